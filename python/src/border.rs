@@ -1,0 +1,93 @@
+//! How does an error of the core become an exception, and a long call one that can be stopped?
+
+use inferq_core::engine::{Engine, parse};
+use inferq_core::error::Error;
+use inferq_core::kv::KvCache;
+use inferq_core::scheduler::Policy;
+use inferq_core::simulation::Watch;
+use inferq_core::timing::TimingModel;
+use pyo3::create_exception;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+
+create_exception!(
+    _core,
+    ConfigError,
+    PyValueError,
+    "A description that makes no sense; the message begins with the field's path."
+);
+create_exception!(_core, TraceError, PyValueError, "A workload that makes no sense; the message says in which row.");
+create_exception!(_core, SimulationError, PyRuntimeError, "A run that cannot go on; the message says why.");
+
+/// The exception for an error of the core.
+pub(crate) fn raise(error: Error) -> PyErr {
+    let message = error.to_string();
+    match error {
+        Error::Config { .. } => ConfigError::new_err(message),
+        Error::Trace { .. } => TraceError::new_err(message),
+        Error::Rule { .. }
+        | Error::Overflow(_)
+        | Error::EmptyIteration(_)
+        | Error::TooMuch(_)
+        | Error::Stopped
+        | Error::Foreign(_) => SimulationError::new_err(message),
+    }
+}
+
+/// Tests one part of a description: the error names the field.
+#[pyfunction]
+pub(crate) fn check(part: &str, description: &str) -> PyResult<()> {
+    let outcome = match part {
+        "timing" => parse::<TimingModel>(description).and_then(|timing| timing.build().map(drop)),
+        "scheduler" => parse::<Policy>(description).and_then(|policy| policy.build().map(drop)),
+        "kv" => parse::<KvCache>(description).and_then(|kv| kv.check()),
+        "engine" => parse::<Engine>(description).and_then(|engine| engine.build().map(drop)),
+        _ => Err(Error::config("part", format!("{part:?} is no part of a description"))),
+    };
+    outcome.map_err(raise)
+}
+
+/// Looks for Ctrl-C, and tells Python how far a run is, from inside a call that holds no lock.
+pub(crate) struct Bell {
+    progress: Option<Py<PyAny>>,
+    /// What Python raised; it passes through the core as [`Error::Stopped`] and comes out untouched.
+    raised: Option<PyErr>,
+    last: std::time::Instant,
+}
+
+/// Between two looks: short enough for a person, long enough to cost nothing.
+const PERIOD: std::time::Duration = std::time::Duration::from_millis(40);
+
+impl Bell {
+    pub(crate) fn new(progress: Option<Py<PyAny>>) -> Bell {
+        Bell { progress, raised: None, last: std::time::Instant::now() }
+    }
+
+    /// The exception for what stopped the run.
+    pub(crate) fn explain(self, error: Error) -> PyErr {
+        self.raised.unwrap_or_else(|| raise(error))
+    }
+
+    fn ring(&self, left: u64, requests: u64) -> PyResult<()> {
+        Python::attach(|py| {
+            py.check_signals()?;
+            if let Some(progress) = &self.progress {
+                progress.call1(py, (left, requests))?;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Watch for Bell {
+    fn poll(&mut self, left: u64, requests: u64) -> inferq_core::error::Result<()> {
+        if self.last.elapsed() < PERIOD {
+            return Ok(());
+        }
+        self.last = std::time::Instant::now();
+        self.ring(left, requests).map_err(|raised| {
+            self.raised = Some(raised);
+            Error::Stopped
+        })
+    }
+}

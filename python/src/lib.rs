@@ -1,0 +1,20 @@
+//! The border between Python and the core: descriptions and columns in, columns out, nothing in between.
+
+mod border;
+mod run;
+mod summary;
+
+use pyo3::prelude::*;
+
+/// The compiled core of inferq. Use the package `inferq`, which is typed and documented.
+#[pymodule]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    module.add("ConfigError", py.get_type::<border::ConfigError>())?;
+    module.add("TraceError", py.get_type::<border::TraceError>())?;
+    module.add("SimulationError", py.get_type::<border::SimulationError>())?;
+    module.add_function(wrap_pyfunction!(border::check, module)?)?;
+    module.add_function(wrap_pyfunction!(run::simulate, module)?)?;
+    module.add_function(wrap_pyfunction!(summary::summarise, module)?)?;
+    Ok(())
+}

@@ -1,0 +1,236 @@
+//! What time is it, exactly?
+//!
+//! Time is a whole number of attoseconds (1e-18 s) in 128 bits. Addition of whole numbers is associative, so
+//! k iterations advanced at once end at the same instant as k iterations one by one; everything that the project
+//! promises about exactness rests on this. Seconds as floats exist only at the border: a number that comes in means
+//! its shortest decimal, a number that goes out is rounded once, to the nearest double.
+
+use crate::error::{Error, Result};
+
+/// Attoseconds in a second.
+pub const SECOND: u128 = 1_000_000_000_000_000_000;
+/// Attoseconds in a nanosecond, the grid of arrivals.
+pub const NANOSECOND: u128 = 1_000_000_000;
+
+/// A point in simulated time: attoseconds since the run began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(pub u128);
+
+/// A length of simulated time in attoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Span(pub u128);
+
+impl Instant {
+    /// The instant at which every run begins.
+    pub const ZERO: Instant = Instant(0);
+
+    /// The instant one span later.
+    #[inline]
+    pub fn after(self, span: Span) -> Result<Instant> {
+        self.0.checked_add(span.0).map(Instant).ok_or(Error::Overflow("the clock"))
+    }
+
+    /// The span since an earlier instant. The clock never goes back (law L3), so the order is the caller's law.
+    #[inline]
+    pub fn since(self, earlier: Instant) -> Span {
+        debug_assert!(self >= earlier, "L3: the clock never goes back");
+        Span(self.0 - earlier.0)
+    }
+
+    /// Seconds since the run began, rounded once to the nearest double.
+    #[inline]
+    pub fn seconds(self) -> f64 {
+        seconds(self.0)
+    }
+
+    /// The instant a whole number of nanoseconds after the run began.
+    #[inline]
+    pub fn from_nanoseconds(nanoseconds: u64) -> Instant {
+        Instant(u128::from(nanoseconds) * NANOSECOND)
+    }
+}
+
+impl Span {
+    /// No time at all.
+    pub const ZERO: Span = Span(0);
+
+    /// The sum of two spans.
+    #[inline]
+    pub fn plus(self, other: Span) -> Result<Span> {
+        self.0.checked_add(other.0).map(Span).ok_or(Error::Overflow("a span of time"))
+    }
+
+    /// This span so many times.
+    #[inline]
+    pub fn times(self, count: u128) -> Result<Span> {
+        product(self.0, count).map(Span)
+    }
+
+    /// Seconds, rounded once to the nearest double.
+    #[inline]
+    pub fn seconds(self) -> f64 {
+        seconds(self.0)
+    }
+}
+
+/// The product of two whole numbers; overflow is an error, never a wrap.
+#[inline]
+pub fn product(left: u128, right: u128) -> Result<u128> {
+    // Both factors fit into 64 bits in practice, where one multiplication answers and nothing can overflow.
+    if (left | right) >> 64 == 0 {
+        return Ok(u128::from(left as u64) * u128::from(right as u64));
+    }
+    left.checked_mul(right).ok_or(Error::Overflow("a product of times"))
+}
+
+/// Attoseconds as seconds: the double nearest to the exact quotient.
+pub fn seconds(attoseconds: u128) -> f64 {
+    if attoseconds < 1 << 53 {
+        // Both numbers are exact doubles (1e18 = 2^18 · 5^18), so one division rounds once.
+        return attoseconds as f64 / 1e18;
+    }
+    // m = 64 leading bits of the number, r = 2^123 / 10^18 rounded down. Their product holds the quotient's leading bits
+    // with an error below 4 units of its 64th bit, which decides the rounding to 53 bits unless it lies at a tie.
+    const RECIPROCAL: u64 = ((1_u128 << 123) / SECOND) as u64;
+    let shift = attoseconds.leading_zeros();
+    let leading = ((attoseconds << shift) >> 64) as u64;
+    let wide = u128::from(leading) * u128::from(RECIPROCAL);
+    let normal = wide.leading_zeros();
+    let bits = ((wide << normal) >> 64) as u64;
+    let rest = bits & 0x7FF;
+    if !(0x3F0..=0x410).contains(&rest) && rest < 0x7F0 {
+        let mantissa = (bits >> 11) + u64::from(rest > 0x400);
+        // attoseconds = leading · 2^(64 − shift); quotient = leading · r · 2^(64 − shift − 123).
+        let exponent = 64 - shift as i32 - 123 + (64 - normal as i32) + 11;
+        return mantissa as f64 * power_of_two(exponent);
+    }
+    seconds_at_a_tie(attoseconds)
+}
+
+/// The slow, exact form of [`seconds`]: long division until 55 bits and a sticky bit are known.
+#[cold]
+fn seconds_at_a_tie(attoseconds: u128) -> f64 {
+    let mut quotient = attoseconds / SECOND;
+    let mut rest = attoseconds % SECOND;
+    let mut exponent = 0;
+    while quotient < 1 << 55 {
+        quotient <<= 1;
+        rest <<= 1;
+        exponent -= 1;
+        if rest >= SECOND {
+            quotient |= 1;
+            rest -= SECOND;
+        }
+    }
+    // The sticky bit stands below every bit that counts, so the conversion's own rounding to even is the right one.
+    let sticky = u128::from(rest > 0);
+    ((quotient << 1) | sticky) as f64 * power_of_two(exponent - 1)
+}
+
+/// 2^exponent for exponents of normal doubles.
+fn power_of_two(exponent: i32) -> f64 {
+    f64::from_bits(((1023 + exponent) as u64) << 52)
+}
+
+/// The attoseconds that a typed number of seconds means: its shortest decimal, to the nearest whole, half to even.
+///
+/// A non-zero number that rounds to nothing is an error, because it would silently switch a cost off.
+pub fn attoseconds(seconds: f64, field: &str) -> Result<u128> {
+    if !seconds.is_finite() || seconds < 0.0 {
+        return Err(Error::config(field, format!("{seconds} is no span of time: give finite seconds, not negative")));
+    }
+    let whole =
+        decimal(seconds, 18).ok_or_else(|| Error::config(field, format!("{seconds} s does not fit the clock")))?;
+    if whole == 0 && seconds > 0.0 {
+        return Err(Error::config(field, format!("{seconds} s rounds to nothing: the clock's unit is 1e-18 s")));
+    }
+    Ok(whole)
+}
+
+/// Arrival seconds to the nearest nanosecond of their shortest decimal, half to even. `None`: no time that fits.
+#[inline]
+pub fn arrival_nanoseconds(seconds: f64) -> Option<u64> {
+    if !(0.0..9e9).contains(&seconds) {
+        return None;
+    }
+    let scaled = seconds * 1e9;
+    let whole = scaled.floor();
+    let fraction = scaled - whole;
+    // The product is off by less than two units of its last place; only near a tie does this matter.
+    if (fraction - 0.5).abs() > scaled * 1e-15 {
+        return Some(whole as u64 + u64::from(fraction > 0.5));
+    }
+    decimal(seconds, 9).map(|whole| whole as u64)
+}
+
+/// A non-negative number's shortest decimal times 10^places, to the nearest whole, half to even.
+fn decimal(number: f64, places: i32) -> Option<u128> {
+    let text = format!("{number:e}");
+    let (mantissa, exponent) = text.split_once('e')?;
+    let exponent: i32 = exponent.parse().ok()?;
+    let fraction = mantissa.len().saturating_sub(2) as i32;
+    let digits: u128 = mantissa.replace('.', "").parse().ok()?;
+    let power = exponent - fraction + places;
+    if power >= 0 {
+        return 10_u128.checked_pow(power as u32)?.checked_mul(digits);
+    }
+    let Some(divisor) = 10_u128.checked_pow(power.unsigned_abs()) else {
+        return Some(0);
+    };
+    let (whole, rest) = (digits / divisor, digits % divisor);
+    let up = rest * 2 > divisor || (rest * 2 == divisor && whole % 2 == 1);
+    Some(whole + u128::from(up))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_typed_number_means_its_shortest_decimal() {
+        let read = |seconds| attoseconds(seconds, "x").expect("a span");
+        assert_eq!(read(0.0455), 45_500_000_000_000_000);
+        assert_eq!(read(0.1) + read(0.2), read(0.3));
+        assert_eq!(read(650e-12), 650_000_000);
+        assert_eq!(read(1e9), 1_000_000_000 * SECOND);
+        // Half to even on the last attosecond.
+        assert_eq!(read(2.5e-18), 2);
+        assert_eq!(read(3.5e-18), 4);
+    }
+
+    #[test]
+    fn a_span_that_would_vanish_or_make_no_sense_is_an_error() {
+        for bad in [1e-19, f64::NAN, f64::INFINITY, -1.0, 1e300] {
+            assert!(attoseconds(bad, "timing.base").is_err(), "{bad}");
+        }
+        assert_eq!(attoseconds(0.0, "x").expect("zero is a span"), 0);
+    }
+
+    #[test]
+    fn arrivals_at_a_tie_go_to_the_even_nanosecond() {
+        assert_eq!(arrival_nanoseconds(0.5e-9), Some(0));
+        assert_eq!(arrival_nanoseconds(1.5e-9), Some(2));
+        assert_eq!(arrival_nanoseconds(3.0000000005), Some(3_000_000_000));
+        assert_eq!(arrival_nanoseconds(3.0000000015), Some(3_000_000_002));
+        assert_eq!(arrival_nanoseconds(-1.0), None);
+        assert_eq!(arrival_nanoseconds(f64::NAN), None);
+    }
+
+    proptest! {
+        #[test]
+        fn seconds_are_the_nearest_double(high in 0_u64..1 << 40, low: u64, shift in 0_u32..64) {
+            let whole = (u128::from(high) << 64 | u128::from(low)) >> shift;
+            // Rust's own parser rounds a decimal text correctly.
+            let text = format!("{}.{:018}", whole / SECOND, whole % SECOND);
+            prop_assert_eq!(seconds(whole), text.parse::<f64>().expect("a decimal"));
+            prop_assert_eq!(seconds_at_a_tie(whole.max(1 << 60)), seconds(whole.max(1 << 60)));
+        }
+
+        #[test]
+        fn a_nanosecond_survives_the_way_through_a_double(nanoseconds in 0_u64..1 << 52) {
+            let seconds = Instant::from_nanoseconds(nanoseconds).seconds();
+            prop_assert_eq!(arrival_nanoseconds(seconds), Some(nanoseconds));
+        }
+    }
+}

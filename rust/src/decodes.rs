@@ -1,0 +1,107 @@
+//! Which requests decode in every iteration, and when is the first of them done?
+//!
+//! The standing decodes emit one token each in every iteration in which they take part. They are never walked: one tick
+//! counter moves all of them. A member's completion is a tick that is known when it joins; the sum of contexts is
+//! n · tick + a constant; the blocks they take follow from counters of residues; a member's longest gap is a maximum over the
+//! ticks since it joined.
+
+use crate::clock::{Instant, Span};
+use crate::kv::Residues;
+use crate::request::Slot;
+use crate::wheel::Wheel;
+
+/// The standing decodes of one replica.
+#[derive(Debug)]
+pub(crate) struct Decodes {
+    /// Members.
+    pub(crate) count: u64,
+    /// Σ (context − tick) over members.
+    offset: i128,
+    /// Members that take a block whenever their context fills one.
+    pub(crate) growth: Residues,
+    /// The tick at which each member has to be looked at: its last token, or the end of the blocks it took ahead.
+    pub(crate) due: Wheel,
+    /// Measured members by class whose last token came at `last_end`.
+    pub(crate) measured: Vec<u64>,
+    /// Members whose last token came at another instant, or that have none yet: their next gap is their own.
+    pub(crate) odd: Vec<Slot>,
+    /// End of the last iteration in which the standing decodes took part.
+    pub(crate) last_end: Instant,
+    maxima: Maxima,
+}
+
+impl Decodes {
+    pub(crate) fn new(block: u64, classes: usize) -> Decodes {
+        Decodes {
+            count: 0,
+            offset: 0,
+            growth: Residues::new(block),
+            due: Wheel::new(),
+            measured: vec![0; classes],
+            odd: Vec::new(),
+            last_end: Instant::ZERO,
+            maxima: Maxima::default(),
+        }
+    }
+
+    /// Σ contexts of the members now.
+    #[inline]
+    pub(crate) fn context(&self, tick: u64) -> u128 {
+        let sum = self.offset + i128::from(self.count) * i128::from(tick);
+        debug_assert!(sum >= 0, "contexts are not negative");
+        sum as u128
+    }
+
+    #[inline]
+    pub(crate) fn join(&mut self, context: u64, tick: u64) {
+        self.count += 1;
+        self.offset += i128::from(context) - i128::from(tick);
+    }
+
+    #[inline]
+    pub(crate) fn leave(&mut self, context: u64, tick: u64) {
+        self.count -= 1;
+        self.offset -= i128::from(context) - i128::from(tick);
+        if self.count == 0 {
+            self.maxima.clear();
+        }
+    }
+
+    /// The gap that ended each tick up to `tick` was at most `gap`, and it was `gap` at one of those not yet noted.
+    #[inline]
+    pub(crate) fn note_gap(&mut self, tick: u64, gap: Span) {
+        self.maxima.note(tick, gap);
+    }
+
+    /// The longest gap at ticks after `tick`.
+    #[inline]
+    pub(crate) fn longest_gap_since(&self, tick: u64) -> Option<Span> {
+        self.maxima.since(tick)
+    }
+}
+
+/// Maxima over all suffixes of a sequence: a stack with falling values, each the greatest since the one below it.
+#[derive(Debug, Default)]
+struct Maxima {
+    stack: Vec<(u64, Span)>,
+}
+
+impl Maxima {
+    #[inline]
+    fn note(&mut self, tick: u64, value: Span) {
+        while self.stack.last().is_some_and(|&(_, last)| last <= value) {
+            self.stack.pop();
+        }
+        self.stack.push((tick, value));
+    }
+
+    #[inline]
+    fn since(&self, tick: u64) -> Option<Span> {
+        let first = self.stack.partition_point(|&(noted, _)| noted <= tick);
+        self.stack.get(first).map(|&(_, value)| value)
+    }
+
+    fn clear(&mut self) {
+        self.stack.clear();
+    }
+}

@@ -1,0 +1,61 @@
+//! What makes one replica: a scheduler, a KV cache, a timing model.
+
+use serde::Deserialize;
+
+use crate::error::{Error, Result};
+use crate::kv::KvCache;
+use crate::request::FirstToken;
+use crate::scheduler::{Policy, Scheduler};
+use crate::timing::{Timing, TimingModel};
+
+/// An engine as a user describes it.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Engine {
+    /// How long iterations take.
+    pub timing: TimingModel,
+    /// Who is in the next batch.
+    pub scheduler: Policy,
+    /// The KV cache.
+    pub kv: KvCache,
+    /// Which iteration emits the first token.
+    pub first_token: FirstToken,
+}
+
+/// An engine ready to run.
+pub struct EngineParts {
+    /// Who is in the next batch.
+    pub scheduler: Box<dyn Scheduler>,
+    /// How long iterations take.
+    pub timing: Box<dyn Timing>,
+    /// The KV cache.
+    pub kv: KvCache,
+    /// Which iteration emits the first token.
+    pub first_token: FirstToken,
+}
+
+impl Engine {
+    /// The parts of one replica; the first wrong field is the error.
+    pub fn build(&self) -> Result<EngineParts> {
+        self.kv.check().map_err(|error| error.within("kv"))?;
+        Ok(EngineParts {
+            scheduler: self.scheduler.build().map_err(|error| error.within("scheduler"))?,
+            timing: self.timing.build().map_err(|error| error.within("timing"))?,
+            kv: self.kv.clone(),
+            first_token: self.first_token,
+        })
+    }
+}
+
+/// Reads a description from JSON; the error names the path of the field.
+pub fn parse<'de, T: Deserialize<'de>>(json: &'de str) -> Result<T> {
+    let reader = &mut serde_json::Deserializer::from_str(json);
+    serde_path_to_error::deserialize(reader).map_err(|error| {
+        let path = error.path().to_string();
+        let path = if path == "." { String::new() } else { path };
+        let inner = error.into_inner().to_string();
+        // Line and column of the JSON mean nothing to somebody who never saw it.
+        let message = inner.rsplit_once(" at line ").map_or(inner.as_str(), |(message, _)| message);
+        Error::config(path, message)
+    })
+}

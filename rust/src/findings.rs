@@ -1,0 +1,49 @@
+//! What should a reader of the numbers know first?
+
+use crate::results::Status;
+
+/// What findings are drawn from.
+pub(crate) struct Facts<'a> {
+    pub(crate) by_status: [u64; 4],
+    pub(crate) rejections: &'a [(&'static str, u32, u64)],
+    pub(crate) most_preempted: u32,
+    pub(crate) waiting_at_last_arrival: u64,
+    pub(crate) stalled: bool,
+}
+
+/// Preemptions of one request from which on a run thrashes (rule 12).
+const THRASH: u32 = 100;
+
+/// The findings of a run, the gravest first.
+pub(crate) fn of_run(facts: &Facts) -> Vec<String> {
+    let mut findings = Vec::new();
+    let total: u64 = facts.by_status.iter().sum();
+    let unfinished = facts.by_status[Status::Unfinished as usize];
+    if facts.stalled {
+        findings.push(format!(
+            "stalled: the scheduler left {unfinished} requests in the queue although nothing else was left to happen"
+        ));
+    }
+    for &(reason, first, count) in facts.rejections {
+        findings.push(format!("rejected: {count} of {total} requests (the first is {first}): {reason}"));
+    }
+    if facts.most_preempted >= THRASH {
+        findings.push(format!(
+            "thrash: one request was preempted {} times; the KV cache is too small for this load",
+            facts.most_preempted
+        ));
+    }
+    // A queue that holds a twentieth of all requests when the last one comes has been growing all the time.
+    let waiting = facts.waiting_at_last_arrival;
+    if waiting >= 20 && waiting * 20 >= total {
+        findings.push(format!(
+            "overload: {waiting} of {total} requests were still waiting when the last one arrived; latencies depend on \
+             the length of the run"
+        ));
+    }
+    let abandoned = facts.by_status[Status::Abandoned as usize];
+    if abandoned > 0 {
+        findings.push(format!("abandoned: {abandoned} of {total} requests ran out of patience in the queue"));
+    }
+    findings
+}

@@ -1,0 +1,198 @@
+//! How are the gaps between tokens distributed, counted exactly?
+//!
+//! Bins are the same in every run: 128 to a doubling, so a bin is at most 1/128 as wide as its lower edge. A stretch of
+//! iterations gives an arithmetic progression of gaps, which is counted per bin, not per gap.
+
+use crate::clock::{Span, product};
+use crate::error::{Error, Result};
+
+/// Counts of spans by bin, with their exact number, sum and maximum.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Histogram {
+    /// Index of the bin that `counts` begins with.
+    lowest: usize,
+    counts: Vec<u64>,
+    count: u64,
+    sum: u128,
+    longest: Span,
+}
+
+/// The bin of a span: its leading 8 bits and their place.
+#[inline]
+fn bin(span: u128) -> usize {
+    let bits = 128 - span.leading_zeros() as usize;
+    if bits <= 8 {
+        return span as usize;
+    }
+    let shift = bits - 8;
+    (shift << 7) + (span >> shift) as usize
+}
+
+/// The lower edge of a bin, which belongs to it. The upper edge is the next bin's lower one.
+fn lower_edge(bin: usize) -> u128 {
+    if bin < 256 {
+        return bin as u128;
+    }
+    let shift = (bin >> 7) - 1;
+    let leading = (bin & 127) as u128 + 128;
+    // The last bin of all ends where 128 bits do.
+    if shift > 120 { u128::MAX } else { leading << shift }
+}
+
+impl Histogram {
+    /// Counts a span `times` times.
+    #[inline]
+    pub fn add(&mut self, span: Span, times: u64) -> Result<()> {
+        self.note(span.0, times, span)?;
+        *self.bin_mut(bin(span.0)) += times;
+        Ok(())
+    }
+
+    /// Counts `first, first + growth, …` (`count` spans), each `times` times.
+    pub fn add_progression(&mut self, first: Span, growth: i128, count: u64, times: u64) -> Result<()> {
+        if growth == 0 || count == 1 {
+            let all = count.checked_mul(times).ok_or(Error::Overflow("a count of gaps"))?;
+            return self.add(first, all);
+        }
+        let travel = product(growth.unsigned_abs(), u128::from(count - 1))?;
+        // A falling progression is a rising one read from its end.
+        let (low, high) = if growth > 0 {
+            let high = first.0.checked_add(travel).ok_or(Error::Overflow("a gap"))?;
+            (first.0, high)
+        } else {
+            let low = first.0.checked_sub(travel).ok_or(Error::Overflow("a gap"))?;
+            (low, first.0)
+        };
+        let step = growth.unsigned_abs();
+        // Σ = count · (low + high) / 2; the product is even, and the sum carries `times` of it.
+        let sum = product(low.checked_add(high).ok_or(Error::Overflow("a gap"))?, u128::from(count))? / 2;
+        self.total(sum, count, times)?;
+        self.longest = self.longest.max(Span(high));
+        let mut done = 0_u64;
+        let mut value = low;
+        while done < count {
+            let bin = bin(value);
+            let edge = lower_edge(bin + 1);
+            // Members below the edge: the least j with value + j·step ≥ edge.
+            let inside = steps_to(edge - value, step).min(u128::from(count - done)) as u64;
+            *self.bin_mut(bin) += inside * times;
+            done += inside;
+            value += step * u128::from(inside);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn note(&mut self, sum: u128, times: u64, longest: Span) -> Result<()> {
+        self.longest = self.longest.max(longest);
+        self.total(sum, 1, times)
+    }
+
+    #[inline]
+    fn total(&mut self, sum: u128, count: u64, times: u64) -> Result<()> {
+        let sum = product(sum, u128::from(times))?;
+        self.sum = self.sum.checked_add(sum).ok_or(Error::Overflow("the sum of all gaps"))?;
+        self.count += count * times;
+        Ok(())
+    }
+
+    #[inline]
+    fn bin_mut(&mut self, bin: usize) -> &mut u64 {
+        let place = bin.wrapping_sub(self.lowest);
+        if place >= self.counts.len() {
+            return self.make_room(bin);
+        }
+        &mut self.counts[place]
+    }
+
+    #[cold]
+    fn make_room(&mut self, bin: usize) -> &mut u64 {
+        const MARGIN: usize = 256;
+        if self.counts.is_empty() {
+            self.lowest = bin;
+        }
+        if bin < self.lowest {
+            let added = (self.lowest - bin + MARGIN).min(self.lowest);
+            self.counts.splice(0..0, std::iter::repeat_n(0, added));
+            self.lowest -= added;
+        }
+        let place = bin - self.lowest;
+        if place >= self.counts.len() {
+            self.counts.resize(place + MARGIN, 0);
+        }
+        &mut self.counts[place]
+    }
+
+    /// How many spans were counted.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The exact sum of all spans in attoseconds.
+    pub fn sum(&self) -> u128 {
+        self.sum
+    }
+
+    /// The exact maximum.
+    pub fn longest(&self) -> Span {
+        self.longest
+    }
+
+    /// The bins that are not empty: lower edge, upper edge, count.
+    pub fn bins(&self) -> impl Iterator<Item = (Span, Span, u64)> {
+        let filled = self.counts.iter().enumerate().filter(|bin| *bin.1 > 0);
+        filled.map(|(place, &count)| {
+            let bin = place + self.lowest;
+            (Span(lower_edge(bin)), Span(lower_edge(bin + 1)), count)
+        })
+    }
+}
+
+#[inline]
+fn steps_to(distance: u128, step: u128) -> u128 {
+    // Distances inside a bin fit 64 bits in practice, where division is many times cheaper.
+    if (distance | step) >> 64 == 0 {
+        u128::from((distance as u64).div_ceil(step as u64))
+    } else {
+        distance.div_ceil(step)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_bin_holds_its_span_and_is_narrow(span: u128) {
+            let span = span >> 1;
+            let bin = bin(span);
+            let (lower, upper) = (lower_edge(bin), lower_edge(bin + 1));
+            prop_assert!(lower <= span && span < upper);
+            prop_assert!(upper - lower <= (lower / 128).max(1));
+        }
+
+        #[test]
+        fn a_progression_counts_as_its_members_one_by_one(
+            first in 1_u128..1 << 80,
+            growth in -1_000_000_000_000_i128..1_000_000_000_000,
+            count in 1_u64..300,
+            times in 1_u64..5,
+        ) {
+            prop_assume!(first as i128 + growth * i128::from(count - 1) > 0);
+            let mut at_once = Histogram::default();
+            at_once.add_progression(Span(first), growth, count, times).expect("fits");
+            let mut one_by_one = Histogram::default();
+            for j in 0..count {
+                let span = (first as i128 + growth * i128::from(j)) as u128;
+                one_by_one.add(Span(span), times).expect("fits");
+            }
+            prop_assert_eq!(at_once.bins().collect::<Vec<_>>(), one_by_one.bins().collect::<Vec<_>>());
+            prop_assert_eq!(
+                (at_once.count(), at_once.sum(), at_once.longest()),
+                (one_by_one.count(), one_by_one.sum(), one_by_one.longest())
+            );
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Which blocks of the KV cache are taken, and when will the free ones run out?
+//!
+//! Law L4: free + used = total after every event, and nothing is held after the last request. The pool counts
+//! blocks; *which* block is whose matters only to a prefix cache.
+
+use serde::Deserialize;
+
+use crate::error::{Error, Result};
+
+/// A KV cache as a user describes it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KvCache {
+    /// Capacity in tokens; `None`: without limit.
+    pub tokens: Option<u64>,
+    /// Tokens in a block.
+    pub block: u32,
+    /// The kind of prefix cache, if any.
+    #[serde(default)]
+    pub prefix_cache: Option<String>,
+}
+
+impl KvCache {
+    /// Tests the fields.
+    pub fn check(&self) -> Result<()> {
+        if self.block == 0 {
+            return Err(Error::config("block", "0 tokens in a block: give at least 1"));
+        }
+        if self.tokens.is_some_and(|tokens| tokens < u64::from(self.block)) {
+            return Err(Error::config("tokens", "the cache must hold at least one block"));
+        }
+        if let Some(kind) = &self.prefix_cache {
+            return Err(Error::config(
+                "prefix_cache",
+                format!("{kind:?} is not available: prefix caches are not built yet, use None"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The blocks of one replica.
+#[derive(Clone, Debug)]
+pub struct BlockPool {
+    block: u64,
+    capacity: u64,
+    used: u64,
+}
+
+/// More blocks than any run can take: the capacity of a cache without limit.
+const UNLIMITED: u64 = 1 << 62;
+
+impl BlockPool {
+    /// An empty cache.
+    pub fn new(kv: &KvCache) -> BlockPool {
+        let block = u64::from(kv.block);
+        BlockPool { block, capacity: kv.tokens.map_or(UNLIMITED, |tokens| tokens / block), used: 0 }
+    }
+
+    /// Blocks that hold so many tokens.
+    #[inline]
+    pub fn need(&self, tokens: u64) -> u64 {
+        tokens.div_ceil(self.block)
+    }
+
+    /// Tokens in a block.
+    #[inline]
+    pub fn block_tokens(&self) -> u64 {
+        self.block
+    }
+
+    /// All blocks.
+    #[inline]
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Has the cache no limit?
+    pub fn is_unlimited(&self) -> bool {
+        self.capacity == UNLIMITED
+    }
+
+    /// Blocks that somebody holds.
+    #[inline]
+    pub fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Blocks that nobody holds.
+    #[inline]
+    pub fn free(&self) -> u64 {
+        self.capacity - self.used
+    }
+
+    /// Takes blocks that are known to be free.
+    #[inline]
+    pub(crate) fn take(&mut self, blocks: u64) {
+        debug_assert!(blocks <= self.free(), "L4: no more blocks than the cache has");
+        self.used += blocks;
+    }
+
+    /// Gives blocks back.
+    #[inline]
+    pub(crate) fn give(&mut self, blocks: u64) {
+        debug_assert!(blocks <= self.used, "L4: no more blocks freed than taken");
+        self.used -= blocks;
+    }
+}
+
+/// How many of a set of contexts, all growing by one token a tick, stand where in their last block.
+///
+/// A context x needs a new block for its next token iff x ≡ 0 (mod m). All members grow together, so a member's
+/// residue relative to the tick never changes, and one counter per residue answers for any number of ticks at once.
+#[derive(Clone, Debug)]
+pub struct Residues {
+    counts: Vec<u64>,
+    total: u64,
+    /// The current tick modulo m.
+    phase: usize,
+}
+
+impl Residues {
+    /// No member, modulo `modulus`.
+    pub fn new(modulus: u64) -> Residues {
+        Residues { counts: vec![0; modulus as usize], total: 0, phase: 0 }
+    }
+
+    #[inline]
+    fn place(&self, context: u64) -> usize {
+        let modulus = self.counts.len();
+        (context as usize % modulus + modulus - self.phase) % modulus
+    }
+
+    /// A context joins.
+    #[inline]
+    pub fn join(&mut self, context: u64) {
+        let place = self.place(context);
+        self.counts[place] += 1;
+        self.total += 1;
+    }
+
+    /// A context that is `context` tokens long now leaves.
+    #[inline]
+    pub fn leave(&mut self, context: u64) {
+        let place = self.place(context);
+        self.counts[place] -= 1;
+        self.total -= 1;
+    }
+
+    /// All members grow by `ticks` tokens.
+    #[inline]
+    pub fn advance(&mut self, ticks: u64) {
+        let modulus = self.counts.len() as u64;
+        self.phase = ((self.phase as u64 + ticks) % modulus) as usize;
+    }
+
+    /// The blocks that the next `ticks` ticks take in all.
+    #[inline]
+    pub fn growth(&self, ticks: u64) -> u64 {
+        let modulus = self.counts.len();
+        let mut blocks = ticks / modulus as u64 * self.total;
+        let mut place = if self.phase == 0 { 0 } else { modulus - self.phase };
+        for _ in 0..ticks % modulus as u64 {
+            blocks += self.counts[place];
+            place = if place == 0 { modulus - 1 } else { place - 1 };
+        }
+        blocks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn growth_is_the_sum_over_members(
+            modulus in 1_u64..20,
+            contexts in prop::collection::vec(0_u64..100, 0..10),
+            before in 0_u64..50,
+            ticks in 0_u64..60,
+        ) {
+            let mut residues = Residues::new(modulus);
+            for &context in &contexts {
+                residues.join(context);
+            }
+            residues.advance(before);
+            let blocks = |tokens: u64| tokens.div_ceil(modulus);
+            let expected: u64 = contexts
+                .iter()
+                .map(|context| blocks(context + before + ticks) - blocks(context + before))
+                .sum();
+            prop_assert_eq!(residues.growth(ticks), expected);
+            for &context in &contexts {
+                residues.leave(context + before);
+            }
+            prop_assert_eq!(residues.growth(ticks), 0);
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! What is known of each request that a replica holds?
+
+use crate::clock::{Instant, Span};
+use crate::workload::Arrival;
+
+/// The place of a live request in its replica's table. Places are used again; ids are not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Slot(pub u32);
+
+impl Slot {
+    /// The place as an index.
+    #[inline]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Which iteration emits the first output token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FirstToken {
+    /// The one that completes the prompt, as real engines do.
+    Prefill,
+    /// The first decode after it, as the papers count.
+    Decode,
+}
+
+/// Where a request stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// In the queue: never admitted, or preempted by recompute.
+    Waiting,
+    /// Admitted, and not among the standing decodes: inside its prompt, just done with it, or paused.
+    Started,
+    /// Among the standing decodes: one token in every iteration in which these take part.
+    Decoding,
+    /// Preempted, its context kept on the host.
+    Swapped,
+}
+
+/// A live request: what it is, and how far it has come.
+///
+/// While it decodes, `computed` and `emitted` stand as they were when it joined the standing decodes; what the ticks
+/// since then added is [`Requests::context`] and [`Requests::emitted`].
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// What arrived.
+    pub arrival: Arrival,
+    pub(crate) phase: Phase,
+    pub(crate) computed: u32,
+    pub(crate) emitted: u32,
+    pub(crate) blocks: u64,
+    /// The order of admissions: batches list their rows in it.
+    pub(crate) admission: u64,
+    pub(crate) joined: u64,
+    /// The last tick whose gap was written to the request itself.
+    pub(crate) gaps_known: u64,
+    pub(crate) grows: bool,
+    /// Stands in the running batch as a chunk.
+    pub(crate) placed: bool,
+    pub(crate) preemptions: u32,
+    pub(crate) admitted: Option<Instant>,
+    pub(crate) first_token: Option<Instant>,
+    pub(crate) last_token: Instant,
+    pub(crate) longest_gap: Option<Span>,
+}
+
+impl Request {
+    fn new(arrival: Arrival) -> Request {
+        Request {
+            arrival,
+            phase: Phase::Waiting,
+            computed: 0,
+            emitted: 0,
+            blocks: 0,
+            admission: 0,
+            joined: 0,
+            gaps_known: 0,
+            grows: false,
+            placed: false,
+            preemptions: 0,
+            admitted: None,
+            first_token: None,
+            last_token: Instant::ZERO,
+            longest_gap: None,
+        }
+    }
+
+    /// Where it stands.
+    #[inline]
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Its place in the order of admissions of its replica; a later admission has a higher number.
+    #[inline]
+    pub fn admission(&self) -> u64 {
+        self.admission
+    }
+
+    /// Blocks that it holds.
+    #[inline]
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// How often it was preempted.
+    #[inline]
+    pub fn preemptions(&self) -> u32 {
+        self.preemptions
+    }
+
+    /// The start of its first iteration.
+    #[inline]
+    pub fn admitted(&self) -> Option<Instant> {
+        self.admitted
+    }
+
+    /// Order of arrival, which is the order of service unless a policy says otherwise.
+    #[inline]
+    pub fn order(&self) -> (Instant, u32) {
+        (self.arrival.at, self.arrival.id)
+    }
+
+    /// The longest context that it ever has.
+    #[inline]
+    pub fn longest_context(&self, first_token: FirstToken) -> u64 {
+        longest_context(&self.arrival, first_token)
+    }
+}
+
+/// The longest context that a request ever has.
+#[inline]
+pub fn longest_context(arrival: &Arrival, first_token: FirstToken) -> u64 {
+    let last = u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
+    last - u64::from(first_token == FirstToken::Prefill)
+}
+
+/// The live requests of one replica.
+#[derive(Debug)]
+pub struct Requests {
+    table: Vec<Request>,
+    vacant: Vec<Slot>,
+    /// Ticks of the standing decodes so far; the one number that moves all of them.
+    pub(crate) tick: u64,
+    pub(crate) first_token: FirstToken,
+}
+
+impl Requests {
+    pub(crate) fn new(first_token: FirstToken) -> Requests {
+        Requests { table: Vec::new(), vacant: Vec::new(), tick: 0, first_token }
+    }
+
+    pub(crate) fn insert(&mut self, arrival: Arrival) -> Slot {
+        let request = Request::new(arrival);
+        if let Some(slot) = self.vacant.pop() {
+            self.table[slot.index()] = request;
+            return slot;
+        }
+        self.table.push(request);
+        Slot(self.table.len() as u32 - 1)
+    }
+
+    pub(crate) fn remove(&mut self, slot: Slot) {
+        self.vacant.push(slot);
+    }
+
+    /// Number of live requests.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.table.len() - self.vacant.len()
+    }
+
+    /// Is nobody here?
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The request at a place.
+    #[inline]
+    pub fn at(&self, slot: Slot) -> &Request {
+        &self.table[slot.index()]
+    }
+
+    #[inline]
+    pub(crate) fn at_mut(&mut self, slot: Slot) -> &mut Request {
+        &mut self.table[slot.index()]
+    }
+
+    /// All places that may hold live requests.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> + use<> {
+        (0..self.table.len() as u32).map(Slot)
+    }
+
+    /// Places that hold no request now.
+    pub(crate) fn vacant(&self) -> &[Slot] {
+        &self.vacant
+    }
+
+    #[inline]
+    fn ticks(&self, request: &Request) -> u32 {
+        if request.phase == Phase::Decoding { (self.tick - request.joined) as u32 } else { 0 }
+    }
+
+    /// Tokens whose keys and values are in the cache (on the host, if swapped).
+    #[inline]
+    pub fn context(&self, slot: Slot) -> u64 {
+        let request = self.at(slot);
+        u64::from(request.computed + self.ticks(request))
+    }
+
+    /// Output tokens emitted.
+    #[inline]
+    pub fn emitted(&self, slot: Slot) -> u64 {
+        let request = self.at(slot);
+        u64::from(request.emitted + self.ticks(request))
+    }
+
+    /// Prompt and emitted tokens: what must be computed before the next token.
+    #[inline]
+    pub fn known(&self, slot: Slot) -> u64 {
+        u64::from(self.at(slot).arrival.prompt_tokens) + self.emitted(slot)
+    }
+
+    /// Tokens still to compute before the next one is emitted. Under `FirstToken::Decode` a request with everything
+    /// computed owes one more, the decode that makes the next token (rule 7).
+    #[inline]
+    pub fn owed(&self, slot: Slot) -> u64 {
+        let owed = self.known(slot) - self.context(slot);
+        if owed == 0 { 1 } else { owed }
+    }
+
+    /// Would computing one token be a decode (rule 6)?
+    #[inline]
+    pub fn is_ready_to_decode(&self, slot: Slot) -> bool {
+        let (known, context) = (self.known(slot), self.context(slot));
+        known == context || (known == context + 1 && self.emitted(slot) > 0)
+    }
+}

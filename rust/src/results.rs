@@ -1,0 +1,335 @@
+//! What came out, for each request, each class, each moment?
+//!
+//! A row is written once, when its request leaves: spans are taken in whole attoseconds and rounded once to doubles.
+
+use crate::clock::{Instant, SECOND, Span};
+use crate::error::{Error, Result};
+use crate::histogram::Histogram;
+use crate::request::Request;
+use crate::timing::Pace;
+use crate::workload::Arrival;
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Status {
+    /// It emitted its last token.
+    Finished = 0,
+    /// It could never fit.
+    Rejected = 1,
+    /// It ran out of patience before its first admission.
+    Abandoned = 2,
+    /// The run ended first.
+    Unfinished = 3,
+}
+
+/// One row for each request that arrived by the horizon; seconds, NaN where there is no value.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RequestColumns {
+    /// Replica that served it.
+    pub replica: Vec<u32>,
+    /// [`Status`] as a number.
+    pub status: Vec<u8>,
+    /// Arrival, on the nanosecond grid.
+    pub arrival_s: Vec<f64>,
+    /// Start of its first iteration.
+    pub admitted_s: Vec<f64>,
+    /// First output token.
+    pub first_token_s: Vec<f64>,
+    /// Last output token.
+    pub finish_s: Vec<f64>,
+    /// When it left, whatever the status.
+    pub left_s: Vec<f64>,
+    /// Admitted − arrival.
+    pub queue_s: Vec<f64>,
+    /// First token − arrival.
+    pub ttft_s: Vec<f64>,
+    /// (Last − first token) / (output tokens − 1).
+    pub tpot_s: Vec<f64>,
+    /// Longest gap between two of its tokens.
+    pub max_tbt_s: Vec<f64>,
+    /// Last token − arrival.
+    pub e2e_s: Vec<f64>,
+    /// How often it was preempted.
+    pub preemptions: Vec<u32>,
+    /// Prompt tokens that were found in a cache.
+    pub cached_tokens: Vec<i32>,
+}
+
+impl RequestColumns {
+    fn new(rows: usize) -> RequestColumns {
+        RequestColumns {
+            replica: vec![0; rows],
+            status: vec![0; rows],
+            arrival_s: vec![0.0; rows],
+            admitted_s: vec![0.0; rows],
+            first_token_s: vec![0.0; rows],
+            finish_s: vec![0.0; rows],
+            left_s: vec![0.0; rows],
+            queue_s: vec![0.0; rows],
+            ttft_s: vec![0.0; rows],
+            tpot_s: vec![0.0; rows],
+            max_tbt_s: vec![0.0; rows],
+            e2e_s: vec![0.0; rows],
+            preemptions: vec![0; rows],
+            cached_tokens: vec![0; rows],
+        }
+    }
+}
+
+/// A stretch of identical iterations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IterationRow {
+    /// Start of the first one.
+    pub start: Instant,
+    /// Where.
+    pub replica: u32,
+    /// How many.
+    pub count: u64,
+    /// How long each takes.
+    pub pace: Pace,
+    /// Prompt tokens of each.
+    pub prefill_tokens: u64,
+    /// Decodes of each.
+    pub decodes: u64,
+    /// Σ contexts of the decodes before the first one.
+    pub context_tokens: u128,
+    /// Tokens of KV cache taken once the first one's batch is formed, in whole blocks.
+    pub kv_used_tokens: u64,
+}
+
+/// A row of a batch: which request, how many tokens, does it emit one?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchRow {
+    /// The row of `iterations` that it belongs to.
+    pub iteration: u64,
+    /// Request id.
+    pub request: u32,
+    /// Tokens computed in each iteration of the stretch.
+    pub tokens: u64,
+    /// Is an output token emitted in each?
+    pub emits: bool,
+}
+
+/// A replica at an instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// When.
+    pub at: Instant,
+    /// Where.
+    pub replica: u32,
+    /// Requests in the queue.
+    pub waiting: u64,
+    /// Admitted requests.
+    pub running: u64,
+    /// Tokens of KV cache taken, in whole blocks.
+    pub kv_used_tokens: u64,
+    /// Prompt tokens computed since the run began.
+    pub prefilled_tokens: u64,
+    /// Output tokens emitted since the run began.
+    pub emitted_tokens: u64,
+}
+
+/// Whole-number totals of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// The last instant at which anything happened.
+    pub end: Instant,
+    /// Iterations run.
+    pub iterations: u64,
+    /// Stretches that they were advanced in.
+    pub stretches: u64,
+    /// ∫ number of requests in the system dt, in attoseconds (law L9, left side).
+    pub in_system: u128,
+    /// Σ (left − arrival) with the unfinished up to the end, in attoseconds (law L9, right side).
+    pub sojourn: u128,
+    /// Requests by [`Status`].
+    pub by_status: [u64; 4],
+}
+
+/// Everything that a run leaves behind.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Results {
+    /// One row a request.
+    pub requests: RequestColumns,
+    /// Token gaps by class.
+    pub tbt: Vec<Histogram>,
+    /// Samples in order of time.
+    pub timeline: Vec<Sample>,
+    /// Stretches in order of their ends; empty unless asked for.
+    pub iterations: Vec<IterationRow>,
+    /// Rows of batches; empty unless asked for.
+    pub batches: Vec<BatchRow>,
+    /// What a reader of the numbers should know first, in plain words.
+    pub findings: Vec<String>,
+    /// Totals.
+    pub totals: Totals,
+}
+
+/// Results as they grow.
+pub struct Recorder {
+    pub(crate) results: Results,
+    keep_iterations: bool,
+    keep_batches: bool,
+    sojourn: u128,
+    left: u64,
+    /// The first request that was rejected for each reason, and how many were.
+    pub(crate) rejections: Vec<(&'static str, u32, u64)>,
+}
+
+impl Recorder {
+    /// Room for `rows` requests.
+    pub fn new(rows: usize, classes: usize, keep_iterations: bool, keep_batches: bool) -> Recorder {
+        Recorder {
+            results: Results {
+                requests: RequestColumns::new(rows),
+                tbt: vec![Histogram::default(); classes],
+                ..Results::default()
+            },
+            keep_iterations: keep_iterations || keep_batches,
+            keep_batches,
+            sojourn: 0,
+            left: 0,
+            rejections: Vec::new(),
+        }
+    }
+
+    /// Requests that have left.
+    #[inline]
+    pub(crate) fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// Σ (left − arrival) so far.
+    pub(crate) fn sojourn(&self) -> u128 {
+        self.sojourn
+    }
+
+    pub(crate) fn wants_batches(&self) -> bool {
+        self.keep_batches
+    }
+
+    /// `count` gaps that begin with `first` and grow, for each of `members` by class.
+    #[inline]
+    pub(crate) fn gaps(&mut self, members: &[u64], first: Span, growth: i128, count: u64) -> Result<()> {
+        for (histogram, &members) in self.results.tbt.iter_mut().zip(members) {
+            if members > 0 {
+                histogram.add_progression(first, growth, count, members)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One gap.
+    pub(crate) fn gap(&mut self, class: u32, gap: Span) -> Result<()> {
+        self.results.tbt[class as usize].add(gap, 1)
+    }
+
+    #[inline]
+    pub(crate) fn iteration(&mut self, row: IterationRow) {
+        self.results.totals.iterations += row.count;
+        self.results.totals.stretches += 1;
+        if self.keep_iterations {
+            self.results.iterations.push(row);
+        }
+    }
+
+    pub(crate) fn batch_row(&mut self, request: u32, tokens: u64, emits: bool) {
+        self.results.batches.push(BatchRow {
+            iteration: self.results.iterations.len() as u64 - 1,
+            request,
+            tokens,
+            emits,
+        });
+    }
+
+    pub(crate) fn reject(&mut self, arrival: &Arrival, replica: u32, reason: &'static str) {
+        match self.rejections.iter_mut().find(|rejection| rejection.0 == reason) {
+            Some(rejection) => rejection.2 += 1,
+            None => self.rejections.push((reason, arrival.id, 1)),
+        }
+        let row = arrival.id as usize;
+        let columns = &mut self.results.requests;
+        let at = arrival.at.seconds();
+        columns.replica[row] = replica;
+        columns.status[row] = Status::Rejected as u8;
+        columns.arrival_s[row] = at;
+        columns.left_s[row] = at;
+        for absent in [
+            &mut columns.admitted_s,
+            &mut columns.first_token_s,
+            &mut columns.finish_s,
+            &mut columns.queue_s,
+            &mut columns.ttft_s,
+            &mut columns.tpot_s,
+            &mut columns.max_tbt_s,
+            &mut columns.e2e_s,
+        ] {
+            absent[row] = f64::NAN;
+        }
+        self.results.totals.by_status[Status::Rejected as usize] += 1;
+        self.left += 1;
+    }
+
+    /// Writes a request's row. `left` is `None` for one that never left.
+    #[inline]
+    pub(crate) fn leave(&mut self, request: &Request, replica: u32, status: Status, left: Option<Instant>) {
+        let row = request.arrival.id as usize;
+        let arrival = request.arrival.at;
+        let columns = &mut self.results.requests;
+        let at = |instant: Option<Instant>| instant.map_or(f64::NAN, Instant::seconds);
+        let since = |instant: Option<Instant>| instant.map_or(f64::NAN, |instant| instant.since(arrival).seconds());
+        let finish = left.filter(|_| status == Status::Finished);
+        let steps = request.arrival.output_tokens - 1;
+        let tpot = match (request.first_token, finish) {
+            (Some(first), Some(last)) if steps > 0 => quotient(last.since(first), steps).seconds(),
+            _ => f64::NAN,
+        };
+        columns.replica[row] = replica;
+        columns.status[row] = status as u8;
+        columns.arrival_s[row] = arrival.seconds();
+        columns.admitted_s[row] = at(request.admitted);
+        columns.first_token_s[row] = at(request.first_token);
+        columns.finish_s[row] = at(finish);
+        columns.left_s[row] = at(left);
+        columns.queue_s[row] = since(request.admitted);
+        columns.ttft_s[row] = since(request.first_token);
+        columns.tpot_s[row] = tpot;
+        columns.max_tbt_s[row] = request.longest_gap.map_or(f64::NAN, Span::seconds);
+        columns.e2e_s[row] = since(finish);
+        columns.preemptions[row] = request.preemptions;
+        self.results.totals.by_status[status as usize] += 1;
+        if let Some(left) = left {
+            // Σ fits: it is the integral of the number in system, whose overflow is caught where it is summed.
+            self.sojourn = self.sojourn.wrapping_add(left.since(arrival).0);
+            self.left += 1;
+        }
+    }
+
+    pub(crate) fn sample(&mut self, sample: Sample) -> Result<()> {
+        const MOST_SAMPLES: usize = 20_000_000;
+        if self.results.timeline.len() == MOST_SAMPLES {
+            return Err(Error::TooMuch(format!("timeline_s is too short: {MOST_SAMPLES} samples and more to come")));
+        }
+        self.results.timeline.push(sample);
+        Ok(())
+    }
+}
+
+/// A span over a count, rounded down.
+#[inline]
+fn quotient(span: Span, count: u32) -> Span {
+    // Most spans fit 64 bits, where division is many times cheaper.
+    match u64::try_from(span.0) {
+        Ok(short) => Span(u128::from(short / u64::from(count))),
+        Err(_) => Span(span.0 / u128::from(count)),
+    }
+}
+
+/// Tokens in a second between two samples.
+pub fn rate(tokens: u64, span: Span) -> f64 {
+    if span == Span::ZERO {
+        return 0.0;
+    }
+    tokens as f64 * SECOND as f64 / span.0 as f64
+}

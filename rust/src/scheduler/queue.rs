@@ -1,0 +1,222 @@
+//! In which order do requests wait, and in which do they run?
+
+use std::collections::BTreeMap;
+
+use crate::clock::Instant;
+use crate::request::{Requests, Slot};
+
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    previous: u32,
+    next: u32,
+    present: bool,
+}
+
+/// A list of requests from which any can leave at once: links instead of a vector, indexed by place.
+#[derive(Debug)]
+pub struct List {
+    first: u32,
+    last: u32,
+    length: usize,
+    links: Vec<Link>,
+}
+
+impl Default for List {
+    fn default() -> List {
+        List { first: NONE, last: NONE, length: 0, links: Vec::new() }
+    }
+}
+
+fn slot(index: u32) -> Option<Slot> {
+    (index != NONE).then_some(Slot(index))
+}
+
+impl List {
+    /// The first request.
+    #[inline]
+    pub fn first(&self) -> Option<Slot> {
+        slot(self.first)
+    }
+
+    /// The last request.
+    #[inline]
+    pub fn last(&self) -> Option<Slot> {
+        slot(self.last)
+    }
+
+    /// The request after this one.
+    #[inline]
+    pub fn after(&self, at: Slot) -> Option<Slot> {
+        slot(self.links[at.index()].next)
+    }
+
+    /// The request before this one.
+    #[inline]
+    pub fn before(&self, at: Slot) -> Option<Slot> {
+        slot(self.links[at.index()].previous)
+    }
+
+    /// Number of requests.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Is nobody in it?
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// All requests in order.
+    pub fn iter(&self) -> impl Iterator<Item = Slot> {
+        std::iter::successors(self.first(), |&at| self.after(at))
+    }
+
+    /// Adds at the end.
+    #[inline]
+    pub fn push_back(&mut self, at: Slot) {
+        self.insert_after(at, self.last);
+    }
+
+    /// Adds at the head.
+    #[inline]
+    pub fn push_front(&mut self, at: Slot) {
+        self.insert_after(at, NONE);
+    }
+
+    /// Adds behind the last request that `goes_before` it.
+    #[inline]
+    pub fn insert_sorted(&mut self, at: Slot, goes_before: impl Fn(Slot) -> bool) {
+        let mut previous = self.last;
+        while let Some(other) = slot(previous) {
+            if goes_before(other) {
+                break;
+            }
+            previous = self.links[other.index()].previous;
+        }
+        self.insert_after(at, previous);
+    }
+
+    #[inline]
+    fn insert_after(&mut self, at: Slot, previous: u32) {
+        if at.index() >= self.links.len() {
+            self.links.resize(at.index() + 1, Link { previous: NONE, next: NONE, present: false });
+        }
+        let next = match slot(previous) {
+            None => std::mem::replace(&mut self.first, at.0),
+            Some(previous) => std::mem::replace(&mut self.links[previous.index()].next, at.0),
+        };
+        match slot(next) {
+            None => self.last = at.0,
+            Some(next) => self.links[next.index()].previous = at.0,
+        }
+        self.links[at.index()] = Link { previous, next, present: true };
+        self.length += 1;
+    }
+
+    /// Is this request in the list?
+    #[inline]
+    pub fn contains(&self, at: Slot) -> bool {
+        self.links.get(at.index()).is_some_and(|link| link.present)
+    }
+
+    /// Takes a request out, if it is there.
+    #[inline]
+    pub fn remove(&mut self, at: Slot) -> bool {
+        if !self.contains(at) {
+            return false;
+        }
+        let Link { previous, next, .. } = self.links[at.index()];
+        match slot(previous) {
+            None => self.first = next,
+            Some(previous) => self.links[previous.index()].next = next,
+        }
+        match slot(next) {
+            None => self.last = previous,
+            Some(next) => self.links[next.index()].previous = previous,
+        }
+        self.links[at.index()].present = false;
+        self.length -= 1;
+        true
+    }
+}
+
+/// What an ordered queue sorts by: a key of the policy, then order of arrival.
+type Place = (i64, Instant, u32);
+
+/// The waiting requests of one replica.
+#[derive(Debug)]
+pub enum Queue {
+    /// By arrival. Victims come back to the head.
+    Fcfs(List),
+    /// By a key of the policy, then by arrival. Victims come back to their place.
+    Keyed {
+        /// The key of a request; lower is served first.
+        key: fn(&crate::workload::Arrival) -> i64,
+        /// The requests in order.
+        order: BTreeMap<Place, Slot>,
+    },
+}
+
+impl Queue {
+    /// First come, first served.
+    pub fn fcfs() -> Queue {
+        Queue::Fcfs(List::default())
+    }
+
+    /// By a key, lowest first; equal ones by arrival.
+    pub fn by(key: fn(&crate::workload::Arrival) -> i64) -> Queue {
+        Queue::Keyed { key, order: BTreeMap::new() }
+    }
+
+    /// A request arrived.
+    #[inline]
+    pub fn push(&mut self, at: Slot, requests: &Requests) {
+        match self {
+            Queue::Fcfs(list) => list.push_back(at),
+            Queue::Keyed { key, order } => {
+                order.insert(place(*key, at, requests), at);
+            }
+        }
+    }
+
+    /// A victim comes back (rule 12). Several victims come back latest first, so they keep their order.
+    pub fn push_victim(&mut self, at: Slot, requests: &Requests) {
+        match self {
+            Queue::Fcfs(list) => list.push_front(at),
+            Queue::Keyed { .. } => self.push(at, requests),
+        }
+    }
+
+    /// Who is served next.
+    #[inline]
+    pub fn head(&self) -> Option<Slot> {
+        match self {
+            Queue::Fcfs(list) => list.first(),
+            Queue::Keyed { order, .. } => order.first_key_value().map(|(_, &at)| at),
+        }
+    }
+
+    /// Takes a request out, if it is there.
+    #[inline]
+    pub fn remove(&mut self, at: Slot, requests: &Requests) -> bool {
+        match self {
+            Queue::Fcfs(list) => list.remove(at),
+            Queue::Keyed { key, order } => order.remove(&place(*key, at, requests)).is_some(),
+        }
+    }
+
+    /// Can an arrival be served before the present head?
+    pub fn may_be_overtaken(&self) -> bool {
+        matches!(self, Queue::Keyed { .. })
+    }
+}
+
+fn place(key: fn(&crate::workload::Arrival) -> i64, at: Slot, requests: &Requests) -> Place {
+    let request = requests.at(at);
+    let (arrived, id) = request.order();
+    (key(&request.arrival), arrived, id)
+}

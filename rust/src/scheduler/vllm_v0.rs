@@ -1,0 +1,85 @@
+//! vLLM v0 without chunking, "vanilla vLLM": prefill-only iterations first (li2025 §3; engine: vLLM before v1).
+
+use super::roster::Roster;
+use super::{Notice, Queue, Scheduler, Watermark};
+use crate::error::Result;
+use crate::plan::{Hold, Limits, Plan, Preemption};
+use crate::request::Requests;
+use crate::workload::Arrival;
+
+/// Whenever anybody can be admitted, an iteration computes whole prompts and no decode; otherwise all decode.
+#[derive(Debug)]
+pub(super) struct VllmV0 {
+    roster: Roster,
+}
+
+impl VllmV0 {
+    pub(super) fn new(limits: Limits, watermark: Watermark, preemption: Preemption) -> VllmV0 {
+        VllmV0 { roster: Roster::new(limits, watermark, preemption, Queue::fcfs()) }
+    }
+
+    /// Admits from the queue; was anybody admitted?
+    fn prefill(&mut self, plan: &mut Plan) -> Result<bool> {
+        let roster = &mut self.roster;
+        let mut admitted = false;
+        while let Some(slot) = roster.queue.head() {
+            let known = plan.requests().known(slot);
+            // A resumed input longer than the budget is computed alone, in consecutive iterations.
+            let alone = known > roster.limits.token_budget;
+            let too_long = if alone { admitted } else { known > plan.budget_left() };
+            let may_admit = !too_long && plan.seats_left() > 0 && roster.swapped.is_empty();
+            if !may_admit || !roster.has_blocks_for(known, plan) {
+                break;
+            }
+            roster.admit(slot, known, plan)?;
+            admitted = true;
+            if alone {
+                break;
+            }
+        }
+        Ok(admitted)
+    }
+}
+
+impl Scheduler for VllmV0 {
+    fn limits(&self) -> Limits {
+        self.roster.limits
+    }
+
+    fn refuses(&self, arrival: &Arrival) -> Option<&'static str> {
+        let too_long = u64::from(arrival.prompt_tokens) > self.roster.limits.token_budget;
+        too_long.then_some("its prompt is longer than the token budget, and prompts are not chunked")
+    }
+
+    fn notice(&mut self, notice: Notice, requests: &Requests) {
+        self.roster.notice(notice, requests);
+    }
+
+    fn plan(&mut self, plan: &mut Plan) -> Result<()> {
+        plan.rest_decodes(true);
+        if let Some(slot) = self.roster.prefills.first() {
+            let tokens = plan.requests().owed(slot).min(plan.budget_left());
+            plan.chunk(slot, tokens)?;
+            plan.hold(Hold::THROUGH_ARRIVALS);
+            return Ok(());
+        }
+        if self.prefill(plan)? {
+            plan.hold(Hold::THROUGH_ARRIVALS);
+            return Ok(());
+        }
+        plan.rest_decodes(false);
+        self.roster.choose_decodes(plan)?;
+        let victims = self.roster.make_room(plan)?;
+        if victims.is_empty() {
+            self.roster.swap_in(plan)?;
+        }
+        // Who waits now was not admitted, and will not be while nobody leaves.
+        let arrivals_wait = plan.waiting() > 0 || plan.seats_left() == 0;
+        plan.hold(match (victims.is_empty(), arrivals_wait) {
+            (false, _) => Hold::ONCE,
+            (true, true) => Hold::THROUGH_ARRIVALS,
+            (true, false) => Hold::UNTIL_ARRIVAL,
+        });
+        Ok(())
+    }
+}

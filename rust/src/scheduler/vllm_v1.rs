@@ -1,0 +1,225 @@
+//! vLLM v1: every request just owes tokens (engine: vLLM 0.32, `vllm/v1/core/sched/scheduler.py`).
+
+use super::{List, Notice, Queue, Scheduler, VllmV1Policy};
+use crate::error::Result;
+use crate::plan::{Hold, Limits, Plan, Preemption};
+use crate::request::{Phase, Requests, Slot};
+
+/// The running in order of admission, while the budget lasts; then, if nobody was preempted, the queue.
+#[derive(Debug)]
+pub(super) struct VllmV1 {
+    limits: Limits,
+    long_prefill_threshold: u64,
+    policy: VllmV1Policy,
+    reserve_full_prompt: bool,
+    queue: Queue,
+    /// Admitted requests in order of admission.
+    running: List,
+    /// Those of them that cannot decode yet, in the same order.
+    prefills: List,
+    /// Requests that can decode and are not among the standing decodes.
+    idle: Vec<Slot>,
+}
+
+/// A row of the batch as the walk through the running decides it.
+struct Row {
+    slot: Slot,
+    tokens: u64,
+    blocks: u64,
+}
+
+impl VllmV1 {
+    pub(super) fn new(
+        limits: Limits,
+        long_prefill_threshold: u64,
+        policy: VllmV1Policy,
+        reserve_full_prompt: bool,
+    ) -> VllmV1 {
+        VllmV1 {
+            limits,
+            long_prefill_threshold,
+            policy,
+            reserve_full_prompt,
+            queue: match policy {
+                VllmV1Policy::Fcfs => Queue::fcfs(),
+                VllmV1Policy::Priority => Queue::by(|arrival| arrival.priority),
+            },
+            running: List::default(),
+            prefills: List::default(),
+            idle: Vec::new(),
+        }
+    }
+
+    /// Places all the running where nothing binds: every decode fits the budget, prefills come last, blocks suffice.
+    /// Says whether it did; nothing but joined decodes has changed if not.
+    fn place_all(&mut self, longest: u64, plan: &mut Plan) -> Result<bool> {
+        let decodes = plan.decodes() + self.idle.len() as u64;
+        let mut last = self.running.last();
+        for _ in 0..self.prefills.len() {
+            match last {
+                Some(slot) if self.prefills.contains(slot) => last = self.running.before(slot),
+                _ => return Ok(false),
+            }
+        }
+        if decodes > self.limits.token_budget {
+            return Ok(false);
+        }
+        for slot in self.idle.drain(..) {
+            plan.decode(slot)?;
+        }
+        let mut budget = plan.budget_left();
+        let mut free = plan.free_blocks();
+        if free < 0 {
+            return Ok(false);
+        }
+        for slot in self.prefills.iter() {
+            let tokens = plan.requests().owed(slot).min(longest).min(budget);
+            budget -= tokens;
+            free -= plan.new_blocks(slot, tokens) as i64;
+        }
+        if free < 0 {
+            return Ok(false);
+        }
+        for slot in self.prefills.iter() {
+            let tokens = plan.requests().owed(slot).min(longest).min(plan.budget_left());
+            if tokens == 0 {
+                break;
+            }
+            plan.chunk(slot, tokens)?;
+        }
+        Ok(true)
+    }
+
+    /// Goes through the running one by one, as the engine does, preempting where blocks are short. Returns the victims.
+    fn walk(&mut self, longest: u64, plan: &mut Plan) -> Result<Vec<Slot>> {
+        let mut rows: Vec<Row> = Vec::new();
+        let mut victims = Vec::new();
+        let mut budget = self.limits.token_budget;
+        let mut claimed = 0;
+        let mut next = self.running.first();
+        'running: while let Some(slot) = next.filter(|_| budget > 0) {
+            let tokens = plan.requests().owed(slot).min(longest).min(budget);
+            let blocks = plan.new_blocks(slot, tokens);
+            while claimed + blocks > plan.free_blocks_before_decodes() {
+                let victim = self.victim(plan.requests()).unwrap_or(slot);
+                if let Some(place) = rows.iter().position(|row| row.slot == victim) {
+                    // What was placed for it returns to the budget.
+                    let row = rows.remove(place);
+                    budget += row.tokens;
+                    claimed -= row.blocks;
+                }
+                if victim == slot {
+                    self.preempt(victim, plan, &mut victims)?;
+                    break 'running;
+                }
+                self.preempt(victim, plan, &mut victims)?;
+            }
+            rows.push(Row { slot, tokens, blocks });
+            budget -= tokens;
+            claimed += blocks;
+            next = self.running.after(slot);
+        }
+        self.place(&rows, plan)?;
+        Ok(victims)
+    }
+
+    /// Makes the batch of these rows, which are in order of admission.
+    fn place(&mut self, rows: &[Row], plan: &mut Plan) -> Result<()> {
+        let mut placed = rows.iter().map(|row| row.slot).peekable();
+        self.idle.clear();
+        for slot in self.running.iter() {
+            if placed.next_if_eq(&slot).is_none() && !self.prefills.contains(slot) {
+                self.idle.push(slot);
+                if plan.requests().at(slot).phase() == Phase::Decoding {
+                    plan.pause(slot)?;
+                }
+            }
+        }
+        let (prefills, decodes): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| self.prefills.contains(row.slot));
+        for row in decodes {
+            if plan.requests().at(row.slot).phase() != Phase::Decoding {
+                plan.decode(row.slot)?;
+            }
+        }
+        for row in prefills {
+            plan.chunk(row.slot, row.tokens)?;
+        }
+        Ok(())
+    }
+
+    /// Who is preempted next: the last admitted, or the worst by (priority, arrival), the first of equals.
+    fn victim(&self, requests: &Requests) -> Option<Slot> {
+        let worst = |slot: Slot| {
+            let arrival = &requests.at(slot).arrival;
+            (arrival.priority, arrival.at)
+        };
+        match self.policy {
+            VllmV1Policy::Fcfs => self.running.last(),
+            VllmV1Policy::Priority => self.running.iter().reduce(|a, b| if worst(b) > worst(a) { b } else { a }),
+        }
+    }
+
+    fn preempt(&mut self, victim: Slot, plan: &mut Plan, victims: &mut Vec<Slot>) -> Result<()> {
+        plan.preempt(victim, Preemption::Recompute)?;
+        self.running.remove(victim);
+        self.prefills.remove(victim);
+        self.queue.push_victim(victim, plan.requests());
+        victims.push(victim);
+        Ok(())
+    }
+}
+
+impl Scheduler for VllmV1 {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn notice(&mut self, notice: Notice, requests: &Requests) {
+        match notice {
+            Notice::Arrived(slot) => self.queue.push(slot, requests),
+            Notice::Ready(slot) => {
+                self.prefills.remove(slot);
+                self.idle.push(slot);
+            }
+            Notice::Left(slot) => {
+                if !self.running.remove(slot) {
+                    self.queue.remove(slot, requests);
+                }
+                self.prefills.remove(slot);
+            }
+        }
+    }
+
+    fn plan(&mut self, plan: &mut Plan) -> Result<()> {
+        let is_alone = plan.running() + plan.waiting() <= 1;
+        let has_threshold = self.long_prefill_threshold > 0;
+        let longest = if has_threshold && !is_alone { self.long_prefill_threshold } else { self.limits.token_budget };
+        if !self.place_all(longest, plan)? && !self.walk(longest, plan)?.is_empty() {
+            // A step that preempted admits nobody.
+            return Ok(());
+        }
+        let mut lacks_blocks = false;
+        while let Some(slot) = self.queue.head() {
+            if plan.budget_left() == 0 || plan.seats_left() == 0 {
+                break;
+            }
+            let known = plan.requests().known(slot);
+            let tokens = known.min(longest).min(plan.budget_left());
+            let checked = if self.reserve_full_prompt { known } else { tokens };
+            lacks_blocks = plan.blocks(checked) as i64 > plan.free_blocks();
+            if lacks_blocks {
+                break;
+            }
+            plan.admit(slot, tokens)?;
+            plan.chunk(slot, tokens)?;
+            self.queue.remove(slot, plan.requests());
+            self.running.push_back(slot);
+            self.prefills.push_back(slot);
+        }
+        // Company brings the threshold into force; otherwise an arrival matters only if it could be admitted.
+        let arrivals_wait = !(is_alone && has_threshold)
+            && (plan.budget_left() == 0 || plan.seats_left() == 0 || (lacks_blocks && !self.queue.may_be_overtaken()));
+        plan.hold(if arrivals_wait { Hold::THROUGH_ARRIVALS } else { Hold::UNTIL_ARRIVAL });
+        Ok(())
+    }
+}

@@ -1,0 +1,312 @@
+//! How long does an iteration take?
+//!
+//! A timing model reads the shape of a batch and answers a [`Pace`]: the length of the first iteration, what each further
+//! identical iteration adds, and for how many that line is exact. One model, one file.
+
+mod constant;
+mod memory_linear;
+mod mixed_solo;
+mod piecewise_linear;
+
+use serde::Deserialize;
+
+use crate::clock::{Span, attoseconds, product};
+use crate::error::{Error, Result};
+
+/// The batch that a model prices, as it stands before the iteration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shape {
+    /// Chunks in the batch.
+    pub chunks: u64,
+    /// Σ tokens over the chunks.
+    pub chunk_tokens: u64,
+    /// Σ context over the chunks.
+    pub chunk_context: u128,
+    /// Σ tokens² over the chunks.
+    pub chunk_squares: u128,
+    /// Σ tokens · context over the chunks.
+    pub chunk_cross: u128,
+    /// Decodes in the batch.
+    pub decodes: u64,
+    /// Σ context over the decodes.
+    pub decode_context: u128,
+}
+
+impl Shape {
+    /// Adds a chunk of `tokens` at `context`.
+    #[inline]
+    pub fn add_chunk(&mut self, tokens: u64, context: u64) {
+        self.chunks += 1;
+        self.chunk_tokens += tokens;
+        self.chunk_context += u128::from(context);
+        self.chunk_squares += u128::from(tokens) * u128::from(tokens);
+        self.chunk_cross += u128::from(tokens) * u128::from(context);
+    }
+
+    /// Adds decodes whose contexts have the given sum.
+    #[inline]
+    pub fn add_decodes(&mut self, count: u64, context: u128) {
+        self.decodes += count;
+        self.decode_context += context;
+    }
+
+    /// Tokens that the iteration loads.
+    #[inline]
+    pub fn tokens(&self) -> u64 {
+        self.chunk_tokens + self.decodes
+    }
+
+    /// The shape `iterations` identical iterations later.
+    #[must_use]
+    pub fn later(&self, iterations: u64) -> Shape {
+        let steps = u128::from(iterations);
+        Shape {
+            chunk_context: self.chunk_context + steps * u128::from(self.chunk_tokens),
+            chunk_cross: self.chunk_cross + steps * self.chunk_squares,
+            decode_context: self.decode_context + steps * u128::from(self.decodes),
+            ..*self
+        }
+    }
+}
+
+/// An exact line: iteration j of a stretch takes `first + j · growth` for every j below `holds`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Length of the first iteration.
+    pub first: Span,
+    /// Attoseconds that each further identical iteration adds.
+    pub growth: i128,
+    /// Iterations for which the line is exact, at least 1.
+    pub holds: u64,
+}
+
+impl Pace {
+    /// All iterations alike.
+    #[inline]
+    pub fn constant(length: Span) -> Pace {
+        Pace { first: length, growth: 0, holds: u64::MAX }
+    }
+
+    /// Lengths that grow by the same amount for ever.
+    #[inline]
+    pub fn line(first: u128, growth: u128) -> Result<Pace> {
+        Ok(Pace { first: Span(first), growth: i128::try_from(growth).map_err(|_| OVERFLOW)?, holds: u64::MAX })
+    }
+
+    /// What the first `count` iterations take together.
+    #[inline]
+    pub fn total(&self, count: u64) -> Result<Span> {
+        let base = product(self.first.0, u128::from(count))?;
+        if self.growth == 0 || count < 2 {
+            return Ok(Span(base));
+        }
+        let pairs = u128::from(count) * u128::from(count - 1) / 2;
+        let change = product(self.growth.unsigned_abs(), pairs)?;
+        let total = if self.growth > 0 { base.checked_add(change) } else { base.checked_sub(change) };
+        total.map(Span).ok_or(OVERFLOW)
+    }
+
+    /// The most iterations, up to `limit`, that together take no longer than `span`.
+    pub fn count_within(&self, span: Span, limit: u64) -> Result<u64> {
+        // A guess in floats, then whole-number tests: what comes out is exact whatever the guess was.
+        let (first, growth, target) = (self.first.0 as f64, self.growth as f64, span.0 as f64);
+        let slope = first - growth / 2.0;
+        let guess = 2.0 * target / (slope + (slope * slope + 2.0 * growth * target).max(0.0).sqrt());
+        let mut count = (guess as u64).min(limit);
+        while self.total(count)? > span {
+            count -= 1;
+        }
+        while count < limit && self.total(count + 1)? <= span {
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// The length of iteration `index`, counted from 0.
+    #[inline]
+    pub fn length(&self, index: u64) -> Result<Span> {
+        let change = product(self.growth.unsigned_abs(), u128::from(index))?;
+        let length = if self.growth >= 0 { self.first.0.checked_add(change) } else { self.first.0.checked_sub(change) };
+        length.map(Span).ok_or(OVERFLOW)
+    }
+}
+
+const OVERFLOW: Error = Error::Overflow("the length of an iteration");
+
+/// A model of iteration times. It is pure: the same shape always has the same pace, and
+/// `pace(shape.later(j)).first == first + j · growth` for every j below `holds`.
+pub trait Timing: Send + Sync {
+    /// The pace of identical iterations that begin with this shape.
+    fn pace(&self, shape: &Shape) -> Result<Pace>;
+}
+
+/// A timing model as a user describes it; times in seconds.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(tag = "kind", deny_unknown_fields)]
+pub enum TimingModel {
+    /// One slot of fixed length.
+    Constant {
+        /// Length of every iteration.
+        seconds: f64,
+    },
+    /// Linear in tokens above a knee, with attention terms.
+    PiecewiseLinear {
+        /// Length of every iteration.
+        base: f64,
+        /// Per token above the knee.
+        per_token: f64,
+        /// Tokens that cost nothing more.
+        #[serde(default)]
+        knee: u64,
+        /// β: per token of context of a decode.
+        #[serde(default)]
+        per_context_token: f64,
+        /// α: per squared chunk token.
+        #[serde(default)]
+        per_prefill_square: f64,
+        /// ε: per chunk token and token of context.
+        #[serde(default)]
+        per_chunk_context: f64,
+    },
+    /// Linear in the KV cache that the iteration reads and writes.
+    MemoryLinear {
+        /// Length of every iteration.
+        base: f64,
+        /// Per token in the cache.
+        per_kv_token: f64,
+    },
+    /// Two speeds: with a chunk in the batch, and without.
+    MixedSolo {
+        /// Length of an iteration with a chunk.
+        alpha: f64,
+        /// Per chunk token.
+        beta: f64,
+        /// Length of an iteration without one.
+        solo: f64,
+    },
+}
+
+impl TimingModel {
+    /// The model itself, its parameters as whole attoseconds.
+    pub fn build(&self) -> Result<Box<dyn Timing>> {
+        Ok(match *self {
+            TimingModel::Constant { seconds } => {
+                Box::new(constant::Constant { length: Span(attoseconds(seconds, "seconds")?) })
+            }
+            TimingModel::PiecewiseLinear {
+                base,
+                per_token,
+                knee,
+                per_context_token,
+                per_prefill_square,
+                per_chunk_context,
+            } => Box::new(piecewise_linear::PiecewiseLinear {
+                base: attoseconds(base, "base")?,
+                per_token: attoseconds(per_token, "per_token")?,
+                knee,
+                per_context_token: attoseconds(per_context_token, "per_context_token")?,
+                per_prefill_square: attoseconds(per_prefill_square, "per_prefill_square")?,
+                per_chunk_context: attoseconds(per_chunk_context, "per_chunk_context")?,
+            }),
+            TimingModel::MemoryLinear { base, per_kv_token } => Box::new(memory_linear::MemoryLinear {
+                base: attoseconds(base, "base")?,
+                per_kv_token: attoseconds(per_kv_token, "per_kv_token")?,
+            }),
+            TimingModel::MixedSolo { alpha, beta, solo } => Box::new(mixed_solo::MixedSolo {
+                alpha: attoseconds(alpha, "alpha")?,
+                beta: attoseconds(beta, "beta")?,
+                solo: Span(attoseconds(solo, "solo")?),
+            }),
+        })
+    }
+}
+
+/// The sum of `amount · price` over all terms.
+#[inline]
+fn sum(terms: &[(u128, u128)]) -> Result<u128> {
+    let mut total = 0_u128;
+    for &(price, amount) in terms {
+        if price != 0 {
+            total = total.checked_add(product(price, amount)?).ok_or(OVERFLOW)?;
+        }
+    }
+    Ok(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn seconds() -> impl Strategy<Value = f64> {
+        prop_oneof![Just(0.0), (1_u32..2_000_000).prop_map(|nanos| f64::from(nanos) * 1e-9)]
+    }
+
+    fn model() -> impl Strategy<Value = TimingModel> {
+        prop_oneof![
+            seconds().prop_map(|seconds| TimingModel::Constant { seconds }),
+            (seconds(), seconds(), 0_u64..300, seconds(), seconds(), seconds()).prop_map(
+                |(base, per_token, knee, per_context_token, per_prefill_square, per_chunk_context)| {
+                    TimingModel::PiecewiseLinear {
+                        base,
+                        per_token,
+                        knee,
+                        per_context_token,
+                        per_prefill_square,
+                        per_chunk_context,
+                    }
+                }
+            ),
+            (seconds(), seconds()).prop_map(|(base, per_kv_token)| TimingModel::MemoryLinear { base, per_kv_token }),
+            (seconds(), seconds(), seconds()).prop_map(|(alpha, beta, solo)| TimingModel::MixedSolo {
+                alpha,
+                beta,
+                solo
+            }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_pace_is_the_price_of_every_later_iteration(
+            model in model(),
+            chunks in prop::collection::vec((1_u64..600, 0_u64..5000), 0..4),
+            decodes in prop::collection::vec(1_u64..5000, 0..20),
+            later in 0_u64..1000,
+        ) {
+            let mut shape = Shape::default();
+            for &(tokens, context) in &chunks {
+                shape.add_chunk(tokens, context);
+            }
+            for &context in &decodes {
+                shape.add_decodes(1, u128::from(context));
+            }
+            let model = model.build().expect("a model");
+            let pace = model.pace(&shape).expect("a pace");
+            if later < pace.holds {
+                let then = model.pace(&shape.later(later)).expect("a pace");
+                prop_assert_eq!(pace.length(later).expect("a length"), then.first);
+            }
+        }
+    }
+
+    #[test]
+    fn epsilon_of_twice_alpha_makes_chunking_neutral() {
+        // α·(Σc)² = Σ α·c² + 2α·c·x, li2025 (A.1).
+        let model = TimingModel::PiecewiseLinear {
+            base: 0.0,
+            per_token: 0.0,
+            knee: 0,
+            per_context_token: 0.0,
+            per_prefill_square: 650e-12,
+            per_chunk_context: 1300e-12,
+        };
+        let model = model.build().expect("a model");
+        let price = |tokens, context| {
+            let mut shape = Shape::default();
+            shape.add_chunk(tokens, context);
+            model.pace(&shape).expect("a pace").first.0
+        };
+        assert_eq!(price(1000, 0), price(300, 0) + price(512, 300) + price(188, 812));
+    }
+}

@@ -1,0 +1,176 @@
+//! Which member is due first?
+//!
+//! A timing wheel of six levels with 64 places each: level l holds what differs from the current tick first in its
+//! l-th digit to the base 64. Insertion and removal are O(1); a member moves down at most once per level.
+
+use crate::request::Slot;
+
+const NONE: u32 = u32::MAX;
+const LEVELS: usize = 6;
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    tick: u64,
+    previous: u32,
+    next: u32,
+    level: u8,
+    place: u8,
+}
+
+const VACANT: Node = Node { tick: 0, previous: NONE, next: NONE, level: u8::MAX, place: 0 };
+
+/// Members keyed by the tick at which they are due.
+#[derive(Debug)]
+pub(crate) struct Wheel {
+    now: u64,
+    occupied: [u64; LEVELS],
+    heads: [[u32; 64]; LEVELS],
+    nodes: Vec<Node>,
+}
+
+impl Wheel {
+    pub(crate) fn new() -> Wheel {
+        Wheel { now: 0, occupied: [0; LEVELS], heads: [[NONE; 64]; LEVELS], nodes: Vec::new() }
+    }
+
+    /// `slot` is due at `tick`, which is later than now.
+    #[inline]
+    pub(crate) fn insert(&mut self, slot: Slot, tick: u64) {
+        debug_assert!(tick > self.now, "members are due in the future");
+        if slot.index() >= self.nodes.len() {
+            self.nodes.resize(slot.index() + 1, VACANT);
+        }
+        self.link(slot.0, tick);
+    }
+
+    #[inline]
+    fn link(&mut self, index: u32, tick: u64) {
+        let level = ((63 - ((tick ^ self.now) | 1).leading_zeros()) / 6) as usize;
+        debug_assert!(level < LEVELS, "a request has fewer than 2^36 tokens");
+        let place = (tick >> (6 * level)) as usize & 63;
+        let next = self.heads[level][place];
+        self.nodes[index as usize] = Node { tick, previous: NONE, next, level: level as u8, place: place as u8 };
+        if next != NONE {
+            self.nodes[next as usize].previous = index;
+        }
+        self.heads[level][place] = index;
+        self.occupied[level] |= 1 << place;
+    }
+
+    /// Takes `slot` out.
+    #[inline]
+    pub(crate) fn remove(&mut self, slot: Slot) {
+        let node = self.nodes[slot.index()];
+        debug_assert!(node.level != u8::MAX, "only members leave");
+        let (level, place) = (node.level as usize, node.place as usize);
+        if node.previous == NONE {
+            self.heads[level][place] = node.next;
+            if node.next == NONE {
+                self.occupied[level] &= !(1 << place);
+            }
+        } else {
+            self.nodes[node.previous as usize].next = node.next;
+        }
+        if node.next != NONE {
+            self.nodes[node.next as usize].previous = node.previous;
+        }
+        self.nodes[slot.index()].level = u8::MAX;
+    }
+
+    /// The earliest tick at which somebody is due.
+    #[inline]
+    pub(crate) fn next(&self) -> Option<u64> {
+        if self.occupied[0] != 0 {
+            return Some((self.now & !63) | u64::from(self.occupied[0].trailing_zeros()));
+        }
+        let level = (1..LEVELS).find(|&level| self.occupied[level] != 0)?;
+        let mut index = self.heads[level][self.occupied[level].trailing_zeros() as usize];
+        let mut earliest = u64::MAX;
+        while index != NONE {
+            let node = self.nodes[index as usize];
+            earliest = earliest.min(node.tick);
+            index = node.next;
+        }
+        Some(earliest)
+    }
+
+    /// Moves to `tick`, which nobody's time precedes, and hands out those who are due at it.
+    #[inline]
+    pub(crate) fn advance(&mut self, tick: u64, due: &mut Vec<Slot>) {
+        let changed = self.now ^ tick;
+        self.now = tick;
+        let top = ((63 - (changed | 1).leading_zeros()) / 6) as usize;
+        for level in (1..=top.min(LEVELS - 1)).rev() {
+            let mut index = self.clear(level, (tick >> (6 * level)) as usize & 63);
+            while index != NONE {
+                let node = self.nodes[index as usize];
+                self.link(index, node.tick);
+                index = node.next;
+            }
+        }
+        let mut index = self.clear(0, tick as usize & 63);
+        while index != NONE {
+            let node = &mut self.nodes[index as usize];
+            debug_assert_eq!(node.tick, tick, "nobody is passed over");
+            node.level = u8::MAX;
+            due.push(Slot(index));
+            index = node.next;
+        }
+    }
+
+    /// Empties a place and returns the first of those who were there.
+    #[inline]
+    fn clear(&mut self, level: usize, place: usize) -> u32 {
+        if self.occupied[level] & (1 << place) == 0 {
+            return NONE;
+        }
+        self.occupied[level] &= !(1 << place);
+        std::mem::replace(&mut self.heads[level][place], NONE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    proptest! {
+        #[test]
+        fn a_wheel_hands_out_what_a_sorted_map_would(
+            steps in prop::collection::vec((0_u32..40, 1_u64..200_000, any::<bool>()), 1..200),
+        ) {
+            let mut wheel = Wheel::new();
+            let mut map: BTreeMap<u32, u64> = BTreeMap::new();
+            let mut now = 0;
+            for (slot, ahead, removes) in steps {
+                if map.remove(&slot).is_some() {
+                    wheel.remove(Slot(slot));
+                }
+                if !removes {
+                    wheel.insert(Slot(slot), now + ahead);
+                    map.insert(slot, now + ahead);
+                }
+                let earliest = map.values().min().copied();
+                prop_assert_eq!(wheel.next(), earliest);
+                if let Some(earliest) = earliest.filter(|_| ahead % 3 == 0) {
+                    // Halfway first, then all the way: nobody is due in between.
+                    let mut due = Vec::new();
+                    let halfway = now + (earliest - now) / 2;
+                    if halfway > now && halfway < earliest {
+                        wheel.advance(halfway, &mut due);
+                        prop_assert!(due.is_empty());
+                    }
+                    wheel.advance(earliest, &mut due);
+                    now = earliest;
+                    let mut got: Vec<u32> = due.iter().map(|slot| slot.0).collect();
+                    got.sort_unstable();
+                    let expected: Vec<u32> =
+                        map.iter().filter(|entry| *entry.1 == now).map(|entry| *entry.0).collect();
+                    prop_assert_eq!(got, expected);
+                    map.retain(|_, tick| *tick > now);
+                }
+            }
+        }
+    }
+}

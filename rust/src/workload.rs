@@ -1,0 +1,139 @@
+//! What requests come, and are they well formed?
+//!
+//! A workload enters the core as columns, one row a request, sorted by arrival. Nothing else in the core reads input:
+//! a row that passed here can be simulated.
+
+use crate::clock::{Instant, Span, arrival_nanoseconds};
+use crate::error::{Error, Result};
+
+/// The columns of a workload. Optional columns are empty slices.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Workload<'a> {
+    /// Arrival times in seconds, ascending; taken to the nearest nanosecond.
+    pub arrival_s: &'a [f64],
+    /// Prompt lengths in tokens, at least 1.
+    pub prompt_tokens: &'a [i32],
+    /// Output lengths in tokens, at least 1.
+    pub output_tokens: &'a [i32],
+    /// Class of each request as an index below `class_count`; empty: all of class 0.
+    pub class: &'a [u32],
+    /// Number of classes, at least 1.
+    pub class_count: usize,
+    /// Priority; lower is served first. Empty: all 0.
+    pub priority: &'a [i64],
+    /// Seconds that a request waits for its first admission before it leaves; NaN: for ever. Empty: all for ever.
+    pub patience_s: &'a [f64],
+}
+
+/// One request as it arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Row of the workload.
+    pub id: u32,
+    /// When it arrives.
+    pub at: Instant,
+    /// Prompt length in tokens.
+    pub prompt_tokens: u32,
+    /// Output length in tokens.
+    pub output_tokens: u32,
+    /// Class index.
+    pub class: u32,
+    /// Priority; lower is served first.
+    pub priority: i64,
+    /// How long it waits for its first admission; `None`: for ever.
+    pub patience: Option<Span>,
+}
+
+impl Workload<'_> {
+    /// Number of requests.
+    pub fn len(&self) -> usize {
+        self.arrival_s.len()
+    }
+
+    /// Is there no request at all?
+    pub fn is_empty(&self) -> bool {
+        self.arrival_s.is_empty()
+    }
+
+    /// Tests every row once; the first wrong one is the error.
+    pub fn check(&self) -> Result<()> {
+        let rows = self.len();
+        let columns = [
+            ("prompt_tokens", self.prompt_tokens.len(), true),
+            ("output_tokens", self.output_tokens.len(), true),
+            ("class", self.class.len(), false),
+            ("priority", self.priority.len(), false),
+            ("patience_s", self.patience_s.len(), false),
+        ];
+        for (name, length, required) in columns {
+            if length != rows && (required || length != 0) {
+                return Err(Error::config(name, format!("has {length} rows where arrival_s has {rows}")));
+            }
+        }
+        if u32::try_from(rows).is_err() {
+            return Err(Error::TooMuch(format!("{rows} requests: at most 2^32 − 1 fit")));
+        }
+        let mut last = 0.0;
+        for row in 0..rows {
+            let arrival = self.arrival_s[row];
+            // Written so that NaN fails each test.
+            if !(arrival >= last && arrival < 9e9) {
+                return Err(self.wrong_arrival(row, last));
+            }
+            last = arrival;
+            let (prompt, output) = (self.prompt_tokens[row], self.output_tokens[row]);
+            if prompt < 1 || output < 1 || prompt.checked_add(output).is_none() {
+                return Err(Error::Trace {
+                    row,
+                    message: format!(
+                        "prompt_tokens {prompt}, output_tokens {output}: each must be at least 1, both together below 2^31"
+                    ),
+                });
+            }
+        }
+        if let Some(row) = self.class.iter().position(|&class| class as usize >= self.class_count) {
+            return Err(Error::Trace {
+                row,
+                message: format!("class code {} of {} classes", self.class[row], self.class_count),
+            });
+        }
+        if let Some(row) = self.patience_s.iter().position(|&s| s < 0.0 || s >= 9e9) {
+            return Err(Error::Trace {
+                row,
+                message: format!("patience_s is {}: it must be finite and not negative", self.patience_s[row]),
+            });
+        }
+        Ok(())
+    }
+
+    fn wrong_arrival(&self, row: usize, last: f64) -> Error {
+        let arrival = self.arrival_s[row];
+        let message = if arrival < last && arrival >= 0.0 {
+            format!("arrival_s is {arrival}, before the row above it ({last}): sort by arrival_s")
+        } else {
+            format!("arrival_s is {arrival}: it must be finite, not negative and below 9e9")
+        };
+        Error::Trace { row, message }
+    }
+
+    /// The instant of a row's arrival. The rows have been checked.
+    #[inline]
+    pub fn arrival_at(&self, row: usize) -> Instant {
+        Instant::from_nanoseconds(arrival_nanoseconds(self.arrival_s[row]).unwrap_or(0))
+    }
+
+    /// One row. The rows have been checked.
+    #[inline]
+    pub fn request(&self, row: usize, at: Instant) -> Arrival {
+        let patience = self.patience_s.get(row).copied().and_then(arrival_nanoseconds);
+        Arrival {
+            id: row as u32,
+            at,
+            prompt_tokens: self.prompt_tokens[row] as u32,
+            output_tokens: self.output_tokens[row] as u32,
+            class: self.class.get(row).copied().unwrap_or(0),
+            priority: self.priority.get(row).copied().unwrap_or(0),
+            patience: patience.map(|ns| Instant::from_nanoseconds(ns).since(Instant::ZERO)),
+        }
+    }
+}
