@@ -1,7 +1,7 @@
 //! How does an error of the core become an exception, and a long call one that can be stopped?
 
 use inferq_core::engine::{Engine, parse};
-use inferq_core::error::Error;
+use inferq_core::error::{Error, Kind};
 use inferq_core::kv::KvCache;
 use inferq_core::scheduler::Policy;
 use inferq_core::simulation::Watch;
@@ -22,15 +22,15 @@ create_exception!(_core, SimulationError, PyRuntimeError, "A run that cannot go 
 /// The exception for an error of the core.
 pub(crate) fn raise(error: Error) -> PyErr {
     let message = error.to_string();
-    match error {
-        Error::Config { .. } => ConfigError::new_err(message),
-        Error::Trace { .. } => TraceError::new_err(message),
-        Error::Rule { .. }
-        | Error::Overflow(_)
-        | Error::EmptyIteration(_)
-        | Error::TooMuch(_)
-        | Error::Stopped
-        | Error::Foreign(_) => SimulationError::new_err(message),
+    match error.kind() {
+        Kind::Config { .. } => ConfigError::new_err(message),
+        Kind::Trace { .. } => TraceError::new_err(message),
+        Kind::Rule { .. }
+        | Kind::Overflow(_)
+        | Kind::EmptyIteration(_)
+        | Kind::TooMuch(_)
+        | Kind::Stopped
+        | Kind::Foreign(_) => SimulationError::new_err(message),
     }
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn check(part: &str, description: &str) -> PyResult<()> {
 /// Looks for Ctrl-C, and tells Python how far a run is, from inside a call that holds no lock.
 pub(crate) struct Bell {
     progress: Option<Py<PyAny>>,
-    /// What Python raised; it passes through the core as [`Error::Stopped`] and comes out untouched.
+    /// What Python raised; it passes through the core as [`Kind::Stopped`] and comes out untouched.
     raised: Option<PyErr>,
     last: std::time::Instant,
 }
@@ -87,7 +87,7 @@ impl Watch for Bell {
         self.last = std::time::Instant::now();
         self.ring(left, requests).map_err(|raised| {
             self.raised = Some(raised);
-            Error::Stopped
+            Kind::Stopped.into()
         })
     }
 }

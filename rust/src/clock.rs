@@ -23,11 +23,13 @@ pub struct Span(pub u128);
 impl Instant {
     /// The instant at which every run begins.
     pub const ZERO: Instant = Instant(0);
+    /// Later than anything that happens.
+    pub const NEVER: Instant = Instant(u128::MAX);
 
     /// The instant one span later.
     #[inline]
     pub fn after(self, span: Span) -> Result<Instant> {
-        self.0.checked_add(span.0).map(Instant).ok_or(Error::Overflow("the clock"))
+        self.0.checked_add(span.0).map(Instant).ok_or_else(|| Error::overflow("the clock"))
     }
 
     /// The span since an earlier instant. The clock never goes back (law L3), so the order is the caller's law.
@@ -57,7 +59,7 @@ impl Span {
     /// The sum of two spans.
     #[inline]
     pub fn plus(self, other: Span) -> Result<Span> {
-        self.0.checked_add(other.0).map(Span).ok_or(Error::Overflow("a span of time"))
+        self.0.checked_add(other.0).map(Span).ok_or_else(|| Error::overflow("a span of time"))
     }
 
     /// This span so many times.
@@ -80,29 +82,31 @@ pub fn product(left: u128, right: u128) -> Result<u128> {
     if (left | right) >> 64 == 0 {
         return Ok(u128::from(left as u64) * u128::from(right as u64));
     }
-    left.checked_mul(right).ok_or(Error::Overflow("a product of times"))
+    left.checked_mul(right).ok_or_else(|| Error::overflow("a product of times"))
 }
 
 /// Attoseconds as seconds: the double nearest to the exact quotient.
+#[inline]
 pub fn seconds(attoseconds: u128) -> f64 {
     if attoseconds < 1 << 53 {
         // Both numbers are exact doubles (1e18 = 2^18 · 5^18), so one division rounds once.
         return attoseconds as f64 / 1e18;
     }
-    // m = 64 leading bits of the number, r = 2^123 / 10^18 rounded down. Their product holds the quotient's leading bits
-    // with an error below 4 units of its 64th bit, which decides the rounding to 53 bits unless it lies at a tie.
+    // The product of the 64 leading bits of the number and of 2^123 / 10^18, each rounded down, holds the quotient's leading
+    // bits. It is too low by less than 8 units of its 64th bit, which matters only just below a tie of the 53rd.
     const RECIPROCAL: u64 = ((1_u128 << 123) / SECOND) as u64;
     let shift = attoseconds.leading_zeros();
     let leading = ((attoseconds << shift) >> 64) as u64;
-    let wide = u128::from(leading) * u128::from(RECIPROCAL);
-    let normal = wide.leading_zeros();
-    let bits = ((wide << normal) >> 64) as u64;
+    // Two factors with their top bits set: the top bit of the product stands at 127 or 126.
+    let wide = ((u128::from(leading) * u128::from(RECIPROCAL)) >> 64) as u64;
+    let normal = u32::from(wide >> 63 == 0);
+    let bits = wide << normal;
     let rest = bits & 0x7FF;
-    if !(0x3F0..=0x410).contains(&rest) && rest < 0x7F0 {
-        let mantissa = (bits >> 11) + u64::from(rest > 0x400);
-        // attoseconds = leading · 2^(64 − shift); quotient = leading · r · 2^(64 − shift − 123).
-        let exponent = 64 - shift as i32 - 123 + (64 - normal as i32) + 11;
-        return mantissa as f64 * power_of_two(exponent);
+    if !(0x3F8..=0x400).contains(&rest) {
+        // The number is leading · 2^(64 − shift), the reciprocal 2^−123: so the 64 bits count units of 2^(5 − shift − normal),
+        // and the leading one of the 53 bits stands 63 places higher. A carry out of the mantissa moves the exponent up.
+        let exponent = u64::from(1023 + 63 + 5 - shift - normal);
+        return f64::from_bits(((exponent - 1) << 52) + (bits >> 11) + u64::from(rest > 0x400));
     }
     seconds_at_a_tie(attoseconds)
 }
@@ -154,11 +158,11 @@ pub fn arrival_nanoseconds(seconds: f64) -> Option<u64> {
         return None;
     }
     let scaled = seconds * 1e9;
-    let whole = scaled.floor();
-    let fraction = scaled - whole;
+    let whole = scaled as u64;
+    let fraction = scaled - whole as f64;
     // The product is off by less than two units of its last place; only near a tie does this matter.
     if (fraction - 0.5).abs() > scaled * 1e-15 {
-        return Some(whole as u64 + u64::from(fraction > 0.5));
+        return Some(whole + u64::from(fraction > 0.5));
     }
     decimal(seconds, 9).map(|whole| whole as u64)
 }

@@ -3,11 +3,16 @@
 /// The result of anything that bad input can stop.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// What went wrong. One pointer, so that it costs the road that it is never on nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(transparent)]
+pub struct Error(Box<Kind>);
+
 /// Every way in which a run can fail. Each says what was wrong and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
+pub enum Kind {
     /// A description that makes no sense; `path` is the field's.
-    #[error("{path}: {message}")]
+    #[error("{path}{}{message}", if path.is_empty() { "" } else { ": " })]
     Config {
         /// The field, from the outside in: `scheduler.token_budget`.
         path: String,
@@ -49,18 +54,41 @@ pub enum Error {
     Foreign(String),
 }
 
+impl From<Kind> for Error {
+    fn from(kind: Kind) -> Error {
+        Error(Box::new(kind))
+    }
+}
+
 impl Error {
+    /// What kind of thing went wrong.
+    pub fn kind(&self) -> &Kind {
+        &self.0
+    }
+
     /// A description that makes no sense, with the path of the field.
     pub fn config(path: impl Into<String>, message: impl Into<String>) -> Error {
-        Error::Config { path: path.into(), message: message.into() }
+        Kind::Config { path: path.into(), message: message.into() }.into()
+    }
+
+    /// A request that makes no sense.
+    pub fn trace(row: usize, message: impl Into<String>) -> Error {
+        Kind::Trace { row, message: message.into() }.into()
+    }
+
+    /// A number outgrew 128 bits.
+    #[cold]
+    pub fn overflow(what: &'static str) -> Error {
+        Kind::Overflow(what).into()
     }
 
     /// The same error with the field's path one level further out.
+    #[must_use]
     pub fn within(self, outer: &str) -> Error {
-        match self {
-            Error::Config { path, message } if path.is_empty() => Error::config(outer, message),
-            Error::Config { path, message } => Error::config(format!("{outer}.{path}"), message),
-            other => other,
+        match *self.0 {
+            Kind::Config { path, message } if path.is_empty() => Error::config(outer, message),
+            Kind::Config { path, message } => Error::config(format!("{outer}.{path}"), message),
+            other => other.into(),
         }
     }
 }

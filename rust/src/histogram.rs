@@ -51,21 +51,21 @@ impl Histogram {
     /// Counts `first, first + growth, …` (`count` spans), each `times` times.
     pub fn add_progression(&mut self, first: Span, growth: i128, count: u64, times: u64) -> Result<()> {
         if growth == 0 || count == 1 {
-            let all = count.checked_mul(times).ok_or(Error::Overflow("a count of gaps"))?;
+            let all = count.checked_mul(times).ok_or_else(|| Error::overflow("a count of gaps"))?;
             return self.add(first, all);
         }
         let travel = product(growth.unsigned_abs(), u128::from(count - 1))?;
         // A falling progression is a rising one read from its end.
         let (low, high) = if growth > 0 {
-            let high = first.0.checked_add(travel).ok_or(Error::Overflow("a gap"))?;
+            let high = first.0.checked_add(travel).ok_or_else(|| Error::overflow("a gap"))?;
             (first.0, high)
         } else {
-            let low = first.0.checked_sub(travel).ok_or(Error::Overflow("a gap"))?;
+            let low = first.0.checked_sub(travel).ok_or_else(|| Error::overflow("a gap"))?;
             (low, first.0)
         };
         let step = growth.unsigned_abs();
         // Σ = count · (low + high) / 2; the product is even, and the sum carries `times` of it.
-        let sum = product(low.checked_add(high).ok_or(Error::Overflow("a gap"))?, u128::from(count))? / 2;
+        let sum = product(low.checked_add(high).ok_or_else(|| Error::overflow("a gap"))?, u128::from(count))? / 2;
         self.total(sum, count, times)?;
         self.longest = self.longest.max(Span(high));
         let mut done = 0_u64;
@@ -91,7 +91,7 @@ impl Histogram {
     #[inline]
     fn total(&mut self, sum: u128, count: u64, times: u64) -> Result<()> {
         let sum = product(sum, u128::from(times))?;
-        self.sum = self.sum.checked_add(sum).ok_or(Error::Overflow("the sum of all gaps"))?;
+        self.sum = self.sum.checked_add(sum).ok_or_else(|| Error::overflow("the sum of all gaps"))?;
         self.count += count * times;
         Ok(())
     }

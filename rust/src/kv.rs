@@ -39,10 +39,39 @@ impl KvCache {
     }
 }
 
+/// A divisor that is a power of two more often than not, where a shift is many times cheaper than a division.
+#[derive(Clone, Copy, Debug)]
+struct Divisor {
+    value: u64,
+    shift: Option<u32>,
+}
+
+impl Divisor {
+    fn new(value: u64) -> Divisor {
+        Divisor { value, shift: value.is_power_of_two().then(|| value.trailing_zeros()) }
+    }
+
+    #[inline]
+    fn quotient(self, number: u64) -> u64 {
+        match self.shift {
+            Some(shift) => number >> shift,
+            None => number / self.value,
+        }
+    }
+
+    #[inline]
+    fn rest(self, number: u64) -> u64 {
+        match self.shift {
+            Some(_) => number & (self.value - 1),
+            None => number % self.value,
+        }
+    }
+}
+
 /// The blocks of one replica.
 #[derive(Clone, Debug)]
 pub struct BlockPool {
-    block: u64,
+    block: Divisor,
     capacity: u64,
     used: u64,
 }
@@ -54,19 +83,21 @@ impl BlockPool {
     /// An empty cache.
     pub fn new(kv: &KvCache) -> BlockPool {
         let block = u64::from(kv.block);
-        BlockPool { block, capacity: kv.tokens.map_or(UNLIMITED, |tokens| tokens / block), used: 0 }
+        BlockPool {
+            block: Divisor::new(block),
+            capacity: kv.tokens.map_or(UNLIMITED, |tokens| tokens / block), used: 0 }
     }
 
     /// Blocks that hold so many tokens.
     #[inline]
     pub fn need(&self, tokens: u64) -> u64 {
-        tokens.div_ceil(self.block)
+        self.block.quotient(tokens + (self.block.value - 1))
     }
 
     /// Tokens in a block.
     #[inline]
     pub fn block_tokens(&self) -> u64 {
-        self.block
+        self.block.value
     }
 
     /// All blocks.
@@ -113,22 +144,22 @@ impl BlockPool {
 /// residue relative to the tick never changes, and one counter per residue answers for any number of ticks at once.
 #[derive(Clone, Debug)]
 pub struct Residues {
+    modulus: Divisor,
     counts: Vec<u64>,
     total: u64,
-    /// The current tick modulo m.
-    phase: usize,
+    /// The place of those who need a block at the next tick: minus the current tick, modulo m.
+    next: usize,
 }
 
 impl Residues {
     /// No member, modulo `modulus`.
     pub fn new(modulus: u64) -> Residues {
-        Residues { counts: vec![0; modulus as usize], total: 0, phase: 0 }
+        Residues { modulus: Divisor::new(modulus), counts: vec![0; modulus as usize], total: 0, next: 0 }
     }
 
     #[inline]
     fn place(&self, context: u64) -> usize {
-        let modulus = self.counts.len();
-        (context as usize % modulus + modulus - self.phase) % modulus
+        self.modulus.rest(context + self.next as u64) as usize
     }
 
     /// A context joins.
@@ -150,19 +181,24 @@ impl Residues {
     /// All members grow by `ticks` tokens.
     #[inline]
     pub fn advance(&mut self, ticks: u64) {
-        let modulus = self.counts.len() as u64;
-        self.phase = ((self.phase as u64 + ticks) % modulus) as usize;
+        let behind = self.modulus.rest(ticks);
+        self.next = self.modulus.rest(self.next as u64 + self.modulus.value - behind) as usize;
+    }
+
+    /// The blocks that the next tick takes.
+    #[inline]
+    pub fn next_growth(&self) -> u64 {
+        self.counts[self.next]
     }
 
     /// The blocks that the next `ticks` ticks take in all.
     #[inline]
     pub fn growth(&self, ticks: u64) -> u64 {
-        let modulus = self.counts.len();
-        let mut blocks = ticks / modulus as u64 * self.total;
-        let mut place = if self.phase == 0 { 0 } else { modulus - self.phase };
-        for _ in 0..ticks % modulus as u64 {
+        let mut blocks = self.modulus.quotient(ticks) * self.total;
+        let mut place = self.next;
+        for _ in 0..self.modulus.rest(ticks) {
             blocks += self.counts[place];
-            place = if place == 0 { modulus - 1 } else { place - 1 };
+            place = if place == 0 { self.counts.len() - 1 } else { place - 1 };
         }
         blocks
     }
@@ -192,6 +228,7 @@ mod tests {
                 .map(|context| blocks(context + before + ticks) - blocks(context + before))
                 .sum();
             prop_assert_eq!(residues.growth(ticks), expected);
+            prop_assert_eq!(residues.growth(1), residues.next_growth());
             for &context in &contexts {
                 residues.leave(context + before);
             }

@@ -7,7 +7,7 @@
 
 use crate::clock::{Instant, Span};
 use crate::decodes::Decodes;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::kv::BlockPool;
 use crate::request::{Phase, Request, Requests, Slot};
 use crate::timing::Shape;
@@ -458,7 +458,7 @@ impl Plan<'_> {
 }
 
 pub(crate) fn broken(now: Instant, rule: &'static str, what: String) -> Error {
-    Error::Rule { at_s: now.seconds().to_string(), rule, what }
+    Kind::Rule { at_s: now.seconds().to_string(), rule, what }.into()
 }
 
 impl Batch {

@@ -7,7 +7,7 @@
 use crate::clock::{Instant, Span};
 use crate::decodes::Decodes;
 use crate::engine::EngineParts;
-use crate::error::{Error, Result};
+use crate::error::{Kind, Result};
 use crate::kv::BlockPool;
 use crate::plan::{Batch, Chunk, Plan, State, broken};
 use crate::request::{FirstToken, Phase, Requests, Slot, longest_context};
@@ -252,7 +252,7 @@ impl Replica {
             count = fits;
         }
         if pace.first == Span::ZERO || pace.length(count - 1)? == Span::ZERO {
-            return Err(Error::EmptyIteration(now.seconds().to_string()));
+            return Err(Kind::EmptyIteration(now.seconds().to_string()).into());
         }
         let row = IterationRow {
             start: now,

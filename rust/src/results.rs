@@ -3,7 +3,7 @@
 //! A row is written once, when its request leaves: spans are taken in whole attoseconds and rounded once to doubles.
 
 use crate::clock::{Instant, SECOND, Span};
-use crate::error::{Error, Result};
+use crate::error::{Kind, Result};
 use crate::histogram::Histogram;
 use crate::request::Request;
 use crate::timing::Pace;
@@ -309,7 +309,8 @@ impl Recorder {
     pub(crate) fn sample(&mut self, sample: Sample) -> Result<()> {
         const MOST_SAMPLES: usize = 20_000_000;
         if self.results.timeline.len() == MOST_SAMPLES {
-            return Err(Error::TooMuch(format!("timeline_s is too short: {MOST_SAMPLES} samples and more to come")));
+            let message = format!("timeline_s is too short: {MOST_SAMPLES} samples and more to come");
+            return Err(Kind::TooMuch(message).into());
         }
         self.results.timeline.push(sample);
         Ok(())

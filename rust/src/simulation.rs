@@ -175,7 +175,7 @@ impl<'a> Run<'a> {
     fn happen(&mut self, instant: Instant) -> Result<()> {
         let span = instant.since(self.now);
         let area = product(span.0, u128::from(self.in_system))?;
-        self.in_system_area = self.in_system_area.checked_add(area).ok_or(Error::Overflow("∫ number in system dt"))?;
+        self.in_system_area = self.in_system_area.checked_add(area).ok_or_else(|| Error::overflow("∫ number in system dt"))?;
         self.now = instant;
         if !self.replica.is_idle() && self.replica.next_instant() == Some(instant) {
             let before = self.results.left();
@@ -251,8 +251,8 @@ impl<'a> Run<'a> {
         let sojourn = self.results.sojourn().checked_add(unfinished);
         let totals = &mut self.results.results.totals;
         totals.end = end;
-        totals.in_system = self.in_system_area.checked_add(rest).ok_or(Error::Overflow("∫ number in system dt"))?;
-        totals.sojourn = sojourn.ok_or(Error::Overflow("the sum of all times in the system"))?;
+        totals.in_system = self.in_system_area.checked_add(rest).ok_or_else(|| Error::overflow("∫ number in system dt"))?;
+        totals.sojourn = sojourn.ok_or_else(|| Error::overflow("the sum of all times in the system"))?;
         Ok(self.results.results)
     }
 
@@ -262,7 +262,7 @@ impl<'a> Run<'a> {
         let mut sum = 0_u128;
         for row in (0..self.rows).filter(|&row| status[row] == crate::results::Status::Unfinished as u8) {
             let span = end.since(self.workload.arrival_at(row));
-            sum = sum.checked_add(span.0).ok_or(Error::Overflow("the sum of all times in the system"))?;
+            sum = sum.checked_add(span.0).ok_or_else(|| Error::overflow("the sum of all times in the system"))?;
         }
         Ok(sum)
     }

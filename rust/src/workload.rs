@@ -4,7 +4,7 @@
 //! a row that passed here can be simulated.
 
 use crate::clock::{Instant, Span, arrival_nanoseconds};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 
 /// The columns of a workload. Optional columns are empty slices.
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,7 +71,7 @@ impl Workload<'_> {
             }
         }
         if u32::try_from(rows).is_err() {
-            return Err(Error::TooMuch(format!("{rows} requests: at most 2^32 − 1 fit")));
+            return Err(Kind::TooMuch(format!("{rows} requests: at most 2^32 − 1 fit")).into());
         }
         let mut last = 0.0;
         for row in 0..rows {
@@ -83,25 +83,16 @@ impl Workload<'_> {
             last = arrival;
             let (prompt, output) = (self.prompt_tokens[row], self.output_tokens[row]);
             if prompt < 1 || output < 1 || prompt.checked_add(output).is_none() {
-                return Err(Error::Trace {
-                    row,
-                    message: format!(
+                return Err(Error::trace(row, format!(
                         "prompt_tokens {prompt}, output_tokens {output}: each must be at least 1, both together below 2^31"
-                    ),
-                });
+                    )));
             }
         }
         if let Some(row) = self.class.iter().position(|&class| class as usize >= self.class_count) {
-            return Err(Error::Trace {
-                row,
-                message: format!("class code {} of {} classes", self.class[row], self.class_count),
-            });
+            return Err(Error::trace(row, format!("class code {} of {} classes", self.class[row], self.class_count)));
         }
         if let Some(row) = self.patience_s.iter().position(|&s| s < 0.0 || s >= 9e9) {
-            return Err(Error::Trace {
-                row,
-                message: format!("patience_s is {}: it must be finite and not negative", self.patience_s[row]),
-            });
+            return Err(Error::trace(row, format!("patience_s is {}: it must be finite and not negative", self.patience_s[row])));
         }
         Ok(())
     }
@@ -113,7 +104,7 @@ impl Workload<'_> {
         } else {
             format!("arrival_s is {arrival}: it must be finite, not negative and below 9e9")
         };
-        Error::Trace { row, message }
+        Error::trace(row, message)
     }
 
     /// The instant of a row's arrival. The rows have been checked.

@@ -147,15 +147,12 @@ impl VllmV1 {
         Ok(())
     }
 
-    /// Who is preempted next: the last admitted, or the worst by (priority, arrival), the first of equals.
+    /// Who is preempted next: the last admitted, or the worst by (priority, arrival, id).
     fn victim(&self, requests: &Requests) -> Option<Slot> {
-        let worst = |slot: Slot| {
-            let arrival = &requests.at(slot).arrival;
-            (arrival.priority, arrival.at)
-        };
+        let worst = |slot: &Slot| (requests.at(*slot).arrival.priority, requests.at(*slot).order());
         match self.policy {
             VllmV1Policy::Fcfs => self.running.last(),
-            VllmV1Policy::Priority => self.running.iter().reduce(|a, b| if worst(b) > worst(a) { b } else { a }),
+            VllmV1Policy::Priority => self.running.iter().max_by_key(worst),
         }
     }
 

@@ -90,7 +90,7 @@ impl Pace {
     /// Lengths that grow by the same amount for ever.
     #[inline]
     pub fn line(first: u128, growth: u128) -> Result<Pace> {
-        Ok(Pace { first: Span(first), growth: i128::try_from(growth).map_err(|_| OVERFLOW)?, holds: u64::MAX })
+        Ok(Pace { first: Span(first), growth: i128::try_from(growth).map_err(|_| overflow())?, holds: u64::MAX })
     }
 
     /// What the first `count` iterations take together.
@@ -103,7 +103,7 @@ impl Pace {
         let pairs = u128::from(count) * u128::from(count - 1) / 2;
         let change = product(self.growth.unsigned_abs(), pairs)?;
         let total = if self.growth > 0 { base.checked_add(change) } else { base.checked_sub(change) };
-        total.map(Span).ok_or(OVERFLOW)
+        total.map(Span).ok_or_else(overflow)
     }
 
     /// The most iterations, up to `limit`, that together take no longer than `span`.
@@ -127,11 +127,14 @@ impl Pace {
     pub fn length(&self, index: u64) -> Result<Span> {
         let change = product(self.growth.unsigned_abs(), u128::from(index))?;
         let length = if self.growth >= 0 { self.first.0.checked_add(change) } else { self.first.0.checked_sub(change) };
-        length.map(Span).ok_or(OVERFLOW)
+        length.map(Span).ok_or_else(overflow)
     }
 }
 
-const OVERFLOW: Error = Error::Overflow("the length of an iteration");
+#[cold]
+fn overflow() -> Error {
+    Error::overflow("the length of an iteration")
+}
 
 /// A model of iteration times. It is pure: the same shape always has the same pace, and
 /// `pace(shape.later(j)).first == first + j · growth` for every j below `holds`.
@@ -227,7 +230,7 @@ fn sum(terms: &[(u128, u128)]) -> Result<u128> {
     let mut total = 0_u128;
     for &(price, amount) in terms {
         if price != 0 {
-            total = total.checked_add(product(price, amount)?).ok_or(OVERFLOW)?;
+            total = total.checked_add(product(price, amount)?).ok_or_else(overflow)?;
         }
     }
     Ok(total)
