@@ -95,8 +95,14 @@ pub fn seconds(attoseconds: u128) -> f64 {
     // The product of the 64 leading bits of the number and of 2^123 / 10^18, each rounded down, holds the quotient's leading
     // bits. It is too low by less than 8 units of its 64th bit, which matters only just below a tie of the 53rd.
     const RECIPROCAL: u64 = ((1_u128 << 123) / SECOND) as u64;
-    let shift = attoseconds.leading_zeros();
-    let leading = ((attoseconds << shift) >> 64) as u64;
+    let (high, low) = ((attoseconds >> 64) as u64, attoseconds as u64);
+    let (leading, shift) = if high == 0 {
+        let shift = low.leading_zeros();
+        (low << shift, 64 + shift)
+    } else {
+        let shift = high.leading_zeros();
+        ((high << shift) | (low >> 1 >> (63 - shift)), shift)
+    };
     // Two factors with their top bits set: the top bit of the product stands at 127 or 126.
     let wide = ((u128::from(leading) * u128::from(RECIPROCAL)) >> 64) as u64;
     let normal = u32::from(wide >> 63 == 0);
@@ -111,29 +117,17 @@ pub fn seconds(attoseconds: u128) -> f64 {
     seconds_at_a_tie(attoseconds)
 }
 
-/// The slow, exact form of [`seconds`]: long division until 55 bits and a sticky bit are known.
+/// The slow, exact form of [`seconds`]: 64 binary places by long division, and a sticky bit for what is beyond them.
 #[cold]
 fn seconds_at_a_tie(attoseconds: u128) -> f64 {
-    let mut quotient = attoseconds / SECOND;
-    let mut rest = attoseconds % SECOND;
-    let mut exponent = 0;
-    while quotient < 1 << 55 {
-        quotient <<= 1;
-        rest <<= 1;
-        exponent -= 1;
-        if rest >= SECOND {
-            quotient |= 1;
-            rest -= SECOND;
-        }
+    let (whole, rest) = (attoseconds / SECOND, attoseconds % SECOND);
+    if whole >> 63 != 0 {
+        // More than 63 bits before the point: the places behind it only break ties.
+        return (whole | u128::from(rest > 0)) as f64;
     }
+    let (places, beyond) = ((rest << 64) / SECOND, (rest << 64) % SECOND);
     // The sticky bit stands below every bit that counts, so the conversion's own rounding to even is the right one.
-    let sticky = u128::from(rest > 0);
-    ((quotient << 1) | sticky) as f64 * power_of_two(exponent - 1)
-}
-
-/// 2^exponent for exponents of normal doubles.
-fn power_of_two(exponent: i32) -> f64 {
-    f64::from_bits(((1023 + exponent) as u64) << 52)
+    ((whole << 64) | places | u128::from(beyond > 0)) as f64 / (1_u128 << 64) as f64
 }
 
 /// The attoseconds that a typed number of seconds means: its shortest decimal, to the nearest whole, half to even.

@@ -73,9 +73,9 @@ impl Decodes {
         self.maxima.note(tick, gap);
     }
 
-    /// The longest gap at ticks after `tick`.
+    /// The longest gap at ticks after `tick`; no time at all if there was none.
     #[inline]
-    pub(crate) fn longest_gap_since(&self, tick: u64) -> Option<Span> {
+    pub(crate) fn longest_gap_since(&self, tick: u64) -> Span {
         self.maxima.since(tick)
     }
 }
@@ -96,9 +96,9 @@ impl Maxima {
     }
 
     #[inline]
-    fn since(&self, tick: u64) -> Option<Span> {
+    fn since(&self, tick: u64) -> Span {
         let first = self.stack.partition_point(|&(noted, _)| noted <= tick);
-        self.stack.get(first).map(|&(_, value)| value)
+        self.stack.get(first).map_or(Span::ZERO, |&(_, value)| value)
     }
 
     fn clear(&mut self) {

@@ -85,7 +85,9 @@ impl BlockPool {
         let block = u64::from(kv.block);
         BlockPool {
             block: Divisor::new(block),
-            capacity: kv.tokens.map_or(UNLIMITED, |tokens| tokens / block), used: 0 }
+            capacity: kv.tokens.map_or(UNLIMITED, |tokens| tokens / block),
+            used: 0,
+        }
     }
 
     /// Blocks that hold so many tokens.

@@ -9,7 +9,7 @@ use crate::clock::{Instant, Span};
 use crate::decodes::Decodes;
 use crate::error::{Error, Kind, Result};
 use crate::kv::BlockPool;
-use crate::request::{Phase, Request, Requests, Slot};
+use crate::request::{Phase, Requests, Slot};
 use crate::timing::Shape;
 
 /// What a replica enforces for its scheduler.
@@ -100,12 +100,7 @@ impl State {
     /// Blocks that the standing decodes take when the batch is formed.
     #[inline]
     fn standing_growth(&self) -> u64 {
-        if self.batch.decodes_rest { 0 } else { self.decodes.growth.growth(1) }
-    }
-
-    #[inline]
-    pub(crate) fn is_measured(&self, request: &Request) -> bool {
-        self.measured.contains(&request.arrival.id)
+        if self.batch.decodes_rest { 0 } else { self.decodes.growth.next_growth() }
     }
 
     /// A request begins to decode in every iteration.
@@ -113,23 +108,20 @@ impl State {
         let tick = self.requests.tick;
         let first_token = self.requests.first_token;
         let alone = self.decodes.count == 0;
-        let measured = self.is_measured(self.requests.at(slot));
         let block = self.pool.block_tokens();
         let request = self.requests.at_mut(slot);
+        let measured = self.measured.contains(&request.arrival.id);
         request.phase = Phase::Decoding;
         request.joined = tick;
         request.gaps_known = tick;
         let context = u64::from(request.computed);
         self.decodes.join(context, tick);
-        let last = tick + u64::from(request.arrival.output_tokens - request.emitted);
-        // Blocks taken ahead last for a while; from then on it grows like everybody else.
-        let ahead = (request.blocks * block).saturating_sub(context.next_multiple_of(block));
-        request.grows = ahead == 0;
-        let due = if request.grows || request.blocks * block >= request.longest_context(first_token) {
-            last
-        } else {
-            last.min(tick + (request.blocks * block - context))
-        };
+        let mut due = tick + u64::from(request.arrival.output_tokens - request.emitted);
+        request.grows = request.blocks == self.pool.need(context);
+        if !request.grows && request.blocks * block < request.longest_context(first_token) {
+            // Blocks taken ahead last for a while; from then on it grows like everybody else.
+            due = due.min(tick + (request.blocks * block - context));
+        }
         if request.grows {
             self.decodes.growth.join(context);
         }
@@ -156,8 +148,8 @@ impl State {
     pub(crate) fn left_decodes(&mut self, slot: Slot) {
         let tick = self.requests.tick;
         let context = self.requests.context(slot);
-        let measured = self.is_measured(self.requests.at(slot));
         let request = self.requests.at_mut(slot);
+        let measured = self.measured.contains(&request.arrival.id);
         let ticks = (tick - request.joined) as u32;
         request.computed += ticks;
         request.emitted += ticks;

@@ -28,7 +28,6 @@ struct Stretch {
     decodes: u64,
     /// Blocks that the standing decodes took for the first iteration.
     growth: u64,
-    row: IterationRow,
 }
 
 /// One engine on one GPU group.
@@ -38,7 +37,7 @@ pub struct Replica {
     timing: Box<dyn Timing>,
     state: State,
     stretch: Option<Stretch>,
-    wake_at: Option<Instant>,
+    wake_at: Instant,
     stepping: bool,
     due: Vec<Slot>,
     leaving: Vec<(u64, Slot)>,
@@ -79,7 +78,7 @@ impl Replica {
             scheduler: engine.scheduler,
             timing: engine.timing,
             stretch: None,
-            wake_at: None,
+            wake_at: Instant::NEVER,
             stepping,
             due: Vec::new(),
             leaving: Vec::new(),
@@ -90,8 +89,8 @@ impl Replica {
 
     /// When something happens here next without anybody's doing: a stretch ends, or the scheduler wants to be asked.
     #[inline]
-    pub fn next_instant(&self) -> Option<Instant> {
-        self.stretch.as_ref().map(|stretch| stretch.end).or(self.wake_at)
+    pub fn next_instant(&self) -> Instant {
+        self.stretch.as_ref().map_or(self.wake_at, |stretch| stretch.end)
     }
 
     /// Is no iteration under way?
@@ -140,11 +139,11 @@ impl Replica {
     /// A request that was never admitted runs out of patience. Does nothing if it was admitted, or left.
     pub fn abandon(&mut self, slot: Slot, id: u32, now: Instant, results: &mut Recorder) -> Result<bool> {
         let request = self.state.requests.at(slot);
-        let waits = request.phase() == Phase::Waiting && request.admitted.is_none();
+        let waits = request.phase() == Phase::Waiting && request.admitted == Instant::NEVER;
         if request.arrival.id != id || !waits || self.state.requests.vacant().contains(&slot) {
             return Ok(false);
         }
-        results.leave(self.state.requests.at(slot), self.index, Status::Abandoned, Some(now));
+        results.leave(self.state.requests.at(slot), self.index, Status::Abandoned, now);
         self.scheduler.notice(Notice::Left(slot), &self.state.requests);
         self.state.requests.remove(slot);
         self.state.waiting -= 1;
@@ -159,10 +158,13 @@ impl Replica {
             return Ok(());
         }
         let elapsed = now.since(stretch.start);
-        let whole = stretch.pace.count_within(elapsed, stretch.count)?;
-        // An iteration that ends at the very instant is over; otherwise the running one is the last.
-        let over = stretch.pace.total(whole)? == elapsed && whole > 0;
-        stretch.count = if over { whole } else { whole + 1 };
+        stretch.count = if elapsed <= stretch.pace.first {
+            1
+        } else {
+            // An iteration that ends at the very instant is over; otherwise the running one is the last.
+            let whole = stretch.pace.count_within(elapsed, stretch.count)?;
+            if stretch.pace.total(whole)? == elapsed { whole } else { whole + 1 }
+        };
         stretch.end = end_after(stretch.start, &stretch.pace, stretch.count)?;
         Ok(())
     }
@@ -170,7 +172,7 @@ impl Replica {
     /// Forms the next batch, if the scheduler asks for one. Says whether an iteration runs now.
     pub fn form(&mut self, now: Instant, drain: bool) -> Result<bool> {
         debug_assert!(self.stretch.is_none(), "an iteration cannot be interrupted");
-        self.wake_at = None;
+        self.wake_at = Instant::NEVER;
         loop {
             self.state.batch.clear();
             self.scheduler.plan(&mut Plan { state: &mut self.state, now, drain })?;
@@ -180,7 +182,7 @@ impl Replica {
                 break;
             }
             if batch.preempted == 0 {
-                self.wake_at = batch.wake_at.filter(|&at| at > now);
+                self.wake_at = batch.wake_at.filter(|&at| at > now).unwrap_or(Instant::NEVER);
                 return Ok(false);
             }
         }
@@ -196,7 +198,7 @@ impl Replica {
             let what = format!("{} tokens", standing + state.batch.chunk_tokens);
             return Err(broken(now, "no iteration loads more tokens than the budget", what));
         }
-        if standing > 0 && state.decodes.growth.growth(1) > state.pool.free() {
+        if standing > 0 && state.decodes.growth.next_growth() > state.pool.free() {
             let what = format!("{} decodes, {} free blocks", standing, state.pool.free());
             return Err(broken(now, "no more blocks are taken than are free", what));
         }
@@ -224,7 +226,7 @@ impl Replica {
         }
         for chunk in &batch.chunks {
             // The iteration that completes a prompt is a stretch of its own: it emits, the ones before do not.
-            count = count.min((chunk.owed - 1) / chunk.tokens);
+            count = if chunk.tokens == chunk.owed { 1 } else { count.min((chunk.owed - 1) / chunk.tokens) };
         }
         if decodes > 0 {
             let due = state.decodes.due.next();
@@ -237,7 +239,7 @@ impl Replica {
             count = 1;
         }
         let mut count = count.max(1);
-        let growth = if decodes > 0 { state.decodes.growth.growth(1) } else { 0 };
+        let growth = if decodes > 0 { state.decodes.growth.next_growth() } else { 0 };
         state.pool.take(growth);
         let free = state.pool.free();
         let more =
@@ -254,20 +256,10 @@ impl Replica {
         if pace.first == Span::ZERO || pace.length(count - 1)? == Span::ZERO {
             return Err(Kind::EmptyIteration(now.seconds().to_string()).into());
         }
-        let row = IterationRow {
-            start: now,
-            replica: self.index,
-            count,
-            pace,
-            prefill_tokens: shape.chunk_tokens,
-            decodes: shape.decodes,
-            context_tokens: shape.decode_context,
-            kv_used_tokens: state.pool.used() * state.pool.block_tokens(),
-        };
         let through_arrivals = batch.hold.through_arrivals;
         for place in 0..state.batch.admitted.len() {
             let request = state.requests.at_mut(state.batch.admitted[place]);
-            request.admitted = request.admitted.or(Some(now));
+            request.admitted = request.admitted.min(now);
         }
         self.stretch = Some(Stretch {
             start: now,
@@ -277,7 +269,6 @@ impl Replica {
             through_arrivals,
             decodes,
             growth,
-            row,
         });
         Ok(())
     }
@@ -289,9 +280,9 @@ impl Replica {
     }
 
     fn settle_stretch(&mut self, stretch: &Stretch, results: &mut Recorder) -> Result<()> {
-        let end = stretch.end;
-        results.iteration(IterationRow { count: stretch.count, ..stretch.row });
-        if results.wants_batches() {
+        results.count_stretch(stretch.count);
+        if results.wants_iterations() {
+            results.iteration(self.row(stretch));
             self.list_batch(results);
         }
         if stretch.decodes > 0 {
@@ -299,7 +290,7 @@ impl Replica {
         }
         self.settle_chunks(stretch, results)?;
         self.settle_due();
-        self.leave(end, results)
+        self.leave(stretch.end, results)
     }
 
     /// Every standing decode emitted a token in each iteration.
@@ -320,11 +311,11 @@ impl Replica {
             while let Some(slot) = decodes.odd.pop() {
                 let measured = state.measured.contains(&state.requests.at(slot).arrival.id);
                 let request = state.requests.at_mut(slot);
-                if request.first_token.is_none() {
-                    request.first_token = Some(first_end);
+                if request.first_token == Instant::NEVER {
+                    request.first_token = first_end;
                 } else {
                     let gap = first_end.since(request.last_token);
-                    request.longest_gap = request.longest_gap.max(Some(gap));
+                    request.longest_gap = request.longest_gap.max(gap);
                     if measured {
                         results.gap(request.arrival.class, gap)?;
                     }
@@ -358,7 +349,7 @@ impl Replica {
             let tokens = chunk.tokens * stretch.count;
             self.prefilled_tokens += if chunk.is_decode { 0 } else { tokens };
             let known = state.requests.known(chunk.slot);
-            let measured = state.is_measured(state.requests.at(chunk.slot));
+            let measured = state.measured.contains(&state.requests.at(chunk.slot).arrival.id);
             let first_token = state.requests.first_token;
             let request = state.requests.at_mut(chunk.slot);
             request.placed = false;
@@ -372,11 +363,11 @@ impl Replica {
                 continue;
             }
             if first_token == FirstToken::Prefill || chunk.context == known {
-                if request.first_token.is_none() {
-                    request.first_token = Some(stretch.end);
+                if request.first_token == Instant::NEVER {
+                    request.first_token = stretch.end;
                 } else {
                     let gap = stretch.end.since(request.last_token);
-                    request.longest_gap = request.longest_gap.max(Some(gap));
+                    request.longest_gap = request.longest_gap.max(gap);
                     if measured {
                         results.gap(request.arrival.class, gap)?;
                     }
@@ -426,7 +417,7 @@ impl Replica {
             let request = state.requests.at(slot);
             debug_assert_eq!(request.emitted, request.arrival.output_tokens, "L5: exactly o tokens, once");
             state.pool.give(request.blocks);
-            results.leave(request, self.index, Status::Finished, Some(now));
+            results.leave(request, self.index, Status::Finished, now);
             self.scheduler.notice(Notice::Left(slot), &state.requests);
             state.requests.remove(slot);
             state.running -= 1;
@@ -457,7 +448,7 @@ impl Replica {
             if self.state.requests.at(slot).phase() == Phase::Decoding {
                 self.state.leave_decodes(slot);
             }
-            results.leave(self.state.requests.at(slot), self.index, Status::Unfinished, None);
+            results.leave(self.state.requests.at(slot), self.index, Status::Unfinished, Instant::NEVER);
         }
         Ok(())
     }
@@ -482,13 +473,32 @@ impl Replica {
             let more = more_blocks(&state.decodes, &state.pool, &state.requests, chunks, stretch.decodes, begun);
             sample.kv_used_tokens += (more - stretch.growth) * state.pool.block_tokens();
             sample.emitted_tokens += over * stretch.decodes;
-            sample.prefilled_tokens += over * stretch.row.prefill_tokens;
+            sample.prefilled_tokens += over * state.batch.shape(&state.decodes, state.requests.tick).chunk_tokens;
         }
         Ok(sample)
     }
 
+    /// The stretch as a row, before anything of it is settled.
+    fn row(&self, stretch: &Stretch) -> IterationRow {
+        let state = &self.state;
+        let shape = state.batch.shape(&state.decodes, state.requests.tick);
+        IterationRow {
+            start: stretch.start,
+            replica: self.index,
+            count: stretch.count,
+            pace: stretch.pace,
+            prefill_tokens: shape.chunk_tokens,
+            decodes: shape.decodes,
+            context_tokens: shape.decode_context,
+            kv_used_tokens: state.pool.used() * state.pool.block_tokens(),
+        }
+    }
+
     /// Lists the rows of the running batch in the order of admission.
     fn list_batch(&self, results: &mut Recorder) {
+        if !results.wants_batches() {
+            return;
+        }
         let state = &self.state;
         let chunks = state.batch.chunks.iter();
         let mut rows: Vec<(u64, u32, u64, bool)> = chunks

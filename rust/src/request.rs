@@ -59,10 +59,13 @@ pub struct Request {
     /// Stands in the running batch as a chunk.
     pub(crate) placed: bool,
     pub(crate) preemptions: u32,
-    pub(crate) admitted: Option<Instant>,
-    pub(crate) first_token: Option<Instant>,
+    /// Start of its first iteration; `NEVER` before.
+    pub(crate) admitted: Instant,
+    /// `NEVER` before it.
+    pub(crate) first_token: Instant,
     pub(crate) last_token: Instant,
-    pub(crate) longest_gap: Option<Span>,
+    /// No time at all before the second token: no gap is that short.
+    pub(crate) longest_gap: Span,
 }
 
 impl Request {
@@ -79,10 +82,10 @@ impl Request {
             grows: false,
             placed: false,
             preemptions: 0,
-            admitted: None,
-            first_token: None,
+            admitted: Instant::NEVER,
+            first_token: Instant::NEVER,
             last_token: Instant::ZERO,
-            longest_gap: None,
+            longest_gap: Span::ZERO,
         }
     }
 
@@ -110,10 +113,10 @@ impl Request {
         self.preemptions
     }
 
-    /// The start of its first iteration.
+    /// The start of its first iteration, if that was.
     #[inline]
     pub fn admitted(&self) -> Option<Instant> {
-        self.admitted
+        (self.admitted != Instant::NEVER).then_some(self.admitted)
     }
 
     /// Order of arrival, which is the order of service unless a policy says otherwise.

@@ -226,12 +226,17 @@ impl Recorder {
     }
 
     #[inline]
-    pub(crate) fn iteration(&mut self, row: IterationRow) {
-        self.results.totals.iterations += row.count;
+    pub(crate) fn count_stretch(&mut self, iterations: u64) {
+        self.results.totals.iterations += iterations;
         self.results.totals.stretches += 1;
-        if self.keep_iterations {
-            self.results.iterations.push(row);
-        }
+    }
+
+    pub(crate) fn wants_iterations(&self) -> bool {
+        self.keep_iterations
+    }
+
+    pub(crate) fn iteration(&mut self, row: IterationRow) {
+        self.results.iterations.push(row);
     }
 
     pub(crate) fn batch_row(&mut self, request: u32, tokens: u64, emits: bool) {
@@ -271,35 +276,39 @@ impl Recorder {
         self.left += 1;
     }
 
-    /// Writes a request's row. `left` is `None` for one that never left.
+    /// Writes a request's row. `left` is `NEVER` for one that never did.
     #[inline]
-    pub(crate) fn leave(&mut self, request: &Request, replica: u32, status: Status, left: Option<Instant>) {
+    pub(crate) fn leave(&mut self, request: &Request, replica: u32, status: Status, left: Instant) {
         let row = request.arrival.id as usize;
         let arrival = request.arrival.at;
         let columns = &mut self.results.requests;
-        let at = |instant: Option<Instant>| instant.map_or(f64::NAN, Instant::seconds);
-        let since = |instant: Option<Instant>| instant.map_or(f64::NAN, |instant| instant.since(arrival).seconds());
-        let finish = left.filter(|_| status == Status::Finished);
+        let at = |instant: Instant| if instant == Instant::NEVER { f64::NAN } else { instant.seconds() };
+        let since =
+            |instant: Instant| if instant == Instant::NEVER { f64::NAN } else { instant.since(arrival).seconds() };
+        let finish = if status == Status::Finished { left } else { Instant::NEVER };
+        let (left_s, first) = (at(left), request.first_token);
         let steps = request.arrival.output_tokens - 1;
-        let tpot = match (request.first_token, finish) {
-            (Some(first), Some(last)) if steps > 0 => quotient(last.since(first), steps).seconds(),
-            _ => f64::NAN,
+        let tpot_s = if steps > 0 && finish != Instant::NEVER {
+            quotient(finish.since(first), steps).seconds()
+        } else {
+            f64::NAN
         };
+        let gap_s = if request.longest_gap > Span::ZERO { request.longest_gap.seconds() } else { f64::NAN };
         columns.replica[row] = replica;
         columns.status[row] = status as u8;
         columns.arrival_s[row] = arrival.seconds();
         columns.admitted_s[row] = at(request.admitted);
         columns.first_token_s[row] = at(request.first_token);
-        columns.finish_s[row] = at(finish);
-        columns.left_s[row] = at(left);
+        columns.finish_s[row] = if finish == left { left_s } else { f64::NAN };
+        columns.left_s[row] = left_s;
         columns.queue_s[row] = since(request.admitted);
         columns.ttft_s[row] = since(request.first_token);
-        columns.tpot_s[row] = tpot;
-        columns.max_tbt_s[row] = request.longest_gap.map_or(f64::NAN, Span::seconds);
+        columns.tpot_s[row] = tpot_s;
+        columns.max_tbt_s[row] = gap_s;
         columns.e2e_s[row] = since(finish);
         columns.preemptions[row] = request.preemptions;
         self.results.totals.by_status[status as usize] += 1;
-        if let Some(left) = left {
+        if left != Instant::NEVER {
             // Σ fits: it is the integral of the number in system, whose overflow is caught where it is summed.
             self.sojourn = self.sojourn.wrapping_add(left.since(arrival).0);
             self.left += 1;

@@ -85,7 +85,7 @@ struct Run<'a> {
     rows: usize,
     /// The next row to arrive, and when it does.
     next_row: usize,
-    next_arrival: Option<Instant>,
+    next_arrival: Instant,
     patience: BinaryHeap<Reverse<(Instant, u32, u32)>>,
     now: Instant,
     in_system: u64,
@@ -116,7 +116,7 @@ impl<'a> Run<'a> {
             rows.start
         };
         let rows = options.horizon.map_or(workload.len(), by_horizon);
-        let first = (rows > 0).then(|| workload.arrival_at(0));
+        let first = if rows > 0 { workload.arrival_at(0) } else { Instant::NEVER };
         Ok(Run {
             workload,
             options,
@@ -143,12 +143,13 @@ impl<'a> Run<'a> {
                 watch.poll(self.results.left(), self.rows as u64)?;
             }
             countdown -= 1;
-            let Some(instant) = self.next_instant() else {
+            let instant = self.next_instant();
+            if instant == Instant::NEVER {
                 if self.drain()? {
                     continue;
                 }
                 break;
-            };
+            }
             if self.options.horizon.is_some_and(|horizon| instant > horizon) {
                 break;
             }
@@ -161,13 +162,9 @@ impl<'a> Run<'a> {
     }
 
     #[inline]
-    fn next_instant(&self) -> Option<Instant> {
-        let mut next = self.replica.next_instant();
-        let patience = self.patience.peek().map(|&Reverse((at, _, _))| at);
-        for other in [self.next_arrival, patience].into_iter().flatten() {
-            next = Some(next.map_or(other, |next| next.min(other)));
-        }
-        next
+    fn next_instant(&self) -> Instant {
+        let patience = self.patience.peek().map_or(Instant::NEVER, |&Reverse((at, _, _))| at);
+        self.replica.next_instant().min(self.next_arrival).min(patience)
     }
 
     /// Everything that happens at one instant, in the order of rule 4.
@@ -175,9 +172,10 @@ impl<'a> Run<'a> {
     fn happen(&mut self, instant: Instant) -> Result<()> {
         let span = instant.since(self.now);
         let area = product(span.0, u128::from(self.in_system))?;
-        self.in_system_area = self.in_system_area.checked_add(area).ok_or_else(|| Error::overflow("∫ number in system dt"))?;
+        self.in_system_area =
+            self.in_system_area.checked_add(area).ok_or_else(|| Error::overflow("∫ number in system dt"))?;
         self.now = instant;
-        if !self.replica.is_idle() && self.replica.next_instant() == Some(instant) {
+        if !self.replica.is_idle() && self.replica.next_instant() == instant {
             let before = self.results.left();
             self.replica.settle(&mut self.results)?;
             self.in_system -= self.results.left() - before;
@@ -191,7 +189,7 @@ impl<'a> Run<'a> {
                 self.in_system -= 1;
             }
         }
-        while self.next_arrival == Some(instant) {
+        while self.next_arrival == instant {
             self.arrive(instant)?;
         }
         if self.replica.is_idle() && !self.replica.is_empty() {
@@ -205,15 +203,15 @@ impl<'a> Run<'a> {
         let arrival = self.workload.request(self.next_row, instant);
         if let Some(slot) = self.replica.arrive(arrival, &mut self.results)? {
             self.in_system += 1;
-            if let Some(patience) = arrival.patience {
+            if let Some(patience) = self.workload.patience(self.next_row) {
                 self.patience.push(Reverse((instant.after(patience)?, arrival.id, slot.0)));
             }
         }
         self.next_row += 1;
         if self.next_row < self.rows {
-            self.next_arrival = Some(self.workload.arrival_at(self.next_row));
+            self.next_arrival = self.workload.arrival_at(self.next_row);
         } else {
-            self.next_arrival = None;
+            self.next_arrival = Instant::NEVER;
             self.waiting_at_last_arrival = self.replica.waiting();
         }
         Ok(())
@@ -224,13 +222,13 @@ impl<'a> Run<'a> {
         if self.replica.is_empty() {
             return Ok(false);
         }
-        self.stalled = !self.replica.form(self.now, true)? && self.replica.next_instant().is_none();
+        self.stalled = !self.replica.form(self.now, true)? && self.replica.next_instant() == Instant::NEVER;
         Ok(!self.stalled)
     }
 
     fn finish(mut self) -> Result<Results> {
         let end = match self.options.horizon {
-            Some(horizon) if self.next_instant().is_some() => horizon,
+            Some(horizon) if self.next_instant() < Instant::NEVER => horizon,
             _ => self.now,
         };
         // At the horizon the number in the system falls at the ends of the iterations before it.
@@ -251,7 +249,8 @@ impl<'a> Run<'a> {
         let sojourn = self.results.sojourn().checked_add(unfinished);
         let totals = &mut self.results.results.totals;
         totals.end = end;
-        totals.in_system = self.in_system_area.checked_add(rest).ok_or_else(|| Error::overflow("∫ number in system dt"))?;
+        totals.in_system =
+            self.in_system_area.checked_add(rest).ok_or_else(|| Error::overflow("∫ number in system dt"))?;
         totals.sojourn = sojourn.ok_or_else(|| Error::overflow("the sum of all times in the system"))?;
         Ok(self.results.results)
     }

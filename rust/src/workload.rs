@@ -40,8 +40,6 @@ pub struct Arrival {
     pub class: u32,
     /// Priority; lower is served first.
     pub priority: i64,
-    /// How long it waits for its first admission; `None`: for ever.
-    pub patience: Option<Span>,
 }
 
 impl Workload<'_> {
@@ -83,16 +81,22 @@ impl Workload<'_> {
             last = arrival;
             let (prompt, output) = (self.prompt_tokens[row], self.output_tokens[row]);
             if prompt < 1 || output < 1 || prompt.checked_add(output).is_none() {
-                return Err(Error::trace(row, format!(
+                return Err(Error::trace(
+                    row,
+                    format!(
                         "prompt_tokens {prompt}, output_tokens {output}: each must be at least 1, both together below 2^31"
-                    )));
+                    ),
+                ));
             }
         }
         if let Some(row) = self.class.iter().position(|&class| class as usize >= self.class_count) {
             return Err(Error::trace(row, format!("class code {} of {} classes", self.class[row], self.class_count)));
         }
         if let Some(row) = self.patience_s.iter().position(|&s| s < 0.0 || s >= 9e9) {
-            return Err(Error::trace(row, format!("patience_s is {}: it must be finite and not negative", self.patience_s[row])));
+            return Err(Error::trace(
+                row,
+                format!("patience_s is {}: it must be finite and not negative", self.patience_s[row]),
+            ));
         }
         Ok(())
     }
@@ -116,7 +120,6 @@ impl Workload<'_> {
     /// One row. The rows have been checked.
     #[inline]
     pub fn request(&self, row: usize, at: Instant) -> Arrival {
-        let patience = self.patience_s.get(row).copied().and_then(arrival_nanoseconds);
         Arrival {
             id: row as u32,
             at,
@@ -124,7 +127,13 @@ impl Workload<'_> {
             output_tokens: self.output_tokens[row] as u32,
             class: self.class.get(row).copied().unwrap_or(0),
             priority: self.priority.get(row).copied().unwrap_or(0),
-            patience: patience.map(|ns| Instant::from_nanoseconds(ns).since(Instant::ZERO)),
         }
+    }
+
+    /// How long a row's request waits for its first admission; `None`: for ever.
+    #[inline]
+    pub fn patience(&self, row: usize) -> Option<Span> {
+        let nanoseconds = self.patience_s.get(row).copied().and_then(arrival_nanoseconds)?;
+        Some(Instant::from_nanoseconds(nanoseconds).since(Instant::ZERO))
     }
 }

@@ -70,6 +70,7 @@ impl Roster {
     }
 
     /// Short of blocks for its decodes, the latest arrival not placed before them goes, a decode itself last.
+    #[inline]
     pub(super) fn make_room(&mut self, plan: &mut Plan) -> Result<Vec<Slot>> {
         let mut victims = Vec::new();
         while plan.free_blocks() < 0 {
@@ -123,11 +124,14 @@ impl Roster {
 
     /// Admits the head of the queue with the blocks for all its known tokens, and computes what the budget carries.
     pub(super) fn admit(&mut self, slot: Slot, known: u64, plan: &mut Plan) -> Result<()> {
+        let tokens = known.min(plan.budget_left());
         plan.admit(slot, known)?;
-        plan.chunk(slot, known.min(plan.budget_left()))?;
+        plan.chunk(slot, tokens)?;
         self.queue.remove(slot, plan.requests());
         insert_by_arrival(&mut self.running, slot, plan.requests());
-        insert_by_arrival(&mut self.prefills, slot, plan.requests());
+        if tokens < known {
+            insert_by_arrival(&mut self.prefills, slot, plan.requests());
+        }
         Ok(())
     }
 
