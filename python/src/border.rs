@@ -11,13 +11,13 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 create_exception!(
-    _core,
+    inferq,
     ConfigError,
     PyValueError,
     "A description that makes no sense; the message begins with the field's path."
 );
-create_exception!(_core, TraceError, PyValueError, "A workload that makes no sense; the message says in which row.");
-create_exception!(_core, SimulationError, PyRuntimeError, "A run that cannot go on; the message says why.");
+create_exception!(inferq, TraceError, PyValueError, "A workload that makes no sense; the message says in which row.");
+create_exception!(inferq, SimulationError, PyRuntimeError, "A run that cannot go on; the message says why.");
 
 /// The exception for an error of the core.
 pub(crate) fn raise(error: Error) -> PyErr {

@@ -125,9 +125,9 @@ pub(crate) fn simulate<'py>(
     };
     let mut bell = Bell::new(progress);
     let outcome = py.detach(|| {
-        workload.check()?;
         let options = scenario.options(&workload)?;
-        let results = simulate_core(&workload, &scenario.engine, &options, &mut bell)?;
+        let engine = scenario.engine.build().map_err(|error| error.within("engine"))?;
+        let results = simulate_core(&workload, engine, &options, &mut bell)?;
         Ok((options, results))
     });
     let (options, results) = outcome.map_err(|error| bell.explain(error))?;

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::clock::{Instant, Span, product};
-use crate::engine::Engine;
+use crate::engine::EngineParts;
 use crate::error::{Error, Result};
 use crate::findings;
 use crate::replica::Replica;
@@ -69,10 +69,9 @@ impl Watch for () {
 }
 
 /// Replays a workload through one replica of an engine.
-pub fn simulate(workload: &Workload, engine: &Engine, options: &Options, watch: &mut dyn Watch) -> Result<Results> {
+pub fn simulate(workload: &Workload, engine: EngineParts, options: &Options, watch: &mut dyn Watch) -> Result<Results> {
     workload.check()?;
-    let parts = engine.build().map_err(|error| error.within("engine"))?;
-    let replica = Replica::new(0, parts, workload.class_count, options.measured.clone(), options.stepping);
+    let replica = Replica::new(0, engine, workload.class_count, options.measured.clone(), options.stepping);
     Run::new(workload, replica, options)?.to_the_end(watch)
 }
 
@@ -180,6 +179,20 @@ impl<'a> Run<'a> {
             self.replica.settle(&mut self.results)?;
             self.in_system -= self.results.left() - before;
         }
+        self.lose_patience(instant)?;
+        while self.next_arrival == instant {
+            self.arrive(instant)?;
+        }
+        // Who arrives without any patience leaves before a batch is formed.
+        self.lose_patience(instant)?;
+        if self.replica.is_idle() && !self.replica.is_empty() {
+            self.replica.form(instant, false)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn lose_patience(&mut self, instant: Instant) -> Result<()> {
         while let Some(&Reverse((at, id, slot))) = self.patience.peek() {
             if at > instant {
                 break;
@@ -188,12 +201,6 @@ impl<'a> Run<'a> {
             if self.replica.abandon(Slot(slot), id, instant, &mut self.results)? {
                 self.in_system -= 1;
             }
-        }
-        while self.next_arrival == instant {
-            self.arrive(instant)?;
-        }
-        if self.replica.is_idle() && !self.replica.is_empty() {
-            self.replica.form(instant, false)?;
         }
         Ok(())
     }

@@ -1,0 +1,249 @@
+//! L1 to L11 over random scenarios.
+
+use inferq_core::clock::{Instant, Span};
+use inferq_core::results::{BatchRow, IterationRow, Results, Status};
+use proptest::prelude::*;
+
+use crate::scenario::{Scenario, scenario};
+
+/// Every column that holds seconds.
+fn seconds(results: &Results) -> [&Vec<f64>; 10] {
+    let columns = &results.requests;
+    [
+        &columns.arrival_s,
+        &columns.admitted_s,
+        &columns.first_token_s,
+        &columns.finish_s,
+        &columns.left_s,
+        &columns.queue_s,
+        &columns.ttft_s,
+        &columns.tpot_s,
+        &columns.max_tbt_s,
+        &columns.e2e_s,
+    ]
+}
+
+fn bits(column: &[f64]) -> Vec<u64> {
+    column.iter().map(|value| value.to_bits()).collect()
+}
+
+/// One iteration: start, length, prefill tokens, decodes, their contexts.
+type Single = (Instant, Span, u64, u64, u128);
+
+/// Stretches as single iterations, each with its rows.
+fn singles(results: &Results) -> (Vec<Single>, Vec<Vec<BatchRow>>) {
+    let mut iterations = Vec::new();
+    let mut batches = Vec::new();
+    for (place, row) in results.iterations.iter().enumerate() {
+        let rows: Vec<BatchRow> =
+            results.batches.iter().filter(|batch| batch.iteration == place as u64).copied().collect();
+        for j in 0..row.count {
+            let start = row.start.after(row.pace.total(j).expect("fits")).expect("fits");
+            let context = row.context_tokens + u128::from(j * row.decodes);
+            let length = row.pace.length(j).expect("fits");
+            iterations.push((start, length, row.prefill_tokens, row.decodes, context));
+            batches.push(rows.iter().map(|batch| BatchRow { iteration: 0, ..*batch }).collect());
+        }
+    }
+    (iterations, batches)
+}
+
+fn same(stretched: &Results, stepped: &Results) -> Result<(), TestCaseError> {
+    for (left, right) in seconds(stretched).into_iter().zip(seconds(stepped)) {
+        prop_assert_eq!(bits(left), bits(right));
+    }
+    prop_assert_eq!(&stretched.requests.status, &stepped.requests.status);
+    prop_assert_eq!(&stretched.requests.preemptions, &stepped.requests.preemptions);
+    prop_assert_eq!(&stretched.timeline, &stepped.timeline);
+    prop_assert_eq!(&stretched.findings, &stepped.findings);
+    for (left, right) in stretched.tbt.iter().zip(&stepped.tbt) {
+        prop_assert_eq!(left.bins().collect::<Vec<_>>(), right.bins().collect::<Vec<_>>());
+        prop_assert_eq!((left.count(), left.sum(), left.longest()), (right.count(), right.sum(), right.longest()));
+    }
+    let (left, right) = (stretched.totals, stepped.totals);
+    prop_assert_eq!((left.end, left.iterations, left.in_system), (right.end, right.iterations, right.in_system));
+    prop_assert_eq!(singles(stretched), singles(stepped));
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12_000))]
+
+    #[test]
+    fn l8_stretches_equal_stepping_bit_for_bit(scenario in scenario()) {
+        let stepped = scenario.run(true);
+        prop_assert!(stepped.iterations.iter().all(|row| row.count == 1));
+        same(&scenario.run(false), &stepped)?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+    #[test]
+    fn l8_holds_for_arrivals_that_land_exactly_on_iteration_boundaries(scenario in scenario(), every in 1_usize..4) {
+        let scenario = scenario.on_boundaries(every);
+        same(&scenario.run(false), &scenario.run(true))?;
+    }
+}
+
+fn tokens_of(scenario: &Scenario, results: &Results, request: usize) -> u64 {
+    let rows = results.batches.iter().filter(|row| row.request as usize == request && row.emits);
+    let emitted = rows.map(|row| results.iterations[row.iteration as usize].count).sum();
+    assert!(emitted <= scenario.columns.output_tokens[request] as u64, "L5: no token twice");
+    emitted
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn l1_to_l7_and_l9_hold(scenario in scenario()) {
+        let results = scenario.run(false);
+        let columns = &results.requests;
+        let rows = columns.status.len();
+        // L1: who arrived by the horizon has one status.
+        let horizon = scenario.horizon_s.unwrap_or(f64::INFINITY);
+        let arrived = scenario.columns.arrival_s.iter().filter(|&&at| at <= horizon).count();
+        prop_assert_eq!(rows, arrived);
+        prop_assert_eq!(results.totals.by_status.iter().sum::<u64>(), arrived as u64);
+        for row in 0..rows {
+            let status = columns.status[row];
+            // L2, where the events happened.
+            let road = [columns.arrival_s[row], columns.admitted_s[row], columns.first_token_s[row], columns.finish_s[row]];
+            let happened: Vec<f64> = road.into_iter().filter(|at| !at.is_nan()).collect();
+            prop_assert!(happened.is_sorted(), "{road:?}");
+            prop_assert_eq!(happened.len() == 4, status == Status::Finished as u8);
+            // L5.
+            let emitted = tokens_of(&scenario, &results, row);
+            prop_assert_eq!(emitted == scenario.columns.output_tokens[row] as u64, status == Status::Finished as u8);
+            if scenario.horizon_s.is_none() {
+                prop_assert_ne!(status, Status::Unfinished as u8);
+            }
+        }
+        // L3: iterations follow one another.
+        let ends: Vec<(Instant, Instant)> = results
+            .iterations
+            .iter()
+            .map(|row| (row.start, row.start.after(row.pace.total(row.count).expect("fits")).expect("fits")))
+            .collect();
+        prop_assert!(ends.windows(2).all(|pair| pair[0].1 <= pair[1].0));
+        // L7: budget, sequences, blocks.
+        for (place, row) in results.iterations.iter().enumerate() {
+            prop_assert!(row.prefill_tokens + row.decodes <= scenario.token_budget);
+            let batch = results.batches.iter().filter(|batch| batch.iteration == place as u64);
+            let (sequences, tokens) = batch.fold((0, 0), |(n, tokens), batch| (n + 1, tokens + batch.tokens));
+            prop_assert!(sequences <= scenario.max_seqs);
+            prop_assert_eq!(tokens, row.prefill_tokens + row.decodes);
+            if let Some(capacity) = scenario.kv_tokens {
+                prop_assert!(row.kv_used_tokens <= capacity / scenario.block * scenario.block);
+            }
+        }
+        // L9, Little: both sides in whole attoseconds.
+        prop_assert_eq!(results.totals.in_system, results.totals.sojourn);
+        // Every gap is counted once, by class, for the measured alone.
+        let expected: u64 = (0..rows)
+            .filter(|&row| scenario.measured.contains(&(row as u32)))
+            .map(|row| tokens_of(&scenario, &results, row).saturating_sub(1))
+            .sum();
+        prop_assert_eq!(results.tbt.iter().map(|histogram| histogram.count()).sum::<u64>(), expected);
+    }
+
+    #[test]
+    fn l4_nothing_is_held_at_the_end(scenario in scenario()) {
+        // The last sample after all have left; that free + used = total after every event is asserted in the core.
+        let scenario = Scenario { horizon_s: None, ..scenario };
+        let results = scenario.run(false);
+        let last = results.iterations.last().map_or(Instant::ZERO, |row| row.start);
+        let after: Vec<_> = results.timeline.iter().filter(|sample| sample.running == 0 && sample.at > last).collect();
+        prop_assert!(after.iter().all(|sample| sample.kv_used_tokens == 0));
+    }
+
+    #[test]
+    fn l6_the_same_scenario_gives_the_same_bytes(scenario in scenario()) {
+        let (first, second) = (scenario.run(false), scenario.run(false));
+        for (left, right) in seconds(&first).into_iter().zip(seconds(&second)) {
+            prop_assert_eq!(bits(left), bits(right));
+        }
+        prop_assert_eq!((first.tbt, first.timeline, first.iterations), (second.tbt, second.timeline, second.iterations));
+    }
+
+    #[test]
+    fn l11_the_future_does_not_change_the_past(scenario in scenario(), kept in 0.0..1.0_f64) {
+        let rows = scenario.columns.arrival_s.len();
+        let rows_kept = ((rows as f64 * kept) as usize).max(1);
+        let all = scenario.run(false);
+        let head = Scenario { columns: scenario.columns.head(rows_kept), ..scenario.clone() }.run(false);
+        // Before the first arrival that was dropped, everything is as it was.
+        let until = scenario.columns.arrival_s.get(rows_kept).copied().unwrap_or(f64::INFINITY);
+        for (column, (left, right)) in seconds(&all).into_iter().zip(seconds(&head)).enumerate().take(5) {
+            for (row, (left, right)) in left.iter().zip(right).enumerate() {
+                let past = |value: &f64| *value < until;
+                if past(left) || past(right) {
+                    prop_assert_eq!(left.to_bits(), right.to_bits(), "column {}, row {}", column, row);
+                }
+            }
+        }
+    }
+}
+
+/// The same engine with every second twice as long.
+fn slower(engine: &str) -> String {
+    let mut value: serde_json::Value = serde_json::from_str(engine).expect("JSON");
+    let double = |object: &mut serde_json::Value, but: &[&str]| {
+        for (name, field) in object.as_object_mut().expect("an object") {
+            if let Some(number) = field.as_f64().filter(|_| !but.contains(&name.as_str())) {
+                *field = serde_json::json!(number * 2.0);
+            }
+        }
+    };
+    double(&mut value["timing"], &["knee"]);
+    if let Some(preemption) = value["scheduler"].get_mut("preemption") {
+        double(preemption, &[]);
+    }
+    value.to_string()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn l10_twice_the_times_give_twice_the_latencies(scenario in scenario()) {
+        let doubled = Scenario {
+            columns: scenario.columns.slower(),
+            engine: slower(&scenario.engine),
+            horizon_s: scenario.horizon_s.map(|s| s * 2.0),
+            ..scenario.clone()
+        };
+        let (once, twice) = (scenario.run(false), doubled.run(false));
+        let place_of_tpot = 7;
+        for (column, (left, right)) in seconds(&once).into_iter().zip(seconds(&twice)).enumerate() {
+            for (left, right) in left.iter().zip(right) {
+                // A quotient is rounded down to an attosecond, once in each run.
+                let off = if column == place_of_tpot { 2e-18 + right.abs() * f64::EPSILON } else { 0.0 };
+                prop_assert!((left.is_nan() && right.is_nan()) || (2.0 * left - right).abs() <= off, "{left} {right}");
+            }
+        }
+    }
+}
+
+#[test]
+fn l8_expands_a_row_into_what_it_says() {
+    // Guards the tests above: a stretch of three iterations is three different ones.
+    let pace = inferq_core::timing::Pace { first: Span(10), growth: 2, holds: u64::MAX };
+    let row = IterationRow {
+        start: Instant(100),
+        replica: 0,
+        count: 3,
+        pace,
+        prefill_tokens: 0,
+        decodes: 2,
+        context_tokens: 7,
+        kv_used_tokens: 0,
+    };
+    let results = Results { iterations: vec![row], ..Results::default() };
+    let expected = [(100, 10, 7), (110, 12, 9), (122, 14, 11)];
+    let expected: Vec<Single> =
+        expected.map(|(start, length, context)| (Instant(start), Span(length), 0, 2, context)).to_vec();
+    assert_eq!(singles(&results).0, expected);
+}

@@ -1,0 +1,5 @@
+//! The laws of `DESIGN.md`, over random scenarios and over policies that misbehave.
+
+mod scenario;
+mod laws;
+mod policies;
