@@ -1,0 +1,88 @@
+# What people and CI run. `make help` lists the targets.
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-core test-python lint format bench lock clean toolchain
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+# A shell that was open before Rust was installed does not know where it is.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# The builds that pip starts obey Cargo.lock too.
+export MATURIN_PEP517_ARGS := --locked
+
+BUILT_FROM := Cargo.toml Cargo.lock rust/Cargo.toml python/Cargo.toml pyproject.toml \
+	$(shell find rust/src python/src -name '*.rs')
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/runtime ## Replay a small trace through one replica and print the summary
+	@$(BIN)/inferq replay traces/azure_2023.csv --scheduler sarathi --timing a100
+
+test: test-core test-python ## Run every test, Rust and Python
+
+# nextest runs tests side by side but leaves out doctests.
+test-core: toolchain ## Run the tests of the Rust core
+	@if cargo nextest --version >/dev/null 2>&1; then \
+		set -x; cargo nextest run --locked --release -p inferq-core && cargo test --locked --release -p inferq-core --doc; \
+	else \
+		set -x; cargo test --locked --release -p inferq-core; \
+	fi
+
+test-python: $(VENV)/development ## Run the tests of the Python package
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/development ## Check format, lints, types, the stub of the extension, and the docs of the core
+	cargo fmt --all --check
+	PYO3_PYTHON=$(abspath $(BIN)/python) cargo clippy --locked --workspace --all-targets -- -D warnings
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest inferq._core
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps -p inferq-core
+
+format: $(VENV)/development ## Format everything and apply the lints that mend themselves
+	cargo fmt --all
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(VENV)/development ## Time the core (criterion) and the whole path from frame to frame (pytest-benchmark)
+	cargo bench --locked -p inferq-core
+	$(BIN)/python -m pytest benches --benchmark-only --timeout 0
+
+lock: $(VENV)/development ## Lock the newest versions that fit: Cargo.lock and requirements-dev.txt
+	cargo update
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --group dev --extra tokenizers --universal --python-version 3.10 \
+		--upgrade --generate-hashes --no-annotate --no-header --quiet --output-file requirements-dev.txt
+
+clean: ## Remove everything that was built
+	rm -rf $(VENV) target dist python/inferq/_core*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+
+toolchain:
+	@command -v cargo >/dev/null || { \
+		echo "inferq is built with Rust, and there is no cargo here. Get it from https://rustup.rs, then run make again." >&2; \
+		exit 1; }
+
+$(BIN)/python: | toolchain
+	@for python in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python3.10; do \
+		if $$python -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then \
+			$$python -m venv $(VENV) && exit 0; \
+			rm -rf $(VENV); \
+			exit 1; \
+		fi; \
+	done; \
+	echo "inferq needs Python 3.10 or newer; here is $$(python3 --version 2>&1)." \
+		"If there is another: make demo PYTHON=/path/to/python" >&2; \
+	exit 1
+
+# Both installations are editable: a change of a .py file acts at once, a change of a .rs file at the next make.
+$(VENV)/runtime: $(BUILT_FROM) | toolchain $(BIN)/python
+	@echo "building and installing inferq into $(VENV); the first time takes a minute or two"
+	@$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/development: $(BUILT_FROM) requirements-dev.txt | toolchain $(BIN)/python
+	$(BIN)/python -m pip install --quiet --requirement requirements-dev.txt
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable .
+	@touch $@ $(VENV)/runtime

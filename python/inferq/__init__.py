@@ -1,0 +1,107 @@
+"""A bit-exact simulator of LLM inference serving, fast enough for real traces.
+
+The road of a request: workload → replica (scheduler + KV cache + timing) → results.
+
+Example:
+    >>> import inferq as iq
+    >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
+    >>> workload = iq.Workload({"arrival_s": [0.0], "prompt_tokens": [10], "output_tokens": [3]})
+    >>> iq.simulate(workload, engine).requests.select("first_token_s", "finish_s").rows()
+    [(1.0, 3.0)]
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from inferq.engine import Engine, KvCache
+    from inferq.errors import ConfigError, SimulationError, TraceError
+    from inferq.law import (
+        Deterministic,
+        Empirical,
+        Fixed,
+        Gamma,
+        Geometric,
+        Lognormal,
+        LogUniform,
+        Poisson,
+        Uniform,
+    )
+    from inferq.result import Result
+    from inferq.scheduler import Recompute, Sarathi, Swap, VllmV0, VllmV1
+    from inferq.simulation import simulate
+    from inferq.timing import Constant, MemoryLinear, MixedSolo, PiecewiseLinear
+    from inferq.trace import read_trace
+    from inferq.workload import Workload
+
+    __version__: str
+
+__all__ = [  # noqa: RUF022  # in the order of the road
+    "Workload",
+    "read_trace",
+    "Poisson",
+    "Gamma",
+    "Deterministic",
+    "Fixed",
+    "Uniform",
+    "LogUniform",
+    "Lognormal",
+    "Geometric",
+    "Empirical",
+    "Engine",
+    "Sarathi",
+    "VllmV1",
+    "VllmV0",
+    "Recompute",
+    "Swap",
+    "KvCache",
+    "Constant",
+    "PiecewiseLinear",
+    "MemoryLinear",
+    "MixedSolo",
+    "simulate",
+    "Result",
+    "ConfigError",
+    "TraceError",
+    "SimulationError",
+    "__version__",
+]
+
+if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise take any name for an attribute
+    _HOMES = {
+        "engine": ("Engine", "KvCache"),
+        "errors": ("ConfigError", "SimulationError", "TraceError"),
+        "law": (
+            "Deterministic",
+            "Empirical",
+            "Fixed",
+            "Gamma",
+            "Geometric",
+            "LogUniform",
+            "Lognormal",
+            "Poisson",
+            "Uniform",
+        ),
+        "result": ("Result",),
+        "scheduler": ("Recompute", "Sarathi", "Swap", "VllmV0", "VllmV1"),
+        "simulation": ("simulate",),
+        "timing": ("Constant", "MemoryLinear", "MixedSolo", "PiecewiseLinear"),
+        "trace": ("read_trace",),
+        "workload": ("Workload",),
+    }
+    _HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+    def __getattr__(name):
+        """Import a public name when it is first used, so that `import inferq` costs nothing."""
+        from importlib import import_module, metadata
+
+        if name == "__version__":
+            value = metadata.version("inferq")
+        elif name in _HOME:
+            value = getattr(import_module(f"inferq.{_HOME[name]}"), name)
+        else:
+            raise AttributeError(f"module 'inferq' has no attribute {name!r}")
+        globals()[name] = value
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

@@ -1,0 +1,230 @@
+"""What can be done from a shell? `inferq replay`, `inferq simulate` and `inferq trace describe`.
+
+Tables go to standard output, progress and errors to standard error. A user's error is one line and exit
+status 2, a run that cannot go on is one line and 1, Ctrl-C is 130.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+import typer
+from typer.core import TyperGroup
+
+from inferq.errors import ConfigError, SimulationError, TraceError
+
+if TYPE_CHECKING:
+    from inferq.result import Result
+    from inferq.workload import Workload
+
+__all__ = ["app"]
+
+
+class Commands(TyperGroup):
+    """Commands whose errors are one line on standard error."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command and turn what it raises into an exit status."""
+        try:
+            return super().invoke(ctx)
+        except (ConfigError, TraceError) as error:
+            _fail(str(error), 2)
+        except SimulationError as error:
+            _fail(str(error), 1)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            named = error.filename and error.strerror
+            _fail(f"{error.filename}: {error.strerror}" if named else str(error), 2)
+        except KeyboardInterrupt:
+            _fail("interrupted", 130)
+
+
+def _fail(message: str, status: int) -> None:
+    typer.echo(f"inferq: {' '.join(message.split())}", err=True)
+    raise typer.Exit(status)
+
+
+app = typer.Typer(
+    cls=Commands,
+    help="Simulate LLM inference serving, bit for bit the same on every machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+trace_app = typer.Typer(
+    help="Look at traces.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
+)
+app.add_typer(trace_app, name="trace")
+
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", show_default=False, help="A trace.")]
+FormatOption = Annotated[
+    str | None,
+    typer.Option("--format", metavar="NAME", help="Format of the trace, else found from its content."),
+]
+ColumnsOption = Annotated[
+    str | None,
+    typer.Option("--columns", metavar="OURS=THEIRS,…", help="Names of the columns of a plain CSV file."),
+]
+TokenizerOption = Annotated[
+    Path | None,
+    typer.Option("--tokenizer", metavar="FILE", help="A tokenizer.json that counts the tokens of texts."),
+]
+TokensPerWordOption = Annotated[
+    float | None,
+    typer.Option("--tokens-per-word", metavar="RATIO", help="Count the tokens of texts by their words."),
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Write the results as Parquet, the scenario as JSON."),
+]
+
+
+@app.callback()
+def main() -> None:
+    """Simulate LLM inference serving, bit for bit the same on every machine."""
+
+
+@app.command()
+def replay(
+    file: FileArgument,
+    format: FormatOption = None,
+    columns: ColumnsOption = None,
+    tokenizer: TokenizerOption = None,
+    tokens_per_word: TokensPerWordOption = None,
+    head: Annotated[int | None, typer.Option(metavar="N", help="Only the first N requests.")] = None,
+    output_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens that each request generates.")
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            metavar="R",
+            help="Requests per second: scales arrival times, or draws Poisson arrivals where there are none.",
+        ),
+    ] = None,
+    speed: Annotated[float | None, typer.Option(metavar="F", help="Divide the arrival times by F.")] = None,
+    scheduler: Annotated[
+        str,
+        typer.Option(metavar="SPEC", help="sarathi, vllm-v1 or vllm-v0; with fields: Sarathi:order=spf."),
+    ] = "sarathi",
+    token_budget: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens of one iteration, else the scheduler's default.")
+    ] = None,
+    max_seqs: Annotated[
+        int | None, typer.Option(metavar="N", help="Requests that run at once, else the scheduler's default.")
+    ] = None,
+    timing: Annotated[
+        str,
+        typer.Option(
+            metavar="SPEC",
+            help="Length of an iteration, as in Constant:0.05 or "
+            "PiecewiseLinear:base=0.006,per_token=3.2e-5. a100 is an illustration, roughly a 7-8B model "
+            "on one A100-80GB; measured tables come later.",
+        ),
+    ] = "a100",
+    kv_tokens: Annotated[
+        str, typer.Option(metavar="N", help="Capacity of the KV cache in tokens, or unlimited.")
+    ] = "432000",
+    block: Annotated[int, typer.Option(metavar="N", help="Tokens of one block of the KV cache.")] = 16,
+    first_token: Annotated[
+        str, typer.Option(metavar="WHEN", help="The first token comes with the prefill, or one decode later.")
+    ] = "prefill",
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of whatever is drawn.")] = 0,
+    horizon: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="End the run at this instant.")
+    ] = None,
+    warmup: Annotated[
+        str, typer.Option(metavar="CUT", help="Do not measure the first requests (500) or seconds (30s).")
+    ] = "0",
+    cooldown: Annotated[
+        str, typer.Option(metavar="CUT", help="Do not measure the last requests (500) or seconds (30s).")
+    ] = "0",
+    out: OutOption = None,
+) -> None:
+    """Replay a trace through one replica.
+
+    Example: inferq replay traces/azure_2023.csv --scheduler vllm-v1 --rate 8
+    """
+    from inferq.cli import options, show
+    from inferq.engine import Engine, KvCache
+    from inferq.scenario import Scenario, adapted
+    from inferq.scheduler import SCHEDULERS
+
+    engine = Engine(
+        timing=options.timing(timing),
+        scheduler=options.description(
+            "--scheduler", scheduler, SCHEDULERS, token_budget=token_budget, max_seqs=max_seqs
+        ),
+        kv=KvCache(tokens=options.kv_tokens(kv_tokens), block=block),
+        first_token=cast("Literal['prefill', 'decode']", first_token),  # checked where the engine is made
+    )
+    trace = _read(file, format, columns, tokenizer, tokens_per_word)
+    notes: list[str] = []
+    workload = adapted(trace, head=head, output_tokens=output_tokens, rate=rate, speed=speed, notes=notes)
+    run = {
+        "seed": seed,
+        "horizon_s": horizon,
+        "warmup": options.cut(warmup),
+        "cooldown": options.cut(cooldown),
+    }
+    show.lines([f"replay {file}", *notes])
+    show.engine(engine, options.TIMING_PRESETS.get(options.plain_name(timing)))
+    _finish(Scenario(workload, engine, run).simulate(progress=True), out)
+
+
+@app.command()
+def simulate(
+    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", show_default=False, help="A TOML file.")],
+    out: OutOption = None,
+) -> None:
+    """Run a scenario written in TOML.
+
+    Example: inferq simulate docs/chat.toml --out out
+    """
+    from inferq.cli import show
+    from inferq.scenario import read_scenario
+
+    plan = read_scenario(scenario)
+    show.lines([f"simulate {scenario}", *plan.notes])
+    show.engine(plan.engine)
+    _finish(plan.simulate(progress=True), out)
+
+
+@trace_app.command()
+def describe(
+    file: FileArgument,
+    format: FormatOption = None,
+    columns: ColumnsOption = None,
+    tokenizer: TokenizerOption = None,
+    tokens_per_word: TokensPerWordOption = None,
+) -> None:
+    """Show what a trace holds.
+
+    Example: inferq trace describe traces/azure_2023.csv
+    """
+    from inferq.cli import show
+
+    show.workload(_read(file, format, columns, tokenizer, tokens_per_word))
+
+
+def _read(
+    file: Path, format: str | None, columns: str | None, tokenizer: Path | None, tokens_per_word: float | None
+) -> Workload:
+    from inferq.cli import options
+    from inferq.trace import read_trace
+
+    mapped = options.columns(columns)
+    return read_trace(file, format, columns=mapped, tokenizer=tokenizer, tokens_per_word=tokens_per_word)
+
+
+def _finish(result: Result, out: Path | None) -> None:
+    """Show a result and write it where asked."""
+    from inferq.cli import show
+
+    show.result(result)
+    if out is not None:
+        result.write(out)
+        show.lines([f"written to {out}"])

@@ -1,0 +1,153 @@
+"""How is a workload or a result shown on a terminal?"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import polars as pl
+    from rich.table import Table
+
+    from inferq.engine import Engine
+    from inferq.result import Result
+    from inferq.workload import Workload
+
+_LATENCIES = ("ttft", "tbt", "tpot", "e2e", "queue")
+_LEGEND = (
+    "ttft: arrival to first token; tbt: gaps between tokens; tpot: mean gap of a request;",
+    "e2e: arrival to last token; queue: wait for admission",
+)
+_STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
+_QUANTITIES = ("count", "mean", "cv", "p50", "p90", "p99", "min", "max")
+_NONE = "–"
+
+
+def lines(texts: Iterable[str]) -> None:
+    """Print sentences on standard output, each on a line of its own, never wrapped."""
+    for text in texts:
+        typer.echo(text)
+
+
+def engine(described: Engine, timing: str | None = None) -> None:
+    """Print what the engine is made of; `timing` is what its timing model is called."""
+    kv = described.kv
+    memory = "unlimited" if kv.tokens is None else f"{kv.tokens:,} tokens in blocks of {kv.block}"
+    lines(
+        [
+            f"scheduler  {described.scheduler!r}",
+            f"kv cache   {memory}",
+            f"timing     {described.timing!r}" if timing is None else f"timing     {timing}",
+        ]
+    )
+
+
+def result(run: Result) -> None:
+    """Print the summary of a run, by class where there is more than one, and its findings."""
+    from rich.console import Console
+
+    summary = run.summary()
+    classes = run.requests["class"].n_unique()
+    by_class = run.summary(by="class") if classes > 1 else None
+    console = Console(highlight=False)
+    console.print(_counts(summary, by_class))
+    console.print(_latencies(summary, by_class))
+    lines(_LEGEND)
+    unfinished = run.requests.filter(status="unfinished").height
+    if unfinished:
+        lines([f"{unfinished:,} requests were unfinished when the run ended."])
+    lines(f"finding: {text}" for text in run.findings)
+
+
+def workload(trace: Workload) -> None:
+    """Print what a trace holds."""
+    from rich.console import Console
+
+    frame = trace.frame
+    lines(f"{name}: {_text(value)}" for name, value in trace.metadata.items() if value)
+    lines([f"columns: {', '.join(frame.columns)}"])
+    if "class" in frame.columns:
+        counts = frame["class"].value_counts().sort("class")
+        lines([f"classes: {', '.join(f'{name} {count:,}' for name, count in counts.rows())}"])
+    described = trace.describe().rows(named=True)
+    lines(f"rate_per_s: {_number(row['mean'])}" for row in described if row["column"] == "rate_per_s")
+    shown = [row for row in described if row["column"] != "rate_per_s"]
+    table = _table(["", *(row["column"] for row in shown)])
+    for statistic in _QUANTITIES:
+        table.add_row(statistic, *(_number(row[statistic]) for row in shown))
+    Console(highlight=False).print(table)
+
+
+def _counts(summary: pl.DataFrame, by_class: pl.DataFrame | None) -> Table:
+    """How many requests and tokens, and how fast."""
+    names = ["completed", "failed", "req/s", "good/s", "output tok/s", "total tok/s"]
+    table = _table(["class", *names] if by_class is not None else names, left=int(by_class is not None))
+    for name, row in _groups(summary, by_class):
+        cells = [f"{row['completed']:,}", f"{row['failed']:,}"]
+        cells += [_number(row[column]) for column in ("request_throughput", "request_goodput")]
+        cells += [_number(row[column]) for column in ("output_throughput", "total_token_throughput")]
+        table.add_row(*([name] if by_class is not None else []), *cells)
+    return table
+
+
+def _latencies(summary: pl.DataFrame, by_class: pl.DataFrame | None) -> Table:
+    """Mean, percentiles and maximum of each latency."""
+    texts = ["", "class"] if by_class is not None else [""]
+    table = _table([*texts, *_STATISTICS], left=len(texts))
+    groups = _groups(summary, by_class)
+    for latency in _LATENCIES:
+        for place, (name, row) in enumerate(groups):
+            cells = [_seconds(row[f"{statistic}_{latency}_s"]) for statistic in _STATISTICS]
+            label = latency if place == 0 else ""
+            last = place == len(groups) - 1 and len(groups) > 1
+            table.add_row(label, *([name] if by_class is not None else []), *cells, end_section=last)
+    return table
+
+
+def _groups(summary: pl.DataFrame, by_class: pl.DataFrame | None) -> list[tuple[str, Mapping[str, Any]]]:
+    """Each class with its row of the summary, all of them together last."""
+    rows: list[tuple[str, Mapping[str, Any]]] = []
+    if by_class is not None:
+        rows = [(str(row["class"]), row) for row in by_class.rows(named=True)]
+    return [*rows, ("all", summary.row(0, named=True))]
+
+
+def _table(names: list[str], left: int = 1) -> Table:
+    """An empty table whose first `left` columns hold text."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for place, name in enumerate(names):
+        table.add_column(name, justify="left" if place < left else "right", no_wrap=True)
+    return table
+
+
+def _number(value: float | None) -> str:
+    """A number with at most two decimals, or more where it is small."""
+    if value is None or math.isnan(value):
+        return _NONE
+    if value == int(value) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3g}"
+
+
+def _seconds(value: float | None) -> str:
+    """A length of time in milliseconds or seconds."""
+    if value is None or math.isnan(value):
+        return _NONE
+    if value < 0.9995:
+        return f"{value * 1000:.1f} ms" if value >= 0.001 or value == 0 else f"{value * 1000:.3g} ms"
+    return f"{value:.2f} s" if value < 1000 else f"{value:,.0f} s"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_text(one)}" for name, one in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_text(one) for one in value)
+    return str(value)

@@ -1,0 +1,305 @@
+"""What may a workload's columns hold?
+
+One table says it, one function checks it: whole columns at a time, so that a million rows cost milliseconds;
+the first wrong row is looked for only when there is one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from inferq.errors import ConfigError, TraceError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import polars as pl
+
+MOST_TOKENS = 2**31 - 1
+"""The longest prompt, the longest output, and the longest sum of the two."""
+
+MOST_SECONDS = 9e9
+"""Arrivals come before this, about 285 years: in whole nanoseconds they fit into 64 bits."""
+
+Place = Callable[[int], str]
+"""Names a row of a frame in an error: `row 17`, or the line of the file that it came from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What a column holds: its kind, its least value, and whether a row may leave it null."""
+
+    kind: str
+    least: int = 0
+    nullable: bool = True
+
+    @property
+    def most(self) -> int:
+        """The greatest whole number that the column may hold."""
+        return 2**63 - 1 if self.kind == "priority" else MOST_TOKENS
+
+
+COLUMNS: dict[str, Column] = {
+    "arrival_s": Column("seconds", nullable=False),
+    "prompt_tokens": Column("tokens", least=1, nullable=False),
+    "output_tokens": Column("tokens", least=1, nullable=False),
+    "class": Column("class", nullable=False),
+    "priority": Column("priority", least=-(2**63), nullable=False),
+    "session_id": Column("identity"),
+    "turn": Column("whole"),
+    "think_s": Column("seconds"),
+    "prefix_hashes": Column("list"),
+    "prefix_block_tokens": Column("tokens", least=1),
+    "prefix_parts": Column("any list"),
+    "continues": Column("whole"),
+    "max_output_tokens": Column("tokens", least=1),
+    "patience_s": Column("seconds"),
+    "ttft_slo_s": Column("seconds"),
+    "tbt_slo_s": Column("seconds"),
+}
+"""The columns of a workload, in the order in which its frame shows them."""
+
+
+def row(index: int) -> str:
+    """The place of a row of a frame that the user made."""
+    return f"row {index}"
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A hint such as `; did you mean prompt_tokens?`, or the list of all names when none is near."""
+    names = list(names)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; known are {', '.join(names)}"
+
+
+def as_series(name: str, values: object) -> pl.Series:
+    """`values` as a polars column, or a `TraceError` naming it."""
+    import polars as pl
+
+    if isinstance(values, pl.Series):
+        return values.rename(name)
+    try:
+        return pl.Series(name, values)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
+        if isinstance(values, (list, tuple)) and all(
+            value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
+            for value in values
+        ):
+            return pl.Series(name, values, dtype=pl.Float64, strict=False)
+        raise TraceError(f"{name}: cannot be read as a column: {str(error).splitlines()[0]}") from error
+
+
+def as_frame(data: object) -> pl.DataFrame:
+    """A polars frame of a polars or pandas frame or a mapping of columns."""
+    import polars as pl
+
+    if isinstance(data, pl.DataFrame):
+        return data
+    if isinstance(data, Mapping):
+        series = [as_series(str(name), values) for name, values in data.items()]
+    elif hasattr(data, "columns") and hasattr(
+        data, "iloc"
+    ):  # pandas, read without its own conversion library
+        series = [as_series(str(name), _of_pandas(data[name])) for name in data.columns]  # type: ignore[index]
+    else:
+        raise ConfigError(
+            f"workload: must be a polars or pandas frame or a dict of columns, not {type(data).__name__}"
+        )
+    heights = {one.name: one.len() for one in series}
+    if len(set(heights.values())) > 1:
+        raise TraceError(
+            f"columns differ in length: {', '.join(f'{name} {n}' for name, n in heights.items())}"
+        )
+    return pl.DataFrame(series)
+
+
+def _of_pandas(column: Any) -> object:
+    import polars as pl
+
+    values = column.to_numpy()
+    if values.dtype.kind == "f":
+        return pl.Series(values).fill_nan(None)  # pandas marks a missing number so
+    if values.dtype != object:
+        return values
+    missing = column.isna().to_numpy()
+    return [None if gap else value for value, gap in zip(values.tolist(), missing.tolist(), strict=True)]
+
+
+def checked(frame: pl.DataFrame, place: Place = row) -> pl.DataFrame:
+    """The frame in canonical types and column order; a `TraceError` names the first wrong row and its column.
+
+    Args:
+        frame: columns of `COLUMNS`, any subset.
+        place: how an error names a row.
+    """
+    for name in frame.columns:
+        if name not in COLUMNS:
+            raise TraceError(f"unknown column {name}{nearest(name, COLUMNS)}")
+    if frame.height == 0:
+        raise TraceError("no rows: a workload has at least one request")
+    ordered = [name for name in COLUMNS if name in frame.columns]
+    frame = frame.select(_canonical(name, frame[name], place) for name in ordered)
+    if "arrival_s" in ordered:
+        check_sorted(frame["arrival_s"], place)
+    if "prompt_tokens" in ordered and "output_tokens" in ordered:
+        _check_total(frame, place)
+    if "output_tokens" in ordered and "max_output_tokens" in ordered:
+        wrong = (frame["output_tokens"] > frame["max_output_tokens"]).fill_null(False).to_numpy()
+        if wrong.any():
+            at = int(wrong.argmax())
+            output, most = frame["output_tokens"][at], frame["max_output_tokens"][at]
+            raise TraceError(f"{place(at)}: output_tokens is {output}, above its max_output_tokens of {most}")
+    if "continues" in ordered:
+        _check_continues(frame["continues"], place)
+    return frame
+
+
+def check_sorted(arrivals: pl.Series, place: Place = row) -> None:
+    """A `TraceError` unless arrivals never go back and are neither negative, NaN nor infinite."""
+    values = arrivals.to_numpy()
+    # A NaN fails every comparison and an infinity can only be last, so three looks cover all cases.
+    if values[0] >= 0 and bool((values[1:] >= values[:-1]).all()) and values[-1] < MOST_SECONDS:
+        return
+    wrong = ~((values >= 0) & (values < MOST_SECONDS))
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise TraceError(
+            f"{place(at)}: arrival_s is {values[at]}, must be from 0 to below {MOST_SECONDS:g} s"
+        )
+    at = int((values[1:] < values[:-1]).argmax()) + 1
+    raise TraceError(
+        f"{place(at)}: arrival_s is {values[at]}, before the {values[at - 1]} of {place(at - 1)}: "
+        "sort the rows by arrival_s"
+    )
+
+
+def _canonical(name: str, series: pl.Series, place: Place) -> pl.Series:
+    import polars as pl
+
+    column = COLUMNS[name]
+    if not column.nullable and series.null_count():
+        at = int(series.is_null().to_numpy().argmax())
+        raise TraceError(f"{place(at)}: {name} is null")
+    if series.dtype == pl.Null:
+        empty = {"seconds": pl.Float64(), "tokens": pl.Int32(), "whole": pl.Int32(), "identity": pl.String()}
+        nothing: pl.Series = series.cast(empty.get(column.kind, pl.List(pl.Int64)))
+        return nothing
+    if column.kind == "seconds":
+        return _seconds(name, series, column, place)
+    if column.kind in ("tokens", "whole", "priority"):
+        return _whole(name, series, column, place)
+    if column.kind == "class":
+        return _classes(name, series)
+    if column.kind == "identity":
+        if series.dtype.is_integer():
+            return series
+        if series.dtype in (pl.String, pl.Categorical, pl.Enum):
+            text: pl.Series = series.cast(pl.String)
+            return text
+        raise _type_error(name, series, "text or whole numbers")
+    if isinstance(series.dtype, pl.List) and (column.kind == "any list" or series.dtype.inner.is_integer()):
+        return series
+    raise _type_error(name, series, "lists" if column.kind == "any list" else "lists of whole numbers")
+
+
+def _type_error(name: str, series: pl.Series, wanted: str) -> TraceError:
+    return TraceError(f"{name}: holds {series.dtype}, must hold {wanted}")
+
+
+def _seconds(name: str, series: pl.Series, column: Column, place: Place) -> pl.Series:
+    import polars as pl
+
+    if not series.dtype.is_numeric():
+        raise _type_error(name, series, "seconds as numbers")
+    values: pl.Series = series.cast(pl.Float64).rechunk()
+    if name == "arrival_s":
+        return values  # `check_sorted` finds negative, NaN and infinite arrivals on its way
+    wrong = (~(values.is_finite() & (values >= column.least))).fill_null(False)
+    if not wrong.any():
+        return values
+    at = int(wrong.to_numpy().argmax())
+    raise TraceError(f"{place(at)}: {name} is {values[at]}, must be a finite number of seconds, 0 or above")
+
+
+def _whole(name: str, series: pl.Series, column: Column, place: Place) -> pl.Series:
+    import polars as pl
+
+    if not series.dtype.is_numeric():
+        raise _type_error(name, series, "whole numbers")
+    if not series.dtype.is_integer():
+        wrong = (~(series.is_finite() & (series.floor() == series))).fill_null(False).to_numpy()
+        if wrong.any():
+            at = int(wrong.argmax())
+            raise TraceError(f"{place(at)}: {name} is {series[at]}, must be a whole number")
+    low, high = series.min(), series.max()
+    if low is not None and (low < column.least or high > column.most):  # type: ignore[operator]
+        at = int(((series < column.least) | (series > column.most)).fill_null(False).to_numpy().argmax())
+        limit = f"at least {column.least}" if series[at] < column.least else f"at most {column.most}"
+        raise TraceError(f"{place(at)}: {name} is {series[at]}, must be {limit}")
+    values: pl.Series = series.cast(pl.Int64 if column.kind == "priority" else pl.Int32).rechunk()
+    return values
+
+
+def _classes(name: str, series: pl.Series) -> pl.Series:
+    import polars as pl
+
+    if isinstance(series.dtype, pl.Enum):
+        return series
+    if series.dtype not in (pl.String, pl.Categorical) and not series.dtype.is_integer():
+        raise _type_error(name, series, "names")
+    texts = series.cast(pl.String)
+    # sorted, so that neither the order of rows nor a cut changes the order of classes
+    named: pl.Series = texts.cast(pl.Enum(texts.unique().sort()))
+    return named
+
+
+def _check_total(frame: pl.DataFrame, place: Place) -> None:
+    prompts: np.ndarray[Any, Any] = frame["prompt_tokens"].to_numpy()
+    outputs: np.ndarray[Any, Any] = frame["output_tokens"].to_numpy()
+    if int(prompts.max()) + int(outputs.max()) <= MOST_TOKENS:
+        return
+    wrong = prompts.astype("int64") + outputs > MOST_TOKENS
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise TraceError(
+            f"{place(at)}: prompt_tokens + output_tokens is {int(prompts[at]) + int(outputs[at])}, "
+            f"must be at most {MOST_TOKENS}"
+        )
+
+
+def _check_continues(series: pl.Series, place: Place) -> None:
+    import polars as pl
+
+    wrong = (series >= pl.int_range(series.len(), eager=True)).fill_null(False).to_numpy()
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise TraceError(f"{place(at)}: continues is {series[at]}, must be an earlier row")
+
+
+def quantities(frame: pl.DataFrame) -> pl.DataFrame:
+    """One row for each length, for the gaps and for the rate, as `Workload.describe` says."""
+    import numpy as np
+    import polars as pl
+
+    lengths = [name for name in ("prompt_tokens", "output_tokens") if name in frame.columns]
+    columns: list[tuple[str, np.ndarray[Any, Any]]] = [(name, frame[name].to_numpy()) for name in lengths]
+    arrivals = frame["arrival_s"].to_numpy() if "arrival_s" in frame.columns else np.empty(0)
+    if arrivals.size > 1:
+        columns.append(("gap_s", np.diff(arrivals)))
+    rows: list[tuple[str, int, Any]] = []
+    for name, values in columns:
+        mean = float(values.mean())
+        cv = float(values.std()) / mean if mean else None
+        percentiles = np.percentile(values, [50, 90, 99]).tolist()
+        rows.append((name, values.size, (mean, cv, *percentiles, float(values.min()), float(values.max()))))
+    if arrivals.size > 1 and arrivals[-1] > arrivals[0]:
+        rate = (arrivals.size - 1) / float(arrivals[-1] - arrivals[0])
+        rows.append(("rate_per_s", arrivals.size, (rate, *[None] * 6)))
+    numbers = dict.fromkeys(("mean", "cv", "p50", "p90", "p99", "min", "max"), pl.Float64)
+    return pl.DataFrame(
+        [(name, count, *values) for name, count, values in rows],
+        schema={"column": pl.String, "count": pl.Int64, **numbers},
+        orient="row",
+    )

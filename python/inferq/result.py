@@ -1,0 +1,362 @@
+"""What became of the requests?"""
+
+from __future__ import annotations
+
+import json
+import math
+import numbers
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inferq import _core
+from inferq.columns import nearest
+from inferq.errors import ConfigError
+
+if TYPE_CHECKING:
+    import os
+
+    import numpy as np
+    import polars as pl
+    from numpy.typing import NDArray
+
+    from inferq.workload import Workload
+
+Tables = dict[str, Any]
+"""What the core returns: a dict of numpy columns for each frame, and a few plain values."""
+
+STATUSES = ("finished", "rejected", "abandoned", "unfinished")
+PERCENTILES = (50, 90, 95, 99)
+STATISTICS = ("mean", *(f"p{p}" for p in PERCENTILES), "max")
+_OBJECTIVES = {"ttft_s": ("ttft_s", "ttft_slo_s"), "tbt_s": ("max_tbt_s", "tbt_slo_s")}
+"""For each objective, the column of `requests` that it bounds and the column of the workload that sets it."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Result:
+    """What became of every request of a run; made by `inferq.simulate`.
+
+    All times are in seconds from the workload's time 0. Frames are polars, made when first asked for.
+
+    Example:
+        >>> import inferq as iq
+        >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache(tokens=1000))
+        >>> workload = {"arrival_s": [0.0, 0.5], "prompt_tokens": [10, 5], "output_tokens": [3, 1]}
+        >>> result = iq.simulate(workload, engine)
+        >>> result
+        Result(2 requests: 2 finished; 0 findings)
+        >>> result.requests["finish_s"].to_list()
+        [3.0, 2.0]
+    """
+
+    _tables: Tables
+    _classes: list[str]
+    _workload_frame: pl.DataFrame
+    _workload: Workload
+    _options: dict[str, Any]
+
+    @cached_property
+    def requests(self) -> pl.DataFrame:
+        """One row for each request that arrived by the horizon; what never happened is null.
+
+        `id` (its row in the workload), `class`, `replica`, `status` (finished, rejected, abandoned,
+        unfinished), `measured` (false for what warm-up and cool-down cut), `arrival_s`, `admitted_s` (start
+        of its first iteration), `first_token_s`, `finish_s` (last token), `left_s` (whatever the status),
+        `queue_s` (admitted − arrival), `ttft_s` (first token − arrival), `tpot_s` ((last − first token) /
+        (output tokens − 1), null for one token), `max_tbt_s` (longest gap between two of its tokens), `e2e_s`
+        (last token − arrival), `prompt_tokens`, `output_tokens`, `preemptions`, `cached_tokens`.
+        """
+        names = {"class": self._classes, "status": STATUSES}
+        return _frame(self._tables["requests"], names)
+
+    @cached_property
+    def tbt(self) -> pl.DataFrame:
+        """Histogram of the gaps between successive tokens of measured requests, non-empty bins only.
+
+        `class`, `lower_s`, `upper_s`, `count`. A bin is at most 1/128 wide relative to its edge, with the
+        same edges in every run. Gaps over a preemption are included.
+        """
+        return _frame(self._tables["tbt"], {"class": self._classes})
+
+    @cached_property
+    def timeline(self) -> pl.DataFrame:
+        """Samples taken while the run went on, every `timeline_s`.
+
+        `time_s`, `replica`, `waiting`, `running` (requests), `kv_used_tokens`, `prefill_tokens_per_s`,
+        `output_tokens_per_s` (over the time since the sample before).
+        """
+        return _frame(self._tables["timeline"])
+
+    @cached_property
+    def iterations(self) -> pl.DataFrame:
+        """One row for each stretch of identical iterations, in order of their start.
+
+        `start_s`, `replica`, `count` (iterations), `first_s` (length of the first), `growth_s` (added by each
+        further one), `prefill_tokens`, `decodes`, `context_tokens`, `kv_used_tokens` (all of the first).
+
+        Raises:
+            ConfigError: the run did not record them.
+        """
+        return _frame(self._recorded("iterations"))
+
+    @cached_property
+    def batches(self) -> pl.DataFrame:
+        """One row for each request in the batch of each stretch.
+
+        `iteration` (row of `iterations`), `request` (its `id`), `tokens` (that one iteration computes),
+        `emits` (whether it emits a token at the end).
+
+        Raises:
+            ConfigError: the run did not record them.
+        """
+        return _frame(self._recorded("batches"))
+
+    @property
+    def findings(self) -> list[str]:
+        """What a reader should know before trusting the numbers, in plain words."""
+        return list(self._tables["findings"])
+
+    @property
+    def totals(self) -> dict[str, Any]:
+        """Whole-number totals of the run, times in attoseconds where the name ends in `_as`."""
+        totals = self._tables["totals"]
+        return {name: int(value) if name.endswith("_as") else value for name, value in totals.items()}
+
+    @cached_property
+    def scenario(self) -> str:
+        """JSON that says what was run: the engine, the options, the seed, and the workload.
+
+        A law is described in full, a fixed workload by its rows and a SHA-256 of its columns; `write` puts
+        the requests themselves beside the scenario. `Engine.from_description` reads the engine back.
+        """
+        from importlib.metadata import version
+
+        workload = self._workload.describe_json()
+        return json.dumps({"inferq": version("inferq"), "workload": workload, **self._options}, indent=2)
+
+    def summary(
+        self, by: str | Iterable[str] | None = None, slo: Mapping[str, float | None] | None = None
+    ) -> pl.DataFrame:
+        """One row for each group of measured requests: counts, throughput, goodput and latencies.
+
+        | column | meaning |
+        |---|---|
+        | the columns of `by` | the group; groups are sorted |
+        | `completed` | finished requests |
+        | `failed` | rejected and abandoned requests; the unfinished are in neither count |
+        | `duration_s` | first arrival to last finish of all measured requests; null when nothing finished |
+        | `request_throughput` | completed requests per second of `duration_s`; 0 when nothing finished |
+        | `output_throughput` | output tokens of completed requests per second |
+        | `total_token_throughput` | prompt and output tokens of completed requests per second |
+        | `request_goodput` | finished with `ttft_s` and `max_tbt_s` within objectives, per second |
+        | `mean_ttft_s`, then `p50_…`, `p90_…`, `p95_…`, `p99_…`, `max_…` | of those that have it, or null |
+        | the same six of `tbt`, `tpot`, `e2e`, `queue` | in seconds |
+
+        `duration_s` counts as vLLM's benchmark does and is the same for every group, so that the throughputs
+        of groups add up to that of the whole.
+
+        Percentiles are linear between the two nearest values. Those of `tbt` are over all token gaps, not
+        over requests: from the histogram, the upper edge of the bin that holds the percentile; count, mean
+        and maximum are exact. The histogram is kept by class: with a `by` other than None or `"class"` the
+        `tbt` columns are null.
+
+        Args:
+            by: a column of `requests`, or several; None makes one group of all.
+            slo: objectives in seconds, `{"ttft_s": …, "tbt_s": …}`, instead of the workload's columns
+                `ttft_slo_s` and `tbt_slo_s`. An objective that is null is met; without any, goodput is
+                throughput.
+
+        Raises:
+            ConfigError: an unknown column or objective, or an objective that is no number of seconds.
+
+        Example:
+            >>> import inferq as iq
+            >>> kv = iq.KvCache(tokens=1000)
+            >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=kv)
+            >>> workload = {"arrival_s": [0.0, 0.5], "prompt_tokens": [10, 5], "output_tokens": [3, 1]}
+            >>> summary = iq.simulate(workload, engine).summary(slo={"ttft_s": 1.0})
+            >>> summary.select("completed", "duration_s", "output_throughput", "mean_ttft_s").rows()
+            [(2, 3.0, 1.3333333333333333, 1.25)]
+            >>> summary["request_goodput"].item() == 1 / 3
+            True
+        """
+        import numpy as np
+        import polars as pl
+
+        keys = self._keys(by)
+        columns = self._tables["requests"]
+        measured = np.flatnonzero(columns["measured"])
+        # warm-up and cool-down cut the ends, so what is measured is a range, and its columns are views
+        rows = slice(measured[0], measured[-1] + 1) if measured.size else slice(0, 0)
+        values = {name: column[rows] for name, column in columns.items()}
+        named, groups, count = _grouped(self.requests.select(keys)[rows] if keys else None, measured.size)
+
+        finished, rejected, abandoned = (values["status"] == STATUSES.index(name) for name in STATUSES[:3])
+        good = finished.copy()
+        for column, limit in self._limits(slo, rows):
+            good &= ~(values[column] > limit)  # a comparison with NaN is false: what is absent misses nothing
+
+        def total(which: NDArray[np.bool_], weights: NDArray[Any] | None = None) -> NDArray[np.float64]:
+            summed = np.bincount(groups[which], None if weights is None else weights[which], minlength=count)
+            return summed.astype(np.float64)
+
+        duration_s = float(np.nanmax(values["finish_s"]) - values["arrival_s"][0]) if finished.any() else None
+        span_s = duration_s or math.inf
+        completed, outputs = total(finished), total(finished, values["output_tokens"])
+        table: dict[str, Any] = {
+            "completed": completed.astype(np.int64),
+            "failed": total(rejected | abandoned).astype(np.int64),
+            "duration_s": pl.Series([duration_s] * count, dtype=pl.Float64),
+            "request_throughput": completed / span_s,
+            "output_throughput": outputs / span_s,
+            "total_token_throughput": (outputs + total(finished, values["prompt_tokens"])) / span_s,
+            "request_goodput": total(good) / span_s,
+        }
+        names = ("ttft_s", "tpot_s", "e2e_s", "queue_s")
+        statistics = _core.summarise(groups, count, {name: values[name] for name in names})
+        statistics["tbt_s"] = self._gaps(keys, named, count)
+        for name in ("ttft_s", "tbt_s", "tpot_s", "e2e_s", "queue_s"):
+            told = statistics[name]
+            table.update({f"{kind}_{name}": pl.Series(told[kind], nan_to_null=True) for kind in STATISTICS})
+        summed = pl.DataFrame(table)
+        return summed if named is None else pl.concat([named, summed], how="horizontal")
+
+    def write(self, directory: str | os.PathLike[str]) -> Path:
+        """Write each frame and the workload as Parquet, the scenario and the findings as JSON.
+
+        Files of an earlier run in the same directory are replaced; those that this run did not record are
+        removed.
+
+        Args:
+            directory: made where it is missing.
+
+        Returns:
+            The directory. It holds `requests.parquet`, `tbt.parquet`, `timeline.parquet` and `findings.json`;
+            `iterations.parquet` and `batches.parquet` where recorded; and what repeats the run:
+            `scenario.json` and `workload.parquet`, the requests as they were drawn.
+
+        Raises:
+            OSError: the directory cannot be made or written.
+        """
+        place = Path(directory)
+        place.mkdir(parents=True, exist_ok=True)
+        for name in ("requests", "tbt", "timeline", "iterations", "batches"):
+            if self._tables[name] is None:
+                (place / f"{name}.parquet").unlink(missing_ok=True)
+            else:
+                getattr(self, name).write_parquet(place / f"{name}.parquet")
+        self._workload_frame.write_parquet(place / "workload.parquet")
+        (place / "scenario.json").write_text(self.scenario + "\n", encoding="utf-8")
+        (place / "findings.json").write_text(json.dumps(self.findings, indent=2) + "\n", encoding="utf-8")
+        return place
+
+    def __repr__(self) -> str:
+        import numpy as np
+
+        counts = np.bincount(self._tables["requests"]["status"], minlength=len(STATUSES)).tolist()
+        said = ", ".join(f"{n:,} {status}" for n, status in zip(counts, STATUSES, strict=True) if n)
+        findings = len(self.findings)
+        found = f"{findings} finding{'' if findings == 1 else 's'}"
+        return f"Result({sum(counts):,} requests{': ' if said else ''}{said}; {found})"
+
+    def _recorded(self, name: str) -> Mapping[str, NDArray[Any]]:
+        columns: Mapping[str, NDArray[Any]] | None = self._tables[name]
+        if columns is None:
+            raise ConfigError(f"{name}: not recorded; ask for them with simulate(..., {name}=True)")
+        return columns
+
+    def _keys(self, by: str | Iterable[str] | None) -> list[str]:
+        keys = [] if by is None else [by] if isinstance(by, str) else list(by)
+        known = self._tables["requests"]
+        for key in keys:
+            if key not in known:
+                raise ConfigError(f"by: unknown column {key!r}{nearest(str(key), known)}")
+        if len(set(keys)) < len(keys):
+            raise ConfigError(f"by: a column twice in {keys}")
+        return keys
+
+    def _limits(self, slo: Mapping[str, float | None] | None, rows: slice) -> list[tuple[str, Any]]:
+        """The column that each objective bounds, and its bound: one number or one for each of `rows`."""
+        if slo is not None and not isinstance(slo, Mapping):
+            raise ConfigError(f"slo: must be a mapping such as {{'ttft_s': 0.5}}, is {slo!r}")
+        given: Mapping[str, Any] = slo or {}
+        for name, limit in given.items():
+            if name not in _OBJECTIVES:
+                raise ConfigError(f"slo: unknown objective {name!r}{nearest(str(name), _OBJECTIVES)}")
+            number = isinstance(limit, numbers.Real) and not isinstance(limit, bool)
+            if limit is not None and not (number and 0 <= limit < math.inf):
+                raise ConfigError(f"slo.{name}: must be None or seconds, finite and 0 or above, is {limit!r}")
+        limits: list[tuple[str, Any]] = []
+        for name, (measure, objective) in _OBJECTIVES.items():
+            if name in given:
+                limits += [(measure, given[name])] if given[name] is not None else []
+            elif objective in self._workload_frame.columns:
+                limits.append((measure, self._workload_frame[objective].fill_null(math.nan).to_numpy()[rows]))
+        return limits
+
+    def _gaps(
+        self, keys: list[str], named: pl.DataFrame | None, count: int
+    ) -> dict[str, NDArray[np.float64]]:
+        """The statistics of the token gaps of each group, NaN where the histogram cannot tell them."""
+        import numpy as np
+
+        groups: list[list[int]] = [[]] * count
+        if named is None:
+            groups = [list(range(len(self._classes)))]
+        elif keys == ["class"]:
+            groups = [[self._classes.index(name)] for name in named["class"]]
+        told = [_gaps_of(self._tables, codes) for codes in groups]
+        return {kind: np.array([one[kind] for one in told], dtype=np.float64) for kind in STATISTICS}
+
+
+def _grouped(keys: pl.DataFrame | None, height: int) -> tuple[pl.DataFrame | None, NDArray[np.uint32], int]:
+    """The distinct rows of `keys`, sorted; which of them each row is; how many there are."""
+    import numpy as np
+    import polars as pl
+
+    if keys is None:
+        return None, np.zeros(height, dtype=np.uint32), 1
+    numbered = keys.with_columns(pl.int_range(keys.height, eager=True).alias("row"))
+    grouped = numbered.group_by(keys.columns).agg("row").sort(keys.columns)
+    groups = np.empty(height, dtype=np.uint32)
+    sizes = grouped["row"].list.len().to_numpy()
+    groups[grouped["row"].explode().to_numpy()] = np.repeat(np.arange(grouped.height, dtype=np.uint32), sizes)
+    return grouped.drop("row"), groups, grouped.height
+
+
+def _gaps_of(tables: Tables, codes: list[int]) -> dict[str, float]:
+    """The statistics of all token gaps of some classes: whole counts, so classes merge exactly."""
+    import numpy as np
+
+    bins, totals = tables["tbt"], [tables["tbt_totals"][code] for code in codes]
+    gaps = sum(one["count"] for one in totals)
+    if gaps == 0:
+        return dict.fromkeys(STATISTICS, math.nan)
+    held = np.isin(bins["class"], codes)
+    order = np.argsort(bins["upper_s"][held], kind="stable")
+    upper_s, reached = bins["upper_s"][held][order], np.cumsum(bins["count"][held][order])
+    told = {f"p{p}": float(upper_s[np.searchsorted(reached, -(-p * gaps // 100))]) for p in PERCENTILES}
+    mean_s = sum(one["sum_as"] for one in totals) / (
+        gaps * 10**18
+    )  # a quotient of whole numbers, rounded once
+    return {"mean": mean_s, **told, "max": max(one["max_s"] for one in totals if one["count"])}
+
+
+def _frame(
+    columns: Mapping[str, NDArray[Any]], names: Mapping[str, Sequence[str]] | None = None
+) -> pl.DataFrame:
+    """A frame on the memory of numpy columns; codes get their names, and NaN is null.
+
+    A column without NaN is adopted as it is, one with NaN is copied.
+    """
+    import polars as pl
+
+    def series(name: str, values: NDArray[Any]) -> pl.Series:
+        if names and name in names:
+            return pl.Series(name, names[name], dtype=pl.Enum(names[name])).gather(pl.Series(values))
+        absent = values.dtype.kind == "f" and values.size > 0 and math.isnan(values.min())
+        return pl.Series(name, values, nan_to_null=absent)
+
+    return pl.DataFrame([series(name, values) for name, values in columns.items()])

@@ -1,0 +1,229 @@
+"""How does a scenario written in TOML become a workload, an engine and the options of a run?
+
+```toml
+[workload]                      # a trace, its path from this file's directory …
+trace = "azure.csv"
+rate = 12.0                     # or speed; further fields: head, output_tokens,
+                                # format, columns, tokenizer, tokens_per_word
+
+[workload]                      # … or laws
+requests = 10_000
+arrivals = { kind = "Poisson", rate = 12.0 }
+prompt = { kind = "Lognormal", mean = 230, median = 90, cap = 4096 }
+output = { kind = "Geometric", mean = 250 }     # or, instead of both: lengths = { trace = "azure.csv" }
+
+[engine.timing]
+kind = "PiecewiseLinear"
+base = 0.006
+per_token = 32e-6
+knee = 200
+
+[engine.scheduler]
+kind = "Sarathi"
+token_budget = 512
+
+[engine.kv]                     # or kv = "unlimited" under [engine]
+tokens = 432_000
+
+[run]                           # optional: the keyword arguments of `simulate`, but for progress
+seed = 1
+warmup = "30s"
+```
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inferq.description import nearest, read
+from inferq.engine import Engine
+from inferq.errors import ConfigError
+from inferq.law import (
+    Deterministic,
+    Empirical,
+    Fixed,
+    Gamma,
+    Geometric,
+    Lognormal,
+    LogUniform,
+    Poisson,
+    Uniform,
+)
+from inferq.result import Result
+from inferq.simulation import simulate
+from inferq.trace import read_trace
+from inferq.workload import Workload
+
+ARRIVAL_LAWS = (Poisson, Gamma, Deterministic)
+LENGTH_LAWS = (Fixed, Uniform, LogUniform, Lognormal, Geometric)
+
+_READING = ("trace", "format", "columns", "tokenizer", "tokens_per_word")
+_CHANGES = ("head", "output_tokens", "rate", "speed")
+_LAW = ("requests", "arrivals", "prompt", "output", "lengths")
+_RUN = tuple(
+    name
+    for name, parameter in inspect.signature(simulate).parameters.items()
+    if parameter.kind is parameter.KEYWORD_ONLY and name != "progress"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """All that a run needs: which requests, which engine, which options of `simulate`."""
+
+    workload: Workload
+    engine: Engine
+    run: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+    """What was done to the trace before the run, in plain words."""
+
+    def simulate(self, progress: bool = False) -> Result:
+        """Run it."""
+        return simulate(self.workload, self.engine, progress=progress, **self.run)
+
+
+def read_scenario(path: str | Path) -> Scenario:
+    """The scenario in a TOML file; paths in it start from the file's directory.
+
+    Raises:
+        ConfigError: the file is no TOML, or has an unknown, missing or wrong field, named by its path.
+        TraceError: a trace in it is wrong.
+        OSError: the file cannot be read.
+    """
+    file = Path(path)
+    try:
+        return _scenario(_parsed(file), file.parent)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from None
+
+
+def _parsed(file: Path) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return tomllib.loads(file.read_bytes().decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"is no UTF-8 text (byte {error.start})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"is no TOML: {error}") from None
+
+
+def _scenario(tables: Mapping[str, Any], directory: Path) -> Scenario:
+    _known("", tables, ("workload", "engine", "run"))
+    for name in ("workload", "engine"):
+        if name not in tables:
+            raise ConfigError(f"{name}: missing")
+    workload, run = _table("workload", tables["workload"]), _table("run", tables.get("run", {}))
+    _known("run", run, _RUN)
+    engine = Engine.from_description(tables["engine"])
+    notes: list[str] = []
+    if "trace" in workload:
+        _known("workload", workload, (*_READING, *_CHANGES))
+        changes = {name: workload[name] for name in _CHANGES if name in workload}
+        drawn = adapted(_read("workload", workload, directory), **changes, notes=notes)
+    else:
+        _known("workload", workload, ("trace", *_LAW) if "requests" not in workload else _LAW)
+        drawn = _law(workload, directory)
+    return Scenario(drawn, engine, run, tuple(notes))
+
+
+def _law(table: Mapping[str, Any], directory: Path) -> Workload:
+    """The workload that the laws of a `[workload]` table describe."""
+    for name in ("requests", "arrivals"):
+        if name not in table:
+            raise ConfigError(f"workload.{name}: missing; a workload is a trace, or requests drawn from laws")
+    parts: dict[str, Any] = {"arrivals": read("workload.arrivals", table["arrivals"], ARRIVAL_LAWS)}
+    if "lengths" in table:
+        lengths = _table("workload.lengths", table["lengths"])
+        _known("workload.lengths", lengths, _READING)
+        parts["lengths"] = Empirical(_read("workload.lengths", lengths, directory).frame)
+    for name in ("prompt", "output"):
+        if name in table:
+            parts[name] = read(f"workload.{name}", table[name], LENGTH_LAWS)
+        elif "lengths" not in table:
+            raise ConfigError(f"workload.{name}: missing")
+    try:
+        return Workload.law(requests=table["requests"], **parts)
+    except ConfigError as error:
+        raise ConfigError(f"workload.{error}") from None
+
+
+def _read(path: str, table: Mapping[str, Any], directory: Path) -> Workload:
+    """The trace that a table names, relative to `directory`."""
+    for name in ("trace", "tokenizer"):
+        if not isinstance(table.get(name, ""), str):
+            raise ConfigError(f"{path}.{name}: must be the name of a file, not {table[name]!r}")
+    if "trace" not in table:
+        raise ConfigError(f"{path}.trace: missing")
+    columns = table.get("columns")
+    return read_trace(
+        directory / table["trace"],
+        table.get("format"),
+        columns=None if columns is None else _table(f"{path}.columns", columns),
+        tokenizer=directory / table["tokenizer"] if "tokenizer" in table else None,
+        tokens_per_word=table.get("tokens_per_word"),
+    )
+
+
+def adapted(
+    trace: Workload,
+    *,
+    head: int | None = None,
+    output_tokens: int | None = None,
+    rate: float | None = None,
+    speed: float | None = None,
+    notes: list[str],
+) -> Workload:
+    """The requests of a trace, cut, completed and rescaled; `notes` gets a sentence for each change.
+
+    Raises:
+        ConfigError: a value outside its range, or a part that the trace lacks and nobody gave.
+    """
+    if rate is not None and speed is not None:
+        raise ConfigError("speed: scales the arrivals that rate sets; give only one of the two")
+    columns = trace.frame.columns
+    if head is not None:
+        rows = trace.frame.height
+        trace = trace.head(head)
+        notes.append(f"the first {trace.frame.height:,} of {rows:,} requests")
+    if output_tokens is not None:
+        trace = trace.with_outputs(output_tokens)
+        done = "replaced by" if "output_tokens" in columns else "not in the trace, set to"
+        notes.append(f"output lengths {done} {output_tokens:,} tokens each")
+    elif "output_tokens" not in columns:
+        raise ConfigError(
+            "output_tokens: the trace has no output lengths; say how many tokens a request generates"
+        )
+    if "arrival_s" not in columns:
+        if rate is None:
+            raise ConfigError("rate: the trace has no arrival times; say how many requests arrive per second")
+        notes.append(f"arrival times not in the trace, drawn: Poisson at {rate:g} requests per second")
+        return trace.with_arrivals(Poisson(rate))
+    if rate is not None:
+        trace = trace.at_rate(rate)
+        notes.append(f"arrival times scaled to {rate:g} requests per second")
+    if speed is not None:
+        trace = trace.speed(speed)
+        notes.append(f"arrival times divided by {speed:g}")
+    return trace
+
+
+def _table(path: str, value: object) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{path}: must be a table, not {value!r}")
+    return value
+
+
+def _known(path: str, table: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Refuse a key of `table` that is none of `names`."""
+    names = list(names)
+    for key in table:
+        if key not in names:
+            raise ConfigError(f"{f'{path}.' if path else ''}{key}: unknown{nearest(key, names)}")

@@ -1,0 +1,138 @@
+"""How long does one iteration take? Every model prices a batch from its shape alone.
+
+The shape of a batch: chunks (`c` tokens of a prompt at context `x`) and decode rows (one token each at some
+context), all as they stand before the iteration. Seconds mean what was typed: `0.0455` is exactly 45.5 ms in
+the core. A batch that comes out at 0 seconds stops the run with a `SimulationError`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from inferq.description import Description
+
+
+class TimingModel(Description):
+    """A description of how long an iteration takes: one of the classes of this module."""
+
+    __slots__ = ()
+    part: ClassVar[str | None] = "timing"
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(TimingModel):
+    """Every iteration lasts `seconds`, whatever is in it: one slot of the papers' slotted models.
+
+    Source: nie2026 section 3, li2025 section 4.3.
+
+    Args:
+        seconds: length of an iteration in seconds.
+
+    Raises:
+        ConfigError: `seconds` is negative, not finite, or rounds to 0 attoseconds although it is not 0.
+
+    Example:
+        >>> import inferq as iq
+        >>> iq.Constant(0.02).describe()
+        {'kind': 'Constant', 'seconds': 0.02}
+    """
+
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PiecewiseLinear(TimingModel):
+    """A flat floor, then linear in tokens, with optional attention terms.
+
+    An iteration lasts `base + per_token·max(0, tokens − knee) + per_context_token·Σ decode contexts
+    + per_prefill_square·Σ c² + per_chunk_context·Σ c·x`. With `per_chunk_context = 2·per_prefill_square` a
+    prompt costs the same attention however it is cut.
+
+    Source: li2025 (2.3) with c = `base`, a = `per_token`, b0 = `knee` (the paper swaps the units of the last
+        two in its
+    text), and (A.1) with α = `per_prefill_square`, β = `per_context_token`.
+
+    Args:
+        base: seconds of an iteration of at most `knee` tokens.
+        per_token: seconds for each token above `knee`.
+        knee: tokens up to which an iteration costs only `base`.
+        per_context_token: seconds for each token of context of each decode row.
+        per_prefill_square: seconds for each squared token of a chunk.
+        per_chunk_context: seconds for each token of a chunk times each token of its context.
+
+    Raises:
+        ConfigError: a coefficient is negative, not finite, or rounds to 0 attoseconds although it is not 0;
+            `knee` is not a whole number of tokens.
+
+    Example:
+        Llama-3-70B on two A100 GPUs, as measured in li2025:
+
+        >>> import inferq as iq
+        >>> iq.PiecewiseLinear(base=0.0455, per_token=0.0003, knee=64).knee
+        64
+    """
+
+    base: float
+    per_token: float
+    knee: int = 0
+    per_context_token: float = 0
+    per_prefill_square: float = 0
+    per_chunk_context: float = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryLinear(TimingModel):
+    """Linear in the KV memory that the batch touches; paused requests cost nothing.
+
+    An iteration lasts `base + per_kv_token·(Σ (x + c) over chunks + Σ (context + 1) over decode rows)`.
+
+    Source: ao2025 (1) with d0 = `base`, d1 = `per_kv_token`.
+
+    Args:
+        base: seconds of every iteration.
+        per_kv_token: seconds for each token whose keys and values the iteration reads or writes.
+
+    Raises:
+        ConfigError: a coefficient is negative, not finite, or rounds to 0 attoseconds although it is not 0.
+
+    Example:
+        Llama-2-7B on an A100:
+
+        >>> import inferq as iq
+        >>> iq.MemoryLinear(base=0.015, per_kv_token=2.6e-7).base
+        0.015
+    """
+
+    base: float
+    per_kv_token: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MixedSolo(TimingModel):
+    """Linear in prefill tokens while a prompt is in the batch, otherwise one fixed time.
+
+    An iteration lasts `alpha + beta·(prefill tokens)` when a chunk is present, else `solo`.
+
+    Source: lin2026 (2) and (3), with `solo` = 1/γ.
+
+    Args:
+        alpha: seconds of an iteration with a chunk, before its tokens are counted.
+        beta: seconds for each prefill token.
+        solo: seconds of an iteration of decodes only.
+
+    Raises:
+        ConfigError: a number is negative, not finite, or rounds to 0 attoseconds although it is not 0.
+
+    Example:
+        >>> import inferq as iq
+        >>> iq.MixedSolo(alpha=0.02, beta=0.0001, solo=0.015).solo
+        0.015
+    """
+
+    alpha: float
+    beta: float
+    solo: float
+
+
+TIMING_MODELS = (Constant, PiecewiseLinear, MemoryLinear, MixedSolo)

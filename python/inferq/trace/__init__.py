@@ -1,0 +1,158 @@
+"""How does a trace file become a workload? The format is found from the content, never from the file's name.
+
+To add a format: write one file beside this one with a `Format` (how its content is known, how it is read),
+list it in `_FORMATS`, put a sample that you made into `traces/`, and test it in `tests/test_trace.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from inferq.columns import checked, nearest
+from inferq.errors import ConfigError, TraceError
+from inferq.trace.azure import AZURE
+from inferq.trace.burstgpt import BURSTGPT
+from inferq.trace.dolly import DOLLY
+from inferq.trace.longbench import LONGBENCH
+from inferq.trace.mooncake import MOONCAKE
+from inferq.trace.sharegpt import SHAREGPT
+from inferq.trace.source import Format, Options, Source
+from inferq.trace.table import INFERQ, TABLE, VIDUR
+from inferq.trace.tokens import counter
+from inferq.workload import Workload
+
+__all__ = ["FORMATS", "read_trace"]
+
+_FORMATS = (AZURE, BURSTGPT, VIDUR, INFERQ, TABLE, MOONCAKE, SHAREGPT, LONGBENCH, DOLLY)
+
+FORMATS = tuple(one.name for one in _FORMATS)
+"""The names that `read_trace` takes as `format`."""
+
+_SERVEGEN_ROW = re.compile(r"\d+(\.\d+)?")
+
+
+def read_trace(
+    path: str | os.PathLike[str],
+    format: str | None = None,
+    *,
+    columns: Mapping[str, str] | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    tokens_per_word: float | None = None,
+) -> Workload:
+    """Read a serving trace or a dataset of prompts into a workload; a file packed with gzip is read as it is.
+
+    | format | what it is | fills |
+    |---|---|---|
+    | `inferq` | Parquet or CSV with the columns of `Workload` | those columns |
+    | `azure` | Azure LLM 2023 and 2024 CSV | arrivals, lengths |
+    | `burstgpt` | BurstGPT CSV | arrivals, lengths, class (log type), sessions (release 2) |
+    | `vidur` | Vidur CSV | lengths, arrivals where it has them |
+    | `mooncake` | Mooncake JSONL | arrivals, lengths, prefix hashes of 512 tokens |
+    | `sharegpt` | ShareGPT JSON, text | lengths, sessions, turns: one row for each answer |
+    | `longbench` | LongBench v2 JSON or JSONL, text | prompts, class (domain) |
+    | `dolly` | Dolly JSONL, text | lengths, class (category) |
+    | `table` | any other CSV or Parquet, with `columns` | the columns named |
+
+    What a source lacks (arrivals, outputs) is filled by `with_arrivals` and `with_outputs`. Arrivals of
+    `azure`, `burstgpt` and `mooncake` are seconds since the first request; tables are taken as they are.
+
+    Nothing is dropped silently: the workload's `metadata` holds `source`, `format`, `rows`, `rows_left_out`
+    (BurstGPT's failed requests; empty messages of conversations), `columns_left_out`, `columns_empty` (null
+    in every row, taken as absent) and `token_count`. Any other length of 0 is an error.
+
+    Args:
+        path: the file.
+        format: one of the names above, or None to find it from the content.
+        columns: for tables: which column of the file fills which column of the workload, as
+            `{"prompt_tokens": "num_prefill_tokens"}`; other columns with a workload's names are taken too.
+        tokenizer: for text: path of a `tokenizer.json` (needs the extra `inferq[tokenizers]`); texts are
+            counted without special tokens and without a chat template.
+        tokens_per_word: for text: tokens in a word, instead of a tokenizer.
+
+    Raises:
+        TraceError: naming the file, the field, and the row (tables, from 0), line (JSONL, from 1) or entry
+            (JSON list, from 0).
+        ConfigError: naming the argument.
+
+    Example:
+        >>> import inferq as iq
+        >>> chat = iq.read_trace("traces/azure_2023.csv")
+        >>> chat.metadata["format"], chat.frame.height
+        ('azure', 300)
+        >>> talks = iq.read_trace("traces/sharegpt.json", tokens_per_word=1.3)
+        >>> talks.metadata["token_count"]
+        {'tokens_per_word': 1.3}
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise ConfigError(f"path: must be a path, not {path!r}")
+    chosen = None
+    if format is not None:
+        if format not in FORMATS:
+            raise ConfigError(f"format: unknown format {format!r}{nearest(str(format), FORMATS)}")
+        chosen = _FORMATS[FORMATS.index(format)]
+    if columns is not None and not isinstance(columns, Mapping):
+        raise ConfigError(f"columns: must map columns of a workload to columns of the file, not {columns!r}")
+    source = Source(Path(path))
+    form = chosen or _found(source, columns is not None)
+    if columns and not form.maps_columns:
+        raise ConfigError(f"columns: {form.name} has columns of its own; use format='table' to name others")
+    if form.counts_text and tokenizer is None and tokens_per_word is None:
+        raise ConfigError(
+            f"{path}: {form.name} holds text: give tokenizer or tokens_per_word to count its tokens"
+        )
+    if not form.counts_text and (tokenizer is not None or tokens_per_word is not None):
+        name = "tokens_per_word" if tokenizer is None else "tokenizer"
+        raise ConfigError(f"{name}: {form.name} has token counts, there is nothing to count")
+    if (source.kind == "json") == (form in (AZURE, BURSTGPT, VIDUR, INFERQ, TABLE)):
+        raise source.error(f"is {source.kind}, which {form.name} is not")
+    counts = counter(tokenizer, tokens_per_word)
+    reading = form.read(source, Options(columns, counts))
+    try:
+        frame = checked(reading.frame, reading.place)
+    except TraceError as error:
+        raise source.error(str(error)) from None
+    metadata = {
+        "source": str(path),
+        "format": form.name,
+        "rows": frame.height,
+        "rows_left_out": reading.rows_left_out,
+        "columns_left_out": reading.columns_left_out,
+        **reading.metadata,
+        "token_count": counts.describe() if counts else "as in the source",
+    }
+    return Workload._of(frame, metadata=metadata)
+
+
+def _found(source: Source, named: bool) -> Format:
+    """The format whose content this is."""
+    for form in _FORMATS:
+        if form.fits(source) and (form.maps_columns or not named):
+            return form
+    if _is_servegen(source):
+        raise source.error("is part of ServeGen, which this version does not read")
+    if named and source.kind != "json":
+        return TABLE
+    if source.kind == "json":
+        seen = f"JSON with the fields {', '.join(sorted(source.keys)[:20])}"
+    else:
+        seen = f"{source.kind} with the columns {', '.join(source.columns[:20])}"
+    raise source.error(
+        f"format not recognised: {seen[:300]}; give format= ({', '.join(FORMATS)}), "
+        "or columns= for another table"
+    )
+
+
+def _is_servegen(source: Source) -> bool:
+    if source.kind == "json":
+        first = source.records[0][0]
+        return any("output_tokens" in value for value in first.values() if isinstance(value, dict))
+    if source.kind == "parquet":
+        return {"workload", "client"} <= set(source.columns)
+    # rows without a header: start of the window, rate, cv, family, two parameters
+    names = source.columns
+    return (
+        len(names) == 6 and bool(_SERVEGEN_ROW.fullmatch(names[0])) and names[3] in ("", "Gamma", "Weibull")
+    )

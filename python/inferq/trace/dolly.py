@@ -1,0 +1,36 @@
+"""Dolly: instructions with answers by people, without times.
+
+Source: databricks-dolly-15k, CC BY-SA 3.0.
+"""
+
+from __future__ import annotations
+
+from inferq.trace.source import Format, Options, Reading, Source
+
+
+def _fits(source: Source) -> bool:
+    return {"instruction", "response"} <= source.keys
+
+
+def _read(source: Source, options: Options) -> Reading:
+    """One row for each instruction: the prompt is instruction and context, the output the response.
+
+    `class` is the category.
+    """
+    import polars as pl
+
+    instructions, contexts = source.values("instruction", str), source.values("context", str)
+    prompts = [
+        f"{ask}\n\n{given}" if given else ask for ask, given in zip(instructions, contexts, strict=True)
+    ]
+    columns = [
+        pl.Series("prompt_tokens", options.count(prompts), dtype=pl.Int64),
+        pl.Series("output_tokens", options.count(source.values("response", str)), dtype=pl.Int64),
+        pl.Series("class", source.values("category", str), dtype=pl.String),
+    ]
+    keys = {key for entry in source.records[0] for key in entry}
+    known = ("instruction", "context", "response", "category")
+    return Reading(pl.DataFrame(columns), source.records[1], columns_left_out=sorted(keys.difference(known)))
+
+
+DOLLY = Format("dolly", _fits, _read, counts_text=True)

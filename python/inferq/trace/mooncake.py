@@ -1,0 +1,60 @@
+"""Mooncake: requests to Kimi, by time, lengths and the identities of the prompt's blocks.
+
+Source: kvcache-ai/Mooncake, Apache-2.0; cite Qin et al., "Mooncake", FAST 2025.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inferq.trace.source import Format, Options, Reading, Source
+
+BLOCK_TOKENS = 512
+"""Tokens of a prompt that one of its `hash_ids` stands for; the last block may be partial."""
+
+_FIELDS = ("timestamp", "input_length", "output_length", "hash_ids")
+
+
+def _fits(source: Source) -> bool:
+    return bool({"input_length", "output_length"} & source.keys)
+
+
+def _read(source: Source, options: Options) -> Reading:
+    """Arrivals count from the first request; `hash_ids` become `prefix_hashes` of blocks of 512 tokens."""
+    import polars as pl
+
+    if "chat_id" in source.keys:
+        raise source.error("is a Qwen-Bailian trace (it has chat_id), which this version does not read")
+    place = source.records[1]
+    times = source.values("timestamp", (int, float))
+    prompts = source.lengths("input_length")
+    hashes: list[list[Any]] = source.values("hash_ids", list)
+    for at, (ids, tokens) in enumerate(zip(hashes, prompts, strict=True)):
+        if not all(type(one) is int and 0 <= one < 2**63 for one in ids):
+            raise source.error(f"{place(at)}: hash_ids must be a list of whole numbers")
+        if len(ids) != -(-tokens // BLOCK_TOKENS):
+            raise source.error(
+                f"{place(at)}: has {len(ids)} hash_ids for an input_length of {tokens}; "
+                f"blocks are of {BLOCK_TOKENS} tokens"
+            )
+    for at, time in enumerate(times):
+        if not 0 <= time < 9e12:
+            raise source.error(f"{place(at)}: timestamp is {time}, must be milliseconds, 0 or above")
+    nanoseconds = pl.Series("timestamp", [round(time * 1_000_000) for time in times], dtype=pl.Int64)
+    keys = {key for entry in source.records[0] for key in entry}
+    return Reading(
+        pl.DataFrame(
+            [
+                source.since_first(nanoseconds, place),
+                prompts.rename("prompt_tokens"),
+                source.lengths("output_length").rename("output_tokens"),
+                pl.Series("prefix_hashes", hashes, dtype=pl.List(pl.Int64)),
+                pl.Series("prefix_block_tokens", [BLOCK_TOKENS] * len(hashes), dtype=pl.Int32),
+            ]
+        ),
+        place,
+        columns_left_out=sorted(keys.difference(_FIELDS)),
+    )
+
+
+MOONCAKE = Format("mooncake", _fits, _read)

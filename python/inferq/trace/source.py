@@ -1,0 +1,302 @@
+"""What is in a trace file: Parquet, CSV or JSON, packed or not, and where does it go wrong?"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inferq.columns import Place, row
+from inferq.errors import TraceError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from inferq.trace.tokens import Counter
+
+_HEAD_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a reader made of a file: columns of a workload, not yet checked, and what it left out."""
+
+    frame: pl.DataFrame
+    place: Place = row
+    """Names in an error the place of the file that a row of `frame` came from."""
+    rows_left_out: dict[str, int] = field(default_factory=dict)
+    columns_left_out: list[str] = field(default_factory=list)
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user said beside the path."""
+
+    columns: Mapping[str, str] | None = None
+    counter: Counter | None = None
+    """Given to every format that counts text, and to no other."""
+
+    def count(self, texts: list[str]) -> list[int]:
+        """Tokens of each text."""
+        assert self.counter is not None
+        return self.counter.count(texts)
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A kind of trace: how its content is known, and how it is read."""
+
+    name: str
+    fits: Callable[[Source], bool]
+    read: Callable[[Source, Options], Reading]
+    counts_text: bool = False
+    """Whether it holds text, whose tokens must be counted."""
+    maps_columns: bool = False
+    """Whether it is a table, whose columns the user may name."""
+
+
+class Source:
+    """One file, unpacked, with its kind: `parquet`, `csv` or `json`.
+
+    Errors name rows of a table from 0, lines of a JSONL file from 1, entries of a JSON list from 0.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Look at the first bytes; a packed file is unpacked whole."""
+        self.path = path
+        try:
+            if not path.exists():
+                raise self.error("no such file")
+            if not path.is_file():
+                raise self.error("is not a file")  # a pipe or a device might never end
+            with path.open("rb") as file:
+                head = file.read(_HEAD_BYTES)
+        except OSError as error:
+            raise self.error(error.strerror or str(error)) from error
+        self._unpacked = self._unpack() if head.startswith(b"\x1f\x8b") else None
+        self._head = head if self._unpacked is None else self._unpacked[:_HEAD_BYTES]
+        if not self._head.strip():
+            raise self.error("is empty")
+        self.kind = self._kind()
+
+    def error(self, message: str) -> TraceError:
+        """The error that names this file."""
+        return TraceError(f"{self.path}: {message}")
+
+    def _unpack(self) -> bytes:
+        try:
+            with gzip.open(self.path) as file:
+                return file.read()
+        except EOFError as error:
+            raise self.error("is a gzip file that ends too early") from error
+        except (OSError, zlib.error) as error:
+            raise self.error(f"is a damaged gzip file ({error})") from error
+
+    def _kind(self) -> str:
+        if self._head.startswith(b"PAR1"):
+            return "parquet"
+        if b"\0" in self._head:
+            raise self.error("is neither Parquet nor text (it holds a zero byte)")
+        try:
+            start = self._head.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            # a cut through the last character is the fault of the look, not of the file
+            if error.start < len(self._head) - 3 or len(self._head) < _HEAD_BYTES:
+                raise self.error(f"is neither Parquet nor UTF-8 text (byte {error.start})") from error
+            start = self._head[: error.start].decode("utf-8-sig")
+        return "json" if start.lstrip()[:1] in ("{", "[") else "csv"
+
+    @cached_property
+    def text(self) -> str:
+        """The whole file as text."""
+        data = self.path.read_bytes() if self._unpacked is None else self._unpacked
+        try:
+            return data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise self.error(f"is not UTF-8 text (byte {error.start})") from error
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """The names of a table's columns; none for JSON."""
+        if self.kind == "json":
+            return []
+        if self.kind == "csv":
+            line = self._head.decode("utf-8-sig", errors="ignore").splitlines()[0]
+            names = next(csv.reader([line]), [])
+        else:
+            import polars as pl
+
+            names = list(self._polars(lambda: pl.read_parquet_schema(self._input())))
+        return names
+
+    def table(self, names: list[str]) -> pl.DataFrame:
+        """The named columns of a table: those of a CSV file as text, empty fields as null."""
+        import polars as pl
+
+        for name in names:
+            if self.columns.count(name) > 1:
+                raise self.error(f"has more than one column {name}")
+            if name not in self.columns:
+                raise self.error(f"has no column {name}; it has {', '.join(self.columns[:20])}")
+        if self.kind == "parquet":
+            parquet: pl.DataFrame = self._polars(
+                lambda: pl.read_parquet(self._input(), columns=names, glob=False)
+            )
+            return parquet
+        frame: pl.DataFrame = self._polars(
+            lambda: pl.read_csv(self._input(), columns=names, infer_schema=False, glob=False)
+        )
+        height = frame.height
+        while height and len(self.columns) > 1 and all(value is None for value in frame.row(height - 1)):
+            height -= 1  # blank lines at the end
+        if not height:
+            raise self.error("has a header but no rows")
+        return frame.head(height).select(names)
+
+    def _input(self) -> Any:
+        return self.path if self._unpacked is None else io.BytesIO(self._unpacked)
+
+    def _polars(self, read: Callable[[], Any]) -> Any:
+        import polars as pl
+
+        try:
+            return read()
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+            if self.kind == "csv":
+                self._check_fields()
+            raise self.error(f"cannot be read as {self.kind}: {str(error).splitlines()[0]}") from error
+
+    def _check_fields(self) -> None:
+        """Name the first row of a CSV file that has more fields than the header."""
+        try:
+            for at, fields in enumerate(csv.reader(io.StringIO(self.text, newline=""))):
+                if at and len(fields) > len(self.columns):
+                    raise self.error(
+                        f"row {at - 1}: has {len(fields)} fields, the header {len(self.columns)}"
+                    )
+        except csv.Error as error:
+            raise self.error(f"is not CSV: {error}") from error
+
+    @cached_property
+    def records(self) -> tuple[list[dict[str, Any]], Place]:
+        """The objects of a JSON list, or of the lines of a JSONL file, and how an error names one of them."""
+        text = self.text.strip()
+        first, _, rest = text.partition("\n")
+        if text.startswith("{") and rest:
+            try:
+                json.loads(first)
+            except ValueError:
+                pass  # one object over several lines, or a wrong first line: both are read as a whole below
+            else:
+                return self._lines()
+        try:
+            whole = _parse(text)
+        except json.JSONDecodeError as error:
+            line = error.lineno + self.text[: self.text.index(text[0])].count("\n")
+            raise self.error(f"line {line}: wrong JSON: {error.msg}") from error
+        except (ValueError, RecursionError) as error:
+            raise self.error(f"wrong JSON: {error}") from error
+        entries = whole if isinstance(whole, list) else [whole]
+        if not entries:
+            raise self.error("is an empty list")
+        for at, entry in enumerate(entries):
+            if not isinstance(entry, dict):
+                raise self.error(f"entry {at}: is {_kind_of(entry)}, must be an object")
+        return entries, lambda at: f"entry {at}"
+
+    def _lines(self) -> tuple[list[dict[str, Any]], Place]:
+        entries: list[dict[str, Any]] = []
+        numbers: list[int] = []
+        for number, line in enumerate(self.text.split("\n"), start=1):
+            if not line.strip():
+                continue
+            try:
+                entry = _parse(line)
+            except (ValueError, RecursionError) as error:
+                raise self.error(f"line {number}: wrong JSON: {getattr(error, 'msg', error)}") from error
+            if not isinstance(entry, dict):
+                raise self.error(f"line {number}: is {_kind_of(entry)}, must be an object")
+            entries.append(entry)
+            numbers.append(number)
+        return entries, lambda at: f"line {numbers[at]}"
+
+    @cached_property
+    def keys(self) -> set[str]:
+        """The keys of the first record of a JSON file; none for a table."""
+        return set(self.records[0][0]) if self.kind == "json" else set()
+
+    def values(self, key: str, kind: type | tuple[type, ...]) -> list[Any]:
+        """One field of every record, each of the given kind."""
+        entries, place = self.records
+        values = []
+        for at, entry in enumerate(entries):
+            if key not in entry:
+                raise self.error(f"{place(at)}: has no {key}")
+            value = entry[key]
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise self.error(f"{place(at)}: {key} is {_kind_of(value)}")
+            if isinstance(value, int) and abs(value) >= 2**63:
+                raise self.error(f"{place(at)}: {key} has more than 63 bits")
+            values.append(value)
+        return values
+
+    def lengths(self, key: str) -> pl.Series:
+        """One numeric field of every record, as it stands."""
+        import polars as pl
+
+        values = self.values(key, (int, float))
+        kind = pl.Int64 if all(isinstance(value, int) for value in values) else pl.Float64
+        return pl.Series(key, values, dtype=kind, strict=False)
+
+    def numbers(self, series: pl.Series, whole: bool) -> pl.Series:
+        """A column as numbers; one of a CSV file is parsed, and a text that is no number is an error."""
+        import polars as pl
+
+        if series.dtype != pl.String:
+            return series
+        text = series.str.strip_chars()
+        parsed: pl.Series = text.cast(pl.Int64 if whole else pl.Float64, strict=False)
+        wrong = parsed.is_null() & text.is_not_null()
+        if wrong.any():
+            # "12.0" is a whole number too; a number that is not whole shows when the columns are checked
+            parsed = text.cast(pl.Float64, strict=False)
+            wrong = parsed.is_null() & text.is_not_null()
+        if wrong.any():
+            at = int(wrong.to_numpy().argmax())
+            raise self.error(f"row {at}: {series.name} is {series[at]!r}, must be a number")
+        return parsed
+
+    def since_first(self, nanoseconds: pl.Series, place: Place) -> pl.Series:
+        """Seconds since the first row, from whole nanoseconds in order."""
+        import polars as pl
+
+        wrong = nanoseconds.diff().fill_null(0) < 0
+        if wrong.any():
+            at = int(wrong.to_numpy().argmax())
+            raise self.error(
+                f"{place(at)}: {nanoseconds.name} lies before that of {place(at - 1)}: "
+                "rows must be in order of arrival"
+            )
+        # numpy divides; polars would multiply by the rounded inverse
+        return pl.Series("arrival_s", (nanoseconds - nanoseconds[0]).to_numpy() / 1e9)
+
+
+def _parse(text: str) -> Any:
+    return json.loads(text, parse_constant=_no_constant)
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _kind_of(value: object) -> str:
+    kinds = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
+    return kinds.get(type(value), "a number")

@@ -1,0 +1,114 @@
+"""Tables whose columns are a workload's, or are named by the user: inferq's, Vidur's, any CSV or Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from inferq.columns import COLUMNS, Place, nearest, row
+from inferq.errors import ConfigError
+from inferq.trace.mooncake import BLOCK_TOKENS
+from inferq.trace.source import Format, Options, Reading, Source
+
+_VIDUR = {
+    "arrival_s": "arrived_at",
+    "prompt_tokens": "num_prefill_tokens",
+    "output_tokens": "num_decode_tokens",
+}
+_MOONCAKE_BLOCKS = "prefix_hash_ids"
+"""The name of Mooncake's block ids where its traces are kept as Parquet."""
+
+
+def _wanted(source: Source, options: Options, others: Mapping[str, str]) -> dict[str, str]:
+    """Which column of the file fills which: by the user's map, then by equal names, then by `others`."""
+    wanted = {name: name for name in COLUMNS if name in source.columns}
+    wanted |= {
+        name: other for name, other in others.items() if other in source.columns and name not in wanted
+    }
+    for name, other in (options.columns or {}).items():
+        if name not in COLUMNS:
+            raise ConfigError(f"columns: {name!r} is no column of a workload{nearest(str(name), COLUMNS)}")
+        if other not in source.columns:
+            raise source.error(f"has no column {other!r}{nearest(str(other), source.columns)}")
+        wanted[name] = other
+    if not {"prompt_tokens", "output_tokens"} & wanted.keys():
+        raise source.error(
+            f"has no column for prompt_tokens or output_tokens; it has {', '.join(source.columns[:20])}: "
+            'name them with columns={"prompt_tokens": …}'
+        )
+    return {name: wanted[name] for name in COLUMNS if name in wanted}
+
+
+def _read_table(source: Source, options: Options, others: Mapping[str, str]) -> Reading:
+    import polars as pl
+
+    wanted = _wanted(source, options, others)
+    frame = source.table(sorted(set(wanted.values())))
+    columns: dict[str, pl.Series] = {}
+    empty = []
+    for name, other in wanted.items():
+        series = frame[other]
+        if series.null_count() == series.len():
+            empty.append(other)  # a source without a value, not a row without one
+        elif COLUMNS[name].kind in ("seconds", "tokens", "whole", "priority"):
+            columns[name] = source.numbers(series, whole=COLUMNS[name].kind != "seconds").rename(name)
+        else:
+            columns[name] = series.rename(name)
+    if not columns:
+        raise source.error(f"has no value in {', '.join(empty)}")
+    if wanted.get("prefix_hashes") == _MOONCAKE_BLOCKS and "prefix_block_tokens" not in columns:
+        block = pl.Series([BLOCK_TOKENS], dtype=pl.Int32)
+        columns["prefix_block_tokens"] = block.new_from_index(0, frame.height)
+    metadata: dict[str, Any] = {"columns_empty": empty} if empty else {}
+    left_out = [name for name in source.columns if name not in wanted.values()]
+    made, place, rows_left_out = _without_empty_messages(pl.DataFrame(columns))
+    return Reading(made, place, rows_left_out, left_out, metadata)
+
+
+def _without_empty_messages(frame: Any) -> tuple[Any, Place, dict[str, int]]:
+    """Leave out and count the empty messages that lengths of conversations may hold.
+
+    Such a table has sessions and no arrivals. An engine can neither be sent an empty prompt nor emit an empty
+    answer, so these rows are no requests; in any other table a 0 is wrong.
+    """
+    import numpy as np
+    import polars as pl
+
+    if "session_id" not in frame.columns or "arrival_s" in frame.columns:
+        return frame, row, {}
+    kept = np.ones(frame.height, dtype=bool)
+    counts = {}
+    for name, reason in (("prompt_tokens", "empty_prompts"), ("output_tokens", "empty_answers")):
+        if name in frame.columns and frame[name].dtype.is_numeric():
+            zero = (frame[name] == 0).fill_null(False).to_numpy() & kept
+            counts[reason] = int(zero.sum())
+            kept &= ~zero
+    rows = np.flatnonzero(kept)
+    return frame.filter(pl.Series(kept)), lambda at: f"row {int(rows[at])}", counts
+
+
+def _fits_inferq(source: Source) -> bool:
+    return bool({"arrival_s", "prompt_tokens", "output_tokens"} & set(source.columns))
+
+
+def _fits_vidur(source: Source) -> bool:
+    return bool({"num_prefill_tokens", "num_decode_tokens"} & set(source.columns))
+
+
+def _read_inferq(source: Source, options: Options) -> Reading:
+    return _read_table(source, options, {"prefix_hashes": _MOONCAKE_BLOCKS})
+
+
+def _read_vidur(source: Source, options: Options) -> Reading:
+    return _read_table(source, options, _VIDUR)
+
+
+def _read_named(source: Source, options: Options) -> Reading:
+    if not options.columns:
+        raise ConfigError('columns: format "table" needs a map such as {"prompt_tokens": "input_len"}')
+    return _read_table(source, options, {})
+
+
+INFERQ = Format("inferq", _fits_inferq, _read_inferq, maps_columns=True)
+VIDUR = Format("vidur", _fits_vidur, _read_vidur, maps_columns=True)
+TABLE = Format("table", lambda source: False, _read_named, maps_columns=True)

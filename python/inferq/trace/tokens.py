@@ -1,0 +1,92 @@
+"""How many tokens has a text? A tokenizer counts them, or a stated ratio; never a guess."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any, Protocol
+
+from inferq.errors import ConfigError
+from inferq.verbs import positive
+
+_TEXTS_AT_ONCE = 4096
+
+
+class Counter(Protocol):
+    """Counts the tokens of texts, and says how."""
+
+    def count(self, texts: list[str]) -> list[int]:
+        """Tokens of each text."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """How the tokens were counted, for the metadata of the workload."""
+        ...
+
+
+class WordRatio:
+    """Tokens as words (runs of characters without white space) times a ratio, to the nearest whole number.
+
+    A text with a word has at least one token. Halves go to the even number.
+    """
+
+    def __init__(self, tokens_per_word: object) -> None:
+        """Take the ratio: a number above 0."""
+        self._ratio = positive("tokens_per_word", tokens_per_word)
+
+    def count(self, texts: list[str]) -> list[int]:
+        """Tokens of each text."""
+        return [max(1, round(words * self._ratio)) if (words := len(text.split())) else 0 for text in texts]
+
+    def describe(self) -> dict[str, Any]:
+        """The ratio."""
+        return {"tokens_per_word": self._ratio}
+
+
+class TokenizerFile:
+    """Tokens by the `tokenizers` library and a `tokenizer.json`, without special tokens or chat template."""
+
+    def __init__(self, path: object) -> None:
+        """Load the file."""
+        if not isinstance(path, (str, Path)):
+            raise ConfigError(f"tokenizer: must be the path of a tokenizer.json, not {path!r}")
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            raise ConfigError(
+                "tokenizer: needs the tokenizers library: pip install inferq[tokenizers]"
+            ) from None
+        try:
+            data = Path(path).read_bytes()
+            self._tokenizer = Tokenizer.from_buffer(data)
+        except OSError as error:
+            raise ConfigError(f"tokenizer: {path}: {error.strerror or error}") from error
+        except Exception as error:  # the library raises bare exceptions
+            raise ConfigError(f"tokenizer: {path}: is no tokenizer file: {error}") from error
+        # a file may cut or fill texts to the length of a model; a count must not
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._described = {"tokenizer": str(path), "tokenizer_sha256": hashlib.sha256(data).hexdigest()}
+
+    def count(self, texts: list[str]) -> list[int]:
+        """Tokens of each text."""
+        counts: list[int] = []
+        for start in range(0, len(texts), _TEXTS_AT_ONCE):
+            batch = self._tokenizer.encode_batch(
+                texts[start : start + _TEXTS_AT_ONCE], add_special_tokens=False
+            )
+            counts.extend(len(encoding.ids) for encoding in batch)
+        return counts
+
+    def describe(self) -> dict[str, Any]:
+        """The file and its SHA-256."""
+        return dict(self._described)
+
+
+def counter(tokenizer: object, tokens_per_word: object) -> Counter | None:
+    """The counter that the two arguments of `read_trace` ask for; None when neither is given."""
+    if tokenizer is not None and tokens_per_word is not None:
+        raise ConfigError("tokenizer, tokens_per_word: give one of the two")
+    if tokenizer is not None:
+        return TokenizerFile(tokenizer)
+    return None if tokens_per_word is None else WordRatio(tokens_per_word)

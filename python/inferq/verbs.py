@@ -1,0 +1,267 @@
+"""What does each verb of a workload do to its frame?
+
+Each function takes a canonical frame, the seed, the verb's own arguments, and returns a canonical frame.
+Verbs without chance do not look at the seed. `APPLY` names them, so that a verb recorded on a law is plain
+data (a name and its arguments) until it is drawn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import numbers
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from inferq import _core
+from inferq.columns import COLUMNS, check_sorted, checked
+from inferq.errors import ConfigError, TraceError
+from inferq.law import ArrivalLaw, Empirical, LengthLaw
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from inferq.workload import Workload
+
+
+def subseed(seed: int, *key: object) -> int:
+    """A seed of its own for each source of chance that the core does not key itself."""
+    text = json.dumps([seed, *key])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def finite(field: str, value: object) -> float:
+    """`value` as a finite float, or a `ConfigError` naming `field`."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ConfigError(f"{field}: must be a number, not {value!r}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ConfigError(f"{field}: must be finite, not {value!r}")
+    return number
+
+
+def positive(field: str, value: object) -> float:
+    """`value` as a finite float above 0, or a `ConfigError` naming `field`."""
+    number = finite(field, value)
+    if number <= 0:
+        raise ConfigError(f"{field}: must be above 0, not {value!r}")
+    return number
+
+
+def whole(field: str, value: object, least: int, most: int) -> int:
+    """`value` as an int from `least` to `most`, or a `ConfigError` naming `field`."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ConfigError(f"{field}: must be a whole number, not {value!r}") from None
+    if isinstance(value, bool) or not least <= number <= most:
+        raise ConfigError(f"{field}: must be a whole number from {least} to {most}, not {value!r}")
+    return number
+
+
+def need(frame: pl.DataFrame, verb: str, name: str) -> None:
+    """A `TraceError` unless the frame has the column that the verb works on."""
+    if name not in frame.columns:
+        raise TraceError(f"{verb}: the workload has no {name}")
+
+
+def speed(frame: pl.DataFrame, seed: int, factor: float) -> pl.DataFrame:
+    """Every arrival time divided by `factor`: one division each, correctly rounded."""
+    import polars as pl
+
+    need(frame, "speed", "arrival_s")
+    # numpy divides; polars would multiply by the rounded inverse
+    frame = frame.with_columns(pl.Series("arrival_s", frame["arrival_s"].to_numpy() / factor))
+    check_sorted(frame["arrival_s"])
+    return frame
+
+
+def at_rate(frame: pl.DataFrame, seed: int, rate: float) -> pl.DataFrame:
+    """`speed` by the wanted over the present mean rate."""
+    need(frame, "at_rate", "arrival_s")
+    arrivals = frame["arrival_s"]
+    span = arrivals[-1] - arrivals[0]
+    if not span > 0:
+        raise TraceError("at_rate: needs arrivals at two different instants at least")
+    factor = rate / ((frame.height - 1) / span)
+    if not 0 < factor < float("inf"):
+        raise ConfigError(
+            f"at_rate: rate {rate} is out of reach from {(frame.height - 1) / span} requests per second"
+        )
+    return speed(frame, seed, factor)
+
+
+def _cut(frame: pl.DataFrame, start: int, stop: int) -> pl.DataFrame:
+    import polars as pl
+
+    cut = frame.slice(start, stop - start)
+    if start and "continues" in cut.columns:
+        moved = cut["continues"] - start
+        cut = cut.with_columns(pl.select(pl.when(moved >= 0).then(moved)).to_series().rename("continues"))
+    return cut
+
+
+def window(frame: pl.DataFrame, seed: int, start_s: float, end_s: float) -> pl.DataFrame:
+    """Rows that arrive in `[start_s, end_s)`, on a clock that starts at `start_s`."""
+    need(frame, "window", "arrival_s")
+    first, last = (
+        int(at) for at in frame["arrival_s"].to_numpy().searchsorted([start_s, end_s], side="left")
+    )
+    if first == last:
+        raise TraceError(f"window: no request arrives from {start_s} to {end_s} s")
+    cut = _cut(frame, first, last)
+    return cut.with_columns(cut["arrival_s"] - start_s)
+
+
+def head(frame: pl.DataFrame, seed: int, n: int) -> pl.DataFrame:
+    """The first `n` rows."""
+    return _cut(frame, 0, min(n, frame.height))
+
+
+def part(frame: pl.DataFrame, seed: int, at: float, second: bool) -> pl.DataFrame:
+    """The rows before, or from, row `at` (an int), or the row at that share of all (a float)."""
+    row = at if isinstance(at, int) else round(at * frame.height)
+    if not 0 < row < frame.height:
+        raise TraceError(f"split: {at} leaves one part of {frame.height} requests empty")
+    return _cut(frame, row, frame.height) if second else _cut(frame, 0, row)
+
+
+def sample(frame: pl.DataFrame, seed: int, n: int, draw: int) -> pl.DataFrame:
+    """`n` rows drawn with replacement; in order of arrival where there are arrivals."""
+    import numpy as np
+
+    if "continues" in frame.columns:
+        raise TraceError(
+            "sample: a drawn row would lose the row that it continues; drop the column continues first"
+        )
+    rows = _core.draw_rows(frame.height, n, draw)
+    return frame[np.sort(rows) if "arrival_s" in frame.columns else rows]
+
+
+def _filled(frame: pl.DataFrame, name: str, values: object) -> pl.DataFrame:
+    """The frame with one column replaced by values given by the user."""
+    from inferq.columns import as_series
+
+    series = as_series(name, values)
+    if series.len() != frame.height:
+        raise TraceError(f"{name}: {series.len()} values for {frame.height} requests")
+    return checked(frame.with_columns(series))
+
+
+def with_arrivals(frame: pl.DataFrame, seed: int, arrivals: object) -> pl.DataFrame:
+    """Arrivals from a law or given ones, the rows keeping their order."""
+    import polars as pl
+
+    if not isinstance(arrivals, ArrivalLaw):
+        return _filled(frame, "arrival_s", arrivals)
+    drawn = _core.draw_arrivals(json.dumps(arrivals.describe()), frame.height, seed)
+    return _ordered(frame.with_columns(pl.Series("arrival_s", drawn)))
+
+
+def with_lengths(frame: pl.DataFrame, seed: int, name: str, lengths: object) -> pl.DataFrame:
+    """One column of lengths from a law, or given ones."""
+    import numpy as np
+    import polars as pl
+
+    if not isinstance(lengths, LengthLaw):
+        return _filled(frame, name, lengths if not isinstance(lengths, int) else [lengths] * frame.height)
+    source = name.removesuffix("_tokens")
+    if isinstance(lengths, Empirical):
+        rows = _core.draw_rows(lengths.frame.height, frame.height, subseed(seed, "lengths", source))
+        drawn = lengths.frame[name].to_numpy()[rows]
+    else:
+        drawn = _core.draw_lengths(json.dumps(lengths.describe()), frame.height, seed, source)
+    # checked again: a drawn length may be too long for the one beside it
+    return checked(frame.with_columns(pl.Series(name, drawn.astype(np.int32, copy=False))))
+
+
+def with_classes(frame: pl.DataFrame, seed: int, classes: object) -> pl.DataFrame:
+    """One class for all, given classes, or a class for each request drawn by share."""
+    import numpy as np
+    import polars as pl
+
+    if isinstance(classes, str):
+        drawn = pl.Series("class", [classes], dtype=pl.Enum([classes])).new_from_index(0, frame.height)
+        return _ordered(frame.with_columns(drawn))
+    if not isinstance(classes, dict):
+        return _filled(frame, "class", classes)
+    steps = 2**31
+    sums = np.cumsum(list(classes.values()))
+    edges = np.rint(sums / sums[-1] * steps)  # the shares add up to 1 but for rounding
+    codes = np.searchsorted(
+        edges, _core.draw_rows(steps, frame.height, subseed(seed, "classes")), side="right"
+    )
+    names = sorted(classes)
+    ordered = np.array([names.index(name) for name in classes])[codes]
+    return _ordered(frame.with_columns(pl.Series("class", names, dtype=pl.Enum(names))[ordered]))
+
+
+def concat(frame: pl.DataFrame, seed: int, others: tuple[Workload, ...], step: int) -> pl.DataFrame:
+    """All rows merged by arrival; at one instant in the order of the workloads."""
+    import polars as pl
+
+    # each law in the merge draws from a seed of its own, or two equal laws would give equal requests
+    frames = [frame, *(other.draw(subseed(seed, "concat", step, k)).frame for k, other in enumerate(others))]
+    present = {name for one in frames for name in one.columns}
+    for name, column in COLUMNS.items():
+        if name not in present:
+            continue
+        for k, one in enumerate(frames):
+            if name not in one.columns and not (column.nullable or name == "priority"):
+                raise TraceError(f"concat: workload {k} has no {name}, others have one")
+    offset = 0
+    aligned = []
+    for one in frames:
+        if "continues" in one.columns:
+            one = one.with_columns(one["continues"] + offset)
+        if "class" in present and len({str(other["class"].dtype) for other in frames}) > 1:
+            one = one.with_columns(one["class"].cast(pl.String))
+        for name in ("session_id", "prefix_hashes", "prefix_parts"):
+            kinds = {other[name].dtype for other in frames if name in other.columns}
+            if len(kinds) > 1 and name in one.columns:
+                if name != "session_id":
+                    raise TraceError(f"concat: {name} holds {' and '.join(sorted(map(str, kinds)))}")
+                one = one.with_columns(one[name].cast(pl.String))
+        if "priority" in present and "priority" not in one.columns:
+            one = one.with_columns(priority=pl.lit(0, pl.Int64))
+        aligned.append(one)
+        offset += one.height
+    merged = pl.concat(aligned, how="diagonal")
+    if "arrival_s" in present:
+        order = merged["arrival_s"].to_numpy().argsort(kind="stable")
+        merged = merged[order]
+        if "continues" in present:
+            new = order.argsort(kind="stable")
+            earlier = merged["continues"]
+            moved = pl.Series("continues", new, dtype=pl.Int32)[earlier.fill_null(0)]
+            merged = merged.with_columns(
+                pl.select(pl.when(earlier.is_not_null()).then(moved)).to_series().rename("continues")
+            )
+    return checked(merged)
+
+
+def _ordered(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.select(name for name in COLUMNS if name in frame.columns)
+
+
+APPLY: dict[str, Callable[..., Any]] = {
+    verb.__name__: verb
+    for verb in (
+        speed,
+        at_rate,
+        window,
+        head,
+        part,
+        sample,
+        with_arrivals,
+        with_lengths,
+        with_classes,
+        concat,
+    )
+}
+"""Each verb by the name under which a workload records it."""

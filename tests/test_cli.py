@@ -1,0 +1,343 @@
+"""Does the command line do what it says, and say what is wrong?"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+from typer.testing import CliRunner, Result
+
+from inferq.cli import app
+
+ROOT = Path(__file__).parent.parent
+AZURE = str(ROOT / "traces" / "azure_2023.csv")
+DOLLY = str(ROOT / "traces" / "dolly.jsonl")
+TABLE = str(ROOT / "traces" / "table.csv")
+
+SCENARIO = """
+[workload]
+requests = 200
+arrivals = { kind = "Poisson", rate = 5 }
+prompt = { kind = "Uniform", low = 10, high = 500 }
+output = { kind = "Geometric", mean = 40 }
+
+[engine.timing]
+kind = "Constant"
+seconds = 0.02
+
+[engine.scheduler]
+kind = "VllmV1"
+
+[engine.kv]
+tokens = 100_000
+
+[run]
+seed = 3
+"""
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "120"})
+
+
+def error(*arguments: str) -> str:
+    """The one line that a wrong command leaves on standard error."""
+    result = run(*arguments)
+    assert result.exit_code == 2, (result.output, result.exception)
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("inferq: "), result.stderr
+    return lines[0].removeprefix("inferq: ")
+
+
+@pytest.fixture
+def scenario(tmp_path: Path):
+    def write(text: str) -> str:
+        path = tmp_path / "scenario.toml"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def test_replay_shows_counts_and_latencies():
+    result = run("replay", AZURE)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    assert re.search(r"^ *300 +0 ", result.stdout, re.MULTILINE)
+    for row in ("ttft", "tbt", "tpot", "e2e", "queue"):
+        assert re.search(rf"^ *{row} ", result.stdout, re.MULTILINE)
+
+
+def test_replay_agrees_with_the_package(tmp_path: Path):
+    import inferq as iq
+    from inferq.cli.options import A100
+
+    out = tmp_path / "out"
+    shown = run(
+        "replay", AZURE, "--rate", "9", "--scheduler", "vllm-v0", "--max-seqs", "32", "--out", str(out)
+    )
+    assert shown.exit_code == 0, shown.output
+    assert str(out) in shown.stdout
+    engine = iq.Engine(timing=A100, scheduler=iq.VllmV0(max_seqs=32), kv=iq.KvCache(tokens=432_000))
+    here = iq.simulate(iq.read_trace(AZURE).at_rate(9), engine)
+    assert pl.read_parquet(out / "requests.parquet").equals(here.requests)
+    assert json.loads((out / "scenario.json").read_text())["engine"] == engine.describe()
+
+
+@pytest.mark.parametrize("name", ["Sarathi", "sarathi", "VllmV1", "vllmv1", "vllm-v1", "vllm_v0", "VllmV0"])
+def test_schedulers_by_any_spelling(name: str):
+    result = run("replay", AZURE, "--scheduler", name, "--head", "20")
+    assert result.exit_code == 0, result.output
+    plain = name.lower().replace("-", "").replace("_", "")
+    assert f"{plain}(" in result.stdout.lower()
+
+
+def test_scheduler_and_timing_with_fields():
+    result = run(
+        *("replay", AZURE, "--head", "20"),
+        *("--scheduler", "sarathi:order=spf,watermark=0", "--timing", "Constant:0.05"),
+    )
+    assert result.exit_code == 0, result.output
+    assert "order='spf', watermark=0" in result.stdout
+    assert "Constant(seconds=0.05)" in result.stdout
+
+
+def test_default_timing_is_called_an_illustration():
+    assert "illustration" in run("replay", AZURE, "--head", "5").stdout
+    assert "illustration" in " ".join(run("replay", "--help").stdout.split())
+
+
+def test_classes_get_rows_of_their_own():
+    result = run("replay", str(ROOT / "traces" / "inferq.csv"), "--timing", "Constant:0.02")
+    assert result.exit_code == 0, result.output
+    for name in ("chat", "code", "all"):
+        assert re.search(rf"^ *{name} ", result.stdout, re.MULTILINE)
+
+
+def test_findings_stand_under_the_table():
+    result = run("replay", AZURE, "--kv-tokens", "400")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"^finding: .*reject", result.stdout, re.MULTILINE)
+
+
+def test_a_trace_without_arrivals_gets_poisson_arrivals_and_says_so():
+    result = run("replay", DOLLY, "--tokens-per-word", "1.3", "--rate", "5")
+    assert result.exit_code == 0, result.output
+    assert "Poisson at 5 requests per second" in result.stdout
+    assert run("replay", DOLLY, "--tokens-per-word", "1.3", "--rate", "5").stdout == result.stdout
+    other = run("replay", DOLLY, "--tokens-per-word", "1.3", "--rate", "5", "--seed", "1")
+    assert other.stdout != result.stdout
+
+
+def test_outputs_and_columns_can_be_given():
+    longbench = str(ROOT / "traces" / "longbench_v2.jsonl")
+    result = run("replay", longbench, "--tokens-per-word", "1.3", "--rate", "1", "--output-tokens", "8")
+    assert result.exit_code == 0, result.output
+    assert "8 tokens each" in result.stdout
+    names = "arrival_s=when,prompt_tokens=input_len,output_tokens=output_len,class=kind"
+    assert run("replay", TABLE, "--columns", names).exit_code == 0
+
+
+def test_describe_names_format_and_lengths():
+    result = run("trace", "describe", AZURE)
+    assert result.exit_code == 0, result.output
+    assert "azure" in result.stdout
+    for word in ("rows: 300", "prompt_tokens", "output_tokens", "gap_s", "rate_per_s"):
+        assert word in result.stdout
+
+
+def test_simulate_reads_a_law(scenario, tmp_path: Path):
+    out = tmp_path / "out"
+    result = run("simulate", scenario(SCENARIO), "--out", str(out))
+    assert result.exit_code == 0, result.output
+    assert "VllmV1(" in result.stdout
+    assert pl.read_parquet(out / "requests.parquet").height == 200
+    assert json.loads((out / "scenario.json").read_text())["seed"] == 3
+
+
+def test_simulate_reads_a_trace_from_beside_the_file(scenario, tmp_path: Path):
+    (tmp_path / "load.csv").write_bytes(Path(AZURE).read_bytes())
+    engine = SCENARIO[SCENARIO.index("[engine.timing]") :]
+    workload = '[workload]\ntrace = "load.csv"\nhead = 50\nrate = 20\n'
+    result = run("simulate", scenario(workload + engine))
+    assert result.exit_code == 0, result.output
+    assert "the first 50 of 300 requests" in result.stdout
+    joint = '[workload]\nrequests = 80\narrivals = { kind = "Gamma", rate = 4, cv = 2 }\n'
+    result = run("simulate", scenario(joint + 'lengths = { trace = "load.csv" }\n' + engine))
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("seconds = 0.02", "secnods = 0.02", ["engine.timing", "secnods", "did you mean seconds?"]),
+        ('kind = "VllmV1"', 'kind = "Vllm1"', ["engine.scheduler", "Vllm1", "did you mean VllmV1?"]),
+        ('kind = "VllmV1"', 'kind = "VllmV1"\nmax_seqs = 0', ["engine.scheduler", "max_seqs"]),
+        ("seed = 3", "sede = 3", ["run.sede", "did you mean seed?"]),
+        ("seed = 3", 'seed = "x"', ["seed"]),
+        ("seed = 3", "horizon_s = -1", ["horizon_s"]),
+        ("[run]", "[runs]", ["runs", "did you mean run?"]),
+        ("requests = 200", "requests = 0", ["workload.requests"]),
+        ("requests = 200", "request = 200", ["workload.request", "did you mean requests?"]),
+        ("rate = 5", "rate = 0", ["workload.arrivals", "rate"]),
+        ("rate = 5", "rate = inf", ["workload.arrivals", "rate"]),
+        ("mean = 40", "mean = -1", ["workload.output", "mean"]),
+        ('"Uniform"', '"Unifrom"', ["workload.prompt", "Unifrom", "did you mean Uniform?"]),
+        ("[workload]\n", "[workload]\nrate = 4\n", ["workload.rate"]),
+        ("[workload]", "[workload", ["TOML"]),
+        ("requests = 200", 'trace = "absent.csv"', ["workload"]),
+    ],
+)
+def test_a_wrong_scenario_names_the_field(scenario, old: str, new: str, words: list[str]):
+    assert old in SCENARIO
+    line = error("simulate", scenario(SCENARIO.replace(old, new, 1)))
+    for word in ["scenario.toml", *words] if "seed = " not in new and "horizon" not in new else words:
+        assert word in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--scheduler", "sarati"], ["--scheduler", "Sarathi"]),
+        (["--scheduler", "Sarathi:budget=3"], ["--scheduler", "budget", "token_budget"]),
+        (["--scheduler", "Sarathi:token_budget=3", "--token-budget", "4"], ["token_budget", "twice"]),
+        (["--token-budget", "0"], ["token_budget"]),
+        (["--max-seqs", "-1"], ["max_seqs"]),
+        (["--timing", "Constnat:1"], ["--timing", "Constant"]),
+        (["--timing", "Constant"], ["--timing", "seconds"]),
+        (["--timing", "Constant:1,2"], ["--timing", "'2'"]),
+        (["--timing", "Constant:x"], ["--timing", "seconds"]),
+        (["--timing", "Constant:nan"], ["seconds"]),
+        (["--timing", "Constant:-1"], ["seconds"]),
+        (["--kv-tokens", "many"], ["--kv-tokens", "many"]),
+        (["--kv-tokens", "0"], ["tokens"]),
+        (["--block", "0"], ["block"]),
+        (["--first-token", "later"], ["first_token"]),
+        (["--rate", "0"], ["rate"]),
+        (["--rate", "inf"], ["rate"]),
+        (["--rate", "2", "--speed", "2"], ["speed"]),
+        (["--speed", "nan"], ["factor"]),
+        (["--head", "0"], ["n"]),
+        (["--output-tokens", "0"], ["output_tokens"]),
+        (["--seed", "-1"], ["seed"]),
+        (["--horizon", "-1"], ["horizon_s"]),
+        (["--warmup", "soon"], ["warmup"]),
+        (["--format", "azur"], ["format", "azure"]),
+        (["--columns", "arrival_s"], ["--columns", "arrival_s"]),
+        (["--tokens-per-word", "1.3"], ["tokens_per_word"]),
+    ],
+)
+def test_a_wrong_option_is_one_line(arguments: list[str], words: list[str]):
+    line = error("replay", AZURE, *arguments)
+    for word in words:
+        assert word in line
+
+
+def test_a_trace_that_lacks_a_part_says_what_to_give():
+    assert "rate" in error("replay", DOLLY, "--tokens-per-word", "1.3")
+    longbench = str(ROOT / "traces" / "longbench_v2.jsonl")
+    assert "output" in error("replay", longbench, "--tokens-per-word", "1.3", "--rate", "1")
+    assert "tokens_per_word" in error("replay", DOLLY, "--rate", "1")
+
+
+@pytest.mark.parametrize("command", [["replay"], ["simulate"], ["trace", "describe"]])
+def test_bad_files_are_one_line(tmp_path: Path, command: list[str]):
+    absent = tmp_path / "absent"
+    assert "absent" in error(*command, str(absent))
+    assert str(tmp_path) in error(*command, str(tmp_path))
+    contents = {"empty": b"", "garbage": bytes(range(256)) * 20, "cut.gz": b"\x1f\x8b\x08\x00\x00"}
+    for name, content in contents.items():
+        path = tmp_path / name
+        path.write_bytes(content)
+        assert name in error(*command, str(path))
+
+
+def test_an_out_that_cannot_be_written_is_one_line(tmp_path: Path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert str(blocked) in error("replay", AZURE, "--head", "5", "--out", str(blocked / "out"))
+
+
+@pytest.mark.parametrize("command", [["replay"], ["simulate"], ["trace", "describe"]])
+def test_each_help_shows_an_example(command: list[str]):
+    result = run(*command, "--help")
+    assert result.exit_code == 0
+    assert f"Example: inferq {' '.join(command)} " in " ".join(result.stdout.split())
+
+
+def test_unknown_options_exit_with_2():
+    assert run("replay", AZURE, "--schedular", "x").exit_code == 2
+    assert run("replya").exit_code == 2
+
+
+def test_the_installed_command_keeps_streams_apart(tmp_path: Path):
+    def ran(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "inferq.cli", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+
+    good = ran("replay", AZURE)
+    assert (good.returncode, good.stderr) == (0, "")
+    assert "ttft" in good.stdout
+    bad = ran("replay", "absent.csv")
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert "absent.csv" in bad.stderr and "Traceback" not in bad.stderr
+
+
+def test_looking_at_help_and_importing_stay_light():
+    heavy = ("polars", "numpy", "rich")
+    code = f"import sys, inferq, inferq.cli; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+LONG_RUN = """
+import time
+import inferq as iq
+
+rows = 300_000
+lengths = {"prompt_tokens": [500] * rows, "output_tokens": [2000] * rows}
+workload = iq.Workload({"arrival_s": [row / 10 for row in range(rows)], **lengths})
+engine = iq.Engine(timing=iq.Constant(0.01), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
+print("ready", flush=True)
+try:
+    iq.simulate(workload, engine, stepping=True)
+    print("finished")
+except KeyboardInterrupt:
+    print(time.monotonic())
+"""
+
+
+def test_ctrl_c_stops_a_run_within_100_ms():
+    delays = []
+    for _ in range(3):  # the machine may be busy; a run that cannot stop fails all three
+        with subprocess.Popen([sys.executable, "-c", LONG_RUN], stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None and child.stdout.readline() == "ready\n"
+            time.sleep(0.5)
+            sent = time.monotonic()  # one clock for all processes of a machine
+            child.send_signal(signal.SIGINT)
+            answer = child.stdout.read().strip()
+        assert answer != "finished", "the run is too short to be stopped"
+        delays.append(float(answer) - sent)
+        if delays[-1] < 0.1:
+            return
+    pytest.fail(f"stopped after {delays} s")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no SIGINT for one child there")
+def test_ctrl_c_ends_the_command_with_130(scenario):
+    text = SCENARIO.replace("requests = 200", "requests = 300_000").replace("mean = 40", "mean = 2000")
+    text = text.replace("rate = 5", "rate = 0.5").replace("seed = 3", "stepping = true")
+    command = [sys.executable, "-m", "inferq.cli", "simulate", scenario(text)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None and child.stderr is not None
+        assert child.stdout.readline().startswith("simulate ")
+        time.sleep(0.5)
+        child.send_signal(signal.SIGINT)
+        said = child.stderr.read()
+    assert (child.returncode, said) == (130, "inferq: interrupted\n")

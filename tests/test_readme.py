@@ -1,0 +1,102 @@
+"""Does everything run that the README and the guides show?
+
+`python` blocks of a page run in order, in one namespace; of `sh` blocks, `inferq` lines run and `make`
+targets must exist; a `console` block must print what it shows (with `REWRITE_DOCS=1` it is made to show what
+it prints); a `toml` block must run as a scenario.
+"""
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from inferq.cli import app
+
+ROOT = Path(__file__).parent.parent
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "traces" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+RUN_PAGES = [page for page in PAGES if page.name != "CONTRIBUTING.md"]
+REWRITE = bool(os.environ.get("REWRITE_DOCS"))
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [text for name, text in _BLOCK.findall(page.read_text(encoding="utf-8")) if name == language]
+
+
+def commands(page: Path) -> list[str]:
+    """The commands of a page, without comments."""
+    lines = "".join(blocks(page, "sh")).replace("\\\n", " ").splitlines()
+    return [line.split("  #")[0].strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def shown(command: str) -> str:
+    """What a command prints, as on a pipe."""
+    done = CliRunner().invoke(app, shlex.split(command)[1:], env={"COLUMNS": "80"})
+    assert done.exit_code == 0, f"{command}: {done.output}"
+    return done.stdout
+
+
+def tidy(text: str) -> list[str]:
+    return [line.rstrip() for line in text.strip().splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def in_a_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A directory that looks like a clone, so that examples leave nothing behind in the real one."""
+    for name in ("traces", "docs"):
+        os.symlink(ROOT / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("page", RUN_PAGES, ids=lambda page: page.name)
+def test_python_blocks_run(page: Path):
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for number, text in enumerate(blocks(page, "python"), start=1):
+        exec(compile(text, f"{page.name}, python block {number}", "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_run_and_targets_exist(page: Path):
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.MULTILINE))
+    for command in commands(page):
+        program, *arguments = shlex.split(command)
+        if program == "make":
+            assert set(arguments) <= targets, command
+        elif program == "inferq":
+            shown(command)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_console_blocks_print_what_they_show(page: Path):
+    for text in blocks(page, "console"):
+        command, _, output = text.removeprefix("$ ").partition("\n")
+        printed = tidy(shown(command))
+        if REWRITE:
+            fresh = "\n".join([f"$ {command}", *printed, ""])
+            page.write_text(page.read_text(encoding="utf-8").replace(text, fresh), encoding="utf-8")
+        else:
+            assert printed == tidy(output), command
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_scenarios_run(page: Path):
+    for number, text in enumerate(blocks(page, "toml")):
+        path = Path(f"scenario_{number}.toml")
+        path.write_text(text, encoding="utf-8")
+        shown(f"inferq simulate {path}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path):
+    for target in _LINK.findall(page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target

@@ -1,0 +1,341 @@
+"""`Result`: its frames, its summary against a plain recomputation, and what it writes."""
+
+import json
+import math
+import pathlib
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import inferq as iq
+
+LATENCIES = ["ttft_s", "tbt_s", "tpot_s", "e2e_s", "queue_s"]
+STATISTICS = ["mean", "p50", "p90", "p95", "p99", "max"]
+
+
+def busy(case: int, **options: Any) -> iq.Result:
+    """A run in which some requests are too long for the cache, some lose patience, some are preempted."""
+    draw, requests = np.random.default_rng(case), 300
+    workload = pl.DataFrame(
+        {
+            "arrival_s": np.sort(draw.uniform(0, 60, requests)),
+            "prompt_tokens": draw.integers(1, 400, requests),
+            "output_tokens": draw.integers(1, 60, requests),
+            "class": draw.choice(["chat", "code", "batch"], requests),
+            "patience_s": draw.choice([5.0, 20.0, 400.0], requests),
+            "ttft_slo_s": draw.choice([1.0, 5.0, math.nan], requests),
+            "tbt_slo_s": draw.choice([0.05, 0.3, math.nan], requests),
+        }
+    ).with_columns(pl.col("ttft_slo_s", "tbt_slo_s").fill_nan(None))
+    engine = iq.Engine(
+        timing=iq.PiecewiseLinear(base=0.02, per_token=0.0007, knee=16, per_context_token=1e-5),
+        scheduler=iq.Sarathi(token_budget=96, max_seqs=12),
+        kv=iq.KvCache(tokens=1_600, block=4),
+    )
+    too_long = pl.when(pl.int_range(pl.len()) % 50 == 49).then(5_000).otherwise("prompt_tokens")
+    return iq.simulate(workload.with_columns(too_long.alias("prompt_tokens")), engine, **options)
+
+
+def recomputed(result: iq.Result, by: list[str], ttft_slo: Any, tbt_slo: Any) -> list[dict[str, Any]]:
+    """The summary but for token gaps, row by row in plain Python; the objectives are one for each request."""
+    rows = [row for row in result.requests.iter_rows(named=True) if row["measured"]]
+    finishes = [row["finish_s"] for row in rows if row["finish_s"] is not None]
+    duration_s = max(finishes) - min(row["arrival_s"] for row in rows)
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in by), []).append(row)
+    summary = []
+    for key, members in groups.items():
+        finished = [row for row in members if row["status"] == "finished"]
+        good = [
+            row
+            for row in finished
+            if (ttft_slo[row["id"]] is None or row["ttft_s"] <= ttft_slo[row["id"]])
+            and (
+                tbt_slo[row["id"]] is None
+                or row["max_tbt_s"] is None
+                or row["max_tbt_s"] <= tbt_slo[row["id"]]
+            )
+        ]
+        outputs = sum(row["output_tokens"] for row in finished)
+        prompts = sum(row["prompt_tokens"] for row in finished)
+        told = {
+            **dict(zip(by, key, strict=True)),
+            "completed": len(finished),
+            "failed": sum(row["status"] in ("rejected", "abandoned") for row in members),
+            "duration_s": duration_s,
+            "request_throughput": len(finished) / duration_s,
+            "output_throughput": outputs / duration_s,
+            "total_token_throughput": (prompts + outputs) / duration_s,
+            "request_goodput": len(good) / duration_s,
+        }
+        for name in LATENCIES:
+            if name == "tbt_s":
+                continue
+            values = [row[name] for row in members if row[name] is not None]
+            told[f"mean_{name}"] = math.fsum(values) / len(values) if values else None
+            told[f"max_{name}"] = max(values, default=None)
+            for percent in (50, 90, 95, 99):
+                told[f"p{percent}_{name}"] = float(np.percentile(values, percent)) if values else None
+        summary.append(told)
+    return summary
+
+
+@pytest.mark.parametrize("case", range(4))
+@pytest.mark.parametrize("by", [None, "class", ["class", "status"], ["preemptions"]])
+@pytest.mark.parametrize("options", [{}, {"warmup": 40, "cooldown": "10s"}, {"horizon_s": 50.0}])
+def test_the_summary_is_what_a_plain_recomputation_gives(case: int, by: Any, options: dict[str, Any]) -> None:
+    result = busy(case, **options)
+    frame = result._workload_frame
+    keys = [] if by is None else [by] if isinstance(by, str) else by
+    expected = recomputed(result, keys, frame["ttft_slo_s"].to_list(), frame["tbt_slo_s"].to_list())
+    summary = result.summary(by=by)
+    assert summary.height == len(expected)
+    if keys:
+        assert summary.equals(summary.sort(keys))
+    told = {tuple(row[name] for name in keys): row for row in summary.iter_rows(named=True)}
+    for group in expected:
+        row = told[tuple(group[name] for name in keys)]
+        for name, value in group.items():
+            expected_value = pytest.approx(value, rel=1e-12) if isinstance(value, float) else value
+            assert row[name] == expected_value, name
+
+
+def test_the_run_behind_these_tests_has_every_status() -> None:
+    assert set(busy(0, horizon_s=50.0).requests["status"]) == {
+        "finished",
+        "rejected",
+        "abandoned",
+        "unfinished",
+    }
+
+
+def test_the_summary_has_these_columns_in_this_order() -> None:
+    counts = ["completed", "failed", "duration_s"]
+    rates = ["request_throughput", "output_throughput", "total_token_throughput", "request_goodput"]
+    latencies = [f"{statistic}_{name}" for name in LATENCIES for statistic in STATISTICS]
+    assert busy(0).summary().columns == [*counts, *rates, *latencies]
+    assert busy(0).summary(by=["replica", "class"]).columns[:2] == ["replica", "class"]
+
+
+def gaps(result: iq.Result) -> dict[int, list[float]]:
+    """All token gaps by request, from the batches of a run that was stepped."""
+    ends = result.iterations["start_s"] + result.iterations["first_s"]
+    emitted: dict[int, list[float]] = {}
+    for row in result.batches.filter("emits").iter_rows(named=True):
+        emitted.setdefault(row["request"], []).append(ends[row["iteration"]])
+    return {request: list(np.diff(times)) for request, times in emitted.items()}
+
+
+@pytest.mark.parametrize("case", range(3))
+@pytest.mark.parametrize("warmup", [0, 60])
+def test_token_gaps_are_all_counted_and_percentiles_are_upper_edges(case: int, warmup: int) -> None:
+    result = busy(case, warmup=warmup, stepping=True, batches=True)
+    named = result.requests["class"]
+    every = {request: values for request, values in gaps(result).items() if request >= warmup}
+    by_class = {
+        name: sorted(gap for request, values in every.items() if named[request] == name for gap in values)
+        for name in ("batch", "chat", "code")
+    }
+    by_class["all"] = sorted(gap for values in by_class.values() for gap in values)
+    summary = {row["class"]: row for row in result.summary(by="class").iter_rows(named=True)}
+    summary["all"] = result.summary().row(0, named=True)
+    for name, values in by_class.items():
+        bins = result.tbt if name == "all" else result.tbt.filter(pl.col("class") == name)
+        assert bins["count"].sum() == len(values)
+        row = summary[name]
+        assert row["mean_tbt_s"] == pytest.approx(np.mean(values), rel=1e-9)
+        assert row["max_tbt_s"] == pytest.approx(values[-1], rel=1e-9)
+        for percent in (50, 90, 95, 99):
+            exact = values[-(-percent * len(values) // 100) - 1]
+            told = row[f"p{percent}_tbt_s"]
+            assert told in bins["upper_s"]
+            assert exact * (1 - 1e-9) <= told <= exact * (1 + 1 / 128 + 1e-9)
+
+
+def test_token_gaps_are_known_by_class_only() -> None:
+    summary = busy(1).summary(by=["class", "replica"])
+    for statistic in STATISTICS:
+        assert summary[f"{statistic}_tbt_s"].null_count() == summary.height
+
+
+def test_objectives_given_take_the_place_of_the_workloads() -> None:
+    result = busy(2)
+    columns = result._workload_frame
+    rows = columns.height
+
+    def goodput(**slo: float | None) -> float:
+        return float(result.summary(slo=slo)["request_goodput"].item())
+
+    def expected(ttft: list[Any], tbt: list[Any]) -> float:
+        return float(recomputed(result, [], ttft, tbt)[0]["request_goodput"])
+
+    ttft, tbt = columns["ttft_slo_s"].to_list(), columns["tbt_slo_s"].to_list()
+    assert goodput() == expected(ttft, tbt)
+    assert goodput(ttft_s=2.0) == expected([2.0] * rows, tbt)
+    assert goodput(tbt_s=0.1) == expected(ttft, [0.1] * rows)
+    assert goodput(ttft_s=2.0, tbt_s=None) == expected([2.0] * rows, [None] * rows)
+    assert goodput(ttft_s=None, tbt_s=None) == result.summary()["request_throughput"].item()
+
+
+SLOTS = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache(tokens=160))
+TWO: dict[str, Any] = {"arrival_s": [0.0, 0.5], "prompt_tokens": [10, 5], "output_tokens": [3, 1]}
+
+
+def test_an_objective_that_is_just_met_is_met() -> None:
+    result = iq.simulate(TWO, SLOTS)  # ttft 1.0 and 1.5, gaps of 1.0
+    assert result.summary(slo={"ttft_s": 1.5, "tbt_s": 1.0})["request_goodput"].item() == 2 / 3
+    assert result.summary(slo={"ttft_s": 1.0, "tbt_s": 1.0})["request_goodput"].item() == 1 / 3
+    assert result.summary(slo={"tbt_s": 0.999})["request_goodput"].item() == 1 / 3  # one token has no gap
+
+
+@pytest.mark.parametrize(
+    ("slo", "named"),
+    [
+        ({"ttft": 1.0}, "ttft"),
+        ({"ttft_s": -1.0}, "ttft_s"),
+        ({"ttft_s": math.nan}, "ttft_s"),
+        ({"tbt_s": math.inf}, "tbt_s"),
+        ({"tbt_s": "1"}, "tbt_s"),
+        ({"tbt_s": True}, "tbt_s"),
+        (1.0, "slo"),
+        ([1.0, 2.0], "slo"),
+    ],
+)
+def test_a_wrong_objective_is_named(slo: Any, named: str) -> None:
+    with pytest.raises(iq.ConfigError, match=named):
+        iq.simulate(TWO, SLOTS).summary(slo=slo)
+
+
+@pytest.mark.parametrize("by", ["clas", ["class", "sesion"], ["class", "class"], [1]])
+def test_a_wrong_grouping_is_an_error(by: Any) -> None:
+    with pytest.raises(iq.ConfigError, match="by: "):
+        iq.simulate(TWO, SLOTS).summary(by=by)
+
+
+def test_a_run_in_which_nothing_finished_has_counts_and_no_latencies() -> None:
+    result = iq.simulate({"arrival_s": [0.0], "prompt_tokens": [999], "output_tokens": [1]}, SLOTS)
+    row = result.summary().row(0, named=True)
+    assert (row["completed"], row["failed"], row["duration_s"]) == (0, 1, None)
+    assert row["request_throughput"] == row["output_throughput"] == row["request_goodput"] == 0
+    assert all(row[f"{statistic}_{name}"] is None for name in LATENCIES for statistic in STATISTICS)
+
+
+def test_a_run_in_which_nothing_is_measured_has_no_groups() -> None:
+    result = iq.simulate(TWO, SLOTS, warmup=2)
+    assert result.summary(by="class").height == 0
+    assert result.summary()["completed"].item() == 0
+
+
+def test_columns_are_numpys_own_memory() -> None:
+    result = iq.simulate(TWO, SLOTS)
+    columns = result._tables["requests"]
+    adopted = [name for name in columns if name not in ("class", "status", "measured", "tpot_s", "max_tbt_s")]
+    assert len(adopted) == 14
+    for name in adopted:
+        ours = result.requests[name].to_numpy(allow_copy=False)
+        assert ours.__array_interface__["data"][0] == columns[name].__array_interface__["data"][0], name
+
+
+def test_frames_are_made_once() -> None:
+    result = iq.simulate(TWO, SLOTS)
+    assert result.requests is result.requests
+    assert result.tbt is result.tbt
+
+
+def test_frames_have_these_columns_and_types() -> None:
+    result = iq.simulate(TWO, SLOTS, batches=True)
+    seconds = ["arrival_s", "admitted_s", "first_token_s", "finish_s", "left_s"]
+    latencies = ["queue_s", "ttft_s", "tpot_s", "max_tbt_s", "e2e_s"]
+    assert dict(result.requests.schema) == {
+        "id": pl.UInt32,
+        "class": pl.Enum(["default"]),
+        "replica": pl.UInt32,
+        "status": pl.Enum(["finished", "rejected", "abandoned", "unfinished"]),
+        "measured": pl.Boolean,
+        **dict.fromkeys(seconds + latencies, pl.Float64),
+        "prompt_tokens": pl.Int32,
+        "output_tokens": pl.Int32,
+        "preemptions": pl.UInt32,
+        "cached_tokens": pl.Int32,
+    }
+    assert result.requests.columns == [
+        *["id", "class", "replica", "status", "measured", *seconds, *latencies],
+        *["prompt_tokens", "output_tokens", "preemptions", "cached_tokens"],
+    ]
+    assert result.tbt.columns == ["class", "lower_s", "upper_s", "count"]
+    assert result.timeline.columns == [
+        *["time_s", "replica", "waiting", "running", "kv_used_tokens"],
+        *["prefill_tokens_per_s", "output_tokens_per_s"],
+    ]
+    assert result.iterations.columns == [
+        *["start_s", "replica", "count", "first_s", "growth_s", "prefill_tokens", "decodes"],
+        *["context_tokens", "kv_used_tokens"],
+    ]
+    assert result.batches.columns == ["iteration", "request", "tokens", "emits"]
+
+
+@pytest.mark.parametrize("frame", ["iterations", "batches"])
+def test_what_was_not_recorded_says_how_to_record_it(frame: str) -> None:
+    with pytest.raises(iq.ConfigError, match=f"{frame}=True"):
+        getattr(iq.simulate(TWO, SLOTS), frame)
+
+
+def test_a_result_is_frozen_and_shows_its_counts() -> None:
+    result = iq.simulate({**TWO, "prompt_tokens": [10, 999]}, SLOTS)
+    assert repr(result) == "Result(2 requests: 1 finished, 1 rejected; 1 finding)"
+    with pytest.raises(FrozenInstanceError):
+        result.requests = pl.DataFrame()
+    result.findings.clear()
+    assert len(result.findings) == 1
+
+
+def test_totals_obey_littles_law() -> None:
+    totals = busy(3).totals
+    assert totals["in_system_as"] == totals["sojourn_as"] > 0
+
+
+def test_the_scenario_repeats_the_run(tmp_path: pathlib.Path) -> None:
+    result = busy(4, warmup=5, cooldown="2s", seed=3)
+    scenario = json.loads(result.scenario)
+    assert scenario["workload"]["sha256"] == iq.Workload(result._workload_frame).sha256()
+    assert (scenario["warmup"], scenario["cooldown"]) == ({"requests": 5}, {"seconds": 2.0})
+    workload = pl.read_parquet(result.write(tmp_path) / "workload.parquet")
+    engine = iq.Engine.from_description(scenario["engine"])
+    again = iq.simulate(workload, engine, seed=scenario["seed"], warmup=5, cooldown="2s")
+    assert_frame_equal(again.requests, result.requests, check_exact=True)
+    assert again.scenario == result.scenario
+
+
+def test_a_law_is_in_the_scenario_in_full() -> None:
+    law = iq.Workload.law(requests=9, arrivals=iq.Poisson(2), prompt=iq.Fixed(5), output=iq.Geometric(5))
+    workload = json.loads(iq.simulate(law, SLOTS).scenario)["workload"]
+    assert workload["law"]["arrivals"] == {"kind": "Poisson", "rate": 2}
+
+
+def test_what_is_written_is_what_the_frames_hold(tmp_path: pathlib.Path) -> None:
+    result = busy(5, batches=True)
+    place = result.write(tmp_path / "new" / "place")
+    assert {file.name for file in place.iterdir()} == {
+        *["requests.parquet", "tbt.parquet", "timeline.parquet", "iterations.parquet", "batches.parquet"],
+        *["workload.parquet", "scenario.json", "findings.json"],
+    }
+    for name in ("requests", "tbt", "timeline", "iterations", "batches"):
+        frame = pl.read_parquet(place / f"{name}.parquet")
+        assert_frame_equal(frame, getattr(result, name), check_exact=True)
+    assert json.loads((place / "scenario.json").read_text()) == json.loads(result.scenario)
+    assert json.loads((place / "findings.json").read_text()) == result.findings
+
+
+def test_writing_again_leaves_nothing_of_the_run_before(tmp_path: pathlib.Path) -> None:
+    busy(5, batches=True).write(tmp_path)
+    law = iq.Workload.law(requests=9, arrivals=iq.Poisson(2), prompt=iq.Fixed(5), output=iq.Geometric(5))
+    iq.simulate(law, SLOTS).write(tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == {
+        *["requests.parquet", "tbt.parquet", "timeline.parquet", "workload.parquet"],
+        *["scenario.json", "findings.json"],
+    }

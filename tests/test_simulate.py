@@ -1,0 +1,358 @@
+"""`simulate`: tiny runs worked out by hand, every option, and what it refuses."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from typing import Any
+
+import polars as pl
+import pytest
+
+import inferq as iq
+
+ONE: dict[str, Any] = {"arrival_s": [0.0], "prompt_tokens": [10], "output_tokens": [3]}
+
+
+def engine(first_token: Any = "prefill", kv: iq.KvCache | None = None, **scheduler: Any) -> iq.Engine:
+    """One slot of a second for each iteration."""
+    cache = iq.KvCache.unlimited() if kv is None else kv
+    return iq.Engine(
+        timing=iq.Constant(1.0), scheduler=iq.Sarathi(**scheduler), kv=cache, first_token=first_token
+    )
+
+
+def rows(result: iq.Result, *columns: str) -> list[tuple[Any, ...]]:
+    return result.requests.select(columns).rows()
+
+
+def test_one_request_by_hand() -> None:
+    # prompt in [0, 1) emits the first token at 1, two decodes end at 2 and 3
+    result = iq.simulate(ONE, engine())
+    assert result.requests.row(0, named=True) == {
+        "id": 0,
+        "class": "default",
+        "replica": 0,
+        "status": "finished",
+        "measured": True,
+        "arrival_s": 0.0,
+        "admitted_s": 0.0,
+        "first_token_s": 1.0,
+        "finish_s": 3.0,
+        "left_s": 3.0,
+        "queue_s": 0.0,
+        "ttft_s": 1.0,
+        "tpot_s": 1.0,
+        "max_tbt_s": 1.0,
+        "e2e_s": 3.0,
+        "prompt_tokens": 10,
+        "output_tokens": 3,
+        "preemptions": 0,
+        "cached_tokens": 0,
+    }
+    assert result.findings == []
+
+
+def test_one_request_by_hand_in_the_papers_convention() -> None:
+    # prompt in [0, 1) emits nothing, three decodes end at 2, 3 and 4
+    result = iq.simulate(ONE, engine(first_token="decode"))
+    assert rows(result, "first_token_s", "finish_s", "tpot_s") == [(2.0, 4.0, 1.0)]
+
+
+def test_a_prompt_longer_than_the_budget_takes_several_iterations() -> None:
+    result = iq.simulate(ONE, engine(token_budget=4), batches=True, stepping=True)
+    assert rows(result, "first_token_s", "finish_s") == [(3.0, 5.0)]
+    assert result.batches["tokens"].to_list() == [4, 4, 2, 1, 1]
+
+
+def test_a_second_request_waits_for_its_seat() -> None:
+    two = {"arrival_s": [0.0, 0.5], "prompt_tokens": [10, 10], "output_tokens": [3, 1]}
+    result = iq.simulate(two, engine(max_seqs=1))
+    assert rows(result, "admitted_s", "queue_s", "ttft_s", "e2e_s") == [
+        (0.0, 0.0, 1.0, 3.0),
+        (3.0, 2.5, 3.5, 3.5),
+    ]
+
+
+def test_a_request_of_one_token_has_no_gaps() -> None:
+    result = iq.simulate({**ONE, "output_tokens": [1]}, engine())
+    assert rows(result, "finish_s", "tpot_s", "max_tbt_s") == [(1.0, None, None)]
+    assert result.tbt.height == 0
+
+
+def test_a_request_that_can_never_fit_is_rejected_and_found() -> None:
+    two = {"arrival_s": [0.0, 2.0], "prompt_tokens": [10, 100], "output_tokens": [1, 1]}
+    result = iq.simulate(two, engine(kv=iq.KvCache(tokens=64)))
+    assert rows(result, "status", "left_s", "admitted_s", "finish_s") == [
+        ("finished", 1.0, 0.0, 1.0),
+        ("rejected", 2.0, None, None),
+    ]
+    assert any("rejected" in finding for finding in result.findings)
+
+
+def test_patience_ends_the_wait() -> None:
+    two = {**{name: values * 2 for name, values in ONE.items()}, "patience_s": [None, 0.5]}
+    result = iq.simulate(two, engine(max_seqs=1))
+    assert rows(result, "status", "left_s", "queue_s") == [("finished", 3.0, 0.0), ("abandoned", 0.5, None)]
+
+
+def test_priority_orders_the_queue() -> None:
+    three = {
+        "arrival_s": [0.0, 0.1, 0.2],
+        "prompt_tokens": [10] * 3,
+        "output_tokens": [1] * 3,
+        "priority": [0, 5, -5],
+    }
+    scheduler = iq.VllmV1(max_seqs=1, policy="priority")
+    one_seat = iq.Engine(timing=iq.Constant(1.0), scheduler=scheduler, kv=iq.KvCache.unlimited())
+    assert iq.simulate(three, one_seat).requests["finish_s"].to_list() == [1.0, 3.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("horizon_s", "left"),
+    [
+        (0.0, (None, None, "unfinished")),
+        (0.999, (None, None, "unfinished")),
+        (1.0, (1.0, None, "unfinished")),
+        (2.999, (1.0, None, "unfinished")),
+        (3.0, (1.0, 3.0, "finished")),
+        (None, (1.0, 3.0, "finished")),
+    ],
+)
+def test_the_horizon_is_inclusive(horizon_s: float | None, left: tuple[Any, ...]) -> None:
+    result = iq.simulate(ONE, engine(), horizon_s=horizon_s)
+    assert rows(result, "first_token_s", "finish_s", "status") == [left]
+
+
+def test_requests_that_arrive_after_the_horizon_are_no_rows() -> None:
+    three = {"arrival_s": [0.0, 5.0, 5.1], "prompt_tokens": [1] * 3, "output_tokens": [1] * 3}
+    assert iq.simulate(three, engine(), horizon_s=5.0).requests["id"].to_list() == [0, 1]
+
+
+TEN = {"arrival_s": [float(i) for i in range(10)], "prompt_tokens": [5] * 10, "output_tokens": [2] * 10}
+
+
+@pytest.mark.parametrize(
+    ("warmup", "cooldown", "measured"),
+    [
+        (0, 0, range(10)),
+        (3, 0, range(3, 10)),
+        (0, 3, range(7)),
+        (3, 3, range(3, 7)),
+        ("3s", "2s", range(3, 8)),
+        ("2.5 s", "1.5s", range(3, 8)),
+        ("0s", "0s", range(10)),
+        (10, 0, []),
+        (7, 7, []),
+        (100, 100, []),
+    ],
+)
+def test_warm_up_and_cool_down_are_served_but_not_measured(warmup: Any, cooldown: Any, measured: Any) -> None:
+    result = iq.simulate(TEN, engine(), warmup=warmup, cooldown=cooldown)
+    requests = result.requests
+    assert requests.filter("measured")["id"].to_list() == list(measured)
+    assert set(requests["status"]) == {"finished"}
+    assert result.tbt["count"].sum() == len(measured)  # one gap for each request
+    assert result.summary()["completed"].item() == len(measured)
+
+
+def test_the_timeline_is_sampled_at_the_period_asked_for() -> None:
+    times = iq.simulate(TEN, engine(), timeline_s=2.0).timeline["time_s"].to_list()
+    assert len(times) > 3
+    assert all(b - a == 2.0 for a, b in pairwise(times[:-1]))
+
+
+def test_the_seed_draws_the_law_and_nothing_else() -> None:
+    law = iq.Workload.law(
+        requests=50, arrivals=iq.Poisson(2), prompt=iq.Uniform(1, 99), output=iq.Geometric(5)
+    )
+    one, same, other = (iq.simulate(law, engine(), seed=seed).requests for seed in (1, 1, 2))
+    assert one.equals(same)
+    assert not one.equals(other)
+    assert iq.simulate(law.draw(1), engine(), seed=9).requests.equals(one)
+
+
+def test_a_workload_may_be_given_as_what_makes_one() -> None:
+    expected = iq.simulate(iq.Workload(ONE), engine()).requests
+    assert iq.simulate(ONE, engine()).requests.equals(expected)
+    assert iq.simulate(pl.DataFrame(ONE), engine()).requests.equals(expected)
+
+
+def test_classes_keep_their_names() -> None:
+    two = {
+        "arrival_s": [0.0, 0.1],
+        "prompt_tokens": [1, 1],
+        "output_tokens": [2, 3],
+        "class": ["code", "chat"],
+    }
+    result = iq.simulate(two, engine())
+    assert result.requests["class"].to_list() == ["code", "chat"]
+    assert dict(result.tbt.group_by("class").agg(pl.col("count").sum()).rows()) == {"code": 1, "chat": 2}
+
+
+def test_stepping_changes_no_frame() -> None:
+    law = iq.Workload.law(
+        requests=200, arrivals=iq.Poisson(1), prompt=iq.Uniform(1, 600), output=iq.Geometric(40)
+    )
+    tight = engine(kv=iq.KvCache(tokens=2000))
+    fast, slow = (iq.simulate(law, tight, stepping=stepping) for stepping in (False, True))
+    for frame in ("requests", "tbt", "timeline"):
+        assert getattr(fast, frame).equals(getattr(slow, frame))
+
+
+def test_batches_bring_the_iterations_that_they_refer_to() -> None:
+    result = iq.simulate(ONE, engine(), batches=True)
+    assert result.batches["iteration"].max() == result.iterations.height - 1
+    assert iq.simulate(ONE, engine(), iterations=True).iterations.equals(result.iterations)
+
+
+BAD_OPTIONS = [
+    *[("seed", bad) for bad in [-1, 2**64, 1.0, "1", None, True]],
+    *[("horizon_s", bad) for bad in [-1.0, math.nan, math.inf, -math.inf, "10", True]],
+    *[("timeline_s", bad) for bad in [0, -1.0, math.nan, math.inf, "1s", False]],
+    *[
+        (name, bad)
+        for name in ("warmup", "cooldown")
+        for bad in [
+            -1,
+            1.0,
+            2**40,
+            "30",
+            "s",
+            "-3s",
+            "3 min",
+            "1e3s",
+            "nans",
+            "9" * 400 + "s",
+            "",
+            None,
+            True,
+            [1],
+        ]
+    ],
+    *[(name, bad) for name in ("iterations", "batches", "stepping") for bad in [1, 0, "yes", None]],
+    *[("progress", bad) for bad in [1, "yes", []]],
+]
+
+
+@pytest.mark.parametrize(("option", "bad"), BAD_OPTIONS)
+def test_a_wrong_option_is_named(option: str, bad: Any) -> None:
+    options: dict[str, Any] = {"iterations": True, option: bad}
+    with pytest.raises(iq.ConfigError, match=rf"^{option}: "):
+        iq.simulate(ONE, engine(), **options)
+
+
+@pytest.mark.parametrize("wrong", [None, "engine", iq.Sarathi(), iq.Engine, engine().describe()])
+def test_what_is_no_engine_is_an_error(wrong: Any) -> None:
+    with pytest.raises(iq.ConfigError, match=r"^engine: "):
+        iq.simulate(ONE, wrong)
+
+
+def test_options_are_keywords_and_unknown_ones_are_errors() -> None:
+    with pytest.raises(TypeError):
+        iq.simulate(ONE, engine(), 1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="sed"):
+        iq.simulate(ONE, engine(), sed=1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("missing", ["arrival_s", "output_tokens"])
+def test_a_workload_that_lacks_a_column_is_an_error_that_names_it(missing: str) -> None:
+    with pytest.raises(iq.TraceError, match=missing):
+        iq.simulate({name: values for name, values in ONE.items() if name != missing}, engine())
+
+
+@pytest.mark.parametrize("nothing", [None, 5, "trace.csv"])
+def test_what_is_no_workload_is_an_error(nothing: Any) -> None:
+    with pytest.raises(iq.ConfigError, match="workload"):
+        iq.simulate(nothing, engine())
+
+
+# Tens of millions of iterations, one by one: about a second, in no memory.
+LONG: dict[str, Any] = {"arrival_s": [0.0], "prompt_tokens": [1], "output_tokens": [30_000_000]}
+
+
+def test_progress_tells_a_callable_how_far_the_run_is() -> None:
+    seen: list[tuple[int, int]] = []
+    law = iq.Workload.law(
+        requests=20_000, arrivals=iq.Poisson(1), prompt=iq.Fixed(5), output=iq.Geometric(200)
+    )
+    result = iq.simulate(
+        law, engine(), stepping=True, progress=lambda done, total: seen.append((done, total))
+    )
+    assert seen == sorted(seen)
+    assert all(0 <= done <= total == 20_000 for done, total in seen)
+    assert result.requests.equals(iq.simulate(law, engine()).requests)
+
+
+def test_an_exception_of_a_progress_callable_passes_untouched() -> None:
+    class Enough(Exception):
+        pass
+
+    def stop(done: int, total: int) -> None:
+        raise Enough
+
+    with pytest.raises(Enough):
+        iq.simulate(LONG, engine(), stepping=True, progress=stop)
+
+
+RUN_LONG = f"""
+import inferq as iq
+engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
+iq.simulate({LONG!r}, engine, stepping=True, progress=True)
+"""
+
+
+def test_the_progress_bar_is_silent_in_a_pipe() -> None:
+    run = subprocess.run([sys.executable, "-c", RUN_LONG], capture_output=True, check=True, timeout=60)
+    assert (run.stdout, run.stderr) == (b"", b"")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_the_progress_bar_shows_on_a_terminal() -> None:
+    import pty
+
+    parent, child = pty.openpty()
+    run = subprocess.Popen([sys.executable, "-c", RUN_LONG], stderr=child, stdout=subprocess.DEVNULL)
+    os.close(child)
+    shown = b""
+    while True:
+        try:
+            part = os.read(parent, 4096)
+        except OSError:  # the other side is closed
+            break
+        if not part:
+            break
+        shown += part
+    os.close(parent)
+    assert run.wait(60) == 0
+    assert b"requests" in shown
+
+
+RUN_FOR_EVER = f"""
+import inferq as iq
+engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
+workload = iq.Workload({LONG!r}).with_outputs(2_000_000_000)
+print("running", flush=True)
+try:
+    iq.simulate(workload, engine, stepping=True)
+except KeyboardInterrupt:
+    print("stopped", flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
+def test_ctrl_c_stops_a_run_within_a_tenth_of_a_second() -> None:
+    took_s = []
+    for _ in range(3):  # the best of three: the machine may be busy with something else
+        with subprocess.Popen([sys.executable, "-c", RUN_FOR_EVER], stdout=subprocess.PIPE, text=True) as run:
+            assert run.stdout is not None
+            assert run.stdout.readline() == "running\n"
+            time.sleep(0.3)
+            sent = time.monotonic()
+            run.send_signal(signal.SIGINT)
+            assert run.stdout.readline() == "stopped\n"
+            took_s.append(time.monotonic() - sent)
+    assert min(took_s) < 0.1
