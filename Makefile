@@ -72,7 +72,7 @@ $(BIN)/python: | toolchain
 			exit 1; \
 		fi; \
 	done; \
-	echo "inferq needs Python 3.10 or newer; here is $$(python3 --version 2>&1)." \
+	echo "inferq needs Python 3.10 or newer; here is $$(python3 --version 2>/dev/null || echo none)." \
 		"If there is another: make demo PYTHON=/path/to/python" >&2; \
 	exit 1
 

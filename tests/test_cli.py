@@ -296,43 +296,10 @@ def test_looking_at_help_and_importing_stay_light():
     assert done.stdout.strip() == "[]"
 
 
-LONG_RUN = """
-import time
-import inferq as iq
-
-rows = 300_000
-lengths = {"prompt_tokens": [500] * rows, "output_tokens": [2000] * rows}
-workload = iq.Workload({"arrival_s": [row / 10 for row in range(rows)], **lengths})
-engine = iq.Engine(timing=iq.Constant(0.01), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
-print("ready", flush=True)
-try:
-    iq.simulate(workload, engine, stepping=True)
-    print("finished")
-except KeyboardInterrupt:
-    print(time.monotonic())
-"""
-
-
-def test_ctrl_c_stops_a_run_within_100_ms():
-    delays = []
-    for _ in range(3):  # the machine may be busy; a run that cannot stop fails all three
-        with subprocess.Popen([sys.executable, "-c", LONG_RUN], stdout=subprocess.PIPE, text=True) as child:
-            assert child.stdout is not None and child.stdout.readline() == "ready\n"
-            time.sleep(0.5)
-            sent = time.monotonic()  # one clock for all processes of a machine
-            child.send_signal(signal.SIGINT)
-            answer = child.stdout.read().strip()
-        assert answer != "finished", "the run is too short to be stopped"
-        delays.append(float(answer) - sent)
-        if delays[-1] < 0.1:
-            return
-    pytest.fail(f"stopped after {delays} s")
-
-
 @pytest.mark.skipif(os.name == "nt", reason="no SIGINT for one child there")
 def test_ctrl_c_ends_the_command_with_130(scenario):
     text = SCENARIO.replace("requests = 200", "requests = 300_000").replace("mean = 40", "mean = 2000")
-    text = text.replace("rate = 5", "rate = 0.5").replace("seed = 3", "stepping = true")
+    text = text.replace("rate = 5", "rate = 0.05").replace("seed = 3", "stepping = true")
     command = [sys.executable, "-m", "inferq.cli", "simulate", scenario(text)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None and child.stderr is not None

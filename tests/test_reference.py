@@ -207,6 +207,79 @@ def test_preemption_by_swap(scheduler: Any) -> None:
 
 
 @pytest.mark.parametrize("scheduler", [sarathi, vllm_v0])
+def test_the_latest_goes_first_and_itself_last(scheduler: Any) -> None:
+    """9 blocks, three times p = 2, o = 4, all at 0.
+
+    2  0 finds no block: 2 goes (3 blocks, knows 4); 0 and 1 decode, 8 blocks
+    3  0 takes the last; 1 finds none, 0 is placed: 1 itself goes (knows 5). 0 leaves at 4
+    4  1, then 2 are back with 5 and 4 blocks
+    """
+    outcome = simulate([request(0, 2, 4)] * 3, engine(scheduler(token_budget=9), tokens=9))
+    assert drawn(outcome) == [
+        "0: 0+2* 1+2* 2+2*", "1: 0+1* 1+1* 2+1*", "2: 0+1* 1+1*", "3: 0+1*", "4: 1+5* 2+4*", "5: 2+1*",
+    ]  # fmt: skip
+    assert used(outcome) == [6, 9, 8, 5, 9, 5]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "last", "blocks"),
+    [(sarathi, ["32: 2+1* 3+1*"], [6]), (vllm_v0, ["32: 3+1*", "34: 2+1*"], [5, 5])],
+)
+def test_nobody_gets_in_while_any_is_swapped_out(scheduler: Any, last: list[str], blocks: list[int]) -> None:
+    """The same with Swap, and 3 with p = 1, o = 1 at 3.
+
+    2    2 goes out with a context of 3: 1 + 2.5 s
+    5.5  1 goes out with 4: 1 + 3 s. 3 would fit, but 1 and 2 come first
+    9.5  1 and 2 come back, oldest first (3 + 2.5 s), and decode: 9 blocks, none left for 3
+    16   3 gets in: beside 2's last decode with Sarathi, before it with VllmV0 (which then holds 4 + 1 blocks)
+    """
+    rows = [request(0, 2, 4)] * 3 + [request(3, 1, 1)]
+    outcome = simulate(rows, engine(scheduler(token_budget=9, preemption=SWAP), tokens=9))
+    halves = ["0: 0+2* 1+2* 2+2*", "2: 0+1* 1+1* 2+1*", "4: 0+1* 1+1*", "11: 0+1*", "19: 1+1* 2+1*", *last]
+    assert drawn(outcome, SECOND // 2) == halves
+    assert used(outcome) == [6, 9, 8, 5, 9, *blocks]
+
+
+def test_an_unfinished_prefill_goes_before_the_decode_that_needs_its_block() -> None:
+    """spf, budget 3, 8 blocks. 0: p = 5, o = 1; 1: p = 2, o = 4; both at 0, so 1 runs first.
+
+    2  1 finds no block: it is the latest, but itself last: 0 goes. It needs 5 again when 1 has left, at 4
+    """
+    rows = [request(0, 5, 1), request(0, 2, 4)]
+    outcome = simulate(rows, engine(sarathi(order="spf", token_budget=3), tokens=8))
+    assert drawn(outcome) == ["0: 1+2* 0+1", "1: 1+1* 0+2", "2: 1+1*", "3: 1+1*", "4: 0+3", "5: 0+2*"]
+    assert used(outcome) == [7, 8, 4, 5, 5, 5]
+    assert [r.preemptions for r in outcome.requests] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("order", "batches"), [("spf", ["2: 0+1* 2+1*", "3: 1+6*"]), ("fcfs", ["2: 0+1*", "3: 1+6* 2+1*"])]
+)
+def test_sarathi_admits_in_a_step_that_preempted(order: str, batches: list[str]) -> None:
+    """7 blocks. 0: p = 1, o = 3; 1: p = 4, o = 3; both at 0; 2: p = 1, o = 1 at 1.5.
+
+    2  0 finds no block: 1 goes (5 blocks, knows 6), 4 are free. With spf 2 is the head and gets in; with
+       fcfs 1 is, and a victim is not taken back in its own step
+    """
+    rows = [request(0, 1, 3), request(0, 4, 3), request(1.5, 1, 1)]
+    outcome = simulate(rows, engine(sarathi(order=order), tokens=7))
+    assert drawn(outcome) == ["0: 0+1* 1+4*", "1: 0+1* 1+1*", *batches]
+
+
+def test_sarathi_does_not_take_a_victim_back_in_its_own_step() -> None:
+    """spf, budget 16, 13 blocks, five requests at 0 with o = 3 and p = 1, 1, 1, 4, 1.
+
+    1  all decode: 2 + 2 + 2 + 5 + 2 blocks
+    2  0 finds no block: 4 goes (2 blocks, for 0 and 1); 2 finds none: 3 goes (5 blocks), 4 are free. 4 is the head
+       and needs 3, but waits: 0, 1 and 2 decode alone, and leave
+    """
+    rows = [request(0, prompt, 3) for prompt in (1, 1, 1, 4, 1)]
+    outcome = simulate(rows, engine(sarathi(order="spf", token_budget=16, max_seqs=5), tokens=13))
+    assert drawn(outcome)[2:] == ["2: 0+1* 1+1* 2+1*", "3: 4+3* 3+6*"]
+    assert used(outcome) == [8, 13, 9, 9]
+
+
+@pytest.mark.parametrize("scheduler", [sarathi, vllm_v0])
 @pytest.mark.parametrize(("prompts", "admitted"), [((4, 4), [0, 2]), ((4, 3), [0, 0]), ((9, 1), [0, 2])])
 def test_watermark(scheduler: Any, prompts: tuple[int, int], admitted: list[int]) -> None:
     """10 blocks, share 0.3: 3 stay free at admission, save while nothing is held. 0 leaves at 2.
@@ -232,6 +305,13 @@ def test_sarathi_order(order: str, starts: list[int]) -> None:
     rows = [request(0, 5, 1), request(0, 2, 1), request(0, 2, 1)]
     outcome = simulate(rows, engine(sarathi(order=order, max_seqs=1)))
     assert [r.admitted for r in outcome.requests] == [second * SECOND for second in starts]
+
+
+def test_decodes_go_by_arrival_whatever_the_order_of_the_queue() -> None:
+    """spf, budget 9, prompts 5, 2, 2, two tokens each: prefills 1, 2, 0, then decodes 0, 1, 2."""
+    rows = [request(0, 5, 2), request(0, 2, 2), request(0, 2, 2)]
+    outcome = simulate(rows, engine(sarathi(order="spf", token_budget=9)))
+    assert drawn(outcome) == ["0: 1+2* 2+2* 0+5*", "1: 0+1* 1+1* 2+1*"]
 
 
 def test_vllm_v0_alternates() -> None:
@@ -279,6 +359,45 @@ def test_sarathi_swaps_out_an_unfinished_prefill() -> None:
     assert drawn(outcome, SECOND // 10) == batches
     assert used(outcome) == [7, 8, 4, 5, 6, 5]
     assert instants(outcome) == [[1, 2, 5.5, 6.5, 7.5], [11]]
+
+
+def test_vllm_v1_victim_that_is_placed_gives_its_tokens_back() -> None:
+    """priority, budget 3, 11 blocks. 0: p = 1, o = 6, priority 1, at 0; 1: p = 1, o = 5 and 2: p = 6, o = 1 at 1.
+
+    1-3  0 and 1 compute one token each, 2 what is left, 1: at the end 10 blocks (4, 3, 3)
+    4    0 takes the last block; 1 finds none: 0, the worst, leaves the batch; 2 computes 2, not 1
+    5    1 and 2 end; 0 (knows 5) finds no room until 6
+    """
+    rows = [request(0, 1, 6, priority=1), request(1, 1, 5), request(1, 6, 1)]
+    outcome = simulate(rows, engine(vllm_v1(token_budget=3, policy="priority"), tokens=11))
+    assert drawn(outcome) == [
+        "0: 0+1*", "1: 0+1* 1+1* 2+1", "2: 0+1* 1+1* 2+1", "3: 0+1* 1+1* 2+1", "4: 1+1* 2+2", "5: 1+1* 2+1*",
+        "6: 0+3", "7: 0+2*", "8: 0+1*",
+    ]  # fmt: skip
+    assert used(outcome) == [1, 4, 7, 10, 9, 11, 3, 5, 6]
+
+
+def test_vllm_v1_ends_its_running_phase_with_its_own_victim() -> None:
+    """priority, 9 blocks. 0: p = 1, o = 5 and 1: p = 1, o = 5, priority 1, at 0; 2: p = 1, o = 3 at 1.
+
+    3  0 takes the ninth block; 1 finds none and is itself the worst: it goes, and 2 behind it is not reached
+    """
+    rows = [request(0, 1, 5), request(0, 1, 5, priority=1), request(1, 1, 3)]
+    outcome = simulate(rows, engine(vllm_v1(policy="priority"), tokens=9))
+    assert drawn(outcome) == [
+        "0: 0+1* 1+1*", "1: 0+1* 1+1* 2+1*", "2: 0+1* 1+1* 2+1*", "3: 0+1*", "4: 0+1* 2+1*", "5: 1+4*", "6: 1+1*",
+    ]  # fmt: skip
+    assert used(outcome) == [2, 5, 8, 6, 8, 4, 5]
+
+
+def test_an_empty_plan_that_preempted_is_asked_again_at_once() -> None:
+    """priority, 5 blocks. 0: p = 2, o = 3, priority 1, at 0; 1: p = 2, o = 3 at 1.
+
+    2  0 finds no block and is itself the worst: nothing is planned. Asked again at 2, VllmV1 decodes 1
+    """
+    rows = [request(0, 2, 3, priority=1), request(1, 2, 3)]
+    outcome = simulate(rows, engine(vllm_v1(policy="priority"), tokens=5))
+    assert drawn(outcome) == ["0: 0+2*", "1: 0+1* 1+2*", "2: 1+1*", "3: 1+1*", "4: 0+4*"]
 
 
 @pytest.mark.parametrize("scheduler", [sarathi, vllm_v0, vllm_v1])

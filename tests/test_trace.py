@@ -128,12 +128,12 @@ def test_one_load_in_four_tables_is_one_workload(samples: Path) -> None:
 
 
 def test_azure_times_are_exact_with_and_without_fraction_and_offset(write: Callable[[str], Path]) -> None:
-    old = iq.read_trace(
-        write(
-            AZURE
-            + "2023-11-16 23:59:59.9799601,4808,10\n2023-11-17 00:00:00.0000002,3180,8\n2023-11-17 00:00:01,1,2"
-        )
+    rows = (
+        "2023-11-16 23:59:59.9799601,4808,10",
+        "2023-11-17 00:00:00.0000002,3180,8",
+        "2023-11-17 00:00:01,1,2",
     )
+    old = iq.read_trace(write(AZURE + "\n".join(rows)))
     assert old.frame["arrival_s"].to_list() == [0.0, 0.0200401, 1.0200399]
     assert old.frame["prompt_tokens"].to_list() == [4808, 3180, 1]
     new = iq.read_trace(
@@ -149,9 +149,8 @@ def test_azure_arrivals_are_exact_to_100_ns(write: Callable[[str], Path], ticks:
     for tick in ticks:
         seconds, fraction = divmod(tick, 10**7)
         day, rest = divmod(seconds, 86_400)
-        lines.append(
-            f"2024-05-{day + 1:02d} {rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}.{fraction:07d},1,1"
-        )
+        clock = f"{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
+        lines.append(f"2024-05-{day + 1:02d} {clock}.{fraction:07d},1,1")
     arrivals = iq.read_trace(write(AZURE + "\n".join(lines))).frame["arrival_s"]
     # the shortest decimal of the float is the very time of the file
     assert [Decimal(repr(arrival)) for arrival in arrivals] == [
@@ -218,8 +217,8 @@ def test_longbench_counts_the_official_prompt(write: Callable[[str], Path]) -> N
     entry |= {f"choice_{letter}": f"{letter} x" for letter in "ABCD"}
     work = iq.read_trace(write(json.dumps([entry])), **TEXT)
     # 10 words of instruction, <text>, 3 of document, </text>, 8 before the question, 1 of question,
-    # "Choices:", 4 times (letter) and two words, 11 of format
-    assert work.frame.rows() == [(10 + 1 + 3 + 1 + 8 + 1 + 1 + 12 + 11, "Law")]
+    # "Choices:", 4 times (letter) and two words, 12 of format
+    assert work.frame.rows() == [(10 + 1 + 3 + 1 + 8 + 1 + 1 + 12 + 12, "Law")]
     assert work.metadata["columns_left_out"] == ["answer"]
 
 
@@ -576,7 +575,7 @@ def test_real_traces_have_the_published_lengths(
     work = iq.read_trace(shared / "traces" / f"{name}.parquet")
     left_out = sum(work.metadata["rows_left_out"].values())
     assert work.frame.height + left_out == rows
-    # only ShareGPT has empty messages: 7 empty prompts and 6 answers of the first turns, 7 answers of all turns
+    # only ShareGPT has empty messages: 7 prompts and 6 answers of the first turns, 7 answers of all turns
     assert left_out == {"sharegpt_v3_first_turn_partial": 13, "sharegpt_v3_multiturn_partial": 7}.get(name, 0)
     table = {row["column"]: row for row in work.describe().rows(named=True)}
     for column, expected in (("prompt_tokens", prompt), ("output_tokens", output)):

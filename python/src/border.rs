@@ -3,6 +3,7 @@
 use inferq_core::engine::{Engine, parse};
 use inferq_core::error::{Error, Kind};
 use inferq_core::kv::KvCache;
+use inferq_core::law::{Arrivals, Length};
 use inferq_core::scheduler::Policy;
 use inferq_core::simulation::Watch;
 use inferq_core::timing::TimingModel;
@@ -41,6 +42,8 @@ pub(crate) fn check(part: &str, description: &str) -> PyResult<()> {
         "timing" => parse::<TimingModel>(description).and_then(|timing| timing.build().map(drop)),
         "scheduler" => parse::<Policy>(description).and_then(|policy| policy.build().map(drop)),
         "kv" => parse::<KvCache>(description).and_then(|kv| kv.check()),
+        "arrivals" => parse::<Arrivals>(description).and_then(|law| law.check()),
+        "lengths" => parse::<Length>(description).and_then(|law| law.check()),
         "engine" => parse::<Engine>(description).and_then(|engine| engine.build().map(drop)),
         _ => Err(Error::config("part", format!("{part:?} is no part of a description"))),
     };

@@ -1,6 +1,7 @@
 //! The border between Python and the core: descriptions and columns in, columns out, nothing in between.
 
 mod border;
+mod draw;
 mod run;
 mod summary;
 
@@ -14,6 +15,10 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("TraceError", py.get_type::<border::TraceError>())?;
     module.add("SimulationError", py.get_type::<border::SimulationError>())?;
     module.add_function(wrap_pyfunction!(border::check, module)?)?;
+    module.add_function(wrap_pyfunction!(draw::draw, module)?)?;
+    module.add_function(wrap_pyfunction!(draw::draw_arrivals, module)?)?;
+    module.add_function(wrap_pyfunction!(draw::draw_lengths, module)?)?;
+    module.add_function(wrap_pyfunction!(draw::draw_rows, module)?)?;
     module.add_function(wrap_pyfunction!(run::simulate, module)?)?;
     module.add_function(wrap_pyfunction!(summary::summarise, module)?)?;
     Ok(())

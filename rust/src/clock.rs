@@ -162,7 +162,7 @@ pub fn arrival_nanoseconds(seconds: f64) -> Option<u64> {
 }
 
 /// A non-negative number's shortest decimal times 10^places, to the nearest whole, half to even.
-fn decimal(number: f64, places: i32) -> Option<u128> {
+pub(crate) fn decimal(number: f64, places: i32) -> Option<u128> {
     let text = format!("{number:e}");
     let (mantissa, exponent) = text.split_once('e')?;
     let exponent: i32 = exponent.parse().ok()?;

@@ -42,8 +42,10 @@
 pub mod clock;
 pub mod error;
 
-// The requests that come.
+// The requests that come: columns, or laws to draw them from.
 pub mod workload;
+pub mod random;
+pub mod law;
 
 // One replica: who is in the batch, what it holds, how long it takes, what it does.
 pub mod request;

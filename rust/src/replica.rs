@@ -275,7 +275,8 @@ impl Replica {
 
     /// Settles the stretch that ends now: tokens come out, contexts grow, who is done leaves.
     pub fn settle(&mut self, results: &mut Recorder) -> Result<()> {
-        let Some(stretch) = self.stretch.take() else { return Ok(()) };
+        let Some(stretch) = self.stretch else { return Ok(()) };
+        self.stretch = None;
         self.settle_stretch(&stretch, results)
     }
 

@@ -72,7 +72,7 @@ impl Watch for () {
 pub fn simulate(workload: &Workload, engine: EngineParts, options: &Options, watch: &mut dyn Watch) -> Result<Results> {
     workload.check()?;
     let replica = Replica::new(0, engine, workload.class_count, options.measured.clone(), options.stepping);
-    Run::new(workload, replica, options)?.to_the_end(watch)
+    Run::new(workload, replica, options)?.complete(watch)
 }
 
 struct Run<'a> {
@@ -134,7 +134,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    fn to_the_end(mut self, watch: &mut dyn Watch) -> Result<Results> {
+    fn complete(mut self, watch: &mut dyn Watch) -> Result<Results> {
         let mut countdown = 0;
         loop {
             if countdown == 0 {
@@ -179,19 +179,22 @@ impl<'a> Run<'a> {
             self.replica.settle(&mut self.results)?;
             self.in_system -= self.results.left() - before;
         }
-        self.lose_patience(instant)?;
+        if !self.patience.is_empty() {
+            self.lose_patience(instant)?;
+        }
         while self.next_arrival == instant {
             self.arrive(instant)?;
         }
-        // Who arrives without any patience leaves before a batch is formed.
-        self.lose_patience(instant)?;
+        if !self.patience.is_empty() {
+            // Who arrived without any patience leaves before a batch is formed.
+            self.lose_patience(instant)?;
+        }
         if self.replica.is_idle() && !self.replica.is_empty() {
             self.replica.form(instant, false)?;
         }
         Ok(())
     }
 
-    #[inline]
     fn lose_patience(&mut self, instant: Instant) -> Result<()> {
         while let Some(&Reverse((at, id, slot))) = self.patience.peek() {
             if at > instant {

@@ -92,7 +92,7 @@ impl Workload<'_> {
         if let Some(row) = self.class.iter().position(|&class| class as usize >= self.class_count) {
             return Err(Error::trace(row, format!("class code {} of {} classes", self.class[row], self.class_count)));
         }
-        if let Some(row) = self.patience_s.iter().position(|&s| s < 0.0 || s >= 9e9) {
+        if let Some(row) = self.patience_s.iter().position(|&s| !s.is_nan() && !(0.0..9e9).contains(&s)) {
             return Err(Error::trace(
                 row,
                 format!("patience_s is {}: it must be finite and not negative", self.patience_s[row]),

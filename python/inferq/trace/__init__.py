@@ -129,7 +129,7 @@ def read_trace(
 def _found(source: Source, named: bool) -> Format:
     """The format whose content this is."""
     for form in _FORMATS:
-        if form.fits(source) and (form.maps_columns or not named):
+        if form.fits(source) and (form.maps_columns or source.kind == "json" or not named):
             return form
     if _is_servegen(source):
         raise source.error("is part of ServeGen, which this version does not read")

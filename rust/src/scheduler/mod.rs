@@ -186,6 +186,8 @@ impl Policy {
 struct Watermark {
     /// The share in units of 1e-18, so that ⌊share · blocks⌋ is the floor of what was typed.
     share: u128,
+    /// The blocks of the cache, and the share of them that is kept.
+    kept: (u64, i64),
 }
 
 impl Watermark {
@@ -193,18 +195,18 @@ impl Watermark {
         if !(0.0..1.0).contains(&share) {
             return Err(Error::config("watermark", format!("{share}: a share is at least 0 and below 1")));
         }
-        Ok(Watermark { share: attoseconds(share, "watermark")? })
+        Ok(Watermark { share: attoseconds(share, "watermark")?, kept: (0, 0) })
     }
 
     /// Can somebody take so many blocks?
     #[inline]
-    fn admits(self, blocks: u64, plan: &Plan) -> bool {
-        let kept = if self.share == 0 || plan.cache_is_empty() {
-            0
-        } else {
+    fn admits(&mut self, blocks: u64, plan: &Plan) -> bool {
+        if self.kept.0 != plan.all_blocks() {
             // A share is below 1e18 and blocks are below 2^62, so the product fits.
-            (self.share * u128::from(plan.all_blocks()) / crate::clock::SECOND) as i64
-        };
-        plan.free_blocks() - blocks as i64 >= kept
+            let kept = self.share * u128::from(plan.all_blocks()) / crate::clock::SECOND;
+            self.kept = (plan.all_blocks(), kept as i64);
+        }
+        let left = plan.free_blocks() - blocks as i64;
+        left >= self.kept.1 || (left >= 0 && plan.cache_is_empty())
     }
 }

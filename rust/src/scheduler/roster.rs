@@ -72,6 +72,10 @@ impl Roster {
     /// Short of blocks for its decodes, the latest arrival not placed before them goes, a decode itself last.
     #[inline]
     pub(super) fn make_room(&mut self, plan: &mut Plan) -> Result<Vec<Slot>> {
+        if plan.free_blocks() < 0 { self.preempt(plan) } else { Ok(Vec::new()) }
+    }
+
+    fn preempt(&mut self, plan: &mut Plan) -> Result<Vec<Slot>> {
         let mut victims = Vec::new();
         while plan.free_blocks() < 0 {
             let Some(latest) = self.running.last() else { break };
@@ -118,7 +122,7 @@ impl Roster {
     }
 
     /// Can the head of the queue, with all that is known of it, take its blocks now?
-    pub(super) fn has_blocks_for(&self, known: u64, plan: &Plan) -> bool {
+    pub(super) fn has_blocks_for(&mut self, known: u64, plan: &Plan) -> bool {
         self.watermark.admits(plan.blocks(known), plan)
     }
 

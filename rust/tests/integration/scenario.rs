@@ -9,19 +9,19 @@ use proptest::prelude::*;
 
 /// A workload that owns its columns.
 #[derive(Clone, Debug, Default)]
-pub struct Columns {
-    pub arrival_s: Vec<f64>,
-    pub prompt_tokens: Vec<i32>,
-    pub output_tokens: Vec<i32>,
-    pub class: Vec<u32>,
-    pub priority: Vec<i64>,
-    pub patience_s: Vec<f64>,
+pub(crate) struct Columns {
+    pub(crate) arrival_s: Vec<f64>,
+    pub(crate) prompt_tokens: Vec<i32>,
+    pub(crate) output_tokens: Vec<i32>,
+    pub(crate) class: Vec<u32>,
+    pub(crate) priority: Vec<i64>,
+    pub(crate) patience_s: Vec<f64>,
 }
 
-pub const CLASSES: usize = 2;
+pub(crate) const CLASSES: usize = 2;
 
 impl Columns {
-    pub fn view(&self) -> Workload<'_> {
+    pub(crate) fn view(&self) -> Workload<'_> {
         Workload {
             arrival_s: &self.arrival_s,
             prompt_tokens: &self.prompt_tokens,
@@ -34,7 +34,7 @@ impl Columns {
     }
 
     /// The first rows.
-    pub fn head(&self, rows: usize) -> Columns {
+    pub(crate) fn head(&self, rows: usize) -> Columns {
         Columns {
             arrival_s: self.arrival_s[..rows].to_vec(),
             prompt_tokens: self.prompt_tokens[..rows].to_vec(),
@@ -46,7 +46,7 @@ impl Columns {
     }
 
     /// All times twice as long.
-    pub fn slower(&self) -> Columns {
+    pub(crate) fn slower(&self) -> Columns {
         Columns {
             arrival_s: self.arrival_s.iter().map(|s| s * 2.0).collect(),
             patience_s: self.patience_s.iter().map(|s| s * 2.0).collect(),
@@ -63,23 +63,23 @@ impl Columns {
 
 /// A workload, an engine as JSON, and how the run is looked at.
 #[derive(Clone, Debug)]
-pub struct Scenario {
-    pub columns: Columns,
-    pub engine: String,
-    pub kv_tokens: Option<u64>,
-    pub block: u64,
-    pub token_budget: u64,
-    pub max_seqs: u64,
-    pub horizon_s: Option<f64>,
-    pub measured: std::ops::Range<u32>,
+pub(crate) struct Scenario {
+    pub(crate) columns: Columns,
+    pub(crate) engine: String,
+    pub(crate) kv_tokens: Option<u64>,
+    pub(crate) block: u64,
+    pub(crate) token_budget: u64,
+    pub(crate) max_seqs: u64,
+    pub(crate) horizon_s: Option<f64>,
+    pub(crate) measured: std::ops::Range<u32>,
 }
 
 impl Scenario {
-    pub fn parts(&self) -> EngineParts {
+    pub(crate) fn parts(&self) -> EngineParts {
         parse::<Engine>(&self.engine).expect("JSON").build().expect("an engine")
     }
 
-    pub fn options(&self, stepping: bool) -> Options {
+    pub(crate) fn options(&self, stepping: bool) -> Options {
         Options {
             horizon: self.horizon_s.map(|s| Instant((s * 1e9).round() as u128 * 1_000_000_000)),
             measured: self.measured.clone(),
@@ -90,21 +90,20 @@ impl Scenario {
         }
     }
 
-    pub fn run(&self, stepping: bool) -> Results {
+    pub(crate) fn run(&self, stepping: bool) -> Results {
         simulate(&self.columns.view(), self.parts(), &self.options(stepping), &mut ()).expect("a run")
     }
 
     /// The same scenario with some requests arriving exactly when an iteration of it ends.
-    pub fn on_boundaries(&self, every: usize) -> Scenario {
+    pub(crate) fn on_boundaries(&self, every: usize) -> Scenario {
         let results = self.run(false);
         let ends: Vec<u128> = results.iterations.iter().map(|row| row.start.0).collect();
         let grid = 1_000_000_000;
         let mut arrivals = self.columns.arrival_s.clone();
         for (place, arrival) in arrivals.iter_mut().enumerate().skip(1).step_by(every) {
-            if let Some(&end) = ends.get(place * ends.len() / (self.columns.arrival_s.len() * 2)) {
-                if end % grid == 0 {
-                    *arrival = Instant(end).seconds();
-                }
+            let end = ends.get(place * ends.len() / (self.columns.arrival_s.len() * 2));
+            if let Some(&end) = end.filter(|&end| end % grid == 0) {
+                *arrival = Instant(end).seconds();
             }
         }
         Scenario { columns: self.columns.arriving(arrivals), ..self.clone() }
@@ -188,7 +187,7 @@ fn columns(longest_prompt: i32, longest_output: i32) -> impl Strategy<Value = Co
 }
 
 /// Any scenario.
-pub fn scenario() -> impl Strategy<Value = Scenario> {
+pub(crate) fn scenario() -> impl Strategy<Value = Scenario> {
     let shape = (
         prop_oneof![Just(1_u64), Just(4), Just(7), Just(16)],
         prop_oneof![Just(20), Just(60), Just(200)],

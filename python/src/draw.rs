@@ -1,0 +1,77 @@
+//! Which requests does a law give? Descriptions in, columns out; drawn without the interpreter's lock.
+
+use crate::border::raise;
+use inferq_core::engine::parse;
+use inferq_core::error::Error;
+use inferq_core::law::{self, Arrivals, Law, Length, Side};
+use numpy::PyArray1;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// All columns of a law: `arrival_s`, `prompt_tokens`, `output_tokens`.
+#[pyfunction]
+pub(crate) fn draw<'py>(py: Python<'py>, law: &str, seed: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+    let seed = whole(seed)?;
+    let (arrival_s, prompt_tokens, output_tokens) = py
+        .detach(|| {
+            let columns = parse::<Law>(law)?.draw(seed)?;
+            Ok((seconds(columns.arrival_ns), columns.prompt_tokens, columns.output_tokens))
+        })
+        .map_err(raise)?;
+    let columns = PyDict::new(py);
+    columns.set_item("arrival_s", PyArray1::from_vec(py, arrival_s))?;
+    columns.set_item("prompt_tokens", PyArray1::from_vec(py, prompt_tokens))?;
+    columns.set_item("output_tokens", PyArray1::from_vec(py, output_tokens))?;
+    Ok(columns)
+}
+
+/// Arrivals in seconds.
+#[pyfunction]
+pub(crate) fn draw_arrivals<'py>(
+    py: Python<'py>,
+    law: &str,
+    requests: u64,
+    seed: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyArray1<f64>>> {
+    let seed = whole(seed)?;
+    let drawn = py.detach(|| parse::<Arrivals>(law)?.draw(requests, seed).map(seconds));
+    Ok(PyArray1::from_vec(py, drawn.map_err(|error| raise(error.within("arrivals")))?))
+}
+
+/// Tokens of the prompts or of the outputs, as `source` says: each has a stream of draws of its own.
+#[pyfunction]
+pub(crate) fn draw_lengths<'py>(
+    py: Python<'py>,
+    law: &str,
+    requests: u64,
+    seed: &Bound<'py, PyAny>,
+    source: &str,
+) -> PyResult<Bound<'py, PyArray1<i32>>> {
+    let side = source.parse::<Side>().map_err(raise)?;
+    let seed = whole(seed)?;
+    let drawn = py.detach(|| parse::<Length>(law)?.draw(requests, seed, side));
+    Ok(PyArray1::from_vec(py, drawn.map_err(|error| raise(error.within(side.name())))?))
+}
+
+/// Row numbers of a table, drawn with replacement.
+#[pyfunction]
+pub(crate) fn draw_rows<'py>(
+    py: Python<'py>,
+    rows: u64,
+    requests: u64,
+    seed: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyArray1<u32>>> {
+    let seed = whole(seed)?;
+    let drawn = py.detach(|| law::draw_rows(rows, requests, seed));
+    Ok(PyArray1::from_vec(py, drawn.map_err(raise)?))
+}
+
+/// Any whole number of 64 bits is a seed; the error for what is none names it.
+fn whole(seed: &Bound<'_, PyAny>) -> PyResult<u64> {
+    let refuse = |_| raise(Error::config("seed", format!("must be a whole number from 0 to {}, got {seed}", u64::MAX)));
+    seed.extract().map_err(refuse)
+}
+
+fn seconds(arrival_ns: Vec<i64>) -> Vec<f64> {
+    arrival_ns.into_iter().map(law::seconds).collect()
+}

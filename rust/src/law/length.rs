@@ -1,0 +1,307 @@
+//! How long are the prompts and outputs of a law?
+//!
+//! Lengths are whole tokens between 1 and 2³¹ − 1. The mean of a law is its mean before the cap and before rounding.
+
+use super::{LONGEST, check_tokens, column};
+use crate::error::{Error, Result};
+use crate::random::{Source, Stream, below, exponential_quantile, normal_quantile};
+use serde::Deserialize;
+use std::str::FromStr;
+
+/// The law of one length, in tokens.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(tag = "kind", deny_unknown_fields)]
+pub enum Length {
+    /// Always the same.
+    Fixed {
+        /// Tokens.
+        tokens: i64,
+    },
+    /// Each whole number from `low` to `high`, both included, alike.
+    Uniform {
+        /// Fewest tokens.
+        low: i64,
+        /// Most tokens.
+        high: i64,
+    },
+    /// ⌊X⌋ with ln X uniform between ln `low` and ln(`high` + 1): k tokens with a probability proportional to
+    /// ln(1 + 1/k), both ends included.
+    LogUniform {
+        /// Fewest tokens.
+        low: i64,
+        /// Most tokens.
+        high: i64,
+    },
+    /// exp(μ + σ·Z) with μ = ln `median` and σ² = 2 ln(`mean` / `median`), rounded to the nearest whole number, at least 1.
+    Lognormal {
+        /// Mean, in tokens.
+        mean: f64,
+        /// Median, in tokens; the distance to the mean says how heavy the tail is.
+        median: f64,
+        /// What is longer is cut to this many tokens.
+        cap: Option<i64>,
+    },
+    /// 1, 2, 3, … with the success probability 1 / `mean`: each token is the last with the same chance.
+    Geometric {
+        /// Mean, in tokens.
+        mean: f64,
+        /// What is longer is cut to this many tokens.
+        cap: Option<i64>,
+    },
+}
+
+/// Which of a request's two lengths a law is for. Each has a source of chance of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The prompt.
+    Prompt,
+    /// The output.
+    Output,
+}
+
+impl Length {
+    /// Says which parameter is wrong, if one is.
+    pub fn check(&self) -> Result<()> {
+        match *self {
+            Length::Fixed { tokens } => check_tokens("tokens", tokens),
+            Length::Uniform { low, high } | Length::LogUniform { low, high } => {
+                check_tokens("low", low)?;
+                check_tokens("high", high)?;
+                if low > high {
+                    return Err(Error::config("low", format!("must be at most high ({high}), got {low}")));
+                }
+                Ok(())
+            }
+            Length::Lognormal { mean, median, cap } => {
+                check_number("median", median, 1e-9)?;
+                check_number("mean", mean, 1e-9)?;
+                if mean < median {
+                    let message = format!("must be at least the median ({median:?}) of a lognormal, got {mean:?}");
+                    return Err(Error::config("mean", message));
+                }
+                cap.map_or(Ok(()), |cap| check_tokens("cap", cap))
+            }
+            Length::Geometric { mean, cap } => {
+                check_number("mean", mean, 1.0)?;
+                cap.map_or(Ok(()), |cap| check_tokens("cap", cap))
+            }
+        }
+    }
+
+    /// Lengths of `requests` requests under `seed`, in tokens. A length that reaches 2³¹ − 1 where no cap is set is an
+    /// error, because to cut it in silence would change the law.
+    pub fn draw(&self, requests: u64, seed: u64, side: Side) -> Result<Vec<i32>> {
+        self.check()?;
+        let mut tokens = column(requests)?;
+        let stream = Stream::new(seed, side.source());
+        // `check` holds every bound to the range of i32, so the casts below lose nothing but the fraction.
+        match *self {
+            Length::Fixed { tokens: length } => tokens.resize(requests as usize, length as i32),
+            Length::Uniform { low, high } => {
+                let values = (high - low + 1) as u64;
+                stream.extend(&mut tokens, requests, |word| (low + below(word, values) as i64) as i32);
+            }
+            Length::LogUniform { low, high } => {
+                let span = libm::log((high + 1) as f64 / low as f64);
+                let (low, high) = (low as i32, high as i32);
+                stream.batches(requests, 0, |_, batch| {
+                    for value in batch.iter_mut() {
+                        *value = f64::from(low) * libm::exp(span * *value);
+                    }
+                    tokens.extend(batch.iter().map(|value| (*value as i32).clamp(low, high)));
+                });
+            }
+            Length::Lognormal { mean, median, cap } => {
+                let (mu, sigma) = (libm::log(median), (2.0 * libm::log(mean / median)).sqrt());
+                let cap = cap.unwrap_or(LONGEST) as i32;
+                stream.batches(requests, 0, |_, batch| {
+                    for value in batch.iter_mut() {
+                        *value = normal_quantile(*value);
+                    }
+                    for value in batch.iter_mut() {
+                        *value = libm::exp(mu + sigma * *value);
+                    }
+                    tokens.extend(batch.iter().map(|value| ((value + 0.5) as i32).clamp(1, cap)));
+                });
+            }
+            Length::Geometric { mean, cap } => {
+                // P(more than k) = (1 − 1/mean)^k, so the length is 1 + ⌊ln u / ln(1 − 1/mean)⌋; `scale` is 0 for mean 1.
+                let scale = -1.0 / libm::log1p(-1.0 / mean);
+                let cap = cap.unwrap_or(LONGEST) as i32;
+                stream.batches(requests, 0, |_, batch| {
+                    for value in batch.iter_mut() {
+                        *value = scale * exponential_quantile(*value);
+                    }
+                    tokens.extend(batch.iter().map(|value| (*value as i32).saturating_add(1).min(cap)));
+                });
+            }
+        }
+        let endless = matches!(self, Length::Lognormal { cap: None, .. } | Length::Geometric { cap: None, .. });
+        if endless && tokens.contains(&i32::MAX) {
+            let message = "must be set: this law drew a length beyond 2147483647 tokens";
+            return Err(Error::config("cap", message));
+        }
+        Ok(tokens)
+    }
+}
+
+impl Side {
+    /// The side's name in paths and columns.
+    pub fn name(self) -> &'static str {
+        match self {
+            Side::Prompt => "prompt",
+            Side::Output => "output",
+        }
+    }
+
+    /// Where the side's chance comes from.
+    fn source(self) -> Source {
+        match self {
+            Side::Prompt => Source::Prompt,
+            Side::Output => Source::Output,
+        }
+    }
+}
+
+impl FromStr for Side {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Side> {
+        match name {
+            "prompt" => Ok(Side::Prompt),
+            "output" => Ok(Side::Output),
+            _ => Err(Error::config("source", format!("must be \"prompt\" or \"output\", got {name:?}"))),
+        }
+    }
+}
+
+/// At least `low` and no longer than a request can be; not a number lies in no range, so it fails here too.
+fn check_number(field: &str, value: f64, low: f64) -> Result<()> {
+    if !(low..=LONGEST as f64).contains(&value) {
+        return Err(Error::config(field, format!("must be from {low:?} to {LONGEST} tokens, got {value:?}")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REQUESTS: u64 = 200_000;
+
+    /// Draws from `length` agree with a law given by `more(k)` = P(more than k tokens), which is 0 from `top` on: the
+    /// mean, the second moment and the share above several k lie within 5 standard errors of what the law says.
+    fn agrees(length: &Length, top: i64, more: impl Fn(i64) -> f64) {
+        let drawn = length.draw(REQUESTS, 11, Side::Prompt).expect("a law");
+        let probability = |k: i64| more(k - 1) - more(k);
+        let moment = |power: i32| -> f64 { (1..=top).map(|k| probability(k) * (k as f64).powi(power)).sum() };
+        for power in [1, 2] {
+            let sample = drawn.iter().map(|&k| f64::from(k).powi(power)).sum::<f64>() / REQUESTS as f64;
+            let variance = (moment(2 * power) - moment(power).powi(2)).max(0.0);
+            close(sample, moment(power), variance, &format!("{length:?}, moment {power}"));
+        }
+        for k in [1, 2, 3, 10, 50, 149, 150, 400, 1000, top - 1, top].into_iter().filter(|&k| k <= top) {
+            let share = drawn.iter().filter(|&&drawn| i64::from(drawn) > k).count() as f64 / REQUESTS as f64;
+            close(share, more(k), more(k) * (1.0 - more(k)), &format!("{length:?}, more than {k}"));
+        }
+    }
+
+    fn close(sample: f64, expected: f64, variance: f64, what: &str) {
+        // The last term is for what is summed in floats.
+        let bound = 5.0 * (variance / REQUESTS as f64).sqrt() + 1e-9 * expected;
+        assert!((sample - expected).abs() <= bound, "{what}: {sample} against {expected} ± {bound}");
+    }
+
+    #[test]
+    fn fixed_is_fixed() {
+        agrees(&Length::Fixed { tokens: 7 }, 7, |k| f64::from(k < 7));
+    }
+
+    #[test]
+    fn uniform_has_its_law() {
+        let more = |k: i64| ((9 - k.max(2)) as f64 / 7.0).max(0.0);
+        agrees(&Length::Uniform { low: 3, high: 9 }, 9, more);
+        agrees(&Length::Uniform { low: 5, high: 5 }, 5, |k| f64::from(k < 5));
+    }
+
+    #[test]
+    fn log_uniform_has_its_law() {
+        for (low, high) in [(1, 1000), (10, 4000), (6, 6)] {
+            let span = ((high + 1) as f64 / low as f64).ln();
+            let more = |k: i64| {
+                let above = (high + 1) as f64 / (k + 1) as f64;
+                if k < low { 1.0 } else { above.ln() / span }
+            };
+            agrees(&Length::LogUniform { low, high }, high, more);
+        }
+    }
+
+    #[test]
+    fn lognormal_has_its_law() {
+        for (mean, median, cap) in [(230.0, 90.0, 4096), (250.0, 150.0, 4096), (1.5, 1.0, 60), (300.0, 200.0, 150)] {
+            let sigma = (2.0 * f64::ln(mean / median)).sqrt();
+            // A length is above k when the normal is above ln(k + ½); all are above 0, none above the cap.
+            let more = |k: i64| match k {
+                0 => 1.0,
+                k if k >= cap => 0.0,
+                k => libm::erfc(((k as f64 + 0.5) / median).ln() / sigma / 2_f64.sqrt()) / 2.0,
+            };
+            agrees(&Length::Lognormal { mean, median, cap: Some(cap) }, cap, more);
+        }
+    }
+
+    /// Far below the cap the stated mean and median come out: the cap and the rounding are all that moves them.
+    #[test]
+    fn lognormal_keeps_mean_and_median() {
+        let law = Length::Lognormal { mean: 4000.0, median: 3000.0, cap: None };
+        let mut drawn = law.draw(REQUESTS, 1, Side::Output).expect("a law");
+        let variance = 4000_f64.powi(2) * ((4.0_f64 / 3.0).powi(2) - 1.0);
+        let mean = drawn.iter().map(|&tokens| f64::from(tokens)).sum::<f64>() / REQUESTS as f64;
+        close(mean, 4000.0, variance, "mean");
+        drawn.sort_unstable();
+        let above = drawn.iter().filter(|&&tokens| tokens > 3000).count() as f64 / REQUESTS as f64;
+        close(above, 0.5, 0.25, "share above the median");
+        let all_alike = Length::Lognormal { mean: 90.0, median: 90.0, cap: None };
+        assert_eq!(all_alike.draw(3, 1, Side::Output), Ok(vec![90; 3]));
+    }
+
+    #[test]
+    fn geometric_has_its_law() {
+        for (mean, cap) in [(1.0, None), (1.25, None), (250.0, None), (250.0, Some(300)), (3.0, Some(1))] {
+            let top = cap.unwrap_or((60.0 * mean) as i64);
+            let more = |k: i64| {
+                if cap.is_some_and(|cap| k >= cap) { 0.0 } else { f64::powi(1.0 - 1.0 / mean, k as i32) }
+            };
+            agrees(&Length::Geometric { mean, cap }, top, more);
+        }
+    }
+
+    #[test]
+    fn prompts_and_outputs_are_drawn_apart() {
+        let law = Length::Uniform { low: 1, high: 1_000_000 };
+        let (prompt, output) = (law.draw(100, 1, Side::Prompt), law.draw(100, 1, Side::Output));
+        assert_ne!(prompt, output);
+    }
+
+    #[test]
+    fn the_longest_and_widest_laws_fit() {
+        let longest = i64::from(i32::MAX);
+        let alike = |length: Length| length.draw(5, 1, Side::Prompt).expect("a law") == [i32::MAX; 5];
+        assert!(alike(Length::Fixed { tokens: longest }));
+        assert!(alike(Length::Uniform { low: longest, high: longest }));
+        assert!(alike(Length::LogUniform { low: longest, high: longest }));
+        let widest = Length::Lognormal { mean: longest as f64, median: 1e-9, cap: Some(longest) };
+        assert!(widest.draw(1000, 1, Side::Prompt).expect("a law").iter().all(|&tokens| tokens >= 1));
+    }
+
+    /// What has no cap is never cut in silence.
+    #[test]
+    fn a_length_beyond_the_largest_is_an_error() {
+        let lognormal = Length::Lognormal { mean: 1e9, median: 1.0, cap: None };
+        let geometric = Length::Geometric { mean: 2e9, cap: None };
+        for law in [lognormal, geometric] {
+            let error = law.draw(100_000, 1, Side::Output).err().map(|error| error.to_string());
+            assert!(error.is_some_and(|error| error.starts_with("cap: must be set")), "{law:?}");
+        }
+    }
+}

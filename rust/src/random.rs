@@ -1,0 +1,349 @@
+//! Where does chance come from, so that one seed gives the same bits everywhere?
+//!
+//! A draw is a pure function of *(seed, source, request, draw number)*: no generator has a state that is carried from
+//! one request to the next. Request 7 therefore gets the same numbers whatever the other requests, the scheduler or
+//! the number of threads do, and two compared schedulers see the very same requests.
+//!
+//! The function is Philox4x64-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3",
+//! SC 2011). Its key is (seed, source), its counter (request / 4, draw number, 0, 0), and the four words that come out
+//! belong to four neighbouring requests: a law with one draw per request pays a quarter of a block for it.
+//!
+//! Only the logarithm needs more than IEEE 754 arithmetic here; it is taken from the pure-Rust `libm`, never from the
+//! platform, so that x86 and ARM agree.
+
+/// What a stream of draws is for. Each source is a stream of its own, so that to draw more from one, or to change its
+/// law, leaves all others as they were. The numbers are part of every result: a new source gets a new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Source {
+    /// Gaps between arrivals: apart from the lengths, so that another rate brings the same requests.
+    Arrivals = 1,
+    /// Prompt lengths: apart from the outputs, so that one can be replaced while the other stays.
+    Prompt = 2,
+    /// Output lengths: see [`Source::Prompt`].
+    Output = 3,
+    /// Rows of a table from which whole requests are drawn: prompt and output stay together, so they share one draw.
+    Rows = 4,
+    /// Classes of requests: another mix leaves arrivals and lengths alone.
+    Class = 5,
+    /// Patience: who gives up first must not depend on how requests are routed.
+    Patience = 6,
+    /// Choices of a router: another router leaves the workload as it was.
+    Router = 7,
+    /// Service times where a model draws them: another service law leaves the routing as it was.
+    Service = 8,
+}
+
+/// The most requests that [`Stream::batches`] hands over at once: few enough to stay in the first-level cache.
+pub const BATCH: usize = 256;
+
+/// The draws of one source under one seed. Holds two numbers and no state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream {
+    key: [u64; 2],
+}
+
+impl Stream {
+    /// Requests that share one Philox block.
+    const LANES: u64 = 4;
+
+    /// The stream of `source` under `seed`.
+    pub fn new(seed: u64, source: Source) -> Self {
+        Stream { key: [seed, source as u64] }
+    }
+
+    /// Draw number `draw` of `request`: 64 uniform bits.
+    pub fn word(self, request: u64, draw: u64) -> u64 {
+        self.block(request / Self::LANES, draw)[(request % Self::LANES) as usize]
+    }
+
+    /// Draw number `draw` of `request` as a number strictly between 0 and 1 (see [`unit()`]).
+    pub fn uniform(self, request: u64, draw: u64) -> f64 {
+        unit(self.word(request, draw))
+    }
+
+    /// Appends what `value` makes of draw number 0 of the requests `0..requests`, one after the other: the same as
+    /// [`Stream::word`] for each, at a quarter of the price.
+    pub fn extend<T>(self, column: &mut Vec<T>, requests: u64, mut value: impl FnMut(u64) -> T) {
+        for group in 0..requests / Self::LANES {
+            column.extend(self.block(group, 0).map(&mut value));
+        }
+        let rest = (requests % Self::LANES) as usize;
+        column.extend(self.block(requests / Self::LANES, 0).into_iter().take(rest).map(value));
+    }
+
+    /// Fills `uniforms` with draw number `draw` of the requests from `first` on, `first` a multiple of four.
+    pub fn fill(self, first: u64, draw: u64, uniforms: &mut [f64]) {
+        debug_assert!(first.is_multiple_of(Self::LANES), "a batch begins where a block does");
+        for (group, lanes) in (first / Self::LANES..).zip(uniforms.chunks_mut(Self::LANES as usize)) {
+            for (lane, word) in lanes.iter_mut().zip(self.block(group, draw)) {
+                *lane = unit(word);
+            }
+        }
+    }
+
+    /// Hands draw number `draw` of the requests `0..requests` to `work`, at most [`BATCH`] at a time: the first request
+    /// of the batch, and numbers strictly between 0 and 1 that `work` may overwrite. A law of several steps makes each
+    /// step for the whole batch: where one request's steps follow each other, a processor waits for each (3× as long).
+    pub fn batches(self, requests: u64, draw: u64, mut work: impl FnMut(u64, &mut [f64])) {
+        let mut uniforms = [0.0; BATCH];
+        for first in (0..requests).step_by(BATCH) {
+            let batch = &mut uniforms[..(requests - first).min(BATCH as u64) as usize];
+            self.fill(first, draw, batch);
+            work(first, batch);
+        }
+    }
+
+    fn block(self, group: u64, draw: u64) -> [u64; 4] {
+        philox4x64([group, draw, 0, 0], self.key)
+    }
+}
+
+/// Philox4x64 with 10 rounds: the four words that belong to `counter` under `key`.
+#[inline]
+pub fn philox4x64(counter: [u64; 4], key: [u64; 2]) -> [u64; 4] {
+    const MULTIPLIERS: [u64; 2] = [0xD2E7_470E_E14C_6C93, 0xCA5A_8263_9512_1157];
+    // Weyl increments: the golden ratio and √3 − 1.
+    const INCREMENTS: [u64; 2] = [0x9E37_79B9_7F4A_7C15, 0xBB67_AE85_84CA_A73B];
+    let [mut a, mut b, mut c, mut d] = counter;
+    let [mut left, mut right] = key;
+    for _ in 0..10 {
+        let first = u128::from(MULTIPLIERS[0]) * u128::from(a);
+        let second = u128::from(MULTIPLIERS[1]) * u128::from(c);
+        (a, c) = ((second >> 64) as u64 ^ b ^ left, (first >> 64) as u64 ^ d ^ right);
+        (b, d) = (second as u64, first as u64);
+        left = left.wrapping_add(INCREMENTS[0]);
+        right = right.wrapping_add(INCREMENTS[1]);
+    }
+    [a, b, c, d]
+}
+
+/// The upper 52 bits of `word` as a number strictly between 0 and 1: the middle of one of 2⁵² equal cells, so it is
+/// exact, symmetric about ½, and neither its logarithm nor that of its complement is infinite.
+#[inline]
+pub fn unit(word: u64) -> f64 {
+    const CELL: f64 = 1.0 / (1_u64 << 52) as f64;
+    ((word >> 12) as i64 as f64 + 0.5) * CELL
+}
+
+/// A whole number in `0..bound`: the upper 64 bits of `word × bound`. No value is likelier than another by more than
+/// `bound` / 2⁶⁴, which no run can see.
+#[inline]
+pub fn below(word: u64, bound: u64) -> u64 {
+    ((u128::from(word) * u128::from(bound)) >> 64) as u64
+}
+
+/// The standard exponential that `probability` (strictly between 0 and 1) stands for, by inversion: −ln u.
+#[inline]
+pub fn exponential_quantile(probability: f64) -> f64 {
+    -libm::log(probability)
+}
+
+/// The standard normal quantile of `probability` (strictly between 0 and 1), to about 1 part in 10¹⁶: algorithm AS 241,
+/// `PPND16` (Wichura, "The percentage points of the normal distribution", Applied Statistics 37, 1988). One uniform gives
+/// one normal, without rejection, so a draw number never depends on earlier draws.
+#[inline]
+pub fn normal_quantile(probability: f64) -> f64 {
+    let q = probability - 0.5;
+    if q.abs() <= 0.425 {
+        let r = 0.180625 - q * q;
+        return q * polynomial(&CENTRE[0], r) / polynomial(&CENTRE[1], r);
+    }
+    normal_tail(probability, q)
+}
+
+/// The outer 15 % of [`normal_quantile`], kept out of line so that the common case stays short.
+#[cold]
+fn normal_tail(probability: f64, q: f64) -> f64 {
+    let outer = if q < 0.0 { probability } else { 1.0 - probability };
+    let r = (-libm::log(outer)).sqrt();
+    let magnitude = if r <= 5.0 {
+        polynomial(&NEAR_TAIL[0], r - 1.6) / polynomial(&NEAR_TAIL[1], r - 1.6)
+    } else {
+        polynomial(&FAR_TAIL[0], r - 5.0) / polynomial(&FAR_TAIL[1], r - 5.0)
+    };
+    if q < 0.0 { -magnitude } else { magnitude }
+}
+
+/// Horner's rule, lowest power first in `coefficients`. Products and sums are rounded one by one (no fused
+/// multiply-add), so every machine gets the same bits.
+#[inline]
+fn polynomial(coefficients: &[f64; 8], x: f64) -> f64 {
+    let [lower @ .., highest] = coefficients;
+    lower.iter().rev().fold(*highest, |sum, coefficient| sum * x + coefficient)
+}
+
+/// Numerator and denominator of AS 241 for |p − ½| ≤ 0.425: a and b in the paper.
+#[expect(clippy::excessive_precision, reason = "the digits that the paper prints")]
+const CENTRE: [[f64; 8]; 2] = [
+    [
+        3.387_132_872_796_366_608,
+        1.331_416_678_917_843_774_5e2,
+        1.971_590_950_306_551_442_7e3,
+        1.373_169_376_550_946_112_5e4,
+        4.592_195_393_154_987_145_7e4,
+        6.726_577_092_700_870_085_3e4,
+        3.343_057_558_358_812_810_5e4,
+        2.509_080_928_730_122_672_7e3,
+    ],
+    [
+        1.0,
+        4.231_333_070_160_091_125_2e1,
+        6.871_870_074_920_579_083_0e2,
+        5.394_196_021_424_751_107_7e3,
+        2.121_379_430_158_659_586_7e4,
+        3.930_789_580_009_271_061_0e4,
+        2.872_908_573_572_194_267_4e4,
+        5.226_495_278_852_854_561_0e3,
+    ],
+];
+
+/// The same for √(−ln p) up to 5: c and d in the paper.
+#[expect(clippy::excessive_precision, reason = "the digits that the paper prints")]
+const NEAR_TAIL: [[f64; 8]; 2] = [
+    [
+        1.423_437_110_749_683_577_34,
+        4.630_337_846_156_545_295_90,
+        5.769_497_221_460_691_405_50,
+        3.647_848_324_763_204_605_04,
+        1.270_458_252_452_368_382_58,
+        2.417_807_251_774_506_117_70e-1,
+        2.272_384_498_926_918_458_33e-2,
+        7.745_450_142_783_414_076_40e-4,
+    ],
+    [
+        1.0,
+        2.053_191_626_637_758_821_87,
+        1.676_384_830_183_803_849_40,
+        6.897_673_349_851_000_045_50e-1,
+        1.481_039_764_274_800_745_90e-1,
+        1.519_866_656_361_645_719_66e-2,
+        5.475_938_084_995_344_946_00e-4,
+        1.050_750_071_644_416_843_24e-9,
+    ],
+];
+
+/// The same beyond: e and f in the paper.
+#[expect(clippy::excessive_precision, reason = "the digits that the paper prints")]
+const FAR_TAIL: [[f64; 8]; 2] = [
+    [
+        6.657_904_643_501_103_777_20,
+        5.463_784_911_164_114_369_90,
+        1.784_826_539_917_291_335_80,
+        2.965_605_718_285_048_912_30e-1,
+        2.653_218_952_657_612_309_30e-2,
+        1.242_660_947_388_078_438_60e-3,
+        2.711_555_568_743_487_578_15e-5,
+        2.010_334_399_292_288_132_65e-7,
+    ],
+    [
+        1.0,
+        5.998_322_065_558_879_376_90e-1,
+        1.369_298_809_227_358_053_10e-1,
+        1.487_536_129_085_061_485_25e-2,
+        7.868_691_311_456_132_591_00e-4,
+        1.846_318_317_510_054_681_80e-5,
+        1.421_511_758_316_445_888_70e-7,
+        2.044_263_103_389_939_785_64e-15,
+    ],
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Known answers published with Random123 (`kat_vectors`, philox4x64 with 10 rounds).
+    #[test]
+    fn philox_gives_the_published_words() {
+        let all = u64::MAX;
+        let cases = [
+            ([0; 4], [0; 2], [0x16554d9eca36314c, 0xdb20fe9d672d0fdc, 0xd7e772cee186176b, 0x7e68b68aec7ba23b]),
+            ([all; 4], [all; 2], [0x87b092c3013fe90b, 0x438c3c67be8d0224, 0x9cc7d7c69cd777b6, 0xa09caebf594f0ba0]),
+            // The digits of π.
+            (
+                [0x243f6a8885a308d3, 0x13198a2e03707344, 0xa4093822299f31d0, 0x082efa98ec4e6c89],
+                [0x452821e638d01377, 0xbe5466cf34e90c6c],
+                [0xa528f45403e61d95, 0x38c72dbd566e9788, 0xa5a1610e72fd18b5, 0x57bd43b5e52b7fe6],
+            ),
+        ];
+        for (counter, key, words) in cases {
+            assert_eq!(philox4x64(counter, key), words);
+        }
+    }
+
+    #[test]
+    fn a_draw_depends_on_seed_source_request_and_number() {
+        let stream = Stream::new(7, Source::Prompt);
+        let word = stream.word(12, 0);
+        assert_eq!(word, Stream::new(7, Source::Prompt).word(12, 0));
+        assert_ne!(word, Stream::new(8, Source::Prompt).word(12, 0));
+        assert_ne!(word, Stream::new(7, Source::Output).word(12, 0));
+        assert_ne!(word, stream.word(13, 0));
+        assert_ne!(word, stream.word(16, 0));
+        assert_ne!(word, stream.word(12, 1));
+    }
+
+    /// Neither the number of requests nor the grouping by four reaches a draw.
+    #[test]
+    fn a_column_is_the_single_draws() {
+        let stream = Stream::new(u64::MAX, Source::Rows);
+        for requests in [0, 1, 3, 4, 5, 8, 1001] {
+            let mut column = Vec::new();
+            stream.extend(&mut column, requests, |word| word);
+            let single: Vec<u64> = (0..requests).map(|request| stream.word(request, 0)).collect();
+            assert_eq!(column, single);
+        }
+    }
+
+    #[test]
+    fn unit_is_open_and_symmetric() {
+        assert_eq!(unit(0), f64::EPSILON / 2.0);
+        assert_eq!(unit(u64::MAX), 1.0 - f64::EPSILON / 2.0);
+        for word in [0, 1 << 12, 0x0123_4567_89ab_cdef, u64::MAX / 3] {
+            assert_eq!(unit(word) + unit(!word), 1.0);
+        }
+    }
+
+    #[test]
+    fn below_covers_its_range() {
+        assert_eq!(below(0, 10), 0);
+        assert_eq!(below(u64::MAX, 10), 9);
+        assert_eq!(below(u64::MAX, 1), 0);
+        assert_eq!(below(1 << 63, 10), 5);
+        assert_eq!(below(u64::MAX, u64::MAX), u64::MAX - 1);
+    }
+
+    /// The three values that the paper prints, and others from tables of the normal distribution (30 digits rounded).
+    #[test]
+    fn normal_quantile_gives_the_published_values() {
+        let cases = [
+            (0.25, -0.674_489_750_196_081_7),
+            (0.001, -3.090_232_306_167_813_5),
+            (1e-20, -9.262_340_089_798_408),
+            (0.5, 0.0),
+            (0.975, 1.959_963_984_540_054),
+            (0.9, 1.281_551_565_544_600_5),
+            (0.99, 2.326_347_874_040_841),
+            (1e-9, -5.997_807_015_007_686_9),
+        ];
+        for (probability, quantile) in cases {
+            let error = (normal_quantile(probability) - quantile).abs();
+            assert!(error <= 1e-15 * quantile.abs(), "{probability}: {error}");
+        }
+    }
+
+    /// The three pieces meet: a sorted grid of probabilities gives sorted quantiles, mirrored about ½.
+    #[test]
+    fn normal_quantile_rises_and_mirrors() {
+        let mut last = f64::NEG_INFINITY;
+        for step in 1..40_000_u64 {
+            let probability = step as f64 / 40_000.0;
+            let quantile = normal_quantile(probability);
+            assert!(quantile > last);
+            last = quantile;
+        }
+        for word in [0, 1 << 30, 1 << 50, 1 << 60] {
+            assert_eq!(normal_quantile(unit(word)), -normal_quantile(unit(!word)));
+        }
+    }
+}
