@@ -225,7 +225,7 @@ def test_the_latest_goes_first_and_itself_last(scheduler: Any) -> None:
     ("scheduler", "last", "blocks"),
     [(sarathi, ["32: 2+1* 3+1*"], [6]), (vllm_v0, ["32: 3+1*", "34: 2+1*"], [5, 5])],
 )
-def test_nobody_gets_in_while_any_is_swapped_out(scheduler: Any, last: list[str], blocks: list[int]) -> None:
+def test_swapped_requests_come_first(scheduler: Any, last: list[str], blocks: list[int]) -> None:
     """The same with Swap, and 3 with p = 1, o = 1 at 3.
 
     2    2 goes out with a context of 3: 1 + 2.5 s
@@ -270,8 +270,8 @@ def test_sarathi_does_not_take_a_victim_back_in_its_own_step() -> None:
     """spf, budget 16, 13 blocks, five requests at 0 with o = 3 and p = 1, 1, 1, 4, 1.
 
     1  all decode: 2 + 2 + 2 + 5 + 2 blocks
-    2  0 finds no block: 4 goes (2 blocks, for 0 and 1); 2 finds none: 3 goes (5 blocks), 4 are free. 4 is the head
-       and needs 3, but waits: 0, 1 and 2 decode alone, and leave
+    2  0 finds no block: 4 goes (2 blocks, for 0 and 1); 2 finds none: 3 goes (5 blocks), 4 are free. 4 is the
+       head and needs 3, but waits: 0, 1 and 2 decode alone, and leave
     """
     rows = [request(0, prompt, 3) for prompt in (1, 1, 1, 4, 1)]
     outcome = simulate(rows, engine(sarathi(order="spf", token_budget=16, max_seqs=5), tokens=13))
@@ -315,7 +315,7 @@ def test_decodes_go_by_arrival_whatever_the_order_of_the_queue() -> None:
 
 
 def test_vllm_v0_alternates() -> None:
-    """0: p = 3, o = 3 at 0; 1: p = 2, o = 2 at 0.5. At 1 the new prompt stalls 0's decode, at 2 both decode."""
+    """0: p = 3, o = 3 at 0; 1: p = 2, o = 2 at 0.5. At 1 the new prompt stalls 0's decode."""
     outcome = simulate([request(0, 3, 3), request(0.5, 2, 2)], engine(vllm_v0()))
     assert drawn(outcome) == ["0: 0+3*", "1: 1+2*", "2: 0+1* 1+1*", "3: 0+1*"]
     assert instants(outcome) == [[1, 3, 4], [2, 3]]
@@ -362,7 +362,7 @@ def test_sarathi_swaps_out_an_unfinished_prefill() -> None:
 
 
 def test_vllm_v1_victim_that_is_placed_gives_its_tokens_back() -> None:
-    """priority, budget 3, 11 blocks. 0: p = 1, o = 6, priority 1, at 0; 1: p = 1, o = 5 and 2: p = 6, o = 1 at 1.
+    """priority, budget 3, 11 blocks. 0: p = 1, o = 6, priority 1; 1: p = 1, o = 5 and 2: p = 6, o = 1 at 1.
 
     1-3  0 and 1 compute one token each, 2 what is left, 1: at the end 10 blocks (4, 3, 3)
     4    0 takes the last block; 1 finds none: 0, the worst, leaves the batch; 2 computes 2, not 1
@@ -371,8 +371,8 @@ def test_vllm_v1_victim_that_is_placed_gives_its_tokens_back() -> None:
     rows = [request(0, 1, 6, priority=1), request(1, 1, 5), request(1, 6, 1)]
     outcome = simulate(rows, engine(vllm_v1(token_budget=3, policy="priority"), tokens=11))
     assert drawn(outcome) == [
-        "0: 0+1*", "1: 0+1* 1+1* 2+1", "2: 0+1* 1+1* 2+1", "3: 0+1* 1+1* 2+1", "4: 1+1* 2+2", "5: 1+1* 2+1*",
-        "6: 0+3", "7: 0+2*", "8: 0+1*",
+        "0: 0+1*", "1: 0+1* 1+1* 2+1", "2: 0+1* 1+1* 2+1", "3: 0+1* 1+1* 2+1",
+        "4: 1+1* 2+2", "5: 1+1* 2+1*", "6: 0+3", "7: 0+2*", "8: 0+1*",
     ]  # fmt: skip
     assert used(outcome) == [1, 4, 7, 10, 9, 11, 3, 5, 6]
 
@@ -385,7 +385,8 @@ def test_vllm_v1_ends_its_running_phase_with_its_own_victim() -> None:
     rows = [request(0, 1, 5), request(0, 1, 5, priority=1), request(1, 1, 3)]
     outcome = simulate(rows, engine(vllm_v1(policy="priority"), tokens=9))
     assert drawn(outcome) == [
-        "0: 0+1* 1+1*", "1: 0+1* 1+1* 2+1*", "2: 0+1* 1+1* 2+1*", "3: 0+1*", "4: 0+1* 2+1*", "5: 1+4*", "6: 1+1*",
+        "0: 0+1* 1+1*", "1: 0+1* 1+1* 2+1*", "2: 0+1* 1+1* 2+1*", "3: 0+1*", "4: 0+1* 2+1*",
+        "5: 1+4*", "6: 1+1*",
     ]  # fmt: skip
     assert used(outcome) == [2, 5, 8, 6, 8, 4, 5]
 

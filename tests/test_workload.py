@@ -435,8 +435,17 @@ def test_joint_lengths_stay_together_and_apart_when_asked() -> None:
     pairs = {"prompt_tokens": [10, 1000], "output_tokens": [500, 1]}
     joint = law(500, lengths=iq.Empirical(pairs), prompt=None, output=None).draw(1).frame
     assert set(joint.select("prompt_tokens", "output_tokens").rows()) == {(10, 500), (1000, 1)}
-    apart = iq.Workload({"prompt_tokens": [10, 1000] * 250}).with_outputs(iq.Empirical(pairs)).draw(1).frame
-    assert set(apart.rows()) == {(10, 500), (10, 1), (1000, 500), (1000, 1)}
+    whole = law(500, lengths=iq.Empirical(pairs), prompt=None, output=None)
+    apart = whole.with_outputs(iq.Empirical(pairs)).draw(1).frame
+    lengths = {(10, 500), (10, 1), (1000, 500), (1000, 1)}
+    assert set(apart.select("prompt_tokens", "output_tokens").rows()) == lengths
+    named = whole.with_classes({"a": 0.5, "b": 0.5}).draw(1).frame
+    assert set(named.select("prompt_tokens", "class").rows()) == {
+        (10, "a"),
+        (10, "b"),
+        (1000, "a"),
+        (1000, "b"),
+    }
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 //! A workload enters the core as columns, one row a request, sorted by arrival. Nothing else in the core reads input:
 //! a row that passed here can be simulated.
 
-use crate::clock::{Instant, Span, arrival_nanoseconds};
+use crate::clock::{Instant, Span, arrival_nanoseconds, decimal};
 use crate::error::{Error, Kind, Result};
 
 /// The columns of a workload. Optional columns are empty slices.
@@ -133,7 +133,7 @@ impl Workload<'_> {
     /// How long a row's request waits for its first admission; `None`: for ever.
     #[inline]
     pub fn patience(&self, row: usize) -> Option<Span> {
-        let nanoseconds = self.patience_s.get(row).copied().and_then(arrival_nanoseconds)?;
-        Some(Instant::from_nanoseconds(nanoseconds).since(Instant::ZERO))
+        let seconds = self.patience_s.get(row).copied().filter(|seconds| !seconds.is_nan())?;
+        decimal(seconds, 18).map(Span)
     }
 }

@@ -54,10 +54,8 @@ impl Timing for PiecewiseLinear {
             (self.per_chunk_context, shape.chunk_cross),
         ])?;
         // Every decode's context grows by 1, every chunk's by its own tokens.
-        let growth = sum(&[
-            (self.per_context_token, u128::from(shape.decodes)),
-            (self.per_chunk_context, shape.chunk_squares),
-        ])?;
+        let growth =
+            sum(&[(self.per_context_token, u128::from(shape.decodes)), (self.per_chunk_context, shape.chunk_squares)])?;
         Pace::line(first, growth)
     }
 }

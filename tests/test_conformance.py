@@ -1,0 +1,61 @@
+"""Does `VllmV1` do what the real engine did, batch by batch? See conformance/README.md."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import inferq as iq
+
+_RECORDED = Path(__file__).parent / "conformance" / "vllm_v1.json.gz"
+_CASES: list[dict[str, Any]] = json.loads(gzip.decompress(_RECORDED.read_bytes()))["cases"]
+
+
+def _engine(scenario: dict[str, Any]) -> iq.Engine:
+    price = {name: microseconds / 1e6 for name, microseconds in scenario["price_us"].items()}
+    names = ["token_budget", "max_seqs", "long_prefill_threshold", "policy", "reserve_full_prompt"]
+    return iq.Engine(
+        timing=iq.PiecewiseLinear(**price),
+        scheduler=iq.VllmV1(**{name: scenario[name] for name in names}),
+        kv=iq.KvCache(tokens=scenario["kv_tokens"], block=scenario["block_tokens"]),
+    )
+
+
+def _microseconds(column: pl.Series) -> list[int]:
+    return [round(seconds * 1e6) for seconds in column]
+
+
+def _iterations(result: iq.Result) -> list[list[Any]]:
+    """Every iteration as the recording has it: a stretch is `count` of them."""
+    rows: dict[int, list[list[int]]] = {}
+    for iteration, request, tokens, emits in result.batches.iter_rows():
+        rows.setdefault(iteration, []).append([request, tokens, int(emits)])
+    listed = []
+    columns = result.iterations.select("start_s", "count", "first_s", "growth_s")
+    for place, (start, count, first, growth) in enumerate(columns.iter_rows()):
+        for j in range(count):
+            since = j * first + growth * j * (j - 1) / 2
+            listed.append([round((start + since) * 1e6), rows[place]])
+    return listed
+
+
+@pytest.mark.parametrize("case", _CASES, ids=[f"case-{place}" for place in range(len(_CASES))])
+def test_every_batch_is_the_engines_own(case: dict[str, Any]):
+    scenario, expected = case["scenario"], case["expected"]
+    requests = scenario["requests"]
+    frame = pl.DataFrame(
+        {
+            "arrival_s": [request["arrival_us"] / 1e6 for request in requests],
+            "prompt_tokens": [request["prompt_tokens"] for request in requests],
+            "output_tokens": [request["output_tokens"] for request in requests],
+            "priority": [request.get("priority", 0) for request in requests],
+        }
+    )
+    result = iq.simulate(iq.Workload(frame), _engine(scenario), batches=True)
+    assert _microseconds(result.requests["first_token_s"]) == expected["first_token_us"]
+    assert _microseconds(result.requests["finish_s"]) == expected["finish_us"]
+    assert result.requests["preemptions"].to_list() == expected["preemptions"]
+    assert _iterations(result) == expected["iterations"]
