@@ -1,6 +1,6 @@
 # What people and CI run. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-core test-python lint format bench lock clean toolchain
+.PHONY: help demo test test-core test-python lint lint-core lint-python format bench lock clean toolchain
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -24,22 +24,26 @@ test: test-core test-python ## Run every test, Rust and Python
 # nextest runs tests side by side but leaves out doctests.
 test-core: toolchain ## Run the tests of the Rust core
 	@if cargo nextest --version >/dev/null 2>&1; then \
-		set -x; cargo nextest run --locked --release -p inferq-core && cargo test --locked --release -p inferq-core --doc; \
+		set -x; cargo nextest run --locked -p inferq-core && cargo test --locked -p inferq-core --doc; \
 	else \
-		set -x; cargo test --locked --release -p inferq-core; \
+		set -x; cargo test --locked -p inferq-core; \
 	fi
 
 test-python: $(VENV)/development ## Run the tests of the Python package
 	$(BIN)/python -m pytest
 
-lint: $(VENV)/development ## Check format, lints, types, the stub of the extension, and the docs of the core
+lint: lint-core lint-python ## Check format, lints, types, stubs and docs; warnings are errors
+
+lint-core: $(VENV)/development
 	cargo fmt --all --check
 	PYO3_PYTHON=$(abspath $(BIN)/python) cargo clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps -p inferq-core
+
+lint-python: $(VENV)/development
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest inferq._core
-	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps -p inferq-core
 
 format: $(VENV)/development ## Format everything and apply the lints that mend themselves
 	cargo fmt --all

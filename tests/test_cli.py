@@ -130,9 +130,16 @@ def test_a_trace_without_arrivals_gets_poisson_arrivals_and_says_so():
     result = run("replay", DOLLY, "--tokens-per-word", "1.3", "--rate", "5")
     assert result.exit_code == 0, result.output
     assert "Poisson at 5 requests per second" in result.stdout
+    assert "tokens counted from texts: tokens_per_word 1.3" in result.stdout
     assert run("replay", DOLLY, "--tokens-per-word", "1.3", "--rate", "5").stdout == result.stdout
     other = run("replay", DOLLY, "--tokens-per-word", "1.3", "--rate", "5", "--seed", "1")
     assert other.stdout != result.stdout
+
+
+def test_rows_that_are_left_out_are_counted():
+    result = run("replay", str(ROOT / "traces" / "burstgpt.csv"))
+    assert result.exit_code == 0, result.output
+    assert "13 rows left out: failed" in result.stdout
 
 
 def test_outputs_and_columns_can_be_given():

@@ -189,6 +189,7 @@ def adapted(
     if rate is not None and speed is not None:
         raise ConfigError("speed: scales the arrivals that rate sets; give only one of the two")
     columns = trace.frame.columns
+    notes += _reading(trace)
     if head is not None:
         rows = trace.frame.height
         trace = trace.head(head)
@@ -213,6 +214,16 @@ def adapted(
         trace = trace.speed(speed)
         notes.append(f"arrival times divided by {speed:g}")
     return trace
+
+
+def _reading(trace: Workload) -> list[str]:
+    """What a reader of the run should know about how the trace was read."""
+    left_out = trace.metadata["rows_left_out"]
+    notes = [f"{count:,} rows left out: {why.replace('_', ' ')}" for why, count in left_out.items()]
+    if isinstance(trace.metadata["token_count"], dict):
+        how = ", ".join(f"{name} {value}" for name, value in trace.metadata["token_count"].items())
+        notes.append(f"tokens counted from texts: {how}")
+    return notes
 
 
 def _table(path: str, value: object) -> Mapping[str, Any]:

@@ -316,7 +316,7 @@ impl Recorder {
     }
 
     pub(crate) fn sample(&mut self, sample: Sample) -> Result<()> {
-        const MOST_SAMPLES: usize = 20_000_000;
+        const MOST_SAMPLES: usize = 5_000_000;
         if self.results.timeline.len() == MOST_SAMPLES {
             let message = format!("timeline_s is too short: {MOST_SAMPLES} samples and more to come");
             return Err(Kind::TooMuch(message).into());

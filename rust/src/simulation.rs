@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::clock::{Instant, Span, product};
+use crate::clock::{Instant, NANOSECOND, Span, product};
 use crate::engine::EngineParts;
 use crate::error::{Error, Result};
 use crate::findings;
@@ -95,7 +95,7 @@ struct Run<'a> {
 }
 
 /// Events between two polls: often enough for Ctrl-C, rarely enough to cost nothing.
-const POLL_EVERY: u32 = 1 << 13;
+const POLL_EVERY: u32 = 1 << 10;
 
 impl<'a> Run<'a> {
     fn new(workload: &'a Workload<'a>, replica: Replica, options: &'a Options) -> Result<Run<'a>> {
@@ -290,10 +290,9 @@ const SAMPLES: u128 = 500;
 impl Sampler {
     fn new(workload: &Workload, rows: usize, options: &Options) -> Result<Sampler> {
         let last = if rows > 0 { workload.arrival_at(rows - 1) } else { Instant::ZERO };
-        let span = options.horizon.unwrap_or(last).0;
         let (interval, automatic) = match options.timeline {
             Timeline::Every(interval) => (interval, false),
-            Timeline::Automatic => (Span((span / SAMPLES).max(1_000_000)), true),
+            Timeline::Automatic => (Span((last.0 / SAMPLES).max(NANOSECOND)), true),
         };
         Ok(Sampler { next: Instant::ZERO.after(interval)?, interval, automatic })
     }

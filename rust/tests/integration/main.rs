@@ -3,3 +3,4 @@
 mod scenario;
 mod laws;
 mod policies;
+mod theory;

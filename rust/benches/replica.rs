@@ -1,0 +1,171 @@
+//! What does one request cost in the core, on one replica?
+//!
+//! Four workloads, Poisson arrivals each:
+//!
+//! - W1, chat: lognormal prompts (mean 230, median 90, cap 4,096) and outputs (250, 150, cap 4,096);
+//! - W2, measured chat: pairs of prompt and output of the Azure 2023 conversation trace, drawn with replacement; skipped
+//!   where that trace is not (it is no part of the project; `AZURE_TRACE` says where it lies);
+//! - W3, reasoning: lognormal prompts (500, 350, cap 8,192) and long outputs (4,000, 3,000, cap 32,000), which at a load
+//!   above 1 make the cache too small and preempt every request several times;
+//! - W4, long prompts: log-uniform from 10,000 to 100,000 tokens, outputs (100, 80, cap 1,000).
+//!
+//! The engine is Sarathi with chunks to a budget of 512, 256 sequences and 27,000 blocks of 16 tokens; its timing has a
+//! floor, a slope and attention terms. Load is the rate over the rate at which the same requests are served when all come
+//! at time 0; that run is done first and not timed.
+//!
+//! Timed is `simulation::simulate` alone: columns in memory in, results out, with the allocation and the first touch of
+//! the results, the exact histogram of token gaps and the timeline. Freeing them is not timed. Criterion's `elem/s` are
+//! requests per second: 10 Melem/s are 100 ns a request. The group `stepping` advances iterations one at a time, with
+//! equal results, and so shows what stretches give.
+
+use criterion::{BatchSize, Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
+use inferq_core::engine::{Engine, parse};
+use inferq_core::law::{Arrivals, Joint, Law, Length, Lengths, seconds};
+use inferq_core::results::Results;
+use inferq_core::simulation::{Options, simulate};
+use inferq_core::workload::Workload;
+
+const ENGINE: &str = r#"{
+    "timing": {"kind": "PiecewiseLinear", "base": 0.006, "per_token": 32e-6, "knee": 200, "per_context_token": 40e-9,
+               "per_prefill_square": 650e-12, "per_chunk_context": 1.3e-9},
+    "scheduler": {"kind": "Sarathi", "token_budget": 512, "max_seqs": 256, "order": "fcfs", "watermark": 0.01,
+                  "preemption": {"kind": "Recompute"}},
+    "kv": {"tokens": 432000, "block": 16},
+    "first_token": "prefill"
+}"#;
+
+const SEED: u64 = 1;
+
+/// Requests whose lengths are drawn and whose arrivals depend on the load.
+struct Source {
+    name: &'static str,
+    law: Law,
+    engine: Engine,
+    /// Requests per second when all of them come at time 0.
+    saturated_rate: f64,
+}
+
+/// A workload that owns its columns.
+struct Columns {
+    arrival_s: Vec<f64>,
+    prompt_tokens: Vec<i32>,
+    output_tokens: Vec<i32>,
+}
+
+impl Columns {
+    fn view(&self) -> Workload<'_> {
+        Workload {
+            arrival_s: &self.arrival_s,
+            prompt_tokens: &self.prompt_tokens,
+            output_tokens: &self.output_tokens,
+            class_count: 1,
+            ..Workload::default()
+        }
+    }
+}
+
+impl Source {
+    fn new(name: &'static str, requests: u64, lengths: Lengths) -> Source {
+        let law = Law { requests, arrivals: Arrivals::Poisson { rate: 1.0 }, lengths };
+        let engine = parse(ENGINE).expect("an engine");
+        let mut source = Source { name, law, engine, saturated_rate: f64::NAN };
+        let mut columns = source.at_load(f64::NAN);
+        columns.arrival_s.fill(0.0);
+        source.saturated_rate = requests as f64 / source.run(&columns, false).totals.end.seconds();
+        source
+    }
+
+    /// The requests at a load; not a number leaves one a second.
+    fn at_load(&self, load: f64) -> Columns {
+        let mut law = self.law.clone();
+        if !load.is_nan() {
+            law.arrivals = Arrivals::Poisson { rate: load * self.saturated_rate };
+        }
+        let drawn = law.draw(SEED).expect("a workload");
+        Columns {
+            arrival_s: drawn.arrival_ns.into_iter().map(seconds).collect(),
+            prompt_tokens: drawn.prompt_tokens,
+            output_tokens: drawn.output_tokens,
+        }
+    }
+
+    fn run(&self, columns: &Columns, stepping: bool) -> Results {
+        let workload = columns.view();
+        let options = Options { stepping, ..Options::all(&workload) };
+        simulate(&workload, self.engine.build().expect("a replica"), &options, &mut ()).expect("a run")
+    }
+}
+
+fn lognormal(mean: f64, median: f64, cap: i64) -> Length {
+    Length::Lognormal { mean, median, cap: Some(cap) }
+}
+
+fn w1() -> Source {
+    let (prompt, output) = (lognormal(230.0, 90.0, 4096), lognormal(250.0, 150.0, 4096));
+    Source::new("W1", 1_000_000, Lengths::Apart { prompt, output })
+}
+
+fn w2() -> Option<Source> {
+    let beside_the_project =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/traces/raw/AzureLLMInferenceTrace_conv.csv");
+    let path = std::env::var("AZURE_TRACE").unwrap_or_else(|_| beside_the_project.to_owned());
+    let Ok(trace) = std::fs::read_to_string(&path) else {
+        eprintln!("W2 is skipped: there is no Azure 2023 conversation trace here (AZURE_TRACE=PATH says where it is)");
+        return None;
+    };
+    let (mut prompt_tokens, mut output_tokens) = (Vec::new(), Vec::new());
+    for row in trace.lines().skip(1) {
+        let mut tokens = row.split(',').skip(1).map(|field| field.trim().parse::<i64>().expect("whole tokens"));
+        prompt_tokens.extend(tokens.next());
+        output_tokens.extend(tokens.next());
+    }
+    Some(Source::new("W2", 1_000_000, Lengths::Together(Joint::Empirical { prompt_tokens, output_tokens })))
+}
+
+fn w3() -> Source {
+    let (prompt, output) = (lognormal(500.0, 350.0, 8192), lognormal(4000.0, 3000.0, 32_000));
+    Source::new("W3", 100_000, Lengths::Apart { prompt, output })
+}
+
+fn w4() -> Source {
+    let prompt = Length::LogUniform { low: 10_000, high: 100_000 };
+    Source::new("W4", 100_000, Lengths::Apart { prompt, output: lognormal(100.0, 80.0, 1000) })
+}
+
+fn replica(criterion: &mut Criterion) {
+    let (w1, w2, w3, w4) = (w1(), w2(), w3(), w4());
+    let stretches =
+        [(Some(&w1), 0.5), (Some(&w1), 0.9), (w2.as_ref(), 0.9), (Some(&w3), 0.9), (Some(&w3), 1.2), (Some(&w4), 0.9)];
+    bench(criterion, "stretches", false, &stretches);
+    bench(criterion, "stepping", true, &[(Some(&w1), 0.9), (Some(&w3), 0.9)]);
+}
+
+fn bench(criterion: &mut Criterion, name: &str, stepping: bool, cases: &[(Option<&Source>, f64)]) {
+    let mut group = criterion.benchmark_group(name);
+    group.sample_size(10).sampling_mode(SamplingMode::Flat);
+    for &(source, load) in cases {
+        let Some(source) = source else { continue };
+        let columns = source.at_load(load);
+        let requests = columns.arrival_s.len() as u64;
+        group.throughput(Throughput::Elements(requests));
+        group.bench_function(format!("{} at {load}", source.name), |bencher| {
+            // The results of a run are freed before the next one begins.
+            bencher.iter_batched(|| (), |()| source.run(&columns, stepping), BatchSize::PerIteration);
+        });
+        let results = source.run(&columns, stepping);
+        let per_request = |count: u64| count as f64 / requests as f64;
+        let preemptions = results.requests.preemptions.iter().map(|&times| u64::from(times)).sum();
+        println!(
+            "{:24}a request: {:.2} iterations in {:.2} stretches, {:.3} preemptions; saturated at {:.2} requests/s",
+            "",
+            per_request(results.totals.iterations),
+            per_request(results.totals.stretches),
+            per_request(preemptions),
+            source.saturated_rate,
+        );
+    }
+    group.finish();
+}
+
+criterion_group!(benches, replica);
+criterion_main!(benches);
