@@ -1,0 +1,124 @@
+"""Do the laws of DESIGN.md hold through the public face, for any workload and any engine?"""
+
+from typing import Any
+
+import polars as pl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+
+import inferq as iq
+
+_MILLI = st.integers(1, 50).map(lambda n: n / 1000)
+_MICRO = st.integers(0, 100).map(lambda n: n / 1_000_000)
+_TIMINGS = st.one_of(
+    st.builds(iq.Constant, _MILLI),
+    st.builds(
+        iq.PiecewiseLinear,
+        base=_MILLI,
+        per_token=_MICRO,
+        knee=st.integers(0, 100),
+        per_context_token=_MICRO,
+        per_prefill_square=_MICRO,
+        per_chunk_context=_MICRO,
+    ),
+    st.builds(iq.MemoryLinear, base=_MILLI, per_kv_token=_MICRO),
+    st.builds(iq.MixedSolo, alpha=_MILLI, beta=_MICRO, solo=_MILLI),
+)
+_LIMITS: dict[str, Any] = {"token_budget": st.integers(4, 64), "max_seqs": st.integers(1, 12)}
+_PREEMPTIONS = st.one_of(st.builds(iq.Recompute), st.builds(iq.Swap, per_token=_MICRO, base=_MILLI))
+_SCHEDULERS = st.one_of(
+    st.builds(iq.Sarathi, **_LIMITS, order=st.sampled_from(["fcfs", "spf"]), preemption=_PREEMPTIONS),
+    st.builds(
+        iq.VllmV1,
+        **_LIMITS,
+        long_prefill_threshold=st.integers(0, 20),
+        policy=st.sampled_from(["fcfs", "priority"]),
+        reserve_full_prompt=st.booleans(),
+    ),
+    st.builds(iq.VllmV0, **_LIMITS, preemption=_PREEMPTIONS),
+)
+_ENGINES = st.builds(
+    iq.Engine,
+    timing=_TIMINGS,
+    scheduler=_SCHEDULERS,
+    kv=st.one_of(
+        st.just(iq.KvCache.unlimited()),
+        st.builds(iq.KvCache, tokens=st.integers(20, 200), block=st.sampled_from([1, 4, 16])),
+    ),
+    first_token=st.sampled_from(["prefill", "decode"]),
+)
+
+
+@st.composite
+def _workloads(draw: st.DrawFn) -> pl.DataFrame:
+    rows = draw(st.integers(1, 25))
+
+    def column(values: st.SearchStrategy[Any]) -> list[Any]:
+        return draw(st.lists(values, min_size=rows, max_size=rows))
+
+    return pl.DataFrame(
+        {
+            "arrival_s": sorted(column(st.integers(0, 400).map(lambda n: n / 1000))),
+            "prompt_tokens": column(st.integers(1, 80)),
+            "output_tokens": column(st.integers(1, 40)),
+            "class": column(st.sampled_from(["chat", "code"])),
+            "priority": column(st.integers(0, 2)),
+            "patience_s": column(st.one_of(st.none(), st.integers(0, 200).map(lambda n: n / 1000))),
+        },
+        schema_overrides={"patience_s": pl.Float64},
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(_workloads(), _ENGINES)
+def test_laws_one_to_seven_and_nine(frame: pl.DataFrame, engine: iq.Engine):
+    result = iq.simulate(frame, engine, batches=True)
+    requests = result.requests
+    # L1: everybody arrived, and ended in one way; without a horizon nobody is left over.
+    assert requests.height == frame.height
+    assert set(requests["status"].unique()) <= {"finished", "rejected", "abandoned"}
+    # L2.
+    finished = requests.filter(pl.col("status") == "finished")
+    assert (finished["arrival_s"] <= finished["admitted_s"]).all()
+    assert (finished["admitted_s"] < finished["first_token_s"]).all()
+    assert (finished["first_token_s"] <= finished["finish_s"]).all()
+    # L3.
+    iterations = result.iterations
+    assert iterations["start_s"].is_sorted()
+    # L4: what the cache holds when everybody has left.
+    assert result.timeline.filter(pl.col("time_s") > requests["left_s"].max())["kv_used_tokens"].sum() == 0
+    # L5: emitted tokens by request, each row of a batch `count` times.
+    counted = result.batches.filter("emits").with_columns(
+        times=iterations["count"].gather(result.batches.filter("emits")["iteration"])
+    )
+    emitted = dict(counted.group_by("request").agg(pl.col("times").sum()).iter_rows())
+    for row in finished.select("id", "output_tokens").iter_rows():
+        assert emitted[row[0]] == row[1]
+    # L7.
+    assert (iterations["prefill_tokens"] + iterations["decodes"] <= engine.scheduler.token_budget).all()
+    rows = result.batches.group_by("iteration").len()["len"]
+    assert rows.is_empty() or rows.max() <= engine.scheduler.max_seqs
+    if engine.kv.tokens is not None and not iterations.is_empty():
+        assert iterations["kv_used_tokens"].max() <= engine.kv.tokens
+    # L9.
+    assert result.totals["in_system_as"] == result.totals["sojourn_as"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(_workloads(), _ENGINES, st.one_of(st.none(), st.integers(0, 600).map(lambda n: n / 1000)))
+def test_law_eight_stretches_equal_stepping(frame: pl.DataFrame, engine: iq.Engine, horizon_s: float | None):
+    fast = iq.simulate(frame, engine, horizon_s=horizon_s)
+    slow = iq.simulate(frame, engine, horizon_s=horizon_s, stepping=True)
+    for name in ("requests", "tbt", "timeline"):
+        assert_frame_equal(getattr(fast, name), getattr(slow, name), check_exact=True)
+    assert fast.findings == slow.findings
+
+
+@settings(max_examples=100, deadline=None)
+@given(_workloads(), _ENGINES)
+def test_law_six_the_same_scenario_gives_the_same_bytes(frame: pl.DataFrame, engine: iq.Engine):
+    first, second = iq.simulate(frame, engine), iq.simulate(frame, engine)
+    for name in ("requests", "tbt", "timeline"):
+        assert_frame_equal(getattr(first, name), getattr(second, name), check_exact=True)
+    assert first.scenario == second.scenario
