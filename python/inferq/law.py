@@ -50,7 +50,7 @@ class Poisson(ArrivalLaw):
     """Independent exponential gaps with mean `1 / rate`: a Poisson process.
 
     Args:
-        rate: requests per second, above 0 and finite.
+        rate: requests per second, from 1e-9 to 1e12.
 
     Raises:
         ConfigError: naming `rate`.
@@ -73,8 +73,8 @@ class Gamma(ArrivalLaw):
     `cv=1` is a Poisson process in law, above 1 burstier, below 1 smoother.
 
     Args:
-        rate: requests per second, above 0 and finite.
-        cv: standard deviation of a gap over its mean, above 0 and finite.
+        rate: requests per second, from 1e-9 to 1e12.
+        cv: standard deviation of a gap over its mean, from 1e-6 to 1000.
 
     Raises:
         ConfigError: naming `rate` or `cv`.
@@ -96,7 +96,7 @@ class Deterministic(ArrivalLaw):
     """Equal gaps of `1 / rate`.
 
     Args:
-        rate: requests per second, above 0 and finite.
+        rate: requests per second, from 1e-9 to 1e12.
 
     Raises:
         ConfigError: naming `rate`.
@@ -187,7 +187,7 @@ class Lognormal(LengthLaw):
 
     Args:
         mean: tokens, at least `median`; that of the law before rounding and the cap.
-        median: tokens, above 0.
+        median: tokens, at least 1e-9.
         cap: longest length, or None for no cap but that of a request.
 
     Raises:

@@ -5,56 +5,83 @@ use crate::error::Result;
 use crate::plan::{Limits, Plan, Preemption};
 use crate::request::{Phase, Requests, Slot};
 
-/// The queue and the admitted requests of a scheduler that decodes by arrival and preempts the latest arrival.
+/// The queue and the admitted requests, as most schedulers keep them.
+#[derive(Debug)]
+pub(super) struct Lists {
+    pub(super) queue: Queue,
+    /// Admitted requests, in the order of the policy.
+    pub(super) running: List,
+    /// Those of them that cannot decode yet, in the same order.
+    pub(super) prefills: List,
+    /// Requests that can decode and are not among the standing decodes.
+    pub(super) idle: Vec<Slot>,
+}
+
+impl Lists {
+    pub(super) fn new(queue: Queue) -> Lists {
+        Lists { queue, running: List::default(), prefills: List::default(), idle: Vec::new() }
+    }
+
+    pub(super) fn notice(&mut self, notice: Notice, requests: &Requests) {
+        match notice {
+            Notice::Arrived(slot) => self.queue.push(slot, requests),
+            Notice::Ready(slot) => {
+                self.prefills.remove(slot);
+                self.idle.push(slot);
+            }
+            Notice::Left(slot) => {
+                if !self.running.remove(slot) {
+                    self.queue.remove(slot, requests);
+                }
+                self.prefills.remove(slot);
+            }
+        }
+    }
+
+    /// Somebody was preempted: among the admitted no more.
+    pub(super) fn take_out(&mut self, victim: Slot) {
+        self.running.remove(victim);
+        self.prefills.remove(victim);
+        self.idle.retain(|&slot| slot != victim);
+    }
+}
+
+/// The state of a scheduler that decodes by arrival and preempts the latest arrival.
 #[derive(Debug)]
 pub(super) struct Roster {
     pub(super) limits: Limits,
-    pub(super) watermark: Watermark,
-    pub(super) preemption: Preemption,
-    pub(super) queue: Queue,
+    watermark: Watermark,
+    preemption: Preemption,
+    /// The running by arrival.
+    pub(super) lists: Lists,
     /// Swapped requests by arrival.
     pub(super) swapped: List,
-    /// Admitted requests by arrival.
-    running: List,
-    /// Admitted requests whose prompt (or recomputation) is not done, by arrival.
-    pub(super) prefills: List,
-    /// Requests that can decode and are not among the standing decodes.
-    idle: Vec<Slot>,
 }
 
 impl Roster {
     pub(super) fn new(limits: Limits, watermark: Watermark, preemption: Preemption, queue: Queue) -> Roster {
-        Roster {
-            limits,
-            watermark,
-            preemption,
-            queue,
-            swapped: List::default(),
-            running: List::default(),
-            prefills: List::default(),
-            idle: Vec::new(),
-        }
+        Roster { limits, watermark, preemption, lists: Lists::new(queue), swapped: List::default() }
     }
 
     /// The first decodes by arrival, as many as the budget carries, are the standing ones.
     pub(super) fn choose_decodes(&mut self, plan: &mut Plan) -> Result<()> {
-        let ready = plan.decodes() + self.idle.len() as u64;
+        let ready = plan.decodes() + self.lists.idle.len() as u64;
         if ready <= self.limits.token_budget {
-            for slot in self.idle.drain(..) {
+            for slot in self.lists.idle.drain(..) {
                 plan.decode(slot)?;
             }
             return Ok(());
         }
-        if self.idle.is_empty() {
+        if self.lists.idle.is_empty() {
             return Ok(());
         }
         let mut chosen = Vec::new();
-        self.idle.clear();
+        self.lists.idle.clear();
         let mut left = self.limits.token_budget;
-        for slot in self.running.iter().filter(|&slot| !self.prefills.contains(slot)) {
+        for slot in self.lists.running.iter().filter(|&slot| !self.lists.prefills.contains(slot)) {
             let decodes = plan.requests().at(slot).phase() == Phase::Decoding;
             if left == 0 {
-                self.idle.push(slot);
+                self.lists.idle.push(slot);
                 if decodes {
                     plan.pause(slot)?;
                 }
@@ -78,21 +105,19 @@ impl Roster {
     fn preempt(&mut self, plan: &mut Plan) -> Result<Vec<Slot>> {
         let mut victims = Vec::new();
         while plan.free_blocks() < 0 {
-            let Some(latest) = self.running.last() else { break };
+            let Some(latest) = self.lists.running.last() else { break };
             // The last decode may be the only one that finds no block; then unfinished prefills go before it.
             let only_it = plan.free_blocks() == -1
                 && plan.requests().at(latest).phase() == Phase::Decoding
                 && plan.new_blocks(latest, 1) == 1;
-            let victim = if only_it { self.prefills.last().unwrap_or(latest) } else { latest };
+            let victim = if only_it { self.lists.prefills.last().unwrap_or(latest) } else { latest };
             plan.preempt(victim, self.preemption)?;
-            self.running.remove(victim);
-            self.prefills.remove(victim);
-            self.idle.retain(|&slot| slot != victim);
+            self.lists.take_out(victim);
             victims.push(victim);
         }
         for &victim in &victims {
             if self.preemption == Preemption::Recompute {
-                self.queue.push_victim(victim, plan.requests());
+                self.lists.queue.push_victim(victim, plan.requests());
             } else {
                 insert_by_arrival(&mut self.swapped, victim, plan.requests());
             }
@@ -109,13 +134,13 @@ impl Roster {
             }
             plan.swap_in(slot, self.preemption, tokens)?;
             self.swapped.remove(slot);
-            insert_by_arrival(&mut self.running, slot, plan.requests());
+            insert_by_arrival(&mut self.lists.running, slot, plan.requests());
             if !plan.requests().is_ready_to_decode(slot) {
-                insert_by_arrival(&mut self.prefills, slot, plan.requests());
+                insert_by_arrival(&mut self.lists.prefills, slot, plan.requests());
             } else if plan.budget_left() > 0 {
                 plan.decode(slot)?;
             } else {
-                self.idle.push(slot);
+                self.lists.idle.push(slot);
             }
         }
         Ok(())
@@ -131,28 +156,12 @@ impl Roster {
         let tokens = known.min(plan.budget_left());
         plan.admit(slot, known)?;
         plan.chunk(slot, tokens)?;
-        self.queue.remove(slot, plan.requests());
-        insert_by_arrival(&mut self.running, slot, plan.requests());
+        self.lists.queue.remove(slot, plan.requests());
+        insert_by_arrival(&mut self.lists.running, slot, plan.requests());
         if tokens < known {
-            insert_by_arrival(&mut self.prefills, slot, plan.requests());
+            insert_by_arrival(&mut self.lists.prefills, slot, plan.requests());
         }
         Ok(())
-    }
-
-    pub(super) fn notice(&mut self, notice: Notice, requests: &Requests) {
-        match notice {
-            Notice::Arrived(slot) => self.queue.push(slot, requests),
-            Notice::Ready(slot) => {
-                self.prefills.remove(slot);
-                self.idle.push(slot);
-            }
-            Notice::Left(slot) => {
-                if !self.running.remove(slot) {
-                    self.queue.remove(slot, requests);
-                }
-                self.prefills.remove(slot);
-            }
-        }
     }
 }
 

@@ -28,7 +28,7 @@ impl Scheduler for Sarathi {
     }
 
     fn notice(&mut self, notice: Notice, requests: &Requests) {
-        self.roster.notice(notice, requests);
+        self.roster.lists.notice(notice, requests);
     }
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
@@ -38,7 +38,7 @@ impl Scheduler for Sarathi {
         if victims.is_empty() {
             roster.swap_in(plan)?;
         }
-        for slot in roster.prefills.iter() {
+        for slot in roster.lists.prefills.iter() {
             let tokens = plan.requests().owed(slot).min(plan.budget_left());
             if tokens == 0 {
                 break;
@@ -46,7 +46,7 @@ impl Scheduler for Sarathi {
             plan.chunk(slot, tokens)?;
         }
         let mut lacks_blocks = false;
-        while let Some(slot) = roster.queue.head() {
+        while let Some(slot) = roster.lists.queue.head() {
             let may_admit = plan.budget_left() > 0 && plan.seats_left() > 0 && roster.swapped.is_empty();
             if !may_admit || victims.contains(&slot) {
                 break;
@@ -63,7 +63,7 @@ impl Scheduler for Sarathi {
         let arrivals_wait = plan.budget_left() == 0
             || plan.seats_left() == 0
             || !roster.swapped.is_empty()
-            || (lacks_blocks && !roster.queue.may_be_overtaken());
+            || (lacks_blocks && !roster.lists.queue.may_be_overtaken());
         plan.hold(match (victims.is_empty(), arrivals_wait) {
             (false, _) => Hold::ONCE,
             (true, true) => Hold::THROUGH_ARRIVALS,

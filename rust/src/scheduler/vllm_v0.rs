@@ -22,7 +22,7 @@ impl VllmV0 {
     fn prefill(&mut self, plan: &mut Plan) -> Result<bool> {
         let roster = &mut self.roster;
         let mut admitted = false;
-        while let Some(slot) = roster.queue.head() {
+        while let Some(slot) = roster.lists.queue.head() {
             let known = plan.requests().known(slot);
             // A resumed input longer than the budget is computed alone, in consecutive iterations.
             let alone = known > roster.limits.token_budget;
@@ -52,12 +52,12 @@ impl Scheduler for VllmV0 {
     }
 
     fn notice(&mut self, notice: Notice, requests: &Requests) {
-        self.roster.notice(notice, requests);
+        self.roster.lists.notice(notice, requests);
     }
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
         plan.rest_decodes(true);
-        if let Some(slot) = self.roster.prefills.first() {
+        if let Some(slot) = self.roster.lists.prefills.first() {
             let tokens = plan.requests().owed(slot).min(plan.budget_left());
             plan.chunk(slot, tokens)?;
             plan.hold(Hold::THROUGH_ARRIVALS);

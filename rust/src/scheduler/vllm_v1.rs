@@ -1,6 +1,7 @@
 //! vLLM v1: every request just owes tokens (engine: vLLM 0.32, `vllm/v1/core/sched/scheduler.py`).
 
-use super::{List, Notice, Queue, Scheduler, VllmV1Policy};
+use super::roster::Lists;
+use super::{Notice, Queue, Scheduler, VllmV1Policy};
 use crate::error::Result;
 use crate::plan::{Hold, Limits, Plan, Preemption};
 use crate::request::{Phase, Requests, Slot};
@@ -12,13 +13,8 @@ pub(super) struct VllmV1 {
     long_prefill_threshold: u64,
     policy: VllmV1Policy,
     reserve_full_prompt: bool,
-    queue: Queue,
-    /// Admitted requests in order of admission.
-    running: List,
-    /// Those of them that cannot decode yet, in the same order.
-    prefills: List,
-    /// Requests that can decode and are not among the standing decodes.
-    idle: Vec<Slot>,
+    /// The running in order of admission.
+    lists: Lists,
 }
 
 /// A row of the batch as the walk through the running decides it.
@@ -40,31 +36,28 @@ impl VllmV1 {
             long_prefill_threshold,
             policy,
             reserve_full_prompt,
-            queue: match policy {
+            lists: Lists::new(match policy {
                 VllmV1Policy::Fcfs => Queue::fcfs(),
                 VllmV1Policy::Priority => Queue::by(|arrival| arrival.priority),
-            },
-            running: List::default(),
-            prefills: List::default(),
-            idle: Vec::new(),
+            }),
         }
     }
 
     /// Places all the running where nothing binds: every decode fits the budget, prefills come last, blocks suffice.
     /// Says whether it did; nothing but joined decodes has changed if not.
     fn place_all(&mut self, longest: u64, plan: &mut Plan) -> Result<bool> {
-        let decodes = plan.decodes() + self.idle.len() as u64;
-        let mut last = self.running.last();
-        for _ in 0..self.prefills.len() {
+        let decodes = plan.decodes() + self.lists.idle.len() as u64;
+        let mut last = self.lists.running.last();
+        for _ in 0..self.lists.prefills.len() {
             match last {
-                Some(slot) if self.prefills.contains(slot) => last = self.running.before(slot),
+                Some(slot) if self.lists.prefills.contains(slot) => last = self.lists.running.before(slot),
                 _ => return Ok(false),
             }
         }
         if decodes > self.limits.token_budget {
             return Ok(false);
         }
-        for slot in self.idle.drain(..) {
+        for slot in self.lists.idle.drain(..) {
             plan.decode(slot)?;
         }
         let mut budget = plan.budget_left();
@@ -72,7 +65,7 @@ impl VllmV1 {
         if free < 0 {
             return Ok(false);
         }
-        for slot in self.prefills.iter() {
+        for slot in self.lists.prefills.iter() {
             let tokens = plan.requests().owed(slot).min(longest).min(budget);
             budget -= tokens;
             free -= plan.new_blocks(slot, tokens) as i64;
@@ -80,7 +73,7 @@ impl VllmV1 {
         if free < 0 {
             return Ok(false);
         }
-        for slot in self.prefills.iter() {
+        for slot in self.lists.prefills.iter() {
             let tokens = plan.requests().owed(slot).min(longest).min(plan.budget_left());
             if tokens == 0 {
                 break;
@@ -96,7 +89,7 @@ impl VllmV1 {
         let mut victims = Vec::new();
         let mut budget = self.limits.token_budget;
         let mut claimed = 0;
-        let mut next = self.running.first();
+        let mut next = self.lists.running.first();
         'running: while let Some(slot) = next.filter(|_| budget > 0) {
             let tokens = plan.requests().owed(slot).min(longest).min(budget);
             let blocks = plan.new_blocks(slot, tokens);
@@ -117,7 +110,7 @@ impl VllmV1 {
             rows.push(Row { slot, tokens, blocks });
             budget -= tokens;
             claimed += blocks;
-            next = self.running.after(slot);
+            next = self.lists.running.after(slot);
         }
         self.place(&rows, plan)?;
         Ok(victims)
@@ -126,16 +119,17 @@ impl VllmV1 {
     /// Makes the batch of these rows, which are in order of admission.
     fn place(&mut self, rows: &[Row], plan: &mut Plan) -> Result<()> {
         let mut placed = rows.iter().map(|row| row.slot).peekable();
-        self.idle.clear();
-        for slot in self.running.iter() {
-            if placed.next_if_eq(&slot).is_none() && !self.prefills.contains(slot) {
-                self.idle.push(slot);
+        self.lists.idle.clear();
+        for slot in self.lists.running.iter() {
+            if placed.next_if_eq(&slot).is_none() && !self.lists.prefills.contains(slot) {
+                self.lists.idle.push(slot);
                 if plan.requests().at(slot).phase() == Phase::Decoding {
                     plan.pause(slot)?;
                 }
             }
         }
-        let (prefills, decodes): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| self.prefills.contains(row.slot));
+        let (prefills, decodes): (Vec<&Row>, Vec<&Row>) =
+            rows.iter().partition(|row| self.lists.prefills.contains(row.slot));
         for row in decodes {
             if plan.requests().at(row.slot).phase() != Phase::Decoding {
                 plan.decode(row.slot)?;
@@ -151,16 +145,15 @@ impl VllmV1 {
     fn victim(&self, requests: &Requests) -> Option<Slot> {
         let worst = |slot: &Slot| (requests.at(*slot).arrival.priority, requests.at(*slot).order());
         match self.policy {
-            VllmV1Policy::Fcfs => self.running.last(),
-            VllmV1Policy::Priority => self.running.iter().max_by_key(worst),
+            VllmV1Policy::Fcfs => self.lists.running.last(),
+            VllmV1Policy::Priority => self.lists.running.iter().max_by_key(worst),
         }
     }
 
     fn preempt(&mut self, victim: Slot, plan: &mut Plan, victims: &mut Vec<Slot>) -> Result<()> {
         plan.preempt(victim, Preemption::Recompute)?;
-        self.running.remove(victim);
-        self.prefills.remove(victim);
-        self.queue.push_victim(victim, plan.requests());
+        self.lists.take_out(victim);
+        self.lists.queue.push_victim(victim, plan.requests());
         victims.push(victim);
         Ok(())
     }
@@ -172,19 +165,7 @@ impl Scheduler for VllmV1 {
     }
 
     fn notice(&mut self, notice: Notice, requests: &Requests) {
-        match notice {
-            Notice::Arrived(slot) => self.queue.push(slot, requests),
-            Notice::Ready(slot) => {
-                self.prefills.remove(slot);
-                self.idle.push(slot);
-            }
-            Notice::Left(slot) => {
-                if !self.running.remove(slot) {
-                    self.queue.remove(slot, requests);
-                }
-                self.prefills.remove(slot);
-            }
-        }
+        self.lists.notice(notice, requests);
     }
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
@@ -196,7 +177,7 @@ impl Scheduler for VllmV1 {
             return Ok(());
         }
         let mut lacks_blocks = false;
-        while let Some(slot) = self.queue.head() {
+        while let Some(slot) = self.lists.queue.head() {
             if plan.budget_left() == 0 || plan.seats_left() == 0 {
                 break;
             }
@@ -209,13 +190,15 @@ impl Scheduler for VllmV1 {
             }
             plan.admit(slot, tokens)?;
             plan.chunk(slot, tokens)?;
-            self.queue.remove(slot, plan.requests());
-            self.running.push_back(slot);
-            self.prefills.push_back(slot);
+            self.lists.queue.remove(slot, plan.requests());
+            self.lists.running.push_back(slot);
+            self.lists.prefills.push_back(slot);
         }
         // Company brings the threshold into force; otherwise an arrival matters only if it could be admitted.
         let arrivals_wait = !(is_alone && has_threshold)
-            && (plan.budget_left() == 0 || plan.seats_left() == 0 || (lacks_blocks && !self.queue.may_be_overtaken()));
+            && (plan.budget_left() == 0
+                || plan.seats_left() == 0
+                || (lacks_blocks && !self.lists.queue.may_be_overtaken()));
         plan.hold(if arrivals_wait { Hold::THROUGH_ARRIVALS } else { Hold::UNTIL_ARRIVAL });
         Ok(())
     }
