@@ -46,7 +46,7 @@ def saturated_rate(name: str, requests: int = 100_000) -> float:
     """Requests per second that the engine serves when all of them come at time 0."""
     import polars as pl
 
-    frame = law(name, requests, rate=1.0).draw(1)
+    frame = law(name, requests, rate=1.0).draw(1).frame
     result = iq.simulate(frame.with_columns(arrival_s=pl.lit(0.0)), ENGINE)
     return requests / float(result.requests["left_s"].max())  # type: ignore[arg-type]
 

@@ -46,6 +46,7 @@ pub struct Replica {
 }
 
 /// The running iteration of a stretch cannot be cut.
+#[inline]
 fn end_after(start: Instant, pace: &Pace, count: u64) -> Result<Instant> {
     start.after(pace.total(count)?)
 }
@@ -253,7 +254,7 @@ impl Replica {
             }
             count = fits;
         }
-        if pace.first == Span::ZERO || pace.length(count - 1)? == Span::ZERO {
+        if pace.first == Span::ZERO || (pace.growth < 0 && pace.length(count - 1)? == Span::ZERO) {
             return Err(Kind::EmptyIteration(now.seconds().to_string()).into());
         }
         let through_arrivals = batch.hold.through_arrivals;
@@ -289,9 +290,16 @@ impl Replica {
         if stretch.decodes > 0 {
             self.settle_decodes(stretch, results)?;
         }
-        self.settle_chunks(stretch, results)?;
-        self.settle_due();
-        self.leave(stretch.end, results)
+        if !self.state.batch.chunks.is_empty() {
+            self.settle_chunks(stretch, results)?;
+        }
+        if !self.due.is_empty() {
+            self.settle_due();
+        }
+        if !self.leaving.is_empty() {
+            self.leave(stretch.end, results)?;
+        }
+        Ok(())
     }
 
     /// Every standing decode emitted a token in each iteration.
@@ -302,7 +310,7 @@ impl Replica {
         let tick = state.requests.tick;
         if decodes.odd.is_empty() && decodes.last_end == start {
             results.gaps(&decodes.measured, pace.first, pace.growth, count)?;
-            decodes.note_gap(tick + count, pace.first.max(pace.length(count - 1)?));
+            decodes.note_gap(tick + count, pace.longest(count)?);
         } else {
             // The first gap is not the first iteration's length: the last token came before the iteration began.
             let first_end = start.after(pace.first)?;
@@ -329,7 +337,7 @@ impl Replica {
             if count > 1 {
                 let second = pace.length(1)?;
                 results.gaps(&decodes.measured, second, pace.growth, count - 1)?;
-                decodes.note_gap(tick + count, second.max(pace.length(count - 1)?));
+                decodes.note_gap(tick + count, Pace { first: second, ..pace }.longest(count - 1)?);
             }
         }
         decodes.last_end = end;

@@ -125,6 +125,12 @@ impl Pace {
         Ok(count)
     }
 
+    /// The longest of the first `count` iterations.
+    #[inline]
+    pub fn longest(&self, count: u64) -> Result<Span> {
+        if self.growth > 0 { self.length(count - 1) } else { Ok(self.first) }
+    }
+
     /// The length of iteration `index`, counted from 0.
     #[inline]
     pub fn length(&self, index: u64) -> Result<Span> {
