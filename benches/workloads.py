@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import inferq as iq
 
@@ -20,7 +21,7 @@ ENGINE = iq.Engine(
     kv=iq.KvCache(tokens=432_000, block=16),
 )
 
-LENGTHS: dict[str, dict[str, iq.law.LengthLaw]] = {
+LENGTHS: dict[str, dict[str, Any]] = {
     "W1": {"prompt": iq.Lognormal(230, 90, cap=4096), "output": iq.Lognormal(250, 150, cap=4096)},
     "W3": {"prompt": iq.Lognormal(500, 350, cap=8192), "output": iq.Lognormal(4000, 3000, cap=32_000)},
     "W4": {"prompt": iq.LogUniform(10_000, 100_000), "output": iq.Lognormal(100, 80, cap=1000)},
@@ -35,7 +36,7 @@ AZURE_TRACE = Path(os.environ.get("AZURE_TRACE", _BESIDE))
 """The trace that W2 draws its pairs from; it is no part of the project."""
 
 
-def lengths(name: str) -> dict[str, iq.law.LengthLaw]:
+def lengths(name: str) -> dict[str, Any]:
     """The laws of a workload's lengths."""
     if name != "W2":
         return LENGTHS[name]

@@ -284,6 +284,7 @@ impl Plan<'_> {
 /// What a scheduler may ask.
 impl Plan<'_> {
     /// Lets a request emit a token in every iteration from this one on.
+    #[inline]
     pub fn decode(&mut self, slot: Slot) -> Result<()> {
         let request = self.state.requests.at(slot);
         if request.phase == Phase::Decoding {
@@ -317,6 +318,7 @@ impl Plan<'_> {
     }
 
     /// Computes the next `tokens` tokens that a request owes.
+    #[inline]
     pub fn chunk(&mut self, slot: Slot, tokens: u64) -> Result<()> {
         let request = self.state.requests.at(slot);
         if request.phase != Phase::Started || request.placed {
@@ -340,6 +342,7 @@ impl Plan<'_> {
     }
 
     /// Gives a waiting request a seat and the blocks for `tokens` tokens. It must be in this batch.
+    #[inline]
     pub fn admit(&mut self, slot: Slot, tokens: u64) -> Result<()> {
         if self.state.requests.at(slot).phase != Phase::Waiting {
             return Err(self.broken("only a waiting request can be admitted", slot));
@@ -400,6 +403,7 @@ impl Plan<'_> {
         self.state.batch.wake_at = Some(instant);
     }
 
+    #[inline]
     fn sit_down(&mut self, slot: Slot) -> Result<()> {
         if self.seats_left() == 0 {
             return Err(self.broken("no more requests are admitted than max_seqs", slot));
@@ -413,6 +417,7 @@ impl Plan<'_> {
         Ok(())
     }
 
+    #[inline]
     fn take(&mut self, slot: Slot, blocks: u64) -> Result<()> {
         if blocks > 0 {
             if i64::try_from(blocks).map_or(true, |blocks| blocks > self.free_blocks()) {
@@ -444,11 +449,13 @@ impl Plan<'_> {
         Ok(())
     }
 
+    #[cold]
     pub(crate) fn broken(&self, rule: &'static str, slot: Slot) -> Error {
         broken(self.now, rule, format!("request {}", self.state.requests.at(slot).arrival.id))
     }
 }
 
+#[cold]
 pub(crate) fn broken(now: Instant, rule: &'static str, what: String) -> Error {
     Kind::Rule { at_s: now.seconds().to_string(), rule, what }.into()
 }

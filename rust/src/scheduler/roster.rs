@@ -22,6 +22,7 @@ impl Lists {
         Lists { queue, running: List::default(), prefills: List::default(), idle: Vec::new() }
     }
 
+    #[inline]
     pub(super) fn notice(&mut self, notice: Notice, requests: &Requests) {
         match notice {
             Notice::Arrived(slot) => self.queue.push(slot, requests),
@@ -64,6 +65,7 @@ impl Roster {
     }
 
     /// The first decodes by arrival, as many as the budget carries, are the standing ones.
+    #[inline]
     pub(super) fn choose_decodes(&mut self, plan: &mut Plan) -> Result<()> {
         let ready = plan.decodes() + self.lists.idle.len() as u64;
         if ready <= self.limits.token_budget {
@@ -126,6 +128,7 @@ impl Roster {
     }
 
     /// The oldest swapped request comes back before any admission (rule 12).
+    #[inline]
     pub(super) fn swap_in(&mut self, plan: &mut Plan) -> Result<()> {
         while let Some(slot) = self.swapped.first() {
             let tokens = plan.requests().context(slot) + plan.requests().owed(slot);
@@ -152,6 +155,7 @@ impl Roster {
     }
 
     /// Admits the head of the queue with the blocks for all its known tokens, and computes what the budget carries.
+    #[inline]
     pub(super) fn admit(&mut self, slot: Slot, known: u64, plan: &mut Plan) -> Result<()> {
         let tokens = known.min(plan.budget_left());
         plan.admit(slot, known)?;
@@ -166,6 +170,7 @@ impl Roster {
 }
 
 /// Adds a request to a list that is sorted by arrival.
+#[inline]
 fn insert_by_arrival(list: &mut List, slot: Slot, requests: &Requests) {
     let order = requests.at(slot).order();
     list.insert_sorted(slot, |other| requests.at(other).order() < order);
