@@ -68,18 +68,38 @@ impl Histogram {
         let sum = product(low.checked_add(high).ok_or_else(|| Error::overflow("a gap"))?, u128::from(count))? / 2;
         self.total(sum, count, times)?;
         self.longest = self.longest.max(Span(high));
-        let mut done = 0_u64;
-        let mut value = low;
-        while done < count {
+        if let Ok(end) = u64::try_from(high) {
+            // Room for the first and the last bin is room for all between.
+            self.bin_mut(bin(u128::from(end)));
+            self.bin_mut(bin(low));
+            self.fill(low as u64, step as u64, count, times);
+            return Ok(());
+        }
+        let (mut value, mut left) = (low, count);
+        while left > 0 {
             let bin = bin(value);
-            let edge = lower_edge(bin + 1);
-            // Members below the edge: the least j with value + j·step ≥ edge.
-            let inside = steps_to(edge - value, step).min(u128::from(count - done)) as u64;
+            let distance = lower_edge(bin + 1) - value;
+            let inside = distance.div_ceil(step).min(u128::from(left)) as u64;
             *self.bin_mut(bin) += inside * times;
-            done += inside;
+            left -= inside;
             value += step * u128::from(inside);
         }
         Ok(())
+    }
+
+    /// Counts a rising progression of spans that fit 64 bits (18 s), for which there is room.
+    fn fill(&mut self, low: u64, step: u64, count: u64, times: u64) {
+        let (mut value, mut left) = (low, count);
+        while left > 0 {
+            let shift = 56_u32.saturating_sub((value | 1).leading_zeros());
+            let leading = value >> shift;
+            let distance = ((leading + 1) << shift).wrapping_sub(value);
+            // Members below the upper edge: the least j with value + j·step ≥ edge. Often the next is beyond it already.
+            let inside = if distance <= step { 1 } else { distance.div_ceil(step).min(left) };
+            self.counts[((shift as usize) << 7) + leading as usize - self.lowest] += inside * times;
+            left -= inside;
+            value = value.wrapping_add(step * inside);
+        }
     }
 
     #[inline]
@@ -145,16 +165,6 @@ impl Histogram {
             let bin = place + self.lowest;
             (Span(lower_edge(bin)), Span(lower_edge(bin + 1)), count)
         })
-    }
-}
-
-#[inline]
-fn steps_to(distance: u128, step: u128) -> u128 {
-    // Distances inside a bin fit 64 bits in practice, where division is many times cheaper.
-    if (distance | step) >> 64 == 0 {
-        u128::from((distance as u64).div_ceil(step as u64))
-    } else {
-        distance.div_ceil(step)
     }
 }
 
