@@ -1,7 +1,7 @@
 """Where simulators of real engines go wrong: one worked case for each place, numbers by hand.
 
-All iterations last one second. One item is left out, "a running request that owes nothing is skipped": without
-asynchronous scheduling every running request owes at least one token.
+All iterations last one second. One item is left out, "a running request that owes nothing is skipped":
+without asynchronous scheduling every running request owes at least one token.
 """
 
 from typing import Any
@@ -38,9 +38,9 @@ def _two_victims() -> iq.Result:
     """A prompt of 36 in chunks of 12 beside two short requests, in ten blocks of four.
 
     t=0: 3 + 1 + 1 blocks. t=1: 3 more for the chunk, one for each decode: all ten are taken. t=2: the chunk
-    needs 3. Request 2 gives 2, then request 1 gives 2. Request 3 arrives: it comes first by priority and would
-    fit the block that is left, but the step has preempted. t=3: request 0 takes the last block and ends.
-    t=4: all others.
+    needs 3. Request 2 gives 2, then request 1 gives 2. Request 3 arrives: it comes first by priority and
+    would fit the block that is left, but the step has preempted. t=3: request 0 takes the last block and
+    ends. t=4: all others.
     """
     scheduler = iq.VllmV1(
         token_budget=64, long_prefill_threshold=12, policy="priority", reserve_full_prompt=False
@@ -74,8 +74,8 @@ def test_preemption_does_not_reset_the_time_to_first_token():
 def test_vllm_v1_what_was_placed_for_a_priority_victim_returns_to_the_budget():
     """Blocks of one, 22 of them; budget 8; chunks of 4 while there is company.
 
-    t=3: request 0 (worst) is placed with one token. Request 1 lacks blocks for its 4, so request 0 goes. Then 4
-    tokens of the budget are left for request 2; without the refund they would be 3, as in the steps before.
+    t=3: request 0 (worst) is placed with one token. Request 1 lacks blocks for its 4, so request 0 goes. Then
+    4 tokens of the budget are left for request 2; without the refund they would be 3, as in the steps before.
     """
     scheduler = iq.VllmV1(
         token_budget=8, long_prefill_threshold=4, policy="priority", reserve_full_prompt=False
