@@ -53,6 +53,7 @@ format: $(VENV)/development ## Format everything and apply the lints that mend t
 bench: $(VENV)/development ## Time the core (criterion) and the whole path from frame to frame (pytest-benchmark)
 	cargo bench --locked -p inferq-core
 	$(BIN)/python -m pytest benches --benchmark-only --timeout 0
+	$(BIN)/python benches/scaling.py
 
 lock: $(VENV)/development ## Lock the newest versions that fit: Cargo.lock and requirements-dev.txt
 	cargo update

@@ -193,6 +193,12 @@ impl Residues {
         self.counts[self.next]
     }
 
+    /// No more blocks than this are taken by the next `ticks` ticks.
+    #[inline]
+    pub fn growth_at_most(&self, ticks: u64) -> u64 {
+        (self.modulus.quotient(ticks) + 1).saturating_mul(self.total)
+    }
+
     /// The blocks that the next `ticks` ticks take in all.
     #[inline]
     pub fn growth(&self, ticks: u64) -> u64 {
@@ -231,6 +237,7 @@ mod tests {
                 .sum();
             prop_assert_eq!(residues.growth(ticks), expected);
             prop_assert_eq!(residues.growth(1), residues.next_growth());
+            prop_assert!(residues.growth(ticks) <= residues.growth_at_most(ticks));
             for &context in &contexts {
                 residues.leave(context + before);
             }

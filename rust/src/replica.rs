@@ -245,7 +245,8 @@ impl Replica {
         let free = state.pool.free();
         let more =
             |count| more_blocks(&state.decodes, &state.pool, &state.requests, &batch.chunks, decodes, count) - growth;
-        if count > 1 && more(count) > free {
+        let is_roomy = batch.chunks.is_empty() && state.decodes.growth.growth_at_most(count) <= free;
+        if count > 1 && !is_roomy && more(count) > free {
             // Blocks only grow with the number of iterations: the last number that fits lies between.
             let (mut fits, mut fails) = (1, count);
             while fails - fits > 1 {
