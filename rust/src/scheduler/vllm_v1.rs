@@ -43,44 +43,65 @@ impl VllmV1 {
         }
     }
 
-    /// Places all the running where nothing binds: every decode fits the budget, prefills come last, blocks suffice.
-    /// Says whether it did; nothing but joined decodes has changed if not.
-    fn place_all(&mut self, longest: u64, plan: &mut Plan) -> Result<bool> {
+    /// Places the running without walking through them, where that is possible: all decodes fit the budget, prefills come
+    /// last, and victims, if any, are taken from the tail. Returns the victims; `None` asks for the walk, and nothing but
+    /// joined decodes has changed.
+    fn place_at_once(&mut self, longest: u64, plan: &mut Plan) -> Result<Option<Vec<Slot>>> {
         let decodes = plan.decodes() + self.lists.idle.len() as u64;
-        let mut last = self.lists.running.last();
-        for _ in 0..self.lists.prefills.len() {
-            match last {
-                Some(slot) if self.lists.prefills.contains(slot) => last = self.lists.running.before(slot),
-                _ => return Ok(false),
-            }
-        }
-        if decodes > self.limits.token_budget {
-            return Ok(false);
+        if decodes > self.limits.token_budget || !self.prefills_come_last() {
+            return Ok(None);
         }
         for slot in self.lists.idle.drain(..) {
             plan.decode(slot)?;
         }
-        let mut budget = plan.budget_left();
-        let mut free = plan.free_blocks();
-        if free < 0 {
-            return Ok(false);
+        if self.policy == VllmV1Policy::Priority && self.lacks_blocks(longest, plan) {
+            return Ok(None);
         }
+        let mut victims = Vec::new();
+        while plan.free_blocks() < 0 {
+            let Some(last) = self.lists.running.last() else { break };
+            self.preempt(last, plan, &mut victims)?;
+        }
+        let mut next = self.lists.prefills.first();
+        while let Some(slot) = next {
+            let tokens = plan.requests().owed(slot).min(longest).min(plan.budget_left());
+            if tokens == 0 {
+                break;
+            }
+            while plan.new_blocks(slot, tokens) as i64 > plan.free_blocks() {
+                let last = self.lists.running.last().unwrap_or(slot);
+                self.preempt(last, plan, &mut victims)?;
+                if last == slot {
+                    return Ok(Some(victims));
+                }
+            }
+            plan.chunk(slot, tokens)?;
+            next = self.lists.prefills.after(slot);
+        }
+        Ok(Some(victims))
+    }
+
+    /// Is everybody who cannot decode yet at the tail of the running?
+    fn prefills_come_last(&self) -> bool {
+        let mut last = self.lists.running.last();
+        for _ in 0..self.lists.prefills.len() {
+            match last {
+                Some(slot) if self.lists.prefills.contains(slot) => last = self.lists.running.before(slot),
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Would the standing decodes and the prefills after them take more blocks than are free?
+    fn lacks_blocks(&self, longest: u64, plan: &Plan) -> bool {
+        let (mut budget, mut free) = (plan.budget_left(), plan.free_blocks());
         for slot in self.lists.prefills.iter() {
             let tokens = plan.requests().owed(slot).min(longest).min(budget);
             budget -= tokens;
             free -= plan.new_blocks(slot, tokens) as i64;
         }
-        if free < 0 {
-            return Ok(false);
-        }
-        for slot in self.lists.prefills.iter() {
-            let tokens = plan.requests().owed(slot).min(longest).min(plan.budget_left());
-            if tokens == 0 {
-                break;
-            }
-            plan.chunk(slot, tokens)?;
-        }
-        Ok(true)
+        free < 0
     }
 
     /// Goes through the running one by one, as the engine does, preempting where blocks are short. Returns the victims.
@@ -172,7 +193,11 @@ impl Scheduler for VllmV1 {
         let is_alone = plan.running() + plan.waiting() <= 1;
         let has_threshold = self.long_prefill_threshold > 0;
         let longest = if has_threshold && !is_alone { self.long_prefill_threshold } else { self.limits.token_budget };
-        if !self.place_all(longest, plan)? && !self.walk(longest, plan)?.is_empty() {
+        let victims = match self.place_at_once(longest, plan)? {
+            Some(victims) => victims,
+            None => self.walk(longest, plan)?,
+        };
+        if !victims.is_empty() {
             // A step that preempted admits nobody.
             return Ok(());
         }
