@@ -137,11 +137,12 @@ impl Replica {
         Ok(Some(slot))
     }
 
-    /// A request that was never admitted runs out of patience. Does nothing if it was admitted, or left.
+    /// A request that was never admitted runs out of patience. Does nothing if it was admitted, or left: whoever left
+    /// before had been admitted, so a place that is empty or taken by another is told from one where `id` still waits.
     pub fn abandon(&mut self, slot: Slot, id: u32, now: Instant, results: &mut Recorder) -> Result<bool> {
         let request = self.state.requests.at(slot);
         let waits = request.phase() == Phase::Waiting && request.admitted == Instant::NEVER;
-        if request.arrival.id != id || !waits || self.state.requests.vacant().contains(&slot) {
+        if request.arrival.id != id || !waits {
             return Ok(false);
         }
         results.leave(self.state.requests.at(slot), self.index, Status::Abandoned, now);
