@@ -23,7 +23,7 @@ class KvCache(Description):
 
     Args:
         tokens: capacity in tokens, at least one block; None sets no limit, see `KvCache.unlimited`.
-        block: tokens of one block, at least 1.
+        block: tokens of one block, from 1 to 1,048,576.
         prefix_cache: only None so far: no request reuses the context of another.
 
     Raises:

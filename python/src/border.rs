@@ -26,12 +26,9 @@ pub(crate) fn raise(error: Error) -> PyErr {
     match error.kind() {
         Kind::Config { .. } => ConfigError::new_err(message),
         Kind::Trace { .. } => TraceError::new_err(message),
-        Kind::Rule { .. }
-        | Kind::Overflow(_)
-        | Kind::EmptyIteration(_)
-        | Kind::TooMuch(_)
-        | Kind::Stopped
-        | Kind::Foreign(_) => SimulationError::new_err(message),
+        Kind::Rule { .. } | Kind::Overflow(_) | Kind::EmptyIteration(_) | Kind::TooMuch(_) | Kind::Stopped => {
+            SimulationError::new_err(message)
+        }
     }
 }
 

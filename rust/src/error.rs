@@ -49,9 +49,6 @@ pub enum Kind {
     /// The caller asked the run to stop.
     #[error("the run was stopped")]
     Stopped,
-    /// Code outside the core failed; who called it holds the details.
-    #[error("{0}")]
-    Foreign(String),
 }
 
 impl From<Kind> for Error {

@@ -23,8 +23,8 @@ pub struct KvCache {
 impl KvCache {
     /// Tests the fields.
     pub fn check(&self) -> Result<()> {
-        if self.block == 0 {
-            return Err(Error::config("block", "0 tokens in a block: give at least 1"));
+        if !(1..=LARGEST_BLOCK).contains(&self.block) {
+            return Err(Error::config("block", format!("{}: a block has 1 to {LARGEST_BLOCK} tokens", self.block)));
         }
         if self.tokens.is_some_and(|tokens| tokens < u64::from(self.block)) {
             return Err(Error::config("tokens", "the cache must hold at least one block"));
@@ -79,13 +79,16 @@ pub struct BlockPool {
 /// More blocks than any run can take: the capacity of a cache without limit.
 const UNLIMITED: u64 = 1 << 62;
 
+/// Contexts are counted by their residue modulo the block.
+const LARGEST_BLOCK: u32 = 1 << 20;
+
 impl BlockPool {
     /// An empty cache.
     pub fn new(kv: &KvCache) -> BlockPool {
         let block = u64::from(kv.block);
         BlockPool {
             block: Divisor::new(block),
-            capacity: kv.tokens.map_or(UNLIMITED, |tokens| tokens / block),
+            capacity: kv.tokens.map_or(UNLIMITED, |tokens| (tokens / block).min(UNLIMITED)),
             used: 0,
         }
     }
@@ -106,11 +109,6 @@ impl BlockPool {
     #[inline]
     pub fn capacity(&self) -> u64 {
         self.capacity
-    }
-
-    /// Has the cache no limit?
-    pub fn is_unlimited(&self) -> bool {
-        self.capacity == UNLIMITED
     }
 
     /// Blocks that somebody holds.

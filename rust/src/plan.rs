@@ -398,7 +398,7 @@ impl Plan<'_> {
         self.state.batch.hold = hold;
     }
 
-    /// Asks to be woken at an instant, if this plan leaves the replica idle.
+    /// Asks to be woken at an instant, if this plan leaves the replica idle. One that is not later than now wakes nobody.
     pub fn wake_at(&mut self, instant: Instant) {
         self.state.batch.wake_at = Some(instant);
     }

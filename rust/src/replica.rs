@@ -45,6 +45,10 @@ pub struct Replica {
     emitted_tokens: u64,
 }
 
+/// Empty plans in a row at one instant, each of which preempted somebody, after which a policy is taken to be caught in a
+/// circle: more than a policy needs that preempts its requests one plan at a time.
+const MOST_EMPTY_PLANS: u32 = 1 << 16;
+
 /// The running iteration of a stretch cannot be cut.
 #[inline]
 fn end_after(start: Instant, pace: &Pace, count: u64) -> Result<Instant> {
@@ -175,6 +179,7 @@ impl Replica {
     pub fn form(&mut self, now: Instant, drain: bool) -> Result<bool> {
         debug_assert!(self.stretch.is_none(), "an iteration cannot be interrupted");
         self.wake_at = Instant::NEVER;
+        let mut asked_in_vain = 0;
         loop {
             self.state.batch.clear();
             self.scheduler.plan(&mut Plan { state: &mut self.state, now, drain })?;
@@ -186,6 +191,11 @@ impl Replica {
             if batch.preempted == 0 {
                 self.wake_at = batch.wake_at.filter(|&at| at > now).unwrap_or(Instant::NEVER);
                 return Ok(false);
+            }
+            asked_in_vain += 1;
+            if asked_in_vain == MOST_EMPTY_PLANS {
+                let what = format!("{asked_in_vain} empty plans");
+                return Err(broken(now, "a policy that only preempts and swaps in comes to an end", what));
             }
         }
         self.run(now)?;

@@ -1,12 +1,12 @@
 //! Which member is due first?
 //!
-//! A timing wheel of six levels with 64 places each: level l holds what differs from the current tick first in its
+//! A timing wheel of eleven levels with 64 places each, enough for every 64-bit tick: level l holds what differs from the current tick first in its
 //! l-th digit to the base 64. Insertion and removal are O(1); a member moves down at most once per level.
 
 use crate::request::Slot;
 
 const NONE: u32 = u32::MAX;
-const LEVELS: usize = 6;
+const LEVELS: usize = 11;
 
 #[derive(Clone, Copy, Debug)]
 struct Node {
@@ -46,7 +46,6 @@ impl Wheel {
     #[inline]
     fn link(&mut self, index: u32, tick: u64) {
         let level = ((63 - ((tick ^ self.now) | 1).leading_zeros()) / 6) as usize;
-        debug_assert!(level < LEVELS, "a request has fewer than 2^36 tokens");
         let place = (tick >> (6 * level)) as usize & 63;
         let next = self.heads[level][place];
         self.nodes[index as usize] = Node { tick, previous: NONE, next, level: level as u8, place: place as u8 };
@@ -100,7 +99,7 @@ impl Wheel {
         let changed = self.now ^ tick;
         self.now = tick;
         let top = ((63 - (changed | 1).leading_zeros()) / 6) as usize;
-        for level in (1..=top.min(LEVELS - 1)).rev() {
+        for level in (1..=top).rev() {
             let mut index = self.clear(level, (tick >> (6 * level)) as usize & 63);
             while index != NONE {
                 let node = self.nodes[index as usize];
@@ -138,11 +137,13 @@ mod tests {
     proptest! {
         #[test]
         fn a_wheel_hands_out_what_a_sorted_map_would(
+            begun in prop_oneof![Just(0), Just((1 << 36) - 100), 0..u64::MAX / 2],
             steps in prop::collection::vec((0_u32..40, 1_u64..200_000, any::<bool>()), 1..200),
         ) {
-            let mut wheel = Wheel::new();
+            // A run may have seen any number of ticks before.
+            let mut wheel = Wheel { now: begun, ..Wheel::new() };
             let mut map: BTreeMap<u32, u64> = BTreeMap::new();
-            let mut now = 0;
+            let mut now = begun;
             for (slot, ahead, removes) in steps {
                 if map.remove(&slot).is_some() {
                     wheel.remove(Slot(slot));

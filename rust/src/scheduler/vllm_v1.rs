@@ -122,11 +122,10 @@ impl VllmV1 {
                     budget += row.tokens;
                     claimed -= row.blocks;
                 }
+                self.preempt(victim, plan, &mut victims)?;
                 if victim == slot {
-                    self.preempt(victim, plan, &mut victims)?;
                     break 'running;
                 }
-                self.preempt(victim, plan, &mut victims)?;
             }
             rows.push(Row { slot, tokens, blocks });
             budget -= tokens;

@@ -235,6 +235,19 @@ fn swapping_is_charged_to_the_iteration_that_swaps() {
     assert_eq!(results.requests.first_token_s[0], 5.8);
 }
 
+#[test]
+fn a_policy_that_swaps_in_and_out_for_ever_is_stopped() {
+    let swap = Preemption::Swap { per_token: Span(1), base: Span(1) };
+    let error = run(&[(0.0, 8, 1)], move |plan, lists| match lists.asked {
+        1 => lists.admit(plan, 8, 4),
+        2 => plan.preempt(lists.admitted[0], swap),
+        _ => plan.swap_in(lists.admitted[0], swap, 8).and_then(|()| plan.preempt(lists.admitted[0], swap)),
+    })
+    .expect_err("a policy that never runs anything");
+    let rule = "a policy that only preempts and swaps in comes to an end";
+    assert!(matches!(error.kind(), Kind::Rule { rule: broken, .. } if *broken == rule), "{error}");
+}
+
 /// The rule that a plan breaks.
 fn broken<F>(script: F) -> String
 where
