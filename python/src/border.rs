@@ -10,6 +10,9 @@ use inferq_core::timing::TimingModel;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::policy::WrittenEngine;
 
 create_exception!(
     inferq,
@@ -37,21 +40,41 @@ pub(crate) fn raise(error: Error) -> PyErr {
 pub(crate) fn check(part: &str, description: &str) -> PyResult<()> {
     let outcome = match part {
         "timing" => parse::<TimingModel>(description).and_then(|timing| timing.build().map(drop)),
-        "scheduler" => parse::<Policy>(description).and_then(|policy| policy.build().map(drop)),
+        "scheduler" => parse::<Policy>(description).and_then(|policy| policy.build(None).map(drop)),
         "kv" => parse::<KvCache>(description).and_then(|kv| kv.check()),
         "arrivals" => parse::<Arrivals>(description).and_then(|law| law.check()),
         "lengths" => parse::<Length>(description).and_then(|law| law.check()),
-        "engine" => parse::<Engine>(description).and_then(|engine| engine.build().map(drop)),
+        "engine" if WrittenEngine::is_described_by(description) => {
+            parse::<WrittenEngine>(description).and_then(|engine| engine.check())
+        }
+        "engine" => parse::<Engine>(description).and_then(|engine| engine.build(None).map(drop)),
         _ => Err(Error::config("part", format!("{part:?} is no part of a description"))),
     };
     outcome.map_err(raise)
 }
 
+/// What Python raised inside a run: it passes through the core as [`Kind::Stopped`] and comes out untouched.
+#[derive(Clone, Default)]
+pub(crate) struct Raised(Arc<Mutex<Option<PyErr>>>);
+
+impl Raised {
+    /// Keeps an exception; the core is told to stop.
+    pub(crate) fn keep(&self, raised: PyErr) -> Error {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(raised);
+        Kind::Stopped.into()
+    }
+
+    /// The exception for what stopped the run.
+    pub(crate) fn explain(&self, error: Error) -> PyErr {
+        let raised = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        raised.unwrap_or_else(|| raise(error))
+    }
+}
+
 /// Looks for Ctrl-C, and tells Python how far a run is, from inside a call that holds no lock.
 pub(crate) struct Bell {
     progress: Option<Py<PyAny>>,
-    /// What Python raised; it passes through the core as [`Kind::Stopped`] and comes out untouched.
-    raised: Option<PyErr>,
+    raised: Raised,
     last: std::time::Instant,
 }
 
@@ -59,13 +82,8 @@ pub(crate) struct Bell {
 const PERIOD: std::time::Duration = std::time::Duration::from_millis(40);
 
 impl Bell {
-    pub(crate) fn new(progress: Option<Py<PyAny>>) -> Bell {
-        Bell { progress, raised: None, last: std::time::Instant::now() }
-    }
-
-    /// The exception for what stopped the run.
-    pub(crate) fn explain(self, error: Error) -> PyErr {
-        self.raised.unwrap_or_else(|| raise(error))
+    pub(crate) fn new(progress: Option<Py<PyAny>>, raised: Raised) -> Bell {
+        Bell { progress, raised, last: std::time::Instant::now() }
     }
 
     fn ring(&self, left: u64, requests: u64) -> PyResult<()> {
@@ -85,9 +103,6 @@ impl Watch for Bell {
             return Ok(());
         }
         self.last = std::time::Instant::now();
-        self.ring(left, requests).map_err(|raised| {
-            self.raised = Some(raised);
-            Kind::Stopped.into()
-        })
+        self.ring(left, requests).map_err(|raised| self.raised.keep(raised))
     }
 }

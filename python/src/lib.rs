@@ -1,9 +1,12 @@
 //! The border between Python and the core: descriptions and columns in, columns out, nothing in between.
 
+mod batch;
 mod border;
 mod draw;
+mod policy;
 mod run;
 mod summary;
+mod view;
 
 use pyo3::prelude::*;
 
@@ -14,6 +17,9 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("ConfigError", py.get_type::<border::ConfigError>())?;
     module.add("TraceError", py.get_type::<border::TraceError>())?;
     module.add("SimulationError", py.get_type::<border::SimulationError>())?;
+    module.add_class::<batch::Batch>()?;
+    module.add_class::<view::Requests>()?;
+    module.add_class::<view::View>()?;
     module.add_function(wrap_pyfunction!(border::check, module)?)?;
     module.add_function(wrap_pyfunction!(draw::draw, module)?)?;
     module.add_function(wrap_pyfunction!(draw::draw_arrivals, module)?)?;

@@ -1,24 +1,29 @@
 //! One simulation: a scenario and columns in, columns out.
 
 use inferq_core::clock::{Instant, Span, attoseconds};
-use inferq_core::engine::{Engine, parse};
+use inferq_core::engine::{Engine, EngineParts, parse};
 use inferq_core::error::{Error, Result};
 use inferq_core::results::{BatchRow, IterationRow, RequestColumns, Sample, rate};
 use inferq_core::simulation::{Options, Timeline, simulate as simulate_core};
+use inferq_core::work::{Load, Work};
 use inferq_core::workload::Workload;
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyDict, PyList, PyTuple};
+use serde::de::DeserializeOwned;
 use std::ops::Range;
+use std::sync::Arc;
 
-use crate::border::{Bell, raise};
+use crate::border::{Bell, Raised};
+use crate::policy::{Policy, WrittenEngine};
+use crate::view::Objectives;
 
 /// What `simulate` is asked besides the workload.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Scenario {
-    engine: Engine,
+struct Scenario<E> {
+    engine: E,
     /// Drawing has happened before; the seed is in the scenario because it belongs to it.
     #[serde(rename = "seed")]
     _seed: u64,
@@ -39,7 +44,7 @@ enum Cut {
     Seconds(f64),
 }
 
-impl Scenario {
+impl<E> Scenario<E> {
     fn options(&self, workload: &Workload) -> Result<Options> {
         let horizon = self.horizon_s.map(|s| attoseconds(s, "horizon_s").map(Instant)).transpose()?;
         let timeline = match self.timeline_s {
@@ -97,9 +102,20 @@ fn optional<'a, T: numpy::Element>(name: &str, array: &'a Option<PyReadonlyArray
     array.as_ref().map_or(Ok(&[][..]), |array| slice(name, array))
 }
 
+/// Reads a scenario and builds its engine.
+fn prepare<E: DeserializeOwned>(
+    scenario: &str,
+    workload: &Workload,
+    build: impl FnOnce(&E) -> Result<EngineParts>,
+) -> Result<(Options, EngineParts)> {
+    let scenario: Scenario<E> = parse(scenario)?;
+    let options = scenario.options(workload)?;
+    Ok((options, build(&scenario.engine).map_err(|error| error.within("engine"))?))
+}
+
 /// Runs a scenario over the columns of a workload; see the stub for shapes and units.
 #[pyfunction]
-#[pyo3(signature = (scenario, arrival_s, prompt_tokens, output_tokens, class_codes, classes, priority, patience_s, progress))]
+#[pyo3(signature = (scenario, arrival_s, prompt_tokens, output_tokens, class_codes, classes, priority, patience_s, ttft_slo_s, tbt_slo_s, queue_key, policy, progress))]
 #[expect(clippy::too_many_arguments, reason = "a column each")]
 pub(crate) fn simulate<'py>(
     py: Python<'py>,
@@ -111,9 +127,12 @@ pub(crate) fn simulate<'py>(
     classes: Vec<String>,
     priority: Option<PyReadonlyArray1<'py, i64>>,
     patience_s: Option<PyReadonlyArray1<'py, f64>>,
+    ttft_slo_s: Option<PyReadonlyArray1<'py, f64>>,
+    tbt_slo_s: Option<PyReadonlyArray1<'py, f64>>,
+    queue_key: Option<PyReadonlyArray1<'py, f64>>,
+    policy: Option<Py<PyAny>>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let scenario: Scenario = parse(scenario).map_err(raise)?;
     let workload = Workload {
         arrival_s: slice("arrival_s", &arrival_s)?,
         prompt_tokens: slice("prompt_tokens", &prompt_tokens)?,
@@ -122,29 +141,49 @@ pub(crate) fn simulate<'py>(
         class_count: classes.len().max(1),
         priority: optional("priority", &priority)?,
         patience_s: optional("patience_s", &patience_s)?,
+        tbt_slo_s: optional("tbt_slo_s", &tbt_slo_s)?,
+        queue_key: optional("queue_key", &queue_key)?,
     };
-    let mut bell = Bell::new(progress);
+    let raised = Raised::default();
+    let policy = match policy {
+        None => None,
+        Some(object) => Some(Policy {
+            object,
+            classes: PyTuple::new(py, &classes)?.unbind(),
+            objectives: Arc::new(Objectives {
+                ttft_s: optional("ttft_slo_s", &ttft_slo_s)?.to_vec(),
+                tbt_s: workload.tbt_slo_s.to_vec(),
+            }),
+            raised: raised.clone(),
+        }),
+    };
+    let mut bell = Bell::new(progress, raised.clone());
     let outcome = py.detach(|| {
-        let options = scenario.options(&workload)?;
-        let engine = scenario.engine.build().map_err(|error| error.within("engine"))?;
+        let (options, engine) = match policy {
+            None => prepare(scenario, &workload, |engine: &Engine| engine.build(Some(&classes)))?,
+            Some(policy) => prepare(scenario, &workload, |engine: &WrittenEngine| engine.build(policy))?,
+        };
         let results = simulate_core(&workload, engine, &options, &mut bell)?;
         Ok((options, results))
     });
-    let (options, results) = outcome.map_err(|error| bell.explain(error))?;
+    let (options, results) = outcome.map_err(|error| raised.explain(error))?;
     let dict = PyDict::new(py);
     dict.set_item("requests", request_columns(py, results.requests, &workload, &options.measured)?)?;
     dict.set_item("tbt", tbt_columns(py, &results.tbt)?)?;
     dict.set_item("tbt_totals", tbt_totals(py, &results.tbt)?)?;
     dict.set_item("timeline", timeline_columns(py, &results.timeline)?)?;
-    let keeps = scenario.iterations || scenario.batches;
+    let keeps = options.iterations || options.batches;
     dict.set_item("iterations", keeps.then(|| iteration_columns(py, &results.iterations)).transpose()?)?;
-    dict.set_item("batches", scenario.batches.then(|| batch_columns(py, &results.batches)).transpose()?)?;
+    dict.set_item("batches", options.batches.then(|| batch_columns(py, &results.batches)).transpose()?)?;
+    dict.set_item("work", work_columns(py, &results.work)?)?;
+    dict.set_item("drained", PyArray1::from_vec(py, results.drained))?;
     dict.set_item("findings", &results.findings)?;
     let totals = results.totals;
     let numbers = PyDict::new(py);
     numbers.set_item("end_s", totals.end.seconds())?;
     numbers.set_item("iterations", totals.iterations)?;
     numbers.set_item("stretches", totals.stretches)?;
+    numbers.set_item("stretched_iterations", totals.stretched_iterations)?;
     numbers.set_item("in_system_as", totals.in_system)?;
     numbers.set_item("sojourn_as", totals.sojourn)?;
     dict.set_item("totals", numbers)?;
@@ -222,6 +261,17 @@ fn tbt_totals<'py>(py: Python<'py>, tbt: &[inferq_core::histogram::Histogram]) -
         list.append(dict)?;
     }
     Ok(list)
+}
+
+fn work_columns<'py>(py: Python<'py>, work: &Work) -> PyResult<Bound<'py, PyDict>> {
+    let rows: Vec<(u64, Load)> = work.loads().collect();
+    let dict = PyDict::new(py);
+    collect(&dict, "load", &rows, |row| row.0)?;
+    collect(&dict, "iterations", &rows, |row| row.1.iterations)?;
+    collect(&dict, "broken", &rows, |row| row.1.broken)?;
+    collect(&dict, "cap", &rows, |row| row.1.cap)?;
+    collect(&dict, "memory", &rows, |row| row.1.memory)?;
+    Ok(dict)
 }
 
 fn timeline_columns<'py>(py: Python<'py>, samples: &[Sample]) -> PyResult<Bound<'py, PyDict>> {

@@ -92,7 +92,7 @@ impl Source {
     fn run(&self, columns: &Columns, stepping: bool) -> Results {
         let workload = columns.view();
         let options = Options { stepping, ..Options::all(&workload) };
-        simulate(&workload, self.engine.build().expect("a replica"), &options, &mut ()).expect("a run")
+        simulate(&workload, self.engine.build(Some(&[])).expect("a replica"), &options, &mut ()).expect("a run")
     }
 }
 

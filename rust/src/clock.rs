@@ -55,6 +55,8 @@ impl Instant {
 impl Span {
     /// No time at all.
     pub const ZERO: Span = Span(0);
+    /// Longer than anything that lasts.
+    pub const NEVER: Span = Span(u128::MAX);
 
     /// The sum of two spans.
     #[inline]

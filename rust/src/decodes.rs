@@ -4,17 +4,23 @@
 //! counter moves all of them. A member's completion is a tick that is known when it joins; the sum of contexts is
 //! n · tick + a constant; the blocks they take follow from counters of residues; a member's longest gap is a maximum over the
 //! ticks since it joined.
+//!
+//! They come in groups, each with a tick counter of its own, so that a scheduler can let a whole group sit an iteration out
+//! at the price of one.
 
 use crate::clock::{Instant, Span};
 use crate::kv::Residues;
 use crate::request::Slot;
+use crate::timing::Shape;
 use crate::wheel::Wheel;
 
-/// The standing decodes of one replica.
+/// A group of the standing decodes of one replica.
 #[derive(Debug)]
 pub(crate) struct Decodes {
     /// Members.
     pub(crate) count: u64,
+    /// Sits the present batch out.
+    pub(crate) rests: bool,
     /// Σ (context − tick) over members.
     offset: i128,
     /// Members that take a block whenever their context fills one.
@@ -28,12 +34,23 @@ pub(crate) struct Decodes {
     /// End of the last iteration in which the standing decodes took part.
     pub(crate) last_end: Instant,
     maxima: Maxima,
+    /// For each modulus that the timing model declares.
+    stairs: Vec<Stairs>,
+}
+
+/// Σ ⌈context / m⌉ over the members, and when it takes its next step.
+#[derive(Debug)]
+struct Stairs {
+    residues: Residues,
+    ceilings: u128,
 }
 
 impl Decodes {
-    pub(crate) fn new(block: u64, classes: usize) -> Decodes {
+    pub(crate) fn new(block: u64, classes: usize, moduli: &[u64]) -> Decodes {
+        let stairs = |&modulus: &u64| Stairs { residues: Residues::new(modulus), ceilings: 0 };
         Decodes {
             count: 0,
+            rests: false,
             offset: 0,
             growth: Residues::new(block),
             due: Wheel::new(),
@@ -41,6 +58,45 @@ impl Decodes {
             odd: Vec::new(),
             last_end: Instant::ZERO,
             maxima: Maxima::default(),
+            stairs: moduli.iter().map(stairs).collect(),
+        }
+    }
+
+    /// Members that take part in the present batch.
+    #[inline]
+    pub(crate) fn active(&self) -> u64 {
+        if self.rests { 0 } else { self.count }
+    }
+
+    /// Blocks that those who take part take in the next iteration.
+    #[inline]
+    pub(crate) fn next_growth(&self) -> u64 {
+        if self.rests { 0 } else { self.growth.next_growth() }
+    }
+
+    /// Adds those who take part to the shape of the batch.
+    #[inline]
+    pub(crate) fn add_to(&self, shape: &mut Shape, tick: u64) {
+        if self.rests {
+            return;
+        }
+        shape.add_decodes(self.count, self.context(tick));
+        if self.stairs.is_empty() {
+            return;
+        }
+        for (ceiling, stairs) in shape.ceilings.iter_mut().zip(&self.stairs) {
+            *ceiling += stairs.ceilings + u128::from(stairs.residues.next_growth());
+            shape.steady = shape.steady.min(stairs.residues.quiet_ticks().saturating_add(1));
+        }
+    }
+
+    /// All members grow by `ticks` tokens.
+    #[inline]
+    pub(crate) fn advance(&mut self, ticks: u64) {
+        self.growth.advance(ticks);
+        for stairs in &mut self.stairs {
+            stairs.ceilings += u128::from(stairs.residues.growth(ticks));
+            stairs.residues.advance(ticks);
         }
     }
 
@@ -56,12 +112,20 @@ impl Decodes {
     pub(crate) fn join(&mut self, context: u64, tick: u64) {
         self.count += 1;
         self.offset += i128::from(context) - i128::from(tick);
+        for stairs in &mut self.stairs {
+            stairs.residues.join(context);
+            stairs.ceilings += u128::from(stairs.residues.ceiling(context));
+        }
     }
 
     #[inline]
     pub(crate) fn leave(&mut self, context: u64, tick: u64) {
         self.count -= 1;
         self.offset -= i128::from(context) - i128::from(tick);
+        for stairs in &mut self.stairs {
+            stairs.residues.leave(context);
+            stairs.ceilings -= u128::from(stairs.residues.ceiling(context));
+        }
         if self.count == 0 {
             self.maxima.clear();
         }

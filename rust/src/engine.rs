@@ -35,11 +35,12 @@ pub struct EngineParts {
 }
 
 impl Engine {
-    /// The parts of one replica; the first wrong field is the error.
-    pub fn build(&self) -> Result<EngineParts> {
+    /// The parts of one replica, for a workload with these classes; `None` only tests the fields. The first wrong one is
+    /// the error.
+    pub fn build(&self, classes: Option<&[String]>) -> Result<EngineParts> {
         self.kv.check().map_err(|error| error.within("kv"))?;
         Ok(EngineParts {
-            scheduler: self.scheduler.build().map_err(|error| error.within("scheduler"))?,
+            scheduler: self.scheduler.build(classes).map_err(|error| error.within("scheduler"))?,
             timing: self.timing.build().map_err(|error| error.within("timing"))?,
             kv: self.kv.clone(),
             first_token: self.first_token,

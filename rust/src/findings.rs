@@ -1,6 +1,8 @@
 //! What should a reader of the numbers know first?
 
+use crate::plan::Limits;
 use crate::results::Status;
+use crate::work::Work;
 
 /// What findings are drawn from.
 pub(crate) struct Facts<'a> {
@@ -9,6 +11,10 @@ pub(crate) struct Facts<'a> {
     pub(crate) most_preempted: u32,
     pub(crate) waiting_at_last_arrival: u64,
     pub(crate) stalled: bool,
+    pub(crate) drained: usize,
+    pub(crate) work: &'a Work,
+    pub(crate) token_budget: u64,
+    pub(crate) iterations: u64,
 }
 
 /// Preemptions of one request from which on a run thrashes (rule 12).
@@ -39,6 +45,23 @@ pub(crate) fn of_run(facts: &Facts) -> Vec<String> {
         findings.push(format!(
             "overload: {waiting} of {total} requests were still waiting when the last one arrived; latencies depend on \
              the length of the run"
+        ));
+    }
+    if facts.drained > 0 {
+        findings.push(format!(
+            "drained: {} of {total} requests were still waiting for company when nothing was left to come, and were then \
+             served without it; `Result.drained` lists them",
+            facts.drained
+        ));
+    }
+    let broken = if facts.token_budget < Limits::NONE { facts.work.broken(facts.token_budget) } else { 0 };
+    if broken > 0 {
+        findings.push(format!(
+            "not work-conserving: {:.1} % of iterations ({broken} of {}) loaded fewer tokens than the budget of {} \
+             although more could have been loaded",
+            broken as f64 / facts.iterations as f64 * 100.0,
+            facts.iterations,
+            facts.token_budget
         ));
     }
     let abandoned = facts.by_status[Status::Abandoned as usize];

@@ -77,7 +77,7 @@ pub struct BlockPool {
 }
 
 /// More blocks than any run can take: the capacity of a cache without limit.
-const UNLIMITED: u64 = 1 << 62;
+pub(crate) const UNLIMITED: u64 = 1 << 62;
 
 /// Contexts are counted by their residue modulo the block.
 const LARGEST_BLOCK: u32 = 1 << 20;
@@ -178,6 +178,12 @@ impl Residues {
         self.total -= 1;
     }
 
+    /// ⌈context / m⌉.
+    #[inline]
+    pub fn ceiling(&self, context: u64) -> u64 {
+        self.modulus.quotient(context + (self.modulus.value - 1))
+    }
+
     /// All members grow by `ticks` tokens.
     #[inline]
     pub fn advance(&mut self, ticks: u64) {
@@ -197,16 +203,26 @@ impl Residues {
         (self.modulus.quotient(ticks) + 1).saturating_mul(self.total)
     }
 
+    /// The ticks after the next one over which no block is taken.
+    pub fn quiet_ticks(&self) -> u64 {
+        if self.total == 0 {
+            return u64::MAX;
+        }
+        let places = self.counts.len();
+        (1..=places).find(|back| self.counts[(self.next + places - back) % places] > 0).unwrap_or(places) as u64 - 1
+    }
+
     /// The blocks that the next `ticks` ticks take in all.
     #[inline]
     pub fn growth(&self, ticks: u64) -> u64 {
-        let mut blocks = self.modulus.quotient(ticks) * self.total;
-        let mut place = self.next;
-        for _ in 0..self.modulus.rest(ticks) {
-            blocks += self.counts[place];
-            place = if place == 0 { self.counts.len() - 1 } else { place - 1 };
-        }
-        blocks
+        let whole = self.modulus.quotient(ticks) * self.total;
+        // The places that come next lie below one another, from `next` downwards and round.
+        let rest = self.modulus.rest(ticks) as usize;
+        let (up_to_next, beyond) = self.counts.split_at(self.next + 1);
+        let below = rest.min(up_to_next.len());
+        let nearest = &up_to_next[up_to_next.len() - below..];
+        let farthest = &beyond[beyond.len() - (rest - below)..];
+        whole + nearest.iter().sum::<u64>() + farthest.iter().sum::<u64>()
     }
 }
 
@@ -236,6 +252,11 @@ mod tests {
             prop_assert_eq!(residues.growth(ticks), expected);
             prop_assert_eq!(residues.growth(1), residues.next_growth());
             prop_assert!(residues.growth(ticks) <= residues.growth_at_most(ticks));
+            if residues.quiet_ticks() < u64::MAX {
+                let quiet = residues.quiet_ticks();
+                prop_assert_eq!(residues.growth(1 + quiet), residues.next_growth());
+                prop_assert!(residues.growth(2 + quiet) > residues.next_growth());
+            }
             for &context in &contexts {
                 residues.leave(context + before);
             }

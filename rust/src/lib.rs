@@ -31,7 +31,7 @@
 //!     ..Workload::default()
 //! };
 //! let options = simulation::Options::all(&workload);
-//! let results = simulation::simulate(&workload, engine.build()?, &options, &mut ())?;
+//! let results = simulation::simulate(&workload, engine.build(Some(&[]))?, &options, &mut ())?;
 //! // The prompt takes one iteration, which emits the first token; two decodes follow.
 //! assert_eq!(results.requests.first_token_s, [1.5]);
 //! assert_eq!(results.requests.finish_s, [2.5]);
@@ -60,6 +60,7 @@ pub mod replica;
 
 // What comes out.
 pub mod histogram;
+pub mod work;
 pub mod results;
 pub mod summary;
 mod findings;

@@ -9,11 +9,12 @@ use crate::decodes::Decodes;
 use crate::engine::EngineParts;
 use crate::error::{Kind, Result};
 use crate::kv::BlockPool;
-use crate::plan::{Batch, Chunk, Plan, State, broken};
+use crate::plan::{Batch, Limit, Plan, State, broken};
 use crate::request::{FirstToken, Phase, Requests, Slot, longest_context};
 use crate::results::{IterationRow, Recorder, Sample, Status};
 use crate::scheduler::{Notice, Scheduler};
 use crate::timing::{Pace, Timing};
+use crate::work::Bound;
 use crate::workload::Arrival;
 
 /// Identical iterations under way.
@@ -28,6 +29,24 @@ struct Stretch {
     decodes: u64,
     /// Blocks that the standing decodes took for the first iteration.
     growth: u64,
+    /// Tokens that each iteration loads.
+    load: u64,
+    /// Is a block known to be free in every iteration?
+    is_roomy: bool,
+    /// Iterations that begin before anybody waits in the queue.
+    before_anybody_waits: u64,
+}
+
+impl Stretch {
+    /// Iterations that begin before `now`; one that begins at that very instant does not.
+    fn begun_before(&self, now: Instant) -> Result<u64> {
+        let elapsed = now.since(self.start);
+        if elapsed <= self.pace.first {
+            return Ok(1);
+        }
+        let whole = self.pace.count_within(elapsed, self.count)?;
+        Ok(if self.pace.total(whole)? == elapsed { whole } else { whole + 1 })
+    }
 }
 
 /// One engine on one GPU group.
@@ -45,9 +64,9 @@ pub struct Replica {
     emitted_tokens: u64,
 }
 
-/// Empty plans in a row at one instant, each of which preempted somebody, after which a policy is taken to be caught in a
-/// circle: more than a policy needs that preempts its requests one plan at a time.
-const MOST_EMPTY_PLANS: u32 = 1 << 16;
+/// Preemptions without a token between them after which a policy is taken to be caught in a circle: more than a policy
+/// needs that preempts its requests one plan at a time.
+const MOST_FRUITLESS_PREEMPTIONS: u64 = 1 << 16;
 
 /// The running iteration of a stretch cannot be cut.
 #[inline]
@@ -65,17 +84,24 @@ impl Replica {
         stepping: bool,
     ) -> Replica {
         let pool = BlockPool::new(&engine.kv);
+        let moduli = engine.timing.moduli().to_vec();
         Replica {
             index,
             state: State {
                 requests: Requests::new(engine.first_token),
-                decodes: Decodes::new(pool.block_tokens(), classes),
+                standing: 0,
+                groups: vec![Decodes::new(pool.block_tokens(), classes, &moduli)],
                 pool,
+                moduli,
                 limits: engine.scheduler.limits(),
                 batch: Batch::new(),
                 running: 0,
                 waiting: 0,
                 admissions: 0,
+                kept_blocks: 0,
+                fruitless_preemptions: 0,
+                iterations: 0,
+                busy: Span::ZERO,
                 swap_charge: Span::ZERO,
                 most_preempted: 0,
                 measured,
@@ -121,6 +147,11 @@ impl Replica {
         self.state.most_preempted
     }
 
+    /// The tokens that its scheduler may load in an iteration.
+    pub fn token_budget(&self) -> u64 {
+        self.state.limits.token_budget
+    }
+
     /// A request arrives. One that can never fit is rejected at once (rule 11).
     pub fn arrive(&mut self, arrival: Arrival, results: &mut Recorder) -> Result<Option<Slot>> {
         let longest = longest_context(&arrival, self.state.requests.first_token);
@@ -128,25 +159,33 @@ impl Replica {
             results.reject(&arrival, self.index, "its largest context is larger than the KV cache");
             return Ok(None);
         }
-        if let Some(reason) = self.scheduler.refuses(&arrival) {
+        if let Some(reason) = self.scheduler.refuses(&arrival, &self.state.pool) {
             results.reject(&arrival, self.index, reason);
             return Ok(None);
         }
         let slot = self.state.requests.insert(arrival);
         self.state.waiting += 1;
         self.scheduler.notice(Notice::Arrived(slot), &self.state.requests);
-        if self.stretch.is_some_and(|stretch| !stretch.through_arrivals) {
-            self.cut(arrival.at)?;
+        if let Some(stretch) = &mut self.stretch {
+            if !stretch.through_arrivals {
+                self.cut(arrival.at)?;
+            } else if stretch.before_anybody_waits == u64::MAX {
+                stretch.before_anybody_waits = stretch.begun_before(arrival.at)?;
+            }
         }
         Ok(Some(slot))
     }
 
-    /// A request that was never admitted runs out of patience. Does nothing if it was admitted, or left: whoever left
-    /// before had been admitted, so a place that is empty or taken by another is told from one where `id` still waits.
-    pub fn abandon(&mut self, slot: Slot, id: u32, now: Instant, results: &mut Recorder) -> Result<bool> {
+    /// Does this request still wait for its first admission? A place that is empty or taken by another is told from one
+    /// where `id` still waits, since whoever left before had been admitted.
+    pub fn awaits_admission(&self, slot: Slot, id: u32) -> bool {
         let request = self.state.requests.at(slot);
-        let waits = request.phase() == Phase::Waiting && request.admitted == Instant::NEVER;
-        if request.arrival.id != id || !waits {
+        request.arrival.id == id && request.phase() == Phase::Waiting && request.admitted == Instant::NEVER
+    }
+
+    /// A request runs out of patience, if it still waits for its first admission.
+    pub fn abandon(&mut self, slot: Slot, id: u32, now: Instant, results: &mut Recorder) -> Result<bool> {
+        if !self.awaits_admission(slot, id) {
             return Ok(false);
         }
         results.leave(self.state.requests.at(slot), self.index, Status::Abandoned, now);
@@ -163,14 +202,8 @@ impl Replica {
         if stretch.count == 1 || stretch.end <= now {
             return Ok(());
         }
-        let elapsed = now.since(stretch.start);
-        stretch.count = if elapsed <= stretch.pace.first {
-            1
-        } else {
-            // An iteration that ends at the very instant is over; otherwise the running one is the last.
-            let whole = stretch.pace.count_within(elapsed, stretch.count)?;
-            if stretch.pace.total(whole)? == elapsed { whole } else { whole + 1 }
-        };
+        // An iteration that ends at the very instant is over; otherwise the running one is the last.
+        stretch.count = stretch.begun_before(now)?;
         stretch.end = end_after(stretch.start, &stretch.pace, stretch.count)?;
         Ok(())
     }
@@ -179,23 +212,22 @@ impl Replica {
     pub fn form(&mut self, now: Instant, drain: bool) -> Result<bool> {
         debug_assert!(self.stretch.is_none(), "an iteration cannot be interrupted");
         self.wake_at = Instant::NEVER;
-        let mut asked_in_vain = 0;
         loop {
-            self.state.batch.clear();
-            self.scheduler.plan(&mut Plan { state: &mut self.state, now, drain })?;
+            self.state.clear_batch();
+            self.scheduler.plan(&mut Plan::new(&mut self.state, now, drain))?;
             self.check_plan(now)?;
             let batch = &self.state.batch;
-            if !batch.chunks.is_empty() || (self.state.decodes.count > 0 && !batch.decodes_rest) {
+            self.state.fruitless_preemptions += batch.preempted.len() as u64;
+            if self.state.fruitless_preemptions >= MOST_FRUITLESS_PREEMPTIONS {
+                let what = format!("{} preemptions without a token", self.state.fruitless_preemptions);
+                return Err(broken(now, "a policy that preempts comes to an end", what));
+            }
+            if !batch.chunks.is_empty() || self.state.standing > 0 {
                 break;
             }
-            if batch.preempted == 0 {
+            if batch.preempted.is_empty() {
                 self.wake_at = batch.wake_at.filter(|&at| at > now).unwrap_or(Instant::NEVER);
                 return Ok(false);
-            }
-            asked_in_vain += 1;
-            if asked_in_vain == MOST_EMPTY_PLANS {
-                let what = format!("{asked_in_vain} empty plans");
-                return Err(broken(now, "a policy that only preempts and swaps in comes to an end", what));
             }
         }
         self.run(now)?;
@@ -205,12 +237,12 @@ impl Replica {
     /// What a plan asked in pieces must hold as a whole (rule 6).
     fn check_plan(&self, now: Instant) -> Result<()> {
         let state = &self.state;
-        let standing = if state.batch.decodes_rest { 0 } else { state.decodes.count };
+        let standing = state.standing;
         if standing + state.batch.chunk_tokens > state.limits.token_budget {
             let what = format!("{} tokens", standing + state.batch.chunk_tokens);
             return Err(broken(now, "no iteration loads more tokens than the budget", what));
         }
-        if standing > 0 && state.decodes.growth.next_growth() > state.pool.free() {
+        if state.standing_growth() > state.pool.free() {
             let what = format!("{} decodes, {} free blocks", standing, state.pool.free());
             return Err(broken(now, "no more blocks are taken than are free", what));
         }
@@ -227,11 +259,10 @@ impl Replica {
     /// Prices the batch and sets it going for as long as nothing changes.
     fn run(&mut self, now: Instant) -> Result<()> {
         let state = &mut self.state;
-        let tick = state.requests.tick;
-        let batch = &state.batch;
-        let shape = batch.shape(&state.decodes, tick);
+        let shape = state.shape();
+        let load = shape.tokens();
         let mut pace = self.timing.pace(&shape)?;
-        let decodes = if batch.decodes_rest { 0 } else { state.decodes.count };
+        let batch = &state.batch;
         let mut count = batch.hold.iterations.min(pace.holds).min(self.scheduler.holds(&pace));
         if self.stepping {
             count = 1;
@@ -240,8 +271,8 @@ impl Replica {
             // The iteration that completes a prompt is a stretch of its own: it emits, the ones before do not.
             count = if chunk.tokens == chunk.owed { 1 } else { count.min((chunk.owed - 1) / chunk.tokens) };
         }
-        if decodes > 0 {
-            let due = state.decodes.due.next();
+        for (group, &tick) in state.groups.iter().zip(&state.requests.ticks).filter(|(group, _)| group.active() > 0) {
+            let due = group.due.next();
             debug_assert!(due.is_some(), "every decode has a last token");
             count = count.min(due.unwrap_or(tick + 1) - tick);
         }
@@ -251,12 +282,15 @@ impl Replica {
             count = 1;
         }
         let mut count = count.max(1);
-        let growth = if decodes > 0 { state.decodes.growth.next_growth() } else { 0 };
+        let growth = state.standing_growth();
         state.pool.take(growth);
         let free = state.pool.free();
-        let more =
-            |count| more_blocks(&state.decodes, &state.pool, &state.requests, &batch.chunks, decodes, count) - growth;
-        let is_roomy = batch.chunks.is_empty() && state.decodes.growth.growth_at_most(count) <= free;
+        let state = &*state;
+        let more = |count| state.more_blocks(count) - growth;
+        let growth_at_most = |group: &Decodes| group.growth.growth_at_most(count);
+        // A token takes one block at most, so this many are never exceeded.
+        let bound = state.groups.iter().map(growth_at_most).fold(0, u64::saturating_add);
+        let is_roomy = bound.saturating_add(batch.chunk_tokens.saturating_mul(count)) < free;
         if count > 1 && !is_roomy && more(count) > free {
             // Blocks only grow with the number of iterations: the last number that fits lies between.
             let (mut fits, mut fails) = (1, count);
@@ -270,6 +304,9 @@ impl Replica {
             return Err(Kind::EmptyIteration(now.seconds().to_string()).into());
         }
         let through_arrivals = batch.hold.through_arrivals;
+        let before_anybody_waits = if state.waiting > 0 { 0 } else { u64::MAX };
+        let decodes = state.standing;
+        let state = &mut self.state;
         for place in 0..state.batch.admitted.len() {
             let request = state.requests.at_mut(state.batch.admitted[place]);
             request.admitted = request.admitted.min(now);
@@ -282,6 +319,9 @@ impl Replica {
             through_arrivals,
             decodes,
             growth,
+            load,
+            is_roomy,
+            before_anybody_waits,
         });
         Ok(())
     }
@@ -295,15 +335,27 @@ impl Replica {
 
     fn settle_stretch(&mut self, stretch: &Stretch, results: &mut Recorder) -> Result<()> {
         results.count_stretch(stretch.count);
+        self.state.iterations += stretch.count;
+        self.state.busy = self.state.busy.plus(stretch.end.since(stretch.start))?;
+        self.audit(stretch, results);
+        let emitted = self.emitted_tokens;
         if results.wants_iterations() {
             results.iteration(self.row(stretch));
             self.list_batch(results);
         }
         if stretch.decodes > 0 {
-            self.settle_decodes(stretch, results)?;
+            for group in 0..self.state.groups.len() {
+                if self.state.groups[group].active() > 0 {
+                    self.settle_decodes(group, stretch, results)?;
+                }
+            }
+            self.emitted_tokens += stretch.count * stretch.decodes;
         }
         if !self.state.batch.chunks.is_empty() {
             self.settle_chunks(stretch, results)?;
+        }
+        if self.emitted_tokens > emitted {
+            self.state.fruitless_preemptions = 0;
         }
         if !self.due.is_empty() {
             self.settle_due();
@@ -314,12 +366,105 @@ impl Replica {
         Ok(())
     }
 
-    /// Every standing decode emitted a token in each iteration.
-    fn settle_decodes(&mut self, stretch: &Stretch, results: &mut Recorder) -> Result<()> {
+    /// Holds the stretch against work conservation, before anything of it is settled: could each of its iterations have
+    /// loaded another token, and if not, why?
+    #[inline]
+    fn audit(&self, stretch: &Stretch, results: &mut Recorder) {
+        let chunks = &self.state.batch.chunks;
+        let in_batch = stretch.decodes + chunks.len() as u64;
+        let has_started = self.state.running > in_batch || chunks.iter().any(|chunk| chunk.tokens < chunk.owed);
+        if !has_started && stretch.before_anybody_waits >= stretch.count {
+            results.work(stretch.load, Bound::Work, stretch.count);
+        } else {
+            self.audit_the_rest(stretch, has_started, results);
+        }
+    }
+
+    /// The audit where somebody had another token to load.
+    fn audit_the_rest(&self, stretch: &Stretch, has_started: bool, results: &mut Recorder) {
+        let state = &self.state;
+        let Stretch { count, load, before_anybody_waits, .. } = *stretch;
+        let with_free_block = if stretch.is_roomy { count } else { self.iterations_with_free_block(stretch) };
+        let of_queue = |index: u64| match state.batch.refused {
+            _ if index < before_anybody_waits => Bound::Work,
+            _ if !state.batch.preempted.is_empty() => Bound::Blocks,
+            Some(Limit::Seats) => Bound::Seats,
+            Some(Limit::Blocks) => Bound::Blocks,
+            None if state.running >= state.limits.max_seqs => Bound::Seats,
+            None if index < with_free_block => Bound::Policy,
+            None => Bound::Blocks,
+        };
+        let of_iteration = |index: u64| {
+            if has_started && (index < with_free_block || self.has_slack(index)) {
+                return Bound::Policy;
+            }
+            match of_queue(index) {
+                Bound::Work if has_started => Bound::Blocks,
+                bound => bound,
+            }
+        };
+        if stretch.is_roomy && (has_started || before_anybody_waits == 0) {
+            results.work(load, of_iteration(0), count);
+            return;
+        }
+        // Between these marks all iterations are bound alike, but for the slack of chunks when no block is left.
+        let mut marks = [0, before_anybody_waits.min(count), with_free_block, count];
+        marks.sort_unstable();
+        for pair in marks.windows(2) {
+            if has_started && pair[0] >= with_free_block {
+                (pair[0]..pair[1]).for_each(|index| results.work(load, of_iteration(index), 1));
+            } else {
+                results.work(load, of_iteration(pair[0]), pair[1] - pair[0]);
+            }
+        }
+    }
+
+    /// Iterations of the running stretch during which a block is free.
+    fn iterations_with_free_block(&self, stretch: &Stretch) -> u64 {
+        let free = self.state.pool.free();
+        let is_left_by = |count: u64| self.state.more_blocks(count) - stretch.growth < free;
+        if free == 0 || is_left_by(stretch.count) {
+            return if free == 0 { 0 } else { stretch.count };
+        }
+        let (mut left, mut none) = (0, stretch.count);
+        while none - left > 1 {
+            let middle = left + (none - left) / 2;
+            if is_left_by(middle) { left = middle } else { none = middle }
+        }
+        left
+    }
+
+    /// Could a started request load another token in iteration `index` of the stretch without a new block?
+    fn has_slack(&self, index: u64) -> bool {
+        let state = &self.state;
+        let holds = |slot: Slot, tokens: u64| state.pool.need(tokens) <= state.blocks_of(slot);
+        let is_cut_short = |chunk: &crate::plan::Chunk| {
+            let loaded = chunk.context + chunk.tokens * (index + 1);
+            let blocks = state.blocks_of(chunk.slot).max(state.pool.need(loaded));
+            chunk.tokens < chunk.owed && state.pool.need(loaded + 1) <= blocks
+        };
+        // Of a group that rests, whoever does not need a block for its next token has slack.
+        let resting = || state.groups.iter().filter(|group| group.rests);
+        let in_groups = resting().map(|group| group.count).sum::<u64>();
+        let paused = state.running - state.standing - state.batch.chunks.len() as u64 - in_groups;
+        state.batch.chunks.iter().any(is_cut_short)
+            || resting().any(|group| group.count > group.growth.next_growth())
+            || paused > 0
+                && state.live().any(|slot| {
+                    let request = state.requests.at(slot);
+                    let is_paused = request.phase() == Phase::Started && !request.placed;
+                    is_paused && holds(slot, state.requests.context(slot) + 1)
+                })
+    }
+
+    /// Every standing decode of a group emitted a token in each iteration.
+    // Not inlined: inside the loop over groups its set-up would be paid before the loop, by every stretch.
+    #[inline(never)]
+    fn settle_decodes(&mut self, group: usize, stretch: &Stretch, results: &mut Recorder) -> Result<()> {
         let Stretch { start, pace, count, end, .. } = *stretch;
         let state = &mut self.state;
-        let decodes = &mut state.decodes;
-        let tick = state.requests.tick;
+        let decodes = &mut state.groups[group];
+        let tick = state.requests.ticks[group];
         if decodes.odd.is_empty() && decodes.last_end == start {
             results.gaps(&decodes.measured, pace.first, pace.growth, count)?;
             decodes.note_gap(tick + count, pace.longest(count)?);
@@ -354,12 +499,11 @@ impl Replica {
         }
         decodes.last_end = end;
         if count > 1 {
-            state.pool.take(decodes.growth.growth(count) - stretch.growth);
+            state.pool.take(decodes.growth.growth(count) - decodes.growth.next_growth());
         }
-        decodes.growth.advance(count);
-        state.requests.tick += count;
-        decodes.due.advance(state.requests.tick, &mut self.due);
-        self.emitted_tokens += count * stretch.decodes;
+        decodes.advance(count);
+        state.requests.ticks[group] += count;
+        decodes.due.advance(tick + count, &mut self.due);
         Ok(())
     }
 
@@ -401,6 +545,7 @@ impl Replica {
                     continue;
                 }
             }
+            request.ready = true;
             self.scheduler.notice(Notice::Ready(chunk.slot), &state.requests);
         }
         Ok(())
@@ -412,15 +557,16 @@ impl Replica {
         for slot in self.due.drain(..) {
             let emitted = state.requests.emitted(slot);
             let context = state.requests.context(slot);
-            let tick = state.requests.tick;
+            let tick = state.requests.tick(state.requests.at(slot));
             let request = state.requests.at_mut(slot);
+            let decodes = &mut state.groups[request.group as usize];
             let left = u64::from(request.arrival.output_tokens) - emitted;
             if left == 0 {
                 self.leaving.push((request.admission, slot));
             } else {
                 request.grows = true;
-                state.decodes.growth.join(context);
-                state.decodes.due.insert(slot, tick + left);
+                decodes.growth.join(context);
+                decodes.due.insert(slot, tick + left);
             }
         }
     }
@@ -437,11 +583,18 @@ impl Replica {
             }
             let request = state.requests.at(slot);
             debug_assert_eq!(request.emitted, request.arrival.output_tokens, "L5: exactly o tokens, once");
-            state.pool.give(request.blocks);
+            if state.limits.frees_with_batch {
+                state.kept_blocks += request.blocks;
+            } else {
+                state.pool.give(request.blocks);
+            }
             results.leave(request, self.index, Status::Finished, now);
             self.scheduler.notice(Notice::Left(slot), &state.requests);
             state.requests.remove(slot);
             state.running -= 1;
+        }
+        if state.running == 0 {
+            state.pool.give(std::mem::take(&mut state.kept_blocks));
         }
         debug_assert!(
             !state.requests.is_empty() || state.pool.used() == 0,
@@ -461,17 +614,21 @@ impl Replica {
                 self.settle_stretch(&stretch, results)?;
             }
         }
-        let mut vacant = vec![false; self.state.requests.slots().count()];
-        for slot in self.state.requests.vacant() {
-            vacant[slot.index()] = true;
-        }
-        for slot in self.state.requests.slots().filter(|slot| !vacant[slot.index()]) {
+        let live: Vec<Slot> = self.state.live().collect();
+        for slot in live {
             if self.state.requests.at(slot).phase() == Phase::Decoding {
                 self.state.leave_decodes(slot);
             }
             results.leave(self.state.requests.at(slot), self.index, Status::Unfinished, Instant::NEVER);
         }
         Ok(())
+    }
+
+    /// The requests that are here now.
+    pub fn ids(&self) -> Vec<u32> {
+        let mut ids: Vec<u32> = self.state.live().map(|slot| self.state.requests.at(slot).arrival.id).collect();
+        ids.sort_unstable();
+        ids
     }
 
     /// The state at an instant, without going there.
@@ -490,11 +647,10 @@ impl Replica {
             let over = stretch.pace.count_within(at.since(stretch.start), stretch.count)?;
             // The iteration that runs now took its blocks when it began.
             let begun = (over + 1).min(stretch.count);
-            let chunks = &state.batch.chunks;
-            let more = more_blocks(&state.decodes, &state.pool, &state.requests, chunks, stretch.decodes, begun);
+            let more = state.more_blocks(begun);
             sample.kv_used_tokens += (more - stretch.growth) * state.pool.block_tokens();
             sample.emitted_tokens += over * stretch.decodes;
-            sample.prefilled_tokens += over * state.batch.shape(&state.decodes, state.requests.tick).chunk_tokens;
+            sample.prefilled_tokens += over * state.shape().chunk_tokens;
         }
         Ok(sample)
     }
@@ -502,7 +658,7 @@ impl Replica {
     /// The stretch as a row, before anything of it is settled.
     fn row(&self, stretch: &Stretch) -> IterationRow {
         let state = &self.state;
-        let shape = state.batch.shape(&state.decodes, state.requests.tick);
+        let shape = state.shape();
         IterationRow {
             start: stretch.start,
             replica: self.index,
@@ -531,31 +687,15 @@ impl Replica {
                 (request.admission, request.arrival.id, chunk.tokens, emits)
             })
             .collect();
-        if !state.batch.decodes_rest {
-            let all = state.requests.slots().map(|slot| state.requests.at(slot));
-            let decoding = all.filter(|request| request.phase() == Phase::Decoding);
-            rows.extend(decoding.map(|request| (request.admission, request.arrival.id, 1, true)));
-        }
+        let takes_part = |slot: &Slot| {
+            let request = state.requests.at(*slot);
+            request.phase() == Phase::Decoding && !state.groups[request.group as usize].rests
+        };
+        let decoding = state.live().filter(takes_part).map(|slot| state.requests.at(slot));
+        rows.extend(decoding.map(|request| (request.admission, request.arrival.id, 1, true)));
         rows.sort_unstable_by_key(|row| row.0);
         for (_, id, tokens, emits) in rows {
             results.batch_row(id, tokens, emits);
         }
     }
-}
-
-/// Blocks that `count` iterations take in all, those of the standing decodes' first included.
-fn more_blocks(
-    decodes: &Decodes,
-    pool: &BlockPool,
-    requests: &Requests,
-    chunks: &[Chunk],
-    standing: u64,
-    count: u64,
-) -> u64 {
-    let growth = if standing > 0 { decodes.growth.growth(count) } else { 0 };
-    let by_chunks = chunks.iter().map(|chunk| {
-        let held = requests.at(chunk.slot).blocks;
-        pool.need(chunk.context + chunk.tokens * count).saturating_sub(held)
-    });
-    growth + by_chunks.sum::<u64>()
 }

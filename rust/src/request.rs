@@ -52,12 +52,16 @@ pub struct Request {
     pub(crate) blocks: u64,
     /// The order of admissions: batches list their rows in it.
     pub(crate) admission: u64,
+    /// Its group of the standing decodes.
+    pub(crate) group: u32,
     pub(crate) joined: u64,
     /// The last tick whose gap was written to the request itself.
     pub(crate) gaps_known: u64,
     pub(crate) grows: bool,
     /// Stands in the running batch as a chunk.
     pub(crate) placed: bool,
+    /// Everything that it owed is computed: it can be among the standing decodes.
+    pub(crate) ready: bool,
     pub(crate) preemptions: u32,
     /// Start of its first iteration; `NEVER` before.
     pub(crate) admitted: Instant,
@@ -77,10 +81,12 @@ impl Request {
             emitted: 0,
             blocks: 0,
             admission: 0,
+            group: 0,
             joined: 0,
             gaps_known: 0,
             grows: false,
             placed: false,
+            ready: false,
             preemptions: 0,
             admitted: Instant::NEVER,
             first_token: Instant::NEVER,
@@ -105,6 +111,18 @@ impl Request {
     #[inline]
     pub fn blocks(&self) -> u64 {
         self.blocks
+    }
+
+    /// Is everything computed that it owed, so that a decode is all it asks for?
+    #[inline]
+    pub fn is_ready(&self) -> bool {
+        self.ready
+    }
+
+    /// Does it compute a chunk in the batch?
+    #[inline]
+    pub fn is_placed(&self) -> bool {
+        self.placed
     }
 
     /// How often it was preempted.
@@ -144,14 +162,14 @@ pub fn longest_context(arrival: &Arrival, first_token: FirstToken) -> u64 {
 pub struct Requests {
     table: Vec<Request>,
     vacant: Vec<Slot>,
-    /// Ticks of the standing decodes so far; the one number that moves all of them.
-    pub(crate) tick: u64,
+    /// Ticks of each group of the standing decodes so far; the one number that moves all of its members.
+    pub(crate) ticks: Vec<u64>,
     pub(crate) first_token: FirstToken,
 }
 
 impl Requests {
     pub(crate) fn new(first_token: FirstToken) -> Requests {
-        Requests { table: Vec::new(), vacant: Vec::new(), tick: 0, first_token }
+        Requests { table: Vec::new(), vacant: Vec::new(), ticks: vec![0], first_token }
     }
 
     pub(crate) fn insert(&mut self, arrival: Arrival) -> Slot {
@@ -202,28 +220,42 @@ impl Requests {
     }
 
     #[inline]
-    fn ticks(&self, request: &Request) -> u32 {
-        if request.phase == Phase::Decoding { (self.tick - request.joined) as u32 } else { 0 }
+    fn ticks_of(&self, request: &Request) -> u32 {
+        if request.phase == Phase::Decoding { (self.tick(request) - request.joined) as u32 } else { 0 }
+    }
+
+    /// Ticks of a request's group so far.
+    #[inline]
+    pub(crate) fn tick(&self, request: &Request) -> u64 {
+        self.ticks[request.group as usize]
     }
 
     /// Tokens whose keys and values are in the cache (on the host, if swapped).
     #[inline]
     pub fn context(&self, slot: Slot) -> u64 {
         let request = self.at(slot);
-        u64::from(request.computed + self.ticks(request))
+        u64::from(request.computed + self.ticks_of(request))
     }
 
     /// Output tokens emitted.
     #[inline]
     pub fn emitted(&self, slot: Slot) -> u64 {
         let request = self.at(slot);
-        u64::from(request.emitted + self.ticks(request))
+        u64::from(request.emitted + self.ticks_of(request))
     }
 
     /// Prompt and emitted tokens: what must be computed before the next token.
     #[inline]
     pub fn known(&self, slot: Slot) -> u64 {
         u64::from(self.at(slot).arrival.prompt_tokens) + self.emitted(slot)
+    }
+
+    /// The context with which a request emits its next token, if it computes anew all that is known of it. Under
+    /// `FirstToken::Decode` the input alone brings no token: a policy that lets decodes wait while it admits must see
+    /// room for one more, or two requests could take each other's blocks for ever.
+    #[inline]
+    pub fn until_next_token(&self, slot: Slot) -> u64 {
+        self.known(slot) + u64::from(self.first_token == FirstToken::Decode)
     }
 
     /// Tokens still to compute before the next one is emitted. Under `FirstToken::Decode` a request with everything
@@ -234,9 +266,9 @@ impl Requests {
         if owed == 0 { 1 } else { owed }
     }
 
-    /// Would computing one token be a decode (rule 6)?
+    /// Is computing one token priced as a decode (rule 6)? It is for the tail of a recomputation too.
     #[inline]
-    pub fn is_ready_to_decode(&self, slot: Slot) -> bool {
+    pub fn is_priced_as_decode(&self, slot: Slot) -> bool {
         let (known, context) = (self.known(slot), self.context(slot));
         known == context || (known == context + 1 && self.emitted(slot) > 0)
     }

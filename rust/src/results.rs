@@ -7,6 +7,7 @@ use crate::error::{Kind, Result};
 use crate::histogram::Histogram;
 use crate::request::Request;
 use crate::timing::Pace;
+use crate::work::{Bound, Work};
 use crate::workload::Arrival;
 
 /// How a request ended.
@@ -139,6 +140,8 @@ pub struct Totals {
     pub iterations: u64,
     /// Stretches that they were advanced in.
     pub stretches: u64,
+    /// Iterations that were advanced in stretches of two or more.
+    pub stretched_iterations: u64,
     /// ∫ number of requests in the system dt, in attoseconds (law L9, left side).
     pub in_system: u128,
     /// Σ (left − arrival) with the unfinished up to the end, in attoseconds (law L9, right side).
@@ -160,6 +163,11 @@ pub struct Results {
     pub iterations: Vec<IterationRow>,
     /// Rows of batches; empty unless asked for.
     pub batches: Vec<BatchRow>,
+    /// Which loads the iterations had, and what kept them from being larger.
+    pub work: Work,
+    /// Requests that were still here when nothing was left to come, and were served because nobody else would join
+    /// them (rule 5), by id.
+    pub drained: Vec<u32>,
     /// What a reader of the numbers should know first, in plain words.
     pub findings: Vec<String>,
     /// Totals.
@@ -229,6 +237,12 @@ impl Recorder {
     pub(crate) fn count_stretch(&mut self, iterations: u64) {
         self.results.totals.iterations += iterations;
         self.results.totals.stretches += 1;
+        self.results.totals.stretched_iterations += if iterations > 1 { iterations } else { 0 };
+    }
+
+    #[inline]
+    pub(crate) fn work(&mut self, tokens: u64, bound: Bound, iterations: u64) {
+        self.results.work.note(tokens, bound, iterations);
     }
 
     pub(crate) fn wants_iterations(&self) -> bool {

@@ -144,7 +144,8 @@ impl<'a> Run<'a> {
             countdown -= 1;
             let instant = self.next_instant();
             if instant == Instant::NEVER {
-                if self.drain()? {
+                // Who arrives after the horizon is still to come.
+                if self.rows == self.workload.len() && self.drain()? {
                     continue;
                 }
                 break;
@@ -161,9 +162,16 @@ impl<'a> Run<'a> {
     }
 
     #[inline]
-    fn next_instant(&self) -> Instant {
-        let patience = self.patience.peek().map_or(Instant::NEVER, |&Reverse((at, _, _))| at);
-        self.replica.next_instant().min(self.next_arrival).min(patience)
+    fn next_instant(&mut self) -> Instant {
+        let others = self.replica.next_instant().min(self.next_arrival);
+        // The patience of who has been admitted is no event any more.
+        while let Some(&Reverse((at, id, slot))) = self.patience.peek() {
+            if at >= others || self.replica.awaits_admission(Slot(slot), id) {
+                return others.min(at);
+            }
+            self.patience.pop();
+        }
+        others
     }
 
     /// Everything that happens at one instant, in the order of rule 4.
@@ -232,13 +240,20 @@ impl<'a> Run<'a> {
         if self.replica.is_empty() {
             return Ok(false);
         }
-        self.stalled = !self.replica.form(self.now, true)? && self.replica.next_instant() == Instant::NEVER;
+        let is_first = self.results.results.drained.is_empty();
+        let here = if is_first { self.replica.ids() } else { Vec::new() };
+        let runs = self.replica.form(self.now, true)?;
+        if runs && is_first {
+            self.results.results.drained = here;
+        }
+        self.stalled = !runs && self.replica.next_instant() == Instant::NEVER;
         Ok(!self.stalled)
     }
 
     fn finish(mut self) -> Result<Results> {
+        let goes_on = self.next_instant() < Instant::NEVER;
         let end = match self.options.horizon {
-            Some(horizon) if self.next_instant() < Instant::NEVER => horizon,
+            Some(horizon) if goes_on => horizon,
             _ => self.now,
         };
         // At the horizon the number in the system falls at the ends of the iterations before it.
@@ -255,6 +270,10 @@ impl<'a> Run<'a> {
             most_preempted: self.replica.most_preempted(),
             waiting_at_last_arrival: self.waiting_at_last_arrival,
             stalled: self.stalled,
+            drained: self.results.results.drained.len(),
+            work: &self.results.results.work,
+            token_budget: self.replica.token_budget(),
+            iterations: self.results.results.totals.iterations,
         });
         let sojourn = self.results.sojourn().checked_add(unfinished);
         let totals = &mut self.results.results.totals;

@@ -23,6 +23,10 @@ pub struct Workload<'a> {
     pub priority: &'a [i64],
     /// Seconds that a request waits for its first admission before it leaves; NaN: for ever. Empty: all for ever.
     pub patience_s: &'a [f64],
+    /// The longest gap between two tokens that a request should see, in seconds; NaN: any. Empty: any for all.
+    pub tbt_slo_s: &'a [f64],
+    /// What a queue that is ordered by key sorts by, lower first. Empty: all 0.
+    pub queue_key: &'a [f64],
 }
 
 /// One request as it arrives.
@@ -40,6 +44,10 @@ pub struct Arrival {
     pub class: u32,
     /// Priority; lower is served first.
     pub priority: i64,
+    /// The longest gap between two tokens that it should see; `Span::NEVER`: any.
+    pub tbt_slo: Span,
+    /// What a queue that is ordered by key sorts by: in the order of the numbers that were given.
+    pub queue_key: i64,
 }
 
 impl Workload<'_> {
@@ -62,6 +70,8 @@ impl Workload<'_> {
             ("class", self.class.len(), false),
             ("priority", self.priority.len(), false),
             ("patience_s", self.patience_s.len(), false),
+            ("tbt_slo_s", self.tbt_slo_s.len(), false),
+            ("queue_key", self.queue_key.len(), false),
         ];
         for (name, length, required) in columns {
             if length != rows && (required || length != 0) {
@@ -92,11 +102,16 @@ impl Workload<'_> {
         if let Some(row) = self.class.iter().position(|&class| class as usize >= self.class_count) {
             return Err(Error::trace(row, format!("class code {} of {} classes", self.class[row], self.class_count)));
         }
-        if let Some(row) = self.patience_s.iter().position(|&s| !s.is_nan() && !(0.0..9e9).contains(&s)) {
-            return Err(Error::trace(
-                row,
-                format!("patience_s is {}: it must be finite and not negative", self.patience_s[row]),
-            ));
+        for (name, column) in [("patience_s", self.patience_s), ("tbt_slo_s", self.tbt_slo_s)] {
+            if let Some(row) = column.iter().position(|&s| !s.is_nan() && !(0.0..9e9).contains(&s)) {
+                return Err(Error::trace(
+                    row,
+                    format!("{name} is {}: it must be finite and not negative", column[row]),
+                ));
+            }
+        }
+        if let Some(row) = self.queue_key.iter().position(|key| !key.is_finite()) {
+            return Err(Error::trace(row, format!("queue_key is {}: it must be a finite number", self.queue_key[row])));
         }
         Ok(())
     }
@@ -127,13 +142,27 @@ impl Workload<'_> {
             output_tokens: self.output_tokens[row] as u32,
             class: self.class.get(row).copied().unwrap_or(0),
             priority: self.priority.get(row).copied().unwrap_or(0),
+            tbt_slo: span(self.tbt_slo_s, row).unwrap_or(Span::NEVER),
+            queue_key: self.queue_key.get(row).map_or(0, |&key| order_of(key)),
         }
     }
 
     /// How long a row's request waits for its first admission; `None`: for ever.
     #[inline]
     pub fn patience(&self, row: usize) -> Option<Span> {
-        let seconds = self.patience_s.get(row).copied().filter(|seconds| !seconds.is_nan())?;
-        decimal(seconds, 18).map(Span)
+        span(self.patience_s, row)
     }
+}
+
+/// A row of an optional column of seconds; `None` where there is no value.
+#[inline]
+fn span(column: &[f64], row: usize) -> Option<Span> {
+    let seconds = column.get(row).copied().filter(|seconds| !seconds.is_nan())?;
+    decimal(seconds, 18).map(Span)
+}
+
+/// A whole number for each float, in the same order; both zeros are one.
+fn order_of(key: f64) -> i64 {
+    let bits = (key + 0.0).to_bits() as i64;
+    if bits < 0 { i64::MIN - bits } else { bits }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::clock::Instant;
 use crate::request::{Requests, Slot};
+use crate::workload::Arrival;
 
 const NONE: u32 = u32::MAX;
 
@@ -144,8 +145,8 @@ impl List {
     }
 }
 
-/// What an ordered queue sorts by: a key of the policy, then order of arrival.
-type Place = (i64, Instant, u32);
+/// What an ordered queue sorts by: is it of another class than the first, a key of the policy, then order of arrival.
+type Place = (bool, i64, Instant, u32);
 
 /// The waiting requests of one replica.
 #[derive(Debug)]
@@ -155,7 +156,9 @@ pub enum Queue {
     /// By a key of the policy, then by arrival. Victims come back to their place.
     Keyed {
         /// The key of a request; lower is served first.
-        key: fn(&crate::workload::Arrival) -> i64,
+        key: fn(&Arrival) -> i64,
+        /// The class that goes before all others.
+        first: Option<u32>,
         /// The requests in order.
         order: BTreeMap<Place, Slot>,
     },
@@ -167,9 +170,22 @@ impl Queue {
         Queue::Fcfs(List::default())
     }
 
-    /// By a key, lowest first; equal ones by arrival.
-    pub fn by(key: fn(&crate::workload::Arrival) -> i64) -> Queue {
-        Queue::Keyed { key, order: BTreeMap::new() }
+    /// By a key, lowest first, equal ones by arrival; requests of the class `first` go before all others.
+    pub fn by(key: fn(&Arrival) -> i64, first: Option<u32>) -> Queue {
+        Queue::Keyed { key, first, order: BTreeMap::new() }
+    }
+
+    /// Number of waiting requests.
+    pub fn len(&self) -> usize {
+        match self {
+            Queue::Fcfs(list) => list.len(),
+            Queue::Keyed { order, .. } => order.len(),
+        }
+    }
+
+    /// Does nobody wait?
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// A request arrived.
@@ -177,8 +193,8 @@ impl Queue {
     pub fn push(&mut self, at: Slot, requests: &Requests) {
         match self {
             Queue::Fcfs(list) => list.push_back(at),
-            Queue::Keyed { key, order } => {
-                order.insert(place(*key, at, requests), at);
+            Queue::Keyed { key, first, order } => {
+                order.insert(place(*key, *first, at, requests), at);
             }
         }
     }
@@ -205,7 +221,7 @@ impl Queue {
     pub fn remove(&mut self, at: Slot, requests: &Requests) -> bool {
         match self {
             Queue::Fcfs(list) => list.remove(at),
-            Queue::Keyed { key, order } => order.remove(&place(*key, at, requests)).is_some(),
+            Queue::Keyed { key, first, order } => order.remove(&place(*key, *first, at, requests)).is_some(),
         }
     }
 
@@ -215,8 +231,8 @@ impl Queue {
     }
 }
 
-fn place(key: fn(&crate::workload::Arrival) -> i64, at: Slot, requests: &Requests) -> Place {
+fn place(key: fn(&Arrival) -> i64, first: Option<u32>, at: Slot, requests: &Requests) -> Place {
     let request = requests.at(at);
     let (arrived, id) = request.order();
-    (key(&request.arrival), arrived, id)
+    (first.is_some_and(|class| class != request.arrival.class), key(&request.arrival), arrived, id)
 }

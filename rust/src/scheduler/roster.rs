@@ -2,7 +2,7 @@
 
 use super::{Notice, Queue, Watermark, queue::List};
 use crate::error::Result;
-use crate::plan::{Limits, Plan, Preemption};
+use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
 use crate::request::{Phase, Requests, Slot};
 
 /// The queue and the admitted requests, as most schedulers keep them.
@@ -36,7 +36,25 @@ impl Lists {
                 }
                 self.prefills.remove(slot);
             }
+            Notice::Preempted(victim) => {
+                self.take_out(victim);
+                self.queue.push_victim(victim, requests);
+            }
         }
+    }
+
+    /// Admits the head of the queue with the blocks for `reserved` tokens, and computes the first `tokens` that it owes.
+    #[inline]
+    pub(super) fn admit(&mut self, slot: Slot, reserved: u64, tokens: u64, plan: &mut Plan) -> Result<()> {
+        let owed = plan.requests().owed(slot);
+        plan.admit(slot, reserved)?;
+        plan.chunk(slot, tokens)?;
+        self.queue.remove(slot, plan.requests());
+        insert_by_arrival(&mut self.running, slot, plan.requests());
+        if tokens < owed {
+            insert_by_arrival(&mut self.prefills, slot, plan.requests());
+        }
+        Ok(())
     }
 
     /// Somebody was preempted: among the admitted no more.
@@ -61,52 +79,69 @@ pub(super) struct Roster {
 
 impl Roster {
     pub(super) fn new(limits: Limits, watermark: Watermark, preemption: Preemption, queue: Queue) -> Roster {
-        Roster { limits, watermark, preemption, lists: Lists::new(queue), swapped: List::default() }
+        let lists = Lists::new(queue);
+        Roster { limits, watermark, preemption, lists, swapped: List::default() }
     }
 
-    /// The first decodes by arrival, as many as the budget carries, are the standing ones.
     #[inline]
-    pub(super) fn choose_decodes(&mut self, plan: &mut Plan) -> Result<()> {
+    pub(super) fn notice(&mut self, notice: Notice, requests: &Requests) {
+        if let Notice::Preempted(victim) = notice {
+            self.lists.take_out(victim);
+            self.await_again(victim, requests);
+        } else {
+            self.lists.notice(notice, requests);
+        }
+    }
+
+    /// The first `most` decodes by arrival, and no more than the budget carries, are the standing ones.
+    #[inline]
+    pub(super) fn choose_decodes(&mut self, most: u64, plan: &mut Plan) -> Result<()> {
+        let most = most.min(plan.budget_for_decodes());
         let ready = plan.decodes() + self.lists.idle.len() as u64;
-        if ready <= self.limits.token_budget {
+        if ready <= most {
             for slot in self.lists.idle.drain(..) {
                 plan.decode(slot)?;
             }
             return Ok(());
         }
-        if self.lists.idle.is_empty() {
+        if most == 0 {
+            plan.rest_decodes(true);
             return Ok(());
         }
-        let mut chosen = Vec::new();
-        self.lists.idle.clear();
-        let mut left = self.limits.token_budget;
-        for slot in self.lists.running.iter().filter(|&slot| !self.lists.prefills.contains(slot)) {
-            let decodes = plan.requests().at(slot).phase() == Phase::Decoding;
-            if left == 0 {
-                self.lists.idle.push(slot);
-                if decodes {
+        // The last by arrival of all who can decode are left out.
+        let mut left_out = Vec::new();
+        let mut next = self.lists.running.last();
+        while let Some(slot) = next.filter(|_| (left_out.len() as u64) < ready - most) {
+            if !self.lists.prefills.contains(slot) && !plan.requests().at(slot).is_placed() {
+                left_out.push(slot);
+                if plan.requests().at(slot).phase() == Phase::Decoding {
                     plan.pause(slot)?;
                 }
-            } else if !decodes {
-                chosen.push(slot);
             }
-            left = left.saturating_sub(1);
+            next = self.lists.running.before(slot);
         }
-        for slot in chosen {
-            plan.decode(slot)?;
+        let first = left_out.last().map(|&slot| plan.requests().at(slot).order());
+        for slot in std::mem::replace(&mut self.lists.idle, left_out) {
+            if Some(plan.requests().at(slot).order()) < first {
+                plan.decode(slot)?;
+            }
         }
         Ok(())
     }
 
-    /// Short of blocks for its decodes, the latest arrival not placed before them goes, a decode itself last.
+    /// Short of blocks for its decodes, the latest arrival not placed before them goes, a decode itself last. The decodes
+    /// are the first by arrival.
     #[inline]
-    pub(super) fn make_room(&mut self, plan: &mut Plan) -> Result<Vec<Slot>> {
-        if plan.free_blocks() < 0 { self.preempt(plan) } else { Ok(Vec::new()) }
+    pub(super) fn make_room(&mut self, plan: &mut Plan) -> Result<()> {
+        if plan.free_blocks() < 0 { self.preempt(plan) } else { Ok(()) }
     }
 
-    fn preempt(&mut self, plan: &mut Plan) -> Result<Vec<Slot>> {
+    fn preempt(&mut self, plan: &mut Plan) -> Result<()> {
         let mut victims = Vec::new();
         while plan.free_blocks() < 0 {
+            if plan.dismiss_junior(self.preemption)? {
+                continue;
+            }
             let Some(latest) = self.lists.running.last() else { break };
             // The last decode may be the only one that finds no block; then unfinished prefills go before it.
             let only_it = plan.free_blocks() == -1
@@ -117,28 +152,34 @@ impl Roster {
             self.lists.take_out(victim);
             victims.push(victim);
         }
-        for &victim in &victims {
-            if self.preemption == Preemption::Recompute {
-                self.lists.queue.push_victim(victim, plan.requests());
-            } else {
-                insert_by_arrival(&mut self.swapped, victim, plan.requests());
-            }
+        for victim in victims {
+            self.await_again(victim, plan.requests());
         }
-        Ok(victims)
+        Ok(())
     }
 
-    /// The oldest swapped request comes back before any admission (rule 12).
+    /// A victim waits again: in the queue, or swapped out.
+    fn await_again(&mut self, victim: Slot, requests: &Requests) {
+        if self.preemption == Preemption::Recompute {
+            self.lists.queue.push_victim(victim, requests);
+        } else {
+            insert_by_arrival(&mut self.swapped, victim, requests);
+        }
+    }
+
+    /// The oldest swapped request comes back before any admission (rule 12), unless somebody has just been preempted.
     #[inline]
     pub(super) fn swap_in(&mut self, plan: &mut Plan) -> Result<()> {
-        while let Some(slot) = self.swapped.first() {
+        while let Some(slot) = self.swapped.first().filter(|_| !plan.has_preempted()) {
             let tokens = plan.requests().context(slot) + plan.requests().owed(slot);
-            if plan.seats_left() == 0 || !self.watermark.admits(plan.blocks(tokens), plan) {
+            let spare = self.watermark.spare(plan);
+            if !plan.has_room(plan.blocks(tokens), spare) {
                 break;
             }
             plan.swap_in(slot, self.preemption, tokens)?;
             self.swapped.remove(slot);
             insert_by_arrival(&mut self.lists.running, slot, plan.requests());
-            if !plan.requests().is_ready_to_decode(slot) {
+            if !plan.requests().at(slot).is_ready() {
                 insert_by_arrival(&mut self.lists.prefills, slot, plan.requests());
             } else if plan.budget_left() > 0 {
                 plan.decode(slot)?;
@@ -149,29 +190,61 @@ impl Roster {
         Ok(())
     }
 
-    /// Can the head of the queue, with all that is known of it, take its blocks now?
-    pub(super) fn has_blocks_for(&mut self, known: u64, plan: &Plan) -> bool {
-        self.watermark.admits(plan.blocks(known), plan)
+    /// Computes at most `most` prompts: unfinished ones, then new ones from the queue, each cut to the budget.
+    #[inline]
+    pub(super) fn prefill(&mut self, most: u64, plan: &mut Plan) -> Result<()> {
+        let mut left = most;
+        for slot in self.lists.prefills.iter() {
+            let tokens = plan.requests().owed(slot).min(plan.budget_left());
+            if tokens == 0 || left == 0 {
+                break;
+            }
+            plan.chunk(slot, tokens)?;
+            left -= 1;
+        }
+        while let Some(slot) = self.lists.queue.head() {
+            let may_admit = left > 0 && plan.budget_left() > 0 && self.swapped.is_empty();
+            if !may_admit || plan.was_preempted(slot) || !self.has_room_for(slot, plan) {
+                break;
+            }
+            self.admit(slot, plan)?;
+            left -= 1;
+        }
+        Ok(())
+    }
+
+    /// Can the head of the queue, with all that is known of it, be admitted now?
+    pub(super) fn has_room_for(&mut self, slot: Slot, plan: &mut Plan) -> bool {
+        let spare = self.watermark.spare(plan);
+        plan.has_room(plan.blocks(plan.requests().known(slot)), spare)
     }
 
     /// Admits the head of the queue with the blocks for all its known tokens, and computes what the budget carries.
     #[inline]
-    pub(super) fn admit(&mut self, slot: Slot, known: u64, plan: &mut Plan) -> Result<()> {
-        let tokens = known.min(plan.budget_left());
-        plan.admit(slot, known)?;
-        plan.chunk(slot, tokens)?;
-        self.lists.queue.remove(slot, plan.requests());
-        insert_by_arrival(&mut self.lists.running, slot, plan.requests());
-        if tokens < known {
-            insert_by_arrival(&mut self.lists.prefills, slot, plan.requests());
-        }
-        Ok(())
+    pub(super) fn admit(&mut self, slot: Slot, plan: &mut Plan) -> Result<()> {
+        let known = plan.requests().known(slot);
+        self.lists.admit(slot, known, known.min(plan.budget_left()), plan)
+    }
+
+    /// For how long a plan holds that decodes, continues and admits as much as it can: while nobody leaves, blocks only
+    /// get fewer, so who lacks them goes on lacking them; an arrival matters only if it could be admitted.
+    #[inline]
+    pub(super) fn hold(&self, plan: &mut Plan) {
+        let arrivals_wait = plan.budget_left() == 0
+            || plan.seats_left() == 0
+            || !self.swapped.is_empty()
+            || (plan.refused() == Some(Limit::Blocks) && !self.lists.queue.may_be_overtaken());
+        plan.hold(match (plan.has_preempted(), arrivals_wait) {
+            (true, _) => Hold::ONCE,
+            (false, true) => Hold::THROUGH_ARRIVALS,
+            (false, false) => Hold::UNTIL_ARRIVAL,
+        });
     }
 }
 
 /// Adds a request to a list that is sorted by arrival.
 #[inline]
-fn insert_by_arrival(list: &mut List, slot: Slot, requests: &Requests) {
+pub(super) fn insert_by_arrival(list: &mut List, slot: Slot, requests: &Requests) {
     let order = requests.at(slot).order();
     list.insert_sorted(slot, |other| requests.at(other).order() < order);
 }

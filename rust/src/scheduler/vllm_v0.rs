@@ -3,6 +3,7 @@
 use super::roster::Roster;
 use super::{Notice, Queue, Scheduler, Watermark};
 use crate::error::Result;
+use crate::kv::BlockPool;
 use crate::plan::{Hold, Limits, Plan, Preemption};
 use crate::request::Requests;
 use crate::workload::Arrival;
@@ -27,11 +28,10 @@ impl VllmV0 {
             // A resumed input longer than the budget is computed alone, in consecutive iterations.
             let alone = known > roster.limits.token_budget;
             let too_long = if alone { admitted } else { known > plan.budget_left() };
-            let may_admit = !too_long && plan.seats_left() > 0 && roster.swapped.is_empty();
-            if !may_admit || !roster.has_blocks_for(known, plan) {
+            if too_long || !roster.swapped.is_empty() || !roster.has_room_for(slot, plan) {
                 break;
             }
-            roster.admit(slot, known, plan)?;
+            roster.admit(slot, plan)?;
             admitted = true;
             if alone {
                 break;
@@ -46,13 +46,13 @@ impl Scheduler for VllmV0 {
         self.roster.limits
     }
 
-    fn refuses(&self, arrival: &Arrival) -> Option<&'static str> {
+    fn refuses(&self, arrival: &Arrival, _cache: &BlockPool) -> Option<&'static str> {
         let too_long = u64::from(arrival.prompt_tokens) > self.roster.limits.token_budget;
         too_long.then_some("its prompt is longer than the token budget, and prompts are not chunked")
     }
 
     fn notice(&mut self, notice: Notice, requests: &Requests) {
-        self.roster.lists.notice(notice, requests);
+        self.roster.notice(notice, requests);
     }
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
@@ -68,17 +68,15 @@ impl Scheduler for VllmV0 {
             return Ok(());
         }
         plan.rest_decodes(false);
-        self.roster.choose_decodes(plan)?;
-        let victims = self.roster.make_room(plan)?;
-        if victims.is_empty() {
-            self.roster.swap_in(plan)?;
-        }
+        self.roster.choose_decodes(u64::MAX, plan)?;
+        self.roster.make_room(plan)?;
+        self.roster.swap_in(plan)?;
         // Who waits now was not admitted, and will not be while nobody leaves.
         let arrivals_wait = plan.waiting() > 0 || plan.seats_left() == 0;
-        plan.hold(match (victims.is_empty(), arrivals_wait) {
-            (false, _) => Hold::ONCE,
-            (true, true) => Hold::THROUGH_ARRIVALS,
-            (true, false) => Hold::UNTIL_ARRIVAL,
+        plan.hold(match (plan.has_preempted(), arrivals_wait) {
+            (true, _) => Hold::ONCE,
+            (false, true) => Hold::THROUGH_ARRIVALS,
+            (false, false) => Hold::UNTIL_ARRIVAL,
         });
         Ok(())
     }

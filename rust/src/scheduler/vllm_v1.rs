@@ -3,7 +3,7 @@
 use super::roster::Lists;
 use super::{Notice, Queue, Scheduler, VllmV1Policy};
 use crate::error::Result;
-use crate::plan::{Hold, Limits, Plan, Preemption};
+use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
 use crate::request::{Phase, Requests, Slot};
 
 /// The running in order of admission, while the budget lasts; then, if nobody was preempted, the queue.
@@ -38,7 +38,7 @@ impl VllmV1 {
             reserve_full_prompt,
             lists: Lists::new(match policy {
                 VllmV1Policy::Fcfs => Queue::fcfs(),
-                VllmV1Policy::Priority => Queue::by(|arrival| arrival.priority),
+                VllmV1Policy::Priority => Queue::by(|arrival| arrival.priority, None),
             }),
         }
     }
@@ -48,7 +48,7 @@ impl VllmV1 {
     /// joined decodes has changed.
     fn place_at_once(&mut self, longest: u64, plan: &mut Plan) -> Result<Option<Vec<Slot>>> {
         let decodes = plan.decodes() + self.lists.idle.len() as u64;
-        if decodes > self.limits.token_budget || !self.prefills_come_last() {
+        if decodes > plan.budget_for_decodes() || !self.prefills_come_last() {
             return Ok(None);
         }
         for slot in self.lists.idle.drain(..) {
@@ -59,6 +59,9 @@ impl VllmV1 {
         }
         let mut victims = Vec::new();
         while plan.free_blocks() < 0 {
+            if plan.dismiss_junior(Preemption::Recompute)? {
+                continue;
+            }
             let Some(last) = self.lists.running.last() else { break };
             self.preempt(last, plan, &mut victims)?;
         }
@@ -69,6 +72,9 @@ impl VllmV1 {
                 break;
             }
             while plan.new_blocks(slot, tokens) as i64 > plan.free_blocks() {
+                if plan.dismiss_junior(Preemption::Recompute)? {
+                    continue;
+                }
                 let last = self.lists.running.last().unwrap_or(slot);
                 self.preempt(last, plan, &mut victims)?;
                 if last == slot {
@@ -108,13 +114,16 @@ impl VllmV1 {
     fn walk(&mut self, longest: u64, plan: &mut Plan) -> Result<Vec<Slot>> {
         let mut rows: Vec<Row> = Vec::new();
         let mut victims = Vec::new();
-        let mut budget = self.limits.token_budget;
+        let mut budget = plan.budget_for_decodes();
         let mut claimed = 0;
         let mut next = self.lists.running.first();
         'running: while let Some(slot) = next.filter(|_| budget > 0) {
             let tokens = plan.requests().owed(slot).min(longest).min(budget);
             let blocks = plan.new_blocks(slot, tokens);
             while claimed + blocks > plan.free_blocks_before_decodes() {
+                if plan.dismiss_junior(Preemption::Recompute)? {
+                    continue;
+                }
                 let victim = self.victim(plan.requests()).unwrap_or(slot);
                 if let Some(place) = rows.iter().position(|row| row.slot == victim) {
                     // What was placed for it returns to the budget.
@@ -189,27 +198,25 @@ impl Scheduler for VllmV1 {
     }
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
-        let is_alone = plan.running() + plan.waiting() <= 1;
+        let is_alone = self.lists.running.len() + self.lists.queue.len() <= 1;
         let has_threshold = self.long_prefill_threshold > 0;
         let longest = if has_threshold && !is_alone { self.long_prefill_threshold } else { self.limits.token_budget };
         let victims = match self.place_at_once(longest, plan)? {
             Some(victims) => victims,
             None => self.walk(longest, plan)?,
         };
-        if !victims.is_empty() {
+        if !victims.is_empty() || plan.has_preempted() {
             // A step that preempted admits nobody.
             return Ok(());
         }
-        let mut lacks_blocks = false;
         while let Some(slot) = self.lists.queue.head() {
-            if plan.budget_left() == 0 || plan.seats_left() == 0 {
+            if plan.budget_left() == 0 {
                 break;
             }
             let known = plan.requests().known(slot);
             let tokens = known.min(longest).min(plan.budget_left());
             let checked = if self.reserve_full_prompt { known } else { tokens };
-            lacks_blocks = plan.blocks(checked) as i64 > plan.free_blocks();
-            if lacks_blocks {
+            if !plan.has_room(plan.blocks(checked), 0) {
                 break;
             }
             plan.admit(slot, tokens)?;
@@ -222,7 +229,7 @@ impl Scheduler for VllmV1 {
         let arrivals_wait = !(is_alone && has_threshold)
             && (plan.budget_left() == 0
                 || plan.seats_left() == 0
-                || (lacks_blocks && !self.lists.queue.may_be_overtaken()));
+                || (plan.refused() == Some(Limit::Blocks) && !self.lists.queue.may_be_overtaken()));
         plan.hold(if arrivals_wait { Hold::THROUGH_ARRIVALS } else { Hold::UNTIL_ARRIVAL });
         Ok(())
     }

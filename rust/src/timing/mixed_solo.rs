@@ -14,7 +14,7 @@ pub(super) struct MixedSolo {
 
 impl Timing for MixedSolo {
     fn pace(&self, shape: &Shape) -> Result<Pace> {
-        if shape.chunks == 0 {
+        if shape.chunks.is_empty() {
             return Ok(Pace::constant(self.solo));
         }
         let length = sum(&[(self.alpha, 1), (self.beta, u128::from(shape.chunk_tokens))])?;

@@ -7,17 +7,30 @@ mod constant;
 mod memory_linear;
 mod mixed_solo;
 mod piecewise_linear;
+mod tiled_gemm;
 
 use serde::Deserialize;
 
 use crate::clock::{Span, attoseconds, product};
 use crate::error::{Error, Result};
 
+/// A prefill chunk as a model prices it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkShape {
+    /// Tokens that it computes.
+    pub tokens: u64,
+    /// Tokens of its request that were computed before.
+    pub context: u64,
+}
+
+/// Most moduli that a model may declare.
+pub const MODULI: usize = 2;
+
 /// The batch that a model prices, as it stands before the iteration.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shape {
-    /// Chunks in the batch.
-    pub chunks: u64,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape<'a> {
+    /// The chunks of the batch.
+    pub chunks: &'a [ChunkShape],
     /// Σ tokens over the chunks.
     pub chunk_tokens: u64,
     /// Σ context over the chunks.
@@ -30,17 +43,34 @@ pub struct Shape {
     pub decodes: u64,
     /// Σ context over the decodes.
     pub decode_context: u128,
+    /// Σ ⌈(context + 1) / m⌉ over the decodes, for each modulus m that the model declares.
+    pub ceilings: [u128; MODULI],
+    /// Identical iterations, this one included, over which no ceiling takes a step.
+    pub steady: u64,
 }
 
-impl Shape {
-    /// Adds a chunk of `tokens` at `context`.
+impl<'a> Shape<'a> {
+    /// A batch of chunks alone.
     #[inline]
-    pub fn add_chunk(&mut self, tokens: u64, context: u64) {
-        self.chunks += 1;
-        self.chunk_tokens += tokens;
-        self.chunk_context += u128::from(context);
-        self.chunk_squares += u128::from(tokens) * u128::from(tokens);
-        self.chunk_cross += u128::from(tokens) * u128::from(context);
+    pub fn of(chunks: &'a [ChunkShape]) -> Shape<'a> {
+        let mut shape = Shape {
+            chunks,
+            chunk_tokens: 0,
+            chunk_context: 0,
+            chunk_squares: 0,
+            chunk_cross: 0,
+            decodes: 0,
+            decode_context: 0,
+            ceilings: [0; MODULI],
+            steady: u64::MAX,
+        };
+        for &ChunkShape { tokens, context } in chunks {
+            shape.chunk_tokens += tokens;
+            shape.chunk_context += u128::from(context);
+            shape.chunk_squares += u128::from(tokens) * u128::from(tokens);
+            shape.chunk_cross += u128::from(tokens) * u128::from(context);
+        }
+        shape
     }
 
     /// Adds decodes whose contexts have the given sum.
@@ -54,18 +84,6 @@ impl Shape {
     #[inline]
     pub fn tokens(&self) -> u64 {
         self.chunk_tokens + self.decodes
-    }
-
-    /// The shape `iterations` identical iterations later.
-    #[must_use]
-    pub fn later(&self, iterations: u64) -> Shape {
-        let steps = u128::from(iterations);
-        Shape {
-            chunk_context: self.chunk_context + steps * u128::from(self.chunk_tokens),
-            chunk_cross: self.chunk_cross + steps * self.chunk_squares,
-            decode_context: self.decode_context + steps * u128::from(self.decodes),
-            ..*self
-        }
     }
 }
 
@@ -163,9 +181,14 @@ fn overflow() -> Error {
     Error::overflow("the length of an iteration")
 }
 
-/// A model of iteration times. It is pure: the same shape always has the same pace, and
-/// `pace(shape.later(j)).first == first + j · growth` for every j below `holds`.
+/// A model of iteration times. It is pure: the same shape always has the same pace, and the shape after j identical
+/// iterations has the pace whose `first` is `first + j · growth`, for every j below `holds`.
 pub trait Timing: Send + Sync {
+    /// The moduli whose ceilings the model reads from the shape, at most [`MODULI`].
+    fn moduli(&self) -> &[u64] {
+        &[]
+    }
+
     /// The pace of identical iterations that begin with this shape.
     fn pace(&self, shape: &Shape) -> Result<Pace>;
 }
@@ -214,6 +237,27 @@ pub enum TimingModel {
         /// Length of an iteration without one.
         solo: f64,
     },
+    /// A staircase: tiles of matrix products, each computed whole.
+    TiledGemm {
+        /// Rows of an output tile.
+        rows: u64,
+        /// Columns of an output tile.
+        columns: u64,
+        /// Length of the reduction of a tile.
+        reduction: u64,
+        /// Width of the model's attention, a multiple of each of the three.
+        width: u64,
+        /// Linear layers, for each tile of columns of tokens.
+        linear_s_per_tile: f64,
+        /// Everything else that is done for each token.
+        other_s_per_token: f64,
+        /// A pair of tiles of a matrix product in the attention of chunks.
+        gemm_s: f64,
+        /// A tile of a matrix-vector product in the attention of decodes.
+        gemv_s: f64,
+        /// Layers of the model.
+        layers: u64,
+    },
 }
 
 impl TimingModel {
@@ -247,6 +291,25 @@ impl TimingModel {
                 beta: attoseconds(beta, "beta")?,
                 solo: Span(attoseconds(solo, "solo")?),
             }),
+            TimingModel::TiledGemm {
+                rows,
+                columns,
+                reduction,
+                width,
+                linear_s_per_tile,
+                other_s_per_token,
+                gemm_s,
+                gemv_s,
+                layers,
+            } => Box::new(tiled_gemm::TiledGemm::new(
+                tiled_gemm::Sizes { rows, columns, reduction, width, layers },
+                tiled_gemm::Costs {
+                    linear_per_tile: attoseconds(linear_s_per_tile, "linear_s_per_tile")?,
+                    other_per_token: attoseconds(other_s_per_token, "other_s_per_token")?,
+                    gemm: attoseconds(gemm_s, "gemm_s")?,
+                    gemv: attoseconds(gemv_s, "gemv_s")?,
+                },
+            )?),
         })
     }
 }
@@ -293,7 +356,42 @@ mod tests {
                 beta,
                 solo
             }),
+            tiled_gemm(),
         ]
+    }
+
+    fn tiled_gemm() -> impl Strategy<Value = TimingModel> {
+        let tile = || prop_oneof![Just(1_u64), Just(3), Just(4), Just(16), Just(64)];
+        (tile(), tile(), tile(), 1_u64..40, seconds(), seconds(), seconds(), seconds()).prop_map(
+            |(rows, columns, reduction, layers, linear_s_per_tile, other_s_per_token, gemm_s, gemv_s)| {
+                TimingModel::TiledGemm {
+                    rows,
+                    columns,
+                    reduction,
+                    width: 192,
+                    linear_s_per_tile,
+                    other_s_per_token,
+                    gemm_s,
+                    gemv_s,
+                    layers,
+                }
+            },
+        )
+    }
+
+    /// The pace of a batch after so many identical iterations.
+    pub(super) fn price(model: &dyn Timing, chunks: &[(u64, u64)], decodes: &[u64], later: u64) -> Pace {
+        let chunks: Vec<ChunkShape> =
+            chunks.iter().map(|&(tokens, context)| ChunkShape { tokens, context: context + later * tokens }).collect();
+        let mut shape = Shape::of(&chunks);
+        let contexts: Vec<u64> = decodes.iter().map(|context| context + later).collect();
+        shape.add_decodes(contexts.len() as u64, contexts.iter().map(|&context| u128::from(context)).sum());
+        for (ceiling, &modulus) in shape.ceilings.iter_mut().zip(model.moduli()) {
+            *ceiling = contexts.iter().map(|context| u128::from((context + 1).div_ceil(modulus))).sum();
+            let until_step = |context: &u64| (context + 1).next_multiple_of(modulus) - context;
+            shape.steady = shape.steady.min(contexts.iter().map(until_step).min().unwrap_or(u64::MAX));
+        }
+        model.pace(&shape).expect("a pace")
     }
 
     proptest! {
@@ -304,18 +402,11 @@ mod tests {
             decodes in prop::collection::vec(1_u64..5000, 0..20),
             later in 0_u64..1000,
         ) {
-            let mut shape = Shape::default();
-            for &(tokens, context) in &chunks {
-                shape.add_chunk(tokens, context);
-            }
-            for &context in &decodes {
-                shape.add_decodes(1, u128::from(context));
-            }
             let model = model.build().expect("a model");
-            let pace = model.pace(&shape).expect("a pace");
-            if later < pace.holds {
-                let then = model.pace(&shape.later(later)).expect("a pace");
-                prop_assert_eq!(pace.length(later).expect("a length"), then.first);
+            let first = price(model.as_ref(), &chunks, &decodes, 0);
+            if later < first.holds {
+                let then = price(model.as_ref(), &chunks, &decodes, later);
+                prop_assert_eq!(first.length(later).expect("a length"), then.first);
             }
         }
     }
@@ -332,11 +423,7 @@ mod tests {
             per_chunk_context: 1300e-12,
         };
         let model = model.build().expect("a model");
-        let price = |tokens, context| {
-            let mut shape = Shape::default();
-            shape.add_chunk(tokens, context);
-            model.pace(&shape).expect("a pace").first.0
-        };
+        let price = |tokens, context| price(model.as_ref(), &[(tokens, context)], &[], 0).first.0;
         assert_eq!(price(1000, 0), price(300, 0) + price(512, 300) + price(188, 812));
     }
 }

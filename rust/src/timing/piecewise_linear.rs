@@ -30,7 +30,7 @@ impl PiecewiseLinear {
             .checked_add(term(self.per_token, u128::from(above))?)?
             .checked_add(term(self.per_context_token, shape.decode_context)?)?;
         let mut growth = term(self.per_context_token, u128::from(shape.decodes))?;
-        if shape.chunks > 0 {
+        if !shape.chunks.is_empty() {
             first = first
                 .checked_add(term(self.per_prefill_square, shape.chunk_squares)?)?
                 .checked_add(term(self.per_chunk_context, shape.chunk_cross)?)?;

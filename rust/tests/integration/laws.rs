@@ -1,10 +1,12 @@
-//! L1 to L11 over random scenarios.
+//! L1 to L11 over random scenarios, for every policy.
 
 use inferq_core::clock::{Instant, Span};
 use inferq_core::results::{BatchRow, IterationRow, Results, Status};
 use proptest::prelude::*;
 
 use crate::scenario::{Scenario, scenario};
+
+type Outcome = Result<(), TestCaseError>;
 
 /// Every column that holds seconds.
 fn seconds(results: &Results) -> [&Vec<f64>; 10] {
@@ -48,7 +50,7 @@ fn singles(results: &Results) -> (Vec<Single>, Vec<Vec<BatchRow>>) {
     (iterations, batches)
 }
 
-fn same(stretched: &Results, stepped: &Results) -> Result<(), TestCaseError> {
+fn same(stretched: &Results, stepped: &Results) -> Outcome {
     for (left, right) in seconds(stretched).into_iter().zip(seconds(stepped)) {
         prop_assert_eq!(bits(left), bits(right));
     }
@@ -56,6 +58,8 @@ fn same(stretched: &Results, stepped: &Results) -> Result<(), TestCaseError> {
     prop_assert_eq!(&stretched.requests.preemptions, &stepped.requests.preemptions);
     prop_assert_eq!(&stretched.timeline, &stepped.timeline);
     prop_assert_eq!(&stretched.findings, &stepped.findings);
+    prop_assert_eq!(&stretched.work, &stepped.work);
+    prop_assert_eq!(&stretched.drained, &stepped.drained);
     for (left, right) in stretched.tbt.iter().zip(&stepped.tbt) {
         prop_assert_eq!(left.bins().collect::<Vec<_>>(), right.bins().collect::<Vec<_>>());
         prop_assert_eq!((left.count(), left.sum(), left.longest()), (right.count(), right.sum(), right.longest()));
@@ -66,25 +70,10 @@ fn same(stretched: &Results, stepped: &Results) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12_000))]
-
-    #[test]
-    fn l8_stretches_equal_stepping_bit_for_bit(scenario in scenario()) {
-        let stepped = scenario.run(true);
-        prop_assert!(stepped.iterations.iter().all(|row| row.count == 1));
-        same(&scenario.run(false), &stepped)?;
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4_000))]
-
-    #[test]
-    fn l8_holds_for_arrivals_that_land_exactly_on_iteration_boundaries(scenario in scenario(), every in 1_usize..4) {
-        let scenario = scenario.on_boundaries(every);
-        same(&scenario.run(false), &scenario.run(true))?;
-    }
+fn l8_stretches_equal_stepping(scenario: &Scenario) -> Outcome {
+    let stepped = scenario.run(true);
+    prop_assert!(stepped.iterations.iter().all(|row| row.count == 1));
+    same(&scenario.run(false), &stepped)
 }
 
 fn tokens_of(scenario: &Scenario, results: &Results, request: usize) -> u64 {
@@ -94,107 +83,113 @@ fn tokens_of(scenario: &Scenario, results: &Results, request: usize) -> u64 {
     emitted
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+fn l1_to_l7_and_l9_hold(scenario: &Scenario) -> Outcome {
+    let results = scenario.run(false);
+    let columns = &results.requests;
+    let rows = columns.status.len();
+    // L1: who arrived by the horizon has one status.
+    let horizon = scenario.horizon_s.unwrap_or(f64::INFINITY);
+    let arrived = scenario.columns.arrival_s.iter().filter(|&&at| at <= horizon).count();
+    prop_assert_eq!(rows, arrived);
+    prop_assert_eq!(results.totals.by_status.iter().sum::<u64>(), arrived as u64);
+    for row in 0..rows {
+        let status = columns.status[row];
+        // L2, where the events happened.
+        let road = [columns.arrival_s[row], columns.admitted_s[row], columns.first_token_s[row], columns.finish_s[row]];
+        let happened: Vec<f64> = road.into_iter().filter(|at| !at.is_nan()).collect();
+        prop_assert!(happened.is_sorted(), "{road:?}");
+        prop_assert_eq!(happened.len() == 4, status == Status::Finished as u8);
+        // L5.
+        let emitted = tokens_of(scenario, &results, row);
+        prop_assert_eq!(emitted == scenario.columns.output_tokens[row] as u64, status == Status::Finished as u8);
+        if scenario.horizon_s.is_none() {
+            prop_assert_ne!(status, Status::Unfinished as u8);
+        }
+    }
+    // L3: iterations follow one another.
+    let ends: Vec<(Instant, Instant)> = results
+        .iterations
+        .iter()
+        .map(|row| (row.start, row.start.after(row.pace.total(row.count).expect("fits")).expect("fits")))
+        .collect();
+    prop_assert!(ends.windows(2).all(|pair| pair[0].1 <= pair[1].0));
+    // L7: budget, sequences, blocks.
+    for (place, row) in results.iterations.iter().enumerate() {
+        prop_assert!(row.prefill_tokens + row.decodes <= scenario.token_budget);
+        let batch = results.batches.iter().filter(|batch| batch.iteration == place as u64);
+        let (sequences, tokens) = batch.fold((0, 0), |(n, tokens), batch| (n + 1, tokens + batch.tokens));
+        prop_assert!(sequences <= scenario.max_seqs);
+        prop_assert_eq!(tokens, row.prefill_tokens + row.decodes);
+        if let Some(capacity) = scenario.kv_tokens {
+            prop_assert!(row.kv_used_tokens <= capacity / scenario.block * scenario.block);
+        }
+    }
+    // L9, Little: both sides in whole attoseconds.
+    prop_assert_eq!(results.totals.in_system, results.totals.sojourn);
+    // Every gap is counted once, by class, for the measured alone.
+    let expected: u64 = (0..rows)
+        .filter(|&row| scenario.measured.contains(&(row as u32)))
+        .map(|row| tokens_of(scenario, &results, row).saturating_sub(1))
+        .sum();
+    prop_assert_eq!(results.tbt.iter().map(|histogram| histogram.count()).sum::<u64>(), expected);
+    Ok(())
+}
 
-    #[test]
-    fn l1_to_l7_and_l9_hold(scenario in scenario()) {
-        let results = scenario.run(false);
-        let columns = &results.requests;
-        let rows = columns.status.len();
-        // L1: who arrived by the horizon has one status.
-        let horizon = scenario.horizon_s.unwrap_or(f64::INFINITY);
-        let arrived = scenario.columns.arrival_s.iter().filter(|&&at| at <= horizon).count();
-        prop_assert_eq!(rows, arrived);
-        prop_assert_eq!(results.totals.by_status.iter().sum::<u64>(), arrived as u64);
-        for row in 0..rows {
-            let status = columns.status[row];
-            // L2, where the events happened.
-            let road = [columns.arrival_s[row], columns.admitted_s[row], columns.first_token_s[row], columns.finish_s[row]];
-            let happened: Vec<f64> = road.into_iter().filter(|at| !at.is_nan()).collect();
-            prop_assert!(happened.is_sorted(), "{road:?}");
-            prop_assert_eq!(happened.len() == 4, status == Status::Finished as u8);
-            // L5.
-            let emitted = tokens_of(&scenario, &results, row);
-            prop_assert_eq!(emitted == scenario.columns.output_tokens[row] as u64, status == Status::Finished as u8);
-            if scenario.horizon_s.is_none() {
-                prop_assert_ne!(status, Status::Unfinished as u8);
+fn l4_nothing_is_held_after_the_last_request(scenario: &Scenario) -> Outcome {
+    // One more request comes a second after all others have left: the samples between see an empty replica. That
+    // free + used = total after every event is asserted in the core.
+    let calm = Scenario { horizon_s: None, ..scenario.clone() };
+    let alone = calm.run(false);
+    if !alone.drained.is_empty() {
+        // One more arrival is the company that they waited for.
+        return Ok(());
+    }
+    let end = alone.totals.end;
+    let mut columns = calm.columns.clone();
+    columns.arrival_s.push(end.seconds() + 1.0);
+    columns.prompt_tokens.push(1);
+    columns.output_tokens.push(1);
+    columns.class.push(0);
+    columns.priority.push(0);
+    columns.patience_s.push(f64::NAN);
+    columns.tbt_slo_s.push(f64::NAN);
+    columns.queue_key.push(0.0);
+    let results = Scenario { columns, ..calm }.run(false);
+    let between = results.timeline.iter().filter(|sample| sample.at > end && sample.at < results.totals.end);
+    let between: Vec<_> = between.take_while(|sample| sample.running == 0).collect();
+    prop_assert!(between.len() > 100);
+    prop_assert!(between.iter().all(|sample| sample.kv_used_tokens == 0 && sample.waiting == 0));
+    Ok(())
+}
+
+fn l6_the_same_scenario_gives_the_same_bytes(scenario: &Scenario) -> Outcome {
+    let (first, second) = (scenario.run(false), scenario.run(false));
+    for (left, right) in seconds(&first).into_iter().zip(seconds(&second)) {
+        prop_assert_eq!(bits(left), bits(right));
+    }
+    prop_assert_eq!((first.tbt, first.timeline, first.iterations), (second.tbt, second.timeline, second.iterations));
+    Ok(())
+}
+
+fn l11_the_future_does_not_change_the_past(scenario: &Scenario, kept: f64) -> Outcome {
+    let rows = scenario.columns.arrival_s.len();
+    let rows_kept = ((rows as f64 * kept) as usize).max(1);
+    let all = scenario.run(false);
+    let head = Scenario { columns: scenario.columns.head(rows_kept), ..scenario.clone() }.run(false);
+    if !head.drained.is_empty() {
+        return Ok(());
+    }
+    // Before the first arrival that was dropped, everything is as it was.
+    let until = scenario.columns.arrival_s.get(rows_kept).copied().unwrap_or(f64::INFINITY);
+    for (column, (left, right)) in seconds(&all).into_iter().zip(seconds(&head)).enumerate().take(5) {
+        for (row, (left, right)) in left.iter().zip(right).enumerate() {
+            let past = |value: &f64| *value < until;
+            if past(left) || past(right) {
+                prop_assert_eq!(left.to_bits(), right.to_bits(), "column {}, row {}", column, row);
             }
         }
-        // L3: iterations follow one another.
-        let ends: Vec<(Instant, Instant)> = results
-            .iterations
-            .iter()
-            .map(|row| (row.start, row.start.after(row.pace.total(row.count).expect("fits")).expect("fits")))
-            .collect();
-        prop_assert!(ends.windows(2).all(|pair| pair[0].1 <= pair[1].0));
-        // L7: budget, sequences, blocks.
-        for (place, row) in results.iterations.iter().enumerate() {
-            prop_assert!(row.prefill_tokens + row.decodes <= scenario.token_budget);
-            let batch = results.batches.iter().filter(|batch| batch.iteration == place as u64);
-            let (sequences, tokens) = batch.fold((0, 0), |(n, tokens), batch| (n + 1, tokens + batch.tokens));
-            prop_assert!(sequences <= scenario.max_seqs);
-            prop_assert_eq!(tokens, row.prefill_tokens + row.decodes);
-            if let Some(capacity) = scenario.kv_tokens {
-                prop_assert!(row.kv_used_tokens <= capacity / scenario.block * scenario.block);
-            }
-        }
-        // L9, Little: both sides in whole attoseconds.
-        prop_assert_eq!(results.totals.in_system, results.totals.sojourn);
-        // Every gap is counted once, by class, for the measured alone.
-        let expected: u64 = (0..rows)
-            .filter(|&row| scenario.measured.contains(&(row as u32)))
-            .map(|row| tokens_of(&scenario, &results, row).saturating_sub(1))
-            .sum();
-        prop_assert_eq!(results.tbt.iter().map(|histogram| histogram.count()).sum::<u64>(), expected);
     }
-
-    #[test]
-    fn l4_nothing_is_held_after_the_last_request(scenario in scenario()) {
-        // One more request comes a second after all others have left: the samples between see an empty replica. That
-        // free + used = total after every event is asserted in the core.
-        let calm = Scenario { horizon_s: None, ..scenario };
-        let end = calm.run(false).totals.end;
-        let mut columns = calm.columns.clone();
-        columns.arrival_s.push(end.seconds() + 1.0);
-        columns.prompt_tokens.push(1);
-        columns.output_tokens.push(1);
-        columns.class.push(0);
-        columns.priority.push(0);
-        columns.patience_s.push(f64::NAN);
-        let results = Scenario { columns, ..calm }.run(false);
-        let between = results.timeline.iter().filter(|sample| sample.at > end && sample.at < results.totals.end);
-        let between: Vec<_> = between.take_while(|sample| sample.running == 0).collect();
-        prop_assert!(between.len() > 100);
-        prop_assert!(between.iter().all(|sample| sample.kv_used_tokens == 0 && sample.waiting == 0));
-    }
-
-    #[test]
-    fn l6_the_same_scenario_gives_the_same_bytes(scenario in scenario()) {
-        let (first, second) = (scenario.run(false), scenario.run(false));
-        for (left, right) in seconds(&first).into_iter().zip(seconds(&second)) {
-            prop_assert_eq!(bits(left), bits(right));
-        }
-        prop_assert_eq!((first.tbt, first.timeline, first.iterations), (second.tbt, second.timeline, second.iterations));
-    }
-
-    #[test]
-    fn l11_the_future_does_not_change_the_past(scenario in scenario(), kept in 0.0..1.0_f64) {
-        let rows = scenario.columns.arrival_s.len();
-        let rows_kept = ((rows as f64 * kept) as usize).max(1);
-        let all = scenario.run(false);
-        let head = Scenario { columns: scenario.columns.head(rows_kept), ..scenario.clone() }.run(false);
-        // Before the first arrival that was dropped, everything is as it was.
-        let until = scenario.columns.arrival_s.get(rows_kept).copied().unwrap_or(f64::INFINITY);
-        for (column, (left, right)) in seconds(&all).into_iter().zip(seconds(&head)).enumerate().take(5) {
-            for (row, (left, right)) in left.iter().zip(right).enumerate() {
-                let past = |value: &f64| *value < until;
-                if past(left) || past(right) {
-                    prop_assert_eq!(left.to_bits(), right.to_bits(), "column {}, row {}", column, row);
-                }
-            }
-        }
-    }
+    Ok(())
 }
 
 /// The same engine with every second twice as long.
@@ -207,34 +202,104 @@ fn slower(engine: &str) -> String {
             }
         }
     };
-    double(&mut value["timing"], &["knee"]);
-    if let Some(preemption) = value["scheduler"].get_mut("preemption") {
-        double(preemption, &[]);
+    double(&mut value["timing"], &["knee", "rows", "columns", "reduction", "width", "layers"]);
+    for holder in ["/scheduler", "/scheduler/inner"] {
+        if let Some(preemption) = value.pointer_mut(holder).and_then(|scheduler| scheduler.get_mut("preemption")) {
+            double(preemption, &[]);
+        }
     }
     value.to_string()
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
-
-    #[test]
-    fn l10_twice_the_times_give_twice_the_latencies(scenario in scenario()) {
-        let doubled = Scenario {
-            columns: scenario.columns.slower(),
-            engine: slower(&scenario.engine),
-            horizon_s: scenario.horizon_s.map(|s| s * 2.0),
-            ..scenario.clone()
-        };
-        let (once, twice) = (scenario.run(false), doubled.run(false));
-        let place_of_tpot = 7;
-        for (column, (left, right)) in seconds(&once).into_iter().zip(seconds(&twice)).enumerate() {
-            for (left, right) in left.iter().zip(right) {
-                // A quotient is rounded down to an attosecond, once in each run.
-                let off = if column == place_of_tpot { 2e-18 + right.abs() * f64::EPSILON } else { 0.0 };
-                prop_assert!((left.is_nan() && right.is_nan()) || (2.0 * left - right).abs() <= off, "{left} {right}");
-            }
+fn l10_twice_the_times_give_twice_the_latencies(scenario: &Scenario) -> Outcome {
+    let doubled = Scenario {
+        columns: scenario.columns.slower(),
+        engine: slower(&scenario.engine),
+        horizon_s: scenario.horizon_s.map(|s| s * 2.0),
+        ..scenario.clone()
+    };
+    let (once, twice) = (scenario.run(false), doubled.run(false));
+    let place_of_tpot = 7;
+    for (column, (left, right)) in seconds(&once).into_iter().zip(seconds(&twice)).enumerate() {
+        for (left, right) in left.iter().zip(right) {
+            // A quotient is rounded down to an attosecond, once in each run.
+            let off = if column == place_of_tpot { 2e-18 + right.abs() * f64::EPSILON } else { 0.0 };
+            prop_assert!((left.is_nan() && right.is_nan()) || (2.0 * left - right).abs() <= off, "{left} {right}");
         }
     }
+    Ok(())
+}
+
+/// Every law for one policy, over random scenarios.
+macro_rules! laws {
+    ($($module:ident: $kind:literal,)*) => {$(
+        mod $module {
+            use super::*;
+
+            proptest! {
+                #![proptest_config(ProptestConfig::with_cases(2_500))]
+
+                #[test]
+                fn l8_stretches_equal_stepping_bit_for_bit(scenario in scenario($kind)) {
+                    l8_stretches_equal_stepping(&scenario)?;
+                }
+            }
+
+            proptest! {
+                #![proptest_config(ProptestConfig::with_cases(800))]
+
+                #[test]
+                fn l8_holds_for_arrivals_on_iteration_boundaries(scenario in scenario($kind), every in 1_usize..4) {
+                    l8_stretches_equal_stepping(&scenario.on_boundaries(every))?;
+                }
+            }
+
+            proptest! {
+                #![proptest_config(ProptestConfig::with_cases(500))]
+
+                #[test]
+                fn l1_to_l7_and_l9_hold(scenario in scenario($kind)) {
+                    super::l1_to_l7_and_l9_hold(&scenario)?;
+                }
+
+                #[test]
+                fn l4_nothing_is_held_after_the_last_request(scenario in scenario($kind)) {
+                    super::l4_nothing_is_held_after_the_last_request(&scenario)?;
+                }
+
+                #[test]
+                fn l6_the_same_scenario_gives_the_same_bytes(scenario in scenario($kind)) {
+                    super::l6_the_same_scenario_gives_the_same_bytes(&scenario)?;
+                }
+
+                #[test]
+                fn l10_twice_the_times_give_twice_the_latencies(scenario in scenario($kind)) {
+                    super::l10_twice_the_times_give_twice_the_latencies(&scenario)?;
+                }
+
+                #[test]
+                fn l11_the_future_does_not_change_the_past(scenario in scenario($kind), kept in 0.0..1.0_f64) {
+                    super::l11_the_future_does_not_change_the_past(&scenario, kept)?;
+                }
+            }
+        }
+    )*};
+}
+
+laws! {
+    sarathi: "Sarathi",
+    vllm_v1: "VllmV1",
+    vllm_v0: "VllmV0",
+    orca: "Orca",
+    faster_transformer: "FasterTransformer",
+    k_fcfs: "KFcfs",
+    rad: "Rad",
+    rad_phased: "RadPhased",
+    slai: "Slai",
+    wait: "Wait",
+    nested_wait: "NestedWait",
+    slot_greedy: "SlotGreedy",
+    class_priority: "ClassPriority",
 }
 
 #[test]

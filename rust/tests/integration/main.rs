@@ -3,4 +3,7 @@
 mod scenario;
 mod laws;
 mod policies;
+mod policies_batching;
+mod policies_tiles;
+mod policies_waiting;
 mod theory;

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use crate::scenario::Columns;
 
-const LIMITS: Limits = Limits { token_budget: 16, max_seqs: 4 };
+const LIMITS: Limits = Limits { token_budget: 16, max_seqs: 4, frees_with_batch: false };
 
 /// A policy made of a function: who waits and who was admitted, in order, and the plan.
 struct Scripted<F> {
@@ -30,7 +30,7 @@ impl<F: FnMut(&mut Plan, &mut Lists) -> Result<()> + Send> Scheduler for Scripte
     fn notice(&mut self, notice: Notice, _requests: &Requests) {
         match notice {
             Notice::Arrived(slot) => self.waiting.push(slot),
-            Notice::Ready(_) => {}
+            Notice::Ready(_) | Notice::Preempted(_) => {}
             Notice::Left(slot) => {
                 self.waiting.retain(|&other| other != slot);
                 self.admitted.retain(|&other| other != slot);
@@ -74,7 +74,7 @@ where
             "first_token": "prefill"}}"#
     ))?;
     let policy = Scripted { waiting: Vec::new(), admitted: Vec::new(), asked: 0, script };
-    let parts = EngineParts { scheduler: Box::new(policy), ..engine.build()? };
+    let parts = EngineParts { scheduler: Box::new(policy), ..engine.build(Some(&[]))? };
     let workload = columns.view();
     let options = Options { iterations: true, batches: true, stepping, ..Options::all(&workload) };
     simulate(&workload, parts, &options, &mut ())
@@ -97,7 +97,7 @@ fn columns(requests: &[(f64, i32, i32)]) -> Columns {
 }
 
 fn ready(plan: &Plan, slot: Slot) -> bool {
-    plan.requests().at(slot).phase() == Phase::Started && plan.requests().is_ready_to_decode(slot)
+    plan.requests().at(slot).phase() == Phase::Started && plan.requests().at(slot).is_ready()
 }
 
 #[test]
@@ -187,7 +187,8 @@ fn a_policy_that_waits_for_company_is_drained_at_the_end() {
     })
     .expect("a run");
     assert_eq!(results.requests.admitted_s, [1.0, 1.0, 2.0]);
-    assert!(results.findings.is_empty());
+    assert_eq!(results.drained, [2]);
+    assert!(results.findings[0].starts_with("drained: 1 of 3 requests"), "{:?}", results.findings);
 }
 
 #[test]
@@ -244,7 +245,23 @@ fn a_policy_that_swaps_in_and_out_for_ever_is_stopped() {
         _ => plan.swap_in(lists.admitted[0], swap, 8).and_then(|()| plan.preempt(lists.admitted[0], swap)),
     })
     .expect_err("a policy that never runs anything");
-    let rule = "a policy that only preempts and swaps in comes to an end";
+    let rule = "a policy that preempts comes to an end";
+    assert!(matches!(error.kind(), Kind::Rule { rule: broken, .. } if *broken == rule), "{error}");
+}
+
+#[test]
+fn a_policy_that_computes_a_prompt_anew_for_ever_is_stopped() {
+    let error = run(&[(0.0, 8, 1)], |plan, lists| {
+        if let Some(&slot) = lists.admitted.first() {
+            plan.preempt(slot, Preemption::Recompute)?;
+            lists.waiting.push(slot);
+            lists.admitted.clear();
+            return Ok(());
+        }
+        lists.admit(plan, 8, 4)
+    })
+    .expect_err("a policy that never finishes a prompt");
+    let rule = "a policy that preempts comes to an end";
     assert!(matches!(error.kind(), Kind::Rule { rule: broken, .. } if *broken == rule), "{error}");
 }
 

@@ -16,6 +16,8 @@ pub(crate) struct Columns {
     pub(crate) class: Vec<u32>,
     pub(crate) priority: Vec<i64>,
     pub(crate) patience_s: Vec<f64>,
+    pub(crate) tbt_slo_s: Vec<f64>,
+    pub(crate) queue_key: Vec<f64>,
 }
 
 pub(crate) const CLASSES: usize = 2;
@@ -30,6 +32,8 @@ impl Columns {
             class_count: CLASSES,
             priority: &self.priority,
             patience_s: &self.patience_s,
+            tbt_slo_s: &self.tbt_slo_s,
+            queue_key: &self.queue_key,
         }
     }
 
@@ -42,6 +46,8 @@ impl Columns {
             class: self.class[..rows].to_vec(),
             priority: self.priority[..rows].to_vec(),
             patience_s: self.patience_s[..rows].to_vec(),
+            tbt_slo_s: self.tbt_slo_s[..rows].to_vec(),
+            queue_key: self.queue_key[..rows].to_vec(),
         }
     }
 
@@ -50,6 +56,7 @@ impl Columns {
         Columns {
             arrival_s: self.arrival_s.iter().map(|s| s * 2.0).collect(),
             patience_s: self.patience_s.iter().map(|s| s * 2.0).collect(),
+            tbt_slo_s: self.tbt_slo_s.iter().map(|s| s * 2.0).collect(),
             ..self.clone()
         }
     }
@@ -76,7 +83,7 @@ pub(crate) struct Scenario {
 
 impl Scenario {
     pub(crate) fn parts(&self) -> EngineParts {
-        parse::<Engine>(&self.engine).expect("JSON").build().expect("an engine")
+        parse::<Engine>(&self.engine).expect("JSON").build(Some(&["a".to_owned(), "b".to_owned()])).expect("an engine")
     }
 
     pub(crate) fn options(&self, stepping: bool) -> Options {
@@ -130,35 +137,167 @@ fn timing() -> impl Strategy<Value = String> {
         (micro(1000, 20_000), micro(1, 100), micro(1000, 9000)).prop_map(|(alpha, beta, solo)| format!(
             r#"{{"kind": "MixedSolo", "alpha": {alpha}, "beta": {beta}, "solo": {solo}}}"#
         )),
+        (0_usize..3, 0_usize..3, 0_usize..3, micro(1000, 9000), micro(0, 30), micro(0, 5), micro(0, 5)).prop_map(
+            |(rows, columns, reduction, tile, token, gemm, gemv)| {
+                let (rows, columns, reduction) = ([1, 4, 16][rows], [2, 4, 8][columns], [1, 2, 16][reduction]);
+                format!(
+                    r#"{{"kind": "TiledGemm", "rows": {rows}, "columns": {columns}, "reduction": {reduction}, "width": 32,
+                    "linear_s_per_tile": {tile}, "other_s_per_token": {token}, "gemm_s": {gemm}, "gemv_s": {gemv},
+                    "layers": 2}}"#
+                )
+            }
+        ),
     ]
 }
 
-fn scheduler(token_budget: u64, max_seqs: u64) -> impl Strategy<Value = String> {
+/// A scheduler as JSON, and the bounds that its iterations keep.
+#[derive(Clone, Debug)]
+struct Described {
+    json: String,
+    token_budget: u64,
+    max_seqs: u64,
+}
+
+/// What the parameters of a policy are drawn from.
+#[derive(Clone, Copy, Debug)]
+struct Choices {
+    token_budget: u64,
+    max_seqs: u64,
+    longest: u64,
+}
+
+/// A few small numbers, to be used as a policy pleases.
+type Dice = (bool, bool, u32, u32, u32);
+
+fn order(dice: u32) -> &'static str {
+    ["fcfs", "fcfs", "spf", "srf", "lpf", "ByKey"][dice as usize % 6]
+}
+
+fn describe(kind: &str, choices: Choices, watermark: f64, preemption: &str, dice: Dice) -> Described {
+    const NONE: u64 = u64::MAX;
+    let Choices { token_budget, max_seqs, longest } = choices;
+    let (first, second, small, middle, large) = dice;
     let limits = format!(r#""token_budget": {token_budget}, "max_seqs": {max_seqs}"#);
+    let bounds = |json: String, token_budget, max_seqs| Described { json, token_budget, max_seqs };
+    let model_len = if small % 3 == 0 { longest / 2 + 1 } else { longest };
+    match kind {
+        "Sarathi" => {
+            let json = format!(
+                r#"{{"kind": "Sarathi", {limits}, "order": "{}", "watermark": {watermark}, "preemption": {preemption}}}"#,
+                order(small)
+            );
+            bounds(json, token_budget, max_seqs)
+        }
+        "VllmV0" => {
+            let json =
+                format!(r#"{{"kind": "VllmV0", {limits}, "watermark": {watermark}, "preemption": {preemption}}}"#);
+            bounds(json, token_budget, max_seqs)
+        }
+        "VllmV1" => {
+            let policy = if first { "fcfs" } else { "priority" };
+            let threshold = if small < 3 { 0 } else { middle };
+            let json = format!(
+                r#"{{"kind": "VllmV1", {limits}, "long_prefill_threshold": {threshold}, "policy": "{policy}",
+                "reserve_full_prompt": {second}}}"#
+            );
+            bounds(json, token_budget, max_seqs)
+        }
+        "Orca" => {
+            let budget = if first || second { token_budget.to_string() } else { "null".to_owned() };
+            let json = format!(
+                r#"{{"kind": "Orca", "max_seqs": {max_seqs}, "max_model_len": {model_len}, "token_budget": {budget},
+                "chunked": {first}}}"#
+            );
+            bounds(json, if first || second { token_budget } else { NONE }, max_seqs)
+        }
+        "FasterTransformer" => {
+            let free = if first { "each" } else { "batch" };
+            let json = format!(
+                r#"{{"kind": "FasterTransformer", "max_seqs": {max_seqs}, "max_model_len": {model_len}, "free": "{free}"}}"#
+            );
+            bounds(json, NONE, max_seqs)
+        }
+        "KFcfs" => {
+            let k = |dice: u32| if dice < 3 { u64::from(dice) + 1 } else { token_budget };
+            let json = format!(
+                r#"{{"kind": "KFcfs", "token_budget": {token_budget}, "k_prefill": {}, "k_decode": {}}}"#,
+                k(small),
+                k(middle)
+            );
+            bounds(json, token_budget, NONE)
+        }
+        "Rad" | "RadPhased" => {
+            let (rows, columns, reduction) =
+                ([1, 4, 8][small as usize % 3], middle % 5 + 1, [1, 2, 16][large as usize % 3]);
+            let cycle = large % 7 + 1;
+            let json = format!(
+                r#"{{"kind": "{kind}", "rows": {rows}, "columns": {columns}, "reduction": {reduction},
+                "requests_per_cycle": {cycle}}}"#
+            );
+            bounds(json, NONE, u64::from(if kind == "Rad" { columns } else { cycle.max(columns) }))
+        }
+        "Slai" => {
+            let offset = if first {
+                format!("{}", f64::from(middle) / 2.0 + 0.25)
+            } else {
+                format!(
+                    r#"{{"kind": "DynamicOffset", "low": 0.5, "high": {}, "kv_share": 0.{}}}"#,
+                    middle + 1,
+                    large % 10
+                )
+            };
+            let class = if second { "null" } else { r#""b""# };
+            let json = format!(
+                r#"{{"kind": "Slai", "token_budget": {token_budget}, "max_active": {max_seqs}, "max_decodes": {},
+                "offset": {offset}, "order": "{}", "class_first": {class}}}"#,
+                large % 6 + 1,
+                order(small)
+            );
+            bounds(json, token_budget, max_seqs)
+        }
+        "Wait" => {
+            let thresholds = if first {
+                format!("{}", small % 3 + 1)
+            } else {
+                format!(r#"{{"a": {}, "b": {}}}"#, small % 3 + 1, middle % 3 + 1)
+            };
+            let cap = if second { "null".to_owned() } else { max_seqs.to_string() };
+            let json = format!(r#"{{"kind": "Wait", "thresholds": {thresholds}, "max_seqs": {cap}}}"#);
+            bounds(json, NONE, if second { NONE } else { max_seqs })
+        }
+        "NestedWait" => {
+            let (segments, thresholds) = match small % 3 {
+                0 => ("[0, 2]".to_owned(), format!("[{}, {}]", large % 3 + 1, large % 2 + 1)),
+                1 => (format!("[{}]", middle % 9), format!("[{}]", large % 4 + 1)),
+                _ => (format!("[1, {}, 30]", middle % 9 + 3), "[3, 2, 1]".to_owned()),
+            };
+            let groups = if second { "[]".to_owned() } else { format!("[{}]", longest / 4 + 1) };
+            let json = format!(
+                r#"{{"kind": "NestedWait", "segments": {segments}, "thresholds": {thresholds}, "prompt_groups": {groups}}}"#
+            );
+            bounds(json, NONE, NONE)
+        }
+        "SlotGreedy" => bounds(format!(r#"{{"kind": "SlotGreedy", "chunk": {token_budget}}}"#), NONE, NONE),
+        "ClassPriority" => {
+            let inner = ["Sarathi", "VllmV1", "KFcfs", "Orca"][large as usize % 4];
+            let inner = describe(inner, choices, watermark, preemption, (true, second, small, middle, large));
+            let classes = if first { r#"["a", "b"]"# } else { r#"["b", "a"]"# };
+            let json = format!(r#"{{"kind": "ClassPriority", "order": {classes}, "inner": {}}}"#, inner.json);
+            Described { json, ..inner }
+        }
+        _ => panic!("{kind} is no policy"),
+    }
+}
+
+fn scheduler(kind: &'static str, choices: Choices) -> impl Strategy<Value = Described> {
     let watermark = prop_oneof![Just(0.0), Just(0.01), Just(0.1)];
     let preemption = prop_oneof![
         2 => Just(r#"{"kind": "Recompute"}"#),
         1 => Just(r#"{"kind": "Swap", "per_token": 0.000002, "base": 0.001}"#),
     ];
-    let common = (watermark, preemption, any::<bool>(), any::<bool>(), 0_u32..4, 0_u32..40);
-    common.prop_map(move |(watermark, preemption, first, second, which, threshold)| match which {
-        0 => format!(r#"{{"kind": "VllmV0", {limits}, "watermark": {watermark}, "preemption": {preemption}}}"#),
-        1 => {
-            let policy = if first { "fcfs" } else { "priority" };
-            format!(
-                r#"{{"kind": "VllmV1", {limits}, "long_prefill_threshold": {}, "policy": "{policy}",
-                "reserve_full_prompt": {second}}}"#,
-                if threshold < 20 { 0 } else { threshold - 19 }
-            )
-        }
-        _ => {
-            let order = if first { "fcfs" } else { "spf" };
-            format!(
-                r#"{{"kind": "Sarathi", {limits}, "order": "{order}", "watermark": {watermark},
-                "preemption": {preemption}}}"#
-            )
-        }
-    })
+    let dice = (any::<bool>(), any::<bool>(), 0_u32..6, 0_u32..20, 0_u32..30);
+    (watermark, preemption, dice)
+        .prop_map(move |(watermark, preemption, dice)| describe(kind, choices, watermark, preemption, dice))
 }
 
 fn columns(longest_prompt: i32, longest_output: i32) -> impl Strategy<Value = Columns> {
@@ -169,11 +308,13 @@ fn columns(longest_prompt: i32, longest_output: i32) -> impl Strategy<Value = Co
         0..CLASSES as u32,
         0_i64..3,
         prop_oneof![4 => Just(f64::NAN), 1 => (0_u32..100).prop_map(|ms| f64::from(ms) / 1e3)],
+        prop_oneof![1 => Just(f64::NAN), 2 => (0_u32..300).prop_map(|ms| f64::from(ms) / 1e3)],
+        (-5_i32..5).prop_map(|key| f64::from(key) / 2.0),
     );
     prop::collection::vec(row, 1..30).prop_map(|rows| {
         let mut columns = Columns::default();
         let mut microseconds = 0_u64;
-        for (gap, prompt, output, class, priority, patience) in rows {
+        for (gap, prompt, output, class, priority, patience, tbt_slo, queue_key) in rows {
             microseconds += u64::from(gap) * 10;
             columns.arrival_s.push(microseconds as f64 / 1e6);
             columns.prompt_tokens.push(prompt);
@@ -181,13 +322,15 @@ fn columns(longest_prompt: i32, longest_output: i32) -> impl Strategy<Value = Co
             columns.class.push(class);
             columns.priority.push(priority);
             columns.patience_s.push(patience);
+            columns.tbt_slo_s.push(tbt_slo);
+            columns.queue_key.push(queue_key);
         }
         columns
     })
 }
 
-/// Any scenario.
-pub(crate) fn scenario() -> impl Strategy<Value = Scenario> {
+/// Any scenario of a policy.
+pub(crate) fn scenario(kind: &'static str) -> impl Strategy<Value = Scenario> {
     let shape = (
         prop_oneof![Just(1_u64), Just(4), Just(7), Just(16)],
         prop_oneof![Just(20), Just(60), Just(200)],
@@ -199,21 +342,23 @@ pub(crate) fn scenario() -> impl Strategy<Value = Scenario> {
         prop_oneof![4 => Just(None), 1 => (1_u32..400).prop_map(|ms| Some(f64::from(ms) / 1e3))],
         (0_u32..4, 0_u32..40),
     );
-    shape.prop_flat_map(|(block, prompt, output, budget, seqs, tightness, first_token, horizon_s, measured)| {
-        (columns(prompt, output), timing(), scheduler(budget, seqs)).prop_map(move |(columns, timing, scheduler)| {
+    shape.prop_flat_map(move |(block, prompt, output, budget, seqs, tightness, first_token, horizon_s, measured)| {
+        let choices = Choices { token_budget: budget, max_seqs: seqs, longest: (prompt + output) as u64 };
+        (columns(prompt, output), timing(), scheduler(kind, choices)).prop_map(move |(columns, timing, scheduler)| {
             let kv_tokens = tightness.map(|percent| (prompt + output) as u64 * percent / 100 + block);
             let kv = kv_tokens.map_or("null".to_owned(), |tokens| tokens.to_string());
             let engine = format!(
-                r#"{{"timing": {timing}, "scheduler": {scheduler}, "kv": {{"tokens": {kv}, "block": {block}}},
-                "first_token": {first_token}}}"#
+                r#"{{"timing": {timing}, "scheduler": {}, "kv": {{"tokens": {kv}, "block": {block}}},
+                "first_token": {first_token}}}"#,
+                scheduler.json
             );
             Scenario {
                 columns,
                 engine,
                 kv_tokens,
                 block,
-                token_budget: budget,
-                max_seqs: seqs,
+                token_budget: scheduler.token_budget,
+                max_seqs: scheduler.max_seqs,
                 horizon_s,
                 measured: measured.0..measured.1.max(measured.0),
             }

@@ -1,0 +1,179 @@
+//! What does a scheduler written in Python answer?
+
+use inferq_core::clock::{Instant, attoseconds};
+use inferq_core::plan::Plan;
+use numpy::ndarray::Dimension;
+use numpy::{Element, PyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray, PyUntypedArray};
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyInt, PyIterator};
+
+use crate::policy::{Planned, broken};
+
+/// The batch that a policy asks for.
+///
+/// Args:
+///     decode: ids of the requests that emit a token in this iteration. Who runs, could decode and is left out pauses and
+///         keeps its blocks.
+///     prefill: pairs (id, tokens), or an integer array with two columns: the prompt tokens to compute. A waiting request
+///         with a chunk is admitted.
+///     admit: pairs (id, tokens), or a dict: the tokens for which an admitted request takes blocks; else those of its chunk.
+///     preempt: ids of running requests that first lose their blocks; they wait again and are computed anew.
+///     repeat: iterations for which the same batch would be asked. Whatever happens before, an arrival too, ends it.
+///     wake_at_s: when to be asked again if this batch is empty; else the next event decides.
+#[pyclass(frozen, get_all, module = "inferq")]
+pub(crate) struct Batch {
+    /// Ids of the requests that emit a token.
+    pub(crate) decode: Option<Py<PyAny>>,
+    /// Pairs (id, tokens) of prompt tokens to compute.
+    pub(crate) prefill: Option<Py<PyAny>>,
+    /// Pairs (id, tokens) of blocks taken at admission.
+    pub(crate) admit: Option<Py<PyAny>>,
+    /// Ids of the requests that lose their blocks.
+    pub(crate) preempt: Option<Py<PyAny>>,
+    /// Iterations for which the same batch would be asked.
+    pub(crate) repeat: Py<PyAny>,
+    /// Seconds at which to be asked again if the batch is empty.
+    pub(crate) wake_at_s: Option<Py<PyAny>>,
+}
+
+#[pymethods]
+impl Batch {
+    #[new]
+    #[pyo3(
+        signature = (*, decode=None, prefill=None, admit=None, preempt=None, repeat=None, wake_at_s=None),
+        text_signature = "(*, decode=None, prefill=None, admit=None, preempt=None, repeat=1, wake_at_s=None)"
+    )]
+    fn new(
+        py: Python,
+        decode: Option<Py<PyAny>>,
+        prefill: Option<Py<PyAny>>,
+        admit: Option<Py<PyAny>>,
+        preempt: Option<Py<PyAny>>,
+        repeat: Option<Py<PyAny>>,
+        wake_at_s: Option<Py<PyAny>>,
+    ) -> Batch {
+        let repeat = repeat.unwrap_or_else(|| PyInt::new(py, 1).into_any().unbind());
+        Batch { decode, prefill, admit, preempt, repeat, wake_at_s }
+    }
+
+    fn __repr__(&self, py: Python) -> PyResult<String> {
+        let fields = [
+            ("decode", self.decode.as_ref()),
+            ("prefill", self.prefill.as_ref()),
+            ("admit", self.admit.as_ref()),
+            ("preempt", self.preempt.as_ref()),
+            ("repeat", Some(&self.repeat)),
+            ("wake_at_s", self.wake_at_s.as_ref()),
+        ];
+        let mut given = Vec::new();
+        for (name, value) in fields {
+            if let Some(value) = value {
+                given.push(format!("{name}={}", value.bind(py).repr()?));
+            }
+        }
+        Ok(format!("Batch({})", given.join(", ")))
+    }
+}
+
+const IDS: &str = "decode and preempt list requests by id, a whole number";
+pub(crate) const PAIRS: &str = "prefill and admit list pairs (id, tokens) of whole numbers";
+
+/// The text of an object, or the beginning of a long one.
+pub(crate) fn shortened(object: &Bound<PyAny>) -> String {
+    let text = object.repr().map_or_else(|_| "something without a repr".to_owned(), |text| text.to_string());
+    if text.chars().count() <= 80 { text } else { text.chars().take(79).chain(['…']).collect() }
+}
+
+/// A whole number; one beyond 64 bits is as good as the largest. `True` is none.
+pub(crate) fn whole(object: &Bound<PyAny>) -> Option<i64> {
+    if object.is_instance_of::<PyBool>() {
+        return None;
+    }
+    match object.extract() {
+        Ok(number) => Some(number),
+        Err(error) if error.is_instance_of::<PyOverflowError>(object.py()) => {
+            Some(if object.lt(0).unwrap_or(false) { i64::MIN } else { i64::MAX })
+        }
+        Err(_) => None,
+    }
+}
+
+/// An instant that is given in seconds.
+pub(crate) fn seconds(object: &Bound<PyAny>) -> Option<Instant> {
+    if object.is_instance_of::<PyBool>() {
+        return None;
+    }
+    attoseconds(object.extract().ok()?, "wake_at_s").ok().map(Instant)
+}
+
+/// What can be gone through, one by one; `None` if it cannot.
+fn entries<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyIterator>>> {
+    match object.try_iter() {
+        Ok(entries) => Ok(Some(entries)),
+        Err(error) if error.is_instance_of::<PyTypeError>(object.py()) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// An array open for reading.
+fn readable<'py, T: Element, D: Dimension>(array: &Bound<'py, PyArray<T, D>>) -> PyResult<PyReadonlyArray<'py, T, D>> {
+    Ok(array.try_readonly()?)
+}
+
+/// An array as the lists that it holds, anything else as it is.
+fn listed<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    if object.is_instance_of::<PyUntypedArray>() {
+        return object.call_method0(intern!(object.py(), "tolist"));
+    }
+    Ok(object.clone())
+}
+
+/// The ids in a field of a batch.
+pub(crate) fn ids(field: &str, object: &Option<Py<PyAny>>, py: Python, plan: &Plan) -> Planned<Vec<i64>> {
+    let Some(object) = object else { return Ok(Vec::new()) };
+    let object = object.bind(py);
+    if let Ok(array) = object.cast::<PyArray1<u32>>() {
+        return Ok(readable(array)?.as_array().iter().map(|&id| i64::from(id)).collect());
+    }
+    if let Ok(array) = object.cast::<PyArray1<i64>>() {
+        return Ok(readable(array)?.as_array().to_vec());
+    }
+    let not_ids = |object: &Bound<PyAny>| broken(plan, IDS, format!("{field}: {}", shortened(object)));
+    let mut ids = Vec::new();
+    for entry in entries(&listed(object)?)?.ok_or_else(|| not_ids(object))? {
+        let entry = entry?;
+        ids.push(whole(&entry).ok_or_else(|| not_ids(&entry))?);
+    }
+    Ok(ids)
+}
+
+/// The pairs (id, tokens) in a field of a batch.
+pub(crate) fn pairs(field: &str, object: &Option<Py<PyAny>>, py: Python, plan: &Plan) -> Planned<Vec<(i64, i64)>> {
+    let Some(object) = object else { return Ok(Vec::new()) };
+    let object = object.bind(py);
+    if let Ok(array) = object.cast::<PyArray2<i64>>() {
+        let array = readable(array)?;
+        let array = array.as_array();
+        if array.ncols() == 2 {
+            return Ok(array.rows().into_iter().map(|row| (row[0], row[1])).collect());
+        }
+    }
+    let no_pairs = |object: &Bound<PyAny>| broken(plan, PAIRS, format!("{field}: {}", shortened(object)));
+    let all = match object.cast::<PyDict>() {
+        Ok(dict) => dict.items().into_any(),
+        Err(_) => listed(object)?,
+    };
+    let mut pairs = Vec::new();
+    for entry in entries(&all)?.ok_or_else(|| no_pairs(object))? {
+        let entry = entry?;
+        let mut cells = entries(&entry)?.ok_or_else(|| no_pairs(&entry))?;
+        let mut cell = || Ok::<_, PyErr>(cells.next().transpose()?.as_ref().map(whole));
+        match (cell()?, cell()?, cell()?) {
+            (Some(Some(id)), Some(Some(tokens)), None) => pairs.push((id, tokens)),
+            _ => return Err(no_pairs(&entry)),
+        }
+    }
+    Ok(pairs)
+}

@@ -1,0 +1,241 @@
+//! What does a scheduler written in Python see?
+//!
+//! Everything here is a copy that belongs to Python: nothing that a policy keeps or changes can reach the run.
+
+use inferq_core::clock::Instant;
+use numpy::{Element, PyArray1, PyArrayMethods};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyTuple;
+use std::sync::Arc;
+
+/// A column that is made when it is first asked for.
+struct Column<T>(PyOnceLock<Py<PyArray1<T>>>);
+
+impl<T> Default for Column<T> {
+    fn default() -> Column<T> {
+        Column(PyOnceLock::new())
+    }
+}
+
+impl<T: Element> Column<T> {
+    fn of<'py>(&self, py: Python<'py>, cells: impl Iterator<Item = T>) -> Bound<'py, PyArray1<T>> {
+        if let Some(made) = self.0.get(py) {
+            return made.bind(py).clone();
+        }
+        let array = PyArray1::from_vec(py, cells.collect());
+        drop(array.readwrite().make_nonwriteable());
+        // Two threads may both have made it: either is right.
+        let _ = self.0.set(py, array.clone().unbind());
+        array
+    }
+}
+
+/// What of a request stays as it is while it runs, or while it waits.
+pub(crate) struct Member {
+    pub(crate) id: u32,
+    pub(crate) at: Instant,
+    pub(crate) prompt_tokens: u32,
+    pub(crate) class: u32,
+    pub(crate) priority: i64,
+    pub(crate) preemptions: u32,
+}
+
+/// The objectives of all requests of a workload, by id; NaN: none. Empty: none for all.
+pub(crate) struct Objectives {
+    pub(crate) ttft_s: Vec<f64>,
+    pub(crate) tbt_s: Vec<f64>,
+}
+
+/// The requests that run, or that wait, by arrival; their columns serve all views until one comes or goes.
+pub(crate) struct Members {
+    rows: Vec<Member>,
+    objectives: Arc<Objectives>,
+    id: Column<u32>,
+    since_s: Column<f64>,
+    class_code: Column<i64>,
+    priority: Column<i64>,
+    preemptions: Column<i64>,
+    ttft_slo_s: Column<f64>,
+    tbt_slo_s: Column<f64>,
+}
+
+impl Members {
+    pub(crate) fn new(rows: Vec<Member>, objectives: Arc<Objectives>) -> Members {
+        Members {
+            rows,
+            objectives,
+            id: Column::default(),
+            since_s: Column::default(),
+            class_code: Column::default(),
+            priority: Column::default(),
+            preemptions: Column::default(),
+            ttft_slo_s: Column::default(),
+            tbt_slo_s: Column::default(),
+        }
+    }
+
+    fn objective(&self, column: &[f64]) -> impl Iterator<Item = f64> {
+        self.rows.iter().map(|row| column.get(row.id as usize).copied().unwrap_or(f64::NAN))
+    }
+}
+
+/// How far a request has come.
+pub(crate) struct Progress {
+    pub(crate) context: i64,
+    pub(crate) emitted: i64,
+    pub(crate) blocks: i64,
+    /// Is everything that it owed computed, so that its next row is a decode?
+    pub(crate) decodes: bool,
+}
+
+/// Requests in order of arrival, one read-only array for each column.
+#[pyclass(frozen, module = "inferq.scheduler")]
+pub(crate) struct Requests {
+    members: Arc<Members>,
+    progress: Vec<Progress>,
+    prompt_left: Column<i64>,
+    context: Column<i64>,
+    emitted: Column<i64>,
+    blocks: Column<i64>,
+    decodes: Column<bool>,
+}
+
+impl Requests {
+    pub(crate) fn new(members: Arc<Members>, progress: Vec<Progress>) -> Requests {
+        Requests {
+            members,
+            progress,
+            prompt_left: Column::default(),
+            context: Column::default(),
+            emitted: Column::default(),
+            blocks: Column::default(),
+            decodes: Column::default(),
+        }
+    }
+}
+
+type Array<'py, T> = Bound<'py, PyArray1<T>>;
+
+#[pymethods]
+impl Requests {
+    fn __len__(&self) -> usize {
+        self.members.rows.len()
+    }
+
+    /// Row of the workload: the name of the request in a batch.
+    #[getter]
+    fn id<'py>(&self, py: Python<'py>) -> Array<'py, u32> {
+        self.members.id.of(py, self.members.rows.iter().map(|row| row.id))
+    }
+
+    /// Arrival in seconds.
+    #[getter]
+    fn since_s<'py>(&self, py: Python<'py>) -> Array<'py, f64> {
+        self.members.since_s.of(py, self.members.rows.iter().map(|row| row.at.seconds()))
+    }
+
+    /// Tokens that must be computed before it can decode: of its prompt, after a preemption of what it has emitted too.
+    /// 0 where `decodes`.
+    #[getter]
+    fn prompt_left<'py>(&self, py: Python<'py>) -> Array<'py, i64> {
+        let left = |(row, progress): (&Member, &Progress)| {
+            let known = i64::from(row.prompt_tokens) + progress.emitted;
+            if progress.decodes { 0 } else { known - progress.context }
+        };
+        self.prompt_left.of(py, self.members.rows.iter().zip(&self.progress).map(left))
+    }
+
+    /// Tokens whose keys and values are in the cache.
+    #[getter]
+    fn context<'py>(&self, py: Python<'py>) -> Array<'py, i64> {
+        self.context.of(py, self.progress.iter().map(|progress| progress.context))
+    }
+
+    /// Output tokens that are out.
+    #[getter]
+    fn emitted<'py>(&self, py: Python<'py>) -> Array<'py, i64> {
+        self.emitted.of(py, self.progress.iter().map(|progress| progress.emitted))
+    }
+
+    /// Blocks that it holds.
+    #[getter]
+    fn blocks<'py>(&self, py: Python<'py>) -> Array<'py, i64> {
+        self.blocks.of(py, self.progress.iter().map(|progress| progress.blocks))
+    }
+
+    /// Everything that it owed is computed: it can decode.
+    #[getter]
+    fn decodes<'py>(&self, py: Python<'py>) -> Array<'py, bool> {
+        self.decodes.of(py, self.progress.iter().map(|progress| progress.decodes))
+    }
+
+    /// Its class, a place in `View.classes`.
+    #[getter]
+    fn class_code<'py>(&self, py: Python<'py>) -> Array<'py, i64> {
+        self.members.class_code.of(py, self.members.rows.iter().map(|row| i64::from(row.class)))
+    }
+
+    /// Its priority; 0 where the workload has none.
+    #[getter]
+    fn priority<'py>(&self, py: Python<'py>) -> Array<'py, i64> {
+        self.members.priority.of(py, self.members.rows.iter().map(|row| row.priority))
+    }
+
+    /// Its objective for the time to the first token in seconds, NaN for none.
+    #[getter]
+    fn ttft_slo_s<'py>(&self, py: Python<'py>) -> Array<'py, f64> {
+        let members = &self.members;
+        members.ttft_slo_s.of(py, members.objective(&members.objectives.ttft_s))
+    }
+
+    /// Its objective for the gap between two tokens in seconds, NaN for none.
+    #[getter]
+    fn tbt_slo_s<'py>(&self, py: Python<'py>) -> Array<'py, f64> {
+        let members = &self.members;
+        members.tbt_slo_s.of(py, members.objective(&members.objectives.tbt_s))
+    }
+
+    /// How often it was preempted.
+    #[getter]
+    fn preemptions<'py>(&self, py: Python<'py>) -> Array<'py, i64> {
+        self.members.preemptions.of(py, self.members.rows.iter().map(|row| i64::from(row.preemptions)))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Requests of {}", self.members.rows.len())
+    }
+}
+
+/// A replica that can form a batch, as a policy sees it: no output lengths, no future.
+#[pyclass(frozen, get_all, module = "inferq")]
+pub(crate) struct View {
+    /// The instant in seconds.
+    pub(crate) now_s: f64,
+    /// Nothing is left to happen: a policy that waits for company should stop waiting.
+    pub(crate) drain: bool,
+    /// Tokens that an iteration may load; None: any number.
+    pub(crate) token_budget: Option<u64>,
+    /// Requests that may run at once; None: any number.
+    pub(crate) max_seqs: Option<u64>,
+    /// Blocks that nobody holds; None: the cache has no limit.
+    pub(crate) free_blocks: Option<u64>,
+    /// Tokens of one block.
+    pub(crate) block_tokens: u64,
+    /// Names of the classes, by code.
+    pub(crate) classes: Py<PyTuple>,
+    /// Requests that were admitted: those that decode, those inside their prompts, those that pause.
+    pub(crate) running: Py<Requests>,
+    /// The first `lookahead` requests of the queue.
+    pub(crate) waiting: Py<Requests>,
+    /// Requests in the queue, those beyond `lookahead` too.
+    pub(crate) queue_length: u64,
+}
+
+#[pymethods]
+impl View {
+    fn __repr__(&self, py: Python) -> PyResult<String> {
+        let (running, waiting) = (self.running.get().__len__(), self.queue_length);
+        Ok(format!("View at {} s: {running} running, {waiting} waiting", self.now_s.into_pyobject(py)?.repr()?))
+    }
+}

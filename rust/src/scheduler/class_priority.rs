@@ -1,0 +1,152 @@
+//! One class before another, whatever the policy within a class: li2025 §4.3.
+
+use super::queue::List;
+use super::roster::insert_by_arrival;
+use super::{Notice, Policy, PreemptionKind, Scheduler, policy::class_code};
+use crate::error::{Error, Result};
+use crate::kv::BlockPool;
+use crate::plan::{Hold, Limit, Limits, Plan};
+use crate::request::{Phase, Requests, Slot};
+use crate::workload::Arrival;
+
+/// For each class in order a policy of its own plans with the budget, the seats and the blocks that are left. Blocks
+/// that it lacks are taken from the lowest class. The standing decodes of a class are the group of its place.
+pub(super) struct ClassPriority {
+    classes: Vec<Class>,
+    /// The place of each class of the workload.
+    places: Vec<usize>,
+    /// Does the policy bring swapped requests back even when no budget is left?
+    swaps: bool,
+}
+
+struct Class {
+    inner: Box<dyn Scheduler>,
+    /// Its requests, waiting or running.
+    present: u64,
+    /// Those that were admitted at least once, by arrival.
+    admitted: List,
+}
+
+impl ClassPriority {
+    pub(super) fn new(order: &[String], inner: &Policy, classes: Option<&[String]>) -> Result<ClassPriority> {
+        if !inner.fills_a_budget() {
+            let message = "only a policy that fills a token budget: Sarathi, KFcfs, VllmV1 or Orca with chunked=True";
+            return Err(Error::config("inner", message));
+        }
+        let build = |_| {
+            let inner = inner.build(classes).map_err(|error| error.within("inner"))?;
+            Ok(Class { inner, present: 0, admitted: List::default() })
+        };
+        Ok(ClassPriority {
+            places: places(order, classes)?,
+            classes: order.iter().map(build).collect::<Result<_>>()?,
+            swaps: matches!(inner, Policy::Sarathi { preemption: PreemptionKind::Swap { .. }, .. }),
+        })
+    }
+
+    #[inline]
+    fn class_of(&mut self, slot: Slot, requests: &Requests) -> &mut Class {
+        &mut self.classes[self.places[requests.at(slot).arrival.class as usize]]
+    }
+
+    /// Plans the class that is talked about, and says for how long that holds.
+    fn plan_class(&mut self, place: usize, plan: &mut Plan) -> Result<Hold> {
+        if self.classes[place].present == 0 || (plan.budget_left() == 0 && !self.swaps) {
+            let arrivals_wait = plan.budget_left() == 0 || plan.seats_left() == 0;
+            return Ok(if arrivals_wait { Hold::THROUGH_ARRIVALS } else { Hold::UNTIL_ARRIVAL });
+        }
+        plan.rest_decodes(false);
+        plan.set_juniors(self.juniors(place, plan));
+        let refused = plan.refused();
+        plan.set_refused(None);
+        plan.hold(Hold::ONCE);
+        let admitted = plan.admitted().len();
+        self.classes[place].inner.plan(plan)?;
+        for victim in plan.dismissed() {
+            self.class_of(victim, plan.requests()).inner.notice(Notice::Preempted(victim), plan.requests());
+        }
+        let list = &mut self.classes[place].admitted;
+        for &slot in &plan.admitted()[admitted..] {
+            if !list.contains(slot) {
+                insert_by_arrival(list, slot, plan.requests());
+            }
+        }
+        plan.set_refused(plan.refused().or(refused));
+        Ok(plan.held())
+    }
+
+    /// The running requests of the classes after `place`, the lowest class and the latest arrival last, as many as can
+    /// be asked to go. Each gives up a block at least, and who does not decode yet takes a block for itself and one for
+    /// each block of the budget at most.
+    fn juniors(&self, place: usize, plan: &Plan) -> Vec<Slot> {
+        let others = self.classes[place].admitted.len() as u64 - plan.decodes();
+        let most = (plan.blocks(plan.budget_for_decodes()) + others) as i64 - plan.free_blocks();
+        let runs = |slot: &Slot| matches!(plan.requests().at(*slot).phase(), Phase::Started | Phase::Decoding);
+        let latest_first = |list| std::iter::successors(List::last(list), |&slot| list.before(slot));
+        let lowest_first = self.classes[place + 1..].iter().rev();
+        let juniors = lowest_first.flat_map(|class| latest_first(&class.admitted)).filter(runs);
+        let mut juniors: Vec<Slot> = juniors.take(most.max(0) as usize).collect();
+        juniors.reverse();
+        juniors
+    }
+}
+
+/// The place in `order` of each class of the workload. Every one must be there, once, and no other.
+fn places(order: &[String], classes: Option<&[String]>) -> Result<Vec<usize>> {
+    if order.is_empty() {
+        return Err(Error::config("order", "it must name the classes, the first one served first"));
+    }
+    for (place, name) in order.iter().enumerate() {
+        class_code("order", name, classes)?;
+        if order[..place].contains(name) {
+            return Err(Error::config("order", format!("it names the class {name:?} twice")));
+        }
+    }
+    let place = |name: &String| {
+        let place = order.iter().position(|other| other == name);
+        place.ok_or_else(|| Error::config("order", format!("the class {name:?} of the workload is missing")))
+    };
+    classes.unwrap_or_default().iter().map(place).collect()
+}
+
+impl Scheduler for ClassPriority {
+    fn limits(&self) -> Limits {
+        self.classes[0].inner.limits()
+    }
+
+    fn refuses(&self, arrival: &Arrival, cache: &BlockPool) -> Option<&'static str> {
+        self.classes[self.places[arrival.class as usize]].inner.refuses(arrival, cache)
+    }
+
+    fn notice(&mut self, notice: Notice, requests: &Requests) {
+        let (Notice::Arrived(slot) | Notice::Ready(slot) | Notice::Preempted(slot) | Notice::Left(slot)) = notice;
+        let class = self.class_of(slot, requests);
+        match notice {
+            Notice::Arrived(_) => class.present += 1,
+            Notice::Left(_) => {
+                class.present -= 1;
+                class.admitted.remove(slot);
+            }
+            Notice::Ready(_) | Notice::Preempted(_) => {}
+        }
+        class.inner.notice(notice, requests);
+    }
+
+    fn plan(&mut self, plan: &mut Plan) -> Result<()> {
+        for place in 0..self.classes.len() {
+            plan.talk_about(place);
+            plan.rest_decodes(true);
+        }
+        let mut hold = Hold::THROUGH_ARRIVALS;
+        for place in 0..self.classes.len() {
+            plan.talk_about(place);
+            let of_class = self.plan_class(place, plan)?;
+            hold.iterations = hold.iterations.min(of_class.iterations);
+            hold.through_arrivals &= of_class.through_arrivals;
+        }
+        // Who was refused for want of blocks before a lower class took the last seat lacks a seat from now on.
+        let seats_ran_out = plan.refused() == Some(Limit::Blocks) && plan.seats_left() == 0;
+        plan.hold(if plan.has_preempted() || seats_ran_out { Hold::ONCE } else { hold });
+        Ok(())
+    }
+}

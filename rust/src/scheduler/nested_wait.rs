@@ -1,0 +1,257 @@
+//! Nested WAIT: a segment of decode stages joins when enough wait at its entry (ao2025 Algorithm 2, §7.2).
+
+use super::policy::count;
+use super::wait::Seniority;
+use super::{List, Notice, Scheduler};
+use crate::error::{Error, Result};
+use crate::plan::{Hold, Limits, Plan};
+use crate::request::{Phase, Requests, Slot};
+
+/// Of each group of prompt lengths the segments advance up to the first whose entry holds less than its threshold.
+#[derive(Debug)]
+pub(super) struct NestedWait {
+    /// The longest prompt of each group but the last.
+    group_ends: Vec<u64>,
+    /// Segments of each group.
+    per_group: usize,
+    /// Those of the first group, then those of the second, and so on; each has its group of the standing decodes.
+    segments: Vec<Segment>,
+    /// The segment of each request, by place.
+    segment_of: Vec<usize>,
+    seniority: Seniority,
+    /// Iterations of the replica that the segments have counted.
+    counted: u64,
+}
+
+/// One segment of one group of prompt lengths.
+///
+/// Everybody inside advances in every iteration of the segment, and at most n_i enter in each, so no stage of it ever
+/// holds more than n_i, and whoever entered earlier leaves earlier.
+#[derive(Debug)]
+struct Segment {
+    /// n_i.
+    threshold: u64,
+    /// Iterations that a request spends inside; no number is too large for the last segment.
+    stages: u64,
+    /// Who is about to begin its first stage: the queue, or requests that pause behind the segment before.
+    entry: List,
+    /// Who has begun it and can go on inside, the first to enter first.
+    inside: List,
+    /// For each request inside, by place, the iterations that the segment had had when it entered.
+    entered: Vec<u64>,
+    /// Those inside who can decode and are not among the standing decodes yet.
+    ready: Vec<Slot>,
+    /// Iterations in which the segment took part.
+    iterations: u64,
+    takes_part: bool,
+}
+
+impl Segment {
+    fn new(threshold: u64, stages: u64) -> Segment {
+        Segment {
+            threshold,
+            stages,
+            entry: List::default(),
+            inside: List::default(),
+            entered: Vec::new(),
+            ready: Vec::new(),
+            iterations: 0,
+            takes_part: false,
+        }
+    }
+
+    fn enter(&mut self, slot: Slot) {
+        if slot.index() >= self.entered.len() {
+            self.entered.resize(slot.index() + 1, 0);
+        }
+        self.entered[slot.index()] = self.iterations;
+        self.inside.push_back(slot);
+    }
+
+    /// Iterations of the segment until the first of those inside has done its last stage.
+    fn until_due(&self) -> u64 {
+        let left = |slot: Slot| self.stages - (self.iterations - self.entered[slot.index()]);
+        self.inside.first().map_or(u64::MAX, left)
+    }
+
+    fn take_out(&mut self, slot: Slot) {
+        if self.inside.remove(slot) {
+            self.ready.retain(|&other| other != slot);
+        } else {
+            self.entry.remove(slot);
+        }
+    }
+}
+
+impl NestedWait {
+    pub(super) fn new(segments: &[u64], thresholds: &[u64], prompt_groups: &[u64]) -> Result<NestedWait> {
+        if segments.is_empty() {
+            return Err(Error::config("segments", "there must be at least one"));
+        }
+        if segments.len() != thresholds.len() {
+            let message = format!("{} of them for {} segments: each has its own", thresholds.len(), segments.len());
+            return Err(Error::config("thresholds", message));
+        }
+        if !segments.is_sorted_by(|last, next| last < next) {
+            return Err(Error::config("segments", format!("{segments:?}: their last stages must ascend")));
+        }
+        if prompt_groups.first() == Some(&0) || !prompt_groups.is_sorted_by(|end, next| end < next) {
+            let message = format!("{prompt_groups:?}: their longest prompts must ascend from at least 1");
+            return Err(Error::config("prompt_groups", message));
+        }
+        let per_group = segments.len();
+        let mut of_one_group = Vec::new();
+        for (at, &threshold) in thresholds.iter().enumerate() {
+            let stages = match at {
+                _ if at + 1 == per_group => u64::MAX,
+                0 => segments[0] + 1,
+                _ => segments[at] - segments[at - 1],
+            };
+            of_one_group.push((count("thresholds", threshold)?, stages));
+        }
+        let all = of_one_group.iter().cycle().take(per_group * (prompt_groups.len() + 1));
+        Ok(NestedWait {
+            group_ends: prompt_groups.to_vec(),
+            per_group,
+            segments: all.map(|&(threshold, stages)| Segment::new(threshold, stages)).collect(),
+            segment_of: Vec::new(),
+            seniority: Seniority::default(),
+            counted: 0,
+        })
+    }
+
+    fn arrived(&mut self, slot: Slot, requests: &Requests) {
+        let prompt = u64::from(requests.at(slot).arrival.prompt_tokens);
+        let group = self.group_ends.partition_point(|&end| end < prompt);
+        if slot.index() >= self.segment_of.len() {
+            self.segment_of.resize(slot.index() + 1, 0);
+        }
+        self.segment_of[slot.index()] = group * self.per_group;
+        self.segments[group * self.per_group].entry.push_back(slot);
+    }
+
+    /// Takes a request out of its segment and puts it at the head of its group's queue.
+    fn await_again(&mut self, victim: Slot) {
+        let at = self.segment_of[victim.index()];
+        self.segments[at].take_out(victim);
+        let first = at / self.per_group * self.per_group;
+        self.segment_of[victim.index()] = first;
+        self.segments[first].entry.push_front(victim);
+    }
+
+    /// Whoever has done the last stage of its segment pauses at the entry of the next one.
+    fn leave_segments(&mut self, plan: &mut Plan) -> Result<()> {
+        let run = plan.iterations() - self.counted;
+        self.counted = plan.iterations();
+        for at in 0..self.segments.len() {
+            if !self.segments[at].takes_part {
+                continue;
+            }
+            self.segments[at].iterations += run;
+            while let Some(slot) = self.segments[at].inside.first().filter(|_| self.segments[at].until_due() == 0) {
+                if plan.requests().at(slot).phase() == Phase::Decoding {
+                    plan.pause(slot)?;
+                }
+                self.segments[at].inside.remove(slot);
+                self.segments[at + 1].entry.push_back(slot);
+                self.segment_of[slot.index()] = at + 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds the segments that take part: i* = max{i: |entry of i'| ≥ n_i' for all i' ≤ i}, in each group.
+    fn choose_segments(&mut self, plan: &Plan) {
+        for group in self.segments.chunks_mut(self.per_group) {
+            let mut takes_part = true;
+            for segment in group {
+                takes_part &= plan.drain() || segment.entry.len() as u64 >= segment.threshold;
+                segment.takes_part = takes_part;
+            }
+        }
+    }
+
+    /// Lets those decode who are inside the segments that take part, and those who enter them from a pause. Does
+    /// anybody enter?
+    fn decode(&mut self, plan: &mut Plan) -> Result<bool> {
+        let mut enters = false;
+        for (at, segment) in self.segments.iter_mut().enumerate() {
+            plan.talk_about(at);
+            plan.rest_decodes(!segment.takes_part);
+            if !segment.takes_part {
+                continue;
+            }
+            for slot in segment.ready.drain(..) {
+                plan.decode(slot)?;
+            }
+            if at % self.per_group == 0 {
+                continue;
+            }
+            for _ in 0..segment.threshold {
+                let Some(slot) = segment.entry.first() else { break };
+                segment.entry.remove(slot);
+                segment.enter(slot);
+                plan.decode(slot)?;
+                enters = true;
+            }
+        }
+        Ok(enters)
+    }
+
+    /// Admits from the queue of each group whose first segment takes part. Is anybody admitted?
+    fn admit(&mut self, plan: &mut Plan) -> Result<bool> {
+        let mut admits = false;
+        for first in self.segments.iter_mut().step_by(self.per_group).filter(|first| first.takes_part) {
+            for _ in 0..first.threshold {
+                let Some(slot) = self.seniority.admit_head(&mut first.entry, plan)? else { break };
+                first.enter(slot);
+                admits = true;
+            }
+        }
+        Ok(admits)
+    }
+}
+
+impl Scheduler for NestedWait {
+    fn limits(&self) -> Limits {
+        Limits { token_budget: Limits::NONE, max_seqs: Limits::NONE, frees_with_batch: false }
+    }
+
+    fn notice(&mut self, notice: Notice, requests: &Requests) {
+        match notice {
+            Notice::Arrived(slot) => self.arrived(slot, requests),
+            Notice::Ready(slot) => {
+                let segment = &mut self.segments[self.segment_of[slot.index()]];
+                if segment.stages > 1 {
+                    segment.ready.push(slot);
+                }
+            }
+            Notice::Preempted(slot) => {
+                self.seniority.remove(slot);
+                self.await_again(slot);
+            }
+            Notice::Left(slot) => {
+                self.seniority.remove(slot);
+                self.segments[self.segment_of[slot.index()]].take_out(slot);
+            }
+        }
+    }
+
+    fn plan(&mut self, plan: &mut Plan) -> Result<()> {
+        self.leave_segments(plan)?;
+        self.choose_segments(plan);
+        let enters = self.decode(plan)?;
+        while let Some(victim) = self.seniority.send_back_if_short(plan)? {
+            self.await_again(victim);
+        }
+        if plan.has_preempted() || self.admit(plan)? || enters || plan.drain() {
+            return Ok(());
+        }
+        // Who finds no room now finds none while nobody leaves; entries change with arrivals and with the next who
+        // pauses.
+        let taking_part = self.segments.iter().filter(|segment| segment.takes_part);
+        let iterations = taking_part.map(Segment::until_due).min().unwrap_or(u64::MAX);
+        plan.hold(Hold { iterations, through_arrivals: false });
+        Ok(())
+    }
+}

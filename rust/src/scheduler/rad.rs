@@ -1,0 +1,120 @@
+//! Resource-Aware Dynamic: batches that fill their tiles, prompts between decodes (bari2025 Alg. 1).
+//!
+//! Two slips of the paper are mended: the last chunk of a prompt holds what is left of it, and a cycle also ends when as
+//! many prompts as it may have are complete and nobody decodes (all of its outputs had length 1).
+
+use super::roster::{Roster, insert_by_arrival};
+use super::{Notice, Queue, Scheduler, Watermark};
+use crate::error::{Error, Result};
+use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
+use crate::request::{Requests, Slot};
+
+/// A prompt is computed alone, chunk by chunk, until as many requests can decode as a tile has columns, or nobody waits,
+/// or the cycle is full. Then all decode.
+#[derive(Debug)]
+pub(super) struct Rad {
+    tiles: Tiles,
+    requests_per_cycle: u64,
+    roster: Roster,
+    /// Prompts completed in this cycle.
+    completed: u64,
+    /// Was the last batch one of decodes?
+    decoded: bool,
+}
+
+impl Rad {
+    pub(super) fn new(tiles: Tiles, requests_per_cycle: u64) -> Rad {
+        let limits = Limits { token_budget: Limits::NONE, max_seqs: tiles.columns, frees_with_batch: false };
+        let roster = Roster::new(limits, Watermark::NONE, Preemption::Recompute, Queue::fcfs());
+        Rad { tiles, requests_per_cycle, roster, completed: 0, decoded: false }
+    }
+
+    fn compute(&mut self, slot: Slot, plan: &mut Plan) -> Result<()> {
+        self.decoded = false;
+        self.completed += u64::from(self.tiles.compute(slot, plan)?);
+        Ok(())
+    }
+}
+
+impl Scheduler for Rad {
+    fn limits(&self) -> Limits {
+        self.roster.limits
+    }
+
+    fn notice(&mut self, notice: Notice, requests: &Requests) {
+        self.roster.notice(notice, requests);
+    }
+
+    fn plan(&mut self, plan: &mut Plan) -> Result<()> {
+        // Decodes at rest take no block from the prompt that is admitted beside them.
+        plan.rest_decodes(true);
+        if let Some(slot) = self.roster.lists.prefills.first() {
+            return self.compute(slot, plan);
+        }
+        // No prompt is under way, so the admitted are those that decode.
+        if plan.running() == 0 && (self.decoded || self.completed >= self.requests_per_cycle) {
+            self.completed = 0;
+        }
+        let is_full = self.completed >= self.requests_per_cycle;
+        let head = self.roster.lists.queue.head().filter(|_| !is_full);
+        if let Some(slot) = head.filter(|&slot| self.roster.has_room_for(slot, plan)) {
+            plan.admit(slot, plan.requests().known(slot))?;
+            let lists = &mut self.roster.lists;
+            lists.queue.remove(slot, plan.requests());
+            insert_by_arrival(&mut lists.running, slot, plan.requests());
+            lists.prefills.push_back(slot);
+            return self.compute(slot, plan);
+        }
+        self.decoded = true;
+        plan.rest_decodes(false);
+        self.roster.choose_decodes(u64::MAX, plan)?;
+        self.roster.make_room(plan)?;
+        // Blocks only get fewer, so the head of the queue goes on lacking them.
+        let arrivals_wait = is_full || plan.seats_left() == 0 || plan.refused() == Some(Limit::Blocks);
+        plan.hold(match (plan.has_preempted(), arrivals_wait) {
+            (true, _) => Hold::ONCE,
+            (false, true) => Hold::THROUGH_ARRIVALS,
+            (false, false) => Hold::UNTIL_ARRIVAL,
+        });
+        Ok(())
+    }
+}
+
+/// The tile sizes of a GPU's matrix multiplication.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tiles {
+    /// Decodes of a batch that fills its tiles.
+    pub(super) columns: u64,
+    /// Tokens of a chunk that fills its tiles: the least common multiple of the three sizes.
+    chunk: u64,
+}
+
+impl Tiles {
+    pub(super) fn new(rows: u64, columns: u64, reduction: u64) -> Result<Tiles> {
+        for (name, size) in [("rows", rows), ("columns", columns), ("reduction", reduction)] {
+            if !(1..=LARGEST_TILE).contains(&size) {
+                return Err(Error::config(name, format!("{size}: a tile has 1 to {LARGEST_TILE} of them")));
+            }
+        }
+        Ok(Tiles { columns, chunk: common_multiple(common_multiple(rows, columns), reduction) })
+    }
+
+    /// Computes the next chunk of a prompt, alone in its batch. Says whether it completes the prompt.
+    pub(super) fn compute(self, slot: Slot, plan: &mut Plan) -> Result<bool> {
+        let owed = plan.requests().owed(slot);
+        plan.chunk(slot, owed.min(self.chunk))?;
+        plan.hold(Hold::THROUGH_ARRIVALS);
+        Ok(owed <= self.chunk)
+    }
+}
+
+/// Far above every tile; three of them have a common multiple that fits 64 bits.
+const LARGEST_TILE: u64 = 1 << 20;
+
+fn common_multiple(left: u64, right: u64) -> u64 {
+    let (mut divisor, mut rest) = (left, right);
+    while rest > 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    left / divisor * right
+}

@@ -1,0 +1,163 @@
+//! WAIT: a type joins the batch when enough of it wait to begin (ao2025 Algorithm 1).
+
+use super::policy::{class_code, count};
+use super::{List, Notice, Scheduler, Thresholds};
+use crate::error::{Error, Result};
+use crate::plan::{Hold, Limits, Plan, Preemption};
+use crate::request::{Requests, Slot};
+
+/// Each class is a type. One whose queue holds its threshold advances whole, by one stage, and as many as the threshold
+/// begin; the others pause.
+#[derive(Debug)]
+pub(super) struct Wait {
+    limits: Limits,
+    /// By class code.
+    types: Vec<Type>,
+    seniority: Seniority,
+}
+
+/// The requests of one class. Its group of the standing decodes has the number of the class.
+///
+/// The paper takes at most n_j of each stage, and that is all of them: every iteration of the type moves everybody in
+/// it on by one stage and lets at most n_j begin, so no stage after the first ever holds more.
+#[derive(Debug, Default)]
+struct Type {
+    /// n_j.
+    threshold: u64,
+    /// Stage 0, by arrival.
+    queue: List,
+    /// Those who can decode and are not among the standing decodes yet.
+    ready: Vec<Slot>,
+    is_eligible: bool,
+}
+
+impl Wait {
+    pub(super) fn new(limits: Limits, thresholds: &Thresholds, classes: Option<&[String]>) -> Result<Wait> {
+        let by_code = match thresholds {
+            Thresholds::Same(threshold) => {
+                vec![count("thresholds", *threshold)?; classes.map_or(1, |classes| classes.len().max(1))]
+            }
+            Thresholds::ByClass(thresholds) if thresholds.is_empty() => {
+                return Err(Error::config("thresholds", "no class has one; each class of the workload needs one"));
+            }
+            Thresholds::ByClass(thresholds) => {
+                for (name, &threshold) in thresholds {
+                    let field = format!("thresholds.{name}");
+                    count(&field, threshold)?;
+                    class_code(&field, name, classes)?;
+                }
+                let of_class = |name: &String| {
+                    thresholds.get(name).copied().ok_or_else(|| {
+                        Error::config("thresholds", format!("none for the class {name:?}, which the workload has"))
+                    })
+                };
+                classes.unwrap_or_default().iter().map(of_class).collect::<Result<_>>()?
+            }
+        };
+        let of_threshold = |threshold| Type { threshold, ..Type::default() };
+        let types = by_code.into_iter().map(of_threshold).collect();
+        Ok(Wait { limits, types, seniority: Seniority::default() })
+    }
+
+    /// Takes a running request out and puts it at the head of its type's queue.
+    fn await_again(&mut self, victim: Slot, requests: &Requests) {
+        let of_type = &mut self.types[requests.at(victim).arrival.class as usize];
+        of_type.ready.retain(|&slot| slot != victim);
+        of_type.queue.push_front(victim);
+    }
+}
+
+impl Scheduler for Wait {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn notice(&mut self, notice: Notice, requests: &Requests) {
+        let of_type = |slot: Slot| requests.at(slot).arrival.class as usize;
+        match notice {
+            Notice::Arrived(slot) => self.types[of_type(slot)].queue.push_back(slot),
+            Notice::Ready(slot) => self.types[of_type(slot)].ready.push(slot),
+            Notice::Preempted(slot) => {
+                self.seniority.remove(slot);
+                self.await_again(slot, requests);
+            }
+            Notice::Left(slot) => {
+                if !self.seniority.remove(slot) {
+                    self.types[of_type(slot)].queue.remove(slot);
+                }
+            }
+        }
+    }
+
+    fn plan(&mut self, plan: &mut Plan) -> Result<()> {
+        for (code, of_type) in self.types.iter_mut().enumerate() {
+            of_type.is_eligible = plan.drain() || of_type.queue.len() as u64 >= of_type.threshold;
+            plan.talk_about(code);
+            plan.rest_decodes(!of_type.is_eligible);
+            if of_type.is_eligible {
+                for slot in of_type.ready.drain(..) {
+                    plan.decode(slot)?;
+                }
+            }
+        }
+        while let Some(victim) = self.seniority.send_back_if_short(plan)? {
+            self.await_again(victim, plan.requests());
+        }
+        if plan.has_preempted() {
+            return Ok(());
+        }
+        let mut admits = false;
+        for of_type in self.types.iter_mut().filter(|of_type| of_type.is_eligible) {
+            for _ in 0..of_type.threshold {
+                if self.seniority.admit_head(&mut of_type.queue, plan)?.is_none() {
+                    break;
+                }
+                admits = true;
+            }
+        }
+        if !admits && !plan.drain() {
+            // Who finds no room now finds none while nobody leaves, and only an arrival makes another type eligible.
+            plan.hold(Hold::UNTIL_ARRIVAL);
+        }
+        Ok(())
+    }
+}
+
+/// The admitted requests in the order of admission: the latest of them goes back when blocks are short.
+#[derive(Debug, Default)]
+pub(super) struct Seniority {
+    admitted: List,
+}
+
+impl Seniority {
+    /// Takes a request out, if it was admitted.
+    #[inline]
+    pub(super) fn remove(&mut self, slot: Slot) -> bool {
+        self.admitted.remove(slot)
+    }
+
+    /// If the decodes that take part lack blocks, the latest admitted of all, whether it takes part or not, loses its
+    /// context.
+    #[inline]
+    pub(super) fn send_back_if_short(&mut self, plan: &mut Plan) -> Result<Option<Slot>> {
+        let Some(latest) = self.admitted.last().filter(|_| plan.free_blocks() < 0) else { return Ok(None) };
+        plan.preempt(latest, Preemption::Recompute)?;
+        self.admitted.remove(latest);
+        Ok(Some(latest))
+    }
+
+    /// Admits the head of a queue, if there is room for it; its whole input is computed in this iteration.
+    #[inline]
+    pub(super) fn admit_head(&mut self, queue: &mut List, plan: &mut Plan) -> Result<Option<Slot>> {
+        let Some(slot) = queue.first() else { return Ok(None) };
+        if !plan.has_room(plan.blocks(plan.requests().until_next_token(slot)), 0) {
+            return Ok(None);
+        }
+        let known = plan.requests().known(slot);
+        plan.admit(slot, known)?;
+        plan.chunk(slot, known)?;
+        queue.remove(slot);
+        self.admitted.push_back(slot);
+        Ok(Some(slot))
+    }
+}

@@ -1,0 +1,328 @@
+//! WAIT and Nested WAIT, sentence by sentence, against batches worked out by hand: each iteration takes a second.
+
+use inferq_core::clock::{Instant, SECOND};
+use inferq_core::engine::{Engine, parse};
+use inferq_core::error::Kind;
+use inferq_core::results::Results;
+use inferq_core::simulation::{Options, simulate};
+
+use crate::scenario::Columns;
+
+/// Arrival in seconds, class, prompt and output tokens.
+type Row = (f64, u32, i32, i32);
+
+const CLASSES: [&str; 2] = ["a", "b"];
+
+/// A scheduler, the tokens of its KV cache in blocks of 1, and when tokens come out.
+struct Case<'a> {
+    scheduler: &'a str,
+    kv_tokens: Option<u64>,
+    first_token: &'a str,
+    horizon_s: Option<u64>,
+    patience_s: &'a [f64],
+}
+
+const UNLIMITED: Case =
+    Case { scheduler: "", kv_tokens: None, first_token: "prefill", horizon_s: None, patience_s: &[] };
+
+impl Case<'_> {
+    fn run(&self, rows: &[Row]) -> Results {
+        let tokens = self.kv_tokens.map_or("null".to_owned(), |tokens| tokens.to_string());
+        let engine: Engine = parse(&format!(
+            r#"{{"timing": {{"kind": "Constant", "seconds": 1}}, "kv": {{"tokens": {tokens}, "block": 1}},
+            "scheduler": {}, "first_token": "{}"}}"#,
+            self.scheduler, self.first_token
+        ))
+        .expect("JSON");
+        let columns = Columns {
+            arrival_s: rows.iter().map(|row| row.0).collect(),
+            class: rows.iter().map(|row| row.1).collect(),
+            prompt_tokens: rows.iter().map(|row| row.2).collect(),
+            output_tokens: rows.iter().map(|row| row.3).collect(),
+            patience_s: self.patience_s.to_vec(),
+            ..Columns::default()
+        };
+        let workload = columns.view();
+        let options = Options {
+            horizon: self.horizon_s.map(|s| Instant(u128::from(s) * SECOND)),
+            iterations: true,
+            batches: true,
+            ..Options::all(&workload)
+        };
+        let engine = engine.build(Some(&CLASSES.map(str::to_owned))).expect("an engine");
+        simulate(&workload, engine, &options, &mut ()).expect("a run")
+    }
+}
+
+/// The start of each iteration and the requests in it, in the order of admission.
+fn batches(results: &Results) -> Vec<(f64, Vec<u32>)> {
+    let mut batches = Vec::new();
+    for (place, row) in results.iterations.iter().enumerate() {
+        let rows = results.batches.iter().filter(|batch| batch.iteration == place as u64);
+        let requests: Vec<u32> = rows.map(|batch| batch.request).collect();
+        batches.extend((0..row.count).map(|j| (row.start.seconds() + j as f64, requests.clone())));
+    }
+    batches
+}
+
+/// The tokens of KV cache in use during each stretch.
+fn used(results: &Results) -> Vec<u64> {
+    results.iterations.iter().map(|row| row.kv_used_tokens).collect()
+}
+
+macro_rules! batches {
+    ($($start:literal: $requests:expr),* $(,)?) => {vec![$(($start as f64, $requests.to_vec())),*]};
+}
+
+#[test]
+fn wait_lets_a_type_advance_only_while_its_queue_holds_the_threshold() {
+    let wait = Case { scheduler: r#"{"kind": "Wait", "thresholds": 2, "max_seqs": null}"#, ..UNLIMITED };
+    let results = wait.run(&[(0.0, 0, 9, 3), (0.5, 0, 8, 3), (3.0, 0, 9, 3), (3.5, 0, 9, 3), (4.0, 0, 9, 3)]);
+    // 0.5: two wait. 1.5: nobody waits, so both pause. 3: one waits. 3.5: two wait, all advance. From 4.5 on only
+    // request 4 waits and nobody else is to come: the thresholds count no more, whoever is here advances to the end.
+    let expected = batches![
+        0.5: [0, 1],
+        3.5: [0, 1, 2, 3],
+        4.5: [0, 1, 2, 3, 4],
+        5.5: [2, 3, 4],
+        6.5: [4],
+    ];
+    assert_eq!(batches(&results), expected);
+    assert_eq!(results.requests.finish_s, [5.5, 5.5, 6.5, 6.5, 7.5]);
+    // The pause lies between the first and the second token.
+    assert_eq!(results.requests.max_tbt_s[0], 3.0);
+    assert_eq!(results.drained, [0, 1, 2, 3, 4]);
+    // Whole inputs in one iteration: there is no budget.
+    assert_eq!(results.iterations[0].prefill_tokens, 17);
+}
+
+#[test]
+fn wait_admits_no_more_than_the_threshold_by_arrival() {
+    let wait = Case { scheduler: r#"{"kind": "Wait", "thresholds": {"a": 2, "b": 1}, "max_seqs": null}"#, ..UNLIMITED };
+    let results = wait.run(&[(0.0, 0, 1, 9), (0.0, 0, 1, 9), (0.0, 0, 1, 9), (0.0, 0, 1, 9), (0.0, 0, 1, 9)]);
+    let expected = batches![0: [0, 1], 1: [0, 1, 2, 3], 2: [0, 1, 2, 3, 4], 3: [0, 1, 2, 3, 4]];
+    assert_eq!(batches(&results)[..4], expected);
+}
+
+#[test]
+fn wait_pauses_the_other_types_which_keep_their_blocks() {
+    let wait = Case { scheduler: r#"{"kind": "Wait", "thresholds": {"a": 1, "b": 2}, "max_seqs": null}"#, ..UNLIMITED };
+    let wait = Case { kv_tokens: Some(100), ..wait };
+    let results = wait.run(&[(0.0, 1, 5, 2), (0.0, 1, 5, 2), (1.0, 0, 3, 2), (2.0, 0, 3, 1), (3.0, 1, 7, 1)]);
+    // b begins at 0 and pauses while a advances at 1 and 2. At 3 one b waits, which is too few; at the end of
+    // everything all go on.
+    assert_eq!(batches(&results), batches![0: [0, 1], 1: [2], 2: [2, 3], 3: [0, 1, 4]]);
+    assert_eq!(used(&results), [10, 13, 17, 19]);
+}
+
+#[test]
+fn wait_admits_type_by_type_while_there_is_room() {
+    // Both types are eligible; a comes first and takes two of the three seats.
+    let wait = Case { scheduler: r#"{"kind": "Wait", "thresholds": 2, "max_seqs": 3}"#, ..UNLIMITED };
+    let results = wait.run(&[(0.0, 1, 1, 1), (0.0, 1, 1, 1), (0.0, 0, 1, 1), (0.0, 0, 1, 1)]);
+    assert_eq!(batches(&results), batches![0: [2, 3, 0], 1: [1]]);
+    // 10 blocks: the second a does not fit into the 3 that the first one leaves and ends its type, so the third, which
+    // would fit, does not begin; the b does.
+    let wait = Case { scheduler: r#"{"kind": "Wait", "thresholds": {"a": 3, "b": 1}, "max_seqs": null}"#, ..UNLIMITED };
+    let wait = Case { kv_tokens: Some(10), ..wait };
+    let results = wait.run(&[(0.0, 0, 7, 1), (0.0, 0, 7, 1), (0.0, 0, 1, 1), (0.0, 1, 3, 1)]);
+    assert_eq!(batches(&results), batches![0: [0, 3], 1: [1, 2]]);
+}
+
+#[test]
+fn wait_sends_back_the_latest_admitted_even_if_it_pauses() {
+    let wait = Case { scheduler: r#"{"kind": "Wait", "thresholds": 1, "max_seqs": null}"#, ..UNLIMITED };
+    let wait = Case { kv_tokens: Some(12), ..wait };
+    let results = wait.run(&[(0.0, 0, 4, 5), (1.0, 1, 6, 3), (2.0, 0, 4, 1), (2.0, 0, 1, 1)]);
+    // Request 0 holds 4, 1 holds 6 and pauses from 2 on. 2: 0 takes the 5th, 2 needs 4 of 1 free. 3: 0 takes the 6th,
+    // none is free. 4: 0 needs the 7th; 1, admitted last, goes back to its queue. 5 are free then, but nobody is
+    // admitted in that iteration. 5: both types are eligible: 0 takes its 8th, 2 the last 4, and 1 needs 6 and the
+    // token that it emitted. 0 and 2 are done at 6. 7: nobody waits and nobody is to come.
+    let expected = batches![0: [0], 1: [1], 2: [0], 3: [0], 4: [0], 5: [0, 2], 6: [3, 1], 7: [1]];
+    assert_eq!(batches(&results), expected);
+    assert_eq!(results.requests.preemptions, [0, 1, 0, 0]);
+    assert_eq!(results.requests.finish_s, [6.0, 8.0, 6.0, 7.0]);
+    assert_eq!(results.requests.max_tbt_s[1], 5.0);
+}
+
+#[test]
+fn several_who_are_sent_back_keep_their_order() {
+    let wait = Case { scheduler: r#"{"kind": "Wait", "thresholds": 4, "max_seqs": null}"#, ..UNLIMITED };
+    let wait = Case { kv_tokens: Some(8), ..wait };
+    let results = wait.run(&[(0.0, 0, 3, 2), (0.0, 0, 3, 2), (0.0, 0, 1, 2), (0.0, 0, 1, 2)]);
+    // 1: nobody is to come; four decodes need a block each. 3 goes back, one is free for three; 2 goes back, two are
+    // free for two. 2: the cache is empty, and each has two tokens to compute.
+    assert_eq!(batches(&results), batches![0: [0, 1, 2, 3], 1: [0, 1], 2: [2, 3]]);
+    assert_eq!(results.requests.preemptions, [0, 0, 1, 1]);
+}
+
+#[test]
+fn who_runs_out_of_patience_counts_no_more() {
+    let rows = [(0.0, 0, 1, 1), (2.0, 0, 1, 1), (3.0, 0, 1, 1)];
+    let patience_s = [1.0, f64::NAN, f64::NAN];
+    for scheduler in [
+        r#"{"kind": "Wait", "thresholds": 2, "max_seqs": null}"#,
+        r#"{"kind": "NestedWait", "segments": [0], "thresholds": [2], "prompt_groups": []}"#,
+    ] {
+        let results = Case { scheduler, patience_s: &patience_s, ..UNLIMITED }.run(&rows);
+        assert_eq!(batches(&results), batches![3: [1, 2]]);
+    }
+}
+
+#[test]
+fn an_admission_always_leads_to_a_token() {
+    let wait = Case { scheduler: r#"{"kind": "Wait", "thresholds": {"a": 1, "b": 2}, "max_seqs": null}"#, ..UNLIMITED };
+    let wait = Case { kv_tokens: Some(10), first_token: "decode", ..wait };
+    let results = wait.run(&[(0.0, 1, 4, 2), (0.0, 1, 4, 2), (1.0, 0, 2, 1), (1.0, 0, 2, 1)]);
+    // From 1 on 8 of 10 blocks belong to b, which pauses. Request 2 could compute its prompt in the other two, but not
+    // decode; sent back, it would begin again for ever. So nobody is admitted, and at the end of all events b goes on:
+    // it takes the last two blocks at 1, and at 2 request 1 goes back so that 0 has its 6th. 3: the cache is empty, a
+    // begins. 5: nobody waits of a, one waits of b, nobody is to come.
+    let expected = batches![0: [0, 1], 1: [0, 1], 2: [0], 3: [2], 4: [2, 3], 5: [3, 1], 6: [1]];
+    assert_eq!(batches(&results), expected);
+    assert_eq!(results.requests.finish_s, [3.0, 7.0, 5.0, 6.0]);
+}
+
+#[test]
+fn nested_wait_plays_figure_6_of_ao2025_row_for_row() {
+    let nested = r#"{"kind": "NestedWait", "segments": [0, 2], "thresholds": [3, 3], "prompt_groups": []}"#;
+    // P1 … P10; of P7, P8 and P10 the figure shows no end.
+    let arrivals = [0.0, 0.0, 1.0, 5.0, 5.0, 7.0, 7.0, 11.0, 14.0, 14.0];
+    let outputs = [1, 1, 2, 1, 2, 3, 5, 5, 1, 5];
+    let rows: Vec<Row> = arrivals.into_iter().zip(outputs).map(|(at, output)| (at, 0, 4, output)).collect();
+    let results = Case { scheduler: nested, ..UNLIMITED }.run(&rows);
+    let expected = batches![
+        // t=0: wait (segment 1: 2 < 3). t=1: process segment 1; then P3 is in segment 2.
+        1: [0, 1, 2],
+        // t=5: wait (segment 1: 2 < 3). t=7: process segment 1 (segment 2: 1 < 3); P7 stays; then P3 P5 P6 are in
+        // segment 2.
+        7: [3, 4, 5],
+        // t=11: wait (segment 1: 2 < 3). t=14: process segments 1 and 2: P3 P5 P6, and P7 P8 P9; P10 stays.
+        14: [2, 4, 5, 6, 7, 8],
+        // Nobody is to come: P6 P7 P8 of segment 2 and P10 of segment 1 go on.
+        15: [5, 6, 7, 9],
+    ];
+    assert_eq!(batches(&results)[..4], expected);
+    let done_at = |s: f64| {
+        let finish_s = &results.requests.finish_s;
+        (1..=10).filter(|request| finish_s[request - 1] == s).collect::<Vec<_>>()
+    };
+    assert_eq!(done_at(2.0), [1, 2]);
+    assert_eq!(done_at(8.0), [4]);
+    assert_eq!(done_at(15.0), [3, 5, 9]);
+    assert_eq!(done_at(16.0), [6]);
+    assert_eq!(results.drained, [5, 6, 7, 9]);
+}
+
+#[test]
+fn nested_wait_moves_requests_from_segment_to_segment() {
+    // Stages 0 and 1, 2 and 3, 4 and on. One arrives every second, so that segment 1 always takes part.
+    let nested = r#"{"kind": "NestedWait", "segments": [1, 3, 4], "thresholds": [1, 2, 1], "prompt_groups": []}"#;
+    let rows: Vec<Row> = (0..8).map(|s| (f64::from(s), 0, 1, 20)).collect();
+    let results = Case { scheduler: nested, horizon_s: Some(8), ..UNLIMITED }.run(&rows);
+    let expected = batches![
+        0: [0],
+        1: [0, 1],
+        // Request 0 has done stage 1 and is alone at the entry of segment 2.
+        2: [1, 2],
+        // With 1 there are two: both begin stage 2.
+        3: [0, 1, 2, 3],
+        // 2 is alone at the entry: the segment pauses, and 0 and 1 inside it.
+        4: [3, 4],
+        // 2 and 3 begin stage 2, 0 and 1 do stage 3.
+        5: [0, 1, 2, 3, 4, 5],
+        // 4 is alone at the entry of segment 2, so segment 3 does not take part either, though its entry holds 0 and 1.
+        6: [5, 6],
+        // 4 and 5 begin stage 2, 2 and 3 do stage 3, and the threshold lets one of two begin stage 4.
+        7: [0, 2, 3, 4, 5, 6, 7],
+    ];
+    assert_eq!(batches(&results), expected);
+}
+
+#[test]
+fn nested_wait_keeps_the_blocks_of_who_pauses_and_sends_back_the_latest_admitted() {
+    let nested = r#"{"kind": "NestedWait", "segments": [0, 2], "thresholds": [1, 2], "prompt_groups": []}"#;
+    let nested = Case { scheduler: nested, kv_tokens: Some(10), ..UNLIMITED };
+    let results = nested.run(&[(0.0, 0, 4, 3), (2.0, 0, 4, 3), (5.0, 0, 1, 1)]);
+    // Request 0 is alone at the entry of segment 2 from 1 on, and waits for 1. 5: both decode, and no block is left for
+    // 2. 6: nobody is at that entry, segment 1 takes part, but 2 finds no room, and nobody is to come. So 0 and 1 go
+    // on: 1, admitted last, goes back, and nobody is admitted. 7: 1 stands before 2, and computes 4 + 2 tokens, which
+    // emits its third; the threshold admits only one.
+    assert_eq!(batches(&results), batches![0: [0], 2: [1], 5: [0, 1], 6: [0], 7: [1], 8: [2]]);
+    assert_eq!(used(&results), [4, 8, 10, 6, 6, 1]);
+    assert_eq!(results.requests.preemptions, [0, 1, 0]);
+    assert_eq!(results.requests.finish_s, [7.0, 8.0, 9.0]);
+}
+
+#[test]
+fn nested_wait_runs_each_group_of_prompt_lengths_alone() {
+    let nested = r#"{"kind": "NestedWait", "segments": [9], "thresholds": [2], "prompt_groups": [4]}"#;
+    let results =
+        Case { scheduler: nested, ..UNLIMITED }.run(&[(0.0, 0, 4, 1), (1.0, 0, 5, 1), (2.0, 0, 6, 2), (3.0, 0, 4, 1)]);
+    // 0 and 3 have up to 4 tokens, 1 and 2 more. When 0 and 3 run, 2 pauses.
+    assert_eq!(batches(&results), batches![2: [1, 2], 3: [0, 3], 4: [2]]);
+}
+
+#[test]
+fn nested_wait_sends_back_the_latest_admitted_of_all_groups() {
+    let nested = r#"{"kind": "NestedWait", "segments": [9], "thresholds": [1], "prompt_groups": [4]}"#;
+    let nested = Case { scheduler: nested, kv_tokens: Some(12), ..UNLIMITED };
+    let results = nested.run(&[(0.0, 0, 3, 8), (1.0, 0, 5, 2), (2.0, 0, 4, 1)]);
+    // From 2 on request 2 waits for 4 blocks, so its group advances: 0 takes one at 2, 3, 4, 5. At 6 it needs the 8th,
+    // and none is free: 1, which pauses in the other group, goes back; 4 are free, but nobody is admitted. 7 and 8: 3
+    // and 2 are free, 2 needs 4 and 1 needs 6. 0 is done at 9.
+    let expected = batches![
+        0: [0], 1: [1], 2: [0], 3: [0], 4: [0], 5: [0], 6: [0], 7: [0], 8: [0], 9: [2, 1],
+    ];
+    assert_eq!(batches(&results), expected);
+    assert_eq!(results.requests.preemptions, [0, 1, 0]);
+    // What nothing can change is one stretch: from 2 to 6, and 7 and 8.
+    let counts: Vec<u64> = results.iterations.iter().map(|row| row.count).collect();
+    assert_eq!(counts, [1, 1, 4, 1, 2, 1]);
+}
+
+/// The field that an engine with this scheduler complains about, and what is wrong with it.
+fn complaint(scheduler: &str, classes: Option<&[String]>) -> (String, String) {
+    let engine: Engine = parse(&format!(
+        r#"{{"timing": {{"kind": "Constant", "seconds": 1}}, "kv": {{"tokens": null, "block": 1}},
+        "scheduler": {scheduler}, "first_token": "prefill"}}"#
+    ))
+    .expect("JSON");
+    let error = engine.build(classes).err().expect("an error");
+    match error.kind() {
+        Kind::Config { path, message } => (path.clone(), message.clone()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn thresholds_that_make_no_sense_are_errors_that_name_the_field() {
+    let classes = Some(["a".to_owned(), "b".to_owned()]);
+    let classes = classes.as_ref().map(|classes| &classes[..]);
+    let wait = |thresholds: &str, classes| {
+        complaint(&format!(r#"{{"kind": "Wait", "thresholds": {thresholds}, "max_seqs": null}}"#), classes)
+    };
+    // The numbers themselves are tested before any workload is known.
+    assert_eq!(wait("0", None).0, "scheduler.thresholds");
+    assert_eq!(wait("{}", None).0, "scheduler.thresholds");
+    assert_eq!(wait(r#"{"chat": 0}"#, None).0, "scheduler.thresholds.chat");
+    let (path, message) = wait(r#"{"a": 1, "b": 1, "chat": 1}"#, classes);
+    assert_eq!(path, "scheduler.thresholds.chat");
+    assert!(message.contains("no request has the class \"chat\""), "{message}");
+    let (path, message) = wait(r#"{"a": 1}"#, classes);
+    assert_eq!(path, "scheduler.thresholds");
+    assert!(message.contains("\"b\""), "{message}");
+
+    let nested = |segments: &str, thresholds: &str, groups: &str| {
+        let scheduler = format!(
+            r#"{{"kind": "NestedWait", "segments": {segments}, "thresholds": {thresholds}, "prompt_groups": {groups}}}"#
+        );
+        complaint(&scheduler, None).0
+    };
+    assert_eq!(nested("[]", "[]", "[]"), "scheduler.segments");
+    assert_eq!(nested("[0, 2, 2]", "[1, 1, 1]", "[]"), "scheduler.segments");
+    assert_eq!(nested("[0, 2]", "[1]", "[]"), "scheduler.thresholds");
+    assert_eq!(nested("[0, 2]", "[1, 0]", "[]"), "scheduler.thresholds");
+    assert_eq!(nested("[0]", "[1]", "[0, 4]"), "scheduler.prompt_groups");
+    assert_eq!(nested("[0]", "[1]", "[4, 4]"), "scheduler.prompt_groups");
+}
