@@ -1,15 +1,20 @@
 """What must happen, said plainly: the slow reference that the fast core is tested against.
 
 One replica, iteration by iteration, request by request. "Rule n": the design's; "C1.2.4": a step of a real
-engine (C1 vLLM v1, C2 vLLM v0, C5 Sarathi-Serve). A scheduler is one function, named in `SCHEDULERS` below.
+engine (C1 vLLM v1, C2 vLLM v0, C5 Sarathi-Serve). The schedulers are in `reference_policies.py`.
 """
 
 from collections import defaultdict
+from collections.abc import Iterable
 from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Any, NamedTuple
 
+from .reference_policies import SCHEDULERS, most_seqs, most_tokens, never_runs
+
 Described = dict[str, Any]  # an object as its describe() gives it, or a row of the workload
 NEVER = 1 << 127  # later than every event
+UNLIMITED = 1 << 100  # more blocks than anybody takes
+COUNTS = ("knee", "rows", "columns", "reduction", "width", "layers")  # of a timing model: no seconds
 
 
 def exact(number: float, places: int = 18) -> int:
@@ -22,6 +27,8 @@ def price(t: dict[str, int], chunks: list[tuple[int, int]], decodes: list[int]) 
     """Section 6: chunks are (tokens, context before), decodes the contexts before. A term it lacks is 0."""
     if "solo" in t and not chunks:  # MixedSolo
         return t["solo"]
+    if "gemm_s" in t:
+        return tiled(t, chunks, decodes)
     prefill, contexts = sum(c for c, _ in chunks), sum(decodes)
     time = t["seconds"] + t["base"] + t["alpha"] + t["beta"] * prefill
     time += t["per_kv_token"] * (prefill + sum(x for _, x in chunks) + contexts + len(decodes))
@@ -29,16 +36,39 @@ def price(t: dict[str, int], chunks: list[tuple[int, int]], decodes: list[int]) 
     return time + sum(c * (t["per_prefill_square"] * c + t["per_chunk_context"] * x) for c, x in chunks)
 
 
+def tiled(t: dict[str, int], chunks: list[tuple[int, int]], decodes: list[int]) -> int:
+    """bari2025 (7): tiles of the linear layers, then of each row's attention (5), (6), in every layer."""
+
+    def tiles(size: int, side: str) -> int:  # begun ones count whole
+        return -(-size // t[side])
+
+    def both(
+        size: int, one: str, other: str
+    ) -> int:  # a matrix of the model's width and this size, both ways
+        return tiles(t["width"], one) * tiles(size, other) + tiles(t["width"], other) * tiles(size, one)
+
+    tokens = sum(c for c, _ in chunks) + len(decodes)
+    gemv = sum(both(x + 1, "rows", "columns") for x in decodes)
+    gemm = sum(tiles(c, "columns") * both(x + c, "rows", "reduction") for c, x in chunks)
+    linear = t["linear_s_per_tile"] * tiles(tokens, "columns") + t["other_s_per_token"] * tokens
+    return linear + t["layers"] * (t["gemv_s"] * gemv + t["gemm_s"] * gemm)
+
+
 class Request:  # what it asks for, holds now and has become; times in attoseconds, None = absent
-    def __init__(self, at: int, row: Described, absent: int | None = None) -> None:
-        self.id, self.prompt, self.output = at, int(row["prompt_tokens"]), int(row["output_tokens"])
-        self.priority = row.get("priority") or 0
+    def __init__(self, at: int, row: Described, name: str = "default", absent: int | None = None) -> None:
+        self.id = at
+        self.prompt: int = row["prompt_tokens"]
+        self.output: int = row["output_tokens"]
+        self.name, self.priority = name, row.get("priority") or 0  # of its class; where a policy looks at it
         self.arrival = exact(row["arrival_s"], places=9)  # rule 1: to the nearest nanosecond
         patience = row.get("patience_s")
         self.gives_up = NEVER if patience is None else self.arrival + exact(patience)
-        self.goal = self.prompt  # to compute before it decodes; after a recompute, all it then knew (rule 7)
-        self.computed = 0  # the context: tokens whose keys and values are in the cache, or on the host
+        self.tbt_slo = absent if row.get("tbt_slo_s") is None else exact(row["tbt_slo_s"])
+        self.goal: int = self.prompt  # to compute before it decodes; recomputed: all it knew (rule 7)
+        self.computed: int = 0  # the context: tokens whose keys and values are in the cache, or on the host
         self.blocks = self.preemptions = 0
+        self.admission = self.stage = 0  # its number among the replica's admissions; iterations since then
+        self.ready = self.end = 0  # the ends of the batch that made it ready, and of its last batch
         self.status = "unfinished"
         self.admitted = self.first_token = self.finish = self.left = absent
         self.tokens: list[int] = []  # the instant of each output token
@@ -60,30 +90,62 @@ class Iteration(NamedTuple):
     length: int
     rows: list[tuple[int, int, bool]]  # (request, tokens, emits) in the engine's order
     kv_used_tokens: int
+    bound: str  # why no token more: "cap", "memory", "nothing" is left to load, "broken" (one could be added)
 
 
 class Outcome(NamedTuple):
     requests: list[Request]  # those that arrived by the horizon, by id
     iterations: list[Iteration]  # the last may run beyond the horizon: it emits nothing
+    drains: int  # batches that were formed because nothing else was to come (rule 5)
 
 
 class Replica:  # one engine: who waits, runs and is swapped out, the free blocks, the batch under way
-    def __init__(self, engine: Described) -> None:
+    def __init__(self, engine: Described, classes: list[str]) -> None:
         self.rules, kv, timing = engine["scheduler"], engine["kv"], engine["timing"]
         assert kv["prefix_cache"] is None and engine["first_token"] in ("prefill", "decode")
         self.decode_first = engine["first_token"] == "decode"
-        times = {name: exact(value) for name, value in timing.items() if name not in ("kind", "knee")}
-        self.times = defaultdict(int, times, knee=timing.get("knee", 0))  # the knee counts tokens
-        self.swap = {k: exact(v) for k, v in self.rules.get("preemption", {}).items() if k != "kind"}
+        self.times: dict[str, int] = defaultdict(int)
+        for name, value in timing.items():
+            if name != "kind":
+                self.times[name] = value if name in COUNTS else exact(value)
+        self.classes = classes  # sorted
+        self.scope: str | None = None  # the one class that is planned now (ClassPriority), None for all
+        self.limits = self.rules.get("inner", self.rules)
+        self.most_seqs, self.most_tokens = most_seqs(self.limits), most_tokens(self.limits)
+        self.swap = {k: exact(v) for k, v in self.limits.get("preemption", {}).items() if k != "kind"}
+        if self.rules["kind"] == "SlotGreedy":
+            self.swap = {"base": 0, "per_token": 0}  # its requests step out of memory at no cost
+        offset = self.limits.get("offset", 0)
+        offsets = offset if isinstance(offset, dict) else {"low": offset, "high": offset, "kv_share": 1}
+        self.offsets = {name: exact(offsets[name]) for name in ("low", "high", "kv_share")}
         self.block = kv["block"] or 16
-        self.total = self.free = 1 << 100 if kv["tokens"] is None else kv["tokens"] // self.block  # rule 10
-        self.watermark = exact(self.rules.get("watermark", 0)) * self.total // 10**18  # rule 11: rounded down
+        self.total = self.free = UNLIMITED if kv["tokens"] is None else kv["tokens"] // self.block  # rule 10
+        share = exact(self.limits.get("watermark", 0))
+        self.watermark = share * self.total // 10**18  # rule 11: rounded down
         self.waiting: list[Request] = []
         self.running: list[Request] = []  # in the order in which they got their places
         self.swapped: list[Request] = []
         self.iterations: list[Iteration] = []
         self.end = NEVER  # of the iteration under way
         self.budget = self.charge = 0  # tokens left to place; attoseconds of swapping for the next iteration
+        self.admissions = self.kept = 0  # so far; blocks of those who ended while their batch goes on
+        self.count, self.decoding = 0, False  # Rad, RadPhased: prompts of this cycle; in the mode of decodes
+        self.active: list[Request] = []  # RadPhased
+
+    def of(self, requests: list[Request]) -> list[Request]:
+        return [r for r in requests if self.scope in (None, r.name)]
+
+    @property
+    def queue(self) -> list[Request]:
+        return sorted(self.of(self.waiting))
+
+    @property
+    def ready(self) -> list[Request]:  # those whose next row is a decode, by arrival
+        return sorted(r for r in self.of(self.running) if r.decodes)
+
+    @property
+    def unfinished(self) -> list[Request]:  # those inside their prompt, by arrival
+        return sorted(r for r in self.of(self.running) if not r.decodes)
 
     def lacks(self, r: Request, tokens: int) -> int:  # blocks it must still get to hold so many tokens
         return max(0, -(-tokens // self.block) - r.blocks)
@@ -91,16 +153,28 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
     def room(self, r: Request, tokens: int) -> bool:
         """Rule 11: a place, and blocks above the watermark, which counts only while any are held."""
         watermark = self.watermark if self.free < self.total else 0
-        return len(self.running) < self.rules["max_seqs"] and self.free - self.lacks(r, tokens) >= watermark
+        if len(self.running) >= self.most_seqs:
+            self.refused = "cap"
+        elif self.free - self.lacks(r, tokens) < watermark:
+            self.refused = "memory"
+        else:
+            return True
+        return False
+
+    def to_next_token(self, r: Request) -> int:
+        """What must fit so that an admission leads to a token: with "decode" its input alone brings none."""
+        return r.owed + self.decode_first
 
     def hold(self, r: Request, tokens: int) -> None:
         """Give it a place, and blocks for so many tokens (rule 10). Asking too much is an error (rule 6)."""
         if r not in self.running:
             (self.swapped if r in self.swapped else self.waiting).remove(r)
             self.running.append(r)
+            self.admissions += 1
+            r.admission, r.stage = self.admissions, 0
         more = self.lacks(r, tokens)
         self.free, r.blocks = self.free - more, r.blocks + more
-        assert self.free >= 0 and len(self.running) <= self.rules["max_seqs"], "blocks or sequences"
+        assert self.free >= 0 and len(self.running) <= self.most_seqs, "blocks or sequences"
 
     def place(self, r: Request, tokens: int, holding: int = 0) -> None:
         """Add a row, cut to the budget; once that is spent, the request waits and keeps its blocks."""
@@ -124,7 +198,7 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
 
     def swap_in(self) -> None:
         """Rule 12: oldest first, each with the blocks for all it owes, up to the first that does not fit."""
-        for r in sorted(self.swapped):
+        for r in sorted(self.of(self.swapped)):
             if self.victims or not self.room(r, r.computed + r.owed):
                 return
             self.hold(r, r.computed + r.owed)
@@ -132,29 +206,65 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
             if r.decodes:
                 self.place(r, 1)
 
-    def decode_by_arrival(self) -> None:
+    def victim(self, own: Request) -> Request:
+        """Who goes for want of a block: with ClassPriority the latest of the lowest class, if below."""
+        if self.scope is None:
+            return own
+        rank = self.rules["order"].index
+        lowest = max(self.running, key=lambda r: (rank(r.name), r))
+        return lowest if rank(lowest.name) > rank(self.scope) else own
+
+    def decode(self, requests: Iterable[Request], most: int = UNLIMITED) -> int:
         """C2.3, C5.1: a token each, in the budget. No block: the latest not yet placed goes, itself last."""
-        for r in sorted(r for r in self.running if r.decodes):
-            while r in self.running and self.budget and self.lacks(r, r.computed + 1) > self.free:
-                self.preempt(max((x for x in self.running if x is not r and x not in self.rows), default=r))
+        placed = 0
+        for r in requests:
+            if placed == most or not self.budget:
+                break
+            while r in self.running and self.lacks(r, r.computed + 1) > self.free:
+                others = [x for x in self.of(self.running) if x is not r and x not in self.rows]
+                self.preempt(self.victim(max(others, default=r)))
             if r in self.running:
                 self.place(r, 1)
+                placed += 1
+        return placed
 
-    def form_batch(self, now: int) -> bool:
+    def early(self) -> int:
+        """Slai, bari2025 (8): the offset times the mean length of all iterations so far, both rounded."""
+        share, used = self.offsets["kv_share"], self.total - self.free
+        full = self.total < UNLIMITED and used * 10**18 >= share * self.total
+        mean = sum(i.length for i in self.iterations) // max(1, len(self.iterations))
+        return self.offsets["high" if full else "low"] * mean // 10**18
+
+    def bound(self) -> str:
+        """The audit of li2025 (2.6): what kept one token more out of the batch that was formed?"""
+        left = [r for r in self.running if self.rows.get(r, 0) < r.owed]
+        if any(self.lacks(r, r.computed + self.rows.get(r, 0) + 1) <= self.free for r in left):
+            return "broken"
+        if self.waiting or self.swapped:
+            if self.victims or self.refused:  # it took blocks away, or asked for room, the last time in vain
+                return "memory" if self.victims else self.refused
+            if len(self.running) >= self.most_seqs:
+                return "cap"
+            return "broken" if self.free else "memory"
+        return "memory" if left else "nothing"
+
+    def form_batch(self, now: int, drain: bool = False) -> bool:
         """Rules 5, 6: plan and price. An empty plan that preempted is asked again, any other one sleeps."""
+        self.now, self.drain, self.refused = now, drain, ""
         self.rows: dict[Request, int] = {}  # the tokens of each request, in batch order
         self.victims: list[Request] = []
-        self.budget = self.rules["token_budget"]
+        self.budget = self.most_tokens
         SCHEDULERS[self.rules["kind"]](self, self.rules)
         if not self.rows:
-            return self.form_batch(now) if self.victims else False
+            return self.form_batch(now, drain) if self.victims else False
         # Section 6: a decode is the last owed token of who has emitted before, or makes the next one.
         decodes = [r for r in self.rows if r.owed == 1 and (r.tokens or r.decodes)]
         chunks = [(n, r.computed) for r, n in self.rows.items() if r not in decodes]
         length = price(self.times, chunks, [r.computed for r in decodes]) + self.charge
         assert length > 0, "a non-empty iteration of length 0 (rule 1)"
         rows = [(r.id, n, False) for r, n in self.rows.items()]  # settle says who emits
-        self.iterations.append(Iteration(now, length, rows, (self.total - self.free) * self.block))
+        used = (self.total - self.free) * self.block
+        self.iterations.append(Iteration(now, length, rows, used, self.bound()))
         self.end, self.charge = now + length, 0
         for r in self.rows:
             r.admitted = now if r.admitted is None else r.admitted
@@ -165,30 +275,38 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
         for at, (r, n) in enumerate(self.rows.items()):
             emits = r.decodes if self.decode_first else n == r.owed
             self.iterations[-1].rows[at] = (r.id, n, emits)
-            r.computed += n
+            r.ready = r.ready if r.decodes else now
+            r.computed, r.stage, r.end = r.computed + n, r.stage + 1, now
             r.tokens += [now] if emits else []
             r.first_token = r.tokens[0] if r.tokens else None
             if len(r.tokens) == r.output:
                 self.running.remove(r)
-                self.free, r.blocks = self.free + r.blocks, 0
+                self.kept, r.blocks = self.kept + r.blocks, 0
                 r.status, r.finish, r.left = "finished", now, now
+        if self.limits.get("free") != "batch" or not self.running:  # rule 10
+            self.free, self.kept = self.free + self.kept, 0
         self.end = NEVER
 
 
 def simulate(requests: list[Described], engine: Described, horizon_s: float | None = None) -> Outcome:
     """Run requests, sorted by arrival, through an engine; all that falls on or before the horizon happens."""
-    everyone, replica = [Request(at, row) for at, row in enumerate(requests)], Replica(engine)
-    horizon = NEVER - 1 if horizon_s is None else exact(horizon_s)
-    now = arrived = 0
+    classes = sorted({row.get("class", "default") for row in requests})
+    everyone = [Request(at, row, row.get("class", "default")) for at, row in enumerate(requests)]
+    replica, horizon = Replica(engine, classes), NEVER - 1 if horizon_s is None else exact(horizon_s)
+    now = arrived = drains = 0
     while True:  # rule 4: at one instant the iteration's end, patience (until first admitted), arrivals
         events = [(replica.end, 0, 0)]
         events += [(r.gives_up, 1, r.id) for r in replica.waiting if r.admitted is None]
         events += [(r.arrival, 2, r.id) for r in everyone[arrived : arrived + 1]]
         coming, kind, at = min(events)
-        if coming > now and replica.end == NEVER and replica.form_batch(now):
-            continue  # batches last; the new one's end is now among the events
+        if coming > now and replica.end == NEVER:
+            if replica.form_batch(now):
+                continue  # batches last; the new one's end is now among the events
+            if coming == NEVER and replica.form_batch(now, drain=True):  # rule 5: nothing else is to come
+                drains += 1
+                continue
         if coming > horizon:
-            return Outcome(everyone[:arrived], replica.iterations)
+            return Outcome(everyone[:arrived], replica.iterations, drains)
         now, r = coming, everyone[at]
         if kind == 0:
             replica.settle(now)
@@ -197,54 +315,7 @@ def simulate(requests: list[Described], engine: Described, horizon_s: float | No
             r.status, r.left = "abandoned", now
         else:
             arrived += 1
-            too_long = replica.rules["kind"] == "VllmV0" and r.prompt > replica.rules["token_budget"]
-            if too_long or replica.lacks(r, r.prompt + r.output - (not replica.decode_first)) > replica.total:
-                r.status, r.left = "rejected", now  # rule 11: it could never run
+            if never_runs(replica, r):
+                r.status, r.left = "rejected", now  # rule 11
             else:
                 replica.waiting.append(r)
-
-
-def sarathi(replica: Replica, rules: Described) -> None:
-    replica.decode_by_arrival()  # C5.1
-    replica.swap_in()  # before any admission
-    for r in sorted(r for r in replica.running if not r.decodes):  # C5.2
-        replica.place(r, r.owed)
-    for r in sorted(replica.waiting, key=lambda r: (r.prompt if rules["order"] == "spf" else 0, r)):  # C5.3
-        if replica.swapped or r in replica.victims or not replica.budget or not replica.room(r, r.owed):
-            return  # C8: a step that preempted may admit, but no victim of its own
-        replica.place(r, r.owed, holding=r.owed)
-
-
-def vllm_v0(replica: Replica, rules: Described) -> None:
-    if rest := [r for r in replica.running if not r.decodes]:  # resumed, longer than the budget: alone
-        return replica.place(rest[0], rest[0].owed)
-    for r in sorted(replica.waiting):  # C2.1: whole inputs; a longer (resumed) one only as the first
-        if replica.swapped or (replica.rows and r.owed > replica.budget) or not replica.room(r, r.owed):
-            break
-        replica.place(r, r.owed, holding=r.owed)
-    if not replica.rows:  # C2.2: whoever is admitted stalls the decodes
-        replica.decode_by_arrival()  # C2.3
-        replica.swap_in()  # C2.4
-
-
-def vllm_v1(replica: Replica, rules: Described) -> None:
-    by_priority = rules["policy"] == "priority"  # with fcfs the list runs by arrival: the last is worst
-    lone = len(replica.running) + len(replica.waiting) <= 1
-    longest = rules["token_budget"] if lone else rules["long_prefill_threshold"] or rules["token_budget"]
-    for r in list(replica.running):  # C1.1, in list order
-        if r in replica.running and replica.budget:
-            tokens = min(r.owed, longest, replica.budget)  # C1.1.2
-            while r in replica.running and replica.lacks(r, r.computed + tokens) > replica.free:
-                replica.preempt(max(replica.running, key=lambda r: (by_priority and r.priority, r)))  # C1.1.4
-            if r not in replica.running:
-                break
-            replica.place(r, tokens)  # C1.1.5
-    for r in sorted(replica.waiting, key=lambda r: (by_priority and r.priority, r)):  # C1.2
-        tokens = min(r.owed, longest, replica.budget)  # C1.2.3
-        checked = r.owed if rules["reserve_full_prompt"] else tokens  # C1.2.4
-        if replica.victims or not replica.budget or not replica.room(r, checked):
-            return
-        replica.place(r, tokens)  # C1.2.6
-
-
-SCHEDULERS = {"Sarathi": sarathi, "VllmV0": vllm_v0, "VllmV1": vllm_v1}

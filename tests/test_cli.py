@@ -98,6 +98,29 @@ def test_schedulers_by_any_spelling(name: str):
     assert f"{plain}(" in result.stdout.lower()
 
 
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (
+            "orca:token_budget=64,chunked=true",
+            "Orca(max_seqs=128, max_model_len=8192, token_budget=64, chunked",
+        ),
+        ("faster-transformer:free=batch", "FasterTransformer(max_seqs=128, max_model_len=8192, free='batch'"),
+        ("k-fcfs:512,2,64", "KFcfs(token_budget=512, k_prefill=2, k_decode=64)"),
+        ("rad:128,256,32,50", "Rad(rows=128, columns=256, reduction=32, requests_per_cycle=50)"),
+        ("rad-phased:rows=128,columns=256,reduction=32,requests_per_cycle=50", "RadPhased(rows=128,"),
+        ("slai:offset=2.5,order=fcfs", "offset=2.5, order='fcfs'"),
+        ("wait:thresholds=2", "Wait(thresholds=2, max_seqs=None)"),
+        ("slot-greedy:256", "SlotGreedy(chunk=256)"),
+        ("sarathi:order=srf", "order='srf'"),
+    ],
+)
+def test_every_scheduler_with_plain_fields(given: str, shown: str):
+    result = run("replay", AZURE, "--head", "20", "--scheduler", given)
+    assert result.exit_code == 0, result.output
+    assert shown in result.stdout
+
+
 def test_scheduler_and_timing_with_fields():
     result = run(
         *("replay", AZURE, "--head", "20"),
@@ -186,6 +209,10 @@ def test_simulate_reads_a_trace_from_beside_the_file(scenario, tmp_path: Path):
         ("seconds = 0.02", "secnods = 0.02", ["engine.timing", "secnods", "did you mean seconds?"]),
         ('kind = "VllmV1"', 'kind = "Vllm1"', ["engine.scheduler", "Vllm1", "did you mean VllmV1?"]),
         ('kind = "VllmV1"', 'kind = "VllmV1"\nmax_seqs = 0', ["engine.scheduler", "max_seqs"]),
+        ('"VllmV1"', '"Wait"\nthresholds = { default = "x" }', ["engine.scheduler.thresholds.default"]),
+        ('"VllmV1"', '"NestedWait"\nsegments = [0]', ["engine.scheduler.thresholds: missing"]),
+        ('"VllmV1"', '"Slai"\noffset = { kind = "Dynamic" }', ["scheduler.offset.kind", "DynamicOffset"]),
+        ('"VllmV1"', '"Sarathi"\norder = "ByKey"', ["engine.scheduler.order", "cannot be read back"]),
         ("seed = 3", "sede = 3", ["run.sede", "did you mean seed?"]),
         ("seed = 3", 'seed = "x"', ["seed"]),
         ("seed = 3", "horizon_s = -1", ["horizon_s"]),
@@ -214,6 +241,15 @@ def test_a_wrong_scenario_names_the_field(scenario, old: str, new: str, words: l
         (["--scheduler", "sarati"], ["--scheduler", "Sarathi"]),
         (["--scheduler", "Sarathi:budget=3"], ["--scheduler", "budget", "token_budget"]),
         (["--scheduler", "Sarathi:token_budget=3", "--token-budget", "4"], ["token_budget", "twice"]),
+        (["--scheduler", "kfcfs"], ["--scheduler.token_budget: missing"]),
+        (["--scheduler", "k-fcfs", "--token-budget", "64"], ["--scheduler.k_prefill: missing"]),
+        (["--scheduler", "rad:128,256"], ["--scheduler.reduction: missing"]),
+        (["--scheduler", "wait"], ["--scheduler.thresholds: missing"]),
+        (["--scheduler", "wait:thresholds=few"], ["--scheduler.thresholds", "whole number", "'few'"]),
+        (["--scheduler", "slot-greedy", "--max-seqs", "4"], ["--scheduler", "max_seqs", "chunk"]),
+        (["--scheduler", "nested-wait:segments=0,thresholds=1"], ["--scheduler.segments", "list"]),
+        (["--scheduler", "sarathi:order=ByKey"], ["--scheduler.order", "cannot be read back"]),
+        (["--scheduler", "slia"], ["--scheduler", "did you mean Slai?"]),
         (["--token-budget", "0"], ["token_budget"]),
         (["--max-seqs", "-1"], ["max_seqs"]),
         (["--timing", "Constnat:1"], ["--timing", "Constant"]),

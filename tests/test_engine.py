@@ -12,10 +12,14 @@ import numpy as np
 import pytest
 
 import inferq as iq
+from inferq.timing import TimingModel
 
 TIMING = iq.Constant(1.0)
 KV = iq.KvCache(tokens=1000)
 SWAP = iq.Swap(per_token=2e-7, base=0.001)
+TILES: dict[str, Any] = {"rows": 128, "columns": 256, "reduction": 32, "width": 4096, "layers": 32}
+TILE_SECONDS = {"linear_s_per_tile": 1e-3, "other_s_per_token": 1e-6, "gemm_s": 1e-8, "gemv_s": 2e-8}
+TILED = {**TILES, **TILE_SECONDS}
 
 DESCRIPTIONS = [
     (iq.Constant(0.0455), {"kind": "Constant", "seconds": 0.0455}),
@@ -38,6 +42,21 @@ DESCRIPTIONS = [
     (
         iq.MixedSolo(alpha=0.02, beta=1e-4, solo=0.01),
         {"kind": "MixedSolo", "alpha": 0.02, "beta": 1e-4, "solo": 0.01},
+    ),
+    (
+        iq.TiledGemm(**TILED),
+        {
+            "kind": "TiledGemm",
+            "rows": 128,
+            "columns": 256,
+            "reduction": 32,
+            "width": 4096,
+            "linear_s_per_tile": 1e-3,
+            "other_s_per_token": 1e-6,
+            "gemm_s": 1e-8,
+            "gemv_s": 2e-8,
+            "layers": 32,
+        },
     ),
     (
         iq.Sarathi(),
@@ -92,7 +111,7 @@ def test_a_description_is_a_frozen_value(made: Any) -> None:
             setattr(made, field.name, 1)
 
 
-@pytest.mark.parametrize("timing", [made for made, _ in DESCRIPTIONS[:4]])
+@pytest.mark.parametrize("timing", [made for made, _ in DESCRIPTIONS if isinstance(made, TimingModel)])
 @pytest.mark.parametrize(
     "scheduler", [iq.Sarathi(order="spf"), iq.VllmV1(policy="priority"), iq.VllmV0(preemption=SWAP)]
 )
@@ -114,7 +133,7 @@ def test_numpy_scalars_become_plain_numbers() -> None:
 
 
 def test_parameters_are_keywords() -> None:
-    kinds: list[type[Any]] = [iq.Sarathi, iq.VllmV0, iq.VllmV1, iq.KvCache, iq.MemoryLinear]
+    kinds: list[type[Any]] = [iq.Sarathi, iq.VllmV0, iq.VllmV1, iq.KvCache, iq.MemoryLinear, iq.TiledGemm]
     for make in kinds:
         with pytest.raises(TypeError):
             make(512)
@@ -141,6 +160,9 @@ BAD_FIELDS = [
         for field in ("alpha", "beta", "solo")
         for bad in NO_SECONDS
     ],
+    *[(iq.TiledGemm, TILED, field, bad) for field in TILE_SECONDS for bad in NO_SECONDS],
+    *[(iq.TiledGemm, TILED, field, bad) for field in TILES for bad in [0, -1, 1.5, 2**70, True, "8", None]],
+    *[(iq.TiledGemm, TILED, field, 48) for field in ("rows", "columns", "reduction")],
     *[
         (iq.Swap, {"per_token": 1e-7, "base": 0.001}, field, bad)
         for field in ("per_token", "base")
@@ -194,6 +216,7 @@ def test_a_wrong_field_is_named(kind: type[Any], others: dict[str, Any], field: 
         iq.PiecewiseLinear(base=0, per_token=0.001, knee=100),
         iq.MemoryLinear(base=0, per_kv_token=0),
         iq.MixedSolo(alpha=0, beta=0, solo=1),
+        iq.TiledGemm(**TILES, **dict.fromkeys(TILE_SECONDS, 0)),
     ],
 )
 def test_an_iteration_that_takes_no_time_stops_the_run(timing: Any) -> None:

@@ -53,7 +53,7 @@ def request(arrival_s: float, prompt_tokens: int, output_tokens: int, **rest: An
 def drawn(outcome: Outcome, unit: int = SECOND) -> list[str]:
     """Each iteration as 'start: request+tokens …'; a star marks a row that emits."""
     lines = []
-    for start, _, rows, _ in outcome.iterations:
+    for start, _, rows, *_ in outcome.iterations:
         assert start % unit == 0
         lines.append(f"{start // unit}: " + " ".join(f"{at}+{n}{'*' * emits}" for at, n, emits in rows))
     return lines

@@ -1,9 +1,11 @@
 """`Result`: its frames, its summary against a plain recomputation, and what it writes."""
 
+import copy
 import json
 import math
 import pathlib
-from dataclasses import FrozenInstanceError
+import pickle
+from dataclasses import FrozenInstanceError, replace
 from typing import Any
 
 import numpy as np
@@ -339,3 +341,132 @@ def test_writing_again_leaves_nothing_of_the_run_before(tmp_path: pathlib.Path) 
         *["requests.parquet", "tbt.parquet", "timeline.parquet", "workload.parquet"],
         *["scenario.json", "findings.json"],
     }
+
+
+def audited(scheduler: Any, **tables: Any) -> iq.Result:
+    """A run with this scheduler, and `tables` in the place of what its core said."""
+    engine = iq.Engine(timing=iq.Constant(1.0), scheduler=scheduler, kv=iq.KvCache.unlimited())
+    result = iq.simulate({"arrival_s": [0.0], "prompt_tokens": [4], "output_tokens": [3]}, engine)
+    return replace(result, _tables={**result._tables, **tables})
+
+
+def work(*rows: tuple[int, int, int, int, int]) -> dict[str, Any]:
+    """The table of loads; rows are (load, iterations, broken, cap, memory)."""
+    names = ("load", "iterations", "broken", "cap", "memory")
+    columns = zip(*rows, strict=True) if rows else [()] * 5
+    return {name: np.array(column, dtype=np.uint64) for name, column in zip(names, columns, strict=True)}
+
+
+WORK = work((1, 10, 4, 3, 2), (63, 6, 3, 1, 2), (64, 20, 5, 10, 5), (512, 4, 2, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("budget", "share", "cap_share", "memory_share"),
+    [
+        (1, 0, 0, 0),  # no iteration loaded less
+        (2, 4 / 40, 3 / 40, 2 / 40),
+        (64, 7 / 40, 4 / 40, 4 / 40),  # those of 64 tokens are full
+        (np.int64(65), 12 / 40, 14 / 40, 9 / 40),
+        (512, 12 / 40, 14 / 40, 9 / 40),
+        (2**70, 14 / 40, 14 / 40, 9 / 40),
+    ],
+)
+def test_work_conservation_counts_the_iterations_below_the_budget(
+    budget: Any, share: float, cap_share: float, memory_share: float
+) -> None:
+    told = audited(iq.Sarathi(), work=WORK).work_conservation(budget=budget)
+    assert told == told.share == share
+    assert (told.cap_share, told.memory_share) == (cap_share, memory_share)
+    assert (told.budget, told.iterations) == (budget, 40)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "budget"),
+    [
+        (iq.Sarathi(token_budget=64), 64),
+        (iq.VllmV1(), 2048),
+        (iq.VllmV0(), 4096),
+        (iq.Orca(token_budget=64), 64),
+        (iq.KFcfs(token_budget=64, k_prefill=1, k_decode=8), 64),
+        (iq.Slai(token_budget=64), 64),
+        (iq.ClassPriority(order=["default"], inner=iq.Sarathi(token_budget=64)), 64),
+    ],
+)
+def test_work_conservation_is_held_against_the_schedulers_own_budget(scheduler: Any, budget: int) -> None:
+    told = audited(scheduler, work=WORK)
+    assert told.work_conservation().budget == budget
+    assert told.work_conservation() == told.work_conservation(budget=budget)
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        iq.Orca(),
+        iq.FasterTransformer(),
+        iq.Rad(rows=2, columns=2, reduction=2, requests_per_cycle=2),
+        iq.Wait(thresholds=1),
+        iq.NestedWait(segments=[0], thresholds=[1]),
+        iq.SlotGreedy(),
+    ],
+)
+def test_a_scheduler_without_a_budget_must_be_given_one(scheduler: Any) -> None:
+    told = audited(scheduler, work=WORK)
+    with pytest.raises(iq.ConfigError, match=f"budget: {type(scheduler).__name__} has no token budget: give"):
+        told.work_conservation()
+    assert told.work_conservation(budget=64) == 7 / 40
+
+
+@pytest.mark.parametrize("bad", [0, -1, 2.5, "64", True, math.nan])
+def test_a_wrong_budget_is_named(bad: Any) -> None:
+    with pytest.raises(iq.ConfigError, match="budget"):
+        audited(iq.Sarathi(), work=WORK).work_conservation(budget=bad)
+
+
+def test_work_conservation_of_no_iterations_is_kept() -> None:
+    told = audited(iq.Sarathi(), work=work()).work_conservation()
+    assert (told, told.cap_share, told.memory_share, told.iterations) == (0, 0, 0, 0)
+
+
+def test_work_conservation_is_a_number_that_keeps_its_parts() -> None:
+    told = audited(iq.Sarathi(), work=WORK).work_conservation(budget=64)
+    assert isinstance(told, float) and f"{told:.3f}" == "0.175" and told < 0.2
+    assert repr(told) == "WorkConservation(0.175, cap_share=0.1, memory_share=0.1, budget=64, iterations=40)"
+    again = pickle.loads(pickle.dumps(told))
+    assert repr(again) == repr(copy.deepcopy(told)) == repr(told)
+    for name in ("share", "cap_share", "memory_share", "budget", "iterations"):
+        with pytest.raises(AttributeError):
+            setattr(told, name, 1)
+
+
+def test_an_unchunked_prompt_that_runs_alone_breaks_work_conservation() -> None:
+    """Four iterations: prompt 0, prompt 1 alone while request 0 could decode, its two decodes."""
+    two = {"arrival_s": [0.0, 0.5], "prompt_tokens": [4, 4], "output_tokens": [3, 1]}
+    shares = []
+    for scheduler in (iq.VllmV0(token_budget=8), iq.Sarathi(token_budget=8)):
+        engine = iq.Engine(timing=iq.Constant(1.0), scheduler=scheduler, kv=iq.KvCache.unlimited())
+        shares.append(iq.simulate(two, engine).work_conservation())
+    assert shares == [1 / 4, 0]
+
+
+def test_who_was_still_here_when_nothing_was_to_come() -> None:
+    """Three requests and a threshold of two: the third has no company, the first two wait with it."""
+    engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Wait(thresholds=2), kv=iq.KvCache.unlimited())
+    three = {"arrival_s": [0.0, 0.0, 9.0], "prompt_tokens": [4] * 3, "output_tokens": [1, 2, 1]}
+    result = iq.simulate(three, engine)
+    # [0, 1): both prompts; request 0 ends, request 1 pauses for want of two in the queue
+    assert result.drained.equals(pl.Series("id", [1, 2], dtype=pl.UInt32), check_dtypes=True)
+    assert result.requests["finish_s"].to_list() == [1.0, 10.0, 10.0]
+    assert busy(0).drained.equals(pl.Series("id", [], dtype=pl.UInt32), check_dtypes=True)
+
+
+@pytest.mark.parametrize(("stretched", "iterations", "share"), [(30, 40, 0.75), (0, 40, 0.0), (0, 0, 0.0)])
+def test_the_share_that_went_in_stretches(stretched: int, iterations: int, share: float) -> None:
+    totals = {"stretched_iterations": stretched, "iterations": iterations}
+    assert audited(iq.Sarathi(), totals=totals).stretched_share == share
+
+
+def test_nothing_is_stretched_where_every_iteration_is_stepped() -> None:
+    long = {"arrival_s": [0.0], "prompt_tokens": [4], "output_tokens": [1000]}
+    engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
+    assert iq.simulate(long, engine).stretched_share > 0.9
+    assert iq.simulate(long, engine, stepping=True).stretched_share == 0

@@ -6,9 +6,11 @@ import signal
 import subprocess
 import sys
 import time
+from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -109,6 +111,118 @@ def test_priority_orders_the_queue() -> None:
     scheduler = iq.VllmV1(max_seqs=1, policy="priority")
     one_seat = iq.Engine(timing=iq.Constant(1.0), scheduler=scheduler, kv=iq.KvCache.unlimited())
     assert iq.simulate(three, one_seat).requests["finish_s"].to_list() == [1.0, 3.0, 2.0]
+
+
+FOUR: dict[str, Any] = {
+    "arrival_s": [0.0, 0.1, 0.2, 0.3],
+    "prompt_tokens": [10, 20, 30, 20],
+    "output_tokens": [1, 5, 1, 1],
+}
+
+
+@pytest.mark.parametrize(
+    ("order", "served"),
+    [
+        ("fcfs", [0, 1, 2, 3]),
+        ("spf", [0, 1, 3, 2]),
+        ("lpf", [0, 2, 1, 3]),
+        ("srf", [0, 3, 1, 2]),  # 25, 31 and 21 tokens in all
+        (iq.ByKey(lambda request: -request.arrival_s), [0, 3, 2, 1]),
+        (iq.ByKey(lambda request: request.prompt_tokens < 30), [0, 2, 1, 3]),
+        (iq.ByKey(lambda request: 7), [0, 1, 2, 3]),
+    ],
+)
+@pytest.mark.parametrize("kind", [iq.Sarathi, iq.Slai])
+def test_the_queue_is_served_in_its_order(kind: Any, order: Any, served: list[int]) -> None:
+    # the first takes the only seat before the others are there
+    one_seat = kind(order=order, **{"max_seqs" if kind is iq.Sarathi else "max_active": 1})
+    of_one = iq.Engine(timing=iq.Constant(1.0), scheduler=one_seat, kv=iq.KvCache.unlimited())
+    assert iq.simulate(FOUR, of_one).requests.sort("admitted_s")["id"].to_list() == served
+
+
+def test_a_key_function_is_asked_once_for_each_request_in_order() -> None:
+    asked: list[Any] = []
+
+    def key(request: Any) -> int:
+        asked.append(request)
+        return 0
+
+    told = {
+        "class": ["chat", "code", "chat", "code"],
+        "priority": [3, -1, 0, 2],
+        "tbt_slo_s": [0.1, None, 0.5, None],
+        "ttft_slo_s": [None, 1.0, None, 2.0],
+        "session_id": ["a", "a", "b", None],
+    }
+    result = iq.simulate({**FOUR, **told}, engine(order=iq.ByKey(key)))
+    assert result.requests["status"].to_list() == ["finished"] * 4
+    assert [request.id for request in asked] == [0, 1, 2, 3]
+    names = ("arrival_s", "prompt_tokens", "class_name", "priority", "tbt_slo_s", "ttft_slo_s", "session_id")
+    assert [tuple(getattr(request, name) for name in names) for request in asked] == [
+        (0.0, 10, "chat", 3, 0.1, None, "a"),
+        (0.1, 20, "code", -1, None, 1.0, "a"),
+        (0.2, 30, "chat", 0, 0.5, None, "b"),
+        (0.3, 20, "code", 2, None, 2.0, None),
+    ]
+    assert not hasattr(asked[0], "output_tokens")
+    with pytest.raises(AttributeError):
+        asked[0].priority = 1
+
+
+def test_a_key_function_sees_none_where_the_workload_says_nothing() -> None:
+    asked: list[Any] = []
+    iq.simulate(ONE, engine(order=iq.ByKey(lambda request: asked.append(request) or 0)))
+    absent = ("class_name", "priority", "tbt_slo_s", "ttft_slo_s", "session_id")
+    assert [getattr(asked[0], name) for name in absent] == [None] * 5
+
+
+def test_a_key_function_inside_another_scheduler_is_asked() -> None:
+    latest = iq.Sarathi(max_seqs=1, order=iq.ByKey(lambda request: -request.id))
+    both = iq.ClassPriority(order=["default"], inner=latest)
+    of_one = iq.Engine(timing=iq.Constant(1.0), scheduler=both, kv=iq.KvCache.unlimited())
+    assert iq.simulate(FOUR, of_one).requests.sort("admitted_s")["id"].to_list() == [0, 3, 2, 1]
+
+
+def test_what_a_key_function_raises_passes_untouched() -> None:
+    class Mine(Exception):
+        pass
+
+    mine = Mine("here")
+
+    def key(request: Any) -> int:
+        if request.id == 2:
+            raise mine
+        return 0
+
+    with pytest.raises(Mine) as caught:
+        iq.simulate(FOUR, engine(order=iq.ByKey(key)))
+    assert caught.value is mine
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, None, "1", 1j, [1], 10**400])
+def test_a_key_that_is_no_finite_number_names_its_request(bad: Any) -> None:
+    key = iq.ByKey(lambda request: bad if request.id == 2 else 0)
+    with pytest.raises(iq.ConfigError, match=r"^order: .*request 2 .*finite number"):
+        iq.simulate(FOUR, engine(order=key))
+
+
+@pytest.mark.parametrize("number", [np.float32(0.5), np.int64(3), True, Fraction(1, 3), 2**62])
+def test_any_finite_number_is_a_key(number: Any) -> None:
+    result = iq.simulate(ONE, engine(order=iq.ByKey(lambda request: number)))
+    assert result.requests["status"].to_list() == ["finished"]
+
+
+def test_the_objective_for_token_gaps_reaches_the_policies_that_look_at_it() -> None:
+    """A prompt of two iterations arrives while two requests decode; one of them must not wait.
+
+    Slots of a second, budget 512, offset 0: the decode after the token at 1 is critical from 2 on for the
+    request with an objective of one second. [1, 2): the long prompt takes the budget. [2, 3): the critical
+    decode, 511 tokens of the prompt. [3, 4): the last token of the prompt, and both decodes.
+    """
+    work = {"arrival_s": [0.0, 0.0, 0.5], "prompt_tokens": [8, 8, 1024], "output_tokens": [3, 3, 1]}
+    slai = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Slai(offset=0.001), kv=iq.KvCache.unlimited())
+    result = iq.simulate({**work, "tbt_slo_s": [None, 1.0, None]}, slai)
+    assert rows(result, "finish_s", "max_tbt_s") == [(5.0, 3.0), (4.0, 2.0), (4.0, None)]
 
 
 @pytest.mark.parametrize(

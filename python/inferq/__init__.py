@@ -27,10 +27,32 @@ if TYPE_CHECKING:
         Uniform,
     )
     from inferq.result import Result
-    from inferq.scheduler import Recompute, Sarathi, Swap, VllmV0, VllmV1
+    from inferq.scheduler import (
+        Batch,
+        ByKey,
+        ClassPriority,
+        DynamicOffset,
+        FasterTransformer,
+        KFcfs,
+        NestedWait,
+        Orca,
+        Rad,
+        RadPhased,
+        Recompute,
+        Sarathi,
+        Scheduler,
+        Slai,
+        SlotGreedy,
+        Swap,
+        View,
+        VllmV0,
+        VllmV1,
+        Wait,
+    )
     from inferq.simulation import simulate
-    from inferq.timing import Constant, MemoryLinear, MixedSolo, PiecewiseLinear
+    from inferq.timing import Constant, MemoryLinear, MixedSolo, PiecewiseLinear, TiledGemm
     from inferq.trace import read_trace
+    from inferq.work import WorkConservation
     from inferq.workload import Workload
 
     __version__: str
@@ -51,6 +73,21 @@ __all__ = [  # noqa: RUF022  # in the order of the road
     "Sarathi",
     "VllmV1",
     "VllmV0",
+    "Orca",
+    "FasterTransformer",
+    "KFcfs",
+    "Rad",
+    "RadPhased",
+    "Slai",
+    "DynamicOffset",
+    "Wait",
+    "NestedWait",
+    "SlotGreedy",
+    "ClassPriority",
+    "ByKey",
+    "Scheduler",
+    "View",
+    "Batch",
     "Recompute",
     "Swap",
     "KvCache",
@@ -58,8 +95,10 @@ __all__ = [  # noqa: RUF022  # in the order of the road
     "PiecewiseLinear",
     "MemoryLinear",
     "MixedSolo",
+    "TiledGemm",
     "simulate",
     "Result",
+    "WorkConservation",
     "ConfigError",
     "TraceError",
     "SimulationError",
@@ -82,10 +121,32 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise take a
             "Uniform",
         ),
         "result": ("Result",),
-        "scheduler": ("Recompute", "Sarathi", "Swap", "VllmV0", "VllmV1"),
+        "scheduler": (
+            "Batch",
+            "ByKey",
+            "ClassPriority",
+            "DynamicOffset",
+            "FasterTransformer",
+            "KFcfs",
+            "NestedWait",
+            "Orca",
+            "Rad",
+            "RadPhased",
+            "Recompute",
+            "Sarathi",
+            "Scheduler",
+            "Slai",
+            "SlotGreedy",
+            "Swap",
+            "View",
+            "VllmV0",
+            "VllmV1",
+            "Wait",
+        ),
         "simulation": ("simulate",),
-        "timing": ("Constant", "MemoryLinear", "MixedSolo", "PiecewiseLinear"),
+        "timing": ("Constant", "MemoryLinear", "MixedSolo", "PiecewiseLinear", "TiledGemm"),
         "trace": ("read_trace",),
+        "work": ("WorkConservation",),
         "workload": ("Workload",),
     }
     _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -7,7 +7,7 @@ import json
 import numbers
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -23,16 +23,14 @@ class Description:
     part: ClassVar[str | None] = None
     """What the core calls this description; None for one that it reads only inside another."""
     parts: ClassVar[Mapping[str, tuple[type[Any], ...]]] = {}
-    """Fields that are descriptions themselves, with the classes that may stand there."""
+    """For a field whose type is a family of descriptions: the classes of that family."""
+    unreadable: ClassVar[str | None] = None
+    """Why a description of this class cannot be read back from what it says; None for one that can."""
 
     def __post_init__(self) -> None:
-        """Turn every field into the type that it names, then let the core judge the whole."""
-        for name, hint in hints(type(self)).items():
-            value = getattr(self, name)
-            if name in self.parts:
-                member(name, value, self.parts[name])
-            else:
-                object.__setattr__(self, name, plain(name, value, hint))
+        """Turn every field into a type that it names, then let the core judge the whole."""
+        for name, options in alternatives(type(self)).items():
+            object.__setattr__(self, name, plain(name, getattr(self, name), options))
         if self.part is not None:
             _core.check(self.part, json.dumps(self.describe()))
 
@@ -40,8 +38,39 @@ class Description:
         """The description as JSON-ready values, with its `kind`."""
         return {"kind": type(self).__name__, **fields_of(self)}
 
+    def described_inside(self) -> Any:
+        """How a description that has this one in a field shows it."""
+        return self.describe()
+
 
 D = TypeVar("D", bound=Description)
+
+
+class Table(Mapping[str, Any]):
+    """A mapping with text keys that cannot be changed, so that a description that holds it has a hash.
+
+    Keys are in sorted order, so that equal tables are described in the same bytes.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = {key: values[key] for key in sorted(values)}
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._values.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._values)
 
 
 def field_names(kind: type[Description]) -> list[str]:
@@ -51,46 +80,125 @@ def field_names(kind: type[Description]) -> list[str]:
 
 def fields_of(description: Description) -> dict[str, Any]:
     """The fields of a description as JSON-ready values, without its `kind`."""
-    values = {name: getattr(description, name) for name in field_names(type(description))}
-    return {name: value.describe() if name in description.parts else value for name, value in values.items()}
+    return {name: _json(getattr(description, name)) for name in field_names(type(description))}
 
 
-def hints(kind: type[Any]) -> dict[str, Any]:
-    """The fields of a class of descriptions with their types."""
+def _json(value: object) -> object:
+    if isinstance(value, Description):
+        return value.described_inside()
+    if isinstance(value, Table):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def held(description: Description, kind: type[D]) -> Iterator[D]:
+    """The descriptions of class `kind` in the fields of `description`, and in their fields."""
+    for name in field_names(type(description)):
+        value = getattr(description, name)
+        if isinstance(value, kind):
+            yield value
+        elif isinstance(value, Description):
+            yield from held(value, kind)
+
+
+_ALTERNATIVES: dict[type[Any], dict[str, tuple[Any, ...]]] = {}
+
+
+def alternatives(kind: type[Description]) -> dict[str, tuple[Any, ...]]:
+    """For each field of a class of descriptions the types that may stand there, a family by its classes."""
+    if kind not in _ALTERNATIVES:
+        _ALTERNATIVES[kind] = _resolved(kind)
+    return _ALTERNATIVES[kind]
+
+
+def _resolved(kind: type[Description]) -> dict[str, tuple[Any, ...]]:
     resolved = get_type_hints(kind)
-    return {name: resolved[name] for name in field_names(kind)}
+    found = {}
+    for name in field_names(kind):
+        hint = resolved[name]
+        options = get_args(hint) if isinstance(hint, UnionType) or get_origin(hint) is Union else (hint,)
+        found[name] = kind.parts.get(name, options)
+    return found
 
 
-def plain(path: str, value: object, hint: Any) -> object:
-    """`value` as the type that a field's `hint` names, numpy scalars too; or an error at `path`."""
-    options = get_args(hint) if isinstance(hint, UnionType) or get_origin(hint) is Union else (hint,)
-    number: Any = None if isinstance(value, bool) else value
-    wanted = []
+def _descriptions(options: tuple[Any, ...]) -> tuple[type[Description], ...]:
+    """The classes of descriptions among the types of a field, as far as they have fields to read."""
+    return tuple(one for one in options if get_origin(one) is None and _is_readable(one))
+
+
+def _is_readable(kind: type) -> bool:
+    return issubclass(kind, Description) and dataclasses.is_dataclass(kind)
+
+
+_REFUSED = object()
+
+
+def plain(path: str, value: object, options: tuple[Any, ...]) -> object:
+    """`value` as the first of the types `options` that it fits, numpy scalars too; or an error at `path`."""
     for option in options:
-        if option is NoneType:
-            if value is None:
-                return None
-            wanted.append("None")
-        elif get_origin(option) is Literal:
-            names = get_args(option)
-            if isinstance(value, str) and value in names:
-                return value
-            wanted += [repr(name) for name in names]
-        elif option is bool:
-            if isinstance(value, bool):
-                return value
-            wanted.append("True or False")
-        elif option is int:
-            if isinstance(number, numbers.Integral) and 0 <= int(number) < 2**63:
-                return int(number)
-            wanted.append("a whole number, 0 or above")
-        else:
-            if isinstance(number, numbers.Real):
-                amount = int(number) if isinstance(number, numbers.Integral) else float(number)
-                if abs(amount) <= sys.float_info.max:
-                    return amount
-            wanted.append("a finite number")
+        taken = _taken(path, value, option)
+        if taken is not _REFUSED:
+            return taken
+    wanted = [_wanted(option) for option in options]
     raise ConfigError(f"{path}: must be {' or '.join(wanted)}, is {value!r}")
+
+
+def _taken(path: str, value: object, option: Any) -> object:
+    """`value` as the type `option`, or `_REFUSED`; an entry that does not fit is an error at its own path."""
+    origin, inner = get_origin(option), get_args(option)
+    number: Any = None if isinstance(value, bool) else value
+    if origin is Literal:
+        return value if isinstance(value, str) and value in inner else _REFUSED
+    if origin is Callable:
+        return value if callable(value) else _REFUSED
+    if origin is Sequence:
+        row = getattr(value, "ndim", None) == 1  # of numpy
+        if not (row or isinstance(value, Sequence)) or isinstance(value, (str, bytes)):
+            return _REFUSED
+        entries: Any = value
+        return tuple(plain(f"{path}[{place}]", entry, inner[:1]) for place, entry in enumerate(entries))
+    if origin is Mapping:
+        if not isinstance(value, Mapping):
+            return _REFUSED
+        for key in value:
+            if not isinstance(key, str):
+                raise ConfigError(f"{path}: the name {key!r} must be a text")
+        return Table({str(key): plain(f"{path}.{key}", entry, inner[1:]) for key, entry in value.items()})
+    if option is int:
+        whole = isinstance(number, numbers.Integral) and 0 <= int(number) < 2**63
+        return int(number) if whole else _REFUSED
+    if option is float:
+        if not isinstance(number, numbers.Real):
+            return _REFUSED
+        amount = int(number) if isinstance(number, numbers.Integral) else float(number)
+        return amount if abs(amount) <= sys.float_info.max else _REFUSED
+    if not isinstance(value, option):
+        return _REFUSED
+    return str(value) if option is str else value
+
+
+_SINGULAR = {
+    NoneType: "None",
+    bool: "True or False",
+    int: "a whole number, 0 or above",
+    float: "a finite number",
+    str: "a text",
+}
+_PLURAL = {int: "whole numbers", str: "texts"}
+
+
+def _wanted(option: Any) -> str:
+    """What the type of a field is called in an error."""
+    origin, inner = get_origin(option), get_args(option)
+    if origin is Literal:
+        return " or ".join(repr(name) for name in inner)
+    if origin is Callable:
+        return "a function"
+    if origin is Sequence:
+        return f"a list of {_PLURAL[inner[0]]}"
+    if origin is Mapping:
+        return f"a table of {_PLURAL[inner[1]]} by name"
+    return _SINGULAR.get(option, f"{option.__name__}(…)")
 
 
 def member(path: str, value: object, kinds: tuple[type[Any], ...]) -> None:
@@ -125,9 +233,10 @@ def read_fields(path: str, description: object, kind: type[D]) -> D:
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and field.name not in description:
             raise ConfigError(f"{path}.{field.name}: missing")
-    values = dict(description)
-    for name in kind.parts.keys() & values.keys():
-        values[name] = read_part(f"{path}.{name}", values[name], kind.parts[name])
+    options = alternatives(kind)
+    values = {
+        name: _read_field(f"{path}.{name}", value, options[name]) for name, value in description.items()
+    }
     try:
         return kind(**values)
     except ConfigError as error:
@@ -135,6 +244,16 @@ def read_fields(path: str, description: object, kind: type[D]) -> D:
         raise ConfigError(f"{path}{'.' if at_field else ': '}{error}") from None
 
 
-def read_part(path: str, description: object, kinds: tuple[type[D], ...]) -> D:
-    """A description inside another; where only one class may stand, no `kind` is asked."""
-    return read_fields(path, description, kinds[0]) if len(kinds) == 1 else read(path, description, kinds)
+def _read_field(path: str, value: object, options: tuple[Any, ...]) -> object:
+    """The value of a field, read where it describes something; where one class may, no `kind` is asked."""
+    kinds = _descriptions(options)
+    table = isinstance(value, Mapping)
+    named = value["kind"] if isinstance(value, Mapping) and "kind" in value else value
+    for kind in kinds:
+        if kind.unreadable is not None and isinstance(named, str) and named == kind.__name__:
+            raise ConfigError(f"{path}: {kind.unreadable}")
+    if not kinds or (len(kinds) < len(options) and not table):
+        return value
+    if len(kinds) == 1 and named is value:
+        return read_fields(path, value, kinds[0])
+    return read(path, value, kinds)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from inferq.description import Description, fields_of, read_fields
+from inferq.errors import ConfigError
 from inferq.scheduler import SCHEDULERS, Scheduler
+from inferq.scheduler.written import UNREADABLE
 from inferq.timing import TIMING_MODELS, TimingModel
 
 
@@ -63,7 +65,8 @@ class Engine(Description):
 
     Args:
         timing: how long an iteration takes, see `inferq.timing`.
-        scheduler: which requests it serves, see `inferq.scheduler`.
+        scheduler: which requests it serves, see `inferq.scheduler`; or an object of a class of your own, see
+            `inferq.Scheduler`.
         kv: the memory for keys and values.
         first_token: `"prefill"`: the iteration that completes a prompt emits the first token, as real engines
             do; `"decode"`: the first decode after it does, as the papers count.
@@ -81,7 +84,7 @@ class Engine(Description):
     part: ClassVar[str | None] = "engine"
     parts: ClassVar[Mapping[str, tuple[type[Any], ...]]] = {
         "timing": TIMING_MODELS,
-        "scheduler": SCHEDULERS,
+        "scheduler": (*SCHEDULERS, Scheduler),
         "kv": (KvCache,),
     }
 
@@ -91,7 +94,10 @@ class Engine(Description):
     first_token: Literal["prefill", "decode"] = "prefill"
 
     def describe(self) -> dict[str, Any]:
-        """The engine as JSON-ready values, the inverse of `from_description`."""
+        """The engine as JSON-ready values, the inverse of `from_description`.
+
+        A scheduler of your own is shown by the name of its class, and cannot be read back.
+        """
         return fields_of(self)
 
     @classmethod
@@ -104,7 +110,8 @@ class Engine(Description):
                 default.
 
         Raises:
-            ConfigError: an unknown or missing field or kind, named by its path with the nearest known name.
+            ConfigError: an unknown or missing field or kind, named by its path with the nearest known name; a
+                scheduler written in Python.
 
         Example:
             >>> import inferq as iq
@@ -116,6 +123,10 @@ class Engine(Description):
             >>> engine.scheduler == iq.VllmV1(max_seqs=64)
             True
         """
-        if isinstance(description, Mapping) and description.get("kv") == "unlimited":
-            description = {**description, "kv": {"tokens": None}}
+        if isinstance(description, Mapping):
+            scheduler = description.get("scheduler")
+            if isinstance(scheduler, Mapping) and scheduler.get("kind") == "Python":
+                raise ConfigError(f"engine.scheduler: {UNREADABLE}")
+            if description.get("kv") == "unlimited":
+                description = {**description, "kv": {"tokens": None}}
         return read_fields("engine", description, cls)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from inferq import _core
 from inferq.columns import nearest
 from inferq.errors import ConfigError
+from inferq.work import WorkConservation
 
 if TYPE_CHECKING:
     import os
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
     from inferq.workload import Workload
 
 Tables = dict[str, Any]
-"""What the core returns: a dict of numpy columns for each frame, and a few plain values."""
+"""What the core returns: a dict of numpy columns for each frame, and a few plain values.
+
+Beside the frames of `Result`: `work`, columns `load`, `iterations`, `broken`, `cap` and `memory`, one row for
+each number of tokens that an iteration loaded; and `drained`, one column of ids.
+"""
 
 STATUSES = ("finished", "rejected", "abandoned", "unfinished")
 PERCENTILES = (50, 90, 95, 99)
@@ -123,6 +128,92 @@ class Result:
         """Whole-number totals of the run, times in attoseconds where the name ends in `_as`."""
         totals = self._tables["totals"]
         return {name: int(value) if name.endswith("_as") else value for name, value in totals.items()}
+
+    @cached_property
+    def drained(self) -> pl.Series:
+        """The `id`s of the requests that were still here when nothing was left to come.
+
+        Policies that wait for company (`Wait`, `NestedWait`) then serve below their thresholds, so that every
+        request ends; these requests do not tell how the policy does in the long run. Empty under policies
+        that never let a request wait while they could serve it.
+
+        Example:
+            >>> import inferq as iq
+            >>> scheduler = iq.Wait(thresholds=2)
+            >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=scheduler, kv=iq.KvCache.unlimited())
+            >>> workload = {"arrival_s": [0.0], "prompt_tokens": [10], "output_tokens": [1]}
+            >>> iq.simulate(workload, engine).drained.to_list()
+            [0]
+        """
+        import polars as pl
+
+        return pl.Series("id", self._tables["drained"], dtype=pl.UInt32)
+
+    @property
+    def stretched_share(self) -> float:
+        """The share of iterations that were advanced in stretches of two or more, 0 where there are none.
+
+        It says how much of the run went fast, and nothing about the requests.
+        """
+        totals = self._tables["totals"]
+        return int(totals["stretched_iterations"]) / max(int(totals["iterations"]), 1)
+
+    def work_conservation(self, budget: int | None = None) -> WorkConservation:
+        """The share of iterations that loaded fewer tokens than `budget` although another could be added.
+
+        An iteration below the budget breaks work conservation when a request could have loaded one more
+        token: one that has begun and was left out, or got less of its prompt than it owes, and needs no block
+        or finds a free one; or one that waits while a seat and a block are free and the policy did not ask
+        for it. Where the policy asked and was refused, or could not have asked, the cap on sequences
+        (`cap_share`) or the memory (`memory_share`) bound the iteration. What is left had nothing more to
+        load, or was full.
+
+        Source: li2025 (2.6), whose Theorem 1 says that policies that never break it are throughput optimal.
+            The paper has neither a cap nor a memory limit; what they bind does not count as broken.
+
+        Args:
+            budget: tokens that an iteration should load, at least 1; None takes the scheduler's
+                `token_budget`, for `ClassPriority` that of its `inner`.
+
+        Returns:
+            A float with the attributes `share` (itself), `cap_share`, `memory_share`, `budget` and
+            `iterations`; all shares are of all iterations, and 0 where there are none.
+
+        Raises:
+            ConfigError: a budget that is no whole number above 0, or none where the scheduler has none.
+
+        Example:
+            vLLM's first scheduler computes the second prompt alone and leaves the first decode out:
+
+            >>> import inferq as iq
+            >>> scheduler = iq.VllmV0(token_budget=8)
+            >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=scheduler, kv=iq.KvCache.unlimited())
+            >>> workload = {"arrival_s": [0.0, 0.5], "prompt_tokens": [4, 4], "output_tokens": [3, 1]}
+            >>> iq.simulate(workload, engine).work_conservation()
+            WorkConservation(0.25, cap_share=0.0, memory_share=0.0, budget=8, iterations=4)
+        """
+        if budget is None:
+            scheduler = self._options["engine"]["scheduler"]
+            while "inner" in scheduler:
+                scheduler = scheduler["inner"]
+            budget = scheduler.get("token_budget")
+            if budget is None:
+                raise ConfigError(f"budget: {scheduler['kind']} has no token budget: give one")
+        if isinstance(budget, bool) or not isinstance(budget, numbers.Integral) or budget < 1:
+            raise ConfigError(f"budget: must be a whole number of tokens, 1 or above, is {budget!r}")
+        work = self._tables["work"]
+        below = work["load"] < min(int(budget), 2**63)
+        iterations = int(work["iterations"].sum())
+        share, cap_share, memory_share = (
+            int(work[name][below].sum()) / max(iterations, 1) for name in ("broken", "cap", "memory")
+        )
+        return WorkConservation(
+            share,
+            cap_share=cap_share,
+            memory_share=memory_share,
+            budget=int(budget),
+            iterations=iterations,
+        )
 
     @cached_property
     def scenario(self) -> str:

@@ -13,14 +13,18 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from inferq import _core
-from inferq.description import member
+from inferq.description import held, member
 from inferq.engine import Engine
 from inferq.errors import ConfigError
 from inferq.result import Result
+from inferq.scheduler import ByKey, Scheduler
+from inferq.scheduler.order import queue_keys
 from inferq.workload import Workload
 
 if TYPE_CHECKING:
+    import numpy as np
     import polars as pl
+    from numpy.typing import NDArray
 
     from inferq.result import Tables
 
@@ -71,8 +75,8 @@ def simulate(
         ConfigError: an option outside its range, or one that does not apply; it names the option.
         TraceError: a workload that is wrong or lacks a column; it names the row or the column.
         SimulationError: the clock overflowed, or a policy broke a rule.
-        KeyboardInterrupt: Ctrl-C stops a run at once; so does an exception that `progress` raises, which
-            passes.
+        KeyboardInterrupt: Ctrl-C stops a run at once; so does an exception that `progress`, the function of
+            a `ByKey` or the `plan` of a scheduler of your own raises, which passes.
 
     Example:
         Under slots of one second a prompt takes one, and each further token one more:
@@ -100,12 +104,19 @@ def simulate(
     source = workload if isinstance(workload, Workload) else Workload(workload)
     with _watched(progress) as watch:
         frame = source.ready(scenario["seed"])
-        tables, classes = _run(scenario, frame, watch)
+        policy = engine.scheduler if engine.scheduler.is_written() else None
+        order = next(held(engine, ByKey), None) if policy is None else None
+        keys = None if order is None else queue_keys(order, frame)
+        tables, classes = _run(scenario, frame, keys, policy, watch)
     return Result(tables, classes, frame, source, scenario)
 
 
 def _run(
-    scenario: dict[str, Any], frame: pl.DataFrame, progress: Progress | None
+    scenario: dict[str, Any],
+    frame: pl.DataFrame,
+    queue_key: NDArray[np.float64] | None,
+    policy: Scheduler | None,
+    progress: Progress | None,
 ) -> tuple[Tables, list[str]]:
     """Take the columns of a ready frame through the core: the one door."""
     import polars as pl
@@ -116,7 +127,10 @@ def _run(
         codes = named.to_physical().cast(pl.UInt32).to_numpy()
         classes = cast("pl.Enum", named.dtype).categories.to_list()
     priority = frame["priority"].to_numpy() if "priority" in frame.columns else None
-    patience = frame["patience_s"].fill_null(math.nan).to_numpy() if "patience_s" in frame.columns else None
+    patience, ttft_slo, tbt_slo = (
+        frame[name].fill_null(math.nan).to_numpy() if name in frame.columns else None
+        for name in ("patience_s", "ttft_slo_s", "tbt_slo_s")
+    )
     tables: Tables = _core.simulate(
         json.dumps(scenario),
         frame["arrival_s"].to_numpy(),
@@ -126,6 +140,10 @@ def _run(
         classes,
         priority,
         patience,
+        ttft_slo,
+        tbt_slo,
+        queue_key,
+        policy,
         progress,
     )
     return tables, classes

@@ -108,7 +108,12 @@ def replay(
     speed: Annotated[float | None, typer.Option(metavar="F", help="Divide the arrival times by F.")] = None,
     scheduler: Annotated[
         str,
-        typer.Option(metavar="SPEC", help="sarathi, vllm-v1 or vllm-v0; with fields: Sarathi:order=spf."),
+        typer.Option(
+            metavar="SPEC",
+            help="sarathi, vllm-v1, vllm-v0, orca, faster-transformer, k-fcfs, rad, rad-phased, slai, wait "
+            "or slot-greedy; with fields: Sarathi:order=spf. Fields that are lists or tables, and so "
+            "nested-wait and class-priority, are for scenarios: inferq simulate.",
+        ),
     ] = "sarathi",
     token_budget: Annotated[
         int | None, typer.Option(metavar="N", help="Tokens of one iteration, else the scheduler's default.")

@@ -1,0 +1,102 @@
+"""What is common to all policies, and what becomes of a request that must give up its blocks?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from inferq.description import Description
+from inferq.scheduler import written
+
+
+class Scheduler(Description):
+    """A scheduling policy: a class of `inferq.scheduler`, or one of your own that is derived from this.
+
+    A class of your own has a method `plan(view)`. It is called whenever a batch can be formed, with a `View`,
+    and returns a `Batch`; None, or an empty batch, lets the replica idle until the next event. What it raises
+    passes through `simulate` untouched. An object that remembers something still does in its next run.
+
+    Three attributes, of the class or of the object, are read when a run begins: `token_budget`, tokens that
+    an iteration may load, and `max_seqs`, requests that may run at once, each None or not there for no limit;
+    and `lookahead`, how many waiting requests a view shows, 256 if it is not there.
+
+    Raises:
+        ConfigError: used in an `Engine`, a class without `plan`, or one of the three attributes that is no
+            whole number above 0.
+        SimulationError: in `simulate`, a batch that breaks a rule; it names the rule and the request.
+
+    Example:
+        See `inferq.scheduler.written` and `docs/write-a-scheduler.md`.
+    """
+
+    __slots__ = ()
+    part: ClassVar[str | None] = "scheduler"
+
+    def __post_init__(self) -> None:
+        """Let the core judge a policy of inferq; the fields of any other are its own affair."""
+        if not self.is_written():
+            Description.__post_init__(self)
+
+    def is_written(self) -> bool:
+        """Whether this is an object of a class that is no policy of inferq itself."""
+        from inferq.scheduler import SCHEDULERS
+
+        return type(self) not in SCHEDULERS
+
+    def describe(self) -> dict[str, Any]:
+        """The policy as JSON-ready values, with its `kind`: `"Python"` for one of your own."""
+        return written.describe(self) if self.is_written() else Description.describe(self)
+
+
+class Preemption(Description):
+    """A description of what becomes of a request that must give up its blocks: `Recompute` or `Swap`."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute(Preemption):
+    """A preempted request loses its context and computes prompt and generated tokens anew.
+
+    The tokens that it has emitted stay emitted: its time to first token is not reset.
+
+    Source: vLLM v0 and v1, Sarathi-Serve.
+
+    Example:
+        >>> import inferq as iq
+        >>> iq.Recompute().describe()
+        {'kind': 'Recompute'}
+    """
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Swap(Preemption):
+    """A preempted request keeps its context on the host and comes back before anyone is admitted.
+
+    Moving `x` tokens of context costs `base + per_token·x`, charged to the iteration that swaps out and again
+    to the one that swaps in. The oldest swapped request returns first.
+
+    Source: li2025 (A.3) with a1 = `per_token`, a2 = `base`; the order of returning is vLLM v0's.
+
+    Args:
+        per_token: seconds for each token of context that is moved.
+        base: seconds for each move.
+
+    Raises:
+        ConfigError: a cost is negative, not finite, or rounds to 0 attoseconds although it is not 0.
+
+    Example:
+        >>> import inferq as iq
+        >>> iq.VllmV0(preemption=iq.Swap(per_token=2e-7, base=0.001)).preemption.base
+        0.001
+    """
+
+    per_token: float
+    base: float
+
+    def __post_init__(self) -> None:
+        """Let the core judge the costs where it reads them: inside a scheduler."""
+        from inferq.scheduler.vllm import VllmV0
+
+        Preemption.__post_init__(self)
+        VllmV0(preemption=self)

@@ -1,0 +1,79 @@
+"""How does vLLM schedule, now and at first?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from inferq.scheduler.base import Recompute, Scheduler, Swap
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VllmV1(Scheduler):
+    """vLLM's v1 scheduler: running requests in list order, then the queue while the budget lasts.
+
+    There is no prefill phase and no decode phase: each running request computes what it owes, cut to the
+    budget. A request without a free block preempts the last of the running list (`"fcfs"`) or the worst by
+    priority and arrival (`"priority"`), by recompute. A step that preempted admits nobody. The head of the
+    queue blocks those behind it.
+
+    Source: vLLM 0.32, whose recorded batches this reproduces. Asynchronous scheduling, drafts, LoRA limits
+        and KV connectors are left out.
+
+    Args:
+        token_budget: tokens of one iteration (`max_num_batched_tokens`), at least 1.
+        max_seqs: requests that may run at once (`max_num_seqs`), at least 1.
+        long_prefill_threshold: most tokens of one prompt in one iteration while more than one request is
+            present (`long_prefill_token_threshold`); 0 sets no limit.
+        policy: `"fcfs"`, or `"priority"`: the workload's `priority`, lower first, then arrival.
+        reserve_full_prompt: admit only when blocks for all known tokens are free
+            (`scheduler_reserve_full_isl`); only the chunk's blocks are taken.
+
+    Raises:
+        ConfigError: a number outside these ranges or an unknown policy.
+
+    Example:
+        >>> import inferq as iq
+        >>> iq.VllmV1().token_budget
+        2048
+    """
+
+    token_budget: int = 2048
+    max_seqs: int = 128
+    long_prefill_threshold: int = 0
+    policy: Literal["fcfs", "priority"] = "fcfs"
+    reserve_full_prompt: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VllmV0(Scheduler):
+    """vLLM's first scheduler: prompts alone whenever one can be admitted, decodes otherwise.
+
+    An iteration is prefill only, whole prompts by arrival, as long as anything can be admitted: decodes stall
+    meanwhile. Else it is decode only. A decode without a free block preempts the latest arrival, itself last.
+    A resumed input longer than the budget is computed alone, in consecutive prefill iterations.
+
+    A request whose prompt exceeds `token_budget` can never be batched and is rejected at arrival.
+
+    Source: vLLM v0 without chunking, "vanilla vLLM" in li2025 section 3.
+
+    Args:
+        token_budget: tokens of one prefill iteration, at least 1.
+        max_seqs: requests that may run at once, at least 1.
+        watermark: share of all blocks (0 to 1) that an admission leaves free while another request holds
+            blocks.
+        preemption: what becomes of a victim: `Recompute()` or `Swap(...)`.
+
+    Raises:
+        ConfigError: a number outside these ranges or a preemption that is no description.
+
+    Example:
+        >>> import inferq as iq
+        >>> iq.VllmV0(preemption=iq.Swap(per_token=2e-7, base=0)).describe()["preemption"]["kind"]
+        'Swap'
+    """
+
+    token_budget: int = 4096
+    max_seqs: int = 256
+    watermark: float = 0.01
+    preemption: Recompute | Swap = Recompute()  # noqa: RUF009  # frozen
