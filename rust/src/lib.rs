@@ -51,10 +51,12 @@ pub mod law;
 pub mod request;
 pub mod scheduler;
 pub mod plan;
+mod state;
 pub mod kv;
 pub mod timing;
 mod wheel;
 mod decodes;
+mod stretch;
 pub mod engine;
 pub mod replica;
 

@@ -9,45 +9,14 @@ use crate::decodes::Decodes;
 use crate::engine::EngineParts;
 use crate::error::{Kind, Result};
 use crate::kv::BlockPool;
-use crate::plan::{Batch, Limit, Plan, State, broken};
+use crate::plan::{Plan, broken};
 use crate::request::{FirstToken, Phase, Requests, Slot, longest_context};
 use crate::results::{IterationRow, Recorder, Sample, Status};
 use crate::scheduler::{Notice, Scheduler};
+use crate::state::{Batch, State};
+use crate::stretch::Stretch;
 use crate::timing::{Pace, Timing};
-use crate::work::Bound;
 use crate::workload::Arrival;
-
-/// Identical iterations under way.
-#[derive(Clone, Copy, Debug)]
-struct Stretch {
-    start: Instant,
-    pace: Pace,
-    count: u64,
-    end: Instant,
-    through_arrivals: bool,
-    /// Decodes of each iteration among the standing ones.
-    decodes: u64,
-    /// Blocks that the standing decodes took for the first iteration.
-    growth: u64,
-    /// Tokens that each iteration loads.
-    load: u64,
-    /// Is a block known to be free in every iteration?
-    is_roomy: bool,
-    /// Iterations that begin before anybody waits in the queue.
-    before_anybody_waits: u64,
-}
-
-impl Stretch {
-    /// Iterations that begin before `now`; one that begins at that very instant does not.
-    fn begun_before(&self, now: Instant) -> Result<u64> {
-        let elapsed = now.since(self.start);
-        if elapsed <= self.pace.first {
-            return Ok(1);
-        }
-        let whole = self.pace.count_within(elapsed, self.count)?;
-        Ok(if self.pace.total(whole)? == elapsed { whole } else { whole + 1 })
-    }
-}
 
 /// One engine on one GPU group.
 pub struct Replica {
@@ -68,7 +37,7 @@ pub struct Replica {
 /// needs that preempts its requests one plan at a time.
 const MOST_FRUITLESS_PREEMPTIONS: u64 = 1 << 16;
 
-/// The running iteration of a stretch cannot be cut.
+/// When `count` iterations are over.
 #[inline]
 fn end_after(start: Instant, pace: &Pace, count: u64) -> Result<Instant> {
     start.after(pace.total(count)?)
@@ -337,7 +306,7 @@ impl Replica {
         results.count_stretch(stretch.count);
         self.state.iterations += stretch.count;
         self.state.busy = self.state.busy.plus(stretch.end.since(stretch.start))?;
-        self.audit(stretch, results);
+        stretch.audit(&self.state, results);
         let emitted = self.emitted_tokens;
         if results.wants_iterations() {
             results.iteration(self.row(stretch));
@@ -364,97 +333,6 @@ impl Replica {
             self.leave(stretch.end, results)?;
         }
         Ok(())
-    }
-
-    /// Holds the stretch against work conservation, before anything of it is settled: could each of its iterations have
-    /// loaded another token, and if not, why?
-    #[inline]
-    fn audit(&self, stretch: &Stretch, results: &mut Recorder) {
-        let chunks = &self.state.batch.chunks;
-        let in_batch = stretch.decodes + chunks.len() as u64;
-        let has_started = self.state.running > in_batch || chunks.iter().any(|chunk| chunk.tokens < chunk.owed);
-        if !has_started && stretch.before_anybody_waits >= stretch.count {
-            results.work(stretch.load, Bound::Work, stretch.count);
-        } else {
-            self.audit_the_rest(stretch, has_started, results);
-        }
-    }
-
-    /// The audit where somebody had another token to load.
-    fn audit_the_rest(&self, stretch: &Stretch, has_started: bool, results: &mut Recorder) {
-        let state = &self.state;
-        let Stretch { count, load, before_anybody_waits, .. } = *stretch;
-        let with_free_block = if stretch.is_roomy { count } else { self.iterations_with_free_block(stretch) };
-        let of_queue = |index: u64| match state.batch.refused {
-            _ if index < before_anybody_waits => Bound::Work,
-            _ if !state.batch.preempted.is_empty() => Bound::Blocks,
-            Some(Limit::Seats) => Bound::Seats,
-            Some(Limit::Blocks) => Bound::Blocks,
-            None if state.running >= state.limits.max_seqs => Bound::Seats,
-            None if index < with_free_block => Bound::Policy,
-            None => Bound::Blocks,
-        };
-        let of_iteration = |index: u64| {
-            if has_started && (index < with_free_block || self.has_slack(index)) {
-                return Bound::Policy;
-            }
-            match of_queue(index) {
-                Bound::Work if has_started => Bound::Blocks,
-                bound => bound,
-            }
-        };
-        if stretch.is_roomy && (has_started || before_anybody_waits == 0) {
-            results.work(load, of_iteration(0), count);
-            return;
-        }
-        // Between these marks all iterations are bound alike, but for the slack of chunks when no block is left.
-        let mut marks = [0, before_anybody_waits.min(count), with_free_block, count];
-        marks.sort_unstable();
-        for pair in marks.windows(2) {
-            if has_started && pair[0] >= with_free_block {
-                (pair[0]..pair[1]).for_each(|index| results.work(load, of_iteration(index), 1));
-            } else {
-                results.work(load, of_iteration(pair[0]), pair[1] - pair[0]);
-            }
-        }
-    }
-
-    /// Iterations of the running stretch during which a block is free.
-    fn iterations_with_free_block(&self, stretch: &Stretch) -> u64 {
-        let free = self.state.pool.free();
-        let is_left_by = |count: u64| self.state.more_blocks(count) - stretch.growth < free;
-        if free == 0 || is_left_by(stretch.count) {
-            return if free == 0 { 0 } else { stretch.count };
-        }
-        let (mut left, mut none) = (0, stretch.count);
-        while none - left > 1 {
-            let middle = left + (none - left) / 2;
-            if is_left_by(middle) { left = middle } else { none = middle }
-        }
-        left
-    }
-
-    /// Could a started request load another token in iteration `index` of the stretch without a new block?
-    fn has_slack(&self, index: u64) -> bool {
-        let state = &self.state;
-        let holds = |slot: Slot, tokens: u64| state.pool.need(tokens) <= state.blocks_of(slot);
-        let is_cut_short = |chunk: &crate::plan::Chunk| {
-            let loaded = chunk.context + chunk.tokens * (index + 1);
-            let blocks = state.blocks_of(chunk.slot).max(state.pool.need(loaded));
-            chunk.tokens < chunk.owed && state.pool.need(loaded + 1) <= blocks
-        };
-        // Of a group that rests, whoever does not need a block for its next token has slack.
-        let resting = || state.groups.iter().filter(|group| group.rests);
-        let in_groups = resting().map(|group| group.count).sum::<u64>();
-        let paused = state.running - state.standing - state.batch.chunks.len() as u64 - in_groups;
-        state.batch.chunks.iter().any(is_cut_short)
-            || resting().any(|group| group.count > group.growth.next_growth())
-            || paused > 0
-                && state.live().any(|slot| {
-                    let request = state.requests.at(slot);
-                    let is_paused = request.phase() == Phase::Started && !request.placed;
-                    is_paused && holds(slot, state.requests.context(slot) + 1)
-                })
     }
 
     /// Every standing decode of a group emitted a token in each iteration.

@@ -1,0 +1,248 @@
+//! What does a replica hold between one event and the next?
+//!
+//! [`State`] is the one truth that plans move and that settling moves on: requests, blocks, standing decodes, the batch.
+
+use crate::clock::{Instant, Span};
+use crate::decodes::Decodes;
+use crate::kv::BlockPool;
+use crate::plan::{Hold, Limit, Limits};
+use crate::request::{Phase, Requests, Slot};
+use crate::timing::{ChunkShape, Shape};
+
+/// A row of the batch that is asked for by the iteration: a prefill chunk, or the one-token tail of a recomputation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chunk {
+    pub(crate) slot: Slot,
+    pub(crate) tokens: u64,
+    pub(crate) context: u64,
+    pub(crate) owed: u64,
+    /// Priced and reported as a decode (rule 6).
+    pub(crate) is_decode: bool,
+}
+
+/// The part of the batch that each plan makes anew.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) chunks: Vec<Chunk>,
+    /// Those of them that are no decodes, as the timing model prices them.
+    pub(crate) priced: Vec<ChunkShape>,
+    pub(crate) chunk_tokens: u64,
+    pub(crate) admitted: Vec<Slot>,
+    pub(crate) refused: Option<Limit>,
+    /// Admitted requests that give up their blocks before anybody of the policy that plans now, the last one first.
+    pub(crate) juniors: Vec<Slot>,
+    /// Juniors that did.
+    pub(crate) dismissed: Vec<Slot>,
+    pub(crate) preempted: Vec<Slot>,
+    pub(crate) hold: Hold,
+    pub(crate) wake_at: Option<Instant>,
+}
+
+impl Batch {
+    pub(crate) fn new() -> Batch {
+        Batch {
+            chunks: Vec::new(),
+            priced: Vec::new(),
+            chunk_tokens: 0,
+            admitted: Vec::new(),
+            refused: None,
+            juniors: Vec::new(),
+            dismissed: Vec::new(),
+            preempted: Vec::new(),
+            hold: Hold::ONCE,
+            wake_at: None,
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.chunks.clear();
+        self.priced.clear();
+        self.chunk_tokens = 0;
+        self.admitted.clear();
+        self.refused = None;
+        self.juniors.clear();
+        self.dismissed.clear();
+        self.preempted.clear();
+        self.hold = Hold::ONCE;
+        self.wake_at = None;
+    }
+}
+
+/// All of a replica that its scheduler's plan may move.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) requests: Requests,
+    pub(crate) pool: BlockPool,
+    /// Those of the timing model.
+    pub(crate) moduli: Vec<u64>,
+    /// The standing decodes; there is always a first group.
+    pub(crate) groups: Vec<Decodes>,
+    /// Those of them that take part in the batch.
+    pub(crate) standing: u64,
+    pub(crate) limits: Limits,
+    pub(crate) batch: Batch,
+    /// Admitted requests: decoding, computing or paused.
+    pub(crate) running: u64,
+    /// Requests in the queue, preempted and swapped ones included.
+    pub(crate) waiting: u64,
+    pub(crate) admissions: u64,
+    /// Blocks of those who are done, kept until their batch ends.
+    pub(crate) kept_blocks: u64,
+    /// Preemptions since the last token.
+    pub(crate) fruitless_preemptions: u64,
+    /// Iterations run, and the sum of their lengths.
+    pub(crate) iterations: u64,
+    pub(crate) busy: Span,
+    /// Time that swapping added, owed to the next iteration.
+    pub(crate) swap_charge: Span,
+    /// Most preemptions of one request so far.
+    pub(crate) most_preempted: u32,
+    pub(crate) measured: std::ops::Range<u32>,
+}
+
+impl State {
+    /// Blocks that the standing decodes take when the batch is formed.
+    #[inline]
+    pub(crate) fn standing_growth(&self) -> u64 {
+        self.groups.iter().map(Decodes::next_growth).sum()
+    }
+
+    /// An empty group of standing decodes more.
+    pub(crate) fn add_group(&mut self) {
+        let classes = self.groups[0].measured.len();
+        self.groups.push(Decodes::new(self.pool.block_tokens(), classes, &self.moduli));
+        self.requests.ticks.push(0);
+    }
+
+    /// Makes the batch empty, with every group of the standing decodes in it.
+    pub(crate) fn clear_batch(&mut self) {
+        self.batch.clear();
+        self.standing = 0;
+        for group in &mut self.groups {
+            group.rests = false;
+            self.standing += group.count;
+        }
+    }
+
+    /// The shape that the timing model prices.
+    #[inline]
+    pub(crate) fn shape(&self) -> Shape<'_> {
+        let mut shape = Shape::of(&self.batch.priced);
+        if self.batch.priced.len() < self.batch.chunks.len() {
+            for chunk in self.batch.chunks.iter().filter(|chunk| chunk.is_decode) {
+                shape.add_decodes(1, u128::from(chunk.context));
+                for (ceiling, modulus) in shape.ceilings.iter_mut().zip(&self.moduli) {
+                    *ceiling += u128::from((chunk.context + 1).div_ceil(*modulus));
+                }
+            }
+        }
+        for (group, &tick) in self.groups.iter().zip(&self.requests.ticks) {
+            group.add_to(&mut shape, tick);
+        }
+        shape
+    }
+
+    /// A request begins to decode in every iteration of its group.
+    pub(crate) fn join_decodes(&mut self, slot: Slot, group: usize) {
+        let tick = self.requests.ticks[group];
+        let first_token = self.requests.first_token;
+        let decodes = &mut self.groups[group];
+        let alone = decodes.count == 0;
+        let block = self.pool.block_tokens();
+        let request = self.requests.at_mut(slot);
+        let measured = self.measured.contains(&request.arrival.id);
+        request.phase = Phase::Decoding;
+        request.group = group as u32;
+        request.joined = tick;
+        request.gaps_known = tick;
+        let context = u64::from(request.computed);
+        decodes.join(context, tick);
+        self.standing += u64::from(!decodes.rests);
+        let mut due = tick + u64::from(request.arrival.output_tokens - request.emitted);
+        request.grows = request.blocks == self.pool.need(context);
+        if !request.grows && request.blocks * block < request.longest_context(first_token) {
+            // Blocks taken ahead last for a while; from then on it grows like everybody else.
+            due = due.min(tick + (request.blocks * block - context));
+        }
+        if request.grows {
+            decodes.growth.join(context);
+        }
+        if alone && request.emitted > 0 {
+            decodes.last_end = request.last_token;
+        }
+        if request.emitted > 0 && request.last_token == decodes.last_end {
+            if measured {
+                decodes.measured[request.arrival.class as usize] += 1;
+            }
+        } else {
+            decodes.odd.push(slot);
+        }
+        decodes.due.insert(slot, due);
+    }
+
+    /// A request decodes no more; what the ticks gave it is written to the request itself.
+    pub(crate) fn leave_decodes(&mut self, slot: Slot) {
+        let group = self.requests.at(slot).group as usize;
+        self.groups[group].due.remove(slot);
+        self.left_decodes(slot);
+    }
+
+    /// The same for a member whose time has come: the wheel has let it go already.
+    pub(crate) fn left_decodes(&mut self, slot: Slot) {
+        let tick = self.requests.tick(self.requests.at(slot));
+        let context = self.requests.context(slot);
+        let request = self.requests.at_mut(slot);
+        let decodes = &mut self.groups[request.group as usize];
+        let measured = self.measured.contains(&request.arrival.id);
+        let ticks = (tick - request.joined) as u32;
+        request.computed += ticks;
+        request.emitted += ticks;
+        let is_odd = !decodes.odd.is_empty() && decodes.odd.contains(&slot);
+        if is_odd {
+            decodes.odd.retain(|&odd| odd != slot);
+        } else {
+            request.last_token = decodes.last_end;
+            request.longest_gap = request.longest_gap.max(decodes.longest_gap_since(request.gaps_known));
+            if measured {
+                decodes.measured[request.arrival.class as usize] -= 1;
+            }
+        }
+        if request.grows {
+            request.blocks = self.pool.need(context);
+            decodes.growth.leave(context);
+        }
+        request.phase = Phase::Started;
+        decodes.leave(context, tick);
+        self.standing -= u64::from(!decodes.rests);
+    }
+
+    /// Blocks that `count` iterations of the batch take in all, those of the standing decodes' first included.
+    pub(crate) fn more_blocks(&self, count: u64) -> u64 {
+        let growth = |group: &Decodes| if group.rests { 0 } else { group.growth.growth(count) };
+        let of_chunk = |chunk: &Chunk| {
+            let held = self.requests.at(chunk.slot).blocks;
+            self.pool.need(chunk.context + chunk.tokens * count).saturating_sub(held)
+        };
+        self.groups.iter().map(growth).sum::<u64>() + self.batch.chunks.iter().map(of_chunk).sum::<u64>()
+    }
+
+    /// The places that hold a request.
+    pub(crate) fn live(&self) -> impl Iterator<Item = Slot> {
+        let mut vacant = vec![false; self.requests.slots().count()];
+        for slot in self.requests.vacant() {
+            vacant[slot.index()] = true;
+        }
+        self.requests.slots().filter(move |slot| !vacant[slot.index()])
+    }
+
+    /// Blocks that a request holds now.
+    #[inline]
+    pub(crate) fn blocks_of(&self, slot: Slot) -> u64 {
+        let request = self.requests.at(slot);
+        if request.phase == Phase::Decoding && request.grows {
+            self.pool.need(self.requests.context(slot))
+        } else {
+            request.blocks
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Which iterations are under way, when do they end, and did they load what they could?
+
+use crate::clock::Instant;
+use crate::error::Result;
+use crate::plan::Limit;
+use crate::request::{Phase, Slot};
+use crate::results::Recorder;
+use crate::state::{Chunk, State};
+use crate::timing::Pace;
+use crate::work::Bound;
+
+/// Identical iterations under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stretch {
+    pub(crate) start: Instant,
+    pub(crate) pace: Pace,
+    pub(crate) count: u64,
+    pub(crate) end: Instant,
+    pub(crate) through_arrivals: bool,
+    /// Decodes of each iteration among the standing ones.
+    pub(crate) decodes: u64,
+    /// Blocks that the standing decodes took for the first iteration.
+    pub(crate) growth: u64,
+    /// Tokens that each iteration loads.
+    pub(crate) load: u64,
+    /// Is a block known to be free in every iteration?
+    pub(crate) is_roomy: bool,
+    /// Iterations that begin before anybody waits in the queue.
+    pub(crate) before_anybody_waits: u64,
+}
+
+impl Stretch {
+    /// Iterations that begin before `now`; one that begins at that very instant does not.
+    pub(crate) fn begun_before(&self, now: Instant) -> Result<u64> {
+        let elapsed = now.since(self.start);
+        if elapsed <= self.pace.first {
+            return Ok(1);
+        }
+        let whole = self.pace.count_within(elapsed, self.count)?;
+        Ok(if self.pace.total(whole)? == elapsed { whole } else { whole + 1 })
+    }
+
+    /// Holds the stretch against work conservation, before anything of it is settled: could each of its iterations have
+    /// loaded another token, and if not, why?
+    #[inline]
+    pub(crate) fn audit(&self, state: &State, results: &mut Recorder) {
+        let chunks = &state.batch.chunks;
+        let in_batch = self.decodes + chunks.len() as u64;
+        let has_started = state.running > in_batch || chunks.iter().any(|chunk| chunk.tokens < chunk.owed);
+        if !has_started && self.before_anybody_waits >= self.count {
+            results.work(self.load, Bound::Work, self.count);
+        } else {
+            self.audit_the_rest(state, has_started, results);
+        }
+    }
+
+    /// The audit where somebody had another token to load.
+    fn audit_the_rest(&self, state: &State, has_started: bool, results: &mut Recorder) {
+        let Stretch { count, load, before_anybody_waits, .. } = *self;
+        let with_free_block = if self.is_roomy { count } else { self.iterations_with_free_block(state) };
+        let of_queue = |index: u64| match state.batch.refused {
+            _ if index < before_anybody_waits => Bound::Work,
+            _ if !state.batch.preempted.is_empty() => Bound::Blocks,
+            Some(Limit::Seats) => Bound::Seats,
+            Some(Limit::Blocks) => Bound::Blocks,
+            None if state.running >= state.limits.max_seqs => Bound::Seats,
+            None if index < with_free_block => Bound::Policy,
+            None => Bound::Blocks,
+        };
+        let of_iteration = |index: u64| {
+            if has_started && (index < with_free_block || has_slack(state, index)) {
+                return Bound::Policy;
+            }
+            match of_queue(index) {
+                Bound::Work if has_started => Bound::Blocks,
+                bound => bound,
+            }
+        };
+        if self.is_roomy && (has_started || before_anybody_waits == 0) {
+            results.work(load, of_iteration(0), count);
+            return;
+        }
+        // Between these marks all iterations are bound alike, but for the slack of chunks when no block is left.
+        let mut marks = [0, before_anybody_waits.min(count), with_free_block, count];
+        marks.sort_unstable();
+        for pair in marks.windows(2) {
+            if has_started && pair[0] >= with_free_block {
+                (pair[0]..pair[1]).for_each(|index| results.work(load, of_iteration(index), 1));
+            } else {
+                results.work(load, of_iteration(pair[0]), pair[1] - pair[0]);
+            }
+        }
+    }
+
+    /// Iterations of the running stretch during which a block is free.
+    fn iterations_with_free_block(&self, state: &State) -> u64 {
+        let free = state.pool.free();
+        let is_left_by = |count: u64| state.more_blocks(count) - self.growth < free;
+        if free == 0 || is_left_by(self.count) {
+            return if free == 0 { 0 } else { self.count };
+        }
+        let (mut left, mut none) = (0, self.count);
+        while none - left > 1 {
+            let middle = left + (none - left) / 2;
+            if is_left_by(middle) { left = middle } else { none = middle }
+        }
+        left
+    }
+}
+
+/// Could a started request load another token in iteration `index` of the stretch without a new block?
+fn has_slack(state: &State, index: u64) -> bool {
+    let holds = |slot: Slot, tokens: u64| state.pool.need(tokens) <= state.blocks_of(slot);
+    let is_cut_short = |chunk: &Chunk| {
+        let loaded = chunk.context + chunk.tokens * (index + 1);
+        let blocks = state.blocks_of(chunk.slot).max(state.pool.need(loaded));
+        chunk.tokens < chunk.owed && state.pool.need(loaded + 1) <= blocks
+    };
+    // Of a group that rests, whoever does not need a block for its next token has slack.
+    let resting = || state.groups.iter().filter(|group| group.rests);
+    let in_groups = resting().map(|group| group.count).sum::<u64>();
+    let paused = state.running - state.standing - state.batch.chunks.len() as u64 - in_groups;
+    state.batch.chunks.iter().any(is_cut_short)
+        || resting().any(|group| group.count > group.growth.next_growth())
+        || paused > 0
+            && state.live().any(|slot| {
+                let request = state.requests.at(slot);
+                let is_paused = request.phase() == Phase::Started && !request.placed;
+                is_paused && holds(slot, state.requests.context(slot) + 1)
+            })
+}
