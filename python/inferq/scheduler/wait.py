@@ -14,7 +14,8 @@ class Wait(Scheduler):
 
     Each step looks at the queue of each class. A class whose queue holds at least its threshold advances: all
     of its running requests decode one token, and up to the threshold are admitted by arrival, whole prompts
-    in the same iteration, while a seat and blocks for all known tokens are free. All other classes are paused
+    in the same iteration, while a seat and blocks for all known tokens are free (with `first_token="decode"`,
+    and for the next one, or two requests could take each other's for ever). All other classes are paused
     and keep their blocks. Classes come in the order of their codes: sorted by name unless the workload's
     column says otherwise. There is no token budget.
 
@@ -68,8 +69,9 @@ class NestedWait(Scheduler):
     Each step finds the longest run of segments from the first on of which every entry holds at least its
     threshold. Of each segment in it, as many as its threshold enter, in the order in which they came, and all
     who are inside advance. All others pause and keep their blocks. A new request is admitted while blocks for
-    all of its known tokens are free, which it takes. There is no token budget and no cap on how many run.
-    With `prompt_groups` each group of prompt lengths runs on its own, with the same thresholds.
+    all of its known tokens are free, which it takes (with `first_token="decode"`, those for the next one must
+    be free as well). There is no token budget and no cap on how many run. With `prompt_groups` each
+    group of prompt lengths runs on its own, with the same thresholds.
 
     When blocks are short, the latest admitted of all running requests, paused ones too, loses its context and
     returns to its queue, until the rest fits; that step admits nobody. When nothing is left to come anywhere,

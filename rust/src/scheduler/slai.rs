@@ -4,16 +4,18 @@
 //! request's, δ the offset, t̄ the mean length of the iterations so far. δ · t̄ is common to all, so the order by C is the
 //! order by deadline e + TBT, which stands still while a request is left out.
 
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
-use std::iter::once;
-use std::ops::Bound;
+mod cohort;
+mod deadline;
 
-use super::roster::{Lists, insert_by_arrival};
-use super::{DynamicOffset, Notice, Offset, Queue, Scheduler};
-use crate::clock::{Instant, SECOND, Span, attoseconds};
-use crate::error::{Error, Result};
-use crate::kv::UNLIMITED;
+use std::cmp::Reverse;
+use std::iter::once;
+
+use self::cohort::{Cohort, Key, LAST};
+use self::deadline::{Margin, Watch, later};
+use super::roster::Lists;
+use super::{Notice, Offset, Queue, Scheduler};
+use crate::clock::{Instant, Span};
+use crate::error::Result;
 use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
 use crate::request::{Requests, Slot};
 use crate::timing::Pace;
@@ -33,12 +35,6 @@ pub(super) struct Slai {
     victims: Vec<Slot>,
     watch: Option<Watch>,
 }
-
-/// The place of a decode in the order: its deadline e + TBT, then its id.
-type Key = (Instant, u32);
-
-/// Nobody's place is behind this one.
-const LAST: Key = (Instant::NEVER, u32::MAX);
 
 /// The decodes up to a place in the order.
 #[derive(Clone, Copy, Debug)]
@@ -62,12 +58,12 @@ struct Prompts {
 }
 
 impl Prompts {
-    fn compute(&mut self, slot: Slot, plan: &mut Plan) -> Result<()> {
-        let owed = plan.requests().owed(slot);
+    /// The tokens that a request which owes so many computes.
+    fn cut(&mut self, owed: u64) -> u64 {
         let tokens = owed.min(self.left);
         self.left -= tokens;
         self.lasts = if tokens == owed { 1 } else { self.lasts.min((owed - 1) / tokens) };
-        plan.chunk(slot, tokens)
+        tokens
     }
 }
 
@@ -142,7 +138,7 @@ impl Slai {
         }
         let mut chosen = Chosen { last, count, is_cut, rows: 0, blocks: 0 };
         for (group, cohort) in self.ready().enumerate() {
-            let is_whole = group < self.cohorts.len() && cohort.last() <= last;
+            let is_whole = group < self.cohorts.len() && cohort.is_up_to(last);
             if group < self.cohorts.len() {
                 plan.talk_about(group);
                 plan.rest_decodes(!is_whole);
@@ -239,24 +235,15 @@ impl Slai {
             if prompts.left == 0 {
                 break;
             }
-            prompts.compute(slot, plan)?;
+            plan.chunk(slot, prompts.cut(plan.requests().owed(slot)))?;
         }
         while let Some(slot) = self.lists.queue.head() {
-            if prompts.left == 0 || self.victims.contains(&slot) {
+            let may_admit = prompts.left > 0 && !plan.was_preempted(slot);
+            if !may_admit || !plan.has_room(plan.blocks(plan.requests().until_next_token(slot)), chosen.blocks) {
                 break;
             }
             let known = plan.requests().known(slot);
-            if !plan.has_room(plan.blocks(plan.requests().until_next_token(slot)), chosen.blocks) {
-                break;
-            }
-            plan.admit(slot, known)?;
-            let is_cut = known > prompts.left;
-            prompts.compute(slot, plan)?;
-            self.lists.queue.remove(slot, plan.requests());
-            insert_by_arrival(&mut self.lists.running, slot, plan.requests());
-            if is_cut {
-                insert_by_arrival(&mut self.lists.prefills, slot, plan.requests());
-            }
+            self.lists.admit(slot, known, prompts.cut(known), plan)?;
         }
         Ok(prompts)
     }
@@ -272,24 +259,21 @@ impl Slai {
             if chosen == 0 || chosen == all {
                 continue;
             }
-            let leaves = |&(key, _): &(Key, Slot)| (key > last) == cohort.takes_part;
-            let leaving: Vec<(Key, Slot)> = cohort.up_to(LAST).filter(leaves).collect();
-            for ((deadline, id), slot) in leaving {
+            let mut leaving = cohort.take_up_to(last);
+            if cohort.takes_part {
+                std::mem::swap(&mut leaving, &mut cohort.members);
+            }
+            for &slot in leaving.values() {
                 plan.pause(slot)?;
-                cohort.members.remove(&member(slot, plan.requests()));
-                if cohort.takes_part {
-                    self.alone.members.insert((Span(deadline.0), id), slot);
-                } else {
-                    rows.push(slot);
-                }
+            }
+            if cohort.takes_part {
+                let with_deadline = |((tbt, id), slot)| ((Span(cohort.deadline(tbt).0), id), slot);
+                self.alone.members.append(&mut leaving.into_iter().map(with_deadline).collect());
+            } else {
+                rows.extend(leaving.into_values());
             }
         }
-        while let Some(first) = self.alone.members.first_entry() {
-            let &(deadline, id) = first.key();
-            if (Instant(deadline.0), id) > last {
-                break;
-            }
-            let slot = first.remove();
+        for slot in self.alone.take_up_to(last).into_values() {
             let member = member(slot, plan.requests());
             let group = self.group(member.0);
             let cohort = &mut self.cohorts[group];
@@ -385,198 +369,4 @@ impl Scheduler for Slai {
 fn member(slot: Slot, requests: &Requests) -> (Span, u32) {
     let arrival = &requests.at(slot).arrival;
     (arrival.tbt_slo, arrival.id)
-}
-
-fn later(instant: Instant, span: Span) -> Instant {
-    Instant(instant.0.saturating_add(span.0))
-}
-
-/// Ready requests with the same e, in order.
-#[derive(Debug, Default)]
-struct Cohort {
-    /// What their TBTs have in common.
-    kind: u32,
-    /// Their e. For those who are alone it is 0, and the deadline stands in the place of the TBT.
-    end: Instant,
-    /// By TBT and id.
-    members: BTreeMap<(Span, u32), Slot>,
-    /// Is it in the batch?
-    takes_part: bool,
-}
-
-impl Cohort {
-    /// The three leading bits of a TBT, and how many follow.
-    fn kind(tbt: Span) -> u32 {
-        let places = (tbt.0 | 4).ilog2();
-        4 * places + (tbt.0 >> (places - 2)) as u32 % 4
-    }
-
-    fn deadline(&self, tbt: Span) -> Instant {
-        later(self.end, tbt)
-    }
-
-    fn key(&self, (tbt, id): (Span, u32)) -> Key {
-        (self.deadline(tbt), id)
-    }
-
-    /// The place of the first in the order, behind everybody's if there is none.
-    fn first(&self) -> Key {
-        self.members.first_key_value().map_or(LAST, |(&member, _)| self.key(member))
-    }
-
-    /// The place of the last.
-    fn last(&self) -> Key {
-        self.members.last_key_value().map_or((Instant::ZERO, 0), |(&member, _)| self.key(member))
-    }
-
-    /// The members up to a place in the order.
-    fn up_to(&self, (deadline, id): Key) -> impl DoubleEndedIterator<Item = (Key, Slot)> {
-        let last = match deadline.0.checked_sub(self.end.0) {
-            _ if deadline == Instant::NEVER => Bound::Included((Span::NEVER, id)),
-            Some(tbt) => Bound::Included((Span(tbt), id)),
-            None => Bound::Excluded((Span::ZERO, 0)),
-        };
-        self.members.range((Bound::Unbounded, last)).map(|(&member, &slot)| (self.key(member), slot))
-    }
-
-    fn count_up_to(&self, last: Key) -> usize {
-        if self.last() <= last {
-            self.members.len()
-        } else if self.first() > last {
-            0
-        } else {
-            self.up_to(last).count()
-        }
-    }
-}
-
-/// How long before its deadline is a decode critical?
-#[derive(Debug)]
-struct Margin {
-    /// δ in units of 1e-18 while few blocks are in use, and from `share` of them on.
-    low: u128,
-    high: u128,
-    /// In units of 1e-18; `None`: δ does not depend on it.
-    share: Option<u128>,
-}
-
-impl Margin {
-    fn new(offset: Offset) -> Result<Margin> {
-        let read = |offset: f64, field: &str| {
-            if !(offset.is_finite() && offset > 0.0) {
-                return Err(Error::config(field, format!("{offset}: an offset is finite and above 0")));
-            }
-            attoseconds(offset, field)
-        };
-        match offset {
-            Offset::Fixed(offset) => {
-                let offset = read(offset, "offset")?;
-                Ok(Margin { low: offset, high: offset, share: None })
-            }
-            Offset::Dynamic(DynamicOffset::DynamicOffset { low, high, kv_share }) => {
-                if !(0.0..=1.0).contains(&kv_share) {
-                    return Err(Error::config("offset.kv_share", format!("{kv_share}: a share is from 0 to 1")));
-                }
-                Ok(Margin {
-                    low: read(low, "offset.low")?,
-                    high: read(high, "offset.high")?,
-                    share: Some(attoseconds(kv_share, "offset.kv_share")?),
-                })
-            }
-        }
-    }
-
-    /// The blocks in use from which the high offset applies, less those in use; at most 0 if it does.
-    fn blocks_to_high(&self, plan: &Plan) -> i64 {
-        match self.share {
-            // A share is at most 1e18 and blocks are below 2^62, so the product fits.
-            Some(share) if plan.all_blocks() < UNLIMITED => {
-                let free_from = u128::from(plan.all_blocks()) * (SECOND - share) / SECOND;
-                plan.free_blocks() - free_from as i64
-            }
-            _ => i64::MAX,
-        }
-    }
-
-    /// Who has a deadline up to this instant is critical now: now ≥ C. Nobody is before any iteration.
-    fn ripe(&self, plan: &Plan) -> Option<Instant> {
-        let mean = plan.busy().0.checked_div(u128::from(plan.iterations()))?;
-        let offset = if self.blocks_to_high(plan) > 0 { self.low } else { self.high };
-        // No TBT at all is never critical.
-        Some(later(plan.now(), Span(product(offset, mean))).min(Instant(Instant::NEVER.0 - 1)))
-    }
-
-    /// The offset in the plans after this one, as it stands, with as many decodes as it has; and for how many iterations,
-    /// this one included, that is certain.
-    fn offset_after(&self, decodes: u64, plan: &Plan) -> (u128, u64) {
-        let blocks = self.blocks_to_high(plan);
-        if blocks <= 0 {
-            return (self.high, u64::MAX);
-        }
-        // A decode takes a block at most in each iteration. The next plan finds what this one took.
-        let iterations = (blocks as u64 - 1).checked_div(decodes);
-        (self.low, iterations.map_or(u64::MAX, |_| u64::MAX))
-    }
-}
-
-/// ⌊offset · length⌋, the offset in units of 1e-18; the largest number if that is none.
-fn product(offset: u128, length: u128) -> u128 {
-    let (whole, part) = (offset / SECOND, offset % SECOND);
-    let of_part = part * (length / SECOND) + part * (length % SECOND) / SECOND;
-    whole.saturating_mul(length).saturating_add(of_part)
-}
-
-/// When do other decodes than those in the batch become critical?
-#[derive(Debug)]
-struct Watch {
-    /// Begin of the first iteration, and the replica's iterations and their length before it.
-    start: Instant,
-    iterations: u64,
-    busy: Span,
-    /// δ in the plans to come.
-    offset: u128,
-    /// For how many iterations the plan holds otherwise.
-    lasts: u64,
-    /// The longest TBT in the batch.
-    longest_tbt: Span,
-    /// The earliest deadline of who is left out.
-    deadline: Instant,
-}
-
-impl Watch {
-    /// A number of iterations for which the plan certainly holds.
-    fn holds(&self, pace: &Pace) -> u64 {
-        let most = self.lasts.min(pace.holds);
-        let holds = |count: u64| self.holds_for(count, pace).unwrap_or(false);
-        let (mut good, mut bad) = (1, 2);
-        while bad <= most && holds(bad) {
-            (good, bad) = (bad, bad.saturating_mul(2));
-        }
-        bad = bad.min(most.saturating_add(1));
-        while bad - good > 1 {
-            let middle = good + (bad - good) / 2;
-            if holds(middle) { good = middle } else { bad = middle }
-        }
-        good
-    }
-
-    /// Are the critical decodes certainly the same in the plans after 1 … count − 1 iterations? Those in the batch have
-    /// e = now then.
-    fn holds_for(&self, count: u64, pace: &Pace) -> Result<bool> {
-        let over = count - 1;
-        let last_plan = self.start.after(pace.total(over)?)?;
-        // After j iterations of at least `shortest` the mean is at least (busy + j · shortest) / (iterations + j), which
-        // rises or falls with j throughout; so it is least at an end. The same holds from above.
-        let (first, last) = (pace.first, pace.length(over - 1)?);
-        let (shortest, longest) = (first.min(last), first.max(last));
-        let mean = |over: u64, length: Span| -> Result<u128> {
-            let busy = self.busy.plus(length.times(u128::from(over))?)?;
-            Ok(busy.0 / u128::from(self.iterations + over))
-        };
-        let least = mean(1, shortest)?.min(mean(over, shortest)?);
-        let greatest = mean(1, longest)?.max(mean(over, longest)?);
-        let stay = product(self.offset, least) >= self.longest_tbt.0;
-        let ripe = later(last_plan, Span(product(self.offset, greatest)));
-        Ok(stay && (ripe < self.deadline || self.deadline == Instant::NEVER))
-    }
 }

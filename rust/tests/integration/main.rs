@@ -4,6 +4,7 @@ mod scenario;
 mod laws;
 mod policies;
 mod policies_batching;
+mod policies_deadlines;
 mod policies_tiles;
 mod policies_waiting;
 mod theory;

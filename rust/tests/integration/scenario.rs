@@ -241,9 +241,10 @@ fn describe(kind: &str, choices: Choices, watermark: f64, preemption: &str, dice
                 format!("{}", f64::from(middle) / 2.0 + 0.25)
             } else {
                 format!(
-                    r#"{{"kind": "DynamicOffset", "low": 0.5, "high": {}, "kv_share": 0.{}}}"#,
+                    r#"{{"kind": "DynamicOffset", "low": {}, "high": {}, "kv_share": 0.{}}}"#,
+                    f64::from(small) / 2.0 + 0.5,
                     middle + 1,
-                    large % 10
+                    large % 5 + 5
                 )
             };
             let class = if second { "null" } else { r#""b""# };

@@ -1,0 +1,144 @@
+//! When is a decode critical, and for how long do the critical ones stay the same?
+
+use crate::clock::{Instant, SECOND, Span, attoseconds};
+use crate::error::{Error, Result};
+use crate::kv::UNLIMITED;
+use crate::plan::Plan;
+use crate::scheduler::policy::{DynamicOffset, Offset};
+use crate::timing::Pace;
+
+/// How long before its deadline is a decode critical?
+#[derive(Debug)]
+pub(super) struct Margin {
+    /// δ in units of 1e-18 while few blocks are in use, and from `share` of them on.
+    pub(super) low: u128,
+    pub(super) high: u128,
+    /// In units of 1e-18; `None`: δ does not depend on it.
+    pub(super) share: Option<u128>,
+}
+
+impl Margin {
+    pub(super) fn new(offset: Offset) -> Result<Margin> {
+        let read = |offset: f64, field: &str| {
+            if !(offset.is_finite() && offset > 0.0) {
+                return Err(Error::config(field, format!("{offset}: an offset is finite and above 0")));
+            }
+            attoseconds(offset, field)
+        };
+        match offset {
+            Offset::Fixed(offset) => {
+                let offset = read(offset, "offset")?;
+                Ok(Margin { low: offset, high: offset, share: None })
+            }
+            Offset::Dynamic(DynamicOffset::DynamicOffset { low, high, kv_share }) => {
+                if !(0.0..=1.0).contains(&kv_share) {
+                    return Err(Error::config("offset.kv_share", format!("{kv_share}: a share is from 0 to 1")));
+                }
+                Ok(Margin {
+                    low: read(low, "offset.low")?,
+                    high: read(high, "offset.high")?,
+                    share: Some(attoseconds(kv_share, "offset.kv_share")?),
+                })
+            }
+        }
+    }
+
+    /// The blocks in use from which the high offset applies, less those in use; at most 0 if it does.
+    pub(super) fn blocks_to_high(&self, plan: &Plan) -> i64 {
+        match self.share {
+            // A share is at most 1e18 and blocks are below 2^62, so the product fits.
+            Some(share) if plan.all_blocks() < UNLIMITED => {
+                let free_from = u128::from(plan.all_blocks()) * (SECOND - share) / SECOND;
+                plan.free_blocks() - free_from as i64
+            }
+            _ => i64::MAX,
+        }
+    }
+
+    /// Who has a deadline up to this instant is critical now: now ≥ C. Nobody is before any iteration.
+    pub(super) fn ripe(&self, plan: &Plan) -> Option<Instant> {
+        let mean = plan.busy().0.checked_div(u128::from(plan.iterations()))?;
+        let offset = if self.blocks_to_high(plan) > 0 { self.low } else { self.high };
+        // No TBT at all is never critical.
+        Some(later(plan.now(), Span(product(offset, mean))).min(Instant(Instant::NEVER.0 - 1)))
+    }
+
+    /// The offset in the plans after this one, as it stands, with as many decodes as it has; and for how many iterations,
+    /// this one included, that is certain.
+    pub(super) fn offset_after(&self, decodes: u64, plan: &Plan) -> (u128, u64) {
+        let blocks = self.blocks_to_high(plan);
+        if blocks <= 0 {
+            return (self.high, u64::MAX);
+        }
+        // A decode takes a block at most in each iteration. The next plan finds what this one took.
+        let iterations = (blocks as u64 - 1).checked_div(decodes);
+        (self.low, iterations.map_or(u64::MAX, |iterations| iterations.saturating_add(2)))
+    }
+}
+
+/// ⌊offset · length⌋, the offset in units of 1e-18; the largest number if that is none.
+fn product(offset: u128, length: u128) -> u128 {
+    let (whole, part) = (offset / SECOND, offset % SECOND);
+    let of_part = part * (length / SECOND) + part * (length % SECOND) / SECOND;
+    whole.saturating_mul(length).saturating_add(of_part)
+}
+
+/// When do other decodes than those in the batch become critical?
+#[derive(Debug)]
+pub(super) struct Watch {
+    /// Begin of the first iteration, and the replica's iterations and their length before it.
+    pub(super) start: Instant,
+    pub(super) iterations: u64,
+    pub(super) busy: Span,
+    /// δ in the plans to come.
+    pub(super) offset: u128,
+    /// For how many iterations the plan holds otherwise.
+    pub(super) lasts: u64,
+    /// The longest TBT in the batch.
+    pub(super) longest_tbt: Span,
+    /// The earliest deadline of who is left out.
+    pub(super) deadline: Instant,
+}
+
+impl Watch {
+    /// A number of iterations for which the plan certainly holds.
+    pub(super) fn holds(&self, pace: &Pace) -> u64 {
+        let most = self.lasts.min(pace.holds);
+        let holds = |count: u64| self.holds_for(count, pace).unwrap_or(false);
+        let (mut good, mut bad) = (1, 2);
+        while bad <= most && holds(bad) {
+            (good, bad) = (bad, bad.saturating_mul(2));
+        }
+        bad = bad.min(most.saturating_add(1));
+        while bad - good > 1 {
+            let middle = good + (bad - good) / 2;
+            if holds(middle) { good = middle } else { bad = middle }
+        }
+        good
+    }
+
+    /// Are the critical decodes certainly the same in the plans after 1 … count − 1 iterations? Those in the batch have
+    /// e = now then.
+    pub(super) fn holds_for(&self, count: u64, pace: &Pace) -> Result<bool> {
+        let over = count - 1;
+        let last_plan = self.start.after(pace.total(over)?)?;
+        // After j iterations of at least `shortest` the mean is at least (busy + j · shortest) / (iterations + j), which
+        // rises or falls with j throughout; so it is least at an end. The same holds from above.
+        let (first, last) = (pace.first, pace.length(over - 1)?);
+        let (shortest, longest) = (first.min(last), first.max(last));
+        let mean = |over: u64, length: Span| -> Result<u128> {
+            let busy = self.busy.plus(length.times(u128::from(over))?)?;
+            Ok(busy.0 / u128::from(self.iterations + over))
+        };
+        let least = mean(1, shortest)?.min(mean(over, shortest)?);
+        let greatest = mean(1, longest)?.max(mean(over, longest)?);
+        let stay = product(self.offset, least) >= self.longest_tbt.0;
+        let ripe = later(last_plan, Span(product(self.offset, greatest)));
+        Ok(stay && (ripe < self.deadline || self.deadline == Instant::NEVER))
+    }
+}
+
+/// Without end where it is later than any instant.
+pub(super) fn later(instant: Instant, span: Span) -> Instant {
+    Instant(instant.0.saturating_add(span.0))
+}

@@ -1,0 +1,486 @@
+//! SLAI, a sentence of its rule at a time, and against the rule read literally.
+
+use std::collections::BTreeMap;
+
+use inferq_core::clock::{Instant, SECOND, Span, attoseconds};
+use inferq_core::engine::{Engine, EngineParts, parse};
+use inferq_core::error::{Kind, Result};
+use inferq_core::plan::{Limits, Plan, Preemption};
+use inferq_core::request::{Phase, Requests, Slot};
+use inferq_core::results::Results;
+use inferq_core::scheduler::{Notice, Scheduler};
+use inferq_core::simulation::{Options, simulate};
+use proptest::prelude::*;
+
+use crate::scenario::{Columns, Scenario, scenario};
+
+/// No TBT.
+const NONE: f64 = f64::NAN;
+
+/// An engine for worked cases: a second an iteration, 4 tokens in each, an offset of 1, that is a second.
+#[derive(Clone)]
+struct Worked {
+    timing: &'static str,
+    budget: u64,
+    max_active: u64,
+    max_decodes: u64,
+    offset: &'static str,
+    order: &'static str,
+    class_first: &'static str,
+    kv: &'static str,
+    first_token: &'static str,
+}
+
+const WORKED: Worked = Worked {
+    timing: r#"{"kind": "Constant", "seconds": 1}"#,
+    budget: 4,
+    max_active: 8,
+    max_decodes: 8,
+    offset: "1",
+    order: "fcfs",
+    class_first: "null",
+    kv: r#"{"tokens": null, "block": 1}"#,
+    first_token: "prefill",
+};
+
+impl Worked {
+    fn build(&self) -> Result<EngineParts> {
+        let Worked { timing, budget, max_active, max_decodes, offset, order, class_first, kv, first_token } = self;
+        let engine: Engine = parse(&format!(
+            r#"{{"timing": {timing}, "kv": {kv}, "first_token": "{first_token}",
+                "scheduler": {{"kind": "Slai", "token_budget": {budget}, "max_active": {max_active},
+                    "max_decodes": {max_decodes}, "offset": {offset}, "order": "{order}",
+                    "class_first": {class_first}}}}}"#
+        ))?;
+        engine.build(Some(&["a".to_owned(), "b".to_owned()]))
+    }
+
+    /// Runs requests of (arrival, prompt, output, TBT); those of `class_b` are of that class.
+    fn run(&self, requests: &[(f64, i32, i32, f64)], class_b: &[usize]) -> Results {
+        let columns = Columns {
+            arrival_s: requests.iter().map(|request| request.0).collect(),
+            prompt_tokens: requests.iter().map(|request| request.1).collect(),
+            output_tokens: requests.iter().map(|request| request.2).collect(),
+            tbt_slo_s: requests.iter().map(|request| request.3).collect(),
+            class: (0..requests.len()).map(|row| u32::from(class_b.contains(&row))).collect(),
+            ..Columns::default()
+        };
+        let workload = columns.view();
+        let options = Options { iterations: true, batches: true, ..Options::all(&workload) };
+        simulate(&workload, self.build().expect("an engine"), &options, &mut ()).expect("a run")
+    }
+
+    /// Who is in each iteration with how many tokens, in order of admission.
+    fn batches(&self, requests: &[(f64, i32, i32, f64)]) -> Vec<Vec<(u32, u64)>> {
+        batches(&self.run(requests, &[]))
+    }
+}
+
+fn batches(results: &Results) -> Vec<Vec<(u32, u64)>> {
+    let rows_of = |iteration| results.batches.iter().filter(move |row| row.iteration == iteration as u64);
+    let batch = |iteration| rows_of(iteration).map(|row| (row.request, row.tokens)).collect();
+    let repeated = |(iteration, row): (usize, &inferq_core::results::IterationRow)| {
+        std::iter::repeat_n(batch(iteration), row.count as usize)
+    };
+    results.iterations.iter().enumerate().flat_map(repeated).collect()
+}
+
+#[test]
+fn a_decode_waits_behind_prompts_until_its_last_schedulable_time() {
+    // Request 0 is ready at e = 1 and critical from C = 1 + 3 − 1 = 3 on, that instant included; then e = 4 and C = 6.
+    let results = WORKED.run(&[(0.0, 2, 3, 3.0), (0.0, 40, 1, NONE)], &[]);
+    let expected: [&[(u32, u64)]; 8] = [
+        &[(0, 2), (1, 2)],
+        &[(1, 4)],
+        &[(1, 4)],
+        &[(0, 1), (1, 3)],
+        &[(1, 4)],
+        &[(1, 4)],
+        &[(0, 1), (1, 3)],
+        &[(1, 4)],
+    ];
+    assert_eq!(batches(&results)[..8], expected);
+    assert_eq!((results.requests.finish_s[0], results.requests.max_tbt_s[0]), (7.0, 3.0));
+    // Nothing is decided between two critical times: two iterations are one stretch. The rest of the prompt, 16 tokens,
+    // is one of three and the iteration that completes it.
+    let counts: Vec<u64> = results.iterations.iter().map(|row| row.count).collect();
+    assert_eq!(counts, [1, 2, 1, 2, 1, 3, 1]);
+}
+
+#[test]
+fn the_mean_runs_over_all_iterations_so_far() {
+    // A prompt takes 1 s, a decode alone 4 s. The second prompt finds e = 9 after 1 + 4 + 4 s. Each of its chunks takes 1 s
+    // and lowers the mean, from 9/3 over 10/4, 11/5, 12/6 and 13/7 to 14/8: C = 15 − mean is 12, 12.5, 12.8, 13, 13.14…
+    // at t = 9 … 13, always later than t, and 13.25 at t = 14.
+    let engine = Worked { timing: r#"{"kind": "MixedSolo", "alpha": 1, "beta": 0, "solo": 4}"#, ..WORKED };
+    let batches = engine.batches(&[(0.0, 2, 9, 6.0), (6.0, 40, 1, NONE)]);
+    let expected: [&[(u32, u64)]; 10] = [
+        &[(0, 2)],
+        &[(0, 1)],
+        &[(0, 1)],
+        &[(1, 4)],
+        &[(1, 4)],
+        &[(1, 4)],
+        &[(1, 4)],
+        &[(1, 4)],
+        &[(0, 1), (1, 3)],
+        &[(1, 4)],
+    ];
+    assert_eq!(batches[..10], expected);
+}
+
+#[test]
+fn critical_decodes_go_by_deadline_and_ties_by_id() {
+    // All are critical, one at a time may decode. Ready at 1, deadlines 6 and 4: request 1 goes twice (4, then 5).
+    let engine = Worked { max_decodes: 1, offset: "100", ..WORKED };
+    let first = [(0, 1), (1, 1)];
+    let by_deadline = engine.batches(&[(0.0, 1, 3, 5.0), (0.0, 1, 3, 3.0)]);
+    assert_eq!(by_deadline, [&first[..], &[(1, 1)], &[(1, 1)], &[(0, 1)], &[(0, 1)]]);
+    // Deadlines 6 and 6; 7 and 6; 7 and 8.
+    let by_id = engine.batches(&[(0.0, 1, 3, 5.0), (0.0, 1, 3, 5.0)]);
+    assert_eq!(by_id, [&first[..], &[(0, 1)], &[(1, 1)], &[(0, 1)], &[(1, 1)]]);
+}
+
+#[test]
+fn without_a_tbt_a_decode_is_never_critical_and_comes_last_by_id() {
+    // Whatever the offset, requests 0 and 2 wait for the prompt that fills the budget, and request 1 does not; then
+    // one decode goes at a time: 1 before 0 and 2, and 0 until it is done.
+    let engine = Worked { max_decodes: 1, offset: "1e9", ..WORKED };
+    let batches = engine.batches(&[(0.0, 1, 3, NONE), (0.0, 1, 5, 1e9), (0.0, 1, 2, NONE), (0.5, 7, 1, NONE)]);
+    let expected: [&[(u32, u64)]; 8] = [
+        &[(0, 1), (1, 1), (2, 1)],
+        &[(1, 1), (3, 3)],
+        &[(1, 1), (3, 3)],
+        &[(1, 1), (3, 1)],
+        &[(1, 1)],
+        &[(0, 1)],
+        &[(0, 1)],
+        &[(2, 1)],
+    ];
+    assert_eq!(batches, expected);
+}
+
+#[test]
+fn new_prompts_go_by_the_order_of_the_queue() {
+    let requests = [(0.0, 6, 1, NONE), (0.0, 2, 1, NONE)];
+    assert_eq!(WORKED.batches(&requests), [vec![(0, 4)], vec![(0, 2), (1, 2)]]);
+    let engine = Worked { order: "spf", ..WORKED };
+    assert_eq!(engine.batches(&requests), [vec![(1, 2), (0, 2)], vec![(0, 4)]]);
+}
+
+#[test]
+fn the_first_class_goes_before_all_others_but_not_before_started_prompts() {
+    // Requests 2 and 3 are of the first class; 0 has begun, 1 has not.
+    let engine = Worked { class_first: r#""b""#, ..WORKED };
+    let results = engine.run(&[(0.0, 10, 1, NONE), (0.1, 4, 1, NONE), (0.2, 2, 1, NONE), (0.3, 4, 1, NONE)], &[2, 3]);
+    assert_eq!(batches(&results), [vec![(0, 4)], vec![(0, 4)], vec![(0, 2), (2, 2)], vec![(3, 4)], vec![(1, 4)]]);
+}
+
+#[test]
+fn other_decodes_take_what_prompts_leave_by_deadline_and_up_to_the_limit() {
+    // Ready at 1, deadlines 101, 51 and 101. The prompt of 3 leaves one place. Then two may decode, whose deadlines move
+    // behind that of request 2, which waited.
+    let engine = Worked { max_decodes: 2, ..WORKED };
+    let batches = engine.batches(&[(0.0, 1, 9, 100.0), (0.0, 1, 9, 50.0), (0.0, 1, 9, 100.0), (0.5, 3, 1, NONE)]);
+    assert_eq!(batches[1], [(1, 1), (3, 3)]);
+    // Deadlines 101, 52, 101; then 103, 53, 101; then 103, 54, 104.
+    assert_eq!(batches[2..5], [[(0, 1), (1, 1)], [(1, 1), (2, 1)], [(0, 1), (1, 1)]]);
+}
+
+#[test]
+fn no_more_requests_are_active_than_may_be() {
+    let engine = Worked { max_active: 1, ..WORKED };
+    assert_eq!(engine.batches(&[(0.0, 1, 2, NONE), (0.0, 1, 1, NONE)]), [[(0, 1)], [(0, 1)], [(1, 1)]]);
+}
+
+#[test]
+fn a_critical_decode_takes_blocks_from_the_latest_arrival_not_yet_placed() {
+    // 6 blocks of 4. Request 0 is always critical and holds 2 blocks from t = 1 on, request 1 the other 4. At t = 5
+    // request 0 has filled its 8 tokens: request 1, whose prompt has begun, gives way, and does not come back in that step.
+    // At t = 6 its 14 tokens do not fit beside the 3 blocks of request 0, at t = 7 they do.
+    let engine = Worked { offset: "100", kv: r#"{"tokens": 24, "block": 4}"#, ..WORKED };
+    let results = engine.run(&[(0.0, 4, 7, 1.0), (0.0, 14, 1, NONE)], &[]);
+    let both = [(0, 1), (1, 3)];
+    let expected: [&[(u32, u64)]; 11] =
+        [&[(0, 4)], &both, &both, &both, &both, &[(0, 1)], &[(0, 1)], &[(1, 4)], &[(1, 4)], &[(1, 4)], &[(1, 2)]];
+    assert_eq!(batches(&results), expected);
+    assert_eq!(results.requests.preemptions, [0, 1]);
+}
+
+#[test]
+fn another_decode_takes_no_blocks_from_a_prompt_of_its_batch() {
+    // 3 blocks of 4. At t = 1 the prompt of request 1 takes the two that are free, and leaves a place for request 0,
+    // which finds no block: everybody else is placed, so it goes itself. It comes back with 5 tokens.
+    let engine = Worked { budget: 9, kv: r#"{"tokens": 12, "block": 4}"#, ..WORKED };
+    let results = engine.run(&[(0.0, 4, 3, NONE), (0.5, 8, 1, NONE)], &[]);
+    assert_eq!(batches(&results), [[(0, 4)], [(1, 8)], [(0, 5)], [(0, 1)]]);
+    assert_eq!((&results.requests.preemptions[..], results.requests.finish_s[0]), (&[1, 0][..], 4.0));
+}
+
+#[test]
+fn where_a_prompt_brings_no_token_it_must_find_room_for_one_more() {
+    // 2 blocks of 4. Request 1 would fit into the block that is free at t = 1, which request 0 needs for its next token. But
+    // each could then take the other's block for ever, with no token out: it waits until 0 has decoded four times.
+    let kv = r#"{"tokens": 8, "block": 4}"#;
+    let engine = Worked { budget: 8, kv, first_token: "decode", ..WORKED };
+    let results = engine.run(&[(0.0, 4, 4, NONE), (0.5, 4, 4, NONE)], &[]);
+    assert_eq!(results.requests.preemptions, [0, 0]);
+    assert_eq!((&results.requests.admitted_s[..], &results.requests.finish_s[..]), (&[0.0, 5.0][..], &[5.0, 10.0][..]));
+}
+
+#[test]
+fn the_first_e_is_the_end_of_the_prompts_last_batch_though_it_emits_nothing() {
+    // Ready at e = 1, C = 1 + 3 − 1 = 3: the decode in [3, 4] emits the first token.
+    let engine = Worked { first_token: "decode", ..WORKED };
+    let results = engine.run(&[(0.0, 2, 1, 3.0), (0.0, 40, 1, NONE)], &[]);
+    assert_eq!(results.requests.first_token_s[0], 4.0);
+}
+
+#[test]
+fn a_high_offset_applies_from_a_share_of_the_blocks_on() {
+    // Both prompts take 2 + 26 of the blocks. Request 0 is ready at e = 1 and critical from 1 + 10 − 1 = 10 or from
+    // 1 + 10 − 5 = 6 on; without the latter it decodes at 7, when the prompt of request 1 is complete: 2 + 6 · 4.
+    let first_decode = |kv: &'static str, offset: &'static str| {
+        let results = Worked { kv, offset, ..WORKED }.run(&[(0.0, 2, 3, 10.0), (0.0, 26, 1, NONE)], &[]);
+        let batches = batches(&results);
+        (1..batches.len()).find(|&iteration| batches[iteration][0] == (0, 1))
+    };
+    let half = r#"{"kind": "DynamicOffset", "low": 1, "high": 5, "kv_share": 0.5}"#;
+    assert_eq!(first_decode(r#"{"tokens": 56, "block": 1}"#, half), Some(6));
+    assert_eq!(first_decode(r#"{"tokens": 57, "block": 1}"#, half), Some(7));
+    // A cache without limit is never full, not even to the share 0.
+    let any = r#"{"kind": "DynamicOffset", "low": 1, "high": 5, "kv_share": 0}"#;
+    assert_eq!(first_decode(r#"{"tokens": 57, "block": 1}"#, any), Some(6));
+    assert_eq!(first_decode(r#"{"tokens": null, "block": 1}"#, any), Some(7));
+}
+
+#[test]
+fn decodes_that_fill_the_cache_bring_the_high_offset_in_the_midst_of_a_long_prompt() {
+    // Request 0 decodes in every iteration from t = 1 on (C = e + 1 − 1), when 1 + 1 + 40 blocks are in use, so that 49 of
+    // the 98 are at t = 8. Request 1 is critical from 1 + 10 − 1 = 10 on, with the high offset from 1 + 10 − 5 = 6 on.
+    let offset = r#"{"kind": "DynamicOffset", "low": 1, "high": 5, "kv_share": 0.5}"#;
+    let engine = Worked { offset, kv: r#"{"tokens": 98, "block": 1}"#, ..WORKED };
+    let batches = engine.batches(&[(0.0, 1, 15, 1.0), (0.0, 1, 3, 10.0), (0.0, 40, 1, NONE)]);
+    assert!(batches[1..8].iter().all(|batch| batch == &[(0, 1), (2, 3)]));
+    assert_eq!(batches[8], [(0, 1), (1, 1), (2, 2)]);
+}
+
+#[test]
+fn an_offset_that_makes_no_sense_is_an_error_with_its_path() {
+    let dynamic = |low: f64, high: f64, share: f64| {
+        format!(r#"{{"kind": "DynamicOffset", "low": {low}, "high": {high}, "kv_share": {share}}}"#)
+    };
+    let cases = [
+        ("0".to_owned(), "scheduler.offset"),
+        ("-1".to_owned(), "scheduler.offset"),
+        (dynamic(0.0, 1.0, 0.5), "scheduler.offset.low"),
+        (dynamic(1.0, -1.0, 0.5), "scheduler.offset.high"),
+        (dynamic(1.0, 2.0, 1.5), "scheduler.offset.kv_share"),
+        (dynamic(1.0, 2.0, -0.5), "scheduler.offset.kv_share"),
+    ];
+    for (offset, expected) in cases {
+        let error = Worked { offset: offset.leak(), ..WORKED }.build().err().expect("an error");
+        assert!(matches!(error.kind(), Kind::Config { path, .. } if path == expected), "{error}");
+    }
+}
+
+/// The rule, read literally: everything is decided anew, one by one, in every iteration.
+struct Literal {
+    limits: Limits,
+    max_decodes: usize,
+    low: u128,
+    high: u128,
+    share: Option<u128>,
+    /// What the queue sorts by; `None`: by arrival, victims at the head.
+    key: Option<fn(&inferq_core::workload::Arrival) -> i64>,
+    first: Option<u32>,
+    waiting: Vec<Slot>,
+    running: Vec<Slot>,
+    /// Ready requests, each with its e once a plan has seen it.
+    ready: BTreeMap<u32, Option<Instant>>,
+    placed: Vec<Slot>,
+    victims: Vec<Slot>,
+}
+
+impl Literal {
+    fn new(description: &serde_json::Value) -> Literal {
+        let number = |name: &str| description[name].as_u64().expect("a number");
+        let offset = &description["offset"];
+        let read = |value: &serde_json::Value| attoseconds(value.as_f64().expect("a number"), "x").expect("fits");
+        let is_dynamic = offset.is_object();
+        let (low, high) = if is_dynamic { (&offset["low"], &offset["high"]) } else { (offset, offset) };
+        let first = description["class_first"].as_str().map(|_| 1);
+        let key: Option<fn(&inferq_core::workload::Arrival) -> i64> = match description["order"].as_str() {
+            Some("fcfs") if first.is_none() => None,
+            Some("fcfs") => Some(|_| 0),
+            Some("spf") => Some(|arrival| i64::from(arrival.prompt_tokens)),
+            Some("srf") => Some(|arrival| i64::from(arrival.prompt_tokens) + i64::from(arrival.output_tokens)),
+            Some("lpf") => Some(|arrival| -i64::from(arrival.prompt_tokens)),
+            _ => Some(|arrival| arrival.queue_key),
+        };
+        Literal {
+            limits: Limits {
+                token_budget: number("token_budget"),
+                max_seqs: number("max_active"),
+                frees_with_batch: false,
+            },
+            max_decodes: number("max_decodes") as usize,
+            low: read(low),
+            high: read(high),
+            share: is_dynamic.then(|| read(&offset["kv_share"])),
+            key,
+            first,
+            waiting: Vec::new(),
+            running: Vec::new(),
+            ready: BTreeMap::new(),
+            placed: Vec::new(),
+            victims: Vec::new(),
+        }
+    }
+
+    fn sort_queue(&mut self, requests: &Requests) {
+        if let Some(key) = self.key {
+            let place = |slot: &Slot| {
+                let request = requests.at(*slot);
+                let is_other = self.first.is_some_and(|first| first != request.arrival.class);
+                (is_other, key(&request.arrival), request.order())
+            };
+            self.waiting.sort_by_key(place);
+        }
+    }
+
+    fn decode(&mut self, slot: Slot, plan: &mut Plan) -> Result<()> {
+        while plan.new_blocks(slot, 1) as i64 > plan.free_blocks() {
+            let others = self.running.iter().filter(|&&other| other != slot && !self.placed.contains(&other));
+            let latest = others.max_by_key(|&&other| plan.requests().at(other).order()).copied();
+            let victim = latest.unwrap_or(slot);
+            plan.preempt(victim, Preemption::Recompute)?;
+            self.running.retain(|&other| other != victim);
+            self.ready.remove(&victim.0);
+            self.victims.push(victim);
+            let victims = self.victims.clone();
+            self.waiting.retain(|other| !victims.contains(other));
+            self.victims.sort_by_key(|&victim| plan.requests().at(victim).order());
+            self.waiting.splice(0..0, self.victims.clone());
+            self.sort_queue(plan.requests());
+            if victim == slot {
+                return Ok(());
+            }
+        }
+        plan.decode(slot)?;
+        self.placed.push(slot);
+        self.ready.insert(slot.0, None);
+        Ok(())
+    }
+}
+
+impl Scheduler for Literal {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn notice(&mut self, notice: Notice, requests: &Requests) {
+        match notice {
+            Notice::Arrived(slot) => {
+                self.waiting.push(slot);
+                self.sort_queue(requests);
+            }
+            Notice::Ready(slot) => drop(self.ready.insert(slot.0, None)),
+            Notice::Preempted(_) => {}
+            Notice::Left(slot) => {
+                self.waiting.retain(|&other| other != slot);
+                self.running.retain(|&other| other != slot);
+                self.ready.remove(&slot.0);
+            }
+        }
+    }
+
+    fn plan(&mut self, plan: &mut Plan) -> Result<()> {
+        let now = plan.now();
+        (self.placed, self.victims) = (Vec::new(), Vec::new());
+        for (&slot, end) in &mut self.ready {
+            end.get_or_insert(now);
+            if plan.requests().at(Slot(slot)).phase() == Phase::Decoding {
+                plan.pause(Slot(slot))?;
+            }
+        }
+        let used = u128::from(plan.all_blocks()) - plan.free_blocks() as u128;
+        let is_high = |share| plan.all_blocks() < 1 << 62 && used * SECOND >= share * u128::from(plan.all_blocks());
+        let offset = if self.share.is_some_and(is_high) { self.high } else { self.low };
+        let mean = plan.busy().0.checked_div(u128::from(plan.iterations())).unwrap_or(0);
+        let margin = offset * mean / SECOND;
+        let mut order: Vec<(Instant, u32, Slot)> = Vec::new();
+        for (&slot, end) in &self.ready {
+            let arrival = &plan.requests().at(Slot(slot)).arrival;
+            let end = end.expect("every ready request has been served");
+            let deadline = if arrival.tbt_slo == Span::NEVER { Instant::NEVER } else { end.after(arrival.tbt_slo)? };
+            order.push((deadline, arrival.id, Slot(slot)));
+        }
+        order.sort_by_key(|&(deadline, id, _)| (deadline, id));
+        let is_critical = |deadline: Instant| deadline != Instant::NEVER && now.0 + margin >= deadline.0;
+        let mut decodes = 0;
+        for &(deadline, _, slot) in &order {
+            let has_place = decodes < self.max_decodes && plan.budget_left() > 0;
+            if is_critical(deadline) && has_place && !self.victims.contains(&slot) {
+                self.decode(slot, plan)?;
+                decodes += usize::from(self.placed.last() == Some(&slot));
+            }
+        }
+        self.running.sort_by_key(|&slot| plan.requests().at(slot).order());
+        for &slot in self.running.iter().filter(|slot| !self.ready.contains_key(&slot.0)) {
+            let tokens = plan.requests().owed(slot).min(plan.budget_left());
+            if tokens > 0 {
+                plan.chunk(slot, tokens)?;
+                self.placed.push(slot);
+            }
+        }
+        while let Some(&slot) = self.waiting.first() {
+            if plan.budget_left() == 0 || self.victims.contains(&slot) {
+                break;
+            }
+            let blocks = plan.blocks(plan.requests().until_next_token(slot));
+            if plan.seats_left() == 0 || blocks as i64 > plan.free_blocks() {
+                break;
+            }
+            let known = plan.requests().known(slot);
+            plan.admit(slot, known)?;
+            plan.chunk(slot, known.min(plan.budget_left()))?;
+            self.waiting.remove(0);
+            self.running.push(slot);
+            self.placed.push(slot);
+        }
+        for &(_, _, slot) in &order {
+            let is_open = self.running.contains(&slot) && !self.placed.contains(&slot);
+            if is_open && decodes < self.max_decodes && plan.budget_left() > 0 {
+                self.decode(slot, plan)?;
+                decodes += usize::from(self.placed.last() == Some(&slot));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn agrees_with_the_rule_read_literally(scenario: &Scenario) -> std::result::Result<(), TestCaseError> {
+    let engine: serde_json::Value = serde_json::from_str(&scenario.engine).expect("JSON");
+    let literal = EngineParts { scheduler: Box::new(Literal::new(&engine["scheduler"])), ..scenario.parts() };
+    let expected = simulate(&scenario.columns.view(), literal, &scenario.options(true), &mut ()).expect("a run");
+    let results = scenario.run(true);
+    prop_assert_eq!(results.requests.preemptions, expected.requests.preemptions);
+    prop_assert_eq!(results.batches, expected.batches);
+    for (of_class, expected) in results.tbt.iter().zip(&expected.tbt) {
+        prop_assert_eq!(of_class.bins().collect::<Vec<_>>(), expected.bins().collect::<Vec<_>>());
+        prop_assert_eq!((of_class.sum(), of_class.longest()), (expected.sum(), expected.longest()));
+    }
+    prop_assert_eq!(results.iterations.len(), expected.iterations.len());
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_500))]
+
+    #[test]
+    fn slai_agrees_with_its_rule_read_literally(scenario in scenario("Slai"), every in 1_usize..4) {
+        agrees_with_the_rule_read_literally(&scenario)?;
+        agrees_with_the_rule_read_literally(&scenario.on_boundaries(every))?;
+    }
+}
