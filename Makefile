@@ -1,6 +1,6 @@
 # What people and CI run. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-core test-python lint lint-core lint-python format bench lock clean toolchain
+.PHONY: help demo test test-core test-python lint lint-core lint-python format bench studies lock clean toolchain
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -54,6 +54,16 @@ bench: $(VENV)/development ## Time the core (criterion) and the whole path from 
 	cargo bench --locked -p inferq-core
 	$(BIN)/python -m pytest benches --benchmark-only --timeout 0
 	$(BIN)/python benches/scaling.py
+
+studies: $(VENV)/development ## Run the studies of docs/studies anew; one needs TRACE=openchat_sharegpt4_8k.parquet
+	$(BIN)/python docs/studies/stability.py
+	$(BIN)/python docs/studies/tiles.py
+	$(BIN)/python docs/studies/waiting.py
+ifdef TRACE
+	$(BIN)/python docs/studies/deadlines.py $(TRACE)
+else
+	@echo "docs/studies/deadlines.py is left out: it needs the lengths of openchat_sharegpt4, make studies TRACE=file"
+endif
 
 lock: $(VENV)/development ## Lock the newest versions that fit: Cargo.lock and requirements-dev.txt
 	cargo update
