@@ -54,6 +54,7 @@ bench: $(VENV)/development ## Time the core (criterion) and the whole path from 
 	cargo bench --locked -p inferq-core
 	$(BIN)/python -m pytest benches --benchmark-only --timeout 0
 	$(BIN)/python benches/scaling.py
+	$(BIN)/python benches/python_policy.py
 
 studies: $(VENV)/development ## Run the studies of docs/studies anew; one needs TRACE=openchat_sharegpt4_8k.parquet
 	$(BIN)/python docs/studies/stability.py
