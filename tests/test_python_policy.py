@@ -512,8 +512,13 @@ def test_ctrl_c_stops_a_run_inside_a_plan() -> None:
         return iq.Batch(decode=view.running.id, prefill=[(id, 4) for id in view.waiting.id])
 
     scheduler = Scripted(plan)
-    with pytest.raises(KeyboardInterrupt):
-        iq.simulate(requests((0.0, 4, 10**6)), engine(scheduler, iq.KvCache.unlimited()))
+    # A shell that runs the tests in the background makes them ignore Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            iq.simulate(requests((0.0, 4, 10**6)), engine(scheduler, iq.KvCache.unlimited()))
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert scheduler.asked == 50
 
 
