@@ -143,6 +143,7 @@ pub(crate) fn simulate<'py>(
         patience_s: optional("patience_s", &patience_s)?,
         tbt_slo_s: optional("tbt_slo_s", &tbt_slo_s)?,
         queue_key: optional("queue_key", &queue_key)?,
+        ..Workload::default()
     };
     let raised = Raised::default();
     let policy = match policy {

@@ -15,6 +15,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) work: &'a Work,
     pub(crate) token_budget: u64,
     pub(crate) iterations: u64,
+    pub(crate) replicas: usize,
+    pub(crate) unused: usize,
 }
 
 /// Preemptions of one request from which on a run thrashes (rule 12).
@@ -53,6 +55,9 @@ pub(crate) fn of_run(facts: &Facts) -> Vec<String> {
              served without it; `Result.drained` lists them",
             facts.drained
         ));
+    }
+    if facts.replicas > 1 && facts.unused > 0 {
+        findings.push(format!("idle: {} of {} replicas served nobody", facts.unused, facts.replicas));
     }
     let broken = if facts.token_budget < Limits::NONE { facts.work.broken(facts.token_budget) } else { 0 };
     if broken > 0 {

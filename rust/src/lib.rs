@@ -60,6 +60,10 @@ mod stretch;
 pub mod engine;
 pub mod replica;
 
+// Several replicas: who serves which request, and who is next.
+pub mod router;
+mod calendar;
+
 // What comes out.
 pub mod histogram;
 pub mod work;

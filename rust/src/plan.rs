@@ -322,6 +322,8 @@ impl Plan<'_> {
         self.sit_down(slot)?;
         let blocks = self.state.pool.need(tokens);
         self.take(slot, blocks)?;
+        let prompt = u64::from(self.state.requests.at(slot).arrival.prompt_tokens);
+        self.state.waiting_blocks -= self.state.pool.need(prompt);
         self.state.batch.admitted.push(slot);
         Ok(())
     }
@@ -354,6 +356,9 @@ impl Plan<'_> {
         request.preemptions += 1;
         self.state.most_preempted = self.state.most_preempted.max(request.preemptions);
         if preemption == Preemption::Recompute {
+            let prompt = request.arrival.prompt_tokens;
+            self.state.tokens_ahead += u64::from(prompt.min(request.computed));
+            self.state.waiting_blocks += self.state.pool.need(u64::from(prompt));
             request.computed = 0;
             request.ready = false;
             request.phase = Phase::Waiting;

@@ -13,7 +13,7 @@ use crate::plan::{Plan, broken};
 use crate::request::{FirstToken, Phase, Requests, Slot, longest_context};
 use crate::results::{IterationRow, Recorder, Sample, Status};
 use crate::scheduler::{Notice, Scheduler};
-use crate::state::{Batch, State};
+use crate::state::{Batch, Chunk, State};
 use crate::stretch::Stretch;
 use crate::timing::{Pace, Timing};
 use crate::workload::Arrival;
@@ -67,6 +67,8 @@ impl Replica {
                 running: 0,
                 waiting: 0,
                 admissions: 0,
+                tokens_ahead: 0,
+                waiting_blocks: 0,
                 kept_blocks: 0,
                 fruitless_preemptions: 0,
                 iterations: 0,
@@ -111,9 +113,42 @@ impl Replica {
         self.state.waiting
     }
 
+    /// Requests here, waiting and running.
+    #[inline]
+    pub fn requests(&self) -> u64 {
+        self.state.waiting + self.state.running
+    }
+
+    /// Prompt tokens not computed and output tokens not emitted at an instant, without going there.
+    pub fn tokens_ahead(&self, at: Instant) -> Result<u64> {
+        let state = &self.state;
+        let Some(stretch) = &self.stretch else { return Ok(state.tokens_ahead) };
+        let over = stretch.pace.count_within(at.since(stretch.start), stretch.count)?;
+        let computed = |chunk: &Chunk| {
+            let prompt = u64::from(state.requests.at(chunk.slot).arrival.prompt_tokens);
+            (chunk.context + chunk.tokens * over).min(prompt) - chunk.context.min(prompt)
+        };
+        Ok(state.tokens_ahead - over * stretch.decodes - state.batch.chunks.iter().map(computed).sum::<u64>())
+    }
+
+    /// Blocks in use at an instant, before batches are formed at it, and those that the waiting prompts will take.
+    pub fn blocks_ahead(&self, at: Instant) -> Result<u64> {
+        let state = &self.state;
+        let grown = match &self.stretch {
+            Some(stretch) => state.more_blocks(stretch.begun_before(at)?.min(stretch.count)) - stretch.growth,
+            None => 0,
+        };
+        Ok(state.pool.used() + grown + state.waiting_blocks)
+    }
+
     /// Most preemptions of one request so far.
     pub fn most_preempted(&self) -> u32 {
         self.state.most_preempted
+    }
+
+    /// Has it never served anybody?
+    pub fn is_unused(&self) -> bool {
+        self.state.iterations == 0
     }
 
     /// The tokens that its scheduler may load in an iteration.
@@ -132,6 +167,8 @@ impl Replica {
             results.reject(&arrival, self.index, reason);
             return Ok(None);
         }
+        self.state.tokens_ahead += u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
+        self.state.waiting_blocks += self.state.pool.need(u64::from(arrival.prompt_tokens));
         let slot = self.state.requests.insert(arrival);
         self.state.waiting += 1;
         self.scheduler.notice(Notice::Arrived(slot), &self.state.requests);
@@ -159,6 +196,9 @@ impl Replica {
         }
         results.leave(self.state.requests.at(slot), self.index, Status::Abandoned, now);
         self.scheduler.notice(Notice::Left(slot), &self.state.requests);
+        let arrival = self.state.requests.at(slot).arrival;
+        self.state.tokens_ahead -= u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
+        self.state.waiting_blocks -= self.state.pool.need(u64::from(arrival.prompt_tokens));
         self.state.requests.remove(slot);
         self.state.waiting -= 1;
         self.cut(now)?;
@@ -319,6 +359,7 @@ impl Replica {
                 }
             }
             self.emitted_tokens += stretch.count * stretch.decodes;
+            self.state.tokens_ahead -= stretch.count * stretch.decodes;
         }
         if !self.state.batch.chunks.is_empty() {
             self.settle_chunks(stretch, results)?;
@@ -396,7 +437,10 @@ impl Replica {
             let first_token = state.requests.first_token;
             let request = state.requests.at_mut(chunk.slot);
             request.placed = false;
+            let prompt = request.arrival.prompt_tokens;
+            let before = request.computed.min(prompt);
             request.computed += tokens as u32;
+            state.tokens_ahead -= u64::from(request.computed.min(prompt) - before);
             if stretch.count > 1 {
                 let more = state.pool.need(u64::from(request.computed)).saturating_sub(request.blocks);
                 state.pool.take(more);
@@ -418,6 +462,7 @@ impl Replica {
                 request.last_token = stretch.end;
                 request.emitted += 1;
                 self.emitted_tokens += 1;
+                state.tokens_ahead -= 1;
                 if request.emitted == request.arrival.output_tokens {
                     self.leaving.push((request.admission, chunk.slot));
                     continue;
@@ -475,7 +520,8 @@ impl Replica {
             state.pool.give(std::mem::take(&mut state.kept_blocks));
         }
         debug_assert!(
-            !state.requests.is_empty() || state.pool.used() == 0,
+            !state.requests.is_empty()
+                || (state.pool.used() == 0 && state.tokens_ahead == 0 && state.waiting_blocks == 0),
             "L4: nothing is held after the last request"
         );
         Ok(())
@@ -525,8 +571,7 @@ impl Replica {
             let over = stretch.pace.count_within(at.since(stretch.start), stretch.count)?;
             // The iteration that runs now took its blocks when it began.
             let begun = (over + 1).min(stretch.count);
-            let more = state.more_blocks(begun);
-            sample.kv_used_tokens += (more - stretch.growth) * state.pool.block_tokens();
+            sample.kv_used_tokens += (state.more_blocks(begun) - stretch.growth) * state.pool.block_tokens();
             sample.emitted_tokens += over * stretch.decodes;
             sample.prefilled_tokens += over * state.shape().chunk_tokens;
         }

@@ -1,18 +1,22 @@
 //! In which order does everything happen?
 //!
-//! [`simulate`] is a function: a workload and an engine in, results out. At one instant (rule 4): iterations end, then
-//! patience runs out, then requests arrive one by one, then new batches are formed; within a kind, lower request id first.
+//! [`simulate`] is a function: a workload and an engine in, results out; [`simulate_fleet`] takes several engines and a
+//! router. At one instant (rule 4): iterations end, then patience runs out, then requests arrive one by one, then new
+//! batches are formed; within a kind, lower replica first, then lower request id.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::calendar::Calendar;
 use crate::clock::{Instant, NANOSECOND, Span, product};
 use crate::engine::EngineParts;
 use crate::error::{Error, Result};
 use crate::findings;
+use crate::plan::Limits;
 use crate::replica::Replica;
 use crate::request::Slot;
 use crate::results::{Recorder, Results};
+use crate::router::{Fleet, Router};
 use crate::workload::Workload;
 
 /// How a run is done and what of it is kept.
@@ -70,22 +74,53 @@ impl Watch for () {
 
 /// Replays a workload through one replica of an engine.
 pub fn simulate(workload: &Workload, engine: EngineParts, options: &Options, watch: &mut dyn Watch) -> Result<Results> {
+    run(workload, vec![engine], None, options, watch)
+}
+
+/// Replays a workload through a fleet: one engine for each replica, and a router before them.
+pub fn simulate_fleet(
+    workload: &Workload,
+    engines: Vec<EngineParts>,
+    router: Box<dyn Router>,
+    options: &Options,
+    watch: &mut dyn Watch,
+) -> Result<Results> {
+    if engines.is_empty() {
+        return Err(Error::config("replicas", "0: a fleet has at least one"));
+    }
+    run(workload, engines, Some(router), options, watch)
+}
+
+fn run(
+    workload: &Workload,
+    engines: Vec<EngineParts>,
+    router: Option<Box<dyn Router>>,
+    options: &Options,
+    watch: &mut dyn Watch,
+) -> Result<Results> {
     workload.check()?;
-    let replica = Replica::new(0, engine, workload.class_count, options.measured.clone(), options.stepping);
-    Run::new(workload, replica, options)?.complete(watch)
+    let replica =
+        |(index, engine)| Replica::new(index, engine, workload.class_count, options.measured.clone(), options.stepping);
+    let replicas = (0..).zip(engines).map(replica).collect();
+    Run::new(workload, replicas, router, options)?.complete(watch)
 }
 
 struct Run<'a> {
     workload: &'a Workload<'a>,
     options: &'a Options,
-    replica: Replica,
+    replicas: Vec<Replica>,
+    /// `None`: there is one replica.
+    router: Option<Box<dyn Router>>,
+    calendar: Calendar,
+    /// Replicas at which something happened at this instant.
+    touched: Vec<u32>,
     results: Recorder,
     /// Rows that arrive by the horizon.
     rows: usize,
     /// The next row to arrive, and when it does.
     next_row: usize,
     next_arrival: Instant,
-    patience: BinaryHeap<Reverse<(Instant, u32, u32)>>,
+    patience: BinaryHeap<Reverse<Patience>>,
     now: Instant,
     in_system: u64,
     in_system_area: u128,
@@ -94,11 +129,19 @@ struct Run<'a> {
     sampler: Sampler,
 }
 
+/// When a request loses patience, its id, its replica and its place there.
+type Patience = (Instant, u32, u32, u32);
+
 /// Events between two polls: often enough for Ctrl-C, rarely enough to cost nothing.
 const POLL_EVERY: u32 = 1 << 10;
 
 impl<'a> Run<'a> {
-    fn new(workload: &'a Workload<'a>, replica: Replica, options: &'a Options) -> Result<Run<'a>> {
+    fn new(
+        workload: &'a Workload<'a>,
+        replicas: Vec<Replica>,
+        router: Option<Box<dyn Router>>,
+        options: &'a Options,
+    ) -> Result<Run<'a>> {
         let by_horizon = |horizon| {
             let mut rows = 0..workload.len();
             let mut size = rows.len();
@@ -119,7 +162,10 @@ impl<'a> Run<'a> {
         Ok(Run {
             workload,
             options,
-            replica,
+            calendar: Calendar::new(replicas.len()),
+            replicas,
+            router,
+            touched: Vec::new(),
             results: Recorder::new(rows, workload.class_count, options.iterations, options.batches),
             rows,
             next_row: 0,
@@ -154,7 +200,7 @@ impl<'a> Run<'a> {
                 break;
             }
             if instant > self.sampler.next {
-                self.sampler.sample_before(instant, &self.replica, &mut self.results)?;
+                self.sampler.sample_before(instant, &self.replicas, &mut self.results)?;
             }
             self.happen(instant)?;
         }
@@ -163,10 +209,10 @@ impl<'a> Run<'a> {
 
     #[inline]
     fn next_instant(&mut self) -> Instant {
-        let others = self.replica.next_instant().min(self.next_arrival);
+        let others = self.calendar.first().min(self.next_arrival);
         // The patience of who has been admitted is no event any more.
-        while let Some(&Reverse((at, id, slot))) = self.patience.peek() {
-            if at >= others || self.replica.awaits_admission(Slot(slot), id) {
+        while let Some(&Reverse((at, id, replica, slot))) = self.patience.peek() {
+            if at >= others || self.replicas[replica as usize].awaits_admission(Slot(slot), id) {
                 return others.min(at);
             }
             self.patience.pop();
@@ -182,10 +228,12 @@ impl<'a> Run<'a> {
         self.in_system_area =
             self.in_system_area.checked_add(area).ok_or_else(|| Error::overflow("∫ number in system dt"))?;
         self.now = instant;
-        if !self.replica.is_idle() && self.replica.next_instant() == instant {
+        while self.calendar.first() == instant {
+            let replica = self.calendar.lowest();
             let before = self.results.left();
-            self.replica.settle(&mut self.results)?;
+            self.replicas[replica].settle(&mut self.results)?;
             self.in_system -= self.results.left() - before;
+            self.touch(replica);
         }
         if !self.patience.is_empty() {
             self.lose_patience(instant)?;
@@ -197,20 +245,45 @@ impl<'a> Run<'a> {
             // Who arrived without any patience leaves before a batch is formed.
             self.lose_patience(instant)?;
         }
-        if self.replica.is_idle() && !self.replica.is_empty() {
-            self.replica.form(instant, false)?;
+        if self.touched.len() > 1 {
+            self.touched.sort_unstable();
         }
+        for place in 0..self.touched.len() {
+            self.form(self.touched[place] as usize, false)?;
+        }
+        self.touched.clear();
         Ok(())
     }
 
+    /// Something happened at a replica: if it is idle, it forms a batch once all has happened that does at this instant.
+    #[inline]
+    fn touch(&mut self, replica: usize) {
+        let next =
+            if self.replicas[replica].is_idle() { Instant::NEVER } else { self.replicas[replica].next_instant() };
+        self.calendar.set(replica, next);
+        if !self.touched.contains(&(replica as u32)) {
+            self.touched.push(replica as u32);
+        }
+    }
+
+    /// Lets an idle replica form a batch. Says whether an iteration runs now.
+    #[inline]
+    fn form(&mut self, index: usize, drain: bool) -> Result<bool> {
+        let replica = &mut self.replicas[index];
+        let runs = replica.is_idle() && !replica.is_empty() && replica.form(self.now, drain)?;
+        self.calendar.set(index, replica.next_instant());
+        Ok(runs)
+    }
+
     fn lose_patience(&mut self, instant: Instant) -> Result<()> {
-        while let Some(&Reverse((at, id, slot))) = self.patience.peek() {
+        while let Some(&Reverse((at, id, replica, slot))) = self.patience.peek() {
             if at > instant {
                 break;
             }
             self.patience.pop();
-            if self.replica.abandon(Slot(slot), id, instant, &mut self.results)? {
+            if self.replicas[replica as usize].abandon(Slot(slot), id, instant, &mut self.results)? {
                 self.in_system -= 1;
+                self.touch(replica as usize);
             }
         }
         Ok(())
@@ -219,34 +292,49 @@ impl<'a> Run<'a> {
     #[inline]
     fn arrive(&mut self, instant: Instant) -> Result<()> {
         let arrival = self.workload.request(self.next_row, instant);
-        if let Some(slot) = self.replica.arrive(arrival, &mut self.results)? {
+        let replica = match &mut self.router {
+            Some(router) => router.route(&arrival, &Fleet { replicas: &self.replicas, now: instant })?,
+            None => 0,
+        };
+        if replica >= self.replicas.len() {
+            return Err(Error::config("router", format!("replica {replica} of {}", self.replicas.len())));
+        }
+        if let Some(slot) = self.replicas[replica].arrive(arrival, &mut self.results)? {
             self.in_system += 1;
             if let Some(patience) = self.workload.patience(self.next_row) {
-                self.patience.push(Reverse((instant.after(patience)?, arrival.id, slot.0)));
+                self.patience.push(Reverse((instant.after(patience)?, arrival.id, replica as u32, slot.0)));
             }
+            self.touch(replica);
         }
         self.next_row += 1;
         if self.next_row < self.rows {
             self.next_arrival = self.workload.arrival_at(self.next_row);
         } else {
             self.next_arrival = Instant::NEVER;
-            self.waiting_at_last_arrival = self.replica.waiting();
+            self.waiting_at_last_arrival = self.replicas.iter().map(Replica::waiting).sum();
         }
         Ok(())
     }
 
     /// Nothing is left to happen: whoever still holds requests is asked once more (rule 5).
     fn drain(&mut self) -> Result<bool> {
-        if self.replica.is_empty() {
+        if self.replicas.iter().all(Replica::is_empty) {
             return Ok(false);
         }
         let is_first = self.results.results.drained.is_empty();
-        let here = if is_first { self.replica.ids() } else { Vec::new() };
-        let runs = self.replica.form(self.now, true)?;
+        let mut here: Vec<u32> = Vec::new();
+        if is_first {
+            here = self.replicas.iter().flat_map(Replica::ids).collect();
+            here.sort_unstable();
+        }
+        let mut runs = false;
+        for replica in 0..self.replicas.len() {
+            runs |= self.form(replica, true)?;
+        }
         if runs && is_first {
             self.results.results.drained = here;
         }
-        self.stalled = !runs && self.replica.next_instant() == Instant::NEVER;
+        self.stalled = !runs && self.calendar.first() == Instant::NEVER;
         Ok(!self.stalled)
     }
 
@@ -257,9 +345,11 @@ impl<'a> Run<'a> {
             _ => self.now,
         };
         // At the horizon the number in the system falls at the ends of the iterations before it.
-        self.sampler.sample_before(end, &self.replica, &mut self.results)?;
+        self.sampler.sample_before(end, &self.replicas, &mut self.results)?;
         let before = self.results.left();
-        self.replica.stop(self.options.horizon, &mut self.results)?;
+        for replica in &mut self.replicas {
+            replica.stop(self.options.horizon, &mut self.results)?;
+        }
         debug_assert_eq!(before, self.results.left(), "a stretch ends with the first completion in it");
         let rest = product(end.since(self.now).0, u128::from(self.in_system))?;
         let unfinished = self.unfinished_sojourn(end)?;
@@ -267,12 +357,14 @@ impl<'a> Run<'a> {
         self.results.results.findings = findings::of_run(&findings::Facts {
             by_status,
             rejections: &self.results.rejections,
-            most_preempted: self.replica.most_preempted(),
+            most_preempted: self.replicas.iter().map(Replica::most_preempted).max().unwrap_or(0),
             waiting_at_last_arrival: self.waiting_at_last_arrival,
             stalled: self.stalled,
             drained: self.results.results.drained.len(),
             work: &self.results.results.work,
-            token_budget: self.replica.token_budget(),
+            token_budget: self.token_budget(),
+            replicas: self.replicas.len(),
+            unused: self.replicas.iter().filter(|replica| replica.is_unused()).count(),
             iterations: self.results.results.totals.iterations,
         });
         let sojourn = self.results.sojourn().checked_add(unfinished);
@@ -282,6 +374,13 @@ impl<'a> Run<'a> {
             self.in_system_area.checked_add(rest).ok_or_else(|| Error::overflow("∫ number in system dt"))?;
         totals.sojourn = sojourn.ok_or_else(|| Error::overflow("the sum of all times in the system"))?;
         Ok(self.results.results)
+    }
+
+    /// The budget that every replica has; none if they differ.
+    fn token_budget(&self) -> u64 {
+        let budget = self.replicas[0].token_budget();
+        let is_common = self.replicas.iter().all(|replica| replica.token_budget() == budget);
+        if is_common { budget } else { Limits::NONE }
     }
 
     /// Σ (end − arrival) over the unfinished.
@@ -317,19 +416,21 @@ impl Sampler {
     }
 
     /// Takes the samples that are due before `instant`: nothing happens between the last event and then.
-    fn sample_before(&mut self, instant: Instant, replica: &Replica, results: &mut Recorder) -> Result<()> {
+    fn sample_before(&mut self, instant: Instant, replicas: &[Replica], results: &mut Recorder) -> Result<()> {
         while self.next < instant {
-            results.sample(replica.sample(self.next)?)?;
+            for replica in replicas {
+                results.sample(replica.sample(self.next)?)?;
+            }
             self.next = self.next.after(self.interval)?;
-            if self.automatic && results.results.timeline.len() as u128 >= 2 * SAMPLES {
-                let mut keep = false;
-                results.results.timeline.retain(|_| {
-                    keep = !keep;
-                    !keep
+            let timeline = &mut results.results.timeline;
+            if self.automatic && (timeline.len() / replicas.len()) as u128 >= 2 * SAMPLES {
+                let mut row = 0;
+                timeline.retain(|_| {
+                    row += 1;
+                    (row - 1) / replicas.len() % 2 == 1
                 });
                 self.interval = self.interval.times(2)?;
-                self.next =
-                    results.results.timeline.last().map_or(Instant::ZERO, |sample| sample.at).after(self.interval)?;
+                self.next = timeline.last().map_or(Instant::ZERO, |sample| sample.at).after(self.interval)?;
             }
         }
         Ok(())

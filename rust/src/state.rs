@@ -86,6 +86,10 @@ pub(crate) struct State {
     /// Requests in the queue, preempted and swapped ones included.
     pub(crate) waiting: u64,
     pub(crate) admissions: u64,
+    /// Prompt tokens not computed and output tokens not emitted, over all requests.
+    pub(crate) tokens_ahead: u64,
+    /// Blocks of the prompts in the queue.
+    pub(crate) waiting_blocks: u64,
     /// Blocks of those who are done, kept until their batch ends.
     pub(crate) kept_blocks: u64,
     /// Preemptions since the last token.

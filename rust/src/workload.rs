@@ -27,7 +27,12 @@ pub struct Workload<'a> {
     pub tbt_slo_s: &'a [f64],
     /// What a queue that is ordered by key sorts by, lower first. Empty: all 0.
     pub queue_key: &'a [f64],
+    /// Session of each request as a code; `NO_SESSION`: none. Empty: none for all.
+    pub session: &'a [u32],
 }
+
+/// The code of a request that belongs to no session.
+pub const NO_SESSION: u32 = u32::MAX;
 
 /// One request as it arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +53,8 @@ pub struct Arrival {
     pub tbt_slo: Span,
     /// What a queue that is ordered by key sorts by: in the order of the numbers that were given.
     pub queue_key: i64,
+    /// Its session, if it belongs to one.
+    pub session: Option<u32>,
 }
 
 impl Workload<'_> {
@@ -72,6 +79,7 @@ impl Workload<'_> {
             ("patience_s", self.patience_s.len(), false),
             ("tbt_slo_s", self.tbt_slo_s.len(), false),
             ("queue_key", self.queue_key.len(), false),
+            ("session", self.session.len(), false),
         ];
         for (name, length, required) in columns {
             if length != rows && (required || length != 0) {
@@ -144,6 +152,7 @@ impl Workload<'_> {
             priority: self.priority.get(row).copied().unwrap_or(0),
             tbt_slo: span(self.tbt_slo_s, row).unwrap_or(Span::NEVER),
             queue_key: self.queue_key.get(row).map_or(0, |&key| order_of(key)),
+            session: self.session.get(row).copied().filter(|&session| session != NO_SESSION),
         }
     }
 

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::scenario::{Scenario, scenario};
 
-type Outcome = Result<(), TestCaseError>;
+pub(crate) type Outcome = Result<(), TestCaseError>;
 
 /// Every column that holds seconds.
 fn seconds(results: &Results) -> [&Vec<f64>; 10] {
@@ -50,7 +50,7 @@ fn singles(results: &Results) -> (Vec<Single>, Vec<Vec<BatchRow>>) {
     (iterations, batches)
 }
 
-fn same(stretched: &Results, stepped: &Results) -> Outcome {
+pub(crate) fn same(stretched: &Results, stepped: &Results) -> Outcome {
     for (left, right) in seconds(stretched).into_iter().zip(seconds(stepped)) {
         prop_assert_eq!(bits(left), bits(right));
     }
@@ -154,6 +154,7 @@ fn l4_nothing_is_held_after_the_last_request(scenario: &Scenario) -> Outcome {
     columns.patience_s.push(f64::NAN);
     columns.tbt_slo_s.push(f64::NAN);
     columns.queue_key.push(0.0);
+    columns.session.push(inferq_core::workload::NO_SESSION);
     let results = Scenario { columns, ..calm }.run(false);
     let between = results.timeline.iter().filter(|sample| sample.at > end && sample.at < results.totals.end);
     let between: Vec<_> = between.take_while(|sample| sample.running == 0).collect();

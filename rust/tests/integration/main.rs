@@ -2,6 +2,7 @@
 
 mod scenario;
 mod laws;
+mod fleet;
 mod policies;
 mod policies_batching;
 mod policies_deadlines;

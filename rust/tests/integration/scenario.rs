@@ -4,7 +4,7 @@ use inferq_core::clock::{Instant, Span};
 use inferq_core::engine::{Engine, EngineParts, parse};
 use inferq_core::results::Results;
 use inferq_core::simulation::{Options, Timeline, simulate};
-use inferq_core::workload::Workload;
+use inferq_core::workload::{NO_SESSION, Workload};
 use proptest::prelude::*;
 
 /// A workload that owns its columns.
@@ -18,6 +18,7 @@ pub(crate) struct Columns {
     pub(crate) patience_s: Vec<f64>,
     pub(crate) tbt_slo_s: Vec<f64>,
     pub(crate) queue_key: Vec<f64>,
+    pub(crate) session: Vec<u32>,
 }
 
 pub(crate) const CLASSES: usize = 2;
@@ -34,6 +35,25 @@ impl Columns {
             patience_s: &self.patience_s,
             tbt_slo_s: &self.tbt_slo_s,
             queue_key: &self.queue_key,
+            session: &self.session,
+        }
+    }
+
+    /// Some rows.
+    pub(crate) fn rows(&self, rows: &[usize]) -> Columns {
+        fn pick<T: Copy>(column: &[T], rows: &[usize]) -> Vec<T> {
+            rows.iter().map(|&row| column[row]).collect()
+        }
+        Columns {
+            arrival_s: pick(&self.arrival_s, rows),
+            prompt_tokens: pick(&self.prompt_tokens, rows),
+            output_tokens: pick(&self.output_tokens, rows),
+            class: pick(&self.class, rows),
+            priority: pick(&self.priority, rows),
+            patience_s: pick(&self.patience_s, rows),
+            tbt_slo_s: pick(&self.tbt_slo_s, rows),
+            queue_key: pick(&self.queue_key, rows),
+            session: pick(&self.session, rows),
         }
     }
 
@@ -48,6 +68,7 @@ impl Columns {
             patience_s: self.patience_s[..rows].to_vec(),
             tbt_slo_s: self.tbt_slo_s[..rows].to_vec(),
             queue_key: self.queue_key[..rows].to_vec(),
+            session: self.session[..rows].to_vec(),
         }
     }
 
@@ -311,11 +332,12 @@ fn columns(longest_prompt: i32, longest_output: i32) -> impl Strategy<Value = Co
         prop_oneof![4 => Just(f64::NAN), 1 => (0_u32..100).prop_map(|ms| f64::from(ms) / 1e3)],
         prop_oneof![1 => Just(f64::NAN), 2 => (0_u32..300).prop_map(|ms| f64::from(ms) / 1e3)],
         (-5_i32..5).prop_map(|key| f64::from(key) / 2.0),
+        prop_oneof![1 => Just(NO_SESSION), 2 => 0_u32..4],
     );
     prop::collection::vec(row, 1..30).prop_map(|rows| {
         let mut columns = Columns::default();
         let mut microseconds = 0_u64;
-        for (gap, prompt, output, class, priority, patience, tbt_slo, queue_key) in rows {
+        for (gap, prompt, output, class, priority, patience, tbt_slo, queue_key, session) in rows {
             microseconds += u64::from(gap) * 10;
             columns.arrival_s.push(microseconds as f64 / 1e6);
             columns.prompt_tokens.push(prompt);
@@ -325,6 +347,7 @@ fn columns(longest_prompt: i32, longest_output: i32) -> impl Strategy<Value = Co
             columns.patience_s.push(patience);
             columns.tbt_slo_s.push(tbt_slo);
             columns.queue_key.push(queue_key);
+            columns.session.push(session);
         }
         columns
     })

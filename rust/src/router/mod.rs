@@ -1,0 +1,105 @@
+//! Which replica serves this request?
+//!
+//! A router is asked once for each request, at the instant of its arrival, after everything that happened at that instant
+//! before it. One router, one file; ties go to the lowest replica.
+
+mod by_session;
+mod least_kv;
+mod least_requests;
+mod least_tokens;
+mod power_of_two;
+mod random;
+mod round_robin;
+
+use serde::Deserialize;
+
+use crate::clock::Instant;
+use crate::error::Result;
+use crate::replica::Replica;
+use crate::workload::Arrival;
+
+/// A routing policy of a fleet.
+pub trait Router: Send {
+    /// The replica for a request.
+    fn route(&mut self, arrival: &Arrival, fleet: &Fleet) -> Result<usize>;
+}
+
+/// The replicas as a router may look at them.
+pub struct Fleet<'a> {
+    pub(crate) replicas: &'a [Replica],
+    pub(crate) now: Instant,
+}
+
+impl Fleet<'_> {
+    /// Number of replicas.
+    pub fn len(&self) -> usize {
+        self.replicas.len()
+    }
+
+    /// Is there none?
+    pub fn is_empty(&self) -> bool {
+        self.replicas.is_empty()
+    }
+
+    /// Requests at a replica, waiting and running.
+    pub fn requests(&self, replica: usize) -> u64 {
+        self.replicas[replica].requests()
+    }
+
+    /// Prompt tokens that a replica has not computed and output tokens that it has not emitted: this knows lengths.
+    pub fn tokens(&self, replica: usize) -> Result<u64> {
+        self.replicas[replica].tokens_ahead(self.now)
+    }
+
+    /// Blocks in use at a replica, and those that its waiting prompts will take.
+    pub fn blocks(&self, replica: usize) -> Result<u64> {
+        self.replicas[replica].blocks_ahead(self.now)
+    }
+
+    /// The lowest replica for which a number is least.
+    fn least(&self, number: impl Fn(usize) -> Result<u64>) -> Result<usize> {
+        let mut least = (u64::MAX, 0);
+        for replica in 0..self.len() {
+            let of_this = number(replica)?;
+            if of_this < least.0 {
+                least = (of_this, replica);
+            }
+        }
+        Ok(least.1)
+    }
+}
+
+/// A router as a user describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(tag = "kind", deny_unknown_fields)]
+pub enum RouterKind {
+    /// One after the other, in the order of arrivals.
+    RoundRobin {},
+    /// Any, all alike.
+    Random {},
+    /// The fewest requests, waiting and running.
+    LeastRequests {},
+    /// The fewest tokens still to load and to emit.
+    LeastTokens {},
+    /// Of two different ones, drawn at random, the one with fewer requests.
+    PowerOfTwo {},
+    /// The fewest blocks, in use or asked for by waiting prompts.
+    LeastKv {},
+    /// All requests of a session at one replica.
+    BySession {},
+}
+
+impl RouterKind {
+    /// The router itself; `seed` is the run's.
+    pub fn build(self, seed: u64) -> Box<dyn Router> {
+        match self {
+            RouterKind::RoundRobin {} => Box::new(round_robin::RoundRobin::default()),
+            RouterKind::Random {} => Box::new(random::Random::new(seed)),
+            RouterKind::LeastRequests {} => Box::new(least_requests::LeastRequests),
+            RouterKind::LeastTokens {} => Box::new(least_tokens::LeastTokens),
+            RouterKind::PowerOfTwo {} => Box::new(power_of_two::PowerOfTwo::new(seed)),
+            RouterKind::LeastKv {} => Box::new(least_kv::LeastKv),
+            RouterKind::BySession {} => Box::new(by_session::BySession::default()),
+        }
+    }
+}

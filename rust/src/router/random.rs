@@ -1,0 +1,29 @@
+//! Any replica.
+
+use super::{Fleet, Router};
+use crate::error::Result;
+use crate::random::{Source, Stream};
+use crate::workload::Arrival;
+
+/// Each replica with the same probability, by a draw that belongs to the request.
+#[derive(Debug)]
+pub(super) struct Random {
+    stream: Stream,
+}
+
+impl Random {
+    pub(super) fn new(seed: u64) -> Random {
+        Random { stream: Stream::new(seed, Source::Router) }
+    }
+}
+
+impl Router for Random {
+    fn route(&mut self, arrival: &Arrival, fleet: &Fleet) -> Result<usize> {
+        Ok(below(self.stream.word(u64::from(arrival.id), 0), fleet.len()))
+    }
+}
+
+/// A number below `count` from 64 uniform bits: the high half of the product, off by count / 2^64 at most.
+pub(super) fn below(word: u64, count: usize) -> usize {
+    ((u128::from(word) * count as u128) >> 64) as usize
+}

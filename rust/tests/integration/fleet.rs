@@ -1,0 +1,239 @@
+//! Several replicas: the laws, what a fleet equals, and what each router says of itself.
+
+use std::collections::BTreeMap;
+
+use inferq_core::clock::{Instant, Span};
+use inferq_core::engine::{Engine, EngineParts, parse};
+use inferq_core::error::Result;
+use inferq_core::results::{Results, Status};
+use inferq_core::router::{Fleet, Router, RouterKind};
+use inferq_core::simulation::{Options, simulate_fleet};
+use inferq_core::workload::{Arrival, NO_SESSION, Workload};
+use proptest::prelude::*;
+
+use crate::laws::{Outcome, same};
+use crate::scenario::{Columns, Scenario, scenario};
+
+const ROUTERS: [RouterKind; 7] = [
+    RouterKind::RoundRobin {},
+    RouterKind::Random {},
+    RouterKind::LeastRequests {},
+    RouterKind::LeastTokens {},
+    RouterKind::PowerOfTwo {},
+    RouterKind::LeastKv {},
+    RouterKind::BySession {},
+];
+
+fn run(scenario: &Scenario, replicas: usize, router: Box<dyn Router>, stepping: bool) -> Results {
+    let engines: Vec<EngineParts> = (0..replicas).map(|_| scenario.parts()).collect();
+    simulate_fleet(&scenario.columns.view(), engines, router, &scenario.options(stepping), &mut ()).expect("a run")
+}
+
+/// The rows of a workload that went to a replica, and their numbers.
+fn share(scenario: &Scenario, results: &Results, replica: u32) -> (Columns, Vec<usize>) {
+    let rows: Vec<usize> =
+        (0..results.requests.replica.len()).filter(|&row| results.requests.replica[row] == replica).collect();
+    (scenario.columns.rows(&rows), rows)
+}
+
+/// What one replica saw is what it would have seen alone with the requests that it was given.
+fn every_replica_runs_as_if_alone(scenario: &Scenario, together: &Results, replicas: usize) -> Outcome {
+    for replica in 0..replicas {
+        let (columns, rows) = share(scenario, together, replica as u32);
+        // Who counts is a range of rows of the whole.
+        let alone = Scenario { columns, measured: 0..0, ..scenario.clone() }.run(false);
+        for (place, &row) in rows.iter().enumerate() {
+            let (left, right) = (&together.requests, &alone.requests);
+            prop_assert_eq!(left.status[row], right.status[place]);
+            prop_assert_eq!(left.preemptions[row], right.preemptions[place]);
+            let seconds = [
+                (&left.admitted_s, &right.admitted_s),
+                (&left.first_token_s, &right.first_token_s),
+                (&left.finish_s, &right.finish_s),
+                (&left.left_s, &right.left_s),
+                (&left.max_tbt_s, &right.max_tbt_s),
+            ];
+            for (left, right) in seconds {
+                prop_assert_eq!(left[row].to_bits(), right[place].to_bits());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn kind() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec!["Sarathi", "VllmV1", "VllmV0", "KFcfs", "Slai", "SlotGreedy"])
+}
+
+fn any_scenario() -> impl Strategy<Value = Scenario> {
+    kind().prop_flat_map(scenario)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_500))]
+
+    #[test]
+    fn l8_stretches_equal_stepping_under_every_router(
+        scenario in any_scenario(), replicas in 1_usize..5, router in prop::sample::select(ROUTERS.to_vec()), seed: u64,
+    ) {
+        let (fast, slow) = (run(&scenario, replicas, router.build(seed), false), run(&scenario, replicas, router.build(seed), true));
+        prop_assert_eq!(&fast.requests.replica, &slow.requests.replica);
+        // The rows of iterations come in the order of the ends of stretches, which differs between the two.
+        same(&Results { iterations: Vec::new(), batches: Vec::new(), ..fast }, &Results { iterations: Vec::new(), batches: Vec::new(), ..slow })?;
+    }
+
+    #[test]
+    fn l1_and_l9_hold_and_replicas_do_not_touch_one_another(
+        scenario in any_scenario(), replicas in 1_usize..5, router in prop::sample::select(ROUTERS.to_vec()), seed: u64,
+    ) {
+        let results = run(&scenario, replicas, router.build(seed), false);
+        prop_assert_eq!(results.totals.by_status.iter().sum::<u64>() as usize, results.requests.status.len());
+        prop_assert_eq!(results.totals.in_system, results.totals.sojourn);
+        prop_assert!(scenario.horizon_s.is_some() || results.totals.by_status[Status::Unfinished as usize] == 0);
+        // A horizon cuts all alike, but what is drained depends on the others.
+        if results.drained.is_empty() {
+            every_replica_runs_as_if_alone(&scenario, &results, replicas)?;
+        }
+    }
+
+    #[test]
+    fn one_replica_in_a_fleet_equals_no_fleet(
+        scenario in any_scenario(), router in prop::sample::select(ROUTERS.to_vec()), seed: u64,
+    ) {
+        let (fleet, alone) = (run(&scenario, 1, router.build(seed), false), scenario.run(false));
+        same(&fleet, &alone)?;
+        prop_assert_eq!((fleet.iterations, fleet.batches), (alone.iterations, alone.batches));
+    }
+
+    #[test]
+    fn routers_see_what_there_is(scenario in any_scenario(), replicas in 1_usize..4, stepping: bool) {
+        // The state that a router is shown inside a stretch is the state of a run that steps there.
+        let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let spy = |stepping| {
+            seen.lock().expect("one thread").clear();
+            run(&scenario, replicas, Box::new(Spy { seen: seen.clone() }), stepping);
+            seen.lock().expect("one thread").clone()
+        };
+        prop_assert_eq!(spy(stepping), spy(!stepping));
+    }
+}
+
+type Look = (u32, Vec<(u64, u64, u64)>);
+
+/// Writes down all that a router may look at.
+struct Spy {
+    seen: std::sync::Arc<std::sync::Mutex<Vec<Look>>>,
+}
+
+impl Router for Spy {
+    fn route(&mut self, arrival: &Arrival, fleet: &Fleet) -> Result<usize> {
+        let look = |replica| Ok((fleet.requests(replica), fleet.tokens(replica)?, fleet.blocks(replica)?));
+        let looks = (0..fleet.len()).map(look).collect::<Result<_>>()?;
+        self.seen.lock().expect("one thread").push((arrival.id, looks));
+        Ok(arrival.id as usize % fleet.len())
+    }
+}
+
+/// One-second iterations of one request each, no limit of memory.
+fn calm(requests: &[(f64, i32, i32, u32)], replicas: usize, router: RouterKind) -> Results {
+    let engine: Engine = parse(
+        r#"{"timing": {"kind": "Constant", "seconds": 1}, "kv": {"tokens": null, "block": 4},
+            "scheduler": {"kind": "Sarathi", "token_budget": 4, "max_seqs": 1, "order": "fcfs", "watermark": 0,
+                          "preemption": {"kind": "Recompute"}},
+            "first_token": "prefill"}"#,
+    )
+    .expect("an engine");
+    let column = |read: fn(&(f64, i32, i32, u32)) -> i32| requests.iter().map(read).collect::<Vec<i32>>();
+    let workload = Workload {
+        arrival_s: &requests.iter().map(|request| request.0).collect::<Vec<f64>>(),
+        prompt_tokens: &column(|request| request.1),
+        output_tokens: &column(|request| request.2),
+        session: &requests.iter().map(|request| request.3).collect::<Vec<u32>>(),
+        class_count: 1,
+        ..Workload::default()
+    };
+    let engines = (0..replicas).map(|_| engine.build(Some(&[])).expect("a replica")).collect();
+    simulate_fleet(&workload, engines, router.build(7), &Options::all(&workload), &mut ()).expect("a run")
+}
+
+#[test]
+fn round_robin_goes_by_turns() {
+    let requests = [(0.0, 1, 1, NO_SESSION); 5];
+    assert_eq!(calm(&requests, 3, RouterKind::RoundRobin {}).requests.replica, [0, 1, 2, 0, 1]);
+}
+
+#[test]
+fn sessions_stay_where_they_began() {
+    let requests = [(0.0, 1, 1, 9), (0.0, 1, 1, 4), (1.0, 1, 1, 9), (2.0, 1, 1, NO_SESSION), (3.0, 1, 1, 4)];
+    assert_eq!(calm(&requests, 3, RouterKind::BySession {}).requests.replica, [0, 1, 0, 2, 1]);
+}
+
+#[test]
+fn least_requests_joins_the_shortest_queue() {
+    // Replica 0 has one request until 5 s, replica 1 one until 1 s. At 1 s the latter has just left.
+    let requests = [(0.0, 1, 5, 0), (0.0, 1, 1, 0), (0.5, 1, 1, 0), (1.0, 1, 1, 0), (1.0, 1, 1, 0)];
+    // 0.5 s: one each, the lower; 1 s: two against none, then two against one.
+    assert_eq!(calm(&requests, 2, RouterKind::LeastRequests {}).requests.replica, [0, 1, 0, 1, 1]);
+}
+
+#[test]
+fn least_tokens_counts_prompts_not_computed_and_outputs_not_emitted() {
+    // Request 0 brings 10 + 3 tokens to replica 0, request 1 brings 5 + 7 to replica 1. Chunks of 4: at 2.5 s replica 0 has
+    // computed 8 and owes 2 + 3; replica 1 has computed 5 and emitted its first token at 2 s: 6.
+    let requests = [(0.0, 10, 3, 0), (0.0, 5, 7, 0), (2.5, 1, 1, 0)];
+    assert_eq!(calm(&requests, 2, RouterKind::LeastTokens {}).requests.replica, [0, 1, 0]);
+    // A second later replica 0 has emitted once more than its prompt: 2 left, replica 1 5.
+    let requests = [(0.0, 10, 3, 0), (0.0, 5, 9, 0), (0.0, 1, 20, 0), (3.5, 1, 1, 0)];
+    // Request 2 went where 13 tokens were ahead, not 14: 13 + 21 − 11 ahead there, 14 − 7 here.
+    assert_eq!(calm(&requests, 2, RouterKind::LeastTokens {}).requests.replica, [0, 1, 0, 1]);
+}
+
+#[test]
+fn least_kv_counts_blocks_in_use_and_those_of_waiting_prompts() {
+    // Blocks of 4. Replica 0: a prompt of 9 takes 3 blocks at once; replica 1: one of 4 takes 1, and one of 12 waits for 3.
+    let requests = [(0.0, 9, 9, 0), (0.0, 4, 9, 0), (0.0, 12, 1, 0), (0.5, 1, 1, 0)];
+    assert_eq!(calm(&requests, 2, RouterKind::LeastKv {}).requests.replica, [0, 1, 1, 0]);
+}
+
+#[test]
+fn power_of_two_takes_the_better_of_two_different_ones() {
+    // All at once: no replica is ever more than the second choice ahead, and with two replicas both are always drawn.
+    let requests = [(0.0, 1, 9, 0); 40];
+    let replicas = calm(&requests, 2, RouterKind::PowerOfTwo {}).requests.replica;
+    assert_eq!(replicas, (0..40).map(|row| row % 2).collect::<Vec<u32>>());
+}
+
+#[test]
+fn random_is_even_and_belongs_to_the_request() {
+    let requests: Vec<_> = (0..6000).map(|row| (f64::from(row), 1, 1, 0)).collect();
+    let all = calm(&requests, 3, RouterKind::Random {}).requests.replica;
+    let mut counts = BTreeMap::new();
+    all.iter().for_each(|&replica| *counts.entry(replica).or_insert(0_i32) += 1);
+    // Binomial with 6,000 draws of 1/3: the standard deviation is 36.5, five of them are 183.
+    assert!(counts.len() == 3 && counts.values().all(|count| (count - 2000).abs() < 183), "{counts:?}");
+    assert_eq!(calm(&requests[..100], 3, RouterKind::Random {}).requests.replica, all[..100]);
+}
+
+#[test]
+fn replicas_that_serve_nobody_are_told_of() {
+    let results = calm(&[(0.0, 1, 1, 0), (5.0, 1, 1, 0)], 3, RouterKind::LeastRequests {});
+    assert_eq!(results.findings, ["idle: 2 of 3 replicas served nobody"]);
+}
+
+#[test]
+fn a_fleet_of_nobody_is_refused() {
+    let workload = Workload { class_count: 1, ..Workload::default() };
+    let router = RouterKind::RoundRobin {}.build(0);
+    let error =
+        simulate_fleet(&workload, Vec::new(), router, &Options::all(&workload), &mut ()).expect_err("no replica");
+    assert_eq!(error.to_string(), "replicas: 0: a fleet has at least one");
+}
+
+#[test]
+fn ends_of_two_replicas_at_one_instant_are_both_settled_before_an_arrival_there() {
+    let requests = [(0.0, 1, 1, 0), (0.0, 1, 1, 0), (1.0, 1, 1, 0), (1.0, 1, 1, 0)];
+    let results = calm(&requests, 2, RouterKind::LeastRequests {});
+    assert_eq!(results.requests.replica, [0, 1, 0, 1]);
+    assert_eq!(results.requests.admitted_s, [0.0, 0.0, 1.0, 1.0]);
+    assert_eq!(results.totals.end, Instant::ZERO.after(Span(2_000_000_000_000_000_000)).expect("fits"));
+}
