@@ -131,20 +131,21 @@ def _run(
         frame[name].fill_null(math.nan).to_numpy() if name in frame.columns else None
         for name in ("patience_s", "ttft_slo_s", "tbt_slo_s")
     )
+    named_columns = {
+        "class": codes,
+        "priority": priority,
+        "patience_s": patience,
+        "ttft_slo_s": ttft_slo,
+        "tbt_slo_s": tbt_slo,
+        "queue_key": queue_key,
+    }
+    columns = {name: frame[name].to_numpy() for name in ("arrival_s", "prompt_tokens", "output_tokens")}
+    columns |= {name: column for name, column in named_columns.items() if column is not None}
+    options = {name: value for name, value in scenario.items() if name != "engine"}
+    pool = {"engines": [scenario["engine"]], "counts": [1], "router": None, "hands_to": None}
+    written = {"schedulers": [] if policy is None else [(0, 0, [policy])], "routers": []}
     tables: Tables = _core.simulate(
-        json.dumps(scenario),
-        frame["arrival_s"].to_numpy(),
-        frame["prompt_tokens"].to_numpy(),
-        frame["output_tokens"].to_numpy(),
-        codes,
-        classes,
-        priority,
-        patience,
-        ttft_slo,
-        tbt_slo,
-        queue_key,
-        policy,
-        progress,
+        json.dumps({"pools": [pool], **options}), columns, classes, written, None, progress
     )
     return tables, classes
 

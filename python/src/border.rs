@@ -1,9 +1,11 @@
 //! How does an error of the core become an exception, and a long call one that can be stopped?
 
+use inferq_core::cluster::LinkDescription;
 use inferq_core::engine::{Engine, parse};
 use inferq_core::error::{Error, Kind};
 use inferq_core::kv::KvCache;
 use inferq_core::law::{Arrivals, Length};
+use inferq_core::router::RouterKind;
 use inferq_core::scheduler::Policy;
 use inferq_core::simulation::Watch;
 use inferq_core::timing::TimingModel;
@@ -42,6 +44,8 @@ pub(crate) fn check(part: &str, description: &str) -> PyResult<()> {
         "timing" => parse::<TimingModel>(description).and_then(|timing| timing.build().map(drop)),
         "scheduler" => parse::<Policy>(description).and_then(|policy| policy.build(None).map(drop)),
         "kv" => parse::<KvCache>(description).and_then(|kv| kv.check()),
+        "router" => parse::<RouterKind>(description).map(drop),
+        "link" => parse::<LinkDescription>(description).and_then(|link| link.build().map(drop)),
         "arrivals" => parse::<Arrivals>(description).and_then(|law| law.check()),
         "lengths" => parse::<Length>(description).and_then(|law| law.check()),
         "engine" if WrittenEngine::is_described_by(description) => {

@@ -4,6 +4,7 @@ mod batch;
 mod border;
 mod draw;
 mod policy;
+mod router;
 mod run;
 mod summary;
 mod view;
@@ -18,6 +19,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("TraceError", py.get_type::<border::TraceError>())?;
     module.add("SimulationError", py.get_type::<border::SimulationError>())?;
     module.add_class::<batch::Batch>()?;
+    module.add_class::<router::Fleet>()?;
+    module.add_class::<router::RoutedRequest>()?;
     module.add_class::<view::Requests>()?;
     module.add_class::<view::View>()?;
     module.add_function(wrap_pyfunction!(border::check, module)?)?;

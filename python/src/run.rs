@@ -1,32 +1,34 @@
 //! One simulation: a scenario and columns in, columns out.
 
 use inferq_core::clock::{Instant, Span, attoseconds};
+use inferq_core::cluster::{Cluster, HandsTo, LinkDescription, Pool};
 use inferq_core::engine::{Engine, EngineParts, parse};
 use inferq_core::error::{Error, Result};
-use inferq_core::results::{BatchRow, IterationRow, RequestColumns, Sample, rate};
-use inferq_core::simulation::{Options, Timeline, simulate as simulate_core};
+use inferq_core::results::{BatchRow, IterationRow, RequestColumns, Sample, Status, rate};
+use inferq_core::router::{Router, RouterKind};
+use inferq_core::simulation::{Options, Timeline, simulate_cluster};
 use inferq_core::work::{Load, Work};
-use inferq_core::workload::Workload;
+use inferq_core::workload::{Flow, Workload};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
-use serde::de::DeserializeOwned;
+use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::border::{Bell, Raised};
 use crate::policy::{Policy, WrittenEngine};
+use crate::router::PythonRouter;
 use crate::view::Objectives;
 
 /// What `simulate` is asked besides the workload.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Scenario<E> {
-    engine: E,
-    /// Drawing has happened before; the seed is in the scenario because it belongs to it.
-    #[serde(rename = "seed")]
-    _seed: u64,
+struct Scenario {
+    pools: Vec<PoolDescription>,
+    /// Routers draw from it; the workload was drawn before.
+    seed: u64,
     horizon_s: Option<f64>,
     warmup: Cut,
     cooldown: Cut,
@@ -44,8 +46,8 @@ enum Cut {
     Seconds(f64),
 }
 
-impl<E> Scenario<E> {
-    fn options(&self, workload: &Workload) -> Result<Options> {
+impl Scenario {
+    fn options(&self, workload: &Workload, threads: Option<NonZeroUsize>) -> Result<Options> {
         let horizon = self.horizon_s.map(|s| attoseconds(s, "horizon_s").map(Instant)).transpose()?;
         let timeline = match self.timeline_s {
             None => Timeline::Automatic,
@@ -59,6 +61,7 @@ impl<E> Scenario<E> {
             iterations: self.iterations,
             batches: self.batches,
             stepping: self.stepping,
+            threads,
         })
     }
 
@@ -102,69 +105,176 @@ fn optional<'a, T: numpy::Element>(name: &str, array: &'a Option<PyReadonlyArray
     array.as_ref().map_or(Ok(&[][..]), |array| slice(name, array))
 }
 
-/// Reads a scenario and builds its engine.
-fn prepare<E: DeserializeOwned>(
-    scenario: &str,
-    workload: &Workload,
-    build: impl FnOnce(&E) -> Result<EngineParts>,
-) -> Result<(Options, EngineParts)> {
-    let scenario: Scenario<E> = parse(scenario)?;
-    let options = scenario.options(workload)?;
-    Ok((options, build(&scenario.engine).map_err(|error| error.within("engine"))?))
+/// A column of the workload, by its name.
+fn column<'py, T: numpy::Element>(
+    columns: &Bound<'py, PyDict>,
+    name: &str,
+) -> PyResult<Option<PyReadonlyArray1<'py, T>>> {
+    columns.get_item(name)?.map(|array| array.extract().map_err(PyErr::from)).transpose()
+}
+
+/// Objects that are written in Python: schedulers by pool and engine, one for each replica, and routers by pool.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Written {
+    schedulers: Vec<(usize, usize, Vec<Py<PyAny>>)>,
+    routers: Vec<(usize, Py<PyAny>)>,
+}
+
+/// A pool of the cluster as its description says it. An engine is read when it is known who wrote its scheduler.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PoolDescription {
+    /// What an error in it is found under.
+    #[serde(default)]
+    name: String,
+    engines: Vec<serde_json::Value>,
+    counts: Vec<usize>,
+    router: Option<serde_json::Value>,
+    hands_to: Option<HandsToDescription>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HandsToDescription {
+    pool: usize,
+    link: LinkDescription,
+}
+
+/// Builds the replicas of a cluster.
+struct Builder<'a> {
+    classes: &'a [String],
+    seed: u64,
+    written: Written,
+    policy: &'a dyn Fn(Py<PyAny>) -> Policy,
+    router: &'a dyn Fn(Py<PyAny>) -> Box<dyn Router>,
+}
+
+impl Builder<'_> {
+    fn cluster(&mut self, descriptions: &[PoolDescription]) -> Result<Cluster> {
+        let pools = descriptions.iter().enumerate().map(|(place, description)| {
+            let name = &description.name;
+            let pool = self.pool(place, description);
+            pool.map_err(|error| if name.is_empty() { error } else { error.within(name) })
+        });
+        Ok(Cluster { pools: pools.collect::<Result<_>>()? })
+    }
+
+    fn pool(&mut self, place: usize, description: &PoolDescription) -> Result<Pool> {
+        let mut engines = Vec::new();
+        for (which, (engine, &count)) in description.engines.iter().zip(&description.counts).enumerate() {
+            self.engines(place, which, engine, count, &mut engines).map_err(|error| error.within("engine"))?;
+        }
+        let object = self.written.routers.iter().position(|router| router.0 == place);
+        let router = match (object, &description.router) {
+            (Some(object), _) => Some((self.router)(self.written.routers.swap_remove(object).1)),
+            (None, Some(router)) => Some(parse::<RouterKind>(&router.to_string())?.build(self.seed)),
+            (None, None) => None,
+        };
+        let hands_to = match &description.hands_to {
+            Some(to) => Some(HandsTo { pool: to.pool, link: to.link.build().map_err(|error| error.within("link"))? }),
+            None => None,
+        };
+        Ok(Pool { engines, router, hands_to })
+    }
+
+    fn engines(
+        &mut self,
+        pool: usize,
+        which: usize,
+        description: &serde_json::Value,
+        count: usize,
+        engines: &mut Vec<EngineParts>,
+    ) -> Result<()> {
+        let text = description.to_string();
+        let schedulers = &mut self.written.schedulers;
+        let Some(place) = schedulers.iter().position(|written| (written.0, written.1) == (pool, which)) else {
+            let engine: Engine = parse(&text)?;
+            for _ in 0..count {
+                engines.push(engine.build(Some(self.classes))?);
+            }
+            return Ok(());
+        };
+        let objects = schedulers.swap_remove(place).2;
+        if objects.len() != count {
+            return Err(Error::config("scheduler", format!("{} objects for {count} replicas", objects.len())));
+        }
+        let engine: WrittenEngine = parse(&text)?;
+        for object in objects {
+            engines.push(engine.build((self.policy)(object))?);
+        }
+        Ok(())
+    }
 }
 
 /// Runs a scenario over the columns of a workload; see the stub for shapes and units.
 #[pyfunction]
-#[pyo3(signature = (scenario, arrival_s, prompt_tokens, output_tokens, class_codes, classes, priority, patience_s, ttft_slo_s, tbt_slo_s, queue_key, policy, progress))]
-#[expect(clippy::too_many_arguments, reason = "a column each")]
+#[pyo3(signature = (scenario, columns, classes, written, threads, progress))]
 pub(crate) fn simulate<'py>(
     py: Python<'py>,
     scenario: &str,
-    arrival_s: PyReadonlyArray1<'py, f64>,
-    prompt_tokens: PyReadonlyArray1<'py, i32>,
-    output_tokens: PyReadonlyArray1<'py, i32>,
-    class_codes: Option<PyReadonlyArray1<'py, u32>>,
+    columns: &Bound<'py, PyDict>,
     classes: Vec<String>,
-    priority: Option<PyReadonlyArray1<'py, i64>>,
-    patience_s: Option<PyReadonlyArray1<'py, f64>>,
-    ttft_slo_s: Option<PyReadonlyArray1<'py, f64>>,
-    tbt_slo_s: Option<PyReadonlyArray1<'py, f64>>,
-    queue_key: Option<PyReadonlyArray1<'py, f64>>,
-    policy: Option<Py<PyAny>>,
+    written: Written,
+    threads: Option<NonZeroUsize>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
+    let (arrival_s, prompt_tokens, output_tokens) =
+        (column(columns, "arrival_s")?, column(columns, "prompt_tokens")?, column(columns, "output_tokens")?);
+    let (class, priority) = (column(columns, "class")?, column(columns, "priority")?);
+    let (patience_s, ttft_slo_s, tbt_slo_s) =
+        (column(columns, "patience_s")?, column(columns, "ttft_slo_s")?, column(columns, "tbt_slo_s")?);
+    let (queue_key, session, pool) =
+        (column(columns, "queue_key")?, column(columns, "session")?, column(columns, "pool")?);
+    let (parents, children_start, children, delay_s) = (
+        column(columns, "parents")?,
+        column(columns, "children_start")?,
+        column(columns, "children")?,
+        column(columns, "delay_s")?,
+    );
     let workload = Workload {
-        arrival_s: slice("arrival_s", &arrival_s)?,
-        prompt_tokens: slice("prompt_tokens", &prompt_tokens)?,
-        output_tokens: slice("output_tokens", &output_tokens)?,
-        class: optional("class_codes", &class_codes)?,
+        arrival_s: optional("arrival_s", &arrival_s)?,
+        prompt_tokens: optional("prompt_tokens", &prompt_tokens)?,
+        output_tokens: optional("output_tokens", &output_tokens)?,
+        class: optional("class", &class)?,
         class_count: classes.len().max(1),
         priority: optional("priority", &priority)?,
         patience_s: optional("patience_s", &patience_s)?,
         tbt_slo_s: optional("tbt_slo_s", &tbt_slo_s)?,
         queue_key: optional("queue_key", &queue_key)?,
-        ..Workload::default()
+        session: optional("session", &session)?,
+        pool: optional("pool", &pool)?,
+        flow: Flow {
+            parents: optional("parents", &parents)?,
+            children_start: optional("children_start", &children_start)?,
+            children: optional("children", &children)?,
+            delay_s: optional("delay_s", &delay_s)?,
+        },
     };
     let raised = Raised::default();
-    let policy = match policy {
-        None => None,
-        Some(object) => Some(Policy {
-            object,
-            classes: PyTuple::new(py, &classes)?.unbind(),
-            objectives: Arc::new(Objectives {
-                ttft_s: optional("ttft_slo_s", &ttft_slo_s)?.to_vec(),
-                tbt_s: workload.tbt_slo_s.to_vec(),
-            }),
-            raised: raised.clone(),
-        }),
+    let names = PyTuple::new(py, &classes)?.unbind();
+    let objectives = Arc::new(Objectives {
+        ttft_s: optional("ttft_slo_s", &ttft_slo_s)?.to_vec(),
+        tbt_s: workload.tbt_slo_s.to_vec(),
+    });
+    let policy = |object| Policy {
+        object,
+        classes: Python::attach(|py| names.clone_ref(py)),
+        objectives: objectives.clone(),
+        raised: raised.clone(),
+    };
+    let router = |object| -> Box<dyn Router> {
+        Box::new(PythonRouter::new(object, Python::attach(|py| names.clone_ref(py)), raised.clone()))
     };
     let mut bell = Bell::new(progress, raised.clone());
+    // Schedulers written in Python take turns anyway, and an exception then is always the same one.
+    let threads = if written.schedulers.is_empty() { threads } else { NonZeroUsize::new(1) };
     let outcome = py.detach(|| {
-        let (options, engine) = match policy {
-            None => prepare(scenario, &workload, |engine: &Engine| engine.build(Some(&classes)))?,
-            Some(policy) => prepare(scenario, &workload, |engine: &WrittenEngine| engine.build(policy))?,
-        };
-        let results = simulate_core(&workload, engine, &options, &mut bell)?;
+        let scenario: Scenario = parse(scenario)?;
+        let options = scenario.options(&workload, threads)?;
+        let mut builder = Builder { classes: &classes, seed: scenario.seed, written, policy: &policy, router: &router };
+        let cluster = builder.cluster(&scenario.pools)?;
+        let results = simulate_cluster(&workload, cluster, &options, &mut bell)?;
         Ok((options, results))
     });
     let (options, results) = outcome.map_err(|error| raised.explain(error))?;
@@ -196,6 +306,19 @@ fn put<T: numpy::Element>(dict: &Bound<'_, PyDict>, name: &str, column: Vec<T>) 
     dict.set_item(name, PyArray1::from_vec(dict.py(), column))
 }
 
+/// The same, of some rows.
+fn keep<T: numpy::Element + Copy>(
+    dict: &Bound<'_, PyDict>,
+    name: &str,
+    column: Vec<T>,
+    rows: Option<&[u32]>,
+) -> PyResult<()> {
+    match rows {
+        None => put(dict, name, column),
+        Some(rows) => put(dict, name, rows.iter().map(|&row| column[row as usize]).collect()),
+    }
+}
+
 /// Collects one column from rows.
 fn collect<T: numpy::Element, R>(
     dict: &Bound<'_, PyDict>,
@@ -206,6 +329,15 @@ fn collect<T: numpy::Element, R>(
     put(dict, name, rows.iter().map(cell).collect())
 }
 
+/// The rows that arrived, or `None` where all did.
+fn arrived(columns: &RequestColumns, workload: &Workload) -> Option<Vec<u32>> {
+    if workload.flow.is_empty() {
+        return None;
+    }
+    let status = columns.status.iter().zip(0_u32..);
+    Some(status.filter(|&(&status, _)| status != Status::Awaited as u8).map(|(_, row)| row).collect())
+}
+
 fn request_columns<'py>(
     py: Python<'py>,
     columns: RequestColumns,
@@ -213,27 +345,36 @@ fn request_columns<'py>(
     measured: &Range<u32>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let rows = columns.status.len();
+    let here = arrived(&columns, workload);
     let dict = PyDict::new(py);
-    put(&dict, "id", (0..rows as u32).collect())?;
+    let ids = here.clone().unwrap_or_else(|| (0..rows as u32).collect());
+    let is_measured = ids.iter().map(|id| measured.contains(id)).collect();
+    put(&dict, "id", ids)?;
+    let here = here.as_deref();
     let class = if workload.class.is_empty() { vec![0; rows] } else { workload.class[..rows].to_vec() };
-    put(&dict, "class", class)?;
-    put(&dict, "replica", columns.replica)?;
-    put(&dict, "status", columns.status)?;
-    put(&dict, "measured", (0..rows as u32).map(|id| measured.contains(&id)).collect())?;
-    put(&dict, "arrival_s", columns.arrival_s)?;
-    put(&dict, "admitted_s", columns.admitted_s)?;
-    put(&dict, "first_token_s", columns.first_token_s)?;
-    put(&dict, "finish_s", columns.finish_s)?;
-    put(&dict, "left_s", columns.left_s)?;
-    put(&dict, "queue_s", columns.queue_s)?;
-    put(&dict, "ttft_s", columns.ttft_s)?;
-    put(&dict, "tpot_s", columns.tpot_s)?;
-    put(&dict, "max_tbt_s", columns.max_tbt_s)?;
-    put(&dict, "e2e_s", columns.e2e_s)?;
-    put(&dict, "prompt_tokens", workload.prompt_tokens[..rows].to_vec())?;
-    put(&dict, "output_tokens", workload.output_tokens[..rows].to_vec())?;
-    put(&dict, "preemptions", columns.preemptions)?;
-    put(&dict, "cached_tokens", columns.cached_tokens)?;
+    keep(&dict, "class", class, here)?;
+    keep(&dict, "replica", columns.replica, here)?;
+    keep(&dict, "status", columns.status, here)?;
+    put(&dict, "measured", is_measured)?;
+    keep(&dict, "arrival_s", columns.arrival_s, here)?;
+    keep(&dict, "admitted_s", columns.admitted_s, here)?;
+    keep(&dict, "first_token_s", columns.first_token_s, here)?;
+    keep(&dict, "finish_s", columns.finish_s, here)?;
+    keep(&dict, "left_s", columns.left_s, here)?;
+    keep(&dict, "queue_s", columns.queue_s, here)?;
+    keep(&dict, "ttft_s", columns.ttft_s, here)?;
+    keep(&dict, "tpot_s", columns.tpot_s, here)?;
+    keep(&dict, "max_tbt_s", columns.max_tbt_s, here)?;
+    keep(&dict, "e2e_s", columns.e2e_s, here)?;
+    keep(&dict, "prompt_tokens", workload.prompt_tokens[..rows].to_vec(), here)?;
+    keep(&dict, "output_tokens", workload.output_tokens[..rows].to_vec(), here)?;
+    keep(&dict, "preemptions", columns.preemptions, here)?;
+    keep(&dict, "cached_tokens", columns.cached_tokens, here)?;
+    if let Some(hand_off) = columns.hand_off {
+        keep(&dict, "prefill_replica", hand_off.prefill_replica, here)?;
+        keep(&dict, "prefilled_s", hand_off.prefilled_s, here)?;
+        keep(&dict, "handoff_s", hand_off.handoff_s, here)?;
+    }
     Ok(dict)
 }
 
@@ -278,12 +419,15 @@ fn work_columns<'py>(py: Python<'py>, work: &Work) -> PyResult<Bound<'py, PyDict
 fn timeline_columns<'py>(py: Python<'py>, samples: &[Sample]) -> PyResult<Bound<'py, PyDict>> {
     let mut prefill = Vec::with_capacity(samples.len());
     let mut output = Vec::with_capacity(samples.len());
-    let (mut at, mut prefilled, mut emitted) = (Instant::ZERO, 0, 0);
-    for sample in samples {
+    // All replicas are sampled together: the sample before is as many rows up as there are replicas.
+    let replicas = samples.iter().take_while(|sample| sample.at == samples[0].at).count();
+    for (row, sample) in samples.iter().enumerate() {
+        let before = row.checked_sub(replicas).map(|row| samples[row]);
+        let (at, prefilled, emitted) =
+            before.map_or((Instant::ZERO, 0, 0), |before| (before.at, before.prefilled_tokens, before.emitted_tokens));
         let span = sample.at.since(at);
         prefill.push(rate(sample.prefilled_tokens - prefilled, span));
         output.push(rate(sample.emitted_tokens - emitted, span));
-        (at, prefilled, emitted) = (sample.at, sample.prefilled_tokens, sample.emitted_tokens);
     }
     let dict = PyDict::new(py);
     collect(&dict, "time_s", samples, |sample| sample.at.seconds())?;

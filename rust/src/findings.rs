@@ -1,13 +1,13 @@
 //! What should a reader of the numbers know first?
 
 use crate::plan::Limits;
-use crate::results::Status;
+use crate::results::{Rejections, Status};
 use crate::work::Work;
 
 /// What findings are drawn from.
 pub(crate) struct Facts<'a> {
     pub(crate) by_status: [u64; 4],
-    pub(crate) rejections: &'a [(&'static str, u32, u64)],
+    pub(crate) rejections: &'a [Rejections],
     pub(crate) most_preempted: u32,
     pub(crate) waiting_at_last_arrival: u64,
     pub(crate) stalled: bool,
@@ -32,7 +32,7 @@ pub(crate) fn of_run(facts: &Facts) -> Vec<String> {
             "stalled: the scheduler left {unfinished} requests in the queue although nothing else was left to happen"
         ));
     }
-    for &(reason, first, count) in facts.rejections {
+    for Rejections { reason, first, count } in facts.rejections {
         findings.push(format!("rejected: {count} of {total} requests (the first is {first}): {reason}"));
     }
     if facts.most_preempted >= THRASH {

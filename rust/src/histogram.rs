@@ -143,6 +143,17 @@ impl Histogram {
         &mut self.counts[place]
     }
 
+    /// Counts everything that another histogram counted.
+    pub(crate) fn merge(&mut self, other: &Histogram) -> Result<()> {
+        for (place, &count) in other.counts.iter().enumerate().filter(|bin| *bin.1 > 0) {
+            *self.bin_mut(place + other.lowest) += count;
+        }
+        self.sum = self.sum.checked_add(other.sum).ok_or_else(|| Error::overflow("the sum of all gaps"))?;
+        self.count += other.count;
+        self.longest = self.longest.max(other.longest);
+        Ok(())
+    }
+
     /// How many spans were counted.
     pub fn count(&self) -> u64 {
         self.count

@@ -60,8 +60,10 @@ mod stretch;
 pub mod engine;
 pub mod replica;
 
-// Several replicas: who serves which request, and who is next.
+// Several replicas: who serves which request, what goes from one to another, and who is next.
 pub mod router;
+pub mod cluster;
+mod transfers;
 mod calendar;
 
 // What comes out.

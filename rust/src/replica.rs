@@ -10,7 +10,7 @@ use crate::engine::EngineParts;
 use crate::error::{Kind, Result};
 use crate::kv::BlockPool;
 use crate::plan::{Plan, broken};
-use crate::request::{FirstToken, Phase, Requests, Slot, longest_context};
+use crate::request::{FirstToken, Phase, Request, Requests, Slot, longest_context};
 use crate::results::{IterationRow, Recorder, Sample, Status};
 use crate::scheduler::{Notice, Scheduler};
 use crate::state::{Batch, Chunk, State};
@@ -27,10 +27,27 @@ pub struct Replica {
     stretch: Option<Stretch>,
     wake_at: Instant,
     stepping: bool,
+    /// Do requests go to another replica when their prompts are computed?
+    hands_off: bool,
+    /// Those who are about to.
+    departing: Vec<Slot>,
+    departures: Vec<Departure>,
+    /// Of the blocks sent, those whose keys and values arrived while an iteration ran here.
+    arrived_blocks: u64,
     due: Vec<Slot>,
     leaving: Vec<(u64, Slot)>,
     prefilled_tokens: u64,
     emitted_tokens: u64,
+}
+
+/// A request that has its prompt computed and goes to another replica.
+pub struct Departure {
+    pub(crate) request: Request,
+    /// The replica that it leaves, and when.
+    pub(crate) from: u32,
+    pub(crate) at: Instant,
+    /// What it still holds there.
+    pub(crate) blocks: u64,
 }
 
 /// Preemptions without a token between them after which a policy is taken to be caught in a circle: more than a policy
@@ -70,6 +87,7 @@ impl Replica {
                 tokens_ahead: 0,
                 waiting_blocks: 0,
                 kept_blocks: 0,
+                sent_blocks: 0,
                 fruitless_preemptions: 0,
                 iterations: 0,
                 busy: Span::ZERO,
@@ -82,11 +100,20 @@ impl Replica {
             stretch: None,
             wake_at: Instant::NEVER,
             stepping,
+            hands_off: false,
+            departing: Vec::new(),
+            departures: Vec::new(),
+            arrived_blocks: 0,
             due: Vec::new(),
             leaving: Vec::new(),
             prefilled_tokens: 0,
             emitted_tokens: 0,
         }
+    }
+
+    /// From now on every request leaves when its prompt is computed, and goes on elsewhere.
+    pub fn hand_off(&mut self) {
+        self.hands_off = true;
     }
 
     /// When something happens here next without anybody's doing: a stretch ends, or the scheduler wants to be asked.
@@ -131,14 +158,19 @@ impl Replica {
         Ok(state.tokens_ahead - over * stretch.decodes - state.batch.chunks.iter().map(computed).sum::<u64>())
     }
 
-    /// Blocks in use at an instant, before batches are formed at it, and those that the waiting prompts will take.
-    pub fn blocks_ahead(&self, at: Instant) -> Result<u64> {
+    /// Blocks that nobody holds at an instant, before batches are formed at it, and those that somebody does.
+    pub fn free_and_used_blocks(&self, at: Instant) -> Result<(u64, u64)> {
         let state = &self.state;
         let grown = match &self.stretch {
             Some(stretch) => state.more_blocks(stretch.begun_before(at)?.min(stretch.count)) - stretch.growth,
             None => 0,
         };
-        Ok(state.pool.used() + grown + state.waiting_blocks)
+        Ok((state.pool.free() - grown, state.pool.used() + grown))
+    }
+
+    /// Blocks in use at an instant, before batches are formed at it, and those that the waiting prompts will take.
+    pub fn blocks_ahead(&self, at: Instant) -> Result<u64> {
+        Ok(self.free_and_used_blocks(at)?.1 + self.state.waiting_blocks)
     }
 
     /// Most preemptions of one request so far.
@@ -156,30 +188,83 @@ impl Replica {
         self.state.limits.token_budget
     }
 
-    /// A request arrives. One that can never fit is rejected at once (rule 11).
-    pub fn arrive(&mut self, arrival: Arrival, results: &mut Recorder) -> Result<Option<Slot>> {
-        let longest = longest_context(&arrival, self.state.requests.first_token);
-        if self.state.pool.need(longest) > self.state.pool.capacity() {
-            results.reject(&arrival, self.index, "its largest context is larger than the KV cache");
-            return Ok(None);
+    /// Why this replica can never serve a request, if that is so (rule 11).
+    pub fn refuses(&self, arrival: &Arrival) -> Option<&'static str> {
+        if self.state.pool.need(self.longest_context(arrival)) > self.state.pool.capacity() {
+            return Some("its largest context is larger than the KV cache");
         }
-        if let Some(reason) = self.scheduler.refuses(&arrival, &self.state.pool) {
+        self.scheduler.refuses(arrival, &self.state.pool)
+    }
+
+    /// The longest context that a request has here.
+    fn longest_context(&self, arrival: &Arrival) -> u64 {
+        match self.hands_off {
+            true => u64::from(arrival.prompt_tokens),
+            false => longest_context(arrival, self.state.requests.first_token),
+        }
+    }
+
+    /// Blocks of the cache, and how many of them the longest context of a request takes.
+    pub fn capacity_and_need(&self, arrival: &Arrival) -> (u64, u64) {
+        (self.state.pool.capacity(), self.state.pool.need(self.longest_context(arrival)))
+    }
+
+    /// A request arrives. One that can never fit is rejected at once.
+    #[inline]
+    pub fn arrive(&mut self, arrival: Arrival, results: &mut Recorder) -> Result<Option<Slot>> {
+        if let Some(reason) = self.refuses(&arrival) {
             results.reject(&arrival, self.index, reason);
             return Ok(None);
         }
         self.state.tokens_ahead += u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
-        self.state.waiting_blocks += self.state.pool.need(u64::from(arrival.prompt_tokens));
         let slot = self.state.requests.insert(arrival);
+        self.queue(slot, arrival.at)?;
+        Ok(Some(slot))
+    }
+
+    /// A request comes from another replica with its context, which is kept on the host until it is admitted.
+    pub fn receive(&mut self, departure: Departure, now: Instant) -> Result<()> {
+        let request = departure.request.handed_off(departure.from, departure.at, now);
+        self.state.tokens_ahead += u64::from(request.arrival.output_tokens - request.emitted);
+        let slot = self.state.requests.put(request);
+        self.queue(slot, now)
+    }
+
+    /// A request joins the queue.
+    #[inline]
+    fn queue(&mut self, slot: Slot, now: Instant) -> Result<()> {
+        let prompt = self.state.requests.at(slot).arrival.prompt_tokens;
+        self.state.waiting_blocks += self.state.pool.need(u64::from(prompt));
         self.state.waiting += 1;
         self.scheduler.notice(Notice::Arrived(slot), &self.state.requests);
         if let Some(stretch) = &mut self.stretch {
             if !stretch.through_arrivals {
-                self.cut(arrival.at)?;
+                self.cut(now)?;
             } else if stretch.before_anybody_waits == u64::MAX {
-                stretch.before_anybody_waits = stretch.begun_before(arrival.at)?;
+                stretch.before_anybody_waits = stretch.begun_before(now)?;
             }
         }
-        Ok(Some(slot))
+        Ok(())
+    }
+
+    /// Those who left for another replica since this was asked last, in order of their ids.
+    pub fn departures(&mut self) -> std::vec::Drain<'_, Departure> {
+        self.departures.drain(..)
+    }
+
+    /// The keys and values that `blocks` hold have arrived elsewhere: the next batch that is formed finds them free.
+    pub fn release(&mut self, blocks: u64, now: Instant) -> Result<()> {
+        self.arrived_blocks += blocks;
+        if self.stretch.is_none() {
+            self.free_arrived();
+        }
+        self.cut(now)
+    }
+
+    fn free_arrived(&mut self) {
+        let blocks = std::mem::take(&mut self.arrived_blocks);
+        self.state.sent_blocks -= blocks;
+        self.state.pool.give(blocks);
     }
 
     /// Does this request still wait for its first admission? A place that is empty or taken by another is told from one
@@ -317,8 +402,7 @@ impl Replica {
         let decodes = state.standing;
         let state = &mut self.state;
         for place in 0..state.batch.admitted.len() {
-            let request = state.requests.at_mut(state.batch.admitted[place]);
-            request.admitted = request.admitted.min(now);
+            state.requests.at_mut(state.batch.admitted[place]).begin(now);
         }
         self.stretch = Some(Stretch {
             start: now,
@@ -372,6 +456,10 @@ impl Replica {
         }
         if !self.leaving.is_empty() {
             self.leave(stretch.end, results)?;
+        }
+        if self.hands_off {
+            self.depart(stretch.end);
+            self.free_arrived();
         }
         Ok(())
     }
@@ -468,6 +556,10 @@ impl Replica {
                     continue;
                 }
             }
+            if self.hands_off && request.hand_off.is_none() {
+                self.departing.push(chunk.slot);
+                continue;
+            }
             request.ready = true;
             self.scheduler.notice(Notice::Ready(chunk.slot), &state.requests);
         }
@@ -516,22 +608,31 @@ impl Replica {
             state.requests.remove(slot);
             state.running -= 1;
         }
-        if state.running == 0 {
-            state.pool.give(std::mem::take(&mut state.kept_blocks));
-        }
-        debug_assert!(
-            !state.requests.is_empty()
-                || (state.pool.used() == 0 && state.tokens_ahead == 0 && state.waiting_blocks == 0),
-            "L4: nothing is held after the last request"
-        );
+        state.end_batch();
         Ok(())
     }
 
-    /// Ends the run at `horizon`: what was emitted by then counts, the running iteration emits nothing, and
-    /// whoever is still here stays unfinished.
-    pub fn stop(&mut self, horizon: Option<Instant>, results: &mut Recorder) -> Result<()> {
-        if let (Some(mut stretch), Some(horizon)) = (self.stretch.take(), horizon) {
-            let whole = stretch.pace.count_within(horizon.since(stretch.start), stretch.count)?;
+    /// Those whose prompts are computed go, in order of their ids. What they hold stays taken until it has arrived.
+    fn depart(&mut self, now: Instant) {
+        let state = &mut self.state;
+        self.departing.sort_unstable_by_key(|&slot| state.requests.at(slot).arrival.id);
+        for slot in self.departing.drain(..) {
+            self.scheduler.notice(Notice::Left(slot), &state.requests);
+            let request = state.requests.take(slot);
+            let blocks = request.blocks;
+            state.tokens_ahead -= u64::from(request.arrival.output_tokens - request.emitted);
+            state.sent_blocks += blocks;
+            state.running -= 1;
+            self.departures.push(Departure { request, from: self.index, at: now, blocks });
+        }
+        state.end_batch();
+    }
+
+    /// Ends the run: what was emitted by then counts, the running iteration emits nothing, and whoever is still here
+    /// stays unfinished.
+    pub fn stop(&mut self, end: Instant, results: &mut Recorder) -> Result<()> {
+        if let Some(mut stretch) = self.stretch.take() {
+            let whole = stretch.pace.count_within(end.since(stretch.start), stretch.count)?;
             if whole > 0 {
                 stretch.count = whole;
                 stretch.end = end_after(stretch.start, &stretch.pace, whole)?;
@@ -543,7 +644,7 @@ impl Replica {
             if self.state.requests.at(slot).phase() == Phase::Decoding {
                 self.state.leave_decodes(slot);
             }
-            results.leave(self.state.requests.at(slot), self.index, Status::Unfinished, Instant::NEVER);
+            results.leave(self.state.requests.at(slot), self.index, Status::Unfinished, end);
         }
         Ok(())
     }

@@ -38,6 +38,19 @@ pub enum Phase {
     Swapped,
 }
 
+/// A hand-off: the way of a request from the replica that computed its prompt to the one that emits the rest.
+#[derive(Clone, Debug)]
+pub(crate) struct HandOff {
+    /// The replica that computed the prompt.
+    pub(crate) from: u32,
+    /// The end of the prompt's last iteration.
+    pub(crate) prefilled: Instant,
+    /// When its keys and values reached the other replica.
+    pub(crate) reached: Instant,
+    /// The start of its first iteration there; `NEVER` before.
+    pub(crate) resumed: Instant,
+}
+
 /// A live request: what it is, and how far it has come.
 ///
 /// While it decodes, `computed` and `emitted` stand as they were when it joined the standing decodes; what the ticks
@@ -70,6 +83,8 @@ pub struct Request {
     pub(crate) last_token: Instant,
     /// No time at all before the second token: no gap is that short.
     pub(crate) longest_gap: Span,
+    /// If it came from another replica with its context.
+    pub(crate) hand_off: Option<Box<HandOff>>,
 }
 
 impl Request {
@@ -92,6 +107,20 @@ impl Request {
             first_token: Instant::NEVER,
             last_token: Instant::ZERO,
             longest_gap: Span::ZERO,
+            hand_off: None,
+        }
+    }
+
+    /// The request as it reaches another replica at `reached`: what it has computed and emitted is kept, it waits anew.
+    pub(crate) fn handed_off(self, from: u32, prefilled: Instant, reached: Instant) -> Request {
+        let hand_off = HandOff { from, prefilled, reached, resumed: Instant::NEVER };
+        Request {
+            phase: Phase::Waiting,
+            blocks: 0,
+            placed: false,
+            ready: false,
+            hand_off: Some(Box::new(hand_off)),
+            ..self
         }
     }
 
@@ -137,10 +166,25 @@ impl Request {
         (self.admitted != Instant::NEVER).then_some(self.admitted)
     }
 
-    /// Order of arrival, which is the order of service unless a policy says otherwise.
+    /// Order of arrival at this replica, which is the order of service unless a policy says otherwise.
     #[inline]
     pub fn order(&self) -> (Instant, u32) {
-        (self.arrival.at, self.arrival.id)
+        let at = self.hand_off.as_ref().map_or(self.arrival.at, |hand_off| hand_off.reached);
+        (at, self.arrival.id)
+    }
+
+    /// Tokens whose keys and values it takes along; it does not decode.
+    pub(crate) fn context_held(&self) -> u64 {
+        u64::from(self.computed)
+    }
+
+    /// An iteration that it is admitted to begins.
+    #[inline]
+    pub(crate) fn begin(&mut self, now: Instant) {
+        match &mut self.hand_off {
+            None => self.admitted = self.admitted.min(now),
+            Some(hand_off) => hand_off.resumed = hand_off.resumed.min(now),
+        }
     }
 
     /// The longest context that it ever has.
@@ -173,7 +217,10 @@ impl Requests {
     }
 
     pub(crate) fn insert(&mut self, arrival: Arrival) -> Slot {
-        let request = Request::new(arrival);
+        self.put(Request::new(arrival))
+    }
+
+    pub(crate) fn put(&mut self, request: Request) -> Slot {
         if let Some(slot) = self.vacant.pop() {
             self.table[slot.index()] = request;
             return slot;
@@ -184,6 +231,12 @@ impl Requests {
 
     pub(crate) fn remove(&mut self, slot: Slot) {
         self.vacant.push(slot);
+    }
+
+    /// Takes a request out as it stands.
+    pub(crate) fn take(&mut self, slot: Slot) -> Request {
+        self.remove(slot);
+        self.at(slot).clone()
     }
 
     /// Number of live requests.

@@ -5,7 +5,7 @@
 use crate::clock::{Instant, SECOND, Span};
 use crate::error::{Kind, Result};
 use crate::histogram::Histogram;
-use crate::request::Request;
+use crate::request::{HandOff, Request};
 use crate::timing::Pace;
 use crate::work::{Bound, Work};
 use crate::workload::Arrival;
@@ -22,6 +22,8 @@ pub enum Status {
     Abandoned = 2,
     /// The run ended first.
     Unfinished = 3,
+    /// It waited for others, and never arrived.
+    Awaited = 4,
 }
 
 /// One row for each request that arrived by the horizon; seconds, NaN where there is no value.
@@ -55,13 +57,47 @@ pub struct RequestColumns {
     pub preemptions: Vec<u32>,
     /// Prompt tokens that were found in a cache.
     pub cached_tokens: Vec<i32>,
+    /// What became of hand-offs; `None` where nobody hands off.
+    pub hand_off: Option<HandOffColumns>,
+}
+
+/// The hand-offs of requests: one row for each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HandOffColumns {
+    /// Replica that computed the prompt; `NOT_HANDED_OFF`: the request stayed there.
+    pub prefill_replica: Vec<u32>,
+    /// End of the prompt's last iteration.
+    pub prefilled_s: Vec<f64>,
+    /// From then to the start of the first iteration on the other replica.
+    pub handoff_s: Vec<f64>,
+}
+
+/// The `prefill_replica` of a request that was not handed off.
+pub const NOT_HANDED_OFF: u32 = u32::MAX;
+
+impl HandOffColumns {
+    fn new(rows: usize) -> HandOffColumns {
+        HandOffColumns {
+            prefill_replica: vec![NOT_HANDED_OFF; rows],
+            prefilled_s: vec![f64::NAN; rows],
+            handoff_s: vec![f64::NAN; rows],
+        }
+    }
+
+    fn write(&mut self, row: usize, hand_off: &HandOff) {
+        self.prefill_replica[row] = hand_off.from;
+        self.prefilled_s[row] = hand_off.prefilled.seconds();
+        if hand_off.resumed != Instant::NEVER {
+            self.handoff_s[row] = hand_off.resumed.since(hand_off.prefilled).seconds();
+        }
+    }
 }
 
 impl RequestColumns {
-    fn new(rows: usize) -> RequestColumns {
+    pub(crate) fn new(rows: usize) -> RequestColumns {
         RequestColumns {
             replica: vec![0; rows],
-            status: vec![0; rows],
+            status: vec![Status::Awaited as u8; rows],
             arrival_s: vec![0.0; rows],
             admitted_s: vec![0.0; rows],
             first_token_s: vec![0.0; rows],
@@ -74,7 +110,31 @@ impl RequestColumns {
             e2e_s: vec![0.0; rows],
             preemptions: vec![0; rows],
             cached_tokens: vec![0; rows],
+            hand_off: None,
         }
+    }
+
+    /// Writes the rows of `part`, in order, to `rows`.
+    pub(crate) fn scatter(&mut self, part: &RequestColumns, rows: &[u32]) {
+        fn put<T: Copy>(all: &mut [T], part: &[T], rows: &[u32]) {
+            for (&value, &row) in part.iter().zip(rows) {
+                all[row as usize] = value;
+            }
+        }
+        put(&mut self.replica, &part.replica, rows);
+        put(&mut self.status, &part.status, rows);
+        put(&mut self.arrival_s, &part.arrival_s, rows);
+        put(&mut self.admitted_s, &part.admitted_s, rows);
+        put(&mut self.first_token_s, &part.first_token_s, rows);
+        put(&mut self.finish_s, &part.finish_s, rows);
+        put(&mut self.left_s, &part.left_s, rows);
+        put(&mut self.queue_s, &part.queue_s, rows);
+        put(&mut self.ttft_s, &part.ttft_s, rows);
+        put(&mut self.tpot_s, &part.tpot_s, rows);
+        put(&mut self.max_tbt_s, &part.max_tbt_s, rows);
+        put(&mut self.e2e_s, &part.e2e_s, rows);
+        put(&mut self.preemptions, &part.preemptions, rows);
+        put(&mut self.cached_tokens, &part.cached_tokens, rows);
     }
 }
 
@@ -181,8 +241,31 @@ pub struct Recorder {
     keep_batches: bool,
     sojourn: u128,
     left: u64,
-    /// The first request that was rejected for each reason, and how many were.
-    pub(crate) rejections: Vec<(&'static str, u32, u64)>,
+    /// Who finished since this was read last; `None` where nobody waits for that.
+    pub(crate) finished: Option<Vec<u32>>,
+    pub(crate) rejections: Vec<Rejections>,
+}
+
+/// The requests that were rejected for one reason.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rejections {
+    pub(crate) reason: &'static str,
+    /// The first of them.
+    pub(crate) first: u32,
+    pub(crate) count: u64,
+}
+
+impl Rejections {
+    /// Adds them to those for the same reason.
+    pub(crate) fn add_to(self, all: &mut Vec<Rejections>) {
+        match all.iter_mut().find(|other| other.reason == self.reason) {
+            Some(other) => {
+                other.count += self.count;
+                other.first = other.first.min(self.first);
+            }
+            None => all.push(self),
+        }
+    }
 }
 
 impl Recorder {
@@ -198,8 +281,15 @@ impl Recorder {
             keep_batches,
             sojourn: 0,
             left: 0,
+            finished: None,
             rejections: Vec::new(),
         }
+    }
+
+    /// Keeps what becomes of hand-offs.
+    pub(crate) fn keep_hand_offs(&mut self) {
+        let columns = &mut self.results.requests;
+        columns.hand_off = Some(HandOffColumns::new(columns.status.len()));
     }
 
     /// Requests that have left.
@@ -263,10 +353,7 @@ impl Recorder {
     }
 
     pub(crate) fn reject(&mut self, arrival: &Arrival, replica: u32, reason: &'static str) {
-        match self.rejections.iter_mut().find(|rejection| rejection.0 == reason) {
-            Some(rejection) => rejection.2 += 1,
-            None => self.rejections.push((reason, arrival.id, 1)),
-        }
+        Rejections { reason, first: arrival.id, count: 1 }.add_to(&mut self.rejections);
         let row = arrival.id as usize;
         let columns = &mut self.results.requests;
         let at = arrival.at.seconds();
@@ -290,9 +377,12 @@ impl Recorder {
         self.left += 1;
     }
 
-    /// Writes a request's row. `left` is `NEVER` for one that never did.
+    /// Writes a request's row. Who is unfinished does not leave at `left`: the run ends.
     #[inline]
     pub(crate) fn leave(&mut self, request: &Request, replica: u32, status: Status, left: Instant) {
+        // Σ fits: it is the integral of the number in system, whose overflow is caught where it is summed.
+        self.sojourn = self.sojourn.wrapping_add(left.since(request.arrival.at).0);
+        let left = if status == Status::Unfinished { Instant::NEVER } else { left };
         let row = request.arrival.id as usize;
         let arrival = request.arrival.at;
         let columns = &mut self.results.requests;
@@ -322,10 +412,12 @@ impl Recorder {
         columns.e2e_s[row] = since(finish);
         columns.preemptions[row] = request.preemptions;
         self.results.totals.by_status[status as usize] += 1;
-        if left != Instant::NEVER {
-            // Σ fits: it is the integral of the number in system, whose overflow is caught where it is summed.
-            self.sojourn = self.sojourn.wrapping_add(left.since(arrival).0);
-            self.left += 1;
+        self.left += u64::from(left != Instant::NEVER);
+        if let (Some(columns), Some(hand_off)) = (&mut columns.hand_off, &request.hand_off) {
+            columns.write(row, hand_off);
+        }
+        if let (Some(finished), Status::Finished) = (&mut self.finished, status) {
+            finished.push(request.arrival.id);
         }
     }
 

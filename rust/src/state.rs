@@ -92,6 +92,8 @@ pub(crate) struct State {
     pub(crate) waiting_blocks: u64,
     /// Blocks of those who are done, kept until their batch ends.
     pub(crate) kept_blocks: u64,
+    /// Blocks of those who went to another replica, kept until their keys and values are there.
+    pub(crate) sent_blocks: u64,
     /// Preemptions since the last token.
     pub(crate) fruitless_preemptions: u64,
     /// Iterations run, and the sum of their lengths.
@@ -126,6 +128,18 @@ impl State {
             group.rests = false;
             self.standing += group.count;
         }
+    }
+
+    /// When nobody is admitted any more, the blocks that were kept until then are free (`free="batch"`).
+    pub(crate) fn end_batch(&mut self) {
+        if self.running == 0 {
+            self.pool.give(std::mem::take(&mut self.kept_blocks));
+        }
+        debug_assert!(
+            !self.requests.is_empty()
+                || (self.pool.used() == self.sent_blocks && self.tokens_ahead == 0 && self.waiting_blocks == 0),
+            "L4: nothing is held after the last request"
+        );
     }
 
     /// The shape that the timing model prices.

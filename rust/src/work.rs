@@ -65,6 +65,17 @@ impl Work {
         }
     }
 
+    /// Adds the iterations of another table.
+    pub(crate) fn merge(&mut self, other: &Work) {
+        for (tokens, load) in other.loads() {
+            let bounds = [(Bound::Policy, load.broken), (Bound::Seats, load.cap), (Bound::Blocks, load.memory)];
+            let of_work = load.iterations - load.broken - load.cap - load.memory;
+            for (bound, iterations) in bounds.into_iter().chain([(Bound::Work, of_work)]) {
+                self.note(tokens, bound, iterations);
+            }
+        }
+    }
+
     /// Every load that occurred, in ascending order.
     pub fn loads(&self) -> impl Iterator<Item = (u64, Load)> {
         let dense = self.dense.iter().enumerate().map(|(tokens, &load)| (tokens as u64, load));

@@ -29,6 +29,78 @@ pub struct Workload<'a> {
     pub queue_key: &'a [f64],
     /// Session of each request as a code; `NO_SESSION`: none. Empty: none for all.
     pub session: &'a [u32],
+    /// Pool of the cluster that serves each request. Empty: the first for all.
+    pub pool: &'a [u32],
+    /// Which requests wait for others.
+    pub flow: Flow<'a>,
+}
+
+/// Requests that wait for others: the turns of a session for the answers before them, the stages of a job for the stages
+/// that they need. They arrive when the last of those has finished, and a delay later; their `arrival_s` then only
+/// orders the rows. Empty slices: nobody waits.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Flow<'a> {
+    /// For how many others each row waits.
+    pub parents: &'a [u32],
+    /// `children[children_start[r]..children_start[r + 1]]` are the rows that wait for row r.
+    pub children_start: &'a [u32],
+    /// See `children_start`.
+    pub children: &'a [u32],
+    /// Seconds from the last finish of those that a row waits for to its own arrival.
+    pub delay_s: &'a [f64],
+}
+
+impl Flow<'_> {
+    /// Does nobody wait?
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.parents.is_empty()
+    }
+
+    /// For how many others a row waits.
+    #[inline]
+    pub fn parents(&self, row: usize) -> u32 {
+        self.parents.get(row).copied().unwrap_or(0)
+    }
+
+    /// The rows that wait for a row.
+    #[inline]
+    pub fn children(&self, row: usize) -> &[u32] {
+        &self.children[self.children_start[row] as usize..self.children_start[row + 1] as usize]
+    }
+
+    /// From the last finish of those that a row waits for to its arrival. The rows have been checked.
+    pub fn delay(&self, row: usize) -> Span {
+        span(self.delay_s, row).unwrap_or(Span::ZERO)
+    }
+
+    fn check(&self, rows: usize) -> Result<()> {
+        if self.is_empty() && self.children.is_empty() && self.children_start.is_empty() && self.delay_s.is_empty() {
+            return Ok(());
+        }
+        let starts = self.children_start;
+        let is_whole = self.parents.len() == rows
+            && self.delay_s.len() == rows
+            && starts.len() == rows + 1
+            && starts[0] == 0
+            && starts.is_sorted()
+            && starts[rows] as usize == self.children.len();
+        if !is_whole {
+            return Err(Error::config("children", "parents, children_start, children and delay_s do not go together"));
+        }
+        let mut parents = vec![0_u32; rows];
+        for &child in self.children {
+            let Some(count) = parents.get_mut(child as usize) else {
+                return Err(Error::config("children", format!("row {child} of {rows}")));
+            };
+            *count += 1;
+        }
+        if let Some(row) = (0..rows).find(|&row| parents[row] != self.parents[row]) {
+            let message = format!("waits for {} rows where {} name it", self.parents[row], parents[row]);
+            return Err(Error::trace(row, message));
+        }
+        Ok(())
+    }
 }
 
 /// The code of a request that belongs to no session.
@@ -80,6 +152,7 @@ impl Workload<'_> {
             ("tbt_slo_s", self.tbt_slo_s.len(), false),
             ("queue_key", self.queue_key.len(), false),
             ("session", self.session.len(), false),
+            ("pool", self.pool.len(), false),
         ];
         for (name, length, required) in columns {
             if length != rows && (required || length != 0) {
@@ -110,7 +183,9 @@ impl Workload<'_> {
         if let Some(row) = self.class.iter().position(|&class| class as usize >= self.class_count) {
             return Err(Error::trace(row, format!("class code {} of {} classes", self.class[row], self.class_count)));
         }
-        for (name, column) in [("patience_s", self.patience_s), ("tbt_slo_s", self.tbt_slo_s)] {
+        self.flow.check(rows)?;
+        let spans = [("patience_s", self.patience_s), ("tbt_slo_s", self.tbt_slo_s), ("delay_s", self.flow.delay_s)];
+        for (name, column) in spans {
             if let Some(row) = column.iter().position(|&s| !s.is_nan() && !(0.0..9e9).contains(&s)) {
                 return Err(Error::trace(
                     row,
@@ -154,6 +229,12 @@ impl Workload<'_> {
             queue_key: self.queue_key.get(row).map_or(0, |&key| order_of(key)),
             session: self.session.get(row).copied().filter(|&session| session != NO_SESSION),
         }
+    }
+
+    /// The pool of a row's request.
+    #[inline]
+    pub fn pool(&self, row: usize) -> usize {
+        self.pool.get(row).map_or(0, |&pool| pool as usize)
     }
 
     /// How long a row's request waits for its first admission; `None`: for ever.

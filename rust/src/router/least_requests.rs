@@ -10,6 +10,7 @@ pub(super) struct LeastRequests;
 
 impl Router for LeastRequests {
     fn route(&mut self, _arrival: &Arrival, fleet: &Fleet) -> Result<usize> {
-        fleet.least(|replica| Ok(fleet.requests(replica)))
+        let least = fleet.requests().iter().min();
+        Ok(fleet.requests().iter().position(|requests| Some(requests) == least).unwrap_or(0))
     }
 }

@@ -22,28 +22,52 @@ use crate::workload::Arrival;
 pub trait Router: Send {
     /// The replica for a request.
     fn route(&mut self, arrival: &Arrival, fleet: &Fleet) -> Result<usize>;
+
+    /// Does it look at anything of the replicas but their number? Replicas behind a router that does not know nothing of
+    /// one another.
+    fn looks(&self) -> bool {
+        true
+    }
 }
 
 /// The replicas as a router may look at them.
 pub struct Fleet<'a> {
     pub(crate) replicas: &'a [Replica],
+    /// Requests at each.
+    pub(crate) requests: &'a [u32],
     pub(crate) now: Instant,
 }
 
 impl Fleet<'_> {
     /// Number of replicas.
     pub fn len(&self) -> usize {
-        self.replicas.len()
+        self.requests.len()
     }
 
     /// Is there none?
     pub fn is_empty(&self) -> bool {
-        self.replicas.is_empty()
+        self.requests.is_empty()
     }
 
-    /// Requests at a replica, waiting and running.
-    pub fn requests(&self, replica: usize) -> u64 {
-        self.replicas[replica].requests()
+    /// The instant at which the router is asked.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Requests at each replica, waiting and running.
+    #[inline]
+    pub fn requests(&self) -> &[u32] {
+        self.requests
+    }
+
+    /// Requests in the queue of a replica.
+    pub fn waiting(&self, replica: usize) -> u64 {
+        self.replicas[replica].waiting()
+    }
+
+    /// Blocks that nobody holds at a replica, and those that somebody does.
+    pub fn free_and_used_blocks(&self, replica: usize) -> Result<(u64, u64)> {
+        self.replicas[replica].free_and_used_blocks(self.now)
     }
 
     /// Prompt tokens that a replica has not computed and output tokens that it has not emitted: this knows lengths.
@@ -56,7 +80,7 @@ impl Fleet<'_> {
         self.replicas[replica].blocks_ahead(self.now)
     }
 
-    /// The lowest replica for which a number is least.
+    /// The lowest replica for which a number that has to be worked out is least.
     fn least(&self, number: impl Fn(usize) -> Result<u64>) -> Result<usize> {
         let mut least = (u64::MAX, 0);
         for replica in 0..self.len() {

@@ -28,6 +28,6 @@ impl Router for PowerOfTwo {
         let other = below(self.stream.word(id, 1), fleet.len() - 1);
         let other = other + usize::from(other >= one);
         let (low, high) = (one.min(other), one.max(other));
-        Ok(if fleet.requests(high) < fleet.requests(low) { high } else { low })
+        Ok(if fleet.requests()[high] < fleet.requests()[low] { high } else { low })
     }
 }

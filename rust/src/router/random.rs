@@ -21,6 +21,10 @@ impl Router for Random {
     fn route(&mut self, arrival: &Arrival, fleet: &Fleet) -> Result<usize> {
         Ok(below(self.stream.word(u64::from(arrival.id), 0), fleet.len()))
     }
+
+    fn looks(&self) -> bool {
+        false
+    }
 }
 
 /// A number below `count` from 64 uniform bits: the high half of the product, off by count / 2^64 at most.

@@ -16,4 +16,8 @@ impl Router for RoundRobin {
         self.next = (replica + 1) % fleet.len();
         Ok(replica)
     }
+
+    fn looks(&self) -> bool {
+        false
+    }
 }

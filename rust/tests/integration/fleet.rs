@@ -1,13 +1,15 @@
 //! Several replicas: the laws, what a fleet equals, and what each router says of itself.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 
 use inferq_core::clock::{Instant, Span};
+use inferq_core::cluster::{Cluster, Pool};
 use inferq_core::engine::{Engine, EngineParts, parse};
 use inferq_core::error::Result;
 use inferq_core::results::{Results, Status};
 use inferq_core::router::{Fleet, Router, RouterKind};
-use inferq_core::simulation::{Options, simulate_fleet};
+use inferq_core::simulation::{Options, Timeline, simulate_cluster};
 use inferq_core::workload::{Arrival, NO_SESSION, Workload};
 use proptest::prelude::*;
 
@@ -25,8 +27,16 @@ const ROUTERS: [RouterKind; 7] = [
 ];
 
 fn run(scenario: &Scenario, replicas: usize, router: Box<dyn Router>, stepping: bool) -> Results {
+    run_with(scenario, replicas, router, &scenario.options(stepping))
+}
+
+fn run_with(scenario: &Scenario, replicas: usize, router: Box<dyn Router>, options: &Options) -> Results {
     let engines: Vec<EngineParts> = (0..replicas).map(|_| scenario.parts()).collect();
-    simulate_fleet(&scenario.columns.view(), engines, router, &scenario.options(stepping), &mut ()).expect("a run")
+    simulate_cluster(&scenario.columns.view(), pool_of(engines, router), options, &mut ()).expect("a run")
+}
+
+fn pool_of(engines: Vec<EngineParts>, router: Box<dyn Router>) -> Cluster {
+    Cluster { pools: vec![Pool { engines, router: Some(router), hands_to: None }] }
 }
 
 /// The rows of a workload that went to a replica, and their numbers.
@@ -106,6 +116,36 @@ proptest! {
     }
 
     #[test]
+    fn l6_no_number_of_threads_changes_anything(
+        scenario in any_scenario(), replicas in 1_usize..6, router in prop::sample::select(ROUTERS.to_vec()), seed: u64,
+    ) {
+        let on = |threads| {
+            let options = Options { threads: NonZeroUsize::new(threads), ..scenario.options(false) };
+            // Written out, since what is absent is NaN.
+            format!("{:?}", run_with(&scenario, replicas, router.build(seed), &options))
+        };
+        let one = on(1);
+        prop_assert_eq!(&on(2), &one);
+        prop_assert_eq!(&on(4), &one);
+    }
+
+    #[test]
+    fn round_robin_apart_equals_round_robin_together(scenario in any_scenario(), replicas in 1_usize..5, automatic: bool) {
+        // The spy goes by turns too, but looks: so all replicas run on one clock.
+        let mut options = scenario.options(false);
+        if automatic {
+            options.timeline = Timeline::Automatic;
+        }
+        let spy = Box::new(Spy { seen: std::sync::Arc::default() });
+        let together = run_with(&scenario, replicas, spy, &options);
+        let apart = run_with(&scenario, replicas, RouterKind::RoundRobin {}.build(0), &options);
+        same(&together, &apart)?;
+        prop_assert_eq!(&together.requests.replica, &apart.requests.replica);
+        prop_assert_eq!((together.iterations, together.batches), (apart.iterations, apart.batches));
+        prop_assert_eq!((together.totals.sojourn, together.totals.by_status), (apart.totals.sojourn, apart.totals.by_status));
+    }
+
+    #[test]
     fn routers_see_what_there_is(scenario in any_scenario(), replicas in 1_usize..4, stepping: bool) {
         // The state that a router is shown inside a stretch is the state of a run that steps there.
         let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -127,7 +167,7 @@ struct Spy {
 
 impl Router for Spy {
     fn route(&mut self, arrival: &Arrival, fleet: &Fleet) -> Result<usize> {
-        let look = |replica| Ok((fleet.requests(replica), fleet.tokens(replica)?, fleet.blocks(replica)?));
+        let look = |replica| Ok((u64::from(fleet.requests()[replica]), fleet.tokens(replica)?, fleet.blocks(replica)?));
         let looks = (0..fleet.len()).map(look).collect::<Result<_>>()?;
         self.seen.lock().expect("one thread").push((arrival.id, looks));
         Ok(arrival.id as usize % fleet.len())
@@ -153,7 +193,8 @@ fn calm(requests: &[(f64, i32, i32, u32)], replicas: usize, router: RouterKind) 
         ..Workload::default()
     };
     let engines = (0..replicas).map(|_| engine.build(Some(&[])).expect("a replica")).collect();
-    simulate_fleet(&workload, engines, router.build(7), &Options::all(&workload), &mut ()).expect("a run")
+    let cluster = pool_of(engines, router.build(7));
+    simulate_cluster(&workload, cluster, &Options::all(&workload), &mut ()).expect("a run")
 }
 
 #[test]
@@ -223,10 +264,9 @@ fn replicas_that_serve_nobody_are_told_of() {
 #[test]
 fn a_fleet_of_nobody_is_refused() {
     let workload = Workload { class_count: 1, ..Workload::default() };
-    let router = RouterKind::RoundRobin {}.build(0);
-    let error =
-        simulate_fleet(&workload, Vec::new(), router, &Options::all(&workload), &mut ()).expect_err("no replica");
-    assert_eq!(error.to_string(), "replicas: 0: a fleet has at least one");
+    let cluster = pool_of(Vec::new(), RouterKind::RoundRobin {}.build(0));
+    let error = simulate_cluster(&workload, cluster, &Options::all(&workload), &mut ()).expect_err("no replica");
+    assert_eq!(error.to_string(), "pools[0].replicas: 0: there must be at least one");
 }
 
 #[test]

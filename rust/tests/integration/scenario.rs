@@ -36,6 +36,7 @@ impl Columns {
             tbt_slo_s: &self.tbt_slo_s,
             queue_key: &self.queue_key,
             session: &self.session,
+            ..Workload::default()
         }
     }
 
@@ -115,6 +116,7 @@ impl Scenario {
             iterations: true,
             batches: true,
             stepping,
+            threads: None,
         }
     }
 

@@ -1,0 +1,176 @@
+//! How does a router written in Python choose a replica?
+//!
+//! Its `route(request, fleet)` is called once for each request, at the instant of its arrival. What it is shown are
+//! copies that belong to Python.
+
+use inferq_core::clock::Instant;
+use inferq_core::error::{Kind, Result};
+use inferq_core::router::{Fleet as CoreFleet, Router};
+use inferq_core::workload::Arrival;
+use numpy::{PyArray1, PyArrayMethods};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyString, PyTuple};
+
+use crate::border::Raised;
+
+/// A router whose choices are made in Python.
+pub(crate) struct PythonRouter {
+    object: Py<PyAny>,
+    classes: Py<PyTuple>,
+    raised: Raised,
+}
+
+impl PythonRouter {
+    pub(crate) fn new(object: Py<PyAny>, classes: Py<PyTuple>, raised: Raised) -> PythonRouter {
+        PythonRouter { object, classes, raised }
+    }
+
+    fn choose(&self, py: Python<'_>, arrival: &Arrival, fleet: &CoreFleet) -> PyResult<Option<usize>> {
+        let class_name = self.classes.bind(py).get_item(arrival.class as usize)?.cast_into::<PyString>()?.unbind();
+        let request = RoutedRequest {
+            id: arrival.id,
+            at: fleet.now(),
+            prompt_tokens: arrival.prompt_tokens,
+            class_name,
+            session: arrival.session,
+        };
+        let state = (0..fleet.len()).map(|replica| ReplicaState::of(fleet, replica));
+        let shown = Fleet { replicas: state.collect::<Result<_>>().map_err(|error| self.raised.explain(error))? };
+        let chosen = self.object.bind(py).call_method1(intern!(py, "route"), (request, shown))?;
+        // A whole number in any dress, numpy's too, but no truth value.
+        let index = if chosen.is_instance_of::<pyo3::types::PyBool>() {
+            None
+        } else {
+            chosen.call_method0(intern!(py, "__index__")).and_then(|index| index.extract::<usize>()).ok()
+        };
+        if index.is_none_or(|index| index >= fleet.len()) {
+            let shown = chosen.repr()?.to_string();
+            return Err(self.raised.explain(
+                Kind::Rule {
+                    at_s: fleet.now().seconds().to_string(),
+                    rule: "a router returns a whole number, the place of a replica that there is",
+                    what: format!("{shown} for request {}, {} replicas", arrival.id, fleet.len()),
+                }
+                .into(),
+            ));
+        }
+        Ok(index)
+    }
+}
+
+impl Router for PythonRouter {
+    fn route(&mut self, arrival: &Arrival, fleet: &CoreFleet) -> Result<usize> {
+        Python::attach(|py| {
+            let chosen = self.choose(py, arrival, fleet).map_err(|raised| self.raised.keep(raised))?;
+            chosen.ok_or_else(|| Kind::Stopped.into())
+        })
+    }
+}
+
+/// The request that a router is asked about.
+#[pyclass(frozen, module = "inferq", name = "RoutedRequest")]
+pub(crate) struct RoutedRequest {
+    /// Its row in the workload.
+    #[pyo3(get)]
+    id: u32,
+    at: Instant,
+    /// Prompt length in tokens.
+    #[pyo3(get)]
+    prompt_tokens: u32,
+    /// Name of its class.
+    #[pyo3(get)]
+    class_name: Py<PyString>,
+    /// A code that all requests of a session share, or None.
+    #[pyo3(get)]
+    session: Option<u32>,
+}
+
+#[pymethods]
+impl RoutedRequest {
+    /// When it arrives, in seconds.
+    #[getter]
+    fn arrival_s(&self) -> f64 {
+        self.at.seconds()
+    }
+}
+
+/// What can be seen of a replica.
+struct ReplicaState {
+    requests: u64,
+    waiting: u64,
+    tokens: u64,
+    free_blocks: u64,
+    used_blocks: u64,
+}
+
+impl ReplicaState {
+    fn of(fleet: &CoreFleet, replica: usize) -> Result<ReplicaState> {
+        let (free_blocks, used_blocks) = fleet.free_and_used_blocks(replica)?;
+        Ok(ReplicaState {
+            requests: u64::from(fleet.requests()[replica]),
+            waiting: fleet.waiting(replica),
+            tokens: fleet.tokens(replica)?,
+            free_blocks,
+            used_blocks,
+        })
+    }
+}
+
+/// The replicas as a router sees them: arrays of one whole number for each.
+#[pyclass(frozen, module = "inferq", name = "Fleet")]
+pub(crate) struct Fleet {
+    replicas: Vec<ReplicaState>,
+}
+
+impl Fleet {
+    fn column<'py>(&self, py: Python<'py>, cell: impl Fn(&ReplicaState) -> u64) -> Bound<'py, PyArray1<i64>> {
+        let cells = self.replicas.iter().map(|replica| i64::try_from(cell(replica)).unwrap_or(i64::MAX)).collect();
+        let array = PyArray1::from_vec(py, cells);
+        drop(array.readwrite().make_nonwriteable());
+        array
+    }
+}
+
+#[pymethods]
+impl Fleet {
+    fn __len__(&self) -> usize {
+        self.replicas.len()
+    }
+
+    /// Requests at each replica, waiting and running.
+    #[getter]
+    fn requests<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        self.column(py, |replica| replica.requests)
+    }
+
+    /// Requests in the queue of each replica.
+    #[getter]
+    fn waiting<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        self.column(py, |replica| replica.waiting)
+    }
+
+    /// Admitted requests of each replica.
+    #[getter]
+    fn running<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        self.column(py, |replica| replica.requests - replica.waiting)
+    }
+
+    /// Prompt tokens not computed and output tokens not emitted at each replica: this knows lengths.
+    #[getter]
+    fn tokens<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        self.column(py, |replica| replica.tokens)
+    }
+
+    /// KV blocks in use at each replica.
+    #[getter]
+    fn used_blocks<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        self.column(py, |replica| replica.used_blocks)
+    }
+
+    /// KV blocks that nobody holds at each replica.
+    #[getter]
+    fn free_blocks<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        self.column(py, |replica| replica.free_blocks)
+    }
+}

@@ -1,0 +1,116 @@
+//! In which order does everything happen?
+//!
+//! [`simulate`] is a function: a workload and an engine in, results out; [`simulate_cluster`] takes a cluster. At one
+//! instant (rule 4): iterations end, then hand-offs arrive, then patience runs out, then requests arrive one by one,
+//! then new batches are formed; within a kind, lower replica first, then lower request id.
+
+mod run;
+mod sampler;
+mod outcome;
+mod apart;
+
+use std::num::NonZeroUsize;
+
+use crate::clock::{Instant, Span};
+use crate::cluster::{Cluster, Pool};
+use crate::engine::EngineParts;
+use crate::error::{Error, Result};
+use crate::results::Results;
+use crate::workload::Workload;
+use run::Run;
+use sampler::Sampler;
+
+/// How a run is done and what of it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The last instant; everything at it still happens. `None`: until all is done.
+    pub horizon: Option<Instant>,
+    /// Requests that count, by id; the others are in no histogram.
+    pub measured: std::ops::Range<u32>,
+    /// Time between two samples of the timeline.
+    pub timeline: Timeline,
+    /// Keep a row for each stretch.
+    pub iterations: bool,
+    /// Keep the rows of each batch as well.
+    pub batches: bool,
+    /// Advance one iteration at a time.
+    pub stepping: bool,
+    /// Threads that may be used; `None`: one for each core. No result depends on it.
+    pub threads: Option<NonZeroUsize>,
+}
+
+/// How often the timeline is sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timeline {
+    /// At this interval.
+    Every(Span),
+    /// About 500 times in the span of the arrivals; half as often whenever twice as many samples were taken.
+    Automatic,
+}
+
+impl Options {
+    /// All requests measured, nothing optional kept, no horizon.
+    pub fn all(workload: &Workload) -> Options {
+        Options {
+            horizon: None,
+            measured: 0..workload.len() as u32,
+            timeline: Timeline::Automatic,
+            iterations: false,
+            batches: false,
+            stepping: false,
+            threads: None,
+        }
+    }
+
+    /// The rows that arrive by the horizon, unless they wait for others: arrivals are sorted.
+    fn rows(&self, workload: &Workload) -> usize {
+        let Some(horizon) = self.horizon else { return workload.len() };
+        let (mut low, mut high) = (0, workload.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if workload.arrival_at(middle) <= horizon { low = middle + 1 } else { high = middle }
+        }
+        low
+    }
+}
+
+/// Is told now and then how far the run is, and can stop it with an error.
+pub trait Watch {
+    /// `left` of `requests` have left.
+    fn poll(&mut self, left: u64, requests: u64) -> Result<()>;
+}
+
+/// Nobody watches.
+impl Watch for () {
+    fn poll(&mut self, _left: u64, _requests: u64) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Replays a workload through one replica of an engine.
+pub fn simulate(workload: &Workload, engine: EngineParts, options: &Options, watch: &mut dyn Watch) -> Result<Results> {
+    simulate_cluster(workload, Cluster::of_one(engine), options, watch)
+}
+
+/// Replays a workload through a cluster.
+pub fn simulate_cluster(
+    workload: &Workload,
+    mut cluster: Cluster,
+    options: &Options,
+    watch: &mut dyn Watch,
+) -> Result<Results> {
+    workload.check()?;
+    cluster.check()?;
+    if let Some(&pool) = workload.pool.iter().find(|&&pool| pool as usize >= cluster.pools.len()) {
+        return Err(Error::config("pool", format!("{pool} of {}", cluster.pools.len())));
+    }
+    let sampler = Sampler::new(workload, options)?;
+    if let [Pool { engines, router: Some(router), hands_to: None }] = &mut cluster.pools[..]
+        && !router.looks()
+        && workload.flow.is_empty()
+    {
+        let engines = std::mem::take(engines);
+        return apart::simulate(workload, engines, router.as_mut(), options, sampler, watch);
+    }
+    Run::new(workload, cluster, options, sampler)?.complete(watch)?.results(workload, options)
+}

@@ -1,0 +1,131 @@
+//! What did a run come to, and what is to be said of it?
+
+use super::Options;
+use crate::clock::{Instant, product};
+use crate::error::{Error, Result};
+use crate::findings::{Facts, of_run};
+use crate::plan::Limits;
+use crate::results::{BatchRow, IterationRow, Rejections, Results, Sample, Status};
+use crate::workload::Workload;
+
+/// A run that has ended, before it is summed up. Runs of replicas that know nothing of one another are put together
+/// first.
+#[derive(Default)]
+pub(super) struct Outcome {
+    pub(super) results: Results,
+    pub(super) rejections: Vec<Rejections>,
+    /// Would more have happened after the end?
+    pub(super) goes_on: bool,
+    pub(super) stalled: bool,
+    pub(super) most_preempted: u32,
+    pub(super) waiting_at_last_arrival: u64,
+    /// The budget that every replica has; `NONE` if they differ.
+    pub(super) token_budget: u64,
+    pub(super) replicas: usize,
+    /// Replicas that served nobody.
+    pub(super) unused: usize,
+    /// Each replica at the end.
+    pub(super) last: Vec<Sample>,
+}
+
+impl Outcome {
+    /// The same run, watched until a later end at which nothing happens: who is here stays.
+    pub(super) fn extend(&mut self, end: Instant) -> Result<()> {
+        let totals = &mut self.results.totals;
+        let unfinished = totals.by_status[Status::Unfinished as usize];
+        let rest = product(end.since(totals.end).0, u128::from(unfinished))?;
+        let sum = |part: u128| part.checked_add(rest).ok_or_else(|| Error::overflow("∫ number in system dt"));
+        totals.in_system = sum(totals.in_system)?;
+        totals.sojourn = sum(totals.sojourn)?;
+        totals.end = end;
+        Ok(())
+    }
+
+    /// Puts the outcome of another replica, whose requests are `rows` of the whole, to this one, all but the columns of
+    /// its requests and its timeline.
+    pub(super) fn merge(&mut self, part: Outcome, rows: &[u32]) -> Result<()> {
+        let (all, results) = (&mut self.results, part.results);
+        for (histogram, other) in all.tbt.iter_mut().zip(&results.tbt) {
+            histogram.merge(other)?;
+        }
+        all.work.merge(&results.work);
+        all.drained.extend(results.drained.iter().map(|&id| rows[id as usize]));
+        let first_row = all.iterations.len() as u64;
+        all.iterations.extend(results.iterations);
+        let whole = |row: &BatchRow| BatchRow {
+            iteration: row.iteration + first_row,
+            request: rows[row.request as usize],
+            ..*row
+        };
+        all.batches.extend(results.batches.iter().map(whole));
+        let (totals, other) = (&mut all.totals, results.totals);
+        totals.iterations += other.iterations;
+        totals.stretches += other.stretches;
+        totals.stretched_iterations += other.stretched_iterations;
+        let sum =
+            |left: u128, right: u128| left.checked_add(right).ok_or_else(|| Error::overflow("∫ number in system dt"));
+        totals.in_system = sum(totals.in_system, other.in_system)?;
+        totals.sojourn = sum(totals.sojourn, other.sojourn)?;
+        for (count, other) in totals.by_status.iter_mut().zip(other.by_status) {
+            *count += other;
+        }
+        for rejections in part.rejections {
+            let first = rows[rejections.first as usize];
+            Rejections { first, ..rejections }.add_to(&mut self.rejections);
+        }
+        self.goes_on |= part.goes_on;
+        self.stalled |= part.stalled;
+        self.most_preempted = self.most_preempted.max(part.most_preempted);
+        self.waiting_at_last_arrival += part.waiting_at_last_arrival;
+        let is_common = self.replicas == 0 || self.token_budget == part.token_budget;
+        self.token_budget = if is_common { part.token_budget } else { Limits::NONE };
+        self.replicas += part.replicas;
+        self.unused += part.unused;
+        self.last.extend(part.last);
+        Ok(())
+    }
+
+    /// The results, with what a reader should know first.
+    pub(super) fn results(mut self, workload: &Workload, options: &Options) -> Result<Results> {
+        let results = &mut self.results;
+        if self.replicas > 1 && (options.iterations || options.batches) {
+            sort_iterations(&mut results.iterations, &mut results.batches);
+        }
+        results.drained.sort_unstable();
+        self.rejections.sort_unstable_by_key(|rejections| rejections.first);
+        results.findings = of_run(&Facts {
+            by_status: results.totals.by_status,
+            rejections: &self.rejections,
+            most_preempted: self.most_preempted,
+            waiting_at_last_arrival: self.waiting_at_last_arrival,
+            stalled: self.stalled,
+            drained: results.drained.len(),
+            work: &results.work,
+            token_budget: self.token_budget,
+            replicas: self.replicas,
+            unused: self.unused,
+            iterations: results.totals.iterations,
+        });
+        debug_assert!(
+            !workload.flow.is_empty() || options.rows(workload) as u64 == results.totals.by_status.iter().sum::<u64>(),
+            "L1: who arrived has one status"
+        );
+        Ok(self.results)
+    }
+}
+
+/// Brings the rows of several replicas into the order of their starts, then of their replicas; batches go along.
+fn sort_iterations(iterations: &mut Vec<IterationRow>, batches: &mut [BatchRow]) {
+    let mut order: Vec<u64> = (0..iterations.len() as u64).collect();
+    order.sort_unstable_by_key(|&row| (iterations[row as usize].start, iterations[row as usize].replica));
+    let mut place = vec![0; order.len()];
+    for (new, &old) in order.iter().enumerate() {
+        place[old as usize] = new as u64;
+    }
+    *iterations = order.iter().map(|&row| iterations[row as usize]).collect();
+    for batch in batches.iter_mut() {
+        batch.iteration = place[batch.iteration as usize];
+    }
+    // Stable: the rows of a batch keep their order.
+    batches.sort_by_key(|batch| batch.iteration);
+}

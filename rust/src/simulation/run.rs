@@ -1,0 +1,480 @@
+//! The events of a cluster, one instant after the other.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::ops::Range;
+
+use super::outcome::Outcome;
+use super::sampler::Sampler;
+use super::{Options, Watch};
+use crate::calendar::Calendar;
+use crate::clock::{Instant, product};
+use crate::cluster::Cluster;
+use crate::error::{Error, Kind, Result};
+use crate::plan::Limits;
+use crate::replica::{Departure, Replica};
+use crate::request::Slot;
+use crate::results::{Recorder, Status};
+use crate::router::{Fleet, Router};
+use crate::transfers::Transfers;
+use crate::workload::{Arrival, Workload};
+
+/// Replicas that one router chooses from, among all of the run.
+struct Station {
+    replicas: Range<usize>,
+    router: Option<Box<dyn Router>>,
+    /// The place of its link, if requests go on elsewhere when their prompts are computed.
+    link: Option<usize>,
+}
+
+/// A run under way.
+pub(super) struct Run<'a> {
+    workload: &'a Workload<'a>,
+    options: &'a Options,
+    stations: Vec<Station>,
+    replicas: Vec<Replica>,
+    /// Requests at each replica.
+    loads: Vec<u32>,
+    calendar: Calendar,
+    /// Replicas at which something happened at this instant.
+    touched: Vec<u32>,
+    links: Vec<Transfers>,
+    results: Recorder,
+    /// Rows that arrive by the horizon, or may.
+    rows: usize,
+    /// The next row to arrive that waits for nobody, and when it does.
+    next_row: usize,
+    next_arrival: Instant,
+    /// For how many others each row still waits; empty: nobody does.
+    awaited: Vec<u32>,
+    /// Rows that wait for nobody any more, by the instant of their arrival.
+    released: BinaryHeap<Reverse<(Instant, u32)>>,
+    patience: BinaryHeap<Reverse<Patience>>,
+    now: Instant,
+    in_system: u64,
+    in_system_area: u128,
+    waiting_at_last_arrival: u64,
+    stalled: bool,
+    sampler: Sampler,
+}
+
+/// When a request loses patience, its id, its replica and its place there.
+type Patience = (Instant, u32, u32, u32);
+
+/// Events between two polls: often enough for Ctrl-C, rarely enough to cost nothing.
+const POLL_EVERY: u32 = 1 << 10;
+
+impl<'a> Run<'a> {
+    pub(super) fn new(
+        workload: &'a Workload<'a>,
+        cluster: Cluster,
+        options: &'a Options,
+        sampler: Sampler,
+    ) -> Result<Run<'a>> {
+        Run::numbered(0, workload, cluster, options, sampler)
+    }
+
+    /// The same with another number for the first replica.
+    pub(super) fn numbered(
+        first: u32,
+        workload: &'a Workload<'a>,
+        cluster: Cluster,
+        options: &'a Options,
+        sampler: Sampler,
+    ) -> Result<Run<'a>> {
+        let flow = &workload.flow;
+        let rows = if flow.is_empty() { options.rows(workload) } else { workload.len() };
+        let (mut stations, mut replicas, mut links) = (Vec::new(), Vec::new(), Vec::new());
+        for pool in cluster.pools {
+            let begin = replicas.len();
+            for engine in pool.engines {
+                let index = first + replicas.len() as u32;
+                let measured = options.measured.clone();
+                let mut replica = Replica::new(index, engine, workload.class_count, measured, options.stepping);
+                if pool.hands_to.is_some() {
+                    replica.hand_off();
+                }
+                replicas.push(replica);
+            }
+            let link = pool.hands_to.map(|hands_to| {
+                links.push(Transfers::new(hands_to.link, hands_to.pool));
+                links.len() - 1
+            });
+            stations.push(Station { replicas: begin..replicas.len(), router: pool.router, link });
+        }
+        let mut results = Recorder::new(rows, workload.class_count, options.iterations, options.batches);
+        if !links.is_empty() {
+            results.keep_hand_offs();
+        }
+        if !flow.is_empty() {
+            results.finished = Some(Vec::new());
+        }
+        let mut run = Run {
+            workload,
+            options,
+            loads: vec![0; replicas.len()],
+            calendar: Calendar::new(replicas.len()),
+            stations,
+            replicas,
+            touched: Vec::new(),
+            links,
+            results,
+            rows,
+            next_row: 0,
+            next_arrival: Instant::NEVER,
+            awaited: flow.parents.to_vec(),
+            released: BinaryHeap::new(),
+            patience: BinaryHeap::new(),
+            now: Instant::ZERO,
+            in_system: 0,
+            in_system_area: 0,
+            waiting_at_last_arrival: 0,
+            stalled: false,
+            sampler,
+        };
+        run.every_hand_off_fits()?;
+        run.find_next_row();
+        Ok(run)
+    }
+
+    /// What a replica can prefill, some replica must be able to go on with: else the cluster makes no sense.
+    fn every_hand_off_fits(&self) -> Result<()> {
+        for (place, station) in self.stations.iter().enumerate() {
+            let Some(link) = station.link else { continue };
+            let to = &self.stations[self.links[link].to].replicas;
+            for row in (0..self.rows).filter(|&row| self.workload.pool(row) == place) {
+                let arrival = self.workload.request(row, Instant::ZERO);
+                let fits = |replica: usize| {
+                    let (capacity, need) = self.replicas[replica].capacity_and_need(&arrival);
+                    need <= capacity
+                };
+                if station.replicas.clone().any(fits) && !to.clone().any(fits) {
+                    let blocks = |replica: usize| self.replicas[replica].capacity_and_need(&arrival);
+                    let (capacity, need) = to.clone().map(blocks).max().unwrap_or_default();
+                    let what = format!(
+                        "the KV of row {row} fits nowhere after its prefill: it grows to {need} blocks, the largest \
+                         decode replica has {capacity}"
+                    );
+                    return Err(Error::config("decode", what));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn complete(mut self, watch: &mut dyn Watch) -> Result<Outcome> {
+        let mut countdown = 0;
+        loop {
+            if countdown == 0 {
+                countdown = POLL_EVERY;
+                watch.poll(self.results.left(), self.rows as u64)?;
+            }
+            countdown -= 1;
+            let instant = self.next_instant();
+            if instant == Instant::NEVER {
+                // Who arrives after the horizon is still to come.
+                if self.rows == self.workload.len() && self.drain()? {
+                    continue;
+                }
+                break;
+            }
+            if self.options.horizon.is_some_and(|horizon| instant > horizon) {
+                break;
+            }
+            if instant > self.sampler.next {
+                self.sampler.sample_before(instant, &self.replicas, &mut self.results)?;
+            }
+            self.happen(instant)?;
+        }
+        self.finish()
+    }
+
+    #[inline]
+    fn next_instant(&mut self) -> Instant {
+        let mut others = self.calendar.first().min(self.next_arrival());
+        for link in &self.links {
+            others = others.min(link.next_end());
+        }
+        // The patience of who has been admitted is no event any more.
+        while let Some(&Reverse((at, id, replica, slot))) = self.patience.peek() {
+            if at >= others || self.replicas[replica as usize].awaits_admission(Slot(slot), id) {
+                return others.min(at);
+            }
+            self.patience.pop();
+        }
+        others
+    }
+
+    #[inline]
+    fn next_arrival(&self) -> Instant {
+        match self.released.peek() {
+            None => self.next_arrival,
+            Some(&Reverse((at, _))) => at.min(self.next_arrival),
+        }
+    }
+
+    /// Everything that happens at one instant, in the order of rule 4.
+    #[inline]
+    fn happen(&mut self, instant: Instant) -> Result<()> {
+        let span = instant.since(self.now);
+        let area = product(span.0, u128::from(self.in_system))?;
+        self.in_system_area =
+            self.in_system_area.checked_add(area).ok_or_else(|| Error::overflow("∫ number in system dt"))?;
+        self.now = instant;
+        while self.calendar.first() == instant {
+            self.settle(self.calendar.lowest())?;
+        }
+        for link in 0..self.links.len() {
+            self.hand_over(link)?;
+        }
+        if !self.patience.is_empty() {
+            self.lose_patience()?;
+        }
+        while self.next_arrival() == instant {
+            let row = self.take_next_row();
+            self.arrive(row)?;
+        }
+        if !self.patience.is_empty() {
+            // Who arrived without any patience leaves before a batch is formed.
+            self.lose_patience()?;
+        }
+        if self.touched.len() > 1 {
+            self.touched.sort_unstable();
+        }
+        for place in 0..self.touched.len() {
+            self.form(self.touched[place] as usize, false)?;
+        }
+        self.touched.clear();
+        Ok(())
+    }
+
+    /// Settles the iterations of a replica that end now.
+    #[inline]
+    fn settle(&mut self, replica: usize) -> Result<()> {
+        let before = self.results.left();
+        self.replicas[replica].settle(&mut self.results)?;
+        self.in_system -= self.results.left() - before;
+        if !self.links.is_empty() {
+            self.send(replica)?;
+        }
+        if self.results.finished.as_ref().is_some_and(|finished| !finished.is_empty()) {
+            self.release()?;
+        }
+        self.touch(replica);
+        Ok(())
+    }
+
+    /// Those who leave a replica with their prompts computed set out for the next one.
+    fn send(&mut self, replica: usize) -> Result<()> {
+        let station = self.stations.iter().find(|station| station.replicas.contains(&replica));
+        let Some(link) = station.and_then(|station| station.link) else { return Ok(()) };
+        for departure in self.replicas[replica].departures() {
+            self.links[link].push(departure, self.now)?;
+        }
+        Ok(())
+    }
+
+    /// Whoever waited for the last of the finished will arrive after its delay.
+    fn release(&mut self) -> Result<()> {
+        let finished = self.results.finished.replace(Vec::new()).unwrap_or_default();
+        for row in finished {
+            for &child in self.workload.flow.children(row as usize) {
+                let awaited = &mut self.awaited[child as usize];
+                *awaited -= 1;
+                if *awaited == 0 {
+                    let at = self.now.after(self.workload.flow.delay(child as usize))?;
+                    self.released.push(Reverse((at, child)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Hand-offs arrive: their blocks at the source are given up, the router of the other pool is asked.
+    fn hand_over(&mut self, link: usize) -> Result<()> {
+        while let Some(departure) = self.links[link].pop(self.now)? {
+            let source = departure.from as usize;
+            self.replicas[source].release(departure.blocks, self.now)?;
+            self.touch(source);
+            let replica = self.route(self.links[link].to, &departure.request.arrival)?;
+            self.replicas[replica].receive(departure, self.now)?;
+            self.touch(replica);
+        }
+        Ok(())
+    }
+
+    /// Something happened at a replica: if it is idle, it forms a batch once all has happened that does at this instant.
+    #[inline]
+    fn touch(&mut self, replica: usize) {
+        let at = &self.replicas[replica];
+        self.loads[replica] = at.requests() as u32;
+        let next = if at.is_idle() { Instant::NEVER } else { at.next_instant() };
+        self.calendar.set(replica, next);
+        if !self.touched.contains(&(replica as u32)) {
+            self.touched.push(replica as u32);
+        }
+    }
+
+    /// Lets an idle replica form a batch. Says whether an iteration runs now.
+    #[inline]
+    fn form(&mut self, index: usize, drain: bool) -> Result<bool> {
+        let replica = &mut self.replicas[index];
+        let runs = replica.is_idle() && !replica.is_empty() && replica.form(self.now, drain)?;
+        self.calendar.set(index, replica.next_instant());
+        Ok(runs)
+    }
+
+    fn lose_patience(&mut self) -> Result<()> {
+        while let Some(&Reverse((at, id, replica, slot))) = self.patience.peek() {
+            if at > self.now {
+                break;
+            }
+            self.patience.pop();
+            if self.replicas[replica as usize].abandon(Slot(slot), id, self.now, &mut self.results)? {
+                self.in_system -= 1;
+                self.touch(replica as usize);
+            }
+        }
+        Ok(())
+    }
+
+    /// The row that arrives now: the lowest of those that do.
+    #[inline]
+    fn take_next_row(&mut self) -> usize {
+        if let Some(&Reverse((at, row))) = self.released.peek()
+            && (at, row as usize) < (self.next_arrival, self.next_row)
+        {
+            self.released.pop();
+            return row as usize;
+        }
+        let row = self.next_row;
+        self.next_row += 1;
+        self.find_next_row();
+        row
+    }
+
+    /// Passes over rows that wait for others.
+    #[inline]
+    fn find_next_row(&mut self) {
+        while self.workload.flow.parents(self.next_row) > 0 {
+            self.next_row += 1;
+        }
+        self.next_arrival =
+            if self.next_row < self.rows { self.workload.arrival_at(self.next_row) } else { Instant::NEVER };
+    }
+
+    #[inline]
+    fn arrive(&mut self, row: usize) -> Result<()> {
+        let arrival = self.workload.request(row, self.now);
+        let pool = self.workload.pool(row);
+        let replica = self.route(pool, &arrival)?;
+        if let Some(reason) = self.refuses_afterwards(pool, &arrival) {
+            self.results.reject(&arrival, replica as u32, reason);
+        } else if let Some(slot) = self.replicas[replica].arrive(arrival, &mut self.results)? {
+            self.in_system += 1;
+            if let Some(patience) = self.workload.patience(row) {
+                self.patience.push(Reverse((self.now.after(patience)?, arrival.id, replica as u32, slot.0)));
+            }
+            self.touch(replica);
+        }
+        if self.next_arrival == Instant::NEVER {
+            self.waiting_at_last_arrival = self.replicas.iter().map(Replica::waiting).sum();
+        }
+        Ok(())
+    }
+
+    /// Why no replica to which a request is handed off can ever serve it, if that is so.
+    #[inline]
+    fn refuses_afterwards(&self, pool: usize, arrival: &Arrival) -> Option<&'static str> {
+        let link = self.stations[pool].link?;
+        let mut reason = None;
+        for replica in self.stations[self.links[link].to].replicas.clone() {
+            reason = Some(self.replicas[replica].refuses(arrival)?);
+        }
+        reason
+    }
+
+    /// The replica of a pool to which a request goes.
+    #[inline]
+    fn route(&mut self, pool: usize, arrival: &Arrival) -> Result<usize> {
+        let Station { replicas, router, .. } = &mut self.stations[pool];
+        let Some(router) = router else { return Ok(replicas.start) };
+        let fleet = Fleet {
+            replicas: &self.replicas[replicas.clone()],
+            requests: &self.loads[replicas.clone()],
+            now: self.now,
+        };
+        let chosen = router.route(arrival, &fleet)?;
+        if chosen >= fleet.len() {
+            return Err(Kind::Rule {
+                at_s: self.now.seconds().to_string(),
+                rule: "a router names a replica that there is",
+                what: format!("replica {chosen} of {} for request {}", fleet.len(), arrival.id),
+            }
+            .into());
+        }
+        Ok(replicas.start + chosen)
+    }
+
+    /// Nothing is left to happen: whoever still holds requests is asked once more (rule 5).
+    fn drain(&mut self) -> Result<bool> {
+        if self.replicas.iter().all(Replica::is_empty) {
+            return Ok(false);
+        }
+        let is_first = self.results.results.drained.is_empty();
+        let mut here: Vec<u32> = Vec::new();
+        if is_first {
+            here = self.replicas.iter().flat_map(Replica::ids).collect();
+        }
+        let mut runs = false;
+        for replica in 0..self.replicas.len() {
+            runs |= self.form(replica, true)?;
+        }
+        if runs && is_first {
+            self.results.results.drained = here;
+        }
+        self.stalled = !runs && self.calendar.first() == Instant::NEVER;
+        Ok(!self.stalled)
+    }
+
+    fn finish(mut self) -> Result<Outcome> {
+        let goes_on = self.next_instant() < Instant::NEVER;
+        let end = match self.options.horizon {
+            Some(horizon) if goes_on => horizon,
+            _ => self.now,
+        };
+        // At the horizon the number in the system falls at the ends of the iterations before it.
+        self.sampler.sample_before(end, &self.replicas, &mut self.results)?;
+        let last = self.replicas.iter().map(|replica| replica.sample(end)).collect::<Result<_>>()?;
+        let before = self.results.left();
+        for replica in &mut self.replicas {
+            replica.stop(end, &mut self.results)?;
+        }
+        debug_assert_eq!(before, self.results.left(), "a stretch ends with the first completion in it");
+        for departure in self.links.iter_mut().flat_map(Transfers::drain) {
+            let Departure { request, from, at, .. } = departure;
+            self.results.leave(&request.handed_off(from, at, end), from, Status::Unfinished, end);
+        }
+        let rest = product(end.since(self.now).0, u128::from(self.in_system))?;
+        let budget = self.replicas[0].token_budget();
+        let is_common = self.replicas.iter().all(|replica| replica.token_budget() == budget);
+        let mut outcome = Outcome {
+            rejections: std::mem::take(&mut self.results.rejections),
+            goes_on,
+            stalled: self.stalled,
+            most_preempted: self.replicas.iter().map(Replica::most_preempted).max().unwrap_or(0),
+            waiting_at_last_arrival: self.waiting_at_last_arrival,
+            token_budget: if is_common { budget } else { Limits::NONE },
+            replicas: self.replicas.len(),
+            unused: self.replicas.iter().filter(|replica| replica.is_unused()).count(),
+            last,
+            results: std::mem::take(&mut self.results.results),
+        };
+        let totals = &mut outcome.results.totals;
+        totals.end = end;
+        totals.in_system =
+            self.in_system_area.checked_add(rest).ok_or_else(|| Error::overflow("∫ number in system dt"))?;
+        totals.sojourn = self.results.sojourn();
+        Ok(outcome)
+    }
+}

@@ -1,0 +1,79 @@
+//! When is the timeline sampled?
+
+use super::{Options, Timeline};
+use crate::clock::{Instant, NANOSECOND, Span};
+use crate::error::Result;
+use crate::replica::Replica;
+use crate::results::{Recorder, Sample};
+use crate::workload::Workload;
+
+/// Takes the samples of the timeline: at whole multiples of an interval.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sampler {
+    pub(super) next: Instant,
+    interval: Span,
+    automatic: bool,
+}
+
+/// Samples of an automatic timeline when the span of the arrivals tells the length of the run.
+const SAMPLES: u128 = 500;
+
+impl Sampler {
+    pub(super) fn new(workload: &Workload, options: &Options) -> Result<Sampler> {
+        let last = options.rows(workload).checked_sub(1).map_or(Instant::ZERO, |last| workload.arrival_at(last));
+        let (interval, automatic) = match options.timeline {
+            Timeline::Every(interval) => (interval, false),
+            Timeline::Automatic => (Span((last.0 / SAMPLES).max(NANOSECOND)), true),
+        };
+        Ok(Sampler { next: Instant::ZERO.after(interval)?, interval, automatic })
+    }
+
+    /// Takes the samples that are due before `instant`: nothing happens between the last event and then.
+    pub(super) fn sample_before(
+        &mut self,
+        instant: Instant,
+        replicas: &[Replica],
+        results: &mut Recorder,
+    ) -> Result<()> {
+        while self.next < instant {
+            for replica in replicas {
+                results.sample(replica.sample(self.next)?)?;
+            }
+            self.next = self.next.after(self.interval)?;
+            let timeline = &mut results.results.timeline;
+            if self.automatic && (timeline.len() / replicas.len()) as u128 >= 2 * SAMPLES {
+                let mut row = 0;
+                timeline.retain(|_| {
+                    row += 1;
+                    (row - 1) / replicas.len() % 2 == 1
+                });
+                self.interval = self.interval.times(2)?;
+                self.next = timeline.last().map_or(Instant::ZERO, |sample| sample.at).after(self.interval)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The timeline of replicas that were sampled apart, up to `end`, as if they had been sampled together: `parts` are
+    /// the samples of each, and its state at the end of its own run, which stays.
+    pub(super) fn merge(&self, parts: &[(Vec<Sample>, Sample)], end: Instant) -> Result<Vec<Sample>> {
+        let mut interval = self.interval;
+        // Samples lie strictly before the end; as soon as there are twice too many, every second goes.
+        while self.automatic && end.0.saturating_sub(1) / interval.0 >= 2 * SAMPLES {
+            interval = interval.times(2)?;
+        }
+        let mut merged = Vec::new();
+        let mut taken = vec![0; parts.len()];
+        let mut at = Instant::ZERO.after(interval)?;
+        while at < end {
+            for ((samples, last), taken) in parts.iter().zip(&mut taken) {
+                while samples.get(*taken).is_some_and(|sample| sample.at < at) {
+                    *taken += 1;
+                }
+                merged.push(Sample { at, ..*samples.get(*taken).unwrap_or(last) });
+            }
+            at = at.after(interval)?;
+        }
+        Ok(merged)
+    }
+}
