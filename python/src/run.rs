@@ -110,7 +110,7 @@ fn column<'py, T: numpy::Element>(
     columns: &Bound<'py, PyDict>,
     name: &str,
 ) -> PyResult<Option<PyReadonlyArray1<'py, T>>> {
-    columns.get_item(name)?.map(|array| array.extract().map_err(PyErr::from)).transpose()
+    columns.get_item(name)?.map(|array| array.extract()).transpose()
 }
 
 /// Objects that are written in Python: schedulers by pool and engine, one for each replica, and routers by pool.

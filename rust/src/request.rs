@@ -303,9 +303,9 @@ impl Requests {
         u64::from(self.at(slot).arrival.prompt_tokens) + self.emitted(slot)
     }
 
-    /// The context with which a request emits its next token, if it computes anew all that is known of it. Under
-    /// `FirstToken::Decode` the input alone brings no token: a policy that lets decodes wait while it admits must see
-    /// room for one more, or two requests could take each other's blocks for ever.
+    /// The context with which a waiting request emits its next token. Under `FirstToken::Decode` the input alone brings
+    /// no token: a policy that lets decodes wait while it admits must see room for one more, or two requests could take
+    /// each other's blocks for ever.
     #[inline]
     pub fn until_next_token(&self, slot: Slot) -> u64 {
         self.known(slot) + u64::from(self.first_token == FirstToken::Decode)
@@ -317,6 +317,13 @@ impl Requests {
     pub fn owed(&self, slot: Slot) -> u64 {
         let owed = self.known(slot) - self.context(slot);
         if owed == 0 { 1 } else { owed }
+    }
+
+    /// The context once everything that it owes is computed: what an admission must hold. Who comes from another replica
+    /// brings a part of it along.
+    #[inline]
+    pub fn next_context(&self, slot: Slot) -> u64 {
+        self.context(slot) + self.owed(slot)
     }
 
     /// Is computing one token priced as a decode (rule 6)? It is for the tail of a recomputation too.

@@ -58,7 +58,7 @@ impl Scheduler for Rad {
         let is_full = self.completed >= self.requests_per_cycle;
         let head = self.roster.lists.queue.head().filter(|_| !is_full);
         if let Some(slot) = head.filter(|&slot| self.roster.has_room_for(slot, plan)) {
-            plan.admit(slot, plan.requests().known(slot))?;
+            plan.admit(slot, plan.requests().next_context(slot))?;
             let lists = &mut self.roster.lists;
             lists.queue.remove(slot, plan.requests());
             insert_by_arrival(&mut lists.running, slot, plan.requests());

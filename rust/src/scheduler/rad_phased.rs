@@ -90,9 +90,9 @@ impl Scheduler for RadPhased {
             self.left = self.requests_per_cycle;
         }
         if let Some(slot) = self.queue.head().filter(|_| self.left > 0) {
-            let known = plan.requests().known(slot);
-            if plan.has_room(plan.blocks(known), 0) {
-                plan.admit(slot, known)?;
+            let context = plan.requests().next_context(slot);
+            if plan.has_room(plan.blocks(context), 0) {
+                plan.admit(slot, context)?;
                 self.queue.remove(slot, plan.requests());
                 self.prompt = Some(slot);
                 self.left -= 1;

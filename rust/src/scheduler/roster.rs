@@ -171,7 +171,7 @@ impl Roster {
     #[inline]
     pub(super) fn swap_in(&mut self, plan: &mut Plan) -> Result<()> {
         while let Some(slot) = self.swapped.first().filter(|_| !plan.has_preempted()) {
-            let tokens = plan.requests().context(slot) + plan.requests().owed(slot);
+            let tokens = plan.requests().next_context(slot);
             let spare = self.watermark.spare(plan);
             if !plan.has_room(plan.blocks(tokens), spare) {
                 break;
@@ -216,14 +216,14 @@ impl Roster {
     /// Can the head of the queue, with all that is known of it, be admitted now?
     pub(super) fn has_room_for(&mut self, slot: Slot, plan: &mut Plan) -> bool {
         let spare = self.watermark.spare(plan);
-        plan.has_room(plan.blocks(plan.requests().known(slot)), spare)
+        plan.has_room(plan.blocks(plan.requests().next_context(slot)), spare)
     }
 
     /// Admits the head of the queue with the blocks for all its known tokens, and computes what the budget carries.
     #[inline]
     pub(super) fn admit(&mut self, slot: Slot, plan: &mut Plan) -> Result<()> {
-        let known = plan.requests().known(slot);
-        self.lists.admit(slot, known, known.min(plan.budget_left()), plan)
+        let (context, owed) = (plan.requests().next_context(slot), plan.requests().owed(slot));
+        self.lists.admit(slot, context, owed.min(plan.budget_left()), plan)
     }
 
     /// For how long a plan holds that decodes, continues and admits as much as it can: while nobody leaves, blocks only

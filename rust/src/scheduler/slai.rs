@@ -242,8 +242,8 @@ impl Slai {
             if !may_admit || !plan.has_room(plan.blocks(plan.requests().until_next_token(slot)), chosen.blocks) {
                 break;
             }
-            let known = plan.requests().known(slot);
-            self.lists.admit(slot, known, prompts.cut(known), plan)?;
+            let (context, owed) = (plan.requests().next_context(slot), plan.requests().owed(slot));
+            self.lists.admit(slot, context, prompts.cut(owed), plan)?;
         }
         Ok(prompts)
     }

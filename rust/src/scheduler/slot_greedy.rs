@@ -114,10 +114,11 @@ impl Scheduler for SlotGreedy {
         self.come_back(plan)?;
         while let Some(slot) = self.lists.queue.head() {
             let step = self.step(slot, plan.requests());
-            if !plan.has_room(plan.blocks(step), 0) {
+            let tokens = plan.requests().context(slot) + step;
+            if !plan.has_room(plan.blocks(tokens), 0) {
                 break;
             }
-            self.lists.admit(slot, step, step, plan)?;
+            self.lists.admit(slot, tokens, step, plan)?;
         }
         // While nobody leaves, memory only fills: who does not fit goes on not fitting, and an arrival waits behind it.
         let arrivals_wait = !self.lists.queue.is_empty();

@@ -24,10 +24,10 @@ impl VllmV0 {
         let roster = &mut self.roster;
         let mut admitted = false;
         while let Some(slot) = roster.lists.queue.head() {
-            let known = plan.requests().known(slot);
+            let owed = plan.requests().owed(slot);
             // A resumed input longer than the budget is computed alone, in consecutive iterations.
-            let alone = known > roster.limits.token_budget;
-            let too_long = if alone { admitted } else { known > plan.budget_left() };
+            let alone = owed > roster.limits.token_budget;
+            let too_long = if alone { admitted } else { owed > plan.budget_left() };
             if too_long || !roster.swapped.is_empty() || !roster.has_room_for(slot, plan) {
                 break;
             }

@@ -213,13 +213,14 @@ impl Scheduler for VllmV1 {
             if plan.budget_left() == 0 {
                 break;
             }
-            let known = plan.requests().known(slot);
-            let tokens = known.min(longest).min(plan.budget_left());
-            let checked = if self.reserve_full_prompt { known } else { tokens };
+            let requests = plan.requests();
+            let tokens = requests.owed(slot).min(longest).min(plan.budget_left());
+            let taken = requests.context(slot) + tokens;
+            let checked = if self.reserve_full_prompt { requests.next_context(slot) } else { taken };
             if !plan.has_room(plan.blocks(checked), 0) {
                 break;
             }
-            plan.admit(slot, tokens)?;
+            plan.admit(slot, taken)?;
             plan.chunk(slot, tokens)?;
             self.lists.queue.remove(slot, plan.requests());
             self.lists.running.push_back(slot);

@@ -153,9 +153,9 @@ impl Seniority {
         if !plan.has_room(plan.blocks(plan.requests().until_next_token(slot)), 0) {
             return Ok(None);
         }
-        let known = plan.requests().known(slot);
-        plan.admit(slot, known)?;
-        plan.chunk(slot, known)?;
+        let owed = plan.requests().owed(slot);
+        plan.admit(slot, plan.requests().next_context(slot))?;
+        plan.chunk(slot, owed)?;
         queue.remove(slot);
         self.admitted.push_back(slot);
         Ok(Some(slot))

@@ -3,6 +3,7 @@
 mod scenario;
 mod laws;
 mod fleet;
+mod network;
 mod policies;
 mod policies_batching;
 mod policies_deadlines;

@@ -1,0 +1,346 @@
+//! Requests that move and requests that wait: hand-offs between pools, sessions, jobs of several stages.
+
+use inferq_core::clock::{SECOND, Span};
+use inferq_core::cluster::{Cluster, HandsTo, LinkDescription, Pool};
+use inferq_core::engine::{Engine, parse};
+use inferq_core::results::{NOT_HANDED_OFF, Results, Status};
+use inferq_core::router::RouterKind;
+use inferq_core::simulation::{Options, simulate_cluster};
+use inferq_core::workload::{Flow, Workload};
+use proptest::prelude::*;
+
+use crate::laws::{Outcome, same};
+use crate::scenario::{CLASSES, Scenario, scenario};
+
+/// How requests go from pool to pool, and who waits for whom.
+#[derive(Clone, Debug)]
+struct Paths {
+    /// Replicas of each pool.
+    replicas: Vec<usize>,
+    /// The pool that the first one hands off to, over which link.
+    link: Option<LinkDescription>,
+    router: RouterKind,
+    pool: Vec<u32>,
+    parents: Vec<u32>,
+    children_start: Vec<u32>,
+    children: Vec<u32>,
+    delay_s: Vec<f64>,
+}
+
+impl Paths {
+    /// `waits[row]` picks the earlier rows that a row waits for.
+    fn new(rows: usize, waits: &[(u32, u32, f64)], pools: &[u32], replicas: Vec<usize>, router: RouterKind) -> Paths {
+        let mut of_parent = vec![Vec::new(); rows];
+        let (mut parents, mut delay_s) = (vec![0; rows], vec![0.0; rows]);
+        for row in 1..rows {
+            let (first, second, delay) = waits[row % waits.len()];
+            let mut named = vec![first, second];
+            named.retain(|&back| back > 0 && back as usize <= row);
+            named.dedup();
+            for back in named {
+                of_parent[row - back as usize].push(row as u32);
+                parents[row] += 1;
+            }
+            delay_s[row] = delay;
+        }
+        let mut children_start = vec![0];
+        let mut children = Vec::new();
+        for of_row in of_parent {
+            children.extend(of_row);
+            children_start.push(children.len() as u32);
+        }
+        let pool = (0..rows).map(|row| pools[row % pools.len()] % replicas.len() as u32).collect();
+        Paths { replicas, link: None, router, pool, parents, children_start, children, delay_s }
+    }
+
+    fn flow(&self) -> Flow<'_> {
+        Flow {
+            parents: &self.parents,
+            children_start: &self.children_start,
+            children: &self.children,
+            delay_s: &self.delay_s,
+        }
+    }
+
+    fn run(&self, scenario: &Scenario, stepping: bool) -> Results {
+        let pool = |(place, &count): (usize, &usize)| Pool {
+            engines: (0..count).map(|_| scenario.parts()).collect(),
+            router: Some(self.router.build(3)),
+            hands_to: self
+                .link
+                .filter(|_| place == 0)
+                .map(|link| HandsTo { pool: 1, link: link.build().expect("a link") }),
+        };
+        let cluster = Cluster { pools: self.replicas.iter().enumerate().map(pool).collect() };
+        let workload = Workload { pool: &self.pool, flow: self.flow(), ..scenario.columns.view() };
+        simulate_cluster(&workload, cluster, &scenario.options(stepping), &mut ()).expect("a run")
+    }
+}
+
+fn routers() -> impl Strategy<Value = RouterKind> {
+    prop::sample::select(vec![
+        RouterKind::RoundRobin {},
+        RouterKind::Random {},
+        RouterKind::LeastRequests {},
+        RouterKind::LeastTokens {},
+        RouterKind::LeastKv {},
+    ])
+}
+
+fn any_scenario() -> impl Strategy<Value = Scenario> {
+    let kinds = vec!["Sarathi", "VllmV1", "VllmV0", "KFcfs", "Slai", "SlotGreedy", "Orca", "Rad", "Wait"];
+    prop::sample::select(kinds).prop_flat_map(scenario)
+}
+
+fn seconds() -> impl Strategy<Value = f64> {
+    prop_oneof![Just(0.0), (0_u32..400).prop_map(|ms| f64::from(ms) / 1000.0)]
+}
+
+/// Scenarios of requests that wait for one or two earlier ones, over one to three pools.
+fn networks() -> impl Strategy<Value = (Scenario, Paths)> {
+    let waits = prop::collection::vec((0_u32..4, 0_u32..4, seconds()), 1..5);
+    let pools = prop::collection::vec(0_u32..3, 1..4);
+    (any_scenario(), waits, pools, prop::collection::vec(1_usize..3, 1..4), routers()).prop_map(
+        |(scenario, waits, pools, replicas, router)| {
+            let rows = scenario.columns.arrival_s.len();
+            let paths = Paths::new(rows, &waits, &pools, replicas, router);
+            (scenario, paths)
+        },
+    )
+}
+
+/// Scenarios with prefill and decode on different replicas.
+fn hand_offs() -> impl Strategy<Value = (Scenario, Paths)> {
+    let link =
+        (seconds(), 1_u32..2000, prop::option::of(1_usize..3)).prop_map(|(latency_s, bytes_per_s, concurrent)| {
+            LinkDescription { latency_s, bytes_per_s: f64::from(bytes_per_s), bytes_per_token: 1.0, concurrent }
+        });
+    (any_scenario(), link, 1_usize..3, 1_usize..3, routers()).prop_map(|(scenario, link, prefill, decode, router)| {
+        let rows = scenario.columns.arrival_s.len();
+        let mut paths = Paths::new(rows, &[(0, 0, 0.0)], &[0], vec![prefill, decode], router);
+        paths.link = Some(link);
+        // A cache that holds no request's KV is an error of its own.
+        let longest = |row: usize| scenario.columns.prompt_tokens[row] + scenario.columns.output_tokens[row];
+        let longest = (0..rows).map(longest).max().unwrap_or(1) as u64;
+        let scenario = match scenario.kv_tokens {
+            Some(tokens) if tokens < longest + scenario.block => {
+                let enough = longest + scenario.block;
+                let engine =
+                    scenario.engine.replace(&format!("\"tokens\": {tokens}"), &format!("\"tokens\": {enough}"));
+                Scenario { engine, kv_tokens: Some(enough), ..scenario }
+            }
+            _ => scenario,
+        };
+        (scenario, paths)
+    })
+}
+
+/// L1, L2, L4 (in the core's own assertions), L5 and L9, and that everything ends.
+fn laws_hold(scenario: &Scenario, paths: &Paths) -> Outcome {
+    let results = paths.run(scenario, false);
+    let columns = &results.requests;
+    let awaited = columns.status.iter().filter(|&&status| status == Status::Awaited as u8).count();
+    prop_assert_eq!(results.totals.by_status.iter().sum::<u64>() as usize + awaited, columns.status.len());
+    prop_assert_eq!(results.totals.in_system, results.totals.sojourn);
+    prop_assert!(scenario.horizon_s.is_some() || results.totals.by_status[Status::Unfinished as usize] == 0);
+    let mut emitted = vec![0_u64; columns.status.len()];
+    for row in results.batches.iter().filter(|row| row.emits) {
+        emitted[row.request as usize] += results.iterations[row.iteration as usize].count;
+    }
+    for row in (0..columns.status.len()).filter(|&row| columns.status[row] == Status::Finished as u8) {
+        prop_assert_eq!(emitted[row], scenario.columns.output_tokens[row] as u64);
+        let instants =
+            [columns.arrival_s[row], columns.admitted_s[row], columns.first_token_s[row], columns.finish_s[row]];
+        prop_assert!(instants.is_sorted());
+        for &child in paths.flow().children(row) {
+            let child = child as usize;
+            if columns.status[child] != Status::Awaited as u8 {
+                prop_assert!(columns.arrival_s[child] >= columns.finish_s[row] + paths.delay_s[child] - 1e-9);
+            }
+        }
+        if let Some(hand_off) = &columns.hand_off {
+            // Whoever owed a token after its prompt went to the second pool, the others stayed in the first.
+            let first = paths.replicas[0] as u32;
+            if hand_off.prefill_replica[row] == NOT_HANDED_OFF {
+                prop_assert!(columns.replica[row] < first && scenario.columns.output_tokens[row] == 1);
+            } else {
+                prop_assert!(hand_off.prefill_replica[row] < first && columns.replica[row] >= first);
+                prop_assert!(hand_off.handoff_s[row] >= 0.0 && hand_off.prefilled_s[row] <= columns.finish_s[row]);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn l8_holds(scenario: &Scenario, paths: &Paths) -> Outcome {
+    let (fast, slow) = (paths.run(scenario, false), paths.run(scenario, true));
+    prop_assert_eq!(&fast.requests.replica, &slow.requests.replica);
+    prop_assert_eq!(format!("{:?}", fast.requests.hand_off), format!("{:?}", slow.requests.hand_off));
+    // The rows of iterations come in the order of their starts, which differs between the two.
+    let bare = |results| Results { iterations: Vec::new(), batches: Vec::new(), ..results };
+    same(&bare(fast), &bare(slow))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_500))]
+
+    #[test]
+    fn networks_keep_the_laws((scenario, paths) in networks()) {
+        laws_hold(&scenario, &paths)?;
+    }
+
+    #[test]
+    fn networks_stretch_as_they_step((scenario, paths) in networks()) {
+        l8_holds(&scenario, &paths)?;
+    }
+
+    #[test]
+    fn hand_offs_keep_the_laws((scenario, paths) in hand_offs()) {
+        laws_hold(&scenario, &paths)?;
+    }
+
+    #[test]
+    fn hand_offs_stretch_as_they_step((scenario, paths) in hand_offs()) {
+        l8_holds(&scenario, &paths)?;
+    }
+}
+
+fn engine(kv: &str) -> Engine {
+    let text = r#"{"timing": {"kind": "Constant", "seconds": 1}, "kv": {"tokens": KV, "block": 4},
+            "scheduler": {"kind": "Sarathi", "token_budget": 8, "max_seqs": 4, "order": "fcfs", "watermark": 0,
+                          "preemption": {"kind": "Recompute"}},
+            "first_token": "prefill"}"#;
+    parse(&text.replace("KV", kv)).expect("an engine")
+}
+
+/// One prefill and one decode replica, over a link that takes half a second and a tenth for each token.
+fn handed_off(requests: &[(f64, i32, i32)], concurrent: Option<usize>, kv: [&str; 2]) -> Results {
+    let column = |read: fn(&(f64, i32, i32)) -> i32| requests.iter().map(read).collect::<Vec<i32>>();
+    let workload = Workload {
+        arrival_s: &requests.iter().map(|request| request.0).collect::<Vec<f64>>(),
+        prompt_tokens: &column(|request| request.1),
+        output_tokens: &column(|request| request.2),
+        class_count: CLASSES,
+        ..Workload::default()
+    };
+    let link = LinkDescription { latency_s: 0.5, bytes_per_s: 20.0, bytes_per_token: 2.0, concurrent };
+    let pool =
+        |kv, hands_to| Pool { engines: vec![engine(kv).build(Some(&[])).expect("a replica")], router: None, hands_to };
+    let hands_to = HandsTo { pool: 1, link: link.build().expect("a link") };
+    let cluster = Cluster { pools: vec![pool(kv[0], Some(hands_to)), pool(kv[1], None)] };
+    simulate_cluster(&workload, cluster, &Options::all(&workload), &mut ()).expect("a run")
+}
+
+#[test]
+fn a_hand_off_takes_latency_and_bytes_and_then_waits_for_the_next_batch() {
+    // Prompts of 5 and 3 are computed by 1 s, which emits the first tokens. The transfers take 1.0 s and 0.8 s.
+    let results = handed_off(&[(0.0, 5, 3), (0.0, 3, 3)], None, ["null", "null"]);
+    let columns = &results.requests;
+    assert_eq!(columns.first_token_s, [1.0, 1.0]);
+    // Request 1 arrives at 1.8 s and decodes until 3.8 s; request 0 comes at 2 s and joins at 2.8 s.
+    assert_eq!(columns.finish_s, [4.8, 3.8]);
+    let hand_off = columns.hand_off.as_ref().expect("columns");
+    assert_eq!(hand_off.prefilled_s, [1.0, 1.0]);
+    assert_eq!(hand_off.handoff_s, [1.8, 0.8]);
+    assert_eq!((columns.replica[0], hand_off.prefill_replica[0]), (1, 0));
+    assert_eq!(columns.max_tbt_s, [2.8, 1.8]);
+}
+
+#[test]
+fn transfers_beyond_the_lanes_of_a_link_wait() {
+    // One at a time: request 0 from 1.0 to 2.0 s, request 1 from then to 2.8 s.
+    let results = handed_off(&[(0.0, 5, 2), (0.0, 3, 2)], Some(1), ["null", "null"]);
+    assert_eq!(results.requests.finish_s, [3.0, 4.0]);
+    assert_eq!(results.requests.hand_off.expect("columns").handoff_s, [1.0, 2.0]);
+}
+
+#[test]
+fn what_is_sent_stays_taken_until_it_has_arrived() {
+    // The first prompt fills the source until its transfer ends at 1.0 + 1.3 s: only then is the second admitted.
+    let results = handed_off(&[(0.0, 8, 2), (0.0, 8, 2)], None, ["8", "null"]);
+    assert_eq!(results.requests.admitted_s, [0.0, 2.3]);
+}
+
+#[test]
+fn a_decode_waits_for_blocks() {
+    // The decode cache holds one of the two: 9 tokens and one more to come are 3 blocks of its 4.
+    let results = handed_off(&[(0.0, 4, 6), (0.0, 4, 6)], None, ["null", "16"]);
+    // Both come at 1.9 s with 5 tokens known: 2 blocks each. At 9 tokens both need a third: the later is preempted.
+    assert_eq!(results.requests.preemptions, [0, 1]);
+    assert_eq!(results.totals.by_status[0], 2);
+}
+
+#[test]
+fn a_hand_off_that_fits_nowhere_is_an_error() {
+    let workload = Workload {
+        arrival_s: &[0.0, 0.0],
+        prompt_tokens: &[4, 40],
+        output_tokens: &[4, 4],
+        class_count: 1,
+        ..Workload::default()
+    };
+    let link = LinkDescription { latency_s: 0.0, bytes_per_s: 1.0, bytes_per_token: 0.0, concurrent: None };
+    let part =
+        |kv, hands_to| Pool { engines: vec![engine(kv).build(Some(&[])).expect("a replica")], router: None, hands_to };
+    let hands_to = HandsTo { pool: 1, link: link.build().expect("a link") };
+    let cluster = Cluster { pools: vec![part("null", Some(hands_to)), part("16", None)] };
+    let error = simulate_cluster(&workload, cluster, &Options::all(&workload), &mut ()).expect_err("too small");
+    let expected = "decode: the KV of row 1 fits nowhere after its prefill: it grows to 11 blocks, the largest decode \
+                    replica has 4";
+    assert_eq!(error.to_string(), expected);
+}
+
+/// Jobs over one-second engines: `rows` are pool, parents and delay.
+fn jobs(rows: &[(u32, &[u32], f64)], output_tokens: &[i32], prompt_tokens: &[i32]) -> Results {
+    let mut children_start = vec![0];
+    let mut children: Vec<u32> = Vec::new();
+    for row in 0..rows.len() as u32 {
+        children.extend((0..rows.len() as u32).filter(|&child| rows[child as usize].1.contains(&row)));
+        children_start.push(children.len() as u32);
+    }
+    let workload = Workload {
+        arrival_s: &vec![0.0; rows.len()],
+        prompt_tokens,
+        output_tokens,
+        class_count: 1,
+        pool: &rows.iter().map(|row| row.0).collect::<Vec<u32>>(),
+        flow: Flow {
+            parents: &rows.iter().map(|row| row.1.len() as u32).collect::<Vec<u32>>(),
+            children_start: &children_start,
+            children: &children,
+            delay_s: &rows.iter().map(|row| row.2).collect::<Vec<f64>>(),
+        },
+        ..Workload::default()
+    };
+    let pool =
+        || Pool { engines: vec![engine("16").build(Some(&[])).expect("a replica")], router: None, hands_to: None };
+    let cluster = Cluster { pools: vec![pool(), pool(), pool()] };
+    simulate_cluster(&workload, cluster, &Options::all(&workload), &mut ()).expect("a run")
+}
+
+#[test]
+fn a_join_waits_for_the_last_branch_and_its_delay() {
+    let rows: &[(u32, &[u32], f64)] = &[(0, &[], 0.0), (1, &[0], 0.25), (2, &[0], 0.0), (0, &[1, 2], 0.5)];
+    let results = jobs(rows, &[2, 3, 5, 1], &[1; 4]);
+    // Stage 0 ends at 2 s; the branches run from 2.25 to 5.25 s and from 2 to 7 s; the join comes at 7.5 s.
+    assert_eq!(results.requests.arrival_s, [0.0, 2.25, 2.0, 7.5]);
+    assert_eq!(results.requests.finish_s, [2.0, 5.25, 7.0, 8.5]);
+    assert_eq!(results.totals.end.0, 17 * SECOND / 2);
+    assert_eq!(results.totals.in_system, Span(11 * SECOND).0);
+}
+
+#[test]
+fn nothing_follows_a_rejection() {
+    // The second stage is too long for its engine: the third never comes.
+    let rows: &[(u32, &[u32], f64)] = &[(0, &[], 0.0), (1, &[0], 0.0), (2, &[1], 0.0)];
+    let results = jobs(rows, &[1; 3], &[1, 99, 1]);
+    let statuses = [Status::Finished, Status::Rejected, Status::Awaited].map(|status| status as u8);
+    assert_eq!(results.requests.status, statuses);
+    assert_eq!(results.totals.by_status, [1, 1, 0, 0]);
+}
+
+#[test]
+fn rows_that_wait_in_a_circle_never_come() {
+    let rows: &[(u32, &[u32], f64)] = &[(0, &[], 0.0), (0, &[2], 0.0), (0, &[1], 0.0)];
+    assert_eq!(jobs(rows, &[1; 3], &[1; 3]).totals.by_status, [1, 0, 0, 0]);
+}
