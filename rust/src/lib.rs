@@ -64,7 +64,7 @@ pub mod replica;
 pub mod router;
 pub mod cluster;
 mod transfers;
-mod calendar;
+mod minima;
 
 // What comes out.
 pub mod histogram;

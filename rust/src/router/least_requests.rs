@@ -10,7 +10,6 @@ pub(super) struct LeastRequests;
 
 impl Router for LeastRequests {
     fn route(&mut self, _arrival: &Arrival, fleet: &Fleet) -> Result<usize> {
-        let least = fleet.requests().iter().min();
-        Ok(fleet.requests().iter().position(|requests| Some(requests) == least).unwrap_or(0))
+        Ok(fleet.with_fewest_requests())
     }
 }

@@ -15,6 +15,7 @@ use serde::Deserialize;
 
 use crate::clock::Instant;
 use crate::error::Result;
+use crate::minima::Minima;
 use crate::replica::Replica;
 use crate::workload::Arrival;
 
@@ -34,19 +35,19 @@ pub trait Router: Send {
 pub struct Fleet<'a> {
     pub(crate) replicas: &'a [Replica],
     /// Requests at each.
-    pub(crate) requests: &'a [u32],
+    pub(crate) requests: &'a Minima<u32>,
     pub(crate) now: Instant,
 }
 
 impl Fleet<'_> {
     /// Number of replicas.
     pub fn len(&self) -> usize {
-        self.requests.len()
+        self.requests.all().len()
     }
 
     /// Is there none?
     pub fn is_empty(&self) -> bool {
-        self.requests.is_empty()
+        self.len() == 0
     }
 
     /// The instant at which the router is asked.
@@ -57,7 +58,13 @@ impl Fleet<'_> {
     /// Requests at each replica, waiting and running.
     #[inline]
     pub fn requests(&self) -> &[u32] {
-        self.requests
+        self.requests.all()
+    }
+
+    /// The lowest replica with the fewest requests.
+    #[inline]
+    pub fn with_fewest_requests(&self) -> usize {
+        self.requests.place_of_least()
     }
 
     /// Requests in the queue of a replica.

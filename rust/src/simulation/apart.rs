@@ -20,6 +20,7 @@ use crate::cluster::{Cluster, Pool};
 use crate::engine::EngineParts;
 use crate::error::{Error, Kind, Result};
 use crate::histogram::Histogram;
+use crate::minima::Minima;
 use crate::results::{RequestColumns, Sample};
 use crate::router::{Fleet, Router};
 use crate::workload::Workload;
@@ -65,7 +66,7 @@ pub(super) fn simulate(
 
 /// The rows of each replica.
 fn shares(workload: &Workload, replicas: usize, router: &mut dyn Router) -> Result<Vec<Vec<u32>>> {
-    let unseen = vec![0; replicas];
+    let unseen = Minima::new(replicas, 0, u32::MAX);
     let mut shares = vec![Vec::new(); replicas];
     for row in 0..workload.len() {
         let at = workload.arrival_at(row);

@@ -7,10 +7,10 @@ use std::ops::Range;
 use super::outcome::Outcome;
 use super::sampler::Sampler;
 use super::{Options, Watch};
-use crate::calendar::Calendar;
 use crate::clock::{Instant, product};
 use crate::cluster::Cluster;
 use crate::error::{Error, Kind, Result};
+use crate::minima::Minima;
 use crate::plan::Limits;
 use crate::replica::{Departure, Replica};
 use crate::request::Slot;
@@ -22,6 +22,8 @@ use crate::workload::{Arrival, Workload};
 /// Replicas that one router chooses from, among all of the run.
 struct Station {
     replicas: Range<usize>,
+    /// Requests at each of them.
+    requests: Minima<u32>,
     router: Option<Box<dyn Router>>,
     /// The place of its link, if requests go on elsewhere when their prompts are computed.
     link: Option<usize>,
@@ -33,9 +35,10 @@ pub(super) struct Run<'a> {
     options: &'a Options,
     stations: Vec<Station>,
     replicas: Vec<Replica>,
-    /// Requests at each replica.
-    loads: Vec<u32>,
-    calendar: Calendar,
+    /// The station of each replica.
+    station_of: Vec<u32>,
+    /// When something happens at each replica next.
+    calendar: Minima<Instant>,
     /// Replicas at which something happened at this instant.
     touched: Vec<u32>,
     links: Vec<Transfers>,
@@ -85,6 +88,7 @@ impl<'a> Run<'a> {
         let flow = &workload.flow;
         let rows = if flow.is_empty() { options.rows(workload) } else { workload.len() };
         let (mut stations, mut replicas, mut links) = (Vec::new(), Vec::new(), Vec::new());
+        let mut station_of = Vec::new();
         for pool in cluster.pools {
             let begin = replicas.len();
             for engine in pool.engines {
@@ -100,7 +104,9 @@ impl<'a> Run<'a> {
                 links.push(Transfers::new(hands_to.link, hands_to.pool));
                 links.len() - 1
             });
-            stations.push(Station { replicas: begin..replicas.len(), router: pool.router, link });
+            station_of.resize(replicas.len(), stations.len() as u32);
+            let requests = Minima::new(replicas.len() - begin, 0, u32::MAX);
+            stations.push(Station { replicas: begin..replicas.len(), requests, router: pool.router, link });
         }
         let mut results = Recorder::new(rows, workload.class_count, options.iterations, options.batches);
         if !links.is_empty() {
@@ -112,8 +118,8 @@ impl<'a> Run<'a> {
         let mut run = Run {
             workload,
             options,
-            loads: vec![0; replicas.len()],
-            calendar: Calendar::new(replicas.len()),
+            station_of,
+            calendar: Minima::new(replicas.len(), Instant::NEVER, Instant::NEVER),
             stations,
             replicas,
             touched: Vec::new(),
@@ -191,7 +197,7 @@ impl<'a> Run<'a> {
 
     #[inline]
     fn next_instant(&mut self) -> Instant {
-        let mut others = self.calendar.first().min(self.next_arrival());
+        let mut others = self.calendar.least().min(self.next_arrival());
         for link in &self.links {
             others = others.min(link.next_end());
         }
@@ -221,8 +227,8 @@ impl<'a> Run<'a> {
         self.in_system_area =
             self.in_system_area.checked_add(area).ok_or_else(|| Error::overflow("∫ number in system dt"))?;
         self.now = instant;
-        while self.calendar.first() == instant {
-            self.settle(self.calendar.lowest())?;
+        while self.calendar.least() == instant {
+            self.settle(self.calendar.place_of_least())?;
         }
         for link in 0..self.links.len() {
             self.hand_over(link)?;
@@ -266,8 +272,7 @@ impl<'a> Run<'a> {
 
     /// Those who leave a replica with their prompts computed set out for the next one.
     fn send(&mut self, replica: usize) -> Result<()> {
-        let station = self.stations.iter().find(|station| station.replicas.contains(&replica));
-        let Some(link) = station.and_then(|station| station.link) else { return Ok(()) };
+        let Some(link) = self.stations[self.station_of[replica] as usize].link else { return Ok(()) };
         for departure in self.replicas[replica].departures() {
             self.links[link].push(departure, self.now)?;
         }
@@ -307,7 +312,8 @@ impl<'a> Run<'a> {
     #[inline]
     fn touch(&mut self, replica: usize) {
         let at = &self.replicas[replica];
-        self.loads[replica] = at.requests() as u32;
+        let station = &mut self.stations[self.station_of[replica] as usize];
+        station.requests.set(replica - station.replicas.start, at.requests() as u32);
         let next = if at.is_idle() { Instant::NEVER } else { at.next_instant() };
         self.calendar.set(replica, next);
         if !self.touched.contains(&(replica as u32)) {
@@ -397,13 +403,9 @@ impl<'a> Run<'a> {
     /// The replica of a pool to which a request goes.
     #[inline]
     fn route(&mut self, pool: usize, arrival: &Arrival) -> Result<usize> {
-        let Station { replicas, router, .. } = &mut self.stations[pool];
+        let Station { replicas, requests, router, .. } = &mut self.stations[pool];
         let Some(router) = router else { return Ok(replicas.start) };
-        let fleet = Fleet {
-            replicas: &self.replicas[replicas.clone()],
-            requests: &self.loads[replicas.clone()],
-            now: self.now,
-        };
+        let fleet = Fleet { replicas: &self.replicas[replicas.clone()], requests, now: self.now };
         let chosen = router.route(arrival, &fleet)?;
         if chosen >= fleet.len() {
             return Err(Kind::Rule {
@@ -433,7 +435,7 @@ impl<'a> Run<'a> {
         if runs && is_first {
             self.results.results.drained = here;
         }
-        self.stalled = !runs && self.calendar.first() == Instant::NEVER;
+        self.stalled = !runs && self.calendar.least() == Instant::NEVER;
         Ok(!self.stalled)
     }
 

@@ -1,0 +1,85 @@
+//! Which replica is next, and which has the least to do?
+
+/// A number for each replica, the least of them at hand: a tree of minima. To change one costs O(log n), to ask for the
+/// least nothing, for its place O(log n).
+#[derive(Debug)]
+pub(crate) struct Minima<T> {
+    /// Node i has the children 2i and 2i + 1; the leaves are the last half.
+    tree: Vec<T>,
+    leaves: usize,
+    count: usize,
+}
+
+impl<T: Copy + Ord> Minima<T> {
+    /// `count` times `value`. No number is above `most`.
+    pub(crate) fn new(count: usize, value: T, most: T) -> Minima<T> {
+        let leaves = count.next_power_of_two();
+        let mut minima = Minima { tree: vec![most; 2 * leaves], leaves, count };
+        (0..count).for_each(|place| minima.set(place, value));
+        minima
+    }
+
+    /// The least.
+    #[inline]
+    pub(crate) fn least(&self) -> T {
+        self.tree[1]
+    }
+
+    /// The lowest place that has it.
+    #[inline]
+    pub(crate) fn place_of_least(&self) -> usize {
+        let mut node = 1;
+        while node < self.leaves {
+            node *= 2;
+            node += usize::from(self.tree[node] > self.tree[node + 1]);
+        }
+        node - self.leaves
+    }
+
+    /// All numbers.
+    #[inline]
+    pub(crate) fn all(&self) -> &[T] {
+        &self.tree[self.leaves..self.leaves + self.count]
+    }
+
+    /// Sets the number at a place.
+    #[inline]
+    pub(crate) fn set(&mut self, place: usize, value: T) {
+        let mut node = place + self.leaves;
+        self.tree[node] = value;
+        while node > 1 {
+            node /= 2;
+            let least = self.tree[2 * node].min(self.tree[2 * node + 1]);
+            if self.tree[node] == least {
+                break;
+            }
+            self.tree[node] = least;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_least_is_the_least_and_the_lowest(
+            count in 1_usize..20,
+            changes in prop::collection::vec((0_usize..20, 0_u128..9), 1..60),
+        ) {
+            let mut minima = Minima::new(count, 9, u128::MAX);
+            let mut plain = vec![9; count];
+            for (place, value) in changes {
+                let place = place % count;
+                plain[place] = value;
+                minima.set(place, value);
+                let least = plain.iter().min().copied().unwrap_or(0);
+                prop_assert_eq!(minima.least(), least);
+                prop_assert_eq!(Some(minima.place_of_least()), plain.iter().position(|&value| value == least));
+                prop_assert_eq!(minima.all(), &plain[..]);
+            }
+        }
+    }
+}
