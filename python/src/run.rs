@@ -2,6 +2,7 @@
 
 use inferq_core::clock::{Instant, Span, attoseconds};
 use inferq_core::cluster::{Cluster, HandsTo, LinkDescription, Pool};
+use inferq_core::control::GateAndRoute;
 use inferq_core::engine::{Engine, EngineParts, parse};
 use inferq_core::error::{Error, Result};
 use inferq_core::results::{BatchRow, IterationRow, RequestColumns, Sample, Status, rate};
@@ -27,6 +28,8 @@ use crate::view::Objectives;
 #[serde(deny_unknown_fields)]
 struct Scenario {
     pools: Vec<PoolDescription>,
+    /// Who keeps the requests before the only pool, if somebody does.
+    gate_and_route: Option<GateAndRoute>,
     /// Routers draw from it; the workload was drawn before.
     seed: u64,
     horizon_s: Option<f64>,
@@ -157,7 +160,7 @@ impl Builder<'_> {
             let pool = self.pool(place, description);
             pool.map_err(|error| if name.is_empty() { error } else { error.within(name) })
         });
-        Ok(Cluster { pools: pools.collect::<Result<_>>()? })
+        Ok(Cluster::of_pools(pools.collect::<Result<_>>()?))
     }
 
     fn pool(&mut self, place: usize, description: &PoolDescription) -> Result<Pool> {
@@ -273,7 +276,12 @@ pub(crate) fn simulate<'py>(
         let scenario: Scenario = parse(scenario)?;
         let options = scenario.options(&workload, threads)?;
         let mut builder = Builder { classes: &classes, seed: scenario.seed, written, policy: &policy, router: &router };
-        let cluster = builder.cluster(&scenario.pools)?;
+        let mut cluster = builder.cluster(&scenario.pools)?;
+        if let Some(description) = &scenario.gate_and_route {
+            let setup = description.build(&classes).map_err(|error| error.within("gate_and_route"))?;
+            let control = setup.control(&workload, scenario.seed)?;
+            cluster.control = Some((control, setup.patience(scenario.seed)));
+        }
         let results = simulate_cluster(&workload, cluster, &options, &mut bell)?;
         Ok((options, results))
     });

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use crate::clock::{SECOND, Span, attoseconds, decimal};
+use crate::control::{Control, Patience};
 use crate::engine::EngineParts;
 use crate::error::{Error, Result};
 use crate::router::Router;
@@ -11,6 +12,8 @@ use crate::router::Router;
 pub struct Cluster {
     /// Its pools; a row of the workload names one by its place here.
     pub pools: Vec<Pool>,
+    /// Who keeps the requests of the first pool until it says where they go; `None`: requests queue at replicas.
+    pub control: Option<(Control, Patience)>,
 }
 
 /// Replicas that one router chooses from.
@@ -26,7 +29,18 @@ pub struct Pool {
 impl Cluster {
     /// One replica.
     pub fn of_one(engine: EngineParts) -> Cluster {
-        Cluster { pools: vec![Pool { engines: vec![engine], router: None, hands_to: None }] }
+        Cluster::of_pools(vec![Pool { engines: vec![engine], router: None, hands_to: None }])
+    }
+
+    /// Pools before which nobody waits.
+    pub fn of_pools(pools: Vec<Pool>) -> Cluster {
+        Cluster { pools, control: None }
+    }
+
+    /// Replicas under gate and route.
+    pub fn controlled(engines: Vec<EngineParts>, control: Control, patience: Patience) -> Cluster {
+        let pool = Pool { engines, router: None, hands_to: None };
+        Cluster { pools: vec![pool], control: Some((control, patience)) }
     }
 
     /// Tests that the parts go together.
@@ -36,7 +50,7 @@ impl Cluster {
             if pool.engines.is_empty() {
                 return Err(at(Error::config("replicas", "0: there must be at least one")));
             }
-            if pool.router.is_none() && pool.engines.len() > 1 {
+            if pool.router.is_none() && pool.engines.len() > 1 && self.control.is_none() {
                 return Err(at(Error::config("router", format!("none before {} replicas", pool.engines.len()))));
             }
             if let Some(hands_to) = pool.hands_to

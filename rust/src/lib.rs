@@ -66,6 +66,10 @@ pub mod cluster;
 mod transfers;
 mod minima;
 
+// Gate and route: the decisions of lin2026, and its stochastic model of slots.
+pub mod control;
+pub mod slots;
+
 // What comes out.
 pub mod histogram;
 pub mod work;

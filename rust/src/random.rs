@@ -32,6 +32,8 @@ pub enum Source {
     Router = 7,
     /// Service times where a model draws them: another service law leaves the routing as it was.
     Service = 8,
+    /// The class that a freed slot serves, by how many slots chose before: no request is known yet.
+    DecodeClass = 9,
 }
 
 /// The most requests that [`Stream::batches`] hands over at once: few enough to stay in the first-level cache.

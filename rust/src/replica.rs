@@ -27,8 +27,7 @@ pub struct Replica {
     stretch: Option<Stretch>,
     wake_at: Instant,
     stepping: bool,
-    /// Do requests go to another replica when their prompts are computed?
-    hands_off: bool,
+    role: Role,
     /// Those who are about to.
     departing: Vec<Slot>,
     departures: Vec<Departure>,
@@ -38,6 +37,17 @@ pub struct Replica {
     leaving: Vec<(u64, Slot)>,
     prefilled_tokens: u64,
     emitted_tokens: u64,
+}
+
+/// What a replica does for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// All of it.
+    Whole,
+    /// The prompt; then the request goes on elsewhere.
+    Prefill,
+    /// The prompt, after which the request leaves; and the decodes of any request that comes with its context.
+    Slots,
 }
 
 /// A request that has its prompt computed and goes to another replica.
@@ -65,6 +75,7 @@ impl Replica {
     pub fn new(
         index: u32,
         engine: EngineParts,
+        role: Role,
         classes: usize,
         measured: std::ops::Range<u32>,
         stepping: bool,
@@ -100,7 +111,7 @@ impl Replica {
             stretch: None,
             wake_at: Instant::NEVER,
             stepping,
-            hands_off: false,
+            role,
             departing: Vec::new(),
             departures: Vec::new(),
             arrived_blocks: 0,
@@ -109,11 +120,6 @@ impl Replica {
             prefilled_tokens: 0,
             emitted_tokens: 0,
         }
-    }
-
-    /// From now on every request leaves when its prompt is computed, and goes on elsewhere.
-    pub fn hand_off(&mut self) {
-        self.hands_off = true;
     }
 
     /// When something happens here next without anybody's doing: a stretch ends, or the scheduler wants to be asked.
@@ -198,9 +204,9 @@ impl Replica {
 
     /// The longest context that a request has here.
     fn longest_context(&self, arrival: &Arrival) -> u64 {
-        match self.hands_off {
-            true => u64::from(arrival.prompt_tokens),
-            false => longest_context(arrival, self.state.requests.first_token),
+        match self.role {
+            Role::Prefill => u64::from(arrival.prompt_tokens),
+            Role::Whole | Role::Slots => longest_context(arrival, self.state.requests.first_token),
         }
     }
 
@@ -457,7 +463,7 @@ impl Replica {
         if !self.leaving.is_empty() {
             self.leave(stretch.end, results)?;
         }
-        if self.hands_off {
+        if self.role != Role::Whole {
             self.depart(stretch.end);
             self.free_arrived();
         }
@@ -556,7 +562,7 @@ impl Replica {
                     continue;
                 }
             }
-            if self.hands_off && request.hand_off.is_none() {
+            if self.role != Role::Whole && request.hand_off.is_none() {
                 self.departing.push(chunk.slot);
                 continue;
             }

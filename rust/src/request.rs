@@ -88,7 +88,7 @@ pub struct Request {
 }
 
 impl Request {
-    fn new(arrival: Arrival) -> Request {
+    pub(crate) fn new(arrival: Arrival) -> Request {
         Request {
             arrival,
             phase: Phase::Waiting,

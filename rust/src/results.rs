@@ -64,7 +64,7 @@ pub struct RequestColumns {
 /// The hand-offs of requests: one row for each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HandOffColumns {
-    /// Replica that computed the prompt; `NOT_HANDED_OFF`: the request stayed there.
+    /// Replica that computed the prompt; `NO_REPLICA`: the request stayed there.
     pub prefill_replica: Vec<u32>,
     /// End of the prompt's last iteration.
     pub prefilled_s: Vec<f64>,
@@ -72,13 +72,13 @@ pub struct HandOffColumns {
     pub handoff_s: Vec<f64>,
 }
 
-/// The `prefill_replica` of a request that was not handed off.
-pub const NOT_HANDED_OFF: u32 = u32::MAX;
+/// The replica of a request that none served, and the `prefill_replica` of one that was not handed off.
+pub const NO_REPLICA: u32 = u32::MAX;
 
 impl HandOffColumns {
     fn new(rows: usize) -> HandOffColumns {
         HandOffColumns {
-            prefill_replica: vec![NOT_HANDED_OFF; rows],
+            prefill_replica: vec![NO_REPLICA; rows],
             prefilled_s: vec![f64::NAN; rows],
             handoff_s: vec![f64::NAN; rows],
         }

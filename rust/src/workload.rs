@@ -46,7 +46,8 @@ pub struct Flow<'a> {
     pub children_start: &'a [u32],
     /// See `children_start`.
     pub children: &'a [u32],
-    /// Seconds from the last finish of those that a row waits for to its own arrival.
+    /// Seconds from the last finish of those that a row waits for to its own arrival; from its `arrival_s`, if it waits
+    /// for nobody.
     pub delay_s: &'a [f64],
 }
 
@@ -63,13 +64,19 @@ impl Flow<'_> {
         self.parents.get(row).copied().unwrap_or(0)
     }
 
+    /// Does a row arrive at another instant than its `arrival_s`?
+    #[inline]
+    pub fn is_delayed(&self, row: usize) -> bool {
+        self.parents(row) > 0 || self.delay_s.get(row).is_some_and(|&delay| delay > 0.0)
+    }
+
     /// The rows that wait for a row.
     #[inline]
     pub fn children(&self, row: usize) -> &[u32] {
         &self.children[self.children_start[row] as usize..self.children_start[row + 1] as usize]
     }
 
-    /// From the last finish of those that a row waits for to its arrival. The rows have been checked.
+    /// The delay of a row's arrival. The rows have been checked.
     pub fn delay(&self, row: usize) -> Span {
         span(self.delay_s, row).unwrap_or(Span::ZERO)
     }

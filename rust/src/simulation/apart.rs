@@ -16,7 +16,7 @@ use super::run::Run;
 use super::sampler::Sampler;
 use super::{Options, Watch};
 use crate::clock::Instant;
-use crate::cluster::{Cluster, Pool};
+use crate::cluster::Cluster;
 use crate::engine::EngineParts;
 use crate::error::{Error, Kind, Result};
 use crate::histogram::Histogram;
@@ -90,7 +90,7 @@ fn run_share(
     let place = |id: u32| rows.partition_point(|&row| row < id) as u32;
     let measured = place(options.measured.start)..place(options.measured.end);
     let options = Options { measured, ..options.clone() };
-    let cluster = Cluster { pools: vec![Pool { engines: vec![engine], router: None, hands_to: None }] };
+    let cluster = Cluster::of_one(engine);
     Run::numbered(replica as u32, &columns.view(workload), cluster, &options, sampler)?.complete(watch)
 }
 

@@ -5,6 +5,7 @@
 //! then new batches are formed; within a kind, lower replica first, then lower request id.
 
 mod run;
+mod dispatch;
 mod sampler;
 mod outcome;
 mod apart;

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 
+use super::dispatch::{Dispatch, Placed};
 use super::outcome::Outcome;
 use super::sampler::Sampler;
 use super::{Options, Watch};
@@ -12,9 +13,9 @@ use crate::cluster::Cluster;
 use crate::error::{Error, Kind, Result};
 use crate::minima::Minima;
 use crate::plan::Limits;
-use crate::replica::{Departure, Replica};
+use crate::replica::{Departure, Replica, Role};
 use crate::request::Slot;
-use crate::results::{Recorder, Status};
+use crate::results::{NO_REPLICA, Recorder, Status};
 use crate::router::{Fleet, Router};
 use crate::transfers::Transfers;
 use crate::workload::{Arrival, Workload};
@@ -42,6 +43,8 @@ pub(super) struct Run<'a> {
     /// Replicas at which something happened at this instant.
     touched: Vec<u32>,
     links: Vec<Transfers>,
+    /// Requests that queue before the replicas.
+    dispatch: Option<Dispatch>,
     results: Recorder,
     /// Rows that arrive by the horizon, or may.
     rows: usize,
@@ -93,12 +96,13 @@ impl<'a> Run<'a> {
             let begin = replicas.len();
             for engine in pool.engines {
                 let index = first + replicas.len() as u32;
-                let measured = options.measured.clone();
-                let mut replica = Replica::new(index, engine, workload.class_count, measured, options.stepping);
-                if pool.hands_to.is_some() {
-                    replica.hand_off();
-                }
-                replicas.push(replica);
+                let role = match (&cluster.control, &pool.hands_to) {
+                    (Some(_), _) => Role::Slots,
+                    (None, Some(_)) => Role::Prefill,
+                    (None, None) => Role::Whole,
+                };
+                let (classes, measured) = (workload.class_count, options.measured.clone());
+                replicas.push(Replica::new(index, engine, role, classes, measured, options.stepping));
             }
             let link = pool.hands_to.map(|hands_to| {
                 links.push(Transfers::new(hands_to.link, hands_to.pool));
@@ -109,10 +113,10 @@ impl<'a> Run<'a> {
             stations.push(Station { replicas: begin..replicas.len(), requests, router: pool.router, link });
         }
         let mut results = Recorder::new(rows, workload.class_count, options.iterations, options.batches);
-        if !links.is_empty() {
+        if !links.is_empty() || cluster.control.is_some() {
             results.keep_hand_offs();
         }
-        if !flow.is_empty() {
+        if !flow.is_empty() || cluster.control.is_some() {
             results.finished = Some(Vec::new());
         }
         let mut run = Run {
@@ -124,6 +128,7 @@ impl<'a> Run<'a> {
             replicas,
             touched: Vec::new(),
             links,
+            dispatch: cluster.control.map(|(control, patience)| Dispatch::new(control, patience)),
             results,
             rows,
             next_row: 0,
@@ -139,6 +144,10 @@ impl<'a> Run<'a> {
             sampler,
         };
         run.every_hand_off_fits()?;
+        for row in (0..flow.parents.len()).filter(|&row| flow.is_delayed(row) && flow.parents(row) == 0) {
+            let at = workload.arrival_at(row).after(flow.delay(row))?;
+            run.released.push(Reverse((at, row as u32)));
+        }
         run.find_next_row();
         Ok(run)
     }
@@ -201,6 +210,9 @@ impl<'a> Run<'a> {
         for link in &self.links {
             others = others.min(link.next_end());
         }
+        if let Some(dispatch) = &mut self.dispatch {
+            others = others.min(dispatch.next_deadline(others));
+        }
         // The patience of who has been admitted is no event any more.
         while let Some(&Reverse((at, id, replica, slot))) = self.patience.peek() {
             if at >= others || self.replicas[replica as usize].awaits_admission(Slot(slot), id) {
@@ -236,6 +248,9 @@ impl<'a> Run<'a> {
         if !self.patience.is_empty() {
             self.lose_patience()?;
         }
+        if self.dispatch.is_some() {
+            self.give_up();
+        }
         while self.next_arrival() == instant {
             let row = self.take_next_row();
             self.arrive(row)?;
@@ -243,6 +258,9 @@ impl<'a> Run<'a> {
         if !self.patience.is_empty() {
             // Who arrived without any patience leaves before a batch is formed.
             self.lose_patience()?;
+        }
+        if self.dispatch.is_some() {
+            self.place()?;
         }
         if self.touched.len() > 1 {
             self.touched.sort_unstable();
@@ -260,11 +278,11 @@ impl<'a> Run<'a> {
         let before = self.results.left();
         self.replicas[replica].settle(&mut self.results)?;
         self.in_system -= self.results.left() - before;
-        if !self.links.is_empty() {
+        if !self.links.is_empty() || self.dispatch.is_some() {
             self.send(replica)?;
         }
         if self.results.finished.as_ref().is_some_and(|finished| !finished.is_empty()) {
-            self.release()?;
+            self.release(replica)?;
         }
         self.touch(replica);
         Ok(())
@@ -272,6 +290,15 @@ impl<'a> Run<'a> {
 
     /// Those who leave a replica with their prompts computed set out for the next one.
     fn send(&mut self, replica: usize) -> Result<()> {
+        if let Some(dispatch) = &mut self.dispatch {
+            let departures: Vec<Departure> = self.replicas[replica].departures().collect();
+            for departure in departures {
+                // Who waits for a slot has left its keys and values with the host.
+                self.replicas[replica].release(departure.blocks, self.now)?;
+                dispatch.prefilled(departure);
+            }
+            return Ok(());
+        }
         let Some(link) = self.stations[self.station_of[replica] as usize].link else { return Ok(()) };
         for departure in self.replicas[replica].departures() {
             self.links[link].push(departure, self.now)?;
@@ -279,10 +306,16 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Whoever waited for the last of the finished will arrive after its delay.
-    fn release(&mut self) -> Result<()> {
+    /// The slots of the finished are free; whoever waited for the last of them will arrive after its delay.
+    fn release(&mut self, replica: usize) -> Result<()> {
         let finished = self.results.finished.replace(Vec::new()).unwrap_or_default();
         for row in finished {
+            if let Some(dispatch) = &mut self.dispatch {
+                dispatch.decoded(replica);
+            }
+            if self.workload.flow.is_empty() {
+                continue;
+            }
             for &child in self.workload.flow.children(row as usize) {
                 let awaited = &mut self.awaited[child as usize];
                 *awaited -= 1;
@@ -344,6 +377,28 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// Who has waited long enough before the replicas gives up.
+    fn give_up(&mut self) {
+        let Some(dispatch) = &mut self.dispatch else { return };
+        while let Some((request, replica)) = dispatch.give_up(self.now) {
+            self.results.leave(&request, replica, Status::Abandoned, self.now);
+            self.in_system -= 1;
+        }
+    }
+
+    /// The control says who goes where; whoever still waits then draws its patience.
+    fn place(&mut self) -> Result<()> {
+        while let Some(placed) = self.dispatch.as_mut().and_then(Dispatch::place) {
+            let (Placed::Prefill(_, replica) | Placed::Decode(_, replica)) = placed;
+            match placed {
+                Placed::Prefill(arrival, _) => drop(self.replicas[replica].arrive(arrival, &mut self.results)?),
+                Placed::Decode(departure, _) => self.replicas[replica].receive(departure, self.now)?,
+            }
+            self.touch(replica);
+        }
+        self.dispatch.as_mut().map_or(Ok(()), |dispatch| dispatch.wait(self.now))
+    }
+
     /// The row that arrives now: the lowest of those that do.
     #[inline]
     fn take_next_row(&mut self) -> usize {
@@ -359,10 +414,10 @@ impl<'a> Run<'a> {
         row
     }
 
-    /// Passes over rows that wait for others.
+    /// Passes over rows that come later.
     #[inline]
     fn find_next_row(&mut self) {
-        while self.workload.flow.parents(self.next_row) > 0 {
+        while self.workload.flow.is_delayed(self.next_row) {
             self.next_row += 1;
         }
         self.next_arrival =
@@ -372,6 +427,20 @@ impl<'a> Run<'a> {
     #[inline]
     fn arrive(&mut self, row: usize) -> Result<()> {
         let arrival = self.workload.request(row, self.now);
+        if let Some(dispatch) = &mut self.dispatch {
+            // All replicas are alike.
+            match self.replicas[0].refuses(&arrival) {
+                Some(reason) => self.results.reject(&arrival, NO_REPLICA, reason),
+                None => {
+                    dispatch.arrive(arrival);
+                    self.in_system += 1;
+                }
+            }
+            if self.next_arrival == Instant::NEVER {
+                self.waiting_at_last_arrival = self.waiting();
+            }
+            return Ok(());
+        }
         let pool = self.workload.pool(row);
         let replica = self.route(pool, &arrival)?;
         if let Some(reason) = self.refuses_afterwards(pool, &arrival) {
@@ -384,9 +453,15 @@ impl<'a> Run<'a> {
             self.touch(replica);
         }
         if self.next_arrival == Instant::NEVER {
-            self.waiting_at_last_arrival = self.replicas.iter().map(Replica::waiting).sum();
+            self.waiting_at_last_arrival = self.waiting();
         }
         Ok(())
+    }
+
+    /// Requests in all queues.
+    fn waiting(&self) -> u64 {
+        let before_replicas = self.dispatch.as_ref().map_or(0, Dispatch::len) as u64;
+        self.replicas.iter().map(Replica::waiting).sum::<u64>() + before_replicas
     }
 
     /// Why no replica to which a request is handed off can ever serve it, if that is so.
@@ -421,6 +496,7 @@ impl<'a> Run<'a> {
     /// Nothing is left to happen: whoever still holds requests is asked once more (rule 5).
     fn drain(&mut self) -> Result<bool> {
         if self.replicas.iter().all(Replica::is_empty) {
+            self.stalled = self.dispatch.as_ref().is_some_and(|dispatch| dispatch.len() > 0);
             return Ok(false);
         }
         let is_first = self.results.results.drained.is_empty();
@@ -456,6 +532,9 @@ impl<'a> Run<'a> {
         for departure in self.links.iter_mut().flat_map(Transfers::drain) {
             let Departure { request, from, at, .. } = departure;
             self.results.leave(&request.handed_off(from, at, end), from, Status::Unfinished, end);
+        }
+        for (request, replica) in self.dispatch.iter_mut().flat_map(|dispatch| dispatch.drain(end)) {
+            self.results.leave(&request, replica, Status::Unfinished, end);
         }
         let rest = product(end.since(self.now).0, u128::from(self.in_system))?;
         let budget = self.replicas[0].token_budget();

@@ -36,7 +36,7 @@ fn run_with(scenario: &Scenario, replicas: usize, router: Box<dyn Router>, optio
 }
 
 fn pool_of(engines: Vec<EngineParts>, router: Box<dyn Router>) -> Cluster {
-    Cluster { pools: vec![Pool { engines, router: Some(router), hands_to: None }] }
+    Cluster::of_pools(vec![Pool { engines, router: Some(router), hands_to: None }])
 }
 
 /// The rows of a workload that went to a replica, and their numbers.

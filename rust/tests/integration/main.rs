@@ -2,6 +2,7 @@
 
 mod scenario;
 mod laws;
+mod controlled;
 mod fleet;
 mod network;
 mod policies;

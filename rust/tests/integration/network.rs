@@ -3,7 +3,7 @@
 use inferq_core::clock::{SECOND, Span};
 use inferq_core::cluster::{Cluster, HandsTo, LinkDescription, Pool};
 use inferq_core::engine::{Engine, parse};
-use inferq_core::results::{NOT_HANDED_OFF, Results, Status};
+use inferq_core::results::{NO_REPLICA, Results, Status};
 use inferq_core::router::RouterKind;
 use inferq_core::simulation::{Options, simulate_cluster};
 use inferq_core::workload::{Flow, Workload};
@@ -71,7 +71,7 @@ impl Paths {
                 .filter(|_| place == 0)
                 .map(|link| HandsTo { pool: 1, link: link.build().expect("a link") }),
         };
-        let cluster = Cluster { pools: self.replicas.iter().enumerate().map(pool).collect() };
+        let cluster = Cluster::of_pools(self.replicas.iter().enumerate().map(pool).collect());
         let workload = Workload { pool: &self.pool, flow: self.flow(), ..scenario.columns.view() };
         simulate_cluster(&workload, cluster, &scenario.options(stepping), &mut ()).expect("a run")
     }
@@ -161,7 +161,7 @@ fn laws_hold(scenario: &Scenario, paths: &Paths) -> Outcome {
         if let Some(hand_off) = &columns.hand_off {
             // Whoever owed a token after its prompt went to the second pool, the others stayed in the first.
             let first = paths.replicas[0] as u32;
-            if hand_off.prefill_replica[row] == NOT_HANDED_OFF {
+            if hand_off.prefill_replica[row] == NO_REPLICA {
                 prop_assert!(columns.replica[row] < first && scenario.columns.output_tokens[row] == 1);
             } else {
                 prop_assert!(hand_off.prefill_replica[row] < first && columns.replica[row] >= first);
@@ -227,7 +227,7 @@ fn handed_off(requests: &[(f64, i32, i32)], concurrent: Option<usize>, kv: [&str
     let pool =
         |kv, hands_to| Pool { engines: vec![engine(kv).build(Some(&[])).expect("a replica")], router: None, hands_to };
     let hands_to = HandsTo { pool: 1, link: link.build().expect("a link") };
-    let cluster = Cluster { pools: vec![pool(kv[0], Some(hands_to)), pool(kv[1], None)] };
+    let cluster = Cluster::of_pools(vec![pool(kv[0], Some(hands_to)), pool(kv[1], None)]);
     simulate_cluster(&workload, cluster, &Options::all(&workload), &mut ()).expect("a run")
 }
 
@@ -283,7 +283,7 @@ fn a_hand_off_that_fits_nowhere_is_an_error() {
     let part =
         |kv, hands_to| Pool { engines: vec![engine(kv).build(Some(&[])).expect("a replica")], router: None, hands_to };
     let hands_to = HandsTo { pool: 1, link: link.build().expect("a link") };
-    let cluster = Cluster { pools: vec![part("null", Some(hands_to)), part("16", None)] };
+    let cluster = Cluster::of_pools(vec![part("null", Some(hands_to)), part("16", None)]);
     let error = simulate_cluster(&workload, cluster, &Options::all(&workload), &mut ()).expect_err("too small");
     let expected = "decode: the KV of row 1 fits nowhere after its prefill: it grows to 11 blocks, the largest decode \
                     replica has 4";
@@ -314,7 +314,7 @@ fn jobs(rows: &[(u32, &[u32], f64)], output_tokens: &[i32], prompt_tokens: &[i32
     };
     let pool =
         || Pool { engines: vec![engine("16").build(Some(&[])).expect("a replica")], router: None, hands_to: None };
-    let cluster = Cluster { pools: vec![pool(), pool(), pool()] };
+    let cluster = Cluster::of_pools(vec![pool(), pool(), pool()]);
     simulate_cluster(&workload, cluster, &Options::all(&workload), &mut ()).expect("a run")
 }
 
@@ -327,6 +327,12 @@ fn a_join_waits_for_the_last_branch_and_its_delay() {
     assert_eq!(results.requests.finish_s, [2.0, 5.25, 7.0, 8.5]);
     assert_eq!(results.totals.end.0, 17 * SECOND / 2);
     assert_eq!(results.totals.in_system, Span(11 * SECOND).0);
+}
+
+#[test]
+fn who_waits_for_nobody_but_its_delay_comes_after_it() {
+    let rows: &[(u32, &[u32], f64)] = &[(0, &[], 0.75), (0, &[], 0.0)];
+    assert_eq!(jobs(rows, &[1; 2], &[1; 2]).requests.arrival_s, [0.75, 0.0]);
 }
 
 #[test]

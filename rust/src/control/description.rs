@@ -1,0 +1,215 @@
+//! Which cluster, which policy, which prices: what a user writes, checked.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::{Allocation, ClassTokens, Cluster, Control, GateKind, Pace, Patience, Policy, RouterKind, Tables};
+use crate::clock::{attoseconds, decimal, product};
+use crate::error::{Error, Result};
+use crate::kv::KvCache;
+use crate::workload::Workload;
+
+/// Gate and route as a user describes it.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GateAndRoute {
+    /// Which description this is.
+    pub kind: DescriptionKind,
+    /// What each replica should hold; not needed where nothing follows it.
+    pub allocation: Option<Tables>,
+    /// n.
+    pub replicas: u64,
+    /// How long iterations take.
+    pub timing: Speeds,
+    /// B: slots of a replica.
+    pub slots: u64,
+    /// C: tokens of a chunk.
+    pub chunk: u64,
+    /// What a token is sold for.
+    pub prices: Prices,
+    /// θ: how fast those who wait give up, a second.
+    pub abandonment: Option<Abandonment>,
+    /// Which class is admitted to its prefill next.
+    pub gate: GateKind,
+    /// Where a decode goes.
+    pub router: RouterKind,
+    /// Are replicas set apart for prefills?
+    pub planned: bool,
+    /// What serves.
+    pub service: ServiceKind,
+    /// The KV cache, which only the service by tokens looks at.
+    pub kv: KvCache,
+}
+
+/// The name of the description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub enum DescriptionKind {
+    /// The only one.
+    GateAndRoute,
+}
+
+/// The two speeds, lin2026 (2) and (3).
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(tag = "kind", deny_unknown_fields)]
+pub enum Speeds {
+    /// τ = α + β·C beside a prefill, else 1/γ.
+    MixedSolo {
+        /// α.
+        alpha: f64,
+        /// β.
+        beta: f64,
+        /// 1/γ.
+        solo: f64,
+    },
+}
+
+/// Unit prices of tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Prices {
+    /// c_p.
+    pub prefill: f64,
+    /// c_d.
+    pub decode: f64,
+}
+
+/// Rates of giving up: one for all, or one for each class.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum Abandonment {
+    /// The same for all.
+    Rate(f64),
+    /// By class.
+    ByClass(BTreeMap<String, f64>),
+}
+
+/// What serves the requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ServiceKind {
+    /// Exponential services, the paper's stochastic model.
+    Exponential,
+    /// Iterations of a batch, token by token.
+    Tokens,
+}
+
+/// The description in whole numbers, for a workload with these classes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setup {
+    /// n, B and the speeds.
+    pub cluster: Cluster,
+    /// Who decides.
+    pub policy: Policy,
+    /// What it follows.
+    pub allocation: Option<Allocation>,
+    /// C.
+    pub chunk: u32,
+    /// c_p and c_d, in units of 10⁻¹⁸.
+    pub prices: (u128, u128),
+    /// Of each class the mean patience in attoseconds; `None`: without end.
+    patience: Vec<Option<f64>>,
+}
+
+impl Setup {
+    /// Who decides, with nobody there yet.
+    pub fn control(&self, workload: &Workload, seed: u64) -> Result<Control> {
+        let tokens = ClassTokens::of(workload);
+        Control::new(&self.policy, &self.cluster, self.allocation.as_ref(), &tokens, seed)
+    }
+
+    /// How long those wait who have to.
+    pub fn patience(&self, seed: u64) -> Patience {
+        Patience::new(&self.patience, seed)
+    }
+}
+
+/// Beyond this many replicas, slots or tokens of a chunk the numbers are a mistake.
+const MOST: u64 = 1 << 24;
+/// The highest price: with 18 decimal places, tokens and requests it fits 128 bits.
+const HIGHEST_PRICE: f64 = 1e6;
+
+impl GateAndRoute {
+    /// Tests what can be told without a workload; the first wrong field is the error.
+    pub fn check(&self) -> Result<()> {
+        let classes = match (&self.allocation, &self.abandonment) {
+            (Some(tables), _) => tables.prefill.keys().cloned().collect(),
+            (None, Some(Abandonment::ByClass(rates))) => rates.keys().cloned().collect(),
+            _ => Vec::new(),
+        };
+        self.build(&classes).map(drop)
+    }
+
+    /// The whole numbers for a workload with these classes.
+    pub fn build(&self, classes: &[String]) -> Result<Setup> {
+        let within = |name: &str, value: u64| match u32::try_from(value) {
+            Ok(value) if (1..=MOST).contains(&u64::from(value)) => Ok(value),
+            _ => Err(Error::config(name, format!("{value}: must be from 1 to {MOST}"))),
+        };
+        let (replicas, slots, chunk) =
+            (within("replicas", self.replicas)?, within("slots", self.slots)?, within("chunk", self.chunk)?);
+        let pace = self.timing.pace(chunk).map_err(|error| error.within("timing"))?;
+        self.kv.check().map_err(|error| error.within("kv"))?;
+        if self.service == ServiceKind::Exponential && self.kv.tokens.is_some() {
+            let message = "a limit needs service=\"tokens\": the exponential service knows no memory";
+            return Err(Error::config("kv.tokens", message));
+        }
+        let policy = Policy { gate: self.gate, router: self.router, planned: self.planned };
+        policy.check(slots, self.allocation.is_some())?;
+        let allocation = self.allocation.as_ref().map(|tables| tables.by_class(classes)).transpose();
+        let price = |name: &str, price: f64| {
+            let units = if (0.0..=HIGHEST_PRICE).contains(&price) { decimal(price, 18) } else { None };
+            units.ok_or_else(|| {
+                Error::config(format!("prices.{name}"), format!("{price}: must be from 0 to {HIGHEST_PRICE}"))
+            })
+        };
+        Ok(Setup {
+            cluster: Cluster { replicas, slots, pace },
+            policy,
+            allocation: allocation.map_err(|error| error.within("allocation"))?,
+            chunk,
+            prices: (price("prefill", self.prices.prefill)?, price("decode", self.prices.decode)?),
+            patience: self.patience(classes)?,
+        })
+    }
+
+    fn patience(&self, classes: &[String]) -> Result<Vec<Option<f64>>> {
+        let mean = |path: String, rate: f64| match rate {
+            0.0 => Ok(None),
+            1e-9..=1e12 => Ok(Some(1e18 / rate)),
+            _ => Err(Error::config(path, format!("{rate}: must be 0, or from 1e-9 to 1e12 a second"))),
+        };
+        match &self.abandonment {
+            None => Ok(vec![None; classes.len()]),
+            Some(Abandonment::Rate(rate)) => Ok(vec![mean("abandonment".to_string(), *rate)?; classes.len()]),
+            Some(Abandonment::ByClass(rates)) => {
+                let path = |class: &String| format!("abandonment.{class}");
+                if let Some(unknown) = rates.keys().find(|&class| !classes.contains(class)) {
+                    let message = format!("no such class (there are {})", classes.join(", "));
+                    return Err(Error::config(path(unknown), message));
+                }
+                let of_class = |class: &String| match rates.get(class) {
+                    Some(&rate) => mean(path(class), rate),
+                    None => Err(Error::config(path(class), "missing: every class needs a rate")),
+                };
+                classes.iter().map(of_class).collect()
+            }
+        }
+    }
+}
+
+impl Speeds {
+    fn pace(&self, chunk: u32) -> Result<Pace> {
+        let Speeds::MixedSolo { alpha, beta, solo } = *self;
+        let of_chunk = product(attoseconds(beta, "beta")?, u128::from(chunk))?;
+        let mixed = attoseconds(alpha, "alpha")?.checked_add(of_chunk);
+        let mixed = mixed.ok_or_else(|| Error::overflow("α + β·C"))?;
+        let solo = attoseconds(solo, "solo")?;
+        for (name, pace) in [("alpha", mixed), ("solo", solo)] {
+            if !(1..1 << 63).contains(&pace) {
+                return Err(Error::config(name, "an iteration must take some time, and less than 9 s"));
+            }
+        }
+        Ok(Pace { mixed, solo })
+    }
+}

@@ -1,0 +1,13 @@
+//! No gate: first come, first served over all classes (FI-WSP and FG-SP of lin2026 section 6.3).
+
+use super::{Gate, Prefills};
+
+/// The class of whoever has waited longest.
+#[derive(Debug)]
+pub(super) struct Fcfs;
+
+impl Gate for Fcfs {
+    fn class(&self, prefills: &Prefills) -> Option<usize> {
+        prefills.classes().min_by_key(|&class| prefills.waiting[class].first().map(|first| first.turn))
+    }
+}

@@ -1,0 +1,212 @@
+//! Which class is admitted to its prefill next?
+//!
+//! A gate is asked when somebody waits and a replica can begin a prefill. Within a class the first come is first served.
+//! One gate, one file; each looks once at every class.
+
+mod fcfs;
+mod occupancy;
+mod priority;
+mod queue;
+
+use serde::Deserialize;
+
+use super::allocation::{Allocation, ONE};
+use super::line::Line;
+use crate::error::{Error, Result};
+use crate::workload::Workload;
+
+/// A gate before the prefills.
+pub(super) trait Gate: Send {
+    /// The class to admit; `None` where nobody waits.
+    fn class(&self, prefills: &Prefills) -> Option<usize>;
+}
+
+/// What a gate looks at: who waits and how many run, by class.
+#[derive(Debug)]
+pub(super) struct Prefills {
+    pub(super) waiting: Vec<Line>,
+    /// X_i.
+    pub(super) running: Vec<u64>,
+}
+
+impl Prefills {
+    pub(super) fn new(classes: usize) -> Prefills {
+        Prefills { waiting: (0..classes).map(|_| Line::default()).collect(), running: vec![0; classes] }
+    }
+
+    /// The classes of which somebody waits.
+    fn classes(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.waiting.len()).filter(|&class| self.waiting[class].len() > 0)
+    }
+}
+
+/// Tokens of a class in the whole workload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassTokens {
+    /// Requests.
+    pub requests: u64,
+    /// Σ P.
+    pub prompt: u64,
+    /// Σ D.
+    pub output: u64,
+}
+
+impl ClassTokens {
+    /// Those of each class of a workload, which has been checked.
+    pub fn of(workload: &Workload) -> Vec<ClassTokens> {
+        let mut tokens = vec![ClassTokens::default(); workload.class_count];
+        for row in 0..workload.len() {
+            let of_class = &mut tokens[workload.class.get(row).map_or(0, |&class| class as usize)];
+            of_class.requests += 1;
+            of_class.prompt += workload.prompt_tokens[row] as u64;
+            of_class.output += workload.output_tokens[row] as u64;
+        }
+        tokens
+    }
+}
+
+/// A gate as a user names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GateKind {
+    /// The class furthest below its share of the prefills.
+    Occupancy,
+    /// The class whose queue is longest beyond its target.
+    Queue,
+    /// The class with the most output tokens for each prompt token.
+    Priority,
+    /// The class whose first has waited longest.
+    Fcfs,
+}
+
+impl GateKind {
+    /// Does it follow an allocation?
+    pub fn needs_allocation(self) -> bool {
+        matches!(self, GateKind::Occupancy | GateKind::Queue)
+    }
+
+    /// The gate itself.
+    pub(super) fn build(
+        self,
+        replicas: u32,
+        allocation: Option<&Allocation>,
+        tokens: &[ClassTokens],
+    ) -> Result<Box<dyn Gate>> {
+        let planned = || allocation.ok_or_else(|| Error::config("allocation", "missing: the gate follows it"));
+        Ok(match self {
+            GateKind::Occupancy => Box::new(occupancy::Occupancy::new(replicas, planned()?)),
+            GateKind::Queue => Box::new(queue::Queue::new(replicas, planned()?)?),
+            GateKind::Priority => Box::new(priority::Priority::new(tokens)),
+            GateKind::Fcfs => Box::new(fcfs::Fcfs),
+        })
+    }
+}
+
+/// n · q_p,i*, and how far a queue is beyond it, both in units of the allocation.
+#[derive(Debug)]
+struct QueueTargets(Vec<i128>);
+
+impl QueueTargets {
+    fn new(replicas: u32, per_replica: &[u64]) -> QueueTargets {
+        QueueTargets(per_replica.iter().map(|&queue| i128::from(replicas) * i128::from(queue)).collect())
+    }
+
+    /// δ_i = Q_i − n · q_p,i*.
+    fn deviation(&self, class: usize, prefills: &Prefills) -> i128 {
+        i128::from(prefills.waiting[class].len()) * i128::from(ONE) - self.0[class]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::line::Waiting;
+
+    /// So many wait and run of each class; turns are given in the order of `order`.
+    fn prefills(waiting: &[u64], running: &[u64], order: &[usize]) -> Prefills {
+        let mut prefills = Prefills::new(waiting.len());
+        prefills.running = running.to_vec();
+        let mut turn = 0;
+        for &class in order.iter().chain(&(0..waiting.len()).collect::<Vec<_>>()) {
+            while prefills.waiting[class].len() < waiting[class] {
+                let class = class as u32;
+                prefills.waiting[class as usize].push(Waiting { request: 0, handle: 0, class, from: 0, turn });
+                turn += 1;
+            }
+        }
+        prefills
+    }
+
+    fn allocation(prefill: &[f64], prefill_queue: &[f64]) -> Allocation {
+        let units = |numbers: &[f64]| numbers.iter().map(|number| (number * ONE as f64) as u64).collect();
+        Allocation {
+            prefill: units(prefill),
+            mixed: None,
+            solo: None,
+            prefill_queue: (!prefill_queue.is_empty()).then(|| units(prefill_queue)),
+        }
+    }
+
+    fn built(kind: GateKind, allocation: Option<&Allocation>, tokens: &[ClassTokens]) -> Box<dyn Gate> {
+        kind.build(10, allocation, tokens).expect("a gate")
+    }
+
+    #[test]
+    fn the_occupancy_gate_admits_the_class_furthest_below_its_share() {
+        // n x* = (1, 4), ξ = (X − n x*) / x*.
+        let plan = allocation(&[0.1, 0.4], &[1.0, 0.5]);
+        let gate = built(GateKind::Occupancy, Some(&plan), &[]);
+        for (waiting, running, admitted) in [
+            ([1, 1], [0, 1], Some(0)), // ξ = (−10, −7.5)
+            ([1, 1], [1, 3], Some(1)), // ξ = (0, −2.5)
+            ([1, 0], [1, 3], Some(0)), // only who waits
+            ([1, 1], [1, 4], Some(1)), // equal; δ = (1 − 10, 1 − 5): the queue beyond its target by more
+            ([7, 1], [1, 4], Some(0)), // equal; δ = (−3, −4)
+            ([6, 1], [1, 4], Some(0)), // equal; δ = (−4, −4): the lower class
+            ([0, 0], [0, 0], None),
+        ] {
+            assert_eq!(gate.class(&prefills(&waiting, &running, &[])), admitted, "{waiting:?} {running:?}");
+        }
+    }
+
+    #[test]
+    fn a_class_that_the_plan_does_not_serve_comes_last() {
+        let plan = allocation(&[0.0, 0.5, 0.0], &[]);
+        let gate = built(GateKind::Occupancy, Some(&plan), &[]);
+        assert_eq!(gate.class(&prefills(&[3, 1, 9], &[0, 9, 0], &[])), Some(1));
+        assert_eq!(gate.class(&prefills(&[3, 0, 9], &[0, 9, 0], &[])), Some(2));
+        assert_eq!(gate.class(&prefills(&[9, 0, 9], &[0, 9, 0], &[])), Some(0));
+    }
+
+    #[test]
+    fn the_queue_gate_admits_the_class_whose_queue_is_longest_beyond_its_target() {
+        // n q* = (10, 5).
+        let plan = allocation(&[0.1, 0.4], &[1.0, 0.5]);
+        let gate = built(GateKind::Queue, Some(&plan), &[]);
+        for (waiting, admitted) in
+            [([9, 5], Some(1)), ([12, 6], Some(0)), ([8, 3], Some(0)), ([2, 0], Some(0)), ([0, 1], Some(1))]
+        {
+            assert_eq!(gate.class(&prefills(&waiting, &[0, 0], &[])), admitted, "{waiting:?}");
+        }
+        let error = GateKind::Queue.build(10, Some(&allocation(&[0.1], &[])), &[]).err().expect("no targets");
+        assert_eq!(error.to_string(), "allocation.prefill_queue: missing: the queue gate holds queues against it");
+    }
+
+    #[test]
+    fn the_priority_gate_admits_the_class_with_the_most_output_for_its_prompt() {
+        // D / P = (400 / 3,000, 1,000 / 300, 2,000 / 600): the last two are equal, and not as doubles of means.
+        let tokens = [(3, 9_000, 1_200), (3, 900, 3_000), (1, 600, 2_000)]
+            .map(|(requests, prompt, output)| ClassTokens { requests, prompt, output });
+        let gate = built(GateKind::Priority, None, &tokens);
+        assert_eq!(gate.class(&prefills(&[1, 1, 1], &[0, 0, 0], &[])), Some(1));
+        assert_eq!(gate.class(&prefills(&[1, 0, 1], &[0, 0, 0], &[])), Some(2));
+        assert_eq!(gate.class(&prefills(&[1, 0, 0], &[0, 0, 0], &[])), Some(0));
+    }
+
+    #[test]
+    fn first_come_is_first_served_over_all_classes() {
+        let gate = built(GateKind::Fcfs, None, &[]);
+        assert_eq!(gate.class(&prefills(&[2, 1, 1], &[0, 0, 0], &[1, 2, 0])), Some(1));
+        assert_eq!(gate.class(&prefills(&[2, 0, 1], &[0, 0, 0], &[1, 2, 0])), Some(2));
+    }
+}

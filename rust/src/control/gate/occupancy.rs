@@ -1,0 +1,45 @@
+//! The occupancy gate of lin2026 section 4.1: who is furthest below the share of prefills that the plan gives it?
+
+use super::{Gate, Prefills, QueueTargets};
+use crate::control::allocation::Allocation;
+use std::cmp::Ordering;
+
+/// The least ξ_i = (X_i − n x_i*) / x_i*; then the queue furthest beyond its target; then the lower class. A class with
+/// x_i* = 0 comes after all others. As ξ_i + n = X_i / x_i*, two classes are compared by products of whole numbers.
+/// Where the plan has no q_p*, all targets of the queues are 0.
+#[derive(Debug)]
+pub(super) struct Occupancy {
+    shares: Vec<u64>,
+    targets: QueueTargets,
+}
+
+impl Occupancy {
+    pub(super) fn new(replicas: u32, allocation: &Allocation) -> Occupancy {
+        let shares = allocation.prefill.clone();
+        let none = vec![0; shares.len()];
+        let targets = QueueTargets::new(replicas, allocation.prefill_queue.as_ref().unwrap_or(&none));
+        Occupancy { shares, targets }
+    }
+
+    /// How X_i / x_i* of two classes compare: without a share it is more than any number.
+    fn deviations(&self, left: usize, right: usize, prefills: &Prefills) -> Ordering {
+        match (self.shares[left], self.shares[right]) {
+            (0, 0) => Ordering::Equal,
+            (0, _) => Ordering::Greater,
+            (_, 0) => Ordering::Less,
+            (of_left, of_right) => {
+                let crossed = |class: usize, other| u128::from(prefills.running[class]) * u128::from(other);
+                crossed(left, of_right).cmp(&crossed(right, of_left))
+            }
+        }
+    }
+}
+
+impl Gate for Occupancy {
+    fn class(&self, prefills: &Prefills) -> Option<usize> {
+        prefills.classes().min_by(|&left, &right| {
+            self.deviations(left, right, prefills)
+                .then_with(|| self.targets.deviation(right, prefills).cmp(&self.targets.deviation(left, prefills)))
+        })
+    }
+}

@@ -1,0 +1,34 @@
+//! The gate of prioritise-and-route, lin2026 section 4.2.1: who brings the most output for its prompt?
+
+use super::{ClassTokens, Gate, Prefills};
+
+/// The largest D_i / P_i of the workload's class means, then the lower class.
+#[derive(Debug)]
+pub(super) struct Priority {
+    /// Of each class its place in the order.
+    ranks: Vec<usize>,
+}
+
+impl Priority {
+    pub(super) fn new(tokens: &[ClassTokens]) -> Priority {
+        let mut order: Vec<usize> = (0..tokens.len()).collect();
+        // ΣD / ΣP of two classes, multiplied out. The sort is stable: a tie stays in the order of the classes.
+        order.sort_by(|&left, &right| {
+            // A class of which nobody comes has neither; 0 / 1 keeps the order an order.
+            let prompt = |class: usize| u128::from(tokens[class].prompt.max(1));
+            let crossed = |class: usize, other: usize| u128::from(tokens[class].output) * prompt(other);
+            crossed(right, left).cmp(&crossed(left, right))
+        });
+        let mut ranks = vec![0; tokens.len()];
+        for (rank, class) in order.into_iter().enumerate() {
+            ranks[class] = rank;
+        }
+        Priority { ranks }
+    }
+}
+
+impl Gate for Priority {
+    fn class(&self, prefills: &Prefills) -> Option<usize> {
+        prefills.classes().min_by_key(|&class| self.ranks[class])
+    }
+}

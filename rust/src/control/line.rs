@@ -1,0 +1,95 @@
+//! Who is first in a queue that anybody may leave?
+
+use std::collections::VecDeque;
+
+/// A request that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Its id: the key of its draws.
+    pub request: u32,
+    /// By what the service knows it.
+    pub handle: u32,
+    /// Its class.
+    pub class: u32,
+    /// Where its prefill ran; of one that waits for its prefill, nothing.
+    pub from: u32,
+    /// How many joined a queue of the same kind before it.
+    pub turn: u64,
+}
+
+/// A queue, first come, first served. Who leaves from its middle leaves a gap, which goes when it comes to the front.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    entries: VecDeque<Option<Waiting>>,
+    /// How many places are gone from the front.
+    gone: u64,
+    length: u64,
+}
+
+impl Line {
+    /// How many wait.
+    pub(super) fn len(&self) -> u64 {
+        self.length
+    }
+
+    /// Joins at the end; the place is good until its request is taken or leaves.
+    pub(super) fn push(&mut self, waiting: Waiting) -> u64 {
+        self.entries.push_back(Some(waiting));
+        self.length += 1;
+        self.gone + self.entries.len() as u64 - 1
+    }
+
+    /// The first. The front is never a gap.
+    pub(super) fn first(&self) -> Option<&Waiting> {
+        self.entries.front().and_then(Option::as_ref)
+    }
+
+    /// Takes the first.
+    pub(super) fn pop(&mut self) -> Option<Waiting> {
+        let first = self.entries.pop_front().flatten()?;
+        self.gone += 1;
+        self.length -= 1;
+        self.close_gaps();
+        Some(first)
+    }
+
+    /// The request at a place gives up.
+    pub(super) fn leave(&mut self, place: u64) {
+        let Some(entry) = place.checked_sub(self.gone).and_then(|place| self.entries.get_mut(place as usize)) else {
+            debug_assert!(false, "who leaves a queue stands in it");
+            return;
+        };
+        debug_assert!(entry.is_some(), "nobody leaves a queue twice");
+        self.length -= u64::from(entry.take().is_some());
+        self.close_gaps();
+    }
+
+    fn close_gaps(&mut self) {
+        while let Some(None) = self.entries.front() {
+            self.entries.pop_front();
+            self.gone += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_leaves_from_the_middle_is_passed_over() {
+        let mut line = Line::default();
+        let waiting = |request| Waiting { request, handle: 0, class: 0, from: 0, turn: u64::from(request) };
+        let places: Vec<u64> = (0..5).map(|request| line.push(waiting(request))).collect();
+        line.leave(places[1]);
+        line.leave(places[2]);
+        assert_eq!(line.pop().map(|first| first.request), Some(0));
+        assert_eq!((line.len(), line.first().map(|first| first.request)), (2, Some(3)));
+        line.leave(places[3]);
+        line.leave(places[4]);
+        assert_eq!((line.len(), line.pop()), (0, None));
+        let place = line.push(waiting(9));
+        line.leave(place);
+        assert_eq!(line.pop(), None);
+    }
+}

@@ -1,0 +1,182 @@
+//! Who begins its prefill where, and who decodes where? Gate and route, lin2026 sections 4, 5 and EC.6.
+//!
+//! ```text
+//!   arrivals ──▶ prefill queues ──gate──▶ a slot for a prefill ──▶ decode buffer ──router──▶ a slot for a decode
+//! ```
+//!
+//! [`Control`] holds the queues and the slots of all replicas and takes every decision; how long anything takes is none of
+//! its business. Whoever serves *tells* it who arrived, whose prefill or decode is done and who gave up, and then *asks*
+//! what begins, until nothing does. No decision looks at all replicas: a gate looks at every class once, a router at the
+//! heads of its buffers, and the replicas with a free slot are kept in sets from which one can be drawn.
+
+mod allocation;
+mod description;
+mod gate;
+mod line;
+mod patience;
+mod open;
+mod route;
+mod slots;
+
+pub use allocation::{Allocation, Tables};
+pub use description::{Abandonment, GateAndRoute, Prices, ServiceKind, Setup, Speeds};
+pub use gate::{ClassTokens, GateKind};
+pub use line::Waiting;
+pub use patience::{Patience, Queue};
+pub use route::{Pace, Place, RouterKind};
+
+use crate::error::{Error, Result};
+use crate::random::{Source, Stream};
+use gate::{Gate, Prefills};
+use route::Router;
+use slots::Slots;
+
+/// Draw numbers of [`Source::Router`]: the replica of a decode, its pool, and the replica of a prefill.
+const DRAW_REPLICA: u64 = 0;
+const DRAW_POOL: u64 = 1;
+const DRAW_PREFILL: u64 = 2;
+
+/// What decides, as a user describes it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    /// Which class is admitted to its prefill next.
+    pub gate: GateKind,
+    /// Where a decode goes.
+    pub router: RouterKind,
+    /// Are M = ⌈n · Σ x*⌉ replicas set apart for prefills?
+    pub planned: bool,
+}
+
+impl Policy {
+    /// Tests what can be told without a workload. `allocation` says whether there is one.
+    pub fn check(&self, slots: u32, allocation: bool) -> Result<()> {
+        self.router.check_plan(self.planned)?;
+        if self.planned && slots < 2 {
+            return Err(Error::config("slots", format!("{slots}: a plan keeps one for prefills and needs another")));
+        }
+        let reads = self.planned || self.gate.needs_allocation() || self.router.needs_allocation();
+        match (reads, allocation) {
+            (true, false) => Err(Error::config("allocation", "missing: this plan, gate or router follows one")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The cluster that is controlled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cluster {
+    /// n.
+    pub replicas: u32,
+    /// B: slots of each.
+    pub slots: u32,
+    /// How long iterations take.
+    pub pace: Pace,
+}
+
+/// Something that begins now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// A prefill, on this replica.
+    Prefill(Waiting, u32),
+    /// A decode, on this replica.
+    Decode(Waiting, u32),
+}
+
+/// The queues, the slots, and who decides about them.
+pub struct Control {
+    slots: Slots,
+    prefills: Prefills,
+    gate: Box<dyn Gate>,
+    router: Box<dyn Router>,
+    draws: Stream,
+    turns: u64,
+}
+
+impl Control {
+    /// Nobody there. `tokens` are those of each class of the workload, in the order of the allocation.
+    pub fn new(
+        policy: &Policy,
+        cluster: &Cluster,
+        allocation: Option<&Allocation>,
+        tokens: &[ClassTokens],
+        seed: u64,
+    ) -> Result<Control> {
+        policy.check(cluster.slots, allocation.is_some())?;
+        let Cluster { replicas, slots, pace } = *cluster;
+        let mixed = policy.planned.then(|| allocation.map_or(0, |plan| plan.mixed_replicas(replicas)));
+        if mixed == Some(0) {
+            return Err(Error::config("allocation.prefill", "is 0 for every class: no replica would run a prefill"));
+        }
+        Ok(Control {
+            slots: Slots::new(replicas, slots, mixed),
+            prefills: Prefills::new(tokens.len()),
+            gate: policy.gate.build(replicas, allocation, tokens)?,
+            router: policy.router.build(seed, replicas, mixed, pace, allocation, tokens)?,
+            draws: Stream::new(seed, Source::Router),
+            turns: 0,
+        })
+    }
+
+    /// A request of a class arrived. Its place in the class's prefill queue.
+    pub fn arrived(&mut self, request: u32, handle: u32, class: u32) -> u64 {
+        let turn = self.turn();
+        self.prefills.waiting[class as usize].push(Waiting { request, handle, class, from: 0, turn })
+    }
+
+    /// A prefill is done: its slot is free, and its decode joins the buffer.
+    pub fn prefill_done(&mut self, request: u32, handle: u32, class: u32, replica: u32) -> Place {
+        self.prefills.running[class as usize] -= 1;
+        self.slots.prefill_ends(replica);
+        let turn = self.turn();
+        self.router.join(Waiting { request, handle, class, from: replica, turn })
+    }
+
+    /// A decode is done: its slot is free.
+    pub fn decode_done(&mut self, replica: u32) {
+        self.slots.decode_ends(replica);
+    }
+
+    /// Who waited for its prefill at this place gave up.
+    pub fn left_queue(&mut self, class: u32, place: u64) {
+        self.prefills.waiting[class as usize].leave(place);
+    }
+
+    /// Who waited for its decode at this place gave up.
+    pub fn left_buffer(&mut self, place: Place) {
+        self.router.leave(place);
+    }
+
+    /// What begins next, decodes before prefills unless the router has it the other way; `None` once nothing can. To be
+    /// asked after everything that happens at an instant has been told.
+    pub fn start(&mut self) -> Option<Start> {
+        if self.router.prefers_prefills() {
+            self.start_prefill().or_else(|| self.start_decode())
+        } else {
+            self.start_decode().or_else(|| self.start_prefill())
+        }
+    }
+
+    /// Any replica that can begin a prefill, all alike: the papers leave it open.
+    fn start_prefill(&mut self) -> Option<Start> {
+        if self.slots.for_prefill.is_empty() {
+            return None;
+        }
+        let class = self.gate.class(&self.prefills)?;
+        let waiting = self.prefills.waiting[class].pop()?;
+        let replica = self.slots.for_prefill.pick(self.draws.word(u64::from(waiting.request), DRAW_PREFILL))?;
+        self.prefills.running[class] += 1;
+        self.slots.prefill_begins(replica);
+        Some(Start::Prefill(waiting, replica))
+    }
+
+    fn start_decode(&mut self) -> Option<Start> {
+        let (waiting, replica) = self.router.place(&self.slots)?;
+        self.slots.decode_begins(replica);
+        Some(Start::Decode(waiting, replica))
+    }
+
+    fn turn(&mut self) -> u64 {
+        self.turns += 1;
+        self.turns
+    }
+}

@@ -1,0 +1,30 @@
+//! GF-WSP of lin2026 section 6.3: a free slot is for a new prefill first, then for the decode that waits longest.
+
+use super::{DRAW_REPLICA, Line, Place, Router, Slots, Stream, Waiting};
+
+/// Any replica with a free slot, all alike, once no prefill can begin; one buffer, first come, first served.
+#[derive(Debug)]
+pub(super) struct Fcfs {
+    pub(super) draws: Stream,
+    pub(super) line: Line,
+}
+
+impl Router for Fcfs {
+    fn join(&mut self, decode: Waiting) -> Place {
+        Place { line: 0, place: self.line.push(decode) }
+    }
+
+    fn leave(&mut self, place: Place) {
+        self.line.leave(place.place);
+    }
+
+    fn place(&mut self, slots: &Slots) -> Option<(Waiting, u32)> {
+        let word = self.draws.word(u64::from(self.line.first()?.request), DRAW_REPLICA);
+        let replica = slots.solo.pick_of_both(&slots.beside_prefill, word)?;
+        Some((self.line.pop()?, replica))
+    }
+
+    fn prefers_prefills(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,88 @@
+//! The general SLI-aware router of lin2026 EC.6, for plans in which decodes wait: a freed slot draws a class.
+
+use super::{Allocation, ClassTokens, Line, MIXED, Place, Pools, Router, SOLO, Slots, Stream, Waiting};
+use crate::random::Source;
+
+/// Pools are drawn as by the randomised router. Each pool has a buffer for each class; a free slot takes the head of class
+/// i with probability π_i / Σ π_j over the classes that wait, where π_s,i ∝ μ_s,i y_s,i* and π_m,i ∝ μ_m,i y_m,i*. Classes
+/// without weight come when no other waits, the one whose head joined first: EC.6 leaves 0/0 open, and an idle slot beside
+/// a decode that waits would serve nobody.
+#[derive(Debug)]
+pub(super) struct General {
+    pools: Pools,
+    /// The draws of classes, by how many there were before.
+    choices: Stream,
+    chosen: u64,
+    classes: usize,
+    /// By pool, then class.
+    lines: Vec<Line>,
+    weights: Vec<f64>,
+    waiting: [u64; 2],
+}
+
+impl General {
+    pub(super) fn new(pools: Pools, seed: u64, allocation: Option<&Allocation>, tokens: &[ClassTokens]) -> General {
+        let classes = tokens.len();
+        let mut weights = vec![0.0; 2 * classes];
+        let column = |column: fn(&Allocation) -> &Option<Vec<u64>>| {
+            allocation.and_then(|allocation| column(allocation).as_deref()).unwrap_or_default()
+        };
+        for (pool, decodes) in [(SOLO, column(|plan| &plan.solo)), (MIXED, column(|plan| &plan.mixed))] {
+            for (class, (&decodes, of_class)) in decodes.iter().zip(tokens).enumerate() {
+                // μ y* in proportion to y* / D_i, with the class's mean output.
+                let per_token = of_class.requests as f64 / of_class.output.max(1) as f64;
+                weights[pool * classes + class] = decodes as f64 * per_token;
+            }
+        }
+        let lines = (0..2 * classes).map(|_| Line::default()).collect();
+        let choices = Stream::new(seed, Source::DecodeClass);
+        General { pools, choices, chosen: 0, classes, lines, weights, waiting: [0; 2] }
+    }
+
+    /// The line that a free slot of a pool takes its next from.
+    fn choose(&mut self, pool: usize) -> Option<usize> {
+        let lines = pool * self.classes..(pool + 1) * self.classes;
+        let waits = |&line: &usize| self.lines[line].len() > 0;
+        let total: f64 = lines.clone().filter(waits).map(|line| self.weights[line]).sum();
+        if total <= 0.0 {
+            return lines.filter(waits).min_by_key(|&line| self.lines[line].first().map(|first| first.turn));
+        }
+        let mut rest = self.choices.uniform(self.chosen, 0) * total;
+        self.chosen += 1;
+        let mut last = None;
+        for line in lines.filter(waits).filter(|&line| self.weights[line] > 0.0) {
+            last = Some(line);
+            rest -= self.weights[line];
+            if rest <= 0.0 {
+                break;
+            }
+        }
+        last
+    }
+}
+
+impl Router for General {
+    fn join(&mut self, decode: Waiting) -> Place {
+        let pool = self.pools.draw(&decode);
+        let line = pool * self.classes + decode.class as usize;
+        self.waiting[pool] += 1;
+        Place { line: line as u32, place: self.lines[line].push(decode) }
+    }
+
+    fn leave(&mut self, place: Place) {
+        self.waiting[place.line as usize / self.classes] -= 1;
+        self.lines[place.line as usize].leave(place.place);
+    }
+
+    fn place(&mut self, slots: &Slots) -> Option<(Waiting, u32)> {
+        for pool in [SOLO, MIXED] {
+            if self.waiting[pool] > 0 && Pools::is_open(pool, slots) {
+                let line = self.choose(pool)?;
+                let decode = self.lines[line].pop()?;
+                self.waiting[pool] -= 1;
+                return self.pools.replica(pool, &decode, slots).map(|replica| (decode, replica));
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,189 @@
+//! Where does a decode go, and in which order are decodes placed that must wait?
+//!
+//! A router holds the decode buffer. Whoever completes its prefill joins it; whenever something has changed, the router
+//! is asked who is placed next and where, until it has nobody to place. One router, one file.
+
+mod fcfs;
+mod general;
+mod greedy;
+mod immediate;
+mod randomised;
+
+use serde::Deserialize;
+
+use super::allocation::Allocation;
+use super::gate::ClassTokens;
+use super::line::{Line, Waiting};
+use super::slots::Slots;
+use super::{DRAW_POOL, DRAW_REPLICA};
+use crate::error::{Error, Result};
+use crate::random::{Source, Stream};
+
+/// Where in a decode buffer a request stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Which of the router's lines.
+    pub(super) line: u32,
+    /// The place in it.
+    pub(super) place: u64,
+}
+
+/// A router of decodes.
+pub(super) trait Router: Send {
+    /// A decode waits for a slot.
+    fn join(&mut self, decode: Waiting) -> Place;
+
+    /// Who stands at this place gives up.
+    fn leave(&mut self, place: Place);
+
+    /// The next decode for which a slot is free, and its replica; it is out of the buffer.
+    fn place(&mut self, slots: &Slots) -> Option<(Waiting, u32)>;
+
+    /// Does a free slot prefer a new prefill to a waiting decode?
+    fn prefers_prefills(&self) -> bool {
+        false
+    }
+}
+
+/// A router as a user names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RouterKind {
+    /// Any free solo slot, else any free mixed one.
+    Greedy,
+    /// Solo or mixed by a draw, each with a buffer.
+    Randomised,
+    /// The same, where a freed slot draws the class that it serves.
+    General,
+    /// The slot of the prefill.
+    Immediate,
+    /// Any free slot that no prefill wants.
+    Fcfs,
+}
+
+impl RouterKind {
+    /// Does it follow an allocation?
+    pub fn needs_allocation(self) -> bool {
+        matches!(self, RouterKind::Randomised | RouterKind::General)
+    }
+
+    /// With a plan or without: an error where only one of the two makes sense.
+    pub fn check_plan(self, planned: bool) -> Result<()> {
+        let wants = match self {
+            RouterKind::Greedy => planned,
+            RouterKind::Randomised | RouterKind::General => true,
+            RouterKind::Immediate | RouterKind::Fcfs => false,
+        };
+        if planned == wants {
+            return Ok(());
+        }
+        let why = match self {
+            RouterKind::Immediate => "the immediate router decodes where the prefill ran: it needs planned=False",
+            RouterKind::Fcfs => "the fcfs router knows no pools: it needs planned=False",
+            _ => "this router sends decodes to a solo and a mixed pool, which a plan makes: it needs planned=True",
+        };
+        Err(Error::config("planned", why))
+    }
+
+    /// The router itself, for a cluster whose replicas are `mixed` and solo; `pace` has the lengths of their iterations.
+    pub(super) fn build(
+        self,
+        seed: u64,
+        replicas: u32,
+        mixed: Option<u32>,
+        pace: Pace,
+        allocation: Option<&Allocation>,
+        tokens: &[ClassTokens],
+    ) -> Result<Box<dyn Router>> {
+        let draws = Stream::new(seed, Source::Router);
+        Ok(match self {
+            RouterKind::Greedy => Box::new(greedy::Greedy { draws, line: Line::default() }),
+            RouterKind::Fcfs => Box::new(fcfs::Fcfs { draws, line: Line::default() }),
+            RouterKind::Immediate => Box::new(immediate::Immediate::default()),
+            RouterKind::Randomised => {
+                let pools = Pools::new(draws, replicas, mixed, pace, allocation)?;
+                Box::new(randomised::Randomised::new(pools))
+            }
+            RouterKind::General => {
+                let pools = Pools::new(draws, replicas, mixed, pace, allocation)?;
+                Box::new(general::General::new(pools, seed, allocation, tokens))
+            }
+        })
+    }
+}
+
+/// Attoseconds that an iteration takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// With a chunk of a prefill: τ.
+    pub mixed: u128,
+    /// Without: 1/γ.
+    pub solo: u128,
+}
+
+/// The two pools, by number: the solo one first.
+const SOLO: usize = 0;
+const MIXED: usize = 1;
+
+/// The draw of a pool, lin2026 section 5.1.
+#[derive(Debug)]
+struct Pools {
+    draws: Stream,
+    /// p_s,i = μ_s,i y_s,i* / (μ_m,i y_m,i* + μ_s,i y_s,i*), and 1 where both are 0.
+    solo_shares: Vec<f64>,
+}
+
+impl Pools {
+    fn new(
+        draws: Stream,
+        replicas: u32,
+        mixed: Option<u32>,
+        pace: Pace,
+        allocation: Option<&Allocation>,
+    ) -> Result<Pools> {
+        let (mixed_decodes, solo_decodes) = decodes_of(allocation)?;
+        // μ_s / μ_m = γτ for every class, so a class's output tokens cancel out.
+        let share = |(&mixed, &solo): (&u64, &u64)| {
+            let (mixed, solo) = (mixed as f64 * pace.solo as f64, solo as f64 * pace.mixed as f64);
+            if mixed + solo > 0.0 { solo / (mixed + solo) } else { 1.0 }
+        };
+        let solo_shares: Vec<f64> = mixed_decodes.iter().zip(solo_decodes).map(share).collect();
+        if mixed == Some(replicas) && solo_shares.iter().any(|&share| share > 0.0) {
+            let message = format!(
+                "all {replicas} replicas are mixed (⌈n · Σ prefill⌉), and the plan sends decodes to solo ones: take more \
+                 replicas, or the greedy router"
+            );
+            return Err(Error::config("replicas", message));
+        }
+        Ok(Pools { draws, solo_shares })
+    }
+
+    /// Solo if U ≤ p_s,i, by a draw that belongs to the request.
+    fn draw(&self, decode: &Waiting) -> usize {
+        let uniform = self.draws.uniform(u64::from(decode.request), DRAW_POOL);
+        if uniform <= self.solo_shares[decode.class as usize] { SOLO } else { MIXED }
+    }
+
+    /// Does a pool have a free slot?
+    fn is_open(pool: usize, slots: &Slots) -> bool {
+        !(if pool == SOLO { &slots.solo } else { &slots.beside_prefill }).is_empty()
+    }
+
+    /// A replica of a pool, any that has a free slot, by a draw that belongs to the request.
+    fn replica(&self, pool: usize, decode: &Waiting, slots: &Slots) -> Option<u32> {
+        let open = if pool == SOLO { &slots.solo } else { &slots.beside_prefill };
+        open.pick(self.draws.word(u64::from(decode.request), DRAW_REPLICA))
+    }
+}
+
+/// y_m* and y_s*, which both must be given.
+fn decodes_of(allocation: Option<&Allocation>) -> Result<(&[u64], &[u64])> {
+    let allocation = allocation.ok_or_else(|| Error::config("allocation", "missing: the router follows it"))?;
+    let given = |name: &str, column: &'_ Option<Vec<u64>>| match column {
+        Some(_) => Ok(()),
+        None => Err(Error::config(format!("allocation.{name}"), "missing: the router draws pools by it")),
+    };
+    given("mixed", &allocation.mixed)?;
+    given("solo", &allocation.solo)?;
+    Ok((allocation.mixed.as_deref().unwrap_or_default(), allocation.solo.as_deref().unwrap_or_default()))
+}

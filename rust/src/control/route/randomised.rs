@@ -1,0 +1,37 @@
+//! The SLI-aware router of lin2026 section 5.1: each class is split between the pools as the plan splits it.
+
+use super::{Line, Place, Pools, Router, Slots, Waiting};
+
+/// When its prefill ends, a decode of class i goes to the solo pool with probability p_s,i, else to the mixed one; there to
+/// any replica with a free slot, or into the pool's own buffer, first come, first served.
+#[derive(Debug)]
+pub(super) struct Randomised {
+    pools: Pools,
+    lines: [Line; 2],
+}
+
+impl Randomised {
+    pub(super) fn new(pools: Pools) -> Randomised {
+        Randomised { pools, lines: Default::default() }
+    }
+}
+
+impl Router for Randomised {
+    fn join(&mut self, decode: Waiting) -> Place {
+        let pool = self.pools.draw(&decode);
+        Place { line: pool as u32, place: self.lines[pool].push(decode) }
+    }
+
+    fn leave(&mut self, place: Place) {
+        self.lines[place.line as usize].leave(place.place);
+    }
+
+    fn place(&mut self, slots: &Slots) -> Option<(Waiting, u32)> {
+        for (pool, line) in self.lines.iter_mut().enumerate() {
+            if let Some(replica) = line.first().and_then(|first| self.pools.replica(pool, first, slots)) {
+                return line.pop().map(|decode| (decode, replica));
+            }
+        }
+        None
+    }
+}

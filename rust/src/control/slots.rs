@@ -1,0 +1,83 @@
+//! Which slots are taken, and which replicas have one for a prefill or a decode?
+
+use super::open::OpenSet;
+
+/// The slots of all replicas. With a plan the first replicas are mixed: one slot of each is for prefills, the others for
+/// decodes; the rest are solo and only decode. Without one, every replica takes a prefill and decodes into any slot.
+#[derive(Debug)]
+pub(super) struct Slots {
+    /// Slots of a replica: B.
+    per_replica: u32,
+    /// Replicas that run prefills, if that is planned: M.
+    mixed: Option<u32>,
+    prefilling: Vec<bool>,
+    decodes: Vec<u32>,
+    /// Replicas that can begin a prefill.
+    pub(super) for_prefill: OpenSet,
+    /// Solo replicas with a slot for a decode; without a plan, those that run no prefill now.
+    pub(super) solo: OpenSet,
+    /// Mixed replicas with a slot for a decode; without a plan, those that run a prefill now.
+    pub(super) beside_prefill: OpenSet,
+}
+
+impl Slots {
+    /// All free.
+    pub(super) fn new(replicas: u32, per_replica: u32, mixed: Option<u32>) -> Slots {
+        let mut slots = Slots {
+            per_replica,
+            mixed,
+            prefilling: vec![false; replicas as usize],
+            decodes: vec![0; replicas as usize],
+            for_prefill: OpenSet::new(replicas),
+            solo: OpenSet::new(replicas),
+            beside_prefill: OpenSet::new(replicas),
+        };
+        for replica in 0..replicas {
+            slots.note(replica);
+        }
+        slots
+    }
+
+    pub(super) fn prefill_begins(&mut self, replica: u32) {
+        debug_assert!(!self.prefilling[replica as usize], "a replica has one prefill at most");
+        self.prefilling[replica as usize] = true;
+        self.note(replica);
+    }
+
+    pub(super) fn prefill_ends(&mut self, replica: u32) {
+        self.prefilling[replica as usize] = false;
+        self.note(replica);
+    }
+
+    pub(super) fn decode_begins(&mut self, replica: u32) {
+        self.decodes[replica as usize] += 1;
+        self.note(replica);
+    }
+
+    pub(super) fn decode_ends(&mut self, replica: u32) {
+        self.decodes[replica as usize] -= 1;
+        self.note(replica);
+    }
+
+    /// Says anew what a replica is open for.
+    fn note(&mut self, replica: u32) {
+        let prefilling = self.prefilling[replica as usize];
+        let decodes = self.decodes[replica as usize];
+        let taken = decodes + u32::from(prefilling);
+        debug_assert!(taken <= self.per_replica, "no more than B slots of a replica are taken");
+        let has_slot = taken < self.per_replica;
+        match self.mixed {
+            Some(mixed) if replica < mixed => {
+                debug_assert!(decodes < self.per_replica, "a mixed replica keeps one slot for prefills");
+                self.for_prefill.set(replica, !prefilling);
+                self.beside_prefill.set(replica, decodes + 1 < self.per_replica);
+            }
+            Some(_) => self.solo.set(replica, has_slot),
+            None => {
+                self.for_prefill.set(replica, !prefilling && has_slot);
+                self.solo.set(replica, !prefilling && has_slot);
+                self.beside_prefill.set(replica, prefilling && has_slot);
+            }
+        }
+    }
+}

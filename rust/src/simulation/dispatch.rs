@@ -1,0 +1,176 @@
+//! Which requests wait for a control to say where they go?
+//!
+//! Under gate and route (lin2026) requests queue before the replicas, not at them: for a prefill, and once it is done for
+//! a slot to decode in. The replicas serve them iteration by iteration; [`crate::control`] decides.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::clock::Instant;
+use crate::control::{Control, Patience, Place, Queue, Start, Waiting};
+use crate::error::Result;
+use crate::replica::Departure;
+use crate::request::Request;
+use crate::results::NO_REPLICA;
+use crate::workload::Arrival;
+
+/// A request that no replica has.
+enum Held {
+    /// It waits for its prefill.
+    Queue(Arrival, u64),
+    /// It waits for a slot to decode in.
+    Buffer(Departure, Place),
+}
+
+/// A request on its way to a replica.
+pub(super) enum Placed {
+    /// With its prompt before it.
+    Prefill(Arrival, usize),
+    /// With its prompt behind it.
+    Decode(Departure, usize),
+}
+
+/// The control, and the requests that wait for it.
+pub(super) struct Dispatch {
+    control: Control,
+    patience: Patience,
+    /// By handle; `None`: the handle is free.
+    held: Vec<Option<Held>>,
+    free: Vec<u32>,
+    /// Handles of those who came to wait at this instant.
+    arrived: Vec<u32>,
+    /// When who gives up: instant, id, handle, queue.
+    deadlines: BinaryHeap<Reverse<(Instant, u32, u32, bool)>>,
+}
+
+impl Dispatch {
+    pub(super) fn new(control: Control, patience: Patience) -> Dispatch {
+        Dispatch {
+            control,
+            patience,
+            held: Vec::new(),
+            free: Vec::new(),
+            arrived: Vec::new(),
+            deadlines: BinaryHeap::new(),
+        }
+    }
+
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.held.len() - self.free.len()
+    }
+
+    /// A request arrives.
+    pub(super) fn arrive(&mut self, arrival: Arrival) {
+        let handle = self.handle();
+        let place = self.control.arrived(arrival.id, handle, arrival.class);
+        self.hold(handle, Held::Queue(arrival, place));
+    }
+
+    /// A request has its prompt computed, and owes tokens still.
+    pub(super) fn prefilled(&mut self, departure: Departure) {
+        let handle = self.handle();
+        let Arrival { id, class, .. } = departure.request.arrival;
+        let place = self.control.prefill_done(id, handle, class, departure.from);
+        self.hold(handle, Held::Buffer(departure, place));
+    }
+
+    /// A request has left its slot.
+    pub(super) fn decoded(&mut self, replica: usize) {
+        self.control.decode_done(replica as u32);
+    }
+
+    /// Who goes where next. To be asked until nobody does, after everything else at an instant.
+    pub(super) fn place(&mut self) -> Option<Placed> {
+        let start = self.control.start()?;
+        let (Start::Prefill(Waiting { handle, .. }, replica) | Start::Decode(Waiting { handle, .. }, replica)) = start;
+        match self.take(handle)? {
+            Held::Queue(arrival, _) => Some(Placed::Prefill(arrival, replica as usize)),
+            Held::Buffer(departure, _) => Some(Placed::Decode(departure, replica as usize)),
+        }
+    }
+
+    /// Who has come to wait at this instant and still does draws its patience.
+    pub(super) fn wait(&mut self, now: Instant) -> Result<()> {
+        for handle in self.arrived.drain(..) {
+            let (arrival, queue) = match &self.held[handle as usize] {
+                None => continue,
+                Some(Held::Queue(arrival, _)) => (arrival, Queue::Prefill),
+                Some(Held::Buffer(departure, _)) => (&departure.request.arrival, Queue::Decode),
+            };
+            if let Some(span) = self.patience.draw(arrival.id, arrival.class, queue) {
+                let deadline = (now.after(span)?, arrival.id, handle, queue == Queue::Decode);
+                self.deadlines.push(Reverse(deadline));
+            }
+        }
+        Ok(())
+    }
+
+    /// When somebody gives up next, if nothing happens before `others`.
+    pub(super) fn next_deadline(&mut self, others: Instant) -> Instant {
+        while let Some(&Reverse((at, id, handle, decodes))) = self.deadlines.peek() {
+            if at >= others || self.waits(id, handle, decodes) {
+                return at;
+            }
+            self.deadlines.pop();
+        }
+        Instant::NEVER
+    }
+
+    /// The next who gives up by `now`, and the replica that it was at last.
+    pub(super) fn give_up(&mut self, now: Instant) -> Option<(Request, u32)> {
+        while let Some(&Reverse((_, id, handle, decodes))) = self.deadlines.peek().filter(|next| next.0.0 <= now) {
+            self.deadlines.pop();
+            if !self.waits(id, handle, decodes) {
+                continue;
+            }
+            let held = self.take(handle)?;
+            match &held {
+                Held::Queue(arrival, place) => self.control.left_queue(arrival.class, *place),
+                Held::Buffer(_, place) => self.control.left_buffer(*place),
+            }
+            return Some(held.leave(now));
+        }
+        None
+    }
+
+    /// Everybody who still waits at the end.
+    pub(super) fn drain(&mut self, end: Instant) -> impl Iterator<Item = (Request, u32)> {
+        self.free.clear();
+        std::mem::take(&mut self.held).into_iter().flatten().map(move |held| held.leave(end))
+    }
+
+    fn waits(&self, id: u32, handle: u32, decodes: bool) -> bool {
+        match &self.held[handle as usize] {
+            None => false,
+            Some(Held::Queue(arrival, _)) => !decodes && arrival.id == id,
+            Some(Held::Buffer(departure, _)) => decodes && departure.request.arrival.id == id,
+        }
+    }
+
+    fn handle(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.held.push(None);
+            self.held.len() as u32 - 1
+        })
+    }
+
+    fn hold(&mut self, handle: u32, held: Held) {
+        self.held[handle as usize] = Some(held);
+        self.arrived.push(handle);
+    }
+
+    fn take(&mut self, handle: u32) -> Option<Held> {
+        self.free.push(handle);
+        self.held[handle as usize].take()
+    }
+}
+
+impl Held {
+    fn leave(self, now: Instant) -> (Request, u32) {
+        match self {
+            Held::Queue(arrival, _) => (Request::new(arrival), NO_REPLICA),
+            Held::Buffer(Departure { request, from, at, .. }, _) => (request.handed_off(from, at, now), from),
+        }
+    }
+}

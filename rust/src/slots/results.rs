@@ -1,0 +1,184 @@
+//! What came out: a row for each request, averages, samples, revenue.
+
+use super::tally::ByStage;
+use crate::clock::{Instant, Span};
+use crate::error::{Kind, Result};
+use crate::results::Status;
+
+/// No replica: the request never got to one.
+pub const NO_REPLICA: u32 = u32::MAX;
+
+/// One row for each request that arrived by the horizon; seconds, NaN where there is no value.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RequestColumns {
+    /// [`Status`] as a number.
+    pub status: Vec<u8>,
+    /// Replica of the decode, of the prefill where there was none, or [`NO_REPLICA`].
+    pub replica: Vec<u32>,
+    /// Replica of the prefill, or [`NO_REPLICA`].
+    pub prefill_replica: Vec<u32>,
+    /// Arrival.
+    pub arrival_s: Vec<f64>,
+    /// Start of the prefill.
+    pub admitted_s: Vec<f64>,
+    /// End of the prefill.
+    pub first_token_s: Vec<f64>,
+    /// End of the decode.
+    pub finish_s: Vec<f64>,
+    /// When it left, whatever the status.
+    pub left_s: Vec<f64>,
+    /// Admitted − arrival.
+    pub queue_s: Vec<f64>,
+    /// First token − arrival.
+    pub ttft_s: Vec<f64>,
+    /// Finish − arrival.
+    pub e2e_s: Vec<f64>,
+    /// Start of the decode − end of the prefill.
+    pub handoff_s: Vec<f64>,
+}
+
+/// The cluster at an instant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// When.
+    pub at: Instant,
+    /// How many are where.
+    pub numbers: ByStage<u64>,
+    /// Revenue of finished requests so far, in units of 10⁻¹⁸.
+    pub bundled: u128,
+    /// Revenue of ended prefills and decodes so far.
+    pub separate: u128,
+}
+
+/// Everything that a run leaves behind.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Results {
+    /// One row a request.
+    pub requests: RequestColumns,
+    /// Samples in order of time, as the cluster was just before what happened at each instant; the last one is the end.
+    pub samples: Vec<Sample>,
+    /// When the averages begin.
+    pub warmup: Instant,
+    /// When the run ended.
+    pub end: Instant,
+    /// ∫ number dt from the warm-up to the end, in attoseconds; 0 where the run ended first.
+    pub areas: ByStage<u128>,
+    /// Revenue before the warm-up: bundled and separate.
+    pub revenue_before: (u128, u128),
+    /// ∫ number of requests in the system dt over the whole run, in attoseconds (law L9, left side).
+    pub in_system: u128,
+    /// Σ (left − arrival) with the unfinished up to the end, in attoseconds (law L9, right side).
+    pub sojourn: u128,
+    /// Requests by [`Status`].
+    pub by_status: [u64; 4],
+    /// Of the abandoned those that had their prefill.
+    pub abandoned_decodes: u64,
+    /// Instants at which something happened.
+    pub events: u64,
+}
+
+/// The instants of a request that leaves; `NEVER` for what did not happen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    pub(super) id: u32,
+    pub(super) arrival: Instant,
+    pub(super) admitted: Instant,
+    pub(super) prefilled: Instant,
+    pub(super) decodes: Instant,
+    pub(super) left: Instant,
+    pub(super) prefill_replica: u32,
+    pub(super) replica: u32,
+}
+
+impl Results {
+    pub(super) fn new(rows: usize, warmup: Instant) -> Results {
+        let absent = || vec![f64::NAN; rows];
+        let requests = RequestColumns {
+            status: vec![Status::Unfinished as u8; rows],
+            replica: vec![NO_REPLICA; rows],
+            prefill_replica: vec![NO_REPLICA; rows],
+            arrival_s: absent(),
+            admitted_s: absent(),
+            first_token_s: absent(),
+            finish_s: absent(),
+            left_s: absent(),
+            queue_s: absent(),
+            ttft_s: absent(),
+            e2e_s: absent(),
+            handoff_s: absent(),
+        };
+        Results { requests, warmup, ..Results::default() }
+    }
+
+    /// Requests that have left.
+    pub(super) fn left(&self) -> u64 {
+        self.by_status.iter().sum()
+    }
+
+    /// Writes a request's row.
+    pub(super) fn write(&mut self, row: &Row, status: Status) {
+        let place = row.id as usize;
+        let columns = &mut self.requests;
+        let at = |instant: Instant| if instant == Instant::NEVER { f64::NAN } else { instant.seconds() };
+        let between = |from: Instant, to: Instant| {
+            if to == Instant::NEVER { f64::NAN } else { to.since(from).seconds() }
+        };
+        let finish = if status == Status::Finished { row.left } else { Instant::NEVER };
+        columns.status[place] = status as u8;
+        columns.replica[place] = row.replica;
+        columns.prefill_replica[place] = row.prefill_replica;
+        columns.arrival_s[place] = row.arrival.seconds();
+        columns.admitted_s[place] = at(row.admitted);
+        columns.first_token_s[place] = at(row.prefilled);
+        columns.left_s[place] = at(row.left);
+        columns.finish_s[place] = if status == Status::Finished { columns.left_s[place] } else { f64::NAN };
+        columns.queue_s[place] = between(row.arrival, row.admitted);
+        columns.ttft_s[place] = between(row.arrival, row.prefilled);
+        columns.e2e_s[place] = between(row.arrival, finish);
+        columns.handoff_s[place] = between(row.prefilled, row.decodes);
+        self.by_status[status as usize] += 1;
+        self.abandoned_decodes += u64::from(status == Status::Abandoned && row.prefilled != Instant::NEVER);
+        if row.left != Instant::NEVER {
+            // Σ fits: it is the integral of the number in the system, whose overflow is caught where it is summed.
+            self.sojourn = self.sojourn.wrapping_add(row.left.since(row.arrival).0);
+        }
+    }
+}
+
+/// Takes the samples.
+pub(super) struct Sampler {
+    pub(super) next: Instant,
+    interval: Span,
+    automatic: bool,
+}
+
+/// Samples of an automatic timeline where the arrivals tell how long the run is.
+const SAMPLES: u128 = 500;
+const MOST_NUMBERS: usize = 50_000_000;
+
+impl Sampler {
+    /// At this interval; `None`: about 500 times before `last`, half as often whenever twice as many were taken.
+    pub(super) fn new(interval: Option<Span>, last: Instant) -> Sampler {
+        let automatic = Span((last.0 / SAMPLES).max(crate::clock::NANOSECOND));
+        let span = interval.unwrap_or(automatic);
+        Sampler { next: Instant(span.0), interval: span, automatic: interval.is_none() }
+    }
+
+    pub(super) fn take(&mut self, sample: Sample, samples: &mut Vec<Sample>) -> Result<()> {
+        if (samples.len() + 1) * sample.numbers.len() > MOST_NUMBERS {
+            let message = format!("timeline_s is too short: {} samples and more to come", samples.len());
+            return Err(Kind::TooMuch(message).into());
+        }
+        samples.push(sample);
+        if self.automatic && samples.len() as u128 >= 2 * SAMPLES {
+            let mut row = 0;
+            samples.retain(|_| {
+                row += 1;
+                row % 2 == 0
+            });
+            self.interval = self.interval.times(2)?;
+        }
+        self.next = samples.last().map_or(Instant::ZERO, |sample| sample.at).after(self.interval)?;
+        Ok(())
+    }
+}

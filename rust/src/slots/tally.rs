@@ -1,0 +1,107 @@
+//! How many are where, how many were there on average, and what has been earned?
+
+use crate::clock::{Instant, product};
+use crate::error::{Error, Result};
+
+/// Where a request can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It waits for its prefill: Q_p.
+    PrefillQueue = 0,
+    /// Its prefill runs: X.
+    Prefill = 1,
+    /// It waits for its decode: Q_d.
+    DecodeQueue = 2,
+    /// It decodes beside a prefill: Y_m.
+    Mixed = 3,
+    /// It decodes on a replica that runs no prefill: Y_s.
+    Solo = 4,
+}
+
+/// How many stages there are.
+pub const STAGES: usize = 5;
+
+/// A number for each stage of each class.
+pub type ByStage<T> = Vec<[T; STAGES]>;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    now: u64,
+    since: Instant,
+    area: u128,
+}
+
+impl Count {
+    /// ∫ number dt so far.
+    fn area_at(&self, at: Instant) -> Result<u128> {
+        let more = product(at.since(self.since).0, u128::from(self.now))?;
+        self.area.checked_add(more).ok_or_else(|| Error::overflow("∫ number of requests dt"))
+    }
+}
+
+/// Numbers by class and stage, with their exact integrals, and the revenue.
+#[derive(Debug)]
+pub(super) struct Tally {
+    counts: Vec<[Count; STAGES]>,
+    /// Recognised when a request is finished: lin2026 (22). In units of 10⁻¹⁸.
+    pub(super) bundled: u128,
+    /// Recognised at the end of each prefill and each decode: (23).
+    pub(super) separate: u128,
+}
+
+impl Tally {
+    pub(super) fn new(classes: usize) -> Tally {
+        Tally { counts: vec![[Count::default(); STAGES]; classes], bundled: 0, separate: 0 }
+    }
+
+    /// So many come into a stage.
+    #[inline]
+    pub(super) fn enter(&mut self, class: u32, stage: Stage, number: u64, now: Instant) -> Result<()> {
+        let count = &mut self.counts[class as usize][stage as usize];
+        *count = Count { area: count.area_at(now)?, since: now, now: count.now + number };
+        Ok(())
+    }
+
+    /// So many go out of one.
+    #[inline]
+    pub(super) fn leave(&mut self, class: u32, stage: Stage, number: u64, now: Instant) -> Result<()> {
+        let count = &mut self.counts[class as usize][stage as usize];
+        debug_assert!(count.now >= number, "nobody leaves a stage without having been there");
+        *count = Count { area: count.area_at(now)?, since: now, now: count.now - number };
+        Ok(())
+    }
+
+    /// A prefill ended.
+    pub(super) fn earn_prefill(&mut self, prefill: u128) -> Result<()> {
+        self.separate = add(self.separate, prefill)?;
+        Ok(())
+    }
+
+    /// A decode ended.
+    pub(super) fn earn_decode(&mut self, prefill: u128, decode: u128) -> Result<()> {
+        self.separate = add(self.separate, decode)?;
+        self.bundled = add(self.bundled, add(prefill, decode)?)?;
+        Ok(())
+    }
+
+    /// How many are where.
+    pub(super) fn numbers(&self) -> ByStage<u64> {
+        self.counts.iter().map(|stages| stages.map(|count| count.now)).collect()
+    }
+
+    /// ∫ number dt from the beginning to an instant, in attoseconds.
+    pub(super) fn areas(&self, at: Instant) -> Result<ByStage<u128>> {
+        let of_class = |stages: &[Count; STAGES]| {
+            let mut areas = [0; STAGES];
+            for (area, count) in areas.iter_mut().zip(stages) {
+                *area = count.area_at(at)?;
+            }
+            Ok(areas)
+        };
+        self.counts.iter().map(of_class).collect()
+    }
+}
+
+fn add(left: u128, right: u128) -> Result<u128> {
+    left.checked_add(right).ok_or_else(|| Error::overflow("the revenue"))
+}
