@@ -103,9 +103,11 @@ def test_the_samples_are_what_their_script_makes(samples: Path, tmp_path: Path) 
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     script.main(tmp_path)
-    made = {path.name for path in tmp_path.iterdir()}
+    made = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")}
     assert made == {
-        path.name for path in samples.iterdir() if path.suffix in (".csv", ".json", ".jsonl", ".parquet")
+        str(path.relative_to(samples))
+        for path in samples.rglob("*.*")
+        if path.suffix in (".csv", ".json", ".jsonl", ".parquet")
     }
     for name in made - {"inferq.parquet"}:
         assert (tmp_path / name).read_bytes() == (samples / name).read_bytes(), name

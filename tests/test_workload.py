@@ -114,6 +114,8 @@ def test_a_pandas_frame_is_taken_and_its_nan_is_null() -> None:
         ({"patience_s": [1.0, None, math.nan]}, "row 2: patience_s is nan"),
         ({"ttft_slo_s": [math.inf, 1.0, 1.0]}, "row 0: ttft_slo_s is inf"),
         ({"tbt_slo_s": [0.1, -0.1, 0.1]}, "row 1: tbt_slo_s is -0.1"),
+        ({"think_s": [None, -1.0, 2.0]}, "row 1: think_s is -1.0"),
+        ({"think_s": [None, 1.0, math.nan]}, "row 2: think_s is nan"),
         ({"turn": [0, -1, 0]}, "row 1: turn is -1"),
         ({"continues": [None, 1, 0]}, "row 1: continues is 1, must be an earlier row"),
         ({"max_output_tokens": [1, 1, None]}, "row 1: output_tokens is 2, above its max_output_tokens of 1"),
@@ -510,10 +512,17 @@ def test_a_missing_column_is_named_with_the_verb_that_fills_it(column: str, verb
         iq.Workload(columns).ready()
 
 
-def test_thinking_sessions_are_refused_not_ignored() -> None:
-    with pytest.raises(iq.ConfigError, match="think_s"):
-        iq.Workload(three(think_s=[None, 1.0, None])).ready()
-    assert iq.Workload(three(think_s=[None, None, None])).ready().height == 3
+def test_a_run_says_which_columns_it_needs() -> None:
+    jobs = iq.Workload({"arrival_s": [0.0, 1.0]})
+    assert jobs.ready(needs=("arrival_s",)).columns == ["arrival_s"]
+    with pytest.raises(iq.TraceError, match=r"no prompt_tokens: use \.with_prompts"):
+        jobs.ready()
+    with pytest.raises(iq.TraceError, match=r"no class$"):
+        jobs.ready(needs=("arrival_s", "class"))
+
+
+def test_thinking_sessions_are_ready() -> None:
+    assert iq.Workload(three(think_s=[None, 1.0, None])).ready()["think_s"].to_list() == [None, 1.0, None]
 
 
 # Descriptions

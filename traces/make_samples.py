@@ -178,10 +178,60 @@ def parquet(folder: Path) -> None:
     pl.read_csv(folder / "inferq.csv", schema=kinds).write_parquet(folder / "inferq.parquet")
 
 
+def servegen(folder: Path) -> None:
+    """Four clients in windows of 10 minutes: steady, bursty, with images, and one without lengths."""
+    chance = random.Random("servegen")
+    clients = [
+        ("Gamma", 1.0, (0.3, 0.3, 0.3, 0.0)),
+        ("Weibull", 0.5, (0.0, 0.1, 0.2, 0.4)),
+        ("Gamma", 0.7, (0.1, 0.0, 0.0, 0.1)),
+        ("Weibull", 1.2, (0.2, 0.2, 0.2, 0.2)),
+    ]
+    inner = folder / "servegen"
+    inner.mkdir(exist_ok=True)
+    for client, (family, shape, rates) in enumerate(clients):
+        mean, square = shape, shape * (1 + shape)  # of a gap with scale 1
+        if family == "Weibull":
+            mean, square = math.gamma(1 + 1 / shape), math.gamma(1 + 2 / shape)
+        lines = []
+        for window, rate in enumerate(rates):
+            variation = round(math.sqrt(square / mean**2 - 1), 3)
+            law = f"{rate},{variation},{family},{shape},{round(1 / rate / mean, 3)}" if rate else "0,0,,0,0"
+            lines.append(f"{600 * window},{law}")
+        windows: dict[str, dict[str, str]] = {}
+        for start in (0, 1200):
+            prompt = "text_tokens" if client == 2 else "input_tokens"
+            fields = {prompt: histogram(chance, 300 * (client + 1)), "output_tokens": histogram(chance, 80)}
+            if client == 2:
+                fields |= {"image_count": "{1: 0.75, 2: 0.25}", "image_tokens": "{256: 0.5, 1024: 0.5}"}
+            unknown = client == 3 or (client == 0 and start)
+            windows[str(start)] = dict.fromkeys(fields, "{}") if unknown else fields
+        texts = {"trace.csv": "\n".join(lines), "dataset.json": json.dumps(windows, indent=1)}
+        for kind, text in texts.items():
+            (inner / f"chunk-{client}-{kind}").write_text(text + "\n", encoding="utf-8", newline="\n")
+
+
+def histogram(chance: random.Random, median: float) -> str:
+    """Shares of 20 lognormal lengths, written as a Python dict without quotes."""
+    lengths = sorted(length(chance, median, 0.6, 8000) for _ in range(20))
+    return "{" + ", ".join(f"{one}: {lengths.count(one) / 20}" for one in sorted(set(lengths))) + "}"
+
+
 def main(folder: Path) -> None:
     """Write every sample into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    for make in (azure_2023, azure_2024, burstgpt, mooncake, sharegpt, longbench, dolly, tables, parquet):
+    for make in (
+        azure_2023,
+        azure_2024,
+        burstgpt,
+        mooncake,
+        sharegpt,
+        longbench,
+        dolly,
+        tables,
+        parquet,
+        servegen,
+    ):
         make(folder)
 
 

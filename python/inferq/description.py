@@ -184,7 +184,7 @@ _SINGULAR = {
     float: "a finite number",
     str: "a text",
 }
-_PLURAL = {int: "whole numbers", str: "texts"}
+_PLURAL = {int: "whole numbers", float: "finite numbers", str: "texts"}
 
 
 def _wanted(option: Any) -> str:

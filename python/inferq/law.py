@@ -1,33 +1,45 @@
-"""From which laws are arrivals and lengths drawn?
+"""From which laws are arrivals, lengths and durations drawn?
 
 A law is a plain description, checked when it is made. It is drawn in the core, from counters keyed by the
-seed, the source (arrivals, prompts, outputs) and the request, so that the same seed gives the same requests
-on every machine and under every scheduler. Rates are requests per second, lengths are tokens.
+seed, the source (arrivals, prompts, outputs, …) and the request, so that the same seed gives the same
+requests on every machine and under every scheduler. Rates are requests per second, lengths are tokens,
+durations are seconds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from inferq import _core
 from inferq.description import Description
 from inferq.errors import ConfigError
 
 if TYPE_CHECKING:
+    import numpy as np
     import polars as pl
+    from numpy.typing import NDArray
 
 __all__ = [
     "ArrivalLaw",
     "Deterministic",
+    "DurationLaw",
     "Empirical",
+    "Exponential",
     "Fixed",
     "Gamma",
     "Geometric",
     "LengthLaw",
     "LogUniform",
     "Lognormal",
+    "OnOff",
     "Poisson",
+    "PoissonLength",
+    "TimeVarying",
     "Uniform",
+    "Weibull",
 ]
 
 
@@ -43,6 +55,54 @@ class LengthLaw(Description):
 
     __slots__ = ()
     part: ClassVar[str | None] = "lengths"
+
+    def draw_column(self, n: int, seed: int, stream: int = 0) -> NDArray[np.int32]:
+        """`n` lengths for a column that is neither the prompts nor the outputs of a workload, in tokens.
+
+        Draw k is keyed by (seed, the source of such columns, `stream`, k) and nothing else: another `n`
+        leaves the first lengths as they were, another `stream` gives a column that is independent.
+
+        Args:
+            n: how many, 0 or more.
+            seed: that of the run.
+            stream: number of the column, 0 or more.
+
+        Raises:
+            ConfigError: for an `Empirical` law, which draws pairs; for a length beyond 2³¹ − 1 without a cap.
+
+        Example:
+            >>> import inferq as iq
+            >>> iq.Uniform(1, 6).draw_column(4, seed=1, stream=2).dtype
+            dtype('int32')
+        """
+        return _core.draw_column(json.dumps(self.describe()), n, seed, stream)
+
+
+class DurationLaw(Description):
+    """A law of durations in seconds: think times, delays of tools, patience."""
+
+    __slots__ = ()
+    part: ClassVar[str | None] = "durations"
+
+    def draw(self, n: int, seed: int, stream: int = 0) -> NDArray[np.float64]:
+        """`n` durations in seconds, whole nanoseconds each, for the delays of a workflow and the like.
+
+        Draw k is keyed by (seed, the source of such columns, `stream`, k) and nothing else: another `n`
+        leaves the first durations as they were, another `stream` gives a column that is independent. Think
+        times and patience of a workload have sources of their own, so they never meet these.
+
+        Args:
+            n: how many, 0 or more.
+            seed: that of the run.
+            stream: number of the column, 0 or more.
+
+        Example:
+            >>> import inferq as iq
+            >>> short = iq.Exponential(mean_s=2.0).draw(3, seed=1, stream=4)
+            >>> bool((iq.Exponential(mean_s=2.0).draw(9, seed=1, stream=4)[:3] == short).all())
+            True
+        """
+        return _core.draw_durations(json.dumps(self.describe()), n, seed, "column", stream)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +149,96 @@ class Gamma(ArrivalLaw):
 
     rate: float
     cv: float
+
+
+@dataclass(frozen=True, slots=True)
+class Weibull(ArrivalLaw):
+    """Independent Weibull gaps with mean `1 / rate`.
+
+    `shape=1` is `Poisson`, request for request; below 1 burstier, above 1 smoother. The scale is
+    1 / (rate · Γ(1 + 1/shape)), so the mean gap is exactly `1 / rate`.
+
+    Args:
+        rate: requests per second, from 1e-9 to 1e12.
+        shape: from 0.1 (coefficient of variation 429) to 1e6.
+
+    Raises:
+        ConfigError: naming `rate` or `shape`.
+
+    Source: ServeGen (arXiv 2505.09999) fits Weibull gaps to clients where they fit better than gamma gaps.
+
+    Example:
+        >>> import inferq as iq
+        >>> iq.Weibull(rate=5, shape=0.7).describe()
+        {'kind': 'Weibull', 'rate': 5, 'shape': 0.7}
+    """
+
+    rate: float
+    shape: float
+
+
+@dataclass(frozen=True, slots=True)
+class OnOff(ArrivalLaw):
+    """A Poisson process whose rate takes turns: `on_rate` while on, `off_rate` while off.
+
+    Phases have independent exponential lengths (a Markov-modulated Poisson process with two states). It
+    starts in its stationary law: on with chance mean_on_s / (mean_on_s + mean_off_s). The mean rate is
+    (on_rate·mean_on_s + off_rate·mean_off_s) / (mean_on_s + mean_off_s). Phases are drawn apart from the
+    gaps, so other rates meet the same phases.
+
+    Args:
+        on_rate: requests per second, 0 or from 1e-9 to 1e12.
+        off_rate: requests per second, likewise; not both 0.
+        mean_on_s: mean length of an on phase in seconds, from 1e-9 to 1e9.
+        mean_off_s: mean length of an off phase, likewise. A pair of phases brings 0.001 requests at least.
+
+    Raises:
+        ConfigError: naming the parameter.
+
+    Source: Fischer and Meier-Hellstern, "The Markov-modulated Poisson process (MMPP) cookbook", 1993.
+
+    Example:
+        >>> import inferq as iq
+        >>> iq.OnOff(on_rate=20, mean_on_s=5, mean_off_s=15)
+        OnOff(on_rate=20, off_rate=0.0, mean_on_s=5, mean_off_s=15)
+    """
+
+    on_rate: float
+    off_rate: float = 0.0
+    _: KW_ONLY
+    mean_on_s: float
+    mean_off_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TimeVarying(ArrivalLaw):
+    """A Poisson process with rate `rates[i]` from `times_s[i]` on: hours of a day, a surge, a ramp in steps.
+
+    Gaps are drawn in expected requests and mapped through the cumulative rate, exactly; one piece is
+    `Poisson`, request for request. After the last piece its rate stays, or all come again.
+
+    Args:
+        times_s: starts of the pieces in seconds, the first 0, ascending.
+        rates: requests per second in each piece, 0 or from 1e-9 to 1e12; the last (with a period: one of
+            them) above 0, else no further request would ever come.
+        period_s: seconds after which the pieces come again, above the last of `times_s`; None for never.
+
+    Raises:
+        ConfigError: naming the parameter and the piece.
+
+    Source: the non-homogeneous Poisson process by inversion (Çinlar, "Introduction to Stochastic
+    Processes", 1975).
+
+    Example:
+        >>> import inferq as iq
+        >>> day = iq.TimeVarying(times_s=[0, 28_800, 72_000], rates=[0.5, 6, 2], period_s=86_400)
+        >>> day.describe()["rates"]
+        [0.5, 6, 2]
+    """
+
+    times_s: Sequence[float]
+    rates: Sequence[float]
+    period_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +379,50 @@ class Geometric(LengthLaw):
     cap: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PoissonLength(LengthLaw):
+    """Poisson distributed lengths; 0 counts as 1.
+
+    Args:
+        mean: tokens, from 1e-9 to 1e6; that of the law before the cap and before 0 counts as 1.
+        cap: longest length, or None for no cap but that of a request.
+
+    Raises:
+        ConfigError: naming `mean` or `cap`.
+
+    Source: the token sizes of the networks of li2025 §4.3, with means 32 and 512.
+
+    Example:
+        >>> import inferq as iq
+        >>> iq.PoissonLength(mean=32).describe()
+        {'kind': 'PoissonLength', 'mean': 32, 'cap': None}
+    """
+
+    mean: float
+    cap: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential(DurationLaw):
+    """Exponential durations.
+
+    Args:
+        mean_s: seconds, from 1e-9 to 1e8.
+
+    Raises:
+        ConfigError: naming `mean_s`.
+
+    Source: the think times of closed queueing networks; the patience of lin2026.
+
+    Example:
+        >>> import inferq as iq
+        >>> iq.Exponential(mean_s=7.5).describe()
+        {'kind': 'Exponential', 'mean_s': 7.5}
+    """
+
+    mean_s: float
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Empirical(LengthLaw):
     """Joint lengths: rows of a frame drawn with replacement, prompt and output of a row staying together.
@@ -261,6 +455,10 @@ class Empirical(LengthLaw):
             if name not in given.frame.columns:
                 raise ConfigError(f"Empirical.frame: has no column {name}")
         object.__setattr__(self, "frame", given.frame.select("prompt_tokens", "output_tokens"))
+
+    def draw_column(self, n: int, seed: int, stream: int = 0) -> NDArray[np.int32]:
+        """Refused: it draws prompt and output together, not one column."""
+        raise ConfigError("Empirical: draws a prompt and an output together; give a law of one length")
 
     def __repr__(self) -> str:
         """As a number of rows; there may be millions."""

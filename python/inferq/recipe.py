@@ -2,43 +2,297 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from inferq import _core
-from inferq.law import ArrivalLaw, LengthLaw
+from inferq import _core, verbs
+from inferq.description import Description
+from inferq.errors import ConfigError, TraceError
+from inferq.law import ArrivalLaw, DurationLaw, Empirical, Fixed, LengthLaw
+from inferq.verbs import duration, duration_form, subseed, whole
 
 if TYPE_CHECKING:
+    import numpy as np
     import polars as pl
+    from numpy.typing import NDArray
+
+    from inferq.workload import Workload
+
+_MOST = 2**32 - 1
+"""The most requests, and the most sessions: what the core can number."""
+
+
+class Recipe:
+    """Where the requests of a workload come from that is drawn."""
+
+    __slots__ = ()
+
+    def described(self) -> dict[str, Any]:
+        """JSON-ready data, with a `kind`."""
+        raise NotImplementedError
+
+    def draw(self, seed: int) -> pl.DataFrame:
+        """The canonical frame that belongs to `seed`."""
+        raise NotImplementedError
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that its draws have."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Law:
-    """Where the requests of a law come from: all columns drawn at once in the core."""
+class Law(Recipe):
+    """Requests whose columns are drawn at once in the core."""
 
     requests: int
     arrivals: ArrivalLaw
     lengths: tuple[tuple[str, LengthLaw], ...]
-    """`prompt` and `output`, or the joint `lengths`."""
+    """`prompt` and `output`, or the joint `lengths`, or nothing."""
+
+    @classmethod
+    def of(
+        cls,
+        requests: int,
+        arrivals: ArrivalLaw,
+        prompt: LengthLaw | None,
+        output: LengthLaw | None,
+        lengths: Empirical | None,
+    ) -> Law:
+        """The arguments of `Workload.law`, checked."""
+        whole("requests", requests, 1, _MOST)
+        _arrivals(arrivals)
+        if lengths is not None:
+            if prompt is not None or output is not None:
+                raise ConfigError("lengths: is joint; give it alone, or prompt and output")
+            if not isinstance(lengths, Empirical):
+                raise ConfigError(f"lengths: must be an Empirical law, not {lengths!r}")
+            return cls(int(requests), arrivals, (("lengths", lengths),))
+        if prompt is None and output is None:
+            return cls(int(requests), arrivals, ())
+        for name, one in (("prompt", prompt), ("output", output)):
+            if not isinstance(one, LengthLaw) or isinstance(one, Empirical):
+                raise ConfigError(f"{name}: must be a law of one length such as Fixed(100), not {one!r}")
+        assert prompt is not None and output is not None
+        return cls(int(requests), arrivals, (("prompt", prompt), ("output", output)))
 
     def describe(self) -> dict[str, Any]:
         """The law as JSON-ready data, in the form that the core reads."""
         parts = {name: law.describe() for name, law in self.lengths}
         return {"requests": self.requests, "arrivals": self.arrivals.describe(), **parts}
 
+    def described(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return {"kind": "Law", "law": self.describe()}
+
     def __repr__(self) -> str:
         """As the call that makes it."""
-        parts = ", ".join(f"{name}={law!r}" for name, law in self.lengths)
-        return f"Workload.law(requests={self.requests}, arrivals={self.arrivals!r}, {parts})"
+        parts = "".join(f", {name}={law!r}" for name, law in self.lengths)
+        return f"Workload.law(requests={self.requests}, arrivals={self.arrivals!r}{parts})"
+
+    @property
+    def columns(self) -> list[str]:
+        """Arrivals, and lengths where it has them."""
+        return ["arrival_s", *(("prompt_tokens", "output_tokens") if self.lengths else ())]
 
     def draw(self, seed: int) -> pl.DataFrame:
         """The canonical frame that belongs to `seed`."""
         import polars as pl
 
         columns = _core.draw(json.dumps(self.describe()), seed)
-        return pl.DataFrame({name: columns[name] for name in ("arrival_s", "prompt_tokens", "output_tokens")})
+        return pl.DataFrame({name: columns[name] for name in self.columns})
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Sessions(Recipe):
+    """Conversations in a closed loop."""
+
+    sessions: int
+    arrivals: ArrivalLaw
+    turns: LengthLaw
+    prompt: LengthLaw
+    output: LengthLaw
+    think: float | DurationLaw
+    grows: bool
+    max_context: int | None
+
+    @classmethod
+    def of(
+        cls,
+        sessions: int,
+        arrivals: ArrivalLaw,
+        turns: int | LengthLaw,
+        prompt: int | LengthLaw,
+        output: int | LengthLaw,
+        think: float | DurationLaw,
+        grows: bool,
+        max_context: int | None,
+    ) -> Sessions:
+        """The arguments of `Workload.sessions`, checked."""
+        whole("sessions", sessions, 1, _MOST)
+        _arrivals(arrivals)
+        laws = []
+        for name, one in (("turns", turns), ("prompt", prompt), ("output", output)):
+            if isinstance(one, Empirical):
+                raise ConfigError(f"{name}: must be a number or a law of one length, not {one!r}")
+            laws.append(one if isinstance(one, LengthLaw) else Fixed(whole(name, one, 1, 2**31 - 1)))
+        if not isinstance(grows, bool):
+            raise ConfigError(f"grows: must be True or False, not {grows!r}")
+        if max_context is not None:
+            max_context = whole("max_context", max_context, 2, 2**31 - 1)
+            if not grows:
+                raise ConfigError("max_context: has nothing to cut where no prompt grows; leave it out")
+        think = duration("think", think)
+        return cls(int(sessions), arrivals, laws[0], laws[1], laws[2], think, grows, max_context)
+
+    def described(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return {"kind": "Sessions", "sessions": {name: _described(value) for name, value in self._fields()}}
+
+    def __repr__(self) -> str:
+        """As the call that makes it."""
+        return f"Workload.sessions({', '.join(f'{name}={value!r}' for name, value in self._fields())})"
+
+    def _fields(self) -> list[tuple[str, Any]]:
+        return [(field.name, getattr(self, field.name)) for field in dataclasses.fields(self)]
+
+    @property
+    def columns(self) -> list[str]:
+        """Those of conversations."""
+        return ["arrival_s", "prompt_tokens", "output_tokens", "session_id", "turn", "think_s"]
+
+    def draw(self, seed: int) -> pl.DataFrame:
+        """The canonical frame that belongs to `seed`."""
+        import polars as pl
+
+        form = self.described()["sessions"] | {"think": duration_form(self.think)}
+        columns = _core.draw_sessions(json.dumps(form), seed)
+        return pl.DataFrame({name: columns[name] for name in self.columns}).with_columns(
+            pl.col("session_id").cast(pl.Int64), think_s=pl.when(pl.col("turn") > 0).then("think_s")
+        )
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Mix(Recipe):
+    """Classes of requests side by side."""
+
+    parts: tuple[tuple[str, Workload], ...]
+    requests: int | None
+
+    @classmethod
+    def of(cls, parts: Mapping[str, Workload], requests: int | None) -> Mix:
+        """The arguments of `Workload.mix`, checked."""
+        from inferq.workload import Workload
+
+        if not isinstance(parts, Mapping) or not parts:
+            raise ConfigError(f"parts: must be workloads by class, at least one, not {parts!r}")
+        for name, part in parts.items():
+            if not isinstance(name, str) or not name:
+                raise ConfigError(f"parts: the name {name!r} must be a text")
+            if not isinstance(part, Workload):
+                raise ConfigError(f"parts[{name!r}]: must be a Workload, not {type(part).__name__}")
+        if requests is not None:
+            requests = whole("requests", requests, 1, _MOST)
+        return cls(tuple(parts.items()), requests)
+
+    @property
+    def is_law(self) -> bool:
+        """Whether a draw depends on the seed."""
+        return any(part.is_law for _, part in self.parts)
+
+    def described(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        parts = {name: part.describe_json() for name, part in self.parts}
+        return {"kind": "Mix", "parts": parts, "requests": self.requests}
+
+    def __repr__(self) -> str:
+        """As the call that makes it."""
+        parts = ", ".join(f"{name!r}: {part!r}" for name, part in self.parts)
+        requests = "" if self.requests is None else f", requests={self.requests}"
+        return f"Workload.mix({{{parts}}}{requests})"
+
+    @property
+    def columns(self) -> list[str]:
+        """Those of its draw under seed 0."""
+        return self.draw(0).columns
+
+    def draw(self, seed: int) -> pl.DataFrame:
+        """The canonical frame that belongs to `seed`."""
+        import polars as pl
+
+        names = [f"part {name!r}" for name, _ in self.parts]
+        frames = []
+        for (name, _), frame in zip(self.parts, self._frames(seed), strict=True):
+            if "session_id" in frame.columns:
+                own = pl.lit(f"{name}/") + pl.col("session_id").cast(pl.String)
+                frame = frame.with_columns(session_id=own)
+            frames.append(verbs.with_classes(frame, seed, name))
+        merged = verbs.merged(frames, "mix", names)
+        if self.requests is None:
+            return merged
+        if merged.height < self.requests:
+            raise TraceError(f"mix: requests is {self.requests}, the parts have only {merged.height}")
+        return verbs.head(merged, seed, self.requests)
+
+    def _frames(self, seed: int) -> list[pl.DataFrame]:
+        """The requests of each part: its own, or as many as the first `requests` of the merge can hold."""
+        drawn = [_Part(name, part, subseed(seed, "mix", name), self.requests) for name, part in self.parts]
+        if self.requests is not None:
+            for part in drawn:
+                part.draw(-(-self.requests // len(drawn)))
+            while True:
+                # up to here every part is known, and an arrival at this very instant may still be missing
+                known = min((part.last for part in drawn if part.may_go_on), default=None)
+                if known is None or sum(part.before(known) for part in drawn) >= self.requests:
+                    break
+                for part in drawn:
+                    if part.may_go_on and part.last == known:
+                        part.draw(2 * part.frame.height)
+        return [part.frame for part in drawn]
+
+
+class _Part:
+    """A part of a mix while it is drawn further and further."""
+
+    def __init__(self, name: str, part: Workload, seed: int, most: int | None) -> None:
+        self.seed, self.most, self.part = seed, most, part
+        self.endless = most is not None and part._goes_on
+        self.frame = part.draw(seed).frame if not self.endless else part._first(1, seed)
+        if "arrival_s" not in self.frame.columns:
+            raise TraceError(f"mix: part {name!r} has no arrival_s: use .with_arrivals(…)")
+
+    def draw(self, requests: int) -> None:
+        """Its first requests, as many or all that the mix can need."""
+        assert self.most is not None
+        if self.endless:
+            self.frame = self.part._first(min(requests, self.most), self.seed)
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether the mix could need more of it than is drawn."""
+        return self.endless and self.frame.height != self.most
+
+    @property
+    def last(self) -> float:
+        """Its last arrival so far."""
+        return float(self._arrivals()[-1])
+
+    def before(self, instant: float) -> int:
+        """How many of its requests arrive before an instant."""
+        return int(self._arrivals().searchsorted(instant, side="left"))
+
+    def _arrivals(self) -> NDArray[np.float64]:
+        arrivals: NDArray[np.float64] = self.frame["arrival_s"].to_numpy()
+        return arrivals
+
+
+def _arrivals(arrivals: object) -> None:
+    if not isinstance(arrivals, ArrivalLaw):
+        raise ConfigError(f"arrivals: must be a law of arrivals such as Poisson(rate=10), not {arrivals!r}")
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -53,6 +307,21 @@ class Step:
         return (
             f"{self.verb}({', '.join(f'{name}={_brief(value)}' for name, value in self.arguments.items())})"
         )
+
+    @property
+    def is_by_row(self) -> bool:
+        """Whether the first rows come out the same however many follow."""
+        import polars as pl
+
+        by_row = self.verb in (
+            "speed",
+            "with_lengths",
+            "with_classes",
+            "with_think",
+            "with_patience",
+            "open_loop",
+        )
+        return by_row and not any(isinstance(value, pl.Series) for value in self.arguments.values())
 
     def describe(self) -> dict[str, Any]:
         """The step as JSON-ready data; given values by their number and their SHA-256."""
@@ -72,7 +341,7 @@ def _described(value: Any) -> Any:
 
     if isinstance(value, pl.Series):
         return {"kind": "Given", "rows": value.len(), "sha256": sha256(value.to_frame())}
-    if isinstance(value, (ArrivalLaw, LengthLaw)):
+    if isinstance(value, Description):
         return value.describe()
     if isinstance(value, tuple):  # the workloads of a merge
         return [one.describe_json() for one in value]

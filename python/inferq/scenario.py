@@ -3,14 +3,34 @@
 ```toml
 [workload]                      # a trace, its path from this file's directory …
 trace = "azure.csv"
-rate = 12.0                     # or speed; further fields: head, output_tokens,
-                                # format, columns, tokenizer, tokens_per_word
+rate = 12.0                     # or speed; further fields: head, output_tokens, think, patience,
+                                # format, columns, tokenizer, tokens_per_word,
+                                # and for ServeGen clients, start_s, end_s, rate_factor
 
 [workload]                      # … or laws
 requests = 10_000
 arrivals = { kind = "Poisson", rate = 12.0 }
 prompt = { kind = "Lognormal", mean = 230, median = 90, cap = 4096 }
 output = { kind = "Geometric", mean = 250 }     # or, instead of both: lengths = { trace = "azure.csv" }
+patience = 30.0                 # optional, of each of the four; or a law, as think below
+
+[workload]                      # … or sessions in a closed loop
+sessions = 500
+arrivals = { kind = "Poisson", rate = 0.5 }     # of the sessions' starts
+turns = { kind = "Geometric", mean = 4 }        # or a number, as prompt and output
+prompt = 60
+output = { kind = "Geometric", mean = 250 }
+think = { kind = "Exponential", mean_s = 20 }   # or seconds
+max_context = 32_768            # optional, as grows = true
+
+[workload]                      # … or classes side by side, each a workload as above
+requests = 10_000               # optional: in all; then a class of laws needs no number of its own
+[workload.mix.chat]
+arrivals = { kind = "OnOff", on_rate = 20, off_rate = 2, mean_on_s = 30, mean_off_s = 90 }
+prompt = { kind = "PoissonLength", mean = 512 }
+output = { kind = "Geometric", mean = 250 }
+[workload.mix.code]
+trace = "azure.csv"
 
 [engine.timing]
 kind = "PiecewiseLinear"
@@ -35,7 +55,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,26 +66,38 @@ from inferq.engine import Engine
 from inferq.errors import ConfigError
 from inferq.law import (
     Deterministic,
+    DurationLaw,
     Empirical,
+    Exponential,
     Fixed,
     Gamma,
     Geometric,
+    LengthLaw,
     Lognormal,
     LogUniform,
+    OnOff,
     Poisson,
+    PoissonLength,
+    TimeVarying,
     Uniform,
+    Weibull,
 )
 from inferq.result import Result
 from inferq.simulation import simulate
 from inferq.trace import read_trace
+from inferq.verbs import duration
 from inferq.workload import Workload
 
-ARRIVAL_LAWS = (Poisson, Gamma, Deterministic)
-LENGTH_LAWS = (Fixed, Uniform, LogUniform, Lognormal, Geometric)
+ARRIVAL_LAWS = (Poisson, Gamma, Weibull, Deterministic, OnOff, TimeVarying)
+LENGTH_LAWS = (Fixed, Uniform, LogUniform, Lognormal, Geometric, PoissonLength)
+DURATION_LAWS = (Exponential,)
 
-_READING = ("trace", "format", "columns", "tokenizer", "tokens_per_word")
+_RANGE = ("clients", "start_s", "end_s", "rate_factor")
+_READING = ("trace", "format", "columns", "tokenizer", "tokens_per_word", *_RANGE)
 _CHANGES = ("head", "output_tokens", "rate", "speed")
 _LAW = ("requests", "arrivals", "prompt", "output", "lengths")
+_SESSIONS = ("sessions", "arrivals", "turns", "prompt", "output", "think", "grows", "max_context")
+_MIX = ("mix", "requests")
 _RUN = tuple(
     name
     for name, parameter in inspect.signature(simulate).parameters.items()
@@ -124,35 +157,104 @@ def _scenario(tables: Mapping[str, Any], directory: Path) -> Scenario:
     _known("run", run, _RUN)
     engine = Engine.from_description(tables["engine"])
     notes: list[str] = []
-    if "trace" in workload:
-        _known("workload", workload, (*_READING, *_CHANGES))
-        changes = {name: workload[name] for name in _CHANGES if name in workload}
-        drawn = adapted(_read("workload", workload, directory), **changes, notes=notes)
-    else:
-        _known("workload", workload, ("trace", *_LAW) if "requests" not in workload else _LAW)
-        drawn = _law(workload, directory)
+    drawn = _workload("workload", workload, directory, notes)
     return Scenario(drawn, engine, run, tuple(notes))
 
 
-def _law(table: Mapping[str, Any], directory: Path) -> Workload:
-    """The workload that the laws of a `[workload]` table describe."""
+def _workload(
+    path: str, table: Mapping[str, Any], directory: Path, notes: list[str], requests: int | None = None
+) -> Workload:
+    """The workload that a table describes; `requests` is the number of a law that does not say its own."""
+    if "trace" in table:
+        _known(path, table, (*_READING, *_CHANGES, "think", "patience"))
+        changes = {name: table[name] for name in _CHANGES if name in table}
+        made = adapted(_read(path, table, directory), **changes, notes=notes)
+        if "think" in table:
+            made = made.with_think(_duration(f"{path}.think", table["think"]))
+    elif "mix" in table:
+        _known(path, table, (*_MIX, "patience"))
+        made = _mix(path, table, directory, notes)
+    elif "sessions" in table:
+        _known(path, table, (*_SESSIONS, "patience"))
+        made = _sessions(path, table)
+    else:
+        names = (
+            (*_LAW, "patience") if "requests" in table else ("trace", "mix", "sessions", *_LAW, "patience")
+        )
+        _known(path, table, names)
+        made = _law(path, table, directory, requests)
+    if "patience" in table:
+        made = made.with_patience(_duration(f"{path}.patience", table["patience"]))
+    return made
+
+
+def _law(path: str, table: Mapping[str, Any], directory: Path, requests: int | None) -> Workload:
+    """The workload that the laws of a table describe."""
     for name in ("requests", "arrivals"):
-        if name not in table:
-            raise ConfigError(f"workload.{name}: missing; a workload is a trace, or requests drawn from laws")
-    parts: dict[str, Any] = {"arrivals": read("workload.arrivals", table["arrivals"], ARRIVAL_LAWS)}
+        if name not in table and (name == "arrivals" or requests is None):
+            raise ConfigError(f"{path}.{name}: missing; a workload is a trace, or requests drawn from laws")
+    parts: dict[str, Any] = {"arrivals": read(f"{path}.arrivals", table["arrivals"], ARRIVAL_LAWS)}
     if "lengths" in table:
-        lengths = _table("workload.lengths", table["lengths"])
-        _known("workload.lengths", lengths, _READING)
-        parts["lengths"] = Empirical(_read("workload.lengths", lengths, directory).frame)
+        lengths = _table(f"{path}.lengths", table["lengths"])
+        _known(f"{path}.lengths", lengths, _READING)
+        parts["lengths"] = Empirical(_read(f"{path}.lengths", lengths, directory).frame)
     for name in ("prompt", "output"):
         if name in table:
-            parts[name] = read(f"workload.{name}", table[name], LENGTH_LAWS)
-        elif "lengths" not in table:
-            raise ConfigError(f"workload.{name}: missing")
+            parts[name] = read(f"{path}.{name}", table[name], LENGTH_LAWS)
+        elif "lengths" not in table and ("prompt" in table or "output" in table):
+            raise ConfigError(f"{path}.{name}: missing")
+    with _at(path):
+        return Workload.law(requests=table.get("requests", requests), **parts)
+
+
+def _sessions(path: str, table: Mapping[str, Any]) -> Workload:
+    """The sessions that a table describes."""
+    for name in ("arrivals", "turns", "prompt", "output", "think"):
+        if name not in table:
+            raise ConfigError(f"{path}.{name}: missing")
+    parts: dict[str, Any] = dict(table)
+    parts.pop("patience", None)
+    parts["arrivals"] = read(f"{path}.arrivals", table["arrivals"], ARRIVAL_LAWS)
+    for name in ("turns", "prompt", "output"):
+        parts[name] = _length(f"{path}.{name}", table[name])
+    parts["think"] = _duration(f"{path}.think", table["think"])
+    with _at(path):
+        return Workload.sessions(**parts)
+
+
+def _mix(path: str, table: Mapping[str, Any], directory: Path, notes: list[str]) -> Workload:
+    """The classes that a table describes, side by side."""
+    requests = table.get("requests")
+    parts = {}
+    for name, part in _table(f"{path}.mix", table["mix"]).items():
+        own = f"{path}.mix.{name}"
+        told: list[str] = []
+        # any number does for a law of a mix that says how many it takes in all
+        parts[name] = _workload(own, _table(own, part), directory, told, None if requests is None else 1)
+        notes += [f"class {name}: {note}" for note in told]
+    with _at(path):
+        return Workload.mix(parts, requests=requests)
+
+
+@contextmanager
+def _at(path: str) -> Iterator[None]:
+    """Say in which table a value is wrong."""
     try:
-        return Workload.law(requests=table["requests"], **parts)
+        yield
     except ConfigError as error:
-        raise ConfigError(f"workload.{error}") from None
+        raise ConfigError(f"{path}.{error}") from None
+
+
+def _length(path: str, value: object) -> int | LengthLaw:
+    """A number of tokens, or a law of it."""
+    return read(path, value, LENGTH_LAWS) if isinstance(value, Mapping) else value  # type: ignore[return-value]
+
+
+def _duration(path: str, value: object) -> float | DurationLaw:
+    """Seconds, or a law of them."""
+    if isinstance(value, Mapping):
+        return read(path, value, DURATION_LAWS)
+    return duration(path, value)
 
 
 def _read(path: str, table: Mapping[str, Any], directory: Path) -> Workload:
@@ -169,6 +271,7 @@ def _read(path: str, table: Mapping[str, Any], directory: Path) -> Workload:
         columns=None if columns is None else _table(f"{path}.columns", columns),
         tokenizer=directory / table["tokenizer"] if "tokenizer" in table else None,
         tokens_per_word=table.get("tokens_per_word"),
+        **{name: table.get(name) for name in _RANGE},
     )
 
 
@@ -188,12 +291,13 @@ def adapted(
     """
     if rate is not None and speed is not None:
         raise ConfigError("speed: scales the arrivals that rate sets; give only one of the two")
-    columns = trace.frame.columns
+    columns = trace._source.columns  # of a frame or of what is drawn
     notes += _reading(trace)
     if head is not None:
-        rows = trace.frame.height
+        rows = None if trace.is_law else trace.frame.height
         trace = trace.head(head)
-        notes.append(f"the first {trace.frame.height:,} of {rows:,} requests")
+        count = f"the first {head:,}" if rows is None else f"the first {trace.frame.height:,} of {rows:,}"
+        notes.append(f"{count} requests")
     if output_tokens is not None:
         trace = trace.with_outputs(output_tokens)
         done = "replaced by" if "output_tokens" in columns else "not in the trace, set to"
@@ -220,6 +324,12 @@ def _reading(trace: Workload) -> list[str]:
     """What a reader of the run should know about how the trace was read."""
     left_out = trace.metadata["rows_left_out"]
     notes = [f"{count:,} rows left out: {why.replace('_', ' ')}" for why, count in left_out.items()]
+    if "expected_requests" in trace.metadata:
+        notes.append(
+            f"requests drawn from {trace.metadata['clients']:,} clients' measured arrivals and lengths"
+        )
+    if without := trace.metadata.get("clients_left_out", {}).get("no_lengths"):
+        notes.append(f"{len(without):,} clients left out: no lengths")
     if isinstance(trace.metadata["token_count"], dict):
         how = ", ".join(f"{name} {value}" for name, value in trace.metadata["token_count"].items())
         notes.append(f"tokens counted from texts: {how}")

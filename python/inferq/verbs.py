@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from inferq import _core
 from inferq.columns import COLUMNS, check_sorted, checked
 from inferq.errors import ConfigError, TraceError
-from inferq.law import ArrivalLaw, Empirical, LengthLaw
+from inferq.law import ArrivalLaw, DurationLaw, Empirical, LengthLaw
 
 if TYPE_CHECKING:
     import polars as pl
@@ -62,6 +62,23 @@ def whole(field: str, value: object, least: int, most: int) -> int:
     if isinstance(value, bool) or not least <= number <= most:
         raise ConfigError(f"{field}: must be a whole number from {least} to {most}, not {value!r}")
     return number
+
+
+def duration(field: str, value: object) -> float | DurationLaw:
+    """`value` as a law of durations or as seconds from 0 to 1e9, or a `ConfigError` naming `field`."""
+    if isinstance(value, DurationLaw):
+        return value
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ConfigError(f"{field}: must be seconds or a law such as Exponential(mean_s=5), not {value!r}")
+    seconds = finite(field, value)
+    if not 0 <= seconds <= 1e9:
+        raise ConfigError(f"{field}: must be from 0 to 1e9 seconds, not {value!r}")
+    return seconds
+
+
+def duration_form(value: float | DurationLaw) -> dict[str, Any]:
+    """Seconds or a law of them, in the form that the core reads."""
+    return value.describe() if isinstance(value, DurationLaw) else {"kind": "Fixed", "seconds": value}
 
 
 def need(frame: pl.DataFrame, verb: str, name: str) -> None:
@@ -201,19 +218,53 @@ def with_classes(frame: pl.DataFrame, seed: int, classes: object) -> pl.DataFram
     return _ordered(frame.with_columns(pl.Series("class", names, dtype=pl.Enum(names))[ordered]))
 
 
-def concat(frame: pl.DataFrame, seed: int, others: tuple[Workload, ...], step: int) -> pl.DataFrame:
-    """All rows merged by arrival; at one instant in the order of the workloads."""
+def with_think(frame: pl.DataFrame, seed: int, think: float | DurationLaw) -> pl.DataFrame:
+    """`think_s` for all but the first row of each session; rows without a session have none."""
     import polars as pl
 
+    need(frame, "with_think", "session_id")
+    follows = frame["session_id"].is_not_null() & ~frame["session_id"].is_first_distinct()
+    drawn = _durations(think, frame.height, seed, "think")
+    return _ordered(frame.with_columns(think_s=pl.when(follows).then(pl.Series(drawn))))
+
+
+def open_loop(frame: pl.DataFrame, seed: int) -> pl.DataFrame:
+    """Without `think_s`."""
+    return frame.drop("think_s", strict=False)
+
+
+def with_patience(frame: pl.DataFrame, seed: int, patience: Any) -> pl.DataFrame:
+    """One patience for all, given ones, or one drawn for each row."""
+    import polars as pl
+
+    if isinstance(patience, pl.Series):
+        return _filled(frame, "patience_s", patience)
+    drawn = _durations(patience, frame.height, seed, "patience")
+    return _ordered(frame.with_columns(patience_s=pl.Series(drawn)))
+
+
+def _durations(law: float | DurationLaw, n: int, seed: int, source: str) -> Any:
+    return _core.draw_durations(json.dumps(duration_form(law)), n, seed, source, 0)
+
+
+def concat(frame: pl.DataFrame, seed: int, others: tuple[Workload, ...], step: int) -> pl.DataFrame:
+    """All rows merged by arrival; at one instant in the order of the workloads."""
     # each law in the merge draws from a seed of its own, or two equal laws would give equal requests
     frames = [frame, *(other.draw(subseed(seed, "concat", step, k)).frame for k, other in enumerate(others))]
+    return merged(frames, "concat", [f"workload {k}" for k in range(len(frames))])
+
+
+def merged(frames: list[pl.DataFrame], verb: str, names: list[str]) -> pl.DataFrame:
+    """All rows of all frames by arrival, at one instant in the order of the frames; errors name a frame."""
+    import polars as pl
+
     present = {name for one in frames for name in one.columns}
     for name, column in COLUMNS.items():
         if name not in present:
             continue
-        for k, one in enumerate(frames):
+        for which, one in zip(names, frames, strict=True):
             if name not in one.columns and not (column.nullable or name == "priority"):
-                raise TraceError(f"concat: workload {k} has no {name}, others have one")
+                raise TraceError(f"{verb}: {which} has no {name}, others have one")
     offset = 0
     aligned = []
     for one in frames:
@@ -225,24 +276,24 @@ def concat(frame: pl.DataFrame, seed: int, others: tuple[Workload, ...], step: i
             kinds = {other[name].dtype for other in frames if name in other.columns}
             if len(kinds) > 1 and name in one.columns:
                 if name != "session_id":
-                    raise TraceError(f"concat: {name} holds {' and '.join(sorted(map(str, kinds)))}")
+                    raise TraceError(f"{verb}: {name} holds {' and '.join(sorted(map(str, kinds)))}")
                 one = one.with_columns(one[name].cast(pl.String))
         if "priority" in present and "priority" not in one.columns:
             one = one.with_columns(priority=pl.lit(0, pl.Int64))
         aligned.append(one)
         offset += one.height
-    merged = pl.concat(aligned, how="diagonal")
+    rows = pl.concat(aligned, how="diagonal")
     if "arrival_s" in present:
-        order = merged["arrival_s"].to_numpy().argsort(kind="stable")
-        merged = merged[order]
+        order = rows["arrival_s"].to_numpy().argsort(kind="stable")
+        rows = rows[order]
         if "continues" in present:
             new = order.argsort(kind="stable")
-            earlier = merged["continues"]
+            earlier = rows["continues"]
             moved = pl.Series("continues", new, dtype=pl.Int32)[earlier.fill_null(0)]
-            merged = merged.with_columns(
+            rows = rows.with_columns(
                 pl.select(pl.when(earlier.is_not_null()).then(moved)).to_series().rename("continues")
             )
-    return checked(merged)
+    return checked(rows)
 
 
 def _ordered(frame: pl.DataFrame) -> pl.DataFrame:
@@ -261,6 +312,9 @@ APPLY: dict[str, Callable[..., Any]] = {
         with_arrivals,
         with_lengths,
         with_classes,
+        with_think,
+        open_loop,
+        with_patience,
         concat,
     )
 }

@@ -8,18 +8,18 @@ under every scheduler.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from inferq import verbs
-from inferq.columns import as_frame, as_series, checked, quantities
+from inferq.changes import Changes
+from inferq.columns import as_frame, checked, quantities
 from inferq.errors import ConfigError, TraceError
-from inferq.law import ArrivalLaw, Empirical, LengthLaw
-from inferq.recipe import Law, Step, sha256
-from inferq.verbs import finite, positive, whole
+from inferq.law import ArrivalLaw, DurationLaw, Empirical, LengthLaw
+from inferq.recipe import Law, Mix, Recipe, Sessions, Step, sha256
+from inferq.verbs import whole
 
 if TYPE_CHECKING:
     import polars as pl
@@ -32,14 +32,9 @@ _FILLED_BY = {
     "output_tokens": "use .with_outputs(iq.Fixed(…)) or another law of lengths",
 }
 
-_NOT_SIMULATED = {
-    "think_s": "sessions that wait for their answer (closed loop) are not simulated yet; "
-    "drop the column to replay every turn at its own arrival_s",
-}
-
 
 @dataclass(frozen=True, init=False, repr=False, eq=False, slots=True)
-class Workload:
+class Workload(Changes):
     """Requests: a fixed frame, or a law that is drawn from the seed when simulated.
 
     Args:
@@ -54,13 +49,17 @@ class Workload:
             | `class` | name of the request's class |
             | `priority` | whole number; lower is served first by policies that look at it |
             | `session_id`, `turn` | conversation (text or whole number) and turn in it, from 0 |
-            | `think_s` | seconds from an answer to the next turn; a run refuses it until it can honour it |
+            | `think_s` | closed loop: seconds from the end of the session's row before to this one |
             | `prefix_hashes`, `prefix_block_tokens` | the prompt's leading blocks, tokens in a block |
             | `prefix_parts` | lists; parts of the prompt that are shared |
             | `continues` | row (from 0) with whose prompt and output this prompt begins |
             | `max_output_tokens` | most tokens that the request may generate, as its scheduler knows it |
             | `patience_s` | seconds that it waits for admission; null for ever |
             | `ttft_slo_s`, `tbt_slo_s` | objectives in seconds; null for none |
+
+            A row with `think_s` and an earlier row of its session arrives `think_s` after that row has
+            finished: its own `arrival_s` then only says where it stands among the rows. If that row is
+            rejected, abandoned or unfinished, it never arrives. `open_loop` drops the column.
 
             The columns about prefixes act where the KV cache has a prefix cache; elsewhere they are
             carried along.
@@ -82,7 +81,7 @@ class Workload:
         [0.5, 1.0, 1.5]
     """
 
-    _source: Any  # a canonical frame or a `Law`
+    _source: Any  # a canonical frame or a `Recipe`
     _steps: tuple[Step, ...]
     _metadata: dict[str, Any]
     _digest: list[str]
@@ -93,7 +92,7 @@ class Workload:
             raise ConfigError("workload: is a Workload already")
         self._fill(checked(as_frame(data)), (), {})
 
-    def _fill(self, source: pl.DataFrame | Law, steps: tuple[Step, ...], metadata: dict[str, Any]) -> None:
+    def _fill(self, source: pl.DataFrame | Recipe, steps: tuple[Step, ...], metadata: dict[str, Any]) -> None:
         object.__setattr__(self, "_source", source)
         object.__setattr__(self, "_steps", steps)
         object.__setattr__(self, "_metadata", metadata)
@@ -101,7 +100,10 @@ class Workload:
 
     @classmethod
     def _of(
-        cls, source: pl.DataFrame | Law, steps: tuple[Step, ...] = (), metadata: dict[str, Any] | None = None
+        cls,
+        source: pl.DataFrame | Recipe,
+        steps: tuple[Step, ...] = (),
+        metadata: dict[str, Any] | None = None,
     ) -> Workload:
         """A workload of a frame that is canonical and right already, or of a law."""
         made = cls.__new__(cls)
@@ -119,6 +121,8 @@ class Workload:
         lengths: Empirical | None = None,
     ) -> Workload:
         """A workload drawn from laws: `prompt` and `output` apart, or joint `lengths`.
+
+        Without any of the three it has arrivals alone: the jobs of a `Network`, whose stages have lengths.
 
         Args:
             requests: how many, at least 1.
@@ -140,28 +144,101 @@ class Workload:
             ... )
             >>> w1.draw(seed=7).frame.height
             1000
+            >>> iq.Workload.law(requests=2, arrivals=iq.Deterministic(rate=1)).draw().frame.columns
+            ['arrival_s']
         """
-        whole("requests", requests, 1, 2**32 - 1)
-        if not isinstance(arrivals, ArrivalLaw):
-            raise ConfigError(
-                f"arrivals: must be a law of arrivals such as Poisson(rate=10), not {arrivals!r}"
-            )
-        if lengths is not None:
-            if prompt is not None or output is not None:
-                raise ConfigError("lengths: is joint; give it alone, or prompt and output")
-            if not isinstance(lengths, Empirical):
-                raise ConfigError(f"lengths: must be an Empirical law, not {lengths!r}")
-            return cls._of(Law(int(requests), arrivals, (("lengths", lengths),)))
-        for name, one in (("prompt", prompt), ("output", output)):
-            if not isinstance(one, LengthLaw) or isinstance(one, Empirical):
-                raise ConfigError(f"{name}: must be a law of one length such as Fixed(100), not {one!r}")
-        assert prompt is not None and output is not None
-        return cls._of(Law(int(requests), arrivals, (("prompt", prompt), ("output", output))))
+        return cls._of(Law.of(requests, arrivals, prompt, output, lengths))
+
+    @classmethod
+    def sessions(
+        cls,
+        *,
+        sessions: int,
+        arrivals: ArrivalLaw,
+        turns: int | LengthLaw,
+        prompt: int | LengthLaw,
+        output: int | LengthLaw,
+        think: float | DurationLaw,
+        grows: bool = True,
+        max_context: int | None = None,
+    ) -> Workload:
+        """Conversations in a closed loop: each turn is sent a think time after the answer before it.
+
+        The frame has one row for each turn, with `session_id` (from 0), `turn` (from 0) and `think_s` (null
+        for turn 0), sorted by (`arrival_s`, session, turn). The `arrival_s` of a later turn is nominal, the
+        earliest possible: the session's start and the think times up to it. Turn t of session s is drawn from
+        numbers of its own, so neither the number of sessions nor the turns of the others reach it.
+
+        Args:
+            sessions: how many, at least 1.
+            arrivals: law of the sessions' starts.
+            turns: turns of a session: a number, or a law of "tokens" that counts them.
+            prompt: tokens that the user adds in a turn: a number or a law.
+            output: tokens of an answer: a number or a law.
+            think: seconds from an answer to the next turn: a number or a law.
+            grows: whether a prompt carries the conversation so far (all prompts and answers before) in front
+                of what the user adds.
+            max_context: with `grows`: most tokens of a prompt and its answer. A conversation beyond it
+                forgets its oldest tokens, as chat services do: no turn is dropped and no answer cut, the
+                prompt is `max_context` less its answer.
+
+        Raises:
+            ConfigError: naming the argument; when drawn, for a turn whose own tokens exceed `max_context`,
+                and without one for a conversation beyond 2³¹ − 1 tokens.
+
+        Source: the closed loop of chat users; multi-turn benchmarks of serving engines.
+
+        Example:
+            >>> import inferq as iq
+            >>> chat = iq.Workload.sessions(
+            ...     sessions=1, arrivals=iq.Deterministic(rate=1), turns=3, prompt=10, output=20, think=5.0
+            ... )
+            >>> chat.draw().frame.select("arrival_s", "prompt_tokens", "turn", "think_s").rows()
+            [(1.0, 10, 0, None), (6.0, 40, 1, 5.0), (11.0, 70, 2, 5.0)]
+        """
+        return cls._of(Sessions.of(sessions, arrivals, turns, prompt, output, think, grows, max_context))
+
+    @classmethod
+    def mix(cls, parts: Mapping[str, Workload], *, requests: int | None = None) -> Workload:
+        """Classes of requests side by side: each part sends its own, merged by arrival.
+
+        At one instant parts come in the order given. The column `class` holds the part's name (in place of
+        classes that it has), and a `session_id` becomes `name/id`, so that sessions of two parts stay apart.
+        Each part is drawn from a seed that only the run's seed and its name decide: changing, adding or
+        dropping a part leaves the requests of the others alone.
+
+        Args:
+            parts: laws and fixed workloads with arrivals, by class. Columns that only some have are null for
+                the rest (`priority` is 0); lengths must be in all or none.
+            requests: how many in all, the first by arrival. A part that is a law is then drawn as long as
+                that takes, whatever its own number says; all other parts (fixed ones, sessions, laws cut or
+                scaled by a verb that looks at the whole) end where they end. None: every part with its own
+                number.
+
+        Raises:
+            ConfigError: naming the part or `requests`.
+            TraceError: naming the part that lacks a column; when fewer than `requests` are there.
+
+        Source: the request classes of lin2026 and li2025 §4.3: independent streams, superposed.
+
+        Example:
+            >>> import inferq as iq
+            >>> def part(rate, tokens):
+            ...     arrivals = iq.Poisson(rate)
+            ...     lengths = iq.Fixed(tokens)
+            ...     return iq.Workload.law(requests=100, arrivals=arrivals, prompt=lengths, output=lengths)
+            >>> both = iq.Workload.mix({"chat": part(8, 50), "code": part(2, 900)}, requests=1000)
+            >>> counts = both.draw(1).frame["class"].value_counts().sort("class").rows()
+            >>> [name for name, _ in counts], sum(count for _, count in counts)
+            (['chat', 'code'], 1000)
+        """
+        mixed = Mix.of(parts, requests)
+        return cls._of(mixed) if mixed.is_law else cls._of(mixed.draw(0), metadata={"mix": repr(mixed)})
 
     @property
     def is_law(self) -> bool:
         """Whether it has random parts, so that `draw` depends on the seed."""
-        return isinstance(self._source, Law) or bool(self._steps)
+        return isinstance(self._source, Recipe) or bool(self._steps)
 
     @property
     def frame(self) -> pl.DataFrame:
@@ -194,195 +271,32 @@ class Workload:
         if not self.is_law:
             return self
         source = self._source
-        frame = source.draw(seed) if isinstance(source, Law) else source
+        frame = source.draw(seed) if isinstance(source, Recipe) else source
         for step in self._steps:
             frame = verbs.APPLY[step.verb](frame, seed, **step.arguments)
         metadata = dict(self._metadata)
-        if isinstance(source, Law):
+        if isinstance(source, Recipe):
             metadata["law"] = repr(source)
         return Workload._of(frame, metadata={**metadata, "seed": int(seed), **self._changes(*self._steps)})
 
-    def ready(self, seed: int = 0) -> pl.DataFrame:
+    def ready(
+        self, seed: int = 0, needs: Sequence[str] = ("arrival_s", "prompt_tokens", "output_tokens")
+    ) -> pl.DataFrame:
         """The frame of `draw(seed)`, refused where a run could not replay it. `simulate` calls this.
+
+        Args:
+            seed: that of the run.
+            needs: columns that the run cannot do without; a network needs `arrival_s` alone.
 
         Raises:
             TraceError: naming a missing column and the verb that fills it.
-            ConfigError: naming a column that a run cannot honour.
         """
         frame = self.draw(seed).frame
-        for name, how in _FILLED_BY.items():
+        for name in needs:
             if name not in frame.columns:
-                raise TraceError(f"workload: no {name}: {how}")
-        for name, why in _NOT_SIMULATED.items():
-            if name in frame.columns and frame[name].null_count() < frame.height:
-                raise ConfigError(f"workload.{name}: {why}")
+                how = _FILLED_BY.get(name)
+                raise TraceError(f"workload: no {name}{f': {how}' if how else ''}")
         return frame
-
-    def at_rate(self, rate: float) -> Workload:
-        """Scale all arrival times so that the mean rate, (n − 1) / (last − first), becomes `rate`.
-
-        It is `speed(rate / present mean rate)`. For a law it acts on the drawn arrivals, whose mean rate is
-        then `rate` exactly; to change the law itself, change its `arrivals`.
-
-        Args:
-            rate: requests per second, above 0 and finite.
-
-        Raises:
-            ConfigError: naming `rate`.
-            TraceError: without arrivals at two different instants.
-
-        Example:
-            >>> import inferq as iq
-            >>> work = iq.Workload({"arrival_s": [0, 1, 4], "prompt_tokens": [1, 1, 1]})
-            >>> work.at_rate(4).frame["arrival_s"].to_list()
-            [0.0, 0.125, 0.5]
-        """
-        return self._then("at_rate", rate=positive("rate", rate))
-
-    def speed(self, factor: float) -> Workload:
-        """Divide all arrival times by `factor`: 2 sends the same requests in half the time.
-
-        Each time is divided once in float64; the core then takes it to the nearest nanosecond.
-
-        Raises:
-            ConfigError: unless `factor` is above 0 and finite.
-        """
-        return self._then("speed", factor=positive("factor", factor))
-
-    def window(self, start_s: float = 0.0, end_s: float = math.inf) -> Workload:
-        """The requests with `start_s` ≤ arrival < `end_s`, on a clock that starts at `start_s`.
-
-        A request that continues one before the window continues nothing.
-
-        Raises:
-            ConfigError: unless `start_s` < `end_s`.
-            TraceError: when no request is left.
-        """
-        start = finite("start_s", start_s)
-        end = math.inf if end_s == math.inf else finite("end_s", end_s)
-        if not start < end:
-            raise ConfigError(f"end_s: must be above start_s, {start}, not {end}")
-        return self._then("window", start_s=start, end_s=end)
-
-    def head(self, n: int) -> Workload:
-        """The first `n` requests, or all where there are fewer.
-
-        Raises:
-            ConfigError: for `n` below 1.
-        """
-        return self._then("head", n=whole("n", n, 1, 2**63 - 1))
-
-    def sample(self, n: int, seed: int) -> Workload:
-        """`n` requests drawn with replacement, from a seed of its own (not that of the run).
-
-        With arrivals the drawn requests keep theirs and come in that order; without, they come as drawn.
-
-        Raises:
-            ConfigError: naming `n` or `seed`.
-        """
-        return self._then("sample", n=whole("n", n, 1, 2**32 - 1), draw=whole("seed", seed, 0, 2**64 - 1))
-
-    def with_arrivals(self, arrivals: Any) -> Workload:
-        """The same requests in the same order, arriving by a law or at given times.
-
-        Args:
-            arrivals: a law such as `Poisson(rate=…)`, or one time in seconds for each request, sorted.
-
-        Raises:
-            TraceError: naming the wrong row.
-        """
-        return self._with("with_arrivals", "arrival_s", arrivals, ArrivalLaw, "arrivals")
-
-    def with_prompts(self, prompts: Any) -> Workload:
-        """The same requests with other prompt lengths: a law, one number for all, or one number each."""
-        return self._with(
-            "with_lengths", "prompt_tokens", prompts, LengthLaw, "lengths", name="prompt_tokens"
-        )
-
-    def with_outputs(self, outputs: Any) -> Workload:
-        """The same requests with other output lengths: a law, one number for all, or one number each.
-
-        An `Empirical` law gives its outputs here, drawn apart from the prompts.
-
-        Example:
-            >>> import inferq as iq
-            >>> documents = iq.Workload({"arrival_s": [0, 1], "prompt_tokens": [9000, 400]})
-            >>> documents.with_outputs(128).frame["output_tokens"].to_list()
-            [128, 128]
-        """
-        return self._with(
-            "with_lengths", "output_tokens", outputs, LengthLaw, "lengths", name="output_tokens"
-        )
-
-    def with_classes(self, classes: Any) -> Workload:
-        """The same requests with classes: one name for all, one name each, or drawn from `{name: share}`.
-
-        Raises:
-            ConfigError: when shares are negative or do not add up to 1.
-            TraceError: when there are not as many names as requests.
-
-        Example:
-            >>> import inferq as iq
-            >>> work = iq.Workload({"prompt_tokens": [5] * 4}).with_classes({"chat": 0.5, "code": 0.5})
-            >>> set(work.draw(seed=1).frame["class"]) <= {"chat", "code"}
-            True
-        """
-        if isinstance(classes, Mapping):
-            shares = {}
-            for name, share in classes.items():
-                if not isinstance(name, str):
-                    raise ConfigError(f"classes: names must be text, not {name!r}")
-                shares[name] = finite(f"classes[{name!r}]", share)
-                if shares[name] < 0:
-                    raise ConfigError(f"classes[{name!r}]: must not be negative, is {share!r}")
-            if abs(math.fsum(shares.values()) - 1) > 1e-9:
-                raise ConfigError(f"classes: shares must add up to 1, not {math.fsum(shares.values())}")
-            return self._then("with_classes", chance=True, classes=shares)
-        if not isinstance(classes, str):
-            classes = as_series("class", classes)
-        return self._then("with_classes", classes=classes)
-
-    def split(self, at: int | float) -> tuple[Workload, Workload]:
-        """Two workloads: the first `at` requests (an int), or that share of them (a float), and the rest.
-
-        Both keep their arrival times, so `first.concat(rest)` is the whole again, except that
-        requests of the rest which continued one of the first part continue nothing.
-
-        Raises:
-            ConfigError: for a share outside (0, 1) or a number below 1.
-            TraceError: when one part would be empty.
-        """
-        if isinstance(at, float):
-            if not 0 < at < 1:
-                raise ConfigError(f"at: a share must lie between 0 and 1, not {at}")
-            cut: int | float = at
-        else:
-            cut = whole("at", at, 1, 2**63 - 1)
-        return self._then("part", at=cut, second=False), self._then("part", at=cut, second=True)
-
-    def concat(self, *others: Workload) -> Workload:
-        """All requests of this and the other workloads, merged by arrival; at one instant in the order given.
-
-        Laws among the others draw from seeds of their own, so two equal laws give different requests. Columns
-        that only some have are null for the rest (`priority` is 0); `class`, arrivals and lengths must be in
-        all or none. Sessions and prefix hashes with equal identities are taken to be the same.
-
-        Raises:
-            ConfigError: for something that is no workload.
-            TraceError: naming a column that only some have.
-
-        Example:
-            >>> import inferq as iq
-            >>> chat = iq.Workload({"arrival_s": [0, 2], "prompt_tokens": [50, 60]}).with_classes("chat")
-            >>> code = iq.Workload({"arrival_s": [1], "prompt_tokens": [900]}).with_classes("code")
-            >>> chat.concat(code).frame["class"].to_list()
-            ['chat', 'code', 'chat']
-        """
-        for other in others:
-            if type(other) is not Workload:
-                raise ConfigError(f"concat: takes workloads, not {type(other).__name__}")
-        chance = any(one.is_law for one in others)
-        return self._then("concat", chance=chance, others=others, step=len(self._steps))
 
     def describe(self) -> pl.DataFrame:
         """Its lengths, gaps and rate: one row per quantity.
@@ -405,8 +319,8 @@ class Workload:
     def describe_json(self) -> dict[str, Any]:
         """JSON-ready data that says which workload it is: a law in full, a frame by rows and SHA-256."""
         source = self._source
-        if isinstance(source, Law):
-            described: dict[str, Any] = {"kind": "Law", "law": source.describe()}
+        if isinstance(source, Recipe):
+            described = source.described()
         else:
             described = {
                 "kind": "Frame",
@@ -423,7 +337,7 @@ class Workload:
     def sha256(self) -> str:
         """SHA-256 over the columns of its frame, before the verbs that wait for the draw."""
         if not self._digest:
-            if isinstance(self._source, Law):
+            if isinstance(self._source, Recipe):
                 raise ConfigError("workload: is a law, which has no columns before it is drawn")
             self._digest.append(sha256(self._source))
         return self._digest[0]
@@ -431,7 +345,7 @@ class Workload:
     def __repr__(self) -> str:
         """Its size and rate, or the calls that make it."""
         source = self._source
-        if isinstance(source, Law):
+        if isinstance(source, Recipe):
             text = repr(source)
         else:
             text = f"Workload({source.height} requests"
@@ -452,18 +366,15 @@ class Workload:
         frame = verbs.APPLY[verb](self._source, 0, **arguments)
         return Workload._of(frame, metadata={**self._metadata, **self._changes(step)})
 
-    def _with(self, verb: str, column: str, values: Any, law: type, what: str, **arguments: Any) -> Workload:
-        if isinstance(values, (ArrivalLaw, LengthLaw)):
-            if not isinstance(values, law):
-                raise ConfigError(f"{column}: takes a law of {what}, not {values!r}")
-            return self._then(verb, chance=True, **arguments, **{what: values})
-        if isinstance(values, str) or values is None:
-            raise ConfigError(f"{column}: must be a law or one number for each request, not {values!r}")
-        if what == "lengths" and not hasattr(values, "__len__"):
-            values = whole(column, values, 1, 2**31 - 1)
-        else:
-            values = as_series(column, values)
-        return self._then(verb, **arguments, **{what: values})
+    @property
+    def _goes_on(self) -> bool:
+        """Whether it is a law that can be drawn further without a change of what is drawn already."""
+        return isinstance(self._source, Law) and all(step.is_by_row for step in self._steps)
+
+    def _first(self, requests: int, seed: int) -> pl.DataFrame:
+        """The first requests of a law that goes on, however many it says it has."""
+        source = replace(self._source, requests=requests)
+        return Workload._of(source, self._steps).draw(seed).frame
 
     def _changes(self, *steps: Step) -> dict[str, list[str]]:
         return (

@@ -4,7 +4,7 @@ use inferq_core::cluster::LinkDescription;
 use inferq_core::engine::{Engine, parse};
 use inferq_core::error::{Error, Kind};
 use inferq_core::kv::KvCache;
-use inferq_core::law::{Arrivals, Length};
+use inferq_core::law::{Arrivals, Duration, Length};
 use inferq_core::router::RouterKind;
 use inferq_core::scheduler::Policy;
 use inferq_core::simulation::Watch;
@@ -48,6 +48,7 @@ pub(crate) fn check(part: &str, description: &str) -> PyResult<()> {
         "link" => parse::<LinkDescription>(description).and_then(|link| link.build().map(drop)),
         "arrivals" => parse::<Arrivals>(description).and_then(|law| law.check()),
         "lengths" => parse::<Length>(description).and_then(|law| law.check()),
+        "durations" => parse::<Duration>(description).and_then(|law| law.check()),
         "engine" if WrittenEngine::is_described_by(description) => {
             parse::<WrittenEngine>(description).and_then(|engine| engine.check())
         }

@@ -3,12 +3,13 @@
 use crate::border::raise;
 use inferq_core::engine::parse;
 use inferq_core::error::Error;
-use inferq_core::law::{self, Arrivals, Law, Length, Side};
+use inferq_core::law::{self, Arrivals, Client, Duration, Law, Length, Sessions, Side};
+use inferq_core::random::{Source, Stream};
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// All columns of a law: `arrival_s`, `prompt_tokens`, `output_tokens`.
+/// All columns of a law: `arrival_s`, and `prompt_tokens` and `output_tokens` where it has lengths.
 #[pyfunction]
 pub(crate) fn draw<'py>(py: Python<'py>, law: &str, seed: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
     let seed = whole(seed)?;
@@ -20,9 +21,82 @@ pub(crate) fn draw<'py>(py: Python<'py>, law: &str, seed: &Bound<'py, PyAny>) ->
         .map_err(raise)?;
     let columns = PyDict::new(py);
     columns.set_item("arrival_s", PyArray1::from_vec(py, arrival_s))?;
-    columns.set_item("prompt_tokens", PyArray1::from_vec(py, prompt_tokens))?;
-    columns.set_item("output_tokens", PyArray1::from_vec(py, output_tokens))?;
+    if !prompt_tokens.is_empty() {
+        columns.set_item("prompt_tokens", PyArray1::from_vec(py, prompt_tokens))?;
+        columns.set_item("output_tokens", PyArray1::from_vec(py, output_tokens))?;
+    }
     Ok(columns)
+}
+
+/// All columns of sessions: `arrival_s` (nominal), `prompt_tokens`, `output_tokens`, `session_id`, `turn`, `think_s`.
+#[pyfunction]
+pub(crate) fn draw_sessions<'py>(
+    py: Python<'py>,
+    sessions: &str,
+    seed: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let seed = whole(seed)?;
+    let drawn = py.detach(|| parse::<Sessions>(sessions)?.draw(seed)).map_err(raise)?;
+    let columns = PyDict::new(py);
+    columns.set_item("arrival_s", PyArray1::from_vec(py, seconds(drawn.arrival_ns)))?;
+    columns.set_item("prompt_tokens", PyArray1::from_vec(py, drawn.prompt_tokens))?;
+    columns.set_item("output_tokens", PyArray1::from_vec(py, drawn.output_tokens))?;
+    columns.set_item("session_id", PyArray1::from_vec(py, drawn.session))?;
+    columns.set_item("turn", PyArray1::from_vec(py, drawn.turn))?;
+    columns.set_item("think_s", PyArray1::from_vec(py, seconds(drawn.think_ns)))?;
+    Ok(columns)
+}
+
+/// All columns of one client: as those of a law, but possibly without a row.
+#[pyfunction]
+pub(crate) fn draw_client<'py>(
+    py: Python<'py>,
+    client: &str,
+    seed: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let seed = whole(seed)?;
+    let drawn = py.detach(|| parse::<Client>(client)?.draw(seed)).map_err(raise)?;
+    let columns = PyDict::new(py);
+    columns.set_item("arrival_s", PyArray1::from_vec(py, seconds(drawn.arrival_ns)))?;
+    columns.set_item("prompt_tokens", PyArray1::from_vec(py, drawn.prompt_tokens))?;
+    columns.set_item("output_tokens", PyArray1::from_vec(py, drawn.output_tokens))?;
+    Ok(columns)
+}
+
+/// Durations in seconds. `source` is `think` or `patience`, whose stream is 0, or `column`, told apart by `stream`.
+#[pyfunction]
+pub(crate) fn draw_durations<'py>(
+    py: Python<'py>,
+    law: &str,
+    requests: u64,
+    seed: &Bound<'py, PyAny>,
+    source: &str,
+    stream: u64,
+) -> PyResult<Bound<'py, PyArray1<f64>>> {
+    let seed = whole(seed)?;
+    let source = match source {
+        "think" => Source::Think,
+        "patience" => Source::Patience,
+        "column" => Source::Durations,
+        _ => return Err(raise(Error::config("source", format!("must be think, patience or column, got {source:?}")))),
+    };
+    let stream = Stream::numbered(seed, source, stream);
+    let drawn = py.detach(|| parse::<Duration>(law)?.draw(stream, requests).map(seconds));
+    Ok(PyArray1::from_vec(py, drawn.map_err(raise)?))
+}
+
+/// Tokens of a column that is neither prompts nor outputs of a workload: one of many, told apart by `stream`.
+#[pyfunction]
+pub(crate) fn draw_column<'py>(
+    py: Python<'py>,
+    law: &str,
+    requests: u64,
+    seed: &Bound<'py, PyAny>,
+    stream: u64,
+) -> PyResult<Bound<'py, PyArray1<i32>>> {
+    let stream = Stream::numbered(whole(seed)?, Source::Lengths, stream);
+    let drawn = py.detach(|| parse::<Length>(law)?.draw_from(stream, requests));
+    Ok(PyArray1::from_vec(py, drawn.map_err(raise)?))
 }
 
 /// Arrivals in seconds.

@@ -26,8 +26,12 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(border::check, module)?)?;
     module.add_function(wrap_pyfunction!(draw::draw, module)?)?;
     module.add_function(wrap_pyfunction!(draw::draw_arrivals, module)?)?;
+    module.add_function(wrap_pyfunction!(draw::draw_client, module)?)?;
+    module.add_function(wrap_pyfunction!(draw::draw_column, module)?)?;
+    module.add_function(wrap_pyfunction!(draw::draw_durations, module)?)?;
     module.add_function(wrap_pyfunction!(draw::draw_lengths, module)?)?;
     module.add_function(wrap_pyfunction!(draw::draw_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(draw::draw_sessions, module)?)?;
     module.add_function(wrap_pyfunction!(run::simulate, module)?)?;
     module.add_function(wrap_pyfunction!(summary::summarise, module)?)?;
     Ok(())

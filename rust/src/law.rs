@@ -8,10 +8,19 @@ use crate::random::{Source, Stream, below};
 use serde::Deserialize;
 
 mod arrivals;
+mod client;
+mod duration;
+mod gaps;
 mod length;
+mod poisson;
+mod sessions;
+mod varying;
 
 pub use arrivals::{Arrivals, seconds};
+pub use client::{Client, Family, Histogram, Part, Tables};
+pub use duration::Duration;
 pub use length::{Length, Side};
+pub use sessions::{SessionColumns, Sessions};
 
 #[cfg(test)]
 mod tests;
@@ -45,6 +54,8 @@ pub enum Lengths {
     },
     /// From one law of pairs.
     Together(Joint),
+    /// None: the requests are jobs, whose stages have lengths.
+    Absent,
 }
 
 /// The law of a prompt and an output together.
@@ -65,9 +76,9 @@ pub enum Joint {
 pub struct Columns {
     /// Arrival, in nanoseconds after 0.
     pub arrival_ns: Vec<i64>,
-    /// Tokens of the prompt.
+    /// Tokens of the prompt; empty where the law has no lengths.
     pub prompt_tokens: Vec<i32>,
-    /// Tokens of the output.
+    /// Tokens of the output; empty where the law has no lengths.
     pub output_tokens: Vec<i32>,
 }
 
@@ -84,6 +95,7 @@ impl Law {
                 output.check().map_err(|error| error.within("output"))
             }
             Lengths::Together(joint) => joint.check().map_err(|error| error.within("lengths")),
+            Lengths::Absent => Ok(()),
         }
     }
 
@@ -98,6 +110,7 @@ impl Law {
         let (prompt_tokens, output_tokens) = match &self.lengths {
             Lengths::Apart { prompt, output } => (one(prompt, Side::Prompt)?, one(output, Side::Output)?),
             Lengths::Together(joint) => joint.draw(self.requests, seed).map_err(|error| error.within("lengths"))?,
+            Lengths::Absent => (Vec::new(), Vec::new()),
         };
         Ok(Columns { arrival_ns, prompt_tokens, output_tokens })
     }
@@ -143,7 +156,7 @@ pub fn draw_rows(rows: u64, requests: u64, seed: u64) -> Result<Vec<u32>> {
     Ok(row_numbers)
 }
 
-/// The JSON form of [`Law`]: either `prompt` and `output`, or `lengths`.
+/// The JSON form of [`Law`]: `prompt` and `output`, or `lengths`, or none of the three.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Form {
@@ -161,7 +174,8 @@ impl TryFrom<Form> for Law {
         let lengths = match (form.prompt, form.output, form.lengths) {
             (Some(prompt), Some(output), None) => Lengths::Apart { prompt, output },
             (None, None, Some(joint)) => Lengths::Together(joint),
-            _ => return Err("a law needs either `prompt` and `output`, or `lengths`"),
+            (None, None, None) => Lengths::Absent,
+            _ => return Err("a law has either `prompt` and `output`, or `lengths`, or none of them"),
         };
         Ok(Law { requests: form.requests, arrivals: form.arrivals, lengths })
     }
@@ -186,6 +200,14 @@ fn check_rows(field: &str, rows: u64) -> Result<()> {
 fn check_tokens(field: &str, tokens: i64) -> Result<()> {
     if !(1..=LONGEST).contains(&tokens) {
         return Err(Error::config(field, format!("must be from 1 to {LONGEST} tokens, got {tokens}")));
+    }
+    Ok(())
+}
+
+/// Not a number lies in no range, so it fails here too.
+fn within(field: &str, value: f64, (low, high): (f64, f64)) -> Result<()> {
+    if !(low..=high).contains(&value) {
+        return Err(Error::config(field, format!("must be from {low:e} to {high:e}, got {value:?}")));
     }
     Ok(())
 }

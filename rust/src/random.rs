@@ -5,8 +5,9 @@
 //! the number of threads do, and two compared schedulers see the very same requests.
 //!
 //! The function is Philox4x64-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3",
-//! SC 2011). Its key is (seed, source), its counter (request / 4, draw number, 0, 0), and the four words that come out
-//! belong to four neighbouring requests: a law with one draw per request pays a quarter of a block for it.
+//! SC 2011). Its key is (seed, source), its counter (request / 4, draw number, stream number, 0), and the four words that
+//! come out belong to four neighbouring requests: a law with one draw per request pays a quarter of a block for it. The
+//! stream number is 0 but where one source feeds several columns: the sessions of a workload, the stages of a workflow.
 //!
 //! Only the logarithm needs more than IEEE 754 arithmetic here; it is taken from the pure-Rust `libm`, never from the
 //! platform, so that x86 and ARM agree.
@@ -34,15 +35,27 @@ pub enum Source {
     Service = 8,
     /// The class that a freed slot serves, by how many slots chose before: no request is known yet.
     DecodeClass = 9,
+    /// Phases of an on-off law of arrivals: other rates leave the phases as they were.
+    Phase = 10,
+    /// Turns of sessions: longer sessions leave the first turns as they were.
+    Turns = 11,
+    /// Think times of sessions: slower users send the same requests.
+    Think = 12,
+    /// Columns of lengths that are neither prompts nor outputs of a workload, told apart by a number (see
+    /// [`Stream::numbered`]): the stages of a workflow.
+    Lengths = 13,
+    /// Columns of durations that belong to no other source, told apart by a number: the delays of a workflow.
+    Durations = 14,
 }
 
 /// The most requests that [`Stream::batches`] hands over at once: few enough to stay in the first-level cache.
 pub const BATCH: usize = 256;
 
-/// The draws of one source under one seed. Holds two numbers and no state.
+/// The draws of one source under one seed. Holds three numbers and no state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stream {
     key: [u64; 2],
+    number: u64,
 }
 
 impl Stream {
@@ -51,7 +64,12 @@ impl Stream {
 
     /// The stream of `source` under `seed`.
     pub fn new(seed: u64, source: Source) -> Self {
-        Stream { key: [seed, source as u64] }
+        Stream::numbered(seed, source, 0)
+    }
+
+    /// One of the streams that `source` has under `seed`, each with draws of its own; number 0 is that of [`Stream::new`].
+    pub fn numbered(seed: u64, source: Source, number: u64) -> Self {
+        Stream { key: [seed, source as u64], number }
     }
 
     /// Draw number `draw` of `request`: 64 uniform bits.
@@ -97,7 +115,7 @@ impl Stream {
     }
 
     fn block(self, group: u64, draw: u64) -> [u64; 4] {
-        philox4x64([group, draw, 0, 0], self.key)
+        philox4x64([group, draw, self.number, 0], self.key)
     }
 }
 
@@ -283,6 +301,8 @@ mod tests {
         assert_ne!(word, stream.word(13, 0));
         assert_ne!(word, stream.word(16, 0));
         assert_ne!(word, stream.word(12, 1));
+        assert_eq!(word, Stream::numbered(7, Source::Prompt, 0).word(12, 0));
+        assert_ne!(word, Stream::numbered(7, Source::Prompt, 1).word(12, 0));
     }
 
     /// Neither the number of requests nor the grouping by four reaches a draw.

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from inferq.columns import checked, nearest
 from inferq.errors import ConfigError, TraceError
+from inferq.trace import servegen
 from inferq.trace.azure import AZURE
 from inferq.trace.burstgpt import BURSTGPT
 from inferq.trace.dolly import DOLLY
@@ -28,7 +29,7 @@ __all__ = ["FORMATS", "read_trace"]
 
 _FORMATS = (AZURE, BURSTGPT, VIDUR, INFERQ, TABLE, MOONCAKE, SHAREGPT, LONGBENCH, DOLLY)
 
-FORMATS = tuple(one.name for one in _FORMATS)
+FORMATS = (*(one.name for one in _FORMATS), servegen.NAME)
 """The names that `read_trace` takes as `format`."""
 
 _SERVEGEN_ROW = re.compile(r"\d+(\.\d+)?")
@@ -41,6 +42,10 @@ def read_trace(
     columns: Mapping[str, str] | None = None,
     tokenizer: str | os.PathLike[str] | None = None,
     tokens_per_word: float | None = None,
+    clients: Sequence[str] | None = None,
+    start_s: float | None = None,
+    end_s: float | None = None,
+    rate_factor: float | None = None,
 ) -> Workload:
     """Read a serving trace or a dataset of prompts into a workload; a file packed with gzip is read as it is.
 
@@ -55,6 +60,7 @@ def read_trace(
     | `longbench` | LongBench v2 JSON or JSONL, text | prompts, class (domain) |
     | `dolly` | Dolly JSONL, text | lengths, class (category) |
     | `table` | any other CSV or Parquet, with `columns` | the columns named |
+    | `servegen` | a folder of ServeGen: `NAME-trace.csv`, `NAME-dataset.json` by client | a law, see below |
 
     What a source lacks (arrivals, outputs) is filled by `with_arrivals` and `with_outputs`. Arrivals of
     `azure`, `burstgpt` and `mooncake` are seconds since the first request; tables are taken as they are.
@@ -63,14 +69,28 @@ def read_trace(
     (BurstGPT's failed requests; empty messages of conversations), `columns_left_out`, `columns_empty` (null
     in every row, taken as absent) and `token_count`. Any other length of 0 is an error.
 
+    ServeGen publishes no requests but measurements of clients, so its folder becomes a law that is drawn
+    from the seed. Each client is a renewal process: gaps have the family and the shape of the window in which
+    they begin, and the window's published rate (the published scale, whose mean differs from 1 / rate as a
+    fit does, is not used); they run on over the edges of windows in expected requests, so the rates are
+    kept. Lengths come from the client's histograms of the time, prompt and output apart: only marginals are
+    published. A prompt of a multimodal client is its text and the tokens of each of its images, audios and
+    videos. The client's name is the class. Clients with requests but without lengths are left out and counted
+    in `metadata` with the requests they would have sent, unless `clients` names them; a window whose
+    histograms are empty takes those before it, or the next, and is counted.
+
     Args:
-        path: the file.
+        path: the file, or the folder of ServeGen.
         format: one of the names above, or None to find it from the content.
         columns: for tables: which column of the file fills which column of the workload, as
             `{"prompt_tokens": "num_prefill_tokens"}`; other columns with a workload's names are taken too.
         tokenizer: for text: path of a `tokenizer.json` (needs the extra `inferq[tokenizers]`); texts are
             counted without special tokens and without a chat template.
         tokens_per_word: for text: tokens in a word, instead of a tokenizer.
+        clients: for ServeGen: names of the clients that are wanted, such as `["chunk-5"]`; None for all.
+        start_s: for ServeGen: start of the wanted time in seconds, which becomes 0; None for the first.
+        end_s: for ServeGen: its end; None for the last.
+        rate_factor: for ServeGen: multiplies all rates; `metadata["expected_requests"]` tells the outcome.
 
     Raises:
         TraceError: naming the file, the field, and the row (tables, from 0), line (JSONL, from 1) or entry
@@ -85,6 +105,9 @@ def read_trace(
         >>> talks = iq.read_trace("traces/sharegpt.json", tokens_per_word=1.3)
         >>> talks.metadata["token_count"]
         {'tokens_per_word': 1.3}
+        >>> service = iq.read_trace("traces/servegen", start_s=600, end_s=1800, rate_factor=2)
+        >>> service.metadata["expected_requests"], service.draw(seed=1).frame.columns
+        (1080.0, ['arrival_s', 'prompt_tokens', 'output_tokens', 'class'])
     """
     if not isinstance(path, (str, os.PathLike)):
         raise ConfigError(f"path: must be a path, not {path!r}")
@@ -92,9 +115,24 @@ def read_trace(
     if format is not None:
         if format not in FORMATS:
             raise ConfigError(f"format: unknown format {format!r}{nearest(str(format), FORMATS)}")
-        chosen = _FORMATS[FORMATS.index(format)]
+        chosen = next((one for one in _FORMATS if one.name == format), None)
     if columns is not None and not isinstance(columns, Mapping):
         raise ConfigError(f"columns: must map columns of a workload to columns of the file, not {columns!r}")
+    ranges = {"clients": clients, "start_s": start_s, "end_s": end_s, "rate_factor": rate_factor}
+    if format == servegen.NAME or (format is None and Path(path).is_dir()):
+        if columns is not None or tokenizer is not None or tokens_per_word is not None:
+            raise ConfigError(
+                "columns, tokenizer, tokens_per_word: ServeGen has columns and token counts of its own"
+            )
+        if not Path(path).is_dir():
+            raise TraceError(f"{path}: is a file, which servegen is not: it is a folder")
+        recipe, told = servegen.read(Path(path), servegen.Range.of(clients, start_s, end_s, rate_factor))
+        return Workload._of(recipe, metadata=told)
+    for name, value in ranges.items():
+        if value is not None:
+            raise ConfigError(
+                f"{name}: is for ServeGen; cut and scale other traces with window, at_rate and speed"
+            )
     source = Source(Path(path))
     form = chosen or _found(source, columns is not None)
     if columns and not form.maps_columns:
@@ -132,7 +170,9 @@ def _found(source: Source, named: bool) -> Format:
         if form.fits(source) and (form.maps_columns or source.kind == "json" or not named):
             return form
     if _is_servegen(source):
-        raise source.error("is part of ServeGen, which this version does not read")
+        raise source.error(
+            "is part of ServeGen: give the folder that holds NAME-trace.csv and NAME-dataset.json"
+        )
     if named and source.kind != "json":
         return TABLE
     if source.kind == "json":

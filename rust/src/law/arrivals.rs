@@ -6,18 +6,22 @@
 //! arrival (to the nanosecond). With [`Arrivals::Deterministic`] arrival k is (k + 1) / rate for the rate's shortest
 //! decimal, rounded once.
 
-use super::column;
-use crate::clock::{Instant, decimal};
+use super::gaps::{Clock, Ticks, UNITS_PER_S, UnitGamma, UnitWeibull};
+use super::varying::{Phases, Rates, Table, Walk};
+use super::{column, within};
+use crate::clock::Instant;
 use crate::error::{Error, Result};
-use crate::random::{BATCH, Source, Stream, exponential_quantile, normal_quantile};
+use crate::random::{Source, Stream, exponential_quantile};
 use serde::Deserialize;
 
 /// Arrivals lie before this instant: the end of what `arrival_s` may be.
-const END_NS: i64 = 9_000_000_000_000_000_000;
-/// Rates that the whole arithmetic of this module can hold, in requests per second.
-const RATES: (f64, f64) = (1e-9, 1e12);
+pub(super) const END_NS: i64 = 9_000_000_000_000_000_000;
+/// Rates that the whole arithmetic of gaps can hold, in requests per second.
+pub(super) const RATES: (f64, f64) = (1e-9, 1e12);
 /// Coefficients of variation for which a gamma law can be told from its limits by 64-bit floats.
 const VARIATIONS: (f64, f64) = (1e-6, 1e3);
+/// Shapes for which a Weibull law can be told from its limits by 64-bit floats: coefficients of variation from 429 down.
+const SHAPES: (f64, f64) = (0.1, 1e6);
 
 /// When requests arrive: the law of the gap between two arrivals. Rates are in requests per second.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -35,21 +39,57 @@ pub enum Arrivals {
         /// Coefficient of variation of a gap: its standard deviation over its mean.
         cv: f64,
     },
+    /// Independent Weibull gaps of mean 1 / rate; `shape` 1 is Poisson's law, below it burstier, above it smoother.
+    Weibull {
+        /// Requests per second.
+        rate: f64,
+        /// Shape of the law; the scale is 1 / (rate · Γ(1 + 1/shape)).
+        shape: f64,
+    },
     /// Equal gaps: arrival k (from 0) at (k + 1) / rate.
     Deterministic {
         /// Requests per second.
         rate: f64,
+    },
+    /// A Poisson process whose rate jumps between two values after exponential times, begun in its stationary law.
+    OnOff {
+        /// Requests per second while on.
+        on_rate: f64,
+        /// Requests per second while off.
+        off_rate: f64,
+        /// Mean length of an on phase, in seconds.
+        mean_on_s: f64,
+        /// Mean length of an off phase, in seconds.
+        mean_off_s: f64,
+    },
+    /// A Poisson process with rate `rates[i]` from `times_s[i]` on.
+    TimeVarying {
+        /// Starts of the pieces in seconds, the first 0, ascending.
+        times_s: Vec<f64>,
+        /// Requests per second in each piece; 0 for none.
+        rates: Vec<f64>,
+        /// Seconds after which the pieces come again; without it the last rate stays.
+        period_s: Option<f64>,
     },
 }
 
 impl Arrivals {
     /// Says which parameter is wrong, if one is.
     pub fn check(&self) -> Result<()> {
-        let (Arrivals::Poisson { rate } | Arrivals::Gamma { rate, .. } | Arrivals::Deterministic { rate }) = self;
-        within("rate", *rate, RATES)?;
         match self {
-            Arrivals::Gamma { cv, .. } => within("cv", *cv, VARIATIONS),
-            Arrivals::Poisson { .. } | Arrivals::Deterministic { .. } => Ok(()),
+            Arrivals::Poisson { rate } | Arrivals::Deterministic { rate } => within("rate", *rate, RATES),
+            Arrivals::Gamma { rate, cv } => {
+                within("rate", *rate, RATES)?;
+                within("cv", *cv, VARIATIONS)
+            }
+            Arrivals::Weibull { rate, shape } => {
+                within("rate", *rate, RATES)?;
+                within("shape", *shape, SHAPES)
+            }
+            Arrivals::OnOff { on_rate, off_rate, mean_on_s, mean_off_s } => {
+                Phases::check(*on_rate, *off_rate, *mean_on_s, *mean_off_s)
+            }
+            Arrivals::TimeVarying { times_s, rates, period_s } => Table::new(times_s, rates, *period_s).map(drop),
         }
     }
 
@@ -59,32 +99,87 @@ impl Arrivals {
         self.check()?;
         let mut arrival_ns = column(requests)?;
         let stream = Stream::new(seed, Source::Arrivals);
-        match *self {
+        let mut clock = Clock::default();
+        match self {
             Arrivals::Poisson { rate } => {
-                let mut clock = Clock::new(rate);
-                stream.batches(requests, 0, |_, batch| {
-                    for value in batch.iter_mut() {
-                        *value = exponential_quantile(*value);
-                    }
-                    arrival_ns.extend(batch.iter().map(|&gap| clock.after(gap)));
+                let units = UNITS_PER_S / rate;
+                exponentials(stream, requests, |gaps| {
+                    arrival_ns.extend(gaps.iter().map(|&gap| {
+                        clock = clock.after(gap, units);
+                        clock.nanoseconds()
+                    }));
                 });
             }
             Arrivals::Gamma { rate, cv } => {
-                let mut clock = Clock::new(rate);
-                let gap = UnitGamma::new(1.0 / (cv * cv));
-                gap.draw(stream, requests, |gap| arrival_ns.push(clock.after(gap)));
+                let units = UNITS_PER_S / rate;
+                UnitGamma::new(1.0 / (cv * cv)).draw(stream, requests, |gap| {
+                    clock = clock.after(gap, units);
+                    arrival_ns.push(clock.nanoseconds());
+                });
+            }
+            Arrivals::Weibull { rate, shape } => {
+                let units = UNITS_PER_S / rate;
+                let gap = UnitWeibull::new(*shape);
+                stream.batches(requests, 0, |_, batch| {
+                    for value in batch.iter_mut() {
+                        *value = gap.of(*value);
+                    }
+                    arrival_ns.extend(batch.iter().map(|&gap| {
+                        clock = clock.after(gap, units);
+                        clock.nanoseconds()
+                    }));
+                });
             }
             Arrivals::Deterministic { rate } => {
-                let mut ticks = Ticks::new(rate)?;
+                let mut ticks = Ticks::new(*rate)?;
                 arrival_ns.extend((0..requests).map(|_| ticks.next_ns()));
+            }
+            Arrivals::OnOff { on_rate, off_rate, mean_on_s, mean_off_s } => {
+                let phases = Phases::new(seed, (*on_rate, *mean_on_s), (*off_rate, *mean_off_s));
+                walk(phases, stream, requests, &mut arrival_ns);
+            }
+            Arrivals::TimeVarying { times_s, rates, period_s } => {
+                walk(Table::new(times_s, rates, *period_s)?, stream, requests, &mut arrival_ns);
             }
         }
         if arrival_ns.last().is_some_and(|&last| last >= END_NS) {
             let message = format!("is too low: the last of {requests} requests would arrive after 9e9 s (285 years)");
-            return Err(Error::config("rate", message));
+            return Err(Error::config(self.rate_name(), message));
         }
         Ok(arrival_ns)
     }
+
+    /// The parameter that says how many requests come.
+    fn rate_name(&self) -> &'static str {
+        match self {
+            Arrivals::OnOff { .. } => "on_rate",
+            Arrivals::TimeVarying { .. } => "rates",
+            _ => "rate",
+        }
+    }
+}
+
+/// Hands independent exponential gaps of mean 1 to `use_gaps`, one for each request.
+fn exponentials(stream: Stream, requests: u64, mut use_gaps: impl FnMut(&[f64])) {
+    stream.batches(requests, 0, |_, batch| {
+        for value in batch.iter_mut() {
+            *value = exponential_quantile(*value);
+        }
+        use_gaps(batch);
+    });
+}
+
+/// Appends the arrivals of a Poisson process with these rates; after the first that is past all time there is no other.
+fn walk(rates: impl Rates, stream: Stream, requests: u64, arrival_ns: &mut Vec<i64>) {
+    let mut walk = Walk::new(rates);
+    let mut over = false;
+    exponentials(stream, requests, |gaps| {
+        arrival_ns.extend(gaps.iter().map(|&gap| {
+            let arrival = if over { i64::MAX } else { walk.after(gap) };
+            over = arrival >= END_NS;
+            arrival
+        }));
+    });
 }
 
 /// The float64 number of seconds nearest to an arrival. Up to 2²³ s (97 days) it is read back as the same nanosecond;
@@ -97,142 +192,6 @@ pub fn seconds(arrival_ns: i64) -> f64 {
         return arrival_ns as f64 / 1e9;
     }
     Instant::from_nanoseconds(arrival_ns.unsigned_abs()).seconds()
-}
-
-/// The sum of random gaps, in whole units of 2⁻³² ns.
-struct Clock {
-    now: u128,
-    units_per_mean_gap: f64,
-}
-
-impl Clock {
-    const FRACTION_BITS: u32 = 32;
-
-    fn new(rate: f64) -> Self {
-        let units_per_s = 1e9 * (1_u64 << Self::FRACTION_BITS) as f64;
-        Clock { now: 0, units_per_mean_gap: units_per_s / rate }
-    }
-
-    /// Moves on by `gaps` mean gaps and gives the nearest nanosecond; `i64::MAX` when it is past all of them.
-    #[inline]
-    fn after(&mut self, gaps: f64) -> i64 {
-        let units = gaps * self.units_per_mean_gap + 0.5;
-        let whole = if units < i64::MAX as f64 { units as i64 as u128 } else { units as u128 };
-        self.now = self.now.saturating_add(whole);
-        let odd = (self.now >> Self::FRACTION_BITS) & 1;
-        let half_to_even = (1 << (Self::FRACTION_BITS - 1)) - 1 + odd;
-        nanoseconds(self.now.saturating_add(half_to_even) >> Self::FRACTION_BITS)
-    }
-}
-
-/// The instants 1/rate, 2/rate, … as a whole quotient and a remainder, so that nothing is ever rounded but the answer.
-struct Ticks {
-    whole_ns: u128,
-    remainder: u128,
-    step_ns: u128,
-    step_remainder: u128,
-    divisor: u128,
-}
-
-impl Ticks {
-    /// A rate has at most 17 digits, so none of `RATES` has more than 26 places; two times the largest divisor, 10³⁸, fits.
-    fn new(rate: f64) -> Result<Self> {
-        const PLACES: i32 = 26;
-        const DIVIDEND: u128 = 1_000_000_000 * 10_u128.pow(PLACES as u32);
-        let divisor = decimal(rate, PLACES).filter(|&divisor| divisor > 0);
-        let divisor = divisor.ok_or_else(|| Error::overflow("a rate"))?;
-        let (step_ns, step_remainder) = (DIVIDEND / divisor, DIVIDEND % divisor);
-        Ok(Ticks { whole_ns: 0, remainder: 0, step_ns, step_remainder, divisor })
-    }
-
-    fn next_ns(&mut self) -> i64 {
-        self.whole_ns += self.step_ns;
-        self.remainder += self.step_remainder;
-        if self.remainder >= self.divisor {
-            self.remainder -= self.divisor;
-            self.whole_ns += 1;
-        }
-        let odd = self.whole_ns & 1;
-        nanoseconds(self.whole_ns + u128::from(2 * self.remainder + odd > self.divisor))
-    }
-}
-
-/// A gamma variable of mean 1: Marsaglia and Tsang, "A simple method for generating gamma variables", ACM TOMS 26
-/// (2000). Draw 0 is for the boost of shapes below 1; attempt j takes draws 2j + 1 (normal) and 2j + 2 (uniform).
-struct UnitGamma {
-    shape: f64,
-    /// d and c of the paper.
-    d: f64,
-    c: f64,
-}
-
-impl UnitGamma {
-    fn new(shape: f64) -> Self {
-        let d = if shape < 1.0 { shape + 1.0 } else { shape } - 1.0 / 3.0;
-        UnitGamma { shape, d, c: 1.0 / (9.0 * d).sqrt() }
-    }
-
-    /// Hands the gaps of `requests` requests to `use_gap`, in their order.
-    fn draw(&self, stream: Stream, requests: u64, mut use_gap: impl FnMut(f64)) {
-        let (mut uniforms, mut boosts) = ([0.0; BATCH], [1.0; BATCH]);
-        stream.batches(requests, 1, |first, normals| {
-            stream.fill(first, 2, &mut uniforms[..normals.len()]);
-            for value in normals.iter_mut() {
-                *value = normal_quantile(*value);
-            }
-            if self.shape < 1.0 {
-                let boosts = &mut boosts[..normals.len()];
-                stream.fill(first, 0, boosts);
-                for value in boosts.iter_mut() {
-                    *value = libm::exp(libm::log(*value) / self.shape);
-                }
-            }
-            for (request, ((&normal, &uniform), boost)) in (first..).zip(normals.iter().zip(&uniforms).zip(&boosts)) {
-                let gamma = self.attempt(normal, uniform).unwrap_or_else(|| self.again(stream, request));
-                use_gap(gamma * boost / self.shape);
-            }
-        });
-    }
-
-    /// One attempt of shape d + 1/3; it succeeds with a probability above 0.95.
-    #[inline]
-    fn attempt(&self, normal: f64, uniform: f64) -> Option<f64> {
-        let root = 1.0 + self.c * normal;
-        if root <= 0.0 {
-            return None;
-        }
-        let cube = root * root * root;
-        let square = normal * normal;
-        // The first test implies the second and spares two logarithms.
-        let accepted = uniform < 1.0 - 0.0331 * square * square
-            || libm::log(uniform) < 0.5 * square + self.d * (1.0 - cube + libm::log(cube));
-        accepted.then_some(self.d * cube)
-    }
-
-    /// The attempts after the first.
-    #[cold]
-    fn again(&self, stream: Stream, request: u64) -> f64 {
-        let mut draw = 3;
-        loop {
-            let normal = normal_quantile(stream.uniform(request, draw));
-            if let Some(gamma) = self.attempt(normal, stream.uniform(request, draw + 1)) {
-                return gamma;
-            }
-            draw += 2;
-        }
-    }
-}
-
-fn nanoseconds(whole: u128) -> i64 {
-    i64::try_from(whole).unwrap_or(i64::MAX)
-}
-
-/// Not a number lies in no range, so it fails here too.
-fn within(field: &str, value: f64, (low, high): (f64, f64)) -> Result<()> {
-    if !(low..=high).contains(&value) {
-        return Err(Error::config(field, format!("must be from {low:e} to {high:e}, got {value:?}")));
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -300,6 +259,31 @@ mod tests {
         }
     }
 
+    /// P(gap > x) = exp(−(Γ(1 + 1/k) x rate)^k); mean and squared gap from the law's moments Γ(1 + n/k) / Γ(1 + 1/k)^n.
+    #[test]
+    fn weibull_gaps_have_their_law() {
+        for shape in [0.4, 0.7, 2.0, 6.0] {
+            let gaps = gaps_s(&Arrivals::Weibull { rate: 2.0, shape });
+            let moment = |power: f64| libm::tgamma(1.0 + power / shape) / libm::tgamma(1.0 + 1.0 / shape).powf(power);
+            let name = format!("shape {shape}");
+            close(mean(gaps.iter().map(|gap| 2.0 * gap)), 1.0, moment(2.0) - 1.0, &name);
+            close(mean(gaps.iter().map(|gap| 4.0 * gap * gap)), moment(2.0), moment(4.0) - moment(2.0).powi(2), &name);
+            for multiple in [0.1, 1.0, 2.5] {
+                let above = f64::exp(-(libm::tgamma(1.0 + 1.0 / shape) * multiple).powf(shape));
+                let share = mean(gaps.iter().map(|&gap| f64::from(2.0 * gap > multiple)));
+                close(share, above, above * (1.0 - above), &name);
+            }
+        }
+    }
+
+    #[test]
+    fn weibull_of_shape_1_is_poisson_bit_for_bit() {
+        for rate in [0.7, 1e5] {
+            let draw = |law: Arrivals| law.draw(REQUESTS, 3).expect("a law");
+            assert!(draw(Arrivals::Weibull { rate, shape: 1.0 }) == draw(Arrivals::Poisson { rate }));
+        }
+    }
+
     #[test]
     fn deterministic_arrivals_are_exact() {
         let draw = |rate: f64, requests: u64| Arrivals::Deterministic { rate }.draw(requests, 0).expect("a law");
@@ -335,6 +319,17 @@ mod tests {
             let (fast, slow) = (fast.draw(1000, 9).expect("a law"), slow.draw(1000, 9).expect("a law"));
             assert!(fast.iter().zip(&slow).all(|(fast, slow)| (2 * fast - slow).abs() <= 1));
             assert!(fast.is_sorted());
+        }
+    }
+
+    #[test]
+    fn extreme_weibull_laws_end() {
+        for (rate, shape) in [(1e12, 0.1), (1e-3, 1e6), (1.0, 0.1), (1.0, 1e6)] {
+            assert!(Arrivals::Weibull { rate, shape }.draw(1000, 1).expect("a law").is_sorted());
+        }
+        for shape in [0.0, -1.0, 0.09, f64::NAN, f64::INFINITY] {
+            let error = Arrivals::Weibull { rate: 1.0, shape }.draw(1, 1).expect_err("no shape").to_string();
+            assert!(error.starts_with("shape: must be from"), "{error}");
         }
     }
 

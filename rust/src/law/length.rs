@@ -2,6 +2,7 @@
 //!
 //! Lengths are whole tokens between 1 and 2³¹ − 1. The mean of a law is its mean before the cap and before rounding.
 
+use super::poisson::Poisson;
 use super::{LONGEST, check_tokens, column};
 use crate::error::{Error, Result};
 use crate::random::{Source, Stream, below, exponential_quantile, normal_quantile};
@@ -38,6 +39,13 @@ pub enum Length {
         mean: f64,
         /// Median, in tokens; the distance to the mean says how heavy the tail is.
         median: f64,
+        /// What is longer is cut to this many tokens.
+        cap: Option<i64>,
+    },
+    /// Poisson distributed, 0 counting as 1.
+    PoissonLength {
+        /// Mean, in tokens.
+        mean: f64,
         /// What is longer is cut to this many tokens.
         cap: Option<i64>,
     },
@@ -85,21 +93,36 @@ impl Length {
                 check_number("mean", mean, 1.0)?;
                 cap.map_or(Ok(()), |cap| check_tokens("cap", cap))
             }
+            Length::PoissonLength { mean, cap } => {
+                Poisson::check(mean)?;
+                cap.map_or(Ok(()), |cap| check_tokens("cap", cap))
+            }
         }
     }
 
     /// Lengths of `requests` requests under `seed`, in tokens. A length that reaches 2³¹ − 1 where no cap is set is an
     /// error, because to cut it in silence would change the law.
     pub fn draw(&self, requests: u64, seed: u64, side: Side) -> Result<Vec<i32>> {
+        self.draw_from(Stream::new(seed, side.source()), requests)
+    }
+
+    /// The same from a stream of one's own.
+    pub fn draw_from(&self, stream: Stream, requests: u64) -> Result<Vec<i32>> {
         self.check()?;
         let mut tokens = column(requests)?;
-        let stream = Stream::new(seed, side.source());
+        self.append(stream, requests, &mut tokens)?;
+        Ok(tokens)
+    }
+
+    /// Appends the lengths of the requests `0..requests` of a stream; the law was checked.
+    pub(super) fn append(&self, stream: Stream, requests: u64, tokens: &mut Vec<i32>) -> Result<()> {
+        let first = tokens.len();
         // `check` holds every bound to the range of i32, so the casts below lose nothing but the fraction.
         match *self {
-            Length::Fixed { tokens: length } => tokens.resize(requests as usize, length as i32),
+            Length::Fixed { tokens: length } => tokens.resize(first + requests as usize, length as i32),
             Length::Uniform { low, high } => {
                 let values = (high - low + 1) as u64;
-                stream.extend(&mut tokens, requests, |word| (low + below(word, values) as i64) as i32);
+                stream.extend(tokens, requests, |word| (low + below(word, values) as i64) as i32);
             }
             Length::LogUniform { low, high } => {
                 let span = libm::log((high + 1) as f64 / low as f64);
@@ -135,13 +158,17 @@ impl Length {
                     tokens.extend(batch.iter().map(|value| (*value as i32).saturating_add(1).min(cap)));
                 });
             }
+            Length::PoissonLength { mean, cap } => {
+                let cap = cap.unwrap_or(LONGEST) as i32;
+                Poisson::new(mean).draw(stream, requests, |value| tokens.push((value as i32).clamp(1, cap)));
+            }
         }
         let endless = matches!(self, Length::Lognormal { cap: None, .. } | Length::Geometric { cap: None, .. });
-        if endless && tokens.contains(&i32::MAX) {
+        if endless && tokens[first..].contains(&i32::MAX) {
             let message = "must be set: this law drew a length beyond 2147483647 tokens";
             return Err(Error::config("cap", message));
         }
-        Ok(tokens)
+        Ok(())
     }
 }
 
@@ -273,6 +300,62 @@ mod tests {
                 if cap.is_some_and(|cap| k >= cap) { 0.0 } else { f64::powi(1.0 - 1.0 / mean, k as i32) }
             };
             agrees(&Length::Geometric { mean, cap }, top, more);
+        }
+    }
+
+    /// Moments and shares against the sum of the probabilities e^−m m^k / k!, those of 0 counting for 1.
+    #[test]
+    fn poisson_has_its_law() {
+        for (mean, cap) in
+            [(1e-3, None), (0.7, None), (9.99, None), (10.0, None), (32.0, None), (512.0, None), (32.0, Some(35))]
+        {
+            let top = cap.unwrap_or((mean + 40.0 * f64::sqrt(mean) + 40.0) as i64);
+            let mut probability = f64::exp(-mean);
+            let mut more = vec![1.0 - probability];
+            for k in 1..=top {
+                probability *= mean / k as f64;
+                more.push((more[k as usize - 1] - probability).max(0.0));
+            }
+            let more = |k: i64| match k {
+                k if cap.is_some_and(|cap| k >= cap) || k >= top => 0.0,
+                0 => 1.0,
+                k => more[k as usize],
+            };
+            agrees(&Length::PoissonLength { mean, cap }, top, more);
+        }
+    }
+
+    /// Pearson's test over about 40 cells of equal width: below the 1 − 10⁻⁶ quantile of χ² by Wilson and Hilferty.
+    #[test]
+    fn poisson_has_its_probabilities() {
+        for mean in [3.0, 9.9, 10.0, 32.0, 512.0, 20_000.0, 1e6] {
+            let drawn = Length::PoissonLength { mean, cap: None }.draw(REQUESTS, 17, Side::Output).expect("a law");
+            let (low, width) = ((mean - 4.0 * mean.sqrt()).max(1.0).floor(), (mean.sqrt() / 5.0).ceil());
+            let cells = (8.0 * mean.sqrt() / width).ceil() as usize;
+            let cell = |k: f64| (((k - low) / width).floor().max(0.0) as usize).min(cells - 1);
+            let mut expected = vec![0.0; cells];
+            let log_mean = mean.ln();
+            for k in 0..(mean + 12.0 * mean.sqrt() + 30.0) as i64 {
+                let k = k as f64;
+                expected[cell(k.max(1.0))] += f64::exp(k * log_mean - mean - libm::lgamma(k + 1.0)) * REQUESTS as f64;
+            }
+            assert!((expected.iter().sum::<f64>() / REQUESTS as f64 - 1.0).abs() < 1e-6, "mean {mean}");
+            let mut seen = vec![0.0; cells];
+            drawn.iter().for_each(|&k| seen[cell(f64::from(k))] += 1.0);
+            let likely = || seen.iter().zip(&expected).filter(|(_, expected)| **expected >= 5.0);
+            let statistic: f64 = likely().map(|(seen, expected)| (seen - expected).powi(2) / expected).sum();
+            let freedom = (likely().count() - 1) as f64;
+            let spread = 2.0 / (9.0 * freedom);
+            let limit = freedom * (1.0 - spread + 4.753 * spread.sqrt()).powi(3);
+            assert!(statistic < limit, "mean {mean}: {statistic} above {limit}");
+        }
+    }
+
+    #[test]
+    fn bad_poisson_means_are_named() {
+        for mean in [0.0, -3.0, 1.1e6, f64::NAN] {
+            let error = Length::PoissonLength { mean, cap: None }.draw(1, 1, Side::Prompt).expect_err("no mean");
+            assert!(error.to_string().starts_with("mean: must be from"), "{error}");
         }
     }
 

@@ -155,7 +155,7 @@ fn bad_input_is_named() {
         ("prompt", r#"{"kind":"Geometric","mean":0.5}"#, "prompt.mean"),
         ("prompt", r#"{"kind":"Geometric","mean":2,"cap":-1}"#, "prompt.cap"),
         ("promt", "1", "promt: unknown field"),
-        ("lengths", r#"{"kind":"Empirical","prompt_tokens":[1],"output_tokens":[1]}"#, "a law needs either"),
+        ("lengths", r#"{"kind":"Empirical","prompt_tokens":[1],"output_tokens":[1]}"#, "a law has either"),
     ];
     for (field, value, expected) in cases {
         let kept = good.iter().filter(|(name, _)| *name != field).copied();

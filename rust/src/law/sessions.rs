@@ -1,0 +1,296 @@
+//! Which turns have the sessions of a closed loop, how long are they, and when could each come at the earliest?
+//!
+//! A turn after the first is sent when its user has read the answer before it for the think time, so when it arrives is
+//! the run's business. Here it has a *nominal* arrival, the earliest possible: the session's start and the think times up
+//! to it, as if every answer came at once. Turn t of session s takes draw numbers of request t in stream s + 1 of each
+//! source, so neither the number of sessions nor the turns of the others reach it.
+
+use super::{Arrivals, Duration, LONGEST, Length, MOST, column};
+use crate::error::{Error, Kind, Result};
+use crate::random::{Source, Stream};
+use serde::Deserialize;
+
+/// Conversations whose users think.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sessions {
+    /// How many.
+    pub sessions: u64,
+    /// When they start: arrivals of their first turns.
+    pub arrivals: Arrivals,
+    /// Turns of each.
+    pub turns: Length,
+    /// Tokens that each turn's user adds.
+    pub prompt: Length,
+    /// Tokens of each answer.
+    pub output: Length,
+    /// From an answer to the next turn.
+    pub think: Duration,
+    /// Whether a prompt carries all prompts and answers before it.
+    pub grows: bool,
+    /// The most tokens of a prompt and its answer; what a conversation has beyond is forgotten from its start.
+    pub max_context: Option<i64>,
+}
+
+/// The turns of all sessions, one entry each, by (nominal arrival, session, turn).
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct SessionColumns {
+    /// Nominal arrival, in nanoseconds after 0.
+    pub arrival_ns: Vec<i64>,
+    /// Tokens of the prompt.
+    pub prompt_tokens: Vec<i32>,
+    /// Tokens of the output.
+    pub output_tokens: Vec<i32>,
+    /// Session, from 0.
+    pub session: Vec<u32>,
+    /// Turn of the session, from 0.
+    pub turn: Vec<i32>,
+    /// From the answer before to this turn, in nanoseconds; 0 for first turns, which have none before.
+    pub think_ns: Vec<i64>,
+}
+
+impl Sessions {
+    /// Says which parameter is wrong, if one is.
+    pub fn check(&self) -> Result<()> {
+        if !(1..=MOST).contains(&self.sessions) {
+            return Err(Error::config("sessions", format!("must be from 1 to {MOST}, got {}", self.sessions)));
+        }
+        self.arrivals.check().map_err(|error| error.within("arrivals"))?;
+        for (name, length) in [("turns", &self.turns), ("prompt", &self.prompt), ("output", &self.output)] {
+            length.check().map_err(|error| error.within(name))?;
+        }
+        self.think.check().map_err(|error| error.within("think"))?;
+        match self.max_context {
+            Some(_) if !self.grows => Err(Error::config(
+                "max_context",
+                "has nothing to cut where no prompt grows: set grows, or leave it out",
+            )),
+            Some(tokens) if !(2..=LONGEST).contains(&tokens) => {
+                Err(Error::config("max_context", format!("must be from 2 to {LONGEST} tokens, got {tokens}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// All turns under `seed`.
+    pub fn draw(&self, seed: u64) -> Result<SessionColumns> {
+        self.check()?;
+        let starts = self.arrivals.draw(self.sessions, seed).map_err(|error| error.within("arrivals"))?;
+        let turns = self.turns.draw_from(Stream::new(seed, Source::Turns), self.sessions);
+        let turns = turns.map_err(|error| error.within("turns"))?;
+        let rows: u64 = turns.iter().map(|&turns| u64::from(turns.unsigned_abs())).sum();
+        if rows > MOST {
+            return Err(Kind::TooMuch(format!("the sessions have {rows} turns, at most {MOST} can be numbered")).into());
+        }
+        let mut drawn = SessionColumns {
+            arrival_ns: column(rows)?,
+            prompt_tokens: column(rows)?,
+            output_tokens: column(rows)?,
+            session: column(rows)?,
+            turn: column(rows)?,
+            think_ns: column(rows)?,
+        };
+        for (session, (&start_ns, &turns)) in (0_u32..).zip(starts.iter().zip(&turns)) {
+            self.append(seed, session, start_ns, turns, &mut drawn)?;
+        }
+        drawn.sorted()
+    }
+
+    fn append(&self, seed: u64, session: u32, start_ns: i64, turns: i32, drawn: &mut SessionColumns) -> Result<()> {
+        let first = drawn.arrival_ns.len();
+        let requests = u64::from(turns.unsigned_abs());
+        let stream = |source| Stream::numbered(seed, source, u64::from(session) + 1);
+        self.prompt
+            .append(stream(Source::Prompt), requests, &mut drawn.prompt_tokens)
+            .map_err(|error| error.within("prompt"))?;
+        self.output
+            .append(stream(Source::Output), requests, &mut drawn.output_tokens)
+            .map_err(|error| error.within("output"))?;
+        self.think
+            .append(stream(Source::Think), requests, &mut drawn.think_ns)
+            .map_err(|error| error.within("think"))?;
+        drawn.think_ns[first] = 0;
+        let (mut now, mut history) = (start_ns, 0);
+        for turn in 0..turns {
+            let row = first + turn as usize;
+            now = now.saturating_add(drawn.think_ns[row]);
+            drawn.arrival_ns.push(now);
+            drawn.session.push(session);
+            drawn.turn.push(turn);
+            if self.grows {
+                let (added, output) = (i64::from(drawn.prompt_tokens[row]), i64::from(drawn.output_tokens[row]));
+                let prompt = self.grown(history, added, output).ok_or_else(|| self.too_long(session, turn))?;
+                drawn.prompt_tokens[row] = prompt as i32;
+                history = prompt + output;
+            }
+        }
+        Ok(())
+    }
+
+    /// The prompt of a turn that adds `added` tokens to `history` and is answered by `output`; `None` where that is too
+    /// long even without the history, or the conversation too long and no limit set.
+    fn grown(&self, history: i64, added: i64, output: i64) -> Option<i64> {
+        let whole = history + added;
+        match self.max_context {
+            None => (whole + output <= LONGEST).then_some(whole),
+            Some(most) => (added + output <= most).then_some(whole.min(most - output)),
+        }
+    }
+
+    fn too_long(&self, session: u32, turn: i32) -> Error {
+        let message = match self.max_context {
+            Some(most) => format!(
+                "is {most} tokens, fewer than turn {turn} of session {session} needs for its own prompt and answer: cap \
+                 the laws of prompt and output"
+            ),
+            None => format!(
+                "must be set: at turn {turn} session {session} is longer than the {LONGEST} tokens of the longest request"
+            ),
+        };
+        Error::config("max_context", message)
+    }
+}
+
+impl SessionColumns {
+    /// The same turns by (nominal arrival, session, turn); an arrival that no run takes is an error.
+    fn sorted(self) -> Result<SessionColumns> {
+        let rows = self.arrival_ns.len();
+        let mut order: Vec<u32> = column(rows as u64)?;
+        order.extend(0..rows as u32);
+        // Rows stand by session and turn, so a stable order by arrival is the one wanted.
+        order.sort_by_key(|&row| self.arrival_ns[row as usize]);
+        let last = order.last().map_or(0, |&row| self.arrival_ns[row as usize]);
+        if last >= super::arrivals::END_NS {
+            return Err(Error::config(
+                "think",
+                "is too long: a turn would arrive after 9e9 s (285 years) at the earliest",
+            ));
+        }
+        Ok(SessionColumns {
+            arrival_ns: gathered(&self.arrival_ns, &order)?,
+            prompt_tokens: gathered(&self.prompt_tokens, &order)?,
+            output_tokens: gathered(&self.output_tokens, &order)?,
+            session: gathered(&self.session, &order)?,
+            turn: gathered(&self.turn, &order)?,
+            think_ns: gathered(&self.think_ns, &order)?,
+        })
+    }
+}
+
+fn gathered<T: Copy>(values: &[T], order: &[u32]) -> Result<Vec<T>> {
+    let mut sorted = column(order.len() as u64)?;
+    sorted.extend(order.iter().map(|&row| values[row as usize]));
+    Ok(sorted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chat(sessions: u64) -> Sessions {
+        Sessions {
+            sessions,
+            arrivals: Arrivals::Poisson { rate: 2.0 },
+            turns: Length::Geometric { mean: 3.0, cap: None },
+            prompt: Length::Uniform { low: 1, high: 50 },
+            output: Length::Geometric { mean: 20.0, cap: None },
+            think: Duration::Exponential { mean_s: 4.0 },
+            grows: true,
+            max_context: None,
+        }
+    }
+
+    /// The rows of each session in order of turn.
+    fn by_session(drawn: &SessionColumns) -> Vec<Vec<usize>> {
+        let sessions = drawn.session.iter().max().map_or(0, |&last| last as usize + 1);
+        let mut rows = vec![Vec::new(); sessions];
+        (0..drawn.session.len()).for_each(|row| rows[drawn.session[row] as usize].push(row));
+        rows
+    }
+
+    #[test]
+    fn turns_come_in_order_at_their_nominal_arrivals() {
+        let drawn = chat(300).draw(8).expect("sessions");
+        let key = |row: usize| (drawn.arrival_ns[row], drawn.session[row], drawn.turn[row]);
+        assert!((1..drawn.turn.len()).all(|row| key(row - 1) < key(row)));
+        let starts = chat(300).arrivals.draw(300, 8).expect("arrivals");
+        for (session, rows) in by_session(&drawn).iter().enumerate() {
+            let mut now = starts[session];
+            for (turn, &row) in rows.iter().enumerate() {
+                assert_eq!(drawn.turn[row], turn as i32);
+                assert_eq!(turn == 0, drawn.think_ns[row] == 0);
+                now += drawn.think_ns[row];
+                assert_eq!(drawn.arrival_ns[row], now);
+            }
+        }
+    }
+
+    #[test]
+    fn a_growing_prompt_is_the_conversation_so_far_and_the_users_tokens() {
+        let grown = chat(300).draw(8).expect("sessions");
+        let plain = Sessions { grows: false, ..chat(300) }.draw(8).expect("sessions");
+        assert_eq!((&grown.arrival_ns, &grown.output_tokens), (&plain.arrival_ns, &plain.output_tokens));
+        for rows in by_session(&grown) {
+            let mut history = 0;
+            for row in rows {
+                assert_eq!(grown.prompt_tokens[row], history + plain.prompt_tokens[row]);
+                history = grown.prompt_tokens[row] + grown.output_tokens[row];
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_beyond_the_context_is_forgotten_from_the_start() {
+        let short = |max_context| Sessions {
+            turns: Length::Fixed { tokens: 5 },
+            prompt: Length::Fixed { tokens: 10 },
+            output: Length::Fixed { tokens: 20 },
+            max_context: Some(max_context),
+            ..chat(1)
+        };
+        assert_eq!(short(100).draw(1).expect("sessions").prompt_tokens, [10, 40, 70, 80, 80]);
+        assert_eq!(short(30).draw(1).expect("sessions").prompt_tokens, [10; 5]);
+        let error = short(29).draw(1).expect_err("too short").to_string();
+        assert!(error.starts_with("max_context: is 29 tokens, fewer than turn 0 of session 0 needs"), "{error}");
+    }
+
+    /// Neither more sessions nor longer ones change a turn.
+    #[test]
+    fn a_turn_depends_on_its_session_alone() {
+        let (few, many) = (chat(20).draw(3).expect("sessions"), chat(90).draw(3).expect("sessions"));
+        let longer = Sessions { turns: Length::Fixed { tokens: 40 }, ..chat(20) }.draw(3).expect("sessions");
+        for other in [many, longer] {
+            let rows = by_session(&other);
+            for row in 0..few.session.len() {
+                let there = rows[few.session[row] as usize][few.turn[row] as usize];
+                assert_eq!(few.arrival_ns[row], other.arrival_ns[there]);
+                assert_eq!(few.prompt_tokens[row], other.prompt_tokens[there]);
+                assert_eq!(few.output_tokens[row], other.output_tokens[there]);
+            }
+        }
+    }
+
+    #[test]
+    fn bad_sessions_are_named() {
+        let cases = [
+            (Sessions { sessions: 0, ..chat(1) }, "sessions: must be from 1"),
+            (Sessions { turns: Length::Fixed { tokens: 0 }, ..chat(1) }, "turns.tokens"),
+            (Sessions { think: Duration::Fixed { seconds: -1.0 }, ..chat(1) }, "think.seconds"),
+            (Sessions { max_context: Some(9), grows: false, ..chat(1) }, "max_context: has nothing to cut"),
+            (Sessions { max_context: Some(0), ..chat(1) }, "max_context: must be from 2"),
+            (Sessions { turns: Length::Fixed { tokens: 1 << 30 }, ..chat(9) }, "the sessions have 9663676416 turns"),
+            (
+                Sessions { turns: Length::Fixed { tokens: 30 }, think: Duration::Fixed { seconds: 1e9 }, ..chat(1) },
+                "think: is too long",
+            ),
+            (
+                Sessions { turns: Length::Fixed { tokens: 3 }, prompt: Length::Fixed { tokens: 1 << 30 }, ..chat(1) },
+                "max_context: must be set: at turn 1 session 0",
+            ),
+        ];
+        for (sessions, expected) in cases {
+            let error = sessions.draw(1).expect_err("bad sessions").to_string();
+            assert!(error.starts_with(expected), "{error}");
+        }
+    }
+}
