@@ -351,3 +351,31 @@ def test_ctrl_c_ends_the_command_with_130(scenario):
         child.send_signal(signal.SIGINT)
         said = child.stderr.read()
     assert (child.returncode, said) == (130, "inferq: interrupted\n")
+
+
+def test_replay_through_several_replicas(tmp_path: Path):
+    import inferq as iq
+
+    out = tmp_path / "out"
+    shown = run("replay", AZURE, "--replicas", "3", "--router", "least-requests", "--out", str(out))
+    assert shown.exit_code == 0, shown.output
+    assert "replicas   3, router LeastRequests()" in shown.stdout
+    assert re.search(r"^ *replica +completed ", shown.stdout, re.MULTILINE)
+    described = json.loads((out / "scenario.json").read_text())["cluster"]
+    fleet = iq.Cluster.from_description(described)
+    assert (fleet.replicas, fleet.router) == (3, iq.LeastRequests())
+    assert pl.read_parquet(out / "requests.parquet").equals(iq.simulate(iq.read_trace(AZURE), fleet).requests)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--router", "random"], "--router: one replica has nothing to choose from; give --replicas too"),
+        (["--replicas", "0"], "replicas: must be from 1 to"),
+        (["--replicas", "2", "--router", "robin"], "--router: unknown name 'robin'; did you mean RoundRobin"),
+        (["--replicas", "2", "--router", "random:7"], "--router: '7' is one value too many"),
+        (["--replicas", "2", "--router", "by-session"], "router: BySession needs to know sessions"),
+    ],
+)
+def test_a_wrong_fleet_on_the_command_line_is_one_line(given: list[str], said: str):
+    assert error("replay", AZURE, *given).startswith(said)

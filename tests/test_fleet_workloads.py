@@ -666,11 +666,14 @@ def test_servegen_and_thinking_traces_are_read_from_toml(
         ("[workload.mix.a]\nrequest = 3\n", "workload.mix.a.request: unknown"),
         ("[workload.mix.a]\nrequests = 3\n", "workload.mix.a.arrivals: missing"),
         (
-            '[workload]\nrequests = 3\narrivals = { kind = "Poisson", rate = 1 }\npatience = -1\n',
+            '[workload]\nrequests = 3\narrivals = { kind = "Poisson", rate = 1 }\n'
+            'prompt = { kind = "Fixed", tokens = 1 }\noutput = { kind = "Fixed", tokens = 1 }\n'
+            "patience = -1\n",
             "workload.patience",
         ),
         (
             '[workload]\nrequests = 3\narrivals = { kind = "Poisson", rate = 1 }\n'
+            'prompt = { kind = "Fixed", tokens = 1 }\noutput = { kind = "Fixed", tokens = 1 }\n'
             'patience = { kind = "X" }\n',
             "workload.patience.kind: unknown kind 'X'",
         ),

@@ -368,7 +368,7 @@ def test_every_scheduler_can_be_written_in_toml(tmp_path: Path, text: str, expec
     path = tmp_path / "scenario.toml"
     path.write_text(TOML + text)
     scenario = read_scenario(path)
-    assert scenario.engine.scheduler == expected
+    assert scenario.system.scheduler == expected
     statuses = scenario.simulate().requests["status"]
     assert statuses.len() == 50 and set(statuses) == {"finished"}
 

@@ -1,6 +1,6 @@
 """A bit-exact simulator of LLM inference serving, fast enough for real traces.
 
-The road of a request: workload → replica (scheduler + KV cache + timing) → results.
+The road of a request: workload → router → replica (scheduler + KV cache + timing) → results.
 
 Example:
     >>> import inferq as iq
@@ -13,6 +13,8 @@ Example:
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from inferq.cluster import Cluster
+    from inferq.disaggregated import Disaggregated, Link
     from inferq.engine import Engine, KvCache
     from inferq.errors import ConfigError, SimulationError, TraceError
     from inferq.law import (
@@ -31,7 +33,20 @@ if TYPE_CHECKING:
         Uniform,
         Weibull,
     )
+    from inferq.network import Network, Stage, Workflow
     from inferq.result import Result
+    from inferq.router import (
+        Arrival,
+        BySession,
+        Fleet,
+        LeastKv,
+        LeastRequests,
+        LeastTokens,
+        PowerOfTwo,
+        Random,
+        RoundRobin,
+        Router,
+    )
     from inferq.scheduler import (
         Batch,
         ByKey,
@@ -79,6 +94,22 @@ __all__ = [  # noqa: RUF022  # in the order of the road
     "PoissonLength",
     "Empirical",
     "Exponential",
+    "Cluster",
+    "RoundRobin",
+    "Random",
+    "LeastRequests",
+    "LeastTokens",
+    "PowerOfTwo",
+    "LeastKv",
+    "BySession",
+    "Router",
+    "Arrival",
+    "Fleet",
+    "Disaggregated",
+    "Link",
+    "Network",
+    "Workflow",
+    "Stage",
     "Engine",
     "Sarathi",
     "VllmV1",
@@ -117,6 +148,8 @@ __all__ = [  # noqa: RUF022  # in the order of the road
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise take any name for an attribute
     _HOMES = {
+        "cluster": ("Cluster",),
+        "disaggregated": ("Disaggregated", "Link"),
         "engine": ("Engine", "KvCache"),
         "errors": ("ConfigError", "SimulationError", "TraceError"),
         "law": (
@@ -135,7 +168,20 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise take a
             "Uniform",
             "Weibull",
         ),
+        "network": ("Network", "Stage", "Workflow"),
         "result": ("Result",),
+        "router": (
+            "Arrival",
+            "BySession",
+            "Fleet",
+            "LeastKv",
+            "LeastRequests",
+            "LeastTokens",
+            "PowerOfTwo",
+            "Random",
+            "RoundRobin",
+            "Router",
+        ),
         "scheduler": (
             "Batch",
             "ByKey",

@@ -118,17 +118,10 @@ def draw_rows(rows: int, requests: int, seed: int) -> NDArray[np.uint32]: ...
 def draw_sessions(sessions: str, seed: int) -> dict[str, NDArray[Any]]: ...
 def simulate(
     scenario: str,
-    arrival_s: NDArray[np.float64],
-    prompt_tokens: NDArray[np.int32],
-    output_tokens: NDArray[np.int32],
-    class_codes: NDArray[np.uint32] | None,
+    columns: dict[str, NDArray[Any]],
     classes: list[str],
-    priority: NDArray[np.int64] | None,
-    patience_s: NDArray[np.float64] | None,
-    ttft_slo_s: NDArray[np.float64] | None,
-    tbt_slo_s: NDArray[np.float64] | None,
-    queue_key: NDArray[np.float64] | None,
-    policy: object | None,
+    written: dict[str, list[Any]],
+    threads: int | None,
     progress: Callable[[int, int], object] | None,
 ) -> dict[str, Any]: ...
 def summarise(

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from inferq.description import Description, fields_of, read_fields
 from inferq.errors import ConfigError
+from inferq.pool import Pool
 from inferq.scheduler import SCHEDULERS, Scheduler
 from inferq.scheduler.written import UNREADABLE
 from inferq.timing import TIMING_MODELS, TimingModel
@@ -82,6 +83,7 @@ class Engine(Description):
     """
 
     part: ClassVar[str | None] = "engine"
+    name_of_kind: ClassVar[str] = "engine"
     parts: ClassVar[Mapping[str, tuple[type[Any], ...]]] = {
         "timing": TIMING_MODELS,
         "scheduler": (*SCHEDULERS, Scheduler),
@@ -130,3 +132,7 @@ class Engine(Description):
             if description.get("kv") == "unlimited":
                 description = {**description, "kv": {"tokens": None}}
         return read_fields("engine", description, cls)
+
+    def pools(self) -> tuple[Pool, ...]:
+        """The engine as the core runs it: one replica that everything goes to."""
+        return (Pool((self,), (1,), ("",)),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,14 +23,19 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
+    from inferq.jobs import Jobs
     from inferq.workload import Workload
 
 Tables = dict[str, Any]
 """What the core returns: a dict of numpy columns for each frame, and a few plain values.
 
 Beside the frames of `Result`: `work`, columns `load`, `iterations`, `broken`, `cap` and `memory`, one row for
-each number of tokens that an iteration loaded; and `drained`, one column of ids.
+each number of tokens that an iteration loaded; and `drained`, one column of ids. For a network, `simulate`
+adds `jobs`, and `job`, `stage` and `engine` to the requests.
 """
+
+NO_REPLICA = 2**32 - 1
+"""The `prefill_replica` of a request that was not handed off, as the core tells it."""
 
 STATUSES = ("finished", "rejected", "abandoned", "unfinished")
 PERCENTILES = (50, 90, 95, 99)
@@ -61,6 +66,8 @@ class Result:
     _workload_frame: pl.DataFrame
     _workload: Workload
     _options: dict[str, Any]
+    _jobs: Jobs | None = None
+    """How the rows of a network's workload became requests."""
 
     @cached_property
     def requests(self) -> pl.DataFrame:
@@ -72,22 +79,66 @@ class Result:
         `queue_s` (admitted − arrival), `ttft_s` (first token − arrival), `tpot_s` ((last − first token) /
         (output tokens − 1), null for one token), `max_tbt_s` (longest gap between two of its tokens), `e2e_s`
         (last token − arrival), `prompt_tokens`, `output_tokens`, `preemptions`, `cached_tokens`.
+
+        A request that waits for others (a turn with `think_s`, a later stage of a job) is here once they have
+        finished; `arrival_s` is the instant at which it then arrived.
+
+        With `Disaggregated`, `replica` is the last one that a request was on, and there are `prefill_replica`
+        (null if it was not handed off), `prefilled_s` (end of the prompt's last iteration) and `handoff_s`
+        (from then to the start of its first iteration on the decode replica; null if there was none).
+
+        For a network a row is a stage of a job: `id` numbers all stages, job by job, each in the order of its
+        workflow, and `job` (row of the workload), `stage` and `engine` follow it.
         """
-        names = {"class": self._classes, "status": STATUSES}
+        names = {"class": self._classes, "status": STATUSES, **self._names()}
         return _frame(self._tables["requests"], names)
+
+    @cached_property
+    def jobs(self) -> pl.DataFrame:
+        """One row for each job of a network that arrived by the horizon; what never happened is null.
+
+        `job` (row of the workload), `workflow`, `status`, `measured`, `arrival_s`, `finish_s` (of the last
+        stage), `left_s` (`finish_s`; of a rejected or abandoned job the instant when the last of its stages
+        that arrived left), `e2e_s` (finish − arrival), `stages` (that arrived), `finished_stages`,
+        `prompt_tokens`, `output_tokens` (of the stages that arrived).
+
+        A job is rejected if one of its stages was, else abandoned if one was, finished if all have finished,
+        and else unfinished. One of which no stage has arrived yet is not measured.
+
+        Raises:
+            ConfigError: the run was not over a network.
+
+        Example:
+            >>> import inferq as iq
+            >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
+            >>> chain = iq.Workflow("chain", stages={
+            ...     "draft": iq.Stage("chat", prompt=10, output=3),
+            ...     "check": iq.Stage("chat", prompt=5, output=2, after="draft", includes="draft"),
+            ... })
+            >>> result = iq.simulate({"arrival_s": [0.0]}, iq.Network({"chat": engine}, [chain]))
+            >>> result.requests.select("stage", "arrival_s", "finish_s", "prompt_tokens").rows()
+            [('draft', 0.0, 3.0, 10), ('check', 3.0, 5.0, 8)]
+            >>> result.jobs.select("job", "workflow", "status", "e2e_s", "stages").rows()
+            [(0, 'chain', 'finished', 5.0, 2)]
+        """
+        if self._jobs is None:
+            raise ConfigError("jobs: only a run over a Network has jobs; see requests")
+        arrival_s = self._workload_frame["arrival_s"].to_numpy()
+        told = self._jobs.told(self._tables["requests"], arrival_s, self._options["horizon_s"])
+        return _frame(told, {"status": STATUSES, **self._names()})
 
     @cached_property
     def tbt(self) -> pl.DataFrame:
         """Histogram of the gaps between successive tokens of measured requests, non-empty bins only.
 
         `class`, `lower_s`, `upper_s`, `count`. A bin is at most 1/128 wide relative to its edge, with the
-        same edges in every run. Gaps over a preemption are included.
+        same edges in every run. Gaps over a preemption and over a hand-off are included.
         """
         return _frame(self._tables["tbt"], {"class": self._classes})
 
     @cached_property
     def timeline(self) -> pl.DataFrame:
-        """Samples taken while the run went on, every `timeline_s`.
+        """Samples taken while the run went on, every `timeline_s`, one row for each replica.
 
         `time_s`, `replica`, `waiting`, `running` (requests), `kv_used_tokens`, `prefill_tokens_per_s`,
         `output_tokens_per_s` (over the time since the sample before).
@@ -110,8 +161,8 @@ class Result:
     def batches(self) -> pl.DataFrame:
         """One row for each request in the batch of each stretch.
 
-        `iteration` (row of `iterations`), `request` (its `id`), `tokens` (that one iteration computes),
-        `emits` (whether it emits a token at the end).
+        `iteration` (row of `iterations`), `request` (its `id` in `requests`), `tokens` (that one iteration
+        computes), `emits` (whether it emits a token at the end).
 
         Raises:
             ConfigError: the run did not record them.
@@ -173,14 +224,16 @@ class Result:
 
         Args:
             budget: tokens that an iteration should load, at least 1; None takes the scheduler's
-                `token_budget`, for `ClassPriority` that of its `inner`.
+                `token_budget`, for `ClassPriority` that of its `inner`. Where there are several engines, all
+                of them must have the same.
 
         Returns:
             A float with the attributes `share` (itself), `cap_share`, `memory_share`, `budget` and
             `iterations`; all shares are of all iterations, and 0 where there are none.
 
         Raises:
-            ConfigError: a budget that is no whole number above 0, or none where the scheduler has none.
+            ConfigError: a budget that is no whole number above 0, or none where a scheduler has none or where
+                the budgets of several engines differ.
 
         Example:
             vLLM's first scheduler computes the second prompt alone and leaves the first decode out:
@@ -192,13 +245,7 @@ class Result:
             >>> iq.simulate(workload, engine).work_conservation()
             WorkConservation(0.25, cap_share=0.0, memory_share=0.0, budget=8, iterations=4)
         """
-        if budget is None:
-            scheduler = self._options["engine"]["scheduler"]
-            while "inner" in scheduler:
-                scheduler = scheduler["inner"]
-            budget = scheduler.get("token_budget")
-            if budget is None:
-                raise ConfigError(f"budget: {scheduler['kind']} has no token budget: give one")
+        budget = self._common_budget() if budget is None else budget
         if isinstance(budget, bool) or not isinstance(budget, numbers.Integral) or budget < 1:
             raise ConfigError(f"budget: must be a whole number of tokens, 1 or above, is {budget!r}")
         work = self._tables["work"]
@@ -219,8 +266,9 @@ class Result:
     def scenario(self) -> str:
         """JSON that says what was run: the engine, the options, the seed, and the workload.
 
-        A law is described in full, a fixed workload by its rows and a SHA-256 of its columns; `write` puts
-        the requests themselves beside the scenario. `Engine.from_description` reads the engine back.
+        Under `engine`, `cluster`, `disaggregated` or `network` stands what served it; the `from_description`
+        of that class reads it back. A law is described in full, a fixed workload by its rows and a SHA-256
+        of its columns; `write` puts the requests themselves (for a network: the jobs) beside the scenario.
         """
         from importlib.metadata import version
 
@@ -234,7 +282,7 @@ class Result:
 
         | column | meaning |
         |---|---|
-        | the columns of `by` | the group; groups are sorted |
+        | the columns of `by` | the group, such as `"replica"`, `"stage"`, `"engine"`; groups are sorted |
         | `completed` | finished requests |
         | `failed` | rejected and abandoned requests; the unfinished are in neither count |
         | `duration_s` | first arrival to last finish of all measured requests; null when nothing finished |
@@ -279,21 +327,25 @@ class Result:
         keys = self._keys(by)
         columns = self._tables["requests"]
         measured = np.flatnonzero(columns["measured"])
-        # warm-up and cool-down cut the ends, so what is measured is a range, and its columns are views
-        rows = slice(measured[0], measured[-1] + 1) if measured.size else slice(0, 0)
+        rows: slice | NDArray[np.intp] = measured
+        if measured.size == 0 or measured[-1] - measured[0] == measured.size - 1:
+            # warm-up and cool-down cut the ends: what is measured is a range, whose columns are views
+            rows = slice(measured[0], measured[-1] + 1) if measured.size else slice(0, 0)
         values = {name: column[rows] for name, column in columns.items()}
         named, groups, count = _grouped(self.requests.select(keys)[rows] if keys else None, measured.size)
 
         finished, rejected, abandoned = (values["status"] == STATUSES.index(name) for name in STATUSES[:3])
         good = finished.copy()
-        for column, limit in self._limits(slo, rows):
+        for column, limit in self._limits(slo, values):
             good &= ~(values[column] > limit)  # a comparison with NaN is false: what is absent misses nothing
 
         def total(which: NDArray[np.bool_], weights: NDArray[Any] | None = None) -> NDArray[np.float64]:
             summed = np.bincount(groups[which], None if weights is None else weights[which], minlength=count)
             return summed.astype(np.float64)
 
-        duration_s = float(np.nanmax(values["finish_s"]) - values["arrival_s"][0]) if finished.any() else None
+        duration_s = (
+            float(np.nanmax(values["finish_s"]) - values["arrival_s"].min()) if finished.any() else None
+        )
         span_s = duration_s or math.inf
         completed, outputs = total(finished), total(finished, values["output_tokens"])
         table: dict[str, Any] = {
@@ -325,16 +377,16 @@ class Result:
 
         Returns:
             The directory. It holds `requests.parquet`, `tbt.parquet`, `timeline.parquet` and `findings.json`;
-            `iterations.parquet` and `batches.parquet` where recorded; and what repeats the run:
-            `scenario.json` and `workload.parquet`, the requests as they were drawn.
+            `jobs.parquet` for a network; `iterations.parquet` and `batches.parquet` where recorded; and what
+            repeats the run: `scenario.json` and `workload.parquet`, the requests or jobs as they were drawn.
 
         Raises:
             OSError: the directory cannot be made or written.
         """
         place = Path(directory)
         place.mkdir(parents=True, exist_ok=True)
-        for name in ("requests", "tbt", "timeline", "iterations", "batches"):
-            if self._tables[name] is None:
+        for name in ("requests", "jobs", "tbt", "timeline", "iterations", "batches"):
+            if (self._jobs if name == "jobs" else self._tables[name]) is None:
                 (place / f"{name}.parquet").unlink(missing_ok=True)
             else:
                 getattr(self, name).write_parquet(place / f"{name}.parquet")
@@ -352,6 +404,26 @@ class Result:
         found = f"{findings} finding{'' if findings == 1 else 's'}"
         return f"Result({sum(counts):,} requests{': ' if said else ''}{said}; {found})"
 
+    def _names(self) -> dict[str, list[str]]:
+        """The names that a network's codes stand for, but for classes."""
+        if self._jobs is None:
+            return {}
+        return {kind: names for kind, names in self._jobs.names.items() if kind != "class"}
+
+    def _common_budget(self) -> Any:
+        """The token budget that all schedulers of the run have."""
+        found: dict[Any, None] = {}
+        for scheduler in _schedulers(self._options):
+            while "inner" in scheduler:
+                scheduler = scheduler["inner"]
+            budget = scheduler.get("token_budget")
+            if budget is None:
+                raise ConfigError(f"budget: {scheduler['kind']} has no token budget: give one")
+            found[budget] = None
+        if len(found) > 1:
+            raise ConfigError(f"budget: the schedulers have several, {', '.join(map(str, found))}: give one")
+        return next(iter(found))
+
     def _recorded(self, name: str) -> Mapping[str, NDArray[Any]]:
         columns: Mapping[str, NDArray[Any]] | None = self._tables[name]
         if columns is None:
@@ -368,8 +440,10 @@ class Result:
             raise ConfigError(f"by: a column twice in {keys}")
         return keys
 
-    def _limits(self, slo: Mapping[str, float | None] | None, rows: slice) -> list[tuple[str, Any]]:
-        """The column that each objective bounds, and its bound: one number or one for each of `rows`."""
+    def _limits(
+        self, slo: Mapping[str, float | None] | None, values: Mapping[str, NDArray[Any]]
+    ) -> list[tuple[str, Any]]:
+        """The column that each objective bounds, and its bound: one number, or one for each of `values`."""
         if slo is not None and not isinstance(slo, Mapping):
             raise ConfigError(f"slo: must be a mapping such as {{'ttft_s': 0.5}}, is {slo!r}")
         given: Mapping[str, Any] = slo or {}
@@ -384,7 +458,8 @@ class Result:
             if name in given:
                 limits += [(measure, given[name])] if given[name] is not None else []
             elif objective in self._workload_frame.columns:
-                limits.append((measure, self._workload_frame[objective].fill_null(math.nan).to_numpy()[rows]))
+                asked = self._workload_frame[objective].fill_null(math.nan).to_numpy()
+                limits.append((measure, asked[values["id" if self._jobs is None else "job"]]))
         return limits
 
     def _gaps(
@@ -400,6 +475,19 @@ class Result:
             groups = [[self._classes.index(name)] for name in named["class"]]
         told = [_gaps_of(self._tables, codes) for codes in groups]
         return {kind: np.array([one[kind] for one in told], dtype=np.float64) for kind in STATISTICS}
+
+
+def _schedulers(described: Any) -> Iterator[dict[str, Any]]:
+    """The descriptions of all schedulers in that of what served a run."""
+    if isinstance(described, dict):
+        if "scheduler" in described and "first_token" in described:  # an engine
+            yield described["scheduler"]
+        else:
+            for value in described.values():
+                yield from _schedulers(value)
+    elif isinstance(described, list):
+        for value in described:
+            yield from _schedulers(value)
 
 
 def _grouped(keys: pl.DataFrame | None, height: int) -> tuple[pl.DataFrame | None, NDArray[np.uint32], int]:
@@ -447,6 +535,9 @@ def _frame(
     def series(name: str, values: NDArray[Any]) -> pl.Series:
         if names and name in names:
             return pl.Series(name, names[name], dtype=pl.Enum(names[name])).gather(pl.Series(values))
+        if name == "prefill_replica":
+            found = pl.Series(name, values)
+            return found.set(found == NO_REPLICA, None)
         absent = values.dtype.kind == "f" and values.size > 0 and math.isnan(values.min())
         return pl.Series(name, values, nan_to_null=absent)
 

@@ -1,4 +1,4 @@
-"""How does a scenario written in TOML become a workload, an engine and the options of a run?
+"""How does a scenario written in TOML become a workload, what serves it, and the options of a run?
 
 ```toml
 [workload]                      # a trace, its path from this file's directory …
@@ -45,10 +45,19 @@ token_budget = 512
 [engine.kv]                     # or kv = "unlimited" under [engine]
 tokens = 432_000
 
+[cluster]                       # optional: replicas of [engine] behind a router
+replicas = 4
+router = "LeastRequests"        # or [[cluster.engines]] instead of [engine] and replicas
+
 [run]                           # optional: the keyword arguments of `simulate`, but for progress
 seed = 1
 warmup = "30s"
 ```
+
+Instead of `[cluster]` there may be `[disaggregated]`, with `prefill = { replicas = 2 }`, `decode`, `link` and
+the two routers, or `[network]`, with `[network.engines.NAME]` and `[network.workflows.NAME.stages.NAME]`. A
+cluster without `engines` and a side without `engine`, in a network too, take `[engine]`. The workload of a
+network is jobs: a law of it has no lengths, and `classes = { NAME = share }` where workflows are several.
 """
 
 from __future__ import annotations
@@ -59,9 +68,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from inferq.cluster import Cluster
 from inferq.description import nearest, read
+from inferq.disaggregated import Disaggregated
 from inferq.engine import Engine
 from inferq.errors import ConfigError
 from inferq.law import (
@@ -82,8 +93,9 @@ from inferq.law import (
     Uniform,
     Weibull,
 )
+from inferq.network import Network
 from inferq.result import Result
-from inferq.simulation import simulate
+from inferq.simulation import SYSTEMS, System, simulate
 from inferq.trace import read_trace
 from inferq.verbs import duration
 from inferq.workload import Workload
@@ -95,9 +107,10 @@ DURATION_LAWS = (Exponential,)
 _RANGE = ("clients", "start_s", "end_s", "rate_factor")
 _READING = ("trace", "format", "columns", "tokenizer", "tokens_per_word", *_RANGE)
 _CHANGES = ("head", "output_tokens", "rate", "speed")
-_LAW = ("requests", "arrivals", "prompt", "output", "lengths")
+_LAW = ("requests", "arrivals", "prompt", "output", "lengths", "classes")
 _SESSIONS = ("sessions", "arrivals", "turns", "prompt", "output", "think", "grows", "max_context")
 _MIX = ("mix", "requests")
+_SYSTEMS: tuple[type[Cluster | Disaggregated | Network], ...] = (Cluster, Disaggregated, Network)
 _RUN = tuple(
     name
     for name, parameter in inspect.signature(simulate).parameters.items()
@@ -107,17 +120,17 @@ _RUN = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """All that a run needs: which requests, which engine, which options of `simulate`."""
+    """All that a run needs: which requests, what serves them, which options of `simulate`."""
 
     workload: Workload
-    engine: Engine
+    system: System
     run: Mapping[str, Any]
     notes: tuple[str, ...] = ()
     """What was done to the trace before the run, in plain words."""
 
     def simulate(self, progress: bool = False) -> Result:
         """Run it."""
-        return simulate(self.workload, self.engine, progress=progress, **self.run)
+        return simulate(self.workload, self.system, progress=progress, **self.run)
 
 
 def read_scenario(path: str | Path) -> Scenario:
@@ -149,26 +162,35 @@ def _parsed(file: Path) -> dict[str, Any]:
 
 
 def _scenario(tables: Mapping[str, Any], directory: Path) -> Scenario:
-    _known("", tables, ("workload", "engine", "run"))
-    for name in ("workload", "engine"):
-        if name not in tables:
-            raise ConfigError(f"{name}: missing")
+    _known("", tables, ("workload", *(kind.name_of_kind for kind in SYSTEMS), "run"))
+    if "workload" not in tables:
+        raise ConfigError("workload: missing")
     workload, run = _table("workload", tables["workload"]), _table("run", tables.get("run", {}))
     _known("run", run, _RUN)
-    engine = Engine.from_description(tables["engine"])
+    system = _system(tables)
+    is_network = isinstance(system, Network)
     notes: list[str] = []
-    drawn = _workload("workload", workload, directory, notes)
-    return Scenario(drawn, engine, run, tuple(notes))
+    drawn = _workload("workload", workload, directory, notes, jobs=is_network)
+    return Scenario(drawn, system, run, tuple(notes))
 
 
 def _workload(
-    path: str, table: Mapping[str, Any], directory: Path, notes: list[str], requests: int | None = None
+    path: str,
+    table: Mapping[str, Any],
+    directory: Path,
+    notes: list[str],
+    *,
+    requests: int | None = None,
+    jobs: bool = False,
 ) -> Workload:
-    """The workload that a table describes; `requests` is the number of a law that does not say its own."""
+    """The workload that a table describes; `requests` is the number of a law that does not say its own.
+
+    `jobs` need no lengths.
+    """
     if "trace" in table:
         _known(path, table, (*_READING, *_CHANGES, "think", "patience"))
         changes = {name: table[name] for name in _CHANGES if name in table}
-        made = adapted(_read(path, table, directory), **changes, notes=notes)
+        made = adapted(_read(path, table, directory), **changes, notes=notes, jobs=jobs)
         if "think" in table:
             made = made.with_think(_duration(f"{path}.think", table["think"]))
     elif "mix" in table:
@@ -182,14 +204,59 @@ def _workload(
             (*_LAW, "patience") if "requests" in table else ("trace", "mix", "sessions", *_LAW, "patience")
         )
         _known(path, table, names)
-        made = _law(path, table, directory, requests)
+        made = _law(path, table, directory, requests, jobs)
     if "patience" in table:
         made = made.with_patience(_duration(f"{path}.patience", table["patience"]))
     return made
 
 
-def _law(path: str, table: Mapping[str, Any], directory: Path, requests: int | None) -> Workload:
-    """The workload that the laws of a table describe."""
+def _system(tables: Mapping[str, Any]) -> System:
+    """What serves the workload: the engine, or what is made of it."""
+    given = [kind for kind in _SYSTEMS if kind.name_of_kind in tables]
+    if not given:
+        if "engine" not in tables:
+            raise ConfigError("engine: missing")
+        return Engine.from_description(tables["engine"])
+    if len(given) > 1:
+        names = " and ".join(kind.name_of_kind for kind in given)
+        raise ConfigError(f"{names}: a scenario has one of them")
+    used: list[str] = []
+    name = given[0].name_of_kind
+    described = _with_engine(_table(name, tables[name]), given[0].__name__, tables.get("engine"), used)
+    if "engine" in tables and not used:
+        raise ConfigError(f"engine: not used; every part of {name} has an engine of its own")
+    return given[0].from_description(described)
+
+
+def _with_engine(described: Mapping[str, Any], kind: str, engine: Any, used: list[str]) -> Mapping[str, Any]:
+    """A description whose parts without an engine have that of the file; `used` gets an entry for each."""
+    full = dict(described)
+
+    def fill(table: Any, name: str) -> Any:
+        if not isinstance(table, Mapping) or name in table or engine is None:
+            return table
+        used.append(name)
+        return {**table, name: engine}
+
+    if kind == "Cluster":
+        return cast("Mapping[str, Any]", fill(full, "engines"))
+    if kind == "Disaggregated":
+        return {
+            name: fill(value, "engine") if name in ("prefill", "decode") else value
+            for name, value in full.items()
+        }
+    if isinstance(full.get("engines"), Mapping):
+        full["engines"] = {
+            name: _with_engine(one, one["kind"], engine, used)
+            if isinstance(one, Mapping) and one.get("kind") in ("Cluster", "Disaggregated")
+            else one
+            for name, one in full["engines"].items()
+        }
+    return full
+
+
+def _law(path: str, table: Mapping[str, Any], directory: Path, requests: int | None, jobs: bool) -> Workload:
+    """The workload that the laws of a table describe; `jobs` need no lengths."""
     for name in ("requests", "arrivals"):
         if name not in table and (name == "arrivals" or requests is None):
             raise ConfigError(f"{path}.{name}: missing; a workload is a trace, or requests drawn from laws")
@@ -201,10 +268,11 @@ def _law(path: str, table: Mapping[str, Any], directory: Path, requests: int | N
     for name in ("prompt", "output"):
         if name in table:
             parts[name] = read(f"{path}.{name}", table[name], LENGTH_LAWS)
-        elif "lengths" not in table and ("prompt" in table or "output" in table):
+        elif "lengths" not in table and (not jobs or "prompt" in table or "output" in table):
             raise ConfigError(f"{path}.{name}: missing")
     with _at(path):
-        return Workload.law(requests=table.get("requests", requests), **parts)
+        drawn = Workload.law(requests=table.get("requests", requests), **parts)
+        return drawn.with_classes(_table("classes", table["classes"])) if "classes" in table else drawn
 
 
 def _sessions(path: str, table: Mapping[str, Any]) -> Workload:
@@ -230,7 +298,9 @@ def _mix(path: str, table: Mapping[str, Any], directory: Path, notes: list[str])
         own = f"{path}.mix.{name}"
         told: list[str] = []
         # any number does for a law of a mix that says how many it takes in all
-        parts[name] = _workload(own, _table(own, part), directory, told, None if requests is None else 1)
+        parts[name] = _workload(
+            own, _table(own, part), directory, told, requests=None if requests is None else 1
+        )
         notes += [f"class {name}: {note}" for note in told]
     with _at(path):
         return Workload.mix(parts, requests=requests)
@@ -283,8 +353,11 @@ def adapted(
     rate: float | None = None,
     speed: float | None = None,
     notes: list[str],
+    jobs: bool = False,
 ) -> Workload:
     """The requests of a trace, cut, completed and rescaled; `notes` gets a sentence for each change.
+
+    The `jobs` of a network need no output lengths.
 
     Raises:
         ConfigError: a value outside its range, or a part that the trace lacks and nobody gave.
@@ -302,7 +375,7 @@ def adapted(
         trace = trace.with_outputs(output_tokens)
         done = "replaced by" if "output_tokens" in columns else "not in the trace, set to"
         notes.append(f"output lengths {done} {output_tokens:,} tokens each")
-    elif "output_tokens" not in columns:
+    elif "output_tokens" not in columns and not jobs:
         raise ConfigError(
             "output_tokens: the trace has no output lengths; say how many tokens a request generates"
         )

@@ -1,4 +1,4 @@
-"""What happens when this workload meets this engine?"""
+"""What happens when this workload meets this engine, cluster or network?"""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from inferq import _core
-from inferq.description import held, member
+from inferq import _core, pool
+from inferq.cluster import Cluster
+from inferq.description import member
+from inferq.disaggregated import Disaggregated
 from inferq.engine import Engine
 from inferq.errors import ConfigError
+from inferq.flow import Flow, of_sessions, sessions
+from inferq.jobs import expanded
+from inferq.network import Network
 from inferq.result import Result
-from inferq.scheduler import ByKey, Scheduler
-from inferq.scheduler.order import queue_keys
+from inferq.router import BySession
 from inferq.workload import Workload
 
 if TYPE_CHECKING:
@@ -26,9 +30,12 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
-    from inferq.result import Tables
-
 Progress = Callable[[int, int], object]
+
+System: TypeAlias = Engine | Cluster | Disaggregated | Network
+"""What a workload may be sent through."""
+
+SYSTEMS = (Engine, Cluster, Disaggregated, Network)
 
 ONE_CLASS = "default"
 """The class of every request of a workload that names none."""
@@ -39,7 +46,7 @@ _SECONDS = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*s")
 
 def simulate(
     workload: object,
-    engine: Engine,
+    system: System,
     *,
     seed: int = 0,
     horizon_s: float | None = None,
@@ -49,25 +56,33 @@ def simulate(
     iterations: bool = False,
     batches: bool = False,
     stepping: bool = False,
+    threads: int | None = None,
     progress: bool | Progress | None = None,
 ) -> Result:
-    """Send a workload through an engine and return what became of every request.
+    """Send a workload through an engine, a cluster or a network, and return what became of every request.
 
     The same arguments give the same bytes on every machine. The call reads no files and keeps no state.
 
+    A request with `think_s` arrives so many seconds after the nearest earlier request of its session has
+    finished, and never when that one does not finish; see `Workload`.
+
     Args:
         workload: a `Workload`, or what `Workload` takes: a polars or pandas frame, or a dict of columns.
-        engine: the replica that serves it.
-        seed: draws the random parts of the workload, 0 to 2^64 − 1.
+        system: what serves it: an `Engine`, a `Cluster`, a `Disaggregated`, or a `Network`, for which the
+            rows of the workload are jobs.
+        seed: draws the random parts of workload, lengths of stages and routers, 0 to 2^64 − 1.
         horizon_s: the run ends at this instant, what happens at it included; an iteration still running emits
             nothing. None runs until nothing is left to do.
-        warmup: requests that are served but not measured: the first so many (an int), or those of the first
-            seconds of arrival time (`"30s"`).
+        warmup: requests (for a network: jobs) that are served but not measured: the first so many (an int),
+            or those of the first seconds of arrival time (`"30s"`). The order and time of arrival are those
+            of the workload, also where requests wait for others.
         cooldown: the same at the end of the workload.
         timeline_s: seconds between two samples of `Result.timeline`; None takes 1/500 of the span.
         iterations: record `Result.iterations`.
         batches: record `Result.batches`, and the iterations that it refers to.
         stepping: advance iterations one by one; slower, equal in every result.
+        threads: how many may be used where replicas do not see each other, 1 or above; None takes every core.
+            It changes no bit of a result.
         progress: True shows a bar on a terminal once a run has lasted half a second, and nothing where
             standard error is no terminal; a callable gets (requests done, requests in all) now and then.
 
@@ -76,7 +91,7 @@ def simulate(
         TraceError: a workload that is wrong or lacks a column; it names the row or the column.
         SimulationError: the clock overflowed, or a policy broke a rule.
         KeyboardInterrupt: Ctrl-C stops a run at once; so does an exception that `progress`, the function of
-            a `ByKey` or the `plan` of a scheduler of your own raises, which passes.
+            a `ByKey`, the `plan` of a scheduler or the `route` of a router of your own raises, which passes.
 
     Example:
         Under slots of one second a prompt takes one, and each further token one more:
@@ -87,9 +102,8 @@ def simulate(
         >>> result.requests.select("ttft_s", "tpot_s", "e2e_s").rows()
         [(1.0, 1.0, 3.0)]
     """
-    member("engine", engine, (Engine,))
-    scenario: dict[str, Any] = {
-        "engine": engine.describe(),
+    member("system", system, SYSTEMS)
+    options: dict[str, Any] = {
         "seed": _seed(seed),
         "horizon_s": _seconds("horizon_s", horizon_s),
         "warmup": _cut("warmup", warmup),
@@ -101,53 +115,101 @@ def simulate(
     }
     if timeline_s == 0:
         raise ConfigError("timeline_s: must be above 0, is 0")
+    workers = _threads(threads)
     source = workload if isinstance(workload, Workload) else Workload(workload)
     with _watched(progress) as watch:
-        frame = source.ready(scenario["seed"])
-        policy = engine.scheduler if engine.scheduler.is_written() else None
-        order = next(held(engine, ByKey), None) if policy is None else None
-        keys = None if order is None else queue_keys(order, frame)
-        tables, classes = _run(scenario, frame, keys, policy, watch)
+        return _served(source, system, options, workers, watch)
+
+
+def _served(
+    source: Workload, system: System, options: dict[str, Any], threads: int | None, progress: Progress | None
+) -> Result:
+    """Draw the workload, take it through the pools of the system, and keep what came out: the one road."""
+    seed = options["seed"]
+    scenario = {system.name_of_kind: system.describe(), **options}
+    if isinstance(system, Network):
+        frame = source.draw(seed).frame
+        jobs = expanded(system, frame, seed)
+        cuts = {name: jobs.cut(name, options[name]) for name in ("warmup", "cooldown")}
+        tables, classes = _run(
+            system, jobs.frame, jobs.flow, jobs.pool, {**options, **cuts}, threads, progress
+        )
+        tables["requests"] = jobs.placed(tables["requests"])
+        return Result(tables, classes, frame, source, scenario, jobs)
+    frame = source.ready(seed)
+    tables, classes = _run(system, frame, of_sessions(frame), None, options, threads, progress)
     return Result(tables, classes, frame, source, scenario)
 
 
 def _run(
-    scenario: dict[str, Any],
+    system: System,
     frame: pl.DataFrame,
-    queue_key: NDArray[np.float64] | None,
-    policy: Scheduler | None,
+    flow: Flow | None,
+    entered: NDArray[np.uint32] | None,
+    options: dict[str, Any],
+    threads: int | None,
     progress: Progress | None,
-) -> tuple[Tables, list[str]]:
-    """Take the columns of a ready frame through the core: the one door."""
+) -> tuple[dict[str, Any], list[str]]:
+    """Take the columns of a ready frame through the core: the one door.
+
+    Args:
+        system: whose pools serve the requests.
+        frame: the requests.
+        flow: which of them wait for others.
+        entered: the pool that each enters; None where all enter the first.
+        options: of `simulate`, in the form that the core reads.
+        threads: how many may be used.
+        progress: who is told how far the run is.
+    """
     import polars as pl
 
-    codes, classes = None, [ONE_CLASS]
+    pools = system.pools()
+    columns = {name: frame[name].to_numpy() for name in ("arrival_s", "prompt_tokens", "output_tokens")}
+    classes = [ONE_CLASS]
     if "class" in frame.columns:
         named = frame["class"]
-        codes = named.to_physical().cast(pl.UInt32).to_numpy()
+        columns["class"] = named.to_physical().cast(pl.UInt32).to_numpy()
         classes = cast("pl.Enum", named.dtype).categories.to_list()
-    priority = frame["priority"].to_numpy() if "priority" in frame.columns else None
-    patience, ttft_slo, tbt_slo = (
-        frame[name].fill_null(math.nan).to_numpy() if name in frame.columns else None
-        for name in ("patience_s", "ttft_slo_s", "tbt_slo_s")
-    )
-    named_columns = {
-        "class": codes,
-        "priority": priority,
-        "patience_s": patience,
-        "ttft_slo_s": ttft_slo,
-        "tbt_slo_s": tbt_slo,
-        "queue_key": queue_key,
-    }
-    columns = {name: frame[name].to_numpy() for name in ("arrival_s", "prompt_tokens", "output_tokens")}
-    columns |= {name: column for name, column in named_columns.items() if column is not None}
-    options = {name: value for name, value in scenario.items() if name != "engine"}
-    pool = {"engines": [scenario["engine"]], "counts": [1], "router": None, "hands_to": None}
-    written = {"schedulers": [] if policy is None else [(0, 0, [policy])], "routers": []}
-    tables: Tables = _core.simulate(
-        json.dumps({"pools": [pool], **options}), columns, classes, written, None, progress
+    if "priority" in frame.columns:
+        columns["priority"] = frame["priority"].to_numpy()
+    for name in ("patience_s", "ttft_slo_s", "tbt_slo_s"):
+        if name in frame.columns:
+            columns[name] = frame[name].fill_null(math.nan).to_numpy()
+    if any(isinstance(one.router, BySession) or (one.router and one.router.is_written()) for one in pools):
+        if "session_id" in frame.columns:
+            columns["session"] = sessions(frame["session_id"])
+        elif any(isinstance(one.router, BySession) for one in pools):
+            raise ConfigError("router: BySession needs to know sessions, and the workload has no session_id")
+    queue_key = pool.keys(pools, frame, entered)
+    if queue_key is not None:
+        columns["queue_key"] = queue_key
+    if entered is not None:
+        columns["pool"] = entered
+    if flow is not None:
+        columns.update(flow.columns())
+    tables: dict[str, Any] = _core.simulate(
+        json.dumps({"pools": [one.describe() for one in pools], **options}),
+        columns,
+        classes,
+        pool.written(pools, alone=isinstance(system, Engine)),
+        threads,
+        progress,
     )
     return tables, classes
+
+
+def _threads(threads: object) -> int | None:
+    if threads is None:
+        return None
+    if (
+        isinstance(threads, bool)
+        or not isinstance(threads, numbers.Integral)
+        or not 1 <= int(threads) < 2**16
+    ):
+        raise ConfigError(
+            f"threads: must be a whole number, 1 or above, or None for every core; is {threads!r}"
+        )
+    return int(threads)
 
 
 def _seed(seed: object) -> int:

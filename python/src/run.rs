@@ -3,7 +3,7 @@
 use inferq_core::clock::{Instant, Span, attoseconds};
 use inferq_core::cluster::{Cluster, HandsTo, LinkDescription, Pool};
 use inferq_core::control::GateAndRoute;
-use inferq_core::engine::{Engine, EngineParts, parse};
+use inferq_core::engine::{Class, Engine, EngineParts, parse};
 use inferq_core::error::{Error, Result};
 use inferq_core::results::{BatchRow, IterationRow, RequestColumns, Sample, Status, rate};
 use inferq_core::router::{Router, RouterKind};
@@ -128,10 +128,9 @@ pub(crate) struct Written {
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PoolDescription {
-    /// What an error in it is found under.
-    #[serde(default)]
-    name: String,
     engines: Vec<serde_json::Value>,
+    /// What an error in each of them is found under.
+    paths: Vec<String>,
     counts: Vec<usize>,
     router: Option<serde_json::Value>,
     hands_to: Option<HandsToDescription>,
@@ -147,6 +146,7 @@ struct HandsToDescription {
 /// Builds the replicas of a cluster.
 struct Builder<'a> {
     classes: &'a [String],
+    workload: &'a Workload<'a>,
     seed: u64,
     written: Written,
     policy: &'a dyn Fn(Py<PyAny>) -> Policy,
@@ -155,18 +155,38 @@ struct Builder<'a> {
 
 impl Builder<'_> {
     fn cluster(&mut self, descriptions: &[PoolDescription]) -> Result<Cluster> {
-        let pools = descriptions.iter().enumerate().map(|(place, description)| {
-            let name = &description.name;
-            let pool = self.pool(place, description);
-            pool.map_err(|error| if name.is_empty() { error } else { error.within(name) })
-        });
+        let classes = self.classes_of(descriptions);
+        let pools = descriptions.iter().zip(&classes).enumerate();
+        let pools = pools.map(|(place, (description, classes))| self.pool(place, description, classes));
         Ok(Cluster::of_pools(pools.collect::<Result<_>>()?))
     }
 
-    fn pool(&mut self, place: usize, description: &PoolDescription) -> Result<Pool> {
+    /// The classes of the workload as each pool knows them: which of them come there?
+    fn classes_of(&self, descriptions: &[PoolDescription]) -> Vec<Vec<Class>> {
+        let class = |name: &String| Class { name: name.clone(), comes: self.workload.pool.is_empty() };
+        let mut classes = vec![self.classes.iter().map(class).collect::<Vec<Class>>(); descriptions.len()];
+        for (&pool, &class) in self.workload.pool.iter().zip(self.workload.class) {
+            if let Some(class) = classes.get_mut(pool as usize).and_then(|pool| pool.get_mut(class as usize)) {
+                class.comes = true;
+            }
+        }
+        for (place, description) in descriptions.iter().enumerate() {
+            if let Some(to) = description.hands_to.as_ref().filter(|to| to.pool < classes.len()) {
+                for class in 0..self.classes.len() {
+                    classes[to.pool][class].comes |= classes[place][class].comes;
+                }
+            }
+        }
+        classes
+    }
+
+    fn pool(&mut self, place: usize, description: &PoolDescription, classes: &[Class]) -> Result<Pool> {
         let mut engines = Vec::new();
         for (which, (engine, &count)) in description.engines.iter().zip(&description.counts).enumerate() {
-            self.engines(place, which, engine, count, &mut engines).map_err(|error| error.within("engine"))?;
+            let path = description.paths.get(which).map_or("", String::as_str);
+            let path = if path.is_empty() { "engine" } else { path };
+            let built = self.engines((place, which), engine, count, classes).map_err(|error| error.within(path))?;
+            engines.extend(built);
         }
         let object = self.written.routers.iter().position(|router| router.0 == place);
         let router = match (object, &description.router) {
@@ -183,30 +203,23 @@ impl Builder<'_> {
 
     fn engines(
         &mut self,
-        pool: usize,
-        which: usize,
+        (pool, which): (usize, usize),
         description: &serde_json::Value,
         count: usize,
-        engines: &mut Vec<EngineParts>,
-    ) -> Result<()> {
+        classes: &[Class],
+    ) -> Result<Vec<EngineParts>> {
         let text = description.to_string();
         let schedulers = &mut self.written.schedulers;
         let Some(place) = schedulers.iter().position(|written| (written.0, written.1) == (pool, which)) else {
             let engine: Engine = parse(&text)?;
-            for _ in 0..count {
-                engines.push(engine.build(Some(self.classes))?);
-            }
-            return Ok(());
+            return (0..count).map(|_| engine.build(Some(classes))).collect();
         };
         let objects = schedulers.swap_remove(place).2;
         if objects.len() != count {
             return Err(Error::config("scheduler", format!("{} objects for {count} replicas", objects.len())));
         }
         let engine: WrittenEngine = parse(&text)?;
-        for object in objects {
-            engines.push(engine.build((self.policy)(object))?);
-        }
-        Ok(())
+        objects.into_iter().map(|object| engine.build((self.policy)(object))).collect()
     }
 }
 
@@ -275,7 +288,14 @@ pub(crate) fn simulate<'py>(
     let outcome = py.detach(|| {
         let scenario: Scenario = parse(scenario)?;
         let options = scenario.options(&workload, threads)?;
-        let mut builder = Builder { classes: &classes, seed: scenario.seed, written, policy: &policy, router: &router };
+        let mut builder = Builder {
+            classes: &classes,
+            workload: &workload,
+            seed: scenario.seed,
+            written,
+            policy: &policy,
+            router: &router,
+        };
         let mut cluster = builder.cluster(&scenario.pools)?;
         if let Some(description) = &scenario.gate_and_route {
             let setup = description.build(&classes).map_err(|error| error.within("gate_and_route"))?;

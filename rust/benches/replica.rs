@@ -133,7 +133,7 @@ impl Source {
     fn run(&self, columns: &Columns, stepping: bool) -> Results {
         let workload = columns.view();
         let options = Options { stepping, ..Options::all(&workload) };
-        simulate(&workload, self.engine.build(Some(&["default".to_owned()])).expect("a replica"), &options, &mut ())
+        simulate(&workload, self.engine.build(Some(&["default".into()])).expect("a replica"), &options, &mut ())
             .expect("a run")
     }
 }

@@ -22,6 +22,21 @@ pub struct Engine {
     pub first_token: FirstToken,
 }
 
+/// A class of the workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Class {
+    /// Its name.
+    pub name: String,
+    /// Can a request of it come to this engine? In a network not every class goes everywhere.
+    pub comes: bool,
+}
+
+impl From<&str> for Class {
+    fn from(name: &str) -> Class {
+        Class { name: name.to_owned(), comes: true }
+    }
+}
+
 /// An engine ready to run.
 pub struct EngineParts {
     /// Who is in the next batch.
@@ -37,7 +52,7 @@ pub struct EngineParts {
 impl Engine {
     /// The parts of one replica, for a workload with these classes; `None` only tests the fields. The first wrong one is
     /// the error.
-    pub fn build(&self, classes: Option<&[String]>) -> Result<EngineParts> {
+    pub fn build(&self, classes: Option<&[Class]>) -> Result<EngineParts> {
         self.kv.check().map_err(|error| error.within("kv"))?;
         Ok(EngineParts {
             scheduler: self.scheduler.build(classes).map_err(|error| error.within("scheduler"))?,

@@ -137,6 +137,17 @@ def replay(
     first_token: Annotated[
         str, typer.Option(metavar="WHEN", help="The first token comes with the prefill, or one decode later.")
     ] = "prefill",
+    replicas: Annotated[
+        int | None, typer.Option(metavar="N", help="So many replicas of the engine behind a router.")
+    ] = None,
+    router: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="round-robin (the default), random, least-requests, least-tokens, power-of-two, least-kv or "
+            "by-session; with --replicas.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of whatever is drawn.")] = 0,
     horizon: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="End the run at this instant.")
@@ -149,11 +160,12 @@ def replay(
     ] = "0",
     out: OutOption = None,
 ) -> None:
-    """Replay a trace through one replica.
+    """Replay a trace through one replica, or through several behind a router.
 
     Example: inferq replay traces/azure_2023.csv --scheduler vllm-v1 --rate 8
     """
     from inferq.cli import options, show
+    from inferq.cluster import Cluster
     from inferq.engine import Engine, KvCache
     from inferq.scenario import Scenario, adapted
     from inferq.scheduler import SCHEDULERS
@@ -166,6 +178,13 @@ def replay(
         kv=KvCache(tokens=options.kv_tokens(kv_tokens), block=block),
         first_token=cast("Literal['prefill', 'decode']", first_token),  # checked where the engine is made
     )
+    if replicas is None and router is not None:
+        raise ConfigError("--router: one replica has nothing to choose from; give --replicas too")
+    system = (
+        engine
+        if replicas is None
+        else Cluster(engine, replicas=replicas, router=options.router(router or "round-robin"))
+    )
     trace = _read(file, format, columns, tokenizer, tokens_per_word)
     notes: list[str] = []
     workload = adapted(trace, head=head, output_tokens=output_tokens, rate=rate, speed=speed, notes=notes)
@@ -176,8 +195,8 @@ def replay(
         "cooldown": options.cut(cooldown),
     }
     show.lines([f"replay {file}", *notes])
-    show.engine(engine, options.TIMING_PRESETS.get(options.plain_name(timing)))
-    _finish(Scenario(workload, engine, run).simulate(progress=True), out)
+    show.system(system, options.TIMING_PRESETS.get(options.plain_name(timing)))
+    _finish(Scenario(workload, system, run).simulate(progress=True), out)
 
 
 @app.command()
@@ -194,7 +213,7 @@ def simulate(
 
     plan = read_scenario(scenario)
     show.lines([f"simulate {scenario}", *plan.notes])
-    show.engine(plan.engine)
+    show.system(plan.system)
     _finish(plan.simulate(progress=True), out)
 
 

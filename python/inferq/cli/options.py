@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from inferq.description import Description, field_names, nearest, read
 from inferq.errors import ConfigError
+from inferq.router import ROUTERS, Router
 from inferq.timing import TIMING_MODELS, PiecewiseLinear, TimingModel
 
 D = TypeVar("D", bound=Description)
@@ -65,6 +66,11 @@ def timing(text: str) -> TimingModel:
     if plain_name(text) == "a100":
         return A100
     return description("--timing", text, TIMING_MODELS, TIMING_PRESETS)
+
+
+def router(text: str) -> Router:
+    """The router of `--router`, in any spelling."""
+    return description("--router", text, ROUTERS)
 
 
 def columns(text: str | None) -> dict[str, str] | None:

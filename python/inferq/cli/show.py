@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from inferq.engine import Engine
     from inferq.result import Result
+    from inferq.simulation import System
     from inferq.workload import Workload
 
 _LATENCIES = ("ttft", "tbt", "tpot", "e2e", "queue")
@@ -25,6 +26,8 @@ _LEGEND = (
 _STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
 _QUANTITIES = ("count", "mean", "cv", "p50", "p90", "p99", "min", "max")
 _NONE = "–"
+_MOST_REPLICAS = 32
+"""Up to so many replicas are shown one by one."""
 
 
 def lines(texts: Iterable[str]) -> None:
@@ -33,17 +36,56 @@ def lines(texts: Iterable[str]) -> None:
         typer.echo(text)
 
 
-def engine(described: Engine, timing: str | None = None) -> None:
-    """Print what the engine is made of; `timing` is what its timing model is called."""
+def system(described: System, timing: str | None = None) -> None:
+    """Print what serves the requests; `timing` is what its timing model is called."""
+    lines(_system(described, timing))
+
+
+def _system(described: System, timing: str | None = None) -> list[str]:
+    """An engine, or what is made of engines, in lines of a name and what it is."""
+    from inferq.cluster import Cluster
+    from inferq.disaggregated import Disaggregated
+    from inferq.engine import Engine
+
+    if isinstance(described, Engine):
+        return _engine(described, timing)
+    if isinstance(described, Cluster):
+        told = [f"replicas   {described.replicas}, router {described.router!r}"]
+        if isinstance(described.engines, Engine):
+            return [*told, *_engine(described.engines, timing)]
+        for place, engine in enumerate(described.engines):
+            told += [f"replica {place}", *_indented(_engine(engine, timing))]
+        return told
+    if isinstance(described, Disaggregated):
+        told = []
+        for name in ("prefill", "decode"):
+            (engine, replicas), router = getattr(described, name), getattr(described, f"{name}_router")
+            told += [
+                f"{name:<9}  {replicas} replicas, router {router!r}",
+                *_indented(_engine(engine, timing)),
+            ]
+        return [*told, f"link       {described.link!r}"]
+    told = []
+    for name, one in described.engines.items():
+        told += [f"engine {name}", *_indented(_system(one, timing))]
+    for workflow in described.workflows:
+        told += [f"workflow {workflow.name}: {', '.join(workflow.stages)}"]
+    return told
+
+
+def _engine(described: Engine, timing: str | None) -> list[str]:
+    """What an engine is made of."""
     kv = described.kv
     memory = "unlimited" if kv.tokens is None else f"{kv.tokens:,} tokens in blocks of {kv.block}"
-    lines(
-        [
-            f"scheduler  {described.scheduler!r}",
-            f"kv cache   {memory}",
-            f"timing     {described.timing!r}" if timing is None else f"timing     {timing}",
-        ]
-    )
+    return [
+        f"scheduler  {described.scheduler!r}",
+        f"kv cache   {memory}",
+        f"timing     {described.timing!r}" if timing is None else f"timing     {timing}",
+    ]
+
+
+def _indented(texts: Iterable[str]) -> list[str]:
+    return [f"  {text}" for text in texts]
 
 
 def result(run: Result) -> None:
@@ -57,6 +99,11 @@ def result(run: Result) -> None:
     console.print(_counts(summary, by_class))
     console.print(_latencies(summary, by_class))
     lines(_LEGEND)
+    shares = _shares(run)
+    if shares is not None:
+        console.print(shares)
+    if "job" in run.requests.columns:
+        lines([_jobs(run)])
     unfinished = run.requests.filter(status="unfinished").height
     if unfinished:
         lines([f"{unfinished:,} requests were unfinished when the run ended."])
@@ -114,6 +161,28 @@ def _groups(summary: pl.DataFrame, by_class: pl.DataFrame | None) -> list[tuple[
     if by_class is not None:
         rows = [(str(row["class"]), row) for row in by_class.rows(named=True)]
     return [*rows, ("all", summary.row(0, named=True))]
+
+
+def _shares(run: Result) -> Table | None:
+    """How the replicas, or the stages of a network, fared; None where there is one, or too many to read."""
+    by = "stage" if "stage" in run.requests.columns else "replica"
+    if not 1 < run.requests[by].n_unique() <= _MOST_REPLICAS:
+        return None
+    table = _table([by, "completed", "failed", "tok/s", "p50 ttft", "p99 ttft", "p99 e2e"])
+    for row in run.summary(by=by).rows(named=True):
+        cells = [f"{row['completed']:,}", f"{row['failed']:,}", _number(row["output_throughput"])]
+        cells += [_seconds(row[name]) for name in ("p50_ttft_s", "p99_ttft_s", "p99_e2e_s")]
+        table.add_row(str(row[by]), *cells)
+    return table
+
+
+def _jobs(run: Result) -> str:
+    """What became of the measured jobs of a network, in a sentence."""
+    jobs = run.jobs.filter("measured")
+    counts = [f"{n:,} {status}" for status, n in jobs["status"].value_counts().sort("status").rows()]
+    e2e = jobs["e2e_s"]
+    shown = ", ".join(f"p{p} {_seconds(e2e.quantile(p / 100, 'linear'))}" for p in (50, 99))
+    return f"jobs: {', '.join(counts) or 'none measured'}; arrival to last token: {shown}"
 
 
 def _table(names: list[str], left: int = 1) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, TypeAlias
@@ -41,7 +41,8 @@ class ByKey(Description):
 
     The function is called once for each request of the workload, in the order of their ids, before the run
     begins, so a key is fixed whatever happens later: a preempted request returns to its place. Its result is
-    taken as a float64.
+    taken as a float64. Where a request waits for others (sessions, networks) its `arrival_s` is therefore not
+    the instant at which it will arrive, but the one in the workload.
 
     An engine that holds one is described with `"ByKey"` in its place and cannot be read back.
 
@@ -87,16 +88,23 @@ Order: TypeAlias = Literal["fcfs", "spf", "srf", "lpf"] | ByKey
 """By arrival, shortest prompt first, shortest remaining first, longest prompt first, or by a function."""
 
 
-def queue_keys(order: ByKey, frame: pl.DataFrame) -> NDArray[np.float64]:
-    """The key of every request of a workload's frame, each asked for once."""
+def queue_keys(order: ByKey, frame: pl.DataFrame, ids: Sequence[int] | None = None) -> NDArray[np.float64]:
+    """The key of every request of a workload's frame, each asked for once.
+
+    Args:
+        order: whose function is asked.
+        frame: the requests.
+        ids: what they are called; None counts them from 0.
+    """
     import numpy as np
 
     names = ("class" if name == "class_name" else name for name in Request._fields[1:])
     columns = (frame[name].to_list() if name in frame.columns else repeat(None) for name in names)
     keys = np.empty(frame.height)
-    for values in zip(range(frame.height), *columns, strict=False):  # an absent column has no end
+    named = range(frame.height) if ids is None else ids
+    for place, values in enumerate(zip(named, *columns, strict=False)):  # an absent column has no end
         request = Request._make(values)
-        keys[request.id] = _finite(request, order.key(request))
+        keys[place] = _finite(request, order.key(request))
     return keys
 
 

@@ -3,6 +3,7 @@
 use super::queue::List;
 use super::roster::insert_by_arrival;
 use super::{Notice, Policy, PreemptionKind, Scheduler, policy::class_code};
+use crate::engine::Class;
 use crate::error::{Error, Result};
 use crate::kv::BlockPool;
 use crate::plan::{Hold, Limit, Limits, Plan};
@@ -12,14 +13,15 @@ use crate::workload::Arrival;
 /// For each class in order a policy of its own plans with the budget, the seats and the blocks that are left. Blocks
 /// that it lacks are taken from the lowest class. The standing decodes of a class are the group of its place.
 pub(super) struct ClassPriority {
-    classes: Vec<Class>,
+    classes: Vec<Share>,
     /// The place of each class of the workload.
     places: Vec<usize>,
     /// Does the policy bring swapped requests back even when no budget is left?
     swaps: bool,
 }
 
-struct Class {
+/// The requests of one class.
+struct Share {
     inner: Box<dyn Scheduler>,
     /// Its requests, waiting or running.
     present: u64,
@@ -28,14 +30,14 @@ struct Class {
 }
 
 impl ClassPriority {
-    pub(super) fn new(order: &[String], inner: &Policy, classes: Option<&[String]>) -> Result<ClassPriority> {
+    pub(super) fn new(order: &[String], inner: &Policy, classes: Option<&[Class]>) -> Result<ClassPriority> {
         if !inner.fills_a_budget() {
             let message = "only a policy that fills a token budget: Sarathi, KFcfs, VllmV1 or Orca with chunked=True";
             return Err(Error::config("inner", message));
         }
         let build = |_| {
             let inner = inner.build(classes).map_err(|error| error.within("inner"))?;
-            Ok(Class { inner, present: 0, admitted: List::default() })
+            Ok(Share { inner, present: 0, admitted: List::default() })
         };
         Ok(ClassPriority {
             places: places(order, classes)?,
@@ -45,7 +47,7 @@ impl ClassPriority {
     }
 
     #[inline]
-    fn class_of(&mut self, slot: Slot, requests: &Requests) -> &mut Class {
+    fn class_of(&mut self, slot: Slot, requests: &Requests) -> &mut Share {
         &mut self.classes[self.places[requests.at(slot).arrival.class as usize]]
     }
 
@@ -91,8 +93,8 @@ impl ClassPriority {
     }
 }
 
-/// The place in `order` of each class of the workload. Every one must be there, once, and no other.
-fn places(order: &[String], classes: Option<&[String]>) -> Result<Vec<usize>> {
+/// The place in `order` of each class of the workload. Every one that comes must be there, once, and no other.
+fn places(order: &[String], classes: Option<&[Class]>) -> Result<Vec<usize>> {
     if order.is_empty() {
         return Err(Error::config("order", "it must name the classes, the first one served first"));
     }
@@ -102,9 +104,10 @@ fn places(order: &[String], classes: Option<&[String]>) -> Result<Vec<usize>> {
             return Err(Error::config("order", format!("it names the class {name:?} twice")));
         }
     }
-    let place = |name: &String| {
-        let place = order.iter().position(|other| other == name);
-        place.ok_or_else(|| Error::config("order", format!("the class {name:?} of the workload is missing")))
+    let place = |class: &Class| match order.iter().position(|other| *other == class.name) {
+        Some(place) => Ok(place),
+        None if !class.comes => Ok(0),
+        None => Err(Error::config("order", format!("the class {:?} of the workload is missing", class.name))),
     };
     classes.unwrap_or_default().iter().map(place).collect()
 }

@@ -9,6 +9,7 @@ use super::{
     sarathi, slai, slot_greedy, vllm_v0, vllm_v1, wait,
 };
 use crate::clock::{Span, attoseconds};
+use crate::engine::Class;
 use crate::error::{Error, Result};
 use crate::plan::{Limits, Preemption};
 
@@ -182,17 +183,18 @@ fn limits(token_budget: u64, max_seqs: u64) -> Result<Limits> {
 }
 
 /// The code of a class of the workload. Where no workload is known yet, any name will do.
-pub(super) fn class_code(field: &str, name: &str, classes: Option<&[String]>) -> Result<u32> {
+pub(super) fn class_code(field: &str, name: &str, classes: Option<&[Class]>) -> Result<u32> {
     let Some(classes) = classes else { return Ok(0) };
-    let place = classes.iter().position(|class| class == name);
+    let place = classes.iter().position(|class| class.name == name);
     place.map(|place| place as u32).ok_or_else(|| {
-        Error::config(field, format!("no request has the class {name:?}; the workload has {}", classes.join(", ")))
+        let names: Vec<&str> = classes.iter().map(|class| class.name.as_str()).collect();
+        Error::config(field, format!("no request has the class {name:?}; the workload has {}", names.join(", ")))
     })
 }
 
 impl Policy {
     /// The scheduler itself, for a workload with these classes; `None` only tests the parameters.
-    pub fn build(&self, classes: Option<&[String]>) -> Result<Box<dyn Scheduler>> {
+    pub fn build(&self, classes: Option<&[Class]>) -> Result<Box<dyn Scheduler>> {
         Ok(match *self {
             Policy::Sarathi { token_budget, max_seqs, order, watermark, preemption } => {
                 Box::new(sarathi::Sarathi::new(

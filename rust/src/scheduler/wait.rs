@@ -2,6 +2,7 @@
 
 use super::policy::{class_code, count};
 use super::{List, Notice, Scheduler, Thresholds};
+use crate::engine::Class;
 use crate::error::{Error, Result};
 use crate::plan::{Hold, Limits, Plan, Preemption};
 use crate::request::{Requests, Slot};
@@ -32,7 +33,7 @@ struct Type {
 }
 
 impl Wait {
-    pub(super) fn new(limits: Limits, thresholds: &Thresholds, classes: Option<&[String]>) -> Result<Wait> {
+    pub(super) fn new(limits: Limits, thresholds: &Thresholds, classes: Option<&[Class]>) -> Result<Wait> {
         let by_code = match thresholds {
             Thresholds::Same(threshold) => {
                 vec![count("thresholds", *threshold)?; classes.map_or(1, |classes| classes.len().max(1))]
@@ -46,10 +47,13 @@ impl Wait {
                     count(&field, threshold)?;
                     class_code(&field, name, classes)?;
                 }
-                let of_class = |name: &String| {
-                    thresholds.get(name).copied().ok_or_else(|| {
-                        Error::config("thresholds", format!("none for the class {name:?}, which the workload has"))
-                    })
+                let of_class = |class: &Class| match thresholds.get(&class.name) {
+                    Some(&threshold) => Ok(threshold),
+                    None if !class.comes => Ok(1),
+                    None => {
+                        let what = format!("none for the class {:?}, which the workload has", class.name);
+                        Err(Error::config("thresholds", what))
+                    }
                 };
                 classes.unwrap_or_default().iter().map(of_class).collect::<Result<_>>()?
             }

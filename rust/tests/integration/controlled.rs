@@ -53,7 +53,8 @@ impl Controlled {
             r#"{{"timing": {timing}, "scheduler": {{"kind": "SlotGreedy", "chunk": 8}}, "kv": {kv}, "first_token": "decode"}}"#
         );
         let engine: Engine = parse(&engine).expect("JSON");
-        let engines = (0..self.replicas).map(|_| engine.build(Some(&classes)).expect("an engine")).collect();
+        let engines =
+            (0..self.replicas).map(|_| engine.build(Some(&["a".into(), "b".into()])).expect("an engine")).collect();
         let workload = scenario.columns.view();
         let control = setup.control(&workload, 7).expect("a control");
         let cluster = Cluster::controlled(engines, control, setup.patience(7));

@@ -3,7 +3,7 @@
 //! Every iteration takes 1 s, so an instant is a number of iterations. Requests are called a, b, c in their order;
 //! `[1, 2] a: 3, b: 1` is the iteration from 1 to 2, in which a loads three tokens and b one.
 
-use inferq_core::engine::{Engine, parse};
+use inferq_core::engine::{Class, Engine, parse};
 use inferq_core::error::{Kind, Result};
 use inferq_core::results::{Results, Status};
 use inferq_core::simulation::{Options, simulate};
@@ -17,8 +17,8 @@ type Row = (f64, i32, i32, &'static str);
 
 const CLASSES: [&str; 2] = ["batch", "urgent"];
 
-fn classes() -> [String; 2] {
-    CLASSES.map(str::to_owned)
+fn classes() -> [Class; 2] {
+    CLASSES.map(Class::from)
 }
 
 fn engine(scheduler: &Value, kv: &Value) -> Engine {
@@ -306,7 +306,7 @@ fn class_priority_preempts_within_a_class_once_no_lower_one_runs() {
 }
 
 /// The path and the message of the error that a description gives.
-fn wrong(scheduler: &Value, classes: Option<&[String]>) -> (String, String) {
+fn wrong(scheduler: &Value, classes: Option<&[Class]>) -> (String, String) {
     let parts: Result<_> = engine(scheduler, &unlimited()).build(classes);
     match parts.err().map(|error| error.kind().clone()) {
         Some(Kind::Config { path, message }) => (path, message),

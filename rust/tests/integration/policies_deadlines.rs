@@ -52,7 +52,7 @@ impl Worked {
                     "max_decodes": {max_decodes}, "offset": {offset}, "order": "{order}",
                     "class_first": {class_first}}}}}"#
         ))?;
-        engine.build(Some(&["a".to_owned(), "b".to_owned()]))
+        engine.build(Some(&["a".into(), "b".into()]))
     }
 
     /// Runs requests of (arrival, prompt, output, TBT); those of `class_b` are of that class.

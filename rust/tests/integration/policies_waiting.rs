@@ -1,7 +1,7 @@
 //! WAIT and Nested WAIT, sentence by sentence, against batches worked out by hand: each iteration takes a second.
 
 use inferq_core::clock::{Instant, SECOND};
-use inferq_core::engine::{Engine, parse};
+use inferq_core::engine::{Class, Engine, parse};
 use inferq_core::error::Kind;
 use inferq_core::results::Results;
 use inferq_core::simulation::{Options, simulate};
@@ -49,7 +49,7 @@ impl Case<'_> {
             batches: true,
             ..Options::all(&workload)
         };
-        let engine = engine.build(Some(&CLASSES.map(str::to_owned))).expect("an engine");
+        let engine = engine.build(Some(&CLASSES.map(Class::from))).expect("an engine");
         simulate(&workload, engine, &options, &mut ()).expect("a run")
     }
 }
@@ -282,7 +282,7 @@ fn nested_wait_sends_back_the_latest_admitted_of_all_groups() {
 }
 
 /// The field that an engine with this scheduler complains about, and what is wrong with it.
-fn complaint(scheduler: &str, classes: Option<&[String]>) -> (String, String) {
+fn complaint(scheduler: &str, classes: Option<&[Class]>) -> (String, String) {
     let engine: Engine = parse(&format!(
         r#"{{"timing": {{"kind": "Constant", "seconds": 1}}, "kv": {{"tokens": null, "block": 1}},
         "scheduler": {scheduler}, "first_token": "prefill"}}"#
@@ -297,7 +297,7 @@ fn complaint(scheduler: &str, classes: Option<&[String]>) -> (String, String) {
 
 #[test]
 fn thresholds_that_make_no_sense_are_errors_that_name_the_field() {
-    let classes = Some(["a".to_owned(), "b".to_owned()]);
+    let classes = Some(["a".into(), "b".into()]);
     let classes = classes.as_ref().map(|classes| &classes[..]);
     let wait = |thresholds: &str, classes| {
         complaint(&format!(r#"{{"kind": "Wait", "thresholds": {thresholds}, "max_seqs": null}}"#), classes)

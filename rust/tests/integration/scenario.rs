@@ -105,7 +105,7 @@ pub(crate) struct Scenario {
 
 impl Scenario {
     pub(crate) fn parts(&self) -> EngineParts {
-        parse::<Engine>(&self.engine).expect("JSON").build(Some(&["a".to_owned(), "b".to_owned()])).expect("an engine")
+        parse::<Engine>(&self.engine).expect("JSON").build(Some(&["a".into(), "b".into()])).expect("an engine")
     }
 
     pub(crate) fn options(&self, stepping: bool) -> Options {

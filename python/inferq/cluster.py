@@ -1,0 +1,178 @@
+"""Who stands behind one router?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from inferq.description import Description, nearest, plain
+from inferq.engine import Engine
+from inferq.errors import ConfigError
+from inferq.pool import Pool
+from inferq.router import RoundRobin, Router, read_router
+
+MOST_REPLICAS = 65_536
+"""The most replicas of one engine; a slip of the pen should not fill the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster(Description):
+    """Replicas behind a router, which sends each request to one of them when it arrives.
+
+    Replicas share nothing: each has its own queue, KV cache and clock of iterations. A scheduler written in
+    Python is copied (`copy.deepcopy`) for every replica. Replicas are numbered from 0 in the order given.
+
+    Source: the engines in parallel of li2025 §4.1; the fleets of nie2026 §5.
+
+    Args:
+        engines: one engine, which every replica is, or a list of engines, one for each replica; they may
+            differ.
+        replicas: how many replicas of the one engine, 1 or above; 1 if not given. Beside a list it must be
+            its length.
+        router: which replica a request goes to, see `inferq.router`; or an object of a class of your own, see
+            `inferq.Router`.
+
+    Raises:
+        ConfigError: no engine, no replica, a part of the wrong kind; it names the field.
+
+    Example:
+        Two replicas serve two requests at once, one replica with one seat serves one after the other:
+
+        >>> import inferq as iq
+        >>> one_seat = iq.Sarathi(max_seqs=1)
+        >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=one_seat, kv=iq.KvCache.unlimited())
+        >>> workload = {"arrival_s": [0.0, 0.0], "prompt_tokens": [10, 10], "output_tokens": [3, 3]}
+        >>> iq.simulate(workload, engine).requests["finish_s"].to_list()
+        [3.0, 6.0]
+        >>> pair = iq.Cluster(engine, replicas=2, router=iq.LeastRequests())
+        >>> iq.simulate(workload, pair).requests.select("replica", "finish_s").rows()
+        [(0, 3.0), (1, 3.0)]
+    """
+
+    name_of_kind: ClassVar[str] = "cluster"
+
+    engines: Engine | Sequence[Engine]
+    replicas: int | None = field(default=None, kw_only=True)
+    router: Router = field(default=RoundRobin(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the parts, and fill in the number of replicas."""
+        engines, replicas = self.engines, plain("replicas", self.replicas, (int, type(None)))
+        if isinstance(engines, Engine):
+            replicas = 1 if replicas is None else replicas
+            if not 1 <= replicas <= MOST_REPLICAS:  # type: ignore[operator]  # a whole number
+                raise ConfigError(f"replicas: must be from 1 to {MOST_REPLICAS}, is {replicas}")
+        else:
+            if not isinstance(engines, (list, tuple)):
+                raise ConfigError(f"engines: must be Engine(…) or a list of them, is {engines!r}")
+            if not engines:
+                raise ConfigError("engines: no engine; a cluster has at least one replica")
+            for place, engine in enumerate(engines):
+                plain(f"engines[{place}]", engine, (Engine,))
+            if replicas is not None and replicas != len(engines):
+                raise ConfigError(
+                    f"replicas: is {replicas}, but there are {len(engines)} engines, one for each"
+                )
+            engines, replicas = tuple(engines), len(engines)
+        object.__setattr__(self, "engines", engines)
+        object.__setattr__(self, "replicas", replicas)
+        plain("router", self.router, (Router,))
+        self.router.describe()
+
+    def describe(self) -> dict[str, Any]:
+        """The cluster as JSON-ready values, with its `kind`; the inverse of `from_description`.
+
+        A router of your own is shown by the name of its class, and cannot be read back.
+        """
+        engines = self.engines
+        return {
+            "kind": "Cluster",
+            "engines": engines.describe()
+            if isinstance(engines, Engine)
+            else [one.describe() for one in engines],
+            "replicas": self.replicas,
+            "router": self.router.describe(),
+        }
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, Any]) -> Cluster:
+        """The cluster that a table describes, as read from JSON or TOML.
+
+        Args:
+            description: `engines`, a table as `Engine.from_description` takes it, or a list of such tables;
+                optionally `replicas` and `router`, a table with its `kind` or its name alone.
+
+        Raises:
+            ConfigError: an unknown, missing or wrong field, named by its path; a scheduler or a router
+                written in Python.
+
+        Example:
+            >>> import inferq as iq
+            >>> kv = iq.KvCache(tokens=100_000)
+            >>> engine = iq.Engine(timing=iq.Constant(0.02), scheduler=iq.Sarathi(), kv=kv)
+            >>> pair = iq.Cluster(engine, replicas=2, router=iq.PowerOfTwo())
+            >>> iq.Cluster.from_description(pair.describe()) == pair
+            True
+        """
+        return read_cluster("cluster", description)
+
+    def pools(self) -> tuple[Pool, ...]:
+        """The cluster as the core runs it: engines that are one object are replicas of one engine."""
+        if isinstance(self.engines, Engine):
+            assert self.replicas is not None
+            return (Pool((self.engines,), (self.replicas,), ("engines",), self.router),)
+        kinds: list[Engine] = []
+        counts: list[int] = []
+        paths: list[str] = []
+        for place, engine in enumerate(self.engines):
+            if kinds and kinds[-1] is engine:
+                counts[-1] += 1
+            else:
+                kinds.append(engine)
+                counts.append(1)
+                paths.append(f"engines[{place}]")
+        return (Pool(tuple(kinds), tuple(counts), tuple(paths), self.router),)
+
+
+def read_engine(path: str, description: object) -> Engine:
+    """The engine that a table describes; an error names its place from `path` on."""
+    try:
+        return Engine.from_description(description)  # type: ignore[arg-type]  # it refuses what is no table
+    except ConfigError as error:
+        raise ConfigError(f"{path}{str(error).removeprefix('engine')}") from None
+
+
+def read_cluster(path: str, description: object) -> Cluster:
+    """The cluster that a table describes; an error names its place from `path` on."""
+    table = fields(path, description, "Cluster", ("engines", "replicas", "router"), required=("engines",))
+    told = table["engines"]
+    listed = isinstance(told, Sequence) and not isinstance(told, (str, bytes))
+    engines: Engine | list[Engine] = (
+        [read_engine(f"{path}.engines[{place}]", one) for place, one in enumerate(told)]
+        if listed
+        else read_engine(f"{path}.engines", told)
+    )
+    router = read_router(f"{path}.router", table["router"]) if "router" in table else RoundRobin()
+    try:
+        return Cluster(engines, replicas=table.get("replicas"), router=router)
+    except ConfigError as error:
+        raise ConfigError(f"{path}.{error}") from None
+
+
+def fields(
+    path: str, description: object, kind: str, names: Sequence[str], required: Sequence[str] = ()
+) -> Mapping[str, Any]:
+    """The fields of a table that describes a `kind`, refused where one is unknown or missing."""
+    if not isinstance(description, Mapping):
+        raise ConfigError(f"{path}: {description!r} is not a table of fields")
+    if description.get("kind", kind) != kind:
+        raise ConfigError(f"{path}.kind: must be {kind!r}, is {description['kind']!r}")
+    table = {name: value for name, value in description.items() if name != "kind"}
+    for name in table:
+        if name not in names:
+            raise ConfigError(f"{path}: unknown field {name!r}{nearest(str(name), names)}")
+    for name in required:
+        if name not in table:
+            raise ConfigError(f"{path}.{name}: missing")
+    return table

@@ -1,0 +1,204 @@
+"""Who prefills, who decodes, and how does the context get from one to the other?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from inferq.cluster import MOST_REPLICAS, fields, read_engine
+from inferq.description import Description, fields_of, plain, read_fields
+from inferq.engine import Engine
+from inferq.errors import ConfigError
+from inferq.pool import Pool
+from inferq.router import LeastRequests, RoundRobin, Router, read_router
+
+_LEAST_S = 5e-19
+"""Half an attosecond: what is not above it rounds to no time at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link(Description):
+    """The way from the replicas that prefill to those that decode.
+
+    A request of `t` tokens of context takes `latency_s + t·bytes_per_token / bytes_per_s`, the quotient
+    rounded down to a whole attosecond. Transfers begin in the order in which prompts were completed.
+
+    Source: the KV transfer of bari2025 Alg. 5, line 9 (DistServe), which the paper leaves without a price.
+
+    Args:
+        latency_s: seconds of every transfer, 0 or above.
+        bytes_per_s: bytes per second of one transfer, above 0.
+        bytes_per_token: bytes of keys and values of one token of context, 0 or above.
+        concurrent: most transfers at once over the whole link, 1 or above; the others wait, first come, first
+            served. None sets no limit.
+
+    Raises:
+        ConfigError: a number outside these ranges, or a latency that rounds to 0 although it is not 0.
+
+    Example:
+        Llama-3-8B holds 131,072 bytes a token; a prompt of 1,000 tokens over 25 GB/s takes 5.2 ms:
+
+        >>> import inferq as iq
+        >>> iq.Link(0.0001, 25e9, 131_072, concurrent=1).describe()
+        {'latency_s': 0.0001, 'bytes_per_s': 25000000000.0, 'bytes_per_token': 131072, 'concurrent': 1}
+    """
+
+    latency_s: float
+    bytes_per_s: float
+    bytes_per_token: float
+    concurrent: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        Description.__post_init__(self)
+        for name in ("latency_s", "bytes_per_s", "bytes_per_token"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name}: must not be negative, is {getattr(self, name)!r}")
+        if 0 < self.latency_s <= _LEAST_S:
+            raise ConfigError(f"latency_s: is {self.latency_s!r}, which rounds to 0 attoseconds")
+        if self.bytes_per_s == 0:
+            raise ConfigError("bytes_per_s: must be above 0, is 0")
+        if self.concurrent == 0:
+            raise ConfigError("concurrent: must be 1 or above, or None for no limit; is 0")
+
+    def describe(self) -> dict[str, Any]:
+        """The link as JSON-ready values."""
+        return fields_of(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disaggregated(Description):
+    """Replicas that prefill, others that decode, and a link that carries the context between them.
+
+    A request is served on a prefill replica until its prompt is complete. It then leaves its seat, its
+    context crosses the link while its blocks stay taken, and it waits on a decode replica like an arrival,
+    owing one token. A request that is over with its prompt is not handed off.
+
+    With whole prompts, one at a time, as in the source: `VllmV0(max_seqs=1)` with a token budget above the
+    longest prompt. With chunked prompts: `Sarathi`. Replicas are numbered from 0, those that prefill first.
+    A scheduler written in Python is copied (`copy.deepcopy`) for every replica.
+
+    Source: bari2025 App. E.3, Alg. 5 (DistServe).
+
+    Args:
+        prefill: the engine that prefills, and how many replicas of it, 1 or above.
+        decode: the engine that decodes, and how many replicas of it, 1 or above.
+        link: what a transfer takes.
+        prefill_router: which prefill replica an arrival goes to.
+        decode_router: which decode replica a request goes to, asked when its transfer ends.
+
+    Raises:
+        ConfigError: a part of the wrong kind, no replica, or two engines that count first tokens
+            differently; it names the field. In `simulate`, a request that fits where it is prefilled and on
+            no decode replica.
+
+    Example:
+        The prompt takes [0, 1), the transfer of 10 tokens 0.5 s, and each further token a slot:
+
+        >>> import inferq as iq
+        >>> one = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
+        >>> link = iq.Link(latency_s=0.4, bytes_per_s=100, bytes_per_token=1)
+        >>> split = iq.Disaggregated(prefill=(one, 1), decode=(one, 1), link=link)
+        >>> workload = {"arrival_s": [0.0], "prompt_tokens": [10], "output_tokens": [3]}
+        >>> iq.simulate(workload, split).requests.select("first_token_s", "handoff_s", "finish_s").rows()
+        [(1.0, 0.5, 3.5)]
+    """
+
+    name_of_kind: ClassVar[str] = "disaggregated"
+
+    prefill: tuple[Engine, int]
+    decode: tuple[Engine, int]
+    link: Link
+    prefill_router: Router = field(default=RoundRobin())
+    decode_router: Router = field(default=LeastRequests())
+
+    def __post_init__(self) -> None:
+        """Check the parts."""
+        for name in ("prefill", "decode"):
+            object.__setattr__(self, name, _side(name, getattr(self, name)))
+        plain("link", self.link, (Link,))
+        for name in ("prefill_router", "decode_router"):
+            router = plain(name, getattr(self, name), (Router,))
+            router.describe()  # type: ignore[attr-defined]  # a router
+        theirs, ours = self.prefill[0].first_token, self.decode[0].first_token
+        if theirs != ours:
+            raise ConfigError(
+                f"decode: counts the first token with the {ours}, prefill with the {theirs}; "
+                "the tokens of one request are counted one way"
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """Both sides and the link as JSON-ready values with a `kind`; the inverse of `from_description`."""
+        return {
+            "kind": "Disaggregated",
+            **{
+                name: {"engine": side[0].describe(), "replicas": side[1]}
+                for name, side in (("prefill", self.prefill), ("decode", self.decode))
+            },
+            "link": self.link.describe(),
+            "prefill_router": self.prefill_router.describe(),
+            "decode_router": self.decode_router.describe(),
+        }
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, Any]) -> Disaggregated:
+        """What a table describes, as read from JSON or TOML.
+
+        Args:
+            description: `prefill` and `decode`, each a table with `engine` (as `Engine.from_description`
+                takes it) and optionally `replicas`; `link` with its fields; optionally `prefill_router` and
+                `decode_router`, each a table with its `kind` or its name alone.
+
+        Raises:
+            ConfigError: an unknown, missing or wrong field, named by its path; a scheduler or a router
+                written in Python.
+
+        Example:
+            >>> import inferq as iq
+            >>> kv = iq.KvCache(tokens=100_000)
+            >>> one = iq.Engine(timing=iq.Constant(0.02), scheduler=iq.Sarathi(), kv=kv)
+            >>> link = iq.Link(0.001, 25e9, 131_072)
+            >>> split = iq.Disaggregated(prefill=(one, 2), decode=(one, 3), link=link)
+            >>> iq.Disaggregated.from_description(split.describe()) == split
+            True
+        """
+        return read_disaggregated("disaggregated", description)
+
+    def pools(self) -> tuple[Pool, ...]:
+        """Both sides as the core runs them: the first hands to the second."""
+        (prefill, n), (decode, m) = self.prefill, self.decode
+        return (
+            Pool((prefill,), (n,), ("prefill",), self.prefill_router, (1, self.link)),
+            Pool((decode,), (m,), ("decode",), self.decode_router),
+        )
+
+
+def _side(name: str, value: object) -> tuple[Engine, int]:
+    """An engine and how many replicas there are of it."""
+    if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
+        raise ConfigError(f"{name}: must be a pair (engine, replicas), is {value!r}")
+    engine, replicas = plain(f"{name}[0]", value[0], (Engine,)), plain(f"{name}[1]", value[1], (int,))
+    assert isinstance(engine, Engine) and isinstance(replicas, int)
+    if not 1 <= replicas <= MOST_REPLICAS:
+        raise ConfigError(f"{name}[1]: replicas must be from 1 to {MOST_REPLICAS}, is {replicas}")
+    return engine, replicas
+
+
+def read_disaggregated(path: str, description: object) -> Disaggregated:
+    """What a table describes; an error names its place from `path` on."""
+    required = ("prefill", "decode", "link")
+    routers = ("prefill_router", "decode_router")
+    table = fields(path, description, "Disaggregated", (*required, *routers), required)
+    parts: dict[str, Any] = {"link": read_fields(f"{path}.link", table["link"], Link)}
+    for name in ("prefill", "decode"):
+        here = f"{path}.{name}"
+        side = fields(here, table[name], name, ("engine", "replicas"), ("engine",))
+        parts[name] = (read_engine(f"{here}.engine", side["engine"]), side.get("replicas", 1))
+    for name in routers:
+        if name in table:
+            parts[name] = read_router(f"{path}.{name}", table[name])
+    try:
+        return Disaggregated(**parts)
+    except ConfigError as error:
+        raise ConfigError(f"{path}.{error}") from None

@@ -1,0 +1,310 @@
+"""How do jobs become requests, and what became of the jobs?
+
+A job of a network is a row of its workload. Its stages are requests: the rows that go through the core,
+ordered by job and within a job as its workflow orders its stages, so that their nominal arrivals, those of
+the jobs, ascend.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from inferq.columns import MOST_SECONDS, MOST_TOKENS, nearest
+from inferq.errors import ConfigError, TraceError
+from inferq.flow import Flow, starts
+from inferq.law import DurationLaw, LengthLaw
+
+if TYPE_CHECKING:
+    import numpy as np
+    import polars as pl
+    from numpy.typing import NDArray
+
+    from inferq.network import Network, Stage, Workflow
+
+_STAGE_WIDE = ("priority", "session_id", "patience_s", "ttft_slo_s", "tbt_slo_s")
+"""Columns of a job that each of its requests has too."""
+
+_REFUSED = {
+    "prompt_tokens": "the stages of a network have lengths; leave the column out",
+    "output_tokens": "the stages of a network have lengths; leave the column out",
+    "max_output_tokens": "the stages of a network have lengths; leave the column out",
+    "think_s": "a job of a network does not wait for another; use .open_loop() to send each at its arrival_s",
+}
+
+_STREAMS = {"prompt": 0, "output": 1, "delay_s": 2}
+"""The streams of draws of a stage: stage k, counted over all workflows, has 3·k to 3·k + 2."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Jobs:
+    """The requests of all jobs of a network, in the order in which the core numbers them."""
+
+    frame: pl.DataFrame
+    """Their columns as those of a workload; `arrival_s` is that of the job."""
+    flow: Flow
+    pool: NDArray[np.uint32]
+    """The pool that each enters."""
+    first: NDArray[np.int64]
+    """The first row of each job, and the number of rows."""
+    workflow: NDArray[np.uint32]
+    """Of each job; then, for each row, its job, its stage and its engine, by their place in the names."""
+    job: NDArray[np.uint32]
+    stage: NDArray[np.uint32]
+    engine: NDArray[np.uint32]
+    names: dict[str, list[str]]
+
+    def cut(self, which: str, cut: dict[str, float]) -> dict[str, float]:
+        """What a warm-up or a cool-down of so many jobs cuts, in rows; seconds are of the jobs' arrivals."""
+        if "requests" not in cut:
+            return cut
+        jobs, rows = self.first.size - 1, int(self.first[-1])
+        count = min(int(cut["requests"]), jobs)
+        return {
+            "requests": int(self.first[count]) if which == "warmup" else rows - int(self.first[jobs - count])
+        }
+
+    @property
+    def _at_once(self) -> NDArray[np.bool_]:
+        """The rows that arrive at the instant at which their job does."""
+        found: NDArray[np.bool_] = (self.flow.parents == 0) & (self.flow.delay_s == 0)
+        return found
+
+    def placed(self, requests: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """The core's columns of requests, with `job`, `stage` and `engine` after `id`."""
+        rows = requests["id"]
+        ours = {"id": rows, "job": self.job[rows], "stage": self.stage[rows], "engine": self.engine[rows]}
+        return {**ours, **requests}
+
+    def told(
+        self, requests: dict[str, NDArray[Any]], arrival_s: NDArray[np.float64], horizon_s: float | None
+    ) -> dict[str, NDArray[Any]]:
+        """The columns of `Result.jobs`: what became of the jobs that arrived by the horizon.
+
+        Args:
+            requests: the columns of `placed`.
+            arrival_s: of every job of the workload.
+            horizon_s: when the run ended, or None.
+        """
+        import numpy as np
+
+        job = requests["job"].astype(np.int64)
+        seen = int(job.max()) + 1 if job.size else 0
+        # a job whose first stages are still delayed has no request yet
+        by_then = int(np.searchsorted(arrival_s, math.inf if horizon_s is None else horizon_s, "right"))
+        count = max(seen, by_then)
+        finished, rejected, abandoned, unfinished = (
+            np.bincount(job[requests["status"] == code], minlength=count) for code in range(4)
+        )
+        arrived = np.bincount(job, minlength=count)
+        whole = finished == np.diff(self.first)[:count]
+        status = np.select([rejected > 0, abandoned > 0, whole], [1, 2, 0], 3).astype(np.uint8)
+
+        last_s = np.full(count, -math.inf)
+        left_s = requests["left_s"]
+        np.maximum.at(last_s, job, np.where(np.isnan(left_s), -math.inf, left_s))
+        gone = (status != 3) & (unfinished == 0)
+        finish_s = np.where(status == 0, last_s, math.nan)
+        # as the core rounds it, wherever it has told it
+        shown_s, at_once = arrival_s[:count].copy(), self._at_once[requests["id"]]
+        shown_s[job[at_once]] = requests["arrival_s"][at_once]
+        measured = np.zeros(count, dtype=np.bool_)
+        measured[job[requests["measured"]]] = True
+
+        def total(tokens: NDArray[Any]) -> NDArray[np.int64]:
+            summed = np.zeros(count, dtype=np.int64)
+            np.add.at(summed, job, tokens.astype(np.int64))
+            return summed
+
+        return {
+            "job": np.arange(count, dtype=np.uint32),
+            "workflow": self.workflow[:count],
+            "status": status,
+            "measured": measured,
+            "arrival_s": shown_s,
+            "finish_s": finish_s,
+            "left_s": np.where(gone, last_s, math.nan),
+            "e2e_s": finish_s - shown_s,
+            "stages": arrived.astype(np.uint32),
+            "finished_stages": finished.astype(np.uint32),
+            "prompt_tokens": total(requests["prompt_tokens"]),
+            "output_tokens": total(requests["output_tokens"]),
+        }
+
+
+def expanded(network: Network, frame: pl.DataFrame, seed: int) -> Jobs:
+    """The requests of the jobs in `frame`, with lengths and delays drawn from `seed`.
+
+    Raises:
+        ConfigError: a column that jobs do not have, or no `class` where there are several workflows.
+        TraceError: no arrivals, a class that is no workflow, or a stage that is too long; it names the job.
+    """
+    import numpy as np
+    import polars as pl
+
+    for name, why in _REFUSED.items():
+        if name in frame.columns and frame[name].null_count() < frame.height:
+            raise ConfigError(f"workload.{name}: {why}")
+    if "arrival_s" not in frame.columns:
+        raise TraceError(
+            "workload: no arrival_s: use .with_arrivals(iq.Poisson(rate=…)) or another law of arrivals"
+        )
+    workflow = _workflows(network, frame)
+    stages = np.array([len(one.stages) for one in network.workflows])[workflow]
+    first = np.concatenate([[0], np.cumsum(stages)])
+    rows = int(first[-1])
+    if rows >= 2**32:
+        raise ConfigError(f"workload: {frame.height} jobs have {rows} stages, must be below 2^32")
+
+    names = _names(network)
+    place = {kind: {name: code for code, name in enumerate(listed)} for kind, listed in names.items()}
+    entries = network.entries()
+    made = {
+        name: np.empty(rows, dtype=np.uint32)
+        for name in ("pool", "stage", "engine", "class", "parents", "next")
+    }
+    lengths = {name: np.empty(rows, dtype=np.int32) for name in ("prompt", "output")}
+    delay_s = np.zeros(rows)
+    number = 0  # of the stage among those of all workflows
+    for code, one in enumerate(network.workflows):
+        here = np.flatnonzero(workflow == code)
+        drawn = _lengths(one, number, frame.height, seed, here)
+        for at, (name, stage) in enumerate(one.stages.items()):
+            mine = first[here] + at
+            engine = place["engine"][stage.engine]
+            made["pool"][mine], made["engine"][mine] = entries[engine], engine
+            made["stage"][mine] = place["stage"][name]
+            made["class"][mine] = place["class"][one.class_of(name)]
+            made["parents"][mine] = len(stage.after)
+            made["next"][mine] = sum(name in other.after for other in one.stages.values())
+            lengths["prompt"][mine], lengths["output"][mine] = drawn[name]
+            delay_s[mine] = _delays(one, name, number + at, frame.height, seed, here)
+        number += len(one.stages)
+
+    columns = {
+        "arrival_s": np.repeat(frame["arrival_s"].to_numpy(), stages),
+        "prompt_tokens": lengths["prompt"],
+        "output_tokens": lengths["output"],
+    }
+    job = np.repeat(np.arange(frame.height, dtype=np.uint32), stages)
+    classes = pl.Series("class", names["class"], dtype=pl.Enum(names["class"]))
+    wide: list[Any] = [name for name in _STAGE_WIDE if name in frame.columns]
+    if "session_id" not in wide:  # the requests of a job belong together
+        wide.append(pl.int_range(pl.len(), dtype=pl.UInt32).alias("session_id"))
+    named = classes.gather(pl.Series(made["class"]))
+    requests = pl.DataFrame(columns).with_columns(named, *frame.select(wide)[job].get_columns())
+    children_start = starts(made["next"])
+    flow = Flow(made["parents"], children_start, _children(network, workflow, first, children_start), delay_s)
+    rows_of = (job, made["stage"], made["engine"])
+    return Jobs(requests, flow, made["pool"], first, workflow, *rows_of, names)
+
+
+def _workflows(network: Network, frame: pl.DataFrame) -> NDArray[np.uint32]:
+    """The workflow of each job, by its place in the network."""
+    import numpy as np
+    import polars as pl
+
+    names = [one.name for one in network.workflows]
+    if "class" not in frame.columns:
+        if len(names) > 1:
+            raise ConfigError(
+                "workload.class: not there, and there are several workflows; it says which one each job is: "
+                f"{', '.join(names)}"
+            )
+        return np.zeros(frame.height, dtype=np.uint32)
+    given = frame["class"]
+    categories = given.dtype.categories.to_list()  # type: ignore[attr-defined]  # a class is an Enum
+    known = pl.Series([names.index(name) if name in names else None for name in categories], dtype=pl.UInt32)
+    codes = known.gather(given.to_physical())
+    if codes.null_count():
+        row = int(codes.is_null().to_numpy().argmax())
+        raise TraceError(
+            f"row {row}: class {given[row]!r} is no workflow of the network{nearest(given[row], names)}"
+        )
+    found: NDArray[np.uint32] = codes.to_numpy()
+    return found
+
+
+def _names(network: Network) -> dict[str, list[str]]:
+    """The names that codes stand for: of workflows, stages, engines as they come, of classes sorted."""
+    every = [(one, name) for one in network.workflows for name in one.stages]
+    return {
+        "workflow": [one.name for one in network.workflows],
+        "stage": list(dict.fromkeys(name for _, name in every)),
+        "engine": list(network.engines),
+        "class": sorted({one.class_of(name) for one, name in every}),
+    }
+
+
+def _lengths(
+    workflow: Workflow, number: int, jobs: int, seed: int, here: NDArray[np.int64]
+) -> dict[str, tuple[Any, Any]]:
+    """Prompt and output tokens of each stage, for the jobs `here`; `number` is that of the first stage."""
+    stages = list(workflow.stages)
+    drawn: dict[str, tuple[Any, Any]] = {}
+    for name in workflow.in_order():  # so that the outputs which a prompt includes are there
+        stage, mine = workflow.stages[name], number + stages.index(name)
+        output = _length(stage, "output", mine, jobs, seed, here)
+        prompt = _length(stage, "prompt", mine, jobs, seed, here)
+        for other in stage.includes:
+            prompt = prompt + drawn[other][1]
+        wrong = prompt + output > MOST_TOKENS
+        if wrong.any():
+            at = int(wrong.argmax())
+            raise TraceError(
+                f"row {here[at]}: stage {name!r} of workflow {workflow.name!r} has {prompt[at]} prompt "
+                f"and {output[at]} output tokens, must be at most {MOST_TOKENS} together"
+            )
+        drawn[name] = (prompt, output)
+    return drawn
+
+
+def _length(
+    stage: Stage, part: str, number: int, jobs: int, seed: int, here: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The tokens of one part of a stage, for the jobs `here` among so many."""
+    import numpy as np
+
+    length = getattr(stage, part)
+    if not isinstance(length, LengthLaw):
+        return np.full(here.size, length, dtype=np.int64)
+    # drawn for every job, so that what one gets does not depend on what the others are
+    return length.draw_column(jobs, seed, 3 * number + _STREAMS[part])[here].astype(np.int64)
+
+
+def _delays(
+    workflow: Workflow, name: str, number: int, jobs: int, seed: int, here: NDArray[np.int64]
+) -> float | NDArray[np.float64]:
+    """The seconds that a stage of the jobs `here` is delayed."""
+    delay = workflow.stages[name].delay_s
+    if not isinstance(delay, DurationLaw):
+        return delay
+    drawn = delay.draw(jobs, seed, 3 * number + _STREAMS["delay_s"])[here]
+    wrong = ~((drawn >= 0) & (drawn < MOST_SECONDS))
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise TraceError(
+            f"row {here[at]}: stage {name!r} of workflow {workflow.name!r} has a delay of {drawn[at]} s, "
+            f"must be from 0 to below {MOST_SECONDS:g} s"
+        )
+    return drawn
+
+
+def _children(
+    network: Network,
+    workflow: NDArray[np.uint32],
+    first: NDArray[np.int64],
+    children_start: NDArray[np.uint32],
+) -> NDArray[np.uint32]:
+    """For each row those that wait for it, row after row."""
+    import numpy as np
+
+    children = np.empty(int(children_start[-1]), dtype=np.uint32)
+    for code, one in enumerate(network.workflows):
+        base = first[np.flatnonzero(workflow == code)]
+        for at, name in enumerate(one.stages):
+            waiting = [later for later, stage in enumerate(one.stages.values()) if name in stage.after]
+            for place, later in enumerate(waiting):
+                children[children_start[base + at].astype(np.int64) + place] = base + later
+    return children

@@ -1,0 +1,374 @@
+"""Which engines does a job call, in which order, and with what?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeAlias, cast
+
+from inferq import law
+from inferq.cluster import Cluster, fields, read_cluster, read_engine
+from inferq.columns import MOST_TOKENS
+from inferq.description import Description, Table, fields_of, nearest, plain, read_fields
+from inferq.disaggregated import Disaggregated, read_disaggregated
+from inferq.engine import Engine
+from inferq.errors import ConfigError
+from inferq.law import DurationLaw, Empirical, LengthLaw
+from inferq.pool import Pool, moved
+
+System: TypeAlias = Engine | Cluster | Disaggregated
+"""What may serve the stages of a network."""
+
+_SYSTEMS = (Engine, Cluster, Disaggregated)
+
+
+def _kinds(family: type[Description]) -> tuple[type[Any], ...]:
+    """The laws of one kind that a description may name; joint laws have no place in a stage."""
+    found = (getattr(law, name) for name in law.__all__)
+    return tuple(kind for kind in found if issubclass(kind, family) and kind not in (family, Empirical))
+
+
+class InOrder(Table):
+    """A table whose keys keep the order in which they were given, because it numbers what they name."""
+
+    __slots__ = ()
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = dict(values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, InOrder) and list(self.items()) == list(other.items())
+
+    __hash__ = Table.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class Stage(Description):
+    """One call of a job to an engine of its network.
+
+    It arrives `delay_s` after the last of `after` has finished; a stage that waits for none, `delay_s` after
+    its job has arrived. If one of them is rejected or abandoned, it never arrives.
+
+    Args:
+        engine: name of the engine that serves it.
+        prompt: tokens of its prompt, 1 or above, or a law, drawn for each job. With `includes` it may be 0.
+        output: tokens that it generates, 1 or above, or a law, drawn for each job.
+        after: stages of the same workflow that must have finished: a name, or several. More than one is a
+            join; several stages after the same one are a fork.
+        includes: stages whose output tokens are added to the prompt: a name, or several. Each must have
+            finished before, that is, be in `after` or before one of those.
+        delay_s: seconds, 0 or above, that a tool takes first; or a law, drawn for each job.
+        class_name: the class that schedulers and results see; the name of the workflow if not given.
+
+    Raises:
+        ConfigError: naming the field.
+
+    Source: the sub-tasks of li2025 §4.3.
+
+    Example:
+        >>> import inferq as iq
+        >>> review = iq.Stage("critic", prompt=50, output=iq.Geometric(80), after="draft", includes="draft")
+        >>> review.after
+        ('draft',)
+    """
+
+    parts: ClassVar[Mapping[str, tuple[type[Any], ...]]] = {
+        "prompt": (int, *_kinds(LengthLaw), LengthLaw),
+        "output": (int, *_kinds(LengthLaw), LengthLaw),
+        "delay_s": (float, *_kinds(DurationLaw), DurationLaw),
+    }
+
+    engine: str
+    prompt: int | LengthLaw = field(kw_only=True)
+    output: int | LengthLaw = field(kw_only=True)
+    after: str | Sequence[str] = field(default=(), kw_only=True)
+    includes: str | Sequence[str] = field(default=(), kw_only=True)
+    delay_s: float | DurationLaw = field(default=0.0, kw_only=True)
+    class_name: str | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the fields; names of other stages are checked by the workflow."""
+        for name in ("after", "includes"):
+            if isinstance(getattr(self, name), str):
+                object.__setattr__(self, name, (getattr(self, name),))
+        Description.__post_init__(self)
+        for name, least in (("prompt", 0 if self.includes else 1), ("output", 1)):
+            length = getattr(self, name)
+            if isinstance(length, Empirical):
+                raise ConfigError(f"{name}: takes a law of one length such as Fixed(100), not {length!r}")
+            if isinstance(length, int) and not least <= length <= MOST_TOKENS:
+                raise ConfigError(f"{name}: must be from {least} to {MOST_TOKENS} tokens, is {length}")
+        if isinstance(self.delay_s, (int, float)) and self.delay_s < 0:
+            raise ConfigError(f"delay_s: must not be negative, is {self.delay_s!r}")
+        for name in ("engine", "class_name"):
+            if getattr(self, name) == "":
+                raise ConfigError(f"{name}: must not be empty")
+        for name in ("after", "includes"):
+            named = getattr(self, name)
+            if len(set(named)) < len(named):
+                raise ConfigError(f"{name}: a stage twice in {list(named)}")
+
+    def describe(self) -> dict[str, Any]:
+        """The stage as JSON-ready values."""
+        return fields_of(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow(Description):
+    """A kind of jobs: stages, each a call to an engine, that wait for each other.
+
+    Args:
+        name: what the workload's column `class` calls jobs of this kind.
+        stages: the stages by name, one or more. Their order numbers the requests of a job, and decides who
+            is first where two arrive at the same instant; it need not be the order in which they run.
+
+    Raises:
+        ConfigError: no stage, a stage that waits for an unknown one or, in a circle, for itself, or that
+            includes the output of one that need not have finished; it names workflow, stage and field.
+
+    Source: the AI-agent workloads of li2025 §4.3.
+
+    Example:
+        The fork-join of li2025 §4.3: two branches start when the first stage is done, the last one joins
+        them:
+
+        >>> import inferq as iq
+        >>> agent = iq.Workflow("agent", stages={
+        ...     "plan": iq.Stage("planner", prompt=200, output=40),
+        ...     "search": iq.Stage("left", prompt=100, output=30, after="plan", includes="plan"),
+        ...     "code": iq.Stage("right", prompt=100, output=90, after="plan", includes="plan"),
+        ...     "answer": iq.Stage("writer", prompt=50, output=60, after=["search", "code"], includes="code"),
+        ... })
+        >>> list(agent.stages)
+        ['plan', 'search', 'code', 'answer']
+    """
+
+    name: str
+    stages: Mapping[str, Stage]
+
+    def __post_init__(self) -> None:
+        """Check the names, and that no stage waits for itself."""
+        plain("name", self.name, (str,))
+        if not self.name:
+            raise ConfigError("name: must not be empty")
+        here = f"workflows.{self.name}.stages"
+        if not isinstance(self.stages, Mapping):
+            raise ConfigError(f"{here}: must be a table of Stage(…) by name, is {self.stages!r}")
+        if not self.stages:
+            raise ConfigError(f"{here}: no stage; a workflow has at least one")
+        for name, stage in self.stages.items():
+            if not isinstance(name, str) or not name:
+                raise ConfigError(f"{here}: the name {name!r} must be a text, not empty")
+            plain(f"{here}.{name}", stage, (Stage,))
+            for column in ("after", "includes"):
+                for place, other in enumerate(getattr(stage, column)):
+                    if other not in self.stages:
+                        hint = nearest(other, self.stages)
+                        raise ConfigError(f"{here}.{name}.{column}[{place}]: unknown stage {other!r}{hint}")
+        object.__setattr__(self, "stages", InOrder(self.stages))
+        done: dict[str, frozenset[str]] = {}
+        for name in self.in_order():
+            after = self.stages[name].after
+            done[name] = frozenset(after).union(*(done[other] for other in after))
+            for place, other in enumerate(self.stages[name].includes):
+                if other not in done[name]:
+                    raise ConfigError(
+                        f"{here}.{name}.includes[{place}]: {other!r} need not have finished before {name!r}; "
+                        "name it in after, or a stage that comes after it"
+                    )
+
+    def in_order(self) -> Iterator[str]:
+        """The stages so that each comes after all that it waits for.
+
+        Raises:
+            ConfigError: naming the stages that wait for each other.
+        """
+        left = dict(self.stages)
+        while left:
+            ready = [name for name, stage in left.items() if not any(other in left for other in stage.after)]
+            if not ready:
+                raise ConfigError(
+                    f"workflows.{self.name}.stages.{next(iter(left))}.after: these stages wait for each "
+                    f"other in a circle, or for one that does: {', '.join(left)}"
+                )
+            for name in ready:
+                yield name
+                del left[name]
+
+    def class_of(self, stage: str) -> str:
+        """The class of the requests of a stage."""
+        return self.stages[stage].class_name or self.name
+
+    def describe(self) -> dict[str, Any]:
+        """The stages as JSON-ready values; a network keeps them under the workflow's name."""
+        return {"stages": {name: stage.describe() for name, stage in self.stages.items()}}
+
+
+@dataclass(frozen=True, slots=True)
+class Network(Description):
+    """Engines with names, and jobs that call them: directed graphs of stages with joins, delays and classes.
+
+    The rows of its workload are jobs: a run needs only `arrival_s`, and, where there are several workflows,
+    `class` with the name of the job's. `patience_s`, `priority`, `ttft_slo_s`, `tbt_slo_s` and `session_id`
+    go to every stage of the job. Lengths come from the stages, drawn from the seed of the run: each stage
+    has draws of its own, and those of a job do not depend on the other jobs.
+
+    `Result.requests` has a row for each stage that arrived, with `job`, `stage` and `engine` beside its `id`;
+    `Result.jobs` has a row for each job. `warmup` and `cooldown` count jobs. Replicas are numbered over all
+    engines in the order of the table. A scheduler written in Python is copied (`copy.deepcopy`) for every
+    replica.
+
+    Source: li2025 §4.3, whose two networks are instances: fork-join (see `Workflow`) and Rybko–Stolyar.
+
+    Args:
+        engines: an `Engine`, a `Cluster` or a `Disaggregated` under each name, one or more.
+        workflows: one or more, each with a name of its own.
+
+    Raises:
+        ConfigError: nothing there, a part of the wrong kind, a name twice, or a stage at an unknown engine;
+            it names engine, workflow and stage.
+
+    Example:
+        The Rybko–Stolyar network of li2025 §4.3: each engine prefers the jobs that are about to leave, and
+        the network is unstable although no engine is overloaded.
+
+        >>> import inferq as iq
+        >>> def agent(order):
+        ...     inner = iq.Sarathi(token_budget=768, max_seqs=100_000)
+        ...     scheduler = iq.ClassPriority(order=order, inner=inner)
+        ...     return iq.Engine(timing=iq.Constant(1.0), scheduler=scheduler, kv=iq.KvCache.unlimited())
+        >>> def two(name, first, second):
+        ...     return iq.Workflow(name, stages={
+        ...         "short": iq.Stage(first, prompt=32, output=32, class_name=f"{name} short"),
+        ...         "long": iq.Stage(second, prompt=512, output=32, after="short", class_name=f"{name} long"),
+        ...     })
+        >>> network = iq.Network(
+        ...     {"one": agent(["B long", "A short"]), "two": agent(["A long", "B short"])},
+        ...     [two("A", "one", "two"), two("B", "two", "one")],
+        ... )
+        >>> jobs = {"arrival_s": [0.0, 0.0], "class": ["A", "B"]}
+        >>> iq.simulate(jobs, network).jobs.select("workflow", "finish_s").rows()
+        [('A', 64.0), ('B', 64.0)]
+    """
+
+    name_of_kind: ClassVar[str] = "network"
+
+    engines: Mapping[str, System]
+    workflows: Sequence[Workflow]
+
+    def __post_init__(self) -> None:
+        """Check the parts, and that every stage has its engine."""
+        if not isinstance(self.engines, Mapping):
+            raise ConfigError(f"engines: must be a table of engines by name, is {self.engines!r}")
+        if not self.engines:
+            raise ConfigError("engines: no engine; a network has at least one")
+        for name, engine in self.engines.items():
+            if not isinstance(name, str) or not name:
+                raise ConfigError(f"engines: the name {name!r} must be a text, not empty")
+            plain(f"engines.{name}", engine, _SYSTEMS)
+        if isinstance(self.workflows, (str, Mapping)) or not isinstance(self.workflows, Sequence):
+            raise ConfigError(f"workflows: must be a list of Workflow(…), is {self.workflows!r}")
+        if not self.workflows:
+            raise ConfigError("workflows: no workflow; a network has at least one")
+        names = set()
+        for place, workflow in enumerate(self.workflows):
+            plain(f"workflows[{place}]", workflow, (Workflow,))
+            if workflow.name in names:
+                raise ConfigError(f"workflows[{place}].name: {workflow.name!r} is there already")
+            names.add(workflow.name)
+            for name, stage in workflow.stages.items():
+                if stage.engine not in self.engines:
+                    raise ConfigError(
+                        f"workflows.{workflow.name}.stages.{name}.engine: unknown engine {stage.engine!r}"
+                        f"{nearest(stage.engine, self.engines)}"
+                    )
+        object.__setattr__(self, "engines", InOrder(self.engines))
+        object.__setattr__(self, "workflows", tuple(self.workflows))
+
+    def describe(self) -> dict[str, Any]:
+        """The network as JSON-ready values, with its `kind`; the inverse of `from_description`."""
+        return {
+            "kind": "Network",
+            "engines": {name: engine.describe() for name, engine in self.engines.items()},
+            "workflows": {workflow.name: workflow.describe() for workflow in self.workflows},
+        }
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, Any]) -> Network:
+        """The network that a table describes, as read from JSON or TOML.
+
+        Args:
+            description: `engines`, under each name a table as `Engine.from_description` takes it, or one with
+                the `kind` `"Cluster"` or `"Disaggregated"`; `workflows`, under each name a table with
+                `stages`, under each name of these a table with the fields of `Stage`.
+
+        Raises:
+            ConfigError: an unknown, missing or wrong field, named by its path; a scheduler or a router
+                written in Python.
+
+        Example:
+            >>> import inferq as iq
+            >>> kv = iq.KvCache(tokens=100_000)
+            >>> engine = iq.Engine(timing=iq.Constant(0.02), scheduler=iq.Sarathi(), kv=kv)
+            >>> ask = iq.Workflow("ask", stages={"answer": iq.Stage("chat", prompt=100, output=iq.Fixed(20))})
+            >>> network = iq.Network({"chat": iq.Cluster(engine, replicas=2)}, [ask])
+            >>> iq.Network.from_description(network.describe()) == network
+            True
+        """
+        return read_network("network", description)
+
+    def pools(self) -> tuple[Pool, ...]:
+        """All engines as the core runs them, in the order of the table."""
+        pools: list[Pool] = []
+        for name, system in self.engines.items():
+            pools += moved(system.pools(), len(pools), f"engines.{name}")
+        return tuple(pools)
+
+    def entries(self) -> list[int]:
+        """For each engine the place, in `pools`, of the pool that its requests enter."""
+        places, here = [], 0
+        for system in self.engines.values():
+            places.append(here)
+            here += len(system.pools())
+        return places
+
+
+def read_network(path: str, description: object) -> Network:
+    """The network that a table describes; an error names its place from `path` on."""
+    table = fields(path, description, "Network", ("engines", "workflows"), ("engines", "workflows"))
+    engines, workflows = (_table(f"{path}.{name}", table[name]) for name in ("engines", "workflows"))
+    systems = {name: _read_system(f"{path}.engines.{name}", told) for name, told in engines.items()}
+    read: list[Workflow] = []
+    for name, told in workflows.items():
+        here = f"{path}.workflows.{name}"
+        stages = _table(f"{here}.stages", fields(here, told, name, ("stages",), ("stages",))["stages"])
+        made = {stage: read_fields(f"{here}.stages.{stage}", one, Stage) for stage, one in stages.items()}
+        read.append(_at(path, Workflow, name, made))
+    return cast("Network", _at(path, Network, systems, read))
+
+
+def _read_system(path: str, told: object) -> System:
+    """What serves one name of a network: an engine, or what the table's `kind` says."""
+    kind = told.get("kind") if isinstance(told, Mapping) else None
+    if kind == "Cluster":
+        return read_cluster(path, told)
+    if kind == "Disaggregated":
+        return read_disaggregated(path, told)
+    if kind is not None:
+        known = nearest(str(kind), ("Cluster", "Disaggregated"))
+        raise ConfigError(f"{path}.kind: unknown kind {kind!r}{known}; a table without kind is an engine")
+    return read_engine(path, told)
+
+
+def _at(path: str, kind: Any, *arguments: object) -> Any:
+    """What a class makes of `arguments`; an error names its place from `path` on."""
+    try:
+        return kind(*arguments)
+    except ConfigError as error:
+        raise ConfigError(f"{path}.{error}") from None
+
+
+def _table(path: str, value: object) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{path}: must be a table by name, is {value!r}")
+    return value

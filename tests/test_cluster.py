@@ -1,0 +1,650 @@
+"""Clusters and hand-offs: descriptions, what goes through the core's door, and runs worked out by hand."""
+
+import copy
+import json
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import inferq as iq
+from inferq import _core
+from inferq.scenario import read_scenario
+
+ROUTERS = [
+    iq.RoundRobin(),
+    iq.Random(),
+    iq.LeastRequests(),
+    iq.LeastTokens(),
+    iq.PowerOfTwo(),
+    iq.LeastKv(),
+    iq.BySession(),
+]
+LINK = iq.Link(latency_s=0.5, bytes_per_s=100.0, bytes_per_token=10)
+
+
+def engine(kv: iq.KvCache | None = None, first_token: Any = "prefill", **scheduler: Any) -> iq.Engine:
+    """One slot of a second for each iteration."""
+    cache = iq.KvCache.unlimited() if kv is None else kv
+    return iq.Engine(
+        timing=iq.Constant(1.0), scheduler=iq.Sarathi(**scheduler), kv=cache, first_token=first_token
+    )
+
+
+def work(*requests: tuple[float, int, int], **columns: Any) -> dict[str, Any]:
+    """Requests as (arrival_s, prompt_tokens, output_tokens)."""
+    names = ("arrival_s", "prompt_tokens", "output_tokens")
+    given = dict(zip(names, map(list, zip(*requests, strict=True)), strict=True))
+    return {**given, **columns}
+
+
+def rows(result: iq.Result, *columns: str) -> list[tuple[Any, ...]]:
+    return result.requests.select(columns).rows()
+
+
+# descriptions
+
+
+@pytest.mark.parametrize("router", ROUTERS, ids=repr)
+def test_a_cluster_is_read_back_from_what_it_says(router: iq.Router) -> None:
+    assert router.describe() == {"kind": type(router).__name__}
+    for cluster in (
+        iq.Cluster(engine(), replicas=3, router=router),
+        iq.Cluster([engine(), engine(max_seqs=2)], router=router),
+    ):
+        described = json.loads(json.dumps(cluster.describe()))
+        again = iq.Cluster.from_description(described)
+        assert again == cluster
+        assert again.describe() == described
+        assert hash(again) == hash(cluster)
+
+
+def test_a_cluster_says_how_many_replicas_it_has() -> None:
+    assert iq.Cluster(engine()).replicas == 1
+    assert iq.Cluster([engine(), engine()]).replicas == 2
+    assert iq.Cluster([engine(), engine()], replicas=2).replicas == 2
+    assert iq.Cluster(engine(), replicas=np.int64(3)).describe()["replicas"] == 3  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"engines": []}, r"^engines: no engine"),
+        ({"engines": 5}, r"^engines: must be Engine"),
+        ({"engines": [engine(), "two"]}, r"^engines\[1\]: must be Engine"),
+        ({"engines": engine(), "replicas": 0}, r"^replicas: must be from 1"),
+        ({"engines": engine(), "replicas": -1}, r"^replicas: "),
+        ({"engines": engine(), "replicas": 1.5}, r"^replicas: "),
+        ({"engines": engine(), "replicas": True}, r"^replicas: "),
+        ({"engines": [engine()], "replicas": 2}, r"^replicas: is 2, but there are 1 engines"),
+        ({"engines": engine(), "router": "RoundRobin"}, r"^router: must be Router"),
+        ({"engines": engine(), "router": iq.RoundRobin}, r"^router: "),
+        ({"engines": iq.Cluster(engine())}, r"^engines: must be Engine"),
+    ],
+)
+def test_a_wrong_part_of_a_cluster_is_named(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(iq.ConfigError, match=said):
+        iq.Cluster(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"router": {"kind": "RoundRobbin"}}, r"^cluster\.router\.kind: .*RoundRobin\?"),
+        ({"router": "LeastRequest"}, r"^cluster\.router: .*LeastRequests\?"),
+        ({"router": {"kind": "Python", "name": "mine"}}, r"^cluster\.router: a router written in Python"),
+        ({"replica": 3}, r"^cluster: unknown field 'replica'; did you mean replicas"),
+        ({"replicas": 0}, r"^cluster\.replicas: "),
+        ({"engines": {"timing": {"kind": "Constant"}}}, r"^cluster\.engines\.scheduler: missing"),
+        ({"engines": [engine().describe(), {}]}, r"^cluster\.engines\[1\]\.timing: missing"),
+        ({"kind": "Clutter"}, r"^cluster\.kind: "),
+    ],
+)
+def test_a_wrong_description_of_a_cluster_is_named(change: dict[str, Any], said: str) -> None:
+    described = iq.Cluster(engine()).describe()
+    with pytest.raises(iq.ConfigError, match=said):
+        iq.Cluster.from_description({**described, **change})
+
+
+def test_a_hand_off_is_read_back_from_what_it_says() -> None:
+    split = iq.Disaggregated(
+        prefill=(engine(max_seqs=1), 2),
+        decode=(engine(), 3),
+        link=iq.Link(0.001, 25e9, 131_072, concurrent=4),
+        prefill_router=iq.LeastTokens(),
+    )
+    described = json.loads(json.dumps(split.describe()))
+    assert iq.Disaggregated.from_description(described) == split
+    assert described["decode_router"] == {"kind": "LeastRequests"}
+    assert described["link"]["concurrent"] == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"prefill": engine()}, r"^prefill: must be a pair \(engine, replicas\)"),
+        ({"prefill": (engine(), 0)}, r"^prefill\[1\]: "),
+        ({"decode": (engine(), 1.0)}, r"^decode\[1\]: "),
+        ({"decode": (2, engine())}, r"^decode\[0\]: "),
+        ({"link": None}, r"^link: must be Link"),
+        ({"decode_router": "RoundRobin"}, r"^decode_router: "),
+        ({"decode": (engine(first_token="decode"), 1)}, r"^decode: counts the first token with the decode"),
+    ],
+)
+def test_a_wrong_part_of_a_hand_off_is_named(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(iq.ConfigError, match=said):
+        iq.Disaggregated(**{"prefill": (engine(), 1), "decode": (engine(), 1), "link": LINK, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"latency_s": -1.0}, "latency_s"),
+        ({"latency_s": 1e-19}, "latency_s: .*rounds to 0"),
+        ({"latency_s": float("nan")}, "latency_s"),
+        ({"latency_s": "1"}, "latency_s"),
+        ({"bytes_per_s": 0}, "bytes_per_s: must be above 0"),
+        ({"bytes_per_s": -2.0}, "bytes_per_s"),
+        ({"bytes_per_s": float("inf")}, "bytes_per_s"),
+        ({"bytes_per_token": -1}, "bytes_per_token"),
+        ({"concurrent": 0}, "concurrent"),
+        ({"concurrent": 1.5}, "concurrent"),
+        ({"concurrent": True}, "concurrent"),
+    ],
+)
+def test_a_wrong_number_of_a_link_is_named(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(iq.ConfigError, match=f"^{said}"):
+        iq.Link(**{"latency_s": 0.0, "bytes_per_s": 1.0, "bytes_per_token": 0, **change})
+
+
+def test_a_wrong_description_of_a_hand_off_is_named_by_its_path() -> None:
+    described = iq.Disaggregated(prefill=(engine(), 1), decode=(engine(), 1), link=LINK).describe()
+    for change, said in [
+        ({"link": {**described["link"], "latency_s": -1}}, r"^disaggregated\.link\.latency_s: "),
+        ({"prefill": {"replicas": 2}}, r"^disaggregated\.prefill\.engine: missing"),
+        ({"prefill": {**described["prefill"], "replicas": 0}}, r"^disaggregated\.prefill\[1\]: "),
+        ({"decode": 3}, r"^disaggregated\.decode: "),
+    ]:
+        with pytest.raises(iq.ConfigError, match=said):
+            iq.Disaggregated.from_description({**described, **change})
+
+
+# what goes through the door
+
+
+class Door:
+    """Takes what `simulate` hands to the core, and lets nothing run."""
+
+    class Closed(Exception):
+        pass
+
+    def __call__(self, scenario: str, columns: Any, classes: Any, written: Any, threads: Any, progress: Any):
+        self.scenario, self.columns, self.classes = json.loads(scenario), columns, classes
+        self.written, self.threads = written, threads
+        raise self.Closed
+
+    def through(self, workload: Any, system: Any, **options: Any) -> "Door":
+        with pytest.raises(self.Closed):
+            iq.simulate(workload, system, **options)
+        return self
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch) -> Door:
+    closed = Door()
+    monkeypatch.setattr(_core, "simulate", closed)
+    return closed
+
+
+ONE = work((0.0, 10, 3))
+
+
+def test_an_engine_is_a_pool_of_one(door: Door) -> None:
+    door.through(ONE, engine(), threads=2)
+    pool = {
+        "engines": [engine().describe()],
+        "counts": [1],
+        "paths": [""],
+        "router": None,
+        "hands_to": None,
+    }
+    assert door.scenario["pools"] == [pool]
+    assert door.threads == 2
+    assert door.written == {"schedulers": [], "routers": []}
+    assert sorted(door.columns) == ["arrival_s", "output_tokens", "prompt_tokens"]
+
+
+def test_a_cluster_is_a_pool_and_a_hand_off_two(door: Door) -> None:
+    one, other = engine(), engine(max_seqs=1)
+    (pool,) = door.through(ONE, iq.Cluster([one, one, other])).scenario["pools"]
+    assert pool["counts"] == [2, 1]
+    assert pool["engines"] == [one.describe(), other.describe()]
+    assert pool["router"] == {"kind": "RoundRobin"}
+    split = iq.Disaggregated(prefill=(one, 2), decode=(other, 3), link=LINK)
+    first, second = door.through(ONE, split).scenario["pools"]
+    assert (first["counts"], second["counts"]) == ([2], [3])
+    assert first["hands_to"] == {"pool": 1, "link": LINK.describe()}
+    assert second["hands_to"] is None
+    assert second["router"] == {"kind": "LeastRequests"}
+
+
+def test_sessions_are_numbered_as_they_come(door: Door) -> None:
+    five = work(*[(0.0, 1, 1)] * 5, session_id=["b", None, "a", "b", "a"])
+    by_session = iq.Cluster(engine(), replicas=2, router=iq.BySession())
+    session = door.through(five, by_session).columns["session"]
+    assert session.dtype == np.uint32
+    assert session.tolist() == [0, 2**32 - 1, 1, 0, 1]
+    with pytest.raises(iq.ConfigError, match=r"^router: BySession .*session_id"):
+        iq.simulate(ONE, by_session)
+
+
+class Serial(iq.Scheduler):
+    """Serves one request after the other, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    def plan(self, view: iq.View) -> iq.Batch:
+        self.asked.append(view.now_s)
+        if len(view.running) == 0:
+            waiting = view.waiting
+            if len(waiting) == 0:
+                return iq.Batch()
+            return iq.Batch(prefill=[(waiting.id[0], waiting.prompt_left[0])])
+        return iq.Batch(decode=view.running.id)
+
+
+def test_each_replica_has_a_copy_of_a_scheduler_of_ones_own(door: Door) -> None:
+    mine = Serial()
+    written = iq.Engine(timing=iq.Constant(1.0), scheduler=mine, kv=iq.KvCache.unlimited())
+    assert door.through(ONE, written).written["schedulers"] == [(0, 0, [mine])]
+    ((pool, which, objects),) = door.through(ONE, iq.Cluster([engine(), written, written])).written[
+        "schedulers"
+    ]
+    assert (pool, which, len(objects)) == (0, 1, 2)
+    assert len({id(one) for one in (mine, *objects)}) == 3
+    assert all(type(one) is Serial and one.asked is not mine.asked for one in objects)
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.0, "2", True, 2**20])
+def test_a_wrong_number_of_threads_is_named(bad: Any) -> None:
+    with pytest.raises(iq.ConfigError, match=r"^threads: "):
+        iq.simulate(ONE, engine(), threads=bad)
+
+
+def test_one_request_has_one_key(door: Door) -> None:
+    shortest, latest = (iq.ByKey(lambda r: r.prompt_tokens), iq.ByKey(lambda r: -r.id))
+    both = iq.Cluster([engine(order=shortest), engine(order=latest)])
+    with pytest.raises(iq.ConfigError, match=r"^engines\[1\]: .*engines\[0\].*same ByKey"):
+        iq.simulate(ONE, both)
+    split = iq.Disaggregated(prefill=(engine(order=shortest), 1), decode=(engine(order=latest), 1), link=LINK)
+    with pytest.raises(iq.ConfigError, match=r"^decode: .*prefill.*same ByKey"):
+        iq.simulate(ONE, split)
+    same = iq.Cluster([engine(order=shortest), engine(order=shortest), engine()])
+    assert door.through(ONE, same).columns["queue_key"].tolist() == [10.0]
+
+
+# runs
+
+
+def test_round_robin_is_as_many_separate_runs() -> None:
+    draw = np.random.default_rng(1)
+    frame = pl.DataFrame(
+        {
+            "arrival_s": np.sort(draw.uniform(0, 60, 90)).round(3),
+            "prompt_tokens": draw.integers(1, 900, 90),
+            "output_tokens": draw.integers(1, 12, 90),
+        }
+    )
+    one = engine(max_seqs=4)
+    fleet = iq.simulate(frame, iq.Cluster(one, replicas=3))
+    assert fleet.requests["replica"].to_list() == [row % 3 for row in range(90)]
+    for replica in range(3):
+        alone = iq.simulate(frame[replica::3], one).requests.drop("id", "replica")
+        assert fleet.requests.filter(replica=replica).drop("id", "replica").equals(alone)
+
+
+def test_threads_change_nothing() -> None:
+    law = iq.Workload.law(
+        requests=300, arrivals=iq.Poisson(3), prompt=iq.Uniform(1, 600), output=iq.Geometric(9)
+    )
+    runs = [iq.simulate(law, iq.Cluster(engine(), replicas=4), threads=n) for n in (None, 1, 3)]
+    assert runs[0].requests.equals(runs[1].requests) and runs[0].requests.equals(runs[2].requests)
+    assert runs[0].scenario == runs[1].scenario
+
+
+def test_the_emptiest_replica_is_the_one_with_fewest_requests() -> None:
+    """Request 0 on replica 0 until 5, request 1 on 1 until 1; 2 finds (1, 0), 3 finds (1, 1), a tie."""
+    four = work((0.0, 10, 5), (0.0, 10, 1), (2.0, 10, 5), (2.0, 10, 1))
+    result = iq.simulate(four, iq.Cluster(engine(), replicas=2, router=iq.LeastRequests()))
+    assert rows(result, "replica") == [(0,), (1,), (1,), (0,)]
+
+
+def test_the_least_tokens_are_those_that_are_left() -> None:
+    """At 0: 100 + 1 tokens on 0, then 10 + 50 on 1; request 2 finds 101 and 60, request 3 101 and 71."""
+    four = work((0.0, 100, 1), (0.0, 10, 50), (0.0, 10, 1), (0.0, 10, 1))
+    result = iq.simulate(four, iq.Cluster(engine(), replicas=2, router=iq.LeastTokens()))
+    assert rows(result, "replica") == [(0,), (1,), (1,), (1,)]
+
+
+def test_a_session_stays_on_its_replica() -> None:
+    six = work(*[(float(at), 10, 1) for at in range(6)], session_id=["a", "b", "a", "c", "b", "a"])
+    result = iq.simulate(six, iq.Cluster(engine(), replicas=2, router=iq.BySession()))
+    assert rows(result, "replica") == [(0,), (1,), (0,), (0,), (1,), (0,)]
+
+
+@pytest.mark.parametrize("router", [iq.Random(), iq.PowerOfTwo()], ids=repr)
+def test_chance_comes_from_the_seed(router: iq.Router) -> None:
+    many = work(*[(float(at), 10, 1) for at in range(64)])
+    fleet = iq.Cluster(engine(), replicas=4, router=router)
+    one, same, other = (iq.simulate(many, fleet, seed=seed).requests["replica"] for seed in (1, 1, 2))
+    assert one.equals(same)
+    assert not one.equals(other)
+    # each request is gone before the next comes, so that of two idle replicas the lower is taken
+    assert set(one) == ({0, 1, 2} if isinstance(router, iq.PowerOfTwo) else {0, 1, 2, 3})
+
+
+def test_replicas_may_differ() -> None:
+    """Half a second a slot on replica 0, a second on replica 1."""
+    quick = iq.Engine(timing=iq.Constant(0.5), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
+    two = work((0.0, 10, 4), (0.0, 10, 4))
+    result = iq.simulate(two, iq.Cluster([quick, engine()]))
+    assert rows(result, "replica", "finish_s") == [(0, 2.0), (1, 4.0)]
+    assert result.summary(by="replica").select("replica", "completed", "max_e2e_s").rows() == [
+        (0, 1, 2.0),
+        (1, 1, 4.0),
+    ]
+
+
+def test_what_fits_no_cache_is_rejected_where_it_is_sent() -> None:
+    small = engine(kv=iq.KvCache(tokens=16))
+    two = work((0.0, 10, 1), (0.0, 100, 1))
+    result = iq.simulate(two, iq.Cluster(small, replicas=2))
+    assert rows(result, "replica", "status") == [(0, "finished"), (1, "rejected")]
+
+
+def test_objectives_go_with_their_request_when_rows_are_missing() -> None:
+    """Request 1 is the answer's next turn and never comes; request 2 keeps its own objective."""
+    three = work(
+        (0.0, 999, 1),
+        (1.0, 10, 1),
+        (2.0, 10, 1),
+        session_id=["a", "a", None],
+        think_s=[None, 1.0, None],
+        ttft_slo_s=[None, 9.0, 0.5],
+    )
+    result = iq.simulate(three, engine(kv=iq.KvCache(tokens=160)))
+    assert rows(result, "id", "status") == [(0, "rejected"), (2, "finished")]
+    assert result.summary()["request_goodput"].item() == 0.0  # a second is more than half a second
+
+
+def test_work_conservation_needs_one_budget_for_all() -> None:
+    fleet = iq.simulate(ONE, iq.Cluster([engine(), engine(token_budget=64)]))
+    with pytest.raises(iq.ConfigError, match=r"^budget: the schedulers have several, 512, 64: give one"):
+        fleet.work_conservation()
+    assert fleet.work_conservation(budget=64).budget == 64
+    assert iq.simulate(ONE, iq.Cluster(engine(), replicas=3)).work_conservation().budget == 512
+
+
+def test_the_scenario_repeats_the_run_of_a_cluster() -> None:
+    fleet = iq.Cluster(engine(), replicas=2, router=iq.PowerOfTwo())
+    two = work((0.0, 10, 3), (0.0, 10, 3))
+    result = iq.simulate(two, fleet, seed=4)
+    told = json.loads(result.scenario)
+    assert "engine" not in told and "threads" not in told
+    again = iq.simulate(two, iq.Cluster.from_description(told["cluster"]), seed=told["seed"])
+    assert again.requests.equals(result.requests)
+
+
+# a router of one's own
+
+
+class Scripted(iq.Router):
+    def __init__(self, script: Any) -> None:
+        self.script = script
+        self.seen: list[tuple[Any, ...]] = []
+
+    def route(self, request: iq.Arrival, fleet: iq.Fleet) -> Any:
+        told = (request.id, request.arrival_s, request.prompt_tokens, request.class_name, request.session)
+        self.seen.append((told, fleet.requests.tolist(), fleet.running.tolist(), fleet.waiting.tolist()))
+        return self.script(request, fleet)
+
+
+def test_a_router_of_ones_own_sees_the_fleet_at_each_arrival() -> None:
+    """One seat each. Request 0 runs on 1 until 2, request 1 waits for it, request 2 comes at 2."""
+    mine = Scripted(lambda request, fleet: 1)
+    three = work((0.0, 10, 2), (0.5, 11, 1), (2.0, 12, 1), session_id=["a", None, "a"])
+    result = iq.simulate(three, iq.Cluster(engine(max_seqs=1), replicas=2, router=mine))
+    assert rows(result, "replica", "admitted_s") == [(1, 0.0), (1, 2.0), (1, 3.0)]
+    assert mine.seen == [
+        ((0, 0.0, 10, "default", 0), [0, 0], [0, 0], [0, 0]),
+        ((1, 0.5, 11, "default", None), [0, 1], [0, 1], [0, 0]),
+        ((2, 2.0, 12, "default", 0), [0, 1], [0, 0], [0, 1]),
+    ]
+
+
+def test_a_router_of_ones_own_can_equal_a_built_in_one() -> None:
+    law = iq.Workload.law(
+        requests=300, arrivals=iq.Poisson(1), prompt=iq.Uniform(1, 900), output=iq.Geometric(9)
+    )
+    mine = Scripted(lambda request, fleet: int(np.argmin(fleet.requests)))
+    one, other = (
+        iq.simulate(law, iq.Cluster(engine(), replicas=3, router=router)).requests
+        for router in (mine, iq.LeastRequests())
+    )
+    assert one.equals(other)
+
+
+@pytest.mark.parametrize("bad", [2, -1, 0.0, "0", None, [0]])
+def test_a_router_that_names_no_replica_is_told_so(bad: Any) -> None:
+    fleet = iq.Cluster(engine(), replicas=2, router=Scripted(lambda request, fleet: bad))
+    with pytest.raises(iq.SimulationError, match="router"):
+        iq.simulate(ONE, fleet)
+
+
+def test_what_a_router_raises_passes_untouched() -> None:
+    mine = KeyError("here")
+
+    def route(request: iq.Arrival, fleet: iq.Fleet) -> int:
+        raise mine
+
+    with pytest.raises(KeyError) as caught:
+        iq.simulate(ONE, iq.Cluster(engine(), replicas=2, router=Scripted(route)))
+    assert caught.value is mine
+
+
+def test_a_class_without_route_is_no_router() -> None:
+    class Lost(iq.Router):
+        pass
+
+    with pytest.raises(iq.ConfigError, match=r"^router: Lost has no route"):
+        iq.Cluster(engine(), router=Lost())
+
+
+def test_a_router_of_ones_own_is_shown_by_its_name() -> None:
+    described = iq.Cluster(engine(), router=Scripted(None)).describe()["router"]
+    assert described["kind"] == "Python" and described["name"].endswith(".Scripted")
+
+
+def test_copies_of_a_scheduler_do_not_share_what_they_remember() -> None:
+    mine = Serial()
+    written = iq.Engine(timing=iq.Constant(1.0), scheduler=mine, kv=iq.KvCache.unlimited())
+    two = work((0.0, 10, 2), (0.0, 10, 2))
+    result = iq.simulate(two, iq.Cluster(written, replicas=2))
+    assert rows(result, "replica", "finish_s") == [(0, 2.0), (1, 2.0)]
+    assert mine.asked == []
+    iq.simulate(two, written)
+    assert mine.asked != []
+
+
+# hand-offs
+
+
+def split(n: int = 1, m: int = 1, link: iq.Link = LINK, **change: Any) -> iq.Disaggregated:
+    parts = {"prefill": (engine(), n), "decode": (engine(), m), "link": link}
+    return iq.Disaggregated(**{**parts, **change})
+
+
+HANDED = ("prefill_replica", "replica", "prefilled_s", "first_token_s", "handoff_s", "finish_s")
+
+
+def test_a_hand_off_by_hand() -> None:
+    # prompt in [0, 1) emits the first token at 1; 10 tokens of 10 bytes at 100 bytes a second and 0.5 s: 2.5;
+    # two decodes in [2.5, 4.5)
+    result = iq.simulate(ONE, split())
+    assert rows(result, *HANDED) == [(0, 1, 1.0, 1.0, 1.5, 4.5)]
+    assert rows(result, "ttft_s", "max_tbt_s", "e2e_s", "status") == [(1.0, 2.5, 4.5, "finished")]
+
+
+def test_a_hand_off_by_hand_in_the_papers_convention() -> None:
+    # the prompt emits nothing; three decodes in [2.5, 5.5)
+    late = engine(first_token="decode")
+    result = iq.simulate(ONE, split(prefill=(late, 1), decode=(late, 1)))
+    assert rows(result, *HANDED) == [(0, 1, 1.0, 3.5, 1.5, 5.5)]
+
+
+def test_a_request_of_one_token_is_not_handed_off() -> None:
+    result = iq.simulate(work((0.0, 10, 1)), split())
+    assert rows(result, "prefill_replica", "replica", "handoff_s", "finish_s") == [(None, 0, None, 1.0)]
+
+
+def test_transfers_share_a_link_of_one_in_the_order_of_their_prompts() -> None:
+    """Two prompts of 10 end at 1; the transfers take 1.5 s each: [1, 2.5) and [2.5, 4).
+
+    Without a limit both end at 2.5 and decode together in [2.5, 3.5). With one lane the second joins the
+    decode replica at 4, after the first has decoded in [2.5, 3.5).
+    """
+    two = work((0.0, 10, 2), (0.0, 10, 2))
+    both = iq.simulate(two, split())
+    assert rows(both, "handoff_s", "finish_s") == [(1.5, 3.5), (1.5, 3.5)]
+    narrow = iq.Link(0.5, 100.0, 10, concurrent=1)
+    one = iq.simulate(two, split(link=narrow))
+    assert rows(one, "handoff_s", "finish_s") == [(1.5, 3.5), (3.0, 5.0)]
+
+
+def test_a_transfer_that_takes_no_time_is_there_at_once() -> None:
+    result = iq.simulate(ONE, split(link=iq.Link(0.0, 1.0, 0)))
+    assert rows(result, "handoff_s", "finish_s") == [(0.0, 3.0)]
+
+
+def test_a_request_waits_where_it_decodes_for_its_turn() -> None:
+    """One seat to decode: request 0 in [2.5, 6.5), then request 1, there since 2.5, in [6.5, 7.5)."""
+    two = work((0.0, 10, 5), (0.0, 10, 2))
+    result = iq.simulate(two, split(decode=(engine(max_seqs=1), 1)))
+    assert rows(result, "prefilled_s", "handoff_s", "finish_s") == [(1.0, 1.5, 6.5), (1.0, 5.5, 7.5)]
+
+
+def test_a_request_waits_where_it_decodes_for_blocks() -> None:
+    """Two blocks of 16 tokens: request 0 (16 known tokens and one more) needs both until it ends at 5.1.
+
+    Transfers of 16 tokens take 0.5 + 1.6 s and end at 3.1; request 0 decodes in [3.1, 5.1), and request 1 in
+    [5.1, 6.1).
+    """
+    tight = engine(kv=iq.KvCache(tokens=32, block=16), watermark=0.0)
+    two = work((0.0, 16, 3), (0.0, 16, 2))
+    result = iq.simulate(two, split(decode=(tight, 1)))
+    assert rows(result, "prefilled_s", "handoff_s", "finish_s") == [(1.0, 2.1, 5.1), (1.0, 4.1, 6.1)]
+
+
+def test_blocks_stay_taken_until_the_transfer_ends() -> None:
+    """One block of 16 tokens where prompts are computed: the second prompt starts when the first has gone
+    over.
+
+    Prompt 0 in [0, 1), its transfer of 10 tokens in [1, 2.5); prompt 1 in [2.5, 3.5).
+    """
+    tight = engine(kv=iq.KvCache(tokens=16, block=16), watermark=0.0)
+    two = work((0.0, 10, 2), (0.0, 10, 2))
+    result = iq.simulate(two, split(prefill=(tight, 1)))
+    assert rows(result, "admitted_s", "prefilled_s") == [(0.0, 1.0), (2.5, 3.5)]
+
+
+def test_a_prompt_that_does_not_fit_where_it_is_computed_is_rejected() -> None:
+    tight = engine(kv=iq.KvCache(tokens=16, block=16))
+    result = iq.simulate(work((0.0, 17, 2), (0.0, 16, 2)), split(prefill=(tight, 1)))
+    assert rows(result, "status") == [("rejected",), ("finished",)]  # the output needs no room there
+
+
+def test_what_fits_nowhere_to_decode_is_an_error_before_the_run() -> None:
+    tight = engine(kv=iq.KvCache(tokens=16, block=16))
+    with pytest.raises(iq.ConfigError, match=r"row 1\b"):
+        iq.simulate(work((0.0, 10, 2), (0.0, 100, 2)), split(decode=(tight, 1)))
+
+
+def test_replicas_of_both_sides_are_numbered_on() -> None:
+    """Round robin over two that prefill, then the emptier of two that decode."""
+    two = work((0.0, 10, 3), (0.0, 10, 3))
+    result = iq.simulate(two, split(2, 2))
+    assert rows(result, "prefill_replica", "replica", "finish_s") == [(0, 2, 4.5), (1, 3, 4.5)]
+
+
+# from a file and from the shell
+
+SCENARIO = """
+[workload]
+requests = 40
+arrivals = { kind = "Poisson", rate = 2 }
+prompt = { kind = "Uniform", low = 10, high = 500 }
+output = { kind = "Geometric", mean = 5 }
+
+[engine]
+kv = "unlimited"
+timing = { kind = "Constant", seconds = 1.0 }
+scheduler = { kind = "Sarathi" }
+"""
+BARE = SCENARIO.split("[engine]")[0]
+OF_ONE = SCENARIO[len(BARE) :].replace("[engine]", "[[cluster.engines]]")
+HANDS = """
+[disaggregated]
+decode_router = "LeastKv"
+prefill = { replicas = 2 }
+decode = { replicas = 3 }
+link = { latency_s = 0.5, bytes_per_s = 100, bytes_per_token = 10 }
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "system"),
+    [
+        (SCENARIO, engine()),
+        (
+            SCENARIO + '[cluster]\nreplicas = 3\nrouter = "PowerOfTwo"\n',
+            iq.Cluster(engine(), replicas=3, router=iq.PowerOfTwo()),
+        ),
+        (SCENARIO + '[cluster]\nrouter = { kind = "Random" }\n', iq.Cluster(engine(), router=iq.Random())),
+        (BARE + OF_ONE + OF_ONE, iq.Cluster([engine(), engine()])),
+        (SCENARIO + HANDS, split(2, 3, decode_router=iq.LeastKv())),
+    ],
+)
+def test_a_scenario_may_have_a_fleet(text: str, system: Any, tmp_path: Any) -> None:
+    path = tmp_path / "scenario.toml"
+    path.write_text(text)
+    assert read_scenario(path).system == system
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (BARE, r"engine: missing"),
+        (BARE + "[cluster]\nreplicas = 2\n", r"cluster\.engines: missing"),
+        (SCENARIO + OF_ONE, r"engine: not used"),
+        (SCENARIO + "[cluster]\nreplicas = 0\n", r"cluster\.replicas: "),
+        (SCENARIO + HANDS + "[cluster]\n", r"cluster and disaggregated: "),
+        (SCENARIO + '[cluster]\nrouter = "Robin"\n', r"cluster\.router: unknown router 'Robin'"),
+        (SCENARIO + "[clusters]\n", r"clusters: unknown; did you mean cluster"),
+        (SCENARIO + "cluster = 5\n", r"engine: unknown field 'cluster'"),
+        ("cluster = 5\n" + SCENARIO, r"cluster: must be a table"),
+    ],
+)
+def test_a_wrong_fleet_in_a_scenario_is_named(text: str, said: str, tmp_path: Any) -> None:
+    path = tmp_path / "scenario.toml"
+    path.write_text(text)
+    with pytest.raises(iq.ConfigError, match=said):
+        read_scenario(path)
+
+
+def test_equal_clusters_copy_and_pickle() -> None:
+    import pickle
+
+    for system in (iq.Cluster(engine(), replicas=2), iq.Cluster([engine()]), split()):
+        assert pickle.loads(pickle.dumps(system)) == copy.deepcopy(system) == system

@@ -1,0 +1,205 @@
+"""Closed-loop sessions: which turns wait for which, and when they come."""
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import inferq as iq
+from inferq.flow import NO_SESSION, of_sessions, sessions
+
+
+def engine(kv: iq.KvCache | None = None, **scheduler: Any) -> iq.Engine:
+    """One slot of a second for each iteration."""
+    cache = iq.KvCache.unlimited() if kv is None else kv
+    return iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(**scheduler), kv=cache)
+
+
+def turns(*rows: tuple[float, int, int, Any, float | None], **columns: Any) -> dict[str, Any]:
+    """Requests as (arrival_s, prompt_tokens, output_tokens, session_id, think_s)."""
+    names = ("arrival_s", "prompt_tokens", "output_tokens", "session_id", "think_s")
+    return {**dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)), **columns}
+
+
+def told(result: iq.Result, *columns: str) -> list[tuple[Any, ...]]:
+    return result.requests.select(columns).rows()
+
+
+# what waits for what
+
+
+def test_a_turn_waits_for_the_nearest_earlier_turn_of_its_session() -> None:
+    frame = iq.Workload(
+        turns(
+            (0.0, 1, 1, "a", 9.0),  # the first of its session waits for nobody
+            (0.0, 1, 1, "b", None),
+            (1.0, 1, 1, "a", 1.0),
+            (1.0, 1, 1, None, 5.0),  # nor does one without a session
+            (1.0, 1, 1, "a", None),  # nor one without a think time
+            (2.0, 1, 1, "b", 0.0),
+            (2.0, 1, 1, "a", 2.5),  # its nearest earlier turn is row 4
+            (3.0, 1, 1, None, 5.0),
+        )
+    ).frame
+    flow = of_sessions(frame)
+    assert flow is not None
+    assert flow.parents.tolist() == [0, 0, 1, 0, 0, 1, 1, 0]
+    assert flow.delay_s.tolist() == [0, 0, 1.0, 0, 0, 0.0, 2.5, 0]
+    assert flow.children_start.tolist() == [0, 1, 2, 2, 2, 3, 3, 3, 3]
+    assert flow.children.tolist() == [2, 5, 6]
+    kinds = {name: column.dtype for name, column in flow.columns().items()}
+    whole = dict.fromkeys(("parents", "children_start", "children"), np.dtype(np.uint32))
+    assert kinds == {**whole, "delay_s": np.dtype(np.float64)}
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {},
+        {"session_id": ["a", "a"]},
+        {"session_id": ["a", "a"], "think_s": [None, None]},
+        {"session_id": ["a", "b"], "think_s": [1.0, 1.0]},
+        {"session_id": ["a", "a"], "think_s": [1.0, None]},
+        {"think_s": [None, None]},
+    ],
+)
+def test_where_no_turn_waits_there_is_nothing_to_tell(columns: dict[str, Any]) -> None:
+    frame = iq.Workload({"arrival_s": [0.0, 1.0], **columns}).frame
+    assert of_sessions(frame) is None
+
+
+def test_think_times_without_sessions_are_an_error() -> None:
+    work = {"arrival_s": [0.0], "prompt_tokens": [1], "output_tokens": [1], "think_s": [1.0]}
+    with pytest.raises(iq.ConfigError, match=r"^workload\.think_s: there is no session_id"):
+        iq.simulate(work, engine())
+
+
+@pytest.mark.parametrize("ids", [["b", None, "a", "b"], [7, None, -1, 7]])
+def test_sessions_are_numbered_by_their_first_rows(ids: list[Any]) -> None:
+    assert sessions(pl.Series(ids)).tolist() == [0, NO_SESSION, 1, 0]
+    assert sessions(pl.Series([None, None, ids[0]])).tolist() == [NO_SESSION, NO_SESSION, 0]
+
+
+def test_a_plain_walk_over_the_rows_finds_the_same() -> None:
+    draw = np.random.default_rng(3)
+    names = [None if one == 0 else f"s{one}" for one in draw.integers(0, 30, 500)]
+    think = [None if one < 0.3 else float(one) for one in draw.uniform(size=500)]
+    frame = iq.Workload({"arrival_s": np.arange(500.0), "session_id": names, "think_s": think}).frame
+    last: dict[str, int] = {}
+    waits: list[tuple[int, int]] = []
+    for row, (name, seconds) in enumerate(zip(names, think, strict=True)):
+        if name is None:
+            continue
+        if name in last and seconds is not None:
+            waits.append((last[name], row))
+        last[name] = row
+    flow = of_sessions(frame)
+    assert flow is not None
+    starts = flow.children_start.tolist()
+    found = [(row, int(one)) for row in range(500) for one in flow.children[starts[row] : starts[row + 1]]]
+    assert found == sorted(waits)
+    assert flow.parents.tolist() == [int(row in dict((b, a) for a, b in waits)) for row in range(500)]
+
+
+# runs
+
+
+def test_a_turn_comes_when_its_user_has_read_the_answer() -> None:
+    """Turn 0 in [0, 3), half a second of thought, turn 1 in [3.5, 5.5), two seconds, turn 2 in [7.5, 8.5)."""
+    talk = turns((0.0, 10, 3, "a", None), (0.1, 10, 2, "a", 0.5), (0.2, 10, 1, "a", 2.0))
+    result = iq.simulate(talk, engine())
+    assert told(result, "id", "arrival_s", "finish_s", "e2e_s") == [
+        (0, 0.0, 3.0, 3.0),
+        (1, 3.5, 5.5, 2.0),
+        (2, 7.5, 8.5, 1.0),
+    ]
+
+
+def test_a_turn_without_thought_comes_at_once() -> None:
+    """It can be in the batch that is formed at the instant at which the answer before it ended."""
+    talk = turns((0.0, 10, 2, "a", None), (0.0, 10, 1, "a", 0.0))
+    result = iq.simulate(talk, engine(max_seqs=1))
+    assert told(result, "arrival_s", "queue_s", "finish_s") == [(0.0, 0.0, 2.0), (2.0, 0.0, 3.0)]
+
+
+def test_a_recorded_arrival_after_the_answer_does_not_hold_a_turn_back() -> None:
+    talk = turns((0.0, 10, 1, "a", None), (50.0, 10, 1, "a", 1.0))
+    assert told(iq.simulate(talk, engine()), "arrival_s") == [(0.0,), (2.0,)]
+
+
+def test_an_open_loop_sends_every_turn_as_recorded() -> None:
+    talk = turns((0.0, 10, 3, "a", None), (0.5, 10, 2, "a", 0.5))
+    result = iq.simulate(iq.Workload(talk).open_loop(), engine())
+    assert told(result, "arrival_s", "finish_s") == [(0.0, 3.0), (0.5, 3.0)]
+
+
+def test_a_closed_loop_slows_down_where_the_server_does() -> None:
+    """Four users, one seat, slots of a second: a turn waits for at most three others."""
+    rows = [(0.001 * at, 10, 1, f"u{at % 4}", None if at < 4 else 0.0) for at in range(40)]
+    closed = iq.simulate(turns(*rows), engine(max_seqs=1))
+    opened = iq.simulate(iq.Workload(turns(*rows)).open_loop(), engine(max_seqs=1))
+    assert opened.requests["queue_s"].max() > 38
+    assert closed.requests["queue_s"].max() == 3.0
+    assert closed.requests["finish_s"].max() == 40.0
+
+
+@pytest.mark.parametrize(
+    ("first", "change", "status"),
+    [((0.0, 999, 1, "a", None), {}, "rejected"), ((0.0, 10, 5, "a", None), {"horizon_s": 3.0}, "unfinished")],
+)
+def test_a_turn_whose_answer_never_came_never_comes(first: Any, change: Any, status: str) -> None:
+    talk = turns(first, (0.5, 10, 1, "a", 0.0), (1.0, 10, 1, "b", None), (1.5, 10, 1, "a", 0.0))
+    result = iq.simulate(talk, engine(kv=iq.KvCache(tokens=160)), **change)
+    assert told(result, "id", "status") == [(0, status), (2, "finished")]
+
+
+def test_a_turn_after_one_that_was_abandoned_never_comes() -> None:
+    talk = turns(
+        (0.0, 10, 3, "b", None),
+        (0.0, 10, 1, "a", None),
+        (0.0, 10, 1, "a", 0.0),
+        patience_s=[None, 0.5, None],
+    )
+    result = iq.simulate(talk, engine(max_seqs=1))
+    assert told(result, "id", "status") == [(0, "finished"), (1, "abandoned")]
+
+
+def test_warm_up_goes_by_the_recorded_order() -> None:
+    """Row 1 comes last, at 10, and is the second of the workload."""
+    talk = turns(
+        (0.0, 10, 1, "a", None), (1.0, 10, 1, "a", 9.0), (2.0, 10, 1, "b", None), (3.0, 10, 1, "c", None)
+    )
+    for warmup in (2, "2s"):
+        result = iq.simulate(talk, engine(), warmup=warmup)
+        assert told(result, "id", "measured") == [(0, False), (1, False), (2, True), (3, True)]
+        assert result.summary()["duration_s"].item() == 2.0  # from 2 to 4
+    every = iq.simulate(talk, engine()).summary()
+    assert every["duration_s"].item() == 11.0
+
+
+def test_sessions_close_their_loops_over_clusters_and_hand_offs() -> None:
+    talk = turns((0.0, 10, 2, "a", None), (0.0, 10, 2, "b", None), (0.1, 10, 2, "a", 1.0))
+    both = iq.simulate(talk, iq.Cluster(engine(), replicas=2, router=iq.BySession()))
+    assert told(both, "replica", "arrival_s", "finish_s") == [(0, 0.0, 2.0), (1, 0.0, 2.0), (0, 3.0, 5.0)]
+    link = iq.Link(latency_s=0.5, bytes_per_s=1.0, bytes_per_token=0)
+    split = iq.Disaggregated(prefill=(engine(), 1), decode=(engine(), 1), link=link)
+    handed = iq.simulate(talk, split)
+    assert told(handed, "arrival_s", "finish_s") == [(0.0, 2.5), (0.0, 2.5), (3.5, 6.0)]
+
+
+def test_stepping_and_threads_change_nothing() -> None:
+    draw = np.random.default_rng(2)
+    talk = {
+        "arrival_s": np.sort(draw.uniform(0, 50, 200)).round(3),
+        "prompt_tokens": draw.integers(1, 700, 200),
+        "output_tokens": draw.integers(1, 20, 200),
+        "session_id": draw.integers(0, 40, 200),
+        "think_s": draw.choice([0.0, 0.5, 3.0], 200),
+    }
+    runs = [
+        iq.simulate(talk, iq.Cluster(engine(), replicas=3), stepping=stepping, threads=threads)
+        for stepping, threads in ((False, None), (True, None), (False, 1))
+    ]
+    for other in runs[1:]:
+        assert runs[0].requests.equals(other.requests)
