@@ -4,6 +4,7 @@
 //! between the [`Batch`] that comes back and what runs already. The core checks it as it checks everybody's (rule 6); here
 //! are only the rules that a Rust policy cannot break.
 
+use inferq_core::clock::Instant;
 use inferq_core::engine::EngineParts;
 use inferq_core::error::{Error, Kind, Result};
 use inferq_core::kv::KvCache;
@@ -107,6 +108,44 @@ struct Running {
     is_ready: bool,
 }
 
+/// Requests in the order of their arrival here, found by their ids.
+struct ByArrival<T> {
+    in_order: BTreeMap<(Instant, u32), T>,
+    arrivals: BTreeMap<u32, Instant>,
+}
+
+impl<T> ByArrival<T> {
+    fn new() -> ByArrival<T> {
+        ByArrival { in_order: BTreeMap::new(), arrivals: BTreeMap::new() }
+    }
+
+    fn insert(&mut self, (at, id): (Instant, u32), value: T) {
+        self.arrivals.insert(id, at);
+        self.in_order.insert((at, id), value);
+    }
+
+    fn get(&self, id: u32) -> Option<&T> {
+        self.in_order.get(&(*self.arrivals.get(&id)?, id))
+    }
+
+    fn get_mut(&mut self, id: u32) -> Option<&mut T> {
+        self.in_order.get_mut(&(*self.arrivals.get(&id)?, id))
+    }
+
+    fn remove(&mut self, id: u32) -> Option<(Instant, T)> {
+        let at = self.arrivals.remove(&id)?;
+        self.in_order.remove(&(at, id)).map(|value| (at, value))
+    }
+
+    fn values(&self) -> impl Iterator<Item = &T> {
+        self.in_order.values()
+    }
+
+    fn len(&self) -> usize {
+        self.in_order.len()
+    }
+}
+
 /// A scheduler whose batches are planned in Python.
 struct PythonScheduler {
     policy: Policy,
@@ -117,9 +156,8 @@ struct PythonScheduler {
     lookahead: usize,
     block_tokens: u64,
     has_unlimited_cache: bool,
-    /// Who waits and who runs, by id: rows are sorted, so that is by arrival.
-    waiting: BTreeMap<u32, Slot>,
-    running: BTreeMap<u32, Running>,
+    waiting: ByArrival<Slot>,
+    running: ByArrival<Running>,
     /// What was shown last, as long as it is still true.
     shown_waiting: Option<Py<Requests>>,
     shown_running: Option<Arc<Members>>,
@@ -166,8 +204,8 @@ impl PythonScheduler {
             lookahead: *lookahead as usize,
             block_tokens: u64::from(kv.block),
             has_unlimited_cache: kv.tokens.is_none(),
-            waiting: BTreeMap::new(),
-            running: BTreeMap::new(),
+            waiting: ByArrival::new(),
+            running: ByArrival::new(),
             shown_waiting: None,
             shown_running: None,
             decoded_by: Vec::new(),
@@ -179,8 +217,8 @@ impl PythonScheduler {
     fn stops(&mut self, id: u32) {
         self.shown_running = None;
         self.shown_waiting = None;
-        if let Some(Running { slot, .. }) = self.running.remove(&id) {
-            self.waiting.insert(id, slot);
+        if let Some((at, Running { slot, .. })) = self.running.remove(id) {
+            self.waiting.insert((at, id), slot);
         }
     }
 
@@ -188,8 +226,8 @@ impl PythonScheduler {
     fn starts(&mut self, id: u32) {
         self.shown_running = None;
         self.shown_waiting = None;
-        if let Some(slot) = self.waiting.remove(&id) {
-            self.running.insert(id, Running { slot, is_ready: false });
+        if let Some((at, slot)) = self.waiting.remove(id) {
+            self.running.insert((at, id), Running { slot, is_ready: false });
         }
     }
 
@@ -277,7 +315,7 @@ impl PythonScheduler {
             self.chunk(id, tokens, &mut admissions, plan)?;
         }
         if let Some(&id) = admissions.keys().next() {
-            let is_waiting = self.waiting.contains_key(&id);
+            let is_waiting = self.waiting.get(id).is_some();
             let rule = if is_waiting { "a request is admitted by the batch that it is in" } else { WAITING };
             return Err(broken(plan, rule, request(id)));
         }
@@ -288,8 +326,8 @@ impl PythonScheduler {
     /// The request that is here under an id; one that waits is not ready.
     fn find(&self, id: i64, plan: &Plan) -> Planned<(u32, Running)> {
         let find = |id: u32| {
-            let waits = || self.waiting.get(&id).map(|&slot| Running { slot, is_ready: false });
-            self.running.get(&id).copied().or_else(waits).map(|here| (id, here))
+            let waits = || self.waiting.get(id).map(|&slot| Running { slot, is_ready: false });
+            self.running.get(id).copied().or_else(waits).map(|here| (id, here))
         };
         let here = u32::try_from(id).ok().and_then(find);
         here.ok_or_else(|| broken(plan, "a plan names only requests that are here", request(id)))
@@ -398,20 +436,20 @@ impl Scheduler for PythonScheduler {
                 if self.waiting.len() < self.lookahead {
                     self.shown_waiting = None;
                 }
-                self.waiting.insert(table.at(slot).arrival.id, slot);
+                self.waiting.insert(table.at(slot).order(), slot);
             }
             Notice::Ready(slot) => {
-                if let Some(running) = self.running.get_mut(&table.at(slot).arrival.id) {
+                if let Some(running) = self.running.get_mut(table.at(slot).arrival.id) {
                     running.is_ready = true;
                 }
             }
             Notice::Preempted(slot) => self.stops(table.at(slot).arrival.id),
             Notice::Left(slot) => {
                 let id = table.at(slot).arrival.id;
-                if self.running.remove(&id).is_some() {
+                if self.running.remove(id).is_some() {
                     self.shown_running = None;
                 } else {
-                    self.waiting.remove(&id);
+                    self.waiting.remove(id);
                     self.shown_waiting = None;
                 }
             }

@@ -1,17 +1,17 @@
 //! # The road of a request
 //!
 //! ```text
-//!   workload ──▶ arrival ──▶ replica ─────────────────────────────▶ results
-//!   (columns,     (in the    plan ─▶ price ─▶ advance ─▶ settle      (rows, gaps,
-//!    or a law)     order of   │        │         │          │         samples,
-//!                  rule 4)    ▼        ▼         ▼          ▼         findings)
+//!   workload ──▶ router ──▶ replica ─────────────────────────────▶ results
+//!   (columns,    (which      plan ─▶ price ─▶ advance ─▶ settle     (rows, gaps,
+//!    or a law)    replica?)   │        │         │          │        samples,
+//!                             ▼        ▼         ▼          ▼        findings)
 //!                         scheduler  timing   k identical  KV blocks,
 //!                                             iterations   tokens
 //! ```
 //!
 //! Modules stand in the order of the road. To understand the simulator, read three: [`replica`] (what one engine does),
 //! [`plan`] (what a scheduler may ask) and [`simulation`] (in which order everything happens). To add a policy, read
-//! [`scheduler`]; to add a timing model, [`timing`].
+//! [`scheduler`] or [`router`]; to add a timing model, [`timing`].
 //!
 //! ```
 //! use inferq_core::{engine, simulation, workload::Workload};
@@ -47,6 +47,13 @@ pub mod workload;
 pub mod random;
 pub mod law;
 
+// Several replicas: which one serves a request, what goes from one to another, who keeps requests before them.
+pub mod router;
+mod minima;
+pub mod cluster;
+mod transfers;
+pub mod control;
+
 // One replica: who is in the batch, what it holds, how long it takes, what it does.
 pub mod request;
 pub mod scheduler;
@@ -60,14 +67,7 @@ mod stretch;
 pub mod engine;
 pub mod replica;
 
-// Several replicas: who serves which request, what goes from one to another, and who is next.
-pub mod router;
-pub mod cluster;
-mod transfers;
-mod minima;
-
-// Gate and route: the decisions of lin2026, and its stochastic model of slots.
-pub mod control;
+// The stochastic model of lin2026: slots in place of replicas, under the same control.
 pub mod slots;
 
 // What comes out.
