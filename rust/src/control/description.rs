@@ -155,8 +155,9 @@ impl GateAndRoute {
             return Err(Error::config("kv.tokens", message));
         }
         let policy = Policy { gate: self.gate, router: self.router, planned: self.planned };
-        policy.check(slots, self.allocation.is_some())?;
         let allocation = self.allocation.as_ref().map(|tables| tables.by_class(classes)).transpose();
+        let allocation = allocation.map_err(|error| error.within("allocation"))?;
+        policy.check(slots, allocation.as_ref())?;
         let price = |name: &str, price: f64| {
             let units = if (0.0..=HIGHEST_PRICE).contains(&price) { decimal(price, 18) } else { None };
             units.ok_or_else(|| {
@@ -166,7 +167,7 @@ impl GateAndRoute {
         Ok(Setup {
             cluster: Cluster { replicas, slots, pace },
             policy,
-            allocation: allocation.map_err(|error| error.within("allocation"))?,
+            allocation,
             chunk,
             prices: (price("prefill", self.prices.prefill)?, price("decode", self.prices.decode)?),
             patience: self.patience(classes)?,

@@ -48,17 +48,32 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Tests what can be told without a workload. `allocation` says whether there is one.
-    pub fn check(&self, slots: u32, allocation: bool) -> Result<()> {
+    /// Tests what can be told without a workload: the first field that is wrong or missing is the error.
+    pub fn check(&self, slots: u32, allocation: Option<&Allocation>) -> Result<()> {
         self.router.check_plan(self.planned)?;
         if self.planned && slots < 2 {
             return Err(Error::config("slots", format!("{slots}: a plan keeps one for prefills and needs another")));
         }
-        let reads = self.planned || self.gate.needs_allocation() || self.router.needs_allocation();
-        match (reads, allocation) {
-            (true, false) => Err(Error::config("allocation", "missing: this plan, gate or router follows one")),
-            _ => Ok(()),
+        let pools = matches!(self.router, RouterKind::Randomised | RouterKind::General);
+        let follows = self.planned || matches!(self.gate, GateKind::Occupancy | GateKind::Queue);
+        let Some(allocation) = allocation else {
+            let missing = Error::config("allocation", "missing: this plan, gate or router follows one");
+            return if follows { Err(missing) } else { Ok(()) };
+        };
+        if self.planned && allocation.prefill_sum() == 0 {
+            return Err(Error::config("allocation.prefill", "is 0 for every class: no replica would run a prefill"));
         }
+        for (name, is_needed, table) in [
+            ("prefill_queue", self.gate == GateKind::Queue, &allocation.prefill_queue),
+            ("mixed", pools, &allocation.mixed),
+            ("solo", pools, &allocation.solo),
+        ] {
+            if is_needed && table.is_none() {
+                let who = if pools && name != "prefill_queue" { "router" } else { "gate" };
+                return Err(Error::config(format!("allocation.{name}"), format!("missing: the {who} follows it")));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -101,16 +116,13 @@ impl Control {
         tokens: &[ClassTokens],
         seed: u64,
     ) -> Result<Control> {
-        policy.check(cluster.slots, allocation.is_some())?;
+        policy.check(cluster.slots, allocation)?;
         let Cluster { replicas, slots, pace } = *cluster;
         let mixed = policy.planned.then(|| allocation.map_or(0, |plan| plan.mixed_replicas(replicas)));
-        if mixed == Some(0) {
-            return Err(Error::config("allocation.prefill", "is 0 for every class: no replica would run a prefill"));
-        }
         Ok(Control {
             slots: Slots::new(replicas, slots, mixed),
             prefills: Prefills::new(tokens.len()),
-            gate: policy.gate.build(replicas, allocation, tokens)?,
+            gate: policy.gate.build(replicas, allocation, tokens),
             router: policy.router.build(seed, replicas, mixed, pace, allocation, tokens)?,
             draws: Stream::new(seed, Source::Router),
             turns: 0,

@@ -55,7 +55,7 @@ pub struct Sample {
 pub struct Results {
     /// One row a request.
     pub requests: RequestColumns,
-    /// Samples in order of time, as the cluster was just before what happened at each instant; the last one is the end.
+    /// Samples in order of time, each as the cluster was after all that happened at its instant; the last one is the end.
     pub samples: Vec<Sample>,
     /// When the averages begin.
     pub warmup: Instant,

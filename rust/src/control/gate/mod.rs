@@ -12,7 +12,6 @@ use serde::Deserialize;
 
 use super::allocation::{Allocation, ONE};
 use super::line::Line;
-use crate::error::{Error, Result};
 use crate::workload::Workload;
 
 /// A gate before the prefills.
@@ -80,25 +79,18 @@ pub enum GateKind {
 }
 
 impl GateKind {
-    /// Does it follow an allocation?
-    pub fn needs_allocation(self) -> bool {
-        matches!(self, GateKind::Occupancy | GateKind::Queue)
-    }
-
-    /// The gate itself.
-    pub(super) fn build(
-        self,
-        replicas: u32,
-        allocation: Option<&Allocation>,
-        tokens: &[ClassTokens],
-    ) -> Result<Box<dyn Gate>> {
-        let planned = || allocation.ok_or_else(|| Error::config("allocation", "missing: the gate follows it"));
-        Ok(match self {
-            GateKind::Occupancy => Box::new(occupancy::Occupancy::new(replicas, planned()?)),
-            GateKind::Queue => Box::new(queue::Queue::new(replicas, planned()?)?),
+    /// The gate itself; a table that the allocation lacks is one of zeros.
+    pub(super) fn build(self, replicas: u32, allocation: Option<&Allocation>, tokens: &[ClassTokens]) -> Box<dyn Gate> {
+        let zeros = vec![0; tokens.len()];
+        let shares = allocation.map_or(&zeros, |plan| &plan.prefill);
+        let queues = allocation.and_then(|plan| plan.prefill_queue.as_ref()).unwrap_or(&zeros);
+        let targets = QueueTargets::new(replicas, queues);
+        match self {
+            GateKind::Occupancy => Box::new(occupancy::Occupancy { shares: shares.clone(), targets }),
+            GateKind::Queue => Box::new(queue::Queue { targets }),
             GateKind::Priority => Box::new(priority::Priority::new(tokens)),
             GateKind::Fcfs => Box::new(fcfs::Fcfs),
-        })
+        }
     }
 }
 
@@ -148,14 +140,14 @@ mod tests {
     }
 
     fn built(kind: GateKind, allocation: Option<&Allocation>, tokens: &[ClassTokens]) -> Box<dyn Gate> {
-        kind.build(10, allocation, tokens).expect("a gate")
+        kind.build(10, allocation, tokens)
     }
 
     #[test]
     fn the_occupancy_gate_admits_the_class_furthest_below_its_share() {
         // n x* = (1, 4), ξ = (X − n x*) / x*.
         let plan = allocation(&[0.1, 0.4], &[1.0, 0.5]);
-        let gate = built(GateKind::Occupancy, Some(&plan), &[]);
+        let gate = built(GateKind::Occupancy, Some(&plan), &[ClassTokens::default(); 3]);
         for (waiting, running, admitted) in [
             ([1, 1], [0, 1], Some(0)), // ξ = (−10, −7.5)
             ([1, 1], [1, 3], Some(1)), // ξ = (0, −2.5)
@@ -172,7 +164,7 @@ mod tests {
     #[test]
     fn a_class_that_the_plan_does_not_serve_comes_last() {
         let plan = allocation(&[0.0, 0.5, 0.0], &[]);
-        let gate = built(GateKind::Occupancy, Some(&plan), &[]);
+        let gate = built(GateKind::Occupancy, Some(&plan), &[ClassTokens::default(); 3]);
         assert_eq!(gate.class(&prefills(&[3, 1, 9], &[0, 9, 0], &[])), Some(1));
         assert_eq!(gate.class(&prefills(&[3, 0, 9], &[0, 9, 0], &[])), Some(2));
         assert_eq!(gate.class(&prefills(&[9, 0, 9], &[0, 9, 0], &[])), Some(0));
@@ -182,14 +174,12 @@ mod tests {
     fn the_queue_gate_admits_the_class_whose_queue_is_longest_beyond_its_target() {
         // n q* = (10, 5).
         let plan = allocation(&[0.1, 0.4], &[1.0, 0.5]);
-        let gate = built(GateKind::Queue, Some(&plan), &[]);
+        let gate = built(GateKind::Queue, Some(&plan), &[ClassTokens::default(); 3]);
         for (waiting, admitted) in
             [([9, 5], Some(1)), ([12, 6], Some(0)), ([8, 3], Some(0)), ([2, 0], Some(0)), ([0, 1], Some(1))]
         {
             assert_eq!(gate.class(&prefills(&waiting, &[0, 0], &[])), admitted, "{waiting:?}");
         }
-        let error = GateKind::Queue.build(10, Some(&allocation(&[0.1], &[])), &[]).err().expect("no targets");
-        assert_eq!(error.to_string(), "allocation.prefill_queue: missing: the queue gate holds queues against it");
     }
 
     #[test]
@@ -205,7 +195,7 @@ mod tests {
 
     #[test]
     fn first_come_is_first_served_over_all_classes() {
-        let gate = built(GateKind::Fcfs, None, &[]);
+        let gate = built(GateKind::Fcfs, None, &[ClassTokens::default(); 3]);
         assert_eq!(gate.class(&prefills(&[2, 1, 1], &[0, 0, 0], &[1, 2, 0])), Some(1));
         assert_eq!(gate.class(&prefills(&[2, 0, 1], &[0, 0, 0], &[1, 2, 0])), Some(2));
     }

@@ -1,7 +1,6 @@
 //! The occupancy gate of lin2026 section 4.1: who is furthest below the share of prefills that the plan gives it?
 
 use super::{Gate, Prefills, QueueTargets};
-use crate::control::allocation::Allocation;
 use std::cmp::Ordering;
 
 /// The least ξ_i = (X_i − n x_i*) / x_i*; then the queue furthest beyond its target; then the lower class. A class with
@@ -9,18 +8,11 @@ use std::cmp::Ordering;
 /// Where the plan has no q_p*, all targets of the queues are 0.
 #[derive(Debug)]
 pub(super) struct Occupancy {
-    shares: Vec<u64>,
-    targets: QueueTargets,
+    pub(super) shares: Vec<u64>,
+    pub(super) targets: QueueTargets,
 }
 
 impl Occupancy {
-    pub(super) fn new(replicas: u32, allocation: &Allocation) -> Occupancy {
-        let shares = allocation.prefill.clone();
-        let none = vec![0; shares.len()];
-        let targets = QueueTargets::new(replicas, allocation.prefill_queue.as_ref().unwrap_or(&none));
-        Occupancy { shares, targets }
-    }
-
     /// How X_i / x_i* of two classes compare: without a share it is more than any number.
     fn deviations(&self, left: usize, right: usize, prefills: &Prefills) -> Ordering {
         match (self.shares[left], self.shares[right]) {

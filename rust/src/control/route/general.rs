@@ -86,3 +86,31 @@ impl Router for General {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Weights of 3 to 1 in the solo pool: y* of 3 and 2, mean outputs of 10 and 20.
+    #[test]
+    fn a_freed_slot_draws_classes_by_their_weights() {
+        let plan =
+            Allocation { prefill: vec![1; 3], mixed: Some(vec![0; 3]), solo: Some(vec![3, 2, 0]), prefill_queue: None };
+        let tokens = [(1, 10), (2, 40), (1, 5)].map(|(requests, output)| ClassTokens { requests, prompt: 1, output });
+        let pools = Pools { draws: Stream::new(7, Source::Router), solo_shares: vec![1.0; 3] };
+        let mut router = General::new(pools, 7, Some(&plan), &tokens);
+        let waiting = |class, turn| Waiting { request: 0, handle: 0, class, from: 0, turn };
+        let places = [2, 1, 0].map(|class| router.join(waiting(class, 3 - u64::from(class))));
+        let draws = 40_000;
+        let first = (0..draws).filter(|_| router.choose(SOLO) == Some(0)).count();
+        // 3.29 standard deviations of a share of 3/4: 99.9 %.
+        let half = 3.29 * (0.75 * 0.25 / f64::from(draws)).sqrt();
+        assert!((first as f64 / f64::from(draws) - 0.75).abs() < half, "{first}");
+        router.leave(places[2]);
+        assert!((0..100).all(|_| router.choose(SOLO) == Some(1)), "only classes that wait");
+        router.leave(places[1]);
+        assert_eq!(router.choose(SOLO), Some(2), "without weight, and alone");
+        router.leave(places[0]);
+        assert_eq!(router.choose(SOLO), None);
+    }
+}

@@ -62,11 +62,6 @@ pub enum RouterKind {
 }
 
 impl RouterKind {
-    /// Does it follow an allocation?
-    pub fn needs_allocation(self) -> bool {
-        matches!(self, RouterKind::Randomised | RouterKind::General)
-    }
-
     /// With a plan or without: an error where only one of the two makes sense.
     pub fn check_plan(self, planned: bool) -> Result<()> {
         let wants = match self {
@@ -141,7 +136,10 @@ impl Pools {
         pace: Pace,
         allocation: Option<&Allocation>,
     ) -> Result<Pools> {
-        let (mixed_decodes, solo_decodes) = decodes_of(allocation)?;
+        let column = |table: fn(&Allocation) -> &Option<Vec<u64>>| {
+            allocation.and_then(|plan| table(plan).as_deref()).unwrap_or_default()
+        };
+        let (mixed_decodes, solo_decodes) = (column(|plan| &plan.mixed), column(|plan| &plan.solo));
         // μ_s / μ_m = γτ for every class, so a class's output tokens cancel out.
         let share = |(&mixed, &solo): (&u64, &u64)| {
             let (mixed, solo) = (mixed as f64 * pace.solo as f64, solo as f64 * pace.mixed as f64);
@@ -174,16 +172,4 @@ impl Pools {
         let open = if pool == SOLO { &slots.solo } else { &slots.beside_prefill };
         open.pick(self.draws.word(u64::from(decode.request), DRAW_REPLICA))
     }
-}
-
-/// y_m* and y_s*, which both must be given.
-fn decodes_of(allocation: Option<&Allocation>) -> Result<(&[u64], &[u64])> {
-    let allocation = allocation.ok_or_else(|| Error::config("allocation", "missing: the router follows it"))?;
-    let given = |name: &str, column: &'_ Option<Vec<u64>>| match column {
-        Some(_) => Ok(()),
-        None => Err(Error::config(format!("allocation.{name}"), "missing: the router draws pools by it")),
-    };
-    given("mixed", &allocation.mixed)?;
-    given("solo", &allocation.solo)?;
-    Ok((allocation.mixed.as_deref().unwrap_or_default(), allocation.solo.as_deref().unwrap_or_default()))
 }
