@@ -1,7 +1,8 @@
 """What must happen, said plainly: the slow reference that the fast core is tested against.
 
 One replica, iteration by iteration, request by request. "Rule n": the design's; "C1.2.4": a step of a real
-engine (C1 vLLM v1, C2 vLLM v0, C5 Sarathi-Serve). The schedulers are in `reference_policies.py`.
+engine (C1 vLLM v1, C2 vLLM v0, C5 Sarathi-Serve). The schedulers are in `reference_policies.py`; many
+replicas, hand-offs between them and requests that wait for others in `reference_fleet.py`.
 """
 
 from collections import defaultdict
@@ -60,17 +61,18 @@ class Request:  # what it asks for, holds now and has become; times in attosecon
         self.prompt: int = row["prompt_tokens"]
         self.output: int = row["output_tokens"]
         self.name, self.priority = name, row.get("priority") or 0  # of its class; where a policy looks at it
-        self.arrival = exact(row["arrival_s"], places=9)  # rule 1: to the nearest nanosecond
-        patience = row.get("patience_s")
-        self.gives_up = NEVER if patience is None else self.arrival + exact(patience)
+        self.arrival = self.came = exact(row["arrival_s"], places=9)  # rule 1: to the nearest nanosecond
+        self.patience = None if row.get("patience_s") is None else exact(row["patience_s"])
         self.tbt_slo = absent if row.get("tbt_slo_s") is None else exact(row["tbt_slo_s"])
         self.goal: int = self.prompt  # to compute before it decodes; recomputed: all it knew (rule 7)
         self.computed: int = 0  # the context: tokens whose keys and values are in the cache, or on the host
         self.blocks = self.preemptions = 0
         self.admission = self.stage = 0  # its number among the replica's admissions; iterations since then
-        self.ready = self.end = 0  # the ends of the batch that made it ready, and of its last batch
+        self.returned = 0  # the plan that sent it back to the head of the queue
+        self.ready = self.end = 0  # the ends of the batch that made it ready here, and of its last one
         self.status = "unfinished"
         self.admitted = self.first_token = self.finish = self.left = absent
+        self.prefilled = absent  # the end of its prompt's last iteration, the first time
         self.tokens: list[int] = []  # the instant of each output token
 
     @property
@@ -81,8 +83,16 @@ class Request:  # what it asks for, holds now and has become; times in attosecon
     def owed(self) -> int:
         return max(1, self.goal - self.computed)
 
-    def __lt__(self, other: "Request") -> bool:  # by arrival, then id
-        return (self.arrival, self.id) < (other.arrival, other.id)
+    @property
+    def needs(self) -> int:  # its context once all that it owes is computed
+        return self.computed + self.owed
+
+    @property
+    def gives_up(self) -> int:
+        return NEVER if self.patience is None else self.arrival + self.patience
+
+    def __lt__(self, other: "Request") -> bool:  # by arrival at this replica, then id
+        return (self.came, self.id) < (other.came, other.id)
 
 
 class Iteration(NamedTuple):
@@ -126,22 +136,24 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
         self.running: list[Request] = []  # in the order in which they got their places
         self.swapped: list[Request] = []
         self.iterations: list[Iteration] = []
+        self.rows: dict[Request, int] = {}  # the tokens of each request of the batch, in its order
         self.end = NEVER  # of the iteration under way
         self.budget = self.charge = 0  # tokens left to place; attoseconds of swapping for the next iteration
-        self.admissions = self.kept = 0  # so far; blocks of those who ended while their batch goes on
+        self.admissions = self.plans = self.kept = 0  # so far; blocks of the ended whose batch goes on
         self.count, self.decoding = 0, False  # Rad, RadPhased: prompts of this cycle; in the mode of decodes
         self.active: list[Request] = []  # RadPhased
+        self.hands_over = False  # it computes prompts; another replica goes on
 
     def of(self, requests: list[Request]) -> list[Request]:
         return [r for r in requests if self.scope in (None, r.name)]
 
     @property
     def queue(self) -> list[Request]:
-        return sorted(self.of(self.waiting))
+        return sorted(self.of(self.waiting), key=lambda r: (-r.returned, r))
 
     @property
-    def ready(self) -> list[Request]:  # those whose next row is a decode, by arrival
-        return sorted(r for r in self.of(self.running) if r.decodes)
+    def ready(self) -> list[Request]:  # those whose next row is a decode and not in this batch, by arrival
+        return sorted(r for r in self.of(self.running) if r.decodes and r not in self.rows)
 
     @property
     def unfinished(self) -> list[Request]:  # those inside their prompt, by arrival
@@ -163,7 +175,7 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
 
     def to_next_token(self, r: Request) -> int:
         """What must fit so that an admission leads to a token: with "decode" its input alone brings none."""
-        return r.owed + self.decode_first
+        return r.needs + (self.decode_first and not r.decodes)
 
     def hold(self, r: Request, tokens: int) -> None:
         """Give it a place, and blocks for so many tokens (rule 10). Asking too much is an error (rule 6)."""
@@ -171,7 +183,7 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
             (self.swapped if r in self.swapped else self.waiting).remove(r)
             self.running.append(r)
             self.admissions += 1
-            r.admission, r.stage = self.admissions, 0
+            r.admission, r.stage, r.returned = self.admissions, 0, 0
         more = self.lacks(r, tokens)
         self.free, r.blocks = self.free - more, r.blocks + more
         assert self.free >= 0 and len(self.running) <= self.most_seqs, "blocks or sequences"
@@ -192,16 +204,16 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
         if self.swap:
             self.swapped.append(r)
             self.charge += self.swap["base"] + self.swap["per_token"] * r.computed
-        else:  # queues are sorted when read: by its unchanged key it comes to its place, by arrival the head
+        else:  # to the head; victims of one plan keep their order
             self.waiting.append(r)
-            r.computed, r.goal = 0, r.prompt + len(r.tokens)
+            r.computed, r.goal, r.returned = 0, r.prompt + len(r.tokens), self.plans
 
     def swap_in(self) -> None:
         """Rule 12: oldest first, each with the blocks for all it owes, up to the first that does not fit."""
         for r in sorted(self.of(self.swapped)):
-            if self.victims or not self.room(r, r.computed + r.owed):
+            if self.victims or not self.room(r, r.needs):
                 return
-            self.hold(r, r.computed + r.owed)
+            self.hold(r, r.needs)
             self.charge += self.swap["base"] + self.swap["per_token"] * r.computed
             if r.decodes:
                 self.place(r, 1)
@@ -250,8 +262,8 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
 
     def form_batch(self, now: int, drain: bool = False) -> bool:
         """Rules 5, 6: plan and price. An empty plan that preempted is asked again, any other one sleeps."""
-        self.now, self.drain, self.refused = now, drain, ""
-        self.rows: dict[Request, int] = {}  # the tokens of each request, in batch order
+        self.now, self.drain, self.refused, self.plans = now, drain, "", self.plans + 1
+        self.rows = {}
         self.victims: list[Request] = []
         self.budget = self.most_tokens
         SCHEDULERS[self.rules["kind"]](self, self.rules)
@@ -275,7 +287,7 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
         for at, (r, n) in enumerate(self.rows.items()):
             emits = r.decodes if self.decode_first else n == r.owed
             self.iterations[-1].rows[at] = (r.id, n, emits)
-            r.ready = r.ready if r.decodes else now
+            r.ready = r.ready if r.decodes and r.stage else now
             r.computed, r.stage, r.end = r.computed + n, r.stage + 1, now
             r.tokens += [now] if emits else []
             r.first_token = r.tokens[0] if r.tokens else None
@@ -283,6 +295,9 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
                 self.running.remove(r)
                 self.kept, r.blocks = self.kept + r.blocks, 0
                 r.status, r.finish, r.left = "finished", now, now
+            elif self.hands_over and r.decodes:  # it leaves; its blocks stay until the transfer ends
+                self.running.remove(r)
+            r.prefilled = now if r.prefilled is None and r.decodes else r.prefilled
         if self.limits.get("free") != "batch" or not self.running:  # rule 10
             self.free, self.kept = self.free + self.kept, 0
         self.end = NEVER

@@ -25,6 +25,11 @@ ORDERS: dict[str, Callable[[Request], int]] = {  # the keys of a queue; ties by 
 }
 
 
+def ordered(queue: list[Request], order: str) -> list[Request]:
+    """Rule 12: where a queue has an order of its own, victims come to their place in it, not to its head."""
+    return queue if order == "fcfs" else sorted(queue, key=lambda r: (ORDERS[order](r), r))
+
+
 def most_seqs(rules: Described) -> int:
     names = {"Rad": "columns", "RadPhased": "requests_per_cycle", "Slai": "max_active"}
     limit = rules.get(names.get(rules["kind"], "max_seqs"))
@@ -41,6 +46,8 @@ def most_tokens(rules: Described) -> int:
 def never_runs(replica: Replica, r: Request) -> bool:
     """Rule 11: it is longer than its policy can batch, or takes more blocks than there are."""
     rules, longest = replica.limits, r.prompt + r.output - (not replica.decode_first)
+    if replica.hands_over:
+        longest = r.prompt
     if rules["kind"] in ("Orca", "FasterTransformer"):
         if r.prompt + r.output > rules["max_model_len"]:
             return True
@@ -57,20 +64,20 @@ def sarathi(replica: Replica, rules: Described) -> None:
     replica.swap_in()  # before any admission
     for r in replica.unfinished:  # C5.2
         replica.place(r, r.owed)
-    for r in sorted(replica.queue, key=ORDERS[rules["order"]]):  # C5.3
+    for r in ordered(replica.queue, rules["order"]):  # C5.3
         swapped = replica.of(replica.swapped)
-        if swapped or r in replica.victims or not replica.budget or not replica.room(r, r.owed):
+        if swapped or r in replica.victims or not replica.budget or not replica.room(r, r.needs):
             return  # C8: a step that preempted may admit, but no victim of its own
-        replica.place(r, r.owed, holding=r.owed)
+        replica.place(r, r.owed, holding=r.needs)
 
 
 def vllm_v0(replica: Replica, rules: Described) -> None:
     if rest := replica.unfinished:  # resumed, longer than the budget: alone
         return replica.place(rest[0], rest[0].owed)
     for r in replica.queue:  # C2.1: whole inputs; a longer (resumed) one only as the first
-        if replica.swapped or (replica.rows and r.owed > replica.budget) or not replica.room(r, r.owed):
+        if replica.swapped or (replica.rows and r.owed > replica.budget) or not replica.room(r, r.needs):
             break
-        replica.place(r, r.owed, holding=r.owed)
+        replica.place(r, r.owed, holding=r.needs)
     if not replica.rows:  # C2.2: whoever is admitted stalls the decodes
         replica.decode(replica.ready)  # C2.3
         replica.swap_in()  # C2.4
@@ -93,7 +100,7 @@ def vllm_v1(replica: Replica, rules: Described) -> None:
             replica.place(r, tokens)  # C1.1.5
     for r in sorted(replica.queue, key=rank):  # C1.2
         tokens = min(r.owed, longest, replica.budget)  # C1.2.3
-        checked = r.owed if rules["reserve_full_prompt"] else tokens  # C1.2.4
+        checked = r.needs if rules["reserve_full_prompt"] else r.computed + tokens  # C1.2.4
         if replica.victims or not replica.budget or not replica.room(r, checked):
             return
         replica.place(r, tokens)  # C1.2.6
@@ -132,9 +139,9 @@ def k_fcfs(replica: Replica, rules: Described) -> None:
     for r in prompts:
         replica.place(r, r.owed)
     for r in replica.queue[: rules["k_prefill"] - len(prompts)]:
-        if r in replica.victims or not replica.budget or not replica.room(r, r.owed):
+        if r in replica.victims or not replica.budget or not replica.room(r, r.needs):
             return
-        replica.place(r, r.owed, holding=r.owed)
+        replica.place(r, r.owed, holding=r.needs)
 
 
 def tile(rules: Described) -> int:
@@ -154,7 +161,7 @@ def rad(replica: Replica, rules: Described) -> None:
     if not replica.ready and (replica.decoding or replica.count >= rules["requests_per_cycle"]):
         replica.count = 0  # the end of a cycle, also of one whose outputs all had length 1
     for head in replica.queue[:1]:
-        if replica.count < rules["requests_per_cycle"] and replica.room(head, head.owed):
+        if replica.count < rules["requests_per_cycle"] and replica.room(head, head.needs):
             return chunk(head)
     replica.decoding = bool(replica.decode(replica.ready))
 
@@ -168,17 +175,18 @@ def rad_phased(replica: Replica, rules: Described) -> None:
         return replica.place(under_way[0], min(tile(rules), under_way[0].owed))
     if not replica.decoding:
         for head in replica.queue[:1]:
-            if replica.count < rules["requests_per_cycle"] and replica.room(head, head.owed):
+            if replica.count < rules["requests_per_cycle"] and replica.room(head, head.needs):
                 replica.count += 1
-                return replica.place(head, min(tile(rules), head.owed), holding=head.owed)
+                return replica.place(head, min(tile(rules), head.owed), holding=head.needs)
     active = [r for r in replica.active if r in replica.running]
     others = sorted((r for r in replica.ready if r not in active), key=lambda r: (r.ready, r.id))
     replica.active = active + others[: rules["columns"] - len(active)]
     replica.decoding = bool(replica.active)
     replica.decode(sorted(replica.active))
-    if not replica.active:  # the next cycle begins
+    if not replica.active:  # the next cycle begins, once: nobody of it may fit beside what is on its way
+        begins = replica.count > 0
         replica.count = 0
-        if replica.waiting:
+        if replica.waiting and begins:
             rad_phased(replica, rules)
 
 
@@ -194,11 +202,13 @@ def slai(replica: Replica, rules: Described) -> None:
     placed = replica.decode(critical, rules["max_decodes"])
     for r in replica.unfinished:
         replica.place(r, r.owed)
-    first, order = rules["class_first"], ORDERS[rules["order"]]
-    for r in sorted(replica.queue, key=lambda r: (first not in (None, r.name), order(r))):
+    queue, first = ordered(replica.queue, rules["order"]), rules["class_first"]
+    if first is not None:
+        queue = sorted(queue, key=lambda r: (r.name != first, ORDERS[rules["order"]](r), r))
+    for r in queue:
         if r in replica.victims or not replica.budget or not replica.room(r, replica.to_next_token(r)):
             break
-        replica.place(r, r.owed, holding=r.owed)
+        replica.place(r, r.owed, holding=r.needs)
     replica.decode([r for r in in_order if r not in critical], rules["max_decodes"] - placed)
 
 
@@ -247,12 +257,12 @@ def batch_or_overflow(replica: Replica, decodes: list[Request], admitting: list[
         for r in entry:
             if not replica.room(r, replica.to_next_token(r)):
                 break
-            replica.place(r, r.owed, holding=r.owed)
+            replica.place(r, r.owed, holding=r.needs)
 
 
 def slot_greedy(replica: Replica, rules: Described) -> None:
     """nie2026 3: by arrival whoever fits with its next step, the others out of memory; then new ones."""
-    left = replica.total
+    left = replica.free + sum(r.blocks for r in replica.running)  # what is on its way elsewhere stays
     steps: dict[Request, int] = {}
     for r in sorted(replica.running + replica.swapped):
         step = min(rules["chunk"], r.owed)
@@ -265,7 +275,7 @@ def slot_greedy(replica: Replica, rules: Described) -> None:
     for r, step in steps.items():
         replica.place(r, step)
     for r in replica.queue:
-        if not replica.room(r, min(rules["chunk"], r.owed)):
+        if not replica.room(r, r.computed + min(rules["chunk"], r.owed)):
             return
         replica.place(r, min(rules["chunk"], r.owed))
 

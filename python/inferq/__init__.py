@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from inferq.disaggregated import Disaggregated, Link
     from inferq.engine import Engine, KvCache
     from inferq.errors import ConfigError, SimulationError, TraceError
+    from inferq.gate_and_route import Allocation, GateAndRoute, Prices
     from inferq.law import (
         Deterministic,
         Empirical,
@@ -137,6 +138,9 @@ __all__ = [  # noqa: RUF022  # in the order of the road
     "MemoryLinear",
     "MixedSolo",
     "TiledGemm",
+    "GateAndRoute",
+    "Allocation",
+    "Prices",
     "simulate",
     "Result",
     "WorkConservation",
@@ -152,6 +156,7 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise take a
         "disaggregated": ("Disaggregated", "Link"),
         "engine": ("Engine", "KvCache"),
         "errors": ("ConfigError", "SimulationError", "TraceError"),
+        "gate_and_route": ("Allocation", "GateAndRoute", "Prices"),
         "law": (
             "Deterministic",
             "Empirical",

@@ -21,6 +21,7 @@ __all__ = [
     "draw_rows",
     "draw_sessions",
     "simulate",
+    "simulate_slots",
     "summarise",
 ]
 
@@ -122,6 +123,12 @@ def simulate(
     classes: list[str],
     written: dict[str, list[Any]],
     threads: int | None,
+    progress: Callable[[int, int], object] | None,
+) -> dict[str, Any]: ...
+def simulate_slots(
+    scenario: str,
+    columns: dict[str, NDArray[Any]],
+    classes: list[str],
     progress: Callable[[int, int], object] | None,
 ) -> dict[str, Any]: ...
 def summarise(

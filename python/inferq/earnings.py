@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from inferq.result import NO_REPLICA
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
 Columns = dict[str, "NDArray[Any]"]
 
-_NO_REPLICA = 2**32 - 1
 _PLACES = ("prefill_queue", "prefill", "decode_queue", "mixed", "solo")
 
 
@@ -57,6 +58,29 @@ class Stays:
             buffered=(prefilled, resumed),
             decoding=(resumed, left),
         )
+
+
+def earned(
+    tables: Mapping[str, Any], cluster: GateAndRoute, classes: int, start_s: float
+) -> dict[str, Columns]:
+    """The tables `occupancy` and `revenue` of a run over real iterations.
+
+    Args:
+        tables: what the core returned.
+        cluster: under gate and route.
+        classes: how many there are.
+        start_s: from when averages and revenue count.
+    """
+    import numpy as np
+
+    end_s = float(tables["totals"]["end_s"])
+    start_ns, end_ns = (round(instant * 1e9) for instant in (min(start_s, end_s), end_s))
+    sampled = np.unique(tables["timeline"]["time_s"])
+    times_s = np.append(sampled[(sampled >= start_s) & (sampled < end_s)], end_s)
+    return {
+        "occupancy": occupancy(tables["requests"], classes, cluster.replicas, start_ns, end_ns),
+        "revenue": revenue(tables["requests"], cluster, times_s, start_s),
+    }
 
 
 def occupancy(
@@ -118,7 +142,7 @@ def _beside_a_prefill(
     import numpy as np
 
     begin, end = stays.prefilling
-    where = np.where(prefill_replica == _NO_REPLICA, replica, prefill_replica)
+    where = np.where(prefill_replica == NO_REPLICA, replica, prefill_replica)
     beside = np.zeros(begin.size, np.int64)
     order = np.lexsort((begin, where))
     edges = np.flatnonzero(np.diff(where[order])) + 1

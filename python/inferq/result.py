@@ -35,7 +35,7 @@ adds `jobs`, and `job`, `stage` and `engine` to the requests.
 """
 
 NO_REPLICA = 2**32 - 1
-"""The `prefill_replica` of a request that was not handed off, as the core tells it."""
+"""The `replica` of a request that none served, and the `prefill_replica` of one not handed off."""
 
 STATUSES = ("finished", "rejected", "abandoned", "unfinished")
 PERCENTILES = (50, 90, 95, 99)
@@ -141,9 +141,11 @@ class Result:
         """Samples taken while the run went on, every `timeline_s`, one row for each replica.
 
         `time_s`, `replica`, `waiting`, `running` (requests), `kv_used_tokens`, `prefill_tokens_per_s`,
-        `output_tokens_per_s` (over the time since the sample before).
+        `output_tokens_per_s` (over the time since the sample before). Under `GateAndRoute`: `time_s`,
+        `class`, and how many of it are where in the cluster: `prefill_queue`, `prefill`, `decode_queue`,
+        `mixed` (decodes beside a prefill), `solo` (other decodes).
         """
-        return _frame(self._tables["timeline"])
+        return _frame(self._tables["timeline"], {"class": self._classes})
 
     @cached_property
     def iterations(self) -> pl.DataFrame:
@@ -168,6 +170,31 @@ class Result:
             ConfigError: the run did not record them.
         """
         return _frame(self._recorded("batches"))
+
+    @cached_property
+    def occupancy(self) -> pl.DataFrame:
+        """Where the requests of each class were, on average over the time after the warm-up, per replica.
+
+        `class`, `prefill_queue`, `prefill`, `decode_queue`, `mixed` (decodes beside a prefill), `solo` (other
+        decodes): the q_p, x, q_d, y_m and y_s of an `Allocation`. Null where no time was measured.
+
+        Raises:
+            ConfigError: the run was not one of a `GateAndRoute`.
+        """
+        return _frame(self._of_slots("occupancy"), {"class": self._classes})
+
+    @cached_property
+    def revenue(self) -> pl.DataFrame:
+        """What was earned since the warm-up, at every sample of the timeline after it and at the end.
+
+        `time_s`, `bundled` (recognised when a request is finished), `separate` (at the end of each prefill
+        and each decode), and the same per replica and second: `bundled_per_replica_s`,
+        `separate_per_replica_s`.
+
+        Raises:
+            ConfigError: the run was not one of a `GateAndRoute`.
+        """
+        return _frame(self._of_slots("revenue"))
 
     @property
     def findings(self) -> list[str]:
@@ -245,6 +272,8 @@ class Result:
             >>> iq.simulate(workload, engine).work_conservation()
             WorkConservation(0.25, cap_share=0.0, memory_share=0.0, budget=8, iterations=4)
         """
+        if self._tables["work"] is None:
+            raise ConfigError("work_conservation: exponential services have no iterations")
         budget = self._common_budget() if budget is None else budget
         if isinstance(budget, bool) or not isinstance(budget, numbers.Integral) or budget < 1:
             raise ConfigError(f"budget: must be a whole number of tokens, 1 or above, is {budget!r}")
@@ -377,16 +406,18 @@ class Result:
 
         Returns:
             The directory. It holds `requests.parquet`, `tbt.parquet`, `timeline.parquet` and `findings.json`;
-            `jobs.parquet` for a network; `iterations.parquet` and `batches.parquet` where recorded; and what
-            repeats the run: `scenario.json` and `workload.parquet`, the requests or jobs as they were drawn.
+            `jobs.parquet` for a network; `occupancy.parquet` and `revenue.parquet` of a `GateAndRoute`;
+            `iterations.parquet` and `batches.parquet` where recorded; and what repeats the run:
+            `scenario.json` and `workload.parquet`, the requests or jobs as they were drawn.
 
         Raises:
             OSError: the directory cannot be made or written.
         """
         place = Path(directory)
         place.mkdir(parents=True, exist_ok=True)
-        for name in ("requests", "jobs", "tbt", "timeline", "iterations", "batches"):
-            if (self._jobs if name == "jobs" else self._tables[name]) is None:
+        names = ("requests", "jobs", "tbt", "timeline", "iterations", "batches", "occupancy", "revenue")
+        for name in names:
+            if (self._jobs if name == "jobs" else self._tables.get(name)) is None:
                 (place / f"{name}.parquet").unlink(missing_ok=True)
             else:
                 getattr(self, name).write_parquet(place / f"{name}.parquet")
@@ -428,6 +459,12 @@ class Result:
         columns: Mapping[str, NDArray[Any]] | None = self._tables[name]
         if columns is None:
             raise ConfigError(f"{name}: not recorded; ask for them with simulate(..., {name}=True)")
+        return columns
+
+    def _of_slots(self, name: str) -> Mapping[str, NDArray[Any]]:
+        columns: Mapping[str, NDArray[Any]] | None = self._tables.get(name)
+        if columns is None:
+            raise ConfigError(f"{name}: only runs of a GateAndRoute have it")
         return columns
 
     def _keys(self, by: str | Iterable[str] | None) -> list[str]:
@@ -535,10 +572,8 @@ def _frame(
     def series(name: str, values: NDArray[Any]) -> pl.Series:
         if names and name in names:
             return pl.Series(name, names[name], dtype=pl.Enum(names[name])).gather(pl.Series(values))
-        if name == "prefill_replica":
-            found = pl.Series(name, values)
-            return found.set(found == NO_REPLICA, None)
         absent = values.dtype.kind == "f" and values.size > 0 and math.isnan(values.min())
-        return pl.Series(name, values, nan_to_null=absent)
+        made = pl.Series(name, values, nan_to_null=absent)
+        return made.set(made == NO_REPLICA, None) if name in ("replica", "prefill_replica") else made
 
     return pl.DataFrame([series(name, values) for name, values in columns.items()])

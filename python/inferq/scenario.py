@@ -45,6 +45,8 @@ token_budget = 512
 [engine.kv]                     # or kv = "unlimited" under [engine]
 tokens = 432_000
 
+[gate_and_route]                # instead of [engine] and [cluster]: the fields of `GateAndRoute`
+
 [cluster]                       # optional: replicas of [engine] behind a router
 replicas = 4
 router = "LeastRequests"        # or [[cluster.engines]] instead of [engine] and replicas
@@ -75,6 +77,7 @@ from inferq.description import nearest, read
 from inferq.disaggregated import Disaggregated
 from inferq.engine import Engine
 from inferq.errors import ConfigError
+from inferq.gate_and_route import GateAndRoute
 from inferq.law import (
     Deterministic,
     DurationLaw,
@@ -110,7 +113,10 @@ _CHANGES = ("head", "output_tokens", "rate", "speed")
 _LAW = ("requests", "arrivals", "prompt", "output", "lengths", "classes")
 _SESSIONS = ("sessions", "arrivals", "turns", "prompt", "output", "think", "grows", "max_context")
 _MIX = ("mix", "requests")
-_SYSTEMS: tuple[type[Cluster | Disaggregated | Network], ...] = (Cluster, Disaggregated, Network)
+_SYSTEMS: tuple[type[Cluster | Disaggregated | Network | GateAndRoute], ...] = (
+    *(Cluster, Disaggregated, Network),
+    GateAndRoute,
+)
 _RUN = tuple(
     name
     for name, parameter in inspect.signature(simulate).parameters.items()
@@ -220,8 +226,12 @@ def _system(tables: Mapping[str, Any]) -> System:
     if len(given) > 1:
         names = " and ".join(kind.name_of_kind for kind in given)
         raise ConfigError(f"{names}: a scenario has one of them")
-    used: list[str] = []
     name = given[0].name_of_kind
+    if given[0] is GateAndRoute:
+        if "engine" in tables:
+            raise ConfigError(f"engine: not used; {name} has slots and a timing of its own")
+        return GateAndRoute.from_description({"kind": "GateAndRoute", **_table(name, tables[name])})
+    used: list[str] = []
     described = _with_engine(_table(name, tables[name]), given[0].__name__, tables.get("engine"), used)
     if "engine" in tables and not used:
         raise ConfigError(f"engine: not used; every part of {name} has an engine of its own")

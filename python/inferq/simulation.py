@@ -16,13 +16,16 @@ from inferq import _core, pool
 from inferq.cluster import Cluster
 from inferq.description import member
 from inferq.disaggregated import Disaggregated
+from inferq.earnings import earned
 from inferq.engine import Engine
 from inferq.errors import ConfigError
 from inferq.flow import Flow, of_sessions, sessions
+from inferq.gate_and_route import GateAndRoute
 from inferq.jobs import expanded
 from inferq.network import Network
 from inferq.result import Result
 from inferq.router import BySession
+from inferq.slots import of_slots
 from inferq.workload import Workload
 
 if TYPE_CHECKING:
@@ -32,10 +35,10 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], object]
 
-System: TypeAlias = Engine | Cluster | Disaggregated | Network
+System: TypeAlias = Engine | Cluster | Disaggregated | Network | GateAndRoute
 """What a workload may be sent through."""
 
-SYSTEMS = (Engine, Cluster, Disaggregated, Network)
+SYSTEMS = (Engine, Cluster, Disaggregated, Network, GateAndRoute)
 
 ONE_CLASS = "default"
 """The class of every request of a workload that names none."""
@@ -68,8 +71,8 @@ def simulate(
 
     Args:
         workload: a `Workload`, or what `Workload` takes: a polars or pandas frame, or a dict of columns.
-        system: what serves it: an `Engine`, a `Cluster`, a `Disaggregated`, or a `Network`, for which the
-            rows of the workload are jobs.
+        system: what serves it: an `Engine`, a `Cluster`, a `Disaggregated`, a cluster under `GateAndRoute`,
+            or a `Network`, for which the rows of the workload are jobs.
         seed: draws the random parts of workload, lengths of stages and routers, 0 to 2^64 − 1.
         horizon_s: the run ends at this instant, what happens at it included; an iteration still running emits
             nothing. None runs until nothing is left to do.
@@ -137,8 +140,25 @@ def _served(
         tables["requests"] = jobs.placed(tables["requests"])
         return Result(tables, classes, frame, source, scenario, jobs)
     frame = source.ready(seed)
+    if isinstance(system, GateAndRoute):
+        if "patience_s" in frame.columns:
+            raise ConfigError("patience_s: under GateAndRoute patience is drawn by its `abandonment`")
+        if system.service == "exponential":
+            return Result(*of_slots(system, frame, options, progress), frame, source, scenario)
     tables, classes = _run(system, frame, of_sessions(frame), None, options, threads, progress)
+    if isinstance(system, GateAndRoute):
+        tables.update(earned(tables, system, len(classes), _counted_from(options["warmup"], frame)))
     return Result(tables, classes, frame, source, scenario)
+
+
+def _counted_from(warmup: dict[str, float], frame: pl.DataFrame) -> float:
+    """The instant from which averages and revenue count."""
+    if "seconds" in warmup:
+        return warmup["seconds"]
+    rows = int(warmup["requests"])
+    if rows >= frame.height:
+        raise ConfigError(f"warmup: {rows} requests of {frame.height}: none is left to measure")
+    return float(frame["arrival_s"][rows]) if rows else 0.0
 
 
 def _run(
@@ -187,8 +207,9 @@ def _run(
         columns["pool"] = entered
     if flow is not None:
         columns.update(flow.columns())
+    control = system.describe() if isinstance(system, GateAndRoute) else None
     tables: dict[str, Any] = _core.simulate(
-        json.dumps({"pools": [one.describe() for one in pools], **options}),
+        json.dumps({"pools": [one.describe() for one in pools], "gate_and_route": control, **options}),
         columns,
         classes,
         pool.written(pools, alone=isinstance(system, Engine)),

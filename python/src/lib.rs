@@ -6,6 +6,7 @@ mod draw;
 mod policy;
 mod router;
 mod run;
+mod slots;
 mod summary;
 mod view;
 
@@ -33,6 +34,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(draw::draw_rows, module)?)?;
     module.add_function(wrap_pyfunction!(draw::draw_sessions, module)?)?;
     module.add_function(wrap_pyfunction!(run::simulate, module)?)?;
+    module.add_function(wrap_pyfunction!(slots::simulate_slots, module)?)?;
     module.add_function(wrap_pyfunction!(summary::summarise, module)?)?;
     Ok(())
 }

@@ -46,6 +46,7 @@ def _system(described: System, timing: str | None = None) -> list[str]:
     from inferq.cluster import Cluster
     from inferq.disaggregated import Disaggregated
     from inferq.engine import Engine
+    from inferq.gate_and_route import GateAndRoute
 
     if isinstance(described, Engine):
         return _engine(described, timing)
@@ -65,6 +66,14 @@ def _system(described: System, timing: str | None = None) -> list[str]:
                 *_indented(_engine(engine, timing)),
             ]
         return [*told, f"link       {described.link!r}"]
+    if isinstance(described, GateAndRoute):
+        plan = "planned" if described.planned else "without a plan"
+        return [
+            f"replicas   {described.replicas} of {described.slots} slots, {plan}",
+            f"control    gate {described.gate}, router {described.router}",
+            f"service    {described.service}, chunks of {described.chunk:,} tokens",
+            f"timing     {described.timing!r}",
+        ]
     told = []
     for name, one in described.engines.items():
         told += [f"engine {name}", *_indented(_system(one, timing))]

@@ -10,4 +10,7 @@ mod policies_batching;
 mod policies_deadlines;
 mod policies_tiles;
 mod policies_waiting;
+mod slots;
+mod slots_audit;
+mod slots_theory;
 mod theory;

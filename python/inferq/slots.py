@@ -1,0 +1,88 @@
+"""What does a cluster under gate and route earn when its services are exponential?"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, cast
+
+from inferq import _core
+from inferq.errors import ConfigError
+from inferq.gate_and_route import GateAndRoute
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import polars as pl
+
+    from inferq.result import Tables
+
+_COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
+_ORDER = (
+    *("id", "class", "replica", "status", "measured", "arrival_s", "admitted_s", "first_token_s", "finish_s"),
+    *("left_s", "queue_s", "ttft_s", "tpot_s", "max_tbt_s", "e2e_s", "prompt_tokens", "output_tokens"),
+    *("preemptions", "cached_tokens", "prefill_replica", "prefilled_s", "handoff_s"),
+)
+
+
+def of_slots(
+    cluster: GateAndRoute,
+    frame: pl.DataFrame,
+    options: dict[str, Any],
+    progress: Callable[[int, int], object] | None,
+) -> tuple[Tables, list[str]]:
+    """Take the columns of a ready frame through slots with exponential services.
+
+    Args:
+        cluster: under gate and route.
+        frame: the requests.
+        options: of `simulate`, in the form that the core reads; those about iterations mean nothing here.
+        progress: who is told how far the run is.
+    """
+    import numpy as np
+    import polars as pl
+
+    for name in ("cooldown", "batches", "iterations", "stepping"):
+        if options[name] not in (False, {"requests": 0}):
+            raise ConfigError(f"{name}: means nothing where services are exponential, leave it out")
+    kept = {name: options[name] for name in ("seed", "horizon_s", "warmup", "timeline_s")}
+    scenario = {"gate_and_route": cluster.describe(), **kept}
+    columns, classes = {name: frame[name].to_numpy() for name in _COLUMNS}, ["default"]
+    if "class" in frame.columns:
+        named = frame["class"]
+        columns["class"] = named.to_physical().cast(pl.UInt32).to_numpy()
+        classes = cast("pl.Enum", named.dtype).categories.to_list()
+    tables: Tables = _core.simulate_slots(json.dumps(scenario), columns, classes, progress)
+    requests = tables["requests"]
+    rows = requests["status"].size
+    # what the model has not: one number for all rows, whatever their number
+    requests["max_tbt_s"] = np.broadcast_to(np.nan, rows)
+    requests["preemptions"] = np.broadcast_to(np.uint32(0), rows)
+    requests["cached_tokens"] = np.broadcast_to(np.int32(0), rows)
+    requests["prefilled_s"] = requests["first_token_s"]
+    tables["requests"] = {name: requests[name] for name in _ORDER}
+    tables["tbt"] = {
+        "class": np.zeros(0, np.uint32),
+        "lower_s": np.zeros(0),
+        "upper_s": np.zeros(0),
+        "count": np.zeros(0, np.uint64),
+    }
+    tables["tbt_totals"] = [{"count": 0, "sum_as": 0, "max_s": None} for _ in classes]
+    tables["drained"] = np.zeros(0, np.uint32)
+    tables.update(iterations=None, batches=None, work=None)
+    tables["totals"] |= {"iterations": 0, "stretches": 0, "stretched_iterations": 0}
+    tables["findings"] = _findings(tables)
+    return tables, classes
+
+
+def _findings(tables: Tables) -> list[str]:
+    totals, rows = tables["totals"], tables["requests"]["status"].size
+    found = []
+    gave_up = totals["abandoned_prefills"] + totals["abandoned_decodes"]
+    if gave_up:
+        found.append(
+            f"{gave_up:,} of {rows:,} requests gave up, {totals['abandoned_prefills']:,} before their "
+            f"prefill and {totals['abandoned_decodes']:,} before their decode"
+        )
+    if not totals["measured_as"]:
+        found.append("the run ended within its warm-up: there are no averages and no revenue")
+    return found

@@ -1,0 +1,225 @@
+//! One run of gate and route with exponential services: a scenario and columns in, columns out.
+
+use inferq_core::clock::{Instant, Span, attoseconds};
+use inferq_core::control::GateAndRoute;
+use inferq_core::engine::parse;
+use inferq_core::error::{Error, Result};
+use inferq_core::slots::{Options, RequestColumns, Results, STAGES, Sample, simulate};
+use inferq_core::workload::Workload;
+use numpy::{PyArray1, PyReadonlyArray1};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::border::{Bell, Raised};
+
+/// What `simulate_slots` is asked besides the workload.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Scenario {
+    gate_and_route: GateAndRoute,
+    seed: u64,
+    horizon_s: Option<f64>,
+    warmup: Cut,
+    timeline_s: Option<f64>,
+}
+
+/// From when requests, averages and revenue count.
+#[derive(Clone, Copy, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Cut {
+    /// The arrival of the first after so many.
+    Requests(u64),
+    /// This instant.
+    Seconds(f64),
+}
+
+impl Scenario {
+    fn options(&self, workload: &Workload) -> Result<Options> {
+        let instant = |seconds: f64, name: &str| attoseconds(seconds, name).map(Instant);
+        let warmup = match self.warmup {
+            Cut::Seconds(seconds) => instant(seconds, "warmup")?,
+            Cut::Requests(0) => Instant::ZERO,
+            Cut::Requests(count) if (count as usize) < workload.len() => workload.arrival_at(count as usize),
+            Cut::Requests(count) => {
+                let message = format!("{count} requests of {}: none is left to measure", workload.len());
+                return Err(Error::config("warmup", message));
+            }
+        };
+        let horizon = self.horizon_s.map(|seconds| instant(seconds, "horizon_s")).transpose()?;
+        if horizon.is_some_and(|horizon| horizon <= warmup) {
+            let message = format!("ends at {} s, and the run ends no later", warmup.seconds());
+            return Err(Error::config("warmup", message));
+        }
+        let timeline = self.timeline_s.map(|seconds| attoseconds(seconds, "timeline_s").map(Span)).transpose()?;
+        Ok(Options { seed: self.seed, horizon, warmup, timeline })
+    }
+}
+
+/// A required or optional column of the workload, as numpy has it.
+fn column<'py, T: numpy::Element>(
+    columns: &Bound<'py, PyDict>,
+    name: &str,
+) -> PyResult<Option<PyReadonlyArray1<'py, T>>> {
+    let found = columns.get_item(name)?;
+    found.map(|array| array.extract().map_err(|_| PyValueError::new_err(format!("{name}: wrong type")))).transpose()
+}
+
+fn slice<'a, T: numpy::Element>(name: &str, array: &'a Option<PyReadonlyArray1<T>>) -> PyResult<&'a [T]> {
+    let contiguous = |array: &'a PyReadonlyArray1<T>| {
+        array.as_slice().map_err(|_| PyValueError::new_err(format!("{name} must be contiguous")))
+    };
+    array.as_ref().map_or(Ok(&[][..]), contiguous)
+}
+
+/// Runs a scenario over the columns of a workload; see the stub for shapes and units.
+#[pyfunction]
+pub(crate) fn simulate_slots<'py>(
+    py: Python<'py>,
+    scenario: &str,
+    columns: &Bound<'py, PyDict>,
+    classes: Vec<String>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let arrival_s = column(columns, "arrival_s")?;
+    let prompt_tokens = column(columns, "prompt_tokens")?;
+    let output_tokens = column(columns, "output_tokens")?;
+    let class = column(columns, "class")?;
+    let workload = Workload {
+        arrival_s: slice("arrival_s", &arrival_s)?,
+        prompt_tokens: slice("prompt_tokens", &prompt_tokens)?,
+        output_tokens: slice("output_tokens", &output_tokens)?,
+        class: slice("class", &class)?,
+        class_count: classes.len().max(1),
+        ..Workload::default()
+    };
+    let raised = Raised::default();
+    let mut bell = Bell::new(progress, raised.clone());
+    let outcome = py.detach(|| {
+        workload.check()?;
+        let scenario: Scenario = parse(scenario)?;
+        let options = scenario.options(&workload)?;
+        let within = |error: Error| error.within("gate_and_route");
+        let setup = scenario.gate_and_route.build(&classes).map_err(within)?;
+        let results = simulate(&workload, &setup, &options, &mut bell).map_err(within)?;
+        Ok((setup.cluster.replicas, results))
+    });
+    let (replicas, results) = outcome.map_err(|error| raised.explain(error))?;
+    tables(py, results, &workload, replicas)
+}
+
+/// The results as columns.
+fn tables<'py>(
+    py: Python<'py>,
+    mut results: Results,
+    workload: &Workload,
+    replicas: u32,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    let window = results.end.0.saturating_sub(results.warmup.0);
+    let requests = std::mem::take(&mut results.requests);
+    dict.set_item("requests", request_columns(py, requests, workload, results.warmup)?)?;
+    dict.set_item("timeline", timeline_columns(py, &results.samples)?)?;
+    dict.set_item("revenue", revenue_columns(py, &results, replicas)?)?;
+    dict.set_item("occupancy", occupancy_columns(py, &results, window, replicas)?)?;
+    let numbers = PyDict::new(py);
+    numbers.set_item("end_s", results.end.seconds())?;
+    numbers.set_item("events", results.events)?;
+    numbers.set_item("abandoned_prefills", results.by_status[2] - results.abandoned_decodes)?;
+    numbers.set_item("abandoned_decodes", results.abandoned_decodes)?;
+    numbers.set_item("measured_as", window)?;
+    numbers.set_item("in_system_as", results.in_system)?;
+    numbers.set_item("sojourn_as", results.sojourn)?;
+    dict.set_item("totals", numbers)?;
+    Ok(dict)
+}
+
+fn put<T: numpy::Element>(dict: &Bound<'_, PyDict>, name: &str, column: Vec<T>) -> PyResult<()> {
+    dict.set_item(name, PyArray1::from_vec(dict.py(), column))
+}
+
+fn request_columns<'py>(
+    py: Python<'py>,
+    columns: RequestColumns,
+    workload: &Workload,
+    warmup: Instant,
+) -> PyResult<Bound<'py, PyDict>> {
+    let rows = columns.status.len();
+    let (prompt, output) = (&workload.prompt_tokens[..rows], &workload.output_tokens[..rows]);
+    let dict = PyDict::new(py);
+    put(&dict, "id", (0..rows as u32).collect())?;
+    let class = if workload.class.is_empty() { vec![0; rows] } else { workload.class[..rows].to_vec() };
+    put(&dict, "class", class)?;
+    put(&dict, "replica", columns.replica)?;
+    put(&dict, "status", columns.status)?;
+    put(&dict, "measured", (0..rows).map(|row| workload.arrival_at(row) >= warmup).collect())?;
+    let per_token = |row: usize| {
+        let decode_s = columns.finish_s[row] - columns.first_token_s[row];
+        if output[row] > 1 { decode_s / f64::from(output[row] - 1) } else { f64::NAN }
+    };
+    put(&dict, "tpot_s", (0..rows).map(per_token).collect())?;
+    put(&dict, "arrival_s", columns.arrival_s)?;
+    put(&dict, "admitted_s", columns.admitted_s)?;
+    put(&dict, "first_token_s", columns.first_token_s)?;
+    put(&dict, "finish_s", columns.finish_s)?;
+    put(&dict, "left_s", columns.left_s)?;
+    put(&dict, "queue_s", columns.queue_s)?;
+    put(&dict, "ttft_s", columns.ttft_s)?;
+    put(&dict, "e2e_s", columns.e2e_s)?;
+    put(&dict, "handoff_s", columns.handoff_s)?;
+    put(&dict, "prefill_replica", columns.prefill_replica)?;
+    put(&dict, "prompt_tokens", prompt.to_vec())?;
+    put(&dict, "output_tokens", output.to_vec())?;
+    Ok(dict)
+}
+
+/// The names of the stages, in the order of the core.
+const STAGE_NAMES: [&str; STAGES] = ["prefill_queue", "prefill", "decode_queue", "mixed", "solo"];
+
+/// A row for each class at each sample but the last, which is the end of the run.
+fn timeline_columns<'py>(py: Python<'py>, samples: &[Sample]) -> PyResult<Bound<'py, PyDict>> {
+    let samples = &samples[..samples.len().saturating_sub(1)];
+    let rows =
+        || samples.iter().flat_map(|sample| (0..).zip(&sample.numbers).map(move |(class, row)| (sample, class, row)));
+    let dict = PyDict::new(py);
+    put(&dict, "time_s", rows().map(|(sample, ..)| sample.at.seconds()).collect())?;
+    put(&dict, "class", rows().map(|(_, class, _)| class).collect::<Vec<u32>>())?;
+    for (stage, name) in STAGE_NAMES.into_iter().enumerate() {
+        put(&dict, name, rows().map(|(.., row)| row[stage]).collect())?;
+    }
+    Ok(dict)
+}
+
+fn revenue_columns<'py>(py: Python<'py>, results: &Results, replicas: u32) -> PyResult<Bound<'py, PyDict>> {
+    let counted: Vec<&Sample> = results.samples.iter().filter(|sample| sample.at > results.warmup).collect();
+    let dict = PyDict::new(py);
+    put(&dict, "time_s", counted.iter().map(|sample| sample.at.seconds()).collect())?;
+    let (bundled_before, separate_before) = results.revenue_before;
+    let bundled = |sample: &Sample| sample.bundled - bundled_before;
+    let separate = |sample: &Sample| sample.separate - separate_before;
+    // Money has 18 decimal places as time has, so the one rounding is the same.
+    let money = |units: u128| Span(units).seconds();
+    put(&dict, "bundled", counted.iter().map(|sample| money(bundled(sample))).collect())?;
+    put(&dict, "separate", counted.iter().map(|sample| money(separate(sample))).collect())?;
+    let rate =
+        |units: u128, sample: &Sample| money(units) / (f64::from(replicas) * sample.at.since(results.warmup).seconds());
+    put(&dict, "bundled_per_replica_s", counted.iter().map(|sample| rate(bundled(sample), sample)).collect())?;
+    put(&dict, "separate_per_replica_s", counted.iter().map(|sample| rate(separate(sample), sample)).collect())?;
+    Ok(dict)
+}
+
+/// Time averages per replica, NaN where no time was measured.
+fn occupancy_columns<'py>(
+    py: Python<'py>,
+    results: &Results,
+    window: u128,
+    replicas: u32,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    put(&dict, "class", (0..results.areas.len() as u32).collect())?;
+    for (stage, name) in STAGE_NAMES.into_iter().enumerate() {
+        let average = |area: u128| area as f64 / (window as f64 * f64::from(replicas));
+        put(&dict, name, results.areas.iter().map(|stages| average(stages[stage])).collect())?;
+    }
+    Ok(dict)
+}

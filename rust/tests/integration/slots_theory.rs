@@ -1,0 +1,129 @@
+//! L12 for the model of slots: where it is a known queue, it gives what the theory of that queue says.
+//!
+//! Closed forms are summed here from the balance of births and deaths. Each is met within a 99 % interval: 40 independent
+//! replications (seeds 1 to 40), each long and without its warm-up, whose mean follows Student's t. So that a test can
+//! fail, the interval must be narrow: 3 % of the expected number to either side. The seeds are fixed.
+
+use inferq_core::clock::{Instant, SECOND};
+use inferq_core::control::GateAndRoute;
+use inferq_core::engine::parse;
+use inferq_core::law::{Columns, Law, seconds};
+use inferq_core::slots::{Options, Results, Stage, simulate};
+use inferq_core::workload::Workload;
+
+const REPLICATIONS: u64 = 40;
+/// Student's t with 39 degrees of freedom: 99 % lie within this many standard errors.
+const STUDENT_99: f64 = 2.7079;
+const NARROW: f64 = 0.03;
+const REQUESTS: usize = 40_000;
+/// Of the arrivals' span; far longer than a service or a patience.
+const WARM_UP: f64 = 0.1;
+
+/// One class; a prefill takes 1 s and a decode 2 s on average, beside a prefill too.
+struct Queue {
+    replicas: u32,
+    slots: u32,
+    mixed: u32,
+    rate: f64,
+    impatience: f64,
+}
+
+impl Queue {
+    fn run(&self, seed: u64) -> Results {
+        let law = format!(
+            r#"{{"requests": {REQUESTS}, "arrivals": {{"kind": "Poisson", "rate": {:?}}},
+            "prompt": {{"kind": "Fixed", "tokens": 100}}, "output": {{"kind": "Fixed", "tokens": 200}}}}"#,
+            self.rate
+        );
+        let Columns { arrival_ns, prompt_tokens, output_tokens } =
+            parse::<Law>(&law).and_then(|law| law.draw(seed)).expect("a workload");
+        let arrival_s: Vec<f64> = arrival_ns.into_iter().map(seconds).collect();
+        let workload = Workload {
+            arrival_s: &arrival_s,
+            prompt_tokens: &prompt_tokens,
+            output_tokens: &output_tokens,
+            class_count: 1,
+            ..Workload::default()
+        };
+        let share = f64::from(self.mixed) / f64::from(self.replicas);
+        let setup = format!(
+            r#"{{"kind": "GateAndRoute", "allocation": {{"prefill": {{"default": {share:?}}}}}, "replicas": {}, "slots": {}, "chunk": 1,
+            "timing": {{"kind": "MixedSolo", "alpha": 0.01, "beta": 0, "solo": 0.01}}, "abandonment": {:?},
+            "prices": {{"prefill": 1, "decode": 1}}, "gate": "fcfs", "router": "greedy", "planned": true,
+            "service": "exponential", "kv": {{"tokens": null, "block": 16}}}}"#,
+            self.replicas, self.slots, self.impatience
+        );
+        let setup =
+            parse::<GateAndRoute>(&setup).and_then(|one| one.build(&["default".to_string()])).expect("a set-up");
+        let last = (arrival_s[REQUESTS - 1] * 1e9) as u64;
+        let warmup = Instant::from_nanoseconds((WARM_UP * last as f64) as u64);
+        let options = Options { seed, horizon: Some(Instant::from_nanoseconds(last)), warmup, timeline: None };
+        simulate(&workload, &setup, &options, &mut ()).expect("a run")
+    }
+
+    /// What a replication gives, over all of them, is the theory's.
+    fn agrees(&self, expected: f64, of: impl Fn(&Results) -> f64) {
+        let means: Vec<f64> = (1..=REPLICATIONS).map(|seed| of(&self.run(seed))).collect();
+        let number = REPLICATIONS as f64;
+        let mean = means.iter().sum::<f64>() / number;
+        let variance = means.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / (number - 1.0);
+        let half_width = STUDENT_99 * (variance / number).sqrt();
+        let says = format!("theory {expected}, simulated {mean} ± {half_width}");
+        assert!(half_width <= NARROW * expected, "the interval is too wide to tell: {says}");
+        assert!((mean - expected).abs() <= half_width, "{says}");
+    }
+}
+
+/// The mean number that waits in a queue with Poisson arrivals, `servers` and exponential patience, by its balance: from k
+/// to k + 1 with the rate of arrivals, back with min(k + 1, servers) / service + (k + 1 − servers)⁺ · impatience.
+fn mean_queue(rate: f64, service_s: f64, servers: u32, impatience: f64) -> f64 {
+    let (mut weight, mut total, mut waiting) = (1.0_f64, 1.0, 0.0);
+    for k in 1..20_000_u32 {
+        let busy = f64::from(k.min(servers));
+        let waits = f64::from(k.saturating_sub(servers));
+        weight *= rate / (busy / service_s + waits * impatience);
+        total += weight;
+        waiting += weight * waits;
+    }
+    waiting / total
+}
+
+fn average(results: &Results, stage: Stage) -> f64 {
+    results.areas[0][stage as usize] as f64 / results.end.since(results.warmup).0 as f64
+}
+
+/// Of those that arrived after the warm-up.
+fn abandoned_share(results: &Results) -> f64 {
+    let from = results.warmup.0 as f64 / SECOND as f64;
+    let after: Vec<usize> = (0..REQUESTS).filter(|&id| results.requests.arrival_s[id] >= from).collect();
+    let abandoned =
+        after.iter().filter(|&&id| results.requests.status[id] == 2 && results.requests.admitted_s[id].is_nan());
+    abandoned.count() as f64 / after.len() as f64
+}
+
+/// λ = 4.4 for 4 servers of 1 s: overloaded but for those who give up.
+const ERLANG_A: Queue = Queue { replicas: 10, slots: 20, mixed: 4, rate: 4.4, impatience: 0.5 };
+
+#[test]
+fn the_prefills_are_erlang_a() {
+    let waiting = mean_queue(4.4, 1.0, 4, 0.5);
+    ERLANG_A.agrees(waiting, |results| average(results, Stage::PrefillQueue));
+    // All who give up do so at the rate θ Q.
+    ERLANG_A.agrees(0.5 * waiting / 4.4, abandoned_share);
+    // Who does not give up is served.
+    ERLANG_A.agrees(4.4 - 0.5 * waiting, |results| average(results, Stage::Prefill));
+}
+
+#[test]
+fn without_impatience_the_prefills_are_m_m_c() {
+    let queue = Queue { mixed: 4, rate: 2.8, impatience: 0.0, ..ERLANG_A };
+    queue.agrees(mean_queue(2.8, 1.0, 4, 0.0), |results| average(results, Stage::PrefillQueue));
+}
+
+/// By Burke's theorem the ends of the prefills are Poisson. Both speeds are the same here, so a decode finds
+/// 2 · 2 + 3 · 1 = 7 servers of 2 s: one slot of each of the 3 mixed replicas is for prefills.
+#[test]
+fn without_impatience_the_decodes_are_m_m_c_too() {
+    let queue = Queue { replicas: 5, slots: 2, mixed: 3, rate: 2.6, impatience: 0.0 };
+    queue.agrees(mean_queue(2.6, 2.0, 7, 0.0), |results| average(results, Stage::DecodeQueue));
+}

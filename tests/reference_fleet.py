@@ -1,0 +1,327 @@
+"""What must happen in a fleet, said plainly: routers, hand-offs, requests that wait for others.
+
+A system is a list of pools: {"engines": descriptions, "counts": replicas of each, "router": one of ROUTERS,
+"hands_to": None or {"pool": index, "link": {…}}}. The row of a request may name its "pool", the rows that it
+waits for ("after") and its delay from the last of their ends ("delay_s"). One replica is `reference.py`'s.
+"""
+
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from .reference import NEVER, Described, Iteration, Replica, Request, exact
+from .reference_policies import never_runs
+
+
+class Call(Request):  # a request on its way through a fleet
+    def __init__(self, at: int, row: Described) -> None:
+        super().__init__(at, row, row.get("class", "default"))
+        self.pool: int = row.get("pool", 0)
+        self.after: list[int] = row.get("after", [])
+        self.delay = exact(row.get("delay_s", 0))  # from the end of the last that it waits for, or arrival_s
+        self.session = row.get("session_id")
+        if not self.after:  # what nobody else delays
+            self.arrival += self.delay
+        self.due = NEVER if self.after else self.arrival  # when it arrives, as far as that is known
+        self.arrived = False
+        self.replica: int | None = None  # where it is, or was last
+        self.source: int | None = None  # where its prompt was computed, once it has departed
+        self.resumed: int | None = None  # the start of its first iteration after that
+
+
+class Outcome(NamedTuple):
+    requests: list[Call]  # those that arrived by the horizon, by id
+    iterations: list[list[Iteration]]  # of each replica; the last may run beyond the horizon
+    drained: list[int]  # who was there when nothing was to come and a batch was formed all the same, by id
+    end: int  # the last instant at which anything happened; the horizon, if something goes on there
+
+
+# Chance: Philox4x64 with 10 rounds (Salmon et al., SC 2011). The draw of a request depends on nothing else.
+
+
+def philox(counter: list[int], key: list[int]) -> list[int]:
+    """The four words of a counter under a key."""
+    (a, b, c, d), (left, right), word = counter, key, (1 << 64) - 1
+    for _ in range(10):
+        first, second = 0xD2E7470EE14C6C93 * a, 0xCA5A826395121157 * c
+        a, b = (second >> 64) ^ b ^ left, second & word
+        c, d = (first >> 64) ^ d ^ right, first & word
+        left, right = (left + 0x9E3779B97F4A7C15) & word, (right + 0xBB67AE8584CAA73B) & word
+    return [a, b, c, d]
+
+
+def drawn(seed: int, request: int, draw: int, count: int) -> int:
+    """A whole number below `count`: routers are source 7; four neighbouring requests share a counter."""
+    return philox([request // 4, draw, 0, 0], [seed, 7])[request % 4] * count >> 64
+
+
+# Routers (section 8). They see what happened before; a tie goes to the lowest replica.
+
+
+class Router:
+    def __init__(self, kind: str, seed: int) -> None:
+        self.kind, self.seed = kind, seed
+        self.turns = 0
+        self.homes: dict[Any, int] = {}  # of the sessions
+
+    def choose(self, r: Call, replicas: list[Replica]) -> int:
+        return ROUTERS[self.kind](self, r, replicas)
+
+    def turn(self, r: Call, replicas: list[Replica]) -> int:
+        self.turns += 1
+        return (self.turns - 1) % len(replicas)
+
+    def random(self, r: Call, replicas: list[Replica]) -> int:
+        return drawn(self.seed, r.id, 0, len(replicas))
+
+    def by_session(self, r: Call, replicas: list[Replica]) -> int:
+        if r.session is None:
+            return self.turn(r, replicas)
+        if r.session not in self.homes:
+            self.homes[r.session] = self.turn(r, replicas)
+        return self.homes[r.session]
+
+    def power_of_two(self, r: Call, replicas: list[Replica]) -> int:
+        """Two different ones are drawn; fewer requests."""
+        if len(replicas) == 1:
+            return 0
+        one = drawn(self.seed, r.id, 0, len(replicas))
+        other = drawn(self.seed, r.id, 1, len(replicas) - 1)
+        other += other >= one
+        return min(one, other, key=lambda at: (len(present(replicas[at])), at))
+
+
+def present(replica: Replica) -> list[Request]:
+    return replica.waiting + replica.running + replica.swapped
+
+
+def tokens_ahead(replica: Replica) -> int:
+    """Prompt tokens not computed and output tokens not emitted: it knows lengths."""
+    return sum(max(0, r.prompt - r.computed) + r.output - len(r.tokens) for r in present(replica))
+
+
+def blocks_ahead(replica: Replica) -> int:
+    """Blocks used and those of waiting prompts."""
+    return replica.total - replica.free + sum(-(-r.prompt // replica.block) for r in replica.waiting)
+
+
+def least(number: Callable[[Replica], int]) -> Callable[[Router, Call, list[Replica]], int]:
+    return lambda router, r, replicas: min(range(len(replicas)), key=lambda at: (number(replicas[at]), at))
+
+
+ROUTERS: dict[str, Callable[[Router, Call, list[Replica]], int]] = {
+    "RoundRobin": Router.turn,
+    "Random": Router.random,
+    "BySession": Router.by_session,
+    "PowerOfTwo": Router.power_of_two,
+    "LeastRequests": least(lambda replica: len(present(replica))),
+    "LeastTokens": least(tokens_ahead),
+    "LeastKv": least(blocks_ahead),
+}
+BLIND = ("RoundRobin", "Random", "BySession")  # these look at no replica
+
+
+# Replicas, hand-offs.
+
+
+class Member(Replica):  # a replica of a fleet
+    def __init__(self, engine: Described, classes: list[str]) -> None:
+        super().__init__(engine, classes)
+        self.given_up = 0  # blocks whose transfer ended while an iteration runs here
+        self.touched = False  # something happened here at this instant
+
+    def release(self, blocks: int) -> None:
+        """What was handed over is free once no iteration runs here that could not know."""
+        self.given_up, self.touched = self.given_up + blocks, True
+        if self.end == NEVER:
+            self.free, self.given_up = self.free + self.given_up, 0
+
+
+class Transfer(NamedTuple):
+    end: int
+    request: Call
+    source: Member
+    blocks: int  # that the source holds until the end
+
+
+class Link:  # first come, first served
+    def __init__(self, described: Described) -> None:
+        self.latency = exact(described["latency_s"])
+        per_token, per_s = (Fraction(repr(described[name])) for name in ("bytes_per_token", "bytes_per_s"))
+        self.per_token = per_token / per_s  # seconds
+        self.lanes = described["concurrent"] or NEVER
+        self.queue: list[tuple[Call, Member, int]] = []  # with the blocks that the source holds
+        self.busy: list[Transfer] = []
+
+    def duration(self, tokens: int) -> int:  # whole attoseconds, rounded down
+        return self.latency + int(tokens * self.per_token * 10**18)
+
+
+class Pool:
+    def __init__(self, described: Described, classes: list[str], seed: int) -> None:
+        engines = zip(described["engines"], described["counts"], strict=True)
+        self.replicas = [Member(engine, classes) for engine, count in engines for _ in range(count)]
+        self.router = Router((described["router"] or {"kind": "RoundRobin"})["kind"], seed)
+        self.link: Link | None = None
+        if hand_over := described["hands_to"]:
+            self.receiver: int = hand_over["pool"]
+            self.link = Link(hand_over["link"])
+            for replica in self.replicas:
+                replica.hands_over = True
+
+    def alone(self, replica: Member) -> "Pool":
+        pool = Pool({"engines": [], "counts": [], "router": None, "hands_to": None}, [], 0)
+        pool.replicas = [replica]
+        return pool
+
+    def choose(self, r: Call) -> Member:
+        return self.replicas[self.router.choose(r, list(self.replicas))]
+
+
+class Fleet:  # all that has a state, and what happens at one instant
+    def __init__(self, everyone: list[Call], pools: list[Pool]) -> None:
+        self.everyone, self.pools = everyone, pools
+        self.replicas = list(dict.fromkeys(replica for pool in pools for replica in pool.replicas))
+        self.now = 0
+        self.drained: list[int] = []
+
+    def happen(self, now: int) -> None:
+        self.now = now
+        for pool in self.pools:  # 1
+            for replica in pool.replicas:
+                if replica.end == now:
+                    self.end_iteration(replica, pool)
+        for pool in self.pools:  # 2
+            if pool.link is not None:
+                self.hand_off(pool.link, self.pools[pool.receiver])
+        self.lose_patience()  # 3
+        for r in self.everyone:  # 4, by id
+            if r.due == now and not r.arrived:
+                self.arrive(r)
+        self.lose_patience()  # 5: of those without any
+        for replica in self.replicas:  # 6
+            if replica.touched and replica.end == NEVER:
+                self.form_batch(replica)
+            replica.touched = False
+
+    def end_iteration(self, replica: Member, pool: Pool) -> None:
+        """Who is done releases those that wait for it; who is prefilled and owes output departs."""
+        replica.settle(self.now)
+        replica.release(0)
+        for r in sorted(calls(replica.rows), key=lambda r: r.id):
+            if r.status == "finished":
+                for other in self.everyone:
+                    if r.id in other.after and all(self.everyone[at].finish for at in other.after):
+                        other.due = other.arrival = self.now + other.delay
+            elif pool.link is not None and r.decodes:
+                pool.link.queue.append((r, replica, r.blocks))
+                r.source, r.blocks = r.replica, 0
+
+    def hand_off(self, link: Link, receiver: Pool) -> None:
+        """Transfers start while a lane is free; of those that end the lowest id comes and frees its lane."""
+        while True:
+            while link.queue and len(link.busy) < link.lanes:
+                r, source, blocks = link.queue.pop(0)
+                link.busy.append(Transfer(self.now + link.duration(r.computed), r, source, blocks))
+            over = [transfer for transfer in link.busy if transfer.end == self.now]
+            if not over:
+                return
+            first = min(over, key=lambda transfer: transfer.request.id)
+            link.busy.remove(first)
+            first.source.release(first.blocks)
+            self.join(first.request, receiver.choose(first.request))
+
+    def waiting(self) -> list[tuple[int, int, Member, Call]]:
+        """Those whose patience runs, by the instant at which it ends, then id."""
+        waiting = [(replica, r) for replica in self.replicas for r in calls(replica.waiting)]
+        return sorted((r.gives_up, r.id, replica, r) for replica, r in waiting if r.admitted is None)
+
+    def lose_patience(self) -> None:
+        for gives_up, _, replica, r in self.waiting():
+            if gives_up <= self.now:
+                replica.waiting.remove(r)
+                replica.touched = True
+                r.status, r.left = "abandoned", self.now
+
+    def arrive(self, r: Call) -> None:
+        """It is routed; who could not go on there, or after the hand-off, is turned away at once."""
+        pool, r.arrived = self.pools[r.pool], True
+        home = pool.choose(r)
+        r.replica = self.replicas.index(home)
+        others = [] if pool.link is None else self.pools[pool.receiver].replicas[:1]
+        if any(never_runs(replica, r) for replica in (home, *others)):
+            r.status, r.left = "rejected", self.now
+        else:
+            self.join(r, home)
+
+    def join(self, r: Call, replica: Member) -> None:
+        """It waits there from now on."""
+        r.replica, r.came = self.replicas.index(replica), self.now
+        replica.waiting.append(r)
+        replica.touched = True
+
+    def form_batch(self, replica: Member, drain: bool = False) -> bool:
+        formed = replica.form_batch(self.now, drain)
+        for r in calls(replica.rows):
+            if r.source is not None and r.resumed is None:
+                r.resumed = self.now
+        return formed
+
+    def drain(self) -> bool:
+        """Rule 5: nothing is left to come, and who still holds requests is asked once more."""
+        here = sorted(r.id for replica in self.replicas for r in present(replica))
+        asked = [self.form_batch(replica, drain=True) for replica in self.replicas if present(replica)]
+        if any(asked) and not self.drained:
+            self.drained = here
+        return any(asked)
+
+    def going_on(self) -> list[int]:
+        """When something happens that has begun."""
+        instants = [replica.end for replica in self.replicas]
+        instants += [transfer.end for pool in self.pools if pool.link for transfer in pool.link.busy]
+        instants += [gives_up for gives_up, *_ in self.waiting()]
+        return instants + [r.due for r in self.everyone if r.after and not r.arrived]
+
+    def run(self, horizon: int) -> Outcome:
+        while True:
+            coming = min(self.going_on() + [r.due for r in self.everyone if not r.arrived])
+            if coming == NEVER:
+                if not self.drain():
+                    break
+            elif coming > horizon:
+                break
+            else:
+                self.happen(coming)
+        end = self.now if min(self.going_on()) == NEVER else horizon
+        iterations = [replica.iterations for replica in self.replicas]
+        return Outcome([r for r in self.everyone if r.arrived], iterations, self.drained, end)
+
+
+def calls(requests: Iterable[Request]) -> list[Call]:
+    return [r for r in requests if isinstance(r, Call)]
+
+
+def simulate(
+    rows: list[Described], system: list[Described], seed: int = 0, horizon_s: float | None = None
+) -> Outcome:
+    """Run rows, sorted by arrival, through the pools; all that falls on or before the horizon happens."""
+    everyone = [Call(at, row) for at, row in enumerate(rows)]
+    classes = sorted({r.name for r in everyone})
+    pools = [Pool(described, classes, seed) for described in system]
+    horizon = NEVER - 1 if horizon_s is None else exact(horizon_s)
+    looks = any(pool.router.kind not in BLIND and len(pool.replicas) > 1 for pool in pools)
+    if looks or any(pool.link for pool in pools) or any(r.after for r in everyone):
+        return Fleet(everyone, pools).run(horizon)
+    # Replicas that never hear of each other: each is a run of its own, drained once nothing can come to it.
+    parts: list[Outcome] = []
+    for at, pool in enumerate(pools):
+        homes = [(pool.choose(r), r) for r in everyone if r.pool == at]
+        for replica in pool.replicas:
+            ours = [r for home, r in homes if home is replica]
+            part = Fleet(ours, [pool.alone(replica)] * len(pools)).run(horizon)  # whatever pool a row names
+            for r in part.requests:
+                r.replica = len(parts)
+            parts.append(part)
+    requests = sorted((r for part in parts for r in part.requests), key=lambda r: r.id)
+    drained = sorted(at for part in parts for at in part.drained)
+    return Outcome(requests, [part.iterations[0] for part in parts], drained, max(part.end for part in parts))
