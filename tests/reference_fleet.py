@@ -59,8 +59,8 @@ def drawn(seed: int, request: int, draw: int, count: int) -> int:
 
 
 class Router:
-    def __init__(self, kind: str, seed: int) -> None:
-        self.kind, self.seed = kind, seed
+    def __init__(self, kind: str, seed: int, pool: int) -> None:
+        self.kind, self.seed, self.draw = kind, seed, 2 * pool  # each pool has draws of its own
         self.turns = 0
         self.homes: dict[Any, int] = {}  # of the sessions
 
@@ -72,7 +72,7 @@ class Router:
         return (self.turns - 1) % len(replicas)
 
     def random(self, r: Call, replicas: list[Replica]) -> int:
-        return drawn(self.seed, r.id, 0, len(replicas))
+        return drawn(self.seed, r.id, self.draw, len(replicas))
 
     def by_session(self, r: Call, replicas: list[Replica]) -> int:
         if r.session is None:
@@ -85,8 +85,8 @@ class Router:
         """Two different ones are drawn; fewer requests."""
         if len(replicas) == 1:
             return 0
-        one = drawn(self.seed, r.id, 0, len(replicas))
-        other = drawn(self.seed, r.id, 1, len(replicas) - 1)
+        one = drawn(self.seed, r.id, self.draw, len(replicas))
+        other = drawn(self.seed, r.id, self.draw + 1, len(replicas) - 1)
         other += other >= one
         return min(one, other, key=lambda at: (len(present(replicas[at])), at))
 
@@ -158,10 +158,10 @@ class Link:  # first come, first served
 
 
 class Pool:
-    def __init__(self, described: Described, classes: list[str], seed: int) -> None:
+    def __init__(self, described: Described, classes: list[str], seed: int, place: int) -> None:
         engines = zip(described["engines"], described["counts"], strict=True)
         self.replicas = [Member(engine, classes) for engine, count in engines for _ in range(count)]
-        self.router = Router((described["router"] or {"kind": "RoundRobin"})["kind"], seed)
+        self.router = Router((described["router"] or {"kind": "RoundRobin"})["kind"], seed, place)
         self.link: Link | None = None
         if hand_over := described["hands_to"]:
             self.receiver: int = hand_over["pool"]
@@ -170,7 +170,7 @@ class Pool:
                 replica.hands_over = True
 
     def alone(self, replica: Member) -> "Pool":
-        pool = Pool({"engines": [], "counts": [], "router": None, "hands_to": None}, [], 0)
+        pool = Pool({"engines": [], "counts": [], "router": None, "hands_to": None}, [], 0, 0)
         pool.replicas = [replica]
         return pool
 
@@ -307,7 +307,7 @@ def simulate(
     """Run rows, sorted by arrival, through the pools; all that falls on or before the horizon happens."""
     everyone = [Call(at, row) for at, row in enumerate(rows)]
     classes = sorted({r.name for r in everyone})
-    pools = [Pool(described, classes, seed) for described in system]
+    pools = [Pool(described, classes, seed, at) for at, described in enumerate(system)]
     horizon = NEVER - 1 if horizon_s is None else exact(horizon_s)
     looks = any(pool.router.kind not in BLIND and len(pool.replicas) > 1 for pool in pools)
     if looks or any(pool.link for pool in pools) or any(r.after for r in everyone):

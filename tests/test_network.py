@@ -481,8 +481,8 @@ def test_a_job_is_there_before_its_first_stage() -> None:
     result = iq.simulate({"arrival_s": [0.0, 1.0, 9.0]}, network, horizon_s=2.0)
     assert result.requests.height == 0
     assert result.jobs.select("job", "status", "measured", "stages").rows() == [
-        (0, "unfinished", False, 0),
-        (1, "unfinished", False, 0),
+        (0, "unfinished", True, 0),
+        (1, "unfinished", True, 0),
     ]
 
 

@@ -78,14 +78,21 @@ class Jobs:
         return {**ours, **requests}
 
     def told(
-        self, requests: dict[str, NDArray[Any]], arrival_s: NDArray[np.float64], horizon_s: float | None
+        self,
+        requests: dict[str, NDArray[Any]],
+        elapsed_s: NDArray[np.float64],
+        arrival_s: NDArray[np.float64],
+        horizon_s: float | None,
+        measured: tuple[int, int],
     ) -> dict[str, NDArray[Any]]:
         """The columns of `Result.jobs`: what became of the jobs that arrived by the horizon.
 
         Args:
             requests: the columns of `placed`.
+            elapsed_s: from the arrival of its job to the end of each of them.
             arrival_s: of every job of the workload.
             horizon_s: when the run ended, or None.
+            measured: the rows that warm-up and cool-down leave, from the first to before the second.
         """
         import numpy as np
 
@@ -109,8 +116,9 @@ class Jobs:
         # as the core rounds it, wherever it has told it
         shown_s, at_once = arrival_s[:count].copy(), self._at_once[requests["id"]]
         shown_s[job[at_once]] = requests["arrival_s"][at_once]
-        measured = np.zeros(count, dtype=np.bool_)
-        measured[job[requests["measured"]]] = True
+        first = self.first[:count]
+        longest_s = np.full(count, -math.inf)
+        np.fmax.at(longest_s, job, elapsed_s)
 
         def total(tokens: NDArray[Any]) -> NDArray[np.int64]:
             summed = np.zeros(count, dtype=np.int64)
@@ -121,11 +129,11 @@ class Jobs:
             "job": np.arange(count, dtype=np.uint32),
             "workflow": self.workflow[:count],
             "status": status,
-            "measured": measured,
+            "measured": (measured[0] <= first) & (first < measured[1]),
             "arrival_s": shown_s,
             "finish_s": finish_s,
             "left_s": np.where(gone, last_s, math.nan),
-            "e2e_s": finish_s - shown_s,
+            "e2e_s": np.where(status == 0, longest_s, math.nan),
             "stages": arrived.astype(np.uint32),
             "finished_stages": finished.astype(np.uint32),
             "prompt_tokens": total(requests["prompt_tokens"]),

@@ -124,7 +124,9 @@ class Result:
         if self._jobs is None:
             raise ConfigError("jobs: only a run over a Network has jobs; see requests")
         arrival_s = self._workload_frame["arrival_s"].to_numpy()
-        told = self._jobs.told(self._tables["requests"], arrival_s, self._options["horizon_s"])
+        horizon_s, measured = self._options["horizon_s"], self._tables["measured"]
+        elapsed_s = self._tables["elapsed_s"]
+        told = self._jobs.told(self._tables["requests"], elapsed_s, arrival_s, horizon_s, measured)
         return _frame(told, {"status": STATUSES, **self._names()})
 
     @cached_property

@@ -134,9 +134,10 @@ def _served(
         frame = source.draw(seed).frame
         jobs = expanded(system, frame, seed)
         cuts = {name: jobs.cut(name, options[name]) for name in ("warmup", "cooldown")}
-        tables, classes = _run(
+        tables, classes, elapsed_s = _run(
             system, jobs.frame, jobs.flow, jobs.pool, {**options, **cuts}, threads, progress
         )
+        tables["elapsed_s"] = elapsed_s
         tables["requests"] = jobs.placed(tables["requests"])
         return Result(tables, classes, frame, source, scenario, jobs)
     frame = source.ready(seed)
@@ -145,7 +146,7 @@ def _served(
             raise ConfigError("patience_s: under GateAndRoute patience is drawn by its `abandonment`")
         if system.service == "exponential":
             return Result(*of_slots(system, frame, options, progress), frame, source, scenario)
-    tables, classes = _run(system, frame, of_sessions(frame), None, options, threads, progress)
+    tables, classes, _ = _run(system, frame, of_sessions(frame), None, options, threads, progress)
     if isinstance(system, GateAndRoute):
         tables.update(earned(tables, system, len(classes), _counted_from(options["warmup"], frame)))
     return Result(tables, classes, frame, source, scenario)
@@ -169,8 +170,11 @@ def _run(
     options: dict[str, Any],
     threads: int | None,
     progress: Progress | None,
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[dict[str, Any], list[str], NDArray[np.float64] | None]:
     """Take the columns of a ready frame through the core: the one door.
+
+    Returns what the core does, the names of the classes, and where requests wait for others the time from the
+    `arrival_s` of each in the frame to its last token.
 
     Args:
         system: whose pools serve the requests.
@@ -216,7 +220,7 @@ def _run(
         threads,
         progress,
     )
-    return tables, classes
+    return tables, classes, tables["requests"].pop("elapsed_s", None)
 
 
 def _threads(threads: object) -> int | None:

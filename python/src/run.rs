@@ -191,7 +191,7 @@ impl Builder<'_> {
         let object = self.written.routers.iter().position(|router| router.0 == place);
         let router = match (object, &description.router) {
             (Some(object), _) => Some((self.router)(self.written.routers.swap_remove(object).1)),
-            (None, Some(router)) => Some(parse::<RouterKind>(&router.to_string())?.build(self.seed)),
+            (None, Some(router)) => Some(parse::<RouterKind>(&router.to_string())?.build(self.seed, place as u64)),
             (None, None) => None,
         };
         let hands_to = match &description.hands_to {
@@ -315,6 +315,7 @@ pub(crate) fn simulate<'py>(
     dict.set_item("iterations", keeps.then(|| iteration_columns(py, &results.iterations)).transpose()?)?;
     dict.set_item("batches", options.batches.then(|| batch_columns(py, &results.batches)).transpose()?)?;
     dict.set_item("work", work_columns(py, &results.work)?)?;
+    dict.set_item("measured", (options.measured.start, options.measured.end))?;
     dict.set_item("drained", PyArray1::from_vec(py, results.drained))?;
     dict.set_item("findings", &results.findings)?;
     let totals = results.totals;
@@ -398,6 +399,9 @@ fn request_columns<'py>(
     keep(&dict, "output_tokens", workload.output_tokens[..rows].to_vec(), here)?;
     keep(&dict, "preemptions", columns.preemptions, here)?;
     keep(&dict, "cached_tokens", columns.cached_tokens, here)?;
+    if let Some(elapsed_s) = columns.elapsed_s {
+        keep(&dict, "elapsed_s", elapsed_s, here)?;
+    }
     if let Some(hand_off) = columns.hand_off {
         keep(&dict, "prefill_replica", hand_off.prefill_replica, here)?;
         keep(&dict, "prefilled_s", hand_off.prefilled_s, here)?;

@@ -59,6 +59,9 @@ pub struct RequestColumns {
     pub cached_tokens: Vec<i32>,
     /// What became of hand-offs; `None` where nobody hands off.
     pub hand_off: Option<HandOffColumns>,
+    /// Last token − the workload's `arrival_s`, which is another instant than its arrival for a request that waited for
+    /// others: for a stage of a job, the job's arrival. `None` where nobody waits for others.
+    pub elapsed_s: Option<Vec<f64>>,
 }
 
 /// The hand-offs of requests: one row for each.
@@ -111,6 +114,7 @@ impl RequestColumns {
             preemptions: vec![0; rows],
             cached_tokens: vec![0; rows],
             hand_off: None,
+            elapsed_s: None,
         }
     }
 
@@ -241,6 +245,8 @@ pub struct Recorder {
     keep_batches: bool,
     sojourn: u128,
     left: u64,
+    /// The workload's `arrival_s` of each row, where `elapsed_s` is kept.
+    named_arrivals: Vec<Instant>,
     /// Who finished since this was read last; `None` where nobody waits for that.
     pub(crate) finished: Option<Vec<u32>>,
     pub(crate) rejections: Vec<Rejections>,
@@ -281,9 +287,16 @@ impl Recorder {
             keep_batches,
             sojourn: 0,
             left: 0,
+            named_arrivals: Vec::new(),
             finished: None,
             rejections: Vec::new(),
         }
+    }
+
+    /// Keeps the time since the arrivals that the workload names.
+    pub(crate) fn keep_elapsed(&mut self, named_arrivals: Vec<Instant>) {
+        self.results.requests.elapsed_s = Some(vec![f64::NAN; named_arrivals.len()]);
+        self.named_arrivals = named_arrivals;
     }
 
     /// Keeps what becomes of hand-offs.
@@ -415,6 +428,11 @@ impl Recorder {
         self.left += u64::from(left != Instant::NEVER);
         if let (Some(columns), Some(hand_off)) = (&mut columns.hand_off, &request.hand_off) {
             columns.write(row, hand_off);
+        }
+        if let (Some(elapsed_s), Status::Finished) = (&mut columns.elapsed_s, status)
+            && left >= self.named_arrivals[row]
+        {
+            elapsed_s[row] = left.since(self.named_arrivals[row]).seconds();
         }
         if let (Some(finished), Status::Finished) = (&mut self.finished, status) {
             finished.push(request.arrival.id);

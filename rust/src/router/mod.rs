@@ -121,14 +121,14 @@ pub enum RouterKind {
 }
 
 impl RouterKind {
-    /// The router itself; `seed` is the run's.
-    pub fn build(self, seed: u64) -> Box<dyn Router> {
+    /// The router itself; `seed` is the run's. Each `pool` of a cluster draws apart from the others.
+    pub fn build(self, seed: u64, pool: u64) -> Box<dyn Router> {
         match self {
             RouterKind::RoundRobin {} => Box::new(round_robin::RoundRobin::default()),
-            RouterKind::Random {} => Box::new(random::Random::new(seed)),
+            RouterKind::Random {} => Box::new(random::Random::new(seed, pool)),
             RouterKind::LeastRequests {} => Box::new(least_requests::LeastRequests),
             RouterKind::LeastTokens {} => Box::new(least_tokens::LeastTokens),
-            RouterKind::PowerOfTwo {} => Box::new(power_of_two::PowerOfTwo::new(seed)),
+            RouterKind::PowerOfTwo {} => Box::new(power_of_two::PowerOfTwo::new(seed, pool)),
             RouterKind::LeastKv {} => Box::new(least_kv::LeastKv),
             RouterKind::BySession {} => Box::new(by_session::BySession::default()),
         }

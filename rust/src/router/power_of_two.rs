@@ -1,6 +1,6 @@
 //! The better of two.
 
-use super::random::below;
+use super::random::{DRAWS, below};
 use super::{Fleet, Router};
 use crate::error::Result;
 use crate::random::{Source, Stream};
@@ -10,11 +10,12 @@ use crate::workload::Arrival;
 #[derive(Debug)]
 pub(super) struct PowerOfTwo {
     stream: Stream,
+    draw: u64,
 }
 
 impl PowerOfTwo {
-    pub(super) fn new(seed: u64) -> PowerOfTwo {
-        PowerOfTwo { stream: Stream::new(seed, Source::Router) }
+    pub(super) fn new(seed: u64, pool: u64) -> PowerOfTwo {
+        PowerOfTwo { stream: Stream::new(seed, Source::Router), draw: DRAWS * pool }
     }
 }
 
@@ -24,8 +25,8 @@ impl Router for PowerOfTwo {
             return Ok(0);
         }
         let id = u64::from(arrival.id);
-        let one = below(self.stream.word(id, 0), fleet.len());
-        let other = below(self.stream.word(id, 1), fleet.len() - 1);
+        let one = below(self.stream.word(id, self.draw), fleet.len());
+        let other = below(self.stream.word(id, self.draw + 1), fleet.len() - 1);
         let other = other + usize::from(other >= one);
         let (low, high) = (one.min(other), one.max(other));
         Ok(if fleet.requests()[high] < fleet.requests()[low] { high } else { low })

@@ -9,17 +9,21 @@ use crate::workload::Arrival;
 #[derive(Debug)]
 pub(super) struct Random {
     stream: Stream,
+    draw: u64,
 }
 
+/// Draws that a router takes of a request.
+pub(super) const DRAWS: u64 = 2;
+
 impl Random {
-    pub(super) fn new(seed: u64) -> Random {
-        Random { stream: Stream::new(seed, Source::Router) }
+    pub(super) fn new(seed: u64, pool: u64) -> Random {
+        Random { stream: Stream::new(seed, Source::Router), draw: DRAWS * pool }
     }
 }
 
 impl Router for Random {
     fn route(&mut self, arrival: &Arrival, fleet: &Fleet) -> Result<usize> {
-        Ok(below(self.stream.word(u64::from(arrival.id), 0), fleet.len()))
+        Ok(below(self.stream.word(u64::from(arrival.id), self.draw), fleet.len()))
     }
 
     fn looks(&self) -> bool {

@@ -1,7 +1,7 @@
 //! One class before another, whatever the policy within a class: li2025 §4.3.
 
 use super::queue::List;
-use super::roster::insert_by_arrival;
+use super::queue::insert_by_arrival;
 use super::{Notice, Policy, PreemptionKind, Scheduler, policy::class_code};
 use crate::engine::Class;
 use crate::error::{Error, Result};

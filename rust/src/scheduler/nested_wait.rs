@@ -1,6 +1,7 @@
 //! Nested WAIT: a segment of decode stages joins when enough wait at its entry (ao2025 Algorithm 2, §7.2).
 
 use super::policy::count;
+use super::queue::insert_by_arrival;
 use super::wait::Seniority;
 use super::{List, Notice, Scheduler};
 use crate::error::{Error, Result};
@@ -127,7 +128,7 @@ impl NestedWait {
             self.segment_of.resize(slot.index() + 1, 0);
         }
         self.segment_of[slot.index()] = group * self.per_group;
-        self.segments[group * self.per_group].entry.push_back(slot);
+        insert_by_arrival(&mut self.segments[group * self.per_group].entry, slot, requests);
     }
 
     /// Takes a request out of its segment and puts it at the head of its group's queue.

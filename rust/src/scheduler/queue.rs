@@ -145,6 +145,13 @@ impl List {
     }
 }
 
+/// Adds a request to a list that is sorted by arrival.
+#[inline]
+pub(super) fn insert_by_arrival(list: &mut List, slot: Slot, requests: &Requests) {
+    let order = requests.at(slot).order();
+    list.insert_sorted(slot, |other| requests.at(other).order() < order);
+}
+
 /// What an ordered queue sorts by: is it of another class than the first, a key of the policy, then order of arrival.
 type Place = (bool, i64, Instant, u32);
 
@@ -188,11 +195,11 @@ impl Queue {
         self.len() == 0
     }
 
-    /// A request arrived.
+    /// A request arrived: the last one, but for those of a higher id that were handed off at the same instant.
     #[inline]
     pub fn push(&mut self, at: Slot, requests: &Requests) {
         match self {
-            Queue::Fcfs(list) => list.push_back(at),
+            Queue::Fcfs(list) => insert_by_arrival(list, at, requests),
             Queue::Keyed { key, first, order } => {
                 order.insert(place(*key, *first, at, requests), at);
             }

@@ -3,7 +3,8 @@
 //! Two slips of the paper are mended: the last chunk of a prompt holds what is left of it, and a cycle also ends when as
 //! many prompts as it may have are complete and nobody decodes (all of its outputs had length 1).
 
-use super::roster::{Roster, insert_by_arrival};
+use super::queue::insert_by_arrival;
+use super::roster::Roster;
 use super::{Notice, Queue, Scheduler, Watermark};
 use crate::error::{Error, Result};
 use crate::plan::{Hold, Limit, Limits, Plan, Preemption};

@@ -1,6 +1,9 @@
 //! What do the schedulers that serve by arrival keep, and how do they make room?
 
-use super::{Notice, Queue, Watermark, queue::List};
+use super::{
+    Notice, Queue, Watermark,
+    queue::{List, insert_by_arrival},
+};
 use crate::error::Result;
 use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
 use crate::request::{Phase, Requests, Slot};
@@ -240,11 +243,4 @@ impl Roster {
             (false, false) => Hold::UNTIL_ARRIVAL,
         });
     }
-}
-
-/// Adds a request to a list that is sorted by arrival.
-#[inline]
-pub(super) fn insert_by_arrival(list: &mut List, slot: Slot, requests: &Requests) {
-    let order = requests.at(slot).order();
-    list.insert_sorted(slot, |other| requests.at(other).order() < order);
 }

@@ -1,7 +1,7 @@
 //! The greedy policy of the KV-memory stability model: nie2026 §3.
 
-use super::queue::List;
-use super::roster::{Lists, insert_by_arrival};
+use super::queue::{List, insert_by_arrival};
+use super::roster::Lists;
 use super::{Notice, Queue, Scheduler};
 use crate::clock::Span;
 use crate::error::Result;

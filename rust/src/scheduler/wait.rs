@@ -1,6 +1,7 @@
 //! WAIT: a type joins the batch when enough of it wait to begin (ao2025 Algorithm 1).
 
 use super::policy::{class_code, count};
+use super::queue::insert_by_arrival;
 use super::{List, Notice, Scheduler, Thresholds};
 use crate::engine::Class;
 use crate::error::{Error, Result};
@@ -79,7 +80,7 @@ impl Scheduler for Wait {
     fn notice(&mut self, notice: Notice, requests: &Requests) {
         let of_type = |slot: Slot| requests.at(slot).arrival.class as usize;
         match notice {
-            Notice::Arrived(slot) => self.types[of_type(slot)].queue.push_back(slot),
+            Notice::Arrived(slot) => insert_by_arrival(&mut self.types[of_type(slot)].queue, slot, requests),
             Notice::Ready(slot) => self.types[of_type(slot)].ready.push(slot),
             Notice::Preempted(slot) => {
                 self.seniority.remove(slot);

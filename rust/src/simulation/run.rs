@@ -53,6 +53,8 @@ pub(super) struct Run<'a> {
     next_arrival: Instant,
     /// For how many others each row still waits; empty: nobody does.
     awaited: Vec<u32>,
+    /// Does anybody who waits for nobody arrive after the horizon?
+    more_to_come: bool,
     /// Rows that wait for nobody any more, by the instant of their arrival.
     released: BinaryHeap<Reverse<(Instant, u32)>>,
     patience: BinaryHeap<Reverse<Patience>>,
@@ -116,6 +118,9 @@ impl<'a> Run<'a> {
         if !links.is_empty() || cluster.control.is_some() {
             results.keep_hand_offs();
         }
+        if !flow.is_empty() {
+            results.keep_elapsed((0..rows).map(|row| workload.arrival_at(row)).collect());
+        }
         if !flow.is_empty() || cluster.control.is_some() {
             results.finished = Some(Vec::new());
         }
@@ -134,6 +139,7 @@ impl<'a> Run<'a> {
             next_row: 0,
             next_arrival: Instant::NEVER,
             awaited: flow.parents.to_vec(),
+            more_to_come: rows < workload.len(),
             released: BinaryHeap::new(),
             patience: BinaryHeap::new(),
             now: Instant::ZERO,
@@ -146,7 +152,11 @@ impl<'a> Run<'a> {
         run.every_hand_off_fits()?;
         for row in (0..flow.parents.len()).filter(|&row| flow.is_delayed(row) && flow.parents(row) == 0) {
             let at = workload.arrival_at(row).after(flow.delay(row))?;
-            run.released.push(Reverse((at, row as u32)));
+            if options.horizon.is_none_or(|horizon| at <= horizon) {
+                run.released.push(Reverse((at, row as u32)));
+            } else {
+                run.more_to_come = true;
+            }
         }
         run.find_next_row();
         Ok(run)
@@ -187,8 +197,7 @@ impl<'a> Run<'a> {
             countdown -= 1;
             let instant = self.next_instant();
             if instant == Instant::NEVER {
-                // Who arrives after the horizon is still to come.
-                if self.rows == self.workload.len() && self.drain()? {
+                if !self.more_to_come && self.drain()? {
                     continue;
                 }
                 break;
@@ -422,6 +431,11 @@ impl<'a> Run<'a> {
         }
         self.next_arrival =
             if self.next_row < self.rows { self.workload.arrival_at(self.next_row) } else { Instant::NEVER };
+        if self.next_arrival < Instant::NEVER && self.options.horizon.is_some_and(|horizon| self.next_arrival > horizon)
+        {
+            self.more_to_come = true;
+            self.next_arrival = Instant::NEVER;
+        }
     }
 
     #[inline]

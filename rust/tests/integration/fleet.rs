@@ -86,7 +86,7 @@ proptest! {
     fn l8_stretches_equal_stepping_under_every_router(
         scenario in any_scenario(), replicas in 1_usize..5, router in prop::sample::select(ROUTERS.to_vec()), seed: u64,
     ) {
-        let (fast, slow) = (run(&scenario, replicas, router.build(seed), false), run(&scenario, replicas, router.build(seed), true));
+        let (fast, slow) = (run(&scenario, replicas, router.build(seed, 0), false), run(&scenario, replicas, router.build(seed, 0), true));
         prop_assert_eq!(&fast.requests.replica, &slow.requests.replica);
         // The rows of iterations come in the order of the ends of stretches, which differs between the two.
         same(&Results { iterations: Vec::new(), batches: Vec::new(), ..fast }, &Results { iterations: Vec::new(), batches: Vec::new(), ..slow })?;
@@ -96,7 +96,7 @@ proptest! {
     fn l1_and_l9_hold_and_replicas_do_not_touch_one_another(
         scenario in any_scenario(), replicas in 1_usize..5, router in prop::sample::select(ROUTERS.to_vec()), seed: u64,
     ) {
-        let results = run(&scenario, replicas, router.build(seed), false);
+        let results = run(&scenario, replicas, router.build(seed, 0), false);
         prop_assert_eq!(results.totals.by_status.iter().sum::<u64>() as usize, results.requests.status.len());
         prop_assert_eq!(results.totals.in_system, results.totals.sojourn);
         prop_assert!(scenario.horizon_s.is_some() || results.totals.by_status[Status::Unfinished as usize] == 0);
@@ -110,7 +110,7 @@ proptest! {
     fn one_replica_in_a_fleet_equals_no_fleet(
         scenario in any_scenario(), router in prop::sample::select(ROUTERS.to_vec()), seed: u64,
     ) {
-        let (fleet, alone) = (run(&scenario, 1, router.build(seed), false), scenario.run(false));
+        let (fleet, alone) = (run(&scenario, 1, router.build(seed, 0), false), scenario.run(false));
         same(&fleet, &alone)?;
         prop_assert_eq!((fleet.iterations, fleet.batches), (alone.iterations, alone.batches));
     }
@@ -122,7 +122,7 @@ proptest! {
         let on = |threads| {
             let options = Options { threads: NonZeroUsize::new(threads), ..scenario.options(false) };
             // Written out, since what is absent is NaN.
-            format!("{:?}", run_with(&scenario, replicas, router.build(seed), &options))
+            format!("{:?}", run_with(&scenario, replicas, router.build(seed, 0), &options))
         };
         let one = on(1);
         prop_assert_eq!(&on(2), &one);
@@ -138,7 +138,7 @@ proptest! {
         }
         let spy = Box::new(Spy { seen: std::sync::Arc::default() });
         let together = run_with(&scenario, replicas, spy, &options);
-        let apart = run_with(&scenario, replicas, RouterKind::RoundRobin {}.build(0), &options);
+        let apart = run_with(&scenario, replicas, RouterKind::RoundRobin {}.build(0, 0), &options);
         same(&together, &apart)?;
         prop_assert_eq!(&together.requests.replica, &apart.requests.replica);
         prop_assert_eq!((together.iterations, together.batches), (apart.iterations, apart.batches));
@@ -193,7 +193,7 @@ fn calm(requests: &[(f64, i32, i32, u32)], replicas: usize, router: RouterKind) 
         ..Workload::default()
     };
     let engines = (0..replicas).map(|_| engine.build(Some(&[])).expect("a replica")).collect();
-    let cluster = pool_of(engines, router.build(7));
+    let cluster = pool_of(engines, router.build(7, 0));
     simulate_cluster(&workload, cluster, &Options::all(&workload), &mut ()).expect("a run")
 }
 
@@ -264,7 +264,7 @@ fn replicas_that_serve_nobody_are_told_of() {
 #[test]
 fn a_fleet_of_nobody_is_refused() {
     let workload = Workload { class_count: 1, ..Workload::default() };
-    let cluster = pool_of(Vec::new(), RouterKind::RoundRobin {}.build(0));
+    let cluster = pool_of(Vec::new(), RouterKind::RoundRobin {}.build(0, 0));
     let error = simulate_cluster(&workload, cluster, &Options::all(&workload), &mut ()).expect_err("no replica");
     assert_eq!(error.to_string(), "pools[0].replicas: 0: there must be at least one");
 }

@@ -65,7 +65,7 @@ impl Paths {
     fn run(&self, scenario: &Scenario, stepping: bool) -> Results {
         let pool = |(place, &count): (usize, &usize)| Pool {
             engines: (0..count).map(|_| scenario.parts()).collect(),
-            router: Some(self.router.build(3)),
+            router: Some(self.router.build(3, place as u64)),
             hands_to: self
                 .link
                 .filter(|_| place == 0)
