@@ -1,4 +1,4 @@
-//! What does one request cost in the core, on one replica?
+//! What does one request cost in the core, on one replica and in a fleet?
 //!
 //! Four workloads, Poisson arrivals each:
 //!
@@ -17,14 +17,18 @@
 //! the results, the exact histogram of token gaps and the timeline. Freeing them is not timed. Criterion's `elem/s` are
 //! requests per second: 10 Melem/s are 100 ns a request. The group `stepping` advances iterations one at a time, with
 //! equal results, and so shows what stretches give. The group `policies` runs W1 (200,000 requests) under every scheduler,
-//! each at 0.9 of its own saturated rate.
+//! each at 0.9 of its own saturated rate. The group `fleets` runs W1 over several replicas at 0.9 of what all of them
+//! serve: "alone" is one replica without a router, for comparison in the same run.
 
 use criterion::{BatchSize, Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
+use inferq_core::cluster::{Cluster, Pool};
 use inferq_core::engine::{Engine, parse};
 use inferq_core::law::{Arrivals, Joint, Law, Length, Lengths, seconds};
 use inferq_core::results::Results;
-use inferq_core::simulation::{Options, simulate};
+use inferq_core::router::RouterKind;
+use inferq_core::simulation::{Options, simulate, simulate_cluster};
 use inferq_core::workload::Workload;
+use std::num::NonZeroUsize;
 
 const SARATHI: &str = r#"{"kind": "Sarathi", "token_budget": 512, "max_seqs": 256, "order": "fcfs", "watermark": 0.01,
     "preemption": {"kind": "Recompute"}}"#;
@@ -193,6 +197,42 @@ fn policies(criterion: &mut Criterion) {
     }
 }
 
+/// Replicas, router, threads.
+const FLEETS: [(usize, RouterKind, usize); 6] = [
+    (8, RouterKind::LeastRequests {}, 1),
+    (64, RouterKind::LeastRequests {}, 1),
+    (1000, RouterKind::LeastRequests {}, 1),
+    (8, RouterKind::RoundRobin {}, 1),
+    (8, RouterKind::RoundRobin {}, 2),
+    (1000, RouterKind::RoundRobin {}, 1),
+];
+
+fn fleets(criterion: &mut Criterion) {
+    let w1 = w1();
+    let class = ["default".into()];
+    let mut group = criterion.benchmark_group("fleets");
+    group.sample_size(10).sampling_mode(SamplingMode::Flat);
+    group.throughput(Throughput::Elements(w1.law.requests));
+    let alone = w1.at_load(0.9);
+    group.bench_function("alone", |bencher| {
+        bencher.iter_batched(|| (), |()| w1.run(&alone, false), BatchSize::PerIteration);
+    });
+    for (replicas, router, threads) in FLEETS {
+        let columns = w1.at_load(0.9 * replicas as f64);
+        let workload = columns.view();
+        let options = Options { threads: NonZeroUsize::new(threads), ..Options::all(&workload) };
+        let run = || {
+            let engines = (0..replicas).map(|_| w1.engine.build(Some(&class)).expect("a replica")).collect();
+            let pool = Pool { engines, router: Some(router.build(SEED, 0)), hands_to: None };
+            simulate_cluster(&workload, Cluster::of_pools(vec![pool]), &options, &mut ()).expect("a run")
+        };
+        group.bench_function(format!("{replicas} {router:?} on {threads}"), |bencher| {
+            bencher.iter_batched(|| (), |()| run(), BatchSize::PerIteration);
+        });
+    }
+    group.finish();
+}
+
 fn bench(criterion: &mut Criterion, name: &str, stepping: bool, cases: &[(Option<&Source>, f64)]) {
     let mut group = criterion.benchmark_group(name);
     group.sample_size(10).sampling_mode(SamplingMode::Flat);
@@ -222,5 +262,5 @@ fn bench(criterion: &mut Criterion, name: &str, stepping: bool, cases: &[(Option
     group.finish();
 }
 
-criterion_group!(benches, replica, policies);
+criterion_group!(benches, replica, policies, fleets);
 criterion_main!(benches);

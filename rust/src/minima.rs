@@ -36,6 +36,26 @@ impl<T: Copy + Ord> Minima<T> {
         node - self.leaves
     }
 
+    /// The lowest place after another one that has the least.
+    #[inline]
+    pub(crate) fn next_place_of_least(&self, after: usize) -> Option<usize> {
+        let least = self.tree[1];
+        let mut node = after + self.leaves;
+        // Up to the first whose right neighbour has it, then down on that side.
+        while node > 1 && (node % 2 == 1 || self.tree[node + 1] != least) {
+            node /= 2;
+        }
+        if node == 1 {
+            return None;
+        }
+        node += 1;
+        while node < self.leaves {
+            node *= 2;
+            node += usize::from(self.tree[node] != least);
+        }
+        Some(node - self.leaves)
+    }
+
     /// All numbers.
     #[inline]
     pub(crate) fn all(&self) -> &[T] {
@@ -79,6 +99,11 @@ mod tests {
                 prop_assert_eq!(minima.least(), least);
                 prop_assert_eq!(Some(minima.place_of_least()), plain.iter().position(|&value| value == least));
                 prop_assert_eq!(minima.all(), &plain[..]);
+                let first = Some(minima.place_of_least());
+                let places: Vec<usize> =
+                    std::iter::successors(first, |&place| minima.next_place_of_least(place)).collect();
+                let all: Vec<usize> = (0..count).filter(|&place| plain[place] == least).collect();
+                prop_assert_eq!(places, all);
             }
         }
     }

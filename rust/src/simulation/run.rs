@@ -40,8 +40,10 @@ pub(super) struct Run<'a> {
     station_of: Vec<u32>,
     /// When something happens at each replica next.
     calendar: Minima<Instant>,
-    /// Replicas at which something happened at this instant.
+    /// Replicas at which something happened at this instant, and for each the last instant of which it is one, counted.
     touched: Vec<u32>,
+    touched_at: Vec<u64>,
+    instants: u64,
     links: Vec<Transfers>,
     /// Requests that queue before the replicas.
     dispatch: Option<Dispatch>,
@@ -127,11 +129,13 @@ impl<'a> Run<'a> {
         let mut run = Run {
             workload,
             options,
+            touched_at: vec![0; replicas.len()],
             station_of,
             calendar: Minima::new(replicas.len(), Instant::NEVER, Instant::NEVER),
             stations,
             replicas,
             touched: Vec::new(),
+            instants: 0,
             links,
             dispatch: cluster.control.map(|(control, patience)| Dispatch::new(control, patience)),
             results,
@@ -248,8 +252,14 @@ impl<'a> Run<'a> {
         self.in_system_area =
             self.in_system_area.checked_add(area).ok_or_else(|| Error::overflow("∫ number in system dt"))?;
         self.now = instant;
-        while self.calendar.least() == instant {
-            self.settle(self.calendar.place_of_least())?;
+        self.instants += 1;
+        if self.calendar.least() == instant {
+            // None of them is due again before it has formed its next batch.
+            let mut due = Some(self.calendar.place_of_least());
+            while let Some(replica) = due {
+                self.settle(replica)?;
+                due = self.calendar.next_place_of_least(replica);
+            }
         }
         for link in 0..self.links.len() {
             self.hand_over(link)?;
@@ -353,13 +363,19 @@ impl<'a> Run<'a> {
     /// Something happened at a replica: if it is idle, it forms a batch once all has happened that does at this instant.
     #[inline]
     fn touch(&mut self, replica: usize) {
-        let at = &self.replicas[replica];
-        let station = &mut self.stations[self.station_of[replica] as usize];
-        station.requests.set(replica - station.replicas.start, at.requests() as u32);
-        let next = if at.is_idle() { Instant::NEVER } else { at.next_instant() };
-        self.calendar.set(replica, next);
-        if !self.touched.contains(&(replica as u32)) {
+        self.count_requests(replica);
+        if self.touched_at[replica] != self.instants {
+            self.touched_at[replica] = self.instants;
             self.touched.push(replica as u32);
+        }
+    }
+
+    /// Keeps the number of requests at a replica where a router looks at it.
+    #[inline]
+    fn count_requests(&mut self, replica: usize) {
+        let station = &mut self.stations[self.station_of[replica] as usize];
+        if station.router.is_some() {
+            station.requests.set(replica - station.replicas.start, self.replicas[replica].requests() as u32);
         }
     }
 
