@@ -60,6 +60,9 @@ studies: $(VENV)/development ## Run the studies of docs/studies anew; one needs 
 	$(BIN)/python docs/studies/stability.py
 	$(BIN)/python docs/studies/tiles.py
 	$(BIN)/python docs/studies/waiting.py
+	$(BIN)/python docs/studies/networks.py
+	$(BIN)/python docs/studies/replicas.py
+	$(BIN)/python docs/studies/gate_and_route.py
 ifdef TRACE
 	$(BIN)/python docs/studies/deadlines.py $(TRACE)
 else
