@@ -424,6 +424,24 @@ def test_a_router_of_ones_own_sees_the_fleet_at_each_arrival() -> None:
     ]
 
 
+def test_a_router_of_ones_own_sees_tokens_blocks_and_numbers() -> None:
+    """Caches of 4 blocks of 16. A prompt of 20 takes 2 blocks at once; at 1.5 it is computed, one token is out."""
+    seen = []
+
+    def route(request: iq.Arrival, fleet: iq.Fleet) -> int:
+        names = ("tokens", "used_blocks", "free_blocks", "replicas")
+        seen.append(tuple(getattr(fleet, name).tolist() for name in names))
+        return 0
+
+    small = iq.Cluster(engine(kv=iq.KvCache(tokens=64)), replicas=2, router=Scripted(route))
+    network = iq.Network(
+        {"first": engine(), "second": small},
+        [iq.Workflow("w", stages={"x": iq.Stage("second", prompt=20, output=5)})],
+    )
+    iq.simulate({"arrival_s": [0.0, 1.5]}, network)
+    assert seen == [([0, 0], [0, 0], [4, 4], [1, 2]), ([4, 0], [2, 0], [2, 4], [1, 2])]
+
+
 def test_a_router_of_ones_own_can_equal_a_built_in_one() -> None:
     law = iq.Workload.law(
         requests=300, arrivals=iq.Poisson(1), prompt=iq.Uniform(1, 900), output=iq.Geometric(9)

@@ -97,6 +97,7 @@ impl RoutedRequest {
 
 /// What can be seen of a replica.
 struct ReplicaState {
+    number: u64,
     requests: u64,
     waiting: u64,
     tokens: u64,
@@ -108,6 +109,7 @@ impl ReplicaState {
     fn of(fleet: &CoreFleet, replica: usize) -> Result<ReplicaState> {
         let (free_blocks, used_blocks) = fleet.free_and_used_blocks(replica)?;
         Ok(ReplicaState {
+            number: u64::from(fleet.number(replica)),
             requests: u64::from(fleet.requests()[replica]),
             waiting: fleet.waiting(replica),
             tokens: fleet.tokens(replica)?,
@@ -136,6 +138,12 @@ impl Fleet {
 impl Fleet {
     fn __len__(&self) -> usize {
         self.replicas.len()
+    }
+
+    /// Number of each replica in the results.
+    #[getter]
+    fn replicas<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        self.column(py, |replica| replica.number)
     }
 
     /// Requests at each replica, waiting and running.

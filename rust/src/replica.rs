@@ -128,6 +128,12 @@ impl Replica {
         self.stretch.as_ref().map_or(self.wake_at, |stretch| stretch.end)
     }
 
+    /// Its number in the results.
+    #[inline]
+    pub fn number(&self) -> u32 {
+        self.index
+    }
+
     /// Is no iteration under way?
     #[inline]
     pub fn is_idle(&self) -> bool {

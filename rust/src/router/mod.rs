@@ -67,6 +67,11 @@ impl Fleet<'_> {
         self.requests.place_of_least()
     }
 
+    /// The number of a replica among those of all pools.
+    pub fn number(&self, replica: usize) -> u32 {
+        self.replicas[replica].number()
+    }
+
     /// Requests in the queue of a replica.
     pub fn waiting(&self, replica: usize) -> u64 {
         self.replicas[replica].waiting()
