@@ -425,7 +425,7 @@ def test_a_router_of_ones_own_sees_the_fleet_at_each_arrival() -> None:
 
 
 def test_a_router_of_ones_own_sees_tokens_blocks_and_numbers() -> None:
-    """Caches of 4 blocks of 16. A prompt of 20 takes 2 blocks at once; at 1.5 it is computed, one token is out."""
+    """Caches of 4 blocks of 16. A prompt of 20 takes 2; at 1.5 it is computed and one token is out."""
     seen = []
 
     def route(request: iq.Arrival, fleet: iq.Fleet) -> int:
