@@ -61,7 +61,7 @@ class Stays:
 
 
 def earned(
-    tables: Mapping[str, Any], cluster: GateAndRoute, classes: int, start_s: float
+    tables: Mapping[str, Any], cluster: GateAndRoute, classes: int, start_s: float, end_s: float
 ) -> dict[str, Columns]:
     """The tables `occupancy` and `revenue` of a run over real iterations.
 
@@ -70,16 +70,16 @@ def earned(
         cluster: under gate and route.
         classes: how many there are.
         start_s: from when averages and revenue count.
+        end_s: until when.
     """
     import numpy as np
 
-    end_s = float(tables["totals"]["end_s"])
     start_ns, end_ns = (round(instant * 1e9) for instant in (min(start_s, end_s), end_s))
     sampled = np.unique(tables["timeline"]["time_s"])
-    times_s = np.append(sampled[(sampled >= start_s) & (sampled < end_s)], end_s)
+    times_s = np.append(sampled[sampled < end_s], end_s)
     return {
         "occupancy": occupancy(tables["requests"], classes, cluster.replicas, start_ns, end_ns),
-        "revenue": revenue(tables["requests"], cluster, times_s, start_s),
+        "revenue": revenue(tables["requests"], cluster, times_s[times_s > start_s], start_s),
     }
 
 

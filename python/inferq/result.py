@@ -455,6 +455,8 @@ class Result:
             found[budget] = None
         if len(found) > 1:
             raise ConfigError(f"budget: the schedulers have several, {', '.join(map(str, found))}: give one")
+        if not found:
+            raise ConfigError("budget: the replicas have slots and no token budget: give one")
         return next(iter(found))
 
     def _recorded(self, name: str) -> Mapping[str, NDArray[Any]]:

@@ -201,7 +201,7 @@ def _workload(
             made = made.with_think(_duration(f"{path}.think", table["think"]))
     elif "mix" in table:
         _known(path, table, (*_MIX, "patience"))
-        made = _mix(path, table, directory, notes)
+        made = _mix(path, table, directory, notes, jobs)
     elif "sessions" in table:
         _known(path, table, (*_SESSIONS, "patience"))
         made = _sessions(path, table)
@@ -300,8 +300,8 @@ def _sessions(path: str, table: Mapping[str, Any]) -> Workload:
         return Workload.sessions(**parts)
 
 
-def _mix(path: str, table: Mapping[str, Any], directory: Path, notes: list[str]) -> Workload:
-    """The classes that a table describes, side by side."""
+def _mix(path: str, table: Mapping[str, Any], directory: Path, notes: list[str], jobs: bool) -> Workload:
+    """The classes that a table describes, side by side; `jobs` need no lengths."""
     requests = table.get("requests")
     parts = {}
     for name, part in _table(f"{path}.mix", table["mix"]).items():
@@ -309,7 +309,7 @@ def _mix(path: str, table: Mapping[str, Any], directory: Path, notes: list[str])
         told: list[str] = []
         # any number does for a law of a mix that says how many it takes in all
         parts[name] = _workload(
-            own, _table(own, part), directory, told, requests=None if requests is None else 1
+            own, _table(own, part), directory, told, requests=None if requests is None else 1, jobs=jobs
         )
         notes += [f"class {name}: {note}" for note in told]
     with _at(path):

@@ -23,9 +23,9 @@ from inferq.flow import Flow, of_sessions, sessions
 from inferq.gate_and_route import GateAndRoute
 from inferq.jobs import expanded
 from inferq.network import Network
-from inferq.result import Result
+from inferq.result import STATUSES, Result
 from inferq.router import BySession
-from inferq.slots import of_slots
+from inferq.slots import NOTHING_MEASURED, of_slots
 from inferq.workload import Workload
 
 if TYPE_CHECKING:
@@ -121,7 +121,11 @@ def simulate(
     workers = _threads(threads)
     source = workload if isinstance(workload, Workload) else Workload(workload)
     with _watched(progress) as watch:
-        return _served(source, system, options, workers, watch)
+        result = _served(source, system, options, workers, watch)
+        if watch is not None:
+            served = result._tables["requests"]["status"].size
+            watch(served, served)
+        return result
 
 
 def _served(
@@ -145,11 +149,26 @@ def _served(
         if "patience_s" in frame.columns:
             raise ConfigError("patience_s: under GateAndRoute patience is drawn by its `abandonment`")
         if system.service == "exponential":
+            if of_sessions(frame) is not None:
+                raise ConfigError(
+                    "think_s: exponential services know no sessions: use .open_loop(), or service='tokens'"
+                )
             return Result(*of_slots(system, frame, options, progress), frame, source, scenario)
     tables, classes, _ = _run(system, frame, of_sessions(frame), None, options, threads, progress)
     if isinstance(system, GateAndRoute):
-        tables.update(earned(tables, system, len(classes), _counted_from(options["warmup"], frame)))
+        start_s = _counted_from(options["warmup"], frame)
+        end_s = _end_s(tables, frame, options["horizon_s"])
+        tables.update(earned(tables, system, len(classes), start_s, end_s))
+        if start_s >= end_s:
+            tables["findings"].append(NOTHING_MEASURED)
     return Result(tables, classes, frame, source, scenario)
+
+
+def _end_s(tables: dict[str, Any], frame: pl.DataFrame, horizon_s: float | None) -> float:
+    """Until when averages and revenue count: the horizon, where something is left to come after it."""
+    status = tables["requests"]["status"]
+    is_over = status.size == frame.height and not (status == STATUSES.index("unfinished")).any()
+    return float(tables["totals"]["end_s"]) if horizon_s is None or is_over else horizon_s
 
 
 def _counted_from(warmup: dict[str, float], frame: pl.DataFrame) -> float:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from inferq.result import Tables
 
+NOTHING_MEASURED = "the run ended within its warm-up: there are no averages and no revenue"
+
 _COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
 _ORDER = (
     *("id", "class", "replica", "status", "measured", "arrival_s", "admitted_s", "first_token_s", "finish_s"),
@@ -84,5 +86,5 @@ def _findings(tables: Tables) -> list[str]:
             f"prefill and {totals['abandoned_decodes']:,} before their decode"
         )
     if not totals["measured_as"]:
-        found.append("the run ended within its warm-up: there are no averages and no revenue")
+        found.append(NOTHING_MEASURED)
     return found

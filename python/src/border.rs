@@ -32,9 +32,12 @@ pub(crate) fn raise(error: Error) -> PyErr {
     match error.kind() {
         Kind::Config { .. } => ConfigError::new_err(message),
         Kind::Trace { .. } => TraceError::new_err(message),
-        Kind::Rule { .. } | Kind::Overflow(_) | Kind::EmptyIteration(_) | Kind::TooMuch(_) | Kind::Stopped => {
-            SimulationError::new_err(message)
-        }
+        Kind::Rule { .. }
+        | Kind::Route { .. }
+        | Kind::Overflow(_)
+        | Kind::EmptyIteration(_)
+        | Kind::TooMuch(_)
+        | Kind::Stopped => SimulationError::new_err(message),
     }
 }
 

@@ -47,10 +47,11 @@ impl PythonRouter {
         if index.is_none_or(|index| index >= fleet.len()) {
             let shown = chosen.repr()?.to_string();
             return Err(self.raised.explain(
-                Kind::Rule {
+                Kind::Route {
                     at_s: fleet.now().seconds().to_string(),
-                    rule: "a router returns a whole number, the place of a replica that there is",
-                    what: format!("{shown} for request {}, {} replicas", arrival.id, fleet.len()),
+                    request: arrival.id,
+                    answer: shown,
+                    replicas: fleet.len(),
                 }
                 .into(),
             ));

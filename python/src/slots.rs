@@ -47,7 +47,7 @@ impl Scenario {
             }
         };
         let horizon = self.horizon_s.map(|seconds| instant(seconds, "horizon_s")).transpose()?;
-        if horizon.is_some_and(|horizon| horizon <= warmup) {
+        if warmup > Instant::ZERO && horizon.is_some_and(|horizon| horizon <= warmup) {
             let message = format!("ends at {} s, and the run ends no later", warmup.seconds());
             return Err(Error::config("warmup", message));
         }

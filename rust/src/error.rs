@@ -37,6 +37,18 @@ pub enum Kind {
         /// The request or the amount.
         what: String,
     },
+    /// A router named a replica that there is not.
+    #[error("the router broke a rule at {at_s} s: its answer for request {request} is {answer}, must be a whole number from 0 to {}", replicas - 1)]
+    Route {
+        /// The instant of the arrival in seconds.
+        at_s: String,
+        /// The request.
+        request: u32,
+        /// What it said.
+        answer: String,
+        /// How many replicas there are.
+        replicas: usize,
+    },
     /// A number outgrew 128 bits.
     #[error("{0} does not fit into 128 bits")]
     Overflow(&'static str),

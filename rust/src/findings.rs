@@ -17,6 +17,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) iterations: u64,
     pub(crate) replicas: usize,
     pub(crate) unused: usize,
+    pub(crate) never_came: usize,
 }
 
 /// Preemptions of one request from which on a run thrashes (rule 12).
@@ -67,6 +68,12 @@ pub(crate) fn of_run(facts: &Facts) -> Vec<String> {
             broken as f64 / facts.iterations as f64 * 100.0,
             facts.iterations,
             facts.token_budget
+        ));
+    }
+    if facts.never_came > 0 {
+        findings.push(format!(
+            "never arrived: {} requests wait for others that did not finish, and are in no count",
+            facts.never_came
         ));
     }
     let abandoned = facts.by_status[Status::Abandoned as usize];

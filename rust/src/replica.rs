@@ -216,6 +216,12 @@ impl Replica {
         }
     }
 
+    /// Does a request go on elsewhere after its prompt? One that is over with its prompt does not.
+    pub fn sends_on(&self, arrival: &Arrival) -> bool {
+        let is_over = arrival.output_tokens == 1 && self.state.requests.first_token == FirstToken::Prefill;
+        self.role != Role::Whole && !is_over
+    }
+
     /// Blocks of the cache, and how many of them the longest context of a request takes.
     pub fn capacity_and_need(&self, arrival: &Arrival) -> (u64, u64) {
         (self.state.pool.capacity(), self.state.pool.need(self.longest_context(arrival)))

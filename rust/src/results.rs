@@ -3,7 +3,7 @@
 //! A row is written once, when its request leaves: spans are taken in whole attoseconds and rounded once to doubles.
 
 use crate::clock::{Instant, SECOND, Span};
-use crate::error::{Kind, Result};
+use crate::error::{Error, Kind, Result};
 use crate::histogram::Histogram;
 use crate::request::{HandOff, Request};
 use crate::timing::Pace;
@@ -440,14 +440,19 @@ impl Recorder {
     }
 
     pub(crate) fn sample(&mut self, sample: Sample) -> Result<()> {
-        const MOST_SAMPLES: usize = 5_000_000;
         if self.results.timeline.len() == MOST_SAMPLES {
-            let message = format!("timeline_s is too short: {MOST_SAMPLES} samples and more to come");
-            return Err(Kind::TooMuch(message).into());
+            return Err(too_many_samples());
         }
         self.results.timeline.push(sample);
         Ok(())
     }
+}
+
+/// Samples of a timeline, over all replicas.
+pub(crate) const MOST_SAMPLES: usize = 5_000_000;
+
+pub(crate) fn too_many_samples() -> Error {
+    Kind::TooMuch(format!("timeline_s is too short: {MOST_SAMPLES} samples and more to come")).into()
 }
 
 /// A span over a count, rounded down.

@@ -196,7 +196,7 @@ impl Workload<'_> {
             if let Some(row) = column.iter().position(|&s| !s.is_nan() && !(0.0..9e9).contains(&s)) {
                 return Err(Error::trace(
                     row,
-                    format!("{name} is {}: it must be finite and not negative", column[row]),
+                    format!("{name} is {:e}: it must be from 0 to below 9e9 seconds", column[row]),
                 ));
             }
         }

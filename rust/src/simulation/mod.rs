@@ -105,7 +105,8 @@ pub fn simulate_cluster(
     if let Some(&pool) = workload.pool.iter().find(|&&pool| pool as usize >= cluster.pools.len()) {
         return Err(Error::config("pool", format!("{pool} of {}", cluster.pools.len())));
     }
-    let sampler = Sampler::new(workload, options)?;
+    let replicas = cluster.pools.iter().map(|pool| pool.engines.len()).sum();
+    let sampler = Sampler::new(workload, options, replicas)?;
     if let [Pool { engines, router: Some(router), hands_to: None }] = &mut cluster.pools[..]
         && !router.looks()
         && workload.flow.is_empty()

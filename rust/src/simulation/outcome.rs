@@ -24,6 +24,8 @@ pub(super) struct Outcome {
     pub(super) replicas: usize,
     /// Replicas that served nobody.
     pub(super) unused: usize,
+    /// Requests that waited for others, which did not finish.
+    pub(super) never_came: usize,
     /// Each replica at the end.
     pub(super) last: Vec<Sample>,
 }
@@ -81,6 +83,7 @@ impl Outcome {
         self.token_budget = if is_common { part.token_budget } else { Limits::NONE };
         self.replicas += part.replicas;
         self.unused += part.unused;
+        self.never_came += part.never_came;
         self.last.extend(part.last);
         Ok(())
     }
@@ -104,6 +107,7 @@ impl Outcome {
             token_budget: self.token_budget,
             replicas: self.replicas,
             unused: self.unused,
+            never_came: if self.goes_on { 0 } else { self.never_came },
             iterations: results.totals.iterations,
         });
         debug_assert!(

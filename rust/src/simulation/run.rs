@@ -177,7 +177,8 @@ impl<'a> Run<'a> {
                     let (capacity, need) = self.replicas[replica].capacity_and_need(&arrival);
                     need <= capacity
                 };
-                if station.replicas.clone().any(fits) && !to.clone().any(fits) {
+                let goes_on = |replica: usize| self.replicas[replica].sends_on(&arrival) && fits(replica);
+                if station.replicas.clone().any(goes_on) && !to.clone().any(fits) {
                     let blocks = |replica: usize| self.replicas[replica].capacity_and_need(&arrival);
                     let (capacity, need) = to.clone().map(blocks).max().unwrap_or_default();
                     let what = format!(
@@ -473,7 +474,7 @@ impl<'a> Run<'a> {
         }
         let pool = self.workload.pool(row);
         let replica = self.route(pool, &arrival)?;
-        if let Some(reason) = self.refuses_afterwards(pool, &arrival) {
+        if let Some(reason) = self.refuses_afterwards(pool, replica, &arrival) {
             self.results.reject(&arrival, replica as u32, reason);
         } else if let Some(slot) = self.replicas[replica].arrive(arrival, &mut self.results)? {
             self.in_system += 1;
@@ -496,8 +497,8 @@ impl<'a> Run<'a> {
 
     /// Why no replica to which a request is handed off can ever serve it, if that is so.
     #[inline]
-    fn refuses_afterwards(&self, pool: usize, arrival: &Arrival) -> Option<&'static str> {
-        let link = self.stations[pool].link?;
+    fn refuses_afterwards(&self, pool: usize, replica: usize, arrival: &Arrival) -> Option<&'static str> {
+        let link = self.stations[pool].link.filter(|_| self.replicas[replica].sends_on(arrival))?;
         let mut reason = None;
         for replica in self.stations[self.links[link].to].replicas.clone() {
             reason = Some(self.replicas[replica].refuses(arrival)?);
@@ -513,10 +514,11 @@ impl<'a> Run<'a> {
         let fleet = Fleet { replicas: &self.replicas[replicas.clone()], requests, now: self.now };
         let chosen = router.route(arrival, &fleet)?;
         if chosen >= fleet.len() {
-            return Err(Kind::Rule {
+            return Err(Kind::Route {
                 at_s: self.now.seconds().to_string(),
-                rule: "a router names a replica that there is",
-                what: format!("replica {chosen} of {} for request {}", fleet.len(), arrival.id),
+                request: arrival.id,
+                answer: chosen.to_string(),
+                replicas: fleet.len(),
             }
             .into());
         }
@@ -577,6 +579,7 @@ impl<'a> Run<'a> {
             waiting_at_last_arrival: self.waiting_at_last_arrival,
             token_budget: if is_common { budget } else { Limits::NONE },
             replicas: self.replicas.len(),
+            never_came: self.awaited.iter().filter(|&&awaited| awaited > 0).count(),
             unused: self.replicas.iter().filter(|replica| replica.is_unused()).count(),
             last,
             results: std::mem::take(&mut self.results.results),

@@ -4,7 +4,7 @@ use super::{Options, Timeline};
 use crate::clock::{Instant, NANOSECOND, Span};
 use crate::error::Result;
 use crate::replica::Replica;
-use crate::results::{Recorder, Sample};
+use crate::results::{MOST_SAMPLES, Recorder, Sample, too_many_samples};
 use crate::workload::Workload;
 
 /// Takes the samples of the timeline: at whole multiples of an interval.
@@ -12,20 +12,23 @@ use crate::workload::Workload;
 pub(super) struct Sampler {
     pub(super) next: Instant,
     interval: Span,
-    automatic: bool,
+    /// The samples of a replica from which on every second goes; `None`: all stay.
+    most: Option<u128>,
 }
 
 /// Samples of an automatic timeline when the span of the arrivals tells the length of the run.
 const SAMPLES: u128 = 500;
 
 impl Sampler {
-    pub(super) fn new(workload: &Workload, options: &Options) -> Result<Sampler> {
+    pub(super) fn new(workload: &Workload, options: &Options, replicas: usize) -> Result<Sampler> {
         let last = options.rows(workload).checked_sub(1).map_or(Instant::ZERO, |last| workload.arrival_at(last));
-        let (interval, automatic) = match options.timeline {
-            Timeline::Every(interval) => (interval, false),
-            Timeline::Automatic => (Span((last.0 / SAMPLES).max(NANOSECOND)), true),
+        // A large fleet is sampled less often, so that its samples fit as well.
+        let most = (MOST_SAMPLES as u128 / 2 / replicas.max(1) as u128).clamp(1, SAMPLES) * 2;
+        let (interval, most) = match options.timeline {
+            Timeline::Every(interval) => (interval, None),
+            Timeline::Automatic => (Span((last.0 / (most / 2)).max(NANOSECOND)), Some(most)),
         };
-        Ok(Sampler { next: Instant::ZERO.after(interval)?, interval, automatic })
+        Ok(Sampler { next: Instant::ZERO.after(interval)?, interval, most })
     }
 
     /// Takes the samples that are due before `instant`: nothing happens between the last event and then.
@@ -41,7 +44,7 @@ impl Sampler {
             }
             self.next = self.next.after(self.interval)?;
             let timeline = &mut results.results.timeline;
-            if self.automatic && (timeline.len() / replicas.len()) as u128 >= 2 * SAMPLES {
+            if self.most.is_some_and(|most| (timeline.len() / replicas.len()) as u128 >= most) {
                 let mut row = 0;
                 timeline.retain(|_| {
                     row += 1;
@@ -59,8 +62,11 @@ impl Sampler {
     pub(super) fn merge(&self, parts: &[(Vec<Sample>, Sample)], end: Instant) -> Result<Vec<Sample>> {
         let mut interval = self.interval;
         // Samples lie strictly before the end; as soon as there are twice too many, every second goes.
-        while self.automatic && end.0.saturating_sub(1) / interval.0 >= 2 * SAMPLES {
+        while self.most.is_some_and(|most| end.0.saturating_sub(1) / interval.0 >= most) {
             interval = interval.times(2)?;
+        }
+        if (end.0 / interval.0).saturating_mul(parts.len() as u128) > MOST_SAMPLES as u128 {
+            return Err(too_many_samples());
         }
         let mut merged = Vec::new();
         let mut taken = vec![0; parts.len()];
