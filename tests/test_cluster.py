@@ -666,3 +666,27 @@ def test_equal_clusters_copy_and_pickle() -> None:
 
     for system in (iq.Cluster(engine(), replicas=2), iq.Cluster([engine()]), split()):
         assert pickle.loads(pickle.dumps(system)) == copy.deepcopy(system) == system
+
+
+def test_a_request_that_is_over_with_its_prompt_needs_no_decode_replica() -> None:
+    small = engine(kv=iq.KvCache(tokens=16))
+    split = iq.Disaggregated(prefill=(engine(), 1), decode=(small, 1), link=iq.Link(0.0, 1.0, 0.0))
+    (row,) = rows(iq.simulate(work((0.0, 40, 1)), split), "status", "prefill_replica", "replica")
+    assert row == ("finished", None, 0)
+
+
+def test_the_last_call_of_progress_tells_the_end() -> None:
+    told: list[tuple[int, int]] = []
+    iq.simulate(
+        ONE, iq.Cluster(engine(), replicas=2), progress=lambda done, total: told.append((done, total))
+    )
+    assert told[-1] == (1, 1)
+
+
+def test_a_large_fleet_has_fewer_samples_and_not_more_memory() -> None:
+    """Half of five million samples at most are begun with, so that 20,000 replicas have 125 to 250 each."""
+    fleet = iq.Cluster(engine(), replicas=20_000)
+    timeline = iq.simulate(work((0.0, 10, 1), (1000.0, 10, 1)), fleet).timeline
+    assert 100 <= timeline["time_s"].n_unique() <= 250
+    with pytest.raises(iq.SimulationError, match="timeline_s is too short"):
+        iq.simulate(work((0.0, 10, 1), (1000.0, 10, 1)), fleet, timeline_s=0.1)

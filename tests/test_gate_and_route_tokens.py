@@ -176,3 +176,48 @@ def test_a_limited_cache_is_kept_to():
 def test_a_warm_up_that_leaves_nothing_is_an_error():
     with pytest.raises(iq.ConfigError, match=r"^warmup: 300 requests of 300"):
         iq.simulate(work(), cluster(), warmup=300)
+
+
+@pytest.mark.parametrize("service", ["tokens", "exponential"])
+def test_a_horizon_between_arrivals_is_the_end_of_what_is_averaged(service: str):
+    """One request is over long before the horizon, the next one comes after it."""
+    frame = {
+        "arrival_s": [0.0, 100.0],
+        "prompt_tokens": [10, 10],
+        "output_tokens": [2, 2],
+        "class": ["chat", "code"],
+    }
+    result = iq.simulate(frame, cluster(service=service), horizon_s=50.0)
+    last = result.revenue.row(-1, named=True)
+    assert (last["time_s"], last["bundled"]) == (50.0, pytest.approx(1.4))
+    assert last["bundled_per_replica_s"] == pytest.approx(1.4 / 50 / 4)
+
+
+@pytest.mark.parametrize("service", ["tokens", "exponential"])
+def test_a_run_within_its_warm_up_says_so(service: str):
+    result = iq.simulate(work(50), cluster(service=service), warmup="1000s")
+    assert result.revenue.height == 0
+    assert result.occupancy["prefill"].null_count() == 2
+    assert "the run ended within its warm-up: there are no averages and no revenue" in result.findings
+
+
+def test_sessions_are_served_by_tokens_and_refused_by_slots():
+    turns = {
+        "arrival_s": [0.0, 1.0],
+        "prompt_tokens": [10, 10],
+        "output_tokens": [2, 2],
+        "class": ["chat", "code"],
+        "session_id": [1, 1],
+        "think_s": [None, 5.0],
+    }
+    requests = iq.simulate(turns, cluster()).requests
+    assert requests["arrival_s"][1] == requests["finish_s"][0] + 5.0
+    with pytest.raises(iq.ConfigError, match=r"^think_s: exponential services know no sessions"):
+        iq.simulate(turns, cluster(service="exponential"))
+
+
+def test_the_audit_asks_for_a_budget():
+    result = iq.simulate(work(50), cluster())
+    with pytest.raises(iq.ConfigError, match=r"^budget: the replicas have slots and no token budget"):
+        result.work_conservation()
+    assert result.work_conservation(64).budget == 64

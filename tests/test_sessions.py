@@ -203,3 +203,16 @@ def test_stepping_and_threads_change_nothing() -> None:
     ]
     for other in runs[1:]:
         assert runs[0].requests.equals(other.requests)
+
+
+def test_turns_that_never_come_are_told_of() -> None:
+    turns = {
+        "arrival_s": [0.0, 1.0, 2.0],
+        "prompt_tokens": [10, 99, 10],
+        "output_tokens": [1, 1, 1],
+        "session_id": ["a", "b", "b"],
+        "think_s": [None, None, 1.0],
+    }
+    small = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache(tokens=32))
+    found = iq.simulate(turns, small).findings
+    assert "never arrived: 1 requests wait for others that did not finish, and are in no count" in found

@@ -101,8 +101,9 @@ class GateAndRoute(Description):
     With `service="tokens"` the same control decides over real iterations: a replica computes a chunk of its
     prefill and a token of each decode in one iteration (`SlotGreedy(chunk=…)`, `first_token="decode"`), and
     what it is given joins with the next one. Keys and values move in no time; where `kv` is limited, whoever
-    does not fit steps out of memory. Then `Result.requests`, `tbt`, `iterations` and the rest are those of
-    any cluster, and `Result.timeline` has a row for each replica.
+    does not fit steps out of memory. The last chunk of a prompt costs what its tokens do, less than τ where
+    they are fewer. Then `Result.requests`, `tbt`, `iterations` and the rest are those of any cluster, and
+    `Result.timeline` has a row for each replica.
 
     **Plan.** With `planned=True` the first M = ⌈n · Σ `allocation.prefill`⌉ replicas are *mixed*: each keeps
     one slot for prefills and decodes in the others. The rest are *solo* and only decode. With `planned=False`
@@ -151,8 +152,9 @@ class GateAndRoute(Description):
     `inferq.simulate(workload, GateAndRoute(…))` takes `seed`, `horizon_s`, `warmup`, `timeline_s` and
     `progress`. `warmup` says from when averages and revenue count: an instant (`"30s"`), or the arrival of
     the first request after so many. `Result.occupancy` and `Result.revenue` tell what the paper's figures
-    show; in `Result.requests` `admitted_s` is the start of the prefill, `first_token_s` and `prefilled_s` its
-    end, `handoff_s` the wait for a slot to decode, `prefill_replica` and `replica` where each ran.
+    show; in `Result.requests` `admitted_s` is the start of the prefill, `prefilled_s` its end (and so is
+    `first_token_s` over slots, which have no tokens), `handoff_s` the wait for a slot to decode,
+    `prefill_replica` and `replica` where each ran.
 
     Two policies under one seed meet the same requests with the same work: each request's draws depend on its
     row alone. What is left of a decode when its speed changes is not drawn anew; as an exponential has no

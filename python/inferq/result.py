@@ -173,6 +173,11 @@ class Result:
         """
         return _frame(self._recorded("batches"))
 
+    @property
+    def is_priced(self) -> bool:
+        """Whether the run was one of a `GateAndRoute`, and has `occupancy` and `revenue`."""
+        return self._tables.get("revenue") is not None
+
     @cached_property
     def occupancy(self) -> pl.DataFrame:
         """Where the requests of each class were, on average over the time after the warm-up, per replica.

@@ -113,6 +113,8 @@ def result(run: Result) -> None:
         console.print(shares)
     if "job" in run.requests.columns:
         lines([_jobs(run)])
+    if run.is_priced:
+        lines(_earned(run))
     unfinished = run.requests.filter(status="unfinished").height
     if unfinished:
         lines([f"{unfinished:,} requests were unfinished when the run ended."])
@@ -183,6 +185,20 @@ def _shares(run: Result) -> Table | None:
         cells += [_seconds(row[name]) for name in ("p50_ttft_s", "p99_ttft_s", "p99_e2e_s")]
         table.add_row(str(row[by]), *cells)
     return table
+
+
+def _earned(run: Result) -> list[str]:
+    """What a cluster under gate and route earned, and where its requests were."""
+    if run.revenue.height == 0:
+        return []
+    last = run.revenue.row(-1, named=True)
+    means = run.occupancy.drop("class").sum().row(0, named=True)
+    where = ", ".join(f"{name} {_number(mean)}" for name, mean in means.items())
+    return [
+        f"revenue per replica and second: {_number(last['bundled_per_replica_s'])} bundled, "
+        f"{_number(last['separate_per_replica_s'])} separate",
+        f"requests per replica: {where}",
+    ]
 
 
 def _jobs(run: Result) -> str:
