@@ -44,7 +44,7 @@ struct Scenario {
 /// What is left out of the measurement at one end of the workload.
 #[derive(Clone, Copy, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Cut {
+pub(crate) enum Cut {
     Requests(u64),
     Seconds(f64),
 }
@@ -104,12 +104,12 @@ fn slice<'a, T: numpy::Element>(name: &str, array: &'a PyReadonlyArray1<T>) -> P
     array.as_slice().map_err(|_| PyValueError::new_err(format!("{name} must be contiguous")))
 }
 
-fn optional<'a, T: numpy::Element>(name: &str, array: &'a Option<PyReadonlyArray1<T>>) -> PyResult<&'a [T]> {
+pub(crate) fn optional<'a, T: numpy::Element>(name: &str, array: &'a Option<PyReadonlyArray1<T>>) -> PyResult<&'a [T]> {
     array.as_ref().map_or(Ok(&[][..]), |array| slice(name, array))
 }
 
 /// A column of the workload, by its name.
-fn column<'py, T: numpy::Element>(
+pub(crate) fn column<'py, T: numpy::Element>(
     columns: &Bound<'py, PyDict>,
     name: &str,
 ) -> PyResult<Option<PyReadonlyArray1<'py, T>>> {
@@ -331,7 +331,7 @@ pub(crate) fn simulate<'py>(
 }
 
 /// Hands a column's memory over to numpy.
-fn put<T: numpy::Element>(dict: &Bound<'_, PyDict>, name: &str, column: Vec<T>) -> PyResult<()> {
+pub(crate) fn put<T: numpy::Element>(dict: &Bound<'_, PyDict>, name: &str, column: Vec<T>) -> PyResult<()> {
     dict.set_item(name, PyArray1::from_vec(dict.py(), column))
 }
 

@@ -6,12 +6,11 @@ use inferq_core::engine::parse;
 use inferq_core::error::{Error, Result};
 use inferq_core::slots::{Options, RequestColumns, Results, STAGES, Sample, simulate};
 use inferq_core::workload::Workload;
-use numpy::{PyArray1, PyReadonlyArray1};
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::border::{Bell, Raised};
+use crate::run::{Cut, column, optional, put};
 
 /// What `simulate_slots` is asked besides the workload.
 #[derive(serde::Deserialize)]
@@ -20,18 +19,9 @@ struct Scenario {
     gate_and_route: GateAndRoute,
     seed: u64,
     horizon_s: Option<f64>,
+    /// From when requests, averages and revenue count.
     warmup: Cut,
     timeline_s: Option<f64>,
-}
-
-/// From when requests, averages and revenue count.
-#[derive(Clone, Copy, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Cut {
-    /// The arrival of the first after so many.
-    Requests(u64),
-    /// This instant.
-    Seconds(f64),
 }
 
 impl Scenario {
@@ -56,22 +46,6 @@ impl Scenario {
     }
 }
 
-/// A required or optional column of the workload, as numpy has it.
-fn column<'py, T: numpy::Element>(
-    columns: &Bound<'py, PyDict>,
-    name: &str,
-) -> PyResult<Option<PyReadonlyArray1<'py, T>>> {
-    let found = columns.get_item(name)?;
-    found.map(|array| array.extract().map_err(|_| PyValueError::new_err(format!("{name}: wrong type")))).transpose()
-}
-
-fn slice<'a, T: numpy::Element>(name: &str, array: &'a Option<PyReadonlyArray1<T>>) -> PyResult<&'a [T]> {
-    let contiguous = |array: &'a PyReadonlyArray1<T>| {
-        array.as_slice().map_err(|_| PyValueError::new_err(format!("{name} must be contiguous")))
-    };
-    array.as_ref().map_or(Ok(&[][..]), contiguous)
-}
-
 /// Runs a scenario over the columns of a workload; see the stub for shapes and units.
 #[pyfunction]
 pub(crate) fn simulate_slots<'py>(
@@ -86,10 +60,10 @@ pub(crate) fn simulate_slots<'py>(
     let output_tokens = column(columns, "output_tokens")?;
     let class = column(columns, "class")?;
     let workload = Workload {
-        arrival_s: slice("arrival_s", &arrival_s)?,
-        prompt_tokens: slice("prompt_tokens", &prompt_tokens)?,
-        output_tokens: slice("output_tokens", &output_tokens)?,
-        class: slice("class", &class)?,
+        arrival_s: optional("arrival_s", &arrival_s)?,
+        prompt_tokens: optional("prompt_tokens", &prompt_tokens)?,
+        output_tokens: optional("output_tokens", &output_tokens)?,
+        class: optional("class", &class)?,
         class_count: classes.len().max(1),
         ..Workload::default()
     };
@@ -132,10 +106,6 @@ fn tables<'py>(
     numbers.set_item("sojourn_as", results.sojourn)?;
     dict.set_item("totals", numbers)?;
     Ok(dict)
-}
-
-fn put<T: numpy::Element>(dict: &Bound<'_, PyDict>, name: &str, column: Vec<T>) -> PyResult<()> {
-    dict.set_item(name, PyArray1::from_vec(dict.py(), column))
 }
 
 fn request_columns<'py>(

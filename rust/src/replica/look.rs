@@ -1,0 +1,191 @@
+//! What can be seen of a replica at an instant, without going there?
+
+use super::{Replica, Role};
+use crate::clock::Instant;
+use crate::error::Result;
+use crate::request::{FirstToken, Phase, Slot, longest_context};
+use crate::results::{IterationRow, Recorder, Sample};
+use crate::state::Chunk;
+use crate::stretch::Stretch;
+use crate::workload::Arrival;
+
+impl Replica {
+    /// When something happens here next without anybody's doing: a stretch ends, or the scheduler wants to be asked.
+    #[inline]
+    pub fn next_instant(&self) -> Instant {
+        self.stretch.as_ref().map_or(self.wake_at, |stretch| stretch.end)
+    }
+
+    /// Its number in the results.
+    #[inline]
+    pub fn number(&self) -> u32 {
+        self.index
+    }
+
+    /// Is no iteration under way?
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.stretch.is_none()
+    }
+
+    /// Does it hold no request?
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.state.requests.is_empty()
+    }
+
+    /// Requests in its queue, preempted and swapped ones included.
+    #[inline]
+    pub fn waiting(&self) -> u64 {
+        self.state.waiting
+    }
+
+    /// Requests here, waiting and running.
+    #[inline]
+    pub fn requests(&self) -> u64 {
+        self.state.waiting + self.state.running
+    }
+
+    /// Prompt tokens not computed and output tokens not emitted at an instant, without going there.
+    pub fn tokens_ahead(&self, at: Instant) -> Result<u64> {
+        let state = &self.state;
+        let Some(stretch) = &self.stretch else { return Ok(state.tokens_ahead) };
+        let over = stretch.pace.count_within(at.since(stretch.start), stretch.count)?;
+        let computed = |chunk: &Chunk| {
+            let prompt = u64::from(state.requests.at(chunk.slot).arrival.prompt_tokens);
+            (chunk.context + chunk.tokens * over).min(prompt) - chunk.context.min(prompt)
+        };
+        Ok(state.tokens_ahead - over * stretch.decodes - state.batch.chunks.iter().map(computed).sum::<u64>())
+    }
+
+    /// Blocks that nobody holds at an instant, before batches are formed at it, and those that somebody does.
+    pub fn free_and_used_blocks(&self, at: Instant) -> Result<(u64, u64)> {
+        let state = &self.state;
+        let grown = match &self.stretch {
+            Some(stretch) => state.more_blocks(stretch.begun_before(at)?.min(stretch.count)) - stretch.growth,
+            None => 0,
+        };
+        Ok((state.pool.free() - grown, state.pool.used() + grown))
+    }
+
+    /// Blocks in use at an instant, before batches are formed at it, and those that the waiting prompts will take.
+    pub fn blocks_ahead(&self, at: Instant) -> Result<u64> {
+        Ok(self.free_and_used_blocks(at)?.1 + self.state.waiting_blocks)
+    }
+
+    /// Most preemptions of one request so far.
+    pub fn most_preempted(&self) -> u32 {
+        self.state.most_preempted
+    }
+
+    /// Has it never served anybody?
+    pub fn is_unused(&self) -> bool {
+        self.state.iterations == 0
+    }
+
+    /// The tokens that its scheduler may load in an iteration.
+    pub fn token_budget(&self) -> u64 {
+        self.state.limits.token_budget
+    }
+
+    /// Why this replica can never serve a request, if that is so (rule 11).
+    pub fn refuses(&self, arrival: &Arrival) -> Option<&'static str> {
+        if self.state.pool.need(self.longest_context(arrival)) > self.state.pool.capacity() {
+            return Some("its largest context is larger than the KV cache");
+        }
+        self.scheduler.refuses(arrival, &self.state.pool)
+    }
+
+    /// The longest context that a request has here.
+    pub(super) fn longest_context(&self, arrival: &Arrival) -> u64 {
+        match self.role {
+            Role::Prefill => u64::from(arrival.prompt_tokens),
+            Role::Whole | Role::Slots => longest_context(arrival, self.state.requests.first_token),
+        }
+    }
+
+    /// Does a request go on elsewhere after its prompt? One that is over with its prompt does not.
+    pub fn sends_on(&self, arrival: &Arrival) -> bool {
+        let is_over = arrival.output_tokens == 1 && self.state.requests.first_token == FirstToken::Prefill;
+        self.role != Role::Whole && !is_over
+    }
+
+    /// Blocks of the cache, and how many of them the longest context of a request takes.
+    pub fn capacity_and_need(&self, arrival: &Arrival) -> (u64, u64) {
+        (self.state.pool.capacity(), self.state.pool.need(self.longest_context(arrival)))
+    }
+
+    /// The requests that are here now.
+    pub fn ids(&self) -> Vec<u32> {
+        let mut ids: Vec<u32> = self.state.live().map(|slot| self.state.requests.at(slot).arrival.id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// The state at an instant, without going there.
+    pub fn sample(&self, at: Instant) -> Result<Sample> {
+        let state = &self.state;
+        let mut sample = Sample {
+            at,
+            replica: self.index,
+            waiting: state.waiting,
+            running: state.running,
+            kv_used_tokens: state.pool.used() * state.pool.block_tokens(),
+            prefilled_tokens: self.prefilled_tokens,
+            emitted_tokens: self.emitted_tokens,
+        };
+        if let Some(stretch) = &self.stretch {
+            let over = stretch.pace.count_within(at.since(stretch.start), stretch.count)?;
+            // The iteration that runs now took its blocks when it began.
+            let begun = (over + 1).min(stretch.count);
+            sample.kv_used_tokens += (state.more_blocks(begun) - stretch.growth) * state.pool.block_tokens();
+            sample.emitted_tokens += over * stretch.decodes;
+            sample.prefilled_tokens += over * state.shape().chunk_tokens;
+        }
+        Ok(sample)
+    }
+
+    /// The stretch as a row, before anything of it is settled.
+    pub(super) fn row(&self, stretch: &Stretch) -> IterationRow {
+        let state = &self.state;
+        let shape = state.shape();
+        IterationRow {
+            start: stretch.start,
+            replica: self.index,
+            count: stretch.count,
+            pace: stretch.pace,
+            prefill_tokens: shape.chunk_tokens,
+            decodes: shape.decodes,
+            context_tokens: shape.decode_context,
+            kv_used_tokens: state.pool.used() * state.pool.block_tokens(),
+        }
+    }
+
+    /// Lists the rows of the running batch in the order of admission.
+    pub(super) fn list_batch(&self, results: &mut Recorder) {
+        if !results.wants_batches() {
+            return;
+        }
+        let state = &self.state;
+        let chunks = state.batch.chunks.iter();
+        let mut rows: Vec<(u64, u32, u64, bool)> = chunks
+            .map(|chunk| {
+                let request = state.requests.at(chunk.slot);
+                let emits = chunk.tokens == chunk.owed
+                    && (state.requests.first_token == FirstToken::Prefill
+                        || chunk.context == state.requests.known(chunk.slot));
+                (request.admission, request.arrival.id, chunk.tokens, emits)
+            })
+            .collect();
+        let takes_part = |slot: &Slot| {
+            let request = state.requests.at(*slot);
+            request.phase() == Phase::Decoding && !state.groups[request.group as usize].rests
+        };
+        let decoding = state.live().filter(takes_part).map(|slot| state.requests.at(slot));
+        rows.extend(decoding.map(|request| (request.admission, request.arrival.id, 1, true)));
+        rows.sort_unstable_by_key(|row| row.0);
+        for (_, id, tokens, emits) in rows {
+            results.batch_row(id, tokens, emits);
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! What have the iterations of a stretch done, now that it ends?
+
+use super::{Departure, Replica, Role, end_after};
+use crate::clock::Instant;
+use crate::error::Result;
+use crate::request::{FirstToken, Phase, Slot};
+use crate::results::{Recorder, Status};
+use crate::scheduler::Notice;
+use crate::stretch::Stretch;
+use crate::timing::Pace;
+
+impl Replica {
+    /// Settles the stretch that ends now: tokens come out, contexts grow, who is done leaves.
+    pub fn settle(&mut self, results: &mut Recorder) -> Result<()> {
+        let Some(stretch) = self.stretch else { return Ok(()) };
+        self.stretch = None;
+        self.settle_stretch(&stretch, results)
+    }
+
+    fn settle_stretch(&mut self, stretch: &Stretch, results: &mut Recorder) -> Result<()> {
+        results.count_stretch(stretch.count);
+        self.state.iterations += stretch.count;
+        self.state.busy = self.state.busy.plus(stretch.end.since(stretch.start))?;
+        stretch.audit(&self.state, results);
+        let emitted = self.emitted_tokens;
+        if results.wants_iterations() {
+            results.iteration(self.row(stretch));
+            self.list_batch(results);
+        }
+        if stretch.decodes > 0 {
+            for group in 0..self.state.groups.len() {
+                if self.state.groups[group].active() > 0 {
+                    self.settle_decodes(group, stretch, results)?;
+                }
+            }
+            self.emitted_tokens += stretch.count * stretch.decodes;
+            self.state.tokens_ahead -= stretch.count * stretch.decodes;
+        }
+        if !self.state.batch.chunks.is_empty() {
+            self.settle_chunks(stretch, results)?;
+        }
+        if self.emitted_tokens > emitted {
+            self.state.fruitless_preemptions = 0;
+        }
+        if !self.due.is_empty() {
+            self.settle_due();
+        }
+        if !self.leaving.is_empty() {
+            self.leave(stretch.end, results)?;
+        }
+        if self.role != Role::Whole {
+            self.depart(stretch.end);
+            self.free_arrived();
+        }
+        Ok(())
+    }
+
+    /// Every standing decode of a group emitted a token in each iteration.
+    // Not inlined: inside the loop over groups its set-up would be paid before the loop, by every stretch.
+    #[inline(never)]
+    fn settle_decodes(&mut self, group: usize, stretch: &Stretch, results: &mut Recorder) -> Result<()> {
+        let Stretch { start, pace, count, end, .. } = *stretch;
+        let state = &mut self.state;
+        let decodes = &mut state.groups[group];
+        let tick = state.requests.ticks[group];
+        if decodes.odd.is_empty() && decodes.last_end == start {
+            results.gaps(&decodes.measured, pace.first, pace.growth, count)?;
+            decodes.note_gap(tick + count, pace.longest(count)?);
+        } else {
+            // The first gap is not the first iteration's length: the last token came before the iteration began.
+            let first_end = start.after(pace.first)?;
+            let gap = first_end.since(decodes.last_end);
+            results.gaps(&decodes.measured, gap, 0, 1)?;
+            decodes.note_gap(tick + 1, gap);
+            while let Some(slot) = decodes.odd.pop() {
+                let measured = state.measured.contains(&state.requests.at(slot).arrival.id);
+                let request = state.requests.at_mut(slot);
+                if request.first_token == Instant::NEVER {
+                    request.first_token = first_end;
+                } else {
+                    let gap = first_end.since(request.last_token);
+                    request.longest_gap = request.longest_gap.max(gap);
+                    if measured {
+                        results.gap(request.arrival.class, gap)?;
+                    }
+                }
+                request.gaps_known = tick + 1;
+                if measured {
+                    decodes.measured[request.arrival.class as usize] += 1;
+                }
+            }
+            if count > 1 {
+                let second = pace.length(1)?;
+                results.gaps(&decodes.measured, second, pace.growth, count - 1)?;
+                decodes.note_gap(tick + count, Pace { first: second, ..pace }.longest(count - 1)?);
+            }
+        }
+        decodes.last_end = end;
+        if count > 1 {
+            state.pool.take(decodes.growth.growth(count) - decodes.growth.next_growth());
+        }
+        decodes.advance(count);
+        state.requests.ticks[group] += count;
+        decodes.due.advance(tick + count, &mut self.due);
+        Ok(())
+    }
+
+    /// Chunks are computed; who has everything computed emits (rule 7), and can decode.
+    fn settle_chunks(&mut self, stretch: &Stretch, results: &mut Recorder) -> Result<()> {
+        let state = &mut self.state;
+        for &chunk in &state.batch.chunks {
+            let tokens = chunk.tokens * stretch.count;
+            self.prefilled_tokens += if chunk.is_decode { 0 } else { tokens };
+            let known = state.requests.known(chunk.slot);
+            let measured = state.measured.contains(&state.requests.at(chunk.slot).arrival.id);
+            let first_token = state.requests.first_token;
+            let request = state.requests.at_mut(chunk.slot);
+            request.placed = false;
+            let prompt = request.arrival.prompt_tokens;
+            let before = request.computed.min(prompt);
+            request.computed += tokens as u32;
+            state.tokens_ahead -= u64::from(request.computed.min(prompt) - before);
+            if stretch.count > 1 {
+                let more = state.pool.need(u64::from(request.computed)).saturating_sub(request.blocks);
+                state.pool.take(more);
+                request.blocks += more;
+            }
+            if tokens < chunk.owed {
+                continue;
+            }
+            if first_token == FirstToken::Prefill || chunk.context == known {
+                if request.first_token == Instant::NEVER {
+                    request.first_token = stretch.end;
+                } else {
+                    let gap = stretch.end.since(request.last_token);
+                    request.longest_gap = request.longest_gap.max(gap);
+                    if measured {
+                        results.gap(request.arrival.class, gap)?;
+                    }
+                }
+                request.last_token = stretch.end;
+                request.emitted += 1;
+                self.emitted_tokens += 1;
+                state.tokens_ahead -= 1;
+                if request.emitted == request.arrival.output_tokens {
+                    self.leaving.push((request.admission, chunk.slot));
+                    continue;
+                }
+            }
+            if self.role != Role::Whole && request.hand_off.is_none() {
+                self.departing.push(chunk.slot);
+                continue;
+            }
+            request.ready = true;
+            self.scheduler.notice(Notice::Ready(chunk.slot), &state.requests);
+        }
+        Ok(())
+    }
+
+    /// Standing decodes whose time has come: the last token is out, or the blocks taken ahead are full.
+    fn settle_due(&mut self) {
+        let state = &mut self.state;
+        for slot in self.due.drain(..) {
+            let emitted = state.requests.emitted(slot);
+            let context = state.requests.context(slot);
+            let tick = state.requests.tick(state.requests.at(slot));
+            let request = state.requests.at_mut(slot);
+            let decodes = &mut state.groups[request.group as usize];
+            let left = u64::from(request.arrival.output_tokens) - emitted;
+            if left == 0 {
+                self.leaving.push((request.admission, slot));
+            } else {
+                request.grows = true;
+                decodes.growth.join(context);
+                decodes.due.insert(slot, tick + left);
+            }
+        }
+    }
+
+    /// The finished leave in the order of the batch, with their blocks.
+    fn leave(&mut self, now: Instant, results: &mut Recorder) -> Result<()> {
+        if self.leaving.len() > 1 {
+            self.leaving.sort_unstable_by_key(|&(admission, _)| admission);
+        }
+        let state = &mut self.state;
+        for (_, slot) in self.leaving.drain(..) {
+            if state.requests.at(slot).phase() == Phase::Decoding {
+                state.left_decodes(slot);
+            }
+            let request = state.requests.at(slot);
+            debug_assert_eq!(request.emitted, request.arrival.output_tokens, "L5: exactly o tokens, once");
+            if state.limits.frees_with_batch {
+                state.kept_blocks += request.blocks;
+            } else {
+                state.pool.give(request.blocks);
+            }
+            results.leave(request, self.index, Status::Finished, now);
+            self.scheduler.notice(Notice::Left(slot), &state.requests);
+            state.requests.remove(slot);
+            state.running -= 1;
+        }
+        state.end_batch();
+        Ok(())
+    }
+
+    /// Those whose prompts are computed go, in order of their ids. What they hold stays taken until it has arrived.
+    fn depart(&mut self, now: Instant) {
+        let state = &mut self.state;
+        self.departing.sort_unstable_by_key(|&slot| state.requests.at(slot).arrival.id);
+        for slot in self.departing.drain(..) {
+            self.scheduler.notice(Notice::Left(slot), &state.requests);
+            let request = state.requests.take(slot);
+            let blocks = request.blocks;
+            state.tokens_ahead -= u64::from(request.arrival.output_tokens - request.emitted);
+            state.sent_blocks += blocks;
+            state.running -= 1;
+            self.departures.push(Departure { request, from: self.index, at: now, blocks });
+        }
+        state.end_batch();
+    }
+
+    /// Ends the run: what was emitted by then counts, the running iteration emits nothing, and whoever is still here
+    /// stays unfinished.
+    pub fn stop(&mut self, end: Instant, results: &mut Recorder) -> Result<()> {
+        if let Some(mut stretch) = self.stretch.take() {
+            let whole = stretch.pace.count_within(end.since(stretch.start), stretch.count)?;
+            if whole > 0 {
+                stretch.count = whole;
+                stretch.end = end_after(stretch.start, &stretch.pace, whole)?;
+                self.settle_stretch(&stretch, results)?;
+            }
+        }
+        let live: Vec<Slot> = self.state.live().collect();
+        for slot in live {
+            if self.state.requests.at(slot).phase() == Phase::Decoding {
+                self.state.leave_decodes(slot);
+            }
+            results.leave(self.state.requests.at(slot), self.index, Status::Unfinished, end);
+        }
+        Ok(())
+    }
+}
