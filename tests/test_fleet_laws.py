@@ -310,7 +310,7 @@ def test_law_four_nothing_is_held_after_the_last_request(scenario: Scenario) -> 
         arrival_s=pl.lit(late), **{k: pl.lit(v, frame.schema[k]) for k, v in nobody.items()}
     )
     timeline = iq.simulate(pl.concat([frame, last]), system.made(), timeline_s=0.01).timeline
-    # arrivals are taken to the nearest nanosecond, so the last may come a little before the number that names it
+    # arrivals are taken to the nearest nanosecond: the last may come a little before the number that names it
     between = timeline.filter((pl.col("time_s") > end_s) & (pl.col("time_s") < late - 1e-9))
     assert between.height > 90
     assert between["kv_used_tokens"].sum() == between["running"].sum() == between["waiting"].sum() == 0
