@@ -248,7 +248,8 @@ class Fleet:  # all that has a state, and what happens at one instant
         pool, r.arrived = self.pools[r.pool], True
         home = pool.choose(r)
         r.replica = self.replicas.index(home)
-        others = [] if pool.link is None else self.pools[pool.receiver].replicas[:1]
+        goes_on = pool.link is not None and (home.decode_first or r.output > 1)
+        others = self.pools[pool.receiver].replicas[:1] if goes_on else []
         if any(never_runs(replica, r) for replica in (home, *others)):
             r.status, r.left = "rejected", self.now
         else:
