@@ -449,9 +449,12 @@ RUN_FOR_EVER = f"""
 import inferq as iq
 engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
 workload = iq.Workload({LONG!r}).with_outputs(2_000_000_000)
-print("running", flush=True)
+told = []
+def tell(*_):
+    if not told:
+        told.append(print("running", flush=True))
 try:
-    iq.simulate(workload, engine, stepping=True)
+    iq.simulate(workload, engine, stepping=True, progress=tell)
 except KeyboardInterrupt:
     print("stopped", flush=True)
 """
