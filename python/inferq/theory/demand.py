@@ -1,0 +1,327 @@
+"""What is asked of the hardware: how often do requests of each class come, and how long are they?"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from inferq.errors import ConfigError
+from inferq.law import (
+    ArrivalLaw,
+    Deterministic,
+    Empirical,
+    Gamma,
+    LengthLaw,
+    OnOff,
+    Poisson,
+    TimeVarying,
+    Weibull,
+)
+from inferq.recipe import Law, Mix, Sessions
+from inferq.theory.lengths import Lengths, chances
+from inferq.workload import Workload
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestClass:
+    """Requests of one kind: how often they come, and how long they are.
+
+    Args:
+        rate: requests per second, above 0.
+        prompt: prompt tokens: a number, or a law of one length.
+        output: output tokens, likewise.
+        lengths: joint law of both, instead of `prompt` and `output`.
+        name: of the class; each in a list has its own.
+        abandonment: how fast those who wait give up, per second; only `allocation` looks at it.
+
+    Raises:
+        ConfigError: naming the argument.
+
+    Source: λ_j, l_j and l'_j of ao2025, the classes of lin2026 section 2.1.
+
+    Example:
+        >>> import inferq as iq
+        >>> chat = iq.theory.RequestClass(rate=10, prompt=iq.Uniform(10, 1600), output=iq.Geometric(mean=200))
+        >>> round(chat.law.prompt_mean), round(chat.law.output_mean)
+        (805, 200)
+    """
+
+    rate: float
+    prompt: int | LengthLaw | None = None
+    output: int | LengthLaw | None = None
+    lengths: Empirical | None = None
+    name: str = "default"
+    abandonment: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check every argument."""
+        if not isinstance(self.name, str) or not self.name:
+            raise ConfigError(f"name: must be a text, not empty, is {self.name!r}")
+        rate_of(f"class {self.name!r}: rate", self.rate)
+        left: Any = None if isinstance(self.abandonment, bool) else self.abandonment
+        if not isinstance(left, numbers.Real) or not 0 <= float(left) < math.inf:
+            raise ConfigError(
+                f"class {self.name!r}: abandonment: must be a rate, 0 or above, is {self.abandonment!r}"
+            )
+        if self.lengths is not None:
+            if self.prompt is not None or self.output is not None:
+                raise ConfigError(
+                    f"class {self.name!r}: lengths: is joint; give it alone, or prompt and output"
+                )
+            if not isinstance(self.lengths, Empirical):
+                raise ConfigError(
+                    f"class {self.name!r}: lengths: must be an Empirical law, not {self.lengths!r}"
+                )
+            return
+        for side in ("prompt", "output"):
+            try:
+                chances(side, getattr(self, side))
+            except ConfigError as error:
+                raise ConfigError(f"class {self.name!r}: {error}") from None
+
+    @property
+    def law(self) -> Lengths:
+        """The joint law of its lengths."""
+        if self.lengths is not None:
+            return _of_frame(self.lengths.frame)
+        assert self.prompt is not None and self.output is not None
+        return Lengths.of(self.prompt, self.output)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassDemand:
+    """A class as the formulas see it."""
+
+    name: str
+    rate: float | None
+    """Requests per second; None where nothing says when they come."""
+    share: float
+    """Of all requests."""
+    law: Lengths
+    abandonment: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Demand:
+    """All that is asked: classes with rates and joint laws of lengths."""
+
+    classes: tuple[ClassDemand, ...]
+    rate: float | None
+    """Requests per second of all classes; None where nothing says when they come."""
+    arrivals: str
+    """How they come, in words."""
+    poisson: bool | None
+    """Whether arrivals are known to be a Poisson process; None for those that were recorded."""
+    closed_loop: bool = False
+    """Whether requests wait for the answers to others, so that the rate follows the service."""
+    gives_up: bool = False
+    """Whether a request that waits may leave unserved."""
+    busiest: float = 1.0
+    """How many times the mean rate of tokens is asked for in the busiest tenth, or piece, of the arrivals."""
+
+    @classmethod
+    def of(
+        cls,
+        asked: Asked,
+        *,
+        rate: float | None = None,
+        seed: int = 0,
+        needs_rate: bool = True,
+    ) -> Demand:
+        """What a workload or classes ask.
+
+        A `Workload.law`, and a mix of them, is taken exactly, with its own rate. Anything else is drawn with
+        `seed` and taken as it is: its pairs of lengths, and (n − 1) / (last − first arrival).
+
+        Args:
+            asked: a workload, a class, or several; what is a `Demand` already stays as it is.
+            rate: requests per second in all, instead of what `asked` says; shares of classes stay.
+            seed: with which a workload that has no exact law is drawn.
+            needs_rate: whether a workload without arrivals is an error.
+
+        Raises:
+            ConfigError: what is asked is none of these, classes of one name, a rate that is not above 0, or
+                none known where it is needed.
+            TraceError: a workload without lengths.
+        """
+        if isinstance(asked, Demand):
+            demand = asked
+        else:
+            demand = _of_workload(asked, seed) if isinstance(asked, Workload) else _of_classes(asked)
+        if rate is not None:
+            rate = rate_of("rate", rate)
+            classes = tuple(
+                ClassDemand(one.name, rate * one.share, one.share, one.law, one.abandonment)
+                for one in demand.classes
+            )
+            demand = replace(demand, classes=classes, rate=rate)
+        if needs_rate and demand.rate is None:
+            raise ConfigError(f"rate: {demand.arrivals}; give rate=, in requests per second")
+        return demand
+
+    @property
+    def law(self) -> Lengths:
+        """The joint law of a request of any class."""
+        return Lengths.mixed((one.share, one.law) for one in self.classes)
+
+    def shares(self) -> dict[str, float]:
+        """The share of each class among all requests."""
+        return {one.name: one.share for one in self.classes}
+
+
+Asked: TypeAlias = Workload | RequestClass | Sequence[RequestClass] | Demand
+"""What the functions of `inferq.theory` take: in public a workload, a class, or several."""
+
+
+def rate_of(path: str, rate: object) -> float:
+    """A rate per second, refused at `path` unless it is a finite number above 0."""
+    number: Any = None if isinstance(rate, bool) else rate
+    if not isinstance(number, numbers.Real) or not 0 < float(number) < math.inf:
+        raise ConfigError(f"{path}: must be a number per second above 0, is {rate!r}")
+    return float(number)
+
+
+def _of_classes(asked: object) -> Demand:
+    given = [asked] if isinstance(asked, RequestClass) else asked
+    if not isinstance(given, Sequence) or isinstance(given, (str, bytes)):
+        raise ConfigError(f"workload: must be a Workload or RequestClass(…), one or several, is {asked!r}")
+    if not given:
+        raise ConfigError("workload: no class; there must be one at least")
+    for place, one in enumerate(given):
+        if not isinstance(one, RequestClass):
+            raise ConfigError(f"workload[{place}]: must be a RequestClass(…), is {one!r}")
+        if one.name in [other.name for other in given[:place]]:
+            raise ConfigError(f"workload[{place}].name: {one.name!r} is there already")
+    total = math.fsum(one.rate for one in given)
+    classes = tuple(
+        ClassDemand(one.name, float(one.rate), one.rate / total, one.law, float(one.abandonment))
+        for one in given
+    )
+    gives_up = any(one.abandonment > 0 for one in given)
+    return Demand(classes, total, "arrivals of given rates", None, gives_up=gives_up)
+
+
+def _of_workload(workload: Workload, seed: int) -> Demand:
+    exact = _exact(workload)
+    return _of_rows(workload, seed) if exact is None else exact
+
+
+def _exact(workload: Workload) -> Demand | None:
+    """The demand of a workload whose laws are known to the last chance; None for any other."""
+    source = workload._source
+    if isinstance(source, Mix):
+        if workload._steps:
+            return None
+        parts = [(name, _exact(part)) for name, part in source.parts]
+        found = [(name, part) for name, part in parts if part is not None and part.rate is not None]
+        if len(found) < len(parts):
+            return None
+        total = math.fsum(part.rate or 0.0 for _, part in found)
+        classes = tuple(
+            ClassDemand(name, part.rate, (part.rate or 0.0) / total, part.law) for name, part in found
+        )
+        ways = " and ".join(dict.fromkeys(part.arrivals for _, part in found))
+        poisson = all(part.poisson for _, part in found)
+        gives_up = any(part.gives_up for _, part in found)
+        busiest = max(part.busiest for _, part in found)
+        return Demand(classes, total, ways, poisson, gives_up=gives_up, busiest=busiest)
+    if not isinstance(source, Law) or not source.lengths:
+        return None
+    arrivals, rate = source.arrivals, _rate(source.arrivals)
+    lengths = dict(source.lengths)
+    gives_up = False
+    classes_of: object = None
+    for step in workload._steps:
+        if step.verb == "speed":
+            rate *= step.arguments["factor"]
+        elif step.verb == "with_patience":
+            gives_up = True
+        elif step.verb == "with_classes" and isinstance(step.arguments["classes"], (str, dict)):
+            classes_of = step.arguments["classes"]
+        else:
+            return None
+    if "lengths" in lengths:
+        law = _of_frame(lengths["lengths"].frame)  # type: ignore[attr-defined]  # only Empirical stands there
+    else:
+        law = Lengths.of(lengths["prompt"], lengths["output"])
+    shares = classes_of if isinstance(classes_of, dict) else {classes_of or "default": 1.0}
+    whole = math.fsum(shares.values())
+    classes = tuple(
+        ClassDemand(str(name), rate * share / whole, share / whole, law) for name, share in shares.items()
+    )
+    return Demand(
+        classes,
+        rate,
+        f"{type(arrivals).__name__} arrivals",
+        isinstance(arrivals, Poisson),
+        gives_up=gives_up,
+        busiest=max(arrivals.rates) / _rate(arrivals) if isinstance(arrivals, TimeVarying) else 1.0,
+    )
+
+
+def _rate(law: ArrivalLaw) -> float:
+    """Requests per second in the long run."""
+    if isinstance(law, OnOff):
+        on, off = law.mean_on_s, law.mean_off_s
+        return (law.on_rate * on + law.off_rate * off) / (on + off)
+    if isinstance(law, TimeVarying):
+        if law.period_s is None:
+            return float(law.rates[-1])
+        ends = (*law.times_s[1:], law.period_s)
+        spans = (end - start for start, end in zip(law.times_s, ends, strict=True))
+        return math.fsum(rate * span for rate, span in zip(law.rates, spans, strict=True)) / law.period_s
+    assert isinstance(law, (Poisson, Gamma, Weibull, Deterministic))
+    return float(law.rate)
+
+
+def _of_frame(frame: pl.DataFrame) -> Lengths:
+    return Lengths.observed(frame["prompt_tokens"].to_numpy(), frame["output_tokens"].to_numpy())
+
+
+def _of_rows(workload: Workload, seed: int) -> Demand:
+    """The demand of a workload as it is drawn."""
+    frame = workload.ready(seed, needs=("prompt_tokens", "output_tokens"))
+    if not frame.height:
+        raise ConfigError("workload: has no request")
+    closed = isinstance(workload._source, Sessions) or (
+        "think_s" in frame.columns and bool(frame["think_s"].is_not_null().any())
+    )
+    gives_up = "patience_s" in frame.columns and bool(frame["patience_s"].is_not_null().any())
+    rate, arrivals, busiest = None, "the workload has no arrivals", 1.0
+    if closed:
+        arrivals = "the workload is a closed loop, whose rate follows the service"
+    elif "arrival_s" in frame.columns:
+        span_s = float(frame["arrival_s"][-1]) - float(frame["arrival_s"][0])
+        rate = (frame.height - 1) / span_s if span_s > 0 else None
+        arrivals = "recorded arrivals" if rate else "all requests of the workload arrive at one instant"
+        busiest = _busiest(frame) if rate else 1.0
+    if "class" in frame.columns:
+        parts = [(str(name), rows) for (name,), rows in frame.group_by("class", maintain_order=True)]
+    else:
+        parts = [("default", frame)]
+    classes = tuple(
+        ClassDemand(
+            name,
+            None if rate is None else rate * rows.height / frame.height,
+            rows.height / frame.height,
+            _of_frame(rows),
+        )
+        for name, rows in parts
+    )
+    return Demand(classes, rate, arrivals, None, closed, gives_up, busiest)
+
+
+def _busiest(frame: pl.DataFrame) -> float:
+    """Tokens per second in the busiest tenth of the span of arrivals, over those of the whole span."""
+    import numpy as np
+
+    arrival_s = frame["arrival_s"].to_numpy()
+    tokens = (frame["prompt_tokens"] + frame["output_tokens"]).to_numpy()
+    asked, _ = np.histogram(arrival_s, bins=10, weights=tokens)
+    return float(asked.max() / asked.mean())

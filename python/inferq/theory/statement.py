@@ -1,0 +1,66 @@
+"""What does a statement of theory say, and under which hypotheses?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hypothesis:
+    """What a theorem assumes, and whether the scenario meets it.
+
+    Args:
+        name: the assumption, in a few words.
+        met: whether it holds; None where that cannot be known from the scenario.
+        why: the reason, with its numbers.
+
+    Example:
+        >>> from inferq.theory import Hypothesis
+        >>> print(Hypothesis(name="memory slack", met=None, why="no capacity is given"))
+        memory slack: not known (no capacity is given)
+    """
+
+    name: str
+    met: bool | None
+    why: str
+
+    def __str__(self) -> str:
+        """One line."""
+        said = {True: "met", False: "not met", None: "not known"}[self.met]
+        return f"{self.name}: {said} ({self.why})"
+
+
+class Statement:
+    """What a function of `inferq.theory` returns: frozen numbers, and the words that connect them."""
+
+    __slots__ = ()
+    source: ClassVar[str] = ""
+    """The paper and the equation."""
+
+    def explain(self) -> str:
+        """The inequality in symbols and with the numbers put in, what follows, and what it assumes."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        """What `explain()` says."""
+        return self.explain()
+
+
+def number(value: float | None) -> str:
+    """A number as people read it: whole ones in full, others to 6 digits.
+
+    >>> number(131000), number(3.2632811), number(0.000372), number(None)
+    ('131,000', '3.26328', '0.000372', 'not known')
+    """
+    if value is None:
+        return "not known"
+    if math.isfinite(value) and value == round(value) and abs(value) < 1e15:
+        return f"{round(value):,}"
+    return f"{value:,.6g}" if 1e-4 <= abs(value) < 1e6 else f"{value:.6g}"
+
+
+def hypotheses_text(hypotheses: tuple[Hypothesis, ...]) -> list[str]:
+    """The lines of an explanation that say what is assumed; none where nothing is."""
+    return ["It assumes:", *(f"  - {one}" for one in hypotheses)] if hypotheses else []
