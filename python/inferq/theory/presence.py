@@ -1,0 +1,210 @@
+"""How many were in the system at each instant of a run?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import polars as pl
+    from numpy.typing import NDArray
+
+    from inferq.result import Result
+
+FIRST_SHARE, LEAST_FIRST = 0.01, 20
+"""Which of those that arrived tell how long one takes: the first, before a backlog can hide it."""
+LENGTHS_TO_FILL = 3
+"""A run starts empty, and fills for so many times as long as one takes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Present:
+    """Arrivals and departures of a run, each sorted: N(t) = arrived by t − left by t."""
+
+    counted: str
+    arrival_s: NDArray[Any]
+    left_s: NDArray[Any]
+    """Of those that left; those still here at the end are not among them."""
+    measured_from_s: float
+    measured_to_s: float
+    service_s: float | None
+    """From arrival to leaving but for the wait for admission, on average over the first ones."""
+    caveats: tuple[str, ...]
+
+    @property
+    def first_s(self) -> float:
+        """The first arrival; 0 where there is none."""
+        return float(self.arrival_s[0]) if self.arrival_s.size else 0.0
+
+    @property
+    def last_s(self) -> float:
+        """The last arrival that is measured; 0 where there is none."""
+        if not self.arrival_s.size:
+            return 0.0
+        return max(self.first_s, min(float(self.arrival_s[-1]), self.measured_to_s))
+
+    def window(self, start_s: float) -> tuple[float, float]:
+        """From `start_s`, but not while the system fills, to the last arrival."""
+        filled_s = self.first_s + LENGTHS_TO_FILL * (self.service_s or 0.0)
+        return min(max(start_s, filled_s), self.last_s), self.last_s
+
+    def after(self, arrivals: int) -> float:
+        """The instant at which so many have arrived."""
+        if not self.arrival_s.size:
+            return 0.0
+        return float(self.arrival_s[min(arrivals, self.arrival_s.size - 1)])
+
+    def arrived_by(self, times_s: NDArray[Any]) -> NDArray[Any]:
+        """How many had arrived at each instant, those of the instant itself included."""
+        import numpy as np
+
+        found: NDArray[Any] = np.searchsorted(self.arrival_s, times_s, side="right")
+        return found
+
+    def arrivals_in(self, start_s: float, end_s: float) -> int:
+        """How many arrived after the first instant, until the second."""
+        import numpy as np
+
+        first, last = self.arrived_by(np.array([start_s, end_s]))
+        return int(last - first)
+
+    def many(self, times_s: NDArray[Any]) -> NDArray[Any]:
+        """How many were in the system at each instant."""
+        import numpy as np
+
+        found: NDArray[Any] = self.arrived_by(times_s) - np.searchsorted(self.left_s, times_s, side="right")
+        return found
+
+    def at(self, time_s: float) -> int:
+        """How many were in the system at an instant."""
+        import numpy as np
+
+        return int(self.many(np.array([time_s]))[0])
+
+    def integral(self, times_s: NDArray[Any]) -> NDArray[Any]:
+        """∫ N dt up to each instant: Σ (t − arrival)⁺ − Σ (t − left)⁺."""
+        import numpy as np
+
+        def past(events_s: NDArray[Any]) -> NDArray[Any]:
+            counts = np.searchsorted(events_s, times_s, side="right")
+            sums = np.concatenate([[0.0], np.cumsum(events_s)])
+            found: NDArray[Any] = counts * times_s - sums[counts]
+            return found
+
+        found: NDArray[Any] = past(self.arrival_s) - past(self.left_s)
+        return found
+
+
+def presence(result: Result) -> Present:
+    """Who came and went in a run: requests, the jobs of a network, or sessions where turns wait for answers.
+
+    Rejected ones never were in the system, and are left out.
+    """
+    import polars as pl
+
+    rows = result.requests
+    caveats: list[str] = []
+    if result._jobs is not None:
+        counted, units = "jobs", _of_jobs(result)
+    elif _waits_for_answers(result._workload_frame):
+        counted, units = "sessions", _of_sessions(rows, result._workload_frame)
+        caveats.append(
+            "users wait for their answers, so each session has one request in the system at most: however "
+            "slow the engine, the number is bounded by that of the sessions, and these are what is counted"
+        )
+    else:
+        counted = "requests"
+        units = rows.select("arrival_s", "left_s", "status", "measured", pl.col("queue_s").alias("waited_s"))
+    for status, said in (
+        ("rejected", "{} of {} {} were rejected, and are left out"),
+        ("abandoned", "{} of {} {} gave up: it is their patience that bounds the queue"),
+    ):
+        count = units.filter(pl.col("status") == status).height
+        if count:
+            caveats.append(said.format(f"{count:,}", f"{units.height:,}", counted))
+    measured = units.filter("measured")
+    bounds = measured["arrival_s"].min(), measured["arrival_s"].max()
+    cut = measured.height < units.height
+    units = units.filter(pl.col("status") != "rejected").sort("arrival_s")
+    return Present(
+        counted,
+        units["arrival_s"].to_numpy(),
+        units["left_s"].drop_nulls().sort().to_numpy(),
+        float(bounds[0]) if cut and bounds[0] is not None else 0.0,  # type: ignore[arg-type]
+        float(bounds[1]) if cut and bounds[1] is not None else math.inf,  # type: ignore[arg-type]
+        _service_s(units),
+        tuple(caveats),
+    )
+
+
+def _service_s(units: pl.DataFrame) -> float | None:
+    """What the first ones took but for the wait for admission; those still here count until the last arrival.
+
+    None where none of them was ever served.
+    """
+    import polars as pl
+
+    if units.is_empty():
+        return None
+    first = units.head(max(LEAST_FIRST, int(FIRST_SHARE * units.height)))
+    end_s = units["arrival_s"].max()
+    took = (pl.col("left_s").fill_null(end_s) - pl.col("arrival_s") - pl.col("waited_s")).clip(lower_bound=0)
+    found = first.filter(pl.col("waited_s").is_not_null()).select(took.mean()).item()
+    return None if found is None else float(found)
+
+
+def _of_jobs(result: Result) -> pl.DataFrame:
+    """The jobs of a network; what they waited is the sum over their stages."""
+    import polars as pl
+
+    waits = result.requests.group_by("job").agg(pl.col("queue_s").sum().alias("waited_s"))
+    jobs = result.jobs.select("job", "arrival_s", "left_s", "status", "measured")
+    return jobs.join(waits, on="job", how="left", maintain_order="left").drop("job")
+
+
+def _waits_for_answers(frame: pl.DataFrame) -> bool:
+    from inferq.flow import of_sessions
+
+    return of_sessions(frame) is not None
+
+
+def _of_sessions(rows: pl.DataFrame, frame: pl.DataFrame) -> pl.DataFrame:
+    """Turns that wait for one another, as one: from the arrival of the first to the end of the last.
+
+    A turn without `think_s` begins a new one. One whose later turns have not arrived yet is still here, but
+    where a turn before them never gets its answer.
+    """
+    import polars as pl
+
+    begins = pl.col("session_id").is_null() | pl.col("think_s").is_null() | pl.col("first")
+    turns = (
+        frame.with_columns(
+            pl.int_range(pl.len(), dtype=pl.UInt32).alias("id"),
+            (pl.int_range(pl.len()).over("session_id") == 0).alias("first"),
+        )
+        .with_columns(pl.when(begins).then(pl.col("id")).alias("chain"))
+        .with_columns(
+            pl.when(pl.col("session_id").is_null())
+            .then(pl.col("id"))
+            .otherwise(pl.col("chain").forward_fill().over("session_id"))
+            .alias("chain")
+        )
+        .select("id", "chain", pl.len().over("chain").alias("turns"))
+    )
+    failed = pl.col("status").is_in(["rejected", "abandoned"]).any()
+    gone = pl.col("left_s").is_not_null().all() & ((pl.len() == pl.col("turns").first()) | failed)
+    joined = rows.join(turns, on="id", how="left", maintain_order="left").sort(
+        "arrival_s", maintain_order=True
+    )
+    return (
+        joined.group_by("chain", maintain_order=True)
+        .agg(
+            pl.col("arrival_s").first(),
+            pl.when(gone).then(pl.col("left_s").max()).alias("left_s"),
+            pl.col("status").last(),
+            pl.col("measured").first(),
+            pl.col("queue_s").sum().alias("waited_s"),
+        )
+        .drop("chain")
+    )
