@@ -1,0 +1,363 @@
+"""Which limits of one engine, or of several alike, bear on a demand?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from inferq.engine import Engine
+from inferq.errors import ConfigError
+from inferq.router import LeastRequests, LeastTokens, Random, RoundRobin, Router
+from inferq.scheduler import FasterTransformer, Rad, RadPhased, SlotGreedy, Wait
+from inferq.theory.demand import Demand
+from inferq.theory.iteration import (
+    Iteration,
+    all_fit,
+    budget_of,
+    enough_seats,
+    fills_budget,
+    memory_slack,
+    seats_of,
+)
+from inferq.theory.memory import kv_capacity
+from inferq.theory.oldest import Oldest
+from inferq.theory.seats import request_level_capacity, seats_capacity
+from inferq.theory.statement import Hypothesis, number
+from inferq.theory.thresholds import wait_thresholds
+from inferq.theory.tiles import tile_capacity
+from inferq.theory.tokens import token_capacity
+from inferq.timing import Constant, MemoryLinear, MixedSolo, PiecewiseLinear, TiledGemm, TimingModel
+
+Kind = Literal["ceiling", "guarantee"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bound:
+    """A limit that theory puts on the rate of a scenario.
+
+    Args:
+        name: what is limited, with the place of it where there are several.
+        resource: `"tokens"`, `"seats"`, `"memory"`, `"tiles"`, `"batches"`, `"thresholds"`, `"prefills"`,
+            `"decodes"`, `"link"` or `"replicas"`.
+        kind: `"ceiling"`: no policy of this kind is stable above it; `"guarantee"`: this one is stable below.
+        capacity_per_s: requests (of a network: jobs) per second in all.
+        rate: λ, how many come; None where that is not known.
+        source: the theorem.
+        formula: the inequality with its numbers.
+        hypotheses: what it needs, each judged for this scenario.
+    """
+
+    name: str
+    resource: str
+    kind: Kind
+    capacity_per_s: float
+    rate: float | None
+    source: str
+    formula: str
+    hypotheses: tuple[Hypothesis, ...] = ()
+
+    @property
+    def load(self) -> float | None:
+        """λ / capacity; None without a rate."""
+        return None if self.rate is None else self.rate / self.capacity_per_s
+
+    @property
+    def applies(self) -> bool:
+        """Whether every hypothesis is met."""
+        return all(one.met for one in self.hypotheses)
+
+    @property
+    def says(self) -> Literal["stable", "unstable", "nothing"]:
+        """What follows from this bound alone."""
+        if self.load is None or not self.applies:
+            return "nothing"
+        if self.kind == "ceiling":
+            return "unstable" if self.load > 1 else "nothing"
+        return "stable" if self.load < 1 else "nothing"
+
+
+def stays(demand: Demand) -> tuple[Hypothesis, ...]:
+    """Do requests come whatever happens, and wait until they are served? Ceilings need no more than that."""
+    loop = "the workload waits for answers" if demand.closed_loop else "requests come by themselves"
+    leave = "who waits may give up" if demand.gives_up else "nobody gives up"
+    return (
+        Hypothesis(name="open loop", met=not demand.closed_loop, why=loop),
+        Hypothesis(name="everybody stays", met=not demand.gives_up, why=leave),
+    )
+
+
+def steady(demand: Demand, capacity_per_s: float) -> Hypothesis:
+    """Do requests come at one rate in the long run, or below the capacity even where most of them come?"""
+    name = "arrivals at a steady rate"
+    if demand.rate is None:
+        return Hypothesis(name=name, met=None, why=demand.arrivals)
+    if demand.busiest == 1:
+        return Hypothesis(name=name, met=True, why=demand.arrivals)
+    load = demand.rate * demand.busiest / capacity_per_s
+    why = f"{demand.arrivals}; the busiest part asks {number(load)} of the capacity"
+    return Hypothesis(name=name, met=True if load < 1 else None, why=why)
+
+
+def spreads(router: Router | None, replicas: int) -> Hypothesis:
+    """Does a router keep every one of several replicas busy, if any has work?"""
+    name, kind = "a router that spreads the load", type(router).__name__
+    if replicas == 1 or router is None:
+        return Hypothesis(name=name, met=True, why="there is one replica")
+    if isinstance(router, (RoundRobin, Random)):
+        return Hypothesis(name=name, met=True, why=f"{kind} gives each of {replicas} replicas its share")
+    if isinstance(router, (LeastRequests, LeastTokens)):
+        return Hypothesis(name=name, met=True, why=f"{kind} is one of li2025 Proposition 1")
+    return Hypothesis(name=name, met=None, why=f"no theorem speaks of {kind}")
+
+
+def engine_bounds(
+    demand: Demand, engine: Engine, replicas: int = 1, router: Router | None = None
+) -> Iterator[Bound]:
+    """All limits that apply to replicas of one engine behind a router.
+
+    Ceilings count what all replicas have together, so they hold behind any router.
+    """
+    law, timing, scheduler = demand.law, engine.timing, engine.scheduler
+    fit = all_fit(engine, law, engine.first_token)
+    if fit.met:
+        yield from _memory(demand, engine, replicas, router)
+    if isinstance(timing, TiledGemm):
+        yield from _tiles(demand, engine, replicas, router, fit)
+    elif not isinstance(timing, MixedSolo):
+        yield from _tokens(demand, engine, replicas, router, fit)
+    if (
+        isinstance(scheduler, FasterTransformer)
+        and fit.met
+        and not isinstance(timing, (TiledGemm, MixedSolo))
+    ):
+        batches = request_level_capacity(demand, engine, engines=replicas)
+        formula = batches.explain().splitlines()[1].strip()
+        made = {"resource": "batches", "source": batches.source, "formula": formula}
+        gains = Iteration.of(timing).gains_with_tokens
+        why = (
+            "a token costs less in a larger batch" if gains else "smaller batches may serve more, for a while"
+        )
+        fastest = Hypothesis(name="full batches are the fastest", met=gains or None, why=why)
+        yield _ceiling(demand, "whole batches", batches.capacity_per_s, (fit, fastest), **made)
+        needs = (fit, spreads(router, replicas))
+        yield _guarantee(demand, "whole batches", batches.capacity_per_s, needs, **made)
+    if isinstance(scheduler, Wait) and isinstance(timing, MemoryLinear) and replicas == 1:
+        yield from _thresholds(demand, engine, scheduler)
+
+
+def _ceiling(
+    demand: Demand, name: str, capacity_per_s: float, needs: tuple[Hypothesis, ...], **told: str
+) -> Bound:
+    return Bound(
+        name=name,
+        kind="ceiling",
+        capacity_per_s=capacity_per_s,
+        rate=demand.rate,
+        hypotheses=(*needs, *stays(demand)),
+        **told,
+    )
+
+
+def _guarantee(
+    demand: Demand, name: str, capacity_per_s: float, needs: tuple[Hypothesis, ...], **told: str
+) -> Bound:
+    return Bound(
+        name=name,
+        kind="guarantee",
+        capacity_per_s=capacity_per_s,
+        rate=demand.rate,
+        hypotheses=(*needs, steady(demand, capacity_per_s), *stays(demand)[:1]),
+        **told,
+    )
+
+
+def _tokens(
+    demand: Demand, engine: Engine, replicas: int, router: Router | None, fit: Hypothesis
+) -> Iterator[Bound]:
+    """What a batch can hold: its budget of tokens, and its seats."""
+    scheduler, law = engine.scheduler, demand.law
+    budget, seats = budget_of(scheduler), seats_of(scheduler)
+    cost = Iteration.of(engine.timing)
+    slack = memory_slack(engine, law)
+    spread = spreads(router, replicas)
+    if budget is None:
+        yield from _without_budget(demand, engine, replicas, cost, fit)
+    elif cost.seconds(cost.best_tokens(budget)) > 0:
+        limit = token_capacity(demand, engine, engines=replicas)
+        made = {
+            "resource": "tokens",
+            "source": limit.source,
+            "formula": _inequality(limit.explain()),
+        }
+        yield _ceiling(demand, "tokens of full batches", limit.capacity_per_s, (fit,), **made)
+        needs = (fills_budget(scheduler, budget), enough_seats(scheduler, budget), slack, fit, spread)
+        yield _guarantee(demand, "tokens of full batches", limit.sure_per_s, needs, **made)
+    oldest = Oldest.of(engine, law, engine.first_token)
+    if oldest is not None:
+        yield _guarantee(
+            demand,
+            "the oldest requests",
+            replicas * oldest.capacity_per_s,
+            (fit, spread),
+            resource="memory",
+            source="first come, first served, the youngest preempted",
+            formula=oldest.formula,
+        )
+    if seats is not None and cost.base_s > 0:
+        taken = seats_capacity(demand, engine, engines=replicas)
+        lines = [line.strip() for line in taken.explain().splitlines()]
+        made = {"resource": "seats", "source": taken.source, "formula": "; ".join(lines[1:3])}
+        yield _ceiling(demand, "requests at once", taken.capacity_per_s, (fit,), **made)
+        if taken.sure_per_s is not None and budget is not None and seats < budget:
+            filled = (fills_budget(scheduler, budget), slack, fit, spread)
+            yield _guarantee(demand, "requests at once", taken.sure_per_s, filled, **made)
+
+
+def _inequality(explanation: str) -> str:
+    """The line of numbers of an explanation, and what follows from it."""
+    lines = [line.strip() for line in explanation.splitlines()]
+    ends = next((place for place, line in enumerate(lines) if line.startswith("verdict")), len(lines))
+    return "; ".join(lines[1:ends])
+
+
+def _without_budget(
+    demand: Demand, engine: Engine, replicas: int, cost: Iteration, fit: Hypothesis
+) -> Iterator[Bound]:
+    """A batch may hold any number of tokens: what is left is the price of each, and of its context."""
+    law = demand.law
+    each_s = cost.per_token_s if cost.gains_with_tokens else cost.base_s / cost.knee
+    tokens = law.prompt_mean + law.decode_mean(engine.first_token)
+    least_s = cost.prompt_contexts_s(law, None)[0] + cost.decode_contexts_s(law, engine.first_token)
+    request_s = tokens * each_s + least_s
+    if request_s > 0:
+        yield _ceiling(
+            demand,
+            "price of a token",
+            replicas / request_s,
+            (fit,),
+            resource="tokens",
+            source="the timing model",
+            formula=f"however large a batch: {number(tokens)} tokens at {number(each_s)} s and contexts for "
+            f"{number(least_s)} s are {number(request_s)} s a request",
+        )
+
+
+def least_iteration_s(timing: TimingModel) -> float:
+    """No iteration is shorter."""
+    if isinstance(timing, Constant):
+        return timing.seconds
+    if isinstance(timing, (PiecewiseLinear, MemoryLinear)):
+        return timing.base
+    if isinstance(timing, MixedSolo):
+        return min(timing.alpha, timing.solo)
+    if isinstance(timing, TiledGemm):
+        return timing.linear_s_per_tile + timing.other_s_per_token
+    raise ConfigError(f"timing: nothing is known of {type(timing).__name__}")
+
+
+def _memory(demand: Demand, engine: Engine, replicas: int, router: Router | None) -> Iterator[Bound]:
+    """Tokens in the cache times iterations: who stays long with much occupies most."""
+    kv, scheduler = engine.kv, engine.scheduler
+    slot_s = least_iteration_s(engine.timing)
+    if kv.tokens is None or slot_s <= 0 or not demand.law.is_bounded:
+        return
+    held = kv.tokens // kv.block * kv.block
+    greedy = scheduler if isinstance(scheduler, SlotGreedy) else None
+    chunk = greedy.chunk if greedy is not None else budget_of(scheduler) or 2**31
+    limit = kv_capacity(
+        replace(demand, rate=None, classes=tuple(replace(one, rate=None) for one in demand.classes)),
+        kv_tokens=held,
+        slot_s=slot_s,
+        chunk=chunk,
+        first_token=engine.first_token,
+    )
+    mu = limit.mu if greedy is None else limit.mu_whole_chunks
+    each = mu * slot_s
+    made = {
+        "resource": "memory",
+        "source": limit.source,
+        "formula": f"μ = M / (b̄·E[g]) = {number(held)} / ({number(slot_s)}·{number(held / each)}) = "
+        f"{number(mu)} a replica, with iterations of at least b̄ = {number(slot_s)} s",
+    }
+    yield _ceiling(demand, "KV cache", replicas * mu, (), **made)
+    below = limit.stable_below_per_s
+    if greedy is not None and isinstance(engine.timing, Constant) and below is not None and below > 0:
+        exact = kv.block == 1
+        needs = (
+            Hypothesis(name="whoever's next step fits is served", met=True, why="SlotGreedy"),
+            Hypothesis(name="memory by tokens", met=exact, why=f"blocks of {number(kv.block)} tokens"),
+            spreads(router, replicas),
+        )
+        yield _guarantee(demand, "KV cache", replicas * below, needs, **made)
+
+
+_FEWEST = "full decodes take the fewest tiles"
+
+
+def _tiles(
+    demand: Demand, engine: Engine, replicas: int, router: Router | None, fit: Hypothesis
+) -> Iterator[Bound]:
+    """What matrix products in tiles cost."""
+    limit = tile_capacity(demand, engine, engines=replicas)
+    least = f"no scheduler needs less than {number(limit.least_s)} s a request"
+    made = {"resource": "tiles", "source": limit.source}
+    yield _ceiling(demand, "tiles", limit.most_per_s, (fit,), formula=least, **made)
+    if not isinstance(engine.scheduler, (Rad, RadPhased)):
+        return
+    formula = (
+        f"λ·T^R < r: T^R = {number(limit.request_s)} s a request, r = {replicas}, at most "
+        f"{number(limit.capacity_per_s)} per second"
+    )
+    fewest = tuple(one for one in limit.hypotheses if one.name == _FEWEST)
+    yield _ceiling(demand, "whole tiles", limit.capacity_per_s, (fit, *fewest), formula=formula, **made)
+    if limit.assured_per_s is not None:
+        formula = (
+            f"with {number(limit.requests_per_cycle)} requests a cycle, whose end wastes "
+            f"{number(limit.cycle_end_s)} s, {number(limit.assured_per_s)} per second are served"
+        )
+        needs = (
+            *(one for one in limit.hypotheses if one.name in ("memory slack", "lengths are bounded")),
+            fit,
+            spreads(router, replicas),
+        )
+        yield _guarantee(demand, "whole cycles", limit.assured_per_s, needs, formula=formula, **made)
+
+
+def _thresholds(demand: Demand, engine: Engine, scheduler: Wait) -> Iterator[Bound]:
+    """WAIT with given thresholds: the rate at which an iteration brings as many as it takes."""
+    if demand.rate is None:
+        return
+    given = scheduler.thresholds
+    limit = wait_thresholds(demand, engine, thresholds=given if isinstance(given, int) else dict(given))
+    if limit.iteration_s is None:
+        return
+    by_class: dict[str, int] = dict(limit.thresholds)
+    rates: dict[str, float] = {one.name: one.rate or 0.0 for one in demand.classes}
+    factor = min(by_class[name] / (limit.iteration_s * rate) for name, rate in rates.items() if rate > 0)
+    seats = "no limit" if scheduler.max_seqs is None else number(scheduler.max_seqs)
+    enough = scheduler.max_seqs is None or (
+        limit.batch_limit is not None and limit.batch_limit <= scheduler.max_seqs
+    )
+    held = limit.kv_tokens is None or (
+        limit.kv_tokens_needed is not None and limit.kv_tokens_needed <= limit.kv_tokens
+    )
+    needs = (
+        *(one for one in limit.hypotheses if one.met is not True and "arriv" not in one.name),
+        Hypothesis(
+            name="memory for the thresholds",
+            met=held,
+            why=f"M^π = {number(limit.kv_tokens_needed)} of {number(limit.kv_tokens)} tokens",
+        ),
+        Hypothesis(name="seats for the thresholds", met=enough, why=f"{seats}"),
+    )
+    yield _guarantee(
+        demand,
+        "thresholds",
+        factor * demand.rate,
+        needs,
+        resource="thresholds",
+        source="ao2025 (9), Theorem 1",
+        formula=f"an iteration of {number(limit.iteration_s)} s brings fewer requests of every class than "
+        "its threshold",
+    )

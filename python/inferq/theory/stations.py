@@ -1,0 +1,236 @@
+"""Which limits bear on a mixed fleet, a hand-off, a gate or a network of agents?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from inferq.errors import ConfigError
+from inferq.router import LeastRequests, PowerOfTwo, Random, RoundRobin
+from inferq.theory.agents import network_capacity
+from inferq.theory.bounds import Bound, engine_bounds, least_iteration_s, stays, steady
+from inferq.theory.demand import Demand
+from inferq.theory.iteration import Iteration, budget_of, seats_of
+from inferq.theory.statement import Hypothesis, number
+from inferq.timing import MixedSolo, TiledGemm
+
+if TYPE_CHECKING:
+    from inferq.disaggregated import Disaggregated
+    from inferq.engine import Engine
+    from inferq.gate_and_route import GateAndRoute
+    from inferq.network import Network
+    from inferq.pool import Pool
+    from inferq.workload import Workload
+
+
+def mixed_fleet_bounds(demand: Demand, pool: Pool) -> Iterator[Bound]:
+    """Replicas that differ: what each kind can carry alone, and how the router divides the load."""
+    replicas = sum(pool.counts)
+    ceilings, sure, told = [], [], []
+    for engine, count, path in zip(pool.engines, pool.counts, pool.paths, strict=True):
+        of_one = list(engine_bounds(demand, engine))
+        ceiling = min(
+            (one.capacity_per_s for one in of_one if one.kind == "ceiling" and one.applies),
+            default=math.inf,
+        )
+        met = [
+            one.capacity_per_s
+            for one in of_one
+            if one.kind == "guarantee" and all(need.met for need in one.hypotheses if need.name != _STEADY)
+        ]
+        ceilings.append((ceiling, count))
+        sure.append(max(met, default=0.0))
+        most = number(ceiling) if math.isfinite(ceiling) else "any number of"
+        told.append(f"{count} × {path} carry {most} per second each")
+    router = pool.router
+    even = isinstance(router, (RoundRobin, Random))
+    why = f"{type(router).__name__} sends each the same share" if even else "it looks at more than that"
+    blind = Hypothesis(name="every replica gets the same share", met=even or None, why=why)
+    sorts = isinstance(router, (RoundRobin, Random, LeastRequests, PowerOfTwo))
+    why = f"{type(router).__name__} does not look at lengths" if sorts else "it may sort requests by length"
+    mixes = Hypothesis(name="every replica gets the same mix", met=sorts or None, why=why)
+    made = {"resource": "replicas", "source": "the limits of each replica", "formula": "; ".join(told)}
+    together = math.fsum(ceiling * count for ceiling, count in ceilings)
+    if math.isfinite(together):
+        yield Bound(
+            name="all replicas together",
+            kind="ceiling",
+            capacity_per_s=together,
+            rate=demand.rate,
+            hypotheses=(mixes, *stays(demand)),
+            **made,
+        )
+    weakest = min(ceiling for ceiling, _ in ceilings)
+    if math.isfinite(weakest):
+        yield Bound(
+            name="the weakest replica",
+            kind="ceiling",
+            capacity_per_s=replicas * weakest,
+            rate=demand.rate,
+            hypotheses=(blind, *stays(demand)),
+            **made,
+        )
+    if min(sure) > 0:
+        capacity = replicas * min(sure)
+        yield Bound(
+            name="the weakest replica",
+            kind="guarantee",
+            capacity_per_s=capacity,
+            rate=demand.rate,
+            hypotheses=(blind, steady(demand, capacity), *stays(demand)[:1]),
+            **made,
+        )
+
+
+_STEADY = "arrivals at a steady rate"
+
+
+def hand_off_bounds(demand: Demand, system: Disaggregated) -> Iterator[Bound]:
+    """Prompts on one side, decodes on the other, transfers between; no theorem covers the three together."""
+    law = demand.law
+    (prefill, prefills), (decode, decodes) = system.prefill, system.decode
+    yield from _side(demand, "prefill side", prefill, prefills, prompts=True)
+    yield from _side(demand, "decode side", decode, decodes, prompts=False)
+    link = system.link
+    if link.concurrent is not None:
+        each_s = link.latency_s + link.bytes_per_token * law.prompt_mean / link.bytes_per_s
+        if each_s > 0:
+            yield Bound(
+                name="link",
+                resource="link",
+                kind="ceiling",
+                capacity_per_s=link.concurrent / each_s,
+                rate=demand.rate,
+                source="transfers at once",
+                formula=f"{link.concurrent} transfers at once, each {number(each_s)} s on average",
+                hypotheses=(*_several(demand), *stays(demand)),
+            )
+
+
+def _several(demand: Demand) -> tuple[Hypothesis, ...]:
+    """Requests of one output token may never be handed over."""
+    one = demand.law.mean(lambda s, o: 1.0 * (o == 1) + 0 * s)
+    why = "all have two output tokens or more" if one == 0 else f"{number(one)} of all have one output token"
+    return (Hypothesis(name="every request is handed over", met=True if one == 0 else None, why=why),)
+
+
+def _side(demand: Demand, name: str, engine: Engine, replicas: int, *, prompts: bool) -> Iterator[Bound]:
+    """What one side of a hand-off cannot pass: tokens of its batches, seats, and memory."""
+    if isinstance(engine.timing, (MixedSolo, TiledGemm)):
+        return
+    cost, law, first_token = Iteration.of(engine.timing), demand.law, engine.first_token
+    budget, seats = budget_of(engine.scheduler), seats_of(engine.scheduler)
+    size = budget or 2**31
+    less = 1.0 if first_token == "prefill" else 0.0
+    if prompts:
+        tokens, contexts_s = law.prompt_mean, cost.prompt_contexts_s(law, budget)[0]
+        most = math.inf if budget is None else float(budget)
+        held = law.mean(lambda s, o: 1.0 * s + 0 * o)  # a chunk holds what is computed, at least once
+    else:
+        tokens, contexts_s = law.decode_mean(first_token), cost.decode_contexts_s(law, first_token)
+        most = min(float(size), math.inf if seats is None else float(seats))
+        held = law.mean(lambda s, o: (o - less) * s + (o - less) * (o - less + 1) / 2)
+    best = cost.best_tokens(most)
+    each_s = cost.per_token_s if math.isinf(best) else cost.seconds(best) / best if best else 0.0
+    request_s = tokens * each_s + contexts_s
+    needs = (*(() if prompts else _several(demand)), *stays(demand))
+    if request_s > 0:
+        yield Bound(
+            name=f"{name}: tokens",
+            resource="prefills" if prompts else "decodes",
+            kind="ceiling",
+            capacity_per_s=replicas / request_s,
+            rate=demand.rate,
+            source="li2025 (2.7), of this side",
+            formula=f"{number(tokens)} tokens a request, at best {number(each_s)} s each, and contexts for "
+            f"{number(contexts_s)} s; {replicas} replicas",
+            hypotheses=needs,
+        )
+    slot_s = least_iteration_s(engine.timing)
+    if engine.kv.tokens is not None and slot_s > 0 and held > 0:
+        whole = engine.kv.tokens // engine.kv.block * engine.kv.block
+        yield Bound(
+            name=f"{name}: KV cache",
+            resource="memory",
+            kind="ceiling",
+            capacity_per_s=replicas * whole / (slot_s * held),
+            rate=demand.rate,
+            source="nie2026 Theorem 4.1, of this side",
+            formula=f"{replicas} · {number(whole)} tokens / ({number(slot_s)} s · {number(held)} tokens "
+            "times iterations of a request)",
+            hypotheses=needs,
+        )
+
+
+def gate_bounds(demand: Demand, system: GateAndRoute) -> Iterator[Bound]:
+    """Prefills one at a time on a replica, decodes in the other slots: lin2026 without those who give up."""
+    law, n, b = demand.law, system.replicas, system.slots
+    mixed_s = system.timing.alpha + system.timing.beta * system.chunk
+    solo_s = system.timing.solo
+    prefill_s = law.prompt_mean / system.chunk * mixed_s
+    leaves = _leaves(demand, system)
+    if prefill_s > 0:
+        yield Bound(
+            name="prefills",
+            resource="prefills",
+            kind="ceiling",
+            capacity_per_s=n / prefill_s,
+            rate=demand.rate,
+            source="lin2026 (40)",
+            formula=f"Σ λ·P·τ/C ≤ n: {number(law.prompt_mean)} tokens in chunks of {number(system.chunk)}, "
+            f"{number(mixed_s)} s each, {n} replicas",
+            hypotheses=leaves,
+        )
+    # x prefills a replica leave (B − 1)·x decodes at 1/τ and B·(1 − x) at γ; per request x = λ·prefill_s.
+    decode_s = law.output_mean * solo_s / b + prefill_s * (1 - (b - 1) * solo_s / (b * mixed_s))
+    if decode_s > 0:
+        yield Bound(
+            name="slots",
+            resource="decodes",
+            kind="ceiling",
+            capacity_per_s=n / decode_s,
+            rate=demand.rate,
+            source="lin2026 (40)",
+            formula=f"Σ λ·D ≤ n·((B − 1)·x/τ + B·(1 − x)·γ): {number(law.output_mean)} tokens a request, "
+            f"τ = {number(mixed_s)} s, 1/γ = {number(solo_s)} s, B = {b}, x = λ·{number(prefill_s)}/n",
+            hypotheses=leaves,
+        )
+
+
+def _leaves(demand: Demand, system: GateAndRoute) -> tuple[Hypothesis, ...]:
+    """Does nobody give up, whose service the plan would not owe?"""
+    patient = not any(abandonment_rates(system))
+    why = "no abandonment" if patient else "those who wait give up, so that no queue grows without end"
+    return (Hypothesis(name="nobody abandons", met=patient, why=why), *stays(demand))
+
+
+def abandonment_rates(system: GateAndRoute) -> list[float]:
+    """How fast those who wait give up: one rate for all classes, or that of each."""
+    rates = system.abandonment
+    return list(rates.values()) if isinstance(rates, Mapping) else [rates or 0.0]
+
+
+def network_bounds(workload: Workload | Mapping[str, float], network: Network) -> tuple[Bound, ...]:
+    """The load of every engine of a network; none where an engine is not covered."""
+    try:
+        limit = network_capacity(workload, network)
+    except ConfigError as error:
+        if str(error).startswith("workload"):
+            raise
+        return ()
+    found = []
+    for one in limit.engines:
+        found.append(
+            Bound(
+                name=f"engines.{one.name}",
+                resource="tokens",
+                kind="ceiling",
+                capacity_per_s=limit.rate * one.ceiling_tokens_per_s / one.tokens_per_s,
+                rate=limit.rate,
+                source=limit.source,
+                formula=f"{number(one.tokens_per_s)} of {number(one.ceiling_tokens_per_s)} tokens per second",
+                hypotheses=(),
+            )
+        )
+    return tuple(found)

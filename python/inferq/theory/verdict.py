@@ -1,0 +1,291 @@
+"""Is a scenario stable, which limit binds, and which theorem says so?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from inferq.errors import ConfigError
+from inferq.theory.bounds import Bound as Bound
+from inferq.theory.bounds import engine_bounds, stays
+from inferq.theory.demand import Asked, Demand
+from inferq.theory.statement import Hypothesis, Statement, number
+from inferq.theory.stations import (
+    abandonment_rates,
+    gate_bounds,
+    hand_off_bounds,
+    mixed_fleet_bounds,
+    network_bounds,
+)
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from inferq.gate_and_route import GateAndRoute
+    from inferq.simulation import System
+
+Verdict = Literal["stable", "unstable", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stability(Statement):
+    """Whether theory says that a scenario is stable; made by `stability`."""
+
+    source: ClassVar[str] = "li2025, nie2026, bari2025, ao2025, lin2026"
+
+    verdict: Verdict
+    """What is proved: `"stable"`, `"unstable"`, or `"unknown"` where no theorem reaches."""
+    rate: float | None
+    """λ, requests (of a network: jobs) per second; None where nothing says it."""
+    binding: Bound | None
+    """The ceiling with the least capacity among those that apply, or might; None where there is none."""
+    deciding: Bound | None
+    """The bound that decides the verdict; None where none does."""
+    bounds: tuple[Bound, ...]
+    """All that were found, ceilings first, each by its capacity."""
+    hypotheses: tuple[Hypothesis, ...]
+    """What holds for the scenario as a whole."""
+
+    @property
+    def capacity_per_s(self) -> float | None:
+        """No policy of this kind is stable above this rate; None where no ceiling is known."""
+        return None if self.binding is None else self.binding.capacity_per_s
+
+    @property
+    def sure_per_s(self) -> float | None:
+        """The largest rate that is known to be stable; None where no theorem applies."""
+        sure = [one.capacity_per_s for one in self.bounds if one.kind == "guarantee" and one.applies]
+        return max(sure, default=None)
+
+    @property
+    def load(self) -> float | None:
+        """λ over the capacity of the binding limit."""
+        return None if self.binding is None else self.binding.load
+
+    @property
+    def margin(self) -> float | None:
+        """The share of the binding limit that is left, 1 − load: below 0 where it is exceeded."""
+        return None if self.load is None else 1 - self.load
+
+    def frame(self) -> pl.DataFrame:
+        """One row for each bound: `limit, resource, kind, capacity_per_s, load, applies, says, source`."""
+        import polars as pl
+
+        return pl.DataFrame(
+            [
+                {
+                    "limit": one.name,
+                    "resource": one.resource,
+                    "kind": one.kind,
+                    "capacity_per_s": one.capacity_per_s,
+                    "load": one.load,
+                    "applies": one.applies,
+                    "says": one.says,
+                    "source": one.source,
+                }
+                for one in self.bounds
+            ],
+            schema={
+                "limit": pl.String,
+                "resource": pl.String,
+                "kind": pl.String,
+                "capacity_per_s": pl.Float64,
+                "load": pl.Float64,
+                "applies": pl.Boolean,
+                "says": pl.String,
+                "source": pl.String,
+            },
+        )
+
+    def explain(self) -> str:
+        """The verdict, why, and every bound with its inequality, its hypotheses and what follows from it."""
+        lines = [f"{self.verdict}: {self._why()}"]
+        if self.binding is not None:
+            load = "" if self.load is None else f", load {number(self.load)}"
+            lines.append(
+                f"binding limit: {self.binding.name} ({self.binding.resource}), at most "
+                f"{number(self.capacity_per_s)} per second{load}"
+                + ("" if self.margin is None else f", margin {number(self.margin)}")
+            )
+        lines.append(
+            "nothing says how many come"
+            if self.rate is None
+            else f"asked for: {number(self.rate)} per second"
+        )
+        if self.sure_per_s is not None:
+            lines.append(f"known to be stable below {number(self.sure_per_s)} per second")
+        lines += [f"  - {one}" for one in self.hypotheses]
+        kinds = {"ceiling": "no policy passes", "guarantee": "this one is stable below"}
+        for one in self.bounds:
+            load = "" if one.load is None else f" (load {number(one.load)})"
+            lines.append(
+                f"{one.name}, {one.source}: {kinds[one.kind]} {number(one.capacity_per_s)} per second{load}"
+            )
+            lines.append(f"    {one.formula}")
+            lines += [f"    - {need}" for need in one.hypotheses if need not in self.hypotheses]
+        return "\n".join(lines)
+
+    def _why(self) -> str:
+        if self.deciding is not None:
+            beyond = "exceeds" if self.verdict == "unstable" else "is below"
+            capacity = number(self.deciding.capacity_per_s)
+            return f"λ = {number(self.rate)} {beyond} {capacity} per second, {self.deciding.name}"
+        lacking = [one for one in self.hypotheses if one.met is False]
+        if self.verdict == "stable":
+            return lacking[0].why if lacking else "no queue can grow"
+        if self.rate is None:
+            return "nothing says how many requests come"
+        hopeful = [
+            one for one in self.bounds if one.kind == "guarantee" and one.load is not None and one.load < 1
+        ]
+        over = [one for one in self.bounds if one.kind == "ceiling" and one.load is not None and one.load > 1]
+        for said, found in (("unstable", over), ("stable", hopeful)):
+            if found:
+                missing = "; ".join(str(need) for need in found[0].hypotheses if not need.met)
+                return f"{said} by {found[0].name}, but for {missing}"
+        if not self.bounds:
+            return "no theorem covers this system"
+        return "below all that is known to be too much, and no theorem says that it is little enough"
+
+
+def stability(
+    workload: Asked | Mapping[str, float], cluster: System, *, rate: float | None = None
+) -> Stability:
+    """Can a system serve what is asked, as far as theory knows?
+
+    Every bound that bears on the scenario is worked out, with the hypotheses of its theorem judged. A
+    *ceiling* holds for every policy with these batches, seats and memory: above it the verdict is
+    `"unstable"`. A *guarantee* is a theorem about this policy: below it, with all its hypotheses met, the
+    verdict is `"stable"`. Between them, and where a hypothesis is not met or not known, it is `"unknown"`.
+    Stable is a statement about the long run under arrivals that go on like this; a run can be overloaded for
+    a while all the same.
+
+    | limit | ceiling | guarantee |
+    |---|---|---|
+    | tokens of full batches | every policy with a budget | policies that fill it (li2025 Theorem 1) |
+    | requests at once | every policy with `max_seqs` | policies that leave none unused |
+    | the oldest requests | | `Sarathi`, `VllmV1`, first come, first served, in a cache that may run short |
+    | KV cache | M / (shortest iteration · E[g]) (nie2026 Theorem 4.1) | `SlotGreedy`, `Constant` (4.2) |
+    | tiles | `TiledGemm` | `Rad`, `RadPhased` (bari2025 Theorems 1 and 2) |
+    | whole batches | `FasterTransformer` | `FasterTransformer` |
+    | thresholds | | `Wait` (ao2025 Theorem 1) |
+
+    Several replicas count together, and a router spreads them as li2025 Proposition 1 has it. For
+    `Disaggregated` each side and the link is a ceiling; for `GateAndRoute` prefills and slots are (where
+    everybody who waits gives up no queue can grow); for a `Network` every engine is, and no more is known,
+    because engines that prefer the wrong stage can starve each other (Rybko and Stolyar). Recorded arrivals
+    count as steady while even the tenth of the trace that asks for the most tokens stays below the capacity.
+
+    Args:
+        workload: a workload, a class, or several; for a network jobs: a workload with arrivals, or jobs per
+            second by workflow.
+        cluster: an engine, a cluster, a pair with hand-off, a gate-and-route cluster or a network.
+        rate: requests per second in all, instead of what the workload says (not for a network).
+
+    Returns:
+        The verdict, the binding limit, the load and the margin, every bound, and `explain()`.
+
+    Raises:
+        ConfigError: something that is no system, a rate that is not above 0, lengths that are missing.
+        TraceError: a workload without lengths.
+
+    Example:
+        >>> import inferq as iq
+        >>> engine = iq.Engine(
+        ...     timing=iq.PiecewiseLinear(base=0.0455, per_token=0.0003, knee=64),
+        ...     scheduler=iq.Sarathi(token_budget=512, max_seqs=512),
+        ...     kv=iq.KvCache.unlimited(),
+        ...     first_token="decode",
+        ... )
+        >>> chat = iq.theory.RequestClass(rate=20, prompt=129, output=112)
+        >>> iq.theory.stability(chat, engine).verdict
+        'unstable'
+        >>> pair = iq.theory.stability(chat, iq.Cluster(engine, replicas=2))
+        >>> pair.verdict, pair.binding.resource, round(pair.load, 3), round(pair.sure_per_s, 1)
+        ('stable', 'tokens', 0.847, 23.6)
+    """
+    from inferq.cluster import Cluster
+    from inferq.disaggregated import Disaggregated
+    from inferq.engine import Engine
+    from inferq.gate_and_route import GateAndRoute
+    from inferq.network import Network
+
+    if isinstance(cluster, Network):
+        if rate is not None:
+            raise ConfigError("rate: a network's jobs have rates by workflow; give them as the workload")
+        bounds: Sequence[Bound] = network_bounds(_jobs(workload), cluster)
+        known = bounds[0].rate if bounds else None
+        return _judged(list(bounds), known, ())
+    if isinstance(workload, Mapping):
+        raise ConfigError("workload: rates by workflow are for a Network; give a workload or classes")
+    demand = Demand.of(workload, rate=rate, needs_rate=False)
+    if isinstance(cluster, (Engine, Cluster)):
+        pool = cluster.pools()[0]
+        if len(set(pool.engines)) == 1:
+            found = list(engine_bounds(demand, pool.engines[0], sum(pool.counts), pool.router))
+        else:
+            found = list(mixed_fleet_bounds(demand, pool))
+        return _judged(found, demand.rate, stays(demand))
+    if isinstance(cluster, Disaggregated):
+        return _judged(list(hand_off_bounds(demand, cluster)), demand.rate, stays(demand))
+    if isinstance(cluster, GateAndRoute):
+        shared = (*stays(demand), *_given_up(cluster))
+        return _judged(list(gate_bounds(demand, cluster)), demand.rate, shared)
+    raise ConfigError(
+        f"cluster: must be an Engine, Cluster, Disaggregated, GateAndRoute or Network, is {cluster!r}"
+    )
+
+
+_EMPTIES = "a queue that can grow"
+
+
+def _given_up(cluster: GateAndRoute) -> tuple[Hypothesis, ...]:
+    """Where every class gives up at some rate, what waits is at most its arrivals over that rate."""
+    if all(abandonment_rates(cluster)):
+        why = "everybody who waits gives up in the end, so that no queue grows without end"
+        return (Hypothesis(name=_EMPTIES, met=False, why=why),)
+    return ()
+
+
+def _judged(found: list[Bound], rate: float | None, shared: tuple[Hypothesis, ...]) -> Stability:
+    """The verdict that follows from bounds."""
+    found = [one for one in found if math.isfinite(one.capacity_per_s) and one.capacity_per_s > 0]
+    found.sort(key=lambda one: (one.kind, one.capacity_per_s))
+    ceilings = [one for one in found if one.kind == "ceiling"]
+    # A ceiling of which something is not known may not be one: the others come first.
+    binding = min(
+        ceilings,
+        key=lambda one: (any(need.met is None for need in one.hypotheses), one.capacity_per_s),
+        default=None,
+    )
+    over = next((one for one in ceilings if one.says == "unstable"), None)
+    below = next((one for one in found if one.says == "stable"), None)
+    verdict: Verdict = "unknown"
+    if any(one.name == _EMPTIES for one in shared):
+        verdict = "stable"
+    elif over is not None:
+        verdict = "unstable"
+    elif below is not None:
+        verdict = "stable"
+    deciding = over if verdict == "unstable" else below if verdict == "stable" else None
+    return Stability(
+        verdict=verdict,
+        rate=rate,
+        binding=binding,
+        deciding=deciding,
+        bounds=tuple(found),
+        hypotheses=shared,
+    )
+
+
+def _jobs(workload: Any) -> Any:
+    """Jobs per second by workflow, or the workload of jobs that says it when it is drawn."""
+    from inferq.workload import Workload
+
+    if isinstance(workload, (Mapping, Workload)):
+        return workload
+    raise ConfigError(
+        "workload: a network serves jobs: give a Workload with arrivals, or jobs per second by workflow"
+    )
