@@ -1,6 +1,6 @@
 # What people and CI run. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-core test-python lint lint-core lint-python format bench studies lock clean toolchain
+.PHONY: help demo test test-core test-python lint lint-core lint-python format bench papers lock clean toolchain
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -56,18 +56,11 @@ bench: $(VENV)/development ## Time the core (criterion) and the whole path from 
 	$(BIN)/python benches/scaling.py
 	$(BIN)/python benches/python_policy.py
 
-studies: $(VENV)/development ## Run the studies of docs/studies anew; one needs TRACE=openchat_sharegpt4_8k.parquet
-	$(BIN)/python docs/studies/stability.py
-	$(BIN)/python docs/studies/tiles.py
-	$(BIN)/python docs/studies/waiting.py
-	$(BIN)/python docs/studies/networks.py
-	$(BIN)/python docs/studies/replicas.py
-	$(BIN)/python docs/studies/gate_and_route.py
-ifdef TRACE
-	$(BIN)/python docs/studies/deadlines.py $(TRACE)
-else
-	@echo "docs/studies/deadlines.py is left out: it needs the lengths of openchat_sharegpt4, make studies TRACE=file"
-endif
+papers: $(VENV)/development ## Reproduce the five papers into docs/papers; TRACE=folder with the real traces for all rows
+	@for name in li2025 ao2025 bari2025 lin2026 nie2026; do \
+		echo "inferq paper $$name"; \
+		$(BIN)/inferq paper $$name --out docs/papers/$$name.md $(if $(TRACE),--trace $(TRACE)) || exit 1; \
+	done
 
 lock: $(VENV)/development ## Lock the newest versions that fit: Cargo.lock and requirements-dev.txt
 	cargo update

@@ -289,7 +289,7 @@ def test_a_trace_that_lacks_a_part_says_what_to_give():
     assert "tokens_per_word" in error("replay", DOLLY, "--rate", "1")
 
 
-@pytest.mark.parametrize("command", [["replay"], ["simulate"], ["trace", "describe"]])
+@pytest.mark.parametrize("command", [["replay"], ["simulate"], ["theory"], ["trace", "describe"]])
 def test_bad_files_are_one_line(tmp_path: Path, command: list[str]):
     absent = tmp_path / "absent"
     assert "absent" in error(*command, str(absent))
@@ -307,7 +307,7 @@ def test_an_out_that_cannot_be_written_is_one_line(tmp_path: Path):
     assert str(blocked) in error("replay", AZURE, "--head", "5", "--out", str(blocked / "out"))
 
 
-@pytest.mark.parametrize("command", [["replay"], ["simulate"], ["trace", "describe"]])
+@pytest.mark.parametrize("command", [["replay"], ["simulate"], ["theory"], ["paper"], ["trace", "describe"]])
 def test_each_help_shows_an_example(command: list[str]):
     result = run(*command, "--help")
     assert result.exit_code == 0
@@ -333,8 +333,9 @@ def test_the_installed_command_keeps_streams_apart(tmp_path: Path):
 
 
 def test_looking_at_help_and_importing_stay_light():
-    heavy = ("polars", "numpy", "rich")
-    code = f"import sys, inferq, inferq.cli; print([name for name in {heavy} if name in sys.modules])"
+    heavy = ("polars", "numpy", "rich", "scipy", "altair", "vl_convert", "markdown_it")
+    modules = "inferq, inferq.cli, inferq.theory, inferq.paper"
+    code = f"import sys, {modules}; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -379,3 +380,19 @@ def test_replay_through_several_replicas(tmp_path: Path):
 )
 def test_a_wrong_fleet_on_the_command_line_is_one_line(given: list[str], said: str):
     assert error("replay", AZURE, *given).startswith(said)
+
+
+def test_theory_says_what_the_library_says(scenario):
+    import inferq as iq
+    from inferq.scenario import read_scenario
+
+    path = scenario(SCENARIO)
+    shown = run("theory", path)
+    assert shown.exit_code == 0, shown.output
+    plan = read_scenario(path)
+    said = iq.theory.stability(plan.workload, plan.system)
+    assert shown.stdout.startswith(f"theory {path}\nscheduler  VllmV1(")
+    assert shown.stdout.rstrip().endswith(said.explain().rstrip())
+    for bound in said.bounds:
+        assert re.search(rf"^ {re.escape(bound.name)} +{bound.kind} ", shown.stdout, re.MULTILINE)
+    assert "run.sede" in error("theory", scenario(SCENARIO.replace("seed = 3", "sede = 3")))

@@ -1,4 +1,4 @@
-"""What can be done from a shell? `inferq replay`, `inferq simulate` and `inferq trace describe`.
+"""What can be done from a shell? `inferq replay`, `simulate`, `theory`, `paper`, `trace describe`.
 
 Tables go to standard output, progress and errors to standard error. A user's error is one line and exit
 status 2, a run that cannot go on is one line and 1, Ctrl-C is 130.
@@ -215,6 +215,58 @@ def simulate(
     show.lines([f"simulate {scenario}", *plan.notes])
     show.system(plan.system)
     _finish(plan.simulate(progress=True), out)
+
+
+@app.command()
+def theory(
+    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", show_default=False, help="A TOML file.")],
+) -> None:
+    """Say whether a scenario can be stable, by which limit, and under which hypotheses.
+
+    Example: inferq theory docs/chat.toml
+    """
+    from inferq.cli import show
+    from inferq.scenario import read_scenario
+    from inferq.theory import stability
+
+    plan = read_scenario(scenario)
+    show.lines([f"theory {scenario}", *plan.notes])
+    show.system(plan.system)
+    show.stability(stability(plan.workload, plan.system))
+
+
+@app.command()
+def paper(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", show_default=False, help="li2025, ao2025, bari2025, lin2026 or nie2026."
+        ),
+    ],
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller runs: a minute instead of some.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The page, .html or .md; NAME.html in this directory unless told."),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where the real traces lie that some rows need."),
+    ] = None,
+) -> None:
+    """Run the experiments of a paper, print its numbers beside ours, and write a page with pictures.
+
+    Example: inferq paper nie2026 --quick --out nie2026.html
+    """
+    from inferq import paper as papers
+    from inferq.cli import show
+
+    name = papers.known(name)
+    page = papers.writable(Path(f"{name}.html") if out is None else out)
+    traces = None if trace is None else papers.folder(trace)
+    report = papers.run(name, quick=quick, traces=traces, tell=lambda text: typer.echo(text, err=True))
+    show.report(report)
+    report.write(page)
+    show.lines([f"written to {page}"])
 
 
 @trace_app.command()

@@ -11,11 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     import polars as pl
+    from rich.padding import Padding
     from rich.table import Table
 
     from inferq.engine import Engine
+    from inferq.paper.report import Report
     from inferq.result import Result
     from inferq.simulation import System
+    from inferq.theory.verdict import Stability
     from inferq.workload import Workload
 
 _LATENCIES = ("ttft", "tbt", "tpot", "e2e", "queue")
@@ -138,6 +141,67 @@ def workload(trace: Workload) -> None:
     for statistic in _QUANTITIES:
         table.add_row(statistic, *(_number(row[statistic]) for row in shown))
     Console(highlight=False).print(table)
+
+
+def stability(said: Stability) -> None:
+    """Print the bounds of theory on a scenario, and what it says about each of them."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("limit", "kind", "per second", "load", "hypotheses", "says"):
+        left = name in ("limit", "kind")
+        table.add_column(name, justify="left" if left else "right", no_wrap=name != "limit")
+    for bound in said.bounds:
+        cells = [_number(bound.capacity_per_s), _number(bound.load)]
+        met = "met" if bound.applies else "not all met"
+        table.add_row(bound.name, bound.kind, *cells, met, _NONE if bound.says == "nothing" else bound.says)
+    if said.bounds:
+        Console(highlight=False).print(table)
+    lines(said.explain().splitlines())
+
+
+def report(made: Report) -> None:
+    """Print the rows of a paper's report, section by section, with their notes below."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from inferq.paper import cells
+
+    console = Console(highlight=False)
+    lines([made.title])
+    for section in made.sections:
+        if not section.rows:
+            continue
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        numbers, notes = cells.noted(section.rows)
+        for name in cells.HEADER:
+            text = name in ("where", "what")
+            table.add_column(name, justify="left" if text else "right", overflow="fold", no_wrap=not text)
+        if notes:
+            table.add_column("note", justify="right", no_wrap=True)
+        for row, note in zip(section.rows, numbers, strict=True):
+            table.add_row(*map(Text, cells.of_row(row)), *([note] if notes else []))
+        console.print(Text(f"\n{section.title}", style="bold"))
+        console.print(table)
+        for place, note in enumerate(notes, start=1):
+            console.print(_paragraph(f"{place}. {note}"))
+    if made.slips:
+        console.print(Text("\nWhere the paper slips", style="bold"))
+    for slip in made.slips:
+        console.print(_paragraph(f"{slip.where}: printed {slip.printed}; right: {slip.right}"))
+
+
+def _paragraph(text: str) -> Padding:
+    """A text in Markdown, without its marks, under a table."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    plain = " ".join(text.replace("**", "").replace("`", "").split())
+    return Padding(Text(plain), (0, 0, 0, 1))
 
 
 def _counts(summary: pl.DataFrame, by_class: pl.DataFrame | None) -> Table:
