@@ -117,13 +117,16 @@ class Stability(Statement):
         if self.sure_per_s is not None:
             lines.append(f"known to be stable below {number(self.sure_per_s)} per second")
         lines += [f"  - {one}" for one in self.hypotheses]
+        told: set[str] = set()
         kinds = {"ceiling": "no policy passes", "guarantee": "this one is stable below"}
         for one in self.bounds:
             load = "" if one.load is None else f" (load {number(one.load)})"
             lines.append(
                 f"{one.name}, {one.source}: {kinds[one.kind]} {number(one.capacity_per_s)} per second{load}"
             )
-            lines.append(f"    {one.formula}")
+            if one.formula not in told:  # a ceiling and a guarantee often share it
+                lines.append(f"    {one.formula}")
+                told.add(one.formula)
             lines += [f"    - {need}" for need in one.hypotheses if need not in self.hypotheses]
         return "\n".join(lines)
 
@@ -143,8 +146,9 @@ class Stability(Statement):
         over = [one for one in self.bounds if one.kind == "ceiling" and one.load is not None and one.load > 1]
         for said, found in (("unstable", over), ("stable", hopeful)):
             if found:
-                missing = "; ".join(str(need) for need in found[0].hypotheses if not need.met)
-                return f"{said} by {found[0].name}, but for {missing}"
+                nearest = min(found, key=lambda one: sum(not need.met for need in one.hypotheses))
+                missing = "; ".join(str(need) for need in nearest.hypotheses if not need.met)
+                return f"{said} by {nearest.name}, but for {missing}"
         if not self.bounds:
             return "no theorem covers this system"
         return "below all that is known to be too much, and no theorem says that it is little enough"
