@@ -354,6 +354,9 @@ def test_a_network_is_bound_by_its_engines_and_never_called_stable():
     assert (low.verdict, low.binding and low.binding.name) == ("unknown", "engines.writer")
     assert low.capacity_per_s == pytest.approx(100 / 70)
     assert stability({"job": 1.5}, network).verdict == "unstable"
+    pair = iq.Disaggregated(prefill=(agent, 1), decode=(agent, 1), link=iq.Link(0, 1e9, 1))
+    apart = iq.Network({"writer": pair, "critic": agent}, [iq.Workflow("job", stages=stages)])
+    assert "engines.writer: Disaggregated" in stability({"job": 1.0}, apart).explain().splitlines()[0]
     with pytest.raises(iq.ConfigError, match="unknown workflow 'jib'"):
         stability({"jib": 1.0}, network)
     with pytest.raises(iq.ConfigError, match="rate"):
@@ -450,6 +453,13 @@ def test_agree_covers_every_kind_of_system():
     jobs = iq.Workload.law(requests=300, arrivals=iq.Poisson(2.0))
     network = agree(jobs, iq.Network({"agent": engine()}, [stage]), seeds=[1, 2])
     assert network.theory.load == pytest.approx(2 / 11.8092, rel=0.2)
+
+
+def test_where_nothing_limits_the_rate_there_is_no_capacity():
+    free = engine(iq.SlotGreedy(), timing=iq.Constant(0.01))
+    assert stability(CHAT, free).explain().startswith("unknown: no theorem covers this system")
+    found = agree(CHAT, free, requests=500, seeds=[1]).frame.filter(quantity="capacity")
+    assert found.select("theory", "fluid").row(0) == (None, None)
 
 
 @pytest.mark.parametrize(

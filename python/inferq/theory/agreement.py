@@ -251,7 +251,8 @@ def _iterations(result: Result, start: float, end: float, replicas: int) -> dict
 
 @dataclass(frozen=True, slots=True)
 class _Fluid:
-    capacity_per_s: float
+    capacity_per_s: float | None
+    """None where nothing limits the rate."""
     settled: Settled | None
 
 
@@ -259,9 +260,11 @@ def _fluid(demand: Demand | None, engine: Engine | None, replicas: int) -> _Flui
     """The balance of one of `replicas` that share the load."""
     if demand is None or engine is None or demand.rate is None:
         return None
-    capacity, _ = settled_capacity(engine, demand.law, engine.first_token)
-    share = min(demand.rate / replicas, capacity)
-    return _Fluid(replicas * capacity, Settled.at(share, engine, demand.law, engine.first_token))
+    capacity, share = settled_capacity(engine, demand.law, engine.first_token), demand.rate / replicas
+    if capacity is not None:
+        share = min(share, capacity)
+    settled = Settled.at(share, engine, demand.law, engine.first_token)
+    return _Fluid(None if capacity is None else replicas * capacity, settled)
 
 
 def _rows(
@@ -273,7 +276,9 @@ def _rows(
         served, growth = rate, 0.0
     elif rate is not None and theory.verdict == "unstable" and ceiling is not None:
         served, growth = ceiling, rate - ceiling
-    flows = None if fluid is None or rate is None else min(rate, fluid.capacity_per_s)
+    flows = None
+    if fluid is not None and rate is not None:
+        flows = rate if fluid.capacity_per_s is None else min(rate, fluid.capacity_per_s)
     tokens = None if demand is None else demand.law.output_mean
     at = None if fluid is None else fluid.settled
 

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 from inferq.engine import Engine
-from inferq.errors import ConfigError
 from inferq.theory.iteration import Iteration, budget_of, seats_of
 from inferq.theory.lengths import FirstToken, Lengths
 
@@ -87,32 +86,26 @@ class _Balance:
         begun = rate * length_s
         return Settled(rate, length_s, begun * self.tokens, begun * self.iterations, begun * self.held)
 
-    def exceeded(self, rate: float) -> str | None:
-        """Which limit a rate goes beyond first; None where it keeps within all."""
+    def is_within(self, rate: float) -> bool:
+        """Whether a rate keeps within the time there is and within every limit."""
         there = self.at(rate)
         if there is None:
-            return "work"
+            return False
         used = (there.batch_tokens, there.running, there.kv_tokens)
-        shares = [amount / limit for amount, limit in zip(used, self.limits, strict=True)]
-        most = max(shares)
-        return ("tokens", "seats", "memory")[shares.index(most)] if most > 1 else None
+        return all(amount <= limit for amount, limit in zip(used, self.limits, strict=True))
 
 
-def settled_capacity(engine: Engine, law: Lengths, first_token: FirstToken) -> tuple[float, str]:
-    """The largest rate at which the fluid of a replica settles within its limits, and which it meets first.
-
-    Raises:
-        ConfigError: nothing limits the rate.
-    """
+def settled_capacity(engine: Engine, law: Lengths, first_token: FirstToken) -> float | None:
+    """The largest rate at which the fluid of a replica settles within its limits; None if there is none."""
     balance = _Balance.of(engine, law, first_token)
     low, high = 0.0, 1.0
-    while balance.exceeded(high) is None:
+    while balance.is_within(high):
         low, high = high, 2 * high
         if high > 1e15:
-            raise ConfigError("engine: nothing limits its rate")
+            return None
     for _ in range(200):
         middle = (low + high) / 2
         if middle in (low, high):
             break
-        low, high = (middle, high) if balance.exceeded(middle) is None else (low, middle)
-    return low, balance.exceeded(high) or "work"
+        low, high = (middle, high) if balance.is_within(middle) else (low, middle)
+    return low

@@ -211,14 +211,16 @@ def abandonment_rates(system: GateAndRoute) -> list[float]:
     return list(rates.values()) if isinstance(rates, Mapping) else [rates or 0.0]
 
 
-def network_bounds(workload: Workload | Mapping[str, float], network: Network) -> tuple[Bound, ...]:
-    """The load of every engine of a network; none where an engine is not covered."""
+def network_bounds(
+    workload: Workload | Mapping[str, float], network: Network
+) -> tuple[list[Bound], tuple[Hypothesis, ...]]:
+    """The load of every engine of a network; none, and the reason, where an engine is not covered."""
     try:
         limit = network_capacity(workload, network)
     except ConfigError as error:
         if str(error).startswith("workload"):
             raise
-        return ()
+        return [], (Hypothesis(name="engines whose load is known", met=False, why=str(error)),)
     found = []
     for one in limit.engines:
         found.append(
@@ -233,4 +235,4 @@ def network_bounds(workload: Workload | Mapping[str, float], network: Network) -
                 hypotheses=(),
             )
         )
-    return tuple(found)
+    return found, limit.hypotheses

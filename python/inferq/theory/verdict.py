@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -138,6 +138,8 @@ class Stability(Statement):
         lacking = [one for one in self.hypotheses if one.met is False]
         if self.verdict == "stable":
             return lacking[0].why if lacking else "no queue can grow"
+        if not self.bounds:
+            return "; ".join(["no theorem covers this system", *(one.why for one in lacking)])
         if self.rate is None:
             return "nothing says how many requests come"
         hopeful = [
@@ -149,8 +151,6 @@ class Stability(Statement):
                 nearest = min(found, key=lambda one: sum(not need.met for need in one.hypotheses))
                 missing = "; ".join(str(need) for need in nearest.hypotheses if not need.met)
                 return f"{said} by {nearest.name}, but for {missing}"
-        if not self.bounds:
-            return "no theorem covers this system"
         return "below all that is known to be too much, and no theorem says that it is little enough"
 
 
@@ -219,9 +219,8 @@ def stability(
     if isinstance(cluster, Network):
         if rate is not None:
             raise ConfigError("rate: a network's jobs have rates by workflow; give them as the workload")
-        bounds: Sequence[Bound] = network_bounds(_jobs(workload), cluster)
-        known = bounds[0].rate if bounds else None
-        return _judged(list(bounds), known, ())
+        bounds, shared = network_bounds(_jobs(workload), cluster)
+        return _judged(bounds, bounds[0].rate if bounds else None, shared)
     if isinstance(workload, Mapping):
         raise ConfigError("workload: rates by workflow are for a Network; give a workload or classes")
     demand = Demand.of(workload, rate=rate, needs_rate=False)
