@@ -7,12 +7,12 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-import gate_and_route as study
 import numpy as np
 import polars as pl
 import pytest
 
 import inferq as iq
+from inferq.paper.lin2026 import fleet as study
 
 TIMING = iq.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.022)
 PRICES = iq.Prices(prefill=0.1, decode=0.2)
@@ -357,7 +357,7 @@ def test_no_policy_earns_more_than_the_optimum(name: str):
         found = runs(instance, 20, study.POLICIES[name], 4000.0)
         for scheme in ("bundled", "separate"):
             low, _ = interval([run[scheme] for run in found])
-            assert low <= study.plan(instance, scheme).optimum  # type: ignore[arg-type]
+            assert low <= study.optimum(instance, scheme)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -370,9 +370,8 @@ def test_the_occupancies_come_closer_to_the_plan_as_the_cluster_grows():
     larger cluster must come closer to it by more than the intervals of both.
     """
     instance = study.Instance()
-    target = study.plan(instance)
-    wanted = {stage: target.total(stage) for stage in ("prefill", "mixed", "solo")}
-    wanted["bundled"] = target.optimum
+    wanted = {stage: study.planned(instance)[stage] for stage in ("prefill", "mixed", "solo")}
+    wanted["bundled"] = study.optimum(instance)
     lengths_s = {75: 5000.0, 605: 1500.0}
     for n in lengths_s:
         assert math.ceil(n * wanted["prefill"]) / n == pytest.approx(wanted["prefill"], rel=0.001)
@@ -382,18 +381,3 @@ def test_the_occupancies_come_closer_to_the_plan_as_the_cluster_grows():
             interval([abs(run[name] - limit) for run in of_size]) for of_size in found.values()
         )
         assert nearest < near, (name, limit)
-
-
-def test_the_picture_of_the_study_is_the_same_bytes_whenever_it_is_drawn(tmp_path: Path):
-    small = study.Instance()
-    shares = {"share": 0.9, "half": 0.01}
-    converging = pl.DataFrame([{"B": small.slots, "n": 5, "measure": "gate-and-route, bundled", **shares}])
-    compared = pl.DataFrame(
-        [
-            {"B": small.slots, "n": 5, "policy": "FG-SP", "scheme": scheme, **shares}
-            for scheme in ("bundled", "separate")
-        ]
-    )
-    for name in ("first.svg", "second.svg"):
-        study.chart(converging, compared, tmp_path / name)
-    assert (tmp_path / "first.svg").read_bytes() == (tmp_path / "second.svg").read_bytes()

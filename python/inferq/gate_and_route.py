@@ -57,6 +57,17 @@ class Allocation(Description):
         return fields_of(self)
 
 
+class Planned:
+    """What has an `Allocation` to follow: the plan that `inferq.theory.allocation` makes."""
+
+    __slots__ = ()
+
+    @property
+    def allocation(self) -> Allocation:
+        """What each replica should hold."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prices(Description):
     """What a token is sold for, in any currency.
@@ -164,7 +175,8 @@ class GateAndRoute(Description):
         θ = `abandonment`.
 
     Args:
-        allocation: what each replica should hold; None where neither plan, gate nor router follows one.
+        allocation: what each replica should hold, or the plan of `inferq.theory.allocation`, whose
+            allocation is kept; None where neither plan, gate nor router follows one.
         replicas: n, at least 1.
         timing: the two speeds.
         slots: B, at least 1, with a plan at least 2.
@@ -205,7 +217,9 @@ class GateAndRoute(Description):
     part: ClassVar[str | None] = "gate_and_route"
     name_of_kind: ClassVar[str] = "gate_and_route"
 
-    allocation: Allocation | None
+    parts: ClassVar[Mapping[str, tuple[type[Any], ...]]] = {"allocation": (Allocation, type(None))}
+
+    allocation: Allocation | Planned | None
     _: KW_ONLY
     replicas: int
     timing: MixedSolo
@@ -234,6 +248,12 @@ class GateAndRoute(Description):
         if description.get("kv") == "unlimited":
             description = {**description, "kv": {"tokens": None}}
         return read("gate_and_route", description, (cls,))
+
+    def __post_init__(self) -> None:
+        """Take the allocation out of a plan, then check every field."""
+        if isinstance(self.allocation, Planned):
+            object.__setattr__(self, "allocation", self.allocation.allocation)
+        Description.__post_init__(self)
 
     def pools(self) -> tuple[Pool, ...]:
         """The cluster as the core runs it over real iterations: the control before it says who goes where."""
