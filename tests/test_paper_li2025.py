@@ -9,8 +9,7 @@ from functools import cache
 
 import pytest
 
-from inferq.paper import li2025
-from inferq.paper.charts import styled
+from inferq.paper import charts, li2025
 from inferq.paper.li2025 import agents, networks, one_engine
 from inferq.paper.report import Report, Row
 from inferq.theory.agents import network_capacity
@@ -89,7 +88,9 @@ def test_a_full_budget_needs_as_many_sequences_as_fill_it():
     fits = math.floor(512 * 113 / 241)
 
     def bound(seats: int) -> float:
-        return seats_capacity(one_engine.CHAT, one_engine.TIMING, max_seqs=seats, token_budget=512).capacity_per_s
+        return seats_capacity(
+            one_engine.CHAT, one_engine.TIMING, max_seqs=seats, token_budget=512
+        ).capacity_per_s
 
     assert bound(fits) < one_engine.LIMIT == pytest.approx(bound(fits + 1))
     assert pytest.approx(11.809, abs=0.001) == one_engine.LIMIT
@@ -103,15 +104,11 @@ def test_whole_batches_pass_the_limit_only_by_loading_more_than_the_budget():
 
 
 def test_the_pictures_can_be_drawn_and_come_out_the_same_again():
-    import vl_convert
 
     pictures = [picture for section in quick().sections for picture in section.pictures]
     assert len(pictures) == 4
     for picture in pictures:
-        once, again = (
-            vl_convert.vegalite_to_svg(styled(picture.chart()).to_json(), format_locale=None)
-            for _ in range(2)
-        )
+        once, again = (charts.svg(picture.chart()) for _ in range(2))
         assert once == again
         assert "<svg" in once
 

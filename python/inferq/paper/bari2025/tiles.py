@@ -227,7 +227,7 @@ def served_rows(found: pl.DataFrame) -> list[Row]:
         theory = limit
         if policy == NARROW:
             theory = floor
-            note = f"theory: the floor of (7); one cycle; it serves {rate / limit:.2%} of 1/T^R"
+            note = f"theory: the floor of (7); one cycle; it serves {100 * rate / limit:.2f} % of 1/T^R"
         rows.append(
             Row(
                 where=f"Theorem 1, {name}",
@@ -265,7 +265,7 @@ def shares(found: TileCapacity) -> str:
         "attention of decodes": found.decode_attention_s,
         "other": found.other_s,
     }
-    return ", ".join(f"{part} {seconds / found.request_s:.0%}" for part, seconds in parts.items())
+    return ", ".join(f"{part} {100 * seconds / found.request_s:.0f} %" for part, seconds in parts.items())
 
 
 def chart(found: pl.DataFrame) -> Any:
@@ -366,7 +366,7 @@ def _remarks(found: pl.DataFrame, rows: list[Row], waits: pl.DataFrame) -> tuple
 
     def lost(name: str) -> str:
         below = sorted(1 - share(name, f"Sarathi, {budget}") for budget in BUDGETS)
-        return f"{below[0]:.1%} to {below[-1]:.1%}"
+        return f"{100 * below[0]:.1f} to {100 * below[-1]:.1f} %"
 
     longest = {
         policy: max(
@@ -376,16 +376,16 @@ def _remarks(found: pl.DataFrame, rows: list[Row], waits: pl.DataFrame) -> tuple
     }
     over = max(share(name, NARROW) for name in COSTS)
     return (
-        f"**Theorem 2 holds.** The edge of Rad is within {gaps['Rad']:.2%} of 1/T^R, that of RadPhased "
-        f"within {gaps['RadPhased']:.2%}; with all requests there at once Rad serves "
-        f"{share(dear, 'Rad'):.1%} and {share(a100, 'Rad'):.1%}. What is missing is the end of each cycle, "
-        "where fewer requests decode than a tile has columns.",
+        f"**Theorem 2 holds.** The edge of Rad is within {100 * gaps['Rad']:.2f} % of 1/T^R, that of "
+        f"RadPhased within {100 * gaps['RadPhased']:.2f} %; with all requests there at once Rad serves "
+        f"{100 * share(dear, 'Rad'):.1f} % and {100 * share(a100, 'Rad'):.1f} %. What is missing is the end "
+        "of each cycle, where fewer requests decode than a tile has columns.",
         f"**Theorem 1 does not hold as it stands.** RAD with chunks of 64 tokens instead of 128 serves "
-        f"{over:.2%} of 1/T^R, which no scheduler should, in cycles long enough. In (6) a chunk attends to "
-        "all of its own tokens, so narrower chunks cost less as long as they fill the columns; the proof "
-        "takes chunks of the least common multiple to be the cheapest. The bound that (7) does give is a "
-        "little higher (`least_s` of `tile_capacity`); the two agree where the least common multiple is the "
-        "number of columns, as with 128 × 256 × 32.",
+        f"{100 * over:.2f} % of 1/T^R, which no scheduler should, in cycles long enough. In (6) a chunk "
+        "attends to all of its own tokens, so narrower chunks cost less as long as they fill the columns; "
+        "the proof takes chunks of the least common multiple to be the cheapest. The bound that (7) does "
+        "give is a little higher (`least_s` of `tile_capacity`); the two agree where the least common "
+        "multiple is the number of columns, as with 128 × 256 × 32.",
         f"**How far Sarathi falls behind depends on what the attention's tiles cost.** Its budget is a "
         "multiple of the columns, so the linear layers lose nothing. Its chunks, what decodes leave of the "
         f"budget, do not fill the attention's tiles. With *{dear}* ({parts[dear]}) it loses {lost(dear)}; "

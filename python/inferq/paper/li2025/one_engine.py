@@ -251,7 +251,7 @@ def figure_1(sizes: Sizes, tell: Tell) -> Section:
         ),
         remarks=(
             f"**The theorem holds.** The three policies that mix prompts and decodes and fill their budget "
-            f"reach {min(mixes):.1%} of the limit or more. The audit finds work left undone in "
+            f"reach {100 * min(mixes):.1f} % of the limit or more. The audit finds work left undone in "
             f"{mixing:.1f} % of their iterations, and in {undone['VllmV0, 512 seats']:.1f} % of VllmV0's.",
             "**FasterTransformer depends on its batch size S**, which the paper does not state. Full "
             "batches one after another serve S / (t(S·m_p) + m_d·t(S)), which is what comes out. At S = "

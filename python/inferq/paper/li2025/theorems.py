@@ -132,7 +132,7 @@ def several(sizes: Sizes, tell: Tell) -> Section:
             for name in types
         }
         mixed = unit(iq.Workload.mix(parts, requests=sizes.requests))
-        what = f"{chat_share:.0%} chat, {1 - chat_share:.0%} documents"
+        what = f"{100 * chat_share:.0f} % chat, {100 * (1 - chat_share):.0f} % documents"
         rows.append(edge_row("Section 4.2", what, said.capacity_per_s, sarathi, mixed, sizes, tell))
         means.append({"mix": what, "m_p": said.prompt_tokens_mean, "m_d": said.decode_tokens_mean})
     return Section(

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from inferq.paper.nie2026 import pictures, runs
-from inferq.paper.nie2026.capacity import bounds, eight_replicas, long_prompts, one_replica
 from inferq.paper.nie2026.backlog import averages, fleet, queues
+from inferq.paper.nie2026.capacity import bounds, eight_replicas, long_prompts, one_replica
 from inferq.paper.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Sizes
 from inferq.paper.report import Picture, Report, Section, Slip
 

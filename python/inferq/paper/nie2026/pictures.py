@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from inferq.paper.charts import BLUE, GREY, INK, ORANGE, SKY, VERMILION, styled
+from inferq.paper.charts import BLUE, GREY, INK, ORANGE, SKY, VERMILION
 
 if TYPE_CHECKING:
     import polars as pl
@@ -58,7 +58,7 @@ def bounds(frame: pl.DataFrame) -> Any:
         .mark_point(filled=True, size=80, opacity=1)
         .encode(x=alt.X("share:Q", title=title, scale=scale), y=rows, color=colour, shape=shape)
     )
-    return styled(alt.layer(band, spread, points).properties(width=520, height=alt.Step(32)))
+    return alt.layer(band, spread, points).properties(width=520, height=alt.Step(32))
 
 
 def queues(
@@ -105,12 +105,10 @@ def queues(
     ]
     above = alt.layer(lines(growing), *dashed)
     size = {"width": 330, "height": 230}
-    return styled(
-        alt.hconcat(
-            below.properties(title=f"below the limit of {limit_per_s:.2f} per second", **size),
-            above.properties(title="above it", **size),
-            spacing=50,
-        )
+    return alt.hconcat(
+        below.properties(title=f"below the limit of {limit_per_s:.2f} per second", **size),
+        above.properties(title="above it", **size),
+        spacing=50,
     )
 
 
@@ -155,12 +153,10 @@ def memory(frame: pl.DataFrame, kv_tokens: int, delta: float) -> Any:
         return alt.layer(line, *rules).properties(width=330, height=210, title=title)
 
     whole = _thinned(frame)
-    return styled(
-        alt.hconcat(
-            panel(whole, "from an empty replica on", 0.0, False),
-            panel(close, "the last 20 seconds, from close by", least - 0.15 * (kv_tokens - least), True),
-            spacing=50,
-        )
+    return alt.hconcat(
+        panel(whole, "from an empty replica on", 0.0, False),
+        panel(close, "the last 20 seconds, from close by", least - 0.15 * (kv_tokens - least), True),
+        spacing=50,
     )
 
 
@@ -202,7 +198,7 @@ def slack(frame: pl.DataFrame) -> Any:
         .mark_line(strokeDash=[2, 3], point=alt.OverlayMarkDef(filled=False, size=50, fill="white"))
         .encode(x=x, y=alt.Y("least:Q", scale=y_scale), color=colour)
     )
-    return styled(alt.layer(promise, label, least, mean).properties(width=460, height=280))
+    return alt.layer(promise, label, least, mean).properties(width=460, height=280)
 
 
 def estimators(frame: pl.DataFrame, names: list[str]) -> Any:
@@ -251,7 +247,7 @@ def estimators(frame: pl.DataFrame, names: list[str]) -> Any:
             .encode(x=alt.X("share:Q", scale=scale))
         )
         panels.append(alt.layer(one, points).properties(width=210, height=alt.Step(36), title=policy))
-    return styled(alt.hconcat(*panels, spacing=20))
+    return alt.hconcat(*panels, spacing=20)
 
 
 def _thinned(frame: pl.DataFrame) -> pl.DataFrame:
