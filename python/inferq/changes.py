@@ -9,11 +9,12 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from inferq.amounts import finite, positive, whole
 from inferq.columns import as_series
 from inferq.errors import ConfigError
 from inferq.law import ArrivalLaw, DurationLaw, LengthLaw
 from inferq.recipe import Step
-from inferq.verbs import duration, finite, positive, whole
+from inferq.verbs import duration
 
 if TYPE_CHECKING:
     from inferq.workload import Workload

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from inferq import _core, verbs
+from inferq.amounts import whole
 from inferq.description import Description
 from inferq.errors import ConfigError, TraceError
 from inferq.law import ArrivalLaw, DurationLaw, Empirical, Fixed, LengthLaw
-from inferq.verbs import duration, duration_form, subseed, whole
+from inferq.verbs import duration, duration_form, subseed
 
 if TYPE_CHECKING:
     import numpy as np

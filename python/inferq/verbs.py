@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import numbers
-import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from inferq import _core
+from inferq.amounts import finite
 from inferq.columns import COLUMNS, check_sorted, checked
 from inferq.errors import ConfigError, TraceError
 from inferq.law import ArrivalLaw, DurationLaw, Empirical, LengthLaw
@@ -30,38 +29,6 @@ def subseed(seed: int, *key: object) -> int:
     """A seed of its own for each source of chance that the core does not key itself."""
     text = json.dumps([seed, *key])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
-
-
-def finite(field: str, value: object) -> float:
-    """`value` as a finite float, or a `ConfigError` naming `field`."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ConfigError(f"{field}: must be a number, not {value!r}")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise ConfigError(f"{field}: must be finite, not {value!r}")
-    return number
-
-
-def positive(field: str, value: object) -> float:
-    """`value` as a finite float above 0, or a `ConfigError` naming `field`."""
-    number = finite(field, value)
-    if number <= 0:
-        raise ConfigError(f"{field}: must be above 0, not {value!r}")
-    return number
-
-
-def whole(field: str, value: object, least: int, most: int) -> int:
-    """`value` as an int from `least` to `most`, or a `ConfigError` naming `field`."""
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise ConfigError(f"{field}: must be a whole number, not {value!r}") from None
-    if isinstance(value, bool) or not least <= number <= most:
-        raise ConfigError(f"{field}: must be a whole number from {least} to {most}, not {value!r}")
-    return number
 
 
 def duration(field: str, value: object) -> float | DurationLaw:

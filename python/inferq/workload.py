@@ -14,12 +14,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from inferq import verbs
+from inferq.amounts import whole
 from inferq.changes import Changes
 from inferq.columns import as_frame, checked, quantities
 from inferq.errors import ConfigError, TraceError
 from inferq.law import ArrivalLaw, DurationLaw, Empirical, LengthLaw
 from inferq.recipe import Law, Mix, Recipe, Sessions, Step, sha256
-from inferq.verbs import whole
 
 if TYPE_CHECKING:
     import polars as pl

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from inferq.amounts import whole
 from inferq.errors import ConfigError
 from inferq.theory.demand import Asked, Demand
 from inferq.theory.drift import Observed, observed
@@ -15,7 +16,6 @@ from inferq.theory.settled import Settled, settled_capacity
 from inferq.theory.statement import Statement, number
 from inferq.theory.verdict import Stability, stability
 from inferq.timing import MixedSolo, TiledGemm
-from inferq.verbs import whole
 
 if TYPE_CHECKING:
     import polars as pl

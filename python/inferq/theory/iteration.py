@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,14 +144,6 @@ class Iteration:
             cuts[0] += kv_s * law.mean(fewest)
             cuts[1] += kv_s * law.mean(lambda s, o: s * (s + 1) / 2 + 0 * o)
         return whole + cuts[0], whole + cuts[1]
-
-
-def whole_number(name: str, value: object, least: int = 1) -> int:
-    """A whole number of at least `least`, refused at `name`."""
-    given: Any = None if isinstance(value, bool) else value
-    if not isinstance(given, numbers.Integral) or int(given) < least:
-        raise ConfigError(f"{name}: must be a whole number, {least} or above, is {value!r}")
-    return int(given)
 
 
 def parts_of(

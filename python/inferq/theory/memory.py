@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, overload
 
+from inferq.amounts import positive, whole
 from inferq.errors import ConfigError
 from inferq.theory.demand import Asked, Demand
 from inferq.theory.lengths import FirstToken, Lengths
 from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
-from inferq.verbs import positive, whole
 
 if TYPE_CHECKING:
     import numpy as np

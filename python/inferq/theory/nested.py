@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar
 
+from inferq.amounts import finite, positive, whole
 from inferq.engine import Engine
 from inferq.errors import ConfigError
 from inferq.scheduler import NestedWait
@@ -19,7 +20,6 @@ from inferq.theory.stages import Stages, exponent, runs
 from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
 from inferq.theory.thresholds import arrival_hypotheses, enough, least
 from inferq.timing import MemoryLinear
-from inferq.verbs import finite, positive, whole
 
 _MOST = 2**31 - 1
 _TRIED = 32

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from inferq.amounts import finite, positive
 from inferq.errors import ConfigError
 from inferq.theory.demand import Demand
-from inferq.verbs import finite, positive
 
 
 @dataclass(frozen=True, slots=True)

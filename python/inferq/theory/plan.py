@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, get_args
 
+from inferq.amounts import not_negative, positive, whole
 from inferq.description import Table
 from inferq.errors import ConfigError
 from inferq.gate_and_route import Allocation, Planned, Prices
@@ -256,10 +256,10 @@ def allocation(
     if not isinstance(prices, Prices):
         raise ConfigError(f"prices: must be Prices(…), is {prices!r}")
     for name in ("prefill", "decode"):
-        _real(f"prices.{name}", getattr(prices, name), above=True)
-    _whole("slots", slots, 2)
-    _whole("chunk", chunk, 1)
-    _whole("replicas", replicas, 1)
+        positive(f"prices.{name}", getattr(prices, name))
+    whole("slots", slots, 2)
+    whole("chunk", chunk, 1)
+    whole("replicas", replicas, 1)
     if scheme not in get_args(Scheme):
         raise ConfigError(f"scheme: must be 'bundled' or 'separate', is {scheme!r}")
     if decode_queue is not None and not isinstance(decode_queue, bool):
@@ -267,14 +267,14 @@ def allocation(
     limits = {"prefill_fairness": prefill_fairness, "decode_fairness": decode_fairness, "tpot_s": tpot_s}
     for name, limit in limits.items():
         if limit is not None:
-            _real(name, limit, above=name == "tpot_s")
+            (positive if name == "tpot_s" else not_negative)(name, limit)
     penalties = {
         "prefill_fairness_penalty": prefill_fairness_penalty,
         "decode_fairness_penalty": decode_fairness_penalty,
         "tpot_penalty": tpot_penalty,
     }
     for name, penalty in penalties.items():
-        _real(name, penalty)
+        not_negative(name, penalty)
     fair = (prefill_fairness, decode_fairness) != (None, None)
     fair = fair or prefill_fairness_penalty > 0 or decode_fairness_penalty > 0
     if timing.alpha + timing.beta * chunk <= 0 or timing.solo <= 0:
@@ -316,21 +316,6 @@ def allocation(
     return _planned(empty, program, *found)
 
 
-def _real(path: str, value: object, *, above: bool = False) -> None:
-    """Refuse what is no finite number, below 0, or, where it must be `above`, 0."""
-    told: Any = None if isinstance(value, bool) else value
-    if not isinstance(told, numbers.Real) or not 0 <= float(told) < math.inf or (above and not told):
-        raise ConfigError(
-            f"{path}: must be a finite number {'above 0' if above else 'from 0 on'}, is {value!r}"
-        )
-
-
-def _whole(path: str, value: object, least: int) -> None:
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not whole or int(value) < least:  # type: ignore[call-overload]  # it is whole
-        raise ConfigError(f"{path}: must be a whole number from {least} on, is {value!r}")
-
-
 def _classes(demand: Demand, abandonment: object, replicas: int, recorded: bool) -> tuple[FluidClass, ...]:
     """The classes with what a replica gets of each."""
     names = [one.name for one in demand.classes]
@@ -343,9 +328,9 @@ def _classes(demand: Demand, abandonment: object, replicas: int, recorded: bool)
         for name in names:
             if name not in abandonment:
                 raise ConfigError(f"abandonment.{name}: missing: every class needs a rate")
-            _real(f"abandonment.{name}", abandonment[name])
+            not_negative(f"abandonment.{name}", abandonment[name])
     elif abandonment is not None:
-        _real("abandonment", abandonment)
+        not_negative("abandonment", abandonment)
     made = []
     for one in demand.classes:
         leaving: Any = abandonment[one.name] if isinstance(abandonment, Mapping) else abandonment

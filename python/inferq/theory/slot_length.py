@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from inferq.amounts import finite
 from inferq.errors import ConfigError
-from inferq.verbs import finite
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from inferq.amounts import finite, whole
 from inferq.engine import Engine
 from inferq.errors import ConfigError
 from inferq.scheduler import Wait
@@ -16,7 +17,6 @@ from inferq.theory.lengths import FirstToken, Lengths
 from inferq.theory.periods import Periods
 from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
 from inferq.timing import MemoryLinear
-from inferq.verbs import finite, whole
 
 _EVEN = 1e-12
 """Numbers that differ by a smaller share are equal: what is left of them is rounding."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import numbers
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from inferq.amounts import whole
 from inferq.engine import Engine
 from inferq.errors import ConfigError
 from inferq.scheduler import Rad, RadPhased, Scheduler
@@ -268,10 +268,10 @@ def tile_capacity(
         (2.0, 1.0, 0.333)
     """
     timing, scheduler, first_token = _parts(engine, first_token)
-    engines = _whole("engines", engines)
+    engines = whole("engines", engines, 1)
     policy: Rad | RadPhased | None = scheduler if isinstance(scheduler, (Rad, RadPhased)) else None
     if requests_per_cycle is not None:
-        requests_per_cycle = _whole("requests_per_cycle", requests_per_cycle)
+        requests_per_cycle = whole("requests_per_cycle", requests_per_cycle, 1)
         if policy is not None:
             raise ConfigError("requests_per_cycle: is the scheduler's; give it with a timing model alone")
     elif policy is not None:
@@ -335,13 +335,6 @@ def _parts(engine: object, first_token: FirstToken | None) -> tuple[TiledGemm, S
     if isinstance(engine, TiledGemm):
         return engine, None, first_token or "prefill"
     raise ConfigError(f"engine: must be an Engine(…) with TiledGemm times, or TiledGemm(…), is {engine!r}")
-
-
-def _whole(path: str, value: object) -> int:
-    given: Any = None if isinstance(value, bool) else value
-    if not isinstance(given, numbers.Integral) or int(given) < 1:
-        raise ConfigError(f"{path}: must be a whole number, at least 1, is {value!r}")
-    return int(given)
 
 
 def _waste(together: int, columns: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from inferq.amounts import whole
 from inferq.errors import ConfigError
 from inferq.theory.demand import Asked, ClassDemand, Demand
 from inferq.theory.iteration import (
@@ -16,7 +17,6 @@ from inferq.theory.iteration import (
     memory_slack,
     open_arrivals,
     parts_of,
-    whole_number,
 )
 from inferq.theory.lengths import FirstToken
 from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
@@ -223,7 +223,7 @@ def token_capacity(
             raise ConfigError(f"token_budget: {kind} has none; give token_budget= to ask about one")
     if token_budget is None:
         raise ConfigError("token_budget: a timing model has none; give token_budget=")
-    b, k = whole_number("token_budget", token_budget), whole_number("engines", engines)
+    b, k = whole("token_budget", token_budget, 1), whole("engines", engines, 1)
     demand = Demand.of(workload, rate=rate, needs_rate=False)
     law, scheduler = demand.law, None if engine is None else engine.scheduler
     tokens = law.prompt_mean + law.decode_mean(first_token)

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferq import _core
+from inferq.amounts import finite, positive
 from inferq.columns import nearest
 from inferq.errors import ConfigError, TraceError
 from inferq.recipe import Recipe
-from inferq.verbs import finite, positive, subseed
+from inferq.verbs import subseed
 
 if TYPE_CHECKING:
     import polars as pl

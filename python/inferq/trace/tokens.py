@@ -6,8 +6,8 @@ import hashlib
 from pathlib import Path
 from typing import Any, Protocol
 
+from inferq.amounts import positive
 from inferq.errors import ConfigError
-from inferq.verbs import positive
 
 _TEXTS_AT_ONCE = 4096
 
