@@ -9,9 +9,10 @@ from functools import cache
 
 import pytest
 
-from inferq.paper import charts, li2025
+from inferq.paper import li2025
 from inferq.paper.li2025 import agents, networks, one_engine
 from inferq.paper.report import Report, Row
+from inferq.picture import style
 from inferq.theory.agents import network_capacity
 from inferq.theory.seats import seats_capacity
 
@@ -108,7 +109,7 @@ def test_the_pictures_can_be_drawn_and_come_out_the_same_again():
     pictures = [picture for section in quick().sections for picture in section.pictures]
     assert len(pictures) == 4
     for picture in pictures:
-        once, again = (charts.svg(picture.chart()) for _ in range(2))
+        once, again = (style.svg(picture.chart()) for _ in range(2))
         assert once == again
         assert "<svg" in once
 

@@ -5,10 +5,10 @@ from itertools import pairwise
 
 import pytest
 
-from inferq.paper import charts
 from inferq.paper.lin2026 import planning, report, simulated
 from inferq.paper.lin2026.fleet import POLICIES, QUICK, Effort, Instance, Limits, optimum, plan, planned
 from inferq.paper.report import Report, Section
+from inferq.picture import style
 
 TINY = Effort(seeds=3, sizes=(5, 20), least_s=60, most_s=60, replica_seconds=1, warmup_s=20)
 
@@ -73,7 +73,7 @@ def test_every_picture_of_the_quick_page_is_drawn_alike_whenever_it_is(quick: Re
     pictures = [one for part in quick.sections for one in part.pictures]
     assert len(pictures) >= 7
     for one in pictures:
-        first, second = (charts.svg(one.chart()) for _ in range(2))
+        first, second = (style.svg(one.chart()) for _ in range(2))
         assert first == second and first.startswith("<svg")
         assert "NaN" not in first and one.title and one.caption
 

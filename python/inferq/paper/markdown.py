@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from inferq.paper import cells
-from inferq.paper.charts import svg
 from inferq.paper.report import Report, Row, Section, Table
+from inferq.picture.style import svg
 
 QUICK = "Made with smaller runs than the full report (`--quick`): its intervals are wider."
 

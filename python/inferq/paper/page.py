@@ -7,9 +7,9 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from inferq.paper import cells
-from inferq.paper.charts import INK, svg
 from inferq.paper.markdown import QUICK
 from inferq.paper.report import Picture, Report, Row, Section, Table
+from inferq.picture.style import INK, svg
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import inferq as iq
 from inferq.paper.ao2025.cases import interval
-from inferq.paper.charts import BLUE, GREY, INK, ORANGE, SKY, VERMILION
 from inferq.paper.report import Picture, Row, Section
+from inferq.picture.style import BLUE, GREY, INK, ORANGE, SKY, VERMILION
 
 if TYPE_CHECKING:
     import numpy as np

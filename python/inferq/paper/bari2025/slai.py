@@ -25,8 +25,8 @@ from inferq.paper.bari2025.deadlines import (
     run_lengths,
     sensitivity,
 )
-from inferq.paper.charts import BLUE, GREY, INK, ORANGE, VERMILION
 from inferq.paper.report import Picture, Section, Table
+from inferq.picture.style import BLUE, GREY, INK, ORANGE, VERMILION
 
 if TYPE_CHECKING:
     import polars as pl

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from inferq.engine import Engine, KvCache
 from inferq.law import Empirical, Poisson
 from inferq.paper.bari2025.deadlines import together
-from inferq.paper.charts import BLUE, ORANGE, SKY, VERMILION
 from inferq.paper.edge import edge, unit
 from inferq.paper.report import Picture, Row, Section, Table
+from inferq.picture.style import BLUE, ORANGE, SKY, VERMILION
 from inferq.scheduler import Rad, RadPhased, Sarathi, Scheduler
 from inferq.simulation import simulate
 from inferq.theory.tile_sums import TilePrices

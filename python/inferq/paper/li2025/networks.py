@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from inferq.paper import charts
 from inferq.paper.li2025.agents import (
     CRITICAL_LOAD,
     FORK_JOIN,
@@ -32,6 +31,7 @@ from inferq.paper.li2025.agents import (
     virtual_station_growth,
 )
 from inferq.paper.report import Picture, Row, Section, Table
+from inferq.picture import style
 from inferq.theory.agents import network_capacity
 
 if TYPE_CHECKING:
@@ -266,11 +266,11 @@ def _panel(data: pl.DataFrame, name: str, title: str, lines: Sequence[str], widt
     import polars as pl
 
     colours = {
-        STATED: charts.BLUE,
-        REVERSED: charts.SKY,
-        "load 1.05": charts.BLUE,
-        "load 0.9": charts.SKY,
-        "theory": charts.VERMILION,
+        STATED: style.BLUE,
+        REVERSED: style.SKY,
+        "load 1.05": style.BLUE,
+        "load 0.9": style.SKY,
+        "theory": style.VERMILION,
     }
 
     def axis(ticks: int) -> alt.Axis:

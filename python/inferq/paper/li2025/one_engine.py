@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import inferq as iq
-from inferq.paper import charts
 from inferq.paper.edge import edge, unit
 from inferq.paper.li2025.agents import interval
 from inferq.paper.report import Picture, Row, Section, Table
+from inferq.picture import style
 from inferq.theory.demand import RequestClass
 from inferq.theory.drift import observed
 from inferq.theory.seats import request_level_capacity, seats_capacity
@@ -322,7 +322,7 @@ def rates_chart(given: Sequence[Policy], rates: dict[str, float]) -> Any:
     import altair as alt
     import polars as pl
 
-    colours = {MIXES: charts.BLUE, CAPPED: charts.SKY, APART: charts.GREY}
+    colours = {MIXES: style.BLUE, CAPPED: style.SKY, APART: style.GREY}
     rank = {kind: place for place, kind in enumerate((MIXES, APART, CAPPED))}
     ordered = sorted(given, key=lambda one: (rank[one.kind], -rates[one.name]))
     data = pl.DataFrame([{"policy": one.name, "kind": one.kind, "rate": rates[one.name]} for one in ordered])
@@ -338,12 +338,12 @@ def rates_chart(given: Sequence[Policy], rates: dict[str, float]) -> Any:
     )
     numbers = bars.mark_text(align="right", dx=-34, fontWeight="bold").encode(
         text=alt.Text("rate:Q", format=".2f"),
-        color=alt.condition(alt.datum.kind == CAPPED, alt.value(charts.INK), alt.value("white")),
+        color=alt.condition(alt.datum.kind == CAPPED, alt.value(style.INK), alt.value("white")),
     )
     theory = pl.DataFrame({"rate": [LIMIT], "text": [f"b / (t_b (m_p + m_d)) = {LIMIT:.2f}"]})
     line = alt.Chart(theory).encode(x="rate:Q")
-    rule = line.mark_rule(color=charts.VERMILION, strokeWidth=2, strokeDash=[6, 3])
-    text = line.mark_text(align="right", baseline="bottom", color=charts.VERMILION).encode(
+    rule = line.mark_rule(color=style.VERMILION, strokeWidth=2, strokeDash=[6, 3])
+    text = line.mark_text(align="right", baseline="bottom", color=style.VERMILION).encode(
         text="text:N", y=alt.value(-4)
     )
     return (bars.mark_bar().encode(color=colour) + numbers + rule + text).properties(
@@ -366,7 +366,7 @@ def crowds_chart(curves: pl.DataFrame) -> Any:
                 "policy:N",
                 title=None,
                 sort=names,
-                scale=alt.Scale(domain=names, range=[charts.GREY, charts.ORANGE, charts.BLUE]),
+                scale=alt.Scale(domain=names, range=[style.GREY, style.ORANGE, style.BLUE]),
                 legend=alt.Legend(orient="bottom", direction="vertical"),
             ),
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from inferq.paper.charts import BLUE, INK, ORANGE, SKY, VERMILION
+from inferq.picture.style import BLUE, INK, ORANGE, SKY, VERMILION
 
 if TYPE_CHECKING:
     import altair as alt

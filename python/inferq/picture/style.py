@@ -21,7 +21,7 @@ _NAME = re.compile(r'\bid="([^"]+)"')
 _NAMED = re.compile(r'(\bid="|\burl\(#|\bhref="#)([^")]+)')
 
 
-def styled(chart: Any) -> Any:
+def _styled(chart: Any) -> Any:
     """A chart in the common style."""
     return (
         chart.configure(background="white", font=FONT, padding=12)
@@ -53,13 +53,13 @@ def svg(chart: Any, prefix: str = "part-") -> str:
 
     Example:
         >>> import altair as alt, polars as pl
-        >>> from inferq.paper.charts import svg
+        >>> from inferq.picture.style import svg
         >>> line = alt.Chart(pl.DataFrame({"x": [0, 1], "y": [1, 3]})).mark_line().encode(x="x:Q", y="y:Q")
         >>> svg(line).startswith("<svg") and svg(line) == svg(line)
         True
     """
     drawn = io.StringIO()
-    styled(chart).save(drawn, format="svg")
+    _styled(chart).save(drawn, format="svg")
     text = drawn.getvalue()
     # The renderer counts the names of clips on from picture to picture: here each picture counts its own.
     names = {

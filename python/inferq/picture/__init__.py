@@ -1,0 +1,1 @@
+"""How do results look? One style, one picture a file."""
