@@ -1,6 +1,6 @@
 # What people and CI run. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-core test-python lint lint-core lint-python format bench papers lock clean toolchain
+.PHONY: help demo test test-core test-python lint lint-core lint-python format bench papers docs lock clean toolchain
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -62,6 +62,9 @@ papers: $(VENV)/development ## Reproduce the five papers into docs/papers; TRACE
 		$(BIN)/inferq paper $$name --out docs/papers/$$name.md $(if $(TRACE),--trace $(TRACE)) || exit 1; \
 	done
 
+docs: $(VENV)/development ## Build the guides and the reference into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 lock: $(VENV)/development ## Lock the newest versions that fit: Cargo.lock and requirements-dev.txt
 	cargo update
 	$(BIN)/python -m pip install --quiet uv
@@ -69,7 +72,7 @@ lock: $(VENV)/development ## Lock the newest versions that fit: Cargo.lock and r
 		--upgrade --generate-hashes --no-annotate --no-header --quiet --output-file requirements-dev.txt
 
 clean: ## Remove everything that was built
-	rm -rf $(VENV) target dist python/inferq/_core*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) target dist site python/inferq/_core*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 
 toolchain:
 	@command -v cargo >/dev/null || { \
