@@ -532,7 +532,7 @@ def test_what_the_solver_adds_beyond_one_prefill_leaves_no_negative_decodes():
     fields = {"timing": timing, "slots": 2, "chunk": 16, "prices": iq.Prices(prefill=1, decode=1)}
     plan = allocation(busy, **fields)
     assert min(plan.solo.values()) >= 0
-    assert iq.GateAndRoute(plan, replicas=3, **fields).allocation == plan.allocation
+    assert iq.GateAndRoute(plan, replicas=3, abandonment=1, **fields).allocation == plan.allocation
 
 
 @pytest.mark.parametrize("limit", [0.0, 1e-13, 1e-12, 1e-10, 1e-9])
@@ -571,11 +571,11 @@ def test_the_explanation_has_every_number():
         ({"rate": 0}, "rate: must be a number per second above 0, is 0"),
         ({"rate": -1.0}, "rate: must be"),
         ({"rate": math.nan}, "rate: must be"),
-        ({"replicas": 0}, "replicas: must be a whole number from 1 on, not 0"),
+        ({"replicas": 0}, "replicas: must be a whole number from 1 to 16777216, not 0"),
         ({"replicas": True}, "replicas: must be a whole number"),
-        ({"slots": 1}, "slots: must be a whole number from 2 on, not 1"),
+        ({"slots": 1}, "slots: must be a whole number from 2 to 16777216, not 1"),
         ({"slots": 8.5}, "slots: must be a whole number"),
-        ({"chunk": 0}, "chunk: must be a whole number from 1 on, not 0"),
+        ({"chunk": 0}, "chunk: must be a whole number from 1 to 16777216, not 0"),
         (
             {"prices": iq.Prices(prefill=0, decode=0.2)},
             "prices.prefill: must be above 0, not 0",

@@ -99,7 +99,11 @@ def test_a_recorded_workload_counts_its_gaps_and_its_rows():
     assert demand.shares() == {"a": 0.75, "b": 0.25}
     assert demand.law.mean(lambda s, o: s * o) == (4 + 6 + 6 + 4) / 4
     # Five tokens each; of the ten parts of the span, 0.6 s each, none has more than one request.
-    assert demand.busiest == pytest.approx(10 / 4)
+    assert demand.peak(lambda s, o: s + o) == pytest.approx(10 / 4)
+    # Prompts alone: 4 of 10. Class "b": one request in one part. Of two in turn one has 4 of 10.
+    assert demand.peak(lambda s, o: s) == pytest.approx(10 * 4 / 10)
+    assert demand.peak(lambda s, o: 1 + 0 * s, name="b") == pytest.approx(10)
+    assert demand.peak(lambda s, o: s, turns=2) == pytest.approx(2 * 10 * 4 / 10)
 
 
 def test_rates_that_change_count_in_the_long_run():
@@ -107,7 +111,7 @@ def test_rates_that_change_count_in_the_long_run():
     workload = iq.Workload.law(requests=9, arrivals=day, prompt=iq.Fixed(1), output=iq.Fixed(1))
     demand = Demand.of(workload)
     assert demand.rate == (10 * 1 + 30 * 4) / 40
-    assert demand.busiest == 4 / demand.rate
+    assert demand.busiest == demand.peak(lambda s, o: s) == 4 / demand.rate
     bursts = iq.OnOff(on_rate=20, mean_on_s=5, mean_off_s=15)
     workload = iq.Workload.law(requests=9, arrivals=bursts, prompt=iq.Fixed(1), output=iq.Fixed(1))
     assert Demand.of(workload).rate == 5

@@ -245,7 +245,7 @@ def test_a_closed_loop_has_limits_and_no_load():
 
 def test_requests_that_can_never_fit_leave_no_guarantee():
     small = engine(kv=iq.KvCache(tokens=200, block=1))
-    found = stability(CHAT, small, rate=50)
+    found = stability(RequestClass(rate=50, prompt=129, output=iq.Uniform(1, 112)), small)
     assert found.verdict == "unknown"
     assert set(hypothesis_of(found, "every request fits")) == {False}
 

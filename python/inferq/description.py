@@ -49,13 +49,13 @@ D = TypeVar("D", bound=Description)
 class Table(Mapping[str, Any]):
     """A mapping with text keys that cannot be changed, so that a description that holds it has a hash.
 
-    Keys are in sorted order, so that equal tables are described in the same bytes.
+    Keys are in sorted order, so that equal tables are described in the same bytes; or, `as_given`, in theirs.
     """
 
     __slots__ = ("_values",)
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = {key: values[key] for key in sorted(values)}
+    def __init__(self, values: Mapping[str, Any], *, as_given: bool = False) -> None:
+        self._values = {key: values[key] for key in (values if as_given else sorted(values))}
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key]
@@ -67,7 +67,7 @@ class Table(Mapping[str, Any]):
         return len(self._values)
 
     def __hash__(self) -> int:
-        return hash(tuple(self._values.items()))
+        return hash(frozenset(self._values.items()))
 
     def __repr__(self) -> str:
         return repr(self._values)

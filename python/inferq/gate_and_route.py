@@ -67,6 +67,10 @@ class Planned:
         """What each replica should hold."""
         raise NotImplementedError
 
+    def refuse_other(self, cluster: GateAndRoute) -> None:
+        """Refuse a cluster that differs from what was planned for, with a `ConfigError` naming the field."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prices(Description):
@@ -175,8 +179,9 @@ class GateAndRoute(Description):
         θ = `abandonment`.
 
     Args:
-        allocation: what each replica should hold, or the plan of `inferq.theory.allocation`, whose
-            allocation is kept; None where neither plan, gate nor router follows one.
+        allocation: what each replica should hold, or the plan of `inferq.theory.allocation` for the same
+            timing, slots, chunk, prices and abandonment, whose allocation is kept; None where neither plan,
+            gate nor router follows one.
         replicas: n, at least 1.
         timing: the two speeds.
         slots: B, at least 1, with a plan at least 2.
@@ -192,7 +197,8 @@ class GateAndRoute(Description):
 
     Raises:
         ConfigError: a number outside its range, parts that do not go together, a table that a gate or router
-            needs and lacks; at the run a class of the workload that a table lacks or the reverse.
+            needs and lacks, a plan for another cluster; at the run a class of the workload that a table
+            lacks or the reverse.
 
     Example:
         Two replicas, one of them for prefills; nobody ever waits for a decode:
@@ -251,9 +257,12 @@ class GateAndRoute(Description):
 
     def __post_init__(self) -> None:
         """Take the allocation out of a plan, then check every field."""
-        if isinstance(self.allocation, Planned):
-            object.__setattr__(self, "allocation", self.allocation.allocation)
+        plan = self.allocation if isinstance(self.allocation, Planned) else None
+        if plan is not None:
+            object.__setattr__(self, "allocation", plan.allocation)
         Description.__post_init__(self)
+        if plan is not None:
+            plan.refuse_other(self)
 
     def pools(self) -> tuple[Pool, ...]:
         """The cluster as the core runs it over real iterations: the control before it says who goes where."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from inferq.amounts import whole
+from inferq.amounts import finite, shown, whole
+from inferq.description import Table
 from inferq.errors import ConfigError
 from inferq.theory.demand import Asked, Demand
 from inferq.theory.drift import Observed, observed
@@ -40,7 +41,8 @@ class Agreement(Statement):
     """What each run shows about its stability."""
     results: tuple[Result, ...]
     """The runs, one for each seed."""
-    rows: tuple[dict[str, Any], ...]
+    rows: tuple[Mapping[str, Any], ...]
+    """What `frame` shows, line by line."""
 
     @property
     def frame(self) -> pl.DataFrame:
@@ -53,7 +55,7 @@ class Agreement(Statement):
 
         text = dict.fromkeys(("quantity", "unit"), pl.String)
         numbers = dict.fromkeys(("theory", "fluid", "simulation", "low", "high", "gap"), pl.Float64)
-        return pl.DataFrame(list(self.rows), schema={**text, **numbers})
+        return pl.DataFrame([dict(row) for row in self.rows], schema={**text, **numbers})
 
     @property
     def agrees(self) -> bool | None:
@@ -102,7 +104,7 @@ def agree(
         workload: a workload; or classes with rates, of which Poisson arrivals with these lengths are drawn.
         cluster: an engine, a cluster, a pair with hand-off, a gate-and-route cluster or a network.
         requests: how many a run has where `workload` is classes, 20,000 unless told; else not allowed.
-        seeds: of the runs.
+        seeds: of the runs, each another one.
         warmup: the share of the span of arrivals that is not measured, from 0 up to but not 1.
 
     Raises:
@@ -128,10 +130,9 @@ def agree(
     from inferq.network import Network
     from inferq.simulation import simulate
 
-    if not 0 <= warmup < 1:
+    if not 0 <= finite("warmup", warmup) < 1:
         raise ConfigError(f"warmup: must be a share of the span, from 0 up to but not 1, is {warmup!r}")
-    if not seeds:
-        raise ConfigError("seeds: none; one run at least is needed")
+    seeds = _seeds(seeds)
     theory = stability(workload, cluster)
     drawn = _workload(workload, requests)
     if not drawn.is_law and not isinstance(cluster, Network):
@@ -156,6 +157,21 @@ def agree(
         results=tuple(results),
         rows=tuple(rows),
     )
+
+
+def _seeds(seeds: object) -> list[int]:
+    """Different seeds, one at least."""
+    if isinstance(seeds, (str, bytes, Mapping)) or not isinstance(seeds, Iterable):
+        raise ConfigError(f"seeds: must be several whole numbers, such as [1, 2, 3], is {shown(seeds)}")
+    found: list[int] = []
+    for place, seed in enumerate(seeds):
+        one = whole(f"seeds[{place}]", seed, 0, 2**64 - 1)
+        if one in found:
+            raise ConfigError(f"seeds[{place}]: {one} is there already; a run repeated shows nothing new")
+        found.append(one)
+    if not found:
+        raise ConfigError("seeds: none; one run at least is needed")
+    return found
 
 
 def _workload(workload: Any, requests: int | None) -> Workload:
@@ -269,7 +285,7 @@ def _fluid(demand: Demand | None, engine: Engine | None, replicas: int) -> _Flui
 
 def _rows(
     theory: Stability, demand: Demand | None, fluid: _Fluid | None, measures: Sequence[dict[str, float]]
-) -> list[dict[str, Any]]:
+) -> list[Mapping[str, Any]]:
     rate, ceiling = theory.rate, theory.capacity_per_s
     served = growth = None
     if rate is not None and theory.verdict == "stable":
@@ -307,25 +323,24 @@ def _rows(
             ("KV cache in use on a replica", "tokens", "cache", None, at.kv_tokens),
             ("time that a replica is busy", "share", "busy", None, 1.0),
         ]
-    rows = []
+    rows: list[Mapping[str, Any]] = []
     for quantity, unit, key, by_theory, by_fluid in told:
         found = [one[key] for one in measures if key in one]
         mean = statistics.fmean(found) if found else None
         low, high = _interval(found)
         beside = by_theory if by_theory is not None else by_fluid
         gap = None if mean is None or not beside else mean / beside - 1
-        rows.append(
-            {
-                "quantity": quantity,
-                "unit": unit,
-                "theory": by_theory,
-                "fluid": by_fluid,
-                "simulation": mean,
-                "low": low,
-                "high": high,
-                "gap": gap,
-            }
-        )
+        row = {
+            "quantity": quantity,
+            "unit": unit,
+            "theory": by_theory,
+            "fluid": by_fluid,
+            "simulation": mean,
+            "low": low,
+            "high": high,
+            "gap": gap,
+        }
+        rows.append(Table(row, as_given=True))
     return rows
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from inferq.engine import Engine
 from inferq.errors import ConfigError
-from inferq.router import LeastRequests, LeastTokens, Random, RoundRobin, Router
+from inferq.router import LeastRequests, LeastTokens, PowerOfTwo, Random, RoundRobin, Router
 from inferq.scheduler import FasterTransformer, Rad, RadPhased, SlotGreedy, Wait
 from inferq.theory.demand import Demand
+from inferq.theory.equilibrium import Hardware
 from inferq.theory.iteration import (
     Iteration,
     all_fit,
@@ -22,9 +23,10 @@ from inferq.theory.iteration import (
 )
 from inferq.theory.memory import kv_capacity
 from inferq.theory.oldest import Oldest
+from inferq.theory.order import Work, each
 from inferq.theory.seats import request_level_capacity, seats_capacity
 from inferq.theory.statement import Hypothesis, number
-from inferq.theory.thresholds import wait_thresholds
+from inferq.theory.thresholds import equal_lengths, wait_thresholds
 from inferq.theory.tiles import tile_capacity
 from inferq.theory.tokens import token_capacity
 from inferq.timing import Constant, MemoryLinear, MixedSolo, PiecewiseLinear, TiledGemm, TimingModel
@@ -87,28 +89,80 @@ def stays(demand: Demand) -> tuple[Hypothesis, ...]:
     )
 
 
-def steady(demand: Demand, capacity_per_s: float) -> Hypothesis:
-    """Do requests come at one rate in the long run, or below the capacity even where most of them come?"""
-    name = "arrivals at a steady rate"
+def steady(demand: Demand, capacity_per_s: float, work: Work) -> Hypothesis:
+    """Do requests come at one rate in the long run, or below the capacity even where they ask for most?
+
+    Args:
+        demand: what is asked for.
+        capacity_per_s: of the mean request.
+        work: what a request asks for, in any unit in which the capacity is its share of.
+    """
     if demand.rate is None:
-        return Hypothesis(name=name, met=None, why=demand.arrivals)
-    if demand.busiest == 1:
-        return Hypothesis(name=name, met=True, why=demand.arrivals)
-    load = demand.rate * demand.busiest / capacity_per_s
+        return Hypothesis(name=_STEADY, met=None, why=demand.arrivals)
+    return busiest(demand, demand.rate * demand.peak(work) / capacity_per_s)
+
+
+def busiest(demand: Demand, load: float) -> Hypothesis:
+    """The same, given the load of the part of the arrivals that asks for the most."""
+    if demand.order is None and demand.busiest == 1:
+        return Hypothesis(name=_STEADY, met=True, why=demand.arrivals)
     why = f"{demand.arrivals}; the busiest part asks {number(load)} of the capacity"
-    return Hypothesis(name=name, met=True if load < 1 else None, why=why)
+    return Hypothesis(name=_STEADY, met=True if load < 1 else None, why=why)
 
 
-def spreads(router: Router | None, replicas: int) -> Hypothesis:
-    """Does a router keep every one of several replicas busy, if any has work?"""
+_STEADY = "arrivals at a steady rate"
+_LENGTH_BLIND = (RoundRobin, Random, LeastRequests, LeastTokens, PowerOfTwo)
+"""Routers that ask nothing of the request that they send."""
+
+
+def spreads(
+    demand: Demand, router: Router | None, replicas: int, capacity_per_s: float, work: Work
+) -> Hypothesis:
+    """Does a router keep every one of several replicas busy, if any has work?
+
+    The fewest requests, or tokens, do in any order of requests (while all replicas have work the backlog
+    falls, and one that has the most gets nothing until the others have as much), and so does a lot. Turns
+    divide requests evenly, not what they ask for: if every second one is long, the same replicas get them.
+    """
     name, kind = "a router that spreads the load", type(router).__name__
     if replicas == 1 or router is None:
         return Hypothesis(name=name, met=True, why="there is one replica")
-    if isinstance(router, (RoundRobin, Random)):
+    if isinstance(router, RoundRobin):
+        return _turns(demand, replicas, capacity_per_s, work)
+    if isinstance(router, Random):
         return Hypothesis(name=name, met=True, why=f"{kind} gives each of {replicas} replicas its share")
     if isinstance(router, (LeastRequests, LeastTokens)):
         return Hypothesis(name=name, met=True, why=f"{kind} is one of li2025 Proposition 1")
     return Hypothesis(name=name, met=None, why=f"no theorem speaks of {kind}")
+
+
+def _turns(demand: Demand, replicas: int, capacity_per_s: float, work: Work) -> Hypothesis:
+    """Does every replica get its share of the work, where they take turns?"""
+    name = "a router that spreads the load"
+    if demand.law.is_fixed:
+        why = f"RoundRobin gives each of {replicas} replicas its share of requests, which are all alike"
+        return Hypothesis(name=name, met=True, why=why)
+    if demand.alike:
+        why = f"RoundRobin gives each of {replicas} replicas its share: lengths come in random order"
+        return Hypothesis(name=name, met=True, why=why)
+    if demand.order is None or demand.rate is None:
+        why = "RoundRobin may send the long ones of an order that is not random to the same replicas"
+        return Hypothesis(name=name, met=None, why=why)
+    load = demand.rate * demand.peak(work, turns=replicas) / capacity_per_s
+    why = f"RoundRobin asks the busiest replica for {number(load)} of its capacity in its busiest part"
+    return Hypothesis(name=name, met=True if load < 1 else None, why=why)
+
+
+def in_random_order(demand: Demand, router: Router | None, replicas: int) -> Hypothesis:
+    """Are the requests that a replica gets one after another a sample of all?"""
+    name = "lengths in random order"
+    if demand.law.is_fixed:
+        return Hypothesis(name=name, met=True, why="all requests are alike")
+    if not demand.alike:
+        return Hypothesis(name=name, met=None, why=f"{demand.arrivals}: long ones may come together")
+    if replicas > 1 and not isinstance(router, _LENGTH_BLIND):
+        return Hypothesis(name=name, met=None, why=f"{type(router).__name__} may sort requests by length")
+    return Hypothesis(name=name, met=True, why="the length of a request says nothing about the next one")
 
 
 def engine_bounds(
@@ -139,9 +193,10 @@ def engine_bounds(
             "a token costs less in a larger batch" if gains else "smaller batches may serve more, for a while"
         )
         fastest = Hypothesis(name="full batches are the fastest", met=gains or None, why=why)
-        yield _ceiling(demand, "whole batches", batches.capacity_per_s, (fit, fastest), **made)
-        needs = (fit, spreads(router, replicas))
-        yield _guarantee(demand, "whole batches", batches.capacity_per_s, needs, **made)
+        mixed = in_random_order(demand, router, replicas)
+        yield _ceiling(demand, "whole batches", batches.capacity_per_s, (fit, fastest, mixed), **made)
+        fleet = (demand, router, replicas)
+        yield _guarantee(fleet, "whole batches", batches.capacity_per_s, (fit, mixed), each, **made)
     if isinstance(scheduler, Wait) and isinstance(timing, MemoryLinear) and replicas == 1:
         yield from _thresholds(demand, engine, scheduler)
 
@@ -159,15 +214,26 @@ def _ceiling(
     )
 
 
+_Fleet: TypeAlias = tuple[Demand, Router | None, int]
+"""What is asked of how many replicas behind which router."""
+
+
 def _guarantee(
-    demand: Demand, name: str, capacity_per_s: float, needs: tuple[Hypothesis, ...], **told: str
+    fleet: _Fleet, name: str, capacity_per_s: float, needs: tuple[Hypothesis, ...], work: Work, **told: str
 ) -> Bound:
+    """A rate that is served, given what a request asks for in the unit of the capacity."""
+    demand, router, replicas = fleet
+    around = (
+        spreads(demand, router, replicas, capacity_per_s, work),
+        steady(demand, capacity_per_s, work),
+        *stays(demand)[:1],
+    )
     return Bound(
         name=name,
         kind="guarantee",
         capacity_per_s=capacity_per_s,
         rate=demand.rate,
-        hypotheses=(*needs, steady(demand, capacity_per_s), *stays(demand)[:1]),
+        hypotheses=(*needs, *around),
         **told,
     )
 
@@ -179,8 +245,7 @@ def _tokens(
     scheduler, law = engine.scheduler, demand.law
     budget, seats = budget_of(scheduler), seats_of(scheduler)
     cost = Iteration.of(engine.timing)
-    slack = memory_slack(engine, law)
-    spread = spreads(router, replicas)
+    slack, fleet = memory_slack(engine, law), (demand, router, replicas)
     if budget is None:
         yield from _without_budget(demand, engine, replicas, cost, fit)
     elif cost.seconds(cost.best_tokens(budget)) > 0:
@@ -191,15 +256,17 @@ def _tokens(
             "formula": _inequality(limit.explain()),
         }
         yield _ceiling(demand, "tokens of full batches", limit.capacity_per_s, (fit,), **made)
-        needs = (fills_budget(scheduler, budget), enough_seats(scheduler, budget), slack, fit, spread)
-        yield _guarantee(demand, "tokens of full batches", limit.sure_per_s, needs, **made)
+        needs = (fills_budget(scheduler, budget), enough_seats(scheduler, budget), slack, fit)
+        work = cost.full_batch_work(budget, engine.first_token)
+        yield _guarantee(fleet, "tokens of full batches", limit.sure_per_s, needs, work, **made)
     oldest = Oldest.of(engine, law, engine.first_token)
     if oldest is not None:
         yield _guarantee(
-            demand,
+            fleet,
             "the oldest requests",
             replicas * oldest.capacity_per_s,
-            (fit, spread),
+            (fit,),
+            oldest.work,
             resource="memory",
             source="first come, first served, the youngest preempted",
             formula=oldest.formula,
@@ -210,8 +277,9 @@ def _tokens(
         made = {"resource": "seats", "source": taken.source, "formula": "; ".join(lines[1:3])}
         yield _ceiling(demand, "requests at once", taken.capacity_per_s, (fit,), **made)
         if taken.sure_per_s is not None and budget is not None and seats < budget:
-            filled = (fills_budget(scheduler, budget), slack, fit, spread)
-            yield _guarantee(demand, "requests at once", taken.sure_per_s, filled, **made)
+            filled = (fills_budget(scheduler, budget), slack, fit)
+            work = cost.full_batch_work(budget, engine.first_token, (taken.idle_s or 0.0) / seats)
+            yield _guarantee(fleet, "requests at once", taken.sure_per_s, filled, work, **made)
 
 
 def _inequality(explanation: str) -> str:
@@ -287,9 +355,9 @@ def _memory(demand: Demand, engine: Engine, replicas: int, router: Router | None
         needs = (
             Hypothesis(name="whoever's next step fits is served", met=True, why="SlotGreedy"),
             Hypothesis(name="memory by tokens", met=exact, why=f"blocks of {number(kv.block)} tokens"),
-            spreads(router, replicas),
         )
-        yield _guarantee(demand, "KV cache", replicas * below, needs, **made)
+        fleet = (demand, router, replicas)
+        yield _guarantee(fleet, "KV cache", replicas * below, needs, limit.work, **made)
 
 
 _FEWEST = "full decodes take the fewest tiles"
@@ -319,9 +387,16 @@ def _tiles(
         needs = (
             *(one for one in limit.hypotheses if one.name in ("memory slack", "lengths are bounded")),
             fit,
-            spreads(router, replicas),
         )
-        yield _guarantee(demand, "whole cycles", limit.assured_per_s, needs, formula=formula, **made)
+        yield _guarantee(
+            (demand, router, replicas),
+            "whole cycles",
+            limit.assured_per_s,
+            needs,
+            limit.work_s,
+            formula=formula,
+            **made,
+        )
 
 
 def _thresholds(demand: Demand, engine: Engine, scheduler: Wait) -> Iterator[Bound]:
@@ -332,9 +407,10 @@ def _thresholds(demand: Demand, engine: Engine, scheduler: Wait) -> Iterator[Bou
     limit = wait_thresholds(demand, engine, thresholds=given if isinstance(given, int) else dict(given))
     if limit.iteration_s is None:
         return
-    by_class: dict[str, int] = dict(limit.thresholds)
-    rates: dict[str, float] = {one.name: one.rate or 0.0 for one in demand.classes}
-    factor = min(by_class[name] / (limit.iteration_s * rate) for name, rate in rates.items() if rate > 0)
+    # The share of its threshold that an iteration brings of each class, and in its own busiest part.
+    brought = {one.name: one.arrivals / one.threshold for one in limit.classes}
+    fullest = max(share * demand.peak(each, name=name) for name, share in brought.items())
+    capacity = demand.rate / max(brought.values())
     seats = "no limit" if scheduler.max_seqs is None else number(scheduler.max_seqs)
     enough = scheduler.max_seqs is None or (
         limit.batch_limit is not None and limit.batch_limit <= scheduler.max_seqs
@@ -342,20 +418,21 @@ def _thresholds(demand: Demand, engine: Engine, scheduler: Wait) -> Iterator[Bou
     held = limit.kv_tokens is None or (
         limit.kv_tokens_needed is not None and limit.kv_tokens_needed <= limit.kv_tokens
     )
+    memory = "the cache has no limit"
+    if limit.kv_tokens is not None:
+        memory = f"M^π = {number(limit.kv_tokens_needed)} of {number(limit.kv_tokens)} tokens"
     needs = (
-        *(one for one in limit.hypotheses if one.met is not True and "arriv" not in one.name),
-        Hypothesis(
-            name="memory for the thresholds",
-            met=held,
-            why=f"M^π = {number(limit.kv_tokens_needed)} of {number(limit.kv_tokens)} tokens",
-        ),
-        Hypothesis(name="seats for the thresholds", met=enough, why=f"{seats}"),
+        *Hardware.of(engine, None, None).hypotheses(demand),
+        equal_lengths(demand),
+        Hypothesis(name="memory for the thresholds", met=held, why=memory),
+        Hypothesis(name="seats for the thresholds", met=enough, why=seats),
     )
-    yield _guarantee(
-        demand,
-        "thresholds",
-        factor * demand.rate,
-        needs,
+    yield Bound(
+        name="thresholds",
+        kind="guarantee",
+        capacity_per_s=capacity,
+        rate=demand.rate,
+        hypotheses=(*needs, busiest(demand, fullest), *stays(demand)[:1]),
         resource="thresholds",
         source="ao2025 (9), Theorem 1",
         formula=f"an iteration of {number(limit.iteration_s)} s brings fewer requests of every class than "

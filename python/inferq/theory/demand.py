@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+from inferq.amounts import finite, shown, within
 from inferq.errors import ConfigError
 from inferq.law import (
     ArrivalLaw,
@@ -22,18 +22,25 @@ from inferq.law import (
 )
 from inferq.recipe import Law, Mix, Sessions
 from inferq.theory.lengths import Lengths, chances
+from inferq.theory.order import Order, Work
 from inferq.workload import Workload
 
 if TYPE_CHECKING:
     import polars as pl
+
+LEAST_RATE, MOST_RATE = 1e-9, 1e12
+"""Requests per second that a demand may ask for: from one in 30 years to a thousand in a nanosecond."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestClass:
     """Requests of one kind: how often they come, and how long they are.
 
+    Several classes stand for streams that know nothing of each other, as independent Poisson processes do:
+    of which class a request is says nothing about the next one.
+
     Args:
-        rate: requests per second, above 0.
+        rate: requests per second, from 1e-9 to 1e12.
         prompt: prompt tokens: a number, or a law of one length.
         output: output tokens, likewise.
         lengths: joint law of both, instead of `prompt` and `output`.
@@ -64,11 +71,7 @@ class RequestClass:
         if not isinstance(self.name, str) or not self.name:
             raise ConfigError(f"name: must be a text, not empty, is {self.name!r}")
         rate_of(f"class {self.name!r}: rate", self.rate)
-        left: Any = None if isinstance(self.abandonment, bool) else self.abandonment
-        if not isinstance(left, numbers.Real) or not 0 <= float(left) < math.inf:
-            raise ConfigError(
-                f"class {self.name!r}: abandonment: must be a rate, 0 or above, is {self.abandonment!r}"
-            )
+        within(f"class {self.name!r}: abandonment", self.abandonment, 0, MOST_RATE)
         if self.lengths is not None:
             if self.prompt is not None or self.output is not None:
                 raise ConfigError(
@@ -83,7 +86,8 @@ class RequestClass:
             try:
                 chances(side, getattr(self, side))
             except ConfigError as error:
-                raise ConfigError(f"class {self.name!r}: {error}") from None
+                told = str(error).removeprefix(f"{side}: ")
+                raise ConfigError(f"class {self.name!r}: {side}: {told}") from None
 
     @property
     def law(self) -> Lengths:
@@ -122,8 +126,12 @@ class Demand:
     """Whether requests wait for the answers to others, so that the rate follows the service."""
     gives_up: bool = False
     """Whether a request that waits may leave unserved."""
+    alike: bool = False
+    """Whether lengths and class of a request are known to be independent of those of all before it."""
     busiest: float = 1.0
-    """How many times the mean rate of tokens is asked for in the busiest tenth, or piece, of the arrivals."""
+    """Of arrivals whose rate changes by a law: the largest rate, over the mean."""
+    order: Order | None = None
+    """The requests one after another, where they were recorded or drawn."""
 
     @classmethod
     def of(
@@ -155,12 +163,9 @@ class Demand:
         else:
             demand = _of_workload(asked, seed) if isinstance(asked, Workload) else _of_classes(asked)
         if rate is not None:
-            rate = rate_of("rate", rate)
-            classes = tuple(
-                ClassDemand(one.name, rate * one.share, one.share, one.law, one.abandonment)
-                for one in demand.classes
-            )
-            demand = replace(demand, classes=classes, rate=rate)
+            demand = demand.at_rate(rate_of("rate", rate))
+        elif demand.rate is not None and demand is not asked:
+            rate_of("workload: rate", demand.rate)
         if needs_rate and demand.rate is None:
             raise ConfigError(f"rate: {demand.arrivals}; give rate=, in requests per second")
         return demand
@@ -174,17 +179,37 @@ class Demand:
         """The share of each class among all requests."""
         return {one.name: one.share for one in self.classes}
 
+    def at_rate(self, rate: float) -> Demand:
+        """The same at another total rate; shares of classes stay."""
+        classes = tuple(
+            ClassDemand(one.name, rate * one.share, one.share, one.law, one.abandonment)
+            for one in self.classes
+        )
+        return replace(self, classes=classes, rate=rate)
+
+    def peak(self, work: Work, *, turns: int = 1, name: str | None = None) -> float:
+        """How many times the mean is asked for where most is: see `Order.peak`."""
+        known = 1.0 if self.order is None else self.order.peak(work, turns=turns, name=name)
+        return self.busiest * known
+
 
 Asked: TypeAlias = Workload | RequestClass | Sequence[RequestClass] | Demand
 """What the functions of `inferq.theory` take: in public a workload, a class, or several."""
 
 
 def rate_of(path: str, rate: object) -> float:
-    """A rate per second, refused at `path` unless it is a finite number above 0."""
-    number: Any = None if isinstance(rate, bool) else rate
-    if not isinstance(number, numbers.Real) or not 0 < float(number) < math.inf:
-        raise ConfigError(f"{path}: must be a number per second above 0, is {rate!r}")
-    return float(number)
+    """A rate per second, refused at `path` unless it is a number from `LEAST_RATE` to `MOST_RATE`."""
+    try:
+        number = finite(path, rate)
+    except ConfigError:
+        number = 0.0
+    if number <= 0:
+        raise ConfigError(f"{path}: must be a number per second above 0, is {shown(rate)}")
+    if not LEAST_RATE <= number <= MOST_RATE:
+        raise ConfigError(
+            f"{path}: must be from {LEAST_RATE:g} to {MOST_RATE:g} requests per second, is {number:g}"
+        )
+    return number
 
 
 def _of_classes(asked: object) -> Demand:
@@ -204,7 +229,7 @@ def _of_classes(asked: object) -> Demand:
         for one in given
     )
     gives_up = any(one.abandonment > 0 for one in given)
-    return Demand(classes, total, "arrivals of given rates", None, gives_up=gives_up)
+    return Demand(classes, total, "arrivals of given rates", None, gives_up=gives_up, alike=True)
 
 
 def _of_workload(workload: Workload, seed: int) -> Demand:
@@ -230,7 +255,9 @@ def _exact(workload: Workload) -> Demand | None:
         poisson = all(part.poisson for _, part in found)
         gives_up = any(part.gives_up for _, part in found)
         busiest = max(part.busiest for _, part in found)
-        return Demand(classes, total, ways, poisson, gives_up=gives_up, busiest=busiest)
+        # Of independent streams only Poisson ones mix so that the next class owes nothing to the last.
+        alike = all(part.alike for _, part in found) and (len(found) == 1 or poisson)
+        return Demand(classes, total, ways, poisson, gives_up=gives_up, alike=alike, busiest=busiest)
     if not isinstance(source, Law) or not source.lengths:
         return None
     arrivals, rate = source.arrivals, _rate(source.arrivals)
@@ -261,6 +288,7 @@ def _exact(workload: Workload) -> Demand | None:
         f"{type(arrivals).__name__} arrivals",
         isinstance(arrivals, Poisson),
         gives_up=gives_up,
+        alike=True,
         busiest=max(arrivals.rates) / _rate(arrivals) if isinstance(arrivals, TimeVarying) else 1.0,
     )
 
@@ -293,14 +321,13 @@ def _of_rows(workload: Workload, seed: int) -> Demand:
         "think_s" in frame.columns and bool(frame["think_s"].is_not_null().any())
     )
     gives_up = "patience_s" in frame.columns and bool(frame["patience_s"].is_not_null().any())
-    rate, arrivals, busiest = None, "the workload has no arrivals", 1.0
+    rate, arrivals = None, "the workload has no arrivals"
     if closed:
         arrivals = "the workload is a closed loop, whose rate follows the service"
     elif "arrival_s" in frame.columns:
         span_s = float(frame["arrival_s"][-1]) - float(frame["arrival_s"][0])
         rate = (frame.height - 1) / span_s if span_s > 0 else None
         arrivals = "recorded arrivals" if rate else "all requests of the workload arrive at one instant"
-        busiest = _busiest(frame) if rate else 1.0
     if "class" in frame.columns:
         parts = [(str(name), rows) for (name,), rows in frame.group_by("class", maintain_order=True)]
     else:
@@ -314,14 +341,5 @@ def _of_rows(workload: Workload, seed: int) -> Demand:
         )
         for name, rows in parts
     )
-    return Demand(classes, rate, arrivals, None, closed, gives_up, busiest)
-
-
-def _busiest(frame: pl.DataFrame) -> float:
-    """Tokens per second in the busiest tenth of the span of arrivals, over those of the whole span."""
-    import numpy as np
-
-    arrival_s = frame["arrival_s"].to_numpy()
-    tokens = (frame["prompt_tokens"] + frame["output_tokens"]).to_numpy()
-    asked, _ = np.histogram(arrival_s, bins=10, weights=tokens)
-    return float(asked.max() / asked.mean())
+    order = Order.of(frame, timed=rate is not None)
+    return Demand(classes, rate, arrivals, None, closed, gives_up, order=order)

@@ -81,10 +81,12 @@ class Observed(Statement):
         """The drift with its interval beside the tolerance, and the reasons."""
         lines = [
             f"observed: {self.verdict}",
-            f"  window: {number(self.start_s)} s to {number(self.end_s)} s, {self.arrived:,} {self.counted} "
-            f"arrived ({number(self.rate_per_s)} per s)",
-            f"  in the system: {self.present_start:,} at its start, {self.present_end:,} at its end; "
-            f"serving one takes {number(self.service_s)} s",
+            f"  window: {number(self.start_s)} s to {number(self.end_s)} s, "
+            f"{number(self.arrived)} {self.counted} arrived"
+            + ("" if self.rate_per_s is None else f" ({number(self.rate_per_s)} per s)"),
+            f"  in the system: {number(self.present_start)} at its start, {number(self.present_end)} at its "
+            "end; "
+            + ("none was served" if not self.service_s else f"serving one takes {number(self.service_s)} s"),
         ]
         if self.drift_per_s is not None and self.rate_per_s is not None:
             lines += [
@@ -230,6 +232,8 @@ def _judged(
 def _too_short(present: Present, arrived: int, length_s: float) -> str | None:
     """Why the window cannot be judged; None where it can."""
     served_s = present.service_s
+    if not present.arrival_s.size:
+        return f"nothing to judge: none of the {present.counted} was taken in"
     if served_s is not None and present.arrival_s.size > 1 and length_s < LEAST_LENGTHS * served_s:
         return (
             f"too short: the window is {number(length_s)} s of the "

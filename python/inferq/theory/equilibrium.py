@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from inferq.amounts import MOST_TOKENS, whole
 from inferq.engine import Engine
 from inferq.errors import ConfigError
 from inferq.scheduler import NestedWait, Scheduler, Wait
@@ -48,12 +49,8 @@ class Hardware:
             )
         if timing.base == 0 and timing.per_kv_token == 0:
             raise ConfigError("timing: base and per_kv_token are both 0, so an iteration lasts no time")
-        if kv_tokens is not None and (
-            isinstance(kv_tokens, bool) or not isinstance(kv_tokens, int) or kv_tokens < 1
-        ):
-            raise ConfigError(
-                f"kv_tokens: must be a whole number of tokens, at least 1, or None, is {kv_tokens!r}"
-            )
+        if kv_tokens is not None:
+            kv_tokens = whole("kv_tokens", kv_tokens, 1, MOST_TOKENS)
         if first_token not in (None, "prefill", "decode"):
             raise ConfigError(f'first_token: must be "prefill" or "decode", is {first_token!r}')
         base_s, per_kv_token_s = float(timing.base), float(timing.per_kv_token)
@@ -90,8 +87,10 @@ class Hardware:
             self._whole_prompts(demand),
             Hypothesis(
                 name="memory is counted by token",
-                met=self.block == 1,
-                why=f"blocks of {number(self.block)} tokens"
+                met=self.block == 1 or self.kv_tokens is None,
+                why="the cache has no limit"
+                if self.kv_tokens is None
+                else f"blocks of {number(self.block)} tokens"
                 + ("" if self.block == 1 else ", the last one of a request filled in part"),
             ),
             self._every_request_fits(demand),

@@ -22,6 +22,7 @@ from inferq.scheduler import (
 )
 from inferq.theory.demand import Demand
 from inferq.theory.lengths import FirstToken, Lengths
+from inferq.theory.order import Work
 from inferq.theory.statement import Hypothesis, number
 from inferq.timing import Constant, MemoryLinear, MixedSolo, PiecewiseLinear, TiledGemm, TimingModel
 
@@ -100,16 +101,21 @@ class Iteration:
         return max(0.0, self.seconds(tokens) - tokens * self.seconds(budget) / budget)
 
     def decode_contexts_s(self, law: Lengths, first_token: FirstToken) -> float:
-        """Mean seconds that contexts add to all decodes of a request, whatever the schedule.
+        """Mean seconds that contexts add to all decodes of a request, whatever the schedule."""
+        if not self.per_context_token_s and not self.per_kv_token_s:
+            return 0.0
+        return law.mean(self._decode_contexts_s(first_token))
 
-        d decodes begin at contexts s, s + 1, …: Σ contexts = d·s + d(d − 1)/2; with the token itself d more.
-        """
+    def _decode_contexts_s(self, first_token: FirstToken) -> Work:
+        """Those of one: d decodes begin at contexts s, s + 1, …: d·s + d(d − 1)/2; with themselves d more."""
         less = 1.0 if first_token == "prefill" else 0.0
         per_s, per_kv_s = self.per_context_token_s, self.per_kv_token_s
-        if not per_s and not per_kv_s:
-            return 0.0
-        contexts = law.mean(lambda s, o: (o - less) * s + (o - less) * (o - less - 1) / 2)
-        return per_s * contexts + per_kv_s * (contexts + law.decode_mean(first_token))
+
+        def seconds(s: Any, o: Any) -> Any:
+            contexts = (o - less) * s + (o - less) * (o - less - 1) / 2
+            return (per_s + per_kv_s) * contexts + per_kv_s * (o - less)
+
+        return seconds
 
     def prompt_contexts_s(self, law: Lengths, budget: int | None) -> tuple[float, float]:
         """Mean seconds that contexts add to the prompt of a request, least and most over all ways to cut it.
@@ -119,31 +125,43 @@ class Iteration:
         chunks; with ε = 2α it does not matter. For `MemoryLinear` Σ (x_i + c_i) is least with as few chunks
         as possible, the shortest first, and most, s(s + 1)/2, with single tokens.
         """
+        if not self.per_prefill_square_s and not self.per_chunk_context_s and not self.per_kv_token_s:
+            return 0.0, 0.0
+        least, most = (law.mean(self._prompt_contexts_s(budget, dear=dear)) for dear in (False, True))
+        return least, most
+
+    def _prompt_contexts_s(self, budget: int | None, *, dear: bool) -> Work:
+        """Those of one prompt, cut in the dearest or the cheapest way."""
         import numpy as np
 
-        size = math.inf if budget is None else float(budget)
-        whole, kv_s = 0.0, self.per_kv_token_s
-        if self.per_prefill_square_s or self.per_chunk_context_s:
-            whole = self.per_chunk_context_s / 2 * law.mean(lambda s, o: s * s + 0 * o)
-        factor = self.per_prefill_square_s - self.per_chunk_context_s / 2
-        cuts = [0.0, 0.0]
-        if factor:
+        per_square_s, kv_s = self.per_prefill_square_s - self.per_chunk_context_s / 2, self.per_kv_token_s
 
-            def squares(s: Any, o: Any) -> Any:
-                full = np.floor(s / size)
-                rest = s if budget is None else s - full * size
-                return (0.0 if budget is None else full * size * size) + rest * rest + 0 * o
+        def seconds(s: Any, o: Any) -> Any:
+            size = np.maximum(s, 1.0) if budget is None else float(budget)
+            full = np.floor(s / size)
+            squares = s if (per_square_s > 0) != dear else full * size * size + (s - full * size) ** 2
+            chunks = np.ceil(s / size)
+            sums = s * (s + 1) / 2 if dear else chunks * s - size * chunks * (chunks - 1) / 2
+            return self.per_chunk_context_s / 2 * s * s + per_square_s * squares + kv_s * sums + 0 * o
 
-            cuts = sorted((factor * law.prompt_mean, factor * law.mean(squares)))
-        if kv_s:
+        return seconds
 
-            def fewest(s: Any, o: Any) -> Any:
-                chunks = np.ceil(s / size) if budget is not None else 1.0
-                return chunks * s - (0.0 if budget is None else size * chunks * (chunks - 1) / 2) + 0 * o
+    def full_batch_work(self, budget: int, first_token: FirstToken, more_s: float = 0.0) -> Work:
+        """Seconds of one request in full batches, its prompt cut in the dearest way.
 
-            cuts[0] += kv_s * law.mean(fewest)
-            cuts[1] += kv_s * law.mean(lambda s, o: s * (s + 1) / 2 + 0 * o)
-        return whole + cuts[0], whole + cuts[1]
+        Args:
+            budget: b, tokens of a full batch.
+            first_token: whether the first token needs a decode.
+            more_s: what each of its 1 + m_d stages adds.
+        """
+        less = 1.0 if first_token == "prefill" else 0.0
+        each_s = self.seconds(budget) / budget
+        decodes, prompt = self._decode_contexts_s(first_token), self._prompt_contexts_s(budget, dear=True)
+
+        def seconds(s: Any, o: Any) -> Any:
+            return (s + o - less) * each_s + (1 + o - less) * more_s + decodes(s, o) + prompt(s, o)
+
+        return seconds
 
 
 def parts_of(
@@ -259,28 +277,54 @@ def memory_slack(engine: Engine | None, law: Lengths) -> Hypothesis:
 
 def all_fit(engine: Engine, law: Lengths, first_token: FirstToken) -> Hypothesis:
     """Is no request so long that its policy or the cache can never take it?"""
+    name, worst = "every request fits", never_served(engine, law, first_token)
+    if worst is None:
+        return Hypothesis(name=name, met=True, why="none is too long to be served")
+    return Hypothesis(name=name, met=False, why=worst.why)
+
+
+@dataclass(frozen=True, slots=True)
+class NeverServed:
+    """Requests that an engine rejects, because they are too long for its policy or its cache."""
+
+    share: float
+    """Of all."""
+    field: str
+    """Of the engine, which says how much it can take."""
+    why: str
+
+
+def never_served(engine: Engine, law: Lengths, first_token: FirstToken) -> NeverServed | None:
+    """What an engine can never serve; None where it serves everything."""
     own, budget = _own(engine.scheduler), budget_of(engine.scheduler)
-    limits: list[tuple[str, float, float]] = []  # what, weight of the output, most tokens
+    limits: list[tuple[str, str, float, float]] = []  # field, what, weight of the output, most tokens
     if isinstance(own, VllmV0) or (isinstance(own, Orca) and not own.chunked):
-        limits.append(("prompts beyond the budget", 0.0, math.inf if budget is None else budget))
+        most = math.inf if budget is None else float(budget)
+        limits.append(("scheduler.token_budget", "prompts beyond the budget", 0.0, most))
     if isinstance(own, (Orca, FasterTransformer)):
-        limits.append(("requests beyond max_model_len", 1.0, own.max_model_len))
+        longest = own.max_model_len
+        limits.append(("scheduler.max_model_len", "requests beyond max_model_len", 1.0, longest))
     if engine.kv.tokens is not None:
         held = engine.kv.tokens // engine.kv.block * engine.kv.block
         last = 1 if first_token == "prefill" else 0  # it leaves with its last token, which no cache holds
         if isinstance(own, (Orca, FasterTransformer)) and own.max_model_len > held:
             why = f"it reserves {number(own.max_model_len)} tokens for each, the cache has {number(held)}"
-            return Hypothesis(name="every request fits", met=False, why=why)
-        limits.append(("requests larger than the cache", 1.0, held + last))
-    for what, weight, limit in limits:
+            return NeverServed(1.0, "kv.tokens", why)
+        limits.append(("kv.tokens", "requests larger than the cache", 1.0, held + last))
+    for field, what, weight, limit in limits:
         share = _longer(law, weight, limit)
         if share > 0:
-            return Hypothesis(name="every request fits", met=False, why=f"{share:.3g} of all are {what}")
-    return Hypothesis(name="every request fits", met=True, why="none is too long to be served")
+            part = "all" if share == 1 else f"{share:.3g} of all"
+            return NeverServed(share, field, f"{part} are {what}, {number(limit)} tokens")
+    return None
 
 
 def _longer(law: Lengths, output_weight: float, limit: float) -> float:
-    return law.mean(lambda s, o: 1.0 * (s + output_weight * o > limit))
+    """How likely a request is longer; 1 exactly where all are."""
+    share = law.mean(lambda s, o: 1.0 * (s + output_weight * o > limit))
+    if law.mean(lambda s, o: 1.0 * (s + output_weight * o <= limit)) == 0:
+        return 1.0
+    return share
 
 
 def open_arrivals(demand: Demand) -> list[Hypothesis]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, overload
 
-from inferq.amounts import positive, whole
+from inferq.amounts import MOST_TOKENS, flag, shown, whole, within
 from inferq.errors import ConfigError
 from inferq.theory.demand import Asked, Demand
 from inferq.theory.lengths import FirstToken, Lengths
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Numbers: TypeAlias = NDArray[np.float64]
-
-_MOST_TOKENS = 2**62
 
 
 @overload
@@ -71,14 +69,39 @@ def request_memory(
     """
     import numpy as np
 
-    whole("chunk", chunk, 1, _MOST_TOKENS)
-    s, o = np.asarray(prompt_tokens, dtype=np.float64), np.asarray(output_tokens, dtype=np.float64)
-    if not (np.isfinite(s) & (s > 0)).all():
-        raise ConfigError(f"prompt_tokens: must be finite numbers above 0, is {prompt_tokens!r}")
-    if not (np.isfinite(o) & (o >= 0)).all():
-        raise ConfigError(f"output_tokens: must be finite numbers, 0 or above, is {output_tokens!r}")
+    whole("chunk", chunk, 1, MOST_TOKENS)
+    flag("whole_chunks", whole_chunks)
+    s, o = _tokens("prompt_tokens", prompt_tokens), _tokens("output_tokens", output_tokens)
+    if not (s > 0).all():
+        raise ConfigError(f"prompt_tokens: must be above 0, is {shown(prompt_tokens)}")
+    try:
+        np.broadcast_shapes(s.shape, o.shape)
+    except ValueError:
+        raise ConfigError(
+            f"output_tokens: of shape {o.shape}, which does not go with prompt_tokens of shape {s.shape}"
+        ) from None
     occupied = _occupied(s, o, chunk, whole_chunks)
     return float(occupied) if occupied.ndim == 0 else occupied
+
+
+def _tokens(field: str, given: Any) -> Numbers:
+    """Numbers of tokens from 0 to `_LONGEST`, as an array of floats."""
+    import numpy as np
+
+    try:
+        values = np.asarray(given)
+    except ValueError:
+        values = np.asarray(None)
+    if values.dtype.kind not in "iuf" and values.size:
+        raise ConfigError(f"{field}: must be a number or an array of numbers, is {shown(given)}")
+    numbers = values.astype(np.float64)
+    if not ((numbers >= 0) & (numbers <= _LONGEST)).all():
+        raise ConfigError(f"{field}: must be from 0 to {_LONGEST:g}, is {shown(given)}")
+    return numbers
+
+
+_LONGEST = 1e100
+"""Tokens whose square is still a number."""
 
 
 def _occupied(s: Numbers, decodes: Numbers, chunk: int, whole_chunks: bool) -> Numbers:
@@ -151,6 +174,11 @@ class KvCapacity(Statement):
     def stable_below_per_s(self) -> float | None:
         """(1 − δ)·μ over whole chunks, requests per second; None where lengths have no end."""
         return None if self.delta is None else (1 - self.delta) * self.mu_whole_chunks
+
+    def work(self, s: Any, o: Any) -> Any:
+        """What a request occupies, of s prompt and o output tokens over whole chunks, tokens times slots."""
+        less = 1 if self.first_token == "prefill" else 0
+        return _occupied(s, o - less, self.chunk, whole_chunks=True)
 
     @property
     def load(self) -> float | None:
@@ -279,8 +307,8 @@ def kv_capacity(
         (3.263, 0.0244, True)
     """
     demand = Demand.of(workload, rate=rate, needs_rate=False)
-    tokens = whole("kv_tokens", kv_tokens, 1, _MOST_TOKENS)
-    step = whole("chunk", chunk, 1, _MOST_TOKENS)
+    tokens = whole("kv_tokens", kv_tokens, 1, MOST_TOKENS)
+    step = whole("chunk", chunk, 1, MOST_TOKENS)
     used = _share("utilisation", utilisation)
     if first_token not in ("prefill", "decode"):
         raise ConfigError(f"first_token: must be 'prefill' or 'decode', is {first_token!r}")
@@ -370,23 +398,24 @@ _SMALL = 0.1
 
 
 def _share(path: str, value: object) -> float:
-    share = positive(path, value)
-    if share > 1:
-        raise ConfigError(f"{path}: must be a share, above 0 and at most 1, is {value!r}")
-    return share
+    return within(path, value, 1e-9, 1.0)
+
+
+_SLOT_S = (1e-12, 1e9)
+"""Seconds that a slot may last, at least and at most."""
 
 
 def _slots_of(slot_s: object, names: Sequence[str]) -> dict[str, float]:
     """The length of a slot of each class."""
     if not isinstance(slot_s, Mapping):
-        return dict.fromkeys(names, positive("slot_s", slot_s))
+        return dict.fromkeys(names, within("slot_s", slot_s, *_SLOT_S))
     for name in slot_s:
         if name not in names:
             raise ConfigError(f"slot_s: no class {name!r}; there are {', '.join(map(repr, names))}")
     for name in names:
         if name not in slot_s:
             raise ConfigError(f"slot_s: no length for class {name!r}")
-    return {name: positive(f"slot_s[{name!r}]", slot_s[name]) for name in names}
+    return {name: within(f"slot_s[{name!r}]", slot_s[name], *_SLOT_S) for name in names}
 
 
 def _largest(law: Lengths, kv_tokens: int, less: int, name: str) -> float | None:

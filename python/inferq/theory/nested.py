@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar
 
-from inferq.amounts import finite, positive, whole
+from inferq.amounts import MOST_COUNT, whole, within
 from inferq.engine import Engine
 from inferq.errors import ConfigError
 from inferq.scheduler import NestedWait
@@ -18,10 +18,11 @@ from inferq.theory.lengths import FirstToken
 from inferq.theory.periods import Periods
 from inferq.theory.stages import Stages, exponent, runs
 from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
-from inferq.theory.thresholds import arrival_hypotheses, enough, least
+from inferq.theory.thresholds import arrival_hypotheses, enough, least, margin_of
 from inferq.timing import MemoryLinear
 
-_MOST = 2**31 - 1
+_STEPS = 20_000
+"""Steps after which the search for the least thresholds gives up: they are large where it takes so many."""
 _TRIED = 32
 """Segments that are tried at most when none are given."""
 
@@ -193,9 +194,17 @@ class _Design:
         return self.hardware.per_kv_token_s * self.pace.mean(*self.names) * total
 
     def least(self, margin: float) -> tuple[int, ...]:
-        """The least n in every place; its load must be below 1/(1 + margin)."""
-        first = 1
-        while True:
+        """The least n in every place; its load must be below 1/(1 + margin).
+
+        Empty where none was found up to `MOST_COUNT`. The real solution, whose iteration lasts d0/(1 − load)
+        at least, is where it begins.
+        """
+        left = 1 - self.load(margin) * (1 + margin)
+        bound = self.pace.mean(*self.names) * (1 + margin) * self.hardware.base_s / left * (1 - 1e-11 / left)
+        first = max(1, math.floor(min(max(bound, 0.0), MOST_COUNT + 1)))
+        for _ in range(_STEPS):
+            if first > MOST_COUNT:
+                break
             n = [first]
             for share in self.shares:
                 n.append(least(share * (1 + margin) * n[-1], strict=True))
@@ -203,6 +212,7 @@ class _Design:
             if wanted <= first:
                 return tuple(n)
             first = wanted
+        return ()
 
 
 def nested_wait_thresholds(
@@ -287,18 +297,16 @@ def nested_wait_thresholds(
     )
     demand = Demand.of(workload, rate=rate, needs_rate=periods is None)
     pace = Periods.of(demand, periods)
-    margin = finite("margin", margin)
-    if margin < 0:
-        raise ConfigError(f"margin: must be 0 or above, is {margin}")
-    risk = positive("risk", risk)
-    if risk >= 1:
+    margin = margin_of(margin)
+    risk = within("risk", risk, 1e-100, 1)
+    if risk == 1:
         raise ConfigError(f"risk: must be below 1, is {risk}")
     if iterations is not None and horizon_s is not None:
         raise ConfigError("horizon_s: give it or iterations, not both")
     if iterations is not None:
         iterations = whole("iterations", iterations, 1, 2**62)
     if horizon_s is not None:
-        horizon_s = positive("horizon_s", horizon_s)
+        horizon_s = within("horizon_s", horizon_s, 1e-9, 1e15)
     for one in demand.classes:
         if not one.law.is_bounded:
             raise ConfigError(
@@ -318,6 +326,11 @@ def nested_wait_thresholds(
             reason = _broken(design, n, margin)
         elif load * (1 + margin) < 1:
             n = design.least(margin)
+            if not n:
+                reason = (
+                    f"the load is only {number(1 - load * (1 + margin))} below 1, so near that none up to "
+                    f"{number(MOST_COUNT)} were found"
+                )
         else:
             kept = (
                 f"{len(ends)} segments, all who enter one kept to its end" if len(ends) > 1 else "one segment"
@@ -442,13 +455,13 @@ def _memory(one: NestedWaitThresholds) -> float:
 def _given(thresholds: object, ends: Sequence[int]) -> tuple[int, ...]:
     if not isinstance(thresholds, Sequence) or len(thresholds) != len(ends):
         raise ConfigError(f"thresholds: must be {len(ends)} numbers, one for each segment, is {thresholds!r}")
-    return tuple(whole(f"thresholds[{place}]", one, 1, _MOST) for place, one in enumerate(thresholds))
+    return tuple(whole(f"thresholds[{place}]", one, 1, MOST_COUNT) for place, one in enumerate(thresholds))
 
 
 def _ends(segments: object, lengths: Sequence[int]) -> tuple[int, ...]:
     if not isinstance(segments, Sequence) or isinstance(segments, (str, bytes)) or not segments:
         raise ConfigError(f"segments: must be a number, or the last stage of each segment, is {segments!r}")
-    ends = tuple(whole(f"segments[{place}]", one, 0, _MOST) for place, one in enumerate(segments))
+    ends = tuple(whole(f"segments[{place}]", one, 0, MOST_COUNT) for place, one in enumerate(segments))
     for place, (before, end) in enumerate(pairwise(ends)):
         if end <= before:
             raise ConfigError(f"segments[{place + 1}]: must be above the {before} before it, is {end}")

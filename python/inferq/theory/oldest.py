@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from inferq.engine import Engine
 from inferq.scheduler import Recompute, Sarathi, VllmV1
@@ -36,6 +37,14 @@ class Oldest:
     longest_s: float
     """T."""
     capacity_per_s: float
+    per_prompt_token: float
+    """1 / (b − S + S')."""
+    first_token: FirstToken
+
+    def work(self, s: Any, o: Any) -> Any:
+        """What a request of s prompt and o output tokens asks for, in units of T."""
+        decodes = o - (1.0 if self.first_token == "prefill" else 0.0)
+        return s * self.per_prompt_token + (1 + decodes) / self.at_once
 
     @property
     def formula(self) -> str:
@@ -75,5 +84,8 @@ class Oldest:
             + cost.per_chunk_context_s * budget * largest
         )
         stages = 1 + law.decode_mean(first_token)
-        work = law.prompt_mean / (budget - seats + at_once) + stages / at_once
-        return cls(at_once, longest_s, 1 / (longest_s * work)) if longest_s > 0 else None
+        per_prompt_token = 1 / (budget - seats + at_once)
+        work = law.prompt_mean * per_prompt_token + stages / at_once
+        if longest_s <= 0:
+            return None
+        return cls(at_once, longest_s, 1 / (longest_s * work), per_prompt_token, first_token)

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from inferq.amounts import finite, positive
+from inferq.amounts import within
 from inferq.errors import ConfigError
-from inferq.theory.demand import Demand
+from inferq.theory.demand import MOST_RATE, Demand
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +40,14 @@ class Periods:
             path = f"periods[{place}]"
             if not isinstance(period, Sequence) or len(period) != 2 or not isinstance(period[1], Mapping):
                 raise ConfigError(f"{path}: must be (seconds, {{class: rate per second}}), is {period!r}")
-            seconds.append(positive(f"{path}: seconds", period[0]))
+            seconds.append(within(f"{path}: seconds", period[0], 1e-9, 1e12))
             if set(period[1]) != set(names):
                 raise ConfigError(
                     f"{path}: has rates of {sorted(period[1])}, the classes are {sorted(names)}"
                 )
-            here = {name: finite(f"{path}: rate of {name!r}", period[1][name]) for name in names}
-            for name, rate in here.items():
-                if rate < 0:
-                    raise ConfigError(f"{path}: rate of {name!r}: must be 0 or above, is {rate}")
+            here = {
+                name: within(f"{path}: rate of {name!r}", period[1][name], 0, MOST_RATE) for name in names
+            }
             rates.append(here)
         for name in names:
             if not any(here[name] for here in rates):

@@ -7,17 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, get_args
 
-from inferq.amounts import not_negative, positive, whole
+from inferq.amounts import shown, whole, within
 from inferq.description import Table
 from inferq.errors import ConfigError
-from inferq.gate_and_route import Allocation, Planned, Prices
-from inferq.theory.demand import Asked, Demand
+from inferq.gate_and_route import Allocation, GateAndRoute, Planned, Prices
+from inferq.theory.demand import MOST_RATE, Asked, Demand
 from inferq.theory.division import divided, dual_gap, revenue, spread, within_one
 from inferq.theory.shadow import ShadowPrice, infeasible, shadow_prices
 from inferq.theory.statement import Hypothesis, Statement, number
 from inferq.theory.steady_state import STAGES, FluidClass, Optimum, Program, Scheme, solved
 from inferq.timing import MixedSolo
 from inferq.workload import Workload
+
+_MOST_COUNT = 2**24
+"""Slots, tokens of a chunk, replicas: no cluster of `GateAndRoute` has more."""
+_MOST_AMOUNT = 1e9
+"""Of a limit or penalty: 30 years of seconds, more prefills or decodes than there are slots."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,6 +98,28 @@ class AllocationPlan(Statement, Planned):
             prefill_queue=self.prefill_queue,
             decode_queue=self.decode_queue_held,
         )
+
+    def refuse_other(self, cluster: GateAndRoute) -> None:
+        """Refuse a cluster that is not the one that the plan is for.
+
+        Raises:
+            ConfigError: naming the field with the value of the cluster and that of the plan.
+        """
+        for name in ("timing", "slots", "chunk", "prices"):
+            given, planned = getattr(cluster, name), getattr(self, name)
+            if given != planned:
+                raise ConfigError(
+                    f"{name}: is {given!r}, but the plan is for {planned!r}; solve it anew, or give "
+                    "plan.allocation, which fits any"
+                )
+        leaving = cluster.abandonment
+        for one in self.classes:
+            rate = (leaving.get(one.name) if isinstance(leaving, Mapping) else leaving) or 0.0
+            if rate != one.abandonment_per_s:
+                raise ConfigError(
+                    f"abandonment: is {rate!r} for class {one.name!r}, but the plan is for "
+                    f"{one.abandonment_per_s!r}; solve it anew, or give plan.allocation, which fits any"
+                )
 
     @property
     def mixed_s(self) -> float:
@@ -256,25 +283,26 @@ def allocation(
     if not isinstance(prices, Prices):
         raise ConfigError(f"prices: must be Prices(…), is {prices!r}")
     for name in ("prefill", "decode"):
-        positive(f"prices.{name}", getattr(prices, name))
-    whole("slots", slots, 2)
-    whole("chunk", chunk, 1)
-    whole("replicas", replicas, 1)
+        within(f"prices.{name}", getattr(prices, name), 1e-18, 1e6)
+    whole("slots", slots, 2, _MOST_COUNT)
+    whole("chunk", chunk, 1, _MOST_COUNT)
+    whole("replicas", replicas, 1, _MOST_COUNT)
+    whole("seed", seed, 0, 2**64 - 1)
     if scheme not in get_args(Scheme):
         raise ConfigError(f"scheme: must be 'bundled' or 'separate', is {scheme!r}")
     if decode_queue is not None and not isinstance(decode_queue, bool):
-        raise ConfigError(f"decode_queue: must be True, False or None, is {decode_queue!r}")
+        raise ConfigError(f"decode_queue: must be True, False or None, is {shown(decode_queue)}")
     limits = {"prefill_fairness": prefill_fairness, "decode_fairness": decode_fairness, "tpot_s": tpot_s}
     for name, limit in limits.items():
         if limit is not None:
-            (positive if name == "tpot_s" else not_negative)(name, limit)
+            within(name, limit, 1e-12 if name == "tpot_s" else 0, _MOST_AMOUNT)
     penalties = {
         "prefill_fairness_penalty": prefill_fairness_penalty,
         "decode_fairness_penalty": decode_fairness_penalty,
         "tpot_penalty": tpot_penalty,
     }
     for name, penalty in penalties.items():
-        not_negative(name, penalty)
+        within(name, penalty, 0, _MOST_AMOUNT)
     fair = (prefill_fairness, decode_fairness) != (None, None)
     fair = fair or prefill_fairness_penalty > 0 or decode_fairness_penalty > 0
     if timing.alpha + timing.beta * chunk <= 0 or timing.solo <= 0:
@@ -328,9 +356,9 @@ def _classes(demand: Demand, abandonment: object, replicas: int, recorded: bool)
         for name in names:
             if name not in abandonment:
                 raise ConfigError(f"abandonment.{name}: missing: every class needs a rate")
-            not_negative(f"abandonment.{name}", abandonment[name])
+            within(f"abandonment.{name}", abandonment[name], 0, MOST_RATE)
     elif abandonment is not None:
-        not_negative("abandonment", abandonment)
+        within("abandonment", abandonment, 0, MOST_RATE)
     made = []
     for one in demand.classes:
         leaving: Any = abandonment[one.name] if isinstance(abandonment, Mapping) else abandonment

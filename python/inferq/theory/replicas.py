@@ -118,16 +118,16 @@ def replicas_needed(
         >>> fleet.replicas, round(fleet.load, 3), round(fleet.target_per_s, 2)
         (14, 0.876, 41.12)
     """
-    fleet_rate = Demand.of(workload, rate=rate).rate
+    demand = Demand.of(workload, rate=rate)
+    fleet_rate = demand.rate
     assert fleet_rate is not None
 
     def one(of_it: float) -> KvCapacity:
         return kv_capacity(
-            workload,
+            demand.at_rate(of_it),
             kv_tokens=kv_tokens,
             slot_s=slot_s,
             chunk=chunk,
-            rate=of_it,
             utilisation=utilisation,
             first_token=first_token,
         )

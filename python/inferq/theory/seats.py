@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from inferq.amounts import whole
+from inferq.amounts import MOST_COUNT, whole
 from inferq.errors import ConfigError
 from inferq.scheduler import FasterTransformer
 from inferq.theory.demand import Asked, Demand
@@ -158,8 +158,8 @@ def seats_capacity(
         token_budget = budget_of(engine.scheduler) if token_budget is None else token_budget
     if max_seqs is None:
         raise ConfigError("max_seqs: no limit on requests that run at once is given")
-    seats, k = whole("max_seqs", max_seqs, 1), whole("engines", engines, 1)
-    b = None if token_budget is None else whole("token_budget", token_budget, 1)
+    seats, k = whole("max_seqs", max_seqs, 1, MOST_COUNT), whole("engines", engines, 1, MOST_COUNT)
+    b = None if token_budget is None else whole("token_budget", token_budget, 1, MOST_COUNT)
     demand = Demand.of(workload, rate=rate, needs_rate=False)
     law = demand.law
     decodes = law.decode_mean(first_token)
@@ -327,7 +327,7 @@ def request_level_capacity(
                 )
     if max_seqs is None:
         raise ConfigError("max_seqs: a timing model has none; give max_seqs=")
-    seats, k = whole("max_seqs", max_seqs, 1), whole("engines", engines, 1)
+    seats, k = whole("max_seqs", max_seqs, 1, MOST_COUNT), whole("engines", engines, 1, MOST_COUNT)
 
     prompts_s = cost.base_s + cost.per_token_s * (seats * law.prompt_mean - cost.knee)
     if seats < cost.knee:

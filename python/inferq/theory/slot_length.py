@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from inferq.amounts import finite
+from inferq.amounts import finite, shown
 from inferq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -92,13 +92,17 @@ class _Slots:
     def of(cls, frame: Any) -> _Slots:
         import numpy as np
 
-        names = ("count", "first_s", "growth_s")
-        try:
-            given = [np.asarray(frame[name], dtype=np.float64) for name in names]
-        except Exception as error:
-            raise ConfigError(
-                f"recorded: must be a Result or a frame with the numbers {', '.join(names)}: {error}"
-            ) from None
+        names, given = ("count", "first_s", "growth_s"), []
+        what = f"must be a Result or a frame with the columns {', '.join(names)}"
+        if not isinstance(frame, Mapping) and not hasattr(frame, "columns"):
+            raise ConfigError(f"recorded: {what}, is {shown(frame)}")
+        for name in names:
+            if name not in (frame if isinstance(frame, Mapping) else frame.columns):
+                raise ConfigError(f"recorded: {what}, has no {name}")
+            try:
+                given.append(np.asarray(frame[name], dtype=np.float64))
+            except (TypeError, ValueError, OverflowError):
+                raise ConfigError(f"recorded: {name}: must be a column of numbers") from None
         count, first_s, growth_s = given
         if not count.shape == first_s.shape == growth_s.shape or count.ndim != 1:
             raise ConfigError("recorded: count, first_s and growth_s must be columns of one length")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from inferq.errors import ConfigError
-from inferq.router import LeastRequests, PowerOfTwo, Random, RoundRobin
+from inferq.router import Random, RoundRobin, Router
 from inferq.theory.agents import network_capacity
-from inferq.theory.bounds import Bound, engine_bounds, least_iteration_s, stays, steady
+from inferq.theory.bounds import Bound, engine_bounds, in_random_order, least_iteration_s, stays
 from inferq.theory.demand import Demand
 from inferq.theory.iteration import Iteration, budget_of, seats_of
 from inferq.theory.statement import Hypothesis, number
@@ -25,31 +26,31 @@ if TYPE_CHECKING:
 
 
 def mixed_fleet_bounds(demand: Demand, pool: Pool) -> Iterator[Bound]:
-    """Replicas that differ: what each kind can carry alone, and how the router divides the load."""
-    replicas = sum(pool.counts)
+    """Replicas that differ: what each kind can carry alone, and how the router divides the load.
+
+    A replica behind a router that looks at nothing gets what it would get among others of its kind: the fleet
+    is stable if fleets of each kind alone are, with as many replicas.
+    """
+    replicas, router = sum(pool.counts), pool.router
     ceilings, sure, told = [], [], []
     for engine, count, path in zip(pool.engines, pool.counts, pool.paths, strict=True):
-        of_one = list(engine_bounds(demand, engine))
         ceiling = min(
-            (one.capacity_per_s for one in of_one if one.kind == "ceiling" and one.applies),
+            (
+                one.capacity_per_s
+                for one in engine_bounds(demand, engine)
+                if one.kind == "ceiling" and one.applies
+            ),
             default=math.inf,
         )
-        met = [
-            one.capacity_per_s
-            for one in of_one
-            if one.kind == "guarantee" and all(need.met for need in one.hypotheses if need.name != _STEADY)
-        ]
+        alike = [one for one in engine_bounds(demand, engine, replicas, router) if one.kind == "guarantee"]
         ceilings.append((ceiling, count))
-        sure.append(max(met, default=0.0))
+        sure.append(max(alike, key=lambda one: (one.applies, one.capacity_per_s), default=None))
         most = number(ceiling) if math.isfinite(ceiling) else "any number of"
         told.append(f"{count} × {path} carry {most} per second each")
-    router = pool.router
     even = isinstance(router, (RoundRobin, Random))
     why = f"{type(router).__name__} sends each the same share" if even else "it looks at more than that"
     blind = Hypothesis(name="every replica gets the same share", met=even or None, why=why)
-    sorts = isinstance(router, (RoundRobin, Random, LeastRequests, PowerOfTwo))
-    why = f"{type(router).__name__} does not look at lengths" if sorts else "it may sort requests by length"
-    mixes = Hypothesis(name="every replica gets the same mix", met=sorts or None, why=why)
+    mixes = _same_mix(demand, router)
     made = {"resource": "replicas", "source": "the limits of each replica", "formula": "; ".join(told)}
     together = math.fsum(ceiling * count for ceiling, count in ceilings)
     if math.isfinite(together):
@@ -68,22 +69,28 @@ def mixed_fleet_bounds(demand: Demand, pool: Pool) -> Iterator[Bound]:
             kind="ceiling",
             capacity_per_s=replicas * weakest,
             rate=demand.rate,
-            hypotheses=(blind, *stays(demand)),
+            hypotheses=(blind, mixes, *stays(demand)),
             **made,
         )
-    if min(sure) > 0:
-        capacity = replicas * min(sure)
+    known = [one for one in sure if one is not None]
+    if len(known) == len(sure):
+        needs = {need: None for one in known for need in one.hypotheses}
         yield Bound(
             name="the weakest replica",
             kind="guarantee",
-            capacity_per_s=capacity,
+            capacity_per_s=min(one.capacity_per_s for one in known),
             rate=demand.rate,
-            hypotheses=(blind, steady(demand, capacity), *stays(demand)[:1]),
+            hypotheses=(blind, *needs),
             **made,
         )
 
 
-_STEADY = "arrivals at a steady rate"
+def _same_mix(demand: Demand, router: Router | None) -> Hypothesis:
+    """Do all replicas get short and long requests alike?"""
+    name = "every replica gets the same mix"
+    if isinstance(router, Random):
+        return Hypothesis(name=name, met=True, why="Random draws for each request")
+    return replace(in_random_order(demand, router, 2), name=name)
 
 
 def hand_off_bounds(demand: Demand, system: Disaggregated) -> Iterator[Bound]:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from inferq.amounts import finite, whole
+from inferq.amounts import MOST_COUNT, flag, shown, whole, within
+from inferq.description import Table
 from inferq.engine import Engine
 from inferq.errors import ConfigError
 from inferq.scheduler import Wait
@@ -20,7 +21,8 @@ from inferq.timing import MemoryLinear
 
 _EVEN = 1e-12
 """Numbers that differ by a smaller share are equal: what is left of them is rounding."""
-_MOST = 2**31 - 1
+_STEPS = 100_000
+"""Steps after which the search for the least thresholds gives up: they are large where it takes so many."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,7 +141,8 @@ def wait_thresholds(
     Condition (9): an iteration with n_j requests at every stage of every class lasts no longer than n_j
     requests of any class j take to arrive. Of two vectors that satisfy it the smaller of each pair of numbers
     does so too, hence one is least in every place, and nothing below it, in any place, satisfies (9). It is
-    the limit of n ← λ·ΔT(n), rounded up, and exists exactly if the load is below 1 / (1 + margin).
+    the limit of n ← λ·ΔT(n), rounded up, begun at the real solution, and exists exactly if the load is below
+    1 / (1 + margin); beyond 2,147,483,647 it counts as none.
 
     Args:
         workload: what is asked; WAIT knows a request's class and nothing else.
@@ -183,9 +186,8 @@ def wait_thresholds(
     hardware = replace(Hardware.of(timing, kv_tokens, first_token), scheduler=Wait(thresholds=1))
     demand = Demand.of(workload, rate=rate, needs_rate=periods is None)
     pace = Periods.of(demand, periods)
-    margin = finite("margin", margin)
-    if margin < 0:
-        raise ConfigError(f"margin: must be 0 or above, is {margin}")
+    margin = margin_of(margin)
+    flag("strict", strict)
     hypotheses = [*hardware.hypotheses(demand), *_hypotheses(demand, pace)]
     names = [one.name for one in demand.classes]
     work = [hardware.kv_token_iterations(one.law) for one in demand.classes]
@@ -234,7 +236,7 @@ def wait_thresholds(
         return WaitThresholds(
             feasible=not reason,
             reason=reason,
-            thresholds=dict(zip(names, n, strict=False)),
+            thresholds=Table(dict(zip(names, n, strict=False)), as_given=True),
             classes=classes,
             cache_load=load,
             base_s=hardware.base_s,
@@ -254,13 +256,33 @@ def wait_thresholds(
     if load * (1 + margin) >= 1:
         with_margin = f", with the margin {number(load * (1 + margin))}" if margin else ""
         return said([], f"the load is {number(load)}{with_margin}, not below 1: no thresholds keep up")
-    n = [1] * len(names)
-    while True:
+    # n_j ≥ (1 + margin)·λ_j·ΔT for all j makes ΔT at least d0/(1 − load), in which the least n is begun.
+    left = 1 - load * (1 + margin)
+    shortest_s = hardware.base_s / left * max(0.0, 1 - 2 * _EVEN / left)
+    n = [_wanted(pace, max(hardware.base_s, shortest_s), name, margin, strict) for name in names]
+    for _ in range(_STEPS):
+        if max(n) > MOST_COUNT:
+            break
         lasts_s = iteration_s(n)
-        wanted = [least(pace.most(lasts_s, name) * (1 + margin), strict=strict) for name in names]
-        if wanted == n:
+        wanted = [_wanted(pace, lasts_s, name, margin, strict) for name in names]
+        if all(after <= before for before, after in zip(n, wanted, strict=True)):
             return said(n, "")
-        n = wanted
+        n = [max(before, after) for before, after in zip(n, wanted, strict=True)]
+    return said(
+        [],
+        f"the load is only {number(left)} below 1, so near that no thresholds up to "
+        f"{number(MOST_COUNT)} were found",
+    )
+
+
+def margin_of(margin: object) -> float:
+    """A share by which thresholds exceed what they must."""
+    return within("margin", margin, 0, 1e6)
+
+
+def _wanted(pace: Periods, lasts_s: float, name: str, margin: float, strict: bool) -> int:
+    """The least threshold of a class that exceeds what comes in so long an iteration."""
+    return least(pace.most(lasts_s, name) * (1 + margin), strict=strict)
 
 
 def least(bound: float, *, strict: bool) -> int:
@@ -316,23 +338,27 @@ def _broken(classes: Sequence[WaitClass], lasts_s: float, strict: bool, margin: 
 def _given(names: Sequence[str], thresholds: object) -> list[int]:
     if isinstance(thresholds, Mapping):
         if set(thresholds) != set(names):
-            raise ConfigError(f"thresholds: has {sorted(thresholds)}, the classes are {sorted(names)}")
-        return [whole(f"thresholds[{name!r}]", thresholds[name], 1, _MOST) for name in names]
-    return [whole("thresholds", thresholds, 1, _MOST)] * len(names)
+            raise ConfigError(
+                f"thresholds: has {shown(sorted(map(str, thresholds)))}, the classes are {sorted(names)}"
+            )
+        return [whole(f"thresholds[{name!r}]", thresholds[name], 1, MOST_COUNT) for name in names]
+    return [whole("thresholds", thresholds, 1, MOST_COUNT)] * len(names)
 
 
 def _hypotheses(demand: Demand, pace: Periods) -> list[Hypothesis]:
+    return [*arrival_hypotheses(demand, pace), equal_lengths(demand)]
+
+
+def equal_lengths(demand: Demand) -> Hypothesis:
+    """Is the class of a request all that there is to know about it?"""
     mixed = [one.name for one in demand.classes if not one.law.is_fixed]
-    return [
-        *arrival_hypotheses(demand, pace),
-        Hypothesis(
-            name="all requests of a class have the same lengths",
-            met=not mixed,
-            why=f"not those of {', '.join(map(repr, mixed))}: (9) is taken with means"
-            if mixed
-            else "each has one pair",
-        ),
-    ]
+    return Hypothesis(
+        name="all requests of a class have the same lengths",
+        met=not mixed,
+        why=f"not those of {', '.join(map(repr, mixed))}: (9) is taken with means"
+        if mixed
+        else "each has one pair",
+    )
 
 
 def arrival_hypotheses(demand: Demand, pace: Periods) -> list[Hypothesis]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from inferq.amounts import whole
+from inferq.amounts import MOST_COUNT, whole
 from inferq.engine import Engine
 from inferq.errors import ConfigError
 from inferq.scheduler import Rad, RadPhased, Scheduler
@@ -118,6 +118,19 @@ class TileCapacity(Statement):
             return None
         return self.engines / (self.request_s + self.cycle_end_s / self.requests_per_cycle)
 
+    def work_s(self, s: Any, o: Any) -> Any:
+        """Seconds of a request of s prompt and o output tokens under RAD; their mean is r / `assured_per_s`.
+
+        Without the number of requests of a cycle, or an end of the lengths, its end is no part: r / T^R.
+        """
+        emitted_before = 1 if self.first_token == "prefill" else 0
+        prices = TilePrices(self.timing, self.chunk_tokens, emitted_before)
+        each_s = self.decode_linear_s / self.decode_tokens_mean if self.decode_tokens_mean else 0.0
+        end_s = (self.cycle_end_s or 0.0) / (self.requests_per_cycle or 1)
+        prompt_s = prices.prompt_linear_s(s, o) + prices.prompt_attention_s(s, o)
+        decodes_s = (o - emitted_before) * each_s + prices.decode_attention_s(s, o)
+        return prompt_s + decodes_s + self.timing.other_s_per_token * (s + o - emitted_before) + end_s
+
     @property
     def load(self) -> float | None:
         """λ·T^R / r."""
@@ -144,7 +157,8 @@ class TileCapacity(Statement):
         """Seconds from one request of a replica to the next, less T^R; None if nothing is left."""
         if self.rate is None or self.rate >= self.capacity_per_s:
             return None
-        return self.engines / self.rate - self.request_s
+        spare_s = self.engines / self.rate - self.request_s
+        return spare_s if spare_s > 0 else None  # rounding, just below the capacity
 
     @property
     def stable(self) -> bool | None:
@@ -268,10 +282,10 @@ def tile_capacity(
         (2.0, 1.0, 0.333)
     """
     timing, scheduler, first_token = _parts(engine, first_token)
-    engines = whole("engines", engines, 1)
+    engines = whole("engines", engines, 1, MOST_COUNT)
     policy: Rad | RadPhased | None = scheduler if isinstance(scheduler, (Rad, RadPhased)) else None
     if requests_per_cycle is not None:
-        requests_per_cycle = whole("requests_per_cycle", requests_per_cycle, 1)
+        requests_per_cycle = whole("requests_per_cycle", requests_per_cycle, 1, MOST_COUNT)
         if policy is not None:
             raise ConfigError("requests_per_cycle: is the scheduler's; give it with a timing model alone")
     elif policy is not None:

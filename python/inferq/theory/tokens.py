@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from inferq.amounts import whole
+from inferq.amounts import MOST_COUNT, whole
 from inferq.errors import ConfigError
 from inferq.theory.demand import Asked, ClassDemand, Demand
 from inferq.theory.iteration import (
@@ -223,7 +223,8 @@ def token_capacity(
             raise ConfigError(f"token_budget: {kind} has none; give token_budget= to ask about one")
     if token_budget is None:
         raise ConfigError("token_budget: a timing model has none; give token_budget=")
-    b, k = whole("token_budget", token_budget, 1), whole("engines", engines, 1)
+    b = whole("token_budget", token_budget, 1, MOST_COUNT)
+    k = whole("engines", engines, 1, MOST_COUNT)
     demand = Demand.of(workload, rate=rate, needs_rate=False)
     law, scheduler = demand.law, None if engine is None else engine.scheduler
     tokens = law.prompt_mean + law.decode_mean(first_token)

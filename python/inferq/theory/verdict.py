@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from inferq.errors import ConfigError
 from inferq.theory.bounds import Bound as Bound
 from inferq.theory.bounds import engine_bounds, stays
 from inferq.theory.demand import Asked, Demand
+from inferq.theory.iteration import never_served
+from inferq.theory.order import Work
 from inferq.theory.statement import Hypothesis, Statement, number
 from inferq.theory.stations import (
     abandonment_rates,
@@ -23,7 +25,9 @@ from inferq.theory.stations import (
 if TYPE_CHECKING:
     import polars as pl
 
+    from inferq.disaggregated import Disaggregated
     from inferq.gate_and_route import GateAndRoute
+    from inferq.pool import Pool
     from inferq.simulation import System
 
 Verdict = Literal["stable", "unstable", "unknown"]
@@ -47,6 +51,8 @@ class Stability(Statement):
     """All that were found, ceilings first, each by its capacity."""
     hypotheses: tuple[Hypothesis, ...]
     """What holds for the scenario as a whole."""
+    never_served: float = 0.0
+    """The share of the requests that are too long ever to be served: a run rejects them."""
 
     @property
     def capacity_per_s(self) -> float | None:
@@ -116,6 +122,8 @@ class Stability(Statement):
         )
         if self.sure_per_s is not None:
             lines.append(f"known to be stable below {number(self.sure_per_s)} per second")
+        if self.never_served and self.verdict != "unknown":
+            lines.append(self._rejected())
         lines += [f"  - {one}" for one in self.hypotheses]
         told: set[str] = set()
         kinds = {"ceiling": "no policy passes", "guarantee": "this one is stable below"}
@@ -130,6 +138,12 @@ class Stability(Statement):
             lines += [f"    - {need}" for need in one.hypotheses if need not in self.hypotheses]
         return "\n".join(lines)
 
+    def _rejected(self) -> str:
+        return (
+            f"a share of {number(self.never_served)} of all requests can never be served: a run rejects "
+            "them, and no theorem speaks of the others alone"
+        )
+
     def _why(self) -> str:
         if self.deciding is not None:
             beyond = "exceeds" if self.verdict == "unstable" else "is below"
@@ -138,6 +152,8 @@ class Stability(Statement):
         lacking = [one for one in self.hypotheses if one.met is False]
         if self.verdict == "stable":
             return lacking[0].why if lacking else "no queue can grow"
+        if self.never_served:
+            return self._rejected()
         if not self.bounds:
             return "; ".join(["no theorem covers this system", *(one.why for one in lacking)])
         if self.rate is None:
@@ -180,7 +196,11 @@ def stability(
     `Disaggregated` each side and the link is a ceiling; for `GateAndRoute` prefills and slots are (where
     everybody who waits gives up no queue can grow); for a `Network` every engine is, and no more is known,
     because engines that prefer the wrong stage can starve each other (Rybko and Stolyar). Recorded arrivals
-    count as steady while even the tenth of the trace that asks for the most tokens stays below the capacity.
+    count as steady while even the tenth of the trace that asks for the most stays below the capacity, in the
+    unit that the limit counts: tokens, seats, memory, or arrivals of a class. `RoundRobin` gives every
+    replica as many requests, but not as much work, where long and short ones come in an order of their own;
+    so of a recorded trace the busiest replica is judged as it takes turns, and of streams that are not
+    Poisson (`Workload.mix`) nothing is known.
 
     Args:
         workload: a workload, a class, or several; for a network jobs: a workload with arrivals, or jobs per
@@ -192,7 +212,8 @@ def stability(
         The verdict, the binding limit, the load and the margin, every bound, and `explain()`.
 
     Raises:
-        ConfigError: something that is no system, a rate that is not above 0, lengths that are missing.
+        ConfigError: something that is no system, a rate that is not above 0, lengths that are missing, a
+            cache or policy that can serve none of the requests.
         TraceError: a workload without lengths.
 
     Example:
@@ -226,19 +247,48 @@ def stability(
     demand = Demand.of(workload, rate=rate, needs_rate=False)
     if isinstance(cluster, (Engine, Cluster)):
         pool = cluster.pools()[0]
+        rejected = _never_served(demand, pool)
         if len(set(pool.engines)) == 1:
             found = list(engine_bounds(demand, pool.engines[0], sum(pool.counts), pool.router))
         else:
             found = list(mixed_fleet_bounds(demand, pool))
-        return _judged(found, demand.rate, stays(demand))
+        return replace(_judged(found, demand.rate, stays(demand)), never_served=rejected)
     if isinstance(cluster, Disaggregated):
+        _hand_over(demand, cluster)
         return _judged(list(hand_off_bounds(demand, cluster)), demand.rate, stays(demand))
     if isinstance(cluster, GateAndRoute):
+        if cluster.service == "tokens":
+            _never_served(demand, cluster.pools()[0])
         shared = (*stays(demand), *_given_up(cluster))
         return _judged(list(gate_bounds(demand, cluster)), demand.rate, shared)
     raise ConfigError(
         f"cluster: must be an Engine, Cluster, Disaggregated, GateAndRoute or Network, is {cluster!r}"
     )
+
+
+def _never_served(demand: Demand, pool: Pool) -> float:
+    """The share of requests that some replica can never serve; refused where none can serve any."""
+    found = [never_served(engine, demand.law, engine.first_token) for engine in pool.engines]
+    if all(one is not None and one.share == 1 for one in found):
+        path, one = pool.paths[0] or "engine", found[0]
+        assert one is not None
+        raise ConfigError(f"{path}.{one.field}: nothing that is asked can ever be served: {one.why}")
+    return max(0.0 if one is None else one.share for one in found)
+
+
+def _hand_over(demand: Demand, cluster: Disaggregated) -> None:
+    """Refuse a pair of which one side has no room for any request."""
+    for side, weight in (("prefill", 0), ("decode", 1)):
+        engine = getattr(cluster, side)[0]
+        tokens = engine.kv.tokens
+        # With the first token from the prefill the last one is never held.
+        if tokens is not None and not demand.law.mean(_holds(tokens, weight)):
+            raise ConfigError(f"{side}.kv.tokens: {number(tokens)} hold none of the requests that are asked")
+
+
+def _holds(tokens: int, output_weight: int) -> Work:
+    """1 for requests that a cache can hold, 0 for others."""
+    return lambda s, o: 1.0 * (s + output_weight * (o - 1) <= tokens)
 
 
 _EMPTIES = "a queue that can grow"
