@@ -267,6 +267,8 @@ class Workload(Changes):
             >>> law.draw(3).frame.equals(law.draw(3).frame)
             True
         """
+        import numpy  # noqa: F401  # here, where Ctrl-C can interrupt it, and not first in the core
+
         whole("seed", seed, 0, 2**64 - 1)
         if not self.is_law:
             return self
