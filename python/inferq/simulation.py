@@ -6,10 +6,6 @@ import json
 import math
 import numbers
 import re
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from inferq import _core, pool
@@ -23,6 +19,7 @@ from inferq.flow import Flow, of_sessions, sessions
 from inferq.gate_and_route import GateAndRoute
 from inferq.jobs import expanded
 from inferq.network import Network
+from inferq.progress import Progress, watched
 from inferq.result import STATUSES, Result
 from inferq.router import BySession
 from inferq.slots import NOTHING_MEASURED, of_slots
@@ -33,8 +30,6 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
-Progress = Callable[[int, int], object]
-
 System: TypeAlias = Engine | Cluster | Disaggregated | Network | GateAndRoute
 """What a workload may be sent through."""
 
@@ -43,7 +38,6 @@ SYSTEMS = (Engine, Cluster, Disaggregated, Network, GateAndRoute)
 ONE_CLASS = "default"
 """The class of every request of a workload that names none."""
 
-_SHOW_AFTER_S = 0.5
 _SECONDS = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*s")
 
 
@@ -120,7 +114,7 @@ def simulate(
         raise ConfigError("timeline_s: must be above 0, is 0")
     workers = _threads(threads)
     source = workload if isinstance(workload, Workload) else Workload(workload)
-    with _watched(progress) as watch:
+    with watched(progress) as watch:
         result = _served(source, system, options, workers, watch)
         if watch is not None:
             served = result._tables["requests"]["status"].size
@@ -143,7 +137,7 @@ def _served(
         )
         tables["elapsed_s"] = elapsed_s
         tables["requests"] = jobs.placed(tables["requests"])
-        return Result(tables, classes, frame, source, scenario, jobs)
+        return Result(tables, classes, frame, source, scenario, jobs, system)
     frame = source.ready(seed)
     if isinstance(system, GateAndRoute):
         if "patience_s" in frame.columns:
@@ -153,7 +147,7 @@ def _served(
                 raise ConfigError(
                     "think_s: exponential services know no sessions: use .open_loop(), or service='tokens'"
                 )
-            return Result(*of_slots(system, frame, options, progress), frame, source, scenario)
+            return Result(*of_slots(system, frame, options, progress), frame, source, scenario, None, system)
     tables, classes, _ = _run(system, frame, of_sessions(frame), None, options, threads, progress)
     if isinstance(system, GateAndRoute):
         start_s = _counted_from(options["warmup"], frame)
@@ -161,7 +155,7 @@ def _served(
         tables.update(earned(tables, system, len(classes), start_s, end_s))
         if start_s >= end_s:
             tables["findings"].append(NOTHING_MEASURED)
-    return Result(tables, classes, frame, source, scenario)
+    return Result(tables, classes, frame, source, scenario, None, system)
 
 
 def _end_s(tables: dict[str, Any], frame: pl.DataFrame, horizon_s: float | None) -> float:
@@ -285,48 +279,3 @@ def _switch(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(f"{name}: must be True or False, is {value!r}")
     return value
-
-
-@contextmanager
-def _watched(progress: object) -> Iterator[Progress | None]:
-    """The callable that the core shall tell how far it is, or None."""
-    if progress is None or progress is False:
-        yield None
-    elif callable(progress):
-        yield progress
-    elif progress is not True:
-        raise ConfigError(f"progress: must be True, False, None or a callable, is {progress!r}")
-    elif not sys.stderr.isatty():
-        yield None
-    else:
-        bar = _Bar()
-        try:
-            yield bar
-        finally:
-            bar.close()
-
-
-class _Bar:
-    """A progress bar on standard error that appears only when a run takes its time."""
-
-    def __init__(self) -> None:
-        self._started = time.monotonic()
-        self._shown: Any = None
-        self._task: Any = None
-
-    def __call__(self, done: int, total: int) -> None:
-        if self._shown is None:
-            if time.monotonic() - self._started < _SHOW_AFTER_S:
-                return
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            self._shown = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._task = self._shown.add_task("requests", total=total)
-            self._shown.start()
-        self._shown.update(self._task, completed=done)
-
-    def close(self) -> None:
-        if self._shown is not None:
-            self._shown.stop()
