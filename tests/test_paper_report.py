@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +15,8 @@ from inferq import paper
 from inferq.cli import app
 from inferq.paper import cells
 from inferq.paper.report import Picture, Report, Row, Section, Slip, Table
+
+from .markup import Page
 
 LONG = "The output lengths are **not given**; here they are `Uniform(1, 512)`, which is an assumption."
 
@@ -74,39 +75,6 @@ MADE = Report(
     ),
     slips=(Slip(where="(7)", printed="v + 1", right="`v`, and M* and n*_j stay as they are"),),
 )
-
-
-class Page(HTMLParser):
-    """What a page holds: its tags are closed in order, its names are given once, its links lead to them."""
-
-    VOID = frozenset({"meta", "br", "hr", "img"})
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.names: list[str] = []
-        self.links: list[str] = []
-        self.tags: list[str] = []
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        if tag not in self.VOID:
-            self.open.append(tag)
-        for name, value in attrs:
-            if name == "id":
-                self.names.append(value or "")
-            if name in ("href", "src", "xlink:href"):
-                self.links.append(value or "")
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if tag not in self.VOID:
-            self.open.pop()
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
 
 
 def test_rows_are_one_frame_with_the_gap():

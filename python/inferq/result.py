@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from inferq.jobs import Jobs
+    from inferq.picture.run import Pictures
+    from inferq.simulation import System
     from inferq.workload import Workload
 
 Tables = dict[str, Any]
@@ -68,6 +70,8 @@ class Result:
     _options: dict[str, Any]
     _jobs: Jobs | None = None
     """How the rows of a network's workload became requests."""
+    _system: System | None = None
+    """What served them; None where only its description is kept."""
 
     @cached_property
     def requests(self) -> pl.DataFrame:
@@ -202,6 +206,46 @@ class Result:
             ConfigError: the run was not one of a `GateAndRoute`.
         """
         return _frame(self._of_slots("revenue"))
+
+    @property
+    def plot(self) -> Pictures:
+        """Pictures of the run as Altair charts: `latency`, `timeline`, `tbt`, `queue`, `throughput`.
+
+        Example:
+            >>> import inferq as iq
+            >>> kv = iq.KvCache(tokens=1000)
+            >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=kv)
+            >>> workload = {"arrival_s": [0.0, 0.5], "prompt_tokens": [10, 5], "output_tokens": [3, 1]}
+            >>> chart = iq.simulate(workload, engine).plot.tbt()
+            >>> chart.to_dict()["width"]
+            360
+        """
+        from inferq.picture.run import Pictures
+
+        return Pictures(self)
+
+    def to_perfetto(self, path: str | os.PathLike[str], requests: int | Iterable[int] | None = None) -> Path:
+        """Write the run as a trace that Perfetto's viewer opens: iterations, queue, KV cache, requests.
+
+        See `inferq.perfetto.write` for what it holds.
+
+        Args:
+            path: the file, of JSON; it is replaced. A name that ends in `.gz` is compressed, which the viewer
+                opens too.
+            requests: how many are shown, the slowest by `e2e_s`, or the `id`s of those that are; None shows
+                the 50 slowest.
+
+        Returns:
+            The path.
+
+        Raises:
+            ConfigError: the run did not record its iterations (`simulate(..., iterations=True)`), or there is
+                no request of that id.
+            OSError: the file cannot be written.
+        """
+        from inferq.perfetto import write
+
+        return write(self, path, requests)
 
     @property
     def findings(self) -> list[str]:
@@ -490,15 +534,7 @@ class Result:
         self, slo: Mapping[str, float | None] | None, values: Mapping[str, NDArray[Any]]
     ) -> list[tuple[str, Any]]:
         """The column that each objective bounds, and its bound: one number, or one for each of `values`."""
-        if slo is not None and not isinstance(slo, Mapping):
-            raise ConfigError(f"slo: must be a mapping such as {{'ttft_s': 0.5}}, is {slo!r}")
-        given: Mapping[str, Any] = slo or {}
-        for name, limit in given.items():
-            if name not in _OBJECTIVES:
-                raise ConfigError(f"slo: unknown objective {name!r}{nearest(str(name), _OBJECTIVES)}")
-            number = isinstance(limit, numbers.Real) and not isinstance(limit, bool)
-            if limit is not None and not (number and 0 <= limit < math.inf):
-                raise ConfigError(f"slo.{name}: must be None or seconds, finite and 0 or above, is {limit!r}")
+        given = objectives(slo)
         limits: list[tuple[str, Any]] = []
         for name, (measure, objective) in _OBJECTIVES.items():
             if name in given:
@@ -521,6 +557,24 @@ class Result:
             groups = [[self._classes.index(name)] for name in named["class"]]
         told = [_gaps_of(self._tables, codes) for codes in groups]
         return {kind: np.array([one[kind] for one in told], dtype=np.float64) for kind in STATISTICS}
+
+
+def objectives(slo: object) -> Mapping[str, Any]:
+    """The objectives that `Result.summary` takes, empty for None.
+
+    Raises:
+        ConfigError: an unknown objective, or one that is no number of seconds.
+    """
+    if slo is not None and not isinstance(slo, Mapping):
+        raise ConfigError(f"slo: must be a mapping such as {{'ttft_s': 0.5}}, is {slo!r}")
+    given: Mapping[str, Any] = slo or {}
+    for name, limit in given.items():
+        if name not in _OBJECTIVES:
+            raise ConfigError(f"slo: unknown objective {name!r}{nearest(str(name), _OBJECTIVES)}")
+        number = isinstance(limit, numbers.Real) and not isinstance(limit, bool)
+        if limit is not None and not (number and 0 <= limit < math.inf):
+            raise ConfigError(f"slo.{name}: must be None or seconds, finite and 0 or above, is {limit!r}")
+    return given
 
 
 def _schedulers(described: Any) -> Iterator[dict[str, Any]]:

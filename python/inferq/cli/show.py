@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from inferq.picture.numbers import NONE as _NONE
+from inferq.picture.numbers import number as _number
+from inferq.picture.numbers import seconds as _seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,7 +31,6 @@ _LEGEND = (
 )
 _STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
 _QUANTITIES = ("count", "mean", "cv", "p50", "p90", "p99", "min", "max")
-_NONE = "–"
 _MOST_REPLICAS = 32
 """Up to so many replicas are shown one by one."""
 
@@ -162,6 +164,32 @@ def stability(said: Stability) -> None:
     lines(said.explain().splitlines())
 
 
+def points(frame: pl.DataFrame, names: list[str], most: int) -> None:
+    """Print the points of a sweep, up to `most` of them, and why those failed that did."""
+    from rich.console import Console
+    from rich.text import Text
+
+    rates = {"request_throughput": "req/s", "request_goodput": "good/s"}
+    latencies = ("p99_ttft_s", "p99_tbt_s", "p99_e2e_s")
+    short = [name.rpartition(".")[2] for name in names]  # of the path of a field
+    heads = names if len(set(short)) < len(short) else short
+    measured = [*rates.values(), *(name[:-2].replace("_", " ") for name in latencies)]
+    table = _table([*heads, "seed", *measured], left=len(names))
+    for row in frame.head(most).rows(named=True):
+        cells = [_number(row[name]) for name in rates] + [_seconds(row[name]) for name in latencies]
+        table.add_row(*(Text(_text(row[name])) for name in names), str(row["seed"]), *cells)
+    Console(highlight=False).print(table)
+    if frame.height > most:
+        lines([f"the first {most:,} of {frame.height:,} points are shown"])
+    for row in frame.filter(status="failed").head(most).rows(named=True):
+        where = ", ".join(f"{name}={_text(row[name])}" for name in (*names, "seed"))
+        lines([f"failed: {where}: {row['error']}"])
+    found = frame.filter(frame["findings"].is_not_null())
+    for row in found.head(most).rows(named=True):
+        where = ", ".join(f"{name}={_text(row[name])}" for name in (*names, "seed"))
+        lines([f"finding: {where}: {row['findings']}"])
+
+
 def report(made: Report) -> None:
     """Print the rows of a paper's report, section by section, with their notes below."""
     from rich import box
@@ -283,24 +311,6 @@ def _table(names: list[str], left: int = 1) -> Table:
     for place, name in enumerate(names):
         table.add_column(name, justify="left" if place < left else "right", no_wrap=True)
     return table
-
-
-def _number(value: float | None) -> str:
-    """A number with at most two decimals, or more where it is small."""
-    if value is None or math.isnan(value):
-        return _NONE
-    if value == int(value) or abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3g}"
-
-
-def _seconds(value: float | None) -> str:
-    """A length of time in milliseconds or seconds."""
-    if value is None or math.isnan(value):
-        return _NONE
-    if value < 0.9995:
-        return f"{value * 1000:.1f} ms" if value >= 0.001 or value == 0 else f"{value * 1000:.3g} ms"
-    return f"{value:.2f} s" if value < 1000 else f"{value:,.0f} s"
 
 
 def _text(value: object) -> str:

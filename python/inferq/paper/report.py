@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferq.errors import ConfigError
+from inferq.picture.document import Picture as Picture
 
 if TYPE_CHECKING:
     import polars as pl
@@ -38,16 +38,6 @@ class Row:
         if self.theory is None or self.simulation is None or self.theory == 0:
             return None
         return self.simulation / self.theory - 1
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Picture:
-    """A chart, made when the page is written."""
-
-    title: str
-    caption: str
-    chart: Callable[[], Any]
-    """Makes an altair chart."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,7 +11,25 @@ from typing import Any
 # what a theory says.
 BLUE, SKY = "#0072B2", "#56B4E9"
 ORANGE, VERMILION = "#E69F00", "#D55E00"
+GREEN, PURPLE = "#009E73", "#CC79A7"
 GREY, INK = "#8A8A8A", "#222222"
+GRID, PAPER = "#E6E6E6", "white"
+
+DARK = {
+    BLUE: "#4CA6E8",
+    SKY: "#9AD8FA",
+    ORANGE: "#F0B440",
+    VERMILION: "#F78B4F",
+    GREEN: "#3CC79B",
+    PURPLE: "#E3A0C6",
+    GREY: "#9298A1",
+    INK: "#E3E5E9",
+    GRID: "#343941",
+}
+"""What each colour becomes on a dark page, whose own ground takes the place of `PAPER`."""
+
+PANEL = 360
+"""Pixels of width that a picture plots on: with its labels as wide as a phone, or half a page."""
 
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 """Faces of one width, that of the letters by which the renderer lays a picture out: labels that fit there fit
@@ -21,34 +39,52 @@ _NAME = re.compile(r'\bid="([^"]+)"')
 _NAMED = re.compile(r'(\bid="|\burl\(#|\bhref="#)([^")]+)')
 
 
-def _styled(chart: Any) -> Any:
-    """A chart in the common style."""
-    return (
-        chart.configure(background="white", font=FONT, padding=12)
-        .configure_view(stroke=None)
-        .configure_axis(
+def styled(chart: Any) -> Any:
+    """An altair chart in the common style. What has a style of its own cannot be laid over another chart."""
+    import altair as alt
+
+    return chart.configure(
+        background=PAPER,
+        font=FONT,
+        padding=12,
+        view=alt.ViewConfig(stroke=None),
+        axis=alt.AxisConfig(
             labelFontSize=12,
             titleFontSize=12,
             titleFontWeight="normal",
             labelColor=INK,
             titleColor=INK,
-            gridColor="#E6E6E6",
+            gridColor=GRID,
             domainColor=GREY,
             tickColor=GREY,
-        )
-        .configure_legend(
+        ),
+        legend=alt.LegendConfig(
             labelFontSize=12, labelColor=INK, labelLimit=400, symbolStrokeWidth=2.5, symbolSize=90
-        )
-        .configure_title(fontSize=13, fontWeight="bold", color=INK, anchor="start")
-        .configure_text(fontSize=12, color=INK)
+        ),
+        header=alt.HeaderConfig(labelFontSize=12, labelColor=INK, titleColor=INK),
+        title=alt.TitleConfig(fontSize=13, fontWeight="bold", color=INK, anchor="start"),
+        text=alt.MarkConfig(fontSize=12, color=INK),
     )
+
+
+def dark(within: str) -> str:
+    """The rules of a style sheet that give the pictures inside `within` the colours for a dark page.
+
+    >>> dark("figure").splitlines()[0]
+    'figure svg [fill="#0072B2"] { fill: #4CA6E8; } figure svg [stroke="#0072B2"] { stroke: #4CA6E8; }'
+    """
+    rules = [
+        " ".join(f'{within} svg [{what}="{light}"] {{ {what}: {seen}; }}' for what in ("fill", "stroke"))
+        for light, seen in DARK.items()
+    ]
+    return "\n".join([*rules, f'{within} svg [fill="{PAPER}"] {{ fill: none; }}'])
 
 
 def svg(chart: Any, prefix: str = "part-") -> str:
     """An altair chart as SVG, in the common style; the same bytes whenever it is drawn.
 
     Args:
-        chart: without a configuration of its own.
+        chart: its own configuration, if it has one, is overruled by the style.
         prefix: with what every name inside begins, so that several pictures can stand in one page.
 
     Example:
@@ -59,7 +95,7 @@ def svg(chart: Any, prefix: str = "part-") -> str:
         True
     """
     drawn = io.StringIO()
-    _styled(chart).save(drawn, format="svg")
+    styled(chart).save(drawn, format="svg")
     text = drawn.getvalue()
     # The renderer counts the names of clips on from picture to picture: here each picture counts its own.
     names = {

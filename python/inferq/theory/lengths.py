@@ -24,8 +24,8 @@ _TAIL = 1e-16
 """Of a law without a longest length, what is longer with a smaller chance is left out."""
 _SINGLE = 2048
 """Up to here every length of a law is kept; longer ones are put in as many bins of equal ratio."""
-_AT_ONCE = 2**20
-"""Pairs of lengths that are looked at together."""
+_AT_ONCE = 2**16
+"""Pairs of lengths that are looked at together: few enough to stay in the cache of a core."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

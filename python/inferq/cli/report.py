@@ -1,0 +1,43 @@
+"""What does a person get to look at? `inferq report`: a page of a run, and its trace for Perfetto."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", show_default=False, help="A TOML file.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The page; the scenario's name and .html here unless told."),
+    ] = None,
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Heading of the page.")] = None,
+    perfetto: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write the iterations too: a trace for https://ui.perfetto.dev (.json, .gz)."
+        ),
+    ] = None,
+) -> None:
+    """Run a scenario and write one HTML page about it, which opens without a network.
+
+    Example: inferq report docs/chat.toml --out chat.html
+    """
+    from inferq.cli import show
+    from inferq.picture import pages
+    from inferq.scenario import Scenario, read_scenario
+
+    plan = read_scenario(scenario)
+    page = pages.checked(Path(f"{scenario.stem}.html") if out is None else out)
+    run = plan.run if perfetto is None else {**plan.run, "iterations": True}
+    show.lines([f"report {scenario}", *plan.notes])
+    show.system(plan.system)
+    result = Scenario(plan.workload, plan.system, run).simulate(progress=True)
+    show.lines(f"finding: {text}" for text in result.findings)
+    heading = f"What became of {scenario.stem}?" if title is None else title
+    show.lines([f"written to {pages.report(result, page, title=heading)}"])
+    if perfetto is not None:
+        show.lines([f"written to {result.to_perfetto(perfetto)}"])

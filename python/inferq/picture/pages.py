@@ -1,0 +1,89 @@
+"""How does somebody else get to see it? `iq.report`: one page that opens without a network."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from inferq.errors import ConfigError
+from inferq.output import replacing
+
+
+def report(shown: Any, path: str | os.PathLike[str], title: str | None = None) -> Path:
+    """Write a page about a run, a comparison or a capacity: one HTML file that needs nothing beside it.
+
+    Its pictures are inside, as SVG, and it asks the network for nothing: it can be mailed, kept with a pull
+    request, opened years later. It reads on a phone, and follows the light or dark scheme of the screen.
+
+    The page of a run: its findings in plain words, with what theory says of the scenario and which limit
+    binds; the numbers that people ask for first; latency percentiles by class; queue and memory over time;
+    the histogram of token gaps; throughput beside the limit of theory; the scenario, which repeats the run.
+
+    Args:
+        shown: what `simulate`, `compare` or `capacity` returned.
+        path: of the page, ending in `.html`; a page that is there is replaced. Its folder must be there.
+        title: heading of the page, instead of one that says what it is about.
+
+    Returns:
+        The path.
+
+    Raises:
+        ConfigError: something else to show, another ending, no such folder, or a title that is no text.
+        OSError: it cannot be written.
+
+    Example:
+        >>> import inferq as iq, tempfile, pathlib
+        >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache(tokens=1000))
+        >>> workload = {"arrival_s": [0.0, 0.5], "prompt_tokens": [10, 5], "output_tokens": [3, 1]}
+        >>> result = iq.simulate(workload, engine)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     page = iq.report(result, pathlib.Path(folder) / "run.html", title="Two requests")
+        ...     page.read_text(encoding="utf-8").count("<svg")
+        5
+    """
+    page = checked(path)
+    if title is not None and (not isinstance(title, str) or not title.strip()):
+        raise ConfigError(f"title: must be a text, not empty, is {title!r}")
+    text = _document(shown, title).html()
+    with replacing(page) as part:
+        part.write_text(text, encoding="utf-8")
+    return page
+
+
+def checked(path: str | os.PathLike[str]) -> Path:
+    """The path of a page that can be written, made sure of before it costs anything.
+
+    Raises:
+        ConfigError: another ending, or no such folder.
+    """
+    page = Path(path)
+    if page.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"path: a page ends in .html, not {page.name!r}")
+    if not page.parent.is_dir():
+        raise ConfigError(f"path: there is no folder {str(page.parent)!r}")
+    return page
+
+
+def _document(shown: Any, title: str | None) -> Any:
+    """The page of whatever can be shown."""
+    from inferq.result import Result
+
+    if isinstance(shown, Result):
+        from inferq.picture import run_page
+
+        return run_page.document(shown, title)
+    from inferq.experiment.comparing.comparison import Comparison
+    from inferq.experiment.planning.plan import CapacityPlan
+
+    if isinstance(shown, Comparison):
+        from inferq.picture import comparison_page
+
+        return comparison_page.document(shown, title)
+    if isinstance(shown, CapacityPlan):
+        from inferq.picture import capacity_page
+
+        return capacity_page.document(shown, title)
+    raise ConfigError(
+        f"report: shows what simulate, compare or capacity returned, not a {type(shown).__name__}"
+    )

@@ -1,0 +1,205 @@
+"""Do the pictures of a run hold its numbers, and only some hundred of them?"""
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import inferq as iq
+from inferq.picture import drawn
+from inferq.picture.run import _powers, throughput
+from inferq.picture.style import DARK, PAPER, dark, svg
+
+ENGINE = iq.Engine(
+    timing=iq.PiecewiseLinear(base=0.006, per_token=32e-6, knee=200, per_context_token=40e-9),
+    scheduler=iq.Sarathi(token_budget=512, max_seqs=64),
+    kv=iq.KvCache(tokens=40_000),
+)
+SHORT = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache(tokens=1000))
+NAMES = ("latency", "timeline", "tbt", "queue", "throughput")
+
+
+def law(requests: int, rate: float, prompt: int, output: int) -> iq.Workload:
+    return iq.Workload.law(
+        requests=requests,
+        arrivals=iq.Poisson(rate),
+        prompt=iq.Geometric(prompt),
+        output=iq.Geometric(output),
+    )
+
+
+@pytest.fixture(scope="module")
+def fleet() -> iq.Result:
+    asked = iq.Workload.mix({"chat": law(900, 20, 200, 100), "code": law(300, 7, 900, 30)})
+    return iq.simulate(asked, iq.Cluster(ENGINE, replicas=3, router=iq.LeastRequests()), seed=4, warmup=100)
+
+
+def rows(chart: Any) -> int:
+    """How many rows of data a chart carries."""
+    return sum(len(data) for data in chart.to_dict()["datasets"].values())
+
+
+def test_every_picture_is_a_chart_of_some_hundred_numbers_that_dark_pages_know(fleet: iq.Result):
+    rules = dark("figure")
+    for name in NAMES:
+        chart = getattr(fleet.plot, name)()
+        assert 0 < rows(chart) <= 2000, name
+        drawing = svg(chart)
+        assert drawing.startswith("<svg")
+        colours = set(re.findall(r'\b(?:fill|stroke)="([^"]*)"', drawing)) - {"none", "transparent", PAPER}
+        assert colours <= set(DARK), name
+        assert all(f'[fill="{colour}"]' in rules and f'[stroke="{colour}"]' in rules for colour in colours)
+
+
+def test_the_size_of_a_picture_does_not_grow_with_the_run():
+    asked = law(4000, 20, 50, 20)
+    long = iq.simulate(asked, ENGINE, seed=1, timeline_s=0.01)
+    assert long.timeline.height > 10_000
+    for name in NAMES:
+        assert rows(getattr(long.plot, name)()) <= 2000, name
+
+
+def test_percentile_curves_pass_through_the_summary(fleet: iq.Result):
+    names = drawn.classes(fleet)
+    assert names == ["chat", "code"]  # the most frequent first
+    curves = drawn.latencies(fleet, names)
+    for row in fleet.summary(by="class").rows(named=True):
+        for measure in drawn.MEASURES:
+            curve = curves.filter(pl.col("measure") == measure, pl.col("class") == str(row["class"]))
+            for percentile in (50, 90, 95, 99):
+                found = curve.filter(pl.col("share") == percentile / 100)["seconds"].item()
+                assert found == pytest.approx(row[f"p{percentile}_{measure}_s"], rel=1e-12)
+            assert curve["seconds"].is_sorted() and curve["share"].max() < 1
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=40), st.floats(0, 1))
+def test_percentiles_of_values_in_order_are_linear(values: list[float], share: float):
+    ordered = np.sort(np.array(values))
+    found = drawn._linear(ordered, np.array([share]))[0]
+    assert found == pytest.approx(np.quantile(ordered, share), rel=1e-9, abs=1e-9)
+
+
+@given(st.integers(1, 3000), st.integers(0, 2**32))
+def test_stretches_of_time_keep_mean_least_and_most(samples: int, seed: int):
+    values = np.random.default_rng(seed).integers(0, 100, samples)
+    frame = pl.DataFrame({"time_s": np.arange(samples) * 0.5, "waiting": values})
+    told = drawn._stretched(frame, ["waiting"])
+    assert told.height <= drawn.POINTS
+    each = -(-samples // drawn.POINTS)
+    sizes = np.full(told.height, each)
+    sizes[-1] = samples - each * (told.height - 1)
+    assert (told["waiting"].to_numpy() * sizes).sum() == pytest.approx(values.sum())
+    assert told["waiting_low"].min() == values.min() and told["waiting_high"].max() == values.max()
+    assert told["time_s"].is_sorted()
+
+
+def test_time_is_that_of_the_replicas_together(fleet: iq.Result):
+    told = drawn.over_time(fleet)
+    samples = fleet.timeline.group_by("time_s").agg(pl.col("running").sum(), pl.col("waiting").max())
+    assert told["running_high"].max() == samples["running"].max()
+    queue = drawn.waiting(fleet)
+    assert queue["most"].max() == fleet.timeline["waiting"].max() == samples["waiting"].max()
+    assert (queue["mean"] <= queue["most"]).all()
+    assert drawn.kv_tokens(fleet) == 3 * 40_000
+
+
+def test_gaps_are_shares_of_their_class_on_a_few_bins(fleet: iq.Result):
+    names = drawn.classes(fleet)
+    bins = drawn.gaps(fleet, names)
+    for name in names:
+        of_class = bins.filter(pl.col("class") == name)
+        assert of_class.height <= drawn.BINS
+        assert of_class["share"].sum() == pytest.approx(1)
+        assert (of_class["lower_s"] < of_class["upper_s"]).all()
+    marks = drawn.gap_percentiles(fleet, names)
+    for row in fleet.summary(by="class").rows(named=True):
+        for percentile in ("p50", "p99"):
+            found = marks.filter(pl.col("class") == str(row["class"]), pl.col("percentile") == percentile)
+            assert found["seconds"].item() == row[f"{percentile}_tbt_s"]
+
+
+def test_rates_count_every_arrival_and_every_completion(fleet: iq.Result):
+    told = drawn.rates(fleet)
+    width_s = told["time_s"][1] - told["time_s"][0]
+    assert told["arrived"].sum() * width_s == pytest.approx(fleet.requests.height)
+    assert told["finished"].sum() * width_s == pytest.approx(fleet.requests["finish_s"].count())
+
+
+def test_a_limit_of_theory_is_drawn_where_it_can_be_seen(fleet: iq.Result):
+    from inferq.picture.run import _stability
+
+    said = _stability(fleet)
+    assert said is not None and said.binding is not None
+    near = throughput(fleet, said).to_dict()
+    labels = near["encoding"]["color"]["scale"]["domain"]
+    assert labels[:2] == ["arrived", "finished"]
+    assert labels[2].endswith(said.binding.name)
+    idle = iq.simulate(law(50, 0.01, 20, 5), ENGINE, seed=1)
+    far = throughput(idle, _stability(idle)).to_dict()
+    assert far["encoding"]["color"]["scale"]["domain"] == ["arrived", "finished"]
+
+
+def test_more_classes_than_colours_leave_the_rarest_out():
+    kinds = {f"class {place}": law(20 * (9 - place), 5, 50, 10) for place in range(8)}
+    many = iq.simulate(iq.Workload.mix(kinds), ENGINE, seed=1)
+    assert drawn.classes(many) == [f"class {place}" for place in range(6)]
+    for name in NAMES:
+        assert svg(getattr(many.plot, name)())
+
+
+def test_what_cannot_be_drawn_is_said():
+    rejected = iq.simulate({"arrival_s": [0.0], "prompt_tokens": [5000], "output_tokens": [3]}, SHORT)
+    for name, said in {
+        "latency": "served",
+        "timeline": "too short",
+        "tbt": "two tokens",
+        "queue": "too short",
+        "throughput": "nobody",
+    }.items():
+        with pytest.raises(iq.ConfigError, match=rf"^{name}: .*{said}"):
+            getattr(rejected.plot, name)()
+    one = iq.simulate({"arrival_s": [0.0], "prompt_tokens": [5], "output_tokens": [1]}, SHORT)
+    with pytest.raises(iq.ConfigError, match=r"^tbt: "):
+        one.plot.tbt()
+    assert svg(one.plot.latency())
+
+
+def test_gate_and_route_shows_queues_and_slots():
+    plan = iq.Allocation(prefill={"a": 0.1, "b": 0.1}, prefill_queue={"a": 0.3, "b": 0.0})
+    cluster = iq.GateAndRoute(
+        plan,
+        replicas=5,
+        timing=iq.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.022),
+        slots=16,
+        chunk=256,
+        prices=iq.Prices(prefill=0.1, decode=0.2),
+        abandonment=0.1,
+    )
+    asked = iq.Workload.mix({"a": law(200, 3, 300, 300), "b": law(200, 3, 900, 100)})
+    result = iq.simulate(asked, cluster, seed=1)
+    for name in ("latency", "timeline", "queue", "throughput"):
+        assert svg(getattr(result.plot, name)()), name
+    assert set(drawn.waiting(result)["class"]) == {"a", "b"}
+    assert drawn.over_time(result)["solo_high"].max() > 0
+
+
+@given(st.floats(1e-7, 1e5), st.floats(1.3, 1e8))
+def test_ticks_of_a_logarithmic_axis_are_few_and_inside(low: float, ratio: float):
+    high = low * ratio
+    ticks = _powers(low, high)
+    assert len(ticks) <= 7
+    assert ticks == sorted(set(ticks))
+    assert all(low * (1 - 1e-6) <= tick <= high * (1 + 1e-6) for tick in ticks)
+    if ratio >= 2:
+        assert ticks
+
+
+def test_a_long_tail_gets_room(fleet: iq.Result):
+    curve = drawn.latencies(fleet, drawn.classes(fleet)).filter(measure="ttft", **{"class": "chat"})
+    tails = -np.log10(1 - curve["share"].to_numpy())
+    assert np.diff(tails).max() < 0.1 and tails.max() > math.log10(500)

@@ -1,0 +1,324 @@
+"""Does the page of a run say what the run says, on any screen, and ask nobody for anything?"""
+
+import errno
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import inferq as iq
+from inferq.cli import app
+from inferq.picture import run_page
+from inferq.picture.numbers import number, seconds
+from inferq.picture.style import DARK, INK
+
+from .browser import Browser, chromium
+from .markup import Page
+
+ENGINE = iq.Engine(
+    timing=iq.PiecewiseLinear(base=0.006, per_token=32e-6, knee=200, per_context_token=40e-9),
+    scheduler=iq.Sarathi(token_budget=512, max_seqs=64),
+    kv=iq.KvCache(tokens=40_000),
+)
+SHORT = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache(tokens=1000))
+NAMES = ("chat", "code <completion> of everybody & all")
+QUESTIONS = [
+    "How long did requests take?",
+    "What did queue and memory do?",
+    "How evenly did tokens come?",
+    "How close to the limit?",
+    "How did each replica fare?",
+    "What repeats it?",
+]
+SCREENS = [(1280, False), (1280, True), (390, False), (390, True)]
+
+
+def law(requests: int, rate: float, prompt: int, output: int) -> iq.Workload:
+    return iq.Workload.law(
+        requests=requests,
+        arrivals=iq.Poisson(rate),
+        prompt=iq.Geometric(prompt),
+        output=iq.Geometric(output),
+    )
+
+
+@pytest.fixture(scope="module")
+def fleet() -> iq.Result:
+    asked = iq.Workload.mix({NAMES[0]: law(900, 20, 200, 100), NAMES[1]: law(300, 7, 900, 30)})
+    return iq.simulate(asked, iq.Cluster(ENGINE, replicas=3, router=iq.LeastRequests()), seed=4, warmup=100)
+
+
+@pytest.fixture(scope="module")
+def page(fleet: iq.Result, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return iq.report(fleet, tmp_path_factory.mktemp("report") / "fleet.html", title="A fleet & its <queue>")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    program = chromium()
+    if program is None:
+        pytest.skip("needs Chromium to look at a page (Debian: apt-get install chromium)")
+    with Browser(program, tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+def test_a_page_stands_alone(page: Path):
+    text = page.read_text(encoding="utf-8")
+    held = Page(text)
+    assert len(set(held.names)) == len(held.names)
+    assert not {"script", "link", "img", "iframe", "object", "base", "form"} & set(held.tags)
+    assert all(link.startswith("#") and link[1:] in held.names for link in held.links)
+    without_names_of_spaces = re.sub(r'xmlns(:\w+)?="[^"]*"', "", text)
+    assert not re.search(r"https?:|//\w|@import|url\((?!#)", without_names_of_spaces)
+    assert "default-src 'none'" in text
+    assert held.of("title") == held.of("h1") == ["A fleet & its <queue>"]
+    assert len(text) < 500_000
+
+
+def test_the_questions_come_in_order(page: Path):
+    held = Page(page.read_text(encoding="utf-8"))
+    assert held.of("h2") == QUESTIONS
+    assert held.tags.count("svg") == held.tags.count("figure") == 5
+    assert held.of("summary") == ["The scenario as JSON", "What theory says, with the numbers put in"]
+
+
+def test_numbers_are_those_of_the_summary(fleet: iq.Result, page: Path):
+    held = Page(page.read_text(encoding="utf-8"))
+    whole = fleet.summary().row(0, named=True)
+    facts = dict(zip(held.of("dt"), held.of("dd"), strict=True))
+    assert facts["finished"] == f"{whole['completed']:,}"
+    assert facts["output tokens per second"] == number(whole["output_throughput"])
+    assert facts["TTFT, p99"] == seconds(whole["p99_ttft_s"])
+    assert facts["gap between tokens, p99"] == seconds(whole["p99_tbt_s"])
+    cells = " | ".join(held.of("td"))
+    groups = [*fleet.summary(by="class").rows(named=True), {"class": "all", **whole}]
+    for row in groups:
+        for latency in ("ttft", "tbt", "tpot", "e2e", "queue"):
+            told = [seconds(row[f"{one}_{latency}_s"]) for one in ("mean", "p50", "p90", "p95", "p99", "max")]
+            assert " | ".join([str(row["class"]), *told]) in cells, (row["class"], latency)
+    for row in fleet.summary(by="replica").rows(named=True):
+        assert f"{row['replica']} | {row['completed']:,} | {row['failed']:,}" in cells
+
+
+def test_the_scenario_on_the_page_repeats_the_run(fleet: iq.Result, page: Path):
+    scenario, theory = Page(page.read_text(encoding="utf-8")).of("pre")
+    assert json.loads(scenario) == json.loads(fleet.scenario)
+    assert theory.startswith(iq.theory.stability(fleet._workload, fleet._system).verdict)
+
+
+def test_findings_stand_on_top_with_the_limit_that_binds(tmp_path: Path):
+    drowning = iq.simulate(law(2000, 60, 400, 100).with_patience(20.0), ENGINE, seed=1)
+    assert drowning.findings
+    held = Page(iq.report(drowning, tmp_path / "page.html").read_text(encoding="utf-8"))
+    told = held.of("li")
+    for finding in drowning.findings:
+        assert any(finding[1:] in one for one in told)
+    said = iq.theory.stability(drowning._workload, drowning._system)
+    assert any(said.binding.name in one and number(said.binding.capacity_per_s) in one for one in told)
+    texts = [text for _, text in held.texts]
+    assert max(map(texts.index, told)) < texts.index(QUESTIONS[0])
+
+
+def test_an_unstable_run_is_called_so(tmp_path: Path):
+    drowning = iq.simulate(law(3000, 60, 400, 100), ENGINE, seed=1)
+    told = Page(iq.report(drowning, tmp_path / "page.html").read_text(encoding="utf-8")).of("li")
+    assert iq.theory.observed(drowning).verdict == "unstable"
+    assert any(one.startswith("The queue grew while requests came") for one in told)
+    assert any(one.startswith("Theory: unstable in the long run: λ = 60 exceeds") for one in told)
+
+
+def test_a_comparison_has_a_page(tmp_path: Path):
+    from inferq.experiment.comparing.comparison import compare
+
+    whole = iq.Engine(timing=ENGINE.timing, scheduler=iq.VllmV0(), kv=ENGINE.kv)
+    systems = {"sarathi": ENGINE, "vllm-v0": whole}
+    found = compare(law(300, 8, 600, 60), systems, seeds=range(3), metrics=["ttft_p99", "tbt_p99"])
+    held = Page(iq.report(found, tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert held.of("h1") == ["Which is better than sarathi?"]
+    assert held.tags.count("svg") == 1
+    for row in found.frame.filter(system="vllm-v0").rows(named=True):
+        line = held.of("td")[held.of("td").index(row["metric"]) :][:6]
+        assert line[2] == seconds(row["mean"]) and line[5] == row["verdict"]
+        words = {"better": "better in", "worse": "worse in"}.get(row["verdict"], "no difference seen in")
+        assert any(words in one and row["metric"] in one for one in held.of("li"))
+    assert set(found.findings) <= set(held.of("li"))
+
+
+def test_a_capacity_has_a_page(tmp_path: Path):
+    from inferq.experiment.planning.objective import Slo
+    from inferq.experiment.planning.plan import capacity
+
+    plan = capacity(law(300, 8, 600, 60), ENGINE, Slo(ttft_p50=0.5), seeds=range(2), precision=0.5)
+    held = Page(iq.report(plan, tmp_path / "page.html").read_text(encoding="utf-8"))
+    facts = dict(zip(held.of("dt"), held.of("dd"), strict=True))
+    assert facts["largest rate that keeps it, per second"] == f"{plan.rate:.4g}"
+    assert facts["probes"] == str(len(plan.probed))
+    assert " ".join(held.of("li")).startswith(" ".join(plan.explain().splitlines()[0].split()))
+    for probe in plan.probed:
+        assert f"{probe.rate:.4g}" in held.of("td")
+    assert held.tags.count("svg") == 1
+
+
+def test_the_same_run_gives_the_same_page(fleet: iq.Result, page: Path, tmp_path: Path):
+    again = iq.report(fleet, tmp_path / "again.html", title="A fleet & its <queue>")
+    assert again.read_bytes() == page.read_bytes()
+
+
+def test_runs_with_little_to_show_have_a_page_too(tmp_path: Path):
+    rejected = iq.simulate({"arrival_s": [0.0], "prompt_tokens": [5000], "output_tokens": [3]}, SHORT)
+    held = Page(iq.report(rejected, tmp_path / "rejected.html").read_text(encoding="utf-8"))
+    assert "svg" not in held.tags
+    assert any("Rejected: 1 of 1" in one for one in held.of("li"))
+    one = iq.simulate({"arrival_s": [0.0], "prompt_tokens": [5], "output_tokens": [1]}, SHORT)
+    assert "svg" in Page(iq.report(one, tmp_path / "one.html").read_text(encoding="utf-8")).tags
+
+
+def test_every_kind_of_system_has_a_page(tmp_path: Path):
+    chain = iq.Workflow(
+        "chain",
+        stages={
+            "draft": iq.Stage("large", prompt=50, output=iq.Geometric(20)),
+            "check": iq.Stage("small", prompt=30, output=10, after="draft", includes="draft"),
+        },
+    )
+    network = iq.Network(
+        {"large": iq.Cluster(ENGINE, replicas=2, router=iq.Random()), "small": ENGINE}, [chain]
+    )
+    jobs = iq.simulate(iq.Workload.law(requests=60, arrivals=iq.Poisson(3)), network, seed=1)
+    held = Page(iq.report(jobs, tmp_path / "network.html").read_text(encoding="utf-8"))
+    assert "How did each stage fare?" in held.of("h2")
+    assert held.of("p")[0].startswith("120 requests of 60 jobs through the engines large, small")
+
+    link = iq.Link(latency_s=0.001, bytes_per_s=25e9, bytes_per_token=131_072)
+    handed = iq.simulate(
+        law(60, 10, 100, 20), iq.Disaggregated(prefill=(ENGINE, 1), decode=(ENGINE, 2), link=link)
+    )
+    held = Page(iq.report(handed, tmp_path / "handed.html").read_text(encoding="utf-8"))
+    assert "1 prefill and 2 decode replicas under Sarathi" in held.of("p")[0]
+
+    plan = iq.Allocation(prefill={"default": 0.1}, prefill_queue={"default": 0.3})
+    timing = iq.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.022)
+    prices = iq.Prices(prefill=0.1, decode=0.2)
+    slots = iq.GateAndRoute(plan, replicas=5, timing=timing, slots=16, chunk=256, prices=prices)
+    held = Page(
+        iq.report(iq.simulate(law(60, 3, 300, 30), slots), tmp_path / "slots.html").read_text("utf-8")
+    )
+    assert "5 replicas under GateAndRoute" in held.of("p")[0]
+
+
+def test_a_scenario_too_long_to_read_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(run_page, "_MOST_LETTERS", 100)
+    result = iq.simulate(law(30, 3, 30, 3), ENGINE)
+    scenario = Page(iq.report(result, tmp_path / "page.html").read_text(encoding="utf-8")).of("pre")[0]
+    assert scenario.startswith(" ".join(result.scenario[:100].split())) and "more letters" in scenario
+
+
+def test_what_cannot_be_shown_or_written_is_refused(fleet: iq.Result, tmp_path: Path):
+    for shown, path, title, said in (
+        (fleet, tmp_path / "page.pdf", None, "ends in .html"),
+        (fleet, tmp_path / "nowhere" / "page.html", None, "no folder"),
+        (fleet, tmp_path / "page.html", "  ", "title"),
+        (fleet.requests, tmp_path / "page.html", None, "not a DataFrame"),
+    ):
+        with pytest.raises(iq.ConfigError, match=said):
+            iq.report(shown, path, title=title)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    result = iq.simulate(law(30, 3, 30, 3), ENGINE)
+    page = iq.report(result, tmp_path / "page.html")
+    old = page.read_bytes()
+
+    def full(self: Path, *_: object, **__: object) -> int:
+        self.touch()
+        raise OSError(errno.ENOSPC, "No space left on device", str(self))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        iq.report(result, page, title="another")
+    assert page.read_bytes() == old
+    assert list(tmp_path.iterdir()) == [page]
+
+
+def test_the_command_writes_a_page_and_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    Path("short.toml").write_text(
+        '[workload]\nrequests = 20\narrivals = { kind = "Poisson", rate = 1.0 }\n'
+        'prompt = { kind = "Geometric", mean = 20 }\n'
+        'output = { kind = "Geometric", mean = 5 }\n'
+        '[engine]\nkv = "unlimited"\n[engine.timing]\nkind = "Constant"\nseconds = 0.1\n'
+        '[engine.scheduler]\nkind = "Sarathi"\n',
+        encoding="utf-8",
+    )
+    done = CliRunner().invoke(app, ["report", "short.toml", "--perfetto", "short.json"])
+    assert done.exit_code == 0, done.output
+    assert "written to short.html" in done.output and "written to short.json" in done.output
+    held = Page(Path("short.html").read_text(encoding="utf-8"))
+    assert held.of("h1") == ["What became of short?"]
+    assert json.loads(Path("short.json").read_text(encoding="utf-8"))["traceEvents"]
+    refused = CliRunner().invoke(app, ["report", "short.toml", "--out", "nowhere/page.html"])
+    assert refused.exit_code == 2 and "no folder" in refused.output
+
+
+@pytest.mark.parametrize(("width", "dark"), SCREENS)
+def test_a_browser_shows_it_and_asks_for_nothing_else(browser: Browser, page: Path, width: int, dark: bool):
+    browser.show(page, width=width, dark=dark)
+    assert browser.asked_for() == [page.resolve().as_uri()]
+    assert browser.complaints() == []
+    assert browser.value("document.documentElement.scrollWidth") <= width
+    # every picture has its place, no letter in it is cut or smaller than 9 of 12 pixels
+    seen = browser.value(
+        """[...document.querySelectorAll("figure svg")].map(svg => {
+            const box = svg.getBoundingClientRect(), scale = box.width / svg.viewBox.baseVal.width;
+            const out = [...svg.querySelectorAll("text")].filter(text => {
+                const at = text.getBoundingClientRect();
+                return at.left < box.left - 1 || at.right > box.right + 1 ||
+                    at.top < box.top - 1 || at.bottom > box.bottom + 1;
+            });
+            return { width: box.width, scale, cut: out.map(text => text.textContent) };
+        })"""
+    )
+    assert len(seen) == 5
+    for one in seen:
+        assert one["width"] > 250 and one["scale"] >= 0.75 and one["cut"] == []
+    letters = "getComputedStyle(document.querySelector('figure svg text')).fill"
+    ground = "getComputedStyle(document.documentElement).backgroundColor"
+    assert browser.value(letters) == rgb(DARK[INK] if dark else INK)
+    assert browser.value(ground) == ("rgb(21, 24, 29)" if dark else "rgb(255, 255, 255)")
+
+
+def test_the_browser_refuses_what_a_page_would_fetch(browser: Browser, page: Path, tmp_path: Path):
+    text = page.read_text(encoding="utf-8")
+    changed = tmp_path / "changed.html"
+    changed.write_text(text.replace("<footer>", '<img src="http://127.0.0.1:9/x.png"><footer>'), "utf-8")
+    browser.show(changed, width=1280)
+    browser.value("1")
+    assert any("Content Security Policy" in one for one in browser.complaints())
+
+
+def rgb(colour: str) -> str:
+    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    return f"rgb({red}, {green}, {blue})"
+
+
+def test_the_picture_in_the_guide_is_the_one_that_it_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    docs = Path(__file__).parent.parent / "docs"
+    blocks = re.findall(
+        r"^```python\n(.*?)^```$", (docs / "look-at-a-run.md").read_text("utf-8"), re.M | re.S
+    )
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {}
+    for block in blocks[:2]:
+        exec(compile(block, "look-at-a-run.md", "exec"), namespace)
+    shown = docs / "look-at-a-run.svg"
+    if os.environ.get("REWRITE_DOCS"):
+        shown.write_bytes(Path("queue.svg").read_bytes())
+    letters = [
+        re.findall(r"<text[^>]*>([^<]*)", one.read_text("utf-8")) for one in (Path("queue.svg"), shown)
+    ]
+    assert letters[0] == letters[1] and len(letters[0]) > 5
