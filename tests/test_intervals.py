@@ -1,0 +1,291 @@
+"""Do intervals hold what they claim, over seeds and over blocks of one recorded trace?"""
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+import inferq as iq
+from inferq.experiment.comparing import blocks, evidence
+from inferq.experiment.comparing.contrast import Sample, contrast, holm
+from inferq.experiment.comparing.measurement import Measured, Measurement
+from inferq.experiment.comparing.precision import Precision
+from inferq.experiment.metric import Metric
+from inferq.experiment.replication import Run
+
+CHAT = iq.Workload.law(
+    requests=300, arrivals=iq.Poisson(2), prompt=iq.Geometric(500), output=iq.Geometric(60)
+)
+
+
+def engine(scheduler: iq.Scheduler | None = None, **fields: Any) -> iq.Engine:
+    timing = iq.PiecewiseLinear(base=0.02, per_token=0.0002)
+    given: dict[str, Any] = {"timing": timing, "kv": iq.KvCache(tokens=100_000), **fields}
+    return iq.Engine(scheduler=scheduler or iq.Sarathi(), **given)
+
+
+def one_by_one(service_s: float) -> iq.Engine:
+    """One request at a time, each served in one iteration: with Poisson arrivals an M/D/1 queue."""
+    scheduler = iq.Sarathi(max_seqs=1)
+    return iq.Engine(timing=iq.Constant(service_s), scheduler=scheduler, kv=iq.KvCache.unlimited())
+
+
+def md1(requests: int, rate: float = 1.0) -> iq.Workload:
+    one = iq.Fixed(1)
+    return iq.Workload.law(requests=requests, arrivals=iq.Poisson(rate), prompt=one, output=one)
+
+
+def md1_wait_s(service_s: float, rate: float = 1.0) -> float:
+    """Mean wait for admission (Pollaczek and Khinchine)."""
+    load = rate * service_s
+    return load * service_s / (2 * (1 - load))
+
+
+PAIR = {"sarathi": engine(), "vllm-v0": engine(iq.VllmV0())}
+
+
+FLEETS = {
+    "random": iq.Cluster(engine(), replicas=2, router=iq.Random()),
+    "shortest": iq.Cluster(engine(), replicas=2, router=iq.LeastRequests()),
+}
+
+
+def row(comparison: Any, system: str, metric: str) -> dict[str, Any]:
+    return comparison.frame.row(
+        by_predicate=(pl.col("system") == system) & (pl.col("metric") == metric), named=True
+    )
+
+
+# --- intervals hold what they claim
+
+
+@pytest.mark.slow
+def test_intervals_over_seeds_hold_a_known_mean_in_93_to_97_percent_of_1000_repetitions():
+    workload, systems = md1(600), {"a": one_by_one(0.3), "b": one_by_one(0.4)}
+    a, b = md1_wait_s(0.3), md1_wait_s(0.4)
+    held, narrowed = np.zeros(3), []
+    for place in range(1000):
+        seeds = range(4 * place, 4 * place + 4)
+        found = iq.compare(workload, systems, seeds=seeds, metrics=["queue_mean"], warmup=50)
+        first, second = found._rows
+        held += [
+            abs(first["mean"] - a) <= first["half_width"],
+            abs(second["mean"] - b) <= second["half_width"],
+            abs(second["difference"] - (b - a)) <= second["difference_half_width"],
+        ]
+        narrowed.append(second["narrowed_by"])
+    assert (held >= 930).all() and (held <= 970).all(), held
+    assert np.median(narrowed) > 1.5
+
+
+@pytest.mark.slow
+def test_intervals_from_blocks_of_one_trace_hold_a_known_mean():
+    workload, systems = md1(3000), {"a": one_by_one(0.3), "b": one_by_one(0.4)}
+    a, b = md1_wait_s(0.3), md1_wait_s(0.4)
+    held, narrowed = np.zeros(2), []
+    for seed in range(500):
+        found = iq.compare(workload.draw(seed), systems, seeds=[0], metrics=["queue_mean"], warmup=50)
+        assert found.chance == "blocks"
+        second = found._rows[1]
+        held += [
+            abs(second["mean"] - b) <= second["half_width"],
+            abs(second["difference"] - (b - a)) <= second["difference_half_width"],
+        ]
+        narrowed.append(second["narrowed_by"])
+    assert (held >= 465).all() and (held <= 485).all(), held
+    assert np.median(narrowed) > 1.5
+
+
+def test_stopping_when_narrow_enough_keeps_intervals_of_normal_numbers_at_93_to_97_percent(monkeypatch):
+    """A run is a normal number here, so that 1,000 experiments with up to 200 seeds are quick."""
+    metric = Metric.of("ttft_mean")
+    chance = np.random.default_rng(5)
+
+    def drawn(workload: Any, systems: Any, runs: list[Run], measure: Any, **options: Any) -> list[Measured]:
+        values = chance.normal(10.0, 1.0, len(runs))
+        return [Measured({(None, metric): float(v)}, (), {}, {}, (), b"") for v in values]
+
+    monkeypatch.setattr(evidence, "replications", drawn)
+    for target in (6, 4, 2.5):
+        asked = Precision.several(f"ttft_mean ± {target}%")
+        held = 0
+        for _ in range(1000):
+            one = evidence.Evidence(
+                md1(1),
+                {"a": one_by_one(1)},
+                "a",
+                Measurement([metric], None, None),
+                0.95,
+                threads=1,
+                progress=None,
+                options={},
+            )
+            one.over_seeds(range(10), asked, 200)
+            sample = one.sample("a", (None, metric))
+            assert sample is not None
+            held += not sample.interval(0.95).excludes(10.0)
+        assert 0.93 <= held / 1000 <= 0.97, (target, held)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.floats(-100, 100, width=32), st.floats(-100, 100, width=32)), min_size=3, max_size=30
+    ),
+    st.sampled_from([0.8, 0.95, 0.99]),
+)
+def test_a_contrast_is_the_paired_t_test_and_welchs(pairs: list[tuple[float, float]], confidence: float):
+    a, b = (np.array(values) for values in zip(*pairs, strict=True))
+    if min(np.ptp(a), np.ptp(b), np.ptp(b - a)) < 1e-3:
+        return
+    found = contrast(Sample(a.mean(), a, False), Sample(b.mean(), b, False), confidence, "lower")
+    paired, apart = stats.ttest_rel(b, a), stats.ttest_ind(b, a, equal_var=False)
+    assert found.p_value == pytest.approx(paired.pvalue, rel=1e-6, abs=1e-12)
+    assert found.difference.low == pytest.approx(
+        paired.confidence_interval(confidence).low, rel=1e-6, abs=1e-9
+    )
+    assert found.unpaired == pytest.approx(np.ptp(apart.confidence_interval(confidence)) / 2, rel=1e-6)
+    assert (found.verdict in ("better", "worse")) == (found.p_value < 1 - confidence)
+    back = contrast(Sample(b.mean(), b, False), Sample(a.mean(), a, False), confidence, "lower")
+    turned = {"better": "worse", "worse": "better"}
+    assert turned.get(found.verdict, found.verdict) == back.verdict
+
+
+def test_holm_is_that_of_the_textbook():
+    """Holm's own steps: 0.01 ≤ 0.05/4, 0.013 ≤ 0.05/3, 0.03 > 0.05/2, and nothing after that."""
+    assert holm([0.03, 0.01, 0.04, 0.013], 0.95) == [False, True, False, True]
+    assert holm([], 0.95) == []
+
+
+def test_pairing_narrows_the_interval_of_two_schedulers():
+    found = iq.compare(CHAT, PAIR, seeds=range(10), metrics=["e2e_p50", "e2e_mean", "ttft_p99"])
+    rows = found.frame.filter(system="vllm-v0")
+    assert (rows["narrowed_by"] > 1).all()
+    ratio = rows["unpaired_half_width"] / rows["difference_half_width"]
+    assert (ratio - rows["narrowed_by"]).abs().max() < 1e-12
+
+
+# --- blocks of one trace
+
+
+def test_pseudo_values_of_a_mean_are_the_means_of_equal_blocks():
+    values = np.random.default_rng(1).exponential(size=800)
+    block = np.repeat(np.arange(16), 50)
+    found = blocks._without_each(values, block, 16, "mean")
+    assert found == pytest.approx(values.reshape(16, 50).mean(axis=1))
+
+
+@pytest.mark.parametrize("percent", [50, 90, 99])
+def test_pseudo_values_of_a_percentile_leave_one_block_out(percent: int):
+    values = np.random.default_rng(2).exponential(size=805)
+    block = np.minimum(np.arange(805) // 100, 7)
+    found = blocks._without_each(values, block, 8, f"p{percent}")
+    whole = np.percentile(values, percent)
+    rest = np.array([np.percentile(values[block != one], percent) for one in range(8)])
+    assert found == pytest.approx(8 * whole - 7 * rest)
+
+
+def test_blocks_make_up_the_whole_run():
+    """Throughputs without a block, and all gaps of all blocks."""
+    lengths = {"prompt": iq.Geometric(500), "output": iq.Geometric(60)}
+    fixed = iq.Workload.law(requests=1000, arrivals=iq.Poisson(2), **lengths).draw(5)
+    result = iq.simulate(fixed, engine(), warmup=30)
+    rates = [
+        Metric.of(name) for name in ("request_throughput", "output_throughput", "total_token_throughput")
+    ]
+    measurement = Measurement([*rates, Metric.of("failed_share"), Metric.of("tbt_mean")], None, None)
+    whole = measurement.of_trace(Run("a", 0), result)
+    assert whole.cuts[0]["warmup"] == 30 and whole.cuts[-1]["cooldown"] == 0
+    parts = [measurement.of_block(Run("a", 0), iq.simulate(fixed, engine(), **cut)) for cut in whole.cuts]
+    assert sum(part[None].count.sum() for part in parts) == result.tbt["count"].sum()
+    measurement.add_gaps(whole, parts)
+    counts = np.array([part[None].count.sum() for part in parts])
+    means_s = np.array([part[None].sum_s for part in parts]) / counts
+    assert (counts * means_s).sum() / counts.sum() == pytest.approx(whole.values[None, Metric.of("tbt_mean")])
+    rest = (counts * means_s).sum() - counts * means_s
+    wanted = len(parts) * (counts @ means_s / counts.sum()) - (len(parts) - 1) * rest / (
+        counts.sum() - counts
+    )
+    assert whole.pseudo[None, Metric.of("tbt_mean")] == pytest.approx(wanted)
+    for metric in rates:
+        pseudo = whole.pseudo[None, metric]
+        assert pseudo.mean() == pytest.approx(whole.values[None, metric], rel=0.05)
+
+
+def test_percentiles_of_gaps_are_within_a_bin_of_those_of_the_run():
+    rng = np.random.default_rng(3)
+    bins = 0.01 * 1.005 ** np.arange(300)
+    parts = []
+    for _ in range(8):
+        places, counts = np.unique(rng.integers(0, 299, 2000), return_counts=True)
+        parts.append({"lower_s": bins[places], "upper_s": bins[places + 1], "count": counts})
+    found = blocks.of_histograms(parts, [1.0] * 8, Metric.of("tbt_p99"))
+    assert found is not None and found.mean() == pytest.approx(bins[296], rel=0.02)
+    assert 0 < found.std(ddof=1) / bins[296] < 0.02
+    assert blocks.of_histograms(parts, [1.0] * 8, Metric.of("tbt_max")) is None
+
+
+def test_neighbours_that_are_alike_are_joined():
+    slow = np.repeat([0.0, 2.0, 2.0, 0.0, 0.0, 2.0, 2.0, 0.0], 2)
+    joined, is_alike = blocks.joined(slow)
+    assert joined.tolist() == slow[::2].tolist() and not is_alike
+    _, is_alike = blocks.joined(np.arange(16.0))
+    assert is_alike
+    mixed = np.array([1.0, -1.0] * 8)
+    assert blocks.joined(mixed)[0] is mixed
+
+
+def test_a_trace_over_which_a_queue_only_grows_is_said_to_be_too_short():
+    systems = {"calm": one_by_one(0.5), "late": one_by_one(1.3)}
+    found = iq.compare(md1(1000).draw(1), systems, metrics=["queue_mean"])
+    assert any(
+        text.startswith(
+            "queue_mean: neighbouring blocks of the trace are alike even where there are only 8 (late)"
+        )
+        for text in found.findings
+    )
+
+
+def test_a_recorded_trace_is_run_once_where_nothing_draws():
+    runs: list[tuple[int, int]] = []
+    metrics = ["ttft_mean", "ttft_max", "e2e_p99"]
+    found = iq.compare(
+        CHAT.draw(1), PAIR, seeds=range(5), metrics=metrics, progress=lambda *told: runs.append(told)
+    )
+    assert (found.chance, found.seeds, runs[-1]) == ("blocks", (0,), (4, 4))
+    assert (
+        "every seed gives the same" in found.stopped and "blocks of consecutive arrivals" in found.explain()
+    )
+    mean, largest, tail = (row(found, "vllm-v0", name) for name in metrics)
+    assert mean["half_width"] is None  # 300 requests are too few for 8 blocks of 50
+    assert largest["difference_half_width"] is None and largest["verdict"] is None
+    assert tail["difference_half_width"] is None
+    assert "ttft_max: no interval, since a maximum grows with the length of the trace" in found.findings
+    assert "e2e_p99: no interval, since 300 requests were measured and blocks need 8,000" in found.findings
+
+
+def test_a_law_without_chance_is_a_recorded_trace():
+    even = iq.Workload.law(
+        requests=500, arrivals=iq.Deterministic(2), prompt=iq.Fixed(100), output=iq.Fixed(9)
+    )
+    assert iq.compare(even, PAIR, seeds=range(3), metrics=["ttft_mean"]).chance == "blocks"
+
+
+def test_a_random_router_over_a_recorded_trace_is_run_for_every_seed():
+    found = iq.compare(CHAT.draw(1), FLEETS, seeds=range(3), metrics=["ttft_mean"])
+    assert (found.chance, found.seeds) == ("blocks", (0, 1, 2))
+    values = {name: found.values.filter(system=name)["value"] for name in found.systems}
+    assert values["random"].n_unique() == 3 and values["shortest"].n_unique() == 1
+    assert row(found, "random", "ttft_mean")["mean"] == pytest.approx(values["random"].mean())
+
+
+def test_sessions_have_blocks_too():
+    talk = iq.Workload.sessions(
+        sessions=150, arrivals=iq.Poisson(1), turns=4, prompt=50, output=iq.Geometric(30), think=3.0
+    ).draw(2)
+    found = iq.compare(talk, PAIR, metrics=["e2e_mean"])
+    assert row(found, "vllm-v0", "e2e_mean")["p_value"] is not None
