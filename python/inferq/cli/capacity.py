@@ -1,0 +1,104 @@
+"""`inferq capacity`: how many requests per second does a scenario serve within an SLO?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from inferq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from inferq.experiment.planning.objective import Slo
+
+
+def capacity(
+    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", show_default=False, help="A TOML file.")],
+    slo: Annotated[
+        list[str],
+        typer.Option(
+            metavar="[CLASS.]METRIC=LIMIT",
+            show_default=False,
+            help="An objective, once for each: ttft_p99=0.5 (seconds), chat.tbt_p99=0.05 (of a class) or "
+            "failed_share=0.01 (0 unless told). Latencies are ttft, tbt, tpot, e2e and queue, with _mean, "
+            "_p50, _p90, _p95, _p99 or _max.",
+        ),
+    ],
+    low: Annotated[float | None, typer.Option(metavar="R", help="A rate to begin with.")] = None,
+    high: Annotated[float | None, typer.Option(metavar="R", help="The largest rate that is tried.")] = None,
+    precision: Annotated[float, typer.Option(metavar="P", help="Of the bracket, high / low - 1.")] = 0.02,
+    seeds: Annotated[int, typer.Option(metavar="N", help="Runs at each rate, to begin with.")] = 5,
+    most_seeds: Annotated[
+        int | None, typer.Option(metavar="N", help="The most runs at a rate; four times --seeds unless told.")
+    ] = None,
+    confidence: Annotated[float, typer.Option(metavar="C", help="Above 0.5 and below 1.")] = 0.95,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", help="How many runs go on at once; every core unless told.")
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the search into this SVG file.")
+    ] = None,
+) -> None:
+    """Find the largest rate at which a scenario keeps an SLO. Exit status 1 when there is none.
+
+    The arrivals of the scenario are scaled; its seed is the first one.
+
+    Example: inferq capacity docs/chat.toml --slo ttft_p99=0.5 --slo tbt_p99=0.05
+    """
+    from inferq.amounts import whole
+    from inferq.cli import show
+    from inferq.experiment.planning.plan import capacity as largest_rate
+    from inferq.picture.style import svg
+    from inferq.scenario import read_scenario
+
+    plan = read_scenario(scenario)
+    objectives = _slo(slo)
+    run: dict[str, Any] = dict(plan.run)
+    first = run.pop("seed", 0)
+    workers = run.pop("threads", None)
+    show.lines([f"capacity {scenario}", *plan.notes])
+    show.system(plan.system)
+    found = largest_rate(
+        plan.workload,
+        plan.system,
+        objectives,
+        low=low,
+        high=high,
+        precision=precision,
+        seeds=range(first, first + whole("--seeds", seeds, 1)),
+        most_seeds=most_seeds,
+        confidence=confidence,
+        threads=workers if threads is None else threads,
+        tell=lambda text: typer.echo(text, err=True),
+        **run,
+    )
+    show.lines(found.explain().splitlines())
+    if picture is not None:
+        picture.write_text(svg(found.plot()), encoding="utf-8")
+        show.lines([f"written to {picture}"])
+    if found.rate == 0:
+        raise typer.Exit(1)
+
+
+def _slo(texts: list[str]) -> Slo:
+    """The SLO that the options spell."""
+    from inferq.experiment.planning.objective import Slo
+
+    of_class: dict[str | None, dict[str, Any]] = {None: {}}
+    for text in texts:
+        name, equals, limit = (part.strip() for part in text.partition("="))
+        class_name, dot, metric = name.rpartition(".")
+        try:
+            number = float(limit)
+        except ValueError:
+            equals = ""
+        if not equals or not metric or bool(dot) != bool(class_name):
+            raise ConfigError(f"--slo: {text!r} is not of the form ttft_p99=0.5 or chat.ttft_p99=0.5")
+        limits = of_class.setdefault(class_name or None, {})
+        if metric in limits:
+            raise ConfigError(f"--slo: {name} is given twice")
+        limits[metric] = number
+    whole = of_class.pop(None)
+    by_class = {str(name): Slo(**limits) for name, limits in of_class.items()}
+    return Slo(by_class=by_class, **whole)

@@ -1,0 +1,1 @@
+"""Which load does a system carry within its objectives?"""
