@@ -1,4 +1,6 @@
+import importlib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -18,3 +20,18 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip("needs the folder shared/ beside the repository (real traces, recordings)")
     return folder
+
+
+@pytest.fixture
+def swept(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module of scenarios for sweeps, under a name by which other processes find it too."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    return importlib.import_module("swept")
+
+
+@pytest.fixture
+def chat_toml(tmp_path: Path, swept: ModuleType) -> Path:
+    """A small scenario of a chat service."""
+    path = tmp_path / "chat.toml"
+    path.write_text(swept.TOML)
+    return path

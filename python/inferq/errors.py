@@ -5,6 +5,8 @@
 | `ConfigError` | an argument or a field of a scenario is wrong; it names it | `ValueError` |
 | `TraceError` | a workload or trace is wrong; it names file, row and column | `ValueError` |
 | `SimulationError` | a run cannot go on: say, a policy breaks a rule; it names the rule | `RuntimeError` |
+| `SweepStopped` | a sweep cannot go on; its `frame` holds what was done | `SimulationError` |
+| `SweepInterrupted` | Ctrl-C in a sweep; `frame` holds what was done | `KeyboardInterrupt` |
 
 An exception raised in a user's own code, and `KeyboardInterrupt`, come back untouched.
 
@@ -17,6 +19,31 @@ Example:
     row 2: arrival_s is 1.0, before the 2.0 of row 1: sort the rows by arrival_s
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from inferq._core import ConfigError, SimulationError, TraceError
 
-__all__ = ["ConfigError", "SimulationError", "TraceError"]
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = ["ConfigError", "SimulationError", "SweepInterrupted", "SweepStopped", "TraceError"]
+
+
+class SweepStopped(SimulationError):
+    """A sweep could not go on."""
+
+    def __init__(self, message: str, frame: pl.DataFrame) -> None:
+        super().__init__(message)
+        self.frame = frame
+        """The points that had finished, as `sweep` returns them."""
+
+
+class SweepInterrupted(KeyboardInterrupt):
+    """A sweep was interrupted, as by Ctrl-C."""
+
+    def __init__(self, message: str, frame: pl.DataFrame) -> None:
+        super().__init__(message)
+        self.frame = frame
+        """The points that had finished, as `sweep` returns them."""

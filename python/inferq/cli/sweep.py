@@ -1,0 +1,164 @@
+"""What happens over a grid of settings, from a shell?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from inferq.errors import ConfigError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_MOST_ROWS = 60
+
+
+def sweep(
+    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", show_default=False, help="A TOML file.")],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE,…",
+            help="Values of a field of the file, as engine.scheduler.token_budget=256,512; several make a "
+            "grid.",
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="So many runs of each point: seeds 0 to N-1, else that of the file."),
+    ] = None,
+    slo: Annotated[
+        str | None,
+        typer.Option(metavar="NAME=SECONDS,…", help="Objectives of the goodput, as ttft_s=0.5,tbt_s=0.1."),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", help="Runs at the same time, else as many as there are cores.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the points to a .parquet or a .csv file. What is done in the .parquet file is not "
+            "run again.",
+        ),
+    ] = None,
+) -> None:
+    """Run a scenario written in TOML over a grid of its fields.
+
+    Example: inferq sweep docs/chat.toml --set workload.arrivals.rate=6,8,10 --seeds 3 --out points.parquet
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    from inferq.amounts import whole
+    from inferq.cli import show
+    from inferq.errors import SimulationError, SweepInterrupted, SweepStopped
+    from inferq.experiment.sweeping.grid import sweep as run
+
+    grid = _grid(set_ or [])
+    arguments: dict[str, Any] = {
+        **grid,
+        "seeds": None if seeds is None else range(whole("--seeds", seeds, 1)),
+        "slo": None if slo is None else _objectives(slo),
+        "progress": True,
+    }
+    if out is not None and out.suffix not in (".parquet", ".csv"):
+        raise ConfigError(f"--out: must be a .parquet or a .csv file, is {str(out)!r}")
+    if out is not None and out.suffix == ".parquet":
+        arguments["resume"] = out
+    elif out is not None:
+        out.open("ab").close()  # what cannot be written shall not be found out at the end
+    show.lines([f"sweep {scenario}", *(f"{name}: {', '.join(map(str, grid[name]))}" for name in grid)])
+    pool = None if threads is None else ThreadPoolExecutor(whole("--threads", threads, 1))
+    try:
+        frame = run(scenario, executor=pool, **arguments)
+    except SweepStopped as stopped:
+        show.points(stopped.frame, list(grid), _MOST_ROWS)
+        raise SimulationError(_without_frame(stopped)) from None
+    except SweepInterrupted as interrupted:
+        _finish(interrupted.frame, list(grid), out)
+        typer.echo(f"inferq: {_without_frame(interrupted)}", err=True)
+        raise
+    finally:
+        if pool is not None:
+            pool.shutdown()
+    _finish(frame, list(grid), out)
+    failed = frame.filter(status="failed").height
+    if failed:
+        typer.echo(f"inferq: {failed:,} of {frame.height:,} points failed", err=True)
+        raise typer.Exit(1)
+
+
+def _without_frame(error: BaseException) -> str:
+    """What an exception of a sweep says, without the hint at its `frame`, which a shell does not have."""
+    return str(error).partition(", in `frame`")[0]
+
+
+def _finish(frame: pl.DataFrame, names: list[str], out: Path | None) -> None:
+    """Show the points and write them where asked."""
+    from inferq.cli import show
+
+    show.points(frame, names, _MOST_ROWS)
+    if out is None:
+        return
+    if out.suffix == ".csv":
+        frame.write_csv(out)
+    show.lines([f"written to {out}"])
+
+
+def _grid(settings: list[str]) -> dict[str, list[Any]]:
+    """The grid that the options `--set` spell."""
+    grid: dict[str, list[Any]] = {}
+    for text in settings:
+        name, equals, values = text.partition("=")
+        name = name.strip()
+        if not (equals and values.strip() and "." in name):
+            raise ConfigError(f"--set: {text!r} is not of the form engine.scheduler.token_budget=256,512")
+        if name in grid:
+            raise ConfigError(f"--set: {name} is given twice")
+        grid[name] = _values(values)
+    return grid
+
+
+def _values(text: str) -> list[Any]:
+    """Values with commas between them, each as TOML writes it, or a text without quotes."""
+    found = _toml(f"[{text}]")
+    if isinstance(found, list):
+        return found
+    return [_value(part.strip()) for part in text.split(",")]
+
+
+def _value(text: str) -> Any:
+    found = _toml(text)
+    return text if found is None else found
+
+
+def _toml(text: str) -> Any:
+    """What a text means as a value of TOML; None where it is none."""
+    import sys
+
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        tables = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return None
+    return tables["value"] if len(tables) == 1 else None
+
+
+def _objectives(text: str) -> dict[str, float]:
+    """The objectives that `--slo` spells."""
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, equals, seconds = (piece.strip() for piece in part.partition("="))
+        try:
+            if not equals or name in found:
+                raise ValueError
+            found[name] = float(seconds)
+        except ValueError:
+            raise ConfigError(f"--slo: {part!r} is not of the form ttft_s=0.5") from None
+    return found

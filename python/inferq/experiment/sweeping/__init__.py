@@ -1,0 +1,1 @@
+"""What comes out over a grid of settings?"""
