@@ -54,6 +54,10 @@ router = "LeastRequests"        # or [[cluster.engines]] instead of [engine] and
 [run]                           # optional: the keyword arguments of `simulate`, but for progress
 seed = 1
 warmup = "30s"
+
+[gate]                          # optional: what `inferq gate` asks of it, see `inferq.gate`; a run of its own
+seeds = 10                      # does not look at it
+tolerance = { request_goodput = "1%", ttft_p99 = "20ms" }
 ```
 
 Instead of `[cluster]` there may be `[disaggregated]`, with `prefill = { replicas = 2 }`, `decode`, `link` and
@@ -77,6 +81,7 @@ from inferq.description import nearest, read
 from inferq.disaggregated import Disaggregated
 from inferq.engine import Engine
 from inferq.errors import ConfigError
+from inferq.experiment.gating.terms import Terms
 from inferq.gate_and_route import GateAndRoute
 from inferq.law import (
     Deterministic,
@@ -134,9 +139,89 @@ class Scenario:
     notes: tuple[str, ...] = ()
     """What was done to the trace before the run, in plain words."""
 
+    gate: Terms | None = None
+    """What the gate asks of it; None where the file does not say."""
+
     def simulate(self, progress: bool = False) -> Result:
         """Run it."""
         return simulate(self.workload, self.system, progress=progress, **self.run)
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioFile:
+    """A scenario in TOML whose fields can be set anew."""
+
+    file: Path
+    tables: Mapping[str, Any]
+    directory: Path
+    """Where paths in the file start."""
+
+    @classmethod
+    def read(cls, path: str | Path) -> ScenarioFile:
+        """The tables of a file, not looked at yet.
+
+        Raises:
+            ConfigError: the file is no TOML.
+            OSError: the file cannot be read.
+        """
+        file = Path(path)
+        try:
+            return cls(file, _parsed(file), file.parent)
+        except ConfigError as error:
+            raise ConfigError(f"{file}: {error}") from None
+
+    def with_fields(self, fields: Mapping[str, object]) -> ScenarioFile:
+        """The scenario with some fields set.
+
+        Args:
+            fields: values by the path of a field, `engine.scheduler.token_budget`; an entry of a list by its
+                number, `cluster.engines.0.kv.tokens`. The table that holds a field must be in the file,
+                except `run`.
+
+        Raises:
+            ConfigError: a path that leads nowhere.
+        """
+        tables: Any = self.tables
+        try:
+            for path, value in fields.items():
+                tables = _with(tables, path.split("."), value, path)
+        except ConfigError as error:
+            raise ConfigError(f"{self.file}: {error}") from None
+        return ScenarioFile(self.file, tables, self.directory)
+
+    def scenario(self) -> Scenario:
+        """The scenario that the tables describe.
+
+        Raises:
+            ConfigError: an unknown, missing or wrong field, named by its path.
+            TraceError: a trace in it is wrong.
+            OSError: a trace in it cannot be read.
+        """
+        try:
+            return _scenario(self.tables, self.directory)
+        except ConfigError as error:
+            raise ConfigError(f"{self.file}: {error}") from None
+
+
+def _with(tables: Any, parts: list[str], value: object, path: str) -> Any:
+    """A copy of `tables`, which holds what is left of `path`, in which that field has `value`."""
+    name, rest = parts[0], parts[1:]
+    before = ".".join(path.split(".")[: -len(parts)])
+    if isinstance(tables, list):
+        if not name.isdecimal() or int(name) >= len(tables):
+            raise ConfigError(f"{path}: {before} is a list of {len(tables)}, and has no entry {name}")
+        return [
+            (_with(one, rest, value, path) if rest else value) if place == int(name) else one
+            for place, one in enumerate(tables)
+        ]
+    if not isinstance(tables, Mapping):
+        raise ConfigError(f"{path}: {before} is {tables!r}, not a table")
+    if not rest:
+        return {**tables, name: value}
+    if name not in tables and path != f"run.{rest[0]}":
+        known = nearest(name, tables) if tables else ""
+        raise ConfigError(f"{path}: the file has no {f'{before}.' if before else ''}{name}{known}")
+    return {**tables, name: _with(tables.get(name, {}), rest, value, path)}
 
 
 def read_scenario(path: str | Path) -> Scenario:
@@ -147,11 +232,7 @@ def read_scenario(path: str | Path) -> Scenario:
         TraceError: a trace in it is wrong.
         OSError: the file cannot be read.
     """
-    file = Path(path)
-    try:
-        return _scenario(_parsed(file), file.parent)
-    except ConfigError as error:
-        raise ConfigError(f"{file}: {error}") from None
+    return ScenarioFile.read(path).scenario()
 
 
 def _parsed(file: Path) -> dict[str, Any]:
@@ -168,7 +249,7 @@ def _parsed(file: Path) -> dict[str, Any]:
 
 
 def _scenario(tables: Mapping[str, Any], directory: Path) -> Scenario:
-    _known("", tables, ("workload", *(kind.name_of_kind for kind in SYSTEMS), "run"))
+    _known("", tables, ("workload", *(kind.name_of_kind for kind in SYSTEMS), "run", "gate"))
     if "workload" not in tables:
         raise ConfigError("workload: missing")
     workload, run = _table("workload", tables["workload"]), _table("run", tables.get("run", {}))
@@ -177,7 +258,8 @@ def _scenario(tables: Mapping[str, Any], directory: Path) -> Scenario:
     is_network = isinstance(system, Network)
     notes: list[str] = []
     drawn = _workload("workload", workload, directory, notes, jobs=is_network)
-    return Scenario(drawn, system, run, tuple(notes))
+    asked = Terms.of_table(tables["gate"]) if "gate" in tables else None
+    return Scenario(drawn, system, run, tuple(notes), asked)
 
 
 def _workload(

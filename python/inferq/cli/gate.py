@@ -1,0 +1,72 @@
+"""Has a change made a scenario worse than it may become? `inferq gate`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from inferq.experiment.gating.baseline import DEFAULT_FILE
+
+
+def gate(
+    scenarios: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH…", show_default=False, help="TOML files, and folders of them."),
+    ],
+    baseline: Annotated[
+        Path, typer.Option(metavar="FILE", help="The JSON file to compare with; commit it.")
+    ] = Path(DEFAULT_FILE),
+    update: Annotated[
+        bool, typer.Option("--update", help="Write what is found into the baseline instead.")
+    ] = False,
+    summary: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report as Markdown, for a pull request.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", help="Runs at once; every core unless told.")
+    ] = None,
+) -> None:
+    """Hold scenarios against a baseline; exit status 1 where a metric is worse than it may become.
+
+    The table [gate] of a scenario says which metrics, how much worse each may become, and with how many seeds
+    and which confidence that is judged. Exit status 2: nothing was compared, and the line says why.
+
+    Example: inferq gate docs/chat.toml --baseline docs/gate-baseline.json --summary gate.md
+    """
+    from inferq.cli import show
+    from inferq.errors import ConfigError, TraceError
+    from inferq.experiment.gating import words as gate_words
+    from inferq.experiment.gating.runs import accepted, checked, read_trials
+
+    if summary is not None:
+        summary.open("ab").close()  # what cannot be written is said before the runs
+    paths = [str(path) for path in scenarios]
+    try:
+        report = checked(
+            read_trials(scenarios),
+            baseline,
+            update=update,
+            threads=threads,
+            accept=shlex.join(["inferq", "gate", *paths, "--baseline", str(baseline), "--update"]),
+            tell=lambda text: typer.echo(text, err=True),
+        )
+    except (ConfigError, TraceError) as error:
+        if summary is not None:
+            summary.write_text(gate_words.refused(str(error)), encoding="utf-8")
+        raise
+    failure: OSError | None = None
+    if update:
+        try:
+            report = accepted(report)
+        except OSError as error:
+            failure = error
+    show.lines(str(report).splitlines())
+    if summary is not None:
+        summary.write_text(report.markdown(), encoding="utf-8")
+    if failure is not None:
+        raise failure
+    if not report.passed:
+        raise typer.Exit(1)

@@ -1,0 +1,1 @@
+"""Is a change of a scheduler worse than what was committed?"""

@@ -1,0 +1,236 @@
+"""What were the numbers when they were last accepted?
+
+A baseline is one JSON file to be committed: by scenario what was run, and each metric with every seed. Runs
+are bit-exact and numbers are written in the shortest decimals that read back the same, so that what is
+unchanged gives the same bytes on any machine. Keys are sorted and a metric is one line, so that a change
+reads well in a pull request.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from inferq.amounts import finite
+from inferq.errors import ConfigError
+
+FORMAT = "inferq gate baseline, version 1"
+DEFAULT_FILE = "inferq-baseline.json"
+
+_UNEQUAL = {
+    "requests_sha256": "the requests differ",
+    "seeds": "the seeds differ",
+    "run": "the options of the run differ",
+    "slo": "the objectives differ",
+}
+"""What makes two records two scenarios: their values cannot be held against each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One scenario as it was run."""
+
+    inferq: str
+    """The version that ran it."""
+
+    requests: str
+    """The workload, for people."""
+
+    requests_sha256: str
+    """Of the requests of all seeds."""
+
+    run: Mapping[str, Any]
+    """The options of `simulate` that change what is measured."""
+
+    seeds: tuple[int, ...]
+    slo: Mapping[str, float] | None
+    system: Mapping[str, Any]
+    """What served the requests. It is what is under test, and may differ."""
+
+    values: Mapping[str, tuple[float | None, ...]]
+    """Of each metric, seed by seed; None where no request tells it."""
+
+    def unlike(self, other: Record) -> str:
+        """Why the values of another record cannot be held against these; empty where they can."""
+        reasons = []
+        for name, reason in _UNEQUAL.items():
+            theirs, ours = (_plain(getattr(one, name)) for one in (other, self))
+            if theirs == ours:
+                continue
+            if name == "requests_sha256":
+                theirs, ours = other.requests, self.requests
+                if theirs == ours:
+                    reasons.append(
+                        f"{reason}, although both are {ours}: the trace or its drawing has changed"
+                    )
+                    continue
+            reasons.append(f"{reason}: {_brief(theirs)} there, {_brief(ours)} here")
+        return "; ".join(reasons)
+
+    def changes(self, now: Record) -> list[str]:
+        """What differs in the description of the system from this record to another, a line each."""
+        before, after = dict(_leaves(self.system)), dict(_leaves(now.system))
+        lines = []
+        for path in sorted({*before, *after}):
+            if path not in before:
+                lines.append(f"{path}: {json.dumps(after[path])} (new)")
+            elif path not in after:
+                lines.append(f"{path}: {json.dumps(before[path])} (gone)")
+            elif before[path] != after[path]:
+                lines.append(f"{path}: {json.dumps(before[path])} → {json.dumps(after[path])}")
+        return lines
+
+
+def read_baseline(path: Path) -> dict[str, Record]:
+    """The records in a file, by scenario.
+
+    Raises:
+        ConfigError: the file is no baseline; it names the file and the place.
+        OSError: it cannot be read.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8")
+        return _records(json.loads(text))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is no UTF-8 text (byte {error.start})") from None
+    except json.JSONDecodeError as error:
+        told = "has the marks of a merge conflict" if "<<<<<<<" in text else f"is no JSON: {error}"
+        raise ConfigError(
+            f"{path}: {told}; take it from version control, or remove it and --update"
+        ) from None
+    except ConfigError as error:
+        raise ConfigError(
+            f"{path}: {error}; take it from version control, or remove it and --update"
+        ) from None
+
+
+def text_of(records: Mapping[str, Record]) -> str:
+    """The file that holds these records."""
+    scenarios = {
+        name: {field.name: getattr(record, field.name) for field in fields(Record)}
+        for name, record in records.items()
+    }
+    return _written({"format": FORMAT, "scenarios": scenarios}) + "\n"
+
+
+def write_baseline(path: Path, records: Mapping[str, Record]) -> bool:
+    """Write the file as a whole or not at all; whether it has changed.
+
+    Raises:
+        OSError: it cannot be written; what was there is as it was.
+    """
+    path, text = path.resolve(), text_of(records).encode()
+    if path.is_file() and path.read_bytes() == text:
+        return False
+    beside = _beside(path)
+    try:
+        with beside.open("wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    return True
+
+
+def check_writable(path: Path) -> None:
+    """Make sure before long runs that a baseline can be written.
+
+    Raises:
+        OSError: it cannot.
+    """
+    path = path.resolve()
+    if path.is_dir():
+        raise IsADirectoryError(21, "is a folder", str(path))
+    if path.exists():
+        path.open("ab").close()
+    beside = _beside(path)
+    try:
+        beside.open("wb").close()
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.part")
+
+
+def _written(value: object, indent: str = "", key: str = "") -> str:
+    """As JSON: a line for each entry of a table, and for each list that holds no table."""
+    deeper = f"{indent}  "
+    if isinstance(value, Mapping) and value:
+        lines = [f"{deeper}{json.dumps(name)}: {_written(value[name], deeper)}" for name in sorted(value)]
+        return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+    if isinstance(value, (list, tuple)) and any(isinstance(one, Mapping) for one in value):
+        return "[\n" + ",\n".join(f"{deeper}{_written(one, deeper)}" for one in value) + f"\n{indent}]"
+    return json.dumps(_plain(value), sort_keys=True, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    """Tuples and tables of any class as what JSON reads back."""
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """The values of a nested table with their paths."""
+    if isinstance(value, Mapping) and value:
+        for name, one in value.items():
+            yield from _leaves(one, f"{path}.{name}" if path else str(name))
+    elif isinstance(value, (list, tuple)) and any(isinstance(one, Mapping) for one in value):
+        for place, one in enumerate(value):
+            yield from _leaves(one, f"{path}[{place}]")
+    else:
+        yield path, _plain(value)
+
+
+def _brief(value: object) -> str:
+    """A value in an error: seeds by their ends."""
+    if isinstance(value, list) and len(value) > 4:
+        return f"{value[0]} to {value[-1]} ({len(value)})"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _records(data: object) -> dict[str, Record]:
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        said = data.get("format") if isinstance(data, dict) else None
+        raise ConfigError(f"format: must be {FORMAT!r}, is {said!r}")
+    scenarios = data.get("scenarios")
+    if not isinstance(scenarios, dict):
+        raise ConfigError("scenarios: must be a table of scenarios by name")
+    return {name: _record(f"scenarios.{name}", one) for name, one in scenarios.items()}
+
+
+def _record(path: str, data: object) -> Record:
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: must be a table")
+    for field in fields(Record):
+        if field.name not in data:
+            raise ConfigError(f"{path}.{field.name}: missing")
+    if unknown := sorted({*data} - {field.name for field in fields(Record)}):
+        raise ConfigError(f"{path}.{unknown[0]}: unknown")
+    for name in ("inferq", "requests", "requests_sha256"):
+        if not isinstance(data[name], str):
+            raise ConfigError(f"{path}.{name}: must be a text")
+    for name in ("run", "system", "values", "slo"):
+        if not isinstance(data[name], dict) and not (name == "slo" and data[name] is None):
+            raise ConfigError(f"{path}.{name}: must be a table")
+    seeds = data["seeds"]
+    if not isinstance(seeds, list) or not all(type(seed) is int for seed in seeds) or not seeds:
+        raise ConfigError(f"{path}.seeds: must be a list of whole numbers")
+    values = {name: _values(f"{path}.values.{name}", one, len(seeds)) for name, one in data["values"].items()}
+    return Record(**{**data, "seeds": tuple(seeds), "values": values})
+
+
+def _values(path: str, data: object, count: int) -> tuple[float | None, ...]:
+    if not isinstance(data, list) or len(data) != count:
+        raise ConfigError(f"{path}: must be a list of {count} numbers, one a seed")
+    return tuple(
+        None if value is None else finite(f"{path}[{place}]", value) for place, value in enumerate(data)
+    )
