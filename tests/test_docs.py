@@ -14,7 +14,9 @@ def test_every_public_name_is_in_the_reference():
     documented = set(re.findall(r"^::: (\S+)$", pages, re.MULTILINE))
     names = {f"inferq.{name}" for name in iq.__all__ if name not in ("theory", "__version__")}
     names |= {f"inferq.theory.{name}" for name in iq.theory.__all__}
-    assert documented - {"inferq.scenario"} == names
+    assert {name for name in documented if re.fullmatch(r"inferq\.(theory\.)?\w+", name)} - {
+        "inferq.scenario"
+    } == names
 
 
 def test_every_page_is_in_the_navigation():

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from inferq.cluster import Cluster
     from inferq.disaggregated import Disaggregated, Link
     from inferq.engine import Engine, KvCache
-    from inferq.errors import ConfigError, SimulationError, TraceError
+    from inferq.errors import ConfigError, SimulationError, SweepInterrupted, SweepStopped, TraceError
+    from inferq.experiment.comparing.comparison import compare
+    from inferq.experiment.gating.runs import gate
+    from inferq.experiment.planning.objective import Slo
+    from inferq.experiment.planning.plan import capacity
+    from inferq.experiment.sweeping.grid import sweep
     from inferq.gate_and_route import Allocation, GateAndRoute, Prices
     from inferq.law import (
         Deterministic,
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
         Weibull,
     )
     from inferq.network import Network, Stage, Workflow
+    from inferq.picture.pages import report
     from inferq.result import Result
     from inferq.router import (
         Arrival,
@@ -145,10 +151,18 @@ __all__ = [  # noqa: RUF022  # in the order of the road
     "simulate",
     "Result",
     "WorkConservation",
+    "report",
     "theory",
+    "compare",
+    "capacity",
+    "Slo",
+    "sweep",
+    "gate",
     "ConfigError",
     "TraceError",
     "SimulationError",
+    "SweepStopped",
+    "SweepInterrupted",
     "__version__",
 ]
 
@@ -157,7 +171,13 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise take a
         "cluster": ("Cluster",),
         "disaggregated": ("Disaggregated", "Link"),
         "engine": ("Engine", "KvCache"),
-        "errors": ("ConfigError", "SimulationError", "TraceError"),
+        "errors": ("ConfigError", "SimulationError", "SweepInterrupted", "SweepStopped", "TraceError"),
+        "experiment.comparing.comparison": ("compare",),
+        "experiment.gating.runs": ("gate",),
+        "experiment.planning.objective": ("Slo",),
+        "experiment.planning.plan": ("capacity",),
+        "experiment.sweeping.grid": ("sweep",),
+        "picture.pages": ("report",),
         "gate_and_route": ("Allocation", "GateAndRoute", "Prices"),
         "law": (
             "Deterministic",

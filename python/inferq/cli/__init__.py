@@ -1,4 +1,4 @@
-"""What can be done from a shell? `inferq replay`, `simulate`, `theory`, `paper`, `trace describe`.
+"""What can be done from a shell? Run a trace or a scenario, compare, plan, sweep, gate, look, check.
 
 Tables go to standard output, progress and errors to standard error. A user's error is one line and exit
 status 2, a run that cannot go on is one line and 1, Ctrl-C is 130.
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 from typer.core import TyperGroup
 
+from inferq.cli import capacity, compare, gate, report, sweep
 from inferq.errors import ConfigError, SimulationError, TraceError
 
 if TYPE_CHECKING:
@@ -263,10 +264,14 @@ def paper(
     name = papers.known(name)
     page = papers.writable(Path(f"{name}.html") if out is None else out)
     traces = None if trace is None else papers.folder(trace)
-    report = papers.run(name, quick=quick, traces=traces, tell=lambda text: typer.echo(text, err=True))
-    show.report(report)
-    report.write(page)
+    reproduced = papers.run(name, quick=quick, traces=traces, tell=lambda text: typer.echo(text, err=True))
+    show.report(reproduced)
+    reproduced.write(page)
     show.lines([f"written to {page}"])
+
+
+for command in (compare.compare, capacity.capacity, sweep.sweep, gate.gate, report.report):
+    app.command()(command)
 
 
 @trace_app.command()
