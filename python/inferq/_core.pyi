@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, SupportsIndex, TypeAlias, final
 
 import numpy as np
@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 __all__ = [
     "Batch",
     "ConfigError",
+    "Drawing",
     "Fleet",
     "Requests",
     "RoutedRequest",
@@ -24,6 +25,7 @@ __all__ = [
     "draw_sessions",
     "simulate",
     "simulate_slots",
+    "simulate_streamed",
     "summarise",
 ]
 
@@ -58,6 +60,12 @@ class Batch:
     def repeat(self) -> int: ...
     @property
     def wake_at_s(self) -> float | None: ...
+
+@final
+class Drawing:
+    def __new__(cls, law: str, seed: int) -> Drawing: ...
+    def arrivals(self, most: int) -> NDArray[np.float64]: ...
+    def columns(self, most: int) -> dict[str, NDArray[Any]]: ...
 
 @final
 class RoutedRequest:
@@ -162,6 +170,16 @@ def simulate_slots(
     scenario: str,
     columns: dict[str, NDArray[Any]],
     classes: list[str],
+    progress: Callable[[int, int], object] | None,
+) -> dict[str, Any]: ...
+def simulate_streamed(
+    scenario: str,
+    arrivals: Callable[[], Iterator[NDArray[np.float64]]],
+    parts: Iterator[dict[str, NDArray[Any]]],
+    take: Callable[[dict[str, NDArray[Any]]], object],
+    classes: list[str],
+    written: dict[str, list[Any]],
+    threads: int | None,
     progress: Callable[[int, int], object] | None,
 ) -> dict[str, Any]: ...
 def summarise(

@@ -8,17 +8,57 @@ use inferq_core::random::{Source, Stream};
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// All columns of a law: `arrival_s`, and `prompt_tokens` and `output_tokens` where it has lengths.
 #[pyfunction]
 pub(crate) fn draw<'py>(py: Python<'py>, law: &str, seed: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
     let seed = whole(seed)?;
-    let (arrival_s, prompt_tokens, output_tokens) = py
-        .detach(|| {
-            let columns = parse::<Law>(law)?.draw(seed)?;
-            Ok((seconds(columns.arrival_ns), columns.prompt_tokens, columns.output_tokens))
-        })
-        .map_err(raise)?;
+    let drawn = py.detach(|| parse::<Law>(law)?.draw(seed).map(in_seconds)).map_err(raise)?;
+    named(py, drawn)
+}
+
+/// A law that is drawn one part after the other; all parts together are what `draw` gives.
+#[pyclass(frozen, module = "inferq._core")]
+pub(crate) struct Drawing(Mutex<law::Drawing>);
+
+#[pymethods]
+impl Drawing {
+    #[new]
+    fn new(law: &str, seed: &Bound<'_, PyAny>) -> PyResult<Drawing> {
+        let seed = whole(seed)?;
+        let drawing = parse::<Law>(law).and_then(|law| law::Drawing::new(law, seed)).map_err(raise)?;
+        Ok(Drawing(Mutex::new(drawing)))
+    }
+
+    /// The arrivals of the next `most` requests (a multiple of four), or of as many as there are, in seconds.
+    fn arrivals<'py>(&self, py: Python<'py>, most: u64) -> PyResult<Bound<'py, PyArray1<f64>>> {
+        let drawn = py.detach(|| self.drawing().arrivals(most).map(seconds)).map_err(raise)?;
+        Ok(PyArray1::from_vec(py, drawn))
+    }
+
+    /// All columns of the next `most` requests (a multiple of four), or of as many as there are.
+    fn columns<'py>(&self, py: Python<'py>, most: u64) -> PyResult<Bound<'py, PyDict>> {
+        let drawn = py.detach(|| self.drawing().columns(most).map(in_seconds)).map_err(raise)?;
+        named(py, drawn)
+    }
+}
+
+impl Drawing {
+    fn drawing(&self) -> MutexGuard<'_, law::Drawing> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Arrivals in seconds, prompts and outputs in tokens.
+type Drawn = (Vec<f64>, Vec<i32>, Vec<i32>);
+
+fn in_seconds(columns: law::Columns) -> Drawn {
+    (seconds(columns.arrival_ns), columns.prompt_tokens, columns.output_tokens)
+}
+
+/// The columns that a law has, by name.
+fn named(py: Python<'_>, (arrival_s, prompt_tokens, output_tokens): Drawn) -> PyResult<Bound<'_, PyDict>> {
     let columns = PyDict::new(py);
     columns.set_item("arrival_s", PyArray1::from_vec(py, arrival_s))?;
     if !prompt_tokens.is_empty() {

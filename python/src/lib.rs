@@ -7,7 +7,9 @@ mod policy;
 mod router;
 mod run;
 mod slots;
+mod streamed;
 mod summary;
+mod tables;
 mod view;
 
 use pyo3::prelude::*;
@@ -20,6 +22,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("TraceError", py.get_type::<border::TraceError>())?;
     module.add("SimulationError", py.get_type::<border::SimulationError>())?;
     module.add_class::<batch::Batch>()?;
+    module.add_class::<draw::Drawing>()?;
     module.add_class::<router::Fleet>()?;
     module.add_class::<router::RoutedRequest>()?;
     module.add_class::<view::Requests>()?;
@@ -35,6 +38,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(draw::draw_sessions, module)?)?;
     module.add_function(wrap_pyfunction!(run::simulate, module)?)?;
     module.add_function(wrap_pyfunction!(slots::simulate_slots, module)?)?;
+    module.add_function(wrap_pyfunction!(streamed::simulate_streamed, module)?)?;
     module.add_function(wrap_pyfunction!(summary::summarise, module)?)?;
     Ok(())
 }

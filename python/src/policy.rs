@@ -232,8 +232,10 @@ impl PythonScheduler {
     }
 
     fn members(&self, slots: impl Iterator<Item = Slot>, table: &Table) -> Arc<Members> {
+        let objectives = self.policy.objectives.reader();
         let member = |slot: Slot| {
             let request = table.at(slot);
+            let (ttft_slo_s, tbt_slo_s) = objectives(request.arrival.id);
             Member {
                 id: request.arrival.id,
                 at: request.arrival.at,
@@ -241,9 +243,11 @@ impl PythonScheduler {
                 class: request.arrival.class,
                 priority: request.arrival.priority,
                 preemptions: request.preemptions(),
+                ttft_slo_s,
+                tbt_slo_s,
             }
         };
-        Arc::new(Members::new(slots.map(member).collect(), Arc::clone(&self.policy.objectives)))
+        Arc::new(Members::new(slots.map(member).collect()))
     }
 
     fn show(&mut self, py: Python, plan: &Plan) -> PyResult<View> {

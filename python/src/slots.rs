@@ -10,7 +10,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::border::{Bell, Raised};
-use crate::run::{Cut, column, optional, put};
+use crate::run::{Cut, column, optional};
+use crate::tables::put;
 
 /// What `simulate_slots` is asked besides the workload.
 #[derive(serde::Deserialize)]

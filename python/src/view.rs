@@ -7,7 +7,7 @@ use numpy::{Element, PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// A column that is made when it is first asked for.
 struct Column<T>(PyOnceLock<Py<PyArray1<T>>>);
@@ -39,18 +39,59 @@ pub(crate) struct Member {
     pub(crate) class: u32,
     pub(crate) priority: i64,
     pub(crate) preemptions: u32,
+    pub(crate) ttft_slo_s: f64,
+    pub(crate) tbt_slo_s: f64,
 }
 
-/// The objectives of all requests of a workload, by id; NaN: none. Empty: none for all.
-pub(crate) struct Objectives {
-    pub(crate) ttft_s: Vec<f64>,
-    pub(crate) tbt_s: Vec<f64>,
+/// The objectives of requests by id, in seconds; NaN: none. Of those that come and go only the ones that are here.
+#[derive(Default)]
+pub(crate) struct Objectives(RwLock<Held>);
+
+/// Empty columns: no objective for all.
+#[derive(Default)]
+struct Held {
+    first: usize,
+    rows: usize,
+    ttft_s: Vec<f64>,
+    tbt_s: Vec<f64>,
+}
+
+impl Objectives {
+    /// Those of the next requests; both columns are empty, or of all.
+    pub(crate) fn append(&self, rows: usize, ttft_s: &[f64], tbt_s: &[f64]) {
+        let mut held = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        held.rows += rows;
+        held.ttft_s.extend_from_slice(ttft_s);
+        held.tbt_s.extend_from_slice(tbt_s);
+    }
+
+    /// All requests before `end` have left: they are forgotten once they are half of those that are held.
+    pub(crate) fn forget(&self, end: usize) {
+        let mut held = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let rows = end.saturating_sub(held.first);
+        if 2 * rows >= held.rows {
+            held.first += rows;
+            held.rows -= rows;
+            let (of_ttft, of_tbt) = (rows.min(held.ttft_s.len()), rows.min(held.tbt_s.len()));
+            held.ttft_s.drain(..of_ttft);
+            held.tbt_s.drain(..of_tbt);
+        }
+    }
+
+    /// The objectives of a request: for the first token, and for the gap between two.
+    pub(crate) fn reader(&self) -> impl Fn(u32) -> (f64, f64) + '_ {
+        let held = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        move |id| {
+            let row = id as usize - held.first;
+            let of = |column: &[f64]| column.get(row).copied().unwrap_or(f64::NAN);
+            (of(&held.ttft_s), of(&held.tbt_s))
+        }
+    }
 }
 
 /// The requests that run, or that wait, by arrival; their columns serve all views until one comes or goes.
 pub(crate) struct Members {
     rows: Vec<Member>,
-    objectives: Arc<Objectives>,
     id: Column<u32>,
     since_s: Column<f64>,
     class_code: Column<i64>,
@@ -61,10 +102,9 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    pub(crate) fn new(rows: Vec<Member>, objectives: Arc<Objectives>) -> Members {
+    pub(crate) fn new(rows: Vec<Member>) -> Members {
         Members {
             rows,
-            objectives,
             id: Column::default(),
             since_s: Column::default(),
             class_code: Column::default(),
@@ -73,10 +113,6 @@ impl Members {
             ttft_slo_s: Column::default(),
             tbt_slo_s: Column::default(),
         }
-    }
-
-    fn objective(&self, column: &[f64]) -> impl Iterator<Item = f64> {
-        self.rows.iter().map(|row| column.get(row.id as usize).copied().unwrap_or(f64::NAN))
     }
 }
 
@@ -185,15 +221,13 @@ impl Requests {
     /// Its objective for the time to the first token in seconds, NaN for none.
     #[getter]
     fn ttft_slo_s<'py>(&self, py: Python<'py>) -> Array<'py, f64> {
-        let members = &self.members;
-        members.ttft_slo_s.of(py, members.objective(&members.objectives.ttft_s))
+        self.members.ttft_slo_s.of(py, self.members.rows.iter().map(|row| row.ttft_slo_s))
     }
 
     /// Its objective for the gap between two tokens in seconds, NaN for none.
     #[getter]
     fn tbt_slo_s<'py>(&self, py: Python<'py>) -> Array<'py, f64> {
-        let members = &self.members;
-        members.tbt_slo_s.of(py, members.objective(&members.objectives.tbt_s))
+        self.members.tbt_slo_s.of(py, self.members.rows.iter().map(|row| row.tbt_slo_s))
     }
 
     /// How often it was preempted.

@@ -100,4 +100,13 @@ impl Error {
             other => other.into(),
         }
     }
+
+    /// The same error where rows are counted from `rows` rows further up.
+    #[must_use]
+    pub fn further(self, rows: usize) -> Error {
+        match *self.0 {
+            Kind::Trace { row, message } => Error::trace(row + rows, message),
+            other => other.into(),
+        }
+    }
 }

@@ -72,7 +72,7 @@ pub enum Joint {
 }
 
 /// A drawn workload, one entry per request, in order of arrival.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Columns {
     /// Arrival, in nanoseconds after 0.
     pub arrival_ns: Vec<i64>,
@@ -104,15 +104,70 @@ impl Law {
     pub fn draw(&self, seed: u64) -> Result<Columns> {
         self.check()?;
         let arrival_ns = self.arrivals.draw(self.requests, seed).map_err(|error| error.within("arrivals"))?;
-        let one = |length: &Length, side: Side| {
-            length.draw(self.requests, seed, side).map_err(|error| error.within(side.name()))
-        };
-        let (prompt_tokens, output_tokens) = match &self.lengths {
-            Lengths::Apart { prompt, output } => (one(prompt, Side::Prompt)?, one(output, Side::Output)?),
-            Lengths::Together(joint) => joint.draw(self.requests, seed).map_err(|error| error.within("lengths"))?,
-            Lengths::Absent => (Vec::new(), Vec::new()),
-        };
+        let (prompt_tokens, output_tokens) = self.lengths(seed, 0, self.requests)?;
         Ok(Columns { arrival_ns, prompt_tokens, output_tokens })
+    }
+
+    /// Prompts and outputs of `requests` requests from `first` on, a multiple of four.
+    fn lengths(&self, seed: u64, first: u64, requests: u64) -> Result<(Vec<i32>, Vec<i32>)> {
+        let one = |length: &Length, side: Side| {
+            let stream = Stream::new(seed, side.source()).from(first);
+            length.draw_from(stream, requests).map_err(|error| error.within(side.name()))
+        };
+        match &self.lengths {
+            Lengths::Apart { prompt, output } => Ok((one(prompt, Side::Prompt)?, one(output, Side::Output)?)),
+            Lengths::Together(joint) => {
+                let stream = Stream::new(seed, Source::Rows).from(first);
+                joint.draw_from(stream, requests).map_err(|error| error.within("lengths"))
+            }
+            Lengths::Absent => Ok((Vec::new(), Vec::new())),
+        }
+    }
+}
+
+/// A law that is drawn one part after the other: all parts together are what [`Law::draw`] gives.
+pub struct Drawing {
+    law: Law,
+    seed: u64,
+    process: arrivals::Process,
+    drawn: u64,
+}
+
+impl Drawing {
+    /// Parts are multiples of it, but for the last: the requests of a block of draws stay together.
+    pub const STEP: u64 = 4;
+
+    /// Begins with the first request.
+    pub fn new(law: Law, seed: u64) -> Result<Drawing> {
+        law.check()?;
+        let process = law.arrivals.process(seed).map_err(|error| error.within("arrivals"))?;
+        Ok(Drawing { law, seed, process, drawn: 0 })
+    }
+
+    /// The arrivals of the next `most` requests, or of as many as there are: in nanoseconds after 0.
+    pub fn arrivals(&mut self, most: u64) -> Result<Vec<i64>> {
+        let requests = self.count(most);
+        let mut arrival_ns = column(requests)?;
+        self.process.append(requests, &mut arrival_ns);
+        self.law.arrivals.check_last(&arrival_ns, self.drawn + requests).map_err(|error| error.within("arrivals"))?;
+        self.drawn += requests;
+        Ok(arrival_ns)
+    }
+
+    /// All columns of the next `most` requests, or of as many as there are.
+    pub fn columns(&mut self, most: u64) -> Result<Columns> {
+        let (first, requests) = (self.drawn, self.count(most));
+        if requests == 0 {
+            return Ok(Columns::default());
+        }
+        let arrival_ns = self.arrivals(most)?;
+        let (prompt_tokens, output_tokens) = self.law.lengths(self.seed, first, requests)?;
+        Ok(Columns { arrival_ns, prompt_tokens, output_tokens })
+    }
+
+    /// How many come next: whole blocks of draws, but for the last part.
+    fn count(&self, most: u64) -> u64 {
+        (self.law.requests - self.drawn).min(most.max(1).next_multiple_of(Self::STEP))
     }
 }
 
@@ -135,9 +190,14 @@ impl Joint {
 
     /// Prompts and outputs of `requests` requests under `seed`, in tokens.
     pub fn draw(&self, requests: u64, seed: u64) -> Result<(Vec<i32>, Vec<i32>)> {
+        self.draw_from(Stream::new(seed, Source::Rows), requests)
+    }
+
+    /// The same from a stream of one's own.
+    fn draw_from(&self, stream: Stream, requests: u64) -> Result<(Vec<i32>, Vec<i32>)> {
         self.check()?;
         let Joint::Empirical { prompt_tokens, output_tokens } = self;
-        let rows = draw_rows(prompt_tokens.len() as u64, requests, seed)?;
+        let rows = rows_from(stream, prompt_tokens.len() as u64, requests)?;
         let gather = |table: &[i64]| -> Result<Vec<i32>> {
             let mut tokens = column(requests)?;
             tokens.extend(rows.iter().map(|&row| table[row as usize] as i32));
@@ -150,9 +210,13 @@ impl Joint {
 /// Row numbers in `0..rows` of `requests` requests under `seed`, each alike, with replacement: the rows that
 /// [`Joint::Empirical`] takes from a table of that many.
 pub fn draw_rows(rows: u64, requests: u64, seed: u64) -> Result<Vec<u32>> {
+    rows_from(Stream::new(seed, Source::Rows), rows, requests)
+}
+
+fn rows_from(stream: Stream, rows: u64, requests: u64) -> Result<Vec<u32>> {
     check_rows("rows", rows)?;
     let mut row_numbers = column(requests)?;
-    Stream::new(seed, Source::Rows).extend(&mut row_numbers, requests, |word| below(word, rows) as u32);
+    stream.extend(&mut row_numbers, requests, |word| below(word, rows) as u32);
     Ok(row_numbers)
 }
 

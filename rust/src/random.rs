@@ -51,11 +51,13 @@ pub enum Source {
 /// The most requests that [`Stream::batches`] hands over at once: few enough to stay in the first-level cache.
 pub const BATCH: usize = 256;
 
-/// The draws of one source under one seed. Holds three numbers and no state.
+/// The draws of one source under one seed. Holds four numbers and no state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stream {
     key: [u64; 2],
     number: u64,
+    /// The block of the request that is counted as request 0.
+    first_group: u64,
 }
 
 impl Stream {
@@ -69,7 +71,13 @@ impl Stream {
 
     /// One of the streams that `source` has under `seed`, each with draws of its own; number 0 is that of [`Stream::new`].
     pub fn numbered(seed: u64, source: Source, number: u64) -> Self {
-        Stream { key: [seed, source as u64], number }
+        Stream { key: [seed, source as u64], number, first_group: 0 }
+    }
+
+    /// The same draws for those who count requests from `first` on, a multiple of four: request 0 is then that one.
+    pub fn from(self, first: u64) -> Self {
+        debug_assert!(first.is_multiple_of(Self::LANES), "a part begins where a block does");
+        Stream { first_group: self.first_group + first / Self::LANES, ..self }
     }
 
     /// Draw number `draw` of `request`: 64 uniform bits.
@@ -115,7 +123,7 @@ impl Stream {
     }
 
     fn block(self, group: u64, draw: u64) -> [u64; 4] {
-        philox4x64([group, draw, self.number, 0], self.key)
+        philox4x64([self.first_group + group, draw, self.number, 0], self.key)
     }
 }
 

@@ -5,10 +5,15 @@
 use crate::clock::{Instant, SECOND, Span};
 use crate::error::{Error, Kind, Result};
 use crate::histogram::Histogram;
-use crate::request::{HandOff, Request};
+use crate::request::Request;
 use crate::timing::Pace;
 use crate::work::{Bound, Work};
 use crate::workload::Arrival;
+
+mod columns;
+
+pub use columns::{HandOffColumns, NO_REPLICA, RequestColumns};
+pub(crate) use columns::{Scatter, take_first};
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,122 +29,6 @@ pub enum Status {
     Unfinished = 3,
     /// It waited for others, and never arrived.
     Awaited = 4,
-}
-
-/// One row for each request that arrived by the horizon; seconds, NaN where there is no value.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct RequestColumns {
-    /// Replica that served it.
-    pub replica: Vec<u32>,
-    /// [`Status`] as a number.
-    pub status: Vec<u8>,
-    /// Arrival, on the nanosecond grid.
-    pub arrival_s: Vec<f64>,
-    /// Start of its first iteration.
-    pub admitted_s: Vec<f64>,
-    /// First output token.
-    pub first_token_s: Vec<f64>,
-    /// Last output token.
-    pub finish_s: Vec<f64>,
-    /// When it left, whatever the status.
-    pub left_s: Vec<f64>,
-    /// Admitted − arrival.
-    pub queue_s: Vec<f64>,
-    /// First token − arrival.
-    pub ttft_s: Vec<f64>,
-    /// (Last − first token) / (output tokens − 1).
-    pub tpot_s: Vec<f64>,
-    /// Longest gap between two of its tokens.
-    pub max_tbt_s: Vec<f64>,
-    /// Last token − arrival.
-    pub e2e_s: Vec<f64>,
-    /// How often it was preempted.
-    pub preemptions: Vec<u32>,
-    /// Prompt tokens that were found in a cache.
-    pub cached_tokens: Vec<i32>,
-    /// What became of hand-offs; `None` where nobody hands off.
-    pub hand_off: Option<HandOffColumns>,
-    /// Last token − the workload's `arrival_s`, which is another instant than its arrival for a request that waited for
-    /// others: for a stage of a job, the job's arrival. `None` where nobody waits for others.
-    pub elapsed_s: Option<Vec<f64>>,
-}
-
-/// The hand-offs of requests: one row for each.
-#[derive(Clone, Debug, PartialEq)]
-pub struct HandOffColumns {
-    /// Replica that computed the prompt; `NO_REPLICA`: the request stayed there.
-    pub prefill_replica: Vec<u32>,
-    /// End of the prompt's last iteration.
-    pub prefilled_s: Vec<f64>,
-    /// From then to the start of the first iteration on the other replica.
-    pub handoff_s: Vec<f64>,
-}
-
-/// The replica of a request that none served, and the `prefill_replica` of one that was not handed off.
-pub const NO_REPLICA: u32 = u32::MAX;
-
-impl HandOffColumns {
-    fn new(rows: usize) -> HandOffColumns {
-        HandOffColumns {
-            prefill_replica: vec![NO_REPLICA; rows],
-            prefilled_s: vec![f64::NAN; rows],
-            handoff_s: vec![f64::NAN; rows],
-        }
-    }
-
-    fn write(&mut self, row: usize, hand_off: &HandOff) {
-        self.prefill_replica[row] = hand_off.from;
-        self.prefilled_s[row] = hand_off.prefilled.seconds();
-        if hand_off.resumed != Instant::NEVER {
-            self.handoff_s[row] = hand_off.resumed.since(hand_off.prefilled).seconds();
-        }
-    }
-}
-
-impl RequestColumns {
-    pub(crate) fn new(rows: usize) -> RequestColumns {
-        RequestColumns {
-            replica: vec![0; rows],
-            status: vec![Status::Awaited as u8; rows],
-            arrival_s: vec![0.0; rows],
-            admitted_s: vec![0.0; rows],
-            first_token_s: vec![0.0; rows],
-            finish_s: vec![0.0; rows],
-            left_s: vec![0.0; rows],
-            queue_s: vec![0.0; rows],
-            ttft_s: vec![0.0; rows],
-            tpot_s: vec![0.0; rows],
-            max_tbt_s: vec![0.0; rows],
-            e2e_s: vec![0.0; rows],
-            preemptions: vec![0; rows],
-            cached_tokens: vec![0; rows],
-            hand_off: None,
-            elapsed_s: None,
-        }
-    }
-
-    /// Writes the rows of `part`, in order, to `rows`.
-    pub(crate) fn scatter(&mut self, part: &RequestColumns, rows: &[u32]) {
-        fn put<T: Copy>(all: &mut [T], part: &[T], rows: &[u32]) {
-            for (&value, &row) in part.iter().zip(rows) {
-                all[row as usize] = value;
-            }
-        }
-        put(&mut self.replica, &part.replica, rows);
-        put(&mut self.status, &part.status, rows);
-        put(&mut self.arrival_s, &part.arrival_s, rows);
-        put(&mut self.admitted_s, &part.admitted_s, rows);
-        put(&mut self.first_token_s, &part.first_token_s, rows);
-        put(&mut self.finish_s, &part.finish_s, rows);
-        put(&mut self.left_s, &part.left_s, rows);
-        put(&mut self.queue_s, &part.queue_s, rows);
-        put(&mut self.ttft_s, &part.ttft_s, rows);
-        put(&mut self.tpot_s, &part.tpot_s, rows);
-        put(&mut self.max_tbt_s, &part.max_tbt_s, rows);
-        put(&mut self.e2e_s, &part.e2e_s, rows);
-        put(&mut self.preemptions, &part.preemptions, rows);
-        put(&mut self.cached_tokens, &part.cached_tokens, rows);
-    }
 }
 
 /// A stretch of identical iterations.
@@ -241,6 +130,8 @@ pub struct Results {
 /// Results as they grow.
 pub struct Recorder {
     pub(crate) results: Results,
+    /// The request whose row is the first here: those before it have been taken.
+    first_row: usize,
     keep_iterations: bool,
     keep_batches: bool,
     sojourn: u128,
@@ -275,14 +166,11 @@ impl Rejections {
 }
 
 impl Recorder {
-    /// Room for `rows` requests.
-    pub fn new(rows: usize, classes: usize, keep_iterations: bool, keep_batches: bool) -> Recorder {
+    /// Room for no request as yet.
+    pub fn new(classes: usize, keep_iterations: bool, keep_batches: bool) -> Recorder {
         Recorder {
-            results: Results {
-                requests: RequestColumns::new(rows),
-                tbt: vec![Histogram::default(); classes],
-                ..Results::default()
-            },
+            results: Results { tbt: vec![Histogram::default(); classes], ..Results::default() },
+            first_row: 0,
             keep_iterations: keep_iterations || keep_batches,
             keep_batches,
             sojourn: 0,
@@ -293,6 +181,22 @@ impl Recorder {
         }
     }
 
+    /// Makes room for the requests up to row `end`.
+    pub(crate) fn extend_to(&mut self, end: usize) {
+        self.results.requests.extend_to(end - self.first_row);
+    }
+
+    /// The number of rows at the beginning whose requests have left.
+    pub(crate) fn left_first(&self) -> usize {
+        self.results.requests.left_first()
+    }
+
+    /// Takes the first rows out.
+    pub(crate) fn take_first(&mut self, rows: usize) -> RequestColumns {
+        self.first_row += rows;
+        self.results.requests.take_first(rows)
+    }
+
     /// Keeps the time since the arrivals that the workload names.
     pub(crate) fn keep_elapsed(&mut self, named_arrivals: Vec<Instant>) {
         self.results.requests.elapsed_s = Some(vec![f64::NAN; named_arrivals.len()]);
@@ -301,8 +205,7 @@ impl Recorder {
 
     /// Keeps what becomes of hand-offs.
     pub(crate) fn keep_hand_offs(&mut self) {
-        let columns = &mut self.results.requests;
-        columns.hand_off = Some(HandOffColumns::new(columns.status.len()));
+        self.results.requests.keep_hand_offs();
     }
 
     /// Requests that have left.
@@ -367,7 +270,7 @@ impl Recorder {
 
     pub(crate) fn reject(&mut self, arrival: &Arrival, replica: u32, reason: &'static str) {
         Rejections { reason, first: arrival.id, count: 1 }.add_to(&mut self.rejections);
-        let row = arrival.id as usize;
+        let row = arrival.row as usize - self.first_row;
         let columns = &mut self.results.requests;
         let at = arrival.at.seconds();
         columns.replica[row] = replica;
@@ -396,7 +299,7 @@ impl Recorder {
         // Σ fits: it is the integral of the number in system, whose overflow is caught where it is summed.
         self.sojourn = self.sojourn.wrapping_add(left.since(request.arrival.at).0);
         let left = if status == Status::Unfinished { Instant::NEVER } else { left };
-        let row = request.arrival.id as usize;
+        let row = request.arrival.row as usize - self.first_row;
         let arrival = request.arrival.at;
         let columns = &mut self.results.requests;
         let at = |instant: Instant| if instant == Instant::NEVER { f64::NAN } else { instant.seconds() };

@@ -33,6 +33,10 @@ pub struct Workload<'a> {
     pub pool: &'a [u32],
     /// Which requests wait for others.
     pub flow: Flow<'a>,
+    /// Id of each request, ascending. Empty: they are numbered from `first` on.
+    pub ids: &'a [u32],
+    /// The number of the first row, where these rows are not the first of a run.
+    pub first: u32,
 }
 
 /// Requests that wait for others: the turns of a session for the answers before them, the stages of a job for the stages
@@ -118,6 +122,8 @@ pub const NO_SESSION: u32 = u32::MAX;
 pub struct Arrival {
     /// Row of the workload.
     pub id: u32,
+    /// Row among the requests of its run: another one where a replica replays its requests as a workload of its own.
+    pub row: u32,
     /// When it arrives.
     pub at: Instant,
     /// Prompt length in tokens.
@@ -149,6 +155,11 @@ impl Workload<'_> {
 
     /// Tests every row once; the first wrong one is the error.
     pub fn check(&self) -> Result<()> {
+        self.check_after(0.0).map_err(|error| error.further(self.first as usize))
+    }
+
+    /// The same of rows that follow one which arrives at `last`, in seconds; errors count from the first row here.
+    pub(crate) fn check_after(&self, mut last: f64) -> Result<()> {
         let rows = self.len();
         let columns = [
             ("prompt_tokens", self.prompt_tokens.len(), true),
@@ -166,10 +177,9 @@ impl Workload<'_> {
                 return Err(Error::config(name, format!("has {length} rows where arrival_s has {rows}")));
             }
         }
-        if u32::try_from(rows).is_err() {
+        if u32::try_from(self.first as usize + rows).is_err() {
             return Err(Kind::TooMuch(format!("{rows} requests: at most 2^32 − 1 fit")).into());
         }
-        let mut last = 0.0;
         for row in 0..rows {
             let arrival = self.arrival_s[row];
             // Written so that NaN fails each test.
@@ -225,8 +235,10 @@ impl Workload<'_> {
     /// One row. The rows have been checked.
     #[inline]
     pub fn request(&self, row: usize, at: Instant) -> Arrival {
+        let number = self.first + row as u32;
         Arrival {
-            id: row as u32,
+            id: self.ids.get(row).copied().unwrap_or(number),
+            row: number,
             at,
             prompt_tokens: self.prompt_tokens[row] as u32,
             output_tokens: self.output_tokens[row] as u32,
@@ -248,6 +260,85 @@ impl Workload<'_> {
     #[inline]
     pub fn patience(&self, row: usize) -> Option<Span> {
         span(self.patience_s, row)
+    }
+}
+
+/// Rows of a workload that own their columns. As in [`Workload`], the optional ones may be empty.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Columns {
+    /// See [`Workload::arrival_s`].
+    pub arrival_s: Vec<f64>,
+    /// See [`Workload::prompt_tokens`].
+    pub prompt_tokens: Vec<i32>,
+    /// See [`Workload::output_tokens`].
+    pub output_tokens: Vec<i32>,
+    /// See [`Workload::class`].
+    pub class: Vec<u32>,
+    /// See [`Workload::priority`].
+    pub priority: Vec<i64>,
+    /// See [`Workload::patience_s`].
+    pub patience_s: Vec<f64>,
+    /// See [`Workload::tbt_slo_s`].
+    pub tbt_slo_s: Vec<f64>,
+    /// See [`Workload::queue_key`].
+    pub queue_key: Vec<f64>,
+    /// See [`Workload::session`].
+    pub session: Vec<u32>,
+}
+
+impl Columns {
+    /// The rows from `start` on as a workload of so many classes, which all enter the first pool and wait for nobody.
+    pub fn view(&self, start: usize, class_count: usize) -> Workload<'_> {
+        fn rest<T>(column: &[T], start: usize) -> &[T] {
+            column.get(start..).unwrap_or_default()
+        }
+        Workload {
+            arrival_s: rest(&self.arrival_s, start),
+            prompt_tokens: rest(&self.prompt_tokens, start),
+            output_tokens: rest(&self.output_tokens, start),
+            class: rest(&self.class, start),
+            class_count,
+            priority: rest(&self.priority, start),
+            patience_s: rest(&self.patience_s, start),
+            tbt_slo_s: rest(&self.tbt_slo_s, start),
+            queue_key: rest(&self.queue_key, start),
+            session: rest(&self.session, start),
+            ..Workload::default()
+        }
+    }
+
+    /// Appends some rows of a workload, but for the pools that they enter and whom they wait for.
+    pub(crate) fn append(&mut self, workload: &Workload, rows: &[u32]) {
+        fn put<T: Copy>(to: &mut Vec<T>, column: &[T], rows: &[u32]) {
+            if !column.is_empty() {
+                to.extend(rows.iter().map(|&row| column[row as usize]));
+            }
+        }
+        put(&mut self.arrival_s, workload.arrival_s, rows);
+        put(&mut self.prompt_tokens, workload.prompt_tokens, rows);
+        put(&mut self.output_tokens, workload.output_tokens, rows);
+        put(&mut self.class, workload.class, rows);
+        put(&mut self.priority, workload.priority, rows);
+        put(&mut self.patience_s, workload.patience_s, rows);
+        put(&mut self.tbt_slo_s, workload.tbt_slo_s, rows);
+        put(&mut self.queue_key, workload.queue_key, rows);
+        put(&mut self.session, workload.session, rows);
+    }
+
+    /// Forgets the first rows.
+    pub(crate) fn forget(&mut self, rows: usize) {
+        fn cut<T>(column: &mut Vec<T>, rows: usize) {
+            column.drain(..rows.min(column.len()));
+        }
+        cut(&mut self.arrival_s, rows);
+        cut(&mut self.prompt_tokens, rows);
+        cut(&mut self.output_tokens, rows);
+        cut(&mut self.class, rows);
+        cut(&mut self.priority, rows);
+        cut(&mut self.patience_s, rows);
+        cut(&mut self.tbt_slo_s, rows);
+        cut(&mut self.queue_key, rows);
+        cut(&mut self.session, rows);
     }
 }
 

@@ -96,57 +96,45 @@ impl Arrivals {
     /// Arrivals of `requests` requests under `seed`, in nanoseconds, never decreasing. An arrival at 9·10⁹ s or later is
     /// an error, because no run takes it.
     pub fn draw(&self, requests: u64, seed: u64) -> Result<Vec<i64>> {
-        self.check()?;
         let mut arrival_ns = column(requests)?;
-        let stream = Stream::new(seed, Source::Arrivals);
-        let mut clock = Clock::default();
-        match self {
-            Arrivals::Poisson { rate } => {
-                let units = UNITS_PER_S / rate;
-                exponentials(stream, requests, |gaps| {
-                    arrival_ns.extend(gaps.iter().map(|&gap| {
-                        clock = clock.after(gap, units);
-                        clock.nanoseconds()
-                    }));
-                });
-            }
+        let mut process = self.process(seed)?;
+        process.append(requests, &mut arrival_ns);
+        self.check_last(&arrival_ns, requests)?;
+        Ok(arrival_ns)
+    }
+
+    /// The arrivals under `seed`, to be drawn one part after the other.
+    pub(super) fn process(&self, seed: u64) -> Result<Process> {
+        self.check()?;
+        let units = |rate: &f64| UNITS_PER_S / rate;
+        let clock = Clock::default();
+        let kind = match self {
+            Arrivals::Poisson { rate } => Kind::Poisson { clock, units: units(rate) },
             Arrivals::Gamma { rate, cv } => {
-                let units = UNITS_PER_S / rate;
-                UnitGamma::new(1.0 / (cv * cv)).draw(stream, requests, |gap| {
-                    clock = clock.after(gap, units);
-                    arrival_ns.push(clock.nanoseconds());
-                });
+                Kind::Gamma { clock, units: units(rate), gap: UnitGamma::new(1.0 / (cv * cv)) }
             }
             Arrivals::Weibull { rate, shape } => {
-                let units = UNITS_PER_S / rate;
-                let gap = UnitWeibull::new(*shape);
-                stream.batches(requests, 0, |_, batch| {
-                    for value in batch.iter_mut() {
-                        *value = gap.of(*value);
-                    }
-                    arrival_ns.extend(batch.iter().map(|&gap| {
-                        clock = clock.after(gap, units);
-                        clock.nanoseconds()
-                    }));
-                });
+                Kind::Weibull { clock, units: units(rate), gap: UnitWeibull::new(*shape) }
             }
-            Arrivals::Deterministic { rate } => {
-                let mut ticks = Ticks::new(*rate)?;
-                arrival_ns.extend((0..requests).map(|_| ticks.next_ns()));
-            }
+            Arrivals::Deterministic { rate } => Kind::Deterministic(Ticks::new(*rate)?),
             Arrivals::OnOff { on_rate, off_rate, mean_on_s, mean_off_s } => {
                 let phases = Phases::new(seed, (*on_rate, *mean_on_s), (*off_rate, *mean_off_s));
-                walk(phases, stream, requests, &mut arrival_ns);
+                Kind::OnOff(Walk::new(phases))
             }
             Arrivals::TimeVarying { times_s, rates, period_s } => {
-                walk(Table::new(times_s, rates, *period_s)?, stream, requests, &mut arrival_ns);
+                Kind::TimeVarying(Walk::new(Table::new(times_s, rates, *period_s)?))
             }
-        }
+        };
+        Ok(Process { kind, stream: Stream::new(seed, Source::Arrivals), last_ns: 0 })
+    }
+
+    /// Arrivals ascend, so that the last of those drawn so far tells whether all are in time.
+    pub(super) fn check_last(&self, arrival_ns: &[i64], requests: u64) -> Result<()> {
         if arrival_ns.last().is_some_and(|&last| last >= END_NS) {
             let message = format!("is too low: the last of {requests} requests would arrive after 9e9 s (285 years)");
             return Err(Error::config(self.rate_name(), message));
         }
-        Ok(arrival_ns)
+        Ok(())
     }
 
     /// The parameter that says how many requests come.
@@ -156,6 +144,56 @@ impl Arrivals {
             Arrivals::TimeVarying { .. } => "rates",
             _ => "rate",
         }
+    }
+}
+
+/// Arrivals one after the other: what is drawn so far decides when the next one comes.
+pub(super) struct Process {
+    kind: Kind,
+    /// The draws of the requests that come next.
+    stream: Stream,
+    last_ns: i64,
+}
+
+enum Kind {
+    Poisson { clock: Clock, units: f64 },
+    Gamma { clock: Clock, units: f64, gap: UnitGamma },
+    Weibull { clock: Clock, units: f64, gap: UnitWeibull },
+    Deterministic(Ticks),
+    OnOff(Walk<Phases>),
+    TimeVarying(Walk<Table>),
+}
+
+impl Process {
+    /// Appends the next `requests` arrivals. All parts but the last are a multiple of four.
+    pub(super) fn append(&mut self, requests: u64, arrival_ns: &mut Vec<i64>) {
+        let stream = self.stream;
+        match &mut self.kind {
+            Kind::Poisson { clock, units } => exponentials(stream, requests, |gaps| {
+                arrival_ns.extend(gaps.iter().map(|&gap| {
+                    *clock = clock.after(gap, *units);
+                    clock.nanoseconds()
+                }));
+            }),
+            Kind::Gamma { clock, units, gap } => gap.draw(stream, requests, |gap| {
+                *clock = clock.after(gap, *units);
+                arrival_ns.push(clock.nanoseconds());
+            }),
+            Kind::Weibull { clock, units, gap } => stream.batches(requests, 0, |_, batch| {
+                for value in batch.iter_mut() {
+                    *value = gap.of(*value);
+                }
+                arrival_ns.extend(batch.iter().map(|&gap| {
+                    *clock = clock.after(gap, *units);
+                    clock.nanoseconds()
+                }));
+            }),
+            Kind::Deterministic(ticks) => arrival_ns.extend((0..requests).map(|_| ticks.next_ns())),
+            Kind::OnOff(phases) => walk(phases, stream, requests, self.last_ns, arrival_ns),
+            Kind::TimeVarying(table) => walk(table, stream, requests, self.last_ns, arrival_ns),
+        }
+        self.last_ns = arrival_ns.last().copied().unwrap_or(self.last_ns);
+        self.stream = stream.from(requests.next_multiple_of(4));
     }
 }
 
@@ -170,9 +208,8 @@ fn exponentials(stream: Stream, requests: u64, mut use_gaps: impl FnMut(&[f64]))
 }
 
 /// Appends the arrivals of a Poisson process with these rates; after the first that is past all time there is no other.
-fn walk(rates: impl Rates, stream: Stream, requests: u64, arrival_ns: &mut Vec<i64>) {
-    let mut walk = Walk::new(rates);
-    let mut over = false;
+fn walk(walk: &mut Walk<impl Rates>, stream: Stream, requests: u64, last_ns: i64, arrival_ns: &mut Vec<i64>) {
+    let mut over = last_ns >= END_NS;
     exponentials(stream, requests, |gaps| {
         arrival_ns.extend(gaps.iter().map(|&gap| {
             let arrival = if over { i64::MAX } else { walk.after(gap) };

@@ -182,7 +182,7 @@ impl Side {
     }
 
     /// Where the side's chance comes from.
-    fn source(self) -> Source {
+    pub(super) fn source(self) -> Source {
         match self {
             Side::Prompt => Source::Prompt,
             Side::Output => Source::Output,

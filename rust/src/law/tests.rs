@@ -51,6 +51,40 @@ fn a_shorter_workload_is_a_prefix() {
     }
 }
 
+/// Wherever the parts end, and whatever is drawn of each.
+#[test]
+fn parts_are_the_whole() {
+    let mut laws = every_kind(1003);
+    for arrivals in [
+        Arrivals::Weibull { rate: 3.0, shape: 0.6 },
+        Arrivals::OnOff { on_rate: 30.0, off_rate: 1.0, mean_on_s: 2.0, mean_off_s: 3.0 },
+        Arrivals::TimeVarying { times_s: vec![0.0, 4.0], rates: vec![20.0, 1.0], period_s: Some(9.0) },
+    ] {
+        let prompt = Length::PoissonLength { mean: 40.0, cap: Some(4000) };
+        let lengths = Lengths::Apart { prompt, output: Length::PoissonLength { mean: 3.0, cap: None } };
+        laws.push(Law { requests: 1003, arrivals, lengths });
+    }
+    laws.push(Law { lengths: Lengths::Absent, ..w1(1003) });
+    for law in laws {
+        let whole = law.draw(42).expect("a law");
+        for most in [1, 4, 256, 260, 5000] {
+            let (mut parts, mut drawing) = (Columns::default(), Drawing::new(law.clone(), 42).expect("a law"));
+            let (mut arrivals, mut alone) = (Vec::new(), Drawing::new(law.clone(), 42).expect("a law"));
+            while parts.arrival_ns.len() < 1003 {
+                let part = drawing.columns(most).expect("a part");
+                assert!(!part.arrival_ns.is_empty() && part.arrival_ns.len() as u64 <= most.next_multiple_of(4));
+                parts.arrival_ns.extend(part.arrival_ns);
+                parts.prompt_tokens.extend(part.prompt_tokens);
+                parts.output_tokens.extend(part.output_tokens);
+                arrivals.extend(alone.arrivals(most).expect("a part"));
+            }
+            assert_eq!(parts, whole);
+            assert_eq!(arrivals, whole.arrival_ns);
+            assert!(drawing.columns(most).expect("nothing").arrival_ns.is_empty());
+        }
+    }
+}
+
 #[test]
 fn another_rate_brings_the_same_requests() {
     let mut faster = w1(1000);

@@ -70,9 +70,9 @@ impl<R: Rates> Walk<R> {
 }
 
 /// A rate that follows a table, and repeats it or keeps its last rate.
-pub(super) struct Table<'a> {
+pub(super) struct Table {
     starts: Vec<u128>,
-    rates: &'a [f64],
+    rates: Vec<f64>,
     period: Option<Period>,
     /// Where the present round through the table began.
     origin: u128,
@@ -85,9 +85,9 @@ struct Period {
     requests: f64,
 }
 
-impl<'a> Table<'a> {
+impl Table {
     /// The error names the wrong parameter: `times_s`, `rates` or `period_s`.
-    pub(super) fn new(times_s: &[f64], rates: &'a [f64], period_s: Option<f64>) -> Result<Self> {
+    pub(super) fn new(times_s: &[f64], rates: &[f64], period_s: Option<f64>) -> Result<Self> {
         if times_s.is_empty() || times_s[0] != 0.0 {
             return Err(Error::config("times_s", "must begin with 0, the start of the first piece"));
         }
@@ -133,11 +133,11 @@ impl<'a> Table<'a> {
                            request ever comes";
             return Err(Error::config("rates", message));
         }
-        Ok(Table { starts, rates, period, origin: 0, place: 0 })
+        Ok(Table { starts, rates: rates.to_vec(), period, origin: 0, place: 0 })
     }
 }
 
-impl Rates for Table<'_> {
+impl Rates for Table {
     fn next(&mut self, gaps: &mut f64) -> Piece {
         if self.place == self.rates.len() {
             self.place = 0;

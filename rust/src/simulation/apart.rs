@@ -21,9 +21,9 @@ use crate::engine::EngineParts;
 use crate::error::{Error, Kind, Result};
 use crate::histogram::Histogram;
 use crate::minima::Minima;
-use crate::results::{RequestColumns, Sample};
+use crate::results::{RequestColumns, Results, Sample};
 use crate::router::{Fleet, Router};
-use crate::workload::Workload;
+use crate::workload::{Columns, Workload};
 
 /// Replays a workload through replicas behind a router that looks at nothing.
 pub(super) fn simulate(
@@ -33,11 +33,10 @@ pub(super) fn simulate(
     options: &Options,
     sampler: Sampler,
     watch: &mut dyn Watch,
-) -> Result<crate::results::Results> {
-    let shares = shares(workload, engines.len(), router)?;
-    let mut whole = Outcome::default();
+) -> Result<Results> {
+    let mut shares = vec![Vec::new(); engines.len()];
+    share_out(workload, router, &mut shares)?;
     let mut requests = RequestColumns::new(options.rows(workload));
-    whole.results.tbt = vec![Histogram::default(); workload.class_count];
     let mut parts: Vec<Option<Outcome>> = Vec::new();
     parts.resize_with(engines.len(), || None);
     let job = |replica: usize, engine: EngineParts, watch: &mut dyn Watch| {
@@ -46,37 +45,45 @@ pub(super) fn simulate(
     let total = options.rows(workload) as u64;
     let done = |replica: usize, mut outcome: Outcome| {
         // The largest part of an outcome goes to its place at once, so that it is never there twice.
-        requests.scatter(&std::mem::take(&mut outcome.results.requests), &shares[replica]);
+        let part = std::mem::take(&mut outcome.results.requests);
+        requests.scatter(&part, &shares[replica], 0);
         parts[replica] = Some(outcome);
+        part.status.len() as u64
     };
     run_all(engines, total, options.threads, watch, job, done)?;
+    let mut whole = together(parts.into_iter().flatten().collect(), sampler, workload.class_count)?;
     whole.results.requests = requests;
-    let mut parts: Vec<Outcome> = parts.into_iter().flatten().collect();
+    whole.results(options, Some(total))
+}
+
+/// The outcomes of all replicas as one, but for the columns of their requests.
+pub(super) fn together(mut parts: Vec<Outcome>, sampler: Sampler, class_count: usize) -> Result<Outcome> {
+    let mut whole = Outcome::default();
+    whole.results.tbt = vec![Histogram::default(); class_count];
     let end = parts.iter().map(|part| part.results.totals.end).max().unwrap_or(Instant::ZERO);
     let timelines: Vec<(Vec<Sample>, Sample)> =
         parts.iter_mut().map(|part| (std::mem::take(&mut part.results.timeline), part.last[0])).collect();
-    for (mut part, rows) in parts.into_iter().zip(&shares) {
+    for mut part in parts {
         part.extend(end)?;
-        whole.merge(part, rows)?;
+        whole.merge(part)?;
     }
     whole.results.totals.end = end;
     whole.results.timeline = sampler.merge(&timelines, end)?;
-    whole.results(workload, options)
+    Ok(whole)
 }
 
-/// The rows of each replica.
-fn shares(workload: &Workload, replicas: usize, router: &mut dyn Router) -> Result<Vec<Vec<u32>>> {
-    let unseen = Minima::new(replicas, 0, u32::MAX);
-    let mut shares = vec![Vec::new(); replicas];
+/// Adds each row to those of the replica that serves it.
+pub(super) fn share_out(workload: &Workload, router: &mut dyn Router, shares: &mut [Vec<u32>]) -> Result<()> {
+    let unseen = Minima::new(shares.len(), 0, u32::MAX);
     for row in 0..workload.len() {
         let at = workload.arrival_at(row);
         let fleet = Fleet { replicas: &[], requests: &unseen, now: at };
         shares[router.route(&workload.request(row, at), &fleet)?].push(row as u32);
     }
-    Ok(shares)
+    Ok(())
 }
 
-/// Replays the rows of one replica as a workload of its own.
+/// Replays the rows of one replica as a workload of its own. They keep the ids that they have in the whole.
 fn run_share(
     workload: &Workload,
     rows: &[u32],
@@ -86,90 +93,43 @@ fn run_share(
     sampler: Sampler,
     watch: &mut dyn Watch,
 ) -> Result<Outcome> {
-    let columns = Columns::of(workload, rows);
-    let place = |id: u32| rows.partition_point(|&row| row < id) as u32;
-    let measured = place(options.measured.start)..place(options.measured.end);
-    let options = Options { measured, ..options.clone() };
-    let cluster = Cluster::of_one(engine);
-    Run::numbered(replica as u32, &columns.view(workload), cluster, &options, sampler)?.complete(watch)
+    let mut columns = Columns::default();
+    columns.append(workload, rows);
+    let share = Workload { ids: rows, ..columns.view(0, workload.class_count) };
+    let run = Run::new(replica as u32, workload.class_count, Cluster::of_one(engine), options, sampler);
+    run.complete(&share, watch)
 }
 
-/// A part of a workload's rows.
-struct Columns {
-    arrival_s: Vec<f64>,
-    prompt_tokens: Vec<i32>,
-    output_tokens: Vec<i32>,
-    class: Vec<u32>,
-    priority: Vec<i64>,
-    patience_s: Vec<f64>,
-    tbt_slo_s: Vec<f64>,
-    queue_key: Vec<f64>,
-}
-
-impl Columns {
-    fn of(workload: &Workload, rows: &[u32]) -> Columns {
-        fn pick<T: Copy>(column: &[T], rows: &[u32]) -> Vec<T> {
-            if column.is_empty() { Vec::new() } else { rows.iter().map(|&row| column[row as usize]).collect() }
-        }
-        Columns {
-            arrival_s: pick(workload.arrival_s, rows),
-            prompt_tokens: pick(workload.prompt_tokens, rows),
-            output_tokens: pick(workload.output_tokens, rows),
-            class: pick(workload.class, rows),
-            priority: pick(workload.priority, rows),
-            patience_s: pick(workload.patience_s, rows),
-            tbt_slo_s: pick(workload.tbt_slo_s, rows),
-            queue_key: pick(workload.queue_key, rows),
-        }
-    }
-
-    /// Sessions and pools have done their part: the router has decided.
-    fn view<'a>(&'a self, workload: &Workload) -> Workload<'a> {
-        Workload {
-            arrival_s: &self.arrival_s,
-            prompt_tokens: &self.prompt_tokens,
-            output_tokens: &self.output_tokens,
-            class: &self.class,
-            class_count: workload.class_count,
-            priority: &self.priority,
-            patience_s: &self.patience_s,
-            tbt_slo_s: &self.tbt_slo_s,
-            queue_key: &self.queue_key,
-            ..Workload::default()
-        }
-    }
-}
-
-/// Runs one job for each engine. If several fail, the error is that of the lowest replica.
-fn run_all(
-    engines: Vec<EngineParts>,
+/// Does one job for each replica, of what it has; `done` says how many requests have left with it. If several fail, the
+/// error is that of the lowest replica.
+pub(super) fn run_all<Own: Send, Done: Send>(
+    replicas: Vec<Own>,
     total: u64,
     threads: Option<NonZeroUsize>,
     watch: &mut dyn Watch,
-    job: impl Fn(usize, EngineParts, &mut dyn Watch) -> Result<Outcome> + Sync,
-    mut done: impl FnMut(usize, Outcome),
+    job: impl Fn(usize, Own, &mut dyn Watch) -> Result<Done> + Sync,
+    mut done: impl FnMut(usize, Done) -> u64,
 ) -> Result<()> {
     let threads = threads.or_else(|| thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get);
-    let count = engines.len();
+    let count = replicas.len();
     if threads.min(count) == 1 {
         let mut left = 0;
-        for (replica, engine) in engines.into_iter().enumerate() {
-            let outcome = job(replica, engine, &mut Offset { watch, left, total })?;
-            left += outcome.results.requests.status.len() as u64;
-            done(replica, outcome);
+        for (replica, own) in replicas.into_iter().enumerate() {
+            let outcome = job(replica, own, &mut Offset { watch, left, total })?;
+            left += done(replica, outcome);
         }
         return Ok(());
     }
-    let engines: Vec<Mutex<Option<EngineParts>>> = engines.into_iter().map(|engine| Mutex::new(Some(engine))).collect();
+    let replicas: Vec<Mutex<Option<Own>>> = replicas.into_iter().map(|own| Mutex::new(Some(own))).collect();
     let (next, left, stop) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
     // No replica above one that failed matters any more.
     let lowest_failure = AtomicUsize::new(usize::MAX);
     let mut failure: Option<(usize, Error)> = None;
     let work = || {
         let replica = next.fetch_add(1, Ordering::Relaxed);
-        let engine = engines.get(replica)?.lock().ok()?.take()?;
+        let own = replicas.get(replica)?.lock().ok()?.take()?;
         let mut tally = Tally { seen: 0, left: &left, stop: &stop, replica, lowest_failure: &lowest_failure };
-        let outcome = job(replica, engine, &mut tally);
+        let outcome = job(replica, own, &mut tally);
         if outcome.is_err() {
             lowest_failure.fetch_min(replica, Ordering::Relaxed);
         }
@@ -190,7 +150,7 @@ fn run_all(
         drop(sender);
         loop {
             match receiver.recv_timeout(POLL_EVERY) {
-                Ok((replica, Ok(outcome))) => done(replica, outcome),
+                Ok((replica, Ok(outcome))) => drop(done(replica, outcome)),
                 Ok((replica, Err(error))) => {
                     if failure.as_ref().is_none_or(|&(lowest, _)| replica < lowest) {
                         failure = Some((replica, error));
@@ -212,10 +172,10 @@ fn run_all(
 const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// The watch of one replica after another: so many have left before.
-struct Offset<'a> {
-    watch: &'a mut dyn Watch,
-    left: u64,
-    total: u64,
+pub(super) struct Offset<'a> {
+    pub(super) watch: &'a mut dyn Watch,
+    pub(super) left: u64,
+    pub(super) total: u64,
 }
 
 impl Watch for Offset<'_> {

@@ -9,6 +9,7 @@ mod dispatch;
 mod sampler;
 mod outcome;
 mod apart;
+mod streamed;
 
 use std::num::NonZeroUsize;
 
@@ -20,6 +21,7 @@ use crate::results::Results;
 use crate::workload::Workload;
 use run::Run;
 use sampler::Sampler;
+pub use streamed::{Outline, Rows, Sink, Source, simulate_streamed};
 
 /// How a run is done and what of it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +63,11 @@ impl Options {
             stepping: false,
             threads: None,
         }
+    }
+
+    /// The last arrival by the horizon.
+    fn last_arrival(&self, workload: &Workload) -> Instant {
+        self.rows(workload).checked_sub(1).map_or(Instant::ZERO, |last| workload.arrival_at(last))
     }
 
     /// The rows that arrive by the horizon, unless they wait for others: arrivals are sorted.
@@ -106,7 +113,7 @@ pub fn simulate_cluster(
         return Err(Error::config("pool", format!("{pool} of {}", cluster.pools.len())));
     }
     let replicas = cluster.pools.iter().map(|pool| pool.engines.len()).sum();
-    let sampler = Sampler::new(workload, options, replicas)?;
+    let sampler = Sampler::new(options.last_arrival(workload), options, replicas)?;
     if let [Pool { engines, router: Some(router), hands_to: None }] = &mut cluster.pools[..]
         && !router.looks()
         && workload.flow.is_empty()
@@ -114,5 +121,7 @@ pub fn simulate_cluster(
         let engines = std::mem::take(engines);
         return apart::simulate(workload, engines, router.as_mut(), options, sampler, watch);
     }
-    Run::new(workload, cluster, options, sampler)?.complete(watch)?.results(workload, options)
+    let arrived = workload.flow.is_empty().then(|| options.rows(workload) as u64);
+    let run = Run::new(0, workload.class_count, cluster, options, sampler);
+    run.complete(workload, watch)?.results(options, arrived)
 }

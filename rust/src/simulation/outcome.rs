@@ -6,7 +6,6 @@ use crate::error::{Error, Result};
 use crate::findings::{Facts, of_run};
 use crate::plan::Limits;
 use crate::results::{BatchRow, IterationRow, Rejections, Results, Sample, Status};
-use crate::workload::Workload;
 
 /// A run that has ended, before it is summed up. Runs of replicas that know nothing of one another are put together
 /// first.
@@ -43,22 +42,17 @@ impl Outcome {
         Ok(())
     }
 
-    /// Puts the outcome of another replica, whose requests are `rows` of the whole, to this one, all but the columns of
-    /// its requests and its timeline.
-    pub(super) fn merge(&mut self, part: Outcome, rows: &[u32]) -> Result<()> {
+    /// Puts the outcome of another replica to this one, all but the columns of its requests and its timeline.
+    pub(super) fn merge(&mut self, part: Outcome) -> Result<()> {
         let (all, results) = (&mut self.results, part.results);
         for (histogram, other) in all.tbt.iter_mut().zip(&results.tbt) {
             histogram.merge(other)?;
         }
         all.work.merge(&results.work);
-        all.drained.extend(results.drained.iter().map(|&id| rows[id as usize]));
+        all.drained.extend(results.drained);
         let first_row = all.iterations.len() as u64;
         all.iterations.extend(results.iterations);
-        let whole = |row: &BatchRow| BatchRow {
-            iteration: row.iteration + first_row,
-            request: rows[row.request as usize],
-            ..*row
-        };
+        let whole = |row: &BatchRow| BatchRow { iteration: row.iteration + first_row, ..*row };
         all.batches.extend(results.batches.iter().map(whole));
         let (totals, other) = (&mut all.totals, results.totals);
         totals.iterations += other.iterations;
@@ -72,8 +66,7 @@ impl Outcome {
             *count += other;
         }
         for rejections in part.rejections {
-            let first = rows[rejections.first as usize];
-            Rejections { first, ..rejections }.add_to(&mut self.rejections);
+            rejections.add_to(&mut self.rejections);
         }
         self.goes_on |= part.goes_on;
         self.stalled |= part.stalled;
@@ -88,8 +81,8 @@ impl Outcome {
         Ok(())
     }
 
-    /// The results, with what a reader should know first.
-    pub(super) fn results(mut self, workload: &Workload, options: &Options) -> Result<Results> {
+    /// The results, with what a reader should know first. `arrived` requests came, unless that depends on the run.
+    pub(super) fn results(mut self, options: &Options, arrived: Option<u64>) -> Result<Results> {
         let results = &mut self.results;
         if self.replicas > 1 && (options.iterations || options.batches) {
             sort_iterations(&mut results.iterations, &mut results.batches);
@@ -111,7 +104,7 @@ impl Outcome {
             iterations: results.totals.iterations,
         });
         debug_assert!(
-            !workload.flow.is_empty() || options.rows(workload) as u64 == results.totals.by_status.iter().sum::<u64>(),
+            arrived.is_none_or(|arrived| arrived == results.totals.by_status.iter().sum::<u64>()),
             "L1: who arrived has one status"
         );
         Ok(self.results)

@@ -8,7 +8,7 @@ use super::dispatch::{Dispatch, Placed};
 use super::outcome::Outcome;
 use super::sampler::Sampler;
 use super::{Options, Watch};
-use crate::clock::{Instant, product};
+use crate::clock::{Instant, Span, product};
 use crate::cluster::Cluster;
 use crate::error::{Error, Kind, Result};
 use crate::minima::Minima;
@@ -30,9 +30,8 @@ struct Station {
     link: Option<usize>,
 }
 
-/// A run under way.
+/// A run under way. Who calls it hands it the rows of the workload that it knows, which may be a part of all.
 pub(super) struct Run<'a> {
-    workload: &'a Workload<'a>,
     options: &'a Options,
     stations: Vec<Station>,
     replicas: Vec<Replica>,
@@ -48,8 +47,12 @@ pub(super) struct Run<'a> {
     /// Requests that queue before the replicas.
     dispatch: Option<Dispatch>,
     results: Recorder,
-    /// Rows that arrive by the horizon, or may.
+    /// Rows of this part that arrive by the horizon, or may.
     rows: usize,
+    /// Rows that do not belong to this part arrive at this instant at the earliest; `NEVER`: there are none.
+    known_until: Instant,
+    /// Nothing happens from this instant on without a closer look: more rows are needed, or the run is over.
+    look_at: Instant,
     /// The next row to arrive that waits for nobody, and when it does.
     next_row: usize,
     next_arrival: Instant,
@@ -75,25 +78,14 @@ type Patience = (Instant, u32, u32, u32);
 const POLL_EVERY: u32 = 1 << 10;
 
 impl<'a> Run<'a> {
+    /// A run of which no row is known yet, with the number of its first replica.
     pub(super) fn new(
-        workload: &'a Workload<'a>,
-        cluster: Cluster,
-        options: &'a Options,
-        sampler: Sampler,
-    ) -> Result<Run<'a>> {
-        Run::numbered(0, workload, cluster, options, sampler)
-    }
-
-    /// The same with another number for the first replica.
-    pub(super) fn numbered(
         first: u32,
-        workload: &'a Workload<'a>,
+        class_count: usize,
         cluster: Cluster,
         options: &'a Options,
         sampler: Sampler,
-    ) -> Result<Run<'a>> {
-        let flow = &workload.flow;
-        let rows = if flow.is_empty() { options.rows(workload) } else { workload.len() };
+    ) -> Run<'a> {
         let (mut stations, mut replicas, mut links) = (Vec::new(), Vec::new(), Vec::new());
         let mut station_of = Vec::new();
         for pool in cluster.pools {
@@ -105,8 +97,8 @@ impl<'a> Run<'a> {
                     (None, Some(_)) => Role::Prefill,
                     (None, None) => Role::Whole,
                 };
-                let (classes, measured) = (workload.class_count, options.measured.clone());
-                replicas.push(Replica::new(index, engine, role, classes, measured, options.stepping));
+                let measured = options.measured.clone();
+                replicas.push(Replica::new(index, engine, role, class_count, measured, options.stepping));
             }
             let link = pool.hands_to.map(|hands_to| {
                 links.push(Transfers::new(hands_to.link, hands_to.pool));
@@ -116,18 +108,14 @@ impl<'a> Run<'a> {
             let requests = Minima::new(replicas.len() - begin, 0, u32::MAX);
             stations.push(Station { replicas: begin..replicas.len(), requests, router: pool.router, link });
         }
-        let mut results = Recorder::new(rows, workload.class_count, options.iterations, options.batches);
+        let mut results = Recorder::new(class_count, options.iterations, options.batches);
         if !links.is_empty() || cluster.control.is_some() {
             results.keep_hand_offs();
         }
-        if !flow.is_empty() {
-            results.keep_elapsed((0..rows).map(|row| workload.arrival_at(row)).collect());
-        }
-        if !flow.is_empty() || cluster.control.is_some() {
+        if cluster.control.is_some() {
             results.finished = Some(Vec::new());
         }
-        let mut run = Run {
-            workload,
+        Run {
             options,
             touched_at: vec![0; replicas.len()],
             station_of,
@@ -139,11 +127,13 @@ impl<'a> Run<'a> {
             links,
             dispatch: cluster.control.map(|(control, patience)| Dispatch::new(control, patience)),
             results,
-            rows,
+            rows: 0,
+            known_until: Instant::ZERO,
+            look_at: Instant::ZERO,
             next_row: 0,
             next_arrival: Instant::NEVER,
-            awaited: flow.parents.to_vec(),
-            more_to_come: rows < workload.len(),
+            awaited: Vec::new(),
+            more_to_come: false,
             released: BinaryHeap::new(),
             patience: BinaryHeap::new(),
             now: Instant::ZERO,
@@ -152,27 +142,55 @@ impl<'a> Run<'a> {
             waiting_at_last_arrival: 0,
             stalled: false,
             sampler,
-        };
-        run.every_hand_off_fits()?;
+        }
+    }
+
+    /// The rows that come next. Others follow that arrive at `known_until` or later; `NEVER`: none does.
+    pub(super) fn take(&mut self, workload: &Workload, known_until: Instant) -> Result<()> {
+        let (flow, options) = (&workload.flow, self.options);
+        self.rows = if flow.is_empty() { options.rows(workload) } else { workload.len() };
+        self.more_to_come |= self.rows < workload.len();
+        self.known_until = known_until;
+        let after_horizon = options.horizon.map_or(Ok(Instant::NEVER), |horizon| horizon.after(Span(1)))?;
+        // A row beyond the horizon is the last that anybody needs to know.
+        self.look_at = if self.more_to_come { after_horizon } else { after_horizon.min(known_until) };
+        self.results.extend_to(workload.first as usize + self.rows);
+        self.every_hand_off_fits(workload)?;
+        if !flow.is_empty() {
+            self.results.keep_elapsed((0..self.rows).map(|row| workload.arrival_at(row)).collect());
+            self.results.finished = Some(Vec::new());
+            self.awaited = flow.parents.to_vec();
+        }
         for row in (0..flow.parents.len()).filter(|&row| flow.is_delayed(row) && flow.parents(row) == 0) {
             let at = workload.arrival_at(row).after(flow.delay(row))?;
             if options.horizon.is_none_or(|horizon| at <= horizon) {
-                run.released.push(Reverse((at, row as u32)));
+                self.released.push(Reverse((at, row as u32)));
             } else {
-                run.more_to_come = true;
+                self.more_to_come = true;
             }
         }
-        run.find_next_row();
-        Ok(run)
+        self.next_row = 0;
+        self.find_next_row(workload);
+        Ok(())
+    }
+
+    /// The rows of this part that have arrived.
+    pub(super) fn arrived(&self) -> usize {
+        self.next_row
+    }
+
+    /// The results as far as they are there.
+    pub(super) fn recorder(&mut self) -> &mut Recorder {
+        &mut self.results
     }
 
     /// What a replica can prefill, some replica must be able to go on with: else the cluster makes no sense.
-    fn every_hand_off_fits(&self) -> Result<()> {
+    fn every_hand_off_fits(&self, workload: &Workload) -> Result<()> {
         for (place, station) in self.stations.iter().enumerate() {
             let Some(link) = station.link else { continue };
             let to = &self.stations[self.links[link].to].replicas;
-            for row in (0..self.rows).filter(|&row| self.workload.pool(row) == place) {
-                let arrival = self.workload.request(row, Instant::ZERO);
+            for row in (0..self.rows).filter(|&row| workload.pool(row) == place) {
+                let arrival = workload.request(row, Instant::ZERO);
                 let fits = |replica: usize| {
                     let (capacity, need) = self.replicas[replica].capacity_and_need(&arrival);
                     need <= capacity
@@ -182,8 +200,9 @@ impl<'a> Run<'a> {
                     let blocks = |replica: usize| self.replicas[replica].capacity_and_need(&arrival);
                     let (capacity, need) = to.clone().map(blocks).max().unwrap_or_default();
                     let what = format!(
-                        "the KV of row {row} fits nowhere after its prefill: it grows to {need} blocks, the largest \
-                         decode replica has {capacity}"
+                        "the KV of row {} fits nowhere after its prefill: it grows to {need} blocks, the largest \
+                         decode replica has {capacity}",
+                        arrival.id
                     );
                     return Err(Error::config("decode", what));
                 }
@@ -192,30 +211,37 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    pub(super) fn complete(mut self, watch: &mut dyn Watch) -> Result<Outcome> {
+    /// The whole run over a workload of which all rows are known.
+    pub(super) fn complete(mut self, workload: &Workload, watch: &mut dyn Watch) -> Result<Outcome> {
+        self.take(workload, Instant::NEVER)?;
+        self.advance(workload, self.rows as u64, watch)?;
+        self.finish()
+    }
+
+    /// Lets happen what the known rows decide; says whether the run is over. `total` requests are to come in all.
+    pub(super) fn advance(&mut self, workload: &Workload, total: u64, watch: &mut dyn Watch) -> Result<bool> {
         let mut countdown = 0;
         loop {
             if countdown == 0 {
                 countdown = POLL_EVERY;
-                watch.poll(self.results.left(), self.rows as u64)?;
+                watch.poll(self.results.left(), total)?;
             }
             countdown -= 1;
             let instant = self.next_instant();
-            if instant == Instant::NEVER {
-                if !self.more_to_come && self.drain()? {
+            if instant >= self.look_at {
+                if self.known_until < Instant::NEVER && !self.more_to_come {
+                    return Ok(false);
+                }
+                if instant == Instant::NEVER && !self.more_to_come && self.drain()? {
                     continue;
                 }
-                break;
-            }
-            if self.options.horizon.is_some_and(|horizon| instant > horizon) {
-                break;
+                return Ok(true);
             }
             if instant > self.sampler.next {
                 self.sampler.sample_before(instant, &self.replicas, &mut self.results)?;
             }
-            self.happen(instant)?;
+            self.happen(instant, workload)?;
         }
-        self.finish()
     }
 
     #[inline]
@@ -247,7 +273,7 @@ impl<'a> Run<'a> {
 
     /// Everything that happens at one instant, in the order of rule 4.
     #[inline]
-    fn happen(&mut self, instant: Instant) -> Result<()> {
+    fn happen(&mut self, instant: Instant, workload: &Workload) -> Result<()> {
         let span = instant.since(self.now);
         let area = product(span.0, u128::from(self.in_system))?;
         self.in_system_area =
@@ -258,7 +284,7 @@ impl<'a> Run<'a> {
             // None of them is due again before it has formed its next batch.
             let mut due = Some(self.calendar.place_of_least());
             while let Some(replica) = due {
-                self.settle(replica)?;
+                self.settle(replica, workload)?;
                 due = self.calendar.next_place_of_least(replica);
             }
         }
@@ -272,8 +298,8 @@ impl<'a> Run<'a> {
             self.give_up();
         }
         while self.next_arrival() == instant {
-            let row = self.take_next_row();
-            self.arrive(row)?;
+            let row = self.take_next_row(workload);
+            self.arrive(row, workload)?;
         }
         if !self.patience.is_empty() {
             // Who arrived without any patience leaves before a batch is formed.
@@ -294,7 +320,7 @@ impl<'a> Run<'a> {
 
     /// Settles the iterations of a replica that end now.
     #[inline]
-    fn settle(&mut self, replica: usize) -> Result<()> {
+    fn settle(&mut self, replica: usize, workload: &Workload) -> Result<()> {
         let before = self.results.left();
         self.replicas[replica].settle(&mut self.results)?;
         self.in_system -= self.results.left() - before;
@@ -302,7 +328,7 @@ impl<'a> Run<'a> {
             self.send(replica)?;
         }
         if self.results.finished.as_ref().is_some_and(|finished| !finished.is_empty()) {
-            self.release(replica)?;
+            self.release(replica, workload)?;
         }
         self.touch(replica);
         Ok(())
@@ -327,20 +353,20 @@ impl<'a> Run<'a> {
     }
 
     /// The slots of the finished are free; whoever waited for the last of them will arrive after its delay.
-    fn release(&mut self, replica: usize) -> Result<()> {
+    fn release(&mut self, replica: usize, workload: &Workload) -> Result<()> {
         let finished = self.results.finished.replace(Vec::new()).unwrap_or_default();
         for row in finished {
             if let Some(dispatch) = &mut self.dispatch {
                 dispatch.decoded(replica);
             }
-            if self.workload.flow.is_empty() {
+            if workload.flow.is_empty() {
                 continue;
             }
-            for &child in self.workload.flow.children(row as usize) {
+            for &child in workload.flow.children(row as usize) {
                 let awaited = &mut self.awaited[child as usize];
                 *awaited -= 1;
                 if *awaited == 0 {
-                    let at = self.now.after(self.workload.flow.delay(child as usize))?;
+                    let at = self.now.after(workload.flow.delay(child as usize))?;
                     self.released.push(Reverse((at, child)));
                 }
             }
@@ -427,7 +453,7 @@ impl<'a> Run<'a> {
 
     /// The row that arrives now: the lowest of those that do.
     #[inline]
-    fn take_next_row(&mut self) -> usize {
+    fn take_next_row(&mut self, workload: &Workload) -> usize {
         if let Some(&Reverse((at, row))) = self.released.peek()
             && (at, row as usize) < (self.next_arrival, self.next_row)
         {
@@ -436,18 +462,17 @@ impl<'a> Run<'a> {
         }
         let row = self.next_row;
         self.next_row += 1;
-        self.find_next_row();
+        self.find_next_row(workload);
         row
     }
 
     /// Passes over rows that come later.
     #[inline]
-    fn find_next_row(&mut self) {
-        while self.workload.flow.is_delayed(self.next_row) {
+    fn find_next_row(&mut self, workload: &Workload) {
+        while workload.flow.is_delayed(self.next_row) {
             self.next_row += 1;
         }
-        self.next_arrival =
-            if self.next_row < self.rows { self.workload.arrival_at(self.next_row) } else { Instant::NEVER };
+        self.next_arrival = if self.next_row < self.rows { workload.arrival_at(self.next_row) } else { Instant::NEVER };
         if self.next_arrival < Instant::NEVER && self.options.horizon.is_some_and(|horizon| self.next_arrival > horizon)
         {
             self.more_to_come = true;
@@ -456,8 +481,8 @@ impl<'a> Run<'a> {
     }
 
     #[inline]
-    fn arrive(&mut self, row: usize) -> Result<()> {
-        let arrival = self.workload.request(row, self.now);
+    fn arrive(&mut self, row: usize, workload: &Workload) -> Result<()> {
+        let arrival = workload.request(row, self.now);
         if let Some(dispatch) = &mut self.dispatch {
             // All replicas are alike.
             match self.replicas[0].refuses(&arrival) {
@@ -472,13 +497,13 @@ impl<'a> Run<'a> {
             }
             return Ok(());
         }
-        let pool = self.workload.pool(row);
+        let pool = workload.pool(row);
         let replica = self.route(pool, &arrival)?;
         if let Some(reason) = self.refuses_afterwards(pool, replica, &arrival) {
             self.results.reject(&arrival, replica as u32, reason);
         } else if let Some(slot) = self.replicas[replica].arrive(arrival, &mut self.results)? {
             self.in_system += 1;
-            if let Some(patience) = self.workload.patience(row) {
+            if let Some(patience) = workload.patience(row) {
                 self.patience.push(Reverse((self.now.after(patience)?, arrival.id, replica as u32, slot.0)));
             }
             self.touch(replica);
@@ -547,7 +572,7 @@ impl<'a> Run<'a> {
         Ok(!self.stalled)
     }
 
-    fn finish(mut self) -> Result<Outcome> {
+    pub(super) fn finish(mut self) -> Result<Outcome> {
         let goes_on = self.next_instant() < Instant::NEVER;
         let end = match self.options.horizon {
             Some(horizon) if goes_on => horizon,

@@ -5,7 +5,6 @@ use crate::clock::{Instant, NANOSECOND, Span};
 use crate::error::Result;
 use crate::replica::Replica;
 use crate::results::{MOST_SAMPLES, Recorder, Sample, too_many_samples};
-use crate::workload::Workload;
 
 /// Takes the samples of the timeline: at whole multiples of an interval.
 #[derive(Clone, Copy, Debug)]
@@ -20,8 +19,8 @@ pub(super) struct Sampler {
 const SAMPLES: u128 = 500;
 
 impl Sampler {
-    pub(super) fn new(workload: &Workload, options: &Options, replicas: usize) -> Result<Sampler> {
-        let last = options.rows(workload).checked_sub(1).map_or(Instant::ZERO, |last| workload.arrival_at(last));
+    /// `last` is the last arrival by the horizon.
+    pub(super) fn new(last: Instant, options: &Options, replicas: usize) -> Result<Sampler> {
         // A large fleet is sampled less often, so that its samples fit as well.
         let most = (MOST_SAMPLES as u128 / 2 / replicas.max(1) as u128).clamp(1, SAMPLES) * 2;
         let (interval, most) = match options.timeline {

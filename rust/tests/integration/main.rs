@@ -13,4 +13,5 @@ mod policies_waiting;
 mod slots;
 mod slots_audit;
 mod slots_theory;
+mod streamed;
 mod theory;

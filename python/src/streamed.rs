@@ -1,0 +1,169 @@
+//! One simulation of a workload that comes in parts: iterators of columns in, finished rows out, part by part.
+
+use inferq_core::clock::{Instant, arrival_nanoseconds, attoseconds};
+use inferq_core::engine::parse;
+use inferq_core::error::Result;
+use inferq_core::simulation::{Outline, Rows, Sink, Source, simulate_streamed as simulate};
+use inferq_core::workload::Columns;
+use numpy::PyReadonlyArray1;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyIterator};
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::border::Raised;
+use crate::run::{Border, Cut, Scenario, Written, column, optional};
+use crate::tables::{Named, request_columns, tables};
+use crate::view::Objectives;
+
+/// Runs a scenario over a workload that comes in parts; see the stub for shapes and units.
+#[pyfunction]
+#[pyo3(signature = (scenario, arrivals, parts, take, classes, written, threads, progress))]
+#[expect(clippy::too_many_arguments, reason = "the one door for everything that a run is given")]
+pub(crate) fn simulate_streamed<'py>(
+    py: Python<'py>,
+    scenario: &str,
+    arrivals: Py<PyAny>,
+    parts: &Bound<'py, PyAny>,
+    take: Py<PyAny>,
+    classes: Vec<String>,
+    written: Written,
+    threads: Option<NonZeroUsize>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let mut border = Border::new(py, &classes, progress)?;
+    let threads = written.threads(threads);
+    let (raised, objectives) = (border.raised.clone(), border.objectives.clone());
+    let mut source = PythonSource { parts: parts.try_iter()?.unbind(), raised: raised.clone(), objectives };
+    let class_count = classes.len().max(1);
+    let outcome = py.detach(|| {
+        let scenario: Scenario = parse(scenario)?;
+        let survey = Survey { arrivals, raised };
+        let (measured, outline) = survey.outline(&scenario, class_count)?;
+        let options = scenario.options(measured.clone(), threads)?;
+        let cluster = border.cluster(&scenario, &classes, &[], &[], written)?;
+        let (raised, objectives) = (border.raised.clone(), border.objectives.clone());
+        let mut sink = PythonSink { take, measured, raised, objectives };
+        let results = simulate(&outline, &mut source, &mut sink, cluster, &options, &mut border.bell)?;
+        Ok((options, results))
+    });
+    let (options, results) = outcome.map_err(|error| border.raised.explain(error))?;
+    tables(py, &results, &options)
+}
+
+/// Parts of a workload that a Python iterator gives.
+struct PythonSource {
+    parts: Py<PyIterator>,
+    raised: Raised,
+    objectives: Arc<Objectives>,
+}
+
+impl Source for PythonSource {
+    fn next(&mut self) -> Result<Option<Columns>> {
+        let next = Python::attach(|py| self.parts.bind(py).clone().next().map(|part| self.columns(&part?)).transpose());
+        next.map_err(|raised| self.raised.keep(raised))
+    }
+}
+
+impl PythonSource {
+    fn columns(&self, part: &Bound<PyAny>) -> PyResult<Columns> {
+        let part = part.cast::<PyDict>()?;
+        let seconds = |name| -> PyResult<Vec<f64>> { Ok(optional(name, &column(part, name)?)?.to_vec()) };
+        let codes = |name| -> PyResult<Vec<u32>> { Ok(optional(name, &column(part, name)?)?.to_vec()) };
+        let tokens = |name| -> PyResult<Vec<i32>> { Ok(optional(name, &column(part, name)?)?.to_vec()) };
+        let columns = Columns {
+            arrival_s: seconds("arrival_s")?,
+            prompt_tokens: tokens("prompt_tokens")?,
+            output_tokens: tokens("output_tokens")?,
+            class: codes("class")?,
+            priority: optional("priority", &column(part, "priority")?)?.to_vec(),
+            patience_s: seconds("patience_s")?,
+            tbt_slo_s: seconds("tbt_slo_s")?,
+            queue_key: seconds("queue_key")?,
+            session: codes("session")?,
+        };
+        self.objectives.append(columns.arrival_s.len(), &seconds("ttft_slo_s")?, &columns.tbt_slo_s);
+        Ok(columns)
+    }
+}
+
+/// A Python function that takes the rows of requests that have left.
+struct PythonSink {
+    take: Py<PyAny>,
+    measured: Range<u32>,
+    raised: Raised,
+    objectives: Arc<Objectives>,
+}
+
+impl Sink for PythonSink {
+    fn take(&mut self, rows: Rows) -> Result<()> {
+        let Rows { first, requests, class, prompt_tokens, output_tokens } = rows;
+        self.objectives.forget(first as usize + requests.status.len());
+        let named = Named { first, class, prompt_tokens, output_tokens };
+        let taken = Python::attach(|py| {
+            let columns = request_columns(py, requests, named, None, &self.measured)?;
+            self.take.call1(py, (columns,)).map(drop)
+        });
+        taken.map_err(|raised| self.raised.keep(raised))
+    }
+}
+
+/// Looks through all arrivals before a run: what is measured, and how long it lasts, depends on the last of them.
+struct Survey {
+    /// A function that gives an iterator over columns of arrivals in seconds, each time from the first on.
+    arrivals: Py<PyAny>,
+    raised: Raised,
+}
+
+impl Survey {
+    fn outline(&self, scenario: &Scenario, class_count: usize) -> Result<(Range<u32>, Outline)> {
+        let horizon = scenario.horizon()?;
+        let begin = match scenario.warmup {
+            Cut::Requests(_) => Instant::ZERO,
+            Cut::Seconds(seconds) => Instant(attoseconds(seconds, "warmup")?),
+        };
+        let (mut rows, mut early, mut arriving) = (0, 0, 0);
+        let (mut last, mut last_arrival) = (Instant::ZERO, Instant::ZERO);
+        self.look(|at| {
+            rows += 1;
+            last = at;
+            early += u64::from(at < begin);
+            if horizon.is_none_or(|horizon| at <= horizon) {
+                arriving += 1;
+                last_arrival = at;
+            }
+        })?;
+        let first = match scenario.warmup {
+            Cut::Requests(count) => count.min(rows),
+            Cut::Seconds(_) => early,
+        };
+        let end = match scenario.cooldown {
+            Cut::Requests(count) => rows.saturating_sub(count),
+            Cut::Seconds(seconds) => {
+                let cut = attoseconds(seconds, "cooldown")?;
+                let mut kept = 0;
+                self.look(|at| kept += u64::from(at.0 + cut <= last.0))?;
+                kept
+            }
+        };
+        Ok((first as u32..end.max(first) as u32, Outline { class_count, arriving, last_arrival }))
+    }
+
+    /// Shows each arrival. One that is no time is shown as 0: the run will say what is wrong with it.
+    fn look(&self, mut see: impl FnMut(Instant)) -> Result<()> {
+        let mut looked = || -> PyResult<()> {
+            let arrivals: Py<PyIterator> =
+                Python::attach(|py| self.arrivals.bind(py).call0()?.try_iter().map(Bound::unbind))?;
+            loop {
+                let column = Python::attach(|py| -> PyResult<Option<Vec<f64>>> {
+                    let next = arrivals.bind(py).clone().next().transpose()?;
+                    next.map(|column| Ok(column.extract::<PyReadonlyArray1<f64>>()?.as_slice()?.to_vec())).transpose()
+                })?;
+                let Some(column) = column else { return Ok(()) };
+                column.iter().for_each(|&s| see(Instant::from_nanoseconds(arrival_nanoseconds(s).unwrap_or(0))));
+            }
+        };
+        looked().map_err(|raised| self.raised.keep(raised))
+    }
+}

@@ -1,0 +1,215 @@
+//! What does Python get of results? Each column's memory is handed over to numpy.
+
+use inferq_core::clock::{Instant, Span};
+use inferq_core::histogram::Histogram;
+use inferq_core::results::{BatchRow, IterationRow, RequestColumns, Results, Sample, Status, rate};
+use inferq_core::simulation::Options;
+use inferq_core::work::{Load, Work};
+use inferq_core::workload::Workload;
+use numpy::PyArray1;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use std::ops::Range;
+
+/// Everything but what became of the requests.
+pub(crate) fn tables<'py>(py: Python<'py>, results: &Results, options: &Options) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("tbt", tbt_columns(py, &results.tbt)?)?;
+    dict.set_item("tbt_totals", tbt_totals(py, &results.tbt)?)?;
+    dict.set_item("timeline", timeline_columns(py, &results.timeline)?)?;
+    let keeps = options.iterations || options.batches;
+    dict.set_item("iterations", keeps.then(|| iteration_columns(py, &results.iterations)).transpose()?)?;
+    dict.set_item("batches", options.batches.then(|| batch_columns(py, &results.batches)).transpose()?)?;
+    dict.set_item("work", work_columns(py, &results.work)?)?;
+    dict.set_item("measured", (options.measured.start, options.measured.end))?;
+    dict.set_item("drained", PyArray1::from_slice(py, &results.drained))?;
+    dict.set_item("findings", &results.findings)?;
+    let totals = results.totals;
+    let numbers = PyDict::new(py);
+    numbers.set_item("end_s", totals.end.seconds())?;
+    numbers.set_item("iterations", totals.iterations)?;
+    numbers.set_item("stretches", totals.stretches)?;
+    numbers.set_item("stretched_iterations", totals.stretched_iterations)?;
+    numbers.set_item("in_system_as", totals.in_system)?;
+    numbers.set_item("sojourn_as", totals.sojourn)?;
+    dict.set_item("totals", numbers)?;
+    Ok(dict)
+}
+
+/// Hands a column's memory over to numpy.
+pub(crate) fn put<T: numpy::Element>(dict: &Bound<'_, PyDict>, name: &str, column: Vec<T>) -> PyResult<()> {
+    dict.set_item(name, PyArray1::from_vec(dict.py(), column))
+}
+
+/// The same, of some rows.
+fn keep<T: numpy::Element + Copy>(
+    dict: &Bound<'_, PyDict>,
+    name: &str,
+    column: Vec<T>,
+    rows: Option<&[u32]>,
+) -> PyResult<()> {
+    match rows {
+        None => put(dict, name, column),
+        Some(rows) => put(dict, name, rows.iter().map(|&row| column[row as usize]).collect()),
+    }
+}
+
+/// Collects one column from rows.
+fn collect<T: numpy::Element, R>(
+    dict: &Bound<'_, PyDict>,
+    name: &str,
+    rows: &[R],
+    cell: impl Fn(&R) -> T,
+) -> PyResult<()> {
+    put(dict, name, rows.iter().map(cell).collect())
+}
+
+/// The rows that arrived, or `None` where all did.
+pub(crate) fn arrived(columns: &RequestColumns, workload: &Workload) -> Option<Vec<u32>> {
+    if workload.flow.is_empty() {
+        return None;
+    }
+    let status = columns.status.iter().zip(0_u32..);
+    Some(status.filter(|&(&status, _)| status != Status::Awaited as u8).map(|(_, row)| row).collect())
+}
+
+/// What requests were: their ids from the first on, and columns of the workload for them, which may go on further.
+pub(crate) struct Named {
+    pub(crate) first: u32,
+    pub(crate) class: Vec<u32>,
+    pub(crate) prompt_tokens: Vec<i32>,
+    pub(crate) output_tokens: Vec<i32>,
+}
+
+/// One row for each request that is `here`, or for each.
+pub(crate) fn request_columns<'py>(
+    py: Python<'py>,
+    columns: RequestColumns,
+    mut named: Named,
+    here: Option<&[u32]>,
+    measured: &Range<u32>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let rows = columns.status.len();
+    named.class.truncate(rows);
+    named.prompt_tokens.truncate(rows);
+    named.output_tokens.truncate(rows);
+    let dict = PyDict::new(py);
+    let ids = here.map_or_else(|| (named.first..named.first + rows as u32).collect(), <[u32]>::to_vec);
+    let is_measured = ids.iter().map(|id| measured.contains(id)).collect();
+    put(&dict, "id", ids)?;
+    keep(&dict, "class", named.class, here)?;
+    keep(&dict, "replica", columns.replica, here)?;
+    keep(&dict, "status", columns.status, here)?;
+    put(&dict, "measured", is_measured)?;
+    keep(&dict, "arrival_s", columns.arrival_s, here)?;
+    keep(&dict, "admitted_s", columns.admitted_s, here)?;
+    keep(&dict, "first_token_s", columns.first_token_s, here)?;
+    keep(&dict, "finish_s", columns.finish_s, here)?;
+    keep(&dict, "left_s", columns.left_s, here)?;
+    keep(&dict, "queue_s", columns.queue_s, here)?;
+    keep(&dict, "ttft_s", columns.ttft_s, here)?;
+    keep(&dict, "tpot_s", columns.tpot_s, here)?;
+    keep(&dict, "max_tbt_s", columns.max_tbt_s, here)?;
+    keep(&dict, "e2e_s", columns.e2e_s, here)?;
+    keep(&dict, "prompt_tokens", named.prompt_tokens, here)?;
+    keep(&dict, "output_tokens", named.output_tokens, here)?;
+    keep(&dict, "preemptions", columns.preemptions, here)?;
+    keep(&dict, "cached_tokens", columns.cached_tokens, here)?;
+    if let Some(elapsed_s) = columns.elapsed_s {
+        keep(&dict, "elapsed_s", elapsed_s, here)?;
+    }
+    if let Some(hand_off) = columns.hand_off {
+        keep(&dict, "prefill_replica", hand_off.prefill_replica, here)?;
+        keep(&dict, "prefilled_s", hand_off.prefilled_s, here)?;
+        keep(&dict, "handoff_s", hand_off.handoff_s, here)?;
+    }
+    Ok(dict)
+}
+
+fn tbt_columns<'py>(py: Python<'py>, tbt: &[Histogram]) -> PyResult<Bound<'py, PyDict>> {
+    let bins: Vec<(u32, Span, Span, u64)> = tbt
+        .iter()
+        .enumerate()
+        .flat_map(|(class, histogram)| histogram.bins().map(move |(low, high, n)| (class as u32, low, high, n)))
+        .collect();
+    let dict = PyDict::new(py);
+    collect(&dict, "class", &bins, |bin| bin.0)?;
+    collect(&dict, "lower_s", &bins, |bin| bin.1.seconds())?;
+    collect(&dict, "upper_s", &bins, |bin| bin.2.seconds())?;
+    collect(&dict, "count", &bins, |bin| bin.3)?;
+    Ok(dict)
+}
+
+fn tbt_totals<'py>(py: Python<'py>, tbt: &[Histogram]) -> PyResult<Bound<'py, PyList>> {
+    let list = PyList::empty(py);
+    for histogram in tbt {
+        let dict = PyDict::new(py);
+        dict.set_item("count", histogram.count())?;
+        dict.set_item("sum_as", histogram.sum())?;
+        let longest = (histogram.count() > 0).then(|| histogram.longest().seconds());
+        dict.set_item("max_s", longest)?;
+        list.append(dict)?;
+    }
+    Ok(list)
+}
+
+fn work_columns<'py>(py: Python<'py>, work: &Work) -> PyResult<Bound<'py, PyDict>> {
+    let rows: Vec<(u64, Load)> = work.loads().collect();
+    let dict = PyDict::new(py);
+    collect(&dict, "load", &rows, |row| row.0)?;
+    collect(&dict, "iterations", &rows, |row| row.1.iterations)?;
+    collect(&dict, "broken", &rows, |row| row.1.broken)?;
+    collect(&dict, "cap", &rows, |row| row.1.cap)?;
+    collect(&dict, "memory", &rows, |row| row.1.memory)?;
+    Ok(dict)
+}
+
+fn timeline_columns<'py>(py: Python<'py>, samples: &[Sample]) -> PyResult<Bound<'py, PyDict>> {
+    let mut prefill = Vec::with_capacity(samples.len());
+    let mut output = Vec::with_capacity(samples.len());
+    // All replicas are sampled together: the sample before is as many rows up as there are replicas.
+    let replicas = samples.iter().take_while(|sample| sample.at == samples[0].at).count();
+    for (row, sample) in samples.iter().enumerate() {
+        let before = row.checked_sub(replicas).map(|row| samples[row]);
+        let (at, prefilled, emitted) =
+            before.map_or((Instant::ZERO, 0, 0), |before| (before.at, before.prefilled_tokens, before.emitted_tokens));
+        let span = sample.at.since(at);
+        prefill.push(rate(sample.prefilled_tokens - prefilled, span));
+        output.push(rate(sample.emitted_tokens - emitted, span));
+    }
+    let dict = PyDict::new(py);
+    collect(&dict, "time_s", samples, |sample| sample.at.seconds())?;
+    collect(&dict, "replica", samples, |sample| sample.replica)?;
+    collect(&dict, "waiting", samples, |sample| sample.waiting as u32)?;
+    collect(&dict, "running", samples, |sample| sample.running as u32)?;
+    collect(&dict, "kv_used_tokens", samples, |sample| sample.kv_used_tokens)?;
+    put(&dict, "prefill_tokens_per_s", prefill)?;
+    put(&dict, "output_tokens_per_s", output)?;
+    Ok(dict)
+}
+
+fn iteration_columns<'py>(py: Python<'py>, rows: &[IterationRow]) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    collect(&dict, "start_s", rows, |row| row.start.seconds())?;
+    collect(&dict, "replica", rows, |row| row.replica)?;
+    collect(&dict, "count", rows, |row| row.count)?;
+    collect(&dict, "first_s", rows, |row| row.pace.first.seconds())?;
+    collect(&dict, "growth_s", rows, |row| {
+        let size = Span(row.pace.growth.unsigned_abs()).seconds();
+        if row.pace.growth < 0 { -size } else { size }
+    })?;
+    collect(&dict, "prefill_tokens", rows, |row| row.prefill_tokens)?;
+    collect(&dict, "decodes", rows, |row| row.decodes as u32)?;
+    collect(&dict, "context_tokens", rows, |row| row.context_tokens as u64)?;
+    collect(&dict, "kv_used_tokens", rows, |row| row.kv_used_tokens)?;
+    Ok(dict)
+}
+
+fn batch_columns<'py>(py: Python<'py>, rows: &[BatchRow]) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    collect(&dict, "iteration", rows, |row| row.iteration)?;
+    collect(&dict, "request", rows, |row| row.request)?;
+    collect(&dict, "tokens", rows, |row| row.tokens as u32)?;
+    collect(&dict, "emits", rows, |row| row.emits)?;
+    Ok(dict)
+}

@@ -1,0 +1,334 @@
+//! How does a run go over a workload, and leave results, of which neither is ever in memory as a whole?
+//!
+//! Rows come in parts, in order of arrival. What happens before the last arrival of a part is decided by the rows that
+//! are there; at its instant others may arrive, so the run waits there for the next part. Rows of requests that have
+//! left go out in the order of their ids, as soon as all before them have. What is kept in between are the requests in
+//! the system and those behind the oldest of them. The events are those of [`simulate_cluster`](super::simulate_cluster),
+//! in the same order, so the results are the same bit for bit.
+
+use super::apart::{Offset, run_all, share_out, together};
+use super::outcome::Outcome;
+use super::run::Run;
+use super::sampler::Sampler;
+use super::{Options, Watch};
+use crate::clock::Instant;
+use crate::cluster::{Cluster, Pool};
+use crate::error::{Error, Result};
+use crate::results::{RequestColumns, Results, Scatter, take_first};
+use crate::router::Router;
+use crate::workload::{Columns, Workload};
+
+/// Where the rows of a workload come from.
+pub trait Source {
+    /// The next rows, in order of arrival; `None` after the last.
+    fn next(&mut self) -> Result<Option<Columns>>;
+}
+
+/// Where the rows of requests go that have left.
+pub trait Sink {
+    /// Takes the next rows, in order of their ids. It is called at least once, even if nobody arrives.
+    fn take(&mut self, rows: Rows) -> Result<()>;
+}
+
+/// What became of some requests, and what they were.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rows {
+    /// The id of the first; the others follow.
+    pub first: u32,
+    /// What became of them.
+    pub requests: RequestColumns,
+    /// See [`Workload::class`]; never empty.
+    pub class: Vec<u32>,
+    /// See [`Workload::prompt_tokens`].
+    pub prompt_tokens: Vec<i32>,
+    /// See [`Workload::output_tokens`].
+    pub output_tokens: Vec<i32>,
+}
+
+/// What must be known of a workload before its first row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outline {
+    /// Number of classes, at least 1.
+    pub class_count: usize,
+    /// The requests that arrive by the horizon.
+    pub arriving: u64,
+    /// The last of their arrivals; 0 where there is none.
+    pub last_arrival: Instant,
+}
+
+impl Outline {
+    /// That of a workload which is all there.
+    pub fn of(workload: &Workload, options: &Options) -> Outline {
+        Outline {
+            class_count: workload.class_count,
+            arriving: options.rows(workload) as u64,
+            last_arrival: options.last_arrival(workload),
+        }
+    }
+}
+
+/// Replays a workload through a cluster part by part. The rows of the requests go to `sink` and are not in the results;
+/// neither iterations nor batches can be kept, and no control may stand before the cluster.
+pub fn simulate_streamed(
+    outline: &Outline,
+    source: &mut dyn Source,
+    sink: &mut dyn Sink,
+    cluster: Cluster,
+    options: &Options,
+    watch: &mut dyn Watch,
+) -> Result<Results> {
+    cluster.check()?;
+    for (name, is_asked) in [("iterations", options.iterations), ("batches", options.batches)] {
+        if is_asked {
+            return Err(Error::config(name, "cannot be kept while results are streamed"));
+        }
+    }
+    if cluster.control.is_some() {
+        return Err(Error::config("gate_and_route", "cannot be streamed"));
+    }
+    let replicas = cluster.pools.iter().map(|pool| pool.engines.len()).sum();
+    let sampler = Sampler::new(outline.last_arrival, options, replicas)?;
+    let mut road = Road::new(outline, cluster, options, sampler);
+    let mut last_s = 0.0;
+    let (mut rows, mut arrived) = (0, 0);
+    loop {
+        let part = source.next()?;
+        let mut known_until = Instant::NEVER;
+        if let Some(part) = &part {
+            let workload = Workload { first: rows, ..part.view(0, outline.class_count) };
+            workload.check_after(last_s).map_err(|error| error.further(rows as usize))?;
+            if let Some(&last) = part.arrival_s.last() {
+                last_s = last;
+                known_until = workload.arrival_at(workload.len() - 1);
+            } else {
+                continue;
+            }
+            arrived += options.rows(&workload) as u64;
+            rows += workload.len() as u32;
+            road.take(&workload)?;
+        }
+        road.leaving.extend_to(arrived as usize);
+        road.advance(known_until, watch)?;
+        if part.is_none() || road.is_over() {
+            break;
+        }
+        road.leaving.emit(sink, false)?;
+    }
+    let End { mut leaving, outcome } = road.finish()?;
+    leaving.emit(sink, true)?;
+    outcome.results(options, Some(arrived))
+}
+
+/// The replicas on one clock, or each on its own where they know nothing of one another.
+struct Road<'a> {
+    lanes: Vec<Lane<'a>>,
+    /// Who shares the rows out to the lanes; `None`: there is one.
+    router: Option<Box<dyn Router>>,
+    options: &'a Options,
+    sampler: Sampler,
+    outline: Outline,
+    leaving: Leaving,
+}
+
+/// What a road has come to.
+struct End {
+    leaving: Leaving,
+    outcome: Outcome,
+}
+
+impl<'a> Road<'a> {
+    fn new(outline: &Outline, mut cluster: Cluster, options: &'a Options, sampler: Sampler) -> Road<'a> {
+        let lane = |first: u32, cluster: Cluster| Lane {
+            run: Run::new(first, outline.class_count, cluster, options, sampler),
+            columns: Columns::default(),
+            ids: Vec::new(),
+            first: 0,
+            arrived: 0,
+            is_over: false,
+        };
+        let mut leaving = Leaving::default();
+        if cluster.pools.iter().any(|pool| pool.hands_to.is_some()) {
+            leaving.requests.keep_hand_offs();
+        }
+        let (lanes, router) = match &mut cluster.pools[..] {
+            [Pool { engines, router: router @ Some(_), hands_to: None }]
+                if router.as_ref().is_some_and(|router| !router.looks()) =>
+            {
+                let engines = std::mem::take(engines).into_iter().zip(0..);
+                (engines.map(|(engine, index)| lane(index, Cluster::of_one(engine))).collect(), router.take())
+            }
+            _ => (vec![lane(0, cluster)], None),
+        };
+        Road { lanes, router, options, sampler, outline: *outline, leaving }
+    }
+
+    /// Gives each lane its share of the next rows.
+    fn take(&mut self, workload: &Workload) -> Result<()> {
+        let mut shares = vec![Vec::new(); self.lanes.len()];
+        match &mut self.router {
+            None => shares[0].extend(0..workload.len() as u32),
+            Some(router) => share_out(workload, router.as_mut(), &mut shares)?,
+        }
+        for (lane, rows) in self.lanes.iter_mut().zip(shares) {
+            lane.columns.append(workload, &rows);
+            lane.ids.extend(rows.into_iter().map(|row| workload.first + row));
+        }
+        Ok(())
+    }
+
+    /// Lets happen what the rows decide that are there, and collects the requests that have left.
+    fn advance(&mut self, known_until: Instant, watch: &mut dyn Watch) -> Result<()> {
+        let (classes, total) = (self.outline.class_count, self.outline.arriving);
+        if let [lane] = &mut self.lanes[..] {
+            lane.advance(classes, total, known_until, watch)?;
+        } else {
+            let before = self.lanes.iter_mut().map(Lane::left).sum();
+            let mut watch = Offset { watch, left: before, total };
+            let job = |_, lane: &mut Lane, watch: &mut dyn Watch| {
+                let before = lane.left();
+                lane.advance(classes, total, known_until, &mut Since { watch, before })?;
+                Ok(lane.left() - before)
+            };
+            let lanes = self.lanes.iter_mut().collect();
+            run_all(lanes, total, self.options.threads, &mut watch, job, |_, left| left)?;
+        }
+        for lane in &mut self.lanes {
+            lane.leave(&mut self.leaving);
+        }
+        Ok(())
+    }
+
+    /// Would no further row change anything?
+    fn is_over(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.is_over)
+    }
+
+    fn finish(self) -> Result<End> {
+        let Road { lanes, router, options: _, sampler, outline, mut leaving } = self;
+        let finish = |lane: Lane<'a>| lane.finish(&mut leaving);
+        let mut outcomes = lanes.into_iter().map(finish).collect::<Result<Vec<Outcome>>>()?;
+        let outcome = match (router, outcomes.pop()) {
+            (None, Some(outcome)) => outcome,
+            (_, last) => {
+                outcomes.extend(last);
+                together(outcomes, sampler, outline.class_count)?
+            }
+        };
+        Ok(End { leaving, outcome })
+    }
+}
+
+/// A run, and its requests from the first on that is not over.
+struct Lane<'a> {
+    run: Run<'a>,
+    columns: Columns,
+    /// What they are called in the whole.
+    ids: Vec<u32>,
+    /// The number of the first among the requests of this lane.
+    first: u32,
+    /// How many of them have arrived.
+    arrived: usize,
+    is_over: bool,
+}
+
+impl Lane<'_> {
+    fn left(&mut self) -> u64 {
+        self.run.recorder().left()
+    }
+
+    fn advance(&mut self, classes: usize, total: u64, known_until: Instant, watch: &mut dyn Watch) -> Result<()> {
+        if self.is_over {
+            return Ok(());
+        }
+        let workload = Workload {
+            ids: &self.ids[self.arrived..],
+            first: self.first + self.arrived as u32,
+            ..self.columns.view(self.arrived, classes)
+        };
+        self.run.take(&workload, known_until)?;
+        self.is_over = self.run.advance(&workload, total, watch)?;
+        self.arrived += self.run.arrived();
+        Ok(())
+    }
+
+    /// Hands on the first rows whose requests have left: once they are as many as those that stay, which have to move up.
+    fn leave(&mut self, leaving: &mut Leaving) {
+        let rows = self.run.recorder().left_first();
+        if rows == 0 || 2 * rows < self.ids.len() {
+            return;
+        }
+        let part = self.run.recorder().take_first(rows);
+        leaving.put(&part, &self.ids[..rows], &self.columns);
+        self.columns.forget(rows);
+        self.ids.drain(..rows);
+        self.first += rows as u32;
+        self.arrived -= rows;
+    }
+
+    fn finish(self, leaving: &mut Leaving) -> Result<Outcome> {
+        let mut outcome = self.run.finish()?;
+        let rest = std::mem::take(&mut outcome.results.requests);
+        leaving.put(&rest, &self.ids[..rest.status.len()], &self.columns);
+        Ok(outcome)
+    }
+}
+
+/// Rows on their way out, from the first on that is not complete.
+#[derive(Default)]
+struct Leaving {
+    first: u32,
+    requests: RequestColumns,
+    class: Vec<u32>,
+    prompt_tokens: Vec<i32>,
+    output_tokens: Vec<i32>,
+}
+
+impl Leaving {
+    /// Makes room for the requests below `end`.
+    fn extend_to(&mut self, end: usize) {
+        let rows = end - self.first as usize;
+        self.requests.extend_to(rows);
+        self.class.resize(rows, 0);
+        self.prompt_tokens.resize(rows, 0);
+        self.output_tokens.resize(rows, 0);
+    }
+
+    fn put(&mut self, part: &RequestColumns, ids: &[u32], columns: &Columns) {
+        self.requests.scatter(part, ids, self.first);
+        let put = Scatter { rows: ids, first: self.first };
+        put.column(&mut self.class, &columns.class);
+        put.column(&mut self.prompt_tokens, &columns.prompt_tokens);
+        put.column(&mut self.output_tokens, &columns.output_tokens);
+    }
+
+    /// Sends the first rows off that are complete: once they are as many as the others, or at the end.
+    fn emit(&mut self, sink: &mut dyn Sink, is_last: bool) -> Result<()> {
+        let rows = self.requests.left_first();
+        debug_assert!(!is_last || rows == self.requests.status.len(), "L1: who arrived has one status");
+        let is_nothing = rows == 0 && !(is_last && self.first == 0);
+        if is_nothing || (!is_last && 2 * rows < self.requests.status.len()) {
+            return Ok(());
+        }
+        let first = self.first;
+        self.first += rows as u32;
+        sink.take(Rows {
+            first,
+            requests: self.requests.take_first(rows),
+            class: take_first(&mut self.class, rows),
+            prompt_tokens: take_first(&mut self.prompt_tokens, rows),
+            output_tokens: take_first(&mut self.output_tokens, rows),
+        })
+    }
+}
+
+/// The watch of a lane, told what has left since it was called.
+struct Since<'a> {
+    watch: &'a mut dyn Watch,
+    before: u64,
+}
+
+impl Watch for Since<'_> {
+    fn poll(&mut self, left: u64, requests: u64) -> Result<()> {
+        self.watch.poll(left - self.before, requests)
+    }
+}

@@ -1,0 +1,313 @@
+//! A run over parts of a workload is the run over all of it, bit for bit, wherever the parts end.
+
+use inferq_core::clock::{Instant, SECOND, Span};
+use inferq_core::cluster::{Cluster, HandsTo, LinkDescription, Pool};
+use inferq_core::error::Result;
+use inferq_core::results::{RequestColumns, Results};
+use inferq_core::router::RouterKind;
+use inferq_core::simulation::{Options, Outline, Rows, Sink, Source, Timeline, simulate_cluster, simulate_streamed};
+use inferq_core::workload::{Columns, Workload};
+use proptest::prelude::*;
+use std::num::NonZeroUsize;
+
+use crate::laws::Outcome;
+use crate::scenario::{self, CLASSES, Scenario, scenario};
+
+/// Parts of a workload, of the sizes given by turns.
+struct Parts<'a> {
+    columns: &'a scenario::Columns,
+    sizes: std::iter::Cycle<std::slice::Iter<'a, usize>>,
+    taken: usize,
+}
+
+impl Source for Parts<'_> {
+    fn next(&mut self) -> Result<Option<Columns>> {
+        let rows = self.columns.arrival_s.len();
+        let size = *self.sizes.next().expect("a size");
+        if self.taken == rows {
+            return Ok(None);
+        }
+        let range: Vec<usize> = (self.taken..(self.taken + size).min(rows)).collect();
+        self.taken += range.len();
+        let part = self.columns.rows(&range);
+        Ok(Some(Columns {
+            arrival_s: part.arrival_s,
+            prompt_tokens: part.prompt_tokens,
+            output_tokens: part.output_tokens,
+            class: part.class,
+            priority: part.priority,
+            patience_s: part.patience_s,
+            tbt_slo_s: part.tbt_slo_s,
+            queue_key: part.queue_key,
+            session: part.session,
+        }))
+    }
+}
+
+/// Everything that is said of each row, and the size of each delivery.
+#[derive(Default)]
+struct Table {
+    lines: Vec<String>,
+    deliveries: Vec<usize>,
+}
+
+impl Sink for Table {
+    fn take(&mut self, rows: Rows) -> Result<()> {
+        assert_eq!(rows.first as usize, self.lines.len(), "rows come in the order of their ids");
+        self.deliveries.push(rows.requests.status.len());
+        self.lines.extend(lines(&rows.requests, &rows.class, &rows.prompt_tokens, &rows.output_tokens));
+        Ok(())
+    }
+}
+
+/// Each row in full, absent values included.
+fn lines(requests: &RequestColumns, class: &[u32], prompts: &[i32], outputs: &[i32]) -> Vec<String> {
+    let of_row = |row: usize| {
+        let seconds = [
+            &requests.arrival_s,
+            &requests.admitted_s,
+            &requests.first_token_s,
+            &requests.finish_s,
+            &requests.left_s,
+            &requests.queue_s,
+            &requests.ttft_s,
+            &requests.tpot_s,
+            &requests.max_tbt_s,
+            &requests.e2e_s,
+        ];
+        let bits = seconds.map(|column| column[row].to_bits());
+        let counts =
+            (requests.replica[row], requests.status[row], requests.preemptions[row], requests.cached_tokens[row]);
+        let hand_off = requests.hand_off.as_ref();
+        let hand_off = hand_off
+            .map(|all| (all.prefill_replica[row], all.prefilled_s[row].to_bits(), all.handoff_s[row].to_bits()));
+        format!("{bits:?} {counts:?} {hand_off:?} {} {} {}", class[row], prompts[row], outputs[row])
+    };
+    (0..requests.status.len()).map(of_row).collect()
+}
+
+fn streamed(scenario: &Scenario, sizes: &[usize], cluster: Cluster, options: &Options) -> (Table, Results) {
+    let outline = Outline::of(&scenario.columns.view(), options);
+    let mut source = Parts { columns: &scenario.columns, sizes: sizes.iter().cycle(), taken: 0 };
+    let mut table = Table::default();
+    let results = simulate_streamed(&outline, &mut source, &mut table, cluster, options, &mut ()).expect("a run");
+    (table, results)
+}
+
+/// The whole and the parts give the same rows and the same of everything else.
+fn same(scenario: &Scenario, sizes: &[usize], cluster: impl Fn() -> Cluster, options: &Options) -> Outcome {
+    let workload = scenario.columns.view();
+    let whole = simulate_cluster(&workload, cluster(), options, &mut ()).expect("a run");
+    let (table, results) = streamed(scenario, sizes, cluster(), options);
+    let expected = lines(&whole.requests, workload.class, workload.prompt_tokens, workload.output_tokens);
+    prop_assert_eq!(table.lines, expected);
+    prop_assert_eq!(results, Results { requests: RequestColumns::default(), ..whole });
+    Ok(())
+}
+
+fn options(scenario: &Scenario, automatic: bool, threads: usize) -> Options {
+    let options = scenario.options(false);
+    let timeline = if automatic { Timeline::Automatic } else { options.timeline };
+    Options { timeline, iterations: false, batches: false, threads: NonZeroUsize::new(threads), ..options }
+}
+
+fn any_scenario() -> impl Strategy<Value = Scenario> {
+    let kinds = vec![
+        "Sarathi",
+        "VllmV1",
+        "VllmV0",
+        "Orca",
+        "FasterTransformer",
+        "KFcfs",
+        "SlotGreedy",
+        "ClassPriority",
+        "Rad",
+        "RadPhased",
+        "Wait",
+        "NestedWait",
+        "Slai",
+    ];
+    prop::sample::select(kinds).prop_flat_map(scenario)
+}
+
+fn sizes() -> impl Strategy<Value = Vec<usize>> {
+    prop_oneof![
+        Just(vec![1]),
+        Just(vec![2]),
+        Just(vec![7]),
+        prop::collection::vec(0_usize..30, 1..6).prop_map(|mut sizes| {
+            sizes.push(1);
+            sizes
+        })
+    ]
+}
+
+const ROUTERS: [RouterKind; 7] = [
+    RouterKind::RoundRobin {},
+    RouterKind::Random {},
+    RouterKind::LeastRequests {},
+    RouterKind::LeastTokens {},
+    RouterKind::PowerOfTwo {},
+    RouterKind::LeastKv {},
+    RouterKind::BySession {},
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn parts_are_the_whole_on_one_replica(scenario in any_scenario(), sizes in sizes(), automatic: bool) {
+        same(&scenario, &sizes, || Cluster::of_one(scenario.parts()), &options(&scenario, automatic, 1))?;
+    }
+
+    #[test]
+    fn parts_are_the_whole_with_arrivals_on_iteration_boundaries(scenario in any_scenario(), sizes in sizes()) {
+        let scenario = scenario.on_boundaries(2);
+        same(&scenario, &sizes, || Cluster::of_one(scenario.parts()), &options(&scenario, false, 1))?;
+    }
+
+    #[test]
+    fn parts_are_the_whole_under_every_router(
+        scenario in any_scenario(), sizes in sizes(), replicas in 1_usize..5,
+        router in prop::sample::select(ROUTERS.to_vec()), seed: u64, automatic: bool, threads in 1_usize..4,
+    ) {
+        let cluster = || {
+            let engines = (0..replicas).map(|_| scenario.parts()).collect();
+            Cluster::of_pools(vec![Pool { engines, router: Some(router.build(seed, 0)), hands_to: None }])
+        };
+        same(&scenario, &sizes, cluster, &options(&scenario, automatic, threads))?;
+    }
+
+    #[test]
+    fn parts_are_the_whole_over_hand_offs(
+        scenario in any_scenario(), sizes in sizes(), prefill in 1_usize..3, decode in 1_usize..3, latency_ms in 0_u32..400,
+        router in prop::sample::select(ROUTERS.to_vec()), concurrent in prop::option::of(1_usize..3),
+    ) {
+        // A cache that holds no request's KV is an error of its own.
+        let scenario = Scenario { engine: without_limit(&scenario.engine), kv_tokens: None, ..scenario };
+        let link = LinkDescription {
+            latency_s: f64::from(latency_ms) / 1000.0, bytes_per_s: 50.0, bytes_per_token: 1.0, concurrent,
+        };
+        let pool = |count: usize, place: u64, hands_to| Pool {
+            engines: (0..count).map(|_| scenario.parts()).collect(), router: Some(router.build(3, place)), hands_to,
+        };
+        let cluster = || {
+            let hands_to = HandsTo { pool: 1, link: link.build().expect("a link") };
+            Cluster::of_pools(vec![pool(prefill, 0, Some(hands_to)), pool(decode, 1, None)])
+        };
+        same(&scenario, &sizes, cluster, &options(&scenario, true, 1))?;
+    }
+}
+
+fn without_limit(engine: &str) -> String {
+    let mut engine: serde_json::Value = serde_json::from_str(engine).expect("JSON");
+    engine["kv"]["tokens"] = serde_json::Value::Null;
+    engine.to_string()
+}
+
+/// Constant iterations of a second, four requests at most at once.
+fn calm() -> inferq_core::engine::EngineParts {
+    let engine: inferq_core::engine::Engine = inferq_core::engine::parse(
+        r#"{"timing": {"kind": "Constant", "seconds": 1}, "kv": {"tokens": null, "block": 4},
+            "scheduler": {"kind": "Sarathi", "token_budget": 40, "max_seqs": 4, "order": "fcfs", "watermark": 0,
+                          "preemption": {"kind": "Recompute"}},
+            "first_token": "prefill"}"#,
+    )
+    .expect("an engine");
+    engine.build(Some(&[])).expect("a replica")
+}
+
+/// Ready-made parts.
+struct Given(std::vec::IntoIter<Columns>);
+
+impl Source for Given {
+    fn next(&mut self) -> Result<Option<Columns>> {
+        Ok(self.0.next())
+    }
+}
+
+fn part(arrival_s: &[f64], output_tokens: i32) -> Columns {
+    let rows = arrival_s.len();
+    Columns {
+        arrival_s: arrival_s.to_vec(),
+        prompt_tokens: vec![1; rows],
+        output_tokens: vec![output_tokens; rows],
+        ..Columns::default()
+    }
+}
+
+fn run(parts: Vec<Columns>, arriving: u64, last_s: u128) -> Result<Table> {
+    let outline = Outline { class_count: 1, arriving, last_arrival: Instant(last_s * SECOND) };
+    let options = Options {
+        measured: 0..u32::MAX,
+        timeline: Timeline::Every(Span(SECOND)),
+        ..Options::all(&Workload::default())
+    };
+    let mut table = Table::default();
+    let mut source = Given(parts.into_iter());
+    simulate_streamed(&outline, &mut source, &mut table, Cluster::of_one(calm()), &options, &mut ())?;
+    Ok(table)
+}
+
+#[test]
+fn what_is_kept_is_what_is_in_the_system() {
+    // One request a second, each for a second: when a part is there, all but the last of the parts before have left.
+    let parts: Vec<Columns> = (0..50_u32)
+        .map(|first| part(&(0..20).map(|row| f64::from(first * 20 + row)).collect::<Vec<f64>>(), 1))
+        .collect();
+    let table = run(parts, 1000, 999).expect("a run");
+    assert_eq!(table.lines.len(), 1000);
+    assert!(table.deliveries.len() >= 50 && table.deliveries.iter().all(|&rows| rows <= 22), "{:?}", table.deliveries);
+}
+
+#[test]
+fn rows_behind_one_that_stays_wait_for_it() {
+    let mut first = part(&[0.0, 1.0, 2.0], 1);
+    first.output_tokens[0] = 500;
+    let parts = std::iter::once(first).chain((3..20).map(|second: u32| part(&[f64::from(second)], 1))).collect();
+    let table = run(parts, 20, 19).expect("a run");
+    assert_eq!(table.deliveries, [20]);
+}
+
+#[test]
+fn errors_name_the_row_of_the_whole() {
+    let error = |parts| run(parts, 4, 9).err().expect("a wrong part").to_string();
+    let back = error(vec![part(&[0.0, 1.0], 1), part(&[3.0, 2.0], 1)]);
+    assert_eq!(back, "row 3: arrival_s is 2, before the row above it (3): sort by arrival_s");
+    let across = error(vec![part(&[0.0, 5.0], 1), part(&[3.0, 4.0], 1)]);
+    assert_eq!(across, "row 2: arrival_s is 3, before the row above it (5): sort by arrival_s");
+    let empty = error(vec![part(&[0.0], 1), part(&[1.0], 1), part(&[2.0], 0)]);
+    assert!(empty.starts_with("row 2: prompt_tokens 1, output_tokens 0"), "{empty}");
+}
+
+#[test]
+fn what_cannot_be_streamed_is_refused() {
+    let refused = |options: &dyn Fn(&mut Options)| {
+        let mut chosen = Options::all(&Workload::default());
+        options(&mut chosen);
+        let outline = Outline { class_count: 1, arriving: 0, last_arrival: Instant::ZERO };
+        let mut source = Given(Vec::new().into_iter());
+        let cluster = Cluster::of_one(calm());
+        let outcome = simulate_streamed(&outline, &mut source, &mut Table::default(), cluster, &chosen, &mut ());
+        outcome.map(drop).map_err(|error| error.to_string())
+    };
+    assert_eq!(refused(&|_| ()), Ok(()));
+    let message = "cannot be kept while results are streamed";
+    assert_eq!(refused(&|options| options.iterations = true), Err(format!("iterations: {message}")));
+    assert_eq!(refused(&|options| options.batches = true), Err(format!("batches: {message}")));
+}
+
+#[test]
+fn a_failing_sink_stops_the_run() {
+    struct Full;
+    impl Sink for Full {
+        fn take(&mut self, _rows: Rows) -> Result<()> {
+            Err(inferq_core::error::Kind::Stopped.into())
+        }
+    }
+    let outline = Outline { class_count: CLASSES, arriving: 2, last_arrival: Instant(SECOND) };
+    let mut source = Given(vec![part(&[0.0], 1), part(&[9.0], 1)].into_iter());
+    let options = Options::all(&Workload::default());
+    let outcome = simulate_streamed(&outline, &mut source, &mut Full, Cluster::of_one(calm()), &options, &mut ());
+    assert_eq!(outcome.expect_err("a full disk").to_string(), "the run was stopped");
+}
