@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from inferq.errors import ConfigError, TraceError
 
@@ -127,12 +127,13 @@ def _of_pandas(column: Any) -> object:
     return [None if gap else value for value, gap in zip(values.tolist(), missing.tolist(), strict=True)]
 
 
-def checked(frame: pl.DataFrame, place: Place = row) -> pl.DataFrame:
+def checked(frame: pl.DataFrame, place: Place = row, first: int = 0) -> pl.DataFrame:
     """The frame in canonical types and column order; a `TraceError` names the first wrong row and its column.
 
     Args:
         frame: columns of `COLUMNS`, any subset.
         place: how an error names a row.
+        first: the number of its first row, where the frame is a part of a workload.
     """
     for name in frame.columns:
         if name not in COLUMNS:
@@ -152,8 +153,15 @@ def checked(frame: pl.DataFrame, place: Place = row) -> pl.DataFrame:
             output, most = frame["output_tokens"][at], frame["max_output_tokens"][at]
             raise TraceError(f"{place(at)}: output_tokens is {output}, above its max_output_tokens of {most}")
     if "continues" in ordered:
-        _check_continues(frame["continues"], place)
+        _check_continues(frame["continues"], place, first)
     return frame
+
+
+def class_names(frame: pl.DataFrame) -> list[str] | None:
+    """The classes of a canonical frame in the order of their codes; None where it has no such column."""
+    if "class" not in frame.columns:
+        return None
+    return cast("pl.Enum", frame["class"].dtype).categories.to_list()
 
 
 def check_sorted(arrivals: pl.Series, place: Place = row) -> None:
@@ -269,10 +277,11 @@ def _check_total(frame: pl.DataFrame, place: Place) -> None:
         )
 
 
-def _check_continues(series: pl.Series, place: Place) -> None:
+def _check_continues(series: pl.Series, place: Place, first: int) -> None:
     import polars as pl
 
-    wrong = (series >= pl.int_range(series.len(), eager=True)).fill_null(False).to_numpy()
+    rows = pl.int_range(first, first + series.len(), eager=True)
+    wrong = (series >= rows).fill_null(False).to_numpy()
     if wrong.any():
         at = int(wrong.argmax())
         raise TraceError(f"{place(at)}: continues is {series[at]}, must be an earlier row")

@@ -83,7 +83,7 @@ def written(pools: Sequence[Pool], alone: bool) -> dict[str, list[Any]]:
 
 
 def keys(
-    pools: Sequence[Pool], frame: pl.DataFrame, entered: NDArray[np.uint32] | None
+    pools: Sequence[Pool], frame: pl.DataFrame, entered: NDArray[np.uint32] | None, first: int = 0
 ) -> NDArray[np.float64] | None:
     """The key of every request under the `ByKey` of the pool that it enters; None where no pool has one.
 
@@ -91,12 +91,14 @@ def keys(
         pools: all of them.
         frame: the requests.
         entered: the pool of each request; None where all enter the first.
+        first: the number of the first of them.
     """
     import numpy as np
 
     orders = [_order(pools, place) for place in range(len(pools))]
     if entered is None:
-        return None if orders[0] is None else queue_keys(orders[0], frame)
+        ids = range(first, first + frame.height)
+        return None if orders[0] is None else queue_keys(orders[0], frame, ids)
     if not any(orders):
         return None
     found = np.zeros(frame.height)

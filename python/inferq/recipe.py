@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -353,9 +353,13 @@ def _described(value: Any) -> Any:
 
 def sha256(frame: pl.DataFrame) -> str:
     """SHA-256 over names and values, independent of how polars lays a column out."""
+    return sha256_of((name, frame[name]) for name in frame.columns)
+
+
+def sha256_of(columns: Iterable[tuple[str, pl.Series]]) -> str:
+    """The same of columns that come one after the other."""
     digest = hashlib.sha256()
-    for name in frame.columns:
-        series = frame[name]
+    for name, series in columns:
         digest.update(f"{name}:{series.len()}:".encode())
         if series.dtype.is_numeric():
             digest.update(series.is_null().to_numpy().tobytes())

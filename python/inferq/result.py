@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from inferq import _core
 from inferq.columns import nearest
 from inferq.errors import ConfigError
+from inferq.measured import Measured
 from inferq.work import WorkConservation
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from inferq.jobs import Jobs
     from inferq.picture.run import Pictures
     from inferq.simulation import System
+    from inferq.stored import StoredResult
     from inferq.workload import Workload
 
 Tables = dict[str, Any]
@@ -73,6 +75,17 @@ class Result:
     _system: System | None = None
     """What served them; None where only its description is kept."""
 
+    @classmethod
+    def read(cls, directory: str | os.PathLike[str]) -> StoredResult:
+        """The result of a finished run with `simulate(..., out=directory)`: see `StoredResult`.
+
+        Raises:
+            ConfigError: the directory holds no such run, or one that was stopped; it says how far that came.
+        """
+        from inferq.stored import StoredResult
+
+        return StoredResult.opened(directory)
+
     @cached_property
     def requests(self) -> pl.DataFrame:
         """One row for each request that arrived by the horizon; what never happened is null.
@@ -95,7 +108,7 @@ class Result:
         workflow, and `job` (row of the workload), `stage` and `engine` follow it.
         """
         names = {"class": self._classes, "status": STATUSES, **self._names()}
-        return _frame(self._tables["requests"], names)
+        return as_frame(self._tables["requests"], names)
 
     @cached_property
     def jobs(self) -> pl.DataFrame:
@@ -131,7 +144,7 @@ class Result:
         horizon_s, measured = self._options["horizon_s"], self._tables["measured"]
         elapsed_s = self._tables["elapsed_s"]
         told = self._jobs.told(self._tables["requests"], elapsed_s, arrival_s, horizon_s, measured)
-        return _frame(told, {"status": STATUSES, **self._names()})
+        return as_frame(told, {"status": STATUSES, **self._names()})
 
     @cached_property
     def tbt(self) -> pl.DataFrame:
@@ -140,7 +153,7 @@ class Result:
         `class`, `lower_s`, `upper_s`, `count`. A bin is at most 1/128 wide relative to its edge, with the
         same edges in every run. Gaps over a preemption and over a hand-off are included.
         """
-        return _frame(self._tables["tbt"], {"class": self._classes})
+        return as_frame(self._tables["tbt"], {"class": self._classes})
 
     @cached_property
     def timeline(self) -> pl.DataFrame:
@@ -151,7 +164,7 @@ class Result:
         `class`, and how many of it are where in the cluster: `prefill_queue`, `prefill`, `decode_queue`,
         `mixed` (decodes beside a prefill), `solo` (other decodes).
         """
-        return _frame(self._tables["timeline"], {"class": self._classes})
+        return as_frame(self._tables["timeline"], {"class": self._classes})
 
     @cached_property
     def iterations(self) -> pl.DataFrame:
@@ -163,7 +176,7 @@ class Result:
         Raises:
             ConfigError: the run did not record them.
         """
-        return _frame(self._recorded("iterations"))
+        return as_frame(self._recorded("iterations"))
 
     @cached_property
     def batches(self) -> pl.DataFrame:
@@ -175,7 +188,7 @@ class Result:
         Raises:
             ConfigError: the run did not record them.
         """
-        return _frame(self._recorded("batches"))
+        return as_frame(self._recorded("batches"))
 
     @property
     def is_priced(self) -> bool:
@@ -192,7 +205,7 @@ class Result:
         Raises:
             ConfigError: the run was not one of a `GateAndRoute`.
         """
-        return _frame(self._of_slots("occupancy"), {"class": self._classes})
+        return as_frame(self._of_slots("occupancy"), {"class": self._classes})
 
     @cached_property
     def revenue(self) -> pl.DataFrame:
@@ -205,7 +218,7 @@ class Result:
         Raises:
             ConfigError: the run was not one of a `GateAndRoute`.
         """
-        return _frame(self._of_slots("revenue"))
+        return as_frame(self._of_slots("revenue"))
 
     @property
     def plot(self) -> Pictures:
@@ -350,10 +363,7 @@ class Result:
         of that class reads it back. A law is described in full, a fixed workload by its rows and a SHA-256
         of its columns; `write` puts the requests themselves (for a network: the jobs) beside the scenario.
         """
-        from importlib.metadata import version
-
-        workload = self._workload.describe_json()
-        return json.dumps({"inferq": version("inferq"), "workload": workload, **self._options}, indent=2)
+        return scenario_of(self._workload, self._options)
 
     def summary(
         self, by: str | Iterable[str] | None = None, slo: Mapping[str, float | None] | None = None
@@ -405,21 +415,18 @@ class Result:
         import polars as pl
 
         keys = self._keys(by)
-        columns = self._tables["requests"]
-        measured = np.flatnonzero(columns["measured"])
-        rows: slice | NDArray[np.intp] = measured
-        if measured.size == 0 or measured[-1] - measured[0] == measured.size - 1:
-            # warm-up and cool-down cut the ends: what is measured is a range, whose columns are views
-            rows = slice(measured[0], measured[-1] + 1) if measured.size else slice(0, 0)
-        values = {name: column[rows] for name, column in columns.items()}
-        named, groups, count = _grouped(self.requests.select(keys)[rows] if keys else None, measured.size)
+        values = Measured(self._tables["requests"])
+        named, groups, count = _grouped(self._named(keys, values.rows) if keys else None, values.height)
 
-        finished, rejected, abandoned = (values["status"] == STATUSES.index(name) for name in STATUSES[:3])
+        status = values["status"]
+        finished, rejected, abandoned = (status == STATUSES.index(name) for name in STATUSES[:3])
         good = finished.copy()
         for column, limit in self._limits(slo, values):
             good &= ~(values[column] > limit)  # a comparison with NaN is false: what is absent misses nothing
 
         def total(which: NDArray[np.bool_], weights: NDArray[Any] | None = None) -> NDArray[np.float64]:
+            if count == 1:  # the sum of all, without a copy of each
+                return np.array([which.sum() if weights is None else weights.sum(where=which)], np.float64)
             summed = np.bincount(groups[which], None if weights is None else weights[which], minlength=count)
             return summed.astype(np.float64)
 
@@ -438,7 +445,9 @@ class Result:
             "request_goodput": total(good) / span_s,
         }
         names = ("ttft_s", "tpot_s", "e2e_s", "queue_s")
-        statistics = _core.summarise(groups, count, {name: values[name] for name in names})
+        statistics: dict[str, dict[str, NDArray[np.float64]]] = {}
+        for name in names:  # one after the other: of a stored result each is read when its turn comes
+            statistics |= _core.summarise(groups, count, {name: values[name]})
         statistics["tbt_s"] = self._gaps(keys, named, count)
         for name in ("ttft_s", "tbt_s", "tpot_s", "e2e_s", "queue_s"):
             told = statistics[name]
@@ -539,10 +548,20 @@ class Result:
         for name, (measure, objective) in _OBJECTIVES.items():
             if name in given:
                 limits += [(measure, given[name])] if given[name] is not None else []
-            elif objective in self._workload_frame.columns:
-                asked = self._workload_frame[objective].fill_null(math.nan).to_numpy()
-                limits.append((measure, asked[values["id" if self._jobs is None else "job"]]))
+            else:
+                asked = self._asked(objective)
+                if asked is not None:
+                    limits.append((measure, asked[values["job" if "job" in values else "id"]]))
         return limits
+
+    def _named(self, keys: list[str], rows: slice | NDArray[np.intp]) -> pl.DataFrame:
+        """Columns of some rows of `requests`, with their names."""
+        return self.requests.select(keys)[rows]
+
+    def _asked(self, objective: str) -> NDArray[np.float64] | None:
+        """A column of objectives of the workload, NaN for none; None where it has no such column."""
+        frame = self._workload_frame
+        return frame[objective].fill_null(math.nan).to_numpy() if objective in frame.columns else None
 
     def _gaps(
         self, keys: list[str], named: pl.DataFrame | None, count: int
@@ -557,6 +576,14 @@ class Result:
             groups = [[self._classes.index(name)] for name in named["class"]]
         told = [_gaps_of(self._tables, codes) for codes in groups]
         return {kind: np.array([one[kind] for one in told], dtype=np.float64) for kind in STATISTICS}
+
+
+def scenario_of(workload: Workload, options: Mapping[str, Any]) -> str:
+    """JSON that says what a run is: the workload, what serves it, the options."""
+    from importlib.metadata import version
+
+    described = {"inferq": version("inferq"), "workload": workload.describe_json(), **options}
+    return json.dumps(described, indent=2)
 
 
 def objectives(slo: object) -> Mapping[str, Any]:
@@ -623,7 +650,7 @@ def _gaps_of(tables: Tables, codes: list[int]) -> dict[str, float]:
     return {"mean": mean_s, **told, "max": max(one["max_s"] for one in totals if one["count"])}
 
 
-def _frame(
+def as_frame(
     columns: Mapping[str, NDArray[Any]], names: Mapping[str, Sequence[str]] | None = None
 ) -> pl.DataFrame:
     """A frame on the memory of numpy columns; codes get their names, and NaN is null.

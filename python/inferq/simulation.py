@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import math
 import numbers
 import re
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from inferq import _core, pool
+from inferq import _core
 from inferq.cluster import Cluster
+from inferq.columns import class_names
+from inferq.crossing import ONE_CLASS, Crossing
 from inferq.description import member
 from inferq.disaggregated import Disaggregated
 from inferq.earnings import earned
 from inferq.engine import Engine
 from inferq.errors import ConfigError
-from inferq.flow import Flow, of_sessions, sessions
+from inferq.flow import Flow, of_sessions
 from inferq.gate_and_route import GateAndRoute
 from inferq.jobs import expanded
 from inferq.network import Network
 from inferq.progress import Progress, watched
 from inferq.result import STATUSES, Result
-from inferq.router import BySession
 from inferq.slots import NOTHING_MEASURED, of_slots
 from inferq.workload import Workload
 
 if TYPE_CHECKING:
+    import os
+
     import numpy as np
     import polars as pl
     from numpy.typing import NDArray
@@ -34,9 +36,6 @@ System: TypeAlias = Engine | Cluster | Disaggregated | Network | GateAndRoute
 """What a workload may be sent through."""
 
 SYSTEMS = (Engine, Cluster, Disaggregated, Network, GateAndRoute)
-
-ONE_CLASS = "default"
-"""The class of every request of a workload that names none."""
 
 _SECONDS = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*s")
 
@@ -55,10 +54,12 @@ def simulate(
     stepping: bool = False,
     threads: int | None = None,
     progress: bool | Progress | None = None,
+    out: str | os.PathLike[str] | None = None,
 ) -> Result:
     """Send a workload through an engine, a cluster or a network, and return what became of every request.
 
-    The same arguments give the same bytes on every machine. The call reads no files and keeps no state.
+    The same arguments give the same bytes on every machine. The call keeps no state, and reads no files but
+    those of a workload that is scanned.
 
     A request with `think_s` arrives so many seconds after the nearest earlier request of its session has
     finished, and never when that one does not finish; see `Workload`.
@@ -82,9 +83,18 @@ def simulate(
             It changes no bit of a result.
         progress: True shows a bar on a terminal once a run has lasted half a second, and nothing where
             standard error is no terminal; a callable gets (requests done, requests in all) now and then.
+        out: a directory for the results, made where it is missing; the result is then a `StoredResult`, whose
+            `requests` are a lazy frame over it. Rows are written while the run goes on, as soon as all before
+            them have left, and the workload is gone through in parts (`Workload.parts`): memory holds the
+            requests in the system and those behind the oldest of them. Where requests wait for others
+            (`think_s`, a `Network`), under `GateAndRoute`, and with `iterations` or `batches`, the run is in
+            memory and is written when it is over. The bytes are the same either way. A directory that holds
+            a finished run or another one is refused; one in which the same run was stopped keeps its parts,
+            with a warning that says how far it came, and the run goes through all again.
 
     Raises:
         ConfigError: an option outside its range, or one that does not apply; it names the option.
+        OSError: `out` cannot be written; what is in it stays readable.
         TraceError: a workload that is wrong or lacks a column; it names the row or the column.
         SimulationError: the clock overflowed, or a policy broke a rule.
         KeyboardInterrupt: Ctrl-C stops a run at once; so does an exception that `progress`, the function of
@@ -115,14 +125,21 @@ def simulate(
     workers = _threads(threads)
     source = workload if isinstance(workload, Workload) else Workload(workload)
     with watched(progress) as watch:
-        result = _served(source, system, options, workers, watch)
+        if out is not None:
+            from inferq.streaming import streamed
+
+            stored = streamed(source, system, options, workers, watch, out)
+            if watch is not None:
+                watch(stored.height, stored.height)
+            return stored
+        result = served(source, system, options, workers, watch)
         if watch is not None:
-            served = result._tables["requests"]["status"].size
-            watch(served, served)
+            rows = result._tables["requests"]["status"].size
+            watch(rows, rows)
         return result
 
 
-def _served(
+def served(
     source: Workload, system: System, options: dict[str, Any], threads: int | None, progress: Progress | None
 ) -> Result:
     """Draw the workload, take it through the pools of the system, and keep what came out: the one road."""
@@ -198,40 +215,13 @@ def _run(
         threads: how many may be used.
         progress: who is told how far the run is.
     """
-    import polars as pl
-
-    pools = system.pools()
-    columns = {name: frame[name].to_numpy() for name in ("arrival_s", "prompt_tokens", "output_tokens")}
-    classes = [ONE_CLASS]
-    if "class" in frame.columns:
-        named = frame["class"]
-        columns["class"] = named.to_physical().cast(pl.UInt32).to_numpy()
-        classes = cast("pl.Enum", named.dtype).categories.to_list()
-    if "priority" in frame.columns:
-        columns["priority"] = frame["priority"].to_numpy()
-    for name in ("patience_s", "ttft_slo_s", "tbt_slo_s"):
-        if name in frame.columns:
-            columns[name] = frame[name].fill_null(math.nan).to_numpy()
-    if any(isinstance(one.router, BySession) or (one.router and one.router.is_written()) for one in pools):
-        if "session_id" in frame.columns:
-            columns["session"] = sessions(frame["session_id"])
-        elif any(isinstance(one.router, BySession) for one in pools):
-            raise ConfigError("router: BySession needs to know sessions, and the workload has no session_id")
-    queue_key = pool.keys(pools, frame, entered)
-    if queue_key is not None:
-        columns["queue_key"] = queue_key
-    if entered is not None:
-        columns["pool"] = entered
+    crossing = Crossing(system, frame.columns)
+    columns = crossing.columns(frame, entered)
     if flow is not None:
         columns.update(flow.columns())
-    control = system.describe() if isinstance(system, GateAndRoute) else None
+    classes = class_names(frame) or [ONE_CLASS]
     tables: dict[str, Any] = _core.simulate(
-        json.dumps({"pools": [one.describe() for one in pools], "gate_and_route": control, **options}),
-        columns,
-        classes,
-        pool.written(pools, alone=isinstance(system, Engine)),
-        threads,
-        progress,
+        crossing.scenario(options), columns, classes, crossing.written(), threads, progress
     )
     return tables, classes, tables["requests"].pop("elapsed_s", None)
 

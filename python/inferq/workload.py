@@ -19,9 +19,12 @@ from inferq.changes import Changes
 from inferq.columns import as_frame, checked, quantities
 from inferq.errors import ConfigError, TraceError
 from inferq.law import ArrivalLaw, DurationLaw, Empirical, LengthLaw
+from inferq.parts import OfFrame, OfLaw, Parts, Scanned
 from inferq.recipe import Law, Mix, Recipe, Sessions, Step, sha256
 
 if TYPE_CHECKING:
+    import os
+
     import polars as pl
 
 __all__ = ["Workload"]
@@ -31,6 +34,16 @@ _FILLED_BY = {
     "prompt_tokens": "use .with_prompts(iq.Fixed(…)) or another law of lengths",
     "output_tokens": "use .with_outputs(iq.Fixed(…)) or another law of lengths",
 }
+
+_NEEDED = ("arrival_s", "prompt_tokens", "output_tokens")
+
+
+def _need(columns: Sequence[str], needs: Sequence[str] = _NEEDED) -> None:
+    """A `TraceError` that names the first column which is not there, and the verb that fills it."""
+    for name in needs:
+        if name not in columns:
+            how = _FILLED_BY.get(name)
+            raise TraceError(f"workload: no {name}{f': {how}' if how else ''}")
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False, slots=True)
@@ -81,7 +94,7 @@ class Workload(Changes):
         [0.5, 1.0, 1.5]
     """
 
-    _source: Any  # a canonical frame or a `Recipe`
+    _source: Any  # a canonical frame, a `Scanned` file or a `Recipe`
     _steps: tuple[Step, ...]
     _metadata: dict[str, Any]
     _digest: list[str]
@@ -92,7 +105,9 @@ class Workload(Changes):
             raise ConfigError("workload: is a Workload already")
         self._fill(checked(as_frame(data)), (), {})
 
-    def _fill(self, source: pl.DataFrame | Recipe, steps: tuple[Step, ...], metadata: dict[str, Any]) -> None:
+    def _fill(
+        self, source: pl.DataFrame | Scanned | Recipe, steps: tuple[Step, ...], metadata: dict[str, Any]
+    ) -> None:
         object.__setattr__(self, "_source", source)
         object.__setattr__(self, "_steps", steps)
         object.__setattr__(self, "_metadata", metadata)
@@ -101,7 +116,7 @@ class Workload(Changes):
     @classmethod
     def _of(
         cls,
-        source: pl.DataFrame | Recipe,
+        source: pl.DataFrame | Scanned | Recipe,
         steps: tuple[Step, ...] = (),
         metadata: dict[str, Any] | None = None,
     ) -> Workload:
@@ -148,6 +163,33 @@ class Workload(Changes):
             ['arrival_s']
         """
         return cls._of(Law.of(requests, arrivals, prompt, output, lengths))
+
+    @classmethod
+    def scan(cls, path: str | os.PathLike[str]) -> Workload:
+        """The requests of Parquet files that are read when they are needed, and then part by part.
+
+        A run with `simulate(..., out=…)` never has more than a part of them in memory, and checks each part
+        as it comes. `frame` and every verb read the whole; so does a run without `out`.
+
+        Args:
+            path: a Parquet file, or a folder of them in the order of their names; columns named as those of
+                a workload, such as the `workload.parquet` that `Result.write` leaves.
+
+        Raises:
+            TraceError: naming the file: no Parquet, an unknown column, no rows. A wrong value is found, with
+                its row, when it is read.
+            FileNotFoundError: there is no such file.
+
+        Example:
+            >>> import inferq as iq, pathlib, tempfile
+            >>> lengths = {"prompt_tokens": [30, 8], "output_tokens": [9, 4]}
+            >>> work = iq.Workload({"arrival_s": [0.0, 0.5], **lengths})
+            >>> path = pathlib.Path(tempfile.mkdtemp()) / "requests.parquet"
+            >>> work.frame.write_parquet(path)
+            >>> iq.Workload.scan(path).frame.equals(work.frame)
+            True
+        """
+        return cls._of(Scanned(path))
 
     @classmethod
     def sessions(
@@ -249,7 +291,7 @@ class Workload(Changes):
         """
         if self.is_law:
             raise ConfigError("workload: is a law, its frame depends on the seed: use .draw(seed).frame")
-        frame: pl.DataFrame = self._source
+        frame: pl.DataFrame = self._source.frame() if isinstance(self._source, Scanned) else self._source
         return frame
 
     @property
@@ -273,7 +315,7 @@ class Workload(Changes):
         if not self.is_law:
             return self
         source = self._source
-        frame = source.draw(seed) if isinstance(source, Recipe) else source
+        frame = source.draw(seed) if isinstance(source, Recipe) else self._source
         for step in self._steps:
             frame = verbs.APPLY[step.verb](frame, seed, **step.arguments)
         metadata = dict(self._metadata)
@@ -281,9 +323,7 @@ class Workload(Changes):
             metadata["law"] = repr(source)
         return Workload._of(frame, metadata={**metadata, "seed": int(seed), **self._changes(*self._steps)})
 
-    def ready(
-        self, seed: int = 0, needs: Sequence[str] = ("arrival_s", "prompt_tokens", "output_tokens")
-    ) -> pl.DataFrame:
+    def ready(self, seed: int = 0, needs: Sequence[str] = _NEEDED) -> pl.DataFrame:
         """The frame of `draw(seed)`, refused where a run could not replay it. `simulate` calls this.
 
         Args:
@@ -294,11 +334,28 @@ class Workload(Changes):
             TraceError: naming a missing column and the verb that fills it.
         """
         frame = self.draw(seed).frame
-        for name in needs:
-            if name not in frame.columns:
-                how = _FILLED_BY.get(name)
-                raise TraceError(f"workload: no {name}{f': {how}' if how else ''}")
+        _need(frame.columns, needs)
         return frame
+
+    def parts(self, seed: int = 0) -> Parts:
+        """The rows of `ready(seed)` part by part. `simulate(..., out=…)` calls this.
+
+        A law of arrivals and lengths without verbs is drawn, and a scanned file read, as far as it is needed.
+        All other workloads are held or drawn whole: 16 to 24 bytes a request and column of each.
+
+        Raises:
+            TraceError: naming a missing column and the verb that fills it.
+        """
+        whole("seed", seed, 0, 2**64 - 1)
+        source = self._source
+        if isinstance(source, Scanned):
+            parts: Parts = source
+        elif isinstance(source, Law) and not self._steps:
+            parts = OfLaw(source, seed)
+        else:
+            parts = OfFrame(self.draw(seed).frame)
+        _need(parts.columns)
+        return parts
 
     def describe(self) -> pl.DataFrame:
         """Its lengths, gaps and rate: one row per quantity.
@@ -326,7 +383,7 @@ class Workload(Changes):
         else:
             described = {
                 "kind": "Frame",
-                "rows": source.height,
+                "rows": source.rows if isinstance(source, Scanned) else source.height,
                 "columns": source.columns,
                 "sha256": self.sha256(),
             }
@@ -341,13 +398,14 @@ class Workload(Changes):
         if not self._digest:
             if isinstance(self._source, Recipe):
                 raise ConfigError("workload: is a law, which has no columns before it is drawn")
-            self._digest.append(sha256(self._source))
+            scanned = isinstance(self._source, Scanned)
+            self._digest.append(self._source.sha256() if scanned else sha256(self._source))
         return self._digest[0]
 
     def __repr__(self) -> str:
         """Its size and rate, or the calls that make it."""
         source = self._source
-        if isinstance(source, Recipe):
+        if isinstance(source, (Recipe, Scanned)):
             text = repr(source)
         else:
             text = f"Workload({source.height} requests"
@@ -363,9 +421,10 @@ class Workload(Changes):
 
     def _then(self, verb: str, *, chance: bool = False, **arguments: Any) -> Workload:
         step = Step(verb, arguments)
+        source = self._source.frame() if isinstance(self._source, Scanned) else self._source
         if chance or self.is_law:
-            return Workload._of(self._source, (*self._steps, step), self._metadata)
-        frame = verbs.APPLY[verb](self._source, 0, **arguments)
+            return Workload._of(source, (*self._steps, step), self._metadata)
+        frame = verbs.APPLY[verb](source, 0, **arguments)
         return Workload._of(frame, metadata={**self._metadata, **self._changes(step)})
 
     @property

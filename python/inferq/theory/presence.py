@@ -103,19 +103,20 @@ def presence(result: Result) -> Present:
     """
     import polars as pl
 
-    rows = result.requests
+    rows = result.requests.lazy()
     caveats: list[str] = []
-    if result._jobs is not None:
+    if "job" in result._tables["requests"]:
         counted, units = "jobs", _of_jobs(result)
     elif _waits_for_answers(result._workload_frame):
-        counted, units = "sessions", _of_sessions(rows, result._workload_frame)
+        counted, units = "sessions", _of_sessions(rows.collect(), result._workload_frame)
         caveats.append(
             "users wait for their answers, so each session has one request in the system at most: however "
             "slow the engine, the number is bounded by that of the sessions, and these are what is counted"
         )
     else:
         counted = "requests"
-        units = rows.select("arrival_s", "left_s", "status", "measured", pl.col("queue_s").alias("waited_s"))
+        waited_s = pl.col("queue_s").alias("waited_s")
+        units = rows.select("arrival_s", "left_s", "status", "measured", waited_s).collect()
     for status, said in (
         ("rejected", "{} of {} {} were rejected, and are left out"),
         ("abandoned", "{} of {} {} gave up: it is their patience that bounds the queue"),
@@ -158,7 +159,8 @@ def _of_jobs(result: Result) -> pl.DataFrame:
     """The jobs of a network; what they waited is the sum over their stages."""
     import polars as pl
 
-    waits = result.requests.group_by("job").agg(pl.col("queue_s").sum().alias("waited_s"))
+    waited_s = pl.col("queue_s").sum().alias("waited_s")
+    waits = result.requests.lazy().group_by("job").agg(waited_s).collect()
     jobs = result.jobs.select("job", "arrival_s", "left_s", "status", "measured")
     return jobs.join(waits, on="job", how="left", maintain_order="left").drop("job")
 

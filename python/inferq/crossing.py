@@ -1,0 +1,103 @@
+"""What does the core read of a scenario and of the requests?
+
+A whole workload and a part of one go the same way: the columns are the same, and so are their codes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from inferq import pool
+from inferq.engine import Engine
+from inferq.errors import ConfigError
+from inferq.flow import NO_SESSION, sessions
+from inferq.gate_and_route import GateAndRoute
+from inferq.pool import Pool
+from inferq.router import BySession
+
+if TYPE_CHECKING:
+    import numpy as np
+    import polars as pl
+    from numpy.typing import NDArray
+
+    from inferq.simulation import System
+
+ONE_CLASS = "default"
+"""The class of every request of a workload that names none."""
+
+
+class Crossing:
+    """A system on its way to the core, and how the requests get there."""
+
+    def __init__(self, system: System, columns: Sequence[str]) -> None:
+        self.pools: Sequence[Pool] = system.pools()
+        self.control = system.describe() if isinstance(system, GateAndRoute) else None
+        self._alone = isinstance(system, Engine)
+        by_session = any(isinstance(one.router, BySession) for one in self.pools)
+        if by_session and "session_id" not in columns:
+            raise ConfigError("router: BySession needs to know sessions, and the workload has no session_id")
+        written = any(one.router is not None and one.router.is_written() for one in self.pools)
+        self._wants_sessions = (by_session or written) and "session_id" in columns
+
+    def scenario(self, options: dict[str, Any]) -> str:
+        """JSON that says what is run."""
+        pools = [one.describe() for one in self.pools]
+        return json.dumps({"pools": pools, "gate_and_route": self.control, **options})
+
+    def written(self) -> dict[str, list[Any]]:
+        """The schedulers and routers that are written in Python."""
+        return pool.written(self.pools, alone=self._alone)
+
+    def columns(
+        self,
+        frame: pl.DataFrame,
+        entered: NDArray[np.uint32] | None = None,
+        first: int = 0,
+        coded: Callable[[pl.Series], NDArray[np.uint32]] = sessions,
+    ) -> dict[str, NDArray[Any]]:
+        """The columns of a canonical frame that the core reads.
+
+        Args:
+            frame: the requests, or a part of them.
+            entered: the pool that each enters; None where all enter the first.
+            first: the number of the first row.
+            coded: the codes of sessions.
+        """
+        import polars as pl
+
+        columns = {name: frame[name].to_numpy() for name in ("arrival_s", "prompt_tokens", "output_tokens")}
+        if "class" in frame.columns:
+            columns["class"] = frame["class"].to_physical().cast(pl.UInt32).to_numpy()
+        if "priority" in frame.columns:
+            columns["priority"] = frame["priority"].to_numpy()
+        for name in ("patience_s", "ttft_slo_s", "tbt_slo_s"):
+            if name in frame.columns:
+                columns[name] = frame[name].fill_null(math.nan).to_numpy()
+        if self._wants_sessions:
+            columns["session"] = coded(frame["session_id"])
+        queue_key = pool.keys(self.pools, frame, entered, first)
+        if queue_key is not None:
+            columns["queue_key"] = queue_key
+        if entered is not None:
+            columns["pool"] = entered
+        return columns
+
+
+class SessionCodes:
+    """The codes of sessions that come in parts: those of `flow.sessions` for all parts together."""
+
+    def __init__(self) -> None:
+        self._codes: dict[Any, int] = {}
+
+    def __call__(self, session_id: pl.Series) -> NDArray[np.uint32]:
+        """The codes of the next rows."""
+        import numpy as np
+
+        codes = self._codes
+        found = (
+            NO_SESSION if one is None else codes.setdefault(one, len(codes)) for one in session_id.to_list()
+        )
+        return np.fromiter(found, dtype=np.uint32, count=session_id.len())

@@ -1,0 +1,163 @@
+"""How does a workload come in parts, so that it is never in memory as a whole?
+
+Two kinds do: laws of arrivals and lengths, which are drawn part by part, and files that are scanned. All
+others are drawn or held whole and cut.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from inferq import _core
+from inferq.columns import COLUMNS, checked, class_names, nearest
+from inferq.errors import TraceError
+from inferq.recipe import sha256_of
+
+if TYPE_CHECKING:
+    import os
+
+    import numpy as np
+    import polars as pl
+    from numpy.typing import NDArray
+
+    from inferq.recipe import Law
+
+ROWS = 2**17
+"""Rows of a part: 131,072. A multiple of four, as the parts of a law must be."""
+
+
+class Parts:
+    """The requests of a workload, which can be gone through more than once."""
+
+    rows: int
+    """How many."""
+    columns: list[str]
+    """The columns that it has."""
+    classes: list[str] | None
+    """The names of its classes, in the order of their codes; None without the column `class`."""
+
+    def arrivals(self) -> Iterator[NDArray[np.float64]]:
+        """The column `arrival_s`, part by part, not checked yet."""
+        raise NotImplementedError
+
+    def frames(self) -> Iterator[pl.DataFrame]:
+        """Canonical frames, part by part."""
+        raise NotImplementedError
+
+
+class OfFrame(Parts):
+    """A frame in memory, cut into parts."""
+
+    def __init__(self, frame: pl.DataFrame) -> None:
+        self.frame, self.rows, self.columns = frame, frame.height, frame.columns
+        self.classes = class_names(frame)
+
+    def arrivals(self) -> Iterator[NDArray[np.float64]]:
+        """The column `arrival_s`."""
+        yield self.frame["arrival_s"].to_numpy()
+
+    def frames(self) -> Iterator[pl.DataFrame]:
+        """Slices of the frame."""
+        yield from self.frame.iter_slices(ROWS)
+
+
+class OfLaw(Parts):
+    """A law of arrivals and lengths, drawn as far as it is gone through."""
+
+    def __init__(self, law: Law, seed: int) -> None:
+        self.rows, self.columns, self.classes = law.requests, law.columns, None
+        self._law, self._seed = json.dumps(law.describe()), seed
+
+    def arrivals(self) -> Iterator[NDArray[np.float64]]:
+        """The arrivals, drawn without the lengths."""
+        drawing = _core.Drawing(self._law, self._seed)
+        for _ in range(0, self.rows, ROWS):
+            yield drawing.arrivals(ROWS)
+
+    def frames(self) -> Iterator[pl.DataFrame]:
+        """The same rows as those of the law's frame."""
+        import polars as pl
+
+        drawing = _core.Drawing(self._law, self._seed)
+        for _ in range(0, self.rows, ROWS):
+            drawn = drawing.columns(ROWS)
+            yield pl.DataFrame({name: drawn[name] for name in self.columns})
+
+
+class Scanned(Parts):
+    """Parquet files that stay where they are until their rows are needed."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        import polars as pl
+
+        self.path = str(path)
+        where = Path(path)
+        self._lazy = pl.scan_parquet(where / "*.parquet" if where.is_dir() else where)
+        try:
+            schema = self._lazy.collect_schema()
+            self.rows = int(self._lazy.select(pl.len()).collect().item())
+        except pl.exceptions.PolarsError as error:
+            raise TraceError(
+                f"{self.path}: cannot be read as Parquet: {str(error).splitlines()[0]}"
+            ) from error
+        for name in schema:
+            if name not in COLUMNS:
+                raise TraceError(f"{self.path}: unknown column {name}{nearest(name, COLUMNS)}")
+        if self.rows == 0:
+            raise TraceError(f"{self.path}: no rows: a workload has at least one request")
+        self.columns = [name for name in COLUMNS if name in schema]
+        if "arrival_s" in schema and not schema["arrival_s"].is_numeric():
+            raise TraceError(
+                f"{self.path}: arrival_s: holds {schema['arrival_s']}, must hold seconds as numbers"
+            )
+        self.classes = self._classes(schema["class"]) if "class" in schema else None
+
+    def _classes(self, kind: pl.DataType) -> list[str]:
+        """The names of an `Enum`, or those that occur, sorted: as a frame of these rows has them."""
+        import polars as pl
+
+        if isinstance(kind, pl.Enum):
+            return kind.categories.to_list()
+        named = pl.col("class").cast(pl.String).drop_nulls().unique().sort()
+        names: list[str] = self._lazy.select(named).collect()["class"].to_list()
+        return names
+
+    def column(self, name: str) -> pl.Series:
+        """A column in full, as it would be in a frame of these rows."""
+        return self._canonical(self._lazy.select(name).collect(), 0)[name]
+
+    def frame(self) -> pl.DataFrame:
+        """All rows."""
+        return self._canonical(self._lazy.collect(), 0)
+
+    def arrivals(self) -> Iterator[NDArray[np.float64]]:
+        """The column `arrival_s`, null as NaN."""
+        import polars as pl
+
+        for first in range(0, self.rows, ROWS):
+            part = self._lazy.select(pl.col("arrival_s").cast(pl.Float64)).slice(first, ROWS).collect()
+            yield part["arrival_s"].fill_null(float("nan")).to_numpy()
+
+    def frames(self) -> Iterator[pl.DataFrame]:
+        """Slices of the file, each checked as it comes; errors name the file and its row."""
+        for first in range(0, self.rows, ROWS):
+            yield self._canonical(self._lazy.slice(first, ROWS).collect(), first)
+
+    def _canonical(self, frame: pl.DataFrame, first: int) -> pl.DataFrame:
+        import polars as pl
+
+        if "class" in frame.columns and frame["class"].null_count() == 0:
+            names = pl.Enum(self.classes or [])
+            frame = frame.with_columns(pl.col("class").cast(pl.String).cast(names))
+        return checked(frame, lambda at: f"{self.path}: row {first + at}", first)
+
+    def sha256(self) -> str:
+        """That of a frame of these rows, column by column."""
+        return sha256_of((name, self.column(name)) for name in self.columns)
+
+    def __repr__(self) -> str:
+        """As the call that makes it."""
+        return f"Workload.scan({self.path!r}, {self.rows} requests)"
