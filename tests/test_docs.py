@@ -1,7 +1,13 @@
 """Is every public name in the reference, and every page in the navigation?"""
 
+import importlib.util
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 import inferq as iq
 
@@ -22,3 +28,15 @@ def test_every_public_name_is_in_the_reference():
 def test_every_page_is_in_the_navigation():
     listed = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")))
     assert listed == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="needs mkdocs")
+def test_the_site_is_built_and_its_examples_are_code(tmp_path: Path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for page in (DOCS / "reference").glob("*.md"):
+        text = (tmp_path / "reference" / f"{page.stem}.html").read_text(encoding="utf-8")
+        assert "<blockquote" not in text, "an example that was taken for a quotation"
+        assert 'class="gp"' in text or page.stem == "scenarios", "examples are shown as a console"
