@@ -30,7 +30,7 @@ test-core: toolchain ## Run the tests of the Rust core
 	fi
 
 test-python: $(VENV)/development ## Run the tests of the Python package
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 lint: lint-core lint-python ## Check format, lints, types, stubs and docs; warnings are errors
 
