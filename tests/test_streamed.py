@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import inferq as iq
-from inferq import parts, store
+from inferq.streaming import parts, store
 
 BUSY = iq.PiecewiseLinear(base=0.01, per_token=0.001, knee=4, per_context_token=1e-5)
 

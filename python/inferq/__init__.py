@@ -78,7 +78,7 @@ if TYPE_CHECKING:
         Wait,
     )
     from inferq.simulation import simulate
-    from inferq.stored import StoredResult
+    from inferq.streaming.stored import StoredResult
     from inferq.timing import Constant, MemoryLinear, MixedSolo, PiecewiseLinear, TiledGemm
     from inferq.trace import read_trace
     from inferq.work import WorkConservation
@@ -234,7 +234,7 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise take a
             "Wait",
         ),
         "simulation": ("simulate",),
-        "stored": ("StoredResult",),
+        "streaming.stored": ("StoredResult",),
         "timing": ("Constant", "MemoryLinear", "MixedSolo", "PiecewiseLinear", "TiledGemm"),
         "trace": ("read_trace",),
         "work": ("WorkConservation",),

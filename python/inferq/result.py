@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from inferq.jobs import Jobs
     from inferq.picture.run import Pictures
     from inferq.simulation import System
-    from inferq.stored import StoredResult
+    from inferq.streaming.stored import StoredResult
     from inferq.workload import Workload
 
 Tables = dict[str, Any]
@@ -82,7 +82,7 @@ class Result:
         Raises:
             ConfigError: the directory holds no such run, or one that was stopped; it says how far that came.
         """
-        from inferq.stored import StoredResult
+        from inferq.streaming.stored import StoredResult
 
         return StoredResult.opened(directory)
 

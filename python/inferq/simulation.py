@@ -126,7 +126,7 @@ def simulate(
     source = workload if isinstance(workload, Workload) else Workload(workload)
     with watched(progress) as watch:
         if out is not None:
-            from inferq.streaming import streamed
+            from inferq.streaming.run import streamed
 
             stored = streamed(source, system, options, workers, watch, out)
             if watch is not None:

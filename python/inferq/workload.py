@@ -19,8 +19,8 @@ from inferq.changes import Changes
 from inferq.columns import as_frame, checked, quantities
 from inferq.errors import ConfigError, TraceError
 from inferq.law import ArrivalLaw, DurationLaw, Empirical, LengthLaw
-from inferq.parts import OfFrame, OfLaw, Parts, Scanned
 from inferq.recipe import Law, Mix, Recipe, Sessions, Step, sha256
+from inferq.streaming.parts import OfFrame, OfLaw, Parts, Scanned
 
 if TYPE_CHECKING:
     import os

@@ -10,10 +10,10 @@ from inferq import _core
 from inferq.crossing import ONE_CLASS, Crossing, SessionCodes
 from inferq.gate_and_route import GateAndRoute
 from inferq.network import Network
-from inferq.parts import OfFrame, Parts, Scanned
 from inferq.result import STATUSES, Result, scenario_of
-from inferq.store import Store
-from inferq.stored import FRAMES, StoredResult
+from inferq.streaming.parts import OfFrame, Parts, Scanned
+from inferq.streaming.store import Store
+from inferq.streaming.stored import FRAMES, StoredResult
 
 if TYPE_CHECKING:
     import os

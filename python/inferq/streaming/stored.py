@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from inferq.errors import ConfigError
 from inferq.result import NO_REPLICA, STATUSES, Result
-from inferq.store import manifest
+from inferq.streaming.store import manifest
 
 if TYPE_CHECKING:
     import os
@@ -163,7 +163,7 @@ class StoredResult(Result):
     def _asked(self, objective: str) -> NDArray[np.float64] | None:
         import polars as pl
 
-        from inferq.parts import Scanned
+        from inferq.streaming.parts import Scanned
 
         if self._told["workload"] is not None:
             scanned = Scanned(self._told["workload"])

@@ -1,0 +1,1 @@
+"""How does a run stay within memory, however many requests there are?"""
