@@ -188,5 +188,10 @@ def test_what_cannot_be_told_is_refused(tmp_path: Path):
         with pytest.raises(iq.ConfigError, match=rf"^requests: .*{said}"):
             recorded.to_perfetto(tmp_path / "run.json", requests=wrong)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(OSError):
-        recorded.to_perfetto(tmp_path / "nowhere" / "run.json")
+    for path, said in (
+        (tmp_path / "nowhere" / "run.json", "no folder"),
+        (3, "path of a file"),
+        ("a\0b", "path"),
+    ):
+        with pytest.raises(iq.ConfigError, match=rf"^path: .*{said}"):
+            recorded.to_perfetto(path)  # type: ignore[arg-type]

@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import inferq as iq
+from inferq.experiment.comparing.comparison import NUMBERS, Comparison
 from inferq.picture import drawn
+from inferq.picture.comparing import shown_systems
 from inferq.picture.run import _powers, throughput
-from inferq.picture.style import DARK, PAPER, dark, svg
+from inferq.picture.style import DARK, PAPER, dark, svg, unchecked
 
 ENGINE = iq.Engine(
     timing=iq.PiecewiseLinear(base=0.006, per_token=32e-6, knee=200, per_context_token=40e-9),
@@ -54,6 +56,13 @@ def test_every_picture_is_a_chart_of_some_hundred_numbers_that_dark_pages_know(f
         colours = set(re.findall(r'\b(?:fill|stroke)="([^"]*)"', drawing)) - {"none", "transparent", PAPER}
         assert colours <= set(DARK), name
         assert all(f'[fill="{colour}"]' in rules and f'[stroke="{colour}"]' in rules for colour in colours)
+
+
+def test_a_picture_is_the_same_without_the_check_of_its_parts(fleet: iq.Result):
+    for name in NAMES:
+        with unchecked():
+            fast = svg(getattr(fleet.plot, name)())
+        assert fast == svg(getattr(fleet.plot, name)()), name
 
 
 def test_the_size_of_a_picture_does_not_grow_with_the_run():
@@ -203,3 +212,94 @@ def test_a_long_tail_gets_room(fleet: iq.Result):
     curve = drawn.latencies(fleet, drawn.classes(fleet)).filter(measure="ttft", **{"class": "chat"})
     tails = -np.log10(1 - curve["share"].to_numpy())
     assert np.diff(tails).max() < 0.1 and tails.max() > math.log10(500)
+
+
+def test_a_class_of_one_request_is_a_point():
+    few = {
+        "class": ["rare", *["usual"] * 9],
+        "arrival_s": [float(place) for place in range(10)],
+        "prompt_tokens": [50] * 10,
+        "output_tokens": [5] * 10,
+    }
+    chart = iq.simulate(iq.Workload(few), ENGINE).plot.latency()
+    drawing = svg(chart)
+    assert "mark-symbol" in drawing.split("mark-group role-legend")[0] or "filled point" in drawing
+    many = svg(iq.simulate(law(100, 5, 20, 5), ENGINE).plot.latency())
+    assert "filled point" not in many
+
+
+def test_what_is_always_zero_lies_at_the_foot_of_its_axis():
+    idle = iq.simulate(law(40, 0.1, 20, 5), ENGINE, seed=1)
+    assert idle.timeline["waiting"].max() == 0
+    scale = idle.plot.queue().to_dict()["encoding"]["y"]["scale"]
+    assert scale["domain"] == [0, 1]
+
+
+def comparison(systems: int, relative: dict[str, float]) -> Comparison:
+    """One in which every system but the first differs by these shares."""
+    names = tuple(f"system {place}" for place in range(systems))
+    common = {
+        **dict.fromkeys(NUMBERS),
+        "unit": "s",
+        "better": "lower",
+        "samples": 5,
+        "missing": 0,
+        "mean": 1.0,
+    }
+    rows = [
+        {**common, "metric": metric, "system": name, "verdict": None, "holds_together": None}
+        if name == names[0]
+        else {
+            **common,
+            **{"metric": metric, "system": name, "relative": share, "relative_half_width": abs(share) / 4},
+            **{"verdict": "worse" if share > 0 else "better", "holds_together": True},
+        }
+        for metric, share in relative.items()
+        for name in names
+    ]
+    return Comparison(
+        systems=names,
+        baseline=names[0],
+        seeds=(0, 1),
+        confidence=0.95,
+        chance="seeds",
+        stopped="2 seeds, as asked",
+        findings=(),
+        by=None,
+        scenario="{}",
+        _rows=tuple(rows),
+        _values=(),
+    )
+
+
+def test_small_differences_are_seen_beside_huge_ones():
+    drawing = svg(comparison(2, {"ttft_p99": 85.0, "tbt_p99": -0.2, "e2e_p50": -0.05}).plot())
+    points = re.findall(r'aria-roledescription="point" transform="translate\(([\d.]+)', drawing)
+    assert len(points) == 3
+    assert np.diff(sorted(map(float, points))).min() > 10  # pixels, of some 360
+
+
+def test_the_picture_of_many_systems_is_bounded_and_says_so():
+    metrics = {f"metric_{place}": 0.01 * (place + 1) for place in range(7)}
+    many = comparison(30, metrics)
+    shown = shown_systems(many)
+    assert shown == [f"system {place}" for place in range(1, 9)]
+    drawing = svg(many.plot())
+    high = re.search(r'<svg [^>]*\bheight="([\d.]+)"', drawing)
+    assert high is not None and float(high[1]) < 2000
+    assert "the first 8 of 29 systems" in drawing
+    assert "the first" not in svg(comparison(5, metrics).plot())
+
+
+def test_names_are_given_anew_in_tags_and_not_in_labels():
+    import altair as alt
+
+    label = 'id="clip0" url(#clip0) href="#clip0"'
+    frame = pl.DataFrame({"x": [0.0, 1.0], "y": [1.0, 3.0], "which": [label] * 2})
+    line = alt.Chart(frame).mark_line(clip=True).encode(x="x:Q", y="y:Q", color="which:N")
+    drawing = svg(line, "part-")
+    letters = re.sub(r"&quot;", '"', "".join(re.findall(r">([^<]+)</text>", drawing)))
+    assert label in letters
+    names = re.findall(r'\sid="([^"]+)"', re.sub(r">[^<]*<", "><", drawing))
+    assert names and all(name.startswith("part-") for name in names)
+    assert set(re.findall(r'clip-path="url\(#([^)]+)', drawing)) <= set(names)

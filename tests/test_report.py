@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 
 import inferq as iq
 from inferq.cli import app
-from inferq.picture import run_page
-from inferq.picture.numbers import number, seconds
+from inferq.picture import document
+from inferq.picture.numbers import number, percent, seconds
 from inferq.picture.style import DARK, INK
+from inferq.scenario import Scenario
 
 from .browser import Browser, chromium
 from .markup import Page
@@ -128,7 +129,9 @@ def test_an_unstable_run_is_called_so(tmp_path: Path):
     told = Page(iq.report(drowning, tmp_path / "page.html").read_text(encoding="utf-8")).of("li")
     assert iq.theory.observed(drowning).verdict == "unstable"
     assert any(one.startswith("The queue grew while requests came") for one in told)
-    assert any(one.startswith("Theory: unstable in the long run: λ = 60 exceeds") for one in told)
+    assert any(
+        one.startswith("The queue grows without end in the long run: 60 requests per second") for one in told
+    )
 
 
 def test_a_comparison_has_a_page(tmp_path: Path):
@@ -143,9 +146,14 @@ def test_a_comparison_has_a_page(tmp_path: Path):
     for row in found.frame.filter(system="vllm-v0").rows(named=True):
         line = held.of("td")[held.of("td").index(row["metric"]) :][:6]
         assert line[2] == seconds(row["mean"]) and line[5] == row["verdict"]
-        words = {"better": "better in", "worse": "worse in"}.get(row["verdict"], "no difference seen in")
+        words = {"better": "better in", "worse": "worse in"}.get(row["verdict"], "shows no difference in")
         assert any(words in one and row["metric"] in one for one in held.of("li"))
-    assert set(found.findings) <= set(held.of("li"))
+    for finding in found.findings:
+        assert any(finding.rstrip(".")[1:] in one for one in held.of("li"))
+    scenario = json.loads(held.of("pre")[-1])
+    assert scenario["systems"]["vllm-v0"] == whole.describe()
+    assert scenario["seeds"] == [0, 1, 2] and scenario["workload"] == law(300, 8, 600, 60).describe_json()
+    assert "The seeds are 3, 0 to 2." in " ".join(held.of("p"))
 
 
 def test_a_capacity_has_a_page(tmp_path: Path):
@@ -157,7 +165,14 @@ def test_a_capacity_has_a_page(tmp_path: Path):
     facts = dict(zip(held.of("dt"), held.of("dd"), strict=True))
     assert facts["largest rate that keeps it, per second"] == f"{plan.rate:.4g}"
     assert facts["probes"] == str(len(plan.probed))
-    assert " ".join(held.of("li")).startswith(" ".join(plan.explain().splitlines()[0].split()))
+    answer = f"Up to {plan.rate:.4g} per second keep ttft_p50 ≤ 0.5 s, with 95 % confidence."
+    assert held.of("li")[0] == answer
+    assert all(one[0].isupper() and one.endswith(".") for one in held.of("li"))
+    assert f"load at {number(plan.rate)} per second" in held.of("th")
+    assert plan.theory is not None and plan.theory.load is not None
+    at_rate = percent(plan.rate / plan.theory.binding.capacity_per_s)
+    assert at_rate in held.of("td") and at_rate != percent(plan.theory.load)
+    assert json.loads(held.of("pre")[-1])["system"] == ENGINE.describe()
     for probe in plan.probed:
         assert f"{probe.rate:.4g}" in held.of("td")
     assert held.tags.count("svg") == 1
@@ -192,6 +207,14 @@ def test_every_kind_of_system_has_a_page(tmp_path: Path):
     held = Page(iq.report(jobs, tmp_path / "network.html").read_text(encoding="utf-8"))
     assert "How did each stage fare?" in held.of("h2")
     assert held.of("p")[0].startswith("120 requests of 60 jobs through the engines large, small")
+    facts = dict(zip(held.of("dt"), held.of("dd"), strict=True))
+    took_s = jobs.jobs["e2e_s"]
+    assert facts["finished jobs"] == "60" and facts["finished stages"] == "120"
+    assert facts["job, arrival to last token, p99"] == seconds(took_s.quantile(0.99, "linear"))
+    assert held.of("h3")[:2] == ["Jobs", "Stages"]
+    cells = " | ".join(held.of("td"))
+    told = [took_s.mean(), *(took_s.quantile(p / 100, "linear") for p in (50, 90, 95, 99)), took_s.max()]
+    assert cells.startswith(" | ".join(["all", "60", "0", *map(seconds, told)]))
 
     link = iq.Link(latency_s=0.001, bytes_per_s=25e9, bytes_per_token=131_072)
     handed = iq.simulate(
@@ -210,8 +233,92 @@ def test_every_kind_of_system_has_a_page(tmp_path: Path):
     assert "5 replicas under GateAndRoute" in held.of("p")[0]
 
 
+def told_of(result: iq.Result, folder: Path) -> tuple[Page, list[str], dict[str, str]]:
+    """The page of a run, its findings, and its facts."""
+    held = Page(iq.report(result, folder / "page.html").read_text(encoding="utf-8"))
+    return held, held.of("li"), dict(zip(held.of("dt"), held.of("dd"), strict=True))
+
+
+def test_a_run_that_its_horizon_cut_says_so(tmp_path: Path):
+    cut = iq.simulate(law(3000, 20, 400, 100), ENGINE, seed=1, horizon_s=30.0)
+    status = cut.requests["status"].value_counts().rows()
+    under_way = dict(status)["unfinished"]
+    _, told, facts = told_of(cut, tmp_path)
+    assert told[0] == (
+        f"The run was cut at 30.00 s: {under_way:,} requests were still under way, and "
+        f"{3000 - cut.requests.height:,} of 3,000 had not arrived."
+    )
+    assert facts["still under way at the end"] == f"{under_way:,}"
+    before = iq.simulate({"arrival_s": [5.0], "prompt_tokens": [5], "output_tokens": [3]}, SHORT, horizon_s=1)
+    _, told, facts = told_of(before, tmp_path)
+    assert told[0] == "The run was cut at 1.00 s, before the first of 1 request had arrived."
+    assert facts["finished"] == "0"
+    whole = iq.simulate({"arrival_s": [5.0], "prompt_tokens": [5], "output_tokens": [3]}, SHORT, horizon_s=99)
+    assert not any("cut" in one for one in told_of(whole, tmp_path)[1])
+
+
+def test_goodput_is_told_where_there_are_objectives(tmp_path: Path):
+    plain = law(60, 3, 30, 10)
+    assert "within objectives per second" not in told_of(iq.simulate(plain, ENGINE), tmp_path)[2]
+    asked = {"arrival_s": [0.0, 0.1], "prompt_tokens": [50, 9], "output_tokens": [5, 5]}
+    bound = iq.simulate({**asked, "ttft_slo_s": [0.001, 0.5]}, ENGINE)
+    facts = told_of(bound, tmp_path)[2]
+    assert facts["within objectives per second"] == number(bound.summary()["request_goodput"].item())
+
+
+def test_a_handful_of_requests_is_no_word_about_the_long_run(tmp_path: Path):
+    batch = {"arrival_s": [0.0, 0.05, 0.1], "prompt_tokens": [900] * 3, "output_tokens": [400] * 3}
+    slow = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(max_seqs=1), kv=iq.KvCache.unlimited())
+    _, told, _ = told_of(iq.simulate(batch, slow), tmp_path)
+    assert not any("long run" in one for one in told)
+    assert any(one.startswith("If requests keep coming at this rate, the queue grows") for one in told)
+
+
+def test_findings_are_sentences(fleet: iq.Result, page: Path):
+    told = Page(page.read_text(encoding="utf-8")).of("li")
+    assert told and all(one[0].isupper() and one.endswith(".") for one in told)
+
+
+def test_many_classes_are_shown_as_far_as_they_can_be_read(tmp_path: Path):
+    long = "a class with a name that is far too long for a table of numbers on any screen"
+    kinds = {f"class {place:02}": law(30 - place, 5, 20, 5) for place in range(24)}
+    many = iq.simulate(iq.Workload.mix({long: law(40, 5, 20, 5), **kinds}), ENGINE, seed=1)
+    text = iq.report(many, tmp_path / "page.html").read_text(encoding="utf-8")
+    held = Page(text)
+    assert (
+        sum("Shown are the 6 classes with the most requests, of 25." in one for one in held.of("figcaption"))
+        == 2
+    )
+    assert "class 18" in held.of("td") and "class 19" not in held.of("td")
+    assert any(
+        "the 20 classes with the most requests; Result.summary has all 25" in one.replace("`", "")
+        for one in held.of("p")
+    )
+    assert f'title="{long}"' in text and long not in held.of("td")
+
+
+def test_links_stay_and_devices_are_written_to(tmp_path: Path):
+    result = iq.simulate(law(30, 3, 30, 3), ENGINE, iterations=True)
+    kept, link = tmp_path / "kept.html", tmp_path / "link.html"
+    kept.write_text("old", encoding="utf-8")
+    kept.chmod(0o640)
+    link.symlink_to(kept)
+    iq.report(result, link)
+    assert link.is_symlink() and kept.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert kept.stat().st_mode & 0o777 == 0o640
+    full = tmp_path / "full.json"
+    if not Path("/dev/full").exists():
+        pytest.skip("needs the device /dev/full")
+    full.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as raised:
+        result.to_perfetto(full)
+    assert raised.value.filename == str(full)
+    assert Path("/dev/full").is_char_device() and full.is_symlink()
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["full.json", "kept.html", "link.html"]
+
+
 def test_a_scenario_too_long_to_read_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(run_page, "_MOST_LETTERS", 100)
+    monkeypatch.setattr(document, "MOST_LETTERS", 100)
     result = iq.simulate(law(30, 3, 30, 3), ENGINE)
     scenario = Page(iq.report(result, tmp_path / "page.html").read_text(encoding="utf-8")).of("pre")[0]
     assert scenario.startswith(" ".join(result.scenario[:100].split())) and "more letters" in scenario
@@ -222,10 +329,14 @@ def test_what_cannot_be_shown_or_written_is_refused(fleet: iq.Result, tmp_path: 
         (fleet, tmp_path / "page.pdf", None, "ends in .html"),
         (fleet, tmp_path / "nowhere" / "page.html", None, "no folder"),
         (fleet, tmp_path / "page.html", "  ", "title"),
+        (fleet, tmp_path / "page\0.html", None, "^path: must be the path"),
+        (fleet, 3, None, "^path: must be the path of a file, is 3"),
+        (fleet, b"page.html", None, "^path: must be the path"),
+        (fleet, tmp_path, None, "is a folder"),
         (fleet.requests, tmp_path / "page.html", None, "not a DataFrame"),
     ):
         with pytest.raises(iq.ConfigError, match=said):
-            iq.report(shown, path, title=title)
+            iq.report(shown, path, title=title)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -239,8 +350,9 @@ def test_a_full_disk_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.Mon
         raise OSError(errno.ENOSPC, "No space left on device", str(self))
 
     monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left") as raised:
         iq.report(result, page, title="another")
+    assert raised.value.filename == str(page)  # the name that was given, not that of the part
     assert page.read_bytes() == old
     assert list(tmp_path.iterdir()) == [page]
 
@@ -261,8 +373,16 @@ def test_the_command_writes_a_page_and_a_trace(tmp_path: Path, monkeypatch: pyte
     held = Page(Path("short.html").read_text(encoding="utf-8"))
     assert held.of("h1") == ["What became of short?"]
     assert json.loads(Path("short.json").read_text(encoding="utf-8"))["traceEvents"]
-    refused = CliRunner().invoke(app, ["report", "short.toml", "--out", "nowhere/page.html"])
-    assert refused.exit_code == 2 and "no folder" in refused.output
+    monkeypatch.setattr(Scenario, "simulate", lambda *_, **__: pytest.fail("refused before the run"))
+    for option, value, said in (
+        ("--out", "nowhere/page.html", "out: there is no folder 'nowhere'"),
+        ("--out", "page.pdf", "out: a page ends in .html"),
+        ("--perfetto", "nowhere/run.json", "perfetto: there is no folder 'nowhere'"),
+        ("--perfetto", "short.html", "perfetto: must be another file"),
+        ("--title", " ", "title: must be a text"),
+    ):
+        refused = CliRunner().invoke(app, ["report", "short.toml", option, value])
+        assert refused.exit_code == 2 and said in refused.output, (option, refused.output)
 
 
 @pytest.mark.parametrize(("width", "dark"), SCREENS)

@@ -3,17 +3,46 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from inferq.errors import ConfigError
+
+
+def writable(field: str, path: object) -> Path:
+    """The path of a file that can be written, made sure of before it costs anything.
+
+    Raises:
+        ConfigError: no path, a folder, or one in a folder that is not there; it names `field`.
+
+    Example:
+        >>> from inferq.output import writable
+        >>> writable("path", "nowhere/page.html")
+        Traceback (most recent call last):
+        inferq.ConfigError: path: there is no folder 'nowhere'
+    """
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ConfigError(f"{field}: must be the path of a file, is {path!r}")
+    place = Path(text)
+    if not place.parent.is_dir():
+        raise ConfigError(f"{field}: there is no folder {str(place.parent)!r}")
+    if place.is_dir():
+        raise ConfigError(f"{field}: {text!r} is a folder")
+    return place
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """The name under which to write a file, which takes its place at the end; after an error it is removed.
 
+    A link stays, and the file that it leads to is replaced. What is there and is no file, such as a device, a
+    pipe or `/dev/stdout`, is written to as it is.
+
     Raises:
-        OSError: it cannot be written, or cannot take its place.
+        OSError: it cannot be written, or cannot take its place; it names `path`.
 
     Example:
         >>> import pathlib, tempfile
@@ -26,10 +55,25 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         ('whole', False)
     """
     place = Path(path)
-    part = place.with_name(f".{place.name}.part")
+    direct = place.exists() and not (place.is_file() and _holds_files(place.parent))
+    target = Path(os.path.realpath(place))
+    part = place if direct else target.with_name(f".{target.name}.part")
     try:
         yield part
-        part.replace(place)
-    except BaseException:
-        part.unlink(missing_ok=True)
+        if not direct:
+            if target.exists():
+                shutil.copymode(target, part)
+            part.replace(target)
+    except BaseException as error:
+        if not direct:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename in (None, str(part)):
+            raise OSError(error.errno, error.strerror, str(place)) from error
         raise
+
+
+def _holds_files(folder: Path) -> bool:
+    """Whether names in a folder are of files; in some they are of what a process has opened."""
+    real = os.path.realpath(folder)
+    return real != "/dev" and not real.startswith("/proc/")

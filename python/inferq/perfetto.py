@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from inferq.amounts import whole
 from inferq.errors import ConfigError
-from inferq.output import replacing
+from inferq.output import replacing, writable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -55,7 +55,8 @@ def write(result: Result, path: str | os.PathLike[str], requests: int | Iterable
         The path.
 
     Raises:
-        ConfigError: the run did not record its iterations, or there is no request of that id.
+        ConfigError: the run did not record its iterations, there is no request of that id, or no path or no
+            such folder.
         OSError: the file cannot be written.
 
     Source: Trace Event Format, Google, 2016; how Perfetto reads it: its documentation on other formats.
@@ -71,8 +72,8 @@ def write(result: Result, path: str | os.PathLike[str], requests: int | Iterable
         >>> [(one["name"], one["ts"], one["dur"]) for one in slices]
         [('prefill', 0.0, 1000000.0), ('mixed', 1000000.0, 1000000.0), ('decode', 2000000.0, 1000000.0)]
     """
+    place = writable("path", path)
     iterations, chosen = result.iterations, _chosen(result, requests)
-    place = Path(path)
     with replacing(place) as part, _opened(part, place.suffix == ".gz") as file:
         _write(file, result, iterations, chosen)
     return place

@@ -252,8 +252,8 @@ class Result:
             The path.
 
         Raises:
-            ConfigError: the run did not record its iterations (`simulate(..., iterations=True)`), or there is
-                no request of that id.
+            ConfigError: the run did not record its iterations (`simulate(..., iterations=True)`), there is no
+                request of that id, or no such folder.
             OSError: the file cannot be written.
         """
         from inferq.perfetto import write

@@ -27,17 +27,21 @@ def report(
     Example: inferq report docs/chat.toml --out chat.html
     """
     from inferq.cli import show
+    from inferq.errors import ConfigError
+    from inferq.output import writable
     from inferq.picture import pages
     from inferq.scenario import Scenario, read_scenario
 
     plan = read_scenario(scenario)
-    page = pages.checked(Path(f"{scenario.stem}.html") if out is None else out)
+    page = pages.checked(Path(f"{scenario.stem}.html") if out is None else out, "out")
+    heading = pages.heading(title) or f"What became of {scenario.stem}?"
+    if perfetto is not None and writable("perfetto", perfetto).resolve() == page.resolve():
+        raise ConfigError(f"perfetto: must be another file than the page, is {str(perfetto)!r}")
     run = plan.run if perfetto is None else {**plan.run, "iterations": True}
     show.lines([f"report {scenario}", *plan.notes])
     show.system(plan.system)
     result = Scenario(plan.workload, plan.system, run).simulate(progress=True)
     show.lines(f"finding: {text}" for text in result.findings)
-    heading = f"What became of {scenario.stem}?" if title is None else title
     show.lines([f"written to {pages.report(result, page, title=heading)}"])
     if perfetto is not None:
         show.lines([f"written to {result.to_perfetto(perfetto)}"])

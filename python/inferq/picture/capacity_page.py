@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from inferq.picture.document import Chapter, Document, Grid, Picture
+from inferq.picture.document import Chapter, Document, Grid, Picture, cut
 from inferq.picture.limits import bounds
 from inferq.picture.numbers import NONE, number, percent, seconds
+from inferq.picture.words import sentence
 
 if TYPE_CHECKING:
     from inferq.experiment.planning.plan import CapacityPlan
+    from inferq.experiment.planning.probing import Probe
 
 
 def document(plan: CapacityPlan, title: str | None) -> Document:
@@ -17,27 +19,74 @@ def document(plan: CapacityPlan, title: str | None) -> Document:
     chapters = [_search(plan), _probes(plan)]
     if plan.theory is not None:
         said = plan.theory
-        folded = (("What theory says, with the numbers put in", said.explain()),)
-        grids = (bounds(said),) if said.bounds else ()
+        own = "" if said.rate is None else f" at {number(said.rate)} per second, the rate of the workload"
+        folded = ((f"What theory says{own}, with the numbers put in", said.explain()),)
+        grids = (bounds(said, plan.rate or None),) if said.bounds else ()
         chapters.append(Chapter(title="What does theory know?", grids=grids, folded=folded))
+    chapters.append(_repeats(plan))
     return Document(
         title=title if title is not None else "How many requests per second?",
-        setting=f"The largest rate that keeps {plan.slo}, {plan.requests:,} requests a run.",
-        findings=tuple(_sentences(plan.explain())),
+        setting=f"The largest rate that keeps {_objectives(plan)}, {plan.requests:,} requests a run.",
+        findings=tuple(_findings(plan)),
         facts=tuple(_facts(plan)),
         chapters=tuple(chapters),
     )
 
 
-def _sentences(told: str) -> list[str]:
-    """The lines of an explanation, those that are indented with the one that they belong to."""
-    found: list[str] = []
-    for line in told.splitlines():
-        if line.startswith(" ") and found:
-            found[-1] = f"{found[-1]}; {line.strip()}"
-        elif line.strip():
-            found.append(line.strip())
-    return found
+def _findings(plan: CapacityPlan) -> list[str]:
+    """The answer, what breaks first above it, and what to know before trusting it."""
+    sure = "for these very requests" if plan.exact else f"with {percent(plan.confidence)} confidence"
+    told = [f"Up to {plan.rate:.4g} per second keep {_objectives(plan)}, {sure}."]
+    if plan.rate == 0:
+        told = [f"No rate was found that keeps {_objectives(plan)}."]
+    if plan.reason is not None:
+        told.append(sentence(plan.reason))
+    told += [_broken(one) for one in plan.probed if plan.rate > 0 and one.rate == plan.high]
+    if plan.undecided:
+        first, last = plan.undecided[0].rate, plan.undecided[-1].rate
+        where = f"At {first:.4g}" if first == last else f"From {first:.4g} to {last:.4g}"
+        told.append(
+            f"{where} per second it stayed undecided with {plan.most_seeds} seeds. More seeds or longer "
+            "runs would tell."
+        )
+    if plan.ceiling_per_s is not None:
+        share = f" The answer is {percent(plan.rate / plan.ceiling_per_s)} of that." if plan.rate > 0 else ""
+        told.append(f"No policy is stable above {number(plan.ceiling_per_s)} per second.{share}")
+    elif plan.theory is not None:
+        told.append("Theory knows no rate above which nothing is stable.")
+    if plan.rate > 0:
+        longer = {
+            True: "The answer holds only because the runs end",
+            False: "Longer runs would say the same",
+            None: "Whether longer runs would say the same is not known",
+        }
+        told.append(sentence(f"{longer[plan.limited_by_length]}: {plan.length.reason}"))
+    told += [
+        sentence(f"In the run at {one.rate:.4g} per second with the first seed: {text}")
+        for one in plan.probed
+        if one.rate == plan.rate
+        for text in one.findings
+    ]
+    told += [f"Lower rates are not always better. {_broken(one)}" for one in plan.contradictions]
+    if plan.exact:
+        told.append("A fixed workload is one sample: others of the same kind would give another answer.")
+    return told
+
+
+def _objectives(plan: CapacityPlan) -> str:
+    """What must be kept, but for a share of failures that is 0."""
+    told = [f"{one} ≤ {one.told(one.limit)}" for one in plan.slo.objectives if one.limit > 0]
+    return " and ".join(told) or str(plan.slo)
+
+
+def _broken(probe: Probe) -> str:
+    """What is beyond its limit at a rate."""
+    worst = probe.worst
+    words = worst.objective.told
+    return (
+        f"At {probe.rate:.4g} per second {worst.objective} is {words(worst.value)}, above the limit of "
+        f"{words(worst.objective.limit)}."
+    )
 
 
 def _facts(plan: CapacityPlan) -> list[tuple[str, str]]:
@@ -56,7 +105,7 @@ def _facts(plan: CapacityPlan) -> list[tuple[str, str]]:
 def _search(plan: CapacityPlan) -> Chapter:
     picture = Picture(
         title="What was tried",
-        caption="Each objective at every rate that was tried, with its interval. Dashed what it may be.",
+        caption="Each objective at every rate that was tried, with its interval. Dashed its limit.",
         chart=plan.plot,
     )
     return Chapter(title="Where does it break?", pictures=(picture,))
@@ -78,3 +127,13 @@ def _probes(plan: CapacityPlan) -> Chapter:
     header = ["per second", "metric", *classes, "mean", "between", "limit", "seeds", "verdict"]
     grid = Grid(title="", header=header, lines=lines, texts=2 + len(classes), last_is_text=True)
     return Chapter(title="What was tried?", grids=(grid,))
+
+
+def _repeats(plan: CapacityPlan) -> Chapter:
+    """What was asked and what served it, and how often."""
+    seeds = max(one.seeds for one in plan.probed)
+    runs = "One run at each rate" if plan.exact else f"Up to {seeds:,} seeds at each rate"
+    what = f"{runs}. The same scenario and seeds give the same numbers, bit for bit, on every machine."
+    return Chapter(
+        title="What repeats it?", text=what, folded=(("The scenario as JSON", cut(plan.scenario)),)
+    )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from inferq.errors import ConfigError
 from inferq.picture.style import BLUE, GREY, PANEL, VERMILION
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from inferq.experiment.comparing.comparison import Comparison
 
 COLOURS = {"better": BLUE, "worse": VERMILION, "not distinguishable": GREY, "same": GREY}
@@ -19,11 +22,20 @@ SHAPES = {
 }
 
 
+MOST_ROWS = 60
+"""Differences in one picture; the panels of further systems are left out, as are further rows of one."""
+_WIDE_PERCENT = 200.0
+"""Where a difference is beyond that, the axis is linear near 0 and logarithmic further out."""
+_LINEAR_PERCENT = 10.0
+
+
 def chart(comparison: Comparison, width: int = PANEL) -> Any:
     """The relative difference of every metric with its interval, a panel for each system but the baseline.
 
     Colour and shape say the verdict. A metric whose baseline is 0 has no relative difference and is left out,
-    as is one that some run does not tell. An altair chart without a configuration of its own.
+    as is one that some run does not tell. Of many systems the first are drawn, as far as `MOST_ROWS` go; the
+    title says so. Where some differences are far larger than others the axis is logarithmic beyond ±10 %.
+    An altair chart without a configuration of its own.
 
     Args:
         comparison: of two systems or more.
@@ -35,42 +47,92 @@ def chart(comparison: Comparison, width: int = PANEL) -> Any:
     import altair as alt
     import polars as pl
 
+    every = _drawn(comparison)
+    if every.is_empty():
+        raise ConfigError("plot: there is no difference to draw")
+    systems, many = shown_systems(comparison), every["system"].n_unique()
+    drawn = (
+        every.filter(pl.col("system").is_in(systems)).group_by("system", maintain_order=True).head(MOST_ROWS)
+    )
+    of = f"difference to {comparison.baseline} (%), {100 * comparison.confidence:g} % interval"
+    scale, ticks = _across(drawn)
+    titled = of if len(systems) == 1 else None
+
+    def across(column: str) -> Any:
+        return alt.X(f"{column}:Q", title=titled, scale=scale, axis=ticks)
+
+    verdicts = [verdict for verdict in COLOURS if verdict in set(drawn["verdict"])]
+    legend = alt.Legend(orient="top", title=None)
+    colour = alt.Color("verdict:N", legend=legend).scale(
+        domain=verdicts, range=[COLOURS[verdict] for verdict in verdicts]
+    )
+    shape = alt.Shape("verdict:N", legend=legend).scale(
+        domain=verdicts, range=[SHAPES[verdict] for verdict in verdicts]
+    )
+    panels = []
+    for name in systems:
+        order = drawn.filter(system=name)["metric"].to_list()
+        rows = alt.Chart().encode(y=alt.Y("metric:N", title=None, sort=order, axis=alt.Axis(labelLimit=150)))
+        panel = alt.layer(
+            alt.Chart().mark_rule(color=GREY).encode(x=alt.datum(0)),
+            rows.mark_rule(strokeWidth=2).encode(x=across("low"), x2="high:Q", color=colour),
+            rows.mark_point(filled=True, size=70, opacity=1).encode(
+                x=across("percent"), color=colour, shape=shape
+            ),
+            data=drawn,
+        ).transform_filter(alt.FieldEqualPredicate(field="system", equal=name))
+        title = f"{name} against {comparison.baseline}" if len(systems) == 1 else name
+        step = alt.Step(26 if drawn.height <= 20 else 19)
+        panels.append(panel.properties(width=width, height=step, title=title))
+    if len(panels) == 1:
+        return panels[0]
+    left_out = f"; the first {len(systems)} of {many} systems" if len(systems) < many else ""
+    return alt.vconcat(*panels, title=alt.TitleParams(f"{of}{left_out}"), spacing=14)
+
+
+def shown_systems(comparison: Comparison) -> list[str]:
+    """The systems that the picture shows: the first ones, with `MOST_ROWS` differences together."""
+    sizes = dict(_drawn(comparison).group_by("system").len().rows())
+    shown: list[str] = []
+    rows = 0
+    for name in comparison.systems:
+        rows += sizes.get(name, 0)
+        if name in sizes and (rows <= MOST_ROWS or not shown):
+            shown.append(name)
+    return shown
+
+
+def _drawn(comparison: Comparison) -> pl.DataFrame:
+    """The differences in percent: `system`, `verdict`, `metric`, `percent`, `low`, `high`."""
+    import polars as pl
+
     label = pl.col("metric")
     if comparison.by is not None:
         label = pl.when(pl.col("class").is_null()).then(label).otherwise(label + " of " + pl.col("class"))
     half = pl.col("relative_half_width")
-    drawn = (
-        comparison.frame.filter(pl.col("relative").is_not_null())
-        .with_columns(pl.col("verdict").fill_null("not distinguishable"))
-        .select(
-            "system",
-            "verdict",
-            label.alias("metric"),
-            (100 * pl.col("relative")).alias("percent"),
-            (100 * (pl.col("relative") - half)).alias("low"),
-            (100 * (pl.col("relative") + half)).alias("high"),
-        )
+    return comparison.frame.filter(pl.col("relative").is_not_null()).select(
+        "system",
+        pl.col("verdict").fill_null("not distinguishable"),
+        label.alias("metric"),
+        (100 * pl.col("relative")).alias("percent"),
+        (100 * (pl.col("relative") - half)).alias("low"),
+        (100 * (pl.col("relative") + half)).alias("high"),
     )
-    if drawn.is_empty():
-        raise ConfigError("plot: there is no difference to draw")
-    order = drawn["metric"].unique(maintain_order=True).to_list()
-    verdicts = [verdict for verdict in COLOURS if verdict in set(drawn["verdict"])]
-    colour = alt.Color("verdict:N", title=None).scale(
-        domain=verdicts, range=[COLOURS[verdict] for verdict in verdicts]
+
+
+def _across(drawn: pl.DataFrame) -> tuple[Any, Any]:
+    """The scale and the axis that all panels share."""
+    import altair as alt
+
+    values = [one for name in ("percent", "low", "high") for one in drawn[name].drop_nulls()]
+    low, high = min(0.0, *values), max(0.0, *values)
+    if low == high:
+        low, high = -1.0, 1.0
+    if max(-low, high) <= _WIDE_PERCENT:
+        return alt.Scale(domain=[low, high], nice=True), alt.Axis(tickCount=6)
+    powers = [_LINEAR_PERCENT * 10.0**power for power in range(math.ceil(math.log10(max(-low, high))))]
+    ticks = [one for one in (*(-one for one in reversed(powers)), 0.0, *powers) if 2 * low <= one <= 2 * high]
+    scale = alt.Scale(
+        type="symlog", constant=_LINEAR_PERCENT, domain=[min(low, ticks[0]), max(high, ticks[-1])], nice=False
     )
-    shape = alt.Shape("verdict:N", title=None).scale(
-        domain=verdicts, range=[SHAPES[verdict] for verdict in verdicts]
-    )
-    rows = alt.Chart().encode(y=alt.Y("metric:N", title=None, sort=order))
-    title = f"difference to {comparison.baseline} (%), {100 * comparison.confidence:g} % interval"
-    layers = alt.layer(
-        alt.Chart().mark_rule(color=GREY).encode(x=alt.datum(0)),
-        rows.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title=title), x2="high:Q", color=colour),
-        rows.mark_point(filled=True, size=70, opacity=1).encode(x="percent:Q", color=colour, shape=shape),
-        data=drawn,
-    ).properties(width=width, height=alt.Step(26))
-    systems = [name for name in comparison.systems if name != comparison.baseline]
-    if len(systems) == 1:
-        return layers.properties(title=f"{systems[0]} against {comparison.baseline}")
-    header = alt.Header(labelOrient="top", labelAnchor="start", labelFontSize=13, labelFontWeight="bold")
-    return layers.facet(row=alt.Row("system:N", title=None, sort=systems, header=header))
+    return scale, alt.Axis(values=ticks, labelExpr="format(datum.value, ',.6~g')", labelOverlap="greedy")

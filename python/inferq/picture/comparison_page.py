@@ -6,12 +6,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from inferq.errors import ConfigError
-from inferq.picture.document import Chapter, Document, Grid, Picture
+from inferq.picture.comparing import shown_systems
+from inferq.picture.document import Chapter, Document, Grid, Picture, cut
 from inferq.picture.numbers import NONE, number, percent, seconds
+from inferq.picture.words import sentence
 
 if TYPE_CHECKING:
     from inferq.experiment.comparing.comparison import Comparison
 
+_MOST_NAMED = 4
+"""So many metrics are named in a sentence, those with the largest differences."""
+_MOST_TOLD = 12
+"""So many systems have sentences; the tables have all."""
 _MOST_RUNS = 400
 """So many numbers of single runs are shown."""
 
@@ -20,11 +26,14 @@ def document(comparison: Comparison, title: str | None) -> Document:
     """The page: what is real first, then every difference with its interval, and the numbers of every run."""
     others = [name for name in comparison.systems if name != comparison.baseline]
     rows = comparison.frame.rows(named=True)
-    told = [_verdict(name, [row for row in rows if row["system"] == name]) for name in others]
+    told = [_verdict(name, [row for row in rows if row["system"] == name]) for name in others[:_MOST_TOLD]]
+    if len(others) > _MOST_TOLD:
+        told.append(f"The tables below have {len(others) - _MOST_TOLD:,} more systems.")
+    names = [*comparison.systems, *comparison.frame["metric"].unique()]
     return Document(
         title=title if title is not None else f"Which is better than {comparison.baseline}?",
         setting=_setting(comparison, others),
-        findings=(*told, *comparison.findings),
+        findings=(*told, *(sentence(one, names) for one in comparison.findings)),
         chapters=(
             Chapter(
                 title="Which differences are real?",
@@ -38,9 +47,10 @@ def document(comparison: Comparison, title: str | None) -> Document:
 
 
 def _setting(comparison: Comparison, others: list[str]) -> str:
-    against = f"{', '.join(others)} against {comparison.baseline}, " if others else f"{comparison.baseline}, "
+    many = len(others)
+    against = f"{', '.join(others) if many <= _MOST_TOLD else f'{many:,} systems'} against " if others else ""
     same = "with the same requests for all; " if others else ""
-    return f"{against}{same}{comparison.stopped}."
+    return f"{against}{comparison.baseline}, {same}{comparison.stopped}."
 
 
 def _confidence(comparison: Comparison) -> str:
@@ -53,19 +63,22 @@ def _confidence(comparison: Comparison) -> str:
 
 
 def _verdict(name: str, rows: list[dict[str, Any]]) -> str:
-    """What one system does better and worse than the baseline, in a sentence."""
-    parts = []
+    """What one system does better and worse than the baseline: a short sentence for each."""
+    told: list[str] = []
     for verdict, words in (
-        ("better", "better"),
-        ("worse", "worse"),
-        ("not distinguishable", "no difference seen"),
+        ("better", "is better in"),
+        ("worse", "is worse in"),
+        ("not distinguishable", "shows no difference in"),
     ):
-        found = [_metric(row) + _by(row, verdict) for row in rows if row["verdict"] == verdict]
+        found = [row for row in rows if row["verdict"] == verdict]
+        found.sort(key=lambda row: -abs(row["relative"] or 0.0))
         if found:
-            parts.append(f"{words} in {', '.join(found)}")
-    if not parts:
-        return f"{name}: the same in everything that was compared."
-    return f"{name}: {'; '.join(parts)}."
+            named = [_metric(row) + _by(row, verdict) for row in found[:_MOST_NAMED]]
+            if len(found) > _MOST_NAMED:
+                named.append(f"{len(found) - _MOST_NAMED:,} more")
+            listed = f"{', '.join(named[:-1])} and {named[-1]}" if len(named) > 1 else named[0]
+            told.append(f"{'It' if told else name} {words} {listed}.")
+    return " ".join(told) or f"{name} is the same in everything that was compared."
 
 
 def _by(row: Mapping[str, Any], verdict: str) -> str:
@@ -119,12 +132,14 @@ def _picture(comparison: Comparison) -> tuple[Picture, ...]:
         made = comparison.plot()
     except ConfigError:
         return ()
-    caption = "Each difference to the baseline with its interval. One that keeps off 0 is real."
+    shown, drawn = len(shown_systems(comparison)), len(comparison.systems) - 1
+    left_out = f" Shown are the first {shown} of {drawn} systems." if shown < drawn else ""
+    caption = f"Each difference to the baseline with its interval. One that keeps off 0 is real.{left_out}"
     return (Picture(title="Differences", caption=caption, chart=lambda: made),)
 
 
 def _runs(comparison: Comparison) -> Chapter:
-    """The numbers of every run, and all of it in words."""
+    """The numbers of every run, all of it in words, and what repeats it."""
     values = comparison.values
     lines = ["\t".join(values.columns)]
     lines += [
@@ -132,5 +147,23 @@ def _runs(comparison: Comparison) -> Chapter:
     ]
     if values.height > _MOST_RUNS:
         lines.append(f"… and {values.height - _MOST_RUNS:,} more: `Comparison.values` has all of them")
-    folded = (("All of it in words", comparison.explain()), ("The numbers of every run", "\n".join(lines)))
-    return Chapter(title="Where does it come from?", folded=folded)
+    seeds = comparison.seeds
+    many = f"The seed is {seeds[0]}" if len(seeds) == 1 else f"The seeds are {len(seeds):,}, {_listed(seeds)}"
+    text = f"{many}. The same scenario and seeds give the same numbers, bit for bit, on every machine."
+    folded = (
+        ("All of it in words", comparison.explain()),
+        ("The numbers of every run", "\n".join(lines)),
+        ("The scenario as JSON: workload, systems, seeds, options", cut(comparison.scenario)),
+    )
+    return Chapter(title="Where does it come from, and what repeats it?", text=text, folded=folded)
+
+
+def _listed(seeds: tuple[int, ...]) -> str:
+    """Seeds in few words.
+
+    >>> _listed((0, 1, 2, 3)), _listed((3, 7))
+    ('0 to 3', '3, 7')
+    """
+    if seeds == tuple(range(seeds[0], seeds[0] + len(seeds))):
+        return f"{seeds[0]} to {seeds[-1]}"
+    return ", ".join(map(str, seeds[:20])) + (", …" if len(seeds) > 20 else "")

@@ -95,6 +95,10 @@ details pre { max-height: 30rem; overflow: auto; white-space: pre-wrap; overflow
 
 
 _WIDTH = re.compile(r'<svg [^>]*\bwidth="([\d.]+)"')
+MOST_LETTERS = 60_000
+"""A scenario longer than that is cut."""
+_MOST_IN_CELL = 60
+"""Letters of a text in a table."""
 _LEAST_SCALE = 0.78
 """Smaller than that no letter of a picture can be read: on a narrower screen it scrolls."""
 
@@ -226,6 +230,16 @@ def table(header: Sequence[str], classes: Sequence[str], lines: Iterable[Sequenc
     return f'<div class="wide" tabindex="0"><table>{head}\n<tbody>\n{body}\n</tbody></table></div>'
 
 
+def cut(scenario: str) -> str:
+    """A scenario as far as somebody reads it: a law that is made of a trace holds all pairs of lengths."""
+    if len(scenario) <= MOST_LETTERS:
+        return scenario
+    more = (
+        f"{len(scenario) - MOST_LETTERS:,} more letters: the attribute `scenario` of what is shown has them"
+    )
+    return f"{scenario[:MOST_LETTERS]}\n… {more}"
+
+
 def _chapter(chapter: Chapter, name: str) -> str:
     pictures = "\n".join(
         figure(one, f"{name}-{place}-", escape(one.caption)) for place, one in enumerate(chapter.pictures)
@@ -249,7 +263,14 @@ def _grid(grid: Grid) -> str:
     classes = ["" if place < grid.texts else "number" for place in range(len(grid.header))]
     if grid.last_is_text:
         classes[-1] = "word"
-    lines = [[escape(text) for text in line] for line in grid.lines]
+    lines = [[_cell(text) for text in line] for line in grid.lines]
     title = f"<h3>{escape(grid.title)}</h3>" if grid.title else ""
     note = f'<p class="remark">{escape(grid.note)}</p>' if grid.note else ""
-    return f"{title}{table([escape(one) for one in grid.header], classes, lines)}{note}"
+    return f"{title}{table([_cell(one) for one in grid.header], classes, lines)}{note}"
+
+
+def _cell(text: str) -> str:
+    """A text in a table; one that would make it too wide is cut, and is whole where the mouse rests on it."""
+    if len(text) <= _MOST_IN_CELL:
+        return escape(text)
+    return f'<span title="{escape(text)}">{escape(text[: _MOST_IN_CELL - 1].rstrip())}…</span>'

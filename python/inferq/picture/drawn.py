@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,13 +36,46 @@ OF_SLOTS = ("prefill_queue", "decode_queue", "prefill", "mixed", "solo")
 """Where requests are under `GateAndRoute`."""
 
 
-def classes(result: Result) -> list[str]:
-    """The classes of the measured requests, the most frequent first, at most `MOST_CLASSES`."""
+def sizes(result: Result) -> list[tuple[str, int]]:
+    """How many measured requests each class has, the most frequent first."""
     import polars as pl
 
     seen = result.requests.lazy().filter("measured").group_by("class").agg(pl.len().alias("requests"))
     named = seen.collect().with_columns(pl.col("class").cast(pl.String))
-    return named.sort("requests", "class", descending=[True, False])["class"].head(MOST_CLASSES).to_list()
+    return named.sort("requests", "class", descending=[True, False]).rows()
+
+
+def classes(result: Result) -> list[str]:
+    """The classes of the measured requests, the most frequent first, at most `MOST_CLASSES`."""
+    return [name for name, _ in sizes(result)[:MOST_CLASSES]]
+
+
+def jobs(result: Result) -> list[dict[str, Any]]:
+    """The measured jobs of a network by workflow, then all of them.
+
+    Returns:
+        `workflow` (None for all), `completed`, `failed`, and in seconds from arrival to the last token, None
+        where none finished: `mean`, `p50`, `p90`, `p95`, `p99`, `max`, percentiles as in `Result.summary`.
+    """
+    import polars as pl
+
+    measured = result.jobs.filter("measured")
+    told = []
+    for name in (*measured["workflow"].unique().sort().to_list(), None):
+        of_name = measured if name is None else measured.filter(pl.col("workflow") == name)
+        took_s = of_name["e2e_s"].drop_nulls()
+        quantiles = {f"p{p}": took_s.quantile(p / 100, "linear") for p in (50, 90, 95, 99)}
+        told.append(
+            {
+                "workflow": name,
+                "completed": int((of_name["status"] == "finished").sum()),
+                "failed": int(of_name["status"].is_in(["rejected", "abandoned"]).sum()),
+                "mean": took_s.mean(),
+                **quantiles,
+                "max": took_s.max(),
+            }
+        )
+    return told
 
 
 def latencies(result: Result, names: list[str]) -> pl.DataFrame:

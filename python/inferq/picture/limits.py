@@ -11,17 +11,24 @@ if TYPE_CHECKING:
     from inferq.theory.verdict import Stability
 
 
-def bounds(said: Stability) -> Grid:
-    """Every bound with its capacity, the load, and whether its hypotheses are met."""
+def bounds(said: Stability, rate: float | None = None) -> Grid:
+    """Every bound with its capacity, the load, and whether its hypotheses are met.
+
+    Args:
+        said: of theory.
+        rate: at which the loads are, per second; None takes that of `said`.
+    """
+    at = said.rate if rate is None else rate
     kinds = {"ceiling": "at most", "guarantee": "stable below"}
     lines = [
         [
             one.name,
             f"{kinds[one.kind]} {number(one.capacity_per_s)}",
-            percent(one.load),
+            percent(one.load if rate is None else rate / one.capacity_per_s),
             "met" if one.applies else "not all met",
         ]
         for one in said.bounds
     ]
-    header = ("limit of theory", "per second", "load", "hypotheses")
+    load = "load" if at is None else f"load at {number(at)} per second"
+    header = ("limit of theory", "per second", load, "hypotheses")
     return Grid(title="", header=header, lines=lines, texts=2, last_is_text=True)

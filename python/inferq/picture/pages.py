@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from inferq.errors import ConfigError
-from inferq.output import replacing
+from inferq.output import replacing, writable
+from inferq.picture.style import unchecked
 
 
 def report(shown: Any, path: str | os.PathLike[str], title: str | None = None) -> Path:
@@ -29,7 +30,8 @@ def report(shown: Any, path: str | os.PathLike[str], title: str | None = None) -
         The path.
 
     Raises:
-        ConfigError: something else to show, another ending, no such folder, or a title that is no text.
+        ConfigError: something else to show, no path or one with another ending, no such folder, or a title
+            that is no text.
         OSError: it cannot be written.
 
     Example:
@@ -42,27 +44,36 @@ def report(shown: Any, path: str | os.PathLike[str], title: str | None = None) -
         ...     page.read_text(encoding="utf-8").count("<svg")
         5
     """
-    page = checked(path)
-    if title is not None and (not isinstance(title, str) or not title.strip()):
-        raise ConfigError(f"title: must be a text, not empty, is {title!r}")
-    text = _document(shown, title).html()
+    page, title = checked(path), heading(title)
+    with unchecked():
+        text = _document(shown, title).html()
     with replacing(page) as part:
         part.write_text(text, encoding="utf-8")
     return page
 
 
-def checked(path: str | os.PathLike[str]) -> Path:
+def checked(path: object, field: str = "path") -> Path:
     """The path of a page that can be written, made sure of before it costs anything.
 
     Raises:
-        ConfigError: another ending, or no such folder.
+        ConfigError: no path, another ending, a folder, or one in a folder that is not there; it names
+            `field`.
     """
-    page = Path(path)
+    page = writable(field, path)
     if page.suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(f"path: a page ends in .html, not {page.name!r}")
-    if not page.parent.is_dir():
-        raise ConfigError(f"path: there is no folder {str(page.parent)!r}")
+        raise ConfigError(f"{field}: a page ends in .html, not {page.name!r}")
     return page
+
+
+def heading(title: object) -> str | None:
+    """A title that can stand on top of a page; None where there is none.
+
+    Raises:
+        ConfigError: no text, or an empty one.
+    """
+    if title is None or (isinstance(title, str) and title.strip()):
+        return title
+    raise ConfigError(f"title: must be a text, not empty, is {title!r}")
 
 
 def _document(shown: Any, title: str | None) -> Any:

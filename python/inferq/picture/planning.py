@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from inferq.picture.style import BLUE, GREY, INK, ORANGE, SKY, VERMILION
+from inferq.picture.style import BLUE, GREY, INK, ORANGE, PANEL, SKY, VERMILION
 
 if TYPE_CHECKING:
     import polars as pl
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _VERDICTS = {"kept": BLUE, "broken": VERMILION, "undecided": GREY}
 _WIDE = 20
 """Values that differ by more than this factor are drawn on a logarithmic axis."""
-_WIDTH, _HEIGHT = 560, 190
+_HEIGHT = 170
 
 
 def of_plan(plan: CapacityPlan) -> Any:
@@ -61,7 +61,12 @@ def _panel(plan: CapacityPlan, found: pl.DataFrame, name: str, limit: float) -> 
     unit = " (s)" if found["unit"].item(0) == "s" else " (share)"
     values = [value for value in (*found["value"], *found["low"], *found["high"], limit) if value is not None]
     wide = min(values) > 0 and max(values) > _WIDE * min(values)
-    rate = alt.X("rate:Q", title="rate (per second)", scale=alt.Scale(zero=False, nice=True))
+    rate = alt.X(
+        "rate:Q",
+        title="rate (per second)",
+        scale=alt.Scale(zero=False, nice=True),
+        axis=alt.Axis(tickCount=6),
+    )
     value = alt.Y(
         "value:Q",
         title=name + unit,
@@ -69,7 +74,7 @@ def _panel(plan: CapacityPlan, found: pl.DataFrame, name: str, limit: float) -> 
     )
     colour = alt.Color(
         "metric_verdict:N",
-        title=None,
+        legend=alt.Legend(orient="top", title=None),
         scale=alt.Scale(domain=list(_VERDICTS), range=list(_VERDICTS.values())),
     )
     told = [alt.Tooltip(field, format=".4g") for field in ("rate:Q", "value:Q", "low:Q", "high:Q")]
@@ -86,7 +91,7 @@ def _panel(plan: CapacityPlan, found: pl.DataFrame, name: str, limit: float) -> 
             tooltip=[*told, alt.Tooltip("seeds:Q"), alt.Tooltip("metric_verdict:N", title="verdict")],
         ),
     ]
-    return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT)
+    return alt.layer(*layers).properties(width=PANEL, height=_HEIGHT)
 
 
 def _bracket(plan: CapacityPlan) -> list[Any]:

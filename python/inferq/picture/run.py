@@ -36,9 +36,9 @@ _SHARE = "format(100 * (1 - pow(10, -datum.value)), '.7~g') + ' %'"
 class Pictures:
     """The pictures of a run as Altair charts; `result.plot`.
 
-    Each holds some hundred numbers, however many requests there were, so that a notebook shows it at once and
-    `chart.save("latency.svg")` writes a small file. All are in one style, whose colours people who do not see
-    red or green can tell apart.
+    Each holds some hundred numbers (up to about 1,500 with six classes), however many requests there were, so
+    that a notebook shows it at once and `chart.save("latency.svg")` writes a small file. All are in one
+    style, whose colours people who do not see red or green can tell apart.
 
     Example:
         >>> import inferq as iq
@@ -175,7 +175,8 @@ class Pictures:
             told = samples.unpivot(on=list(words), index="time", variable_name="which", value_name="requests")
             told = told.with_columns(pl.col("which").replace_strict(words))
             key = _key("which", list(words.values()), [BLUE, ORANGE][: len(words)])
-        waiting = alt.Y("requests:Q", title="requests waiting", axis=_few(True))
+        some = alt.Scale() if told["requests"].max() else alt.Scale(domain=[0, 1])
+        waiting = alt.Y("requests:Q", title="requests waiting", axis=_few(True), scale=some)
         line = alt.Chart(told).mark_line(strokeWidth=1.5).encode(x=time, y=waiting, color=key)
         return styled(line.properties(width=PANEL, height=170))
 
@@ -257,27 +258,27 @@ def _stability(result: Result) -> Stability | None:
 
 
 def _curves(curves: pl.DataFrame, colour: Any, width: int, height: int) -> Any:
-    """Percentile curves, a colour each."""
+    """Percentile curves, a colour each; one of a single request is a point."""
     import altair as alt
+    import polars as pl
 
     tails = [*([-math.log10(0.5)] if width == PANEL else []), *(float(nines) for nines in range(1, 8))]
     shares = alt.Axis(values=tails, labelExpr=_SHARE, labelOverlap="greedy", labelFlush=False, labelPadding=4)
     last = max(float(curves["tail"].max()), 0.302)  # type: ignore[arg-type]
-    return (
-        alt.Chart(curves.select("tail", "seconds", colour.shorthand.split(":")[0]))
-        .mark_line(strokeWidth=2)
-        .encode(
-            x=alt.X(
-                "tail:Q",
-                title="share of requests",
-                scale=alt.Scale(domain=[0, last], nice=False),
-                axis=shares,
-            ),
-            y=_log_seconds("seconds", [float(one) for one in curves["seconds"]]),
-            color=colour,
-        )
-        .properties(width=width, height=height)
+    along = alt.Scale(domain=[0, last], nice=False)
+    base = alt.Chart(curves.select("tail", "seconds", colour.shorthand.split(":")[0])).encode(
+        x=alt.X("tail:Q", title="share of requests", scale=along, axis=shares),
+        y=_log_seconds("seconds", [float(one) for one in curves["seconds"]]),
+        color=colour,
     )
+    line = base.mark_line(strokeWidth=2)
+    alone = curves.filter(pl.len().over("measure", "class") == 1)
+    if not alone.is_empty():
+        points = base.mark_point(filled=True, opacity=1, size=50).properties(
+            data=alone.select("tail", "seconds", colour.shorthand.split(":")[0])
+        )
+        return alt.layer(line, points).properties(width=width, height=height)
+    return line.properties(width=width, height=height)
 
 
 def _histogram(
@@ -371,6 +372,8 @@ def _lines(
     told = pl.concat(parts)
     colour = _key("which", [word for word, _ in words.values()], [one for _, one in words.values()], legend)
     axis = _few(True) if most is None else alt.Axis(tickCount=4, labelExpr=_PERCENT)
+    if most is None and not told["high"].max():
+        most = 1.0
     scale = alt.Scale() if most is None else alt.Scale(domain=[0, most])
     base = alt.Chart(told).encode(x=time, color=colour)
     mean = base.mark_line(strokeWidth=1.5).encode(y=alt.Y("mean:Q", title=title, axis=axis, scale=scale))

@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from inferq.errors import ConfigError, TraceError
-from inferq.picture.document import Chapter, Document, Grid, Picture
+from inferq.picture import drawn
+from inferq.picture.document import Chapter, Document, Grid, Picture, cut
 from inferq.picture.limits import bounds
-from inferq.picture.numbers import NONE, number, percent, seconds
+from inferq.picture.numbers import NONE, number, seconds
 from inferq.picture.run import throughput
+from inferq.picture.words import in_the_long_run, in_this_run, sentence
 
 if TYPE_CHECKING:
     import polars as pl
@@ -27,21 +29,21 @@ _LEGEND = (
 )
 _MOST_REPLICAS = 32
 """Up to so many replicas are shown one by one."""
-_MOST_LETTERS = 60_000
-"""A scenario longer than that is cut: one whose law is made of a trace holds all its pairs of lengths."""
+_MOST_CLASSES = 20
+"""Latencies of so many classes are shown in a table."""
 
 
 def document(result: Result, title: str | None) -> Document:
     """The page: findings first, then numbers, pictures, and what repeats the run."""
     summary = result.summary()
-    named = result.requests.lazy().select("class").unique().collect().height
-    by_class = result.summary(by="class") if named > 1 else None
+    sizes = drawn.sizes(result)
+    by_class = result.summary(by="class") if len(sizes) > 1 else None
     whole = summary.row(0, named=True)
     said = _theory(result)
     chapters = [
-        _latency(result, whole, by_class),
+        _latency(result, whole, by_class, sizes),
         _over_time(result),
-        _gaps(result),
+        _gaps(result, len(sizes)),
         _throughput(result, said),
         _shares(result),
         _scenario(result, said),
@@ -50,7 +52,7 @@ def document(result: Result, title: str | None) -> Document:
         title=title if title is not None else "What became of the requests?",
         setting=_setting(result),
         findings=tuple(_findings(result, said)),
-        facts=tuple(_facts(whole)),
+        facts=tuple(_facts(result, whole)),
         chapters=tuple(one for one in chapters if one is not None),
     )
 
@@ -68,64 +70,93 @@ def _theory(result: Result) -> Stability | str:
 
 
 def _findings(result: Result, said: Stability | str) -> list[str]:
-    """The findings of the run, what its queue did, and what theory says."""
-    told = [f"{one[0].upper()}{one[1:]}{'' if one.endswith('.') else '.'}" for one in result.findings]
-    told.append(_seen(result))
-    if isinstance(said, str):
-        return [*told, f"Theory says nothing about this scenario: {said}."]
-    _, _, why = said.explain().splitlines()[0].partition(": ")
-    words = {
-        "stable": "Theory: stable in the long run",
-        "unstable": "Theory: unstable in the long run",
-        "unknown": "Theory cannot tell whether this is stable in the long run",
-    }
-    told.append(f"{words[said.verdict]}: {why}.")
-    if said.binding is not None:
-        load = "" if said.load is None else f", of which {percent(said.load)} are asked for"
-        told.append(
-            f"The limit that binds: {said.binding.name}, at most {number(said.binding.capacity_per_s)} "
-            f"{_unit(result)} per second{load}."
-        )
-    return told
-
-
-def _seen(result: Result) -> str:
-    """Whether the number in the system grew during the run."""
+    """Whether the run was cut, its findings, what its queue did, and what theory says."""
     from inferq.theory.drift import observed
 
+    told = [*_cut(result), *(sentence(one) for one in result.findings)]
+    given = ""
     try:
         seen = observed(result)
     except (ConfigError, TraceError) as error:
-        return f"Whether the queue grew cannot be told: {error}."
-    words = {
-        "stable": "The queue did not grow while requests came",
-        "unstable": f"The queue grew while requests came, by {percent(seen.growth)} of them",
-        "unknown": "Whether the queue grew while requests came cannot be told from this run",
-    }
-    why = f": {seen.reasons[0]}" if seen.reasons else ""
-    return f"{words[seen.verdict]}{why}."
+        told.append(f"Whether the queue grew cannot be told: {error}.")
+    else:
+        arrival_s = result.requests.lazy().select("arrival_s").collect()["arrival_s"].to_numpy()
+        arriving_s = float(arrival_s.max() - arrival_s.min()) if arrival_s.size else 0.0
+        told.append(in_this_run(seen, arriving_s))
+        if seen.rate_per_s is None and not isinstance(said, str) and said.rate is not None:
+            given = f"If {_unit(result)} keep coming at this rate"
+    if isinstance(said, str):
+        return [*told, f"Theory says nothing about this scenario: {said}."]
+    return [*told, *in_the_long_run(said, _unit(result), given=given)]
 
 
-def _facts(whole: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The numbers that people ask for first."""
+def _cut(result: Result) -> list[str]:
+    """How far the run was when its horizon cut it; nothing where it ended by itself."""
+    horizon_s = result._options["horizon_s"]
+    arrived, under_way = _left(result)
+    later = result._workload_frame.height - arrived
+    if horizon_s is None or not under_way + later:
+        return []
+    cut = f"The run was cut at {seconds(horizon_s)}"
+    if not arrived:
+        return [f"{cut}, before the first of {later:,} {_unit(result, later)} had arrived."]
+    were = "was" if under_way == 1 else "were"
+    told = [f"{under_way:,} {_unit(result, under_way)} {were} still under way"] if under_way else []
+    if later:
+        told.append(f"{later:,} of {arrived + later:,} had not arrived")
+    return [f"{cut}: {', and '.join(told)}."]
+
+
+def _left(result: Result) -> tuple[int, int]:
+    """How many requests, of a network jobs, arrived, and how many of them were still under way at the end."""
+    import polars as pl
+
+    rows = (result.requests if result._jobs is None else result.jobs).lazy()
+    under_way = (pl.col("status") == "unfinished").sum().alias("under_way")
+    return rows.select(pl.len().alias("arrived"), under_way).collect().row(0)
+
+
+def _facts(result: Result, whole: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The numbers that people ask for first; of a network those of its jobs, then those of their stages."""
+    facts = []
+    stages = ""
+    if result._jobs is not None:
+        stages = " of a stage"
+        jobs = drawn.jobs(result)[-1]
+        facts = [
+            ("finished jobs", f"{jobs['completed']:,}"),
+            ("jobs rejected or gave up", f"{jobs['failed']:,}"),
+            ("job, arrival to last token, p50", seconds(jobs["p50"])),
+            ("job, arrival to last token, p99", seconds(jobs["p99"])),
+        ]
+    under_way = _left(result)[1]
+    if under_way:
+        facts.append(("still under way at the end", f"{under_way:,}"))
+    facts += [
+        ("finished stages" if stages else "finished", f"{whole['completed']:,}"),
+        ("stages rejected or gave up" if stages else "rejected or gave up", f"{whole['failed']:,}"),
+        (f"{'stages' if stages else 'requests'} per second", number(whole["request_throughput"])),
+    ]
+    if {"ttft_slo_s", "tbt_slo_s"} & set(result._workload_frame.columns):
+        facts.append(("within objectives per second", number(whole["request_goodput"])))
     return [
-        ("finished", f"{whole['completed']:,}"),
-        ("rejected or gave up", f"{whole['failed']:,}"),
-        ("requests per second", number(whole["request_throughput"])),
-        ("within objectives per second", number(whole["request_goodput"])),
+        *facts,
         ("output tokens per second", number(whole["output_throughput"])),
-        ("TTFT, p50", seconds(whole["p50_ttft_s"])),
-        ("TTFT, p99", seconds(whole["p99_ttft_s"])),
+        (f"TTFT{stages}, p50", seconds(whole["p50_ttft_s"])),
+        (f"TTFT{stages}, p99", seconds(whole["p99_ttft_s"])),
         ("gap between tokens, p99", seconds(whole["p99_tbt_s"])),
-        ("arrival to last token, p50", seconds(whole["p50_e2e_s"])),
-        ("arrival to last token, p99", seconds(whole["p99_e2e_s"])),
+        (f"arrival to last token{stages}, p50", seconds(whole["p50_e2e_s"])),
+        (f"arrival to last token{stages}, p99", seconds(whole["p99_e2e_s"])),
     ]
 
 
-def _latency(result: Result, whole: Mapping[str, Any], by_class: pl.DataFrame | None) -> Chapter:
+def _latency(
+    result: Result, whole: Mapping[str, Any], by_class: pl.DataFrame | None, sizes: list[tuple[str, int]]
+) -> Chapter:
     rows: list[tuple[str, Mapping[str, Any]]] = []
+    shown = {name for name, _ in sizes[:_MOST_CLASSES]}
     if by_class is not None:
-        rows = [(str(row["class"]), row) for row in by_class.rows(named=True)]
+        rows = [(str(row["class"]), row) for row in by_class.rows(named=True) if str(row["class"]) in shown]
     rows.append(("all", whole))
     several = by_class is not None
     lines = [
@@ -138,14 +169,53 @@ def _latency(result: Result, whole: Mapping[str, Any], by_class: pl.DataFrame | 
         for place, (group, row) in enumerate(rows)
     ]
     header = ["", *(["class"] if several else []), *_STATISTICS]
-    grid = Grid(title="", header=header, lines=lines, texts=1 + several, note=_LEGEND)
+    left_out = (
+        f" Shown are the {_MOST_CLASSES} classes with the most requests; Result.summary has all "
+        f"{len(sizes):,}."
+        if len(sizes) > _MOST_CLASSES
+        else ""
+    )
+    network = result._jobs is not None
+    grids = [
+        Grid(
+            title="Stages" if network else "",
+            header=header,
+            lines=lines,
+            texts=1 + several,
+            note=f"{_LEGEND}{left_out}",
+        )
+    ]
+    if network:
+        grids.insert(0, _jobs(result))
     pictures = _drawn(
-        "Latency by share of requests",
-        "How long the given share of the measured requests took at most. The scale widens towards the "
-        "slowest, so that the last hundredth has as much room as the tenth before it.",
+        f"Latency by share of {'stages' if network else 'requests'}",
+        "How long the given share of what was measured took at most. The scale widens towards the slowest: "
+        f"each further nine, 90 %, 99 %, 99.9 %, has as much room.{_largest(len(sizes))}",
         result.plot.latency,
     )
-    return Chapter(title="How long did requests take?", grids=(grid,), pictures=pictures)
+    return Chapter(title="How long did requests take?", grids=tuple(grids), pictures=pictures)
+
+
+def _jobs(result: Result) -> Grid:
+    """How long jobs took, from arrival to the last token of their last stage."""
+    found = drawn.jobs(result)
+    lines = [
+        [
+            "all" if row["workflow"] is None else row["workflow"],
+            *(f"{row['completed']:,}", f"{row['failed']:,}"),
+            *(seconds(row[one]) for one in _STATISTICS),
+        ]
+        for row in (found if len(found) > 2 else found[-1:])
+    ]
+    note = "Measured jobs, from their arrival to the last token of their last stage."
+    return Grid(title="Jobs", header=("jobs", "finished", "failed", *_STATISTICS), lines=lines, note=note)
+
+
+def _largest(classes: int) -> str:
+    """What a caption says where not every class is drawn."""
+    if classes <= drawn.MOST_CLASSES:
+        return ""
+    return f" Shown are the {drawn.MOST_CLASSES} classes with the most requests, of {classes:,}."
 
 
 def _over_time(result: Result) -> Chapter:
@@ -162,10 +232,11 @@ def _over_time(result: Result) -> Chapter:
     return Chapter(title="What did queue and memory do?", text=text, pictures=pictures)
 
 
-def _gaps(result: Result) -> Chapter | None:
+def _gaps(result: Result, classes: int) -> Chapter | None:
     pictures = _drawn(
         "Gaps between tokens",
-        "Shares on a scale of logarithms, so that rare long gaps can be seen beside the many short ones.",
+        "Shares on a scale of logarithms, so that rare long gaps can be seen beside the many short ones."
+        f"{_largest(classes)}",
         result.plot.tbt,
     )
     if not pictures:
@@ -205,13 +276,7 @@ def _shares(result: Result) -> Chapter | None:
 
 
 def _scenario(result: Result, said: Stability | str) -> Chapter:
-    text = result.scenario
-    if len(text) > _MOST_LETTERS:
-        text = (
-            f"{text[:_MOST_LETTERS]}\n… {len(text) - _MOST_LETTERS:,} more letters: `Result.scenario` and "
-            "`Result.write` have all of it"
-        )
-    folded = [("The scenario as JSON", text)]
+    folded = [("The scenario as JSON", cut(result.scenario))]
     if not isinstance(said, str):
         folded.append(("What theory says, with the numbers put in", said.explain()))
     what = "The same scenario and seed give the same numbers, bit for bit, on every machine."
@@ -226,7 +291,8 @@ def _setting(result: Result) -> str:
     counted = rows.select(pl.len().alias("all"), pl.col("measured").sum().alias("measured")).collect()
     arrived, measured = counted.row(0)
     told = f"{arrived:,} request{'' if arrived == 1 else 's'}"
-    told += "" if result._jobs is None else f" of {result.jobs.height:,} jobs"
+    if result._jobs is not None:
+        told += f" of {result.jobs.height:,} {_unit(result, result.jobs.height)}"
     system = "" if result._system is None else f" through {_words(result._system)}"
     left_out = "" if measured == arrived else f"; {measured:,} of them measured"
     return f"{told}{system}, seed {result._options['seed']}{left_out}."
@@ -255,8 +321,8 @@ def _words(system: System) -> str:
     return f"the engines {', '.join(system.engines)} {under}"
 
 
-def _unit(result: Result) -> str:
-    return "requests" if result._jobs is None else "jobs"
+def _unit(result: Result, count: int = 2) -> str:
+    return ("request" if result._jobs is None else "job") + ("" if count == 1 else "s")
 
 
 def _drawn(title: str, caption: str, chart: Callable[[], Any]) -> tuple[Picture, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 # Colours that people who do not see red or green can tell apart (Okabe and Ito). One meaning over all pages:
@@ -35,20 +37,28 @@ FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 """Faces of one width, that of the letters by which the renderer lays a picture out: labels that fit there fit
 in a browser too."""
 
-_NAME = re.compile(r'\bid="([^"]+)"')
-_NAMED = re.compile(r'(\bid="|\burl\(#|\bhref="#)([^")]+)')
+_TAG = re.compile(r'<[^<>"]*(?:"[^"]*"[^<>"]*)*>')
+_NAME = re.compile(r'(?<=\s)id="([^"]+)"')
+_NAMED = re.compile(
+    r'(?<=\s)(id="|(?:xlink:)?href="#|(?:clip-path|mask|filter|fill|stroke|style)="url\(#)([^")]+)'
+)
 
 
 def styled(chart: Any) -> Any:
     """An altair chart in the common style. What has a style of its own cannot be laid over another chart."""
+    return chart.configure(**_style())
+
+
+def _style() -> dict[str, Any]:
+    """What altair calls the configuration of a chart."""
     import altair as alt
 
-    return chart.configure(
-        background=PAPER,
-        font=FONT,
-        padding=12,
-        view=alt.ViewConfig(stroke=None),
-        axis=alt.AxisConfig(
+    return {
+        "background": PAPER,
+        "font": FONT,
+        "padding": 12,
+        "view": alt.ViewConfig(stroke=None),
+        "axis": alt.AxisConfig(
             labelFontSize=12,
             titleFontSize=12,
             titleFontWeight="normal",
@@ -58,13 +68,33 @@ def styled(chart: Any) -> Any:
             domainColor=GREY,
             tickColor=GREY,
         ),
-        legend=alt.LegendConfig(
+        "legend": alt.LegendConfig(
             labelFontSize=12, labelColor=INK, labelLimit=400, symbolStrokeWidth=2.5, symbolSize=90
         ),
-        header=alt.HeaderConfig(labelFontSize=12, labelColor=INK, titleColor=INK),
-        title=alt.TitleConfig(fontSize=13, fontWeight="bold", color=INK, anchor="start"),
-        text=alt.MarkConfig(fontSize=12, color=INK),
-    )
+        "header": alt.HeaderConfig(labelFontSize=12, labelColor=INK, titleColor=INK),
+        "title": alt.TitleConfig(fontSize=13, fontWeight="bold", color=INK, anchor="start"),
+        "text": alt.MarkConfig(fontSize=12, color=INK),
+    }
+
+
+@cache
+def _configuration() -> dict[str, Any]:
+    """The style as Vega-Lite reads it."""
+    import altair as alt
+
+    return dict(alt.Config(**_style()).to_dict())
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Inside, altair makes charts without a check of every part against its schema: in half the time.
+
+    For pictures that this package composes; tests make the same ones with the check.
+    """
+    from altair.utils.schemapi import debug_mode
+
+    with debug_mode(False):
+        yield
 
 
 def dark(within: str) -> str:
@@ -94,11 +124,19 @@ def svg(chart: Any, prefix: str = "part-") -> str:
         >>> svg(line).startswith("<svg") and svg(line) == svg(line)
         True
     """
-    drawn = io.StringIO()
-    styled(chart).save(drawn, format="svg")
-    text = drawn.getvalue()
+    import altair as alt
+    import vl_convert
+
+    # A check of the whole against the schema would take longer than drawing it.
+    with alt.data_transformers.enable("default"), alt.data_transformers.disable_max_rows():
+        asked = {**chart.to_dict(validate=False), "config": _configuration()}
+    grammar = "_".join(alt.SCHEMA_VERSION.split(".")[:2])
+    text = vl_convert.vegalite_to_svg(asked, vl_version=grammar)
     # The renderer counts the names of clips on from picture to picture: here each picture counts its own.
-    names = {
-        name: f"{prefix}{place}" for place, name in enumerate(dict.fromkeys(_NAME.findall(text)), start=1)
-    }
-    return _NAMED.sub(lambda found: found[1] + names.get(found[2], found[2]), text)
+    found = (name for tag in _TAG.findall(text) for name in _NAME.findall(tag))
+    names = {name: f"{prefix}{place}" for place, name in enumerate(dict.fromkeys(found), start=1)}
+
+    def renamed(tag: re.Match[str]) -> str:
+        return _NAMED.sub(lambda one: one[1] + names.get(one[2], one[2]), tag[0])
+
+    return _TAG.sub(renamed, text)

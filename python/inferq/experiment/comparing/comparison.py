@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -78,6 +79,10 @@ class Comparison:
     """What a reader should know before trusting the numbers: about the comparison, then of the runs."""
 
     by: Literal["class"] | None
+
+    scenario: str
+    """JSON that says what was compared: the workload, the systems by name, the seeds, and the options."""
+
     _rows: tuple[dict[str, Any], ...]
     _values: tuple[dict[str, Any], ...]
 
@@ -288,6 +293,16 @@ def compare(
         stopped=stopped,
         findings=(*findings, *evidence.findings(keys)),
         by=by,
+        scenario=json.dumps(
+            {
+                "workload": source.describe_json(),
+                "systems": {name: system.describe() for name, system in named.items()},
+                "seeds": list(evidence.seeds),
+                "options": run,
+            },
+            indent=2,
+            default=str,
+        ),
         _rows=_rows(evidence, keys, named, baseline, confidence),
         _values=_values(evidence, keys),
     )

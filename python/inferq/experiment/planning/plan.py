@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -54,6 +55,9 @@ class CapacityPlan:
     """What is proved about the scenario; its ceiling began the search. None for a function of the rate."""
     most_seeds: int
     """Beyond so many a probe is left undecided."""
+    scenario: str
+    """JSON that says what was run: the workload (of a function of the rate: at the lowest rate), the system,
+    the seeds in order, and the options of the runs."""
 
     @property
     def low(self) -> float:
@@ -312,7 +316,8 @@ def capacity(
         if low is None or high is None:
             raise ConfigError("low, high: a function of the rate does not say where to look; give both")
         at_rate, theory = workload, None
-        asked = _Asked.of(_returned(at_rate(low)), system, numbers[0])
+        source = _returned(at_rate(low))
+        asked = _Asked.of(source, system, numbers[0])
     else:
         source = workload if isinstance(workload, Workload) else Workload(workload)
         at_rate = source.at_rate
@@ -351,6 +356,16 @@ def capacity(
         length=_length(prober, search, top, theory),
         theory=theory,
         most_seeds=prober.looks[-1],
+        scenario=json.dumps(
+            {
+                "workload": source.describe_json(),
+                "system": system.describe(),
+                "seeds": list(prober.seeds),
+                "options": run,
+            },
+            indent=2,
+            default=str,
+        ),
     )
 
 
