@@ -38,6 +38,10 @@ def one_by_one(requests: int) -> iq.Workload:
     )
 
 
+def by_rate(rate: float) -> iq.Workload:
+    return iq.Workload.law(requests=50, arrivals=iq.Poisson(rate), prompt=iq.Fixed(8), output=iq.Fixed(1))
+
+
 def chat(requests: int, prompt: int = 230, output: int = 60) -> iq.Workload:
     return iq.Workload.law(
         requests=requests,
@@ -195,6 +199,22 @@ def test_an_slo_that_no_rate_keeps_says_what_a_lone_request_takes():
     assert "cannot be kept at any rate" in plan.reason and "ttft_p50 is 1 s" in plan.reason
     assert "limit 0.5 s" in plan.reason
     assert plan.probes.height > 0 and set(plan.probes["verdict"]) == {"broken"}
+
+
+@pytest.mark.parametrize("high", [1e7, 1e12])
+def test_a_search_from_far_too_high_still_comes_down(high: float):
+    plan = iq.capacity(one_by_one(400), SERVER, iq.Slo(queue_mean=0.5), high=high, precision=0.2)
+    assert plan.high is not None and plan.high < 1
+    assert 0.3 < plan.rate < 0.6 and plan.reason is None
+    by_theory = iq.capacity(one_by_one(400), SERVER, iq.Slo(queue_mean=0.5), precision=0.2)
+    assert (plan.rate, plan.high) == (by_theory.rate, by_theory.high), "it goes down from the ceiling"
+
+
+def test_no_rate_at_all_is_said_only_of_a_lone_request():
+    plan = iq.capacity(one_by_one(200), SERVER, iq.Slo(ttft_p50=0.5), high=1e9)
+    assert plan.reason is not None and "cannot be kept at any rate" in plan.reason
+    lowest, requests = plan.probes["rate"].min(), 200
+    assert isinstance(lowest, float) and requests / lowest > 4e9, "seconds of a run"
 
 
 def test_rates_at_which_requests_fail_do_not_count_as_kept():
@@ -406,6 +426,14 @@ def test_an_slo_is_a_value():
     ("arguments", "says"),
     [
         ({"low": 0}, "low: must be above 0"),
+        ({"low": 1e-300}, "low: must be from 1e-09 to 1e"),
+        ({"low": 5e-9}, "low: must be 1.1e-08 per second or above, so that the last of 50 requests"),
+        ({"low": 2e-9, "high": 1.0, "workload": by_rate}, "low: at 2e-09 per second the requests cannot be"),
+        ({"high": 1e300}, "high: must be from 1e-09 to 1e"),
+        ({"seeds": range(10**20)}, "seeds: are more than 100,000"),
+        ({"tell": 3}, "tell: must be a callable"),
+        ({"warmupp": 1}, "warmupp: unknown option of simulate; did you mean warmup"),
+        ({"out": "folder"}, "out: is for one run"),
         ({"low": 2, "high": 1}, "low, high"),
         ({"high": float("inf")}, "high: must be finite"),
         ({"confidence": 1}, "confidence"),
@@ -475,6 +503,9 @@ def test_the_command_says_what_the_function_says(tmp_path: Path):
         (["--slo", "ttft_p999=1"], "did you mean ttft_p99"),
         (["--slo", "code.ttft_p99=1"], "no class 'code'"),
         (["--slo", "ttft_p99=1", "--seeds", "0"], "--seeds"),
+        (["--slo", "ttft_p99=1", "--seeds", "99999999999999999999"], "--seeds"),
+        (["--slo", "ttft_p99=1", "--picture", "x.foo"], "--picture: must end in .svg"),
+        (["--slo", "ttft_p99=1", "--picture", "nowhere/x.svg"], "nowhere/x.svg: there is no folder nowhere"),
         (["--slo", "ttft_p99=1", "--precision", "2"], "precision"),
     ],
 )

@@ -1,6 +1,7 @@
 """Are the requests the same for all systems, and is what a comparison says of them right?"""
 
 import dataclasses
+import io
 import json
 import os
 import signal
@@ -388,6 +389,13 @@ def test_ctrl_c_stops_all_runs(threads: int):
         ({"seeds": []}, "seeds: there are none"),
         ({"seeds": [1, 1]}, "seeds: one is there twice"),
         ({"seeds": [-1]}, "seeds: must be a whole number from 0"),
+        ({"seeds": range(10**20)}, "seeds: are more than 100,000"),
+        (
+            {"until": "ttft_p99 ± 2%", "most_seeds": 10**20},
+            "most_seeds: must be a whole number from 2 to 100000",
+        ),
+        ({"progress": 3}, "progress: must be True, False, None or a callable"),
+        ({"out": "folder"}, "out: is for one run"),
         ({"metrics": ["ttft_p98"]}, "metrics: unknown metric 'ttft_p98'"),
         ({"metrics": []}, "metrics: none is named"),
         ({"slo": {"ttft": 1}}, "slo: unknown objective 'ttft'"),
@@ -408,14 +416,28 @@ def test_ctrl_c_stops_all_runs(threads: int):
         ),
         ({"most_seeds": 20}, "most_seeds: is for until"),
         ({"threads": 0}, "threads: must be a whole number"),
-        ({"warm_up": 10}, "compare: simulate has no option 'warm_up'; did you mean warmup"),
-        ({"seed": 1}, "compare: simulate has no option 'seed'"),
+        ({"warm_up": 10}, "warm_up: unknown option of simulate; did you mean warmup"),
+        ({"seed": 1}, "seed: no option here, the experiment sets it"),
     ],
 )
 def test_what_is_wrong_is_named(given: dict[str, Any], said: str):
     call: dict[str, Any] = {"workload": CHAT, "systems": PAIR, **given}
     with pytest.raises(iq.ConfigError, match=f"^{said}"):
         iq.compare(call.pop("workload"), call.pop("systems"), **call)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("shown", "asked"), [(True, True), (False, None)])
+def test_true_shows_a_bar_of_the_runs_on_a_terminal(shown: bool, asked: bool | None, monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("inferq.progress._SHOW_AFTER_S", 0.0)
+    iq.compare(CHAT, PAIR, seeds=range(2), progress=asked)
+    assert ("runs" in terminal.getvalue() and "4/4" in terminal.getvalue()) == shown
 
 
 # --- the command
@@ -485,7 +507,9 @@ def test_other_mistakes_on_the_command_line_are_one_line(files: list[str], tmp_p
         ([*files, "--out", "table.txt"], "--out: must end in .csv or .parquet"),
         ([*files, "--metric", "speed"], "metrics: unknown metric 'speed'"),
         ([*files, "--until", "ttft_p99"], "until: must be such as"),
-        ([*files, "--seeds", "0"], "--seeds: must be a whole number from 1 on"),
+        ([*files, "--seeds", "99999999999999999999"], "--seeds: must be a whole number from 1 to 100000"),
+        ([*files, "--out", "nowhere/table.csv"], "nowhere/table.csv: there is no folder nowhere"),
+        ([*files, "--seeds", "0"], "--seeds: must be a whole number from 1 to 100000"),
     ):
         done = CliRunner().invoke(app, ["compare", *arguments])
         assert done.exit_code == 2 and said in done.stderr, done.output

@@ -430,6 +430,7 @@ def test_a_baseline_of_another_scenario_is_refused_before_anything_runs(folder: 
     result = run("gate", "chat.toml")
     assert result.exit_code == 2 and "runs" not in result.stderr
     assert said in result.stderr and "--update" in result.stderr
+    assert ("the requests differ" in result.stderr) == ("rate" in old)
     assert run("gate", "chat.toml", "--update").exit_code == 0
     assert run("gate", "chat.toml").exit_code == 0
 
@@ -479,6 +480,8 @@ def test_a_wrong_field_is_named(folder: Path, old: str, new: str, said: str):
             "values.ttft_p99: must be a list of 4",
         ),
         (lambda text: text.replace('"slo"', '"sol"'), "scenarios.chat.slo: missing"),
+        (lambda text: "[" * 100_000 + "]" * 100_000, "is nested too deeply to be a baseline"),
+        (lambda text: "[" * 300 + "]" * 300, "is nested too deeply to be a baseline"),
     ],
 )
 def test_a_broken_baseline_is_refused_and_left_alone(folder: Path, change: Callable[[str], str], said: str):
@@ -498,14 +501,22 @@ def test_names_and_paths_that_are_wrong(folder: Path):
     (folder / "empty" / "chat.toml").write_text(SCENARIO)
     assert "is called chat like" in error("gate", "chat.toml", "empty", "--update")
     assert "nowhere.toml: No such file" in error("gate", "nowhere.toml", "--update")
+    assert "nowhere.toml: No such file" in error("gate", "nowhere.toml", "--summary", "told.md")
+    assert "nothing was compared" in (folder / "told.md").read_text()
+    (folder / "out.toml").write_text(SCENARIO.replace("seed = 3", 'seed = 3\nout = "results"'))
+    assert "out.toml: run.out: is for one run" in error("gate", "out.toml", "--update")
     assert "threads: must be a whole number" in error("gate", "chat.toml", "--update", "--threads", "0")
     assert "empty: is a folder" in error("gate", "chat.toml", "--update", "--baseline", "empty")
-    assert "no/where.md: No such file" in error("gate", "chat.toml", "--update", "--summary", "no/where.md")
+    assert "no/where.md: there is no folder no" in error(
+        "gate", "chat.toml", "--update", "--summary", "no/where.md"
+    )
 
 
 def test_what_cannot_be_written_is_said_before_the_runs(folder: Path):
     result = run("gate", "chat.toml", "--update", "--baseline", "no/where.json")
-    assert result.exit_code == 2 and "runs" not in result.stderr and "No such file" in result.stderr
+    assert result.exit_code == 2 and "runs" not in result.stderr
+    assert "where.json." not in result.stderr, "no temporary file"
+    assert "no/where.json: there is no folder no" in result.stderr
 
 
 def test_a_disk_that_fills_up_leaves_the_old_baseline_and_shows_what_was_found(

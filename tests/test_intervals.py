@@ -272,7 +272,9 @@ def test_a_law_without_chance_is_a_recorded_trace():
     even = iq.Workload.law(
         requests=500, arrivals=iq.Deterministic(2), prompt=iq.Fixed(100), output=iq.Fixed(9)
     )
-    assert iq.compare(even, PAIR, seeds=range(3), metrics=["ttft_mean"]).chance == "blocks"
+    found = iq.compare(even, PAIR, seeds=range(3), metrics=["ttft_mean"])
+    assert found.chance == "blocks"
+    assert "the laws of the workload draw nothing" in found.stopped and "recorded" not in str(found)
 
 
 def test_a_random_router_over_a_recorded_trace_is_run_for_every_seed():

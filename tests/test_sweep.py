@@ -168,9 +168,10 @@ def test_the_rows_are_the_product_in_the_given_order(grid, seeds):
         ({"rate": [object()]}, "has no lasting name"),
         ({"rat": [1]}, "scenario: takes (rate: float, budget: int = 256), and the grid has rat"),
         ({}, "the grid has no names: missing a required argument: 'rate'"),
-        ({"rate": [1], "seeds": 3}, "seeds: must be several, such as range(10), is 3"),
+        ({"rate": [1], "seeds": 3}, "seeds: must be whole numbers such as range(10), is 3"),
         ({"rate": [1], "seeds": []}, "seeds: there are none"),
         ({"rate": [1], "seeds": [1, 1]}, "seeds: one is there twice"),
+        ({"rate": [1], "seeds": range(10**20)}, "seeds: are more than 100,000"),
         ({"rate": [1], "seeds": [-1]}, "seeds: must be a whole number from 0"),
         ({"rate": [1], "slo": {"ttft": 1}}, "slo: unknown objective 'ttft'"),
         ({"rate": [1], "executor": 3}, "executor: must be a concurrent.futures.Executor"),
@@ -196,6 +197,11 @@ def test_a_scenario_that_is_none_is_refused(chat_toml: Path):
         iq.sweep(3)
     with pytest.raises(OSError, match="nowhere"):
         iq.sweep("nowhere.toml")
+    for grid in ({"run.out": ["a"]}, {}):
+        with pytest.raises(iq.ConfigError, match=r"run\.out: is for one run"):
+            iq.sweep(chat_toml, **grid)
+        chat_toml.write_text(chat_toml.read_text() + 'out = "folder"\n')
+    chat_toml.write_text(TOML)
     with pytest.raises(iq.ConfigError, match=r"run\.seed: name the seeds of a sweep by seeds="):
         iq.sweep(chat_toml, **{"run.seed": [1, 2]})
     with pytest.raises(iq.ConfigError, match=r"the file has no engine\.sched; did you mean scheduler\?"):
@@ -253,11 +259,11 @@ def test_points_that_fail_are_named_and_end_the_command_with_1(chat_toml: Path, 
     [
         (["--set", "rate"], "--set: 'rate' is not of the form"),
         (["--set", "run.warmup=1", "--set", "run.warmup=2"], "--set: run.warmup is given twice"),
-        (["--seeds", "0"], "--seeds: must be a whole number from 1 on"),
+        (["--seeds", "0"], "--seeds: must be a whole number from 1 to 100000"),
         (["--threads", "0"], "--threads: must be a whole number from 1 on"),
         (["--slo", "ttft_s"], "--slo: 'ttft_s' is not of the form ttft_s=0.5"),
         (["--set", "seeds=1,2"], "--set: 'seeds=1,2' is not of the form"),
-        (["--out", "nowhere/points.csv"], "nowhere/points.csv: No such file"),
+        (["--out", "nowhere/points.csv"], "nowhere/points.csv: there is no folder nowhere"),
         (["--out", "points.txt"], "--out: must be a .parquet or a .csv file"),
         (["--set", "enginge.kv.tokens=1"], "the file has no enginge; did you mean engine?"),
     ],
@@ -287,3 +293,23 @@ def test_ctrl_c_ends_the_command_with_130_and_shows_what_is_done(chat_toml: Path
     assert said.endswith("inferq: interrupted\n") and "of 3,000 points are done" in said
     assert f"written to {out}" in shown
     assert 0 < pl.read_parquet(out).height < 3000
+
+
+class Named:
+    """A path of a class that is no `pathlib.Path`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+
+def test_any_path_names_a_scenario(chat_toml: Path):
+    assert iq.sweep(Named(chat_toml))["status"].to_list() == ["done"]
+
+
+def test_an_option_of_a_point_that_is_for_one_run_is_its_error(tmp_path: Path):
+    frame = iq.sweep(lambda out: (*chat(2), {"out": out}), out=[str(tmp_path / "results")])
+    assert frame["error"].item().startswith("ConfigError: out: is for one run")
+    assert not (tmp_path / "results").exists()

@@ -31,6 +31,9 @@ class Calls:
     def __init__(self) -> None:
         self.made: list[tuple[float, int]] = []
 
+    def __repr__(self) -> str:
+        return "Calls()"  # what it holds is no part of the scenario
+
 
 def test_what_is_done_is_not_run_again(tmp_path: Path):
     points = tmp_path / "points.parquet"
@@ -335,3 +338,11 @@ def test_ctrl_c_in_a_sweep_keeps_what_is_done(swept, tmp_path: Path):
     out, said = child.communicate(timeout=60)
     assert said.splitlines()[-1].startswith("inferq.errors.SweepInterrupted: ")
     assert pl.read_parquet(points).height == int(out) > 0
+
+
+def test_a_file_that_cannot_be_written_is_called_as_it_was_named(tmp_path: Path):
+    points = tmp_path / "nowhere" / "points.parquet"
+    with pytest.raises(FileNotFoundError) as error:
+        iq.sweep(chat, rate=[2], resume=points)
+    assert error.value.filename == str(points)
+    assert error.value.strerror == f"there is no folder {points.parent}"

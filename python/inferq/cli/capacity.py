@@ -46,17 +46,23 @@ def capacity(
 
     Example: inferq capacity docs/chat.toml --slo ttft_p99=0.5 --slo tbt_p99=0.05
     """
-    from inferq.amounts import whole
     from inferq.cli import show
+    from inferq.experiment.asked import check_options, seeds_from
     from inferq.experiment.planning.plan import capacity as largest_rate
+    from inferq.experiment.writing import check_place
     from inferq.picture.style import svg
     from inferq.scenario import read_scenario
 
     plan = read_scenario(scenario)
     objectives = _slo(slo)
     run: dict[str, Any] = dict(plan.run)
-    first = run.pop("seed", 0)
     workers = run.pop("threads", None)
+    check_options({name: run[name] for name in run if name != "seed"}, field="run.")
+    numbers = seeds_from(run.pop("seed", 0), seeds)
+    if picture is not None:
+        if picture.suffix != ".svg":
+            raise ConfigError(f"--picture: must end in .svg, is {picture}")
+        check_place(picture)
     show.lines([f"capacity {scenario}", *plan.notes])
     show.system(plan.system)
     found = largest_rate(
@@ -66,7 +72,7 @@ def capacity(
         low=low,
         high=high,
         precision=precision,
-        seeds=range(first, first + whole("--seeds", seeds, 1)),
+        seeds=numbers,
         most_seeds=most_seeds,
         confidence=confidence,
         threads=workers if threads is None else threads,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -55,14 +54,16 @@ def compare(
 
     Example: inferq compare sarathi.toml vllm.toml --until "ttft_p99 +- 2%"
     """
-    from inferq.amounts import whole
     from inferq.cli import show
+    from inferq.experiment.asked import check_options, seeds_from
     from inferq.experiment.comparing import comparison
+    from inferq.experiment.writing import check_place
     from inferq.scenario import read_scenario
 
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise ConfigError(f"--out: must end in .csv or .parquet, is {out}")
-    count = whole("--seeds", seeds, 1)
+    if out is not None:
+        check_place(out)
     names = _names(scenarios)
     plans = dict(zip(names, (read_scenario(file) for file in scenarios), strict=True))
     first = plans[names[0]]
@@ -76,28 +77,28 @@ def compare(
                 "system alone"
             )
     run = dict(first.run)
-    seed, threads = run.pop("seed", 0), run.pop("threads", None)
-    whole("run.seed", seed, 0, 2**64 - 1)
+    threads = run.pop("threads", None)
+    check_options({name: run[name] for name in run if name != "seed"}, field="run.")
+    numbers = seeds_from(run.pop("seed", 0), seeds)
     slo = {"ttft_s": ttft_slo, "tbt_s": tbt_slo}
     show.lines([f"compare {' '.join(map(str, scenarios))}", *first.notes])
     for name, plan in plans.items():
         show.lines([name])
         show.system(plan.system)
-    with _Progress() as progress:
-        found = comparison.compare(
-            first.workload,
-            {name: plan.system for name, plan in plans.items()},
-            seeds=range(seed, seed + count),
-            metrics=metric or None,
-            slo={name: limit for name, limit in slo.items() if limit is not None} or None,
-            by="class" if by_class else None,
-            confidence=confidence,
-            until=until or None,
-            most_seeds=most_seeds,
-            threads=threads,
-            progress=progress,
-            **run,
-        )
+    found = comparison.compare(
+        first.workload,
+        {name: plan.system for name, plan in plans.items()},
+        seeds=numbers,
+        metrics=metric or None,
+        slo={name: limit for name, limit in slo.items() if limit is not None} or None,
+        by="class" if by_class else None,
+        confidence=confidence,
+        until=until or None,
+        most_seeds=most_seeds,
+        threads=threads,
+        progress=True,
+        **run,
+    )
     show.lines(["", *found.explain().splitlines()])
     if out is not None:
         _ = found.frame.write_csv(out) if out.suffix == ".csv" else found.frame.write_parquet(out)
@@ -137,28 +138,3 @@ def _difference(path: str, one: Any, other: Any) -> tuple[str, str, str] | None:
         )
         return next((found for found in found_inside if found), None)
     return None if one == other else (path, repr(one), repr(other))
-
-
-class _Progress:
-    """A bar of the runs on standard error, where that is a terminal."""
-
-    def __enter__(self) -> _Progress:
-        self._shown: Any = None
-        return self
-
-    def __call__(self, done: int, total: int) -> None:
-        if not sys.stderr.isatty():
-            return
-        if self._shown is None:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            self._shown = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._task = self._shown.add_task("runs", total=total)
-            self._shown.start()
-        self._shown.update(self._task, completed=done, total=total)
-
-    def __exit__(self, *error: object) -> None:
-        if self._shown is not None:
-            self._shown.stop()

@@ -40,9 +40,14 @@ def gate(
     from inferq.errors import ConfigError, TraceError
     from inferq.experiment.gating import words as gate_words
     from inferq.experiment.gating.runs import accepted, checked, read_trials
+    from inferq.experiment.writing import named
 
     if summary is not None:
-        summary.open("ab").close()  # what cannot be written is said before the runs
+        with named(summary):
+            is_new = not summary.exists()
+            summary.open("ab").close()  # what cannot be written is said before the runs
+            if is_new:
+                summary.unlink()
     paths = [str(path) for path in scenarios]
     try:
         report = checked(
@@ -53,9 +58,12 @@ def gate(
             accept=shlex.join(["inferq", "gate", *paths, "--baseline", str(baseline), "--update"]),
             tell=lambda text: typer.echo(text, err=True),
         )
-    except (ConfigError, TraceError) as error:
+    except (ConfigError, TraceError, OSError) as error:
         if summary is not None:
-            summary.write_text(gate_words.refused(str(error)), encoding="utf-8")
+            said = str(error)
+            if isinstance(error, OSError) and error.filename and error.strerror:
+                said = f"{error.filename}: {error.strerror}"
+            summary.write_text(gate_words.refused(said), encoding="utf-8")
         raise
     failure: OSError | None = None
     if update:

@@ -55,12 +55,14 @@ def sweep(
     from inferq.amounts import whole
     from inferq.cli import show
     from inferq.errors import SimulationError, SweepInterrupted, SweepStopped
+    from inferq.experiment.asked import MOST_SEEDS
     from inferq.experiment.sweeping.grid import sweep as run
+    from inferq.experiment.writing import named
 
     grid = _grid(set_ or [])
     arguments: dict[str, Any] = {
         **grid,
-        "seeds": None if seeds is None else range(whole("--seeds", seeds, 1)),
+        "seeds": None if seeds is None else range(whole("--seeds", seeds, 1, MOST_SEEDS)),
         "slo": None if slo is None else _objectives(slo),
         "progress": True,
     }
@@ -69,7 +71,8 @@ def sweep(
     if out is not None and out.suffix == ".parquet":
         arguments["resume"] = out
     elif out is not None:
-        out.open("ab").close()  # what cannot be written shall not be found out at the end
+        with named(out):
+            out.open("ab").close()  # what cannot be written shall not be found out at the end
     show.lines([f"sweep {scenario}", *(f"{name}: {', '.join(map(str, grid[name]))}" for name in grid)])
     pool = None if threads is None else ThreadPoolExecutor(whole("--threads", threads, 1))
     try:

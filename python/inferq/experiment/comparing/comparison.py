@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +13,8 @@ from inferq.amounts import whole
 from inferq.columns import nearest
 from inferq.description import member
 from inferq.errors import ConfigError
+from inferq.experiment.asked import MOST_SEEDS as MOST_AT_ALL
+from inferq.experiment.asked import check_options, check_progress, seeds_of
 from inferq.experiment.comparing import wording
 from inferq.experiment.comparing.contrast import Contrast, Sample, holm
 from inferq.experiment.comparing.evidence import Evidence
@@ -21,7 +22,8 @@ from inferq.experiment.comparing.measurement import Key, Measurement
 from inferq.experiment.comparing.precision import Precision
 from inferq.experiment.interval import share
 from inferq.experiment.metric import Metric
-from inferq.simulation import SYSTEMS, System, simulate
+from inferq.progress import Progress
+from inferq.simulation import SYSTEMS, System
 from inferq.workload import Workload
 
 if TYPE_CHECKING:
@@ -47,12 +49,6 @@ NUMBERS = (
 )
 """The columns of `Comparison.frame` that hold them."""
 
-OPTIONS = tuple(
-    name
-    for name, parameter in inspect.signature(simulate).parameters.items()
-    if parameter.kind is parameter.KEYWORD_ONLY and name not in ("seed", "threads", "progress")
-)
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
@@ -70,7 +66,8 @@ class Comparison:
     confidence: float
 
     chance: Literal["seeds", "blocks"]
-    """Where the intervals come from: runs that differ by their seed, or blocks of one recorded trace."""
+    """Where the intervals come from: runs that differ by their seed, or blocks of one trace,
+    which is recorded or a law that draws nothing."""
 
     stopped: str
     """Why there are so many runs and no more."""
@@ -174,7 +171,7 @@ def compare(
     until: str | Iterable[str] | None = None,
     most_seeds: int | None = None,
     threads: int | None = None,
-    progress: Callable[[int, int], object] | None = None,
+    progress: bool | Progress | None = None,
     **run: Any,
 ) -> Comparison:
     """Send the same requests through several systems, and say which differences are real.
@@ -221,7 +218,7 @@ def compare(
             as good as `±`.
         most_seeds: at which `until` gives up, 200 unless told.
         threads: how many runs may go on at once; None takes every core. It changes no bit of the result.
-        progress: told (runs done, runs in all) after each run.
+        progress: told (runs done, runs in all) after each run; True shows a bar on a terminal.
         run: further arguments of `simulate`, the same for all: `warmup`, `cooldown`, `horizon_s`, …
 
     Raises:
@@ -253,23 +250,23 @@ def compare(
     confidence = share("confidence", confidence)
     if by not in (None, "class"):
         raise ConfigError(f"by: must be 'class' or None, is {by!r}")
-    for name in run:
-        if name not in OPTIONS:
-            raise ConfigError(f"compare: simulate has no option {name!r}{nearest(name, OPTIONS)}")
+    check_options(run)
+    check_progress(progress)
     asked = Precision.several(until)
     if most_seeds is not None and not asked:
         raise ConfigError("most_seeds: is for until, which is not given")
-    most = whole("most_seeds", MOST_SEEDS if most_seeds is None else most_seeds, 2)
-    first = _seeds(seeds)
+    most = whole("most_seeds", MOST_SEEDS if most_seeds is None else most_seeds, 2, MOST_AT_ALL)
+    first = seeds_of(seeds)
     source = workload if isinstance(workload, Workload) else Workload(workload)
     drawn = source.draw(first[0]).frame
     chosen = Metric.several(_usual(drawn.columns, slo) if metrics is None else metrics)
     chosen += tuple(one.metric for one in asked if one.metric not in chosen)
     is_fixed = not source.is_law or drawn.equals(source.draw(first[0] ^ 1).frame)
     if is_fixed and asked:
+        better = "more of them do, or laws that draw" if source.is_law else "a longer trace does, or a law"
         raise ConfigError(
-            "until: the workload is the same for every seed, so that more of them tell no more about its "
-            "requests; a longer trace does, or a law"
+            "until: the workload is the same for every seed, so that more seeds tell no more about its "
+            f"requests; {better}"
         )
     evidence = Evidence(
         source,
@@ -281,7 +278,11 @@ def compare(
         progress=progress,
         options=run,
     )
-    stopped = evidence.over_blocks(first) if is_fixed else evidence.over_seeds(first, asked, most)
+    stopped = (
+        evidence.over_blocks(first, is_law=source.is_law)
+        if is_fixed
+        else evidence.over_seeds(first, asked, most)
+    )
     keys = evidence.keys(only_told=metrics is None)
     findings = [wording.one_seed()] if not is_fixed and len(evidence.seeds) == 1 else []
     return Comparison(
@@ -391,17 +392,6 @@ def _systems(systems: object) -> dict[str, System]:
             raise ConfigError(f"systems: the name {name!r} must be a text")
         member(f"systems.{name}", system, SYSTEMS)
     return dict(systems)
-
-
-def _seeds(seeds: object) -> tuple[int, ...]:
-    if isinstance(seeds, str) or not isinstance(seeds, Iterable):
-        raise ConfigError(f"seeds: must be whole numbers such as range(10), is {seeds!r}")
-    found = tuple(whole("seeds", seed, 0, 2**64 - 1) for seed in seeds)
-    if not found:
-        raise ConfigError("seeds: there are none")
-    if len(set(found)) < len(found):
-        raise ConfigError("seeds: one is there twice")
-    return found
 
 
 def _usual(columns: Iterable[str], slo: object) -> tuple[str, ...]:

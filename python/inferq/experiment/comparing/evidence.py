@@ -13,6 +13,7 @@ from inferq.experiment.comparing.contrast import Contrast, Sample, contrast
 from inferq.experiment.comparing.measurement import Gaps, Key, Measured, Measurement
 from inferq.experiment.comparing.precision import LEAST_SEEDS, Precision, next_count
 from inferq.experiment.replication import Run, replications
+from inferq.progress import Progress, watched
 
 if TYPE_CHECKING:
     from inferq.result import Result
@@ -34,7 +35,7 @@ class Evidence:
         confidence: float,
         *,
         threads: int | None,
-        progress: Callable[[int, int], object] | None,
+        progress: bool | Progress | None,
         options: Mapping[str, Any],
     ) -> None:
         self._workload, self._systems, self._baseline = workload, systems, baseline
@@ -87,8 +88,12 @@ class Evidence:
                 return wording.reached(reached, count, is_met=excess <= 1)
             count = next_count(count, most, excess)
 
-    def over_blocks(self, seeds: Sequence[int]) -> str:
+    def over_blocks(self, seeds: Sequence[int], *, is_law: bool) -> str:
         """Run a workload that no seed changes, for as many seeds as change anything.
+
+        Args:
+            seeds: of the runs.
+            is_law: that it is a law all the same, which draws nothing.
 
         Returns:
             Why there are so many runs.
@@ -117,7 +122,11 @@ class Evidence:
         for name, repeated in repeats.items():
             if repeated:
                 self.runs[name] = {seed: self.runs[name][first] for seed in kept}
-        return wording.as_asked(len(seeds)) if drawing or len(seeds) == 1 else wording.NOTHING_DRAWN
+        return (
+            wording.as_asked(len(seeds))
+            if drawing or len(seeds) == 1
+            else wording.nothing_drawn(is_law=is_law)
+        )
 
     def keys(self, *, only_told: bool) -> list[Key]:
         """All metrics of all requests, then of each class; `only_told`: those that a run has."""
@@ -214,13 +223,14 @@ class Evidence:
 
     def _replicated(self, runs: Sequence[Run], measure: Callable[[Run, Result], T]) -> list[T]:
         before, self._done = self._done, self._done + len(runs)
-        tell = self._progress
-        return replications(
-            self._workload,
-            self._systems,
-            runs,
-            measure,
-            threads=self._threads,
-            progress=None if tell is None else lambda done, total: tell(before + done, before + total),
-            **self._options,
-        )
+        # a bar for each batch: how many runs there will be is known batch by batch
+        with watched(self._progress, "runs") as tell:
+            return replications(
+                self._workload,
+                self._systems,
+                runs,
+                measure,
+                threads=self._threads,
+                progress=None if tell is None else lambda done, total: tell(before + done, before + total),
+                **self._options,
+            )

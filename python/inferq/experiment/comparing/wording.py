@@ -13,16 +13,18 @@ if TYPE_CHECKING:
     from inferq.experiment.comparing.measurement import Key, Measured
     from inferq.experiment.comparing.precision import Precision
 
-NOTHING_DRAWN = (
-    "one run of each system: the trace is recorded and no system draws, so every seed gives the same"
-)
-
 _NUMBER = re.compile(r"\d[\d.,]*")
 
 
 def as_asked(seeds: int) -> str:
     """Why there are so many runs: somebody said so."""
     return f"{_seeds(seeds)}, as asked"
+
+
+def nothing_drawn(*, is_law: bool) -> str:
+    """Why one run of each system is enough."""
+    what = "the laws of the workload draw nothing" if is_law else "the trace is recorded"
+    return f"one run of each system: {what} and no system draws, so every seed gives the same"
 
 
 def reached(widths: Sequence[tuple[Precision, float, float]], seeds: int, *, is_met: bool) -> str:

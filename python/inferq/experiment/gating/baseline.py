@@ -11,15 +11,23 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from inferq.amounts import finite
 from inferq.errors import ConfigError
+from inferq.experiment.writing import check_place, named
 
 FORMAT = "inferq gate baseline, version 1"
 DEFAULT_FILE = "inferq-baseline.json"
+
+_MOST_DEEP = 100
+"""Tables within tables; a description of a system has a few."""
+
+_TOO_DEEP = "is nested too deeply to be a baseline"
+_REMEDY = "take it from version control, or remove it and make it anew"
 
 _UNEQUAL = {
     "requests_sha256": "the requests differ",
@@ -61,6 +69,8 @@ class Record:
             theirs, ours = (_plain(getattr(one, name)) for one in (other, self))
             if theirs == ours:
                 continue
+            if name == "requests_sha256" and self.seeds != other.seeds and self.requests == other.requests:
+                continue  # it is of the requests of all seeds, which differ for that reason
             if name == "requests_sha256":
                 theirs, ours = other.requests, self.requests
                 if theirs == ours:
@@ -94,18 +104,18 @@ def read_baseline(path: Path) -> dict[str, Record]:
     """
     try:
         text = path.read_bytes().decode("utf-8")
-        return _records(json.loads(text))
+        data = json.loads(text)
+        _check_depth(data)
+        return _records(data)
+    except RecursionError:
+        raise ConfigError(f"{path}: {_TOO_DEEP}; {_REMEDY}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is no UTF-8 text (byte {error.start})") from None
     except json.JSONDecodeError as error:
         told = "has the marks of a merge conflict" if "<<<<<<<" in text else f"is no JSON: {error}"
-        raise ConfigError(
-            f"{path}: {told}; take it from version control, or remove it and --update"
-        ) from None
+        raise ConfigError(f"{path}: {told}; {_REMEDY}") from None
     except ConfigError as error:
-        raise ConfigError(
-            f"{path}: {error}; take it from version control, or remove it and --update"
-        ) from None
+        raise ConfigError(f"{path}: {error}; {_REMEDY}") from None
 
 
 def text_of(records: Mapping[str, Record]) -> str:
@@ -123,18 +133,16 @@ def write_baseline(path: Path, records: Mapping[str, Record]) -> bool:
     Raises:
         OSError: it cannot be written; what was there is as it was.
     """
-    path, text = path.resolve(), text_of(records).encode()
-    if path.is_file() and path.read_bytes() == text:
+    text, place = text_of(records).encode(), path.resolve()
+    if place.is_file() and place.read_bytes() == text:
         return False
-    beside = _beside(path)
-    try:
+    beside = _beside(place)
+    with named(path), _removed(beside):
         with beside.open("wb") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+        beside.replace(place)
     return True
 
 
@@ -144,16 +152,23 @@ def check_writable(path: Path) -> None:
     Raises:
         OSError: it cannot.
     """
-    path = path.resolve()
-    if path.is_dir():
-        raise IsADirectoryError(21, "is a folder", str(path))
-    if path.exists():
-        path.open("ab").close()
-    beside = _beside(path)
-    try:
+    check_place(path)
+    place = path.resolve()
+    beside = _beside(place)
+    with named(path), _removed(beside):
+        if place.exists():
+            place.open("ab").close()
         beside.open("wb").close()
+
+
+@contextmanager
+def _removed(beside: Path) -> Iterator[None]:
+    """Leave nothing beside the file."""
+    try:
+        yield
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):  # where it could not be made there is nothing to remove
+            beside.unlink(missing_ok=True)
 
 
 def _beside(path: Path) -> Path:
@@ -195,6 +210,20 @@ def _brief(value: object) -> str:
     if isinstance(value, list) and len(value) > 4:
         return f"{value[0]} to {value[-1]} ({len(value)})"
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def _check_depth(data: object) -> None:
+    """Refuse what is nested so deeply that it cannot be gone through."""
+    layer = [data]
+    for _ in range(_MOST_DEEP):
+        layer = [
+            inner
+            for one in layer
+            if isinstance(one, (dict, list))
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+    if layer:
+        raise ConfigError(_TOO_DEEP)
 
 
 def _records(data: object) -> dict[str, Record]:

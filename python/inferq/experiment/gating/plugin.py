@@ -96,22 +96,25 @@ class Gate:
         """
         __tracebackhide__ = True
         from inferq.errors import ConfigError
-        from inferq.experiment.gating.runs import Trial, accepted, checked, maker, run_options
+        from inferq.experiment.asked import check_options
+        from inferq.experiment.gating.runs import Trial, accepted, checked, maker
         from inferq.experiment.gating.terms import Terms
         from inferq.workload import Workload
 
         self._take(name)
         terms = Terms.of(tolerance=tolerance, seeds=seeds, confidence=confidence, slo=slo)
         requests = workload if isinstance(workload, Workload) else Workload(workload)
-        options = run_options({**run, "seed": seed})
+        options = check_options({**run, "seed": seed}, but=("seed",))
         trial = Trial(name, requests, maker(system), options, terms)
         update = bool(self._config.getoption("--inferq-update"))
         try:
             report = checked([trial], self._baseline(), update=update, threads=threads, accept=_ACCEPT)
+            if update:
+                report = accepted(report)
         except ConfigError as error:
             pytest.fail(str(error))
-        if update:
-            report = accepted(report)
+        except OSError as error:
+            pytest.fail(f"inferq_gate: {error.filename}: {error.strerror}", pytrace=False)
         self._config.stash[_reports_key].append(report)
         if not report.passed:
             pytest.fail(str(report))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import inspect
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,9 +16,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from inferq.amounts import whole
-from inferq.columns import nearest
 from inferq.description import member
 from inferq.errors import ConfigError, SimulationError, TraceError
+from inferq.experiment.asked import check_options
 from inferq.experiment.gating.baseline import Record, check_writable, read_baseline, write_baseline
 from inferq.experiment.gating.judgement import fresh, judge
 from inferq.experiment.gating.report import GateReport, ScenarioVerdict
@@ -32,8 +31,6 @@ from inferq.workload import Workload
 
 _MEASURING = ("horizon_s", "warmup", "cooldown")
 """The options of `simulate`, beside the seed, that change what is measured."""
-
-_NOT_OPTIONS = ("workload", "system", "progress")
 
 _LONG = 64
 """A longer list in the description of a system is told by its SHA-256."""
@@ -156,6 +153,10 @@ def read_trials(scenarios: str | os.PathLike[str] | Iterable[str | os.PathLike[s
 
 def _of_file(name: str, file: Path) -> Trial:
     plan = read_scenario(file)
+    try:
+        check_options(plan.run, but=("seed", "threads"), field="run.")
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from None
     return Trial(name, plan.workload, maker(plan.system), plan.run, plan.gate or Terms.of())
 
 
@@ -178,19 +179,6 @@ def maker(system: Any) -> Callable[[], System]:
         return cast("System", one)
 
     return made
-
-
-def run_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments for `simulate`, none of them unknown.
-
-    Raises:
-        ConfigError: one is unknown; it names it.
-    """
-    known = [name for name in inspect.signature(simulate).parameters if name not in _NOT_OPTIONS]
-    for name in given:
-        if name not in known:
-            raise ConfigError(f"{name}: unknown{nearest(name, known)}")
-    return dict(given)
 
 
 def checked(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -28,7 +29,7 @@ class Search:
         tell: gets a sentence after each probe.
     """
 
-    def __init__(self, prober: Prober, precision: float, tell: Callable[[str], None] | None) -> None:
+    def __init__(self, prober: Prober, precision: float, tell: Callable[[str], object] | None) -> None:
         self._prober, self.precision, self._tell = prober, precision, tell
         self.probed: list[Probe] = []
 
@@ -45,20 +46,23 @@ class Search:
             (one.rate for one in self.probed if one.verdict == "broken" and one.rate > low), default=None
         )
 
-    def between(self, low: float | None, top: float, floor: float) -> None:
+    def between(self, low: float | None, top: float, floor: float, ceiling: float | None = None) -> None:
         """Find the bracket at or below `top`: at or above `low`, or wherever the requests still meet.
 
         Args:
             low: where to begin, and not to go below; None goes down from `top`.
             top: the largest rate that is tried.
             floor: the smallest.
+            ceiling: of theory; where it lies below `top` the search goes down from it.
         """
         if low is not None and self._at(low).verdict != "kept":
             return
         if self._at(top).verdict == "kept":
             return
         if low is None:
-            self._go_down(top, floor)
+            start = top if ceiling is None else min(ceiling, top)
+            if start == top or self._at(start).verdict != "kept":
+                self._go_down(start, floor)
             self._walk(top)
         self._narrow(low or floor)
 
@@ -97,8 +101,9 @@ class Search:
                 break
 
     def _go_down(self, top: float, floor: float) -> None:
-        """Slower and slower until the SLO is kept."""
-        for factor in STEPS:
+        """Slower and slower until the SLO is kept, or no rate is left."""
+        further = (STEPS[-1] ** power for power in itertools.count(2))
+        for factor in itertools.chain(STEPS, further):
             rate = max(top / factor, floor)
             if self._at(rate).verdict == "kept" or rate == floor:
                 break

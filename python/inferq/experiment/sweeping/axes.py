@@ -6,14 +6,19 @@ import inspect
 import itertools
 import math
 import numbers
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from inferq.amounts import whole
 from inferq.errors import ConfigError
+from inferq.experiment.asked import check_options
+from inferq.experiment.asked import seeds_of as given_seeds
+from inferq.experiment.sweeping.fingerprint import digest_of_value
 from inferq.experiment.sweeping.point import SUMMARY, Source
+from inferq.experiment.sweeping.telling import digest_of
 from inferq.scenario import ScenarioFile
+from inferq.workload import Workload
 
 if TYPE_CHECKING:
     import polars as pl
@@ -24,7 +29,9 @@ Label: TypeAlias = bool | int | float | str | None
 OWN_COLUMNS = ("seed", "status", "error", *SUMMARY, "findings", "fingerprint")
 """Of the frame of a sweep and of its file, beside those of the grid."""
 
-MOST_SEED = 2**64 - 1
+
+_SHOWN = 8
+"""So many digits of a digest tell two values apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +59,21 @@ class Axis:
         if not plain:
             raise ConfigError(f"{name}: has no values")
         kind = _kind(plain)
-        labels = tuple(_label(name, value, kind) for value in plain)
+        labels = _apart(name, plain, tuple(_label(name, value, kind) for value in plain))
         seen: set[Label] = set()
         for label in labels:
             if label in seen:
                 raise ConfigError(f"{name}: two values are {label!r}")
             seen.add(label)
         return cls(name, plain, labels, kind)
+
+    def digests(self, source: Source) -> dict[Label, str]:
+        """By label, for values of which the frame does not show all, what they are."""
+        found = {
+            label: digest_of_value(source, self.name, value)
+            for label, value in zip(self.labels, self.values, strict=True)
+        }
+        return {label: digest for label, digest in found.items() if digest is not None}
 
 
 def _plain(value: Any) -> Any:
@@ -98,12 +113,25 @@ def _label(name: str, value: object, kind: str) -> Label:
             raise ConfigError(f"{name}: a value is NaN")
         return number
     text = repr(value)
+    if isinstance(value, Workload) and not value.is_law:
+        text = f"{text} {value.sha256()[:_SHOWN]}"  # others may have its size and rate
     if " at 0x" in text:
         raise ConfigError(
             f"{name}: {text} has no lasting name to stand in the frame; "
             "name the choices by texts and look them up in the scenario"
         )
     return text
+
+
+def _apart(name: str, values: tuple[Any, ...], labels: tuple[Label, ...]) -> tuple[Label, ...]:
+    """The labels, with a digest where values that differ are shown alike."""
+    shared = {label for label, count in Counter(labels).items() if count > 1 and isinstance(label, str)}
+    return tuple(
+        label
+        if label not in shared or isinstance(value, str)
+        else f"{label} {digest_of(value, name)[:_SHOWN]}"
+        for value, label in zip(values, labels, strict=True)
+    )
 
 
 def dtype(kind: str) -> type[pl.DataType]:
@@ -121,6 +149,9 @@ def axes_of(grid: Mapping[str, object], source: Source) -> tuple[Axis, ...]:
     """
     axes = tuple(Axis.of(name, values) for name, values in grid.items())
     if isinstance(source, ScenarioFile):
+        run = source.tables.get("run", {})
+        if "out" in run or any(axis.name == "run.out" for axis in axes):
+            check_options({"out": None}, field="run.")
         for axis in axes:
             if axis.name == "run.seed":
                 raise ConfigError("run.seed: name the seeds of a sweep by seeds=[…]")
@@ -142,19 +173,12 @@ def seeds_of(seeds: object, source: Source) -> tuple[int, ...]:
     """The seeds of each point; None is the one of the file, or 0.
 
     Raises:
-        ConfigError: none, one that is no whole number from 0 to 2^64 − 1, or one that is there twice.
+        ConfigError: none, too many, one that is no whole number from 0 to 2^64 − 1, or one twice.
     """
     if seeds is None:
         run = source.tables.get("run", {}) if isinstance(source, ScenarioFile) else {}
         seeds = [run.get("seed", 0) if isinstance(run, Mapping) else 0]
-    if isinstance(seeds, (str, bytes, set, frozenset)) or not isinstance(seeds, Iterable):
-        raise ConfigError(f"seeds: must be several, such as range(10), is {seeds!r}")
-    found = tuple(whole("seeds", seed, 0, MOST_SEED) for seed in seeds)
-    if not found:
-        raise ConfigError("seeds: there are none")
-    if len(set(found)) < len(found):
-        raise ConfigError("seeds: one is there twice")
-    return found
+    return given_seeds(seeds)
 
 
 Key: TypeAlias = tuple[tuple[Label, ...], int]

@@ -6,13 +6,16 @@ import io
 import os
 import time
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferq.errors import ConfigError
-from inferq.experiment.sweeping.axes import OWN_COLUMNS, Axis, Key, dtype
+from inferq.experiment.sweeping.axes import OWN_COLUMNS, Axis, Key, Label, dtype
+from inferq.experiment.sweeping.fingerprint import joined, parted
 from inferq.experiment.sweeping.point import COUNTS, SUMMARY, Outcome
+from inferq.experiment.writing import named
 
 if TYPE_CHECKING:
     import polars as pl
@@ -55,12 +58,16 @@ class Finished:
     fingerprint: str = ""
     """Of the scenario: points of another one do not count."""
 
+    digests: tuple[Mapping[Label, str], ...] = ()
+    """For each axis, by label: what the value is of which the label does not say all."""
+
     outcomes: dict[Key, Outcome] = field(default_factory=dict)
     _held: dict[str, pl.DataType] = field(default_factory=dict)
     """The types of the columns that the file had for the axes."""
 
-    _others: dict[Key, Outcome] = field(default_factory=dict)
-    """Points of the same scenario in the file that this grid does not have: they stay there."""
+    _others: dict[Key, tuple[Outcome, str]] = field(default_factory=dict)
+    """Points of the same scenario in the file that this grid does not have, and their fingerprints: they stay
+    there."""
 
     _written: int = -1
     """How many outcomes the file holds; −1 before it is written."""
@@ -86,10 +93,28 @@ class Finished:
         frame = _checked(self.path, self.axes, self.fingerprint)
         self._held = {axis.name: frame.schema[axis.name] for axis in self.axes}
         found = _done(frame, self.axes)
+        for key, (_, held) in found.items():
+            self._check_values(key, held)
         for key in asked:
             if key in found:
-                self.outcomes[key] = found.pop(key)
+                self.outcomes[key] = found.pop(key)[0]
         self._others = found
+
+    def _values(self, key: Key) -> dict[str, str]:
+        """The digests of the values of a point, by name."""
+        pairs = zip(self.axes, self.digests, key[0], strict=True) if self.digests else ()
+        return {axis.name: digests[label] for axis, digests, label in pairs if label in digests}
+
+    def _check_values(self, key: Key, held: str) -> None:
+        """Refuse a point of the file whose values are shown like those of the grid, and are others."""
+        theirs = parted(held)[1]
+        for name, ours in self._values(key).items():
+            if theirs.get(name) != ours:
+                label = dict(zip((axis.name for axis in self.axes), key[0], strict=True))[name]
+                raise ConfigError(
+                    f"resume: {self.path} holds points of another {name}: {label!r} is not what it was when "
+                    "they were run; name another file, or remove this one"
+                )
 
     def write(self, order: Iterable[Key], *, now: bool = True) -> None:
         """Replace the file by one with all that is finished; a reader sees the old one or the new one.
@@ -109,19 +134,24 @@ class Finished:
         import polars as pl
 
         rows = [(key, self.outcomes[key]) for key in order if key in self.outcomes]
-        frame = frame_of(self._of_file(), [*rows, *self._others.items()])
+        others = [(key, outcome) for key, (outcome, _) in self._others.items()]
+        frame = frame_of(self._of_file(), [*rows, *others])
+        told = [joined(self.fingerprint, self._values(key)) for key, _ in rows]
+        told += [held for _, held in self._others.values()]
         memory = io.BytesIO()
-        frame.with_columns(fingerprint=pl.lit(self.fingerprint, dtype=pl.String)).write_parquet(memory)
+        frame.with_columns(pl.Series("fingerprint", told, dtype=pl.String)).write_parquet(memory)
         part = self.path.with_name(f".{self.path.name}.part")
-        try:
-            with part.open("wb") as file:
-                file.write(memory.getbuffer())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, self.path)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+        with named(self.path):
+            try:
+                with part.open("wb") as file:
+                    file.write(memory.getbuffer())
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(part, self.path)
+            except BaseException:
+                with suppress(OSError):
+                    part.unlink(missing_ok=True)
+                raise
         self._written = len(self.outcomes)
         took_s = time.monotonic() - started
         self._next_write_s = started + max(_WRITE_AFTER_S, took_s / _SHARE)
@@ -157,8 +187,8 @@ def _checked(path: Path, axes: Collection[Axis], fingerprint: str) -> pl.DataFra
             f"resume: {path} holds points over {', '.join(held) or 'no names'}, "
             f"this sweep is over {', '.join(names) or 'no names'}"
         )
-    for other in frame["fingerprint"].unique(maintain_order=True):
-        if other != fingerprint:
+    for held_for in frame["fingerprint"].unique(maintain_order=True):
+        if (other := parted(held_for)[0]) != fingerprint:
             raise ConfigError(
                 f"resume: {path} holds points of another scenario: they are of {other}, "
                 f"this sweep is of {fingerprint}; a function counts with all that it uses by name; name "
@@ -172,12 +202,13 @@ def _checked(path: Path, axes: Collection[Axis], fingerprint: str) -> pl.DataFra
     return frame
 
 
-def _done(frame: pl.DataFrame, axes: Collection[Axis]) -> dict[Key, Outcome]:
-    """The points of a file that are done, by label and seed."""
+def _done(frame: pl.DataFrame, axes: Collection[Axis]) -> dict[Key, tuple[Outcome, str]]:
+    """The points of a file that are done and their fingerprints, by label and seed."""
     names = [axis.name for axis in axes]
     done = frame.filter(status="done")
     return {
-        (tuple(row[name] for name in names), row["seed"]): _outcome(row) for row in done.iter_rows(named=True)
+        (tuple(row[name] for name in names), row["seed"]): (_outcome(row), row["fingerprint"])
+        for row in done.iter_rows(named=True)
     }
 
 

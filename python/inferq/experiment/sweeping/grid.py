@@ -51,11 +51,13 @@ def sweep(
             `docs/sweep.md`. It is left open. A run has one thread unless its options say otherwise.
         resume: a Parquet file that keeps the points that are done, written about once a second, at the end
             and on Ctrl-C, always whole. Points that are done in it are not run again; those that failed are.
+            A file for another scenario or other values is refused; `docs/sweep.md` says what is compared.
         progress: True shows a bar on a terminal once the sweep has lasted half a second; a callable gets
             (points done, points in all) now and then.
         grid: a list of values for each name; the points are their product in the given order, the last name
-            fastest, the seeds faster still. Values are numbers, texts, None, or anything with a `repr` that
-            tells it from the others, such as `iq.Sarathi(token_budget=512)`.
+            fastest, the seeds faster still. Values are numbers, texts, None, or anything with a lasting
+            `repr`, such as `iq.Sarathi(token_budget=512)`; workloads that are not laws, and values that
+            differ and share a `repr`, have a short digest behind it.
 
     Returns:
         A polars frame: a column for each name of the grid (a value that is no number, truth or text by its
@@ -93,7 +95,10 @@ def sweep(
     if isinstance(where, ProcessPoolExecutor):
         _check_travels(source, axes)
     path = _file(resume)
-    finished = Finished(axes, path, "" if path is None else fingerprint(source, slo))
+    finished = Finished(axes, path)
+    if path is not None:
+        finished.fingerprint = fingerprint(source, slo)
+        finished.digests = tuple(axis.digests(source) for axis in axes)
     order = list(keys(axes, drawn))
     items = (
         Item(place, Task(source, point, seed, slo))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from inferq.errors import ConfigError
+from inferq.experiment.asked import check_options
 from inferq.result import STATISTICS
 from inferq.scenario import Scenario, ScenarioFile
 from inferq.simulation import simulate
@@ -120,6 +122,7 @@ def scenario_of(source: Source, point: Mapping[str, Any]) -> tuple[Any, Any, Map
         raise ConfigError("seed: the sweep sets it; leave it out of the options and name seeds=[…]")
     if "progress" in options:
         raise ConfigError("progress: is one for the whole sweep; leave it out of the options")
+    check_options(options, but=("threads",))
     return made[0], made[1], options
 
 
@@ -130,8 +133,8 @@ def source_of(scenario: object) -> Source:
         ConfigError: it is neither a function nor the path of a file, or a file that is no TOML.
         OSError: the file cannot be read.
     """
-    if isinstance(scenario, (str, Path)):
-        read = ScenarioFile.read(scenario)
+    if isinstance(scenario, (str, os.PathLike)):
+        read = ScenarioFile.read(Path(scenario))
         return ScenarioFile(read.file, read.tables, read.directory.absolute())
     if not callable(scenario):
         raise ConfigError(
