@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -58,19 +59,64 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     direct = place.exists() and not (place.is_file() and _holds_files(place.parent))
     target = Path(os.path.realpath(place))
     part = place if direct else target.with_name(f".{target.name}.part")
+    with named(place):
+        try:
+            yield part
+            if not direct:
+                if target.exists():
+                    shutil.copymode(target, part)
+                part.replace(target)
+        except BaseException:
+            if not direct:
+                with suppress(OSError):
+                    part.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Let an error of what is written beside a file name the file itself.
+
+    Raises:
+        OSError: what the block raised, about `path`.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from inferq.output import named
+        >>> with named(Path("nowhere/points.csv")):
+        ...     Path("nowhere/.points.csv.part").touch()
+        Traceback (most recent call last):
+        FileNotFoundError: [Errno 2] there is no folder nowhere: 'nowhere/points.csv'
+    """
     try:
-        yield part
-        if not direct:
-            if target.exists():
-                shutil.copymode(target, part)
-            part.replace(target)
-    except BaseException as error:
-        if not direct:
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno and error.filename in (None, str(part)):
-            raise OSError(error.errno, error.strerror, str(place)) from error
-        raise
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, _reason(error, path), str(path)) from None
+
+
+def check_writable(path: Path) -> None:
+    """Make sure before long runs that a file can be written; nothing is left behind.
+
+    Raises:
+        OSError: it cannot; it names `path`.
+    """
+    with named(path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "is a folder")
+        if path.exists():
+            path.open("ab").close()
+        else:
+            part = path.with_name(f".{path.name}.{os.getpid()}.part")
+            part.open("wb").close()
+            part.unlink()
+
+
+def _reason(error: OSError, path: Path) -> str:
+    if not path.parent.is_dir() and error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return f"there is no folder {path.parent}"
+    return error.strerror or str(error)
 
 
 def _holds_files(folder: Path) -> bool:

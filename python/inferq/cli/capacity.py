@@ -49,7 +49,7 @@ def capacity(
     from inferq.cli import show
     from inferq.experiment.asked import check_options, seeds_from
     from inferq.experiment.planning.plan import capacity as largest_rate
-    from inferq.experiment.writing import check_place
+    from inferq.output import check_writable
     from inferq.picture.style import svg
     from inferq.scenario import read_scenario
 
@@ -62,7 +62,7 @@ def capacity(
     if picture is not None:
         if picture.suffix != ".svg":
             raise ConfigError(f"--picture: must end in .svg, is {picture}")
-        check_place(picture)
+        check_writable(picture)
     show.lines([f"capacity {scenario}", *plan.notes])
     show.system(plan.system)
     found = largest_rate(

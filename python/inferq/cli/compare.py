@@ -57,13 +57,13 @@ def compare(
     from inferq.cli import show
     from inferq.experiment.asked import check_options, seeds_from
     from inferq.experiment.comparing import comparison
-    from inferq.experiment.writing import check_place
+    from inferq.output import check_writable
     from inferq.scenario import read_scenario
 
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise ConfigError(f"--out: must end in .csv or .parquet, is {out}")
     if out is not None:
-        check_place(out)
+        check_writable(out)
     names = _names(scenarios)
     plans = dict(zip(names, (read_scenario(file) for file in scenarios), strict=True))
     first = plans[names[0]]

@@ -40,14 +40,10 @@ def gate(
     from inferq.errors import ConfigError, TraceError
     from inferq.experiment.gating import words as gate_words
     from inferq.experiment.gating.runs import accepted, checked, read_trials
-    from inferq.experiment.writing import named
+    from inferq.output import check_writable
 
     if summary is not None:
-        with named(summary):
-            is_new = not summary.exists()
-            summary.open("ab").close()  # what cannot be written is said before the runs
-            if is_new:
-                summary.unlink()
+        check_writable(summary)
     paths = [str(path) for path in scenarios]
     try:
         report = checked(

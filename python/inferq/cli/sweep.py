@@ -57,7 +57,7 @@ def sweep(
     from inferq.errors import SimulationError, SweepInterrupted, SweepStopped
     from inferq.experiment.asked import MOST_SEEDS
     from inferq.experiment.sweeping.grid import sweep as run
-    from inferq.experiment.writing import named
+    from inferq.output import check_writable
 
     grid = _grid(set_ or [])
     arguments: dict[str, Any] = {
@@ -71,8 +71,7 @@ def sweep(
     if out is not None and out.suffix == ".parquet":
         arguments["resume"] = out
     elif out is not None:
-        with named(out):
-            out.open("ab").close()  # what cannot be written shall not be found out at the end
+        check_writable(out)
     show.lines([f"sweep {scenario}", *(f"{name}: {', '.join(map(str, grid[name]))}" for name in grid)])
     pool = None if threads is None else ThreadPoolExecutor(whole("--threads", threads, 1))
     try:

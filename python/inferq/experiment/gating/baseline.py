@@ -11,14 +11,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from inferq.amounts import finite
 from inferq.errors import ConfigError
-from inferq.experiment.writing import check_place, named
+from inferq.output import replacing
 
 FORMAT = "inferq gate baseline, version 1"
 DEFAULT_FILE = "inferq-baseline.json"
@@ -136,43 +135,11 @@ def write_baseline(path: Path, records: Mapping[str, Record]) -> bool:
     text, place = text_of(records).encode(), path.resolve()
     if place.is_file() and place.read_bytes() == text:
         return False
-    beside = _beside(place)
-    with named(path), _removed(beside):
-        with beside.open("wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(place)
+    with replacing(path) as part, part.open("wb") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     return True
-
-
-def check_writable(path: Path) -> None:
-    """Make sure before long runs that a baseline can be written.
-
-    Raises:
-        OSError: it cannot.
-    """
-    check_place(path)
-    place = path.resolve()
-    beside = _beside(place)
-    with named(path), _removed(beside):
-        if place.exists():
-            place.open("ab").close()
-        beside.open("wb").close()
-
-
-@contextmanager
-def _removed(beside: Path) -> Iterator[None]:
-    """Leave nothing beside the file."""
-    try:
-        yield
-    finally:
-        with suppress(OSError):  # where it could not be made there is nothing to remove
-            beside.unlink(missing_ok=True)
-
-
-def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.part")
 
 
 def _written(value: object, indent: str = "", key: str = "") -> str:

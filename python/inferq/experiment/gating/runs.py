@@ -19,11 +19,12 @@ from inferq.amounts import whole
 from inferq.description import member
 from inferq.errors import ConfigError, SimulationError, TraceError
 from inferq.experiment.asked import check_options
-from inferq.experiment.gating.baseline import Record, check_writable, read_baseline, write_baseline
+from inferq.experiment.gating.baseline import Record, read_baseline, write_baseline
 from inferq.experiment.gating.judgement import fresh, judge
 from inferq.experiment.gating.report import GateReport, ScenarioVerdict
 from inferq.experiment.gating.terms import Terms
 from inferq.experiment.replication import Task, at_once, is_written, workers
+from inferq.output import check_writable
 from inferq.progress import Progress
 from inferq.scenario import read_scenario
 from inferq.simulation import SYSTEMS, System, simulate

@@ -6,7 +6,6 @@ import io
 import os
 import time
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from inferq.errors import ConfigError
 from inferq.experiment.sweeping.axes import OWN_COLUMNS, Axis, Key, Label, dtype
 from inferq.experiment.sweeping.fingerprint import joined, parted
 from inferq.experiment.sweeping.point import COUNTS, SUMMARY, Outcome
-from inferq.experiment.writing import named
+from inferq.output import replacing
 
 if TYPE_CHECKING:
     import polars as pl
@@ -140,18 +139,10 @@ class Finished:
         told += [held for _, held in self._others.values()]
         memory = io.BytesIO()
         frame.with_columns(pl.Series("fingerprint", told, dtype=pl.String)).write_parquet(memory)
-        part = self.path.with_name(f".{self.path.name}.part")
-        with named(self.path):
-            try:
-                with part.open("wb") as file:
-                    file.write(memory.getbuffer())
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(part, self.path)
-            except BaseException:
-                with suppress(OSError):
-                    part.unlink(missing_ok=True)
-                raise
+        with replacing(self.path) as part, part.open("wb") as file:
+            file.write(memory.getbuffer())
+            file.flush()
+            os.fsync(file.fileno())
         self._written = len(self.outcomes)
         took_s = time.monotonic() - started
         self._next_write_s = started + max(_WRITE_AFTER_S, took_s / _SHARE)
