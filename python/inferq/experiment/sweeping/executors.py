@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -46,8 +47,9 @@ def chosen(executor: Any) -> Executor | None:
         return None
     if isinstance(executor, ModuleType) and executor.__name__ == "ray":
         return RayExecutor()
-    if not isinstance(executor, Executor) and callable(getattr(executor, "get_executor", None)):
-        executor = executor.get_executor(pure=False)
+    distributed = sys.modules.get("distributed")
+    if distributed is not None and isinstance(executor, distributed.Client):
+        return DaskExecutor(executor)
     if not isinstance(executor, Executor):
         raise ConfigError(
             "executor: must be a concurrent.futures.Executor, a dask.distributed.Client, the module ray or "
@@ -86,7 +88,76 @@ def opened(executor: Executor | None) -> Iterator[tuple[Executor, Runner]]:
         stop.set()
 
 
-class RayExecutor(Executor):
+class _ClusterExecutor(Executor):
+    """A way to a cluster that others have started: calls in flight, and what leaving them means."""
+
+    def __init__(self) -> None:
+        self._open: set[Future[Any]] = set()
+
+    def _opened(self, cancel: Callable[[], object]) -> Future[Any]:
+        """A future for one more call; `cancel` withdraws it from the cluster."""
+        future: Future[Any] = Future()
+
+        def ended(future: Future[Any]) -> None:
+            self._open.discard(future)
+            if future.cancelled():
+                cancel()
+
+        self._open.add(future)
+        future.add_done_callback(ended)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Leave the cluster as it is, without the calls that have not ended if `cancel_futures`."""
+        if cancel_futures:
+            for future in list(self._open):
+                future.cancel()
+
+
+def _settle(future: Future[Any], result: Callable[[], Any]) -> None:
+    """Give a future what the call has come to, unless nobody waits for it any more."""
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(result())
+        except Exception as error:
+            future.set_exception(error)
+
+
+class DaskExecutor(_ClusterExecutor):
+    """Tasks on a Dask cluster; `sweep(…, executor=client)` makes one.
+
+    A task whose worker dies is run again by Dask. Its own executor, `client.get_executor()`, takes a result
+    that was lost with its worker for an error of the task; this one waits until it is computed again.
+
+    Example:
+        >>> from inferq.experiment.sweeping.executors import DaskExecutor
+        >>> DaskExecutor(client)  # doctest: +SKIP
+    """
+
+    def __init__(self, client: Any) -> None:
+        """A way to the cluster of a `dask.distributed.Client`."""
+        super().__init__()
+        self._client = client
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run a call on the cluster.
+
+        Raises:
+            RuntimeError: the client is closed.
+        """
+        task = self._client.submit(fn, *args, **kwargs, pure=False)
+        future = self._opened(task.cancel)
+
+        def ended(task: Any) -> None:
+            if task.cancelled():
+                future.cancel()
+            _settle(future, task.result)
+
+        task.add_done_callback(ended)
+        return future
+
+
+class RayExecutor(_ClusterExecutor):
     """Tasks on a Ray cluster; `sweep(…, executor=ray)` makes one without options.
 
     A task whose worker dies is run again by Ray, three times unless told otherwise.
@@ -105,41 +176,19 @@ class RayExecutor(Executor):
         Raises:
             ConfigError: Ray is not installed.
         """
+        super().__init__()
         try:
             self._ray: Any = import_module("ray")
         except ImportError:
             raise ConfigError("executor: Ray is not installed: pip install 'inferq[ray]'") from None
         self._remote = self._ray.remote(**options)(_call) if options else self._ray.remote(_call)
-        self._open: set[Future[Any]] = set()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Run a call on the cluster."""
         reference = self._remote.remote(fn, args, kwargs)
-        future: Future[Any] = Future()
-
-        def ended(future: Future[Any]) -> None:
-            self._open.discard(future)
-            if future.cancelled():
-                self._ray.cancel(reference)
-
-        def settle(there: Future[Any]) -> None:
-            if future.set_running_or_notify_cancel():
-                error = there.exception()
-                if error is None:
-                    future.set_result(there.result())
-                else:
-                    future.set_exception(error)
-
-        self._open.add(future)
-        future.add_done_callback(ended)
-        reference.future().add_done_callback(settle)
+        future = self._opened(lambda: self._ray.cancel(reference))
+        reference.future().add_done_callback(lambda there: _settle(future, there.result))
         return future
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Leave the cluster as it is, without the calls that have not ended if `cancel_futures`."""
-        if cancel_futures:
-            for future in list(self._open):
-                future.cancel()
 
 
 def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
