@@ -8,6 +8,7 @@ use inferq_core::clock::Instant;
 use inferq_core::engine::EngineParts;
 use inferq_core::error::{Error, Kind, Result};
 use inferq_core::kv::KvCache;
+use inferq_core::overhead::Overhead;
 use inferq_core::plan::{Hold, Limits, Plan, Preemption};
 use inferq_core::request::{FirstToken, Phase, Requests as Table, Slot};
 use inferq_core::scheduler::{Notice, Scheduler};
@@ -31,6 +32,8 @@ pub(crate) struct WrittenEngine {
     scheduler: Written,
     kv: KvCache,
     first_token: FirstToken,
+    #[serde(default)]
+    overhead: Overhead,
 }
 
 /// What the core must know of a scheduler that is written in Python.
@@ -58,6 +61,7 @@ impl WrittenEngine {
     pub(crate) fn check(&self) -> Result<()> {
         self.kv.check().map_err(|error| error.within("kv"))?;
         self.scheduler.limits().map_err(|error| error.within("scheduler"))?;
+        self.overhead.build().map_err(|error| error.within("overhead"))?;
         self.timing.build().map(drop).map_err(|error| error.within("timing"))
     }
 
@@ -69,6 +73,7 @@ impl WrittenEngine {
             timing: self.timing.build()?,
             kv: self.kv.clone(),
             first_token: self.first_token,
+            host: self.overhead.build()?,
         })
     }
 }

@@ -16,8 +16,9 @@
 //! Timed is `simulation::simulate` alone: columns in memory in, results out, with the allocation and the first touch of
 //! the results, the exact histogram of token gaps and the timeline. Freeing them is not timed. Criterion's `elem/s` are
 //! requests per second: 10 Melem/s are 100 ns a request. The group `stepping` advances iterations one at a time, with
-//! equal results, and so shows what stretches give. The group `policies` runs W1 (200,000 requests) under every scheduler,
-//! each at 0.9 of its own saturated rate. The group `fleets` runs W1 over several replicas at 0.9 of what all of them
+//! equal results, and so shows what stretches give. The group `timings` runs W1 under several timing models, each at
+//! 0.9 of its own saturated rate; the stretches of a table also end at the edges of its cells. The group
+//! `policies` runs W1 (200,000 requests) under every scheduler, each at 0.9 of its own saturated rate. The group `fleets` runs W1 over several replicas at 0.9 of what all of them
 //! serve: "alone" is one replica without a router, for comparison in the same run.
 
 use criterion::{BatchSize, Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
@@ -63,12 +64,37 @@ const POLICIES: [(&str, &str); 14] = [
 const SLAI: &str = r#"{"kind": "Slai", "token_budget": 512, "max_active": 256, "max_decodes": 256, "offset": 10,
     "order": "spf", "class_first": null}"#;
 
-fn engine(scheduler: &str) -> Engine {
+const PIECEWISE_LINEAR: &str = r#"{"kind": "PiecewiseLinear", "base": 0.006, "per_token": 32e-6, "knee": 200,
+    "per_context_token": 40e-9, "per_prefill_square": 650e-12, "per_chunk_context": 1.3e-9}"#;
+
+/// The same costs, but that computing hides reading the weights, and reading the cache hides short chunks.
+const ROOFLINE: &str = r#"{"kind": "Roofline", "base_s": 0.0, "all_reduce": {"latency_s": 0.0, "s_per_token": 0.0},
+    "linear": {"flops_s_per_token": 32e-6, "weight_s": 0.006, "activation_s_per_token": 1e-6},
+    "chunk": {"compute_s_per_pair": 1.3e-9, "memory_s_per_token": 40e-9},
+    "decode": {"compute_s_per_token": 10e-9, "memory_s_per_token": 40e-9}}"#;
+
+/// The costs of [`PIECEWISE_LINEAR`] on a grid as fine as those that ship: all points are powers of two.
+fn table() -> String {
+    let powers = |low: u32, high: u32| (low..=high).map(|power| 1_u64 << power).collect::<Vec<_>>();
+    let (tokens, chunk, sequences) = (powers(0, 13), powers(0, 13), powers(0, 8));
+    let contexts: Vec<u64> = [0].into_iter().chain(powers(6, 17)).collect();
+    let on_grid = |rows: &[u64], seconds: &dyn Fn(f64, f64) -> f64| -> Vec<Vec<f64>> {
+        rows.iter().map(|&row| contexts.iter().map(|&context| seconds(row as f64, context as f64)).collect()).collect()
+    };
+    let linear: Vec<f64> = tokens.iter().map(|&tokens| 0.006 + 32e-6 * (tokens as f64 - 200.0).max(0.0)).collect();
+    let of_chunk = on_grid(&chunk, &|tokens, context| 650e-12 * tokens * tokens + 1.3e-9 * tokens * context);
+    let of_decode = on_grid(&sequences, &|count, mean| 40e-9 * count * mean);
+    format!(
+        r#"{{"kind": "TimingTable", "linear": {{"tokens": {tokens:?}, "seconds": {linear:?}}},
+        "chunk": {{"chunk": {chunk:?}, "context": {contexts:?}, "seconds": {of_chunk:?}}},
+        "decode": {{"sequences": {sequences:?}, "mean_context": {contexts:?}, "seconds": {of_decode:?}}}}}"#
+    )
+}
+
+fn engine(scheduler: &str, timing: &str) -> Engine {
     let scheduler = scheduler.replace("SARATHI", SARATHI);
     parse(&format!(
-        r#"{{"timing": {{"kind": "PiecewiseLinear", "base": 0.006, "per_token": 32e-6, "knee": 200,
-                         "per_context_token": 40e-9, "per_prefill_square": 650e-12, "per_chunk_context": 1.3e-9}},
-            "scheduler": {scheduler}, "kv": {{"tokens": 432000, "block": 16}}, "first_token": "prefill"}}"#
+        r#"{{"timing": {timing}, "scheduler": {scheduler}, "kv": {{"tokens": 432000, "block": 16}}, "first_token": "prefill"}}"#
     ))
     .expect("an engine")
 }
@@ -109,9 +135,14 @@ impl Columns {
 
 impl Source {
     fn new(name: &'static str, requests: u64, lengths: Lengths, scheduler: &str) -> Source {
+        Source::with_timing(name, requests, lengths, scheduler, PIECEWISE_LINEAR)
+    }
+
+    fn with_timing(name: &'static str, requests: u64, lengths: Lengths, scheduler: &str, timing: &str) -> Source {
         let law = Law { requests, arrivals: Arrivals::Poisson { rate: 1.0 }, lengths };
         let has_deadlines = name.ends_with("deadlines");
-        let mut source = Source { name, law, engine: engine(scheduler), saturated_rate: f64::NAN, has_deadlines };
+        let mut source =
+            Source { name, law, engine: engine(scheduler, timing), saturated_rate: f64::NAN, has_deadlines };
         let mut columns = source.at_load(f64::NAN);
         columns.arrival_s.fill(0.0);
         source.saturated_rate = requests as f64 / source.run(&columns, false).totals.end.seconds();
@@ -197,6 +228,15 @@ fn policies(criterion: &mut Criterion) {
     }
 }
 
+fn timings(criterion: &mut Criterion) {
+    for (name, timing) in
+        [("PiecewiseLinear", PIECEWISE_LINEAR.to_owned()), ("Roofline", ROOFLINE.to_owned()), ("TimingTable", table())]
+    {
+        let source = Source::with_timing(name, 1_000_000, chat(), SARATHI, &timing);
+        bench(criterion, "timings", false, &[(Some(&source), 0.9)]);
+    }
+}
+
 /// Replicas, router, threads.
 const FLEETS: [(usize, RouterKind, usize); 6] = [
     (8, RouterKind::LeastRequests {}, 1),
@@ -262,5 +302,5 @@ fn bench(criterion: &mut Criterion, name: &str, stepping: bool, cases: &[(Option
     group.finish();
 }
 
-criterion_group!(benches, replica, policies, fleets);
+criterion_group!(benches, replica, policies, timings, fleets);
 criterion_main!(benches);

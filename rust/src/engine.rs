@@ -4,6 +4,7 @@ use serde::Deserialize;
 
 use crate::error::{Error, Result};
 use crate::kv::KvCache;
+use crate::overhead::{HostTime, Overhead};
 use crate::request::FirstToken;
 use crate::scheduler::{Policy, Scheduler};
 use crate::timing::{Timing, TimingModel};
@@ -20,6 +21,9 @@ pub struct Engine {
     pub kv: KvCache,
     /// Which iteration emits the first token.
     pub first_token: FirstToken,
+    /// What the host takes beside the GPU.
+    #[serde(default)]
+    pub overhead: Overhead,
 }
 
 /// A class of the workload.
@@ -47,6 +51,8 @@ pub struct EngineParts {
     pub kv: KvCache,
     /// Which iteration emits the first token.
     pub first_token: FirstToken,
+    /// What the host takes beside the GPU.
+    pub host: HostTime,
 }
 
 impl Engine {
@@ -59,6 +65,7 @@ impl Engine {
             timing: self.timing.build().map_err(|error| error.within("timing"))?,
             kv: self.kv.clone(),
             first_token: self.first_token,
+            host: self.overhead.build().map_err(|error| error.within("overhead"))?,
         })
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::plan::Limits;
 use crate::results::{Rejections, Status};
+use crate::timing::Beyond;
 use crate::work::Work;
 
 /// What findings are drawn from.
@@ -9,6 +10,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) by_status: [u64; 4],
     pub(crate) rejections: &'a [Rejections],
     pub(crate) most_preempted: u32,
+    pub(crate) beyond: Beyond,
     pub(crate) waiting_at_last_arrival: u64,
     pub(crate) stalled: bool,
     pub(crate) drained: usize,
@@ -48,6 +50,12 @@ pub(crate) fn of_run(facts: &Facts) -> Vec<String> {
         findings.push(format!(
             "overload: {waiting} of {total} requests were still waiting when the last one arrived; latencies depend on \
              the length of the run"
+        ));
+    }
+    if facts.beyond != Beyond::default() {
+        findings.push(format!(
+            "beyond the table: some iterations had more than was measured ({}); their times follow the last slope",
+            facts.beyond.axes().join(", ")
         ));
     }
     if facts.drained > 0 {

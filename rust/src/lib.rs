@@ -61,6 +61,7 @@ pub mod plan;
 mod state;
 pub mod kv;
 pub mod timing;
+pub mod overhead;
 mod wheel;
 mod decodes;
 mod stretch;

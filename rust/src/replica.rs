@@ -12,6 +12,7 @@ use crate::decodes::Decodes;
 use crate::engine::EngineParts;
 use crate::error::{Kind, Result};
 use crate::kv::BlockPool;
+use crate::overhead::HostTime;
 use crate::plan::{Plan, broken};
 use crate::request::{Phase, Request, Requests, Slot};
 use crate::results::{Recorder, Status};
@@ -26,6 +27,7 @@ pub struct Replica {
     index: u32,
     scheduler: Box<dyn Scheduler>,
     timing: Box<dyn Timing>,
+    host: HostTime,
     state: State,
     stretch: Option<Stretch>,
     wake_at: Instant,
@@ -111,6 +113,7 @@ impl Replica {
             },
             scheduler: engine.scheduler,
             timing: engine.timing,
+            host: engine.host,
             stretch: None,
             wake_at: Instant::NEVER,
             stepping,
@@ -271,7 +274,7 @@ impl Replica {
         let state = &mut self.state;
         let shape = state.shape();
         let load = shape.tokens();
-        let mut pace = self.timing.pace(&shape)?;
+        let mut pace = self.host.beside(self.timing.pace(&shape)?, &shape)?;
         let batch = &state.batch;
         let mut count = batch.hold.iterations.min(pace.holds).min(self.scheduler.holds(&pace));
         if self.stepping {

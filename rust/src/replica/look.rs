@@ -7,6 +7,7 @@ use crate::request::{FirstToken, Phase, Slot, longest_context};
 use crate::results::{IterationRow, Recorder, Sample};
 use crate::state::Chunk;
 use crate::stretch::Stretch;
+use crate::timing::Beyond;
 use crate::workload::Arrival;
 
 impl Replica {
@@ -76,6 +77,11 @@ impl Replica {
     /// Most preemptions of one request so far.
     pub fn most_preempted(&self) -> u32 {
         self.state.most_preempted
+    }
+
+    /// Where its batches went beyond what its timing model was measured for.
+    pub fn beyond(&self) -> Beyond {
+        self.timing.beyond()
     }
 
     /// Has it never served anybody?

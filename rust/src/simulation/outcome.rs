@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::findings::{Facts, of_run};
 use crate::plan::Limits;
 use crate::results::{BatchRow, IterationRow, Rejections, Results, Sample, Status};
+use crate::timing::Beyond;
 
 /// A run that has ended, before it is summed up. Runs of replicas that know nothing of one another are put together
 /// first.
@@ -17,6 +18,7 @@ pub(super) struct Outcome {
     pub(super) goes_on: bool,
     pub(super) stalled: bool,
     pub(super) most_preempted: u32,
+    pub(super) beyond: Beyond,
     pub(super) waiting_at_last_arrival: u64,
     /// The budget that every replica has; `NONE` if they differ.
     pub(super) token_budget: u64,
@@ -71,6 +73,7 @@ impl Outcome {
         self.goes_on |= part.goes_on;
         self.stalled |= part.stalled;
         self.most_preempted = self.most_preempted.max(part.most_preempted);
+        self.beyond = self.beyond.and(part.beyond);
         self.waiting_at_last_arrival += part.waiting_at_last_arrival;
         let is_common = self.replicas == 0 || self.token_budget == part.token_budget;
         self.token_budget = if is_common { part.token_budget } else { Limits::NONE };
@@ -93,6 +96,7 @@ impl Outcome {
             by_status: results.totals.by_status,
             rejections: &self.rejections,
             most_preempted: self.most_preempted,
+            beyond: self.beyond,
             waiting_at_last_arrival: self.waiting_at_last_arrival,
             stalled: self.stalled,
             drained: results.drained.len(),

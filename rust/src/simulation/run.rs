@@ -17,6 +17,7 @@ use crate::replica::{Departure, Replica, Role};
 use crate::request::Slot;
 use crate::results::{NO_REPLICA, Recorder, Status};
 use crate::router::{Fleet, Router};
+use crate::timing::Beyond;
 use crate::transfers::Transfers;
 use crate::workload::{Arrival, Workload};
 
@@ -601,6 +602,7 @@ impl<'a> Run<'a> {
             goes_on,
             stalled: self.stalled,
             most_preempted: self.replicas.iter().map(Replica::most_preempted).max().unwrap_or(0),
+            beyond: self.replicas.iter().map(Replica::beyond).fold(Beyond::default(), Beyond::and),
             waiting_at_last_arrival: self.waiting_at_last_arrival,
             token_budget: if is_common { budget } else { Limits::NONE },
             replicas: self.replicas.len(),

@@ -7,12 +7,17 @@ mod constant;
 mod memory_linear;
 mod mixed_solo;
 mod piecewise_linear;
+mod roofline;
+mod table;
 mod tiled_gemm;
 
 use serde::Deserialize;
 
 use crate::clock::{Span, attoseconds, product};
 use crate::error::{Error, Result};
+
+pub use roofline::{AllReduce, ChunkRoof, DecodeRoof, LinearRoof};
+pub use table::{ChunkGrid, DecodeGrid, LinearGrid};
 
 /// A prefill chunk as a model prices it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +116,31 @@ impl Pace {
         Ok(Pace { first: Span(first), growth: i128::try_from(growth).map_err(|_| overflow())?, holds: u64::MAX })
     }
 
+    /// One after the other.
+    #[inline]
+    pub fn plus(&self, other: &Pace) -> Result<Pace> {
+        Ok(Pace {
+            first: self.first.plus(other.first)?,
+            growth: self.growth.checked_add(other.growth).ok_or_else(overflow)?,
+            holds: self.holds.min(other.holds),
+        })
+    }
+
+    /// Both at once: the longer of the two, up to the iteration in which the other one becomes it.
+    #[inline]
+    pub fn larger(&self, other: &Pace) -> Pace {
+        let is_self = (self.first, self.growth) >= (other.first, other.growth);
+        let (above, below) = if is_self { (self, other) } else { (other, self) };
+        let mut holds = above.holds.min(below.holds);
+        if below.growth > above.growth {
+            // Iteration j is the upper line's while j · (difference of growths) ≤ difference of firsts.
+            let closing = below.growth.abs_diff(above.growth);
+            let iterations = (above.first.0 - below.first.0) / closing;
+            holds = holds.min(u64::try_from(iterations).map_or(u64::MAX, |iterations| iterations.saturating_add(1)));
+        }
+        Pace { holds, ..*above }
+    }
+
     /// What the first `count` iterations take together.
     #[inline]
     pub fn total(&self, count: u64) -> Result<Span> {
@@ -181,6 +211,36 @@ fn overflow() -> Error {
     Error::overflow("the length of an iteration")
 }
 
+/// Axes on which a model was asked for more than it was measured for: a set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Beyond(u8);
+
+impl Beyond {
+    const TOKENS: Beyond = Beyond(1);
+    const CHUNK: Beyond = Beyond(2);
+    const CHUNK_CONTEXT: Beyond = Beyond(4);
+    const SEQUENCES: Beyond = Beyond(8);
+    const MEAN_CONTEXT: Beyond = Beyond(16);
+
+    /// The axes of both.
+    #[must_use]
+    pub fn and(self, other: Beyond) -> Beyond {
+        Beyond(self.0 | other.0)
+    }
+
+    /// The axes in words.
+    pub fn axes(self) -> Vec<&'static str> {
+        let all = [
+            (Beyond::TOKENS, "tokens of a batch"),
+            (Beyond::CHUNK, "tokens of a chunk"),
+            (Beyond::CHUNK_CONTEXT, "context of a chunk"),
+            (Beyond::SEQUENCES, "decodes"),
+            (Beyond::MEAN_CONTEXT, "mean context of the decodes"),
+        ];
+        all.into_iter().filter(|(axis, _)| self.0 & axis.0 != 0).map(|(_, words)| words).collect()
+    }
+}
+
 /// A model of iteration times. It is pure: the same shape always has the same pace, and the shape after j identical
 /// iterations has the pace whose `first` is `first + j · growth`, for every j below `holds`.
 pub trait Timing: Send + Sync {
@@ -191,6 +251,11 @@ pub trait Timing: Send + Sync {
 
     /// The pace of identical iterations that begin with this shape.
     fn pace(&self, shape: &Shape) -> Result<Pace>;
+
+    /// Where the shapes that it was asked for so far go beyond what it was measured for.
+    fn beyond(&self) -> Beyond {
+        Beyond::default()
+    }
 }
 
 /// A timing model as a user describes it; times in seconds.
@@ -258,6 +323,29 @@ pub enum TimingModel {
         /// Layers of the model.
         layers: u64,
     },
+    /// For each part, the larger of computing and memory.
+    Roofline {
+        /// Linear layers.
+        linear: LinearRoof,
+        /// Attention of chunks.
+        chunk: ChunkRoof,
+        /// Attention of decodes.
+        decode: DecodeRoof,
+        /// Exchanges between GPUs.
+        #[serde(default)]
+        all_reduce: AllReduce,
+        /// Everything else, once an iteration.
+        base_s: f64,
+    },
+    /// Measured on a grid.
+    TimingTable {
+        /// Linear layers.
+        linear: LinearGrid,
+        /// Attention of chunks.
+        chunk: ChunkGrid,
+        /// Attention of decodes.
+        decode: DecodeGrid,
+    },
 }
 
 impl TimingModel {
@@ -310,6 +398,12 @@ impl TimingModel {
                     gemv: attoseconds(gemv_s, "gemv_s")?,
                 },
             )?),
+            TimingModel::Roofline { ref linear, ref chunk, ref decode, ref all_reduce, base_s } => {
+                Box::new(roofline::Roofline::new(linear, chunk, decode, all_reduce, base_s)?)
+            }
+            TimingModel::TimingTable { ref linear, ref chunk, ref decode } => {
+                Box::new(table::TimingTable::new(linear, chunk, decode)?)
+            }
         })
     }
 }
@@ -327,103 +421,4 @@ fn sum<const TERMS: usize>(terms: &[(u128, u128); TERMS]) -> Result<u128> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn seconds() -> impl Strategy<Value = f64> {
-        prop_oneof![Just(0.0), (1_u32..2_000_000).prop_map(|nanos| f64::from(nanos) * 1e-9)]
-    }
-
-    fn model() -> impl Strategy<Value = TimingModel> {
-        prop_oneof![
-            seconds().prop_map(|seconds| TimingModel::Constant { seconds }),
-            (seconds(), seconds(), 0_u64..300, seconds(), seconds(), seconds()).prop_map(
-                |(base, per_token, knee, per_context_token, per_prefill_square, per_chunk_context)| {
-                    TimingModel::PiecewiseLinear {
-                        base,
-                        per_token,
-                        knee,
-                        per_context_token,
-                        per_prefill_square,
-                        per_chunk_context,
-                    }
-                }
-            ),
-            (seconds(), seconds()).prop_map(|(base, per_kv_token)| TimingModel::MemoryLinear { base, per_kv_token }),
-            (seconds(), seconds(), seconds()).prop_map(|(alpha, beta, solo)| TimingModel::MixedSolo {
-                alpha,
-                beta,
-                solo
-            }),
-            tiled_gemm(),
-        ]
-    }
-
-    fn tiled_gemm() -> impl Strategy<Value = TimingModel> {
-        let tile = || prop_oneof![Just(1_u64), Just(3), Just(4), Just(16), Just(64)];
-        (tile(), tile(), tile(), 1_u64..40, seconds(), seconds(), seconds(), seconds()).prop_map(
-            |(rows, columns, reduction, layers, linear_s_per_tile, other_s_per_token, gemm_s, gemv_s)| {
-                TimingModel::TiledGemm {
-                    rows,
-                    columns,
-                    reduction,
-                    width: 192,
-                    linear_s_per_tile,
-                    other_s_per_token,
-                    gemm_s,
-                    gemv_s,
-                    layers,
-                }
-            },
-        )
-    }
-
-    /// The pace of a batch after so many identical iterations.
-    pub(super) fn price(model: &dyn Timing, chunks: &[(u64, u64)], decodes: &[u64], later: u64) -> Pace {
-        let chunks: Vec<ChunkShape> =
-            chunks.iter().map(|&(tokens, context)| ChunkShape { tokens, context: context + later * tokens }).collect();
-        let mut shape = Shape::of(&chunks);
-        let contexts: Vec<u64> = decodes.iter().map(|context| context + later).collect();
-        shape.add_decodes(contexts.len() as u64, contexts.iter().map(|&context| u128::from(context)).sum());
-        for (ceiling, &modulus) in shape.ceilings.iter_mut().zip(model.moduli()) {
-            *ceiling = contexts.iter().map(|context| u128::from((context + 1).div_ceil(modulus))).sum();
-            let until_step = |context: &u64| (context + 1).next_multiple_of(modulus) - context;
-            shape.steady = shape.steady.min(contexts.iter().map(until_step).min().unwrap_or(u64::MAX));
-        }
-        model.pace(&shape).expect("a pace")
-    }
-
-    proptest! {
-        #[test]
-        fn a_pace_is_the_price_of_every_later_iteration(
-            model in model(),
-            chunks in prop::collection::vec((1_u64..600, 0_u64..5000), 0..4),
-            decodes in prop::collection::vec(1_u64..5000, 0..20),
-            later in 0_u64..1000,
-        ) {
-            let model = model.build().expect("a model");
-            let first = price(model.as_ref(), &chunks, &decodes, 0);
-            if later < first.holds {
-                let then = price(model.as_ref(), &chunks, &decodes, later);
-                prop_assert_eq!(first.length(later).expect("a length"), then.first);
-            }
-        }
-    }
-
-    #[test]
-    fn epsilon_of_twice_alpha_makes_chunking_neutral() {
-        // α·(Σc)² = Σ α·c² + 2α·c·x, li2025 (A.1).
-        let model = TimingModel::PiecewiseLinear {
-            base: 0.0,
-            per_token: 0.0,
-            knee: 0,
-            per_context_token: 0.0,
-            per_prefill_square: 650e-12,
-            per_chunk_context: 1300e-12,
-        };
-        let model = model.build().expect("a model");
-        let price = |tokens, context| price(model.as_ref(), &[(tokens, context)], &[], 0).first.0;
-        assert_eq!(price(1000, 0), price(300, 0) + price(512, 300) + price(188, 812));
-    }
-}
+mod tests;

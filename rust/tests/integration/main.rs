@@ -15,3 +15,4 @@ mod slots_audit;
 mod slots_theory;
 mod streamed;
 mod theory;
+mod timings;

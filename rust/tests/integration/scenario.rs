@@ -170,7 +170,63 @@ fn timing() -> impl Strategy<Value = String> {
                 )
             }
         ),
+        roofline(),
+        table(),
     ]
+}
+
+fn roofline() -> impl Strategy<Value = String> {
+    let micro = |low: u32, high: u32| (low..high).prop_map(|us| f64::from(us) / 1e6);
+    let costs = (micro(1, 100), micro(0, 2000), micro(0, 50), 1_u32..50, 0_u32..100, micro(0, 10), micro(0, 10));
+    (costs, micro(1000, 9000), micro(0, 20)).prop_map(
+        |((flops, weight, activation, pair, pairs, compute, memory), base, exchange)| {
+            // Reading a token costs as much as so many pairs, so that the two lines of a chunk often cross.
+            let (pair, read) = (f64::from(pair) / 1e8, f64::from(pair * pairs) / 1e8);
+            format!(
+                r#"{{"kind": "Roofline", "base_s": {base}, "all_reduce": {{"latency_s": {base}, "s_per_token": {exchange}}},
+                "linear": {{"flops_s_per_token": {flops}, "weight_s": {weight}, "activation_s_per_token": {activation}}},
+                "chunk": {{"compute_s_per_pair": {pair}, "memory_s_per_token": {read}}},
+                "decode": {{"compute_s_per_token": {compute}, "memory_s_per_token": {memory}}}}}"#
+            )
+        },
+    )
+}
+
+/// Small grids with large and small cells, beyond which many batches go. Times of attention fall as well as rise; the linear
+/// layers of one token are measured, so that every batch takes a while.
+fn table() -> impl Strategy<Value = String> {
+    let points = |least: u64, most: u64| {
+        prop::collection::btree_set(least..most, 2..6).prop_map(|points| points.into_iter().collect::<Vec<u64>>())
+    };
+    let axes = (points(1, 80), points(1, 80), points(0, 250), points(1, 12), points(0, 250));
+    axes.prop_flat_map(|(mut tokens, chunk, context, sequences, mean_context)| {
+        tokens[0] = 1;
+        let row = |low: u32, high: u32, width: usize| {
+            prop::collection::vec((low..high).prop_map(|us| f64::from(us) / 1e6), width)
+        };
+        let times = (
+            row(1000, 3000, tokens.len()),
+            prop::collection::vec(row(0, 900, context.len()), chunk.len()),
+            prop::collection::vec(row(0, 900, mean_context.len()), sequences.len()),
+        );
+        times.prop_map(move |(mut of_linear, of_chunk, of_decode)| {
+            of_linear.sort_by(f64::total_cmp);
+            format!(
+                r#"{{"kind": "TimingTable", "linear": {{"tokens": {tokens:?}, "seconds": {of_linear:?}}},
+                "chunk": {{"chunk": {chunk:?}, "context": {context:?}, "seconds": {of_chunk:?}}},
+                "decode": {{"sequences": {sequences:?}, "mean_context": {mean_context:?}, "seconds": {of_decode:?}}}}}"#
+            )
+        })
+    })
+}
+
+/// The host's share of an iteration, mostly none.
+fn overhead() -> impl Strategy<Value = String> {
+    let some = (0_u32..9000, 0_u32..300, any::<bool>()).prop_map(|(base, per_sequence, overlapped)| {
+        let (base, per_sequence) = (f64::from(base) / 1e6, f64::from(per_sequence) / 1e6);
+        format!(r#"{{"base_s": {base}, "per_sequence_s": {per_sequence}, "overlapped": {overlapped}}}"#)
+    });
+    prop_oneof![2 => Just("{}".to_owned()), 1 => some]
 }
 
 /// A scheduler as JSON, and the bounds that its iterations keep.
@@ -370,12 +426,13 @@ pub(crate) fn scenario(kind: &'static str) -> impl Strategy<Value = Scenario> {
     );
     shape.prop_flat_map(move |(block, prompt, output, budget, seqs, tightness, first_token, horizon_s, measured)| {
         let choices = Choices { token_budget: budget, max_seqs: seqs, longest: (prompt + output) as u64 };
-        (columns(prompt, output), timing(), scheduler(kind, choices)).prop_map(move |(columns, timing, scheduler)| {
+        let parts = (columns(prompt, output), timing(), overhead(), scheduler(kind, choices));
+        parts.prop_map(move |(columns, timing, overhead, scheduler)| {
             let kv_tokens = tightness.map(|percent| (prompt + output) as u64 * percent / 100 + block);
             let kv = kv_tokens.map_or("null".to_owned(), |tokens| tokens.to_string());
             let engine = format!(
                 r#"{{"timing": {timing}, "scheduler": {}, "kv": {{"tokens": {kv}, "block": {block}}},
-                "first_token": {first_token}}}"#,
+                "first_token": {first_token}, "overhead": {overhead}}}"#,
                 scheduler.json
             );
             Scenario {

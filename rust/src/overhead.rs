@@ -1,0 +1,90 @@
+//! What does the host take for an iteration, beside the GPU?
+//!
+//! Real engines schedule, sample and detokenise between the kernels. An overhead is part of the engine and not of its timing
+//! model: the same kernels run under engines that are faster or slower, or that hide this behind the GPU's work.
+
+use serde::Deserialize;
+
+use crate::clock::{Span, attoseconds};
+use crate::error::Result;
+use crate::timing::{Pace, Shape};
+
+/// The host's share as a user describes it; nothing unless said otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Overhead {
+    /// For every iteration, in seconds.
+    #[serde(default)]
+    pub base_s: f64,
+    /// For every row of its batch, a chunk or a decode, in seconds.
+    #[serde(default)]
+    pub per_sequence_s: f64,
+    /// Is it done while the GPU works? Then the longer of both counts, and not the sum.
+    #[serde(default)]
+    pub overlapped: bool,
+}
+
+impl Overhead {
+    /// The same in attoseconds.
+    pub fn build(&self) -> Result<HostTime> {
+        Ok(HostTime {
+            base: Span(attoseconds(self.base_s, "base_s")?),
+            per_sequence: Span(attoseconds(self.per_sequence_s, "per_sequence_s")?),
+            overlapped: self.overlapped,
+        })
+    }
+}
+
+/// An [`Overhead`] ready to run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostTime {
+    base: Span,
+    per_sequence: Span,
+    overlapped: bool,
+}
+
+impl HostTime {
+    /// The pace of an engine whose GPU alone would take `pace`.
+    #[inline]
+    pub(crate) fn beside(&self, pace: Pace, shape: &Shape) -> Result<Pace> {
+        if self.base == Span::ZERO && self.per_sequence == Span::ZERO {
+            return Ok(pace);
+        }
+        let rows = u128::from(shape.decodes) + shape.chunks.len() as u128;
+        let host = self.base.plus(self.per_sequence.times(rows)?)?;
+        let host = Pace::constant(host);
+        if self.overlapped { Ok(pace.larger(&host)) } else { pace.plus(&host) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::timing::ChunkShape;
+
+    fn beside(overhead: &Overhead, pace: Pace) -> Pace {
+        let mut shape = Shape::of(&[ChunkShape { tokens: 100, context: 0 }]);
+        shape.add_decodes(4, 1000);
+        overhead.build().expect("an overhead").beside(pace, &shape).expect("a pace")
+    }
+
+    #[test]
+    fn it_is_added_or_the_longer_of_both() {
+        // Five rows: 10 as + 5 · 2 as = 20 as.
+        let added = Overhead { base_s: 10e-18, per_sequence_s: 2e-18, overlapped: false };
+        let gpu = Pace { first: Span(15), growth: 2, holds: 9 };
+        assert_eq!(beside(&added, gpu), Pace { first: Span(35), ..gpu });
+        // The GPU takes 15, 17, 19, 21: the host is the longer of both for three iterations.
+        let overlapped = Overhead { overlapped: true, ..added };
+        assert_eq!(beside(&overlapped, gpu), Pace { first: Span(20), growth: 0, holds: 3 });
+        let longer = Pace { first: Span(21), ..gpu };
+        assert_eq!(beside(&overlapped, longer), longer);
+        assert_eq!(beside(&Overhead::default(), gpu), gpu);
+    }
+
+    #[test]
+    fn a_negative_one_is_an_error_that_names_it() {
+        let error = Overhead { per_sequence_s: -1.0, ..Overhead::default() }.build().expect_err("a negative time");
+        assert!(error.to_string().starts_with("per_sequence_s: -1"), "{error}");
+    }
+}

@@ -1,0 +1,179 @@
+//! From first principles: is a part bound by computing or by memory, and how long does it then take?
+
+use serde::Deserialize;
+
+use super::{Pace, Shape, Timing, sum};
+use crate::clock::attoseconds;
+use crate::error::{Error, Result};
+
+/// The linear layers, in seconds.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinearRoof {
+    /// Computing a token.
+    pub flops_s_per_token: f64,
+    /// Reading the weights.
+    pub weight_s: f64,
+    /// Reading and writing the activations of a token.
+    pub activation_s_per_token: f64,
+}
+
+/// The attention of chunks, in seconds.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChunkRoof {
+    /// Computing a pair of a token and one that it attends to, itself included: c·(x + (c + 1)/2) pairs a chunk.
+    pub compute_s_per_pair: f64,
+    /// Reading a token of the cache: x + c a chunk.
+    pub memory_s_per_token: f64,
+}
+
+/// The attention of decodes, in seconds for each token that a decode attends to, itself included.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DecodeRoof {
+    /// Computing.
+    pub compute_s_per_token: f64,
+    /// Reading the cache.
+    pub memory_s_per_token: f64,
+}
+
+/// What the GPUs of a group tell one another, in seconds; nothing where there is one.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AllReduce {
+    /// All exchanges of an iteration, however short.
+    pub latency_s: f64,
+    /// Sending a token's activations.
+    pub s_per_token: f64,
+}
+
+/// base + all-reduce(τ) + max(flops·τ, weights + activations·τ) + max(compute·Σ c·(x + (c + 1)/2), memory·Σ (x + c)) over
+/// chunks + max(compute, memory)·Σ (context + 1) over decodes, with τ tokens in the batch, all in attoseconds.
+#[derive(Debug)]
+pub(super) struct Roofline {
+    flops_per_token: u128,
+    weight: u128,
+    activation_per_token: u128,
+    chunk_compute_per_pair: u128,
+    chunk_memory_per_token: u128,
+    /// The larger of the two: they share one factor.
+    decode_per_token: u128,
+    /// Base and latency of the exchanges.
+    base: u128,
+    exchange_per_token: u128,
+}
+
+impl Roofline {
+    pub(super) fn new(
+        linear: &LinearRoof,
+        chunk: &ChunkRoof,
+        decode: &DecodeRoof,
+        all_reduce: &AllReduce,
+        base_s: f64,
+    ) -> Result<Roofline> {
+        let whole = |part: &str, field: &str, seconds: f64| {
+            attoseconds(seconds, field).map_err(|error: Error| error.within(part))
+        };
+        let latency = whole("all_reduce", "latency_s", all_reduce.latency_s)?;
+        Ok(Roofline {
+            flops_per_token: whole("linear", "flops_s_per_token", linear.flops_s_per_token)?,
+            weight: whole("linear", "weight_s", linear.weight_s)?,
+            activation_per_token: whole("linear", "activation_s_per_token", linear.activation_s_per_token)?,
+            chunk_compute_per_pair: whole("chunk", "compute_s_per_pair", chunk.compute_s_per_pair)?,
+            chunk_memory_per_token: whole("chunk", "memory_s_per_token", chunk.memory_s_per_token)?,
+            decode_per_token: whole("decode", "compute_s_per_token", decode.compute_s_per_token)?.max(whole(
+                "decode",
+                "memory_s_per_token",
+                decode.memory_s_per_token,
+            )?),
+            base: sum(&[(attoseconds(base_s, "base_s")?, 1), (latency, 1)])?,
+            exchange_per_token: whole("all_reduce", "s_per_token", all_reduce.s_per_token)?,
+        })
+    }
+}
+
+impl Timing for Roofline {
+    fn pace(&self, shape: &Shape) -> Result<Pace> {
+        let tokens = u128::from(shape.tokens());
+        let decodes = u128::from(shape.decodes);
+        let linear =
+            sum(&[(self.flops_per_token, tokens)])?.max(sum(&[(self.weight, 1), (self.activation_per_token, tokens)])?);
+        let rest = sum(&[
+            (self.base, 1),
+            (linear, 1),
+            (self.exchange_per_token, tokens),
+            (self.decode_per_token, shape.decode_context + decodes),
+        ])?;
+        let pace = Pace::line(rest, sum(&[(self.decode_per_token, decodes)])?)?;
+        if shape.chunks.is_empty() {
+            return Ok(pace);
+        }
+        let of_chunks = u128::from(shape.chunk_tokens);
+        // Σ (c² + c) is even, chunk by chunk.
+        let pairs = shape.chunk_cross + (shape.chunk_squares + of_chunks) / 2;
+        let compute = Pace::line(
+            sum(&[(self.chunk_compute_per_pair, pairs)])?,
+            sum(&[(self.chunk_compute_per_pair, shape.chunk_squares)])?,
+        )?;
+        let memory = Pace::line(
+            sum(&[(self.chunk_memory_per_token, shape.chunk_context + of_chunks)])?,
+            sum(&[(self.chunk_memory_per_token, of_chunks)])?,
+        )?;
+        pace.plus(&compute.larger(&memory))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::price;
+    use super::*;
+
+    /// Weights take as long as 100 tokens are computed; a chunk reads a token as long as it computes 64 pairs.
+    fn roofline() -> Roofline {
+        Roofline::new(
+            &LinearRoof { flops_s_per_token: 10e-6, weight_s: 1e-3, activation_s_per_token: 0.0 },
+            &ChunkRoof { compute_s_per_pair: 1e-9, memory_s_per_token: 64e-9 },
+            &DecodeRoof { compute_s_per_token: 10e-9, memory_s_per_token: 100e-9 },
+            &AllReduce { latency_s: 20e-6, s_per_token: 1e-6 },
+            3e-3,
+        )
+        .expect("a roofline")
+    }
+
+    const NANOSECONDS: u128 = 1_000_000_000;
+
+    #[test]
+    fn a_small_batch_reads_weights_and_a_large_one_computes() {
+        // 3 ms + 20 µs + τ µs of exchanges, and 1 ms of weights up to 100 tokens; attention of contexts of 999 tokens.
+        let of_decodes = |count: usize| price(&roofline(), &[], &vec![999; count], 0);
+        for (count, linear) in [(1, 1_000_000), (100, 1_000_000), (101, 1_010_000), (200, 2_000_000)] {
+            let exact = 3_020_000 + 1_000 * count + linear + 100 * 1000 * count;
+            let pace = of_decodes(count as usize);
+            assert_eq!(pace.first.0, exact * NANOSECONDS);
+            assert_eq!((pace.growth, pace.holds), ((100 * count * NANOSECONDS) as i128, u64::MAX));
+        }
+    }
+
+    #[test]
+    fn the_attention_of_a_chunk_crosses_from_memory_to_computing_once() {
+        // c = 48: computing 48·x + 48·49/2 = 48·x + 1176 ns, memory 64·x + 3072 ns: memory for ever.
+        let short = price(&roofline(), &[(48, 0)], &[], 0);
+        assert_eq!((short.growth, short.holds), ((64 * 48 * NANOSECONDS) as i128, u64::MAX));
+        // c = 96: 96·x + 4656 and 64·x + 6144: memory while 32·x ≤ 1488, which is x ≤ 46: the first iteration.
+        let long = price(&roofline(), &[(96, 0)], &[], 0);
+        assert_eq!((long.growth, long.holds), ((64 * 96 * NANOSECONDS) as i128, 1));
+        let later = price(&roofline(), &[(96, 0)], &[], 1);
+        assert_eq!((later.growth, later.holds), ((96 * 96 * NANOSECONDS) as i128, u64::MAX));
+        assert_eq!(later.first.0 - long.first.0, (96 * 96 + 4656 - 6144) * NANOSECONDS);
+    }
+
+    #[test]
+    fn a_negative_cost_is_an_error_that_names_it() {
+        let linear = LinearRoof { flops_s_per_token: 1e-6, weight_s: -1.0, activation_s_per_token: 0.0 };
+        let chunk = ChunkRoof { compute_s_per_pair: 0.0, memory_s_per_token: 0.0 };
+        let decode = DecodeRoof { compute_s_per_token: 0.0, memory_s_per_token: 0.0 };
+        let error = Roofline::new(&linear, &chunk, &decode, &AllReduce::default(), 0.0).expect_err("a negative time");
+        assert!(error.to_string().starts_with("linear.weight_s: -1"), "{error}");
+    }
+}

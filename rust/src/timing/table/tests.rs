@@ -1,0 +1,201 @@
+//! Does a table go through its points, and what does it do beside them?
+
+use super::super::tests::price;
+use super::super::{TimingModel, TimingModel::TimingTable as Described};
+use super::*;
+use proptest::prelude::*;
+
+const MICRO: u128 = 1_000_000_000_000;
+
+fn micros(micros: &[u32]) -> Vec<Option<f64>> {
+    micros.iter().map(|&micros| Some(f64::from(micros) / 1e6)).collect()
+}
+
+fn zeros(rows: usize) -> Vec<Vec<Option<f64>>> {
+    vec![micros(&[0, 0]); rows]
+}
+
+fn no_chunks() -> ChunkGrid {
+    ChunkGrid { chunk: vec![1, 1000], context: vec![0, 1000], seconds: zeros(2) }
+}
+
+fn no_decodes() -> DecodeGrid {
+    DecodeGrid { sequences: vec![1, 1000], mean_context: vec![0, 1000], seconds: zeros(2) }
+}
+
+fn no_linear() -> LinearGrid {
+    LinearGrid { tokens: vec![1, 1000], seconds: micros(&[0, 0]) }
+}
+
+fn table(linear: &LinearGrid, chunk: &ChunkGrid, decode: &DecodeGrid) -> TimingTable {
+    TimingTable::new(linear, chunk, decode).expect("a table")
+}
+
+#[test]
+fn linear_layers_follow_all_tokens_of_the_batch() {
+    let linear = LinearGrid { tokens: vec![10, 20, 40], seconds: micros(&[100, 200, 300]) };
+    let table = table(&linear, &no_chunks(), &no_decodes());
+    let first = |tokens| price(&table, &[(tokens, 0)], &[], 0).first.0;
+    assert_eq!([10, 15, 20, 30, 40].map(first), [100, 150, 200, 250, 300].map(|us| us * MICRO));
+    // Before the first point the first line goes on: 10 µs a token. Beyond the last the last one: 5 µs a token.
+    assert_eq!([5, 1].map(first), [50, 10].map(|us| us * MICRO));
+    assert_eq!(table.beyond().axes(), [] as [&str; 0]);
+    assert_eq!([42, 60].map(first), [310, 400].map(|us| us * MICRO));
+    assert_eq!(table.beyond().axes(), ["tokens of a batch"]);
+    // A chunk and five decodes load 15 tokens, for as long as they are what they are.
+    let pace = price(&table, &[(10, 0)], &[1; 5], 0);
+    assert_eq!((pace.first.0, pace.growth), (150 * MICRO, 0));
+}
+
+#[test]
+fn a_line_extended_below_nothing_is_nothing() {
+    // 20 µs a token, so that 5 tokens would take none and 4 tokens −20 µs; and a line that falls to nothing at 30.
+    let steep = LinearGrid { tokens: vec![10, 20], seconds: micros(&[100, 300]) };
+    let falling = LinearGrid { tokens: vec![10, 20], seconds: micros(&[200, 100]) };
+    let of = |linear, tokens| price(&table(linear, &no_chunks(), &no_decodes()), &[(tokens, 0)], &[], 0).first.0;
+    assert_eq!([4, 5, 6].map(|tokens| of(&steep, tokens)), [0, 0, 20 * MICRO]);
+    assert_eq!([29, 30, 31].map(|tokens| of(&falling, tokens)), [10 * MICRO, 0, 0]);
+    // Chunks of 10 tokens along their contexts: −100 µs, −50 µs, 0 µs, 50 µs at 0, 10, 20, 30.
+    let late = ChunkGrid { chunk: vec![10, 20], context: vec![30, 40], seconds: vec![micros(&[50, 100]); 2] };
+    let late = table(&no_linear(), &late, &no_decodes());
+    let paces = [0, 1, 2, 3].map(|later| price(&late, &[(10, 0)], &[], later));
+    assert_eq!(paces.map(|pace| pace.first.0), [0, 0, 0, 50 * MICRO]);
+    // The first line begins where it leaves nothing, and ends at the second point.
+    assert_eq!(paces.map(|pace| pace.holds), [2, 1, 2, 1]);
+}
+
+#[test]
+fn chunks_are_priced_each_and_hold_to_the_edge_of_their_cells() {
+    // At 100 tokens 10, 20, 60 µs for contexts 0, 1000, 2000, and at 300 tokens 30, 60, 100 µs.
+    let chunk = ChunkGrid {
+        chunk: vec![100, 300],
+        context: vec![0, 1000, 2000],
+        seconds: vec![micros(&[10, 20, 60]), micros(&[30, 60, 100])],
+    };
+    let table = table(&no_linear(), &chunk, &no_decodes());
+    // 200 tokens are half way: 20, 40, 80 µs. From 500 a step is 200 · 20 ns; 1000 is three iterations away.
+    let half = price(&table, &[(200, 500)], &[], 0);
+    assert_eq!((half.first.0, half.growth, half.holds), (30 * MICRO, 4 * MICRO as i128, 3));
+    // A chunk of 100 beside it: 10 + 10 · 0.9 µs, in whose cell one iteration is left.
+    let both = price(&table, &[(200, 500), (100, 900)], &[], 0);
+    assert_eq!((both.first.0, both.growth, both.holds), (49 * MICRO, 5 * MICRO as i128, 1));
+    assert_eq!(table.beyond().axes(), [] as [&str; 0]);
+    // On the last point the next iteration is beyond, and there the last line goes on: 40 ns a token.
+    let last = price(&table, &[(100, 2000)], &[], 0);
+    assert_eq!((last.first.0, last.growth, last.holds), (60 * MICRO, 4 * MICRO as i128, 1));
+    assert_eq!(table.beyond().axes(), [] as [&str; 0]);
+    let beyond = price(&table, &[(100, 2100)], &[], 0);
+    assert_eq!((beyond.first.0, beyond.holds), (64 * MICRO, u64::MAX));
+    assert_eq!(table.beyond().axes(), ["context of a chunk"]);
+}
+
+#[test]
+fn decodes_are_priced_by_number_and_mean_context() {
+    // One decode: 10 and 20 µs at means 100 and 200; five: 50 and 100 µs.
+    let decode = DecodeGrid {
+        sequences: vec![1, 5],
+        mean_context: vec![100, 200],
+        seconds: vec![micros(&[10, 20]), micros(&[50, 100])],
+    };
+    let table = table(&no_linear(), &no_chunks(), &decode);
+    let of = |contexts: &[u64]| price(&table, &[], contexts, 0);
+    // Three: 30 and 60 µs, at a mean of 150 in the middle; a token of context more for each is 0.3 µs.
+    let three = of(&[100, 150, 200]);
+    assert_eq!((three.first.0, three.growth, three.holds), (45 * MICRO, 3 * MICRO as i128 / 10, 50));
+    assert_eq!(of(&[101, 150, 200]).first.0, (45 * MICRO) + MICRO / 10);
+    assert_eq!(of(&[200, 200, 199]).holds, 1);
+    assert_eq!(table.beyond().axes(), [] as [&str; 0]);
+    // Seven are two beyond: 70 and 140 µs.
+    assert_eq!(of(&[100; 7]).first.0, 70 * MICRO);
+    assert_eq!(of(&[200, 200, 201]).holds, u64::MAX);
+    assert_eq!(table.beyond().axes(), ["decodes", "mean context of the decodes"]);
+}
+
+#[test]
+fn a_grid_that_is_none_is_an_error_that_says_where() {
+    let json = |linear: &str, chunk: &str| {
+        let text = format!(
+            r#"{{"kind": "TimingTable", "linear": {linear}, "chunk": {chunk},
+            "decode": {{"sequences": [1, 2], "mean_context": [0, 1], "seconds": [[0, 0], [0, 0]]}}}}"#
+        );
+        let model: TimingModel = serde_json::from_str(&text).expect("a description");
+        assert!(matches!(model, Described { .. }));
+        model.build().map(drop).expect_err("no grid").to_string()
+    };
+    let chunk = r#"{"chunk": [1, 2], "context": [0, 1], "seconds": [[0, 0], [0, 0]]}"#;
+    let linear = r#"{"tokens": [1, 2], "seconds": [0, 0]}"#;
+    let of_linear =
+        |tokens: &str, seconds: &str| json(&format!(r#"{{"tokens": {tokens}, "seconds": {seconds}}}"#), chunk);
+    let of_chunk = |context: &str, seconds: &str| {
+        json(linear, &format!(r#"{{"chunk": [1, 2], "context": {context}, "seconds": {seconds}}}"#))
+    };
+    assert_eq!(of_linear("[1]", "[0]"), "linear.tokens: [1]: a line needs at least two points");
+    assert_eq!(of_linear("[1, 4, 4]", "[0, 0, 0]"), "linear.tokens[2]: 4 after 4: the points must ascend");
+    assert_eq!(of_linear("[0, 4]", "[0, 0]"), "linear.tokens[0]: 0: it must be at least 1 and at most 2^40");
+    assert_eq!(of_linear("[1, 2]", "[0]"), "linear.seconds: 1 times, must be 2: one for each point");
+    let hole = "a hole in the grid: every point needs a time";
+    assert_eq!(of_linear("[1, 2]", "[0, null]"), format!("linear.seconds[1]: {hole}"));
+    assert_eq!(of_chunk("[0, 1]", "[[0, 0], [null, 0]]"), format!("chunk.seconds[1][0]: {hole}"));
+    assert_eq!(of_chunk("[0, 1]", "[[0, 0]]"), "chunk.seconds: 1 rows, must be 2");
+    assert_eq!(of_chunk("[1, 0]", "[[0, 0], [0, 0]]"), "chunk.context[1]: 0 after 1: the points must ascend");
+    let negative = of_chunk("[0, 1]", "[[0, -0.5], [0, 0]]");
+    assert!(negative.starts_with("chunk.seconds[0][1]: -0.5 is no span of time"), "{negative}");
+}
+
+/// Points with times that never fall, in attoseconds at random: what they are rounded to shows.
+fn rising(least: u64) -> impl Strategy<Value = (Vec<u64>, Vec<u64>)> {
+    prop::collection::btree_map(least..500, 0_u64..100_000, 2..6).prop_map(|grid| {
+        let points: Vec<u64> = grid.keys().copied().collect();
+        let mut times: Vec<u64> = grid.values().copied().collect();
+        times.sort_unstable();
+        (points, times)
+    })
+}
+
+fn seconds(attoseconds: &[u64]) -> Vec<Option<f64>> {
+    attoseconds.iter().map(|&time| Some(format!("{time}e-18").parse().expect("a number"))).collect()
+}
+
+/// What holds along any axis: the grid's own values on it, between two of them in between, and never falling.
+fn follows(points: &[u64], times: &[u64], first: impl Fn(u64) -> u128) -> std::result::Result<(), TestCaseError> {
+    for (pair, time) in points.windows(2).zip(times.windows(2)) {
+        prop_assert_eq!([first(pair[0]), first(pair[1])], [u128::from(time[0]), u128::from(time[1])]);
+        for at in pair[0]..pair[1] {
+            prop_assert!((u128::from(time[0])..=u128::from(time[1])).contains(&first(at)));
+            prop_assert!(first(at) <= first(at + 1));
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_table_goes_through_its_points(
+        (tokens, linear) in rising(1), (context, of_context) in rising(0), (other, of_other) in rising(1),
+    ) {
+        let model = table(&LinearGrid { tokens: tokens.clone(), seconds: seconds(&linear) }, &no_chunks(), &no_decodes());
+        follows(&tokens, &linear, |at| price(&model, &[(at, 0)], &[], 0).first.0)?;
+        // Along the contexts of a chunk on a row of its grid, with another row above it.
+        let above: Vec<u64> = of_context.iter().map(|time| time + 7).collect();
+        let rows = vec![seconds(&of_context), seconds(&above)];
+        let chunk = ChunkGrid { chunk: vec![3, 90], context: context.clone(), seconds: rows.clone() };
+        let model = table(&no_linear(), &chunk, &no_decodes());
+        follows(&context, &of_context, |at| price(&model, &[(3, at)], &[], 0).first.0)?;
+        follows(&context, &above, |at| price(&model, &[(90, at)], &[], 0).first.0)?;
+        // Along the mean context of decodes.
+        let decode = DecodeGrid { sequences: vec![3, 9], mean_context: context.clone(), seconds: rows };
+        let model = table(&no_linear(), &no_chunks(), &decode);
+        follows(&context, &of_context, |at| price(&model, &[], &[at; 3], 0).first.0)?;
+        follows(&context, &above, |at| price(&model, &[], &[at; 9], 0).first.0)?;
+        // Along the chunks and the sequences at a column of their grids.
+        let rows: Vec<Vec<Option<f64>>> = of_other.iter().map(|&time| seconds(&[time, time + 5])).collect();
+        let chunk = ChunkGrid { chunk: other.clone(), context: vec![10, 40], seconds: rows.clone() };
+        let model = table(&no_linear(), &chunk, &no_decodes());
+        follows(&other, &of_other, |at| price(&model, &[(at, 10)], &[], 0).first.0)?;
+        let decode = DecodeGrid { sequences: other.clone(), mean_context: vec![10, 40], seconds: rows };
+        let model = table(&no_linear(), &no_chunks(), &decode);
+        follows(&other, &of_other, |at| price(&model, &[], &vec![10; at as usize], 0).first.0)?;
+    }
+}
