@@ -18,9 +18,10 @@ DOCS = ROOT / "docs"
 def test_every_public_name_is_in_the_reference():
     pages = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md"))
     documented = set(re.findall(r"^::: (\S+)$", pages, re.MULTILINE))
-    names = {f"inferq.{name}" for name in iq.__all__ if name not in ("theory", "__version__")}
+    names = {f"inferq.{name}" for name in iq.__all__ if name not in ("theory", "timing", "__version__")}
     names |= {f"inferq.theory.{name}" for name in iq.theory.__all__}
-    assert {name for name in documented if re.fullmatch(r"inferq\.(theory\.)?\w+", name)} - {
+    names |= {f"inferq.timing.{name}" for name in iq.timing.__all__ if name not in iq.__all__}
+    assert {name for name in documented if re.fullmatch(r"inferq\.((theory|timing)\.)?\w+", name)} - {
         "inferq.scenario"
     } == names
 

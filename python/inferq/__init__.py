@@ -13,7 +13,7 @@ Example:
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from inferq import theory
+    from inferq import theory, timing
     from inferq.cluster import Cluster
     from inferq.disaggregated import Disaggregated, Link
     from inferq.engine import Engine, KvCache
@@ -155,6 +155,7 @@ __all__ = [  # noqa: RUF022  # in the order of the road
     "WorkConservation",
     "report",
     "theory",
+    "timing",
     "compare",
     "capacity",
     "Slo",
@@ -248,8 +249,8 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise take a
 
         if name == "__version__":
             value = metadata.version("inferq")
-        elif name == "theory":
-            value = import_module("inferq.theory")
+        elif name in ("theory", "timing"):
+            value = import_module(f"inferq.{name}")
         elif name in _HOME:
             value = getattr(import_module(f"inferq.{_HOME[name]}"), name)
         else:

@@ -1,0 +1,78 @@
+"""How well does a fitted timing model meet what was measured?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from inferq.picture.style import BLUE, GREEN, INK, ORANGE, PANEL, SKY
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from inferq.timing.fitting import Fit
+
+_COLOURS = {"decode small": SKY, "decode large": BLUE, "prefill": ORANGE, "mixed": GREEN}
+_MOST = 2000
+"""As many points as can be told apart."""
+_HEIGHT = 240
+
+
+def of_fit(fit: Fit) -> Any:
+    """Predicted against measured length with the line where they agree, and the relative error by tokens.
+
+    Args:
+        fit: of `inferq.timing.fit`.
+
+    Returns:
+        An altair chart without a style of its own.
+    """
+    import altair as alt
+    import polars as pl
+
+    every = -(-fit.predictions.height // _MOST)
+    points = fit.predictions.gather_every(every).with_columns(
+        error=pl.col("predicted_s") / pl.col("measured_s") - 1
+    )
+    names = [name for name in _COLOURS if name in points["regime"].to_list()]
+    colour = alt.Color(
+        "regime:N",
+        legend=alt.Legend(orient="top", title=None),
+        scale=alt.Scale(domain=names, range=[_COLOURS[name] for name in names]),
+    )
+    told = [
+        alt.Tooltip(field, format=".4g") for field in ("tokens:Q", "measured_s:Q", "predicted_s:Q", "error:Q")
+    ]
+    dots = alt.Chart(points).mark_circle(size=18, opacity=0.6).encode(color=colour, tooltip=told)
+    seconds = points.select("measured_s", "predicted_s")
+    ends = [min(seconds.min().row(0)), max(seconds.max().row(0))]
+    wide = ends[0] > 0 and ends[1] > 20 * ends[0]
+    scale = alt.Scale(type="log") if wide else alt.Scale(zero=False)
+    axis = alt.Axis(tickCount=6)
+    agreed = alt.Chart(_line("measured_s", ends, "predicted_s", ends)).mark_line(color=INK, strokeDash=[6, 4])
+    left = alt.layer(
+        agreed.encode(x=alt.X("measured_s:Q", scale=scale), y=alt.Y("predicted_s:Q", scale=scale)),
+        dots.encode(
+            x=alt.X("measured_s:Q", title="measured (s)", scale=scale, axis=axis),
+            y=alt.Y("predicted_s:Q", title="predicted (s)", scale=scale, axis=axis),
+        ),
+    )
+    reach = [float(end) for end in points["tokens"].sort().gather([0, -1])]
+    zero = alt.Chart(_line("tokens", reach, "error", [0.0, 0.0])).mark_line(color=INK, strokeDash=[6, 4])
+    by_tokens = alt.Scale(type="log" if reach[0] > 0 and reach[1] > 20 * reach[0] else "linear")
+    right = alt.layer(
+        zero.encode(x=alt.X("tokens:Q", scale=by_tokens), y="error:Q"),
+        dots.encode(
+            x=alt.X("tokens:Q", title="tokens of the iteration", scale=by_tokens, axis=axis),
+            y=alt.Y("error:Q", title="predicted / measured − 1", axis=alt.Axis(format="+%")),
+        ),
+    )
+    panels = [panel.properties(width=PANEL, height=_HEIGHT) for panel in (left, right)]
+    r_squared = "" if fit.r_squared is None else f", R² = {fit.r_squared:.4f}"
+    title = f"{type(fit.model).__name__} fitted to {fit.predictions.height:,} iterations{r_squared}"
+    return alt.vconcat(*panels).properties(title=title)
+
+
+def _line(x: str, places: list[Any], y: str, values: list[Any]) -> pl.DataFrame:
+    import polars as pl
+
+    return pl.DataFrame({x: places, y: values})

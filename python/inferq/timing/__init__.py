@@ -1,0 +1,62 @@
+"""How long does one iteration take? The models, and what makes one of measurements.
+
+| question | call |
+|---|---|
+| Which models are there? | `inferq.timing.models` |
+| Which model describes these measured iterations? | `fit` |
+| How are measured iterations read from a file? | `read_iterations`, `read_vidur_profile` |
+| Which iterations did a run have? | `iterations_of` |
+
+Example:
+    >>> import inferq as iq
+    >>> log = {"duration_s": [0.01, 0.011, 0.014], "prefill_tokens": [0, 0, 0], "decodes": [1, 2, 5],
+    ...     "context_tokens": [100, 200, 500]}
+    >>> fitted = iq.timing.fit(log, "PiecewiseLinear", fixed={"knee": 0, "per_context_token": 0})
+    >>> round(fitted.model.base, 9), round(fitted.model.per_token, 9)
+    (0.009, 0.001)
+"""
+
+from typing import TYPE_CHECKING
+
+from inferq.timing.models import TIMING_MODELS as TIMING_MODELS
+from inferq.timing.models import Constant, MemoryLinear, MixedSolo, PiecewiseLinear, TiledGemm
+from inferq.timing.models import TimingModel as TimingModel
+
+if TYPE_CHECKING:
+    from inferq.timing.fitting import Fit, fit
+    from inferq.timing.readers import iterations_of, read_iterations, read_vidur_profile
+
+__all__ = [  # noqa: RUF022  # the models, then what makes one
+    "Constant",
+    "PiecewiseLinear",
+    "MemoryLinear",
+    "MixedSolo",
+    "TiledGemm",
+    "fit",
+    "Fit",
+    "read_iterations",
+    "read_vidur_profile",
+    "iterations_of",
+]
+
+if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise take any name for an attribute
+    _HOME = {
+        "fit": "fitting",
+        "Fit": "fitting",
+        "iterations_of": "readers",
+        "read_iterations": "readers",
+        "read_vidur_profile": "readers",
+    }
+
+    def __getattr__(name):
+        """Import what makes a model when it is first used: an engine needs none of it."""
+        from importlib import import_module
+
+        if name not in _HOME:
+            raise AttributeError(f"module 'inferq.timing' has no attribute {name!r}")
+        value = getattr(import_module(f"inferq.timing.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

@@ -1,0 +1,443 @@
+"""Which timing model describes iterations that were measured?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from inferq.amounts import flag, not_negative, whole, within
+from inferq.columns import MOST_TOKENS, nearest
+from inferq.errors import ConfigError
+from inferq.timing.log import checked_log
+from inferq.timing.models import TimingModel
+from inferq.timing.regression import HUBER, Solution, inseparable, solved, standard_errors
+from inferq.timing.terms import LINEAR, Linear, Term, tokens
+
+if TYPE_CHECKING:
+    import numpy as np
+    import polars as pl
+    from numpy.typing import NDArray
+
+    from inferq.timing.log import Log
+
+SMALL_BATCH = 16
+"""An iteration of decodes only is small up to so many of them."""
+REGIMES = ("decode small", "decode large", "prefill", "mixed")
+_LEAST_S = 1e-18
+"""The core's unit of time: what is smaller is 0 there."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Fit:
+    """A timing model made of measured iterations, and how well it meets them; made by `fit`."""
+
+    model: TimingModel
+    """What an `Engine` takes as its `timing`."""
+    coefficients: pl.DataFrame
+    """One row a coefficient: `coefficient`, `value`, `standard_error`, `low` and `high` (between which the
+    true value lies with the asked confidence, by Student's law), `unit`, and `how`: `fitted`, `fixed` (by the
+    caller), `absent` (its column is not in the log), `bound` (at 0, below which least squares alone would go)
+    or `undetermined` (a knee that no iteration shows). Those but `fitted` have no error."""
+    r_squared: float | None
+    """1 − (sum of squared residuals) / (sum of squared differences from the mean), in seconds and over all
+    iterations alike; None where all last equally long."""
+    residuals: pl.DataFrame
+    """One row a regime and one for `all`: `regime`, `iterations`, and of predicted / measured − 1 the
+    quantiles `p5`, `p50`, `p95` and the median of the absolute value, `median_error`. Regimes: `decode small`
+    (decodes only, at most 16), `decode large`, `prefill` (no decodes), `mixed`."""
+    predictions: pl.DataFrame
+    """One row an iteration, as in the log: `regime`, `tokens`, `measured_s`, `predicted_s`."""
+    confidence: float
+    robust: bool
+    relative: bool
+    notes: tuple[str, ...]
+    """What to know before trusting it."""
+
+    def plot(self) -> Any:
+        """Predicted against measured length, and the relative error against the tokens of the iteration.
+
+        Returns:
+            An altair chart of two panels, coloured by regime; of large logs evenly spaced iterations.
+        """
+        from inferq.picture.fitting import of_fit
+
+        return of_fit(self)
+
+    def explain(self) -> str:
+        """The coefficients with their errors, the misses by regime, and what to know."""
+        loss = f"Huber's loss ({HUBER} standard deviations)" if self.robust else "least squares"
+        of = "relative" if self.relative else "absolute"
+        name, count = type(self.model).__name__, self.predictions.height
+        lines = [f"{name} fitted to {count:,} iterations by {loss} of {of} errors"]
+        for row in self.coefficients.iter_rows(named=True):
+            error = row["standard_error"]
+            sure = f"± {error:.2g}" if error is not None else f"({row['how']})"
+            lines.append(f"  {row['coefficient']} = {row['value']:.6g} {sure} {row['unit']}")
+        if self.r_squared is not None:
+            lines.append(f"R² = {self.r_squared:.6f}")
+        lines.append("predicted / measured − 1:")
+        for row in self.residuals.iter_rows(named=True):
+            lines.append(
+                f"  {row['regime']}: median {row['p50']:+.2%}, from {row['p5']:+.2%} to {row['p95']:+.2%} "
+                f"in 90 % of {row['iterations']:,}"
+            )
+        return "\n".join([*lines, *self.notes])
+
+    def __str__(self) -> str:
+        """What `explain()` says."""
+        return self.explain()
+
+    def __repr__(self) -> str:
+        """The model and its R²."""
+        r_squared = "None" if self.r_squared is None else f"{self.r_squared:.6f}"
+        return f"Fit({self.model!r}, r_squared={r_squared})"
+
+
+def fit(
+    frame: object,
+    model: str = "PiecewiseLinear",
+    *,
+    robust: bool = False,
+    relative: bool = False,
+    fixed: Mapping[str, float] | None = None,
+    confidence: float = 0.95,
+    check_units: bool = True,
+) -> Fit:
+    """Make a timing model of measured iterations, by least squares with coefficients that are 0 or above.
+
+    | model | coefficients |
+    |---|---|
+    | `PiecewiseLinear` | `base`, `per_token`, `knee`, `per_context_token`, and two more of long chunks |
+    | `MemoryLinear` | `base`, `per_kv_token` |
+    | `MixedSolo` | `alpha`, `beta`, `solo` |
+
+    For a given knee the rest is linear: knees are tried on a grid that gets finer around the best one. Where
+    no iteration shows a floor, the knee is 0, or, if the base would then be negative, the fewest tokens of an
+    iteration. Of long chunks, `per_prefill_square` and `per_chunk_context` are fitted where the frame has
+    their columns, and 0 where it has not.
+
+    Args:
+        frame: one row for each iteration, a polars or pandas frame or a dict of columns: `duration_s`,
+            `prefill_tokens` (Σ c over its chunks), `decodes` (rows), `context_tokens` (Σ of the contexts of
+            the decodes, before it); optional `start_s`, `prefill_squares` (Σ c²), `prefill_products` (Σ c·x,
+            x being the context of the chunk) and `prefill_context` (Σ x; `MemoryLinear` needs it where
+            something is prefilled). Other columns are left alone.
+        model: one of the names above.
+        robust: Huber's loss: residuals beyond 1.345 standard deviations count linearly, so that a few
+            iterations that were disturbed do not bend the model. The standard deviation is that of a normal
+            law with the same median of absolute residuals.
+        relative: make the relative errors small, not those in seconds: right when the noise grows with the
+            length of the iteration, and when short iterations are to be met as well as long ones.
+        fixed: coefficients that are known, such as `{"knee": 0, "per_context_token": 0}`.
+        confidence: of `low` and `high` of each coefficient.
+        check_units: refuse durations that look like milliseconds: half of them above 2, or, with `start_s`,
+            more than 100 iterations at once.
+
+    Returns:
+        The model, its coefficients with standard errors that hold also where the noise depends on the length
+        (White's sandwich, HC3), R², the residuals by regime.
+
+    Raises:
+        ConfigError: a column is missing; a value is missing, not finite, negative or not whole (named with
+            its row); durations look like milliseconds; too few iterations; iterations that cannot identify a
+            coefficient, which is named; an argument is wrong.
+
+    Source: HC3: MacKinnon and White (1985); the loss: Huber (1964).
+
+    Example:
+        The fit of lin2026 for Qwen3-8B comes back from iterations that follow it:
+
+        >>> import inferq as iq
+        >>> log = {
+        ...     "prefill_tokens": [64, 128, 256, 512, 0, 0],
+        ...     "decodes": [8, 8, 4, 0, 8, 16],
+        ...     "context_tokens": [900, 910, 400, 0, 950, 2000],
+        ... }
+        >>> log["duration_s"] = [0.0174 + 6.2e-5 * c if c else 0.022 for c in log["prefill_tokens"]]
+        >>> found = iq.timing.fit(log, "MixedSolo").model
+        >>> [round(number, 9) for number in (found.alpha, found.beta, found.solo)]
+        [0.0174, 6.2e-05, 0.022]
+    """
+    if not isinstance(model, str) or model not in LINEAR:
+        raise ConfigError(f"model: {model!r} is none that can be fitted{nearest(str(model), LINEAR)}")
+    robust, relative = flag("robust", robust), flag("relative", relative)
+    check_units = flag("check_units", check_units)
+    confidence = within("confidence", confidence, 0.5, 0.999999)
+    linear = LINEAR[model]
+    log = checked_log(frame, check_units)
+    return _Fitting(linear, log, _fixed(linear, fixed), robust, relative, confidence).fit()
+
+
+def _fixed(linear: Linear, fixed: Mapping[str, float] | None) -> dict[str, float]:
+    names = [term.name for term in linear.terms] + (["knee"] if linear.kneed else [])
+    if fixed is None:
+        return {}
+    if not isinstance(fixed, Mapping):
+        raise ConfigError(f"fixed: must map coefficients to numbers, not {fixed!r}")
+    known = {}
+    for name, value in fixed.items():
+        if name not in names:
+            raise ConfigError(
+                f"fixed: {name!r} is no coefficient of {linear.kind.__name__}{nearest(str(name), names)}"
+            )
+        path = f"fixed.{name}"
+        known[name] = (
+            float(whole(path, value, 0, MOST_TOKENS)) if name == "knee" else not_negative(path, value)
+        )
+    return known
+
+
+class _Fitting:
+    """One call of `fit`: which coefficients are asked for, and what was found."""
+
+    def __init__(
+        self,
+        linear: Linear,
+        log: Log,
+        fixed: dict[str, float],
+        robust: bool,
+        relative: bool,
+        confidence: float,
+    ) -> None:
+        self.linear, self.log, self.fixed = linear, log, fixed
+        self.robust, self.relative, self.confidence = robust, relative, confidence
+        self.tokens = tokens(log)
+        self.absent = [
+            term.name
+            for term in linear.terms
+            if term.optional and term.needs not in log and not fixed.get(term.name)
+        ]
+        self._check_columns()
+        # An optional term without its column can only be held at 0, which the check has seen to.
+        self.terms = [term for term in linear.terms if term.name not in self.absent]
+        self.free = [term for term in self.terms if term.name not in fixed]
+        self.columns = {term.name: term.column(log) for term in self.terms}
+        flat = linear.kneed is not None and fixed.get(linear.kneed) == 0
+        self.search = linear.kneed is not None and "knee" not in fixed and not flat
+        # A base that may be anything makes up for every knee that no iteration lies below.
+        self.floor = 0 if "base" in fixed else int(self.tokens.min())
+        self._check_rows()
+
+    def _check_columns(self) -> None:
+        for term in self.linear.terms:
+            if term.needs is None or term.needs in self.log:
+                continue
+            if term.optional and self.fixed.get(term.name):
+                raise ConfigError(f"fixed.{term.name}: the frame has no column {term.needs}")
+            if not term.optional and self.log["prefill_tokens"].any():
+                raise ConfigError(
+                    f"{term.name}: the frame has prefill_tokens but no column {term.needs} "
+                    "(Σ of the contexts of the chunks; 0 where no prompt is cut)"
+                )
+
+    def _check_rows(self) -> None:
+        import numpy as np
+
+        rows, asked = self.tokens.size, len(self.free) + self.search
+        if rows <= asked:
+            raise ConfigError(f"frame: {rows} iterations cannot identify {asked} coefficients: give more")
+        for term in self.free:
+            column = self.columns[term.name]
+            if not column.any():
+                raise ConfigError(f"{term.name}: no iteration has {term.counted}: {_remedy(term.name)}")
+            if np.ptp(column) or term.name == "base":
+                continue
+            if any(other.name == "base" for other in self.free):
+                raise ConfigError(
+                    f"{term.name}: every iteration has {column[0]:g} {term.counted}, so it cannot be told "
+                    f"from base: {_remedy(term.name)}"
+                )
+        if self.search and np.unique(self.tokens).size < 3:
+            raise ConfigError(
+                f"knee: the iterations have fewer than 3 different counts of tokens: {_remedy('knee')}"
+            )
+
+    def design(self, knee: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The columns of the coefficients that are asked for, and the seconds of those that are known."""
+        import numpy as np
+
+        def column(term: Term) -> NDArray[np.float64]:
+            if term.name == self.linear.kneed:
+                return np.maximum(self.columns[term.name] - knee, 0.0)
+            return self.columns[term.name]
+
+        known = np.zeros_like(self.tokens)
+        for term in self.terms:
+            if term.name in self.fixed:
+                known += self.fixed[term.name] * column(term)
+        asked = [column(term) for term in self.free]
+        return np.column_stack(asked) if asked else np.empty((known.size, 0)), known
+
+    def fit(self) -> Fit:
+        """Solve, judge, describe."""
+        import numpy as np
+
+        measured = self.log["duration_s"]
+        solution = solved(
+            self.design,
+            measured,
+            self.tokens if self.search else None,
+            int(self.fixed.get("knee", 0)),
+            floor=self.floor,
+            robust=self.robust,
+            relative=self.relative,
+        )
+        self._check_identified(solution)
+        values = {name: 0.0 for name in self.absent} | self.fixed
+        for term, value in zip(self.free, solution.values, strict=True):
+            values[term.name] = float(value) if value >= _LEAST_S else 0.0
+        if self.linear.kneed:
+            flat = values[self.linear.kneed] == 0 and self.search
+            values["knee"] = 0 if flat else solution.knee
+        errors = self._errors(solution, values)
+        columns, known = self.design(solution.knee)
+        predicted = columns @ solution.values + known
+        total = float(np.sum((measured - measured.mean()) ** 2))
+        left = float(np.sum((measured - predicted) ** 2))
+        alike = bool(np.ptp(measured) <= 1e-12 * measured.max())
+        coefficients = self._coefficients(values, errors)
+        predictions = self._predictions(predicted)
+        arguments: dict[str, Any] = {
+            name: int(value) if name == "knee" else value for name, value in values.items()
+        }
+        return Fit(
+            model=self.linear.kind(**arguments),
+            coefficients=coefficients,
+            r_squared=None if alike else 1 - left / total,
+            residuals=_by_regime(predictions),
+            predictions=predictions,
+            confidence=self.confidence,
+            robust=self.robust,
+            relative=self.relative,
+            notes=self._notes(coefficients),
+        )
+
+    def _check_identified(self, solution: Solution) -> None:
+        """Refuse columns of which one is a sum of the others at the knee that was found."""
+        columns = self.design(solution.knee)[0]
+        if columns.shape[1] == 0:
+            return
+        names = [term.name for term in self.free]
+        empty = [name for name, column in zip(names, columns.T, strict=True) if not column.any()]
+        if empty:
+            raise ConfigError(
+                f"{empty[0]}: no iteration has tokens above the knee of {solution.knee}: {_remedy(empty[0])}"
+            )
+        mixed = inseparable(columns * solution.weights[:, None])
+        if mixed:
+            several = ", ".join(names[place] for place in mixed)
+            counted = ", ".join(self.free[place].counted for place in mixed)
+            raise ConfigError(
+                f"{several}: what they multiply ({counted}) moves together in these iterations: "
+                f"{_remedy(names[mixed[-1]])}"
+            )
+
+    def _errors(self, solution: Solution, values: dict[str, float]) -> dict[str, float]:
+        """The standard errors of the coefficients inside their bounds."""
+        import numpy as np
+
+        names = [term.name for term in self.free]
+        columns = self.design(solution.knee)[0]
+        inside = [place for place, name in enumerate(names) if values[name] > 0]
+        parts: list[NDArray[np.float64]] = [columns[:, place] for place in inside]
+        kept = [names[place] for place in inside]
+        kneed = self.linear.kneed
+        if self.search and kneed and values[kneed] > 0 and solution.knee > self.floor:
+            parts.append(np.where(self.tokens > solution.knee, -values[kneed], 0.0))
+            kept.append("knee")
+        if not parts:
+            return {}
+        errors = standard_errors(np.column_stack(parts) * solution.weights[:, None], solution)
+        return dict(zip(kept, errors.tolist(), strict=True))
+
+    def _coefficients(self, values: dict[str, float], errors: dict[str, float]) -> pl.DataFrame:
+        import polars as pl
+        from scipy.stats import t
+
+        reach = float(t.ppf(0.5 + self.confidence / 2, self.tokens.size - max(len(errors), 1)))
+        units = {term.name: term.unit for term in self.linear.terms} | {"knee": "tokens"}
+        order = [term.name for term in self.linear.terms] + (["knee"] if self.linear.kneed else [])
+        rows = []
+        for name in order:
+            value, error = float(values[name]), errors.get(name)
+            low = None if error is None else max(value - reach * error, 0.0)
+            high = None if error is None else value + reach * error
+            rows.append((name, value, error, low, high, units[name], self._how(name, error)))
+        numbers = dict.fromkeys(("value", "standard_error", "low", "high"), pl.Float64)
+        schema = {"coefficient": pl.String, **numbers, "unit": pl.String, "how": pl.String}
+        return pl.DataFrame(rows, schema=schema, orient="row")
+
+    def _how(self, name: str, error: float | None) -> str:
+        if name in self.fixed:
+            return "fixed"
+        if name in self.absent:
+            return "absent"
+        if error is not None:
+            return "fitted"
+        return "undetermined" if name == "knee" else "bound"
+
+    def _predictions(self, predicted: NDArray[np.float64]) -> pl.DataFrame:
+        import numpy as np
+        import polars as pl
+
+        prefilling, decodes = self.log["prefill_tokens"] > 0, self.log["decodes"]
+        alone = np.where(decodes <= SMALL_BATCH, REGIMES[0], REGIMES[1])
+        regime = np.where(prefilling, np.where(decodes > 0, REGIMES[3], REGIMES[2]), alone)
+        return pl.DataFrame(
+            {
+                "regime": regime,
+                "tokens": self.tokens,
+                "measured_s": self.log["duration_s"],
+                "predicted_s": predicted,
+            }
+        )
+
+    def _notes(self, coefficients: pl.DataFrame) -> tuple[str, ...]:
+        notes = []
+        for row in coefficients.iter_rows(named=True):
+            name, how = row["coefficient"], row["how"]
+            if how == "absent":
+                needs = next(term.needs for term in self.linear.terms if term.name == name)
+                notes.append(f"{name} is 0: the log has no column {needs}.")
+            elif how == "bound":
+                notes.append(f"{name} is 0: without that bound it would come out negative or as nothing.")
+            elif how == "undetermined":
+                notes.append(
+                    f"No iteration shows a floor: the knee is set to {row['value']:g}, which changes nothing "
+                    f"from the fewest tokens measured ({self.tokens.min():g}) on."
+                )
+            elif how == "fitted" and row["low"] == 0:
+                sure = f"{100 * self.confidence:g} %"
+                notes.append(f"{name} cannot be told from 0 with {sure} confidence by these iterations.")
+        most = (
+            f"{self.tokens.max():,.0f} tokens and {self.log['context_tokens'].max():,.0f} of decode context"
+        )
+        notes.append(f"It was measured up to {most}; beyond, the lines go on and nothing says so.")
+        return tuple(notes)
+
+
+def _remedy(name: str) -> str:
+    """What to do about a coefficient that the iterations do not identify."""
+    return f'add iterations that differ in it, or say fixed={{"{name}": …}}'
+
+
+def _by_regime(predictions: pl.DataFrame) -> pl.DataFrame:
+    """Quantiles of the relative error in each regime that occurs, and in all."""
+    import polars as pl
+
+    error = (pl.col("predicted_s") / pl.col("measured_s") - 1).alias("error")
+    errors = predictions.select("regime", error)
+    everything = errors.with_columns(regime=pl.lit("all"))
+    quantiles = [pl.col("error").quantile(p / 100, "linear").alias(f"p{p}") for p in (5, 50, 95)]
+    found = (
+        pl.concat([errors, everything])
+        .group_by("regime")
+        .agg(
+            pl.len().cast(pl.Int64).alias("iterations"),
+            *quantiles,
+            pl.col("error").abs().median().alias("median_error"),
+        )
+    )
+    order = pl.DataFrame({"regime": [*REGIMES, "all"]})
+    return order.join(found, on="regime", how="inner", maintain_order="left")

@@ -1,0 +1,104 @@
+"""Is this frame a log of measured iterations, in seconds?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from inferq.columns import as_frame, nearest
+from inferq.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Log = dict[str, NDArray[np.float64]]
+
+NEEDED = ("duration_s", "prefill_tokens", "decodes", "context_tokens")
+OPTIONAL = ("start_s", "prefill_squares", "prefill_products", "prefill_context")
+COLUMNS = (*NEEDED, *OPTIONAL)
+"""`duration_s` and `start_s` in seconds, `prefill_tokens` (Σ c over chunks), `decodes` (rows),
+`context_tokens` (Σ of their contexts before the iteration), `prefill_squares` (Σ c²), `prefill_products`
+(Σ c·x, x being the context of the chunk), `prefill_context` (Σ x)."""
+
+LONGEST_MEDIAN_S = 2.0
+"""Half of a served model's iterations last longer only if they are not in seconds."""
+MOST_AT_ONCE = 100.0
+"""As many iterations at the same instant, on average over a log with starts, are not in seconds either."""
+
+
+def checked_log(frame: object, check_units: bool) -> Log:
+    """The columns of a log as arrays, or a `ConfigError` that names column and row.
+
+    Args:
+        frame: a polars or pandas frame or a dict of columns; those that are none of `COLUMNS` are left alone.
+        check_units: whether durations that look like milliseconds are refused.
+    """
+    if not isinstance(frame, Mapping) and not hasattr(frame, "columns"):
+        raise ConfigError(
+            f"frame: must be a polars or pandas frame or a dict of columns, not {type(frame).__name__}"
+        )
+    table = as_frame(frame)
+    for name in NEEDED:
+        if name not in table.columns:
+            raise ConfigError(f"frame: has no column {name}{nearest(name, table.columns)}")
+    if table.height == 0:
+        raise ConfigError("frame: has no rows")
+    log = {name: _numbers(name, table[name]) for name in COLUMNS if name in table.columns}
+    _refuse(log["duration_s"] <= 0, "duration_s", log, "must be above 0")
+    for name in log:
+        if name not in ("duration_s", "start_s"):
+            _refuse(log[name] < 0, name, log, "must be 0 or above")
+            _refuse(log[name] != log[name].round(), name, log, "must be a whole number")
+    empty = (log["prefill_tokens"] == 0) & (log["decodes"] == 0)
+    _refuse(empty, "decodes", log, "and prefill_tokens too: the iteration computes nothing")
+    alone = (log["decodes"] == 0) & (log["context_tokens"] > 0)
+    _refuse(alone, "context_tokens", log, "although the iteration has no decodes")
+    for name in ("prefill_squares", "prefill_products", "prefill_context"):
+        if name in log:
+            without = (log["prefill_tokens"] == 0) & (log[name] > 0)
+            _refuse(without, name, log, "although the iteration has no prefill_tokens")
+    if check_units:
+        _check_units(log)
+    return log
+
+
+def _numbers(name: str, series: Any) -> NDArray[np.float64]:
+    import numpy as np
+    import polars as pl
+
+    if not series.dtype.is_numeric():
+        raise ConfigError(f"{name}: holds {series.dtype}, must hold numbers")
+    values = series.cast(pl.Float64).to_numpy()
+    wrong = ~np.isfinite(values)
+    if series.null_count() or wrong.any():
+        at = int((series.is_null().to_numpy() | wrong).argmax())
+        raise ConfigError(f"row {at}: {name} is {series[at]}, must be a finite number")
+    return np.asarray(values, dtype=np.float64)
+
+
+def _refuse(wrong: NDArray[np.bool_], name: str, log: Log, rule: str) -> None:
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise ConfigError(f"row {at}: {name} is {log[name][at]:g}, {rule}")
+
+
+def _check_units(log: Log) -> None:
+    import numpy as np
+
+    duration_s = log["duration_s"]
+    remedy = "divide them by 1000, or say check_units=False"
+    median_s = float(np.median(duration_s))
+    if median_s > LONGEST_MEDIAN_S:
+        raise ConfigError(
+            f"duration_s: half of the iterations last {median_s:.4g} s or more, which looks like "
+            f"milliseconds: {remedy}"
+        )
+    if "start_s" not in log or duration_s.size < 2:
+        return
+    at_once = float(duration_s.sum() / (np.ptp(log["start_s"]) + duration_s.min()))
+    if at_once > MOST_AT_ONCE:
+        raise ConfigError(
+            f"duration_s: by start_s, {at_once:.4g} iterations would run at once, so the durations look like "
+            f"milliseconds beside starts in seconds: {remedy}"
+        )

@@ -1,0 +1,204 @@
+"""Which non-negative coefficients, and which knee, come closest to what was measured, and how surely?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Vector = NDArray[np.float64]
+    Design = Callable[[int], tuple[NDArray[np.float64], NDArray[np.float64]]]
+
+HUBER = 1.345
+"""Standard deviations beyond which a residual counts linearly: 95 % efficient where noise is normal."""
+_NORMAL_MAD = 1.4826
+"""The standard deviation of a normal law over the median of its absolute values."""
+_ROUNDS = 60
+_SETTLED = 1e-10
+_GRID, _ZOOM, _ALL = 48, 16, 24
+_ROUNDING = 1e-20
+"""Sums of squares that differ by less than this share of the whole are equal up to rounding."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The best coefficients of the columns that were asked for."""
+
+    values: Vector
+    knee: int
+    residuals: Vector
+    """Measured less predicted, times `weights`."""
+    weights: Vector
+    """Of the rows by their length, without those of Huber."""
+    scale: float | None
+    """The robust standard deviation of the residuals; None for ordinary least squares."""
+
+
+def solved(
+    design: Design,
+    measured: Vector,
+    tokens: Vector | None,
+    knee: int,
+    *,
+    floor: int,
+    robust: bool,
+    relative: bool,
+) -> Solution:
+    """Non-negative (weighted, Huber) least squares, over all knees where `tokens` are given.
+
+    Args:
+        design: for a knee the columns of the coefficients that are asked for, and what is known beside them.
+        measured: seconds.
+        tokens: of each iteration, to search the knee; None to keep `knee`.
+        knee: where it is not searched.
+        floor: all knees up to it predict the same.
+        robust: Huber's loss, by reweighting; its scale from the median of the absolute residuals.
+        relative: weigh rows by 1 / predicted length. (By 1 / measured, those that came out short would count
+            more, and all coefficients would be too small.)
+    """
+    import numpy as np
+
+    lengths = measured
+    trust = np.ones_like(measured)
+    scale: float | None = None
+    previous = None
+    for turn in range(_ROUNDS):
+        weights = 1 / np.maximum(lengths, 1e-3 * np.median(measured)) if relative else np.ones_like(measured)
+        rows = weights * np.sqrt(trust)
+        if tokens is not None:
+            candidates = _grid(tokens, floor) if turn < 2 else _beside(knee, tokens, floor)
+            knee = _best_knee(design, measured, rows, candidates, floor)
+        columns, known = design(knee)
+        values = _least_squares(columns * rows[:, None], (measured - known) * rows)[0]
+        predicted = columns @ values + known
+        residuals = (measured - predicted) * weights
+        state = np.append(predicted, scale or 0.0)
+        if previous is not None and np.allclose(state, previous, rtol=_SETTLED, atol=0):
+            break
+        previous, lengths = state, predicted
+        if robust:
+            scale = _NORMAL_MAD * float(np.median(np.abs(residuals)))
+            if scale <= 1e-12 * float(np.median(measured * weights)):
+                scale = 0.0
+                break  # more than half of the rows are met exactly
+            trust = np.minimum(1.0, HUBER * scale / np.maximum(np.abs(residuals), 1e-300))
+        elif not relative and turn > 0:
+            break
+    return Solution(values, knee, residuals, weights, scale)
+
+
+def _least_squares(columns: NDArray[np.float64], target: Vector) -> tuple[Vector, float]:
+    """Non-negative coefficients and the sum of squares that they leave."""
+    import numpy as np
+    from scipy.optimize import nnls
+
+    count = columns.shape[1]
+    if count == 0:
+        return np.empty(0), float(target @ target)
+    norms = np.linalg.norm(columns, axis=0)
+    norms[norms == 0] = 1.0
+    # The triangle has the same sums of squares as all the rows.
+    triangle: NDArray[np.float64] = np.asarray(
+        np.linalg.qr(np.column_stack([columns / norms, target]), mode="r")
+    )
+    values, rest = nnls(triangle[:count, :count], triangle[:count, count])
+    beyond = triangle[count:, count]
+    return values / norms, float(rest**2 + beyond @ beyond)
+
+
+def _top(tokens: Vector) -> int:
+    """The largest knee with two different counts of tokens above it."""
+    import numpy as np
+
+    return int(np.unique(tokens)[-2]) - 1
+
+
+def _grid(tokens: Vector, floor: int) -> list[int]:
+    import numpy as np
+
+    top = max(_top(tokens), floor)
+    of_data = np.quantile(tokens, np.linspace(0, 1, _GRID))
+    even = np.linspace(floor, top, _GRID)
+    return [int(knee) for knee in np.unique(np.concatenate([of_data, even]).round().clip(floor, top))]
+
+
+def _beside(knee: int, tokens: Vector, floor: int) -> list[int]:
+    import numpy as np
+
+    reach = max(knee // 8, _ALL)
+    points = np.append(np.linspace(knee - reach, knee + reach, _ZOOM + 1), knee)
+    return [int(point) for point in np.unique(points.round().clip(floor, max(_top(tokens), floor)))]
+
+
+def _best_knee(design: Design, measured: Vector, rows: Vector, candidates: list[int], floor: int) -> int:
+    """The knee with the least sum of squares, the smallest among equals, on ever finer grids around it.
+
+    Where it is the floor and 0 does as well, 0: with a base above 0 it may not.
+    """
+    import numpy as np
+
+    left: dict[int, float] = {}
+
+    def tried(knee: int) -> float:
+        if knee not in left:
+            columns, known = design(knee)
+            left[knee] = _least_squares(columns * rows[:, None], (measured - known) * rows)[1]
+        return left[knee]
+
+    rounding = _ROUNDING * float(np.sum((measured * rows) ** 2))
+    while True:
+        squares = [tried(knee) for knee in candidates]
+        limit = min(squares) * (1 + 1e-9) + rounding
+        at = next(place for place, value in enumerate(squares) if value <= limit)
+        low, high = candidates[max(at - 1, 0)], candidates[min(at + 1, len(candidates) - 1)]
+        near = high - low <= 2 and {low, candidates[at], high} <= left.keys()
+        if near or all(after - before == 1 for before, after in pairwise(candidates)):
+            return 0 if candidates[at] == floor and tried(0) <= limit else candidates[at]
+        if high - low <= _ALL:
+            candidates = list(range(low, high + 1))
+        else:
+            inner = np.linspace(low, high, _ZOOM + 1).round()
+            candidates = sorted({int(point) for point in inner} | {candidates[at]})
+
+
+def standard_errors(jacobian: NDArray[np.float64], solution: Solution) -> Vector:
+    """Of each column's coefficient, also where the noise grows with the length of the iteration.
+
+    The sandwich of White with the correction HC3 of MacKinnon and White (1985), for Huber's loss with its
+    derivatives: (J'ψ'J)⁻¹ (Σ ψ² J J') (J'ψ'J)⁻¹.
+
+    Args:
+        jacobian: rows as weighted as the residuals, one column a coefficient.
+        solution: of `solved`.
+    """
+    import numpy as np
+
+    residuals = solution.residuals
+    bend = np.ones_like(residuals)
+    if solution.scale:
+        bend = (np.abs(residuals) <= HUBER * solution.scale).astype(np.float64)
+        residuals = residuals.clip(-HUBER * solution.scale, HUBER * solution.scale)
+    norms = np.linalg.norm(jacobian, axis=0)
+    norms[norms == 0] = 1.0
+    scaled = jacobian / norms
+    leverage = np.sum(np.linalg.qr(scaled)[0] ** 2, axis=1)
+    open_rows = scaled * (residuals / np.maximum(1 - leverage, 1e-9))[:, None]
+    bread = np.linalg.pinv(scaled.T @ (scaled * bend[:, None]))
+    return np.asarray(np.linalg.norm(bread @ open_rows.T, axis=1) / norms)
+
+
+def inseparable(columns: NDArray[np.float64]) -> list[int]:
+    """Columns of which one is a sum of the others, up to a millionth; none where all can be told apart."""
+    import numpy as np
+
+    norms = np.linalg.norm(columns, axis=0)
+    _, sizes, directions = np.linalg.svd(np.linalg.qr(columns / norms, mode="r"))
+    if sizes[-1] > 1e-6 * sizes[0]:
+        return []
+    share = np.abs(directions[-1])
+    return [int(place) for place in np.flatnonzero(share > 0.05 * share.max())]
