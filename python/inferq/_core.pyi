@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex, TypeAlias, final
 
 import numpy as np
@@ -158,6 +158,9 @@ def draw_durations(law: str, requests: int, seed: int, source: str, stream: int)
 def draw_lengths(law: str, requests: int, seed: int, source: str) -> NDArray[np.int32]: ...
 def draw_rows(rows: int, requests: int, seed: int) -> NDArray[np.uint32]: ...
 def draw_sessions(sessions: str, seed: int) -> dict[str, NDArray[Any]]: ...
+def price(
+    timing: str, chunks: Sequence[tuple[int, int]], decodes: Sequence[int]
+) -> tuple[float, list[str]]: ...
 def simulate(
     scenario: str,
     columns: dict[str, NDArray[Any]],

@@ -4,6 +4,7 @@ mod batch;
 mod border;
 mod draw;
 mod policy;
+mod price;
 mod router;
 mod run;
 mod slots;
@@ -36,6 +37,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(draw::draw_lengths, module)?)?;
     module.add_function(wrap_pyfunction!(draw::draw_rows, module)?)?;
     module.add_function(wrap_pyfunction!(draw::draw_sessions, module)?)?;
+    module.add_function(wrap_pyfunction!(price::price, module)?)?;
     module.add_function(wrap_pyfunction!(run::simulate, module)?)?;
     module.add_function(wrap_pyfunction!(slots::simulate_slots, module)?)?;
     module.add_function(wrap_pyfunction!(streamed::simulate_streamed, module)?)?;

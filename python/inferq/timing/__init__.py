@@ -3,6 +3,7 @@
 | question | call |
 |---|---|
 | Which models are there? | `inferq.timing.models` |
+| What does a model say that an iteration takes? | `iteration_s` |
 | Which model describes these measured iterations? | `fit` |
 | How are measured iterations read from a file? | `read_iterations`, `read_vidur_profile` |
 | Which iterations did a run have? | `iterations_of` |
@@ -24,6 +25,7 @@ from inferq.timing.models import TimingModel as TimingModel
 
 if TYPE_CHECKING:
     from inferq.timing.fitting import Fit, fit
+    from inferq.timing.price import iteration_s
     from inferq.timing.readers import iterations_of, read_iterations, read_vidur_profile
 
 __all__ = [  # noqa: RUF022  # the models, then what makes one
@@ -32,6 +34,7 @@ __all__ = [  # noqa: RUF022  # the models, then what makes one
     "MemoryLinear",
     "MixedSolo",
     "TiledGemm",
+    "iteration_s",
     "fit",
     "Fit",
     "read_iterations",
@@ -43,6 +46,7 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise take a
     _HOME = {
         "fit": "fitting",
         "Fit": "fitting",
+        "iteration_s": "price",
         "iterations_of": "readers",
         "read_iterations": "readers",
         "read_vidur_profile": "readers",

@@ -258,6 +258,18 @@ pub trait Timing: Send + Sync {
     }
 }
 
+/// The pace of a batch that is given row by row: chunks, and the contexts of the decodes.
+pub fn pace_of(model: &dyn Timing, chunks: &[ChunkShape], decodes: &[u64]) -> Result<Pace> {
+    let mut shape = Shape::of(chunks);
+    shape.add_decodes(decodes.len() as u64, decodes.iter().map(|&context| u128::from(context)).sum());
+    for (ceiling, &modulus) in shape.ceilings.iter_mut().zip(model.moduli()) {
+        *ceiling = decodes.iter().map(|context| u128::from((context + 1).div_ceil(modulus))).sum();
+        let until_step = decodes.iter().map(|context| (context + 1).next_multiple_of(modulus) - context).min();
+        shape.steady = shape.steady.min(until_step.unwrap_or(u64::MAX));
+    }
+    model.pace(&shape)
+}
+
 /// A timing model as a user describes it; times in seconds.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "kind", deny_unknown_fields)]

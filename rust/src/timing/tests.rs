@@ -89,15 +89,8 @@ fn tiled_gemm() -> impl Strategy<Value = TimingModel> {
 pub(super) fn price(model: &dyn Timing, chunks: &[(u64, u64)], decodes: &[u64], later: u64) -> Pace {
     let chunks: Vec<ChunkShape> =
         chunks.iter().map(|&(tokens, context)| ChunkShape { tokens, context: context + later * tokens }).collect();
-    let mut shape = Shape::of(&chunks);
     let contexts: Vec<u64> = decodes.iter().map(|context| context + later).collect();
-    shape.add_decodes(contexts.len() as u64, contexts.iter().map(|&context| u128::from(context)).sum());
-    for (ceiling, &modulus) in shape.ceilings.iter_mut().zip(model.moduli()) {
-        *ceiling = contexts.iter().map(|context| u128::from((context + 1).div_ceil(modulus))).sum();
-        let until_step = |context: &u64| (context + 1).next_multiple_of(modulus) - context;
-        shape.steady = shape.steady.min(contexts.iter().map(until_step).min().unwrap_or(u64::MAX));
-    }
-    model.pace(&shape).expect("a pace")
+    pace_of(model, &chunks, &contexts).expect("a pace")
 }
 
 proptest! {

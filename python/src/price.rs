@@ -1,0 +1,16 @@
+//! The time of one iteration, without a run.
+
+use inferq_core::engine::parse;
+use inferq_core::timing::{ChunkShape, TimingModel, pace_of};
+use pyo3::prelude::*;
+
+use crate::border::raise;
+
+/// Seconds of one iteration, and the axes on which it lies beyond what was measured; see the stub.
+#[pyfunction]
+pub(crate) fn price(timing: &str, chunks: Vec<(u64, u64)>, decodes: Vec<u64>) -> PyResult<(f64, Vec<&'static str>)> {
+    let chunks: Vec<ChunkShape> = chunks.into_iter().map(|(tokens, context)| ChunkShape { tokens, context }).collect();
+    let model = parse::<TimingModel>(timing).and_then(|timing| timing.build()).map_err(raise)?;
+    let pace = pace_of(model.as_ref(), &chunks, &decodes).map_err(raise)?;
+    Ok((pace.first.seconds(), model.beyond().axes()))
+}
