@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     )
     from inferq.simulation import simulate
     from inferq.streaming.stored import StoredResult
-    from inferq.timing import Constant, MemoryLinear, MixedSolo, PiecewiseLinear, TiledGemm
+    from inferq.timing import Constant, MemoryLinear, MixedSolo, PiecewiseLinear, TiledGemm, TimingTable
     from inferq.trace import read_trace
     from inferq.work import WorkConservation
     from inferq.workload import Workload
@@ -146,6 +146,7 @@ __all__ = [  # noqa: RUF022  # in the order of the road
     "MemoryLinear",
     "MixedSolo",
     "TiledGemm",
+    "TimingTable",
     "GateAndRoute",
     "Allocation",
     "Prices",
@@ -236,7 +237,7 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise take a
         ),
         "simulation": ("simulate",),
         "streaming.stored": ("StoredResult",),
-        "timing": ("Constant", "MemoryLinear", "MixedSolo", "PiecewiseLinear", "TiledGemm"),
+        "timing": ("Constant", "MemoryLinear", "MixedSolo", "PiecewiseLinear", "TiledGemm", "TimingTable"),
         "trace": ("read_trace",),
         "work": ("WorkConservation",),
         "workload": ("Workload",),

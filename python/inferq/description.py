@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from inferq import _core
 from inferq.columns import nearest as nearest
@@ -26,6 +26,8 @@ class Description:
     """For a field whose type is a family of descriptions: the classes of that family."""
     unreadable: ClassVar[str | None] = None
     """Why a description of this class cannot be read back from what it says; None for one that can."""
+    beside: ClassVar[Mapping[str, Any]] = {}
+    """Arguments, no fields, with which the class is called when a description is read."""
 
     def __post_init__(self) -> None:
         """Turn every field into a type that it names, then let the core judge the whole."""
@@ -37,6 +39,16 @@ class Description:
     def describe(self) -> dict[str, Any]:
         """The description as JSON-ready values, with its `kind`."""
         return {"kind": type(self).__name__, **fields_of(self)}
+
+    @classmethod
+    def written_fields(cls) -> list[str]:
+        """The fields in which a user writes it, in order."""
+        return field_names(cls)
+
+    @classmethod
+    def from_elsewhere(cls, path: str, description: Mapping[str, Any]) -> Description | None:
+        """What a description that names a place stands for; None where it has the fields itself."""
+        return None
 
     def described_inside(self) -> Any:
         """How a description that has this one in a field shows it."""
@@ -224,6 +236,9 @@ def read_fields(path: str, description: object, kind: type[D]) -> D:
     """The description of class `kind` with the given fields, descriptions among them read too."""
     if not isinstance(description, Mapping):
         raise ConfigError(f"{path}: {description!r} is not a table of fields")
+    elsewhere = kind.from_elsewhere(path, description)
+    if elsewhere is not None:
+        return cast("D", elsewhere)
     names = field_names(kind)
     for key in description:
         if key not in names:
@@ -238,7 +253,7 @@ def read_fields(path: str, description: object, kind: type[D]) -> D:
         name: _read_field(f"{path}.{name}", value, options[name]) for name, value in description.items()
     }
     try:
-        return kind(**values)
+        return kind(**values, **kind.beside)
     except ConfigError as error:
         at_field = re.match(r"\w*", str(error)).group() in names  # type: ignore[union-attr]  # it always matches
         raise ConfigError(f"{path}{'.' if at_field else ': '}{error}") from None

@@ -36,7 +36,7 @@ trace = "azure.csv"
 kind = "PiecewiseLinear"
 base = 0.006
 per_token = 32e-6
-knee = 200
+knee = 200                      # or kind = "TimingTable", file = "table.parquet" (from this file's directory)
 
 [engine.scheduler]
 kind = "Sarathi"
@@ -254,7 +254,7 @@ def _scenario(tables: Mapping[str, Any], directory: Path) -> Scenario:
         raise ConfigError("workload: missing")
     workload, run = _table("workload", tables["workload"]), _table("run", tables.get("run", {}))
     _known("run", run, _RUN)
-    system = _system(tables)
+    system = _system(_placed(tables, directory))
     is_network = isinstance(system, Network)
     notes: list[str] = []
     drawn = _workload("workload", workload, directory, notes, jobs=is_network)
@@ -296,6 +296,18 @@ def _workload(
     if "patience" in table:
         made = made.with_patience(_duration(f"{path}.patience", table["patience"]))
     return made
+
+
+def _placed(tables: Any, directory: Path) -> Any:
+    """The tables of a file, in which the files of timing tables are named from `directory`."""
+    if isinstance(tables, list):
+        return [_placed(one, directory) for one in tables]
+    if not isinstance(tables, Mapping):
+        return tables
+    file = tables.get("file")
+    if tables.get("kind") == "TimingTable" and isinstance(file, str) and file:
+        return {**tables, "file": str(directory / file)}
+    return {name: _placed(one, directory) for name, one in tables.items()}
 
 
 def _system(tables: Mapping[str, Any]) -> System:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 from typer.core import TyperGroup
 
-from inferq.cli import capacity, compare, gate, report, sweep
+from inferq.cli import capacity, compare, gate, report, sweep, timings
 from inferq.errors import ConfigError, SimulationError, TraceError
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ trace_app = typer.Typer(
     help="Look at traces.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
 )
 app.add_typer(trace_app, name="trace")
+app.add_typer(timings.app, name="timing")
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", show_default=False, help="A trace.")]
 FormatOption = Annotated[
@@ -126,9 +127,10 @@ def replay(
         str,
         typer.Option(
             metavar="SPEC",
-            help="Length of an iteration, as in Constant:0.05 or "
-            "PiecewiseLinear:base=0.006,per_token=3.2e-5. a100 is an illustration, roughly a 7-8B model "
-            "on one A100-80GB; measured tables come later.",
+            help="Length of an iteration, as in Constant:0.05, "
+            "PiecewiseLinear:base=0.006,per_token=3.2e-5, TimingTable:model=qwen3-8b,gpu=h200 (measured, see "
+            "inferq timing show) or TimingTable:FILE. a100 is an illustration, roughly a 7-8B model on one "
+            "A100-80GB.",
         ),
     ] = "a100",
     kv_tokens: Annotated[

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from inferq.description import Description, field_names, nearest, read
+from inferq.description import Description, nearest, read
 from inferq.errors import ConfigError
 from inferq.router import ROUTERS, Router
 from inferq.timing import TIMING_MODELS, PiecewiseLinear, TimingModel
@@ -20,7 +20,7 @@ A100 = PiecewiseLinear(
     per_prefill_square=650e-12,
     per_chunk_context=1.3e-9,
 )
-"""What `--timing a100` means. An illustration, not a measurement; measured tables come later."""
+"""What `--timing a100` means. An illustration, not a measurement: those are in timing tables."""
 
 TIMING_PRESETS = {"a100": "a100, an illustration: roughly a 7-8B model on one A100-80GB"}
 """The timing models with a name of their own, and how they are called on screen."""
@@ -44,7 +44,7 @@ def description(
         known = [*presets, *(kind.__name__ for kind in kinds)]
         raise ConfigError(f"{option}: unknown name {name!r}{nearest(name, known)}")
     kind = by_name[plain_name(name)]
-    names = field_names(kind)
+    names = kind.written_fields()
     fields: dict[str, object] = {}
     for place, part in enumerate(rest.split(",") if rest.strip() else ()):
         field, equals, value = part.partition("=")

@@ -139,7 +139,7 @@ def workload(trace: Workload) -> None:
     described = trace.describe().rows(named=True)
     lines(f"rate_per_s: {_number(row['mean'])}" for row in described if row["column"] == "rate_per_s")
     shown = [row for row in described if row["column"] != "rate_per_s"]
-    table = _table(["", *(row["column"] for row in shown)])
+    table = empty_table(["", *(row["column"] for row in shown)])
     for statistic in _QUANTITIES:
         table.add_row(statistic, *(_number(row[statistic]) for row in shown))
     Console(highlight=False).print(table)
@@ -174,7 +174,7 @@ def points(frame: pl.DataFrame, names: list[str], most: int) -> None:
     short = [name.rpartition(".")[2] for name in names]  # of the path of a field
     heads = names if len(set(short)) < len(short) else short
     measured = [*rates.values(), *(name[:-2].replace("_", " ") for name in latencies)]
-    table = _table([*heads, "seed", *measured], left=len(names))
+    table = empty_table([*heads, "seed", *measured], left=len(names))
     for row in frame.head(most).rows(named=True):
         cells = [_number(row[name]) for name in rates] + [_seconds(row[name]) for name in latencies]
         table.add_row(*(Text(_text(row[name])) for name in names), str(row["seed"]), *cells)
@@ -235,7 +235,7 @@ def _paragraph(text: str) -> Padding:
 def _counts(summary: pl.DataFrame, by_class: pl.DataFrame | None) -> Table:
     """How many requests and tokens, and how fast."""
     names = ["completed", "failed", "req/s", "good/s", "output tok/s", "total tok/s"]
-    table = _table(["class", *names] if by_class is not None else names, left=int(by_class is not None))
+    table = empty_table(["class", *names] if by_class is not None else names, left=int(by_class is not None))
     for name, row in _groups(summary, by_class):
         cells = [f"{row['completed']:,}", f"{row['failed']:,}"]
         cells += [_number(row[column]) for column in ("request_throughput", "request_goodput")]
@@ -247,7 +247,7 @@ def _counts(summary: pl.DataFrame, by_class: pl.DataFrame | None) -> Table:
 def _latencies(summary: pl.DataFrame, by_class: pl.DataFrame | None) -> Table:
     """Mean, percentiles and maximum of each latency."""
     texts = ["", "class"] if by_class is not None else [""]
-    table = _table([*texts, *_STATISTICS], left=len(texts))
+    table = empty_table([*texts, *_STATISTICS], left=len(texts))
     groups = _groups(summary, by_class)
     for latency in _LATENCIES:
         for place, (name, row) in enumerate(groups):
@@ -271,7 +271,7 @@ def _shares(run: Result) -> Table | None:
     by = "stage" if "stage" in run.requests.columns else "replica"
     if not 1 < run.requests[by].n_unique() <= _MOST_REPLICAS:
         return None
-    table = _table([by, "completed", "failed", "tok/s", "p50 ttft", "p99 ttft", "p99 e2e"])
+    table = empty_table([by, "completed", "failed", "tok/s", "p50 ttft", "p99 ttft", "p99 e2e"])
     for row in run.summary(by=by).rows(named=True):
         cells = [f"{row['completed']:,}", f"{row['failed']:,}", _number(row["output_throughput"])]
         cells += [_seconds(row[name]) for name in ("p50_ttft_s", "p99_ttft_s", "p99_e2e_s")]
@@ -302,7 +302,7 @@ def _jobs(run: Result) -> str:
     return f"jobs: {', '.join(counts) or 'none measured'}; arrival to last token: {shown}"
 
 
-def _table(names: list[str], left: int = 1) -> Table:
+def empty_table(names: list[str], left: int = 1) -> Table:
     """An empty table whose first `left` columns hold text."""
     from rich import box
     from rich.table import Table

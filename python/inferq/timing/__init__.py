@@ -2,7 +2,8 @@
 
 | question | call |
 |---|---|
-| Which models are there? | `inferq.timing.models` |
+| Which models are there? | `inferq.timing.models`, `TimingTable` |
+| Which measured tables come with inferq? | `shipped_tables` |
 | What does a model say that an iteration takes? | `iteration_s` |
 | Which model describes these measured iterations? | `fit` |
 | How are measured iterations read from a file? | `read_iterations`, `read_vidur_profile` |
@@ -19,14 +20,15 @@ Example:
 
 from typing import TYPE_CHECKING
 
-from inferq.timing.models import TIMING_MODELS as TIMING_MODELS
 from inferq.timing.models import Constant, MemoryLinear, MixedSolo, PiecewiseLinear, TiledGemm
 from inferq.timing.models import TimingModel as TimingModel
+from inferq.timing.table import ChunkPart, DecodePart, LinearPart, TimingTable
 
 if TYPE_CHECKING:
     from inferq.timing.fitting import Fit, fit
     from inferq.timing.price import iteration_s
     from inferq.timing.readers import iterations_of, read_iterations, read_vidur_profile
+    from inferq.timing.shipped import shipped_tables
 
 __all__ = [  # noqa: RUF022  # the models, then what makes one
     "Constant",
@@ -34,6 +36,11 @@ __all__ = [  # noqa: RUF022  # the models, then what makes one
     "MemoryLinear",
     "MixedSolo",
     "TiledGemm",
+    "TimingTable",
+    "LinearPart",
+    "ChunkPart",
+    "DecodePart",
+    "shipped_tables",
     "iteration_s",
     "fit",
     "Fit",
@@ -41,6 +48,8 @@ __all__ = [  # noqa: RUF022  # the models, then what makes one
     "read_vidur_profile",
     "iterations_of",
 ]
+
+TIMING_MODELS = (Constant, PiecewiseLinear, MemoryLinear, MixedSolo, TiledGemm, TimingTable)
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise take any name for an attribute
     _HOME = {
@@ -50,6 +59,7 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise take a
         "iterations_of": "readers",
         "read_iterations": "readers",
         "read_vidur_profile": "readers",
+        "shipped_tables": "shipped",
     }
 
     def __getattr__(name):

@@ -189,6 +189,3 @@ class TiledGemm(TimingModel):
     gemm_s: float
     gemv_s: float
     layers: int
-
-
-TIMING_MODELS = (Constant, PiecewiseLinear, MemoryLinear, MixedSolo, TiledGemm)

@@ -1,0 +1,192 @@
+"""How long does a model's iteration take on a GPU? `inferq timing`: bake a table of it, or show one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from inferq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from inferq.timing import TimingTable
+
+app = typer.Typer(
+    help="Tables of measured times: bake one from a kernel database, show one.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+_SAID = ("model", "gpu", "tensor_parallel", "backend", "backend_version", "source", "version", "date")
+_SAID_LATER = ("date_of_measurement", "licence", "attribution", "changes")
+_DECODES = ((1, 1000), (8, 1000), (64, 1000), (64, 8000), (256, 1000))
+"""Decodes, and the context of each, that are shown where they lie on the grid."""
+_CHUNKS = ((32, 0), (128, 0), (512, 0), (512, 8000), (2048, 0), (8192, 0))
+"""Tokens of a chunk, and its context."""
+
+
+@app.command()
+def bake(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", show_default=False, help="A model's name, or a folder with its config.json."
+        ),
+    ],
+    gpu: Annotated[
+        str, typer.Argument(metavar="GPU", show_default=False, help="a100-80gb, h100-80gb, h200, l40s, …")
+    ],
+    tensor_parallel: Annotated[
+        int, typer.Option("--tensor-parallel", metavar="N", help="GPUs that share the model.")
+    ] = 1,
+    backend: Annotated[str, typer.Option(metavar="NAME", help="vllm, sglang or trtllm.")] = "vllm",
+    version: Annotated[
+        str | None, typer.Option(metavar="V", help="Version of the backend; the current one unless told.")
+    ] = None,
+    quantisation: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODE=NAME", help="As in gemm_quant_mode=fp8; as often as needed."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The table; MODEL_GPU_tpN_BACKEND.parquet here unless told."),
+    ] = None,
+) -> None:
+    """Sample the kernels that aiconfigurator knows of a model on a GPU, and write them as a table.
+
+    Needs pip install 'inferq[aiconfigurator]'.
+
+    Example: inferq timing bake qwen3-8b h200 --out qwen3-8b.parquet
+    """
+    from inferq.cli import show as screen
+    from inferq.output import check_writable, writable
+    from inferq.timing import TimingTable
+
+    modes: dict[str, str] = {}
+    for text in quantisation or ():
+        name, equals, value = text.partition("=")
+        if not equals or not value:
+            raise ConfigError(f"--quantisation: {text!r} is not of the form gemm_quant_mode=fp8")
+        if name in modes:
+            raise ConfigError(f"--quantisation: {name} is given twice")
+        modes[name] = value
+    if out is None:
+        out = Path(f"{Path(model).resolve().name}_{gpu}_tp{tensor_parallel}_{backend}.parquet")
+    check_writable(writable("--out", out))
+    table = TimingTable.from_aiconfigurator(
+        model, gpu, backend, version=version, tensor_parallel=tensor_parallel, quantisation=modes or None
+    )
+    table.write(out)
+    _show(table)
+    screen.lines([f"written to {out}"])
+
+
+@app.command()
+def show(
+    table: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE | MODEL GPU", show_default=False, help="A Parquet file, or a table that is shipped."
+        ),
+    ],
+    tensor_parallel: Annotated[
+        int | None, typer.Option("--tensor-parallel", metavar="N", help="Of a shipped table.")
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of a shipped table; vllm unless told.")
+    ] = None,
+) -> None:
+    """Show where a table's times come from, some of its iterations, and its error on held-out points.
+
+    Example: inferq timing show llama-3.1-8b a100-80gb
+    """
+    from inferq.timing import TimingTable
+
+    if len(table) > 2:
+        raise ConfigError(f"{table[2]!r}: one name too many; give a file, or a model and a GPU")
+    if len(table) == 2:
+        model, gpu = table
+        _show(TimingTable.shipped(model, gpu, tensor_parallel=tensor_parallel, backend=backend or "vllm"))
+        return
+    (file,) = table
+    if not Path(file).is_file():
+        raise ConfigError(
+            f"{file!r}: no such file; a shipped table is named by model and GPU, {_shipped(file)}"
+        )
+    for option, given in (("--tensor-parallel", tensor_parallel), ("--backend", backend)):
+        if given is not None:
+            raise ConfigError(f"{option}: is for shipped tables; a file has one table")
+    _show(TimingTable.read(file))
+
+
+def _shipped(name: str) -> str:
+    """The shipped tables of a model, or the models."""
+    from inferq.timing.shipped import files
+
+    gpus = [one.gpu for one in files() if one.model == name]
+    if gpus:
+        return f"as in: inferq timing show {name} {gpus[0]} (or {', '.join(gpus[1:])})"
+    return f"and the models are {', '.join(dict.fromkeys(one.model for one in files()))}"
+
+
+def _show(table: TimingTable) -> None:
+    from rich.console import Console
+
+    from inferq.cli import show as screen
+
+    said = table.provenance
+    width = max((len(name) for name in (*_SAID, *_SAID_LATER) if name in said), default=0)
+    screen.lines([repr(table)])
+    screen.lines(
+        f"{name.replace('_', ' '):<{width}}  {said[name]}" for name in (*_SAID, *_SAID_LATER) if name in said
+    )
+    console = Console(highlight=False)
+    console.print(_iterations(table))
+    if "held_out_error" in said:
+        console.print(_errors(said["held_out_error"]))
+    screen.lines(f"note: {note}" for note in said.get("notes", ()))
+
+
+def _iterations(table: TimingTable) -> Any:
+    """What some iterations take, as far as they are on the grid."""
+    from inferq.cli.show import empty_table
+    from inferq.picture.numbers import seconds
+    from inferq.timing import iteration_s
+
+    shown = empty_table(["prefill tokens", "at context", "decodes", "of context", "iteration"], left=0)
+    last_tokens, last_chunk = table.linear.tokens[-1], table.chunk.chunk[-1]
+    last_context, last_count = table.chunk.context[-1], table.decode.sequences[-1]
+    decodes = [
+        (count, context)
+        for count, context in _DECODES
+        if count <= min(last_count, last_tokens) and context <= table.decode.mean_context[-1]
+    ]
+    chunks = [
+        (tokens, context)
+        for tokens, context in _CHUNKS
+        if tokens <= min(last_chunk, last_tokens) and context <= last_context
+    ]
+    for count, context in decodes:
+        time_s = iteration_s(table, decodes=[context] * count)
+        shown.add_row("", "", f"{count:,}", f"{context:,}", seconds(time_s))
+    for tokens, context in chunks:
+        time_s = iteration_s(table, chunks=[(tokens, context)])
+        shown.add_row(f"{tokens:,}", f"{context:,}", "", "", seconds(time_s))
+    if (512, 0) in chunks and (64, 1000) in decodes and last_tokens >= 576:
+        time_s = iteration_s(table, chunks=[(512, 0)], decodes=[1000] * 64)
+        shown.add_row("512", "0", "64", "1,000", seconds(time_s))
+    return shown
+
+
+def _errors(held_out: Any) -> Any:
+    """How far the table is from its source where it was not sampled."""
+    from inferq.cli.show import empty_table
+
+    shown = empty_table(["error on held-out points", "median", "p95", "max"])
+    for part, error in held_out.items():
+        if hasattr(error, "items"):
+            cells = [f"{100 * error[name]:.2f} %" for name in ("median", "p95", "max")]
+            shown.add_row(part.replace("_", " "), *cells)
+    return shown

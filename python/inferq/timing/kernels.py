@@ -1,0 +1,290 @@
+"""What takes how long, by the kernel database of aiconfigurator? The three parts of an iteration, in seconds.
+
+aiconfigurator (NVIDIA, Apache-2.0) carries kernel times that were measured under vLLM, SGLang and
+TensorRT-LLM, and answers in milliseconds an operation. Everything but attention is the linear part; one
+operation a phase is attention.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.resources
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from inferq.description import nearest
+from inferq.errors import ConfigError
+from inferq.timing.shipped import near
+
+CARRIED = {
+    "llama-3.1-8b": "meta-llama/Meta-Llama-3.1-8B",
+    "llama-3.1-70b": "meta-llama/Meta-Llama-3.1-70B",
+    "qwen3-8b": "Qwen/Qwen3-8B",
+    "qwen3-32b": "Qwen/Qwen3-32B",
+    "mixtral-8x7b": "mistralai/Mixtral-8x7B-v0.1",
+}
+"""What aiconfigurator calls inferq's models."""
+SYSTEMS = {"a100-80gb": "a100_sxm", "h100-80gb": "h100_sxm", "h200": "h200_sxm", "l40s": "l40s"}
+"""What aiconfigurator calls inferq's GPUs."""
+QUANTISATION = (
+    "gemm_quant_mode",
+    "moe_quant_mode",
+    "kvcache_quant_mode",
+    "fmha_quant_mode",
+    "comm_quant_mode",
+)
+
+_MILLISECOND = 1e-3
+_LEAST_DECODE_CONTEXT = 3
+"""Below this context of a decode the database answers what nobody measured, up to 40 % off its neighbours."""
+
+Operations = list[tuple[str, float, float, str]]
+
+
+class KernelDatabase:
+    """One model on one system under one backend, asked for the parts of an iteration.
+
+    Args:
+        model: one of `CARRIED`, a name that aiconfigurator carries, or a folder with `config.json`.
+        system: one of `SYSTEMS`, or a system of aiconfigurator.
+        backend: `vllm`, `sglang` or `trtllm`.
+        version: of the backend; None is the current one of the database.
+        tensor_parallel: GPUs that share the model; experts are cut the same way.
+        quantisation: modes by their names in `QUANTISATION`.
+
+    Raises:
+        ConfigError: the package is missing, or has no data for this; it names the argument.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        system: str,
+        backend: str,
+        *,
+        version: str | None,
+        tensor_parallel: int,
+        quantisation: Mapping[str, str],
+    ) -> None:
+        compiled = _engine()
+        self.system = SYSTEMS.get(system, system)
+        self.version = _version(self.system, backend, version)
+        for name in quantisation:
+            if name not in QUANTISATION:
+                raise ConfigError(f"quantisation: unknown mode {name!r}{nearest(str(name), QUANTISATION)}")
+        with _folder(model) as (folder, self.model), _quiet():
+            self.most_context = _most_context(Path(folder, "config.json"))
+            try:
+                self._engine = compiled(
+                    folder,
+                    self.system,
+                    backend,
+                    backend_version=self.version,
+                    tp_size=tensor_parallel,
+                    moe_tp_size=tensor_parallel,
+                    moe_ep_size=1,
+                    **quantisation,
+                )
+            except AssertionError as error:
+                raise ConfigError(f"tensor_parallel: {tensor_parallel}: {error}") from None
+            except (ValueError, RuntimeError, LookupError, TypeError, AttributeError, OSError) as error:
+                raise ConfigError(self._refusal(model, quantisation, error)) from None
+        with self._answers(model, quantisation):
+            self._prefill_names = _names(self._engine.evaluate_context_ops)
+            self._decode_names = _names(self._engine.evaluate_generation_ops)
+        self._chunk = _attention(self._prefill_names)
+        self._decode = _attention(self._decode_names)
+        self._prefill_rest = [at for at in range(len(self._prefill_names)) if at != self._chunk]
+        self._decode_rest = [at for at in range(len(self._decode_names)) if at != self._decode]
+        self.sources: dict[str, set[str]] = {}
+        with self._answers(model, quantisation):
+            for ask in (self.chunk, self.decode):
+                ask(16, 16)
+            near, far = (self._rest(context) for context in (16, 4096))
+        if near != far:
+            raise ConfigError(
+                "model: a table needs all but attention to depend on the tokens of the batch alone; in this "
+                "model it depends on their context too"
+            )
+
+    def linear(self, tokens: int) -> float:
+        """Seconds of all but attention for `tokens` tokens, logits of one row."""
+        return self._seconds(self._engine.evaluate_context_ops(self._prefill_rest, batch_size=1, s=tokens))
+
+    def chunk(self, tokens: int, context: int) -> float:
+        """Seconds of attention of one chunk in all layers, writing its keys included.
+
+        Chunks were measured at context 0 only. The database takes the time of a prompt of `context + tokens`
+        times the share of its pairs that the chunk computes. This goes to nothing for short chunks, so it is
+        held above two measured times that bound it: the same chunk at context 0, and one decode that reads
+        the same keys.
+        """
+        share = self._chunk_s(tokens, context)
+        return max(share, self._chunk_s(tokens, 0), self._decode_s(1, context + tokens)) if context else share
+
+    def decode(self, sequences: int, mean_context: int) -> float:
+        """Seconds of attention of decodes in all layers, and of the logits of all rows but one.
+
+        `mean_context` is before the iteration; the database counts the new token too. Contexts below 3 cost
+        what 3 costs.
+        """
+        length = max(mean_context, _LEAST_DECODE_CONTEXT) + 1
+        rest = self._engine.evaluate_generation_ops(
+            self._decode_rest, batch_size=sequences, s=mean_context + 1
+        )
+        more_logits = self._seconds(rest) - self.linear(sequences)
+        return self._decode_s(sequences, length) + max(0.0, more_logits)
+
+    def _rest(self, context: int) -> tuple[float, float]:
+        """Seconds of all but attention at a context, beside a chunk and beside a decode."""
+        beside_chunk = self._engine.evaluate_context_ops(
+            self._prefill_rest, batch_size=1, s=16, prefix=context
+        )
+        beside_decode = self._engine.evaluate_generation_ops(self._decode_rest, batch_size=1, s=context)
+        return self._seconds(beside_chunk), self._seconds(beside_decode)
+
+    def _chunk_s(self, tokens: int, context: int) -> float:
+        return self._seconds(
+            self._engine.evaluate_context_ops([self._chunk], batch_size=1, s=tokens, prefix=context)
+        )
+
+    def _decode_s(self, sequences: int, length: int) -> float:
+        return self._seconds(
+            self._engine.evaluate_generation_ops([self._decode], batch_size=sequences, s=length)
+        )
+
+    def _seconds(self, operations: Operations) -> float:
+        for name, _, _, source in operations:
+            self.sources.setdefault(source, set()).add(name)
+        return sum(milliseconds for _, milliseconds, _, _ in operations) * _MILLISECOND
+
+    @contextlib.contextmanager
+    def _answers(self, model: str, quantisation: Mapping[str, str]) -> Iterator[None]:
+        """Let a first answer that fails be an error that names the argument."""
+        try:
+            with _quiet():
+                yield
+        except (ValueError, RuntimeError, LookupError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(self._refusal(model, quantisation, error)) from None
+
+    def _refusal(self, model: str, quantisation: Mapping[str, str], error: Exception) -> str:
+        """What an error of aiconfigurator says, at the argument that it is most likely about."""
+        said = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, LookupError):
+            said = f"it finds no {said}"
+        field = "quantisation" if quantisation else "model"
+        given = dict(quantisation) if quantisation else model
+        return f"{field}: aiconfigurator cannot price {given} on {self.system}: {said}"
+
+
+def _engine() -> Callable[..., Any]:
+    """What compiles a model, if the package is there."""
+    try:
+        from aiconfigurator_core.sdk.engine import EngineHandle
+    except ImportError:
+        raise ConfigError(
+            "from_aiconfigurator: needs a package: pip install 'inferq[aiconfigurator]' "
+            "(Linux on x86-64, Python 3.11 or newer)"
+        ) from None
+    compiled: Callable[..., Any] = EngineHandle.compile
+    return compiled
+
+
+def _version(system: str, backend: str, version: str | None) -> str:
+    """The version of the backend, checked against the measurements that are there."""
+    from aiconfigurator_core.sdk import perf_database
+
+    with _quiet():
+        measured = perf_database.get_supported_databases()
+        if system not in measured:
+            names = [*SYSTEMS, *sorted(measured)]
+            raise ConfigError(
+                f"system: aiconfigurator has measured nothing on {system!r}{near(system, names)}"
+            )
+        backends = measured[system]
+        if backend not in backends:
+            hint = nearest(backend, sorted(backends))
+            raise ConfigError(f"backend: aiconfigurator has not measured {backend!r} on {system}{hint}")
+        if version is None:
+            return str(perf_database.get_latest_database_version(system, backend))
+    if version not in backends[backend]:
+        known = ", ".join(backends[backend])
+        raise ConfigError(f"version: {backend} {version!r} was not measured on {system}; known are {known}")
+    return version
+
+
+@contextlib.contextmanager
+def _folder(model: str) -> Iterator[tuple[str, str]]:
+    """A folder with the model's `config.json`, so that no network is asked, and the model's name."""
+    if Path(model, "config.json").is_file():
+        yield model, Path(model).resolve().name
+        return
+    carried = importlib.resources.files("aiconfigurator_core") / "model_configs"
+    name = CARRIED.get(model, model)
+    with tempfile.TemporaryDirectory() as folder:
+        for part in ("config.json", "hf_quant_config.json"):
+            file = carried / f"{name.replace('/', '--')}_{part}"
+            if file.is_file():
+                Path(folder, part).write_bytes(file.read_bytes())
+        if not Path(folder, "config.json").is_file():
+            ending = "_config.json"
+            all_names = [one.name for one in carried.iterdir() if one.name.endswith(ending)]
+            known = [one.removesuffix(ending).replace("--", "/") for one in all_names]
+            hint = nearest(model, [*CARRIED, *known]).partition("; known")[0]
+            raise ConfigError(
+                f"model: aiconfigurator carries no {model!r}; give a folder with its config.json{hint}"
+            )
+        yield folder, name
+
+
+def _most_context(config: Path) -> int:
+    """The largest context of a model, by its `config.json`."""
+    try:
+        said = json.loads(config.read_text(encoding="utf-8"))
+        most = said.get("max_position_embeddings", 131_072)
+    except (ValueError, AttributeError) as error:
+        raise ConfigError(f"model: {config} is no table in JSON: {error}") from None
+    if not isinstance(most, int) or most < 32:
+        raise ConfigError(f"model: {config}: max_position_embeddings is {most!r}, must be a number of tokens")
+    return min(most, 131_072)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the database's notes about kernels that these models do not use off the screen."""
+    logger = logging.getLogger("aiconfigurator_core")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing):
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _names(evaluate: Callable[..., Operations]) -> list[str]:
+    """The operations of a phase, in the order of their indices; one index too many is an error."""
+    names: list[str] = []
+    while True:
+        try:
+            ((name, _, _, _),) = evaluate([len(names)], batch_size=1, s=16)
+        except ValueError as error:
+            if "out of range" not in str(error):
+                raise
+            return names
+        names.append(name)
+
+
+def _attention(names: list[str]) -> int:
+    found = [at for at, name in enumerate(names) if "attention" in name]
+    if len(found) != 1:
+        has = ", ".join(names[at] for at in found) or "none"
+        raise ConfigError(f"model: a table needs attention as one operation a phase; this model has {has}")
+    return found[0]

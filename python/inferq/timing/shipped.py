@@ -1,0 +1,100 @@
+"""Which measured tables come with inferq?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from inferq.amounts import whole
+from inferq.description import nearest
+from inferq.errors import ConfigError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+FOLDER = Path(__file__).parent / "tables"
+PARTS = ("linear", "chunk", "decode", "mixed_iteration", "decode_iteration")
+"""What has a held-out error: the three parts, and whole iterations with and without a chunk."""
+
+
+class Shipped(NamedTuple):
+    """A file, and what its name says."""
+
+    model: str
+    gpu: str
+    tensor_parallel: int
+    backend: str
+    file: Path
+
+
+def files() -> list[Shipped]:
+    """The files, by name: `<model>_<gpu>_tp<N>_<backend>.parquet`."""
+    found = []
+    for file in sorted(FOLDER.glob("*.parquet")):
+        model, gpu, shared, backend = file.stem.split("_")
+        found.append(Shipped(model, gpu, int(shared[2:]), backend, file))
+    return found
+
+
+def find(model: str, gpu: str, tensor_parallel: int | None, backend: str) -> Shipped:
+    """The file of a model on a GPU; of several, the one with the fewest GPUs.
+
+    Raises:
+        ConfigError: there is none; it says what is there.
+    """
+    if tensor_parallel is not None:
+        whole("tensor_parallel", tensor_parallel, 1)
+    left = files()
+    for field, value in (("model", model), ("gpu", gpu), ("backend", backend)):
+        names = sorted({getattr(one, field) for one in left})
+        left = [one for one in left if getattr(one, field) == value]
+        if not left:
+            of = "" if field == "model" else f" of {model}" + (f" on {gpu}" if field == "backend" else "")
+            raise ConfigError(f"{field}: no shipped table{of} has {value!r}{near(value, names)}")
+    if tensor_parallel is None:
+        return min(left, key=lambda one: one.tensor_parallel)
+    for one in left:
+        if one.tensor_parallel == tensor_parallel:
+            return one
+    known = ", ".join(str(one.tensor_parallel) for one in left)
+    raise ConfigError(
+        f"tensor_parallel: the shipped table of {model} on {gpu} is for {known}, not {tensor_parallel}"
+    )
+
+
+def near(value: object, names: list[str]) -> str:
+    """A hint: names that begin like `value`, else the one that is written most like it."""
+    longer = [name for name in names if isinstance(value, str) and value and name.startswith(value)]
+    return f"; did you mean {' or '.join(longer)}?" if longer else nearest(str(value), names)
+
+
+def shipped_tables() -> pl.DataFrame:
+    """The measured tables that come with inferq, one a row.
+
+    Returns:
+        A frame with `model, gpu, tensor_parallel, backend, backend_version, source, date`, then for each part
+        and for whole iterations the held-out error against the source, as a share: `linear_median`,
+        `linear_p95`, `chunk_…`, `decode_…`, `mixed_iteration_…` (one chunk of at most 8,192 tokens beside at
+        most 512 decodes), `decode_iteration_…`.
+
+    Example:
+        >>> import inferq as iq
+        >>> tables = iq.timing.shipped_tables()
+        >>> tables.height, tables["gpu"].unique().sort().to_list()
+        (20, ['a100-80gb', 'h100-80gb', 'h200', 'l40s'])
+    """
+    import polars as pl
+
+    from inferq.timing.table_file import provenance_of
+
+    rows = []
+    for one in files():
+        said = provenance_of(one.file)
+        errors = {
+            f"{part}_{name}": said["held_out_error"][part][name]
+            for part in PARTS
+            for name in ("median", "p95")
+        }
+        named = {name: said[name] for name in ("backend_version", "source", "date")}
+        rows.append({**one._asdict(), **named, **errors})
+    return pl.DataFrame([{name: value for name, value in row.items() if name != "file"} for row in rows])

@@ -1,0 +1,482 @@
+"""What must a table of measured times do? Price as its points say, keep its origin, refuse the rest."""
+
+import json
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import inferq as iq
+from inferq.cli import app
+from inferq.timing import ChunkPart, DecodePart, LinearPart, iteration_s
+from inferq.timing.table_file import KEY
+
+ATTOSECOND = Fraction(1, 10**18)
+DOUBLE = Fraction(1, 2**53)  # of a double that was rounded once, as a share
+
+
+def table(**parts):
+    """Small and plain: 10 µs a token, contexts cost more where there are more rows."""
+    plain = {
+        "linear": LinearPart([1, 101, 1001], [0.010, 0.011, 0.020]),
+        "chunk": ChunkPart(
+            [1, 101, 501], [0, 1000, 5000], [[0, 1e-4, 2e-4], [0.001, 0.002, 0.003], [0.005] * 3]
+        ),
+        "decode": DecodePart([1, 17], [0, 1000, 4000], [[0, 1e-4, 5e-4], [1e-4, 2e-3, 1e-2]]),
+    }
+    return iq.TimingTable(**(plain | parts))
+
+
+def exact(seconds):
+    """A time as typed."""
+    return Fraction(repr(float(seconds)))
+
+
+def cell(points, at):
+    """The place where the line begins that `at` lies on; the first and the last go on beyond the grid."""
+    place = sum(point <= at for point in points) - 1
+    return min(max(place, 0), len(points) - 2)
+
+
+def on_line(points, values, at):
+    """The straight line through the points of a cell, in exact fractions, never below 0."""
+    place = cell(points, at)
+    share = (Fraction(at) - points[place]) / (points[place + 1] - points[place])
+    return max(Fraction(0), values[place] + (values[place + 1] - values[place]) * share)
+
+
+def on_lattice(rows, columns, values, row, column):
+    """First between the rows, then along the columns."""
+    between = [on_line(rows, [line[place] for line in values], row) for place in range(len(columns))]
+    return on_line(columns, between, column)
+
+
+def plainly(timing, chunks, decodes):
+    """What the rule says, without rounding: an independent reading of `TimingTable`."""
+    linear, chunk, decode = timing.linear, timing.chunk, timing.decode
+    tokens = sum(c for c, _ in chunks) + len(decodes)
+    time = on_line(linear.tokens, [exact(s) for s in linear.seconds], tokens)
+    for c, x in chunks:
+        time += on_lattice(chunk.chunk, chunk.context, [[exact(s) for s in r] for r in chunk.seconds], c, x)
+    if decodes:
+        mean = Fraction(sum(decodes), len(decodes))
+        grid = [[exact(s) for s in row] for row in decode.seconds]
+        time += on_lattice(decode.sequences, decode.mean_context, grid, len(decodes), mean)
+    return time
+
+
+def away(points, at):
+    """How far it is from the point where the line begins, and how long the cell is."""
+    place = cell(points, at)
+    return abs(Fraction(at) - points[place]), points[place + 1] - points[place]
+
+
+def rounding(timing, chunks, decodes):
+    """How far rounding may leave the core from the plain rule.
+
+    A slope is short of the exact one by less than an attosecond a step, so a value between rows by less than
+    `down`, the steps from the lower row; the slope between two of those by twice that over their distance,
+    and an attosecond for its own rounding. The double that comes out is rounded once.
+    """
+    linear, chunk, decode = timing.linear, timing.chunk, timing.decode
+    steps, _ = away(linear.tokens, sum(c for c, _ in chunks) + len(decodes))
+    for c, x in chunks:
+        (down, _), (over, width) = away(chunk.chunk, c), away(chunk.context, x)
+        steps += down + over * (1 + 2 * down / width)
+    if decodes:
+        count = len(decodes)
+        (down, _) = away(decode.sequences, count)
+        over, width = away(decode.mean_context, Fraction(sum(decodes), count))
+        steps += down + count * over * (1 + 2 * down / (count * width))
+    return steps * ATTOSECOND + (plainly(timing, chunks, decodes) + steps * ATTOSECOND) * DOUBLE
+
+
+def test_at_the_points_of_the_grid_it_takes_what_the_table_says():
+    timing = table()
+    base = exact(timing.linear.seconds[0])
+    assert iteration_s(timing, decodes=[0]) == pytest.approx(0.010, rel=1e-15)
+    for row, count in enumerate(timing.decode.sequences):
+        for column, mean in enumerate(timing.decode.mean_context):
+            linear = plainly(timing, [], [0] * count) - exact(timing.decode.seconds[row][0])
+            said = exact(timing.decode.seconds[row][column]) + linear
+            assert iteration_s(timing, decodes=[mean] * count) == pytest.approx(float(said), rel=1e-12)
+    for row, tokens in enumerate(timing.chunk.chunk):
+        for column, context in enumerate(timing.chunk.context):
+            linear = on_line(timing.linear.tokens, [exact(s) for s in timing.linear.seconds], tokens)
+            said = exact(timing.chunk.seconds[row][column]) + linear
+            assert iteration_s(timing, chunks=[(tokens, context)]) == pytest.approx(float(said), rel=1e-12)
+    for tokens, seconds in zip(timing.linear.tokens[:1], timing.linear.seconds[:1], strict=True):
+        assert (tokens, exact(seconds)) == (1, base)
+
+
+def ascending(least, most, size):
+    return st.lists(st.integers(least, most), min_size=2, max_size=size, unique=True).map(sorted)
+
+
+@st.composite
+def tables(draw):
+    """Any table, with lines that fall among them, and axes that may be short."""
+    times = st.integers(0, 10**6).map(lambda nanoseconds: nanoseconds / 10**9)
+
+    def grid(rows, columns):
+        row = st.lists(times, min_size=len(columns), max_size=len(columns))
+        return draw(st.lists(row, min_size=len(rows), max_size=len(rows)))
+
+    tokens = draw(ascending(1, 3000, 5))
+    chunk, context = draw(ascending(1, 2000, 4)), draw(ascending(0, 20_000, 4))
+    sequences, mean = draw(ascending(1, 40, 4)), draw(ascending(0, 20_000, 4))
+    return iq.TimingTable(
+        linear=LinearPart(tokens, draw(st.lists(times, min_size=len(tokens), max_size=len(tokens)))),
+        chunk=ChunkPart(chunk, context, grid(chunk, context)),
+        decode=DecodePart(sequences, mean, grid(sequences, mean)),
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    tables(),
+    st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 30_000)), max_size=3),
+    st.lists(st.integers(0, 30_000), max_size=50),
+)
+def test_between_and_beyond_the_points_it_is_the_line_of_the_rule(timing, chunks, decodes):
+    if chunks or decodes:
+        said = Fraction(iteration_s(timing, chunks=chunks, decodes=decodes))
+        assert abs(said - plainly(timing, chunks, decodes)) <= rounding(timing, chunks, decodes)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 60), st.integers(0, 6000), st.integers(1, 60), st.integers(0, 6000))
+def test_a_table_that_never_falls_does_not_fall_in_between(count, context, more, later):
+    timing = table()
+    small = iteration_s(timing, decodes=[context] * count)
+    assert iteration_s(timing, decodes=[context + later] * count) >= small
+    assert iteration_s(timing, decodes=[context] * (count + more)) >= small * (1 - 1e-12)
+
+
+def run_of(timing, **workload):
+    engine = iq.Engine(timing=timing, scheduler=iq.VllmV1(token_budget=4096), kv=iq.KvCache.unlimited())
+    return iq.simulate({"arrival_s": [0.0], **workload}, engine)
+
+
+@pytest.mark.parametrize(
+    ("workload", "named"),
+    [
+        ({"prompt_tokens": [1200], "output_tokens": [1]}, ("tokens of a batch", "tokens of a chunk")),
+        ({"prompt_tokens": [100], "output_tokens": [4200]}, ("mean context",)),
+        ({"prompt_tokens": [100], "output_tokens": [10]}, ()),
+    ],
+)
+def test_a_run_beyond_the_table_has_a_finding_that_names_the_axis(workload, named):
+    found = [text for text in run_of(table(), **workload).findings if text.startswith("beyond the table")]
+    assert len(found) == bool(named)
+    for axis in named:
+        assert axis in found[0]
+
+
+def test_beyond_the_last_point_the_last_line_goes_on():
+    timing = table()
+    # 9 ms for 900 tokens in the last cell of the linear part, 4 ms for 400 in that of chunks at context 0;
+    # 0.4 ms for 3,000 tokens of context in that of one decode.
+    linear = Fraction(20, 1000) + 499 * Fraction(9, 900_000)
+    chunk = Fraction(5, 1000) + 999 * Fraction(4, 400_000)
+    said = iteration_s(timing, chunks=[(1500, 0)])
+    assert said == pytest.approx(float(linear + chunk), rel=1e-12)
+    assert iteration_s(timing, decodes=[10_000]) == pytest.approx(
+        0.010 + 5e-4 + 6000 * (4e-4 / 3000), rel=1e-9
+    )
+
+
+def test_a_file_keeps_numbers_and_provenance(tmp_path):
+    said = {
+        "source": "here",
+        "model": "toy",
+        "gpu": "none",
+        "notes": ["one", 2, None, {"deep": 0.1}],
+        "ä": "µs",
+    }
+    written = table(provenance=said)
+    file = tmp_path / "table.parquet"
+    written.write(file)
+    again = iq.TimingTable.read(file)
+    assert again == written and hash(again) == hash(written)
+    assert again.describe() == written.describe()
+    assert again.provenance["notes"] == ("one", 2, None, {"deep": 0.1}) and again.provenance["ä"] == "µs"
+    assert repr(again) == "TimingTable(toy on none: linear 3, chunk 3 × 3, decode 2 × 3)"
+    points = pl.read_parquet(file)
+    assert points.schema == {"part": pl.String, "row": pl.Int64, "column": pl.Int64, "seconds": pl.Float64}
+    assert points.height == 3 + 9 + 6
+    assert points.filter(part="decode", row=17, column=4000)["seconds"].to_list() == [0.01]
+    assert json.loads(pl.read_parquet_metadata(file)[KEY])["model"] == "toy"
+    # The order of the rows means nothing.
+    points.reverse().write_parquet(file, metadata={KEY: "{}"})
+    assert iq.TimingTable.read(file) == written
+
+
+def test_provenance_is_no_part_of_what_a_table_is():
+    assert table(provenance={"model": "a"}) == table(provenance={"model": "b"})
+    assert "provenance" not in table(provenance={"model": "a"}).describe()
+    assert set(table().describe()) == {"kind", "linear", "chunk", "decode"}
+    assert table() != table(linear=LinearPart([1, 2], [0.010, 0.011]))
+
+
+def test_a_description_may_name_a_file_or_a_shipped_table(tmp_path):
+    def read(**fields):
+        parts = {"scheduler": {"kind": "Sarathi"}, "kv": "unlimited"}
+        return iq.Engine.from_description({"timing": {"kind": "TimingTable", **fields}, **parts}).timing
+
+    table().write(tmp_path / "own.parquet")
+    assert read(file=str(tmp_path / "own.parquet")) == table()
+    slow = _written(tmp_path, 100)
+    assert read(file=str(slow), check_units=False).linear.seconds == (10.0, 20.0)
+    shipped = iq.TimingTable.shipped("qwen3-32b", "l40s")
+    assert read(model="qwen3-32b", gpu="l40s") == shipped
+    assert read(model="qwen3-32b", gpu="l40s", tensor_parallel=2, backend="vllm") == shipped
+
+
+def test_the_command_line_takes_a_table(tmp_path):
+    table().write(tmp_path / "own.parquet")
+    trace = str(Path(__file__).parent.parent / "traces" / "azure_2023.csv")
+    for spec in (f"TimingTable:{tmp_path / 'own.parquet'}", "timing-table:model=qwen3-8b,gpu=h200"):
+        done = CliRunner().invoke(app, ["replay", trace, "--head", "20", "--timing", spec])
+        assert done.exit_code == 0, done.output
+        assert "TimingTable(" in done.stdout and "linear" in done.stdout
+    wrong = CliRunner().invoke(app, ["replay", trace, "--timing", "TimingTable:none.parquet"])
+    assert wrong.exit_code == 2 and "--timing.file: there is no file 'none.parquet'" in wrong.output
+
+
+def test_a_description_is_read_back_and_repeats_the_run():
+    engine = iq.Engine(timing=table(), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
+    again = iq.Engine.from_description(json.loads(json.dumps(engine.describe())))
+    assert again == engine
+    toy = table(linear=LinearPart([1, 2], [5.0, 6.0]), check_units=False)
+    engine = iq.Engine(timing=toy, scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
+    assert iq.Engine.from_description(engine.describe()) == engine
+
+
+SCENARIO = """
+[workload]
+requests = 20
+arrivals = { kind = "Poisson", rate = 2 }
+prompt = 100
+output = 10
+[engine]
+timing = { kind = "TimingTable", file = "tables/own.parquet" }
+scheduler = { kind = "VllmV1" }
+kv = "unlimited"
+"""
+
+
+def test_a_scenario_names_a_file_from_its_own_directory(tmp_path):
+    (tmp_path / "tables").mkdir()
+    table().write(tmp_path / "tables" / "own.parquet")
+    text = SCENARIO.replace("prompt = 100", "prompt = { kind = 'Fixed', tokens = 100 }")
+    text = text.replace("output = 10", "output = { kind = 'Fixed', tokens = 10 }")
+    (tmp_path / "own.toml").write_text(text)
+    done = CliRunner().invoke(app, ["simulate", str(tmp_path / "own.toml"), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    described = json.loads(next((tmp_path / "out").glob("*.json")).read_text())
+    assert table().describe() in list(_tables_in(described)), "the numbers, and no name of a file"
+    fleet = text + "[cluster]\nreplicas = 2\n"
+    (tmp_path / "own.toml").write_text(fleet)
+    assert CliRunner().invoke(app, ["simulate", str(tmp_path / "own.toml")]).exit_code == 0
+    (tmp_path / "tables" / "own.parquet").unlink()
+    gone = CliRunner().invoke(app, ["simulate", str(tmp_path / "own.toml")])
+    assert gone.exit_code == 2 and "timing.file: there is no file" in gone.output
+
+
+def _tables_in(described):
+    if isinstance(described, dict):
+        if described.get("kind") == "TimingTable":
+            yield described
+        for one in described.values():
+            yield from _tables_in(one)
+    elif isinstance(described, list):
+        for one in described:
+            yield from _tables_in(one)
+
+
+# What is no table
+
+GRID = [[0.1, 0.2], [0.3, 0.4]]
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: LinearPart([1, 2], [0.1, None]), r"seconds\[1\]: a hole in the grid"),
+        (lambda: ChunkPart([1, 2], [0, 9], [[0.1, 0.2], [math.nan, 0.4]]), r"seconds\[1\]\[0\]: a hole"),
+        (
+            lambda: DecodePart([1, 2], [0, 9], [[0.1, 0.2], [0.3, math.inf]]),
+            r"seconds\[1\]\[1\]: must be a fin",
+        ),
+        (lambda: LinearPart([1, 1.5], [0.1, 0.2]), r"tokens\[1\]: must be a whole number"),
+        (lambda: LinearPart([1, True], [0.1, 0.2]), r"tokens\[1\]: must be a whole number"),
+        (lambda: LinearPart("ab", [0.1, 0.2]), "tokens: must be a list of whole numbers"),
+        (lambda: ChunkPart([1, 2], [0, 9], [0.1, 0.2]), r"seconds\[0\]: must be a list of finite numbers"),
+        (lambda: table(linear=LinearPart([1, 2], [0.1, -0.2])), r"linear.seconds\[1\]: -0.2"),
+        (lambda: table(linear=LinearPart([2, 1], [0.1, 0.2])), r"linear.tokens\[1\]: 1 after 2"),
+        (lambda: table(linear=LinearPart([1], [0.1])), "linear.tokens: .*at least two"),
+        (
+            lambda: table(linear=LinearPart([0, 1], [0.1, 0.2])),
+            r"linear.tokens\[0\]: 0: it must be at least 1",
+        ),
+        (lambda: table(linear=LinearPart([1, 2], [0.1])), "linear.seconds: 1 times, must be 2"),
+        (lambda: table(chunk=ChunkPart([1, 2], [5, 5], GRID)), r"chunk.context\[1\]: 5 after 5"),
+        (lambda: table(chunk=ChunkPart([1, 2, 3], [0, 5], GRID)), "chunk.seconds: 2 rows, must be 3"),
+        (
+            lambda: table(decode=DecodePart([1, 2], [0, 5], [[0.1], [0.2, 0.3]])),
+            r"decode.seconds\[0\]: 1 times",
+        ),
+        (lambda: table(decode=ChunkPart([1, 2], [0, 5], GRID)), "decode: must be DecodePart"),
+        (lambda: table(linear=LinearPart([1, 2], [11.2, 11.3])), "looks like milliseconds: divide"),
+        (lambda: table(check_units=1), "check_units: must be True or False"),
+        (lambda: table(provenance=3), "provenance: must be a table"),
+        (lambda: table(provenance={"a": [math.nan]}), r"provenance.a\[0\]: nan is nothing"),
+        (lambda: table(provenance={1: 2}), "provenance: the name 1 must be a text"),
+    ],
+)
+def test_what_is_no_table_is_refused_where_it_is_wrong(made, said):
+    with pytest.raises(iq.ConfigError, match=said):
+        made()
+
+
+def test_milliseconds_are_refused_and_no_shipped_table_is():
+    for row in iq.timing.shipped_tables().iter_rows(named=True):
+        shipped = iq.TimingTable.shipped(row["model"], row["gpu"])
+        seconds = shipped.describe()
+        thousand = {"linear": LinearPart(shipped.linear.tokens, [1000 * s for s in shipped.linear.seconds])}
+        thousand |= {
+            name: type(getattr(shipped, name))(
+                *list(seconds[name].values())[:2],
+                [[1000 * s for s in line] for line in seconds[name]["seconds"]],
+            )
+            for name in ("chunk", "decode")
+        }
+        with pytest.raises(iq.ConfigError, match="looks like milliseconds"):
+            iq.TimingTable(**thousand)
+        assert iq.TimingTable(**thousand, check_units=False).linear.tokens == shipped.linear.tokens
+    # A slow machine is no mistake: a second for a token, or a microsecond.
+    for token_s in (1.0, 1e-6):
+        assert table(linear=LinearPart([1, 512], [token_s, 100 * token_s]))
+
+
+def points(**columns):
+    return table_points().with_columns(**columns)
+
+
+def table_points():
+    rows = [("linear", 1, 0, 0.1), ("linear", 2, 0, 0.2)]
+    rows += [(part, row, column, 0.1) for part in ("chunk", "decode") for row in (1, 2) for column in (0, 9)]
+    return pl.DataFrame(rows, schema=["part", "row", "column", "seconds"], orient="row")
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        (
+            lambda p: p.filter(~((p["part"] == "chunk") & (p["row"] == 2) & (p["column"] == 9))),
+            "a hole in the grid: chunk at chunk 2, context 9 has no time",
+        ),
+        (
+            lambda p: p.with_columns(
+                seconds=pl.when(pl.int_range(pl.len()) == 9).then(None).otherwise("seconds")
+            ),
+            "row 9: a hole in the grid: decode at sequences 2, mean_context 9 has no time",
+        ),
+        (
+            lambda p: p.with_columns(
+                seconds=pl.when(pl.int_range(pl.len()) == 1).then(math.nan).otherwise("seconds")
+            ),
+            "row 1: a hole in the grid: linear at tokens 2 has no time",
+        ),
+        (lambda p: p.with_columns(seconds=-p["seconds"]), r"linear.seconds\[0\]: -0.1"),
+        (lambda p: p.with_columns(seconds=100 * p["seconds"]), "looks like milliseconds"),
+        (
+            lambda p: pl.concat([p, p.tail(1)]),
+            "row 10: a second time for decode at sequences 2, mean_context 9",
+        ),
+        (
+            lambda p: p.with_columns(column=pl.lit(3)),
+            "row 0: the linear part has one axis, but column is 3",
+        ),
+        (
+            lambda p: p.with_columns(part=p["part"].str.replace("chunk", "prefill")),
+            "row 2: part is 'prefill'",
+        ),
+        (lambda p: p.filter(p["part"] != "decode"), "part decode: 0 points of sequences"),
+        (lambda p: p.drop("column"), "has no column column"),
+        (
+            lambda p: p.with_columns(row=p["row"].cast(float)),
+            "column row holds Float64, must hold whole numbers",
+        ),
+        (lambda p: p.with_columns(part=p["row"]), "column part holds Int64, must hold text"),
+        (lambda p: p.with_columns(row=pl.lit(None, dtype=pl.Int64)), "row 0: row is null"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused_by_name_and_place(tmp_path, frame, said):
+    file = tmp_path / "wrong.parquet"
+    frame(table_points()).write_parquet(file, metadata={KEY: "{}"})
+    with pytest.raises(iq.ConfigError, match=said) as error:
+        iq.TimingTable.read(file)
+    assert str(error.value).startswith(f"file: {file}: ")
+
+
+def test_other_files_are_refused(tmp_path):
+    bare = tmp_path / "bare.parquet"
+    table_points().write_parquet(bare)
+    with pytest.raises(iq.ConfigError, match=f"no {KEY}, the provenance"):
+        iq.TimingTable.read(bare)
+    table_points().write_parquet(bare, metadata={KEY: "[1]"})
+    with pytest.raises(iq.ConfigError, match="provenance in the metadata must be a table"):
+        iq.TimingTable.read(bare)
+    table_points().write_parquet(bare, metadata={KEY: "{"})
+    with pytest.raises(iq.ConfigError, match="provenance in the metadata is no JSON"):
+        iq.TimingTable.read(bare)
+    text = tmp_path / "table.csv"
+    text.write_text("part,row,column,seconds\n")
+    with pytest.raises(iq.ConfigError, match="is no Parquet file"):
+        iq.TimingTable.read(text)
+    for wrong in (tmp_path / "none.parquet", tmp_path, 3, ""):
+        with pytest.raises(iq.ConfigError, match="file: "):
+            iq.TimingTable.read(wrong)
+    with pytest.raises(iq.ConfigError, match="file: there is no folder"):
+        table().write(tmp_path / "none" / "table.parquet")
+    assert iq.TimingTable.read(_written(tmp_path, 100), check_units=False).linear.seconds == (10.0, 20.0)
+
+
+def _written(folder, factor):
+    file = folder / "scaled.parquet"
+    frame = table_points()
+    frame.with_columns(seconds=factor * frame["seconds"]).write_parquet(file, metadata={KEY: "{}"})
+    return file
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"file": "none.parquet"}, "timing.file: there is no file 'none.parquet'"),
+        ({"file": 3}, "timing.file: must be the path of a file"),
+        ({"file": "x.parquet", "linear": {}}, "timing.linear: not beside file"),
+        ({"file": "x.parquet", "provenance": {}}, "timing.provenance: not beside file"),
+        ({"model": "qwen3-8b"}, "timing.gpu: missing"),
+        ({"model": "qwen3-8b", "gpu": "h100"}, "timing.gpu: no shipped table of qwen3-8b has 'h100'"),
+        ({"model": "qwen3-8b", "gpu": "h200", "decode": {}}, "timing.decode: not beside model and gpu"),
+        ({"provenance": {}}, "timing: unknown field 'provenance'"),
+        ({}, "timing.linear: missing"),
+        ({"linear": {"tokens": [1, 2]}, "chunk": {}, "decode": {}}, "timing.linear.seconds: missing"),
+        ({"linear": [], "chunk": {}, "decode": {}}, "timing.linear: \\[\\] is not a table of fields"),
+    ],
+)
+def test_a_wrong_description_is_refused_at_its_path(fields, said):
+    described = {
+        "timing": {"kind": "TimingTable", **fields},
+        "scheduler": {"kind": "Sarathi"},
+        "kv": "unlimited",
+    }
+    with pytest.raises(iq.ConfigError, match=f"engine.{said}"):
+        iq.Engine.from_description(described)
