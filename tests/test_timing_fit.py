@@ -360,7 +360,17 @@ def test_milliseconds_are_recognised_and_may_be_meant():
     start_s = np.concatenate([[0], np.cumsum(log["duration_s"])[:-1]])
     fast = log | {"duration_s": log["duration_s"] * 10, "start_s": start_s / 100}  # 1 ms each, in ms
     refused(fast, "would run at once", "milliseconds")
-    assert iq.timing.fit(log | {"start_s": start_s}).model.knee == TRUE["knee"]
+    alone = iq.timing.fit(log | {"start_s": start_s})
+    assert alone.model.knee == TRUE["knee"]
+    assert "has ended" not in alone.explain()
+
+
+def test_iterations_that_overlap_are_said_to():
+    log = short(drawn(100))
+    start_s = np.concatenate([[0], np.cumsum(log["duration_s"])[:-1]])
+    start_s[30:] -= 0.9 * log["duration_s"][29]
+    start_s[60:] -= 0.9 * log["duration_s"][59]
+    assert "2% of the iterations begin before" in iq.timing.fit(log | {"start_s": start_s}).explain()
 
 
 # Files
@@ -387,69 +397,3 @@ def test_a_table_with_other_names_and_units_is_read(tmp_path):
     )
     with pytest.raises(iq.TraceError, match=r"wrong.csv: row 1: duration_s is -1"):
         iq.timing.read_iterations(tmp_path / "wrong.csv")
-
-
-SHAPE = {"n_kv_head": 8, "n_embd": 4096, "num_tensor_parallel_workers": 1}
-LINEAR_KERNELS = (
-    "input_layernorm",
-    "attn_pre_proj",
-    "attn_rope",
-    "attn_post_proj",
-    "post_attention_layernorm",
-    "mlp_up_proj",
-    "mlp_act",
-    "mlp_down_proj",
-    "add",
-)
-
-
-def vidur_files(folder, shape=None):
-    """A profile in the layout of Vidur's with kernels of made-up times: 0.001 ms a token and kernel."""
-    shape = SHAPE | (shape or {})
-    tokens = [1, 10, 100, 1000]
-    linear = {f"time_stats.{name}.median": [0.001 * t for t in tokens] for name in LINEAR_KERNELS}
-    linear |= {"time_stats.emb.median": [5.0] * 4, "num_tokens": tokens, "n_head": [32] * 4}
-    linear |= {"n_expanded_embd": [14336] * 4} | {name: [value] * 4 for name, value in shape.items()}
-    pl.DataFrame(linear).write_csv(folder / "mlp.csv")
-    attention = {
-        "time_stats.attn_prefill.median": [0.2, None, None],
-        "time_stats.attn_decode.median": [None, 0.05, 0.3],
-        "time_stats.attn_kv_cache_save.median": [0.01, 0.02, None],
-        "batch_size": [1, 4, 50],
-        "prefill_chunk_size": [64, 0, 0],
-        "kv_cache_size": [128, 256, 512],
-        "n_q_head": [32] * 3,
-    } | {name: [value] * 3 for name, value in shape.items()}
-    pl.DataFrame(attention).write_csv(folder / "attention.csv")
-    return folder / "mlp.csv", folder / "attention.csv"
-
-
-def test_a_profile_of_vidur_becomes_iterations(tmp_path):
-    read = iq.timing.read_vidur_profile(*vidur_files(tmp_path), layers=32)
-    # A layer of t tokens: nine kernels of 0.001·t ms; then attention and the writing of keys and values.
-    per_layer_ms = [9 * 0.064 + 0.2 + 0.01, 9 * 0.004 + 0.05 + 0.02, 9 * 0.05 + 0.3]
-    np.testing.assert_allclose(read["duration_s"], [32 * ms / 1000 for ms in per_layer_ms], rtol=1e-12)
-    assert read.drop("duration_s").rows() == [
-        (64, 0, 0, 4096, 8192, 128),
-        (0, 4, 1024, 0, 0, 0),
-        (0, 50, 25600, 0, 0, 0),
-    ]
-
-
-def test_a_profile_of_vidur_that_does_not_fit_is_named(tmp_path):
-    linear, attention = vidur_files(tmp_path)
-    read = iq.timing.read_vidur_profile
-    with pytest.raises(iq.TraceError, match=r"mlp.csv: has nothing for tensor_parallel=2, only for 1"):
-        read(linear, attention, layers=32, tensor_parallel=2)
-    with pytest.raises(iq.TraceError, match=r"attention.csv: has no column .*no profile of Vidur's"):
-        read(attention, linear, layers=32)
-    with pytest.raises(iq.ConfigError, match="layers"):
-        read(linear, attention, layers=0)
-    two = pl.read_csv(linear)
-    other = two.with_columns(n_embd=pl.lit(8192, pl.Int64))
-    pl.concat([two, other]).write_csv(linear)
-    with pytest.raises(iq.TraceError, match="holds 2 models"):
-        read(linear, attention, layers=32)
-    two.filter(pl.col("num_tokens") < 64).write_csv(linear)
-    with pytest.raises(iq.TraceError, match=r"row 0 of this model: computes 64 tokens, .* from 1 to 10"):
-        read(linear, attention, layers=32)

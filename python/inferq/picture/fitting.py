@@ -45,9 +45,7 @@ def of_fit(fit: Fit) -> Any:
     dots = alt.Chart(points).mark_circle(size=18, opacity=0.6).encode(color=colour, tooltip=told)
     seconds = points.select("measured_s", "predicted_s")
     ends = [min(seconds.min().row(0)), max(seconds.max().row(0))]
-    wide = ends[0] > 0 and ends[1] > 20 * ends[0]
-    scale = alt.Scale(type="log") if wide else alt.Scale(zero=False)
-    axis = alt.Axis(tickCount=6)
+    scale, axis = _along(ends)
     agreed = alt.Chart(_line("measured_s", ends, "predicted_s", ends)).mark_line(color=INK, strokeDash=[6, 4])
     left = alt.layer(
         agreed.encode(x=alt.X("measured_s:Q", scale=scale), y=alt.Y("predicted_s:Q", scale=scale)),
@@ -58,18 +56,32 @@ def of_fit(fit: Fit) -> Any:
     )
     reach = [float(end) for end in points["tokens"].sort().gather([0, -1])]
     zero = alt.Chart(_line("tokens", reach, "error", [0.0, 0.0])).mark_line(color=INK, strokeDash=[6, 4])
-    by_tokens = alt.Scale(type="log" if reach[0] > 0 and reach[1] > 20 * reach[0] else "linear")
+    by_tokens, tokens_axis = _along(reach)
+    signed = alt.Axis(labelExpr="datum.value == 0 ? '0%' : format(datum.value, '+.2~%')")
     right = alt.layer(
         zero.encode(x=alt.X("tokens:Q", scale=by_tokens), y="error:Q"),
         dots.encode(
-            x=alt.X("tokens:Q", title="tokens of the iteration", scale=by_tokens, axis=axis),
-            y=alt.Y("error:Q", title="predicted / measured − 1", axis=alt.Axis(format="+%")),
+            x=alt.X("tokens:Q", title="tokens of the iteration", scale=by_tokens, axis=tokens_axis),
+            y=alt.Y("error:Q", title="predicted / measured − 1", axis=signed),
         ),
     )
     panels = [panel.properties(width=PANEL, height=_HEIGHT) for panel in (left, right)]
     r_squared = "" if fit.r_squared is None else f", R² = {fit.r_squared:.4f}"
     title = f"{type(fit.model).__name__} fitted to {fit.predictions.height:,} iterations{r_squared}"
     return alt.vconcat(*panels).properties(title=title)
+
+
+def _along(ends: list[float]) -> tuple[Any, Any]:
+    """Scale and axis from one end to the other: by factors, with few lines, where the ends are far apart."""
+    import altair as alt
+
+    low, high = ends
+    if low <= 0 or high <= 20 * low:
+        return alt.Scale(zero=False), alt.Axis(tickCount=6, format=",~g")
+    steps = (1, 2, 5) if high < 300 * low else (1,)
+    points = [step * 10.0**power for power in range(-9, 10) for step in steps]
+    kept = [point for point in points if low <= point <= high]
+    return alt.Scale(type="log", nice=False, domain=[low, high]), alt.Axis(values=kept, format=",~g")
 
 
 def _line(x: str, places: list[Any], y: str, values: list[Any]) -> pl.DataFrame:

@@ -7,6 +7,7 @@
 | What does a model say that an iteration takes? | `iteration_s` |
 | Which model describes these measured iterations? | `fit` |
 | How are measured iterations read from a file? | `read_iterations`, `read_vidur_profile` |
+| How do the kernels that Vidur timed become a table? | `read_vidur_table` |
 | Which iterations did a run have? | `iterations_of` |
 
 Example:
@@ -27,8 +28,9 @@ from inferq.timing.table import ChunkPart, DecodePart, LinearPart, TimingTable
 if TYPE_CHECKING:
     from inferq.timing.fitting import Fit, fit
     from inferq.timing.price import iteration_s
-    from inferq.timing.readers import iterations_of, read_iterations, read_vidur_profile
+    from inferq.timing.readers import iterations_of, read_iterations
     from inferq.timing.shipped import shipped_tables
+    from inferq.timing.vidur import read_vidur_profile, read_vidur_table
 
 __all__ = [  # noqa: RUF022  # the models, then what makes one
     "Constant",
@@ -46,6 +48,7 @@ __all__ = [  # noqa: RUF022  # the models, then what makes one
     "Fit",
     "read_iterations",
     "read_vidur_profile",
+    "read_vidur_table",
     "iterations_of",
 ]
 
@@ -58,7 +61,8 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise take a
         "iteration_s": "price",
         "iterations_of": "readers",
         "read_iterations": "readers",
-        "read_vidur_profile": "readers",
+        "read_vidur_profile": "vidur",
+        "read_vidur_table": "vidur",
         "shipped_tables": "shipped",
     }
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from inferq.amounts import flag, not_negative, whole, within
 from inferq.columns import MOST_TOKENS, nearest
 from inferq.errors import ConfigError
-from inferq.timing.log import checked_log
+from inferq.timing.log import checked_log, overlap_note
+from inferq.timing.misses import by_regime, predictions_of, r_squared
 from inferq.timing.models import TimingModel
 from inferq.timing.regression import HUBER, Solution, inseparable, solved, standard_errors
 from inferq.timing.terms import LINEAR, Linear, Term, tokens
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
 
     from inferq.timing.log import Log
 
-SMALL_BATCH = 16
-"""An iteration of decodes only is small up to so many of them."""
-REGIMES = ("decode small", "decode large", "prefill", "mixed")
+TABLE = "TimingTable"
+"""What is fitted on a grid, without coefficients of its own."""
 _LEAST_S = 1e-18
 """The core's unit of time: what is smaller is 0 there."""
 
@@ -38,7 +38,12 @@ class Fit:
     """One row a coefficient: `coefficient`, `value`, `standard_error`, `low` and `high` (between which the
     true value lies with the asked confidence, by Student's law), `unit`, and `how`: `fitted`, `fixed` (by the
     caller), `absent` (its column is not in the log), `bound` (at 0, below which least squares alone would go)
-    or `undetermined` (a knee that no iteration shows). Those but `fitted` have no error."""
+    or `undetermined` (a knee that no iteration shows). Those but `fitted` have no error.
+
+    Of a `TimingTable` one row a grid point: `part`, `row` (tokens of the batch or the chunk, or decodes),
+    `column` (context; null for `linear`), `seconds`, `iterations` (how many lie on it, those between points
+    in shares) and `how`: `fitted`, `bound`, `fixed`, `continued` (no iteration lies beside it) or `flat` (all
+    contexts are alike in the log, so nothing is known of others)."""
     r_squared: float | None
     """1 − (sum of squared residuals) / (sum of squared differences from the mean), in seconds and over all
     iterations alike; None where all last equally long."""
@@ -70,10 +75,7 @@ class Fit:
         of = "relative" if self.relative else "absolute"
         name, count = type(self.model).__name__, self.predictions.height
         lines = [f"{name} fitted to {count:,} iterations by {loss} of {of} errors"]
-        for row in self.coefficients.iter_rows(named=True):
-            error = row["standard_error"]
-            sure = f"± {error:.2g}" if error is not None else f"({row['how']})"
-            lines.append(f"  {row['coefficient']} = {row['value']:.6g} {sure} {row['unit']}")
+        lines += _grid_lines(self.coefficients) if name == TABLE else _coefficient_lines(self.coefficients)
         if self.r_squared is not None:
             lines.append(f"R² = {self.r_squared:.6f}")
         lines.append("predicted / measured − 1:")
@@ -100,7 +102,8 @@ def fit(
     *,
     robust: bool = False,
     relative: bool = False,
-    fixed: Mapping[str, float] | None = None,
+    fixed: Mapping[str, Any] | None = None,
+    grids: Mapping[str, Sequence[int]] | None = None,
     confidence: float = 0.95,
     check_units: bool = True,
 ) -> Fit:
@@ -111,11 +114,19 @@ def fit(
     | `PiecewiseLinear` | `base`, `per_token`, `knee`, `per_context_token`, and two more of long chunks |
     | `MemoryLinear` | `base`, `per_kv_token` |
     | `MixedSolo` | `alpha`, `beta`, `solo` |
+    | `TimingTable` | the times at its grid points |
 
     For a given knee the rest is linear: knees are tried on a grid that gets finer around the best one. Where
     no iteration shows a floor, the knee is 0, or, if the base would then be negative, the fewest tokens of an
     iteration. Of long chunks, `per_prefill_square` and `per_chunk_context` are fitted where the frame has
     their columns, and 0 where it has not.
+
+    A `TimingTable` is linear in the times at its grid points. How much a bend between three neighbours counts
+    against it is chosen by cross-validation in five parts; a point beside which no iteration lies thus
+    continues its neighbours. Of whole iterations one cannot tell linear layers from attention entirely (a
+    decode in any batch is also a token): what is left open counts as linear layers. Of an iteration with
+    several chunks only sums are known, and it is taken as that many chunks alike, Σ c² / Σ c tokens each at
+    context Σ c·x / Σ c.
 
     Args:
         frame: one row for each iteration, a polars or pandas frame or a dict of columns: `duration_s`,
@@ -129,7 +140,12 @@ def fit(
             law with the same median of absolute residuals.
         relative: make the relative errors small, not those in seconds: right when the noise grows with the
             length of the iteration, and when short iterations are to be met as well as long ones.
-        fixed: coefficients that are known, such as `{"knee": 0, "per_context_token": 0}`.
+        fixed: coefficients that are known, such as `{"knee": 0, "per_context_token": 0}`; of a `TimingTable`
+            whole parts, such as `{"chunk": other_table.chunk}`.
+        grids: of a `TimingTable`, the points of some of its axes: `tokens`, `chunk`, `context`, `sequences`,
+            `mean_context`. They reach over all iterations, and around each, halfway to its neighbours, lies
+            an iteration. Without them up to 16, 8, 6, 8 and 6 of the values that occur, a constant factor
+            apart, and fewer if there are not four iterations a grid point.
         confidence: of `low` and `high` of each coefficient.
         check_units: refuse durations that look like milliseconds: half of them above 2, or, with `start_s`,
             more than 100 iterations at once.
@@ -159,14 +175,45 @@ def fit(
         >>> [round(number, 9) for number in (found.alpha, found.beta, found.solo)]
         [0.0174, 6.2e-05, 0.022]
     """
-    if not isinstance(model, str) or model not in LINEAR:
-        raise ConfigError(f"model: {model!r} is none that can be fitted{nearest(str(model), LINEAR)}")
+    if not isinstance(model, str) or model not in (*LINEAR, TABLE):
+        raise ConfigError(
+            f"model: {model!r} is none that can be fitted{nearest(str(model), [*LINEAR, TABLE])}"
+        )
     robust, relative = flag("robust", robust), flag("relative", relative)
     check_units = flag("check_units", check_units)
     confidence = within("confidence", confidence, 0.5, 0.999999)
-    linear = LINEAR[model]
     log = checked_log(frame, check_units)
+    if model == TABLE:
+        return _table(log, grids, fixed, robust, relative, confidence)
+    if grids is not None:
+        raise ConfigError(f"grids: a {model} has none, only a {TABLE}")
+    linear = LINEAR[model]
     return _Fitting(linear, log, _fixed(linear, fixed), robust, relative, confidence).fit()
+
+
+def _table(
+    log: Log,
+    grids: Mapping[str, Sequence[int]] | None,
+    fixed: Mapping[str, Any] | None,
+    robust: bool,
+    relative: bool,
+    confidence: float,
+) -> Fit:
+    from inferq.timing.tabulating import tabulated
+
+    made = tabulated(log, grids, fixed, robust=robust, relative=relative)
+    predictions = predictions_of(log, made.predicted)
+    return Fit(
+        model=made.table,
+        coefficients=made.coefficients,
+        r_squared=r_squared(log["duration_s"], made.predicted),
+        residuals=by_regime(predictions),
+        predictions=predictions,
+        confidence=confidence,
+        robust=robust,
+        relative=relative,
+        notes=(*made.notes, *overlap_note(log)),
+    )
 
 
 def _fixed(linear: Linear, fixed: Mapping[str, float] | None) -> dict[str, float]:
@@ -271,8 +318,6 @@ class _Fitting:
 
     def fit(self) -> Fit:
         """Solve, judge, describe."""
-        import numpy as np
-
         measured = self.log["duration_s"]
         solution = solved(
             self.design,
@@ -293,24 +338,21 @@ class _Fitting:
         errors = self._errors(solution, values)
         columns, known = self.design(solution.knee)
         predicted = columns @ solution.values + known
-        total = float(np.sum((measured - measured.mean()) ** 2))
-        left = float(np.sum((measured - predicted) ** 2))
-        alike = bool(np.ptp(measured) <= 1e-12 * measured.max())
         coefficients = self._coefficients(values, errors)
-        predictions = self._predictions(predicted)
+        predictions = predictions_of(self.log, predicted)
         arguments: dict[str, Any] = {
             name: int(value) if name == "knee" else value for name, value in values.items()
         }
         return Fit(
             model=self.linear.kind(**arguments),
             coefficients=coefficients,
-            r_squared=None if alike else 1 - left / total,
-            residuals=_by_regime(predictions),
+            r_squared=r_squared(measured, predicted),
+            residuals=by_regime(predictions),
             predictions=predictions,
             confidence=self.confidence,
             robust=self.robust,
             relative=self.relative,
-            notes=self._notes(coefficients),
+            notes=(*self._notes(coefficients), *overlap_note(self.log)),
         )
 
     def _check_identified(self, solution: Solution) -> None:
@@ -377,22 +419,6 @@ class _Fitting:
             return "fitted"
         return "undetermined" if name == "knee" else "bound"
 
-    def _predictions(self, predicted: NDArray[np.float64]) -> pl.DataFrame:
-        import numpy as np
-        import polars as pl
-
-        prefilling, decodes = self.log["prefill_tokens"] > 0, self.log["decodes"]
-        alone = np.where(decodes <= SMALL_BATCH, REGIMES[0], REGIMES[1])
-        regime = np.where(prefilling, np.where(decodes > 0, REGIMES[3], REGIMES[2]), alone)
-        return pl.DataFrame(
-            {
-                "regime": regime,
-                "tokens": self.tokens,
-                "measured_s": self.log["duration_s"],
-                "predicted_s": predicted,
-            }
-        )
-
     def _notes(self, coefficients: pl.DataFrame) -> tuple[str, ...]:
         notes = []
         for row in coefficients.iter_rows(named=True):
@@ -417,27 +443,38 @@ class _Fitting:
         return tuple(notes)
 
 
+def _coefficient_lines(coefficients: pl.DataFrame) -> list[str]:
+    lines = []
+    for row in coefficients.iter_rows(named=True):
+        error = row["standard_error"]
+        sure = f"± {error:.2g}" if error is not None else f"({row['how']})"
+        lines.append(f"  {row['coefficient']} = {row['value']:.6g} {sure} {row['unit']}")
+    return lines
+
+
+def _grid_lines(points: pl.DataFrame) -> list[str]:
+    """Of each part of a table its axes, and between which times it lies."""
+    import polars as pl
+
+    words = {"linear": ("tokens", ""), "chunk": ("tokens", "context"), "decode": ("decodes", "mean context")}
+    lines = []
+    for part, (rows, columns) in words.items():
+        own = points.filter(part=part)
+        lengths = own.select(pl.col("row", "column").n_unique()).row(0)
+        size = f"{lengths[0]} × {lengths[1]}" if columns else f"{lengths[0]}"
+        ends = own.select(
+            *(pl.col(name).min().alias(f"low_{name}") for name in ("row", "column", "seconds")),
+            *(pl.col(name).max().alias(f"high_{name}") for name in ("row", "column", "seconds")),
+        ).row(0, named=True)
+        reach = f"{ends['low_row']:,} to {ends['high_row']:,} {rows}"
+        if columns:
+            reach += f" at {columns} {ends['low_column']:,} to {ends['high_column']:,}"
+        how = " (fixed)" if (own["how"] == "fixed").all() else ""
+        seconds = f"{ends['low_seconds']:.3g} to {ends['high_seconds']:.3g} s"
+        lines.append(f"  {part}: {size} points, {reach}: {seconds}{how}")
+    return lines
+
+
 def _remedy(name: str) -> str:
     """What to do about a coefficient that the iterations do not identify."""
     return f'add iterations that differ in it, or say fixed={{"{name}": …}}'
-
-
-def _by_regime(predictions: pl.DataFrame) -> pl.DataFrame:
-    """Quantiles of the relative error in each regime that occurs, and in all."""
-    import polars as pl
-
-    error = (pl.col("predicted_s") / pl.col("measured_s") - 1).alias("error")
-    errors = predictions.select("regime", error)
-    everything = errors.with_columns(regime=pl.lit("all"))
-    quantiles = [pl.col("error").quantile(p / 100, "linear").alias(f"p{p}") for p in (5, 50, 95)]
-    found = (
-        pl.concat([errors, everything])
-        .group_by("regime")
-        .agg(
-            pl.len().cast(pl.Int64).alias("iterations"),
-            *quantiles,
-            pl.col("error").abs().median().alias("median_error"),
-        )
-    )
-    order = pl.DataFrame({"regime": [*REGIMES, "all"]})
-    return order.join(found, on="regime", how="inner", maintain_order="left")

@@ -58,6 +58,10 @@ def checked_log(frame: object, check_units: bool) -> Log:
         if name in log:
             without = (log["prefill_tokens"] == 0) & (log[name] > 0)
             _refuse(without, name, log, "although the iteration has no prefill_tokens")
+    if "prefill_squares" in log:
+        prefill, squares = log["prefill_tokens"], log["prefill_squares"]
+        outside = (squares < prefill) | (squares > prefill**2)
+        _refuse(outside, "prefill_squares", log, "must lie between prefill_tokens and its square: it is Σ c²")
     if check_units:
         _check_units(log)
     return log
@@ -102,3 +106,21 @@ def _check_units(log: Log) -> None:
             f"duration_s: by start_s, {at_once:.4g} iterations would run at once, so the durations look like "
             f"milliseconds beside starts in seconds: {remedy}"
         )
+
+
+def overlap_note(log: Log) -> tuple[str, ...]:
+    """What to say where iterations begin before the one before has ended; nothing where few do."""
+    import numpy as np
+
+    if "start_s" not in log or log["start_s"].size < 2:
+        return ()
+    order = np.argsort(log["start_s"], kind="stable")
+    start_s, duration_s = log["start_s"][order], log["duration_s"][order]
+    early = start_s[1:] < start_s[:-1] + duration_s[:-1] * (1 - 1e-3) - 1e-6
+    share = float(early.mean())
+    if share < 0.01:
+        return ()
+    return (
+        f"{share:.0%} of the iterations begin before the one before has ended: the log is of several "
+        "replicas, or its durations count some time twice.",
+    )

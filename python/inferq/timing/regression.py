@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 HUBER = 1.345
 """Standard deviations beyond which a residual counts linearly: 95 % efficient where noise is normal."""
-_NORMAL_MAD = 1.4826
+NORMAL_MAD = 1.4826
 """The standard deviation of a normal law over the median of its absolute values."""
 _ROUNDS = 60
 _SETTLED = 1e-10
-_GRID, _ZOOM, _ALL = 48, 16, 24
+_GRID, _ZOOM, _ALL = 32, 12, 24
 _ROUNDING = 1e-20
 """Sums of squares that differ by less than this share of the whole are equal up to rounding."""
 
@@ -71,7 +71,8 @@ def solved(
         weights = 1 / np.maximum(lengths, 1e-3 * np.median(measured)) if relative else np.ones_like(measured)
         rows = weights * np.sqrt(trust)
         if tokens is not None:
-            candidates = _grid(tokens, floor) if turn < 2 else _beside(knee, tokens, floor)
+            everywhere = turn == 0 or (robust and turn == 1)
+            candidates = _grid(tokens, floor) if everywhere else _beside(knee, tokens, floor)
             knee = _best_knee(design, measured, rows, candidates, floor)
         columns, known = design(knee)
         values = _least_squares(columns * rows[:, None], (measured - known) * rows)[0]
@@ -82,12 +83,12 @@ def solved(
             break
         previous, lengths = state, predicted
         if robust:
-            scale = _NORMAL_MAD * float(np.median(np.abs(residuals)))
+            scale = NORMAL_MAD * float(np.median(np.abs(residuals)))
             if scale <= 1e-12 * float(np.median(measured * weights)):
                 scale = 0.0
                 break  # more than half of the rows are met exactly
             trust = np.minimum(1.0, HUBER * scale / np.maximum(np.abs(residuals), 1e-300))
-        elif not relative and turn > 0:
+        elif not relative:
             break
     return Solution(values, knee, residuals, weights, scale)
 
@@ -100,8 +101,11 @@ def _least_squares(columns: NDArray[np.float64], target: Vector) -> tuple[Vector
     count = columns.shape[1]
     if count == 0:
         return np.empty(0), float(target @ target)
-    norms = np.linalg.norm(columns, axis=0)
+    norms = np.sqrt(np.einsum("ij,ij->j", columns, columns))
     norms[norms == 0] = 1.0
+    values, left, rank, _ = np.linalg.lstsq(columns / norms, target, rcond=None)
+    if rank == count and left.size and values.min() >= 0:
+        return values / norms, float(left[0])
     # The triangle has the same sums of squares as all the rows.
     triangle: NDArray[np.float64] = np.asarray(
         np.linalg.qr(np.column_stack([columns / norms, target]), mode="r")
@@ -128,11 +132,13 @@ def _grid(tokens: Vector, floor: int) -> list[int]:
 
 
 def _beside(knee: int, tokens: Vector, floor: int) -> list[int]:
+    """Knees ever further from the one that was best."""
     import numpy as np
 
     reach = max(knee // 8, _ALL)
-    points = np.append(np.linspace(knee - reach, knee + reach, _ZOOM + 1), knee)
-    return [int(point) for point in np.unique(points.round().clip(floor, max(_top(tokens), floor)))]
+    steps = 2 ** np.arange(int(reach).bit_length())
+    points = knee + np.concatenate([-steps, [0], steps])
+    return [int(point) for point in np.unique(points.clip(floor, max(_top(tokens), floor)))]
 
 
 def _best_knee(design: Design, measured: Vector, rows: Vector, candidates: list[int], floor: int) -> int:

@@ -1,0 +1,417 @@
+"""Which measured table describes iterations of which only the whole length was seen?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from inferq.amounts import whole
+from inferq.columns import MOST_TOKENS, nearest
+from inferq.errors import ConfigError
+from inferq.timing.grids import between, spread, unvisited
+from inferq.timing.regression import HUBER, NORMAL_MAD
+from inferq.timing.smoothing import System
+from inferq.timing.table import ChunkPart, DecodePart, LinearPart, TimingTable
+from inferq.timing.terms import tokens
+
+if TYPE_CHECKING:
+    import numpy as np
+    import polars as pl
+    from numpy.typing import NDArray
+
+    from inferq.timing.log import Log
+
+    Vector = NDArray[np.float64]
+    Matrix = NDArray[np.float64]
+
+MOST_POINTS = {"tokens": 16, "chunk": 8, "context": 6, "sequences": 8, "mean_context": 6}
+"""The axes of a table, and how many points each gets where there are many iterations."""
+PARTS = {"linear": ("tokens",), "chunk": ("chunk", "context"), "decode": ("sequences", "mean_context")}
+_ROWS_A_POINT = 4
+"""So many iterations for each grid point, or the grids get fewer points."""
+_MET = 1e-5
+"""A residual below this share of the median length is none."""
+_PLANE = 1e-3
+"""How much a cell that is no plane counts beside a bend: it settles a corner that no bend reaches."""
+_ROUNDS = 40
+_SETTLED = 1e-7
+
+
+@dataclass(frozen=True)
+class Tabulated:
+    """A table made of iterations."""
+
+    table: TimingTable
+    coefficients: pl.DataFrame
+    predicted: Vector
+    notes: tuple[str, ...]
+
+
+def tabulated(
+    log: Log,
+    grids: Mapping[str, Sequence[int]] | None,
+    fixed: Mapping[str, Any] | None,
+    *,
+    robust: bool,
+    relative: bool,
+) -> Tabulated:
+    """The table that comes closest to the iterations, with values that are 0 or above.
+
+    Args:
+        log: of `checked_log`.
+        grids: the points of some axes; the others get points among the data.
+        fixed: parts that are known.
+        robust: Huber's loss.
+        relative: errors in shares of the predicted length.
+    """
+    known = _fixed(fixed)
+    if known.keys() == PARTS.keys():
+        raise ConfigError("fixed: every part is known, nothing is left to fit")
+    return _Tabulating(log, _grids(grids, known), known, robust, relative).run()
+
+
+def _fixed(fixed: Mapping[str, Any] | None) -> dict[str, Any]:
+    if fixed is None:
+        return {}
+    if not isinstance(fixed, Mapping):
+        raise ConfigError(f"fixed: must map parts of the table to parts, not {fixed!r}")
+    kinds: dict[str, type[Any]] = {"linear": LinearPart, "chunk": ChunkPart, "decode": DecodePart}
+    for name, part in fixed.items():
+        if name not in kinds:
+            raise ConfigError(f"fixed: {name!r} is no part of a TimingTable{nearest(str(name), kinds)}")
+        if not isinstance(part, kinds[name]):
+            raise ConfigError(f"fixed.{name}: must be a {kinds[name].__name__}, is {part!r}")
+    return dict(fixed)
+
+
+def _grids(grids: Mapping[str, Sequence[int]] | None, known: Iterable[str]) -> dict[str, list[int]]:
+    if grids is None:
+        return {}
+    if not isinstance(grids, Mapping):
+        raise ConfigError(f"grids: must map axes to grid points, not {grids!r}")
+    given = {}
+    for name, points in grids.items():
+        if name not in MOST_POINTS:
+            raise ConfigError(f"grids: {name!r} is no axis of a TimingTable{nearest(str(name), MOST_POINTS)}")
+        for part in known:
+            if name in PARTS[part]:
+                raise ConfigError(f"grids.{name}: the part {part} is given whole by fixed")
+        if isinstance(points, (str, bytes)) or not hasattr(points, "__iter__"):
+            raise ConfigError(f"grids.{name}: must be a list of whole numbers, is {points!r}")
+        least = 0 if name in ("context", "mean_context") else 1
+        line = [
+            whole(f"grids.{name}[{place}]", point, least, MOST_TOKENS) for place, point in enumerate(points)
+        ]
+        if len(line) < 2:
+            raise ConfigError(f"grids.{name}: a line needs at least two points, here are {len(line)}")
+        for place in range(1, len(line)):
+            if line[place] <= line[place - 1]:
+                raise ConfigError(
+                    f"grids.{name}[{place}]: {line[place]} after {line[place - 1]}: must ascend"
+                )
+        given[name] = line
+    return given
+
+
+class _Tabulating:
+    """One call of `tabulated`: the grids, and what each iteration weighs on them."""
+
+    def __init__(
+        self, log: Log, grids: dict[str, list[int]], known: dict[str, Any], robust: bool, relative: bool
+    ) -> None:
+        import numpy as np
+
+        self.log, self.known, self.robust, self.relative = log, known, robust, relative
+        self.measured = log["duration_s"]
+        prefill, decodes = log["prefill_tokens"], log["decodes"]
+        one = prefill**2
+        squares = log.get("prefill_squares", one)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            count = np.where(prefill > 0, one / squares, 0.0)
+            if "prefill_products" in log:
+                context = np.where(prefill > 0, log["prefill_products"] / prefill, 0.0)
+            else:
+                context = np.where(prefill > 0, log.get("prefill_context", 0 * prefill) / count, 0.0)
+            mean = np.where(decodes > 0, log["context_tokens"] / decodes, 0.0)
+            size = np.where(prefill > 0, squares / prefill, 0.0)
+        self.cut_known = "prefill_products" in log or "prefill_context" in log
+        self.several = int((count > 1 + 1e-9).sum())
+        self.times = {"linear": np.ones_like(prefill), "chunk": count, "decode": (decodes > 0).astype(float)}
+        self.values = {
+            "tokens": tokens(log),
+            "chunk": size,
+            "context": context,
+            "sequences": decodes,
+            "mean_context": mean,
+        }
+        self.asked = [part for part in PARTS if part not in known]
+        self.axes = self._axes(grids)
+
+    def _axes(self, grids: dict[str, list[int]]) -> dict[str, list[int]]:
+        wanted = {axis: MOST_POINTS[axis] for part in self.asked for axis in PARTS[part] if axis not in grids}
+
+        def total() -> int:
+            points = 0
+            for part in self.asked:
+                sizes = [wanted.get(axis) or len(grids[axis]) for axis in PARTS[part]]
+                points += sizes[0] * (sizes[1] if len(sizes) > 1 else 1)
+            return points
+
+        while wanted and total() * _ROWS_A_POINT > self.measured.size and max(wanted.values()) > 2:
+            widest = max(wanted, key=lambda axis: wanted[axis])
+            wanted[widest] -= 1
+        axes: dict[str, list[int]] = {}
+        for part in self.asked:
+            there = self.times[part] > 0
+            if not there.any():
+                what = "has a chunk" if part == "chunk" else "has decodes"
+                raise ConfigError(
+                    f"{part}: no iteration {what}: add such iterations, or say "
+                    f'fixed={{"{part}": …}} with the part of another table'
+                )
+            for axis in PARTS[part]:
+                values = self.values[axis][there]
+                axes[axis] = grids[axis] if axis in grids else spread(values, wanted[axis])
+                self._check_axis(part, axis, axes[axis], values)
+        points = sum(math.prod(len(axes[axis]) for axis in PARTS[part]) for part in self.asked)
+        if self.measured.size <= points:
+            raise ConfigError(
+                f"frame: {self.measured.size} iterations cannot identify {points} grid points: give more "
+                "iterations, or fewer points in grids"
+            )
+        return axes
+
+    def _check_axis(self, part: str, axis: str, points: list[int], values: Vector) -> None:
+        import numpy as np
+
+        low, high = float(values.min()), float(values.max())
+        name = f"{part}.{axis}"
+        alike = np.ptp(values) <= 0
+        if axis == "context" and alike and len(points) < 3:
+            return  # the price is taken to be the same at every context, and said to be
+        if alike:
+            raise ConfigError(
+                f"{name}: every iteration has {low:g}, so nothing is known at other points: add iterations "
+                "that differ in it"
+            )
+        if points[0] > low or points[-1] < high:
+            raise ConfigError(
+                f"grids.{axis}: goes from {points[0]} to {points[-1]}, but the iterations have from {low:g} "
+                f"to {high:g}"
+            )
+        empty = unvisited(points, values)
+        if empty is not None:
+            raise ConfigError(
+                f"{name}: no iteration lies between {empty[0]:g} and {empty[1]:g}, so the grid point in "
+                "there cannot be identified: leave it out, or add iterations"
+            )
+
+    def _design(self, part: str, axes: Mapping[str, Sequence[int]]) -> Any:
+        """One column a grid point of a part: what it adds to each iteration, as a sparse matrix."""
+        import numpy as np
+        from scipy.sparse import csr_array
+
+        rows = np.arange(self.measured.size)
+        times = self.times[part]
+        first, *second = PARTS[part]
+        place, share = between(list(axes[first]), self.values[first])
+        corners = [(place, 1 - share), (place + (len(axes[first]) > 1), share)]
+        width = 1
+        for axis in second:
+            width = len(axes[axis])
+            column, along = between(list(axes[axis]), self.values[axis])
+            corners = [
+                (at * width + column + (step if width > 1 else 0), weight * other)
+                for at, weight in corners
+                for step, other in ((0, 1 - along), (1, along))
+            ]
+        shape = (rows.size, len(axes[first]) * width)
+        held = times > 0
+        return sum(
+            (
+                csr_array(((weight * times)[held], (rows[held], at[held])), shape=shape)
+                for at, weight in corners
+            ),
+            start=csr_array(shape),
+        )
+
+    def _bends(self, part: str) -> Matrix:
+        """One row for each three neighbours on an axis: how far the middle one is off the line.
+
+        And, with hardly any weight, one for each four around a cell: how far they are off a plane.
+        """
+        import numpy as np
+
+        lengths = [len(self.axes[axis]) for axis in PARTS[part]]
+        place = np.arange(int(np.prod(lengths))).reshape(lengths)
+        rows = []
+        for along, axis in enumerate(PARTS[part]):
+            grid = np.asarray(self.axes[axis], dtype=np.float64)
+            lines = np.moveaxis(place, along, -1).reshape(-1, grid.size)
+            for at in range(1, grid.size - 1):
+                near = (grid[at + 1] - grid[at]) / (grid[at + 1] - grid[at - 1])
+                for line in lines:
+                    row = np.zeros(place.size)
+                    row[line[at - 1 : at + 2]] = near, -1.0, 1 - near
+                    rows.append(row)
+        if place.ndim > 1:
+            edges = (place[:-1, :-1], place[:-1, 1:], place[1:, :-1], place[1:, 1:])
+            for corners in np.stack(edges, axis=-1).reshape(-1, 4):
+                row = np.zeros(place.size)
+                row[corners] = _PLANE * np.array([1.0, -1.0, -1.0, 1.0])
+                rows.append(row)
+        return np.asarray(rows).reshape(-1, place.size)
+
+    def run(self) -> Tabulated:
+        """Solve, judge, describe."""
+        import numpy as np
+        from scipy.linalg import block_diag
+        from scipy.sparse import hstack
+
+        designs = {part: self._design(part, self.axes) for part in self.asked}
+        design = hstack(list(designs.values()), format="csr")
+        known = self._known()
+        bends = block_diag(*(self._bends(part) for part in self.asked))
+        seen = {part: np.asarray(abs(its).sum(axis=0)).ravel() for part, its in designs.items()}
+        # What no iteration touches continues its neighbours: it is not made small.
+        attention = np.concatenate([(seen[p] > 0) * float(p != "linear") for p in self.asked])
+        values, smooth = self._solved(design, self.measured - known, bends, attention)
+        predicted = design @ values + known
+        parts = dict(self.known)
+        rows, at = [], 0
+        for part in self.asked:
+            width = designs[part].shape[1]
+            found = values[at : at + width]
+            at += width
+            parts[part], described = self._part(part, found, seen[part])
+            rows += described
+        for part, its in self.known.items():
+            rows += _described(part, its, "fixed")
+        provenance = {
+            "source": "inferq.timing.fit",
+            "iterations": int(self.measured.size),
+            "loss": "Huber" if self.robust else "least squares",
+            "errors": "relative" if self.relative else "absolute",
+            "smoothness": smooth,
+        }
+        coefficients = _frame(rows)
+        table = TimingTable(**parts, provenance=provenance, check_units=False)
+        return Tabulated(table, coefficients, predicted, self._notes(coefficients))
+
+    def _known(self) -> Vector:
+        import numpy as np
+
+        seconds = np.zeros_like(self.measured)
+        for part, its in self.known.items():
+            axes = {axis: getattr(its, axis) for axis in PARTS[part]}
+            seconds += np.maximum(self._design(part, axes) @ np.ravel(its.seconds), 0.0)
+        return seconds
+
+    def _solved(self, design: Any, target: Vector, bends: Matrix, attention: Vector) -> tuple[Vector, float]:
+        """The values of the grid points, reweighted until they settle, and the weight of their bends."""
+        import numpy as np
+
+        lengths, trust = self.measured, np.ones_like(target)
+        smooth, previous, values = 0.0, None, np.zeros(design.shape[1])
+        above = np.ones(design.shape[1], dtype=np.bool_)
+        for turn in range(_ROUNDS):
+            base = 1 / np.maximum(lengths, 1e-3 * np.median(self.measured)) if self.relative else 1.0
+            weights = np.broadcast_to(base, target.shape) / np.median(self.measured)
+            system = System(design, target, weights * np.sqrt(trust), bends, attention)
+            if turn == 0 or (self.robust and turn == 3):
+                smooth = system.smoothest(self.robust)
+            values, above = system.solved(smooth, above)
+            predicted = design @ values + (self.measured - target)
+            if previous is not None and np.allclose(predicted, previous, rtol=_SETTLED, atol=0):
+                break
+            previous, lengths = predicted, predicted
+            if self.robust:
+                residuals = np.abs(self.measured - predicted) * weights
+                scale = NORMAL_MAD * float(np.median(residuals))
+                floor = _MET * float(np.median(self.measured * weights))
+                trust = np.minimum(1.0, HUBER * max(scale, floor) / np.maximum(residuals, 1e-300))
+            elif not self.relative:
+                break
+        return values, smooth
+
+    def _part(self, part: str, values: Vector, seen: Vector) -> tuple[Any, list[tuple[Any, ...]]]:
+        """A part of the table, and a row for each of its grid points."""
+        import numpy as np
+
+        axes = [list(self.axes[axis]) for axis in PARTS[part]]
+        grid, weight = (one.reshape([len(axis) for axis in axes]) for one in (values, seen))
+        if len(axes) > 1 and len(axes[1]) == 1:
+            axes[1] = [axes[1][0], axes[1][0] + 1]
+            grid = np.repeat(grid, 2, axis=1)
+            weight = np.column_stack([weight, np.full_like(weight, np.nan)])
+        kind: Any = {"linear": LinearPart, "chunk": ChunkPart, "decode": DecodePart}[part]
+        seconds = grid.tolist() if len(axes) == 1 else [row.tolist() for row in grid]
+        made = kind(*axes, seconds)
+        told = np.where(weight > 0, np.where(grid > 0, "fitted", "bound"), "continued")
+        told = np.where(np.isnan(weight), "flat", told)
+        how, counts = told.ravel().tolist(), np.nan_to_num(weight).ravel().tolist()
+        rows = _described(part, made, "")
+        return made, [(*row[:4], count, one) for row, count, one in zip(rows, counts, how, strict=True)]
+
+    def _notes(self, coefficients: pl.DataFrame) -> tuple[str, ...]:
+        notes = [
+            "Only whole iterations are seen: what is left open between the parts counts as linear layers."
+        ]
+        continued = coefficients.filter(how="continued").height
+        if continued:
+            notes.append(
+                f"{continued} of {coefficients.height} grid points lie beside no iteration: they continue "
+                "their neighbours."
+            )
+        prefilled = bool(self.times["chunk"].any())
+        if prefilled and "prefill_squares" not in self.log:
+            notes.append(
+                "The log has no prefill_squares: every iteration is taken to have at most one chunk."
+            )
+        if self.several:
+            notes.append(
+                f"{self.several:,} iterations have several chunks: they are priced as if those were alike."
+            )
+        if "chunk" in self.asked and not self.cut_known:
+            notes.append(
+                "The log has neither prefill_products nor prefill_context: chunks are priced without their "
+                "context. A run in which prompts are cut goes beyond the table, and says so."
+            )
+        elif "chunk" in self.asked and len(self.axes["context"]) == 1:
+            notes.append(f"Every chunk has context {self.axes['context'][0]}: others are beyond the table.")
+        if not ((self.times["chunk"] > 0) & (self.times["decode"] > 0)).any():
+            notes.append("No iteration mixes chunks and decodes: that their times add up is an assumption.")
+        notes.append("Beyond the grid the last lines go on, and a run that goes there has a finding.")
+        return tuple(notes)
+
+
+def _described(part: str, made: Any, how: str) -> list[tuple[Any, ...]]:
+    """A row for each grid point of a part: part, row, column, seconds, iterations, how."""
+    if part == "linear":
+        return [
+            (part, at, None, seconds, None, how)
+            for at, seconds in zip(made.tokens, made.seconds, strict=True)
+        ]
+    first, second = (getattr(made, axis) for axis in PARTS[part])
+    return [
+        (part, row, column, seconds, None, how)
+        for row, line in zip(first, made.seconds, strict=True)
+        for column, seconds in zip(second, line, strict=True)
+    ]
+
+
+def _frame(rows: list[tuple[Any, ...]]) -> pl.DataFrame:
+    import polars as pl
+
+    schema = {
+        "part": pl.String,
+        "row": pl.Int64,
+        "column": pl.Int64,
+        "seconds": pl.Float64,
+        "iterations": pl.Float64,
+        "how": pl.String,
+    }
+    order = pl.col("part").replace_strict({name: place for place, name in enumerate(PARTS)})
+    return pl.DataFrame(rows, schema=schema, orient="row").sort(order, maintain_order=True)
