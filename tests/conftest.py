@@ -3,8 +3,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import settings
 
 REPOSITORY = Path(__file__).parent.parent
+
+# how long an example takes is the machine's affair
+settings.register_profile("inferq", deadline=None)
+settings.load_profile("inferq")
 
 
 @pytest.fixture(scope="session")

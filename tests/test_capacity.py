@@ -335,7 +335,7 @@ def test_an_error_of_a_policy_passes_and_ends_the_other_runs():
         iq.capacity(chat(100), fleet, iq.Slo(ttft_p90=0.1), threads=2)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     limit=st.floats(0.02, 5.0),
     low=st.none() | st.floats(0.01, 2.0),

@@ -176,7 +176,7 @@ def test_a_precision_is_read(text: str, metric: str, amount: float, is_relative:
     assert Precision.of(str(found)).amount == pytest.approx(amount)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(2, 500), st.integers(2, 1000), st.floats(1.0, 1e6))
 def test_the_next_look_is_later_and_not_beyond_the_most(count: int, most: int, excess: float):
     if count < most:

@@ -312,7 +312,7 @@ def talks(**parts: Any) -> iq.Workload:
     grows=st.booleans(),
     think=st.sampled_from([0.0, 0.3, iq.Exponential(2.0)]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_sessions_are_sorted_with_nominal_arrivals(seed: int, grows: bool, think: Any) -> None:
     frame = talks(grows=grows, think=think).draw(seed).frame
     keys = frame.select("arrival_s", "session_id", "turn").rows()

@@ -558,7 +558,7 @@ RECORDS = st.builds(
 
 
 @given(st.dictionaries(st.text(), RECORDS, max_size=2))
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_baseline_reads_back_as_it_was_written(tmp_path: Path, records):
     path = tmp_path / "baseline.json"
     write_baseline(path, records)

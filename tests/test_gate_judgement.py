@@ -65,7 +65,7 @@ PAIRS = st.lists(st.tuples(st.floats(0.5, 2), st.floats(0.5, 2)), min_size=2, ma
 
 
 @given(PAIRS, st.floats(0.001, 0.5), st.floats(0.6, 0.99), st.sampled_from(["ttft_mean", "request_goodput"]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_interval_that_is_shown_says_the_same_as_the_verdict(pairs, share, confidence, metric):
     tolerance = Tolerance.of(metric, f"{share * 100:.6f}%")
     judged = judge(tolerance, *zip(*pairs, strict=True), confidence)
@@ -87,7 +87,7 @@ def test_the_interval_that_is_shown_says_the_same_as_the_verdict(pairs, share, c
 
 
 @given(PAIRS, st.integers(-20, 20))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_percentage_does_not_depend_on_the_unit(pairs, power):
     tolerance = Tolerance.of("ttft_mean", "5%")
     before, now = zip(*pairs, strict=True)

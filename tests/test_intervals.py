@@ -102,7 +102,7 @@ def test_stopping_when_narrow_enough_keeps_intervals_of_normal_numbers_at_93_to_
         assert 0.93 <= held / 1000 <= 0.97, (target, held)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.tuples(st.floats(-100, 100, width=32), st.floats(-100, 100, width=32)), min_size=3, max_size=30

@@ -107,7 +107,7 @@ SYSTEMS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_the_directory_is_the_run_in_memory(
     name: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -137,7 +137,7 @@ def test_the_function_gets_the_values_and_the_frame_their_names():
     assert frame["scheduler"].to_list() == [repr(one) for one in schedulers]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     grid=st.dictionaries(
         st.sampled_from(["a", "b", "c"]),

@@ -207,7 +207,7 @@ LIMITS = st.fixed_dictionaries(
         "decode_queue": st.booleans(),
     },
 )
-some = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+some = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 
 def objective(fleet: dict[str, Any], **changes: Any) -> float:

@@ -64,7 +64,7 @@ def step_by_step(
             return lasts_s, tokens, [sum(row) for row in stages]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(demands())
 def test_the_equilibrium_is_where_the_recursion_settles(
     case: tuple[list[tuple[float, int, int]], iq.MemoryLinear],
@@ -92,7 +92,7 @@ def test_the_low_demand_by_hand():
     assert found.fits is True and found.feasible is True
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(demands(), st.floats(0.01, 100))
 def test_faster_arrivals_on_a_faster_engine_change_nothing_but_time(
     case: tuple[list[tuple[float, int, int]], iq.MemoryLinear], factor: float
@@ -112,7 +112,7 @@ def test_faster_arrivals_on_a_faster_engine_change_nothing_but_time(
     assert after.capacity_per_s == pytest.approx(before.capacity_per_s * factor, rel=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(demands(most_load=0.4), st.sampled_from(["rate", "prompt", "output"]))
 def test_more_of_anything_needs_more_memory_and_leaves_less_capacity(
     case: tuple[list[tuple[float, int, int]], iq.MemoryLinear], what: str
@@ -136,7 +136,7 @@ def test_more_of_anything_needs_more_memory_and_leaves_less_capacity(
         assert after.capacity_per_s < before.capacity_per_s
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(demands(), st.integers(200, 10**6))
 def test_at_capacity_the_cache_is_full(
     case: tuple[list[tuple[float, int, int]], iq.MemoryLinear], kv_tokens: int

@@ -206,7 +206,7 @@ def test_a_small_cache_makes_smaller_batches():
 LENGTHS = st.integers(1, 400)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     prompt=LENGTHS,
     output=LENGTHS,
