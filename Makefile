@@ -65,11 +65,13 @@ papers: $(VENV)/development ## Reproduce the five papers into docs/papers; TRACE
 docs: $(VENV)/development ## Build the guides and the reference into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-lock: $(VENV)/development ## Lock the newest versions that fit: Cargo.lock and requirements-dev.txt
+lock: $(VENV)/development ## Lock the newest versions that fit: Cargo.lock, requirements-dev.txt and requirements-torch.txt
 	cargo update
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --group dev --extra tokenizers --universal --python-version 3.10 \
 		--upgrade --generate-hashes --no-annotate --no-header --quiet --output-file requirements-dev.txt
+	echo torch | $(BIN)/uv pip compile - --constraint requirements-dev.txt --universal --python-version 3.10 \
+		--upgrade --generate-hashes --no-annotate --no-header --quiet --output-file requirements-torch.txt
 
 clean: ## Remove everything that was built
 	rm -rf $(VENV) target dist site python/inferq/_core*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

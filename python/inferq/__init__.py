@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from inferq import theory, timing
     from inferq.cluster import Cluster
     from inferq.disaggregated import Disaggregated, Link
-    from inferq.engine import Engine, KvCache
+    from inferq.engine import Engine, KvCache, Overhead
     from inferq.errors import ConfigError, SimulationError, SweepInterrupted, SweepStopped, TraceError
     from inferq.experiment.comparing.comparison import compare
     from inferq.experiment.gating.runs import gate
@@ -79,7 +79,15 @@ if TYPE_CHECKING:
     )
     from inferq.simulation import simulate
     from inferq.streaming.stored import StoredResult
-    from inferq.timing import Constant, MemoryLinear, MixedSolo, PiecewiseLinear, TiledGemm, TimingTable
+    from inferq.timing import (
+        Constant,
+        MemoryLinear,
+        MixedSolo,
+        PiecewiseLinear,
+        Roofline,
+        TiledGemm,
+        TimingTable,
+    )
     from inferq.trace import read_trace
     from inferq.work import WorkConservation
     from inferq.workload import Workload
@@ -141,12 +149,14 @@ __all__ = [  # noqa: RUF022  # in the order of the road
     "Recompute",
     "Swap",
     "KvCache",
+    "Overhead",
     "Constant",
     "PiecewiseLinear",
     "MemoryLinear",
     "MixedSolo",
     "TiledGemm",
     "TimingTable",
+    "Roofline",
     "GateAndRoute",
     "Allocation",
     "Prices",
@@ -174,7 +184,7 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise take a
     _HOMES = {
         "cluster": ("Cluster",),
         "disaggregated": ("Disaggregated", "Link"),
-        "engine": ("Engine", "KvCache"),
+        "engine": ("Engine", "KvCache", "Overhead"),
         "errors": ("ConfigError", "SimulationError", "SweepInterrupted", "SweepStopped", "TraceError"),
         "experiment.comparing.comparison": ("compare",),
         "experiment.gating.runs": ("gate",),
@@ -237,7 +247,15 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise take a
         ),
         "simulation": ("simulate",),
         "streaming.stored": ("StoredResult",),
-        "timing": ("Constant", "MemoryLinear", "MixedSolo", "PiecewiseLinear", "TiledGemm", "TimingTable"),
+        "timing": (
+            "Constant",
+            "MemoryLinear",
+            "MixedSolo",
+            "PiecewiseLinear",
+            "Roofline",
+            "TiledGemm",
+            "TimingTable",
+        ),
         "trace": ("read_trace",),
         "work": ("WorkConservation",),
         "workload": ("Workload",),

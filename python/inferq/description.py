@@ -47,7 +47,7 @@ class Description:
 
     @classmethod
     def from_elsewhere(cls, path: str, description: Mapping[str, Any]) -> Description | None:
-        """What a description that names a place stands for; None where it has the fields itself."""
+        """What a description at `path` that names a place stands for; None where it has the fields."""
         return None
 
     def described_inside(self) -> Any:
@@ -86,8 +86,11 @@ class Table(Mapping[str, Any]):
 
 
 def field_names(kind: type[Description]) -> list[str]:
-    """The fields of a class of descriptions, in order."""
-    return [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]  # all are dataclasses
+    """The fields of a class of descriptions, in order.
+
+    One that does not count in equality says only where the description comes from, and is no part of it.
+    """
+    return [field.name for field in dataclasses.fields(kind) if field.compare]  # type: ignore[arg-type]  # all are dataclasses
 
 
 def fields_of(description: Description) -> dict[str, Any]:

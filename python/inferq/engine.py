@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from inferq.description import Description, fields_of, read_fields
+from inferq.amounts import not_negative
+from inferq.description import Description, fields_of, nearest, read, read_fields
 from inferq.errors import ConfigError
 from inferq.pool import Pool
-from inferq.scheduler import SCHEDULERS, Scheduler
+from inferq.scheduler import SCHEDULERS, ClassPriority, Scheduler, VllmV1
 from inferq.scheduler.written import UNREADABLE
-from inferq.timing import TIMING_MODELS, TimingModel
+from inferq.timing import TIMING_MODELS, Roofline, TimingModel, TimingTable
+
+if TYPE_CHECKING:
+    from inferq.timing.gpu import Gpu
+    from inferq.timing.shape import KvType, ModelShape, Weights
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,8 +67,60 @@ class KvCache(Description):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Overhead(Description):
+    """What the host takes for an iteration: scheduling, preparing inputs, sampling, detokenising.
+
+    An iteration takes `base_s + per_sequence_s·(chunks and decodes in the batch)` longer than its timing
+    model says; with `overlapped`, where the host works while the GPU does, it takes the larger of the two.
+
+    No value fits all engines; zero is what kernels alone take. What has been published:
+
+    - vLLM before 0.6 left the GPU idle for 5 to 13 ms between two decode steps (vLLM issue 6854, July 2024).
+      Processing the outputs of Llama-3-70B took 0.2 ms for 1 sequence and 3.4 ms for 32 (issue 6913, July
+      2024), so `Overhead(base_s=0.005, per_sequence_s=0.0001)` is the lower end.
+    - SGLang from 0.4 on hides the host's work behind the GPU's; an engine that does not may lose half of its
+      time (SGLang's announcement of 0.4, December 2024). TensorRT-LLM does the same by default, and engines
+      of this kind are `overlapped=True` with the host's time, or no overhead.
+    - For vLLM's V1 engine we know of no published number. Measure the gap between two iterations of your own.
+
+    Args:
+        base_s: seconds for every iteration.
+        per_sequence_s: seconds for each chunk and each decode of it.
+        overlapped: is the host's work done while the GPU works?
+
+    Raises:
+        ConfigError: a number that is negative, not finite, or rounds to 0 attoseconds although it is not 0.
+
+    Example:
+        >>> import inferq as iq
+        >>> parts = {"timing": iq.Constant(0.01), "scheduler": iq.VllmV1(), "kv": iq.KvCache.unlimited()}
+        >>> one = {"arrival_s": [0.0], "prompt_tokens": [8], "output_tokens": [1]}
+        >>> for overhead in (iq.Overhead(base_s=0.004), iq.Overhead(base_s=0.004, overlapped=True)):
+        ...     iq.simulate(one, iq.Engine(**parts, overhead=overhead)).requests["ttft_s"].to_list()
+        [0.014]
+        [0.01]
+    """
+
+    base_s: float = 0
+    per_sequence_s: float = 0
+    overlapped: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse negative times where they are written."""
+        Description.__post_init__(self)
+        not_negative("base_s", self.base_s)
+        not_negative("per_sequence_s", self.per_sequence_s)
+
+    def describe(self) -> dict[str, Any]:
+        """The overhead as JSON-ready values."""
+        return fields_of(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Engine(Description):
     """One replica: a scheduler forms batches, a KV cache bounds them, a timing model prices them.
+
+    `Engine.on` makes one of a model and a GPU.
 
     Args:
         timing: how long an iteration takes, see `inferq.timing`.
@@ -71,6 +129,7 @@ class Engine(Description):
         kv: the memory for keys and values.
         first_token: `"prefill"`: the iteration that completes a prompt emits the first token, as real engines
             do; `"decode"`: the first decode after it does, as the papers count.
+        overhead: what the host adds to every iteration; None: nothing.
 
     Raises:
         ConfigError: a part of the wrong kind, an unknown convention, or parts that do not go together.
@@ -94,13 +153,154 @@ class Engine(Description):
     scheduler: Scheduler
     kv: KvCache
     first_token: Literal["prefill", "decode"] = "prefill"
+    overhead: Overhead | None = None
+    made_of: str = field(default="", compare=False, repr=False)
+    """Where timing and memory come from, in words; empty where they were given one by one."""
+
+    @classmethod
+    def on(
+        cls,
+        model: ModelShape | str | Path | Mapping[str, Any],
+        gpu: Gpu | str | Mapping[str, Any],
+        *,
+        tensor_parallel: int | None = None,
+        scheduler: Scheduler | None = None,
+        utilisation: float = 0.9,
+        weights: Weights = "bf16",
+        kv_dtype: KvType = "bf16",
+        backend: str = "vllm",
+        timing: TimingModel | None = None,
+        kv: KvCache | None = None,
+        overhead: Overhead | None = None,
+        first_token: Literal["prefill", "decode"] = "prefill",
+    ) -> Engine:
+        """An engine that serves a model on a GPU: measured times if there are any, and what memory is left.
+
+        The timing is the shipped `TimingTable` of this model, GPU, `tensor_parallel` and backend, if the
+        weights and the cache have 16 bits; a model of the same shape shares its table. Else it is a
+        `Roofline`. The KV cache holds what `timing.KvMemory` says of the card, in blocks of 16 tokens. Which
+        it was, and how many tokens come about, says `explain()`.
+
+        Args:
+            model: a name of `timing.known_models()`, the path of a `config.json`, a mapping with its keys, or
+                a `timing.ModelShape`.
+            gpu: a name of `timing.known_gpus()`, a `timing.Gpu`, or a mapping with its fields.
+            tensor_parallel: GPUs of the replica; None: those of the shipped table, or where there is none the
+                smallest power of two on which the model fits.
+            scheduler: None: `VllmV1()`. Its `token_budget` and its seats decide how much memory activations
+                take.
+            utilisation: share of the card's memory that the engine may use.
+            weights: how the matrices are kept, `"bf16"`, `"fp8"`, `"int8"` or `"int4"`.
+            kv_dtype: numbers of the KV cache, `"bf16"`, `"fp8"` or `"int8"`.
+            backend: the engine whose kernels were measured: `"vllm"`, `"sglang"` or `"trtllm"`. Tables of
+                vLLM are shipped.
+            timing: instead of the table or the roofline.
+            kv: instead of what the card leaves.
+            overhead: what the host adds to every iteration; None: nothing.
+            first_token: as for the class.
+
+        Raises:
+            ConfigError: an unknown name, with the nearest known one; a `config.json` without the needed keys;
+                a model that does not fit on the card, with the smallest `tensor_parallel` that does.
+            OSError: a `config.json` cannot be read.
+
+        Example:
+            >>> import inferq as iq
+            >>> engine = iq.Engine.on("llama-3.1-8b", "a100-80gb")
+            >>> engine.kv.tokens
+            453824
+            >>> print(iq.Engine.on("llama-3.2-3b", "l4").explain().splitlines()[0])
+            timing: Roofline('llama-3.2-3b', 'l4'): no measured table of it is shipped
+        """
+        from inferq.timing.card import KvMemory
+        from inferq.timing.gpu import Gpu
+        from inferq.timing.shape import KvType, ModelShape, Weights, one_of
+
+        shape, card = ModelShape.of(model), Gpu.of(gpu)
+        for name, word, known in (
+            ("weights", weights, get_args(Weights)),
+            ("kv_dtype", kv_dtype, get_args(KvType)),
+            ("backend", backend, _BACKENDS),
+        ):
+            one_of(name, word, known)
+        scheduler = VllmV1() if scheduler is None else scheduler
+        inner = scheduler.inner if isinstance(scheduler, ClassPriority) else scheduler
+
+        def memory(gpus: int | None) -> KvMemory:
+            return KvMemory.of(
+                shape,
+                card,
+                tensor_parallel=gpus,
+                weights=weights,
+                kv_dtype=kv_dtype,
+                utilisation=utilisation,
+                batched_tokens=getattr(inner, "token_budget", None) or 8192,
+                sampled_rows=getattr(inner, "max_seqs", None) or 256,
+            )
+
+        plain = (weights, kv_dtype) == ("bf16", "bf16")
+        measured = _measured(shape, card, backend) if timing is None and plain else {}
+        if tensor_parallel is not None:
+            gpus = tensor_parallel
+        elif timing is not None and kv is not None:
+            gpus = 1  # which decides nothing
+        else:
+            least = memory(None).tensor_parallel
+            gpus = min((shared for shared in measured if shared >= least), default=least)
+        told = []
+        if timing is not None:
+            told.append(f"timing: {timing!r}, as given")
+        elif gpus in measured:
+            name, card_name = measured[gpus]
+            timing = TimingTable.shipped(name, card_name, tensor_parallel=gpus, backend=backend)
+            told.append(
+                f"timing: {timing!r}, measured"
+                + (f"; {shape.name} has its shape" if shape.name != name else "")
+            )
+        else:
+            timing = Roofline(shape, card, gpus, weights=weights, kv_dtype=kv_dtype)
+            why = "no measured table of it is shipped" if plain else "what was measured has 16-bit numbers"
+            told.append(f"timing: {timing!r}: {why}")
+        if kv is None:
+            room = memory(gpus)
+            kv = KvCache(tokens=room.tokens, block=room.block)
+            told.append(f"memory: {room.explain()}")
+        else:
+            told.append(f"memory: {kv!r}, as given")
+        return cls(
+            timing=timing,
+            scheduler=scheduler,
+            kv=kv,
+            first_token=first_token,
+            overhead=overhead,
+            made_of="\n".join(told),
+        )
+
+    def explain(self) -> str:
+        """Where timing and memory come from, in words, and how the number of tokens comes about.
+
+        Example:
+            >>> import inferq as iq
+            >>> print(iq.Engine.on("llama-3.1-8b", "a10g", utilisation=0.95).explain())
+            timing: Roofline('llama-3.1-8b', 'a10g'): no measured table of it is shipped
+            memory: 22.49 GiB × 0.95 = 21.36 GiB
+              − weights 14.96 − activations 0.64 − everything else 1.00 = 4.76 GiB
+              / 131,072 bytes a token = 39,008 tokens, in blocks of 16
+            overhead: nothing
+        """
+        parts = self.made_of or f"timing: {self.timing!r}\nmemory: {self.kv!r}"
+        host = "nothing" if self.overhead is None else repr(self.overhead)
+        return f"{parts}\noverhead: {host}"
 
     def describe(self) -> dict[str, Any]:
         """The engine as JSON-ready values, the inverse of `from_description`.
 
         A scheduler of your own is shown by the name of its class, and cannot be read back.
         """
-        return fields_of(self)
+        described = fields_of(self)
+        if self.overhead is None:
+            del described["overhead"]
+        return described
 
     @classmethod
     def from_description(cls, description: Mapping[str, Any]) -> Engine:
@@ -108,8 +308,8 @@ class Engine(Description):
 
         Args:
             description: `timing` and `scheduler`, each with its `kind` and fields; `kv` with its fields, or
-                the text `"unlimited"` (TOML has no null); optionally `first_token`. What is left out has its
-                default.
+                the text `"unlimited"` (TOML has no null); optionally `first_token` and `overhead`. What is
+                left out has its default. Or `model` and `gpu`, with the other arguments of `Engine.on`.
 
         Raises:
             ConfigError: an unknown or missing field or kind, named by its path with the nearest known name; a
@@ -124,6 +324,9 @@ class Engine(Description):
             ... })
             >>> engine.scheduler == iq.VllmV1(max_seqs=64)
             True
+            >>> engine = iq.Engine.from_description({"model": "qwen3-8b", "gpu": "h200"})
+            >>> engine == iq.Engine.on("qwen3-8b", "h200")
+            True
         """
         if isinstance(description, Mapping):
             scheduler = description.get("scheduler")
@@ -133,6 +336,52 @@ class Engine(Description):
                 description = {**description, "kv": {"tokens": None}}
         return read_fields("engine", description, cls)
 
+    @classmethod
+    def from_elsewhere(cls, path: str, description: Mapping[str, Any]) -> Engine | None:
+        """The engine of a model on a GPU; None where the parts are described."""
+        if "model" not in description and "gpu" not in description:
+            return None
+        for key in description:
+            if key not in _ON:
+                raise ConfigError(f"{path}: unknown field {key!r}{nearest(str(key), _ON)}")
+        for key in ("model", "gpu"):
+            if key not in description:
+                raise ConfigError(f"{path}.{key}: missing")
+        parts = dict(description)
+        for name, kinds in (("timing", TIMING_MODELS), ("scheduler", SCHEDULERS)):
+            if name in parts:
+                parts[name] = read(f"{path}.{name}", parts[name], kinds)
+        for name, kind in (("kv", KvCache), ("overhead", Overhead)):
+            if name in parts:
+                parts[name] = read_fields(f"{path}.{name}", parts[name], kind)
+        try:
+            return cls.on(**parts)
+        except ConfigError as error:
+            raise ConfigError(f"{path}.{error}") from None
+
     def pools(self) -> tuple[Pool, ...]:
         """The engine as the core runs it: one replica that everything goes to."""
         return (Pool((self,), (1,), ("",)),)
+
+
+_ON = (
+    *("model", "gpu", "tensor_parallel", "scheduler", "utilisation", "weights", "kv_dtype", "backend"),
+    *("timing", "kv", "overhead", "first_token"),
+)
+"""What a table may say instead of the parts of an engine: the arguments of `Engine.on`."""
+
+_BACKENDS = ("vllm", "sglang", "trtllm")
+"""Engines whose kernels have been measured by somebody; tables of the first are shipped."""
+
+
+def _measured(shape: ModelShape, gpu: Gpu, backend: str) -> dict[int, tuple[str, str]]:
+    """For each number of GPUs with a shipped table: the names of the model and the GPU that it is of."""
+    from inferq.timing.gpu import Gpu
+    from inferq.timing.shape import ModelShape
+    from inferq.timing.shipped import files
+
+    return {
+        one.tensor_parallel: (one.model, one.gpu)
+        for one in files()
+        if one.backend == backend and ModelShape.of(one.model) == shape and Gpu.of(one.gpu) == gpu
+    }

@@ -45,6 +45,10 @@ token_budget = 512
 [engine.kv]                     # or kv = "unlimited" under [engine]
 tokens = 432_000
 
+[engine]                        # or: a model on a GPU, with the arguments of `Engine.on`
+model = "llama-3.1-8b"          # or the path of a config.json, from this file's directory
+gpu = "a100-80gb"
+
 [gate_and_route]                # instead of [engine] and [cluster]: the fields of `GateAndRoute`
 
 [cluster]                       # optional: replicas of [engine] behind a router
@@ -104,6 +108,7 @@ from inferq.law import (
 from inferq.network import Network
 from inferq.result import Result
 from inferq.simulation import SYSTEMS, System, simulate
+from inferq.timing.shape import is_path
 from inferq.trace import read_trace
 from inferq.verbs import duration
 from inferq.workload import Workload
@@ -299,7 +304,7 @@ def _workload(
 
 
 def _placed(tables: Any, directory: Path) -> Any:
-    """The tables of a file, in which the files of timing tables are named from `directory`."""
+    """The tables of a file, in which the files of timing tables and models are named from `directory`."""
     if isinstance(tables, list):
         return [_placed(one, directory) for one in tables]
     if not isinstance(tables, Mapping):
@@ -307,6 +312,8 @@ def _placed(tables: Any, directory: Path) -> Any:
     file = tables.get("file")
     if tables.get("kind") == "TimingTable" and isinstance(file, str) and file:
         return {**tables, "file": str(directory / file)}
+    if "gpu" in tables and is_path(tables.get("model")):
+        tables = {**tables, "model": str(directory / tables["model"])}
     return {name: _placed(one, directory) for name, one in tables.items()}
 
 

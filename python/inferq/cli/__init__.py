@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 from typer.core import TyperGroup
 
-from inferq.cli import capacity, compare, gate, report, sweep, timings
+from inferq.cli import calibrate, capacity, compare, gate, report, sweep, timings
 from inferq.errors import ConfigError, SimulationError, TraceError
 
 if TYPE_CHECKING:
@@ -272,7 +272,14 @@ def paper(
     show.lines([f"written to {page}"])
 
 
-for command in (compare.compare, capacity.capacity, sweep.sweep, gate.gate, report.report):
+for command in (
+    compare.compare,
+    capacity.capacity,
+    sweep.sweep,
+    gate.gate,
+    report.report,
+    calibrate.calibrate,
+):
     app.command()(command)
 
 

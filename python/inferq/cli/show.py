@@ -95,6 +95,7 @@ def _engine(described: Engine, timing: str | None) -> list[str]:
         f"scheduler  {described.scheduler!r}",
         f"kv cache   {memory}",
         f"timing     {described.timing!r}" if timing is None else f"timing     {timing}",
+        *([] if described.overhead is None else [f"overhead   {described.overhead!r}"]),
     ]
 
 

@@ -228,6 +228,8 @@ def _members(name: str, system: object) -> list[tuple[Engine, int]]:
 
 
 def _cost(path: str, engine: Engine) -> tuple[Iteration, int]:
+    if engine.overhead is not None:
+        raise ConfigError(f"{path}.overhead: the time of the host is no part of (4.3)")
     try:
         cost = Iteration.of(engine.timing)
     except ConfigError as error:

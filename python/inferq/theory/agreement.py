@@ -13,10 +13,10 @@ from inferq.description import Table
 from inferq.errors import ConfigError
 from inferq.theory.demand import Asked, Demand
 from inferq.theory.drift import Observed, observed
+from inferq.theory.iteration import COUNTED
 from inferq.theory.settled import Settled, settled_capacity
 from inferq.theory.statement import Statement, number
 from inferq.theory.verdict import Stability, stability
-from inferq.timing import MixedSolo, TiledGemm
 
 if TYPE_CHECKING:
     import polars as pl
@@ -142,7 +142,7 @@ def agree(
         pool = cluster.pools()[0]
         engine = pool.engines[0] if len(set(pool.engines)) == 1 else None
         replicas = sum(pool.counts)
-    linear = engine is not None and not isinstance(engine.timing, (MixedSolo, TiledGemm))
+    linear = engine is not None and isinstance(engine.timing, COUNTED)
     results, measures = [], []
     for seed in seeds:
         result = simulate(drawn, cluster, seed=seed, iterations=linear)

@@ -13,6 +13,7 @@ from inferq.scheduler import FasterTransformer, Rad, RadPhased, SlotGreedy, Wait
 from inferq.theory.demand import Demand
 from inferq.theory.equilibrium import Hardware
 from inferq.theory.iteration import (
+    COUNTED,
     Iteration,
     all_fit,
     budget_of,
@@ -29,7 +30,16 @@ from inferq.theory.statement import Hypothesis, number
 from inferq.theory.thresholds import equal_lengths, wait_thresholds
 from inferq.theory.tiles import tile_capacity
 from inferq.theory.tokens import token_capacity
-from inferq.timing import Constant, MemoryLinear, MixedSolo, PiecewiseLinear, TiledGemm, TimingModel
+from inferq.timing import (
+    Constant,
+    MemoryLinear,
+    MixedSolo,
+    PiecewiseLinear,
+    Roofline,
+    TiledGemm,
+    TimingModel,
+    TimingTable,
+)
 
 Kind = Literal["ceiling", "guarantee"]
 
@@ -170,21 +180,30 @@ def engine_bounds(
 ) -> Iterator[Bound]:
     """All limits that apply to replicas of one engine behind a router.
 
-    Ceilings count what all replicas have together, so they hold behind any router.
+    Ceilings count what all replicas have together, so they hold behind any router. All bounds count what the
+    timing model says: a host that adds to it leaves ceilings as they are, and takes the ground of guarantees.
     """
+    for bound in _bounds_of_kernels(demand, engine, replicas, router):
+        if bound.kind == "guarantee" and engine.overhead is not None:
+            why = f"{engine.overhead!r} is beside what the theorem counts"
+            idle = Hypothesis(name="no time for the host", met=None, why=why)
+            yield replace(bound, hypotheses=(*bound.hypotheses, idle))
+        else:
+            yield bound
+
+
+def _bounds_of_kernels(
+    demand: Demand, engine: Engine, replicas: int, router: Router | None
+) -> Iterator[Bound]:
     law, timing, scheduler = demand.law, engine.timing, engine.scheduler
     fit = all_fit(engine, law, engine.first_token)
     if fit.met:
         yield from _memory(demand, engine, replicas, router)
     if isinstance(timing, TiledGemm):
         yield from _tiles(demand, engine, replicas, router, fit)
-    elif not isinstance(timing, MixedSolo):
+    elif isinstance(timing, COUNTED):
         yield from _tokens(demand, engine, replicas, router, fit)
-    if (
-        isinstance(scheduler, FasterTransformer)
-        and fit.met
-        and not isinstance(timing, (TiledGemm, MixedSolo))
-    ):
+    if isinstance(scheduler, FasterTransformer) and fit.met and isinstance(timing, COUNTED):
         batches = request_level_capacity(demand, engine, engines=replicas)
         formula = batches.explain().splitlines()[1].strip()
         made = {"resource": "batches", "source": batches.source, "formula": formula}
@@ -321,7 +340,20 @@ def least_iteration_s(timing: TimingModel) -> float:
         return min(timing.alpha, timing.solo)
     if isinstance(timing, TiledGemm):
         return timing.linear_s_per_tile + timing.other_s_per_token
+    if isinstance(timing, Roofline):
+        return timing.base_s + timing.all_reduce_latency_s + timing.linear_weight_s
+    if isinstance(timing, TimingTable):
+        return _least_of_table_s(timing)
     raise ConfigError(f"timing: nothing is known of {type(timing).__name__}")
+
+
+def _least_of_table_s(table: TimingTable) -> float:
+    """What the linear layers take at least; 0 where their last line falls and goes on falling."""
+    tokens, seconds = table.linear.tokens, table.linear.seconds
+    if seconds[-1] < seconds[-2]:
+        return 0.0
+    slope_s = (seconds[1] - seconds[0]) / (tokens[1] - tokens[0])
+    return max(0.0, min(*seconds, seconds[0] - slope_s * (tokens[0] - 1)))
 
 
 def _memory(demand: Demand, engine: Engine, replicas: int, router: Router | None) -> Iterator[Bound]:

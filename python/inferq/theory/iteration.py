@@ -26,6 +26,9 @@ from inferq.theory.order import Work
 from inferq.theory.statement import Hypothesis, number
 from inferq.timing import Constant, MemoryLinear, MixedSolo, PiecewiseLinear, TiledGemm, TimingModel
 
+COUNTED = (Constant, PiecewiseLinear, MemoryLinear)
+"""The models whose time is a function of the tokens, or one plus context terms: those with an `Iteration`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Iteration:

@@ -12,9 +12,8 @@ from inferq.router import Random, RoundRobin, Router
 from inferq.theory.agents import network_capacity
 from inferq.theory.bounds import Bound, engine_bounds, in_random_order, least_iteration_s, stays
 from inferq.theory.demand import Demand
-from inferq.theory.iteration import Iteration, budget_of, seats_of
+from inferq.theory.iteration import COUNTED, Iteration, budget_of, seats_of
 from inferq.theory.statement import Hypothesis, number
-from inferq.timing import MixedSolo, TiledGemm
 
 if TYPE_CHECKING:
     from inferq.disaggregated import Disaggregated
@@ -124,7 +123,7 @@ def _several(demand: Demand) -> tuple[Hypothesis, ...]:
 
 def _side(demand: Demand, name: str, engine: Engine, replicas: int, *, prompts: bool) -> Iterator[Bound]:
     """What one side of a hand-off cannot pass: tokens of its batches, seats, and memory."""
-    if isinstance(engine.timing, (MixedSolo, TiledGemm)):
+    if not isinstance(engine.timing, COUNTED):
         return
     cost, law, first_token = Iteration.of(engine.timing), demand.law, engine.first_token
     budget, seats = budget_of(engine.scheduler), seats_of(engine.scheduler)

@@ -4,11 +4,16 @@
 |---|---|
 | Which models are there? | `inferq.timing.models`, `TimingTable` |
 | Which measured tables come with inferq? | `shipped_tables` |
+| What do a model's shape and a datasheet alone say? | `Roofline`, `ModelShape`, `Gpu` |
+| Which models and GPUs are known by name? | `known_models`, `known_gpus` |
+| How far is that from measured kernels? | `roofline_against_tables` |
+| How many tokens of context does a card keep? | `kv_tokens`, `KvMemory` |
 | What does a model say that an iteration takes? | `iteration_s` |
 | Which model describes these measured iterations? | `fit` |
 | How are measured iterations read from a file? | `read_iterations`, `read_vidur_profile` |
 | How do the kernels that Vidur timed become a table? | `read_vidur_table` |
 | Which iterations did a run have? | `iterations_of` |
+| How long do the kernels take on the GPU at hand? | `calibrate` |
 
 Example:
     >>> import inferq as iq
@@ -23,12 +28,19 @@ from typing import TYPE_CHECKING
 
 from inferq.timing.models import Constant, MemoryLinear, MixedSolo, PiecewiseLinear, TiledGemm
 from inferq.timing.models import TimingModel as TimingModel
+from inferq.timing.roofline import Roofline
 from inferq.timing.table import ChunkPart, DecodePart, LinearPart, TimingTable
 
 if TYPE_CHECKING:
+    from inferq.timing.calibrating import calibrate
+    from inferq.timing.card import KvMemory, kv_tokens
+    from inferq.timing.catalogue import known_gpus, known_models
     from inferq.timing.fitting import Fit, fit
+    from inferq.timing.gpu import Gpu
     from inferq.timing.price import iteration_s
     from inferq.timing.readers import iterations_of, read_iterations
+    from inferq.timing.residuals import roofline_against_tables
+    from inferq.timing.shape import ModelShape
     from inferq.timing.shipped import shipped_tables
     from inferq.timing.vidur import read_vidur_profile, read_vidur_table
 
@@ -43,6 +55,14 @@ __all__ = [  # noqa: RUF022  # the models, then what makes one
     "ChunkPart",
     "DecodePart",
     "shipped_tables",
+    "Roofline",
+    "ModelShape",
+    "Gpu",
+    "known_models",
+    "known_gpus",
+    "roofline_against_tables",
+    "KvMemory",
+    "kv_tokens",
     "iteration_s",
     "fit",
     "Fit",
@@ -50,19 +70,28 @@ __all__ = [  # noqa: RUF022  # the models, then what makes one
     "read_vidur_profile",
     "read_vidur_table",
     "iterations_of",
+    "calibrate",
 ]
 
-TIMING_MODELS = (Constant, PiecewiseLinear, MemoryLinear, MixedSolo, TiledGemm, TimingTable)
+TIMING_MODELS = (Constant, PiecewiseLinear, MemoryLinear, MixedSolo, TiledGemm, TimingTable, Roofline)
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise take any name for an attribute
     _HOME = {
+        "calibrate": "calibrating",
         "fit": "fitting",
         "Fit": "fitting",
+        "Gpu": "gpu",
         "iteration_s": "price",
         "iterations_of": "readers",
+        "known_gpus": "catalogue",
+        "known_models": "catalogue",
+        "kv_tokens": "card",
+        "KvMemory": "card",
+        "ModelShape": "shape",
         "read_iterations": "readers",
         "read_vidur_profile": "vidur",
         "read_vidur_table": "vidur",
+        "roofline_against_tables": "residuals",
         "shipped_tables": "shipped",
     }
 

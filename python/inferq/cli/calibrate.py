@@ -1,0 +1,133 @@
+"""`inferq calibrate`: how long do the parts of an iteration take on the device at hand?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, cast
+
+import typer
+
+if TYPE_CHECKING:
+    from inferq.timing.table import TimingTable
+
+
+def calibrate(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            show_default=False,
+            help="A name such as llama-3.1-8b, or the path of a config.json as on Hugging Face.",
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option("--out", metavar="FILE", show_default=False, help="Write the table, a .parquet file."),
+    ],
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="cuda, cuda:1 or cpu; cuda where there is one unless told."),
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="bfloat16 (unless told, on cuda), float16 or float32 (on cpu)."),
+    ] = None,
+    tensor_parallel: Annotated[
+        int,
+        typer.Option(metavar="N", help="Devices that share the model: the share of one of them is timed."),
+    ] = 1,
+    layers: Annotated[
+        int | None, typer.Option(metavar="N", help="Layers that are timed, at most 4 unless told.")
+    ] = None,
+    repetitions: Annotated[
+        int | None, typer.Option(metavar="N", help="Of each point; 20 on cuda and 5 on cpu unless told.")
+    ] = None,
+    cache: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND",
+            help="paged gathers blocks before attention, contiguous reads the cache in place.",
+        ),
+    ] = "paged",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Every other point of the grids, and fewer repetitions.")
+    ] = False,
+) -> None:
+    """Time the layers of a model on this machine, and write them as a table of times.
+
+    Needs PyTorch: pip install 'inferq[calibrate]'. Weights are drawn, none are downloaded.
+
+    Example: inferq calibrate llama-3.1-8b --out llama-3.1-8b_here.parquet
+    """
+    from inferq.cli import show
+    from inferq.errors import ConfigError
+    from inferq.output import check_writable
+    from inferq.timing.calibrating import calibrate as timed
+
+    if out.suffix != ".parquet":
+        raise ConfigError(f"--out: must be a .parquet file, is {str(out)!r}")
+    check_writable(out)
+    table = timed(
+        model,
+        device=device,
+        dtype=dtype,
+        tensor_parallel=tensor_parallel,
+        layers=layers,
+        repetitions=repetitions,
+        cache=cast("Literal['paged', 'contiguous']", cache),  # checked where it is timed
+        quick=quick,
+        progress=True,
+    )
+    table.write(out)
+    show.lines([f"calibrate {model}", *_summary(table), f"written to {out}", *_use(table, out)])
+
+
+def _summary(table: TimingTable) -> list[str]:
+    """What was timed, how far its repetitions lie apart, and what that makes of a few iterations."""
+    from inferq.timing.price import iteration_s
+
+    said = table.provenance
+    linear, chunk, decode = table.linear, table.chunk, table.decode
+    sequences, context = decode.sequences[-1], decode.mean_context[len(decode.mean_context) // 2]
+    tokens = chunk.chunk[-1]
+    grids = (
+        f"linear {len(linear.tokens)}, chunk {len(chunk.chunk)} × {len(chunk.context)}, "
+        f"decode {len(decode.sequences)} × {len(decode.mean_context)} points"
+    )
+    spread = ", ".join(f"{part} {_largest(said['spread'][part]):.0%}" for part in said["spread"])
+    return [
+        f"device     {said['gpu']}, {said['backend']} {said['backend_version']}, {said['dtype']}",
+        f"timed      {said['layers_timed']} of {said['shape']['layers']} layers, {said['repetitions']} times",
+        f"grids      {grids}",
+        f"spread     largest middle half of the repetitions over their median: {spread}",
+        *(f"note       {note}" for note in said["notes"]),
+        f"iteration  1 decode at context {context:,}: {_ms(iteration_s(table, decodes=[context]))}",
+        f"           {sequences:,} decodes at context {context:,}: "
+        f"{_ms(iteration_s(table, decodes=[context] * sequences))}",
+        f"           a chunk of {tokens:,} tokens: {_ms(iteration_s(table, chunks=[(tokens, 0)]))}",
+    ]
+
+
+def _use(table: TimingTable, out: Path) -> list[str]:
+    """How the file becomes a timing model."""
+    from inferq.errors import ConfigError
+    from inferq.timing.table import refuse_milliseconds
+
+    try:
+        refuse_milliseconds(table)
+        slow_python, slow_toml = "", ""
+    except ConfigError:  # such a machine is slow: the times are in seconds
+        slow_python, slow_toml = ", check_units=False", ", check_units = false"
+    return [
+        f'use it     iq.Engine(timing=iq.TimingTable.read("{out}"{slow_python}), …), or in a scenario',
+        f'           timing = {{ kind = "TimingTable", file = "{out}"{slow_toml} }}',
+    ]
+
+
+def _largest(spread: float | tuple[object, ...]) -> float:
+    """The largest number in nested tuples."""
+    return max(map(_largest, spread)) if isinstance(spread, tuple) else spread  # type: ignore[arg-type]
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.4g} ms"

@@ -1,0 +1,306 @@
+"""What does one layer of a model compute, and on which memory? In plain PyTorch, for `inferq calibrate`.
+
+A layer is a decoder block: RMS norm, one projection to queries, keys and values (grouped heads), rotary
+positions, causal attention over a paged cache, the output projection, RMS norm and a gated MLP, which may be
+routed experts. Only functions import torch, so that the module can be read without it.
+
+Source: the layout of Llama, Qwen3 and Mixtral in their `config.json`; rotary positions in the halved form.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+Tensor: TypeAlias = Any
+"""A tensor of PyTorch, which need not be installed."""
+Draw: TypeAlias = Callable[..., Tensor]
+"""Gets a shape, answers numbers of mean 0 and variance 1 in it."""
+
+BLOCK_TOKENS = 16
+"""Tokens of one block of the cache."""
+_EPSILON = 1e-6
+_ROTARY_BASE = 500_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSizes:
+    """The sizes of one layer, or of the share of it that one of several devices holds.
+
+    Args:
+        hidden: width of a token between layers.
+        heads: query heads, a multiple of `kv_heads`.
+        kv_heads: heads of keys and values.
+        head_size: width of a head, even.
+        intermediate: width inside the MLP, of each expert where there are several.
+        experts: experts of the MLP; 1 is a dense MLP without a router.
+        active_experts: experts that each token visits.
+        qkv_bias: queries, keys and values have a bias.
+        qk_norm: queries and keys are normalised head by head.
+    """
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    intermediate: int
+    experts: int = 1
+    active_experts: int = 1
+    qkv_bias: bool = False
+    qk_norm: bool = False
+
+
+class Layer:
+    """The weights of one layer, and what is computed with them for rows of tokens.
+
+    Args:
+        sizes: its sizes.
+        draw: makes the weights, which are scaled by 1/√inputs, so that outputs stay of order 1.
+    """
+
+    def __init__(self, sizes: LayerSizes, draw: Draw) -> None:
+        def weight(outputs: int, inputs: int) -> Tensor:
+            return draw(outputs, inputs).mul_(1 / math.sqrt(inputs))
+
+        def norm_weight(width: int) -> Tensor:
+            return draw(width).mul_(0.1).add_(1)
+
+        self.sizes = sizes
+        queries = sizes.heads * sizes.head_size
+        self.norm_attention = norm_weight(sizes.hidden)
+        projected = queries + 2 * sizes.kv_heads * sizes.head_size
+        self.qkv = weight(projected, sizes.hidden)
+        self.qkv_bias = draw(projected) if sizes.qkv_bias else None
+        self.norm_queries: Tensor = norm_weight(sizes.head_size) if sizes.qk_norm else None
+        self.norm_keys: Tensor = norm_weight(sizes.head_size) if sizes.qk_norm else None
+        self.output = weight(sizes.hidden, queries)
+        self.norm_mlp = norm_weight(sizes.hidden)
+        self.router = weight(sizes.experts, sizes.hidden) if sizes.experts > 1 else None
+        self.gate_up = [weight(2 * sizes.intermediate, sizes.hidden) for _ in range(sizes.experts)]
+        self.down = [weight(sizes.hidden, sizes.intermediate) for _ in range(sizes.experts)]
+
+    def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of rows (tokens, hidden): each (tokens, heads of its kind, head size)."""
+        from torch.nn.functional import linear
+
+        sizes = self.sizes
+        mixed = linear(rms_norm(hidden, self.norm_attention), self.qkv, self.qkv_bias)
+        heads = mixed.view(len(hidden), sizes.heads + 2 * sizes.kv_heads, sizes.head_size)
+        queries, keys, values = heads.split([sizes.heads, sizes.kv_heads, sizes.kv_heads], dim=1)
+        if self.norm_queries is not None:
+            queries, keys = rms_norm(queries, self.norm_queries), rms_norm(keys, self.norm_keys)
+        return queries, keys, values
+
+    def finish(self, hidden: Tensor, attention: Tensor, routing: Routing | None = None) -> Tensor:
+        """What leaves the layer: the rows that entered, plus projected attention, plus the MLP of both.
+
+        Args:
+            hidden: the rows that entered, (tokens, hidden).
+            attention: (tokens, heads, head size).
+            routing: which experts each token visits; None for what the router says. It is given where
+                the number of tokens of an expert must be known before, as in a captured graph; the router
+                runs all the same, and weighs the experts.
+        """
+        from torch.nn.functional import linear
+
+        hidden = hidden + linear(attention.flatten(1), self.output)
+        normed = rms_norm(hidden, self.norm_mlp)
+        if self.router is None:
+            return hidden + self._gated(normed, 0)
+        shares = linear(normed, self.router).float().softmax(dim=-1)
+        best = shares.topk(self.sizes.active_experts, dim=-1).indices
+        if routing is None:
+            routing = Routing.of(best, self.sizes.experts)
+        weights = shares.gather(1, routing.chosen)
+        weights = (weights / weights.sum(dim=-1, keepdim=True)).to(hidden.dtype).flatten()
+        for expert, rows, visits in routing.groups:
+            answer = self._gated(normed.index_select(0, rows), expert)
+            hidden.index_add_(0, rows, answer * weights.index_select(0, visits).unsqueeze(1))
+        return hidden
+
+    def _gated(self, rows: Tensor, expert: int) -> Tensor:
+        from torch.nn.functional import linear, silu
+
+        gate, up = linear(rows, self.gate_up[expert]).chunk(2, dim=-1)
+        return linear(silu(gate) * up, self.down[expert])
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """Which experts the tokens of a batch visit.
+
+    Args:
+        chosen: the experts of each token, (tokens, active experts).
+        groups: for each expert that anybody visits the expert, the rows of its visitors, and the places of
+            these visits in `chosen`, counted row by row.
+    """
+
+    chosen: Tensor
+    groups: list[tuple[int, Tensor, Tensor]]
+
+    @classmethod
+    def of(cls, chosen: Tensor, experts: int) -> Routing:
+        """The routing with these experts for each token; reads `chosen` on the host."""
+        flat = chosen.flatten().cpu()
+        order = flat.argsort(stable=True)
+        parts = order.split(flat.bincount(minlength=experts).tolist())
+        active = chosen.shape[1]
+        groups = [
+            (expert, (visits // active).to(chosen.device), visits.to(chosen.device))
+            for expert, visits in enumerate(parts)
+            if len(visits)
+        ]
+        return cls(chosen, groups)
+
+
+class PagedCache:
+    """Keys and values of some sequences in blocks of 16 tokens.
+
+    Args:
+        sequences: how many.
+        tokens: for how many of each there is room.
+        sizes: of the layer.
+        draw: makes what the cache holds at first.
+        order: where in the memory the blocks lie, a permutation (sequences · blocks of one,); they are
+            gathered to be read. None is one after the other, where they are read in place.
+    """
+
+    def __init__(
+        self, sequences: int, tokens: int, sizes: LayerSizes, draw: Draw, order: Tensor | None
+    ) -> None:
+        import torch
+
+        blocks = sequences * blocks_of(tokens)
+        self.keys = draw(blocks, BLOCK_TOKENS, sizes.kv_heads, sizes.head_size)
+        self.values = draw(blocks, BLOCK_TOKENS, sizes.kv_heads, sizes.head_size)
+        self._in_place = order is None
+        places = torch.arange(blocks, device=self.keys.device) if order is None else order
+        self.tables = places.view(sequences, blocks_of(tokens))
+        """The blocks of each sequence, in the order of its tokens."""
+
+    def slots(self, first: int, tokens: int) -> Tensor:
+        """Where tokens `first` to `first + tokens − 1` of every sequence lie, sequence by sequence."""
+        import torch
+
+        places = torch.arange(first, first + tokens, device=self.tables.device)
+        blocks = self.tables.index_select(1, places // BLOCK_TOKENS)
+        return (blocks * BLOCK_TOKENS + places % BLOCK_TOKENS).flatten()
+
+    def write(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Put keys and values, (tokens, heads, head size), where `slots` says."""
+        self.keys.flatten(0, 1).index_copy_(0, slots, keys)
+        self.values.flatten(0, 1).index_copy_(0, slots, values)
+
+    def read(self, tokens: int) -> tuple[Tensor, Tensor]:
+        """The first `tokens` keys and values of every sequence, (sequences, heads, tokens, head size)."""
+        return self._read(self.keys, tokens), self._read(self.values, tokens)
+
+    def _read(self, pool: Tensor, tokens: int) -> Tensor:
+        sequences, blocks = self.tables.shape
+        found = pool if self._in_place else pool.index_select(0, self.tables.flatten())
+        return found.view(sequences, blocks * BLOCK_TOKENS, *pool.shape[2:])[:, :tokens].transpose(1, 2)
+
+
+def blocks_of(tokens: int) -> int:
+    """Blocks that hold so many tokens."""
+    return -(-tokens // BLOCK_TOKENS)
+
+
+def rms_norm(rows: Tensor, weight: Tensor) -> Tensor:
+    """Rows divided by the root of their mean square, times a weight."""
+    from torch.nn.functional import rms_norm as normed
+
+    return normed(rows, (len(weight),), weight, _EPSILON)
+
+
+def rotation(positions: Tensor, head_size: int, dtype: Any) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of the angles of positions, each (tokens, 1, head size / 2).
+
+    Component i of position p turns by p · base^(−2i / head size).
+    """
+    import torch
+
+    steps = torch.arange(0, head_size, 2, device=positions.device, dtype=torch.float64) / head_size
+    angles = (positions.double().unsqueeze(1) * _ROTARY_BASE**-steps).unsqueeze(1)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotated(heads: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+    """Heads (tokens, heads, head size) turned by the angles of their positions; i pairs with i + size / 2."""
+    import torch
+
+    cosine, sine = turn
+    first, second = heads.chunk(2, dim=-1)
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """The attention of a batch whose sequences are alike: `tokens` new ones each at a context of `context`.
+
+    With one sequence that is a chunk of a prompt; with one token each it is a step of decodes.
+
+    Args:
+        cache: holds the context of each, and has room for the new tokens.
+        context: tokens of each sequence that were computed before.
+        tokens: new tokens of each sequence.
+        slots: where the new tokens go.
+        turn: angles of their positions, sequence by sequence.
+        mask: what hides later tokens, as `scaled_dot_product_attention` takes it.
+    """
+
+    cache: PagedCache
+    context: int
+    tokens: int
+    slots: Tensor
+    turn: tuple[Tensor, Tensor]
+    mask: Tensor
+
+    @classmethod
+    def of(cls, cache: PagedCache, context: int, tokens: int, head_size: int, dtype: Any) -> Attention:
+        """The attention over a cache, with everything made that does not depend on the new tokens."""
+        import torch
+
+        positions = torch.arange(context, context + tokens, device=cache.tables.device)
+        turn = rotation(positions.repeat(len(cache.tables)), head_size, dtype)
+        mask = _mask(tokens, context, cache.tables.device)
+        return cls(cache, context, tokens, cache.slots(context, tokens), turn, mask)
+
+    def __call__(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Turn, write into the cache, attend to all that is there: (sequences · tokens, heads, head size)."""
+        from torch.nn.functional import scaled_dot_product_attention
+
+        self.cache.write(self.slots, rotated(keys, self.turn), values)
+        known_keys, known_values = self.cache.read(self.context + self.tokens)
+        by_sequence = rotated(queries, self.turn).unflatten(0, (-1, self.tokens)).transpose(1, 2)
+        found = scaled_dot_product_attention(
+            by_sequence,
+            known_keys,
+            known_values,
+            attn_mask=self.mask,
+            enable_gqa=queries.shape[1] != keys.shape[1],
+        )
+        return found.transpose(1, 2).flatten(0, 1)
+
+
+def _mask(tokens: int, context: int, device: Any) -> Tensor:
+    """The causal mask of tokens at a context: token i sees the context and what is up to itself."""
+    import torch
+    from torch.nn.attention.bias import causal_lower_right
+
+    if tokens == 1:
+        return None  # it sees everything, and any kernel may serve it
+    if device.type == "cuda":
+        return causal_lower_right(tokens, context + tokens)  # a flag of FlashAttention, not a matrix
+    return torch.ones(tokens, context + tokens, dtype=torch.bool, device=device).tril(context)
+
+
+def forward(
+    layers: Sequence[Layer], hidden: Tensor, attention: Sequence[Callable[[Tensor, Tensor, Tensor], Tensor]]
+) -> Tensor:
+    """Rows that pass through all layers, each with the attention over its own cache."""
+    for layer, attend in zip(layers, attention, strict=True):
+        hidden = layer.finish(hidden, attend(*layer.project(hidden)))
+    return hidden

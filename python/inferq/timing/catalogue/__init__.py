@@ -1,0 +1,109 @@
+"""Which models and GPUs are known by name?
+
+`models.json` holds what a `config.json` says, in its own keys; `gpus.json` what a datasheet says. Every entry
+names its source.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inferq.columns import nearest
+from inferq.errors import ConfigError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+@cache
+def entries(kind: str) -> Mapping[str, Mapping[str, Any]]:
+    """All entries of a kind, `"models"` or `"gpus"`, by name."""
+    file = Path(__file__).parent / f"{kind}.json"
+    read: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+    return read
+
+
+def entry(kind: str, field: str, name: str) -> Mapping[str, Any]:
+    """The entry of a name, in any case.
+
+    Raises:
+        ConfigError: an unknown name; the nearest known one is in the message.
+    """
+    known = entries(kind)
+    plain = name.strip().lower()
+    if plain not in known:
+        longer = [one for one in known if plain and one.startswith(plain)]
+        hint = f"; did you mean {' or '.join(longer)}?" if longer else nearest(name, known)
+        raise ConfigError(f"{field}: unknown name {name!r}{hint}")
+    return known[plain]
+
+
+def known_models() -> pl.DataFrame:
+    """The models that `Engine.on` and `timing.Roofline` know by name.
+
+    Returns:
+        A row for each: `model`, `parameters`, `active_parameters` (of one token; fewer where there are
+        experts), `layers`, `hidden`, `heads`, `kv_heads`, `experts`, `kv_bytes_per_token` (16-bit) and
+        `source`.
+
+    Example:
+        >>> import inferq as iq
+        >>> known = iq.timing.known_models()
+        >>> known.filter(known["model"] == "llama-3.1-8b").select("parameters", "kv_bytes_per_token").rows()
+        [(8030261248, 131072)]
+    """
+    import polars as pl
+
+    from inferq.timing.shape import ModelShape
+
+    rows = []
+    for name, one in entries("models").items():
+        shape = ModelShape.of(name)
+        rows.append(
+            {
+                "model": name,
+                "parameters": shape.parameters,
+                "active_parameters": shape.active_parameters,
+                "layers": shape.layers,
+                "hidden": shape.hidden,
+                "heads": shape.heads,
+                "kv_heads": shape.kv_heads,
+                "experts": shape.experts,
+                "kv_bytes_per_token": shape.kv_bytes_per_token(),
+                "source": one["source"],
+            }
+        )
+    return pl.DataFrame(rows)
+
+
+def known_gpus() -> pl.DataFrame:
+    """The GPUs that `Engine.on` and `timing.Roofline` know by name.
+
+    Returns:
+        A row for each: `gpu`, `memory_bytes`, `bandwidth_bytes_per_s`, the dense rates `bf16_flops`,
+        `fp8_flops` and `int8_flops` per second (null where the card has none), `link_bytes_per_s` in one
+        direction, and `source`.
+
+    Example:
+        >>> import inferq as iq
+        >>> known = iq.timing.known_gpus()
+        >>> known.filter(known["gpu"] == "h100-80gb").select("bf16_flops", "bandwidth_bytes_per_s").rows()
+        [(989000000000000, 3350000000000)]
+    """
+    import polars as pl
+
+    columns = ("memory_bytes", "bandwidth_bytes_per_s", "bf16_flops", "fp8_flops", "int8_flops")
+    rows = [
+        {
+            "gpu": name,
+            **{column: one.get(column) for column in (*columns, "link_bytes_per_s")},
+            "nvlink": one.get("nvlink", False),
+            "source": one["source"],
+        }
+        for name, one in entries("gpus").items()
+    ]
+    return pl.DataFrame(rows, infer_schema_length=None)

@@ -1,0 +1,107 @@
+"""How far is a roofline from measured kernels?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
+
+from inferq.timing.price import iteration_s
+from inferq.timing.roofline import Roofline
+from inferq.timing.shipped import files
+from inferq.timing.table import TimingTable
+
+if TYPE_CHECKING:
+    import polars as pl
+
+CONTEXTS = (128, 512, 2048, 8192)
+"""Tokens of context of the batches that are compared."""
+
+
+class ComparedBatch(NamedTuple):
+    """A batch that both models price."""
+
+    regime: str
+    chunks: tuple[tuple[int, int], ...]
+    decodes: tuple[int, ...]
+
+
+def compared_batches() -> Iterator[ComparedBatch]:
+    """The batches of the comparison: decodes few and many, prompts, and both together."""
+    for count, context in product((1, 2, 4, 8, 16), CONTEXTS):
+        yield ComparedBatch("decode, 1 to 16", (), (context,) * count)
+    for count, context in product((32, 64, 128, 256), CONTEXTS):
+        if count * context <= 2**19:
+            yield ComparedBatch("decode, 32 to 256", (), (context,) * count)
+    for chunk, context in product((128, 256, 512, 1024, 2048, 4096, 8192), (0, 2048, 8192)):
+        yield ComparedBatch("prefill, 128 to 8192", ((chunk, context),), ())
+    for chunk, count, context in product((256, 512, 1024, 2048), (8, 32, 128), (512, 2048)):
+        yield ComparedBatch("mixed", ((chunk, context),), (context,) * count)
+
+
+def shipped_models() -> list[tuple[str, str, int, TimingTable]]:
+    """The shipped tables: model, GPU, number of GPUs, table."""
+    return [
+        (
+            one.model,
+            one.gpu,
+            one.tensor_parallel,
+            TimingTable.shipped(one.model, one.gpu, tensor_parallel=one.tensor_parallel, backend=one.backend),
+        )
+        for one in files()
+    ]
+
+
+def roofline_against_tables(
+    models: Sequence[str] | None = None, gpus: Sequence[str] | None = None, **efficiencies: float
+) -> pl.DataFrame:
+    """What a `Roofline` says beside what the shipped tables have measured, batch by batch.
+
+    Args:
+        models: only the tables of these models; None: all.
+        gpus: only the tables of these GPUs; None: all.
+        efficiencies: arguments of `Roofline` instead of its defaults, which are fitted to all tables
+            together.
+
+    Returns:
+        A row for each table and batch: `model`, `gpu`, `tensor_parallel`, `regime`, `prefill_tokens`,
+        `decodes`, `context_tokens` (of each row), `table_s`, `roofline_s` and `error` = roofline / table − 1.
+        Median and 95th percentile by regime are one `group_by` away:
+
+        `frame.group_by("regime").agg(pl.col("error").median(),
+        pl.col("error").abs().quantile(0.95).alias("p95"))`
+
+    Raises:
+        ConfigError: an argument that `Roofline` refuses.
+
+    Example:
+        >>> import inferq as iq
+        >>> frame = iq.timing.roofline_against_tables(models=["llama-3.1-8b"], gpus=["a100-80gb"])
+        >>> frame["regime"].unique().sort().to_list()
+        ['decode, 1 to 16', 'decode, 32 to 256', 'mixed', 'prefill, 128 to 8192']
+    """
+    import polars as pl
+
+    rows = []
+    for model, gpu, tensor_parallel, table in shipped_models():
+        if (models is not None and model not in models) or (gpus is not None and gpu not in gpus):
+            continue
+        roofline = Roofline(model, gpu, tensor_parallel, **efficiencies)  # type: ignore[arg-type]  # all are floats
+        for regime, chunks, decodes in compared_batches():
+            table_s = iteration_s(table, chunks=chunks, decodes=decodes)
+            roofline_s = iteration_s(roofline, chunks=chunks, decodes=decodes)
+            rows.append(
+                {
+                    "model": model,
+                    "gpu": gpu,
+                    "tensor_parallel": tensor_parallel,
+                    "regime": regime,
+                    "prefill_tokens": sum(tokens for tokens, _ in chunks),
+                    "decodes": len(decodes),
+                    "context_tokens": decodes[0] if decodes else chunks[0][1],
+                    "table_s": table_s,
+                    "roofline_s": roofline_s,
+                    "error": roofline_s / table_s - 1,
+                }
+            )
+    return pl.DataFrame(rows)

@@ -1,0 +1,309 @@
+"""How long would an iteration take if only the datasheet decided?
+
+Each part of an iteration is bound by computing or by reading memory, whichever takes longer. What a part
+computes and reads follows from the shape of the model, how fast from the GPU; how much of that speed is
+reached are the efficiencies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+from inferq.amounts import not_negative, whole, within
+from inferq.columns import nearest
+from inferq.description import Description, fields_of
+from inferq.errors import ConfigError
+from inferq.timing.gpu import Gpu
+from inferq.timing.models import TimingModel
+from inferq.timing.shape import ACTIVATION_BYTES, WEIGHT_BYTES, KvType, ModelShape, Weights, one_of
+
+EFFICIENCIES: Mapping[str, float] = {
+    "flops_efficiency": 0.67,
+    "attention_flops_efficiency": 0.68,
+    "bandwidth_efficiency": 0.77,
+    "kv_bandwidth_efficiency": 0.80,
+    "link_efficiency": 0.55,
+    "pcie_efficiency": 0.11,
+    "layer_s": 34e-6,
+    "exchange_s": 8e-7,
+}
+"""Fitted once to all shipped tables together by `benches/fit_roofline.py`, and rounded."""
+
+_PARTS: Mapping[str, tuple[str, ...]] = {
+    "linear": ("flops_s_per_token", "weight_s", "activation_s_per_token"),
+    "chunk": ("compute_s_per_pair", "memory_s_per_token"),
+    "decode": ("compute_s_per_token", "memory_s_per_token"),
+    "all_reduce": ("latency_s", "s_per_token"),
+}
+"""The tables of the description that the core reads, and their fields."""
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Roofline(TimingModel):
+    """First principles: for each part of an iteration the longer of computing and reading memory.
+
+    An iteration of τ tokens, with chunks of c tokens at context x and decodes at some context, lasts
+
+    - `base_s`, and for more than one GPU `all_reduce_latency_s + all_reduce_s_per_token·τ`,
+    - plus the larger of `linear_flops_s_per_token·τ` and `linear_weight_s + linear_activation_s_per_token·τ`,
+    - plus the larger of `chunk_compute_s_per_pair·Σ c·(x + (c + 1)/2)` and
+      `chunk_memory_s_per_token·Σ (x + c)`,
+    - plus the larger of `decode_compute_s_per_token` and `decode_memory_s_per_token`, times Σ (context + 1).
+
+    With P weights of the layers that a token passes, p GPUs, F operations per second, W bytes per second and
+    the efficiencies f, a, b, k, l of the arguments, in their order (l of NVLink or of PCIe): a token computes
+    2·P/(p·f·F); the weights of all layers and of the output layer are read once, bytes/(p·b·W); a pair of
+    tokens of a chunk computes 4·layers·heads·head_size/(p·a·F); a token of context is read in (KV
+    bytes)/(p·k·W). Two exchanges a layer sum the activations of p GPUs in a ring: each token sends 2·(p −
+    1)/p · 2·layers·hidden·2 bytes/(l·link). `base_s` is `layers·layer_s`, the latency `2·layers·exchange_s`.
+
+    Where it is wrong: it knows no tiles, caches or kernel launches beside `layer_s`, and the output layer is
+    computed for nobody (it is read). For experts all weights are read in every iteration, as is so once a
+    batch touches them all. But n tokens touch about 1 − (1 − active/experts)ⁿ of them, so that small batches
+    come out too long: for one token of Mixtral-8x7B three times what was measured.
+    What an all-reduce over PCIe costs depends on how the GPUs are wired; one share stands for all of them.
+    `timing.roofline_against_tables` shows by how much it misses measured kernels.
+
+    Source: Williams, Waterman, Patterson, "Roofline" (2009) for the form; the ring all-reduce of Patarasuk
+        and Yuan (2009). The default efficiencies are fitted once to the shipped tables, one set for all of
+        them.
+
+    Args:
+        model: a name of `timing.known_models()`, the path of a `config.json`, a mapping with its keys, or a
+            `timing.ModelShape`.
+        gpu: a name of `timing.known_gpus()`, a `timing.Gpu`, or a mapping with its fields.
+        tensor_parallel: GPUs that share every layer.
+        weights: how the matrices of the layers are kept: `"bf16"` (also float16), `"fp8"` and `"int8"`
+            (activations too, where the GPU computes with 8 bits; else only read so), or `"int4"` (computed
+            with 16 bits).
+        kv_dtype: numbers of the KV cache, `"bf16"`, `"fp8"` or `"int8"`; attention computes with 16 bits.
+        flops_efficiency: share of the GPU's operations per second that the matrices of the layers reach.
+        attention_flops_efficiency: the same for attention.
+        bandwidth_efficiency: share of the memory's bandwidth that reading weights reaches.
+        kv_bandwidth_efficiency: the same for reading the KV cache.
+        link_efficiency: share of the link's bandwidth that an all-reduce reaches over NVLink.
+        pcie_efficiency: the same over PCIe, where the data may go through the host.
+        layer_s: seconds for each layer, whatever is in the batch: small kernels and their gaps.
+        exchange_s: seconds of an all-reduce of nothing.
+
+    Raises:
+        ConfigError: an unknown model or GPU, with the nearest known name; a `config.json` without the needed
+            keys; a share outside 0.001 to 1, negative seconds; GPUs that cannot share the heads.
+        OSError: a `config.json` cannot be read.
+
+    Example:
+        >>> import inferq as iq
+        >>> model = iq.Roofline("llama-3.1-8b", "h100-80gb", bandwidth_efficiency=1)
+        >>> round(model.linear_weight_s * 3.35e12 / 1e9, 2)  # GB of weights that an iteration reads
+        15.01
+        >>> model
+        Roofline('llama-3.1-8b', 'h100-80gb', bandwidth_efficiency=1.0)
+    """
+
+    linear_flops_s_per_token: float
+    linear_weight_s: float
+    linear_activation_s_per_token: float
+    chunk_compute_s_per_pair: float
+    chunk_memory_s_per_token: float
+    decode_compute_s_per_token: float
+    decode_memory_s_per_token: float
+    all_reduce_latency_s: float
+    all_reduce_s_per_token: float
+    base_s: float
+    made_of: str = field(default="", compare=False)
+    """How it was written; a model read from its numbers does not know."""
+
+    def __init__(
+        self,
+        model: ModelShape | str | Path | Mapping[str, Any],
+        gpu: Gpu | str | Mapping[str, Any],
+        tensor_parallel: int = 1,
+        *,
+        weights: Weights = "bf16",
+        kv_dtype: KvType = "bf16",
+        flops_efficiency: float = EFFICIENCIES["flops_efficiency"],
+        attention_flops_efficiency: float = EFFICIENCIES["attention_flops_efficiency"],
+        bandwidth_efficiency: float = EFFICIENCIES["bandwidth_efficiency"],
+        kv_bandwidth_efficiency: float = EFFICIENCIES["kv_bandwidth_efficiency"],
+        link_efficiency: float = EFFICIENCIES["link_efficiency"],
+        pcie_efficiency: float = EFFICIENCIES["pcie_efficiency"],
+        layer_s: float = EFFICIENCIES["layer_s"],
+        exchange_s: float = EFFICIENCIES["exchange_s"],
+    ) -> None:
+        """Work out the seconds of every part."""
+        shape, card = ModelShape.of(model), Gpu.of(gpu)
+        gpus = whole("tensor_parallel", tensor_parallel, 1, 1024)
+        one_of("weights", weights, get_args(Weights))
+        kv_bytes = shape.kv_bytes_per_token(kv_dtype, gpus)
+        shares = {
+            "flops_efficiency": flops_efficiency,
+            "attention_flops_efficiency": attention_flops_efficiency,
+            "bandwidth_efficiency": bandwidth_efficiency,
+            "kv_bandwidth_efficiency": kv_bandwidth_efficiency,
+            "link_efficiency": link_efficiency,
+            "pcie_efficiency": pcie_efficiency,
+        }
+        shares = {name: within(name, value, 0.001, 1) for name, value in shares.items()}
+        seconds = {
+            "layer_s": not_negative("layer_s", layer_s),
+            "exchange_s": not_negative("exchange_s", exchange_s),
+        }
+
+        flops = shares["flops_efficiency"] * _flops(card, weights) * gpus
+        attention_flops = shares["attention_flops_efficiency"] * card.bf16_flops * gpus
+        bandwidth = shares["bandwidth_efficiency"] * card.bandwidth_bytes_per_s
+        kv_s = kv_bytes / (shares["kv_bandwidth_efficiency"] * card.bandwidth_bytes_per_s)
+        pair_s = 4 * shape.layers * shape.heads * shape.head_size / attention_flops
+        weight_bytes = shape.linear_weights * WEIGHT_BYTES[weights] + shape.output_weights * ACTIVATION_BYTES
+        exchanges = 2 * shape.layers if gpus > 1 else 0
+        sent_bytes = exchanges * shape.hidden * ACTIVATION_BYTES * 2 * (gpus - 1) / gpus
+        link = "link_efficiency" if card.nvlink else "pcie_efficiency"
+        values = {
+            "linear_flops_s_per_token": 2 * shape.active_linear_weights / flops,
+            "linear_weight_s": weight_bytes / gpus / bandwidth,
+            "linear_activation_s_per_token": _activation_bytes(shape, gpus) / bandwidth,
+            "chunk_compute_s_per_pair": pair_s,
+            "chunk_memory_s_per_token": kv_s,
+            "decode_compute_s_per_token": pair_s,
+            "decode_memory_s_per_token": kv_s,
+            "all_reduce_latency_s": exchanges * seconds["exchange_s"],
+            "all_reduce_s_per_token": sent_bytes / (shares[link] * card.link_bytes_per_s),
+            "base_s": shape.layers * seconds["layer_s"],
+        }
+        told = [repr(shape.name), repr(card.name)]
+        if gpus > 1:
+            told.append(f"tensor_parallel={gpus}")
+        told += [
+            f"{name}={word!r}"
+            for name, word in (("weights", weights), ("kv_dtype", kv_dtype))
+            if word != "bf16"
+        ]
+        given = {**shares, **seconds}
+        told += [f"{name}={value!r}" for name, value in given.items() if value != EFFICIENCIES[name]]
+        self._settle(values, f"Roofline({', '.join(told)})")
+
+    @classmethod
+    def of_seconds(cls, **seconds: float) -> Roofline:
+        """A roofline of numbers of your own, without a model and a GPU.
+
+        Args:
+            seconds: the fields that the law of this class names, all of them; those of the all-reduce may be
+                left out.
+
+        Raises:
+            ConfigError: an unknown or missing field; a number that is negative, not finite, or rounds to 0
+                attoseconds although it is not 0.
+
+        Example:
+            >>> import inferq as iq
+            >>> flat = iq.Roofline.of_seconds(
+            ...     linear_flops_s_per_token=10e-6, linear_weight_s=1e-3, linear_activation_s_per_token=0,
+            ...     chunk_compute_s_per_pair=1e-9, chunk_memory_s_per_token=0,
+            ...     decode_compute_s_per_token=0, decode_memory_s_per_token=100e-9, base_s=1e-3,
+            ... )
+            >>> iq.timing.iteration_s(flat, decodes=[999] * 200)  # 1 ms, 200 tokens, 200,000 of context
+            0.023
+        """
+        for name in seconds:
+            if name not in ROOFLINE_SECONDS:
+                raise ConfigError(f"{name}: unknown{nearest(name, ROOFLINE_SECONDS)}")
+        values = {"all_reduce_latency_s": 0.0, "all_reduce_s_per_token": 0.0, **seconds}
+        if missing := [name for name in ROOFLINE_SECONDS if name not in values]:
+            raise ConfigError(f"{missing[0]}: missing")
+        made = object.__new__(cls)
+        made._settle(values, "")
+        return made
+
+    def _settle(self, values: Mapping[str, float], made_of: str) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "made_of", made_of)
+        Description.__post_init__(self)
+
+    def describe(self) -> dict[str, Any]:
+        """The seconds of every part, as the core reads them."""
+        flat = fields_of(self)
+        nested = {part: {name: flat[f"{part}_{name}"] for name in names} for part, names in _PARTS.items()}
+        return {"kind": "Roofline", **nested, "base_s": flat["base_s"]}
+
+    def __repr__(self) -> str:
+        """As it was written; as its numbers where it was read from a description."""
+        if self.made_of:
+            return self.made_of
+        numbers = ", ".join(f"{name}={value!r}" for name, value in fields_of(self).items())
+        return f"Roofline.of_seconds({numbers})"
+
+    @classmethod
+    def written_fields(cls) -> list[str]:
+        """What a user writes: the arguments of the class."""
+        return ["model", "gpu", "tensor_parallel", "weights", "kv_dtype", *EFFICIENCIES]
+
+    @classmethod
+    def from_elsewhere(cls, path: str, description: Mapping[str, Any]) -> Roofline:
+        """The roofline of a table with `model`, `gpu` and so on, or of what `describe()` says.
+
+        Raises:
+            ConfigError: an unknown or missing field, named by its path.
+        """
+        if "linear" in description:
+            return cls._of_numbers(path, description)
+        names = cls.written_fields()
+        for key in description:
+            if key not in names:
+                raise ConfigError(f"{path}: unknown field {key!r}{nearest(str(key), names)}")
+        for key in ("model", "gpu"):
+            if key not in description:
+                raise ConfigError(f"{path}.{key}: missing")
+        try:
+            return cls(**description)
+        except ConfigError as error:
+            raise ConfigError(f"{path}.{error}") from None
+
+    @classmethod
+    def _of_numbers(cls, path: str, table: Mapping[str, Any]) -> Roofline:
+        """The inverse of `describe()`."""
+        seconds: dict[str, float] = {}
+        for key, part in table.items():
+            if key == "base_s":
+                seconds[key] = part
+                continue
+            if key not in _PARTS:
+                raise ConfigError(f"{path}: unknown field {key!r}{nearest(str(key), (*_PARTS, 'base_s'))}")
+            if not isinstance(part, Mapping):
+                raise ConfigError(f"{path}.{key}: {part!r} is not a table of fields")
+            for name, value in part.items():
+                if name not in _PARTS[key]:
+                    raise ConfigError(
+                        f"{path}.{key}: unknown field {name!r}{nearest(str(name), _PARTS[key])}"
+                    )
+                seconds[f"{key}_{name}"] = value
+        try:
+            return cls.of_seconds(**seconds)
+        except ConfigError as error:
+            raise ConfigError(f"{path}.{error}") from None
+
+
+ROOFLINE_SECONDS = (*(f"{part}_{name}" for part, names in _PARTS.items() for name in names), "base_s")
+"""The fields of a `Roofline`: what `Roofline.of_seconds` takes."""
+
+
+def _flops(gpu: Gpu, weights: Weights) -> float:
+    """Operations per second with the given weights: 8 bits where the GPU computes with them."""
+    eight = {"fp8": gpu.fp8_flops, "int8": gpu.int8_flops}.get(weights)
+    return gpu.bf16_flops if eight is None else eight
+
+
+def _activation_bytes(shape: ModelShape, gpus: int) -> float:
+    """Bytes of activations of one token that the kernels of all layers read and write on one GPU.
+
+    Each matrix reads its input and writes its output; two norms read and write the residual and its sum; the
+    gate reads two widths and writes one.
+    """
+    query, key_value = shape.heads * shape.head_size / gpus, 2 * shape.kv_heads_of(gpus) * shape.head_size
+    wide = shape.active_experts * shape.intermediate / gpus
+    attention = (shape.hidden + query + key_value) + (query + shape.hidden)
+    feed_forward = (shape.hidden + 2 * wide) + 3 * wide + (wide + shape.hidden)
+    return shape.layers * ACTIVATION_BYTES * (8 * shape.hidden + attention + feed_forward)

@@ -1,0 +1,301 @@
+"""What is a model made of, as far as time and memory are concerned?
+
+A transformer of the Llama kind: attention with grouped keys and values, a gated feed-forward part of three
+matrices, dense or in experts. The words are those of a `config.json` on the Hugging Face Hub, which can be
+read as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from inferq.amounts import whole
+from inferq.errors import ConfigError
+from inferq.timing.catalogue import entries, entry
+
+Weights = Literal["bf16", "fp8", "int8", "int4"]
+KvType = Literal["bf16", "fp8", "int8"]
+
+WEIGHT_BYTES: Mapping[str, float] = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5 + 2.5 / 128}
+"""Bytes of a weight of the linear layers; int4 with a 16-bit scale and a 4-bit zero for each 128 weights
+(AWQ, GPTQ)."""
+
+KV_BYTES: Mapping[str, int] = {"bf16": 2, "fp8": 1, "int8": 1}
+"""Bytes of a number in the KV cache."""
+
+ACTIVATION_BYTES = 2
+"""Activations, embeddings and the output layer stay at 16 bits, whatever the other weights are."""
+
+_NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+_UNKNOWN_PARTS = {
+    "kv_lora_rank": "multi-head latent attention",
+    "n_shared_experts": "shared experts",
+    "shared_expert_intermediate_size": "shared experts",
+    "linear_num_key_heads": "linear attention",
+    "mamba_d_state": "state-space layers",
+    "ssm_cfg": "state-space layers",
+}
+"""Keys of parts whose time and memory are not described here."""
+
+_NOT_GATED = ("bert", "bloom", "falcon", "gpt2", "gpt_neox", "gptj", "nemotron", "opt", "phi", "starcoder2")
+"""Types of models whose feed-forward part is two matrices."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelShape:
+    """The sizes of a model that decide what an iteration computes, reads and keeps.
+
+    Args:
+        layers: decoder blocks.
+        hidden: width of a token between them.
+        heads: of the queries.
+        kv_heads: of the keys and values, at most `heads`, which they divide.
+        head_size: numbers of a head.
+        intermediate: width of the feed-forward part; of one expert where there are several.
+        vocab: tokens of the vocabulary.
+        experts: feed-forward parts of a layer; 1 for a dense model.
+        active_experts: how many of them a token passes.
+        tied: is the output layer the embedding?
+        qkv_bias: do queries, keys and values have a bias (Qwen2)?
+        qk_norm: are queries and keys normalised head by head (Qwen3)?
+        name: what it is called.
+
+    Raises:
+        ConfigError: a size that is no whole number from 1 on, or sizes that do not go together.
+
+    Example:
+        >>> import inferq as iq
+        >>> shape = iq.timing.ModelShape.of("llama-3.1-8b")
+        >>> shape.parameters, shape.kv_bytes_per_token()
+        (8030261248, 131072)
+        >>> iq.timing.ModelShape.of("mixtral-8x7b").active_parameters
+        12879925248
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    intermediate: int
+    vocab: int
+    experts: int = 1
+    active_experts: int = 1
+    tied: bool = False
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    name: str = field(default="a model", compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that no model has."""
+        sizes = ("layers", "hidden", "heads", "kv_heads", "head_size", "intermediate", "vocab", "experts")
+        for size in (*sizes, "active_experts"):
+            whole(f"model.{size}", getattr(self, size), 1, 2**31 - 1)
+        if self.heads % self.kv_heads:
+            raise ConfigError(f"model.kv_heads: {self.kv_heads} does not divide {self.heads} heads")
+        if self.active_experts > self.experts:
+            raise ConfigError(f"model.active_experts: {self.active_experts} of only {self.experts} experts")
+
+    @classmethod
+    def of(cls, model: ModelShape | str | Path | Mapping[str, Any]) -> ModelShape:
+        """The shape of a model by its name in the catalogue, or of what a `config.json` says.
+
+        Args:
+            model: a name of `timing.known_models()`; the path of a `config.json`, or of the folder that holds
+                one; or a mapping with its keys: `hidden_size`, `num_hidden_layers`, `num_attention_heads`,
+                `vocab_size` and `intermediate_size`, and where they apply `num_key_value_heads`, `head_dim`,
+                `tie_word_embeddings`, `num_local_experts` or `num_experts`, `num_experts_per_tok`,
+                `moe_intermediate_size`. Others are not looked at: not `quantization_config`, which the
+                argument `weights` of a roofline or an engine stands for, and not a `sliding_window`.
+
+        Raises:
+            ConfigError: an unknown name, with the nearest known one; missing keys, all of them, and the file;
+                a kind of model that is not described here.
+            OSError: the file cannot be read.
+        """
+        if isinstance(model, ModelShape):
+            return model
+        if isinstance(model, Mapping):
+            return cls._of_config("config.json", "a model", model)
+        if not isinstance(model, (str, Path)):
+            raise ConfigError(
+                f"model: must be a name of timing.known_models(), a config.json or a ModelShape, is {model!r}"
+            )
+        if isinstance(model, str) and model.strip().lower() in entries("models"):
+            name = model.strip().lower()
+            return cls._of_config(name, name, entry("models", "model", name)["config"])
+        file = Path(model)
+        if file.is_dir():
+            file = file / "config.json"
+        if not file.is_file():
+            if is_path(model):
+                raise ConfigError(f"model: there is no file {file}")
+            entry("models", "model", str(model))  # which refuses the name
+        try:
+            config = json.loads(file.read_text(encoding="utf-8"))
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise ConfigError(f"{file}: is no JSON: {error}") from None
+        if not isinstance(config, Mapping):
+            raise ConfigError(f"{file}: must hold one table, is {type(config).__name__}")
+        return cls._of_config(str(file), file.resolve().parent.name or file.stem, config)
+
+    @classmethod
+    def _of_config(cls, where: str, name: str, config: Mapping[str, Any]) -> ModelShape:
+        """The shape that a `config.json` describes."""
+
+        def given(key: str) -> bool:
+            return config.get(key) is not None
+
+        for key, part in _UNKNOWN_PARTS.items():
+            if config.get(key):
+                raise ConfigError(
+                    f"{where}: {key} says that the model has {part}, which is not described here"
+                )
+        kind = str(config.get("model_type", ""))
+        if kind in _NOT_GATED:
+            raise ConfigError(
+                f"{where}: a model of type {kind!r} has no gated feed-forward part of three matrices, which "
+                "is what is described here"
+            )
+        experts = next((key for key in ("num_local_experts", "num_experts") if given(key)), None)
+        width = "moe_intermediate_size" if given("moe_intermediate_size") else "intermediate_size"
+        needed = (*_NEEDED, width, *(("num_experts_per_tok",) if experts else ()))
+        if missing := [key for key in needed if not given(key)]:
+            nested = "; it has a text_config: give that table instead" if given("text_config") else ""
+            raise ConfigError(f"{where}: missing {', '.join(missing)}{nested}")
+        if experts and (config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1):
+            raise ConfigError(f"{where}: only some of the layers have experts, which is not described here")
+
+        def size(key: str) -> int:
+            return whole(f"{where}: {key}", config[key], 1, 2**31 - 1)
+
+        heads = size("num_attention_heads")
+        if given("head_dim"):
+            head_size = size("head_dim")
+        elif size("hidden_size") % heads:
+            raise ConfigError(f"{where}: {heads} heads do not divide a hidden_size of {size('hidden_size')}")
+        else:
+            head_size = size("hidden_size") // heads
+        try:
+            return cls(
+                layers=size("num_hidden_layers"),
+                hidden=size("hidden_size"),
+                heads=heads,
+                kv_heads=size("num_key_value_heads") if given("num_key_value_heads") else heads,
+                head_size=head_size,
+                intermediate=size(width),
+                vocab=size("vocab_size"),
+                experts=size(experts) if experts else 1,
+                active_experts=size("num_experts_per_tok") if experts else 1,
+                tied=bool(config.get("tie_word_embeddings", False)),
+                qkv_bias=kind == "qwen2" or bool(config.get("attention_bias", False)),
+                qk_norm=kind in ("qwen3", "qwen3_moe"),
+                name=name,
+            )
+        except ConfigError as error:
+            text = str(error)
+            raise ConfigError(text if text.startswith(where) else f"{where}: {text}") from None
+
+    @property
+    def attention_weights(self) -> int:
+        """Weights of the four projections of a layer, biases left out."""
+        return 2 * self.hidden * (self.heads + self.kv_heads) * self.head_size
+
+    @property
+    def expert_weights(self) -> int:
+        """Weights of one feed-forward part of a layer."""
+        return 3 * self.hidden * self.intermediate
+
+    @property
+    def linear_weights(self) -> int:
+        """Weights of the matrices of all layers: what is multiplied, read and quantised."""
+        router = self.hidden * self.experts if self.experts > 1 else 0
+        return self.layers * (self.attention_weights + self.experts * self.expert_weights + router)
+
+    @property
+    def active_linear_weights(self) -> int:
+        """Those of `linear_weights` that one token passes."""
+        router = self.hidden * self.experts if self.experts > 1 else 0
+        return self.layers * (self.attention_weights + self.active_experts * self.expert_weights + router)
+
+    @property
+    def output_weights(self) -> int:
+        """Weights of the output layer, read in every iteration."""
+        return self.vocab * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All parameters, as the model's card counts them."""
+        return self.linear_weights + self._other_weights
+
+    @property
+    def active_parameters(self) -> int:
+        """The parameters that one token passes, embedding and output layer included."""
+        return self.active_linear_weights + self._other_weights
+
+    @property
+    def _other_weights(self) -> int:
+        """Embedding, output layer, norms and biases."""
+        biases = (self.heads + 2 * self.kv_heads) * self.head_size if self.qkv_bias else 0
+        norms = 2 * self.hidden + (2 * self.head_size if self.qk_norm else 0)
+        embeddings = self.output_weights * (1 if self.tied else 2)
+        return embeddings + self.layers * (biases + norms) + self.hidden
+
+    def weight_bytes(self, weights: Weights = "bf16") -> float:
+        """Bytes of the whole model; embedding, output layer and norms stay at 16 bits.
+
+        Args:
+            weights: how the matrices of the layers are kept: `"bf16"` (also float16), `"fp8"`, `"int8"` or
+                `"int4"`.
+
+        Raises:
+            ConfigError: another word.
+        """
+        one_of("weights", weights, get_args(Weights))
+        return self.linear_weights * WEIGHT_BYTES[weights] + self._other_weights * ACTIVATION_BYTES
+
+    def kv_bytes_per_token(self, kv_dtype: KvType = "bf16", tensor_parallel: int = 1) -> int:
+        """Bytes of the keys and values of one token in all layers, on one of `tensor_parallel` GPUs.
+
+        With more GPUs than heads of keys and values each head is kept more than once.
+
+        Args:
+            kv_dtype: numbers of the cache: `"bf16"`, `"fp8"` or `"int8"`.
+            tensor_parallel: GPUs of a replica.
+
+        Raises:
+            ConfigError: another word; a number of GPUs that does not divide the heads.
+        """
+        one_of("kv_dtype", kv_dtype, get_args(KvType))
+        return 2 * self.layers * self.kv_heads_of(tensor_parallel) * self.head_size * KV_BYTES[kv_dtype]
+
+    def kv_heads_of(self, tensor_parallel: int) -> int:
+        """The heads of keys and values on one of `tensor_parallel` GPUs.
+
+        Raises:
+            ConfigError: a number of GPUs that does not divide the heads.
+        """
+        gpus = whole("tensor_parallel", tensor_parallel, 1, 1024)
+        if self.heads % gpus or (self.kv_heads % gpus and gpus % self.kv_heads):
+            raise ConfigError(
+                f"tensor_parallel: {gpus} GPUs cannot share the {self.heads} heads of queries and "
+                f"{self.kv_heads} of keys and values of {self.name}"
+            )
+        return max(1, self.kv_heads // gpus)
+
+
+def is_path(model: object) -> bool:
+    """Is a model given by the path of its `config.json`, and not by a name?"""
+    return isinstance(model, Path) or (
+        isinstance(model, str) and ("/" in model or "\\" in model or model.endswith(".json"))
+    )
+
+
+def one_of(field: str, value: object, known: tuple[str, ...]) -> None:
+    """Refuse a `value` that is none of the words `known`."""
+    if value not in known:
+        raise ConfigError(f"{field}: must be one of {', '.join(map(repr, known))}, is {value!r}")

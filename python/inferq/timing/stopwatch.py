@@ -1,0 +1,93 @@
+"""How long does a piece of work take on this device? From cold caches, where they can be made so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+Work: TypeAlias = Callable[[], object]
+"""The same work on the same memory whenever it is called, without waiting for the device."""
+
+_FALLBACK_L2_BYTES = 128 * 2**20
+
+
+class Stopwatch(Protocol):
+    """Times work on one kind of device."""
+
+    cold: str
+    """What is done so that no repetition finds in a cache what the last one left there."""
+
+    def seconds(self, work: Work, repetitions: int) -> list[float]:
+        """Seconds of each repetition, after a warm-up."""
+
+
+class HostStopwatch:
+    """Times work on the processor, by its monotonic clock, after one run that is not counted."""
+
+    cold = "no: the processor's caches keep what fits from one repetition to the next"
+
+    def seconds(self, work: Work, repetitions: int) -> list[float]:
+        """Seconds of each repetition."""
+        work()
+        found = []
+        for _ in range(repetitions):
+            start = time.perf_counter_ns()
+            work()
+            found.append((time.perf_counter_ns() - start) / 1e9)
+        return found
+
+
+class CudaStopwatch:
+    """Times work on a CUDA device: a graph captured after a warm-up, replayed between two events.
+
+    Before each repetition, outside the events, as many bytes are written as the L2 cache holds twice. While
+    they are written the host runs ahead, so that the launch of the graph lies outside the events too: the
+    seconds are those of the kernels, and what the host adds is the engine's `overhead`.
+
+    Args:
+        torch: the module, so that a test can give another one.
+        device: a CUDA device, the current one.
+    """
+
+    cold = "yes: twice the L2 cache is overwritten before each repetition"
+
+    _WARM_UPS = 3
+
+    def __init__(self, torch: Any, device: Any) -> None:
+        self._torch = torch
+        self._device = device
+        properties = torch.cuda.get_device_properties(device)
+        cache_bytes = getattr(properties, "L2_cache_size", 0) or _FALLBACK_L2_BYTES
+        self._flushed = torch.empty(2 * cache_bytes, dtype=torch.int8, device=device)
+
+    def seconds(self, work: Work, repetitions: int) -> list[float]:
+        """Seconds of each repetition."""
+        cuda = self._torch.cuda
+        graph = self._captured(work)
+        graph.replay()
+        events = [
+            (cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)) for _ in range(repetitions)
+        ]
+        for start, end in events:
+            self._flushed.zero_()
+            start.record()
+            graph.replay()
+            end.record()
+        cuda.synchronize(self._device)
+        return [start.elapsed_time(end) / 1e3 for start, end in events]
+
+    def _captured(self, work: Work) -> Any:
+        """The work as a graph. Libraries set themselves up in the warm-up, on a stream of its own."""
+        cuda = self._torch.cuda
+        stream = cuda.Stream(self._device)
+        stream.wait_stream(cuda.current_stream(self._device))
+        with cuda.stream(stream):
+            for _ in range(self._WARM_UPS):
+                work()
+        cuda.current_stream(self._device).wait_stream(stream)
+        cuda.synchronize(self._device)
+        graph = cuda.CUDAGraph()
+        with cuda.graph(graph):
+            work()
+        return graph

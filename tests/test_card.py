@@ -1,0 +1,317 @@
+"""Does the memory of a card give the tokens that engines report?"""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import inferq as iq
+from inferq.timing import KvMemory, ModelShape
+from inferq.timing.catalogue import entries
+
+GIB = 2**30
+
+# Parameters as the safetensors of the Hugging Face Hub count them.
+PUBLISHED = {
+    "llama-2-7b": 6_738_415_616,
+    "llama-2-70b": 68_976_648_192,
+    "llama-3-8b": 8_030_261_248,
+    "llama-3-70b": 70_553_706_496,
+    "llama-3.1-8b": 8_030_261_248,
+    "llama-3.1-70b": 70_553_706_496,
+    "llama-3.1-405b": 405_853_388_800,
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-3.2-3b": 3_212_749_824,
+    "llama-3.3-70b": 70_553_706_496,
+    "mistral-7b": 7_241_732_096,
+    "mixtral-8x7b": 46_702_792_704,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen2.5-72b": 72_706_203_648,
+    "qwen3-4b": 4_022_468_096,
+    "qwen3-8b": 8_190_735_360,
+    "qwen3-32b": 32_762_123_264,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-235b-a22b": 235_093_634_560,
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_model_has_the_parameters_that_its_card_says(name: str):
+    assert ModelShape.of(name).parameters == PUBLISHED[name]
+
+
+def test_keys_and_values_of_a_token():
+    # 2 (key, value) · layers · heads of them · head size · 2 bytes.
+    assert ModelShape.of("llama-3.1-8b").kv_bytes_per_token() == 2 * 32 * 8 * 128 * 2 == 131_072
+    assert ModelShape.of("llama-2-7b").kv_bytes_per_token() == 2 * 32 * 32 * 128 * 2
+    assert ModelShape.of("llama-3.1-8b").kv_bytes_per_token("fp8") == 65_536
+    # Eight heads on four GPUs are two each; on sixteen each is kept twice.
+    assert ModelShape.of("llama-3.1-70b").kv_bytes_per_token("bf16", 4) == 2 * 80 * 2 * 128 * 2
+    assert ModelShape.of("llama-3.1-70b").kv_bytes_per_token("bf16", 16) == 2 * 80 * 1 * 128 * 2
+
+
+def test_a_token_passes_two_of_eight_experts():
+    mixtral = ModelShape.of("mixtral-8x7b")
+    others = 32 * (mixtral.experts - mixtral.active_experts) * 3 * 4096 * 14336
+    assert mixtral.parameters - mixtral.active_parameters == others
+    assert 12.8e9 < mixtral.active_parameters < 12.95e9  # "13B" in Mixtral's announcement
+
+
+@pytest.mark.parametrize("weights, share", [("fp8", 0.5), ("int8", 0.5), ("int4", (0.5 + 2.5 / 128) / 2)])
+def test_quantised_weights_take_their_share_of_the_linear_layers(weights: str, share: float):
+    shape = ModelShape.of("llama-3.1-8b")
+    kept = 2 * (shape.parameters - shape.linear_weights)
+    assert shape.weight_bytes(weights) - kept == pytest.approx(share * (shape.weight_bytes() - kept))
+
+
+@pytest.mark.parametrize(
+    "model, gpu, tokens, rows, logged_gib, within",
+    [
+        # vLLM pull request 10511 (December 2024): 79.22 GiB × 0.9, weights 14.96; 8,192 tokens, 256 rows.
+        ("llama-3-8b", "h100-80gb", 8192, 256, 53.29, 0.03),
+        # vLLM pull request 2031 (December 2023): 7,351 blocks of 16 tokens of half a MiB.
+        ("llama-2-7b", "a100-80gb", 4096, 256, 7351 * 16 * 2 * 32 * 4096 * 2 / GIB, 0.03),
+        # AWS Data on EKS, DeepSeek-R1-Distill-Llama-8B on an A10G: 20.07 GiB, weights 14.99, peak 0.85.
+        # What is left is a fifth of what is used, so that 0.7 GiB of the reserve are 16 % of it.
+        ("llama-3.1-8b", "a10g", 8192, 64, 4.17, 0.20),
+    ],
+)
+def test_the_room_for_the_cache_is_near_what_vllm_logged(
+    model: str, gpu: str, tokens: int, rows: int, logged_gib: float, within: float
+):
+    memory = KvMemory.of(model, gpu, batched_tokens=tokens, sampled_rows=rows)
+    assert memory.kv_bytes / GIB == pytest.approx(logged_gib, rel=within)
+
+
+@given(
+    utilisation=st.floats(0.5, 1),
+    reserved=st.floats(0, 8 * GIB),
+    block=st.integers(1, 4096),
+    tensor_parallel=st.sampled_from([1, 2, 4, 8]),
+)
+def test_capacity_is_what_is_left_in_whole_blocks(
+    utilisation: float, reserved: float, block: int, tensor_parallel: int
+):
+    memory = KvMemory.of(
+        "llama-3.1-8b",
+        "a100-80gb",
+        utilisation=utilisation,
+        reserved_bytes=reserved,
+        block=block,
+        tensor_parallel=tensor_parallel,
+    )
+    shape = ModelShape.of("llama-3.1-8b")
+    left = (
+        80 * GIB * utilisation - shape.weight_bytes() / tensor_parallel - memory.activation_bytes - reserved
+    )
+    assert memory.kv_bytes == pytest.approx(left)
+    assert memory.tokens % block == 0
+    assert memory.tokens * memory.kv_bytes_per_token <= left * (1 + 1e-12)
+    assert (memory.tokens + block) * memory.kv_bytes_per_token > left * (1 - 1e-12)
+
+
+def test_the_peak_of_activations_by_hand():
+    # 2·T·hidden·2 bytes and the larger of 3·T·intermediate·2 and 40 bytes a logit.
+    few = KvMemory.of("llama-3.1-8b", "a100-80gb", batched_tokens=8192, sampled_rows=1)
+    assert few.activation_bytes == 2 * 8192 * 4096 * 2 + 3 * 8192 * 14336 * 2
+    many = KvMemory.of("llama-3.1-8b", "a100-80gb", batched_tokens=512, sampled_rows=256)
+    assert many.activation_bytes == 2 * 512 * 4096 * 2 + 256 * 128256 * 40
+
+
+def test_a_model_that_does_not_fit_says_so_and_what_does():
+    with pytest.raises(iq.ConfigError) as refused:
+        iq.timing.kv_tokens("llama-3.1-70b", "a100-80gb", tensor_parallel=1)
+    said = str(refused.value)
+    assert said.startswith("tensor_parallel: llama-3.1-70b does not fit on 1 × a100-80gb")
+    assert "131.42 GiB" in said and "72.00 GiB of 80.00" in said and said.endswith("tensor_parallel=2 fits")
+    assert KvMemory.of("llama-3.1-70b", "a100-80gb").tensor_parallel == 2
+    nowhere = iq.timing.Gpu(
+        memory_bytes=2e9, bandwidth_bytes_per_s=1e12, bf16_flops=1e14, link_bytes_per_s=1e10
+    )
+    with pytest.raises(iq.ConfigError, match="it fits on no number of them"):
+        iq.timing.kv_tokens("llama-3.1-405b", nowhere)
+
+
+def test_every_model_on_every_gpu_is_an_engine_or_a_named_error():
+    made = 0
+    for model in entries("models"):
+        for gpu in entries("gpus"):
+            try:
+                engine = iq.Engine.on(model, gpu)
+            except iq.ConfigError as refused:
+                assert "does not fit" in str(refused), (model, gpu)
+                continue
+            made += 1
+            assert engine.kv.tokens is not None and engine.kv.tokens > 0
+            assert iq.timing.iteration_s(engine.timing, decodes=[100]) > 0
+    assert made > 200
+
+
+def test_an_engine_on_a_gpu_takes_the_table_of_its_shape_and_says_so():
+    engine = iq.Engine.on("llama-3.1-8b", "a100-80gb")
+    assert engine.timing == iq.TimingTable.shipped("llama-3.1-8b", "a100-80gb")
+    assert "measured" in engine.explain() and f"{engine.kv.tokens:,} tokens" in engine.explain()
+    same = iq.Engine.on("llama-3-8b", "a100-80gb")
+    assert same == engine and "llama-3-8b has its shape" in same.explain()
+    # Four GPUs are those of the table, although two would do.
+    assert iq.Engine.on("llama-3.1-70b", "a100-80gb").timing == iq.TimingTable.shipped(
+        "llama-3.1-70b", "a100-80gb"
+    )
+    for other in (
+        iq.Engine.on("llama-3.1-8b", "a100-80gb", tensor_parallel=2),
+        iq.Engine.on("llama-3.1-8b", "a100-80gb", weights="fp8"),
+        iq.Engine.on("llama-3.1-8b", "a100-80gb", kv_dtype="fp8"),
+        iq.Engine.on("llama-3.1-8b", "a100-80gb", backend="sglang"),
+        iq.Engine.on("llama-3.2-3b", "a100-80gb"),
+    ):
+        assert isinstance(other.timing, iq.Roofline)
+        assert "no measured table" in other.explain() or "16-bit" in other.explain()
+
+
+def test_an_engine_on_a_gpu_has_the_memory_of_its_settings():
+    settings = {"weights": "int4", "kv_dtype": "fp8", "utilisation": 0.8, "tensor_parallel": 2}
+    scheduler = iq.Sarathi(token_budget=4096, max_seqs=300)
+    engine = iq.Engine.on("qwen3-32b", "l40s", scheduler=scheduler, **settings)
+    room = KvMemory.of("qwen3-32b", "l40s", batched_tokens=4096, sampled_rows=300, **settings)
+    shape = ModelShape.of("qwen3-32b")
+    assert room.weight_bytes == shape.weight_bytes("int4") / 2
+    assert room.kv_bytes_per_token == shape.kv_bytes_per_token("fp8", 2) == 2 * 64 * 4 * 128
+    assert engine.kv == iq.KvCache(tokens=room.tokens)
+    assert engine.timing == iq.Roofline("qwen3-32b", "l40s", 2, weights="int4", kv_dtype="fp8")
+
+
+def test_a_table_for_fewer_gpus_than_the_model_needs_is_not_taken():
+    # 61 GiB of weights do not fit into 0.7 · 80 GiB, for which there is a table; two GPUs have none.
+    assert iq.Engine.on("qwen3-32b", "a100-80gb").timing == iq.TimingTable.shipped("qwen3-32b", "a100-80gb")
+    tight = iq.Engine.on("qwen3-32b", "a100-80gb", utilisation=0.7)
+    assert tight.timing == iq.Roofline("qwen3-32b", "a100-80gb", 2)
+
+
+def test_what_is_given_goes_before_what_is_worked_out():
+    given = {
+        "timing": iq.Constant(0.01),
+        "kv": iq.KvCache(tokens=1600),
+        "overhead": iq.Overhead(base_s=0.001),
+    }
+    engine = iq.Engine.on("llama-3.1-8b", "a100-80gb", scheduler=iq.Sarathi(), first_token="decode", **given)
+    assert engine == iq.Engine(scheduler=iq.Sarathi(), first_token="decode", **given)
+    assert engine.explain().count("as given") == 2
+    # Nothing is then asked of the card, not even whether the model fits.
+    parts = {"timing": given["timing"], "kv": given["kv"]}
+    assert iq.Engine.on("llama-3.1-405b", "l4", **parts) == iq.Engine(scheduler=iq.VllmV1(), **parts)
+
+
+def test_a_scenario_names_model_and_gpu(tmp_path):
+    text = """
+[workload]
+requests = 10
+arrivals = { kind = "Poisson", rate = 1.0 }
+prompt = { kind = "Fixed", tokens = 100 }
+output = { kind = "Fixed", tokens = 5 }
+[engine]
+model = "config.json"
+gpu = "l40s"
+utilisation = 0.8
+overhead = { base_s = 0.001 }
+[engine.scheduler]
+kind = "Sarathi"
+"""
+    import json
+
+    config = {**entries("models")["qwen3-8b"]["config"], "num_hidden_layers": 20}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (tmp_path / "run.toml").write_text(text, encoding="utf-8")
+    from typer.testing import CliRunner
+
+    from inferq.cli import app
+    from inferq.scenario import read_scenario
+
+    runner = CliRunner()
+    scenario = read_scenario(tmp_path / "run.toml")
+    shown = runner.invoke(app, ["simulate", str(tmp_path / "run.toml")])
+    assert "overhead   Overhead(base_s=0.001" in shown.output and "Roofline(" in shown.output
+    overhead = iq.Overhead(base_s=0.001)
+    wanted = iq.Engine.on(config, "l40s", utilisation=0.8, scheduler=iq.Sarathi(), overhead=overhead)
+    assert scenario.system == wanted
+    result = scenario.simulate()
+    # The scenario of a result holds the numbers, and repeats the run without the file.
+    (tmp_path / "config.json").unlink()
+    again = iq.Engine.from_description(json.loads(result.scenario)["engine"])
+    assert again == wanted
+
+
+@pytest.mark.parametrize(
+    "table, said",
+    [
+        ({"model": "llama-3.1-8b"}, "engine.gpu: missing"),
+        ({"gpu": "h200"}, "engine.model: missing"),
+        ({"model": "llama-3.1-8b", "gpu": "h20"}, "did you mean h200?"),
+        ({"model": "lama-3.1-8b", "gpu": "h200"}, "did you mean llama-3.1-8b?"),
+        ({"model": "llama-3.1-8b", "gpu": "h200", "tensor": 2}, "engine: unknown field 'tensor'"),
+        ({"model": "llama-3.1-8b", "gpu": "h200", "tensor_parallel": 3}, "cannot share the 32 heads"),
+        ({"model": "llama-3.1-8b", "gpu": "h200", "weights": "int3"}, "engine.weights: must be one of"),
+        ({"model": "llama-3.1-8b", "gpu": "h200", "kv_dtype": "fp4"}, "engine.kv_dtype: must be one of"),
+        ({"model": "llama-3.1-8b", "gpu": "h200", "backend": "vlm"}, "engine.backend: must be one of"),
+        ({"model": "llama-3.1-8b", "gpu": "h200", "utilisation": 90}, "engine.utilisation: must be from"),
+        ({"model": "nowhere/config.json", "gpu": "h200"}, "there is no file"),
+    ],
+)
+def test_a_table_that_names_nothing_is_refused_where_it_is(table, said: str):
+    with pytest.raises(iq.ConfigError) as refused:
+        iq.Engine.from_description(table)
+    assert said in str(refused.value)
+
+
+def test_a_config_without_the_needed_keys_names_them_and_the_file(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text('{"hidden_size": 4096, "num_attention_heads": 32, "vocab_size": 32000}', encoding="utf-8")
+    for place in (file, tmp_path, str(file)):
+        with pytest.raises(iq.ConfigError) as refused:
+            ModelShape.of(place)
+        assert str(refused.value) == f"{file}: missing num_hidden_layers, intermediate_size"
+    file.write_text("{", encoding="utf-8")
+    with pytest.raises(iq.ConfigError, match="is no JSON"):
+        ModelShape.of(file)
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"kv_lora_rank": 512}, "multi-head latent attention"),
+        ({"model_type": "gpt_neox"}, "no gated feed-forward part"),
+        ({"num_experts": 8}, "missing num_experts_per_tok"),
+        ({"num_experts": 8, "num_experts_per_tok": 2, "mlp_only_layers": [0]}, "only some of the layers"),
+        ({"num_experts": 8, "num_experts_per_tok": 9}, "9 of only 8 experts"),
+        ({"num_key_value_heads": 5}, "5 does not divide 32 heads"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers: must be a whole number"),
+        ({"hidden_size": "4096"}, "hidden_size: must be a whole number"),
+        ({"hidden_size": None, "text_config": {}}, "it has a text_config"),
+    ],
+)
+def test_a_model_that_is_not_described_is_refused(change, said: str):
+    config = {**entries("models")["llama-3.1-8b"]["config"], **change}
+    with pytest.raises(iq.ConfigError) as refused:
+        ModelShape.of(config)
+    assert said in str(refused.value)
+
+
+def test_other_sources_of_a_shape_give_the_same(tmp_path):
+    config = entries("models")["mixtral-8x7b"]["config"]
+    qwen = {**config, "num_experts": config["num_local_experts"], "moe_intermediate_size": 14336}
+    del qwen["num_local_experts"]
+    assert ModelShape.of(config) == ModelShape.of(qwen) == ModelShape.of("Mixtral-8x7B")
+    # Without num_key_value_heads every head has its own; without head_dim they share the width.
+    old = {name: value for name, value in entries("models")["llama-2-7b"]["config"].items()}
+    del old["num_key_value_heads"]
+    assert ModelShape.of(old) == ModelShape.of("llama-2-7b")
+
+
+def test_every_entry_of_the_catalogue_has_a_source():
+    for kind in ("models", "gpus"):
+        assert all(entry["source"] for entry in entries(kind).values())
+    assert iq.timing.known_models().height == len(entries("models"))
+    gpus = iq.timing.known_gpus()
+    assert gpus.height == len(entries("gpus")) and gpus["fp8_flops"].null_count() > 0
+    for one in gpus.rows(named=True):
+        assert math.log2(one["memory_bytes"] / 1e9) < 8 and 1e13 < one["bf16_flops"] < 1e16

@@ -1,0 +1,300 @@
+"""Does a roofline follow from the model's shape and the datasheet, and does the core price it so?"""
+
+import importlib.util
+import json
+import pickle
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import inferq as iq
+from inferq.timing import Gpu, ModelShape
+from inferq.timing.roofline import EFFICIENCIES, ROOFLINE_SECONDS
+
+PERFECT = {name: 0.0 if name.endswith("_s") else 1.0 for name in EFFICIENCIES}
+LLAMA, H100 = ModelShape.of("llama-3.1-8b"), Gpu.of("h100-80gb")
+
+
+def seconds(model: iq.Roofline, chunks=(), decodes=()) -> float:
+    """The law of the class, in floats."""
+    tokens = sum(c for c, _ in chunks) + len(decodes)
+    pairs = sum(c * (x + (c + 1) / 2) for c, x in chunks)
+    read = sum(c + x for c, x in chunks)
+    context = sum(decodes) + len(decodes)
+    return (
+        model.base_s
+        + model.all_reduce_latency_s
+        + model.all_reduce_s_per_token * tokens
+        + max(
+            model.linear_flops_s_per_token * tokens,
+            model.linear_weight_s + model.linear_activation_s_per_token * tokens,
+        )
+        + max(model.chunk_compute_s_per_pair * pairs, model.chunk_memory_s_per_token * read)
+        + max(model.decode_compute_s_per_token, model.decode_memory_s_per_token) * context
+    )
+
+
+CASES = [
+    iq.Roofline("llama-3.1-8b", "a100-80gb"),
+    iq.Roofline("llama-3.1-70b", "h100-80gb", 4, exchange_s=8e-6),
+    iq.Roofline("mixtral-8x7b", "l40s", 4, weights="int4", kv_dtype="fp8"),
+    iq.Roofline("qwen3-4b", "b200", weights="fp8"),
+]
+
+
+@pytest.mark.parametrize("model", CASES, ids=repr)
+def test_the_core_prices_the_law(model: iq.Roofline):
+    draw = random.Random(7)
+    for _ in range(100):
+        chunks = [(draw.randint(1, 4096), draw.randint(0, 20_000)) for _ in range(draw.randint(0, 3))]
+        decodes = [draw.randint(1, 30_000) for _ in range(draw.randint(0 if chunks else 1, 200))]
+        priced = iq.timing.iteration_s(model, chunks=chunks, decodes=decodes)
+        assert priced == pytest.approx(seconds(model, chunks, decodes), rel=1e-9)
+
+
+def test_one_decode_cannot_be_faster_than_reading_the_weights():
+    model = iq.Roofline("llama-3.1-8b", "h100-80gb", **PERFECT)
+    # All but the embedding is read: 8.03e9 − 128,256·4096 parameters, norms and activations aside.
+    read_bytes = 2 * (LLAMA.parameters - LLAMA.output_weights)
+    alone = iq.timing.iteration_s(model, decodes=[0])
+    assert alone == pytest.approx(read_bytes / 3.35e12, rel=2e-3)
+    assert iq.timing.iteration_s(iq.Roofline("llama-3.1-8b", "h100-80gb"), decodes=[0]) > read_bytes / 3.35e12
+
+
+def test_a_long_prompt_cannot_be_faster_than_computing_it():
+    model = iq.Roofline("llama-3.1-8b", "h100-80gb", **PERFECT)
+    # 2 operations a weight of the layers and token; 4·heads·head size a layer and pair of tokens.
+    linear = 2 * 6_979_321_856 * 8192
+    assert LLAMA.linear_weights == 6_979_321_856 == 32 * (4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 14336)
+    attention = 4 * 32 * 32 * 128 * 8192 * 8193 / 2
+    assert iq.timing.iteration_s(model, chunks=[(8192, 0)]) == pytest.approx(
+        (linear + attention) / 989e12, rel=1e-9
+    )
+
+
+def test_a_decode_reads_its_context():
+    model = iq.Roofline("llama-3.1-8b", "h100-80gb", **PERFECT)
+    few, many = (iq.timing.iteration_s(model, decodes=[context] * 10) for context in (1000, 2000))
+    assert many - few == pytest.approx(10 * 1000 * 131_072 / 3.35e12, rel=1e-9)
+
+
+def test_more_gpus_share_everything_but_what_they_exchange():
+    free = Gpu(memory_bytes=8e10, bandwidth_bytes_per_s=3.35e12, bf16_flops=989e12, link_bytes_per_s=1e15)
+    one, four = (iq.Roofline("llama-3.1-8b", free, gpus, **PERFECT) for gpus in (1, 4))
+    for name in (
+        "linear_flops_s_per_token",
+        "linear_weight_s",
+        "chunk_compute_s_per_pair",
+        "decode_memory_s_per_token",
+    ):
+        assert getattr(one, name) == pytest.approx(4 * getattr(four, name))
+    # A ring of p sends 2·(p − 1)/p of 2·layers vectors of hidden 16-bit numbers, in 2·layers exchanges.
+    tied = iq.Roofline("llama-3.1-8b", "h100-80gb", 4, **{**PERFECT, "exchange_s": 1e-5})
+    assert tied.all_reduce_latency_s == pytest.approx(64 * 1e-5)
+    assert tied.all_reduce_s_per_token == pytest.approx(2 * 3 / 4 * 64 * 4096 * 2 / 450e9)
+    assert iq.Roofline("llama-3.1-8b", "h100-80gb", exchange_s=1e-5).all_reduce_latency_s == 0
+
+
+@given(
+    name=st.sampled_from([name for name in EFFICIENCIES if not name.endswith("_s")]),
+    low=st.floats(0.05, 0.9),
+    more=st.floats(1.01, 1.1),
+    chunk=st.integers(1, 8192),
+    context=st.integers(0, 20_000),
+    decodes=st.integers(0, 200),
+)
+@settings(max_examples=60)
+def test_a_better_efficiency_is_never_slower(
+    name: str, low: float, more: float, chunk: int, context: int, decodes: int
+):
+    slow, fast = (iq.Roofline("qwen3-8b", "l40s", 2, **{name: share}) for share in (low, low * more))
+    batch = {"chunks": [(chunk, context)], "decodes": [context] * decodes}
+    assert iq.timing.iteration_s(fast, **batch) <= iq.timing.iteration_s(slow, **batch)
+
+
+@pytest.mark.parametrize(
+    "name, gpu, fields",
+    [
+        ("flops_efficiency", "h200", {"linear_flops_s_per_token"}),
+        ("attention_flops_efficiency", "h200", {"chunk_compute_s_per_pair", "decode_compute_s_per_token"}),
+        ("bandwidth_efficiency", "h200", {"linear_weight_s", "linear_activation_s_per_token"}),
+        ("kv_bandwidth_efficiency", "h200", {"chunk_memory_s_per_token", "decode_memory_s_per_token"}),
+        ("link_efficiency", "h200", {"all_reduce_s_per_token"}),
+        ("pcie_efficiency", "h200", set()),
+        ("link_efficiency", "l40s", set()),
+        ("pcie_efficiency", "l40s", {"all_reduce_s_per_token"}),
+    ],
+)
+def test_half_an_efficiency_doubles_its_own_parts(name: str, gpu: str, fields: set[str]):
+    whole, half = (iq.Roofline("llama-3.1-70b", gpu, 8, **{name: share}) for share in (0.1, 0.05))
+    for field in ROOFLINE_SECONDS:
+        factor = 2 if field in fields else 1
+        assert getattr(half, field) == pytest.approx(factor * getattr(whole, field), rel=1e-12), field
+
+
+def test_experts_are_all_read_and_two_of_them_computed():
+    mixtral = ModelShape.of("mixtral-8x7b")
+    model = iq.Roofline("mixtral-8x7b", "h100-80gb", 2, **PERFECT)
+    layers = 32 * (4096 * (2 * 4096 + 2 * 1024) + 4096 * 8)
+    assert mixtral.linear_weights == layers + 32 * 8 * 3 * 4096 * 14336
+    assert model.linear_weight_s == pytest.approx(2 * (mixtral.linear_weights + 32000 * 4096) / 2 / 3.35e12)
+    assert model.linear_flops_s_per_token == pytest.approx(
+        2 * (layers + 32 * 2 * 3 * 4096 * 14336) / 2 / 989e12
+    )
+
+
+def test_quantised_weights_are_read_faster_and_computed_with_eight_bits_where_the_gpu_can():
+    kinds = ("bf16", "fp8", "int8", "int4")
+    hopper = {kind: iq.Roofline("llama-3.1-8b", "h100-80gb", weights=kind) for kind in kinds}
+    ampere = {kind: iq.Roofline("llama-3.1-8b", "a100-80gb", weights=kind) for kind in kinds}
+    for of in (hopper, ampere):
+        assert of["int4"].linear_weight_s < of["fp8"].linear_weight_s == of["int8"].linear_weight_s
+        assert of["int8"].linear_weight_s < of["bf16"].linear_weight_s
+        assert of["int4"].linear_flops_s_per_token == of["bf16"].linear_flops_s_per_token
+    assert hopper["fp8"].linear_flops_s_per_token == pytest.approx(
+        hopper["bf16"].linear_flops_s_per_token * 989 / 1979
+    )
+    assert ampere["fp8"].linear_flops_s_per_token == ampere["bf16"].linear_flops_s_per_token
+    assert ampere["int8"].linear_flops_s_per_token == ampere["bf16"].linear_flops_s_per_token / 2
+
+
+@pytest.mark.parametrize("model", CASES, ids=repr)
+def test_a_description_brings_back_the_very_numbers(model: iq.Roofline):
+    engine = iq.Engine(timing=model, scheduler=iq.VllmV1(), kv=iq.KvCache(tokens=10**6))
+    again = iq.Engine.from_description(json.loads(json.dumps(engine.describe())))
+    assert again == engine and hash(again) == hash(engine) and again.describe() == engine.describe()
+    numbers = {name: getattr(model, name) for name in ROOFLINE_SECONDS}
+    assert iq.Roofline.of_seconds(**numbers) == model == pickle.loads(pickle.dumps(model))
+    assert eval(repr(again.timing), {"Roofline": iq.Roofline}) == model
+    assert eval(repr(model), {"Roofline": iq.Roofline}) == model
+
+
+def test_a_table_names_model_and_gpu_and_so_does_the_command_line():
+    from inferq.cli.options import timing
+
+    described = {"kind": "Roofline", "model": "qwen3-8b", "gpu": "h100-80gb", "tensor_parallel": 2}
+    engine = iq.Engine.from_description(
+        {"timing": described, "scheduler": {"kind": "VllmV1"}, "kv": "unlimited"}
+    )
+    assert engine.timing == iq.Roofline("qwen3-8b", "h100-80gb", 2)
+    assert timing("roofline:qwen3-8b,h100-80gb,tensor_parallel=2") == engine.timing
+
+
+@pytest.mark.parametrize(
+    "fields, said",
+    [
+        ({"gpu": "h200"}, "engine.timing.model: missing"),
+        ({"model": "qwen3-8b"}, "engine.timing.gpu: missing"),
+        (
+            {"model": "qwen3-8", "gpu": "h200"},
+            "engine.timing.model: unknown name 'qwen3-8'; did you mean qwen3-8b?",
+        ),
+        (
+            {"model": "qwen3-8b", "gpu": "h100"},
+            "engine.timing.gpu: unknown name 'h100'; did you mean h100-80gb or h100-80gb-pcie?",
+        ),
+        ({"model": "qwen3-8b", "gpu": "h200", "flops": 1}, "engine.timing: unknown field 'flops'"),
+        (
+            {"model": "qwen3-8b", "gpu": "h200", "link_efficiency": 1.5},
+            "engine.timing.link_efficiency: must be from",
+        ),
+        ({"model": "qwen3-8b", "gpu": "h200", "layer_s": -1}, "engine.timing.layer_s: must be 0 or above"),
+        ({"model": "qwen3-8b", "gpu": "h200", "weights": "fp4"}, "engine.timing.weights: must be one of"),
+        (
+            {"model": "qwen3-8b", "gpu": {"memory_bytes": 1}},
+            "engine.timing.gpu: missing bandwidth_bytes_per_s",
+        ),
+        ({"linear": {}, "base_s": 0}, "engine.timing.linear_flops_s_per_token: missing"),
+        ({"linear": {"flops": 1}}, "engine.timing.linear: unknown field 'flops'"),
+        ({"linear": 1}, "engine.timing.linear: 1 is not a table"),
+        ({"linear": {}, "model": "qwen3-8b"}, "engine.timing: unknown field 'model'"),
+    ],
+)
+def test_bad_fields_are_refused_where_they_are(fields, said: str):
+    table = {"timing": {"kind": "Roofline", **fields}, "scheduler": {"kind": "VllmV1"}, "kv": "unlimited"}
+    with pytest.raises(iq.ConfigError) as refused:
+        iq.Engine.from_description(table)
+    assert str(refused.value).startswith(said)
+
+
+@pytest.mark.parametrize("field", ROOFLINE_SECONDS)
+def test_a_negative_time_is_refused(field: str):
+    numbers = {name: getattr(CASES[0], name) for name in ROOFLINE_SECONDS}
+    with pytest.raises(iq.ConfigError):
+        iq.Roofline.of_seconds(**{**numbers, field: -1e-3})
+
+
+def test_the_host_is_added_or_hidden():
+    """Four requests of 2 decodes each after a prompt of 10, all at time 0: a prefill, then two decodes.
+
+    Kernels take 10 ms; the host 2 ms and 1 ms a row, so 6 ms for the four rows: 16 ms, or 10 where it is
+    hidden. With 3 ms a row it takes 14 ms: 24 ms, or 14 where it is hidden.
+    """
+    parts = {"timing": iq.Constant(0.010), "scheduler": iq.VllmV1(), "kv": iq.KvCache.unlimited()}
+    workload = {"arrival_s": [0.0] * 4, "prompt_tokens": [10] * 4, "output_tokens": [3] * 4}
+    for per_sequence_s, overlapped, iteration_s in (
+        (0.001, False, 0.016),
+        (0.001, True, 0.010),
+        (0.003, False, 0.024),
+        (0.003, True, 0.014),
+    ):
+        overhead = iq.Overhead(base_s=0.002, per_sequence_s=per_sequence_s, overlapped=overlapped)
+        result = iq.simulate(workload, iq.Engine(**parts, overhead=overhead))
+        assert result.requests["first_token_s"].to_list() == [iteration_s] * 4
+        assert result.requests["finish_s"].to_list() == pytest.approx([3 * iteration_s] * 4, abs=1e-15)
+        described = json.loads(result.scenario)["engine"]
+        assert iq.Engine.from_description(described).overhead == overhead
+    assert "overhead" not in iq.Engine(**parts).describe()
+
+
+@pytest.mark.parametrize(
+    "fields", [{"base_s": -1}, {"per_sequence_s": -1e-3}, {"base_s": float("nan")}, {"overlapped": 1}]
+)
+def test_an_overhead_that_cannot_be_is_refused(fields):
+    with pytest.raises(iq.ConfigError, match=next(iter(fields))):
+        iq.Overhead(**fields)
+
+
+def test_no_guarantee_is_given_for_an_engine_with_a_host():
+    parts = {"timing": iq.Constant(0.01), "scheduler": iq.Sarathi(), "kv": iq.KvCache.unlimited()}
+    law = {"arrivals": iq.Poisson(100.0), "prompt": iq.Fixed(100), "output": iq.Fixed(10)}
+    workload = iq.Workload.law(requests=100, **law)
+    assert iq.theory.stability(workload, iq.Engine(**parts)).verdict == "stable"
+    slow = iq.Engine(**parts, overhead=iq.Overhead(base_s=1.0))
+    assert iq.theory.stability(workload, slow).verdict == "unknown"
+    for model, gpu in (("llama-3.1-8b", "h200"), ("qwen3-4b", "l4")):
+        assert iq.theory.stability(workload, iq.Engine.on(model, gpu)).verdict in ("unknown", "unstable")
+
+
+@pytest.fixture(scope="module")
+def fitting():
+    """The script that fits the efficiencies."""
+    file = Path(__file__).parent.parent / "benches" / "fit_roofline.py"
+    found = importlib.util.spec_from_file_location("fit_roofline", file)
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_the_default_efficiencies_are_the_fitted_ones(fitting):
+    parts = fitting.rows()
+    best = fitting.loss(parts, fitting.fitted(parts))
+    # Two digits of each cost less than a hundredth of what is left.
+    assert fitting.loss(parts, dict(EFFICIENCIES)) <= 1.01 * best
+
+
+def test_the_residuals_are_of_the_two_models():
+    frame = iq.timing.roofline_against_tables(models=["qwen3-8b"], gpus=["l40s"])
+    table, roofline = iq.TimingTable.shipped("qwen3-8b", "l40s"), iq.Roofline("qwen3-8b", "l40s")
+    row = frame.filter(frame["regime"] == "decode, 1 to 16").row(-1, named=True)
+    decodes = [row["context_tokens"]] * row["decodes"]
+    assert row["table_s"] == iq.timing.iteration_s(table, decodes=decodes)
+    assert row["roofline_s"] == iq.timing.iteration_s(roofline, decodes=decodes)
+    assert (frame["error"] - (frame["roofline_s"] / frame["table_s"] - 1)).abs().max() == 0
+    assert frame["regime"].n_unique() == 4
+    slower = iq.timing.roofline_against_tables(models=["qwen3-8b"], gpus=["l40s"], bandwidth_efficiency=0.3)
+    assert (slower["roofline_s"] >= frame["roofline_s"]).all()
