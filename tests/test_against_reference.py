@@ -62,6 +62,63 @@ def _timing(rng: random.Random) -> dict[str, Any]:
     )
 
 
+def _table(rng: random.Random) -> dict[str, Any]:
+    """A table with short axes, with lines that rise and fall, and that end inside and outside what runs."""
+
+    def axis(least: int, most: int) -> list[int]:
+        return sorted(rng.sample(range(least, most), rng.choice([2, 3, 6])))
+
+    def grid(rows: list[int], columns: list[int]) -> list[list[float]]:
+        return [[rng.choice([0.0, 1e-3, 2e-2]) * rng.random() for _ in columns] for _ in rows]
+
+    tokens = [1, *axis(2, rng.choice([12, 90, 700]))]
+    seconds = [0.002 + 0.01 * rng.random() for _ in tokens]
+    seconds[-1] = max(seconds[-2:])  # an iteration of length 0 is an error
+    chunk, context = axis(1, rng.choice([8, 60, 300])), axis(0, rng.choice([9, 60, 400]))
+    sequences, mean = axis(1, rng.choice([8, 20])), axis(0, rng.choice([9, 60, 400]))
+    return {
+        "kind": "TimingTable",
+        "linear": {"tokens": tokens, "seconds": seconds},
+        "chunk": {"chunk": chunk, "context": context, "seconds": grid(chunk, context)},
+        "decode": {"sequences": sequences, "mean_context": mean, "seconds": grid(sequences, mean)},
+    }
+
+
+def _roofline(rng: random.Random) -> dict[str, Any]:
+    """Parts that cross from memory to computing within what runs, or do not."""
+    return {
+        "kind": "Roofline",
+        "linear": {
+            "flops_s_per_token": rng.choice([1e-5, 3.3e-4]),
+            "weight_s": 0.004,
+            "activation_s_per_token": 1.1e-6,
+        },
+        "chunk": {
+            "compute_s_per_pair": rng.choice([1e-7, 3.1e-6]),
+            "memory_s_per_token": rng.choice([1e-6, 6.4e-5]),
+        },
+        "decode": {"compute_s_per_token": 1e-7, "memory_s_per_token": rng.choice([1e-8, 1.7e-6])},
+        "all_reduce": {"latency_s": rng.choice([0.0, 2e-5]), "s_per_token": 1e-6},
+        "base_s": 0.0013,
+    }
+
+
+def _of_hardware(rng: random.Random) -> dict[str, Any]:
+    """For some engines a timing of a GPU, and a host; the others stay as they are."""
+    changed: dict[str, Any] = {}
+    if rng.random() < 0.35:
+        changed["timing"] = rng.choice([_table, _table, _roofline])(rng)
+    return changed | _overhead(rng)
+
+
+def _overhead(rng: random.Random) -> dict[str, Any]:
+    """Nothing most of the time; else a host that works beside the GPU or after it."""
+    if rng.random() < 0.7:
+        return {}
+    host = {"base_s": rng.choice([0.0, 0.002, 0.03]), "per_sequence_s": rng.choice([0.0, 2.5e-4])}
+    return {"overhead": host | {"overlapped": rng.choice([True, False])}}
+
+
 def _fills(kind: str, rng: random.Random) -> dict[str, Any]:
     """A scheduler that fills a token budget."""
     whole_prompts = kind == "VllmV0"
@@ -163,6 +220,7 @@ def _scenario(kind: str, seed: int) -> Scenario:
         "scheduler": _scheduler(kind, rng, prompt + output, classes),
         "kv": {"tokens": tokens, "block": block, "prefix_cache": None},
         "first_token": rng.choice(["prefill", "prefill", "decode"]),
+        **_of_hardware(random.Random(f"hardware {kind} {seed}")),
     }
     last = requests[-1]["arrival_s"]
     horizon_s = None if rng.random() < 0.8 else round(rng.uniform(0, last * 1.5), 3)
