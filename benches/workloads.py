@@ -43,12 +43,12 @@ def lengths(name: str) -> dict[str, Any]:
     return {"lengths": iq.Empirical(iq.read_trace(AZURE_TRACE).frame)}
 
 
-def saturated_rate(name: str, requests: int = 100_000) -> float:
-    """Requests per second that the engine serves when all of them come at time 0."""
+def saturated_rate(name: str, requests: int = 100_000, engine: iq.Engine = ENGINE) -> float:
+    """Requests per second that an engine serves when all of them come at time 0."""
     import polars as pl
 
     frame = law(name, requests, rate=1.0).draw(1).frame
-    result = iq.simulate(frame.with_columns(arrival_s=pl.lit(0.0)), ENGINE)
+    result = iq.simulate(frame.with_columns(arrival_s=pl.lit(0.0)), engine)
     return requests / float(result.requests["left_s"].max())  # type: ignore[arg-type]
 
 
