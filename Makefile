@@ -61,6 +61,7 @@ papers: $(VENV)/development ## Reproduce the five papers into docs/papers; TRACE
 		echo "inferq paper $$name"; \
 		$(BIN)/inferq paper $$name --out docs/papers/$$name.md $(if $(TRACE),--trace $(TRACE)) || exit 1; \
 	done
+	$(BIN)/inferq paper hardware --out docs/how-far-from-hardware.md $(if $(TRACE),--trace $(TRACE))
 
 docs: $(VENV)/development ## Build the guides and the reference into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

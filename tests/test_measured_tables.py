@@ -11,7 +11,7 @@ from inferq.cli import app
 from inferq.timing import ChunkPart, DecodePart, LinearPart, iteration_s
 from inferq.timing.shipped import PARTS
 
-MODELS = ("llama-3.1-8b", "llama-3.1-70b", "qwen3-8b", "qwen3-32b", "mixtral-8x7b")
+MODELS = ("llama-3.1-8b", "llama-3.1-70b", "qwen3-4b", "qwen3-8b", "qwen3-32b", "mixtral-8x7b")
 GPUS = ("a100-80gb", "h100-80gb", "h200", "l40s")
 FOLDER = Path(iq.timing.__file__).parent / "tables"
 
@@ -37,7 +37,7 @@ def test_the_guide_states_the_errors_that_the_files_state():
         if line.startswith(tuple(f"| {m} |" for m in MODELS))
     ]
     stated = {(row[0], row[1]): row[2:] for row in rows}
-    assert len(rows) == len(stated) == 20
+    assert len(rows) == len(stated) == 24
     for (model, gpu), (shared, version, *errors) in stated.items():
         said = iq.TimingTable.shipped(model, gpu).provenance
         assert (int(shared), version) == (said["tensor_parallel"], said["backend_version"])

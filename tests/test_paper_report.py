@@ -209,7 +209,10 @@ def test_the_command_writes_markdown_into_new_folders(nie2026: list[dict[str, An
     ("given", "said"),
     [
         (["nie206"], "paper: unknown name 'nie206'; did you mean nie2026?"),
-        (["vidur"], "paper: unknown name 'vidur'; known are li2025, ao2025, bari2025, lin2026, nie2026"),
+        (
+            ["vidur"],
+            "paper: unknown name 'vidur'; known are li2025, ao2025, bari2025, lin2026, nie2026, hardware",
+        ),
         (["nie2026", "--out", "page.pdf"], "page.pdf: a page ends in .html or .md"),
         (["nie2026", "--out", "file/page.md"], "file"),
         (["nie2026", "--out", "folder.md"], "folder.md: Is a directory"),

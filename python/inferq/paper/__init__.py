@@ -23,8 +23,9 @@ PAPERS = {
     "lin2026": "Large-Scale LLM Inference with Heterogeneous Workloads",
     "nie2026": "A Queueing-Theoretic Framework for Stability Analysis of LLM Inference with KV Cache Memory "
     "Constraints",
+    "hardware": "How far is it from hardware? What several papers measured, on one page",
 }
-"""The papers whose experiments run here, by the name of their first author and the year."""
+"""The papers whose experiments run here, by first author and year; and a page on what several measured."""
 
 
 def known(name: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 
 from inferq.description import nearest
 from inferq.errors import ConfigError
+from inferq.timing.catalogue import entries
 from inferq.timing.shipped import near
 
 CARRIED = {
@@ -28,7 +29,7 @@ CARRIED = {
     "qwen3-32b": "Qwen/Qwen3-32B",
     "mixtral-8x7b": "mistralai/Mixtral-8x7B-v0.1",
 }
-"""What aiconfigurator calls inferq's models."""
+"""What aiconfigurator calls those of inferq's models that it carries; the others are described to it."""
 SYSTEMS = {"a100-80gb": "a100_sxm", "h100-80gb": "h100_sxm", "h200": "h200_sxm", "l40s": "l40s"}
 """What aiconfigurator calls inferq's GPUs."""
 QUANTISATION = (
@@ -50,7 +51,7 @@ class KernelDatabase:
     """One model on one system under one backend, asked for the parts of an iteration.
 
     Args:
-        model: one of `CARRIED`, a name that aiconfigurator carries, or a folder with `config.json`.
+        model: a name of inferq's catalogue, one that aiconfigurator carries, or a folder with `config.json`.
         system: one of `SYSTEMS`, or a system of aiconfigurator.
         backend: `vllm`, `sglang` or `trtllm`.
         version: of the backend; None is the current one of the database.
@@ -233,11 +234,14 @@ def _folder(model: str) -> Iterator[tuple[str, str]]:
             file = carried / f"{name.replace('/', '--')}_{part}"
             if file.is_file():
                 Path(folder, part).write_bytes(file.read_bytes())
-        if not Path(folder, "config.json").is_file():
+        config = Path(folder, "config.json")
+        if not config.is_file() and name in entries("models"):
+            config.write_text(json.dumps(entries("models")[name]["config"]), encoding="utf-8")
+        if not config.is_file():
             ending = "_config.json"
             all_names = [one.name for one in carried.iterdir() if one.name.endswith(ending)]
             known = [one.removesuffix(ending).replace("--", "/") for one in all_names]
-            hint = nearest(model, [*CARRIED, *known]).partition("; known")[0]
+            hint = nearest(model, [*entries("models"), *known]).partition("; known")[0]
             raise ConfigError(
                 f"model: aiconfigurator carries no {model!r}; give a folder with its config.json{hint}"
             )

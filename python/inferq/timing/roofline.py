@@ -21,14 +21,14 @@ from inferq.timing.models import TimingModel
 from inferq.timing.shape import ACTIVATION_BYTES, WEIGHT_BYTES, KvType, ModelShape, Weights, one_of
 
 EFFICIENCIES: Mapping[str, float] = {
-    "flops_efficiency": 0.67,
-    "attention_flops_efficiency": 0.68,
-    "bandwidth_efficiency": 0.77,
-    "kv_bandwidth_efficiency": 0.80,
-    "link_efficiency": 0.55,
+    "flops_efficiency": 0.66,
+    "attention_flops_efficiency": 0.62,
+    "bandwidth_efficiency": 0.78,
+    "kv_bandwidth_efficiency": 0.79,
+    "link_efficiency": 0.58,
     "pcie_efficiency": 0.11,
-    "layer_s": 34e-6,
-    "exchange_s": 8e-7,
+    "layer_s": 36e-6,
+    "exchange_s": 6e-7,
 }
 """Fitted once to all shipped tables together by `benches/fit_roofline.py`, and rounded."""
 

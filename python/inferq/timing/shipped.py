@@ -81,7 +81,7 @@ def shipped_tables() -> pl.DataFrame:
         >>> import inferq as iq
         >>> tables = iq.timing.shipped_tables()
         >>> tables.height, tables["gpu"].unique().sort().to_list()
-        (20, ['a100-80gb', 'h100-80gb', 'h200', 'l40s'])
+        (24, ['a100-80gb', 'h100-80gb', 'h200', 'l40s'])
     """
     import polars as pl
 

@@ -263,7 +263,7 @@ class TimingTable(TimingModel):
         """A table that comes with inferq, see `shipped_tables`.
 
         Args:
-            model: `llama-3.1-8b`, `llama-3.1-70b`, `qwen3-8b`, `qwen3-32b` or `mixtral-8x7b`.
+            model: `llama-3.1-8b`, `llama-3.1-70b`, `qwen3-4b`, `qwen3-8b`, `qwen3-32b` or `mixtral-8x7b`.
             gpu: `a100-80gb`, `h100-80gb`, `h200` or `l40s`.
             tensor_parallel: GPUs that share the model; None is what there is a table for, the fewest if
                 several.

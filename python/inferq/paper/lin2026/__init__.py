@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from inferq.paper.lin2026.fits import fits_section
 from inferq.paper.lin2026.fleet import FULL, QUICK
 from inferq.paper.lin2026.planning import (
     arrivals_section,
@@ -48,6 +49,7 @@ def report(
         ("service levels", limits_section),
         ("hardware", hardware_section),
         ("configurations", configurations_section),
+        ("measured iterations", fits_section),
     )
     sections = []
     for name, make in parts:

@@ -8,11 +8,12 @@ from pathlib import Path
 from inferq.paper.nie2026 import pictures, runs
 from inferq.paper.nie2026.backlog import averages, fleet, queues
 from inferq.paper.nie2026.capacity import bounds, eight_replicas, long_prompts, one_replica
+from inferq.paper.nie2026.on_gpus import measured
 from inferq.paper.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Sizes
 from inferq.paper.report import Picture, Report, Section, Slip
 
 QUICK = Sizes(seeds=4, requests=40_000, arrivals=20_000, longbench=1_000, policies=20_000)
-FULL = Sizes(seeds=8, requests=400_000, arrivals=100_000, longbench=5_000, policies=200_000)
+FULL = Sizes(seeds=8, requests=400_000, arrivals=100_000, longbench=5_000, policies=200_000, settings=4)
 
 
 def report(
@@ -52,6 +53,8 @@ def report(
     slots = averages(sizes)
     tell("how many replicas")
     fleets = fleet(sizes)
+    tell("the paper's GPU")
+    against = measured(sizes, traces)
     first = Section(
         title=one.title, text=one.text, rows=one.rows, pictures=(*one.pictures, glance), remarks=one.remarks
     )
@@ -61,7 +64,7 @@ def report(
         citation="Nie, Si and Zhou, *A Queueing-Theoretic Framework for Stability Analysis of LLM Inference "
         "with KV Cache Memory Constraints* (arXiv 2605.04595), sections 3 to 5, appendices A to C",
         setting=SETTING,
-        sections=(first, both, over_time, long, slots, fleets),
+        sections=(first, both, over_time, long, slots, fleets, against),
         slips=_slips(),
         quick=quick,
     )

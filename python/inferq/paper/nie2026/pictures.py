@@ -252,3 +252,46 @@ def estimators(frame: pl.DataFrame, names: list[str]) -> Any:
 
 def _thinned(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.gather_every(max(1, frame.height // PLOTTED))
+
+
+def distances(rows: pl.DataFrame, settings: pl.DataFrame) -> Any:
+    """How far simulated rates are from measured ones, for each row, and with one setting changed.
+
+    Args:
+        rows: columns `row`, `found`, `low`, `high`, `closed`: shares by which a rate differs from the GPU's.
+        settings: columns `setting`, `row`, `share`: the same with each setting changed.
+    """
+    import altair as alt
+    import polars as pl
+
+    meanings = {"found": "simulated engine, as assumed", "closed": "the paper's closed form"}
+    domain = [*meanings.values(), "one setting changed"]
+    colour = alt.Color(
+        "meaning:N",
+        title=None,
+        scale=alt.Scale(domain=domain, range=[VERMILION, BLUE, GREY]),
+        legend=alt.Legend(orient="bottom"),
+    )
+    shape = alt.Shape(
+        "meaning:N", title=None, scale=alt.Scale(domain=domain, range=["circle", "diamond", "square"])
+    )
+    y = alt.Y("row:N", title=None, sort=rows["row"].to_list(), axis=alt.Axis(labelLimit=300, ticks=False))
+    x = alt.X(
+        "share:Q", title="requests per second over the GPU's, less 1", axis=alt.Axis(format="+%", tickCount=6)
+    )
+    marks = rows.unpivot(on=list(meanings), index="row", variable_name="meaning", value_name="share")
+    marks = marks.with_columns(meaning=pl.col("meaning").replace_strict(meanings))
+    tick = (
+        alt.Chart(settings.with_columns(meaning=pl.lit("one setting changed")))
+        .mark_tick(thickness=2, size=16, opacity=0.7)
+        .encode(x=x, y=y, color=colour, tooltip=["setting:N", alt.Tooltip("share:Q", format="+.1%")])
+    )
+    zero = alt.Chart(pl.DataFrame([{"share": 0.0}])).mark_rule(color=INK, strokeDash=[5, 4]).encode(x=x)
+    spread = alt.Chart(rows).mark_rule(color=VERMILION, strokeWidth=2)
+    points = (
+        alt.Chart(marks)
+        .mark_point(filled=True, size=90, opacity=1)
+        .encode(x=x, y=y, color=colour, shape=shape)
+    )
+    within = spread.encode(x=alt.X("low:Q"), x2="high:Q", y=y)
+    return alt.layer(zero, tick, within, points).properties(width=460, height=alt.Step(36))

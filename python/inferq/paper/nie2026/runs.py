@@ -49,6 +49,8 @@ class Sizes:
     longbench: int
     policies: int
     """Requests in the runs that compare estimators."""
+    settings: int = 1
+    """Seeds of the runs that change one setting of an engine."""
 
 
 @dataclass(frozen=True, slots=True)

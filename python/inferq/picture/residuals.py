@@ -1,0 +1,70 @@
+"""Where is a roofline off, and by how much?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from inferq.picture.style import BLUE, GREEN, INK, ORANGE, PURPLE
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
+_WIDTH = 230
+_AXIS = [-0.6, -0.3, 0, 0.3, 0.6]
+MOST = 0.75
+"""The largest share that the axis shows."""
+
+
+def of_residuals(frame: pl.DataFrame) -> Any:
+    """The error of every table by regime: a mark at the median, a line from the 5th to the 95th percentile.
+
+    Args:
+        frame: of `inferq.timing.roofline_against_tables`: columns `model`, `gpu`, `tensor_parallel`,
+            `regime`, `error`.
+
+    Returns:
+        An altair chart without a style of its own: a panel for each regime, a row for each model, a colour
+        for each GPU. What is beyond `MOST` stands at the edge.
+    """
+    import altair as alt
+    import polars as pl
+
+    quantiles = {"low": 0.05, "middle": 0.5, "high": 0.95}
+    told = (
+        frame.group_by("regime", "model", "gpu", "tensor_parallel", maintain_order=True)
+        .agg(pl.col("error").quantile(share, "linear").alias(name) for name, share in quantiles.items())
+        .sort("model", "gpu")
+    )
+    gpus = told["gpu"].unique().sort().to_list()
+    colour = alt.Color(
+        "gpu:N",
+        title=None,
+        scale=alt.Scale(domain=gpus, range=[_COLOURS[place % len(_COLOURS)] for place in range(len(gpus))]),
+        legend=alt.Legend(orient="bottom"),
+    )
+    scale = alt.Scale(domain=[-MOST, MOST], clamp=True, nice=False)
+    regimes = frame["regime"].unique(maintain_order=True).to_list()
+    panels = []
+    for place, regime in enumerate(regimes):
+        here = alt.Chart(told.filter(pl.col("regime") == regime))
+        y = alt.Y(
+            "model:N",
+            title=None,
+            axis=alt.Axis(labels=place % 2 == 0, ticks=False, labelLimit=200),
+        )
+        aside = alt.YOffset("gpu:N", sort=gpus)
+        title = "roofline / table − 1" if place >= len(regimes) - 2 else None
+        x = alt.X("low:Q", title=title, scale=scale, axis=alt.Axis(format="+%", values=_AXIS))
+        line = here.mark_rule(strokeWidth=2).encode(x=x, x2="high:Q", y=y, yOffset=aside, color=colour)
+        mark = here.mark_point(filled=True, size=45, opacity=1).encode(
+            x=alt.X("middle:Q", scale=scale), y=y, yOffset=aside, color=colour
+        )
+        zero = alt.Chart(pl.DataFrame([{"at": 0.0}])).mark_rule(color=INK, strokeDash=[5, 4])
+        panels.append(
+            alt.layer(zero.encode(x=alt.X("at:Q", scale=scale)), line, mark).properties(
+                width=_WIDTH, height=alt.Step(9), title=regime
+            )
+        )
+    rows = [alt.hconcat(*panels[at : at + 2], spacing=20) for at in range(0, len(panels), 2)]
+    return alt.vconcat(*rows, spacing=20)
