@@ -258,15 +258,17 @@ def test_an_overhead_that_cannot_be_is_refused(fields):
         iq.Overhead(**fields)
 
 
-def test_no_guarantee_is_given_for_an_engine_with_a_host():
+def test_theory_counts_the_host_and_bounds_tables_and_rooflines():
     parts = {"timing": iq.Constant(0.01), "scheduler": iq.Sarathi(), "kv": iq.KvCache.unlimited()}
     law = {"arrivals": iq.Poisson(100.0), "prompt": iq.Fixed(100), "output": iq.Fixed(10)}
     workload = iq.Workload.law(requests=100, **law)
     assert iq.theory.stability(workload, iq.Engine(**parts)).verdict == "stable"
-    slow = iq.Engine(**parts, overhead=iq.Overhead(base_s=1.0))
-    assert iq.theory.stability(workload, slow).verdict == "unknown"
-    for model, gpu in (("llama-3.1-8b", "h200"), ("qwen3-4b", "l4")):
-        assert iq.theory.stability(workload, iq.Engine.on(model, gpu)).verdict in ("unknown", "unstable")
+    # 109 tokens a request, 512 in an iteration of 1.01 s.
+    slow = iq.theory.stability(workload, iq.Engine(**parts, overhead=iq.Overhead(base_s=1.0)))
+    assert slow.verdict == "unstable"
+    assert slow.capacity_per_s <= 512 / 109 / 1.01
+    for model, gpu, verdict in (("llama-3.1-8b", "h200", "stable"), ("qwen3-4b", "l4", "unstable")):
+        assert iq.theory.stability(workload, iq.Engine.on(model, gpu)).verdict == verdict
 
 
 @pytest.fixture(scope="module")

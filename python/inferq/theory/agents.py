@@ -228,10 +228,12 @@ def _members(name: str, system: object) -> list[tuple[Engine, int]]:
 
 
 def _cost(path: str, engine: Engine) -> tuple[Iteration, int]:
-    if engine.overhead is not None:
-        raise ConfigError(f"{path}.overhead: the time of the host is no part of (4.3)")
+    if engine.overhead is not None and engine.overhead.per_sequence_s:
+        raise ConfigError(
+            f"{path}.overhead.per_sequence_s: its time is no function of the tokens alone, as (4.3) needs"
+        )
     try:
-        cost = Iteration.of(engine.timing)
+        cost = Iteration.of(engine)
     except ConfigError as error:
         raise ConfigError(f"{path}.{error}") from None
     if not cost.by_tokens:

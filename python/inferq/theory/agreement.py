@@ -13,7 +13,7 @@ from inferq.description import Table
 from inferq.errors import ConfigError
 from inferq.theory.demand import Asked, Demand
 from inferq.theory.drift import Observed, observed
-from inferq.theory.iteration import COUNTED
+from inferq.theory.iteration import has_closed_form
 from inferq.theory.settled import Settled, settled_capacity
 from inferq.theory.statement import Statement, number
 from inferq.theory.verdict import Stability, stability
@@ -142,7 +142,7 @@ def agree(
         pool = cluster.pools()[0]
         engine = pool.engines[0] if len(set(pool.engines)) == 1 else None
         replicas = sum(pool.counts)
-    linear = engine is not None and isinstance(engine.timing, COUNTED)
+    linear = engine is not None and has_closed_form(engine)
     results, measures = [], []
     for seed in seeds:
         result = simulate(drawn, cluster, seed=seed, iterations=linear)

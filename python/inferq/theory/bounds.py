@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from inferq.engine import Engine
-from inferq.errors import ConfigError
+from inferq.engine import Engine, Overhead
 from inferq.router import LeastRequests, LeastTokens, PowerOfTwo, Random, RoundRobin, Router
 from inferq.scheduler import FasterTransformer, Rad, RadPhased, SlotGreedy, Wait
+from inferq.theory.batches import PRICED
 from inferq.theory.demand import Demand
 from inferq.theory.equilibrium import Hardware
 from inferq.theory.iteration import (
     COUNTED,
     Iteration,
+    adds_time,
     all_fit,
     budget_of,
     enough_seats,
@@ -25,7 +26,9 @@ from inferq.theory.iteration import (
 from inferq.theory.memory import kv_capacity
 from inferq.theory.oldest import Oldest
 from inferq.theory.order import Work, each
+from inferq.theory.prices import cache_may_fill, least_prices, sure_prices
 from inferq.theory.seats import request_level_capacity, seats_capacity
+from inferq.theory.shortest import least_iteration_s
 from inferq.theory.statement import Hypothesis, number
 from inferq.theory.thresholds import equal_lengths, wait_thresholds
 from inferq.theory.tiles import tile_capacity
@@ -33,12 +36,7 @@ from inferq.theory.tokens import token_capacity
 from inferq.timing import (
     Constant,
     MemoryLinear,
-    MixedSolo,
-    PiecewiseLinear,
-    Roofline,
     TiledGemm,
-    TimingModel,
-    TimingTable,
 )
 
 Kind = Literal["ceiling", "guarantee"]
@@ -180,21 +178,36 @@ def engine_bounds(
 ) -> Iterator[Bound]:
     """All limits that apply to replicas of one engine behind a router.
 
-    Ceilings count what all replicas have together, so they hold behind any router. All bounds count what the
-    timing model says: a host that adds to it leaves ceilings as they are, and takes the ground of guarantees.
+    Ceilings count what all replicas have together, so they hold behind any router.
+
+    What the host adds is in every bound. Where it is overlapped, an iteration is at least what its kernels
+    take and at most that and the host's time together: ceilings are then those of the kernels alone, and
+    guarantees those of a host that is not overlapped. (Tables and rooflines are bounded with the longer of
+    both.) `TiledGemm` knows no host: its ceilings leave it out, and its guarantees are not proved.
     """
-    for bound in _bounds_of_kernels(demand, engine, replicas, router):
-        if bound.kind == "guarantee" and engine.overhead is not None:
-            why = f"{engine.overhead!r} is beside what the theorem counts"
-            idle = Hypothesis(name="no time for the host", met=None, why=why)
-            yield replace(bound, hypotheses=(*bound.hypotheses, idle))
-        else:
-            yield bound
+    host, timing = engine.overhead, engine.timing
+    if host is None or not adds_time(host):
+        yield from _bounds(demand, engine, replicas, router)
+    elif isinstance(timing, TiledGemm):
+        why = f"{host!r} is beside what the theorem counts"
+        idle = Hypothesis(name="no time for the host", met=None, why=why)
+        for bound in _bounds(demand, engine, replicas, router):
+            beside = (idle,) if bound.kind == "guarantee" else ()
+            yield replace(bound, hypotheses=(*bound.hypotheses, *beside))
+    elif host.overlapped and isinstance(timing, COUNTED):
+        sides: tuple[tuple[Kind, Overhead | None], ...] = (
+            ("ceiling", None),
+            ("guarantee", replace(host, overlapped=False)),
+        )
+        for kind, counted in sides:
+            for bound in _bounds(demand, replace(engine, overhead=counted), replicas, router):
+                if bound.kind == kind:
+                    yield bound
+    else:
+        yield from _bounds(demand, engine, replicas, router)
 
 
-def _bounds_of_kernels(
-    demand: Demand, engine: Engine, replicas: int, router: Router | None
-) -> Iterator[Bound]:
+def _bounds(demand: Demand, engine: Engine, replicas: int, router: Router | None) -> Iterator[Bound]:
     law, timing, scheduler = demand.law, engine.timing, engine.scheduler
     fit = all_fit(engine, law, engine.first_token)
     if fit.met:
@@ -203,11 +216,13 @@ def _bounds_of_kernels(
         yield from _tiles(demand, engine, replicas, router, fit)
     elif isinstance(timing, COUNTED):
         yield from _tokens(demand, engine, replicas, router, fit)
+    elif isinstance(timing, PRICED):
+        yield from _priced(demand, engine, replicas, router, fit)
     if isinstance(scheduler, FasterTransformer) and fit.met and isinstance(timing, COUNTED):
         batches = request_level_capacity(demand, engine, engines=replicas)
         formula = batches.explain().splitlines()[1].strip()
         made = {"resource": "batches", "source": batches.source, "formula": formula}
-        gains = Iteration.of(timing).gains_with_tokens
+        gains = Iteration.of(engine).gains_with_tokens
         why = (
             "a token costs less in a larger batch" if gains else "smaller batches may serve more, for a while"
         )
@@ -216,7 +231,8 @@ def _bounds_of_kernels(
         yield _ceiling(demand, "whole batches", batches.capacity_per_s, (fit, fastest, mixed), **made)
         fleet = (demand, router, replicas)
         yield _guarantee(fleet, "whole batches", batches.capacity_per_s, (fit, mixed), each, **made)
-    if isinstance(scheduler, Wait) and isinstance(timing, MemoryLinear) and replicas == 1:
+    plain = engine.overhead is None or not engine.overhead.per_sequence_s
+    if isinstance(scheduler, Wait) and isinstance(timing, MemoryLinear) and replicas == 1 and plain:
         yield from _thresholds(demand, engine, scheduler)
 
 
@@ -263,7 +279,7 @@ def _tokens(
     """What a batch can hold: its budget of tokens, and its seats."""
     scheduler, law = engine.scheduler, demand.law
     budget, seats = budget_of(scheduler), seats_of(scheduler)
-    cost = Iteration.of(engine.timing)
+    cost = Iteration.of(engine)
     slack, fleet = memory_slack(engine, law), (demand, router, replicas)
     if budget is None:
         yield from _without_budget(demand, engine, replicas, cost, fit)
@@ -278,7 +294,22 @@ def _tokens(
         needs = (fills_budget(scheduler, budget), enough_seats(scheduler, budget), slack, fit)
         work = cost.full_batch_work(budget, engine.first_token)
         yield _guarantee(fleet, "tokens of full batches", limit.sure_per_s, needs, work, **made)
-    oldest = Oldest.of(engine, law, engine.first_token)
+    yield from _oldest(fleet, engine, fit)
+    if seats is not None and cost.base_s > 0:
+        taken = seats_capacity(demand, engine, engines=replicas)
+        lines = [line.strip() for line in taken.explain().splitlines()]
+        made = {"resource": "seats", "source": taken.source, "formula": "; ".join(lines[1:3])}
+        yield _ceiling(demand, "requests at once", taken.capacity_per_s, (fit,), **made)
+        if taken.sure_per_s is not None and budget is not None and seats < budget:
+            filled = (fills_budget(scheduler, budget), slack, fit)
+            work = cost.full_batch_work(budget, engine.first_token, (taken.idle_s or 0.0) / seats)
+            yield _guarantee(fleet, "requests at once", taken.sure_per_s, filled, work, **made)
+
+
+def _oldest(fleet: _Fleet, engine: Engine, fit: Hypothesis) -> Iterator[Bound]:
+    """What is sure although memory may run short."""
+    demand, _, replicas = fleet
+    oldest = Oldest.of(engine, demand.law, engine.first_token)
     if oldest is not None:
         yield _guarantee(
             fleet,
@@ -290,15 +321,53 @@ def _tokens(
             source="first come, first served, the youngest preempted",
             formula=oldest.formula,
         )
-    if seats is not None and cost.base_s > 0:
-        taken = seats_capacity(demand, engine, engines=replicas)
-        lines = [line.strip() for line in taken.explain().splitlines()]
-        made = {"resource": "seats", "source": taken.source, "formula": "; ".join(lines[1:3])}
-        yield _ceiling(demand, "requests at once", taken.capacity_per_s, (fit,), **made)
-        if taken.sure_per_s is not None and budget is not None and seats < budget:
-            filled = (fills_budget(scheduler, budget), slack, fit)
-            work = cost.full_batch_work(budget, engine.first_token, (taken.idle_s or 0.0) / seats)
-            yield _guarantee(fleet, "requests at once", taken.sure_per_s, filled, work, **made)
+
+
+def _priced(
+    demand: Demand, engine: Engine, replicas: int, router: Router | None, fit: Hypothesis
+) -> Iterator[Bound]:
+    """Measured or modelled kernels: what requests cost at prices that hold for all batches.
+
+    The ceiling is that of tokens alone, then with seats, then with a cache that may be full: what binds is
+    the last that lowers it.
+    """
+    law, scheduler, first_token = demand.law, engine.scheduler, engine.first_token
+    budget, seats, fleet = budget_of(scheduler), seats_of(scheduler), (demand, router, replicas)
+    source = f"prices at the corners of a {type(engine.timing).__name__}"
+    scarce = seats is not None and (budget is None or seats < budget)
+    limits = [("tokens of full batches", "tokens", False, False)]
+    if scarce:
+        limits.append(("requests at once", "seats", True, False))
+    if cache_may_fill(engine, law):
+        limits.append(("batches that fit the cache", "memory", scarce, True))
+    known_s = 0.0
+    for name, resource, by_seats, by_memory in limits:
+        prices = least_prices(engine, law, first_token, seats=by_seats, memory=by_memory)
+        least_s = 0.0 if prices is None else prices.request_s(law, first_token)
+        if prices is None or least_s <= known_s * (1 + 1e-6):
+            continue
+        known_s = least_s
+        formula = prices.formula("no batch takes less than", law, first_token, replicas)
+        made = {"resource": resource, "source": source, "formula": formula}
+        yield _ceiling(demand, name, replicas / least_s, (fit,), **made)
+    slack = memory_slack(engine, law)
+    yield from _oldest(fleet, engine, fit)
+    if budget is None:
+        return
+    sure = sure_prices(engine, law, first_token)
+    if sure is None:
+        return
+    name, resource, *_ = limits[1 if scarce else 0]
+    yield _guarantee(
+        fleet,
+        name,
+        replicas / sure.request_s(law, first_token),
+        (fills_budget(scheduler, budget), slack, fit),
+        sure.work(first_token),
+        resource=resource,
+        source=source,
+        formula=sure.formula("every saturated batch is paid by", law, first_token, replicas),
+    )
 
 
 def _inequality(explanation: str) -> str:
@@ -330,36 +399,10 @@ def _without_budget(
         )
 
 
-def least_iteration_s(timing: TimingModel) -> float:
-    """No iteration is shorter."""
-    if isinstance(timing, Constant):
-        return timing.seconds
-    if isinstance(timing, (PiecewiseLinear, MemoryLinear)):
-        return timing.base
-    if isinstance(timing, MixedSolo):
-        return min(timing.alpha, timing.solo)
-    if isinstance(timing, TiledGemm):
-        return timing.linear_s_per_tile + timing.other_s_per_token
-    if isinstance(timing, Roofline):
-        return timing.base_s + timing.all_reduce_latency_s + timing.linear_weight_s
-    if isinstance(timing, TimingTable):
-        return _least_of_table_s(timing)
-    raise ConfigError(f"timing: nothing is known of {type(timing).__name__}")
-
-
-def _least_of_table_s(table: TimingTable) -> float:
-    """What the linear layers take at least; 0 where their last line falls and goes on falling."""
-    tokens, seconds = table.linear.tokens, table.linear.seconds
-    if seconds[-1] < seconds[-2]:
-        return 0.0
-    slope_s = (seconds[1] - seconds[0]) / (tokens[1] - tokens[0])
-    return max(0.0, min(*seconds, seconds[0] - slope_s * (tokens[0] - 1)))
-
-
 def _memory(demand: Demand, engine: Engine, replicas: int, router: Router | None) -> Iterator[Bound]:
     """Tokens in the cache times iterations: who stays long with much occupies most."""
     kv, scheduler = engine.kv, engine.scheduler
-    slot_s = least_iteration_s(engine.timing)
+    slot_s = least_iteration_s(engine)
     if kv.tokens is None or slot_s <= 0 or not demand.law.is_bounded:
         return
     held = kv.tokens // kv.block * kv.block
@@ -382,7 +425,9 @@ def _memory(demand: Demand, engine: Engine, replicas: int, router: Router | None
     }
     yield _ceiling(demand, "KV cache", replicas * mu, (), **made)
     below = limit.stable_below_per_s
-    if greedy is not None and isinstance(engine.timing, Constant) and below is not None and below > 0:
+    # Slots are all alike where the host takes as long for every batch.
+    slots = isinstance(engine.timing, Constant) and not (engine.overhead and engine.overhead.per_sequence_s)
+    if greedy is not None and slots and below is not None and below > 0:
         exact = kv.block == 1
         needs = (
             Hypothesis(name="whoever's next step fits is served", met=True, why="SlotGreedy"),
@@ -399,7 +444,7 @@ def _tiles(
     demand: Demand, engine: Engine, replicas: int, router: Router | None, fit: Hypothesis
 ) -> Iterator[Bound]:
     """What matrix products in tiles cost."""
-    limit = tile_capacity(demand, engine, engines=replicas)
+    limit = tile_capacity(demand, replace(engine, overhead=None), engines=replicas)
     least = f"no scheduler needs less than {number(limit.least_s)} s a request"
     made = {"resource": "tiles", "source": limit.source}
     yield _ceiling(demand, "tiles", limit.most_per_s, (fit,), formula=least, **made)

@@ -35,25 +35,32 @@ class Hardware:
         cls, timing: TimingModel | Engine, kv_tokens: int | None, first_token: FirstToken | None
     ) -> Hardware:
         """The hardware of an engine, or of a timing model; what is given beside it wins."""
-        block, scheduler = 1, None
+        block, scheduler, host_s = 1, None, 0.0
         if isinstance(timing, Engine):
             block, scheduler = timing.kv.block, timing.scheduler
             if kv_tokens is None and timing.kv.tokens is not None:
                 kv_tokens = timing.kv.tokens // block * block
             first_token = first_token or timing.first_token
+            host = timing.overhead
+            if host is not None and (host.per_sequence_s or (host.overlapped and host.base_s)):
+                raise ConfigError(
+                    f"overhead: {host!r} is no part of the formulas of ao2025, which know a base for every "
+                    "iteration; base_s alone, not overlapped, is one"
+                )
+            host_s = 0.0 if host is None else float(host.base_s)
             timing = timing.timing
         if not isinstance(timing, MemoryLinear):
             raise ConfigError(
                 "timing: the formulas of ao2025 are for MemoryLinear(…), alone or in an Engine, "
                 f"not for {timing!r}"
             )
-        if timing.base == 0 and timing.per_kv_token == 0:
+        if timing.base + host_s == 0 and timing.per_kv_token == 0:
             raise ConfigError("timing: base and per_kv_token are both 0, so an iteration lasts no time")
         if kv_tokens is not None:
             kv_tokens = whole("kv_tokens", kv_tokens, 1, MOST_TOKENS)
         if first_token not in (None, "prefill", "decode"):
             raise ConfigError(f'first_token: must be "prefill" or "decode", is {first_token!r}')
-        base_s, per_kv_token_s = float(timing.base), float(timing.per_kv_token)
+        base_s, per_kv_token_s = float(timing.base) + host_s, float(timing.per_kv_token)
         return cls(base_s, per_kv_token_s, kv_tokens, first_token or "decode", block, scheduler)
 
     @property

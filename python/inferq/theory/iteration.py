@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from inferq.engine import Engine
+from inferq.engine import Engine, Overhead
 from inferq.errors import ConfigError
 from inferq.scheduler import (
     SCHEDULERS,
@@ -36,7 +36,8 @@ class Iteration:
 
     t(n) = base + per_token·max(0, n − knee), li2025 (2.3). What contexts add, li2025 (A.1) or ao2025 (1),
     depends on which tokens are loaded; summed over the life of a request it is a number of seconds that
-    depends on the schedule only through the cuts of its prompt.
+    depends on the schedule only through the cuts of its prompt. What a host that is not overlapped adds has
+    the same form: `base_s` is part of the base, `per_sequence_s` is paid by each row, a chunk or a decode.
     """
 
     base_s: float
@@ -46,14 +47,25 @@ class Iteration:
     per_prefill_square_s: float = 0.0
     per_chunk_context_s: float = 0.0
     per_kv_token_s: float = 0.0
+    per_row_s: float = 0.0
 
     @classmethod
-    def of(cls, timing: TimingModel) -> Iteration:
-        """The cost of a timing model.
+    def of(cls, engine_or_timing: Engine | TimingModel) -> Iteration:
+        """The cost of a timing model, or of an engine with its host.
 
         Raises:
-            ConfigError: a model whose time is neither a function of the tokens nor one plus context terms.
+            ConfigError: a model whose time is neither a function of the tokens nor one plus context terms; a
+                host that is overlapped, whose time is the longer of two.
         """
+        if isinstance(engine_or_timing, Engine):
+            cost, host = cls.of(engine_or_timing.timing), engine_or_timing.overhead or Overhead()
+            if host.overlapped and adds_time(host):
+                raise ConfigError(
+                    f"overhead: {host!r} is the longer of two times, which has no closed form here; "
+                    "stability bounds it"
+                )
+            return replace(cost, base_s=cost.base_s + host.base_s, per_row_s=host.per_sequence_s)
+        timing = engine_or_timing
         if isinstance(timing, Constant):
             return cls(timing.seconds)
         if isinstance(timing, PiecewiseLinear):
@@ -73,7 +85,9 @@ class Iteration:
             raise ConfigError(
                 "timing: MixedSolo asks whether a prompt is there, not for tokens; use allocation"
             )
-        raise ConfigError(f"timing: {type(timing).__name__} has no closed form by tokens")
+        raise ConfigError(
+            f"timing: {type(timing).__name__} has no closed form by tokens; see what stability bounds"
+        )
 
     @property
     def by_tokens(self) -> bool:
@@ -83,6 +97,7 @@ class Iteration:
             self.per_prefill_square_s,
             self.per_chunk_context_s,
             self.per_kv_token_s,
+            self.per_row_s,
         )
         return not any(context_terms)
 
@@ -104,8 +119,8 @@ class Iteration:
         return max(0.0, self.seconds(tokens) - tokens * self.seconds(budget) / budget)
 
     def decode_contexts_s(self, law: Lengths, first_token: FirstToken) -> float:
-        """Mean seconds that contexts add to all decodes of a request, whatever the schedule."""
-        if not self.per_context_token_s and not self.per_kv_token_s:
+        """Mean seconds that contexts and rows add to all decodes of a request, whatever the schedule."""
+        if not self.per_context_token_s and not self.per_kv_token_s and not self.per_row_s:
             return 0.0
         return law.mean(self._decode_contexts_s(first_token))
 
@@ -116,19 +131,21 @@ class Iteration:
 
         def seconds(s: Any, o: Any) -> Any:
             contexts = (o - less) * s + (o - less) * (o - less - 1) / 2
-            return (per_s + per_kv_s) * contexts + per_kv_s * (o - less)
+            return (per_s + per_kv_s) * contexts + (per_kv_s + self.per_row_s) * (o - less)
 
         return seconds
 
     def prompt_contexts_s(self, law: Lengths, budget: int | None) -> tuple[float, float]:
-        """Mean seconds that contexts add to the prompt of a request, least and most over all ways to cut it.
+        """Mean seconds that contexts and rows add to a prompt, least and most over all ways to cut it.
 
         Chunks c_i hold at most `budget` tokens, x_i = c_1 + … + c_{i−1}. Since Σ c_i·x_i = (s² − Σ c_i²)/2,
         α·Σ c² + ε·Σ c·x = ε·s²/2 + (α − ε/2)·Σ c², and Σ c² lies between s (single tokens) and that of full
         chunks; with ε = 2α it does not matter. For `MemoryLinear` Σ (x_i + c_i) is least with as few chunks
-        as possible, the shortest first, and most, s(s + 1)/2, with single tokens.
+        as possible, the shortest first, and most, s(s + 1)/2, with single tokens. Rows are ⌈s/b⌉ to s.
         """
-        if not self.per_prefill_square_s and not self.per_chunk_context_s and not self.per_kv_token_s:
+        if not (
+            self.per_prefill_square_s or self.per_chunk_context_s or self.per_kv_token_s or self.per_row_s
+        ):
             return 0.0, 0.0
         least, most = (law.mean(self._prompt_contexts_s(budget, dear=dear)) for dear in (False, True))
         return least, most
@@ -145,7 +162,10 @@ class Iteration:
             squares = s if (per_square_s > 0) != dear else full * size * size + (s - full * size) ** 2
             chunks = np.ceil(s / size)
             sums = s * (s + 1) / 2 if dear else chunks * s - size * chunks * (chunks - 1) / 2
-            return self.per_chunk_context_s / 2 * s * s + per_square_s * squares + kv_s * sums + 0 * o
+            rows_s = self.per_row_s * (s if dear else chunks)
+            return (
+                self.per_chunk_context_s / 2 * s * s + per_square_s * squares + kv_s * sums + rows_s + 0 * o
+            )
 
         return seconds
 
@@ -167,6 +187,18 @@ class Iteration:
         return seconds
 
 
+def adds_time(host: Overhead | None) -> bool:
+    """Does a host take any time?"""
+    return host is not None and bool(host.base_s or host.per_sequence_s)
+
+
+def has_closed_form(engine: Engine) -> bool:
+    """Has an engine an `Iteration`: a model that has one, and a host that is not the longer of two times?"""
+    host = engine.overhead
+    longer_of_two = host is not None and host.overlapped and adds_time(host)
+    return isinstance(engine.timing, COUNTED) and not longer_of_two
+
+
 def parts_of(
     engine_or_timing: Engine | TimingModel, first_token: FirstToken | None
 ) -> tuple[Engine | None, Iteration, FirstToken]:
@@ -181,7 +213,7 @@ def parts_of(
         first_token = engine.first_token if engine is not None else "decode"
     if first_token not in ("prefill", "decode"):
         raise ConfigError(f"first_token: must be 'prefill' or 'decode', is {first_token!r}")
-    return engine, Iteration.of(timing), first_token
+    return engine, Iteration.of(engine or timing), first_token
 
 
 def _own(scheduler: Scheduler) -> Scheduler:

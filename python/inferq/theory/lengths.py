@@ -167,6 +167,11 @@ class Lengths:
         return values, likely_sums, prompt_sums
 
     @cached_property
+    def shortest_prompt(self) -> float:
+        """Tokens of the shortest prompt that the law allows."""
+        return min(float(pairs.prompt.min()) for _, pairs in self._parts)
+
+    @cached_property
     def is_fixed(self) -> bool:
         """Whether all requests have the same prompt and the same output."""
         firsts = {(pairs.prompt[0], pairs.output[0]) for _, pairs in self._parts}

@@ -8,8 +8,10 @@ from typing import Any
 
 from inferq.engine import Engine
 from inferq.scheduler import Recompute, Sarathi, VllmV1
+from inferq.theory.batches import PRICED
 from inferq.theory.iteration import Iteration
 from inferq.theory.lengths import FirstToken, Lengths
+from inferq.theory.prices import longest_iteration_s
 from inferq.theory.statement import number
 
 
@@ -76,13 +78,20 @@ class Oldest:
         at_once = min(seats, (blocks - int(watermark * blocks)) // math.ceil(largest / kv.block))
         if at_once < 1:
             return None
-        cost = Iteration.of(engine.timing)
-        longest_s = (
-            cost.seconds(budget)
-            + (cost.per_context_token_s + cost.per_kv_token_s) * blocks * kv.block
-            + cost.per_prefill_square_s * budget**2
-            + cost.per_chunk_context_s * budget * largest
-        )
+        if isinstance(engine.timing, PRICED):
+            most_s = longest_iteration_s(engine, law)
+            if most_s is None:
+                return None
+            longest_s = most_s
+        else:
+            cost = Iteration.of(engine)
+            longest_s = (
+                cost.seconds(budget)
+                + cost.per_row_s * seats
+                + (cost.per_context_token_s + cost.per_kv_token_s) * blocks * kv.block
+                + cost.per_prefill_square_s * budget**2
+                + cost.per_chunk_context_s * budget * largest
+            )
         stages = 1 + law.decode_mean(first_token)
         per_prompt_token = 1 / (budget - seats + at_once)
         work = law.prompt_mean * per_prompt_token + stages / at_once

@@ -336,7 +336,9 @@ def request_level_capacity(
     decode_iterations, decodes_s = _decode_iterations(cost, seats, decodes, above)
     # A whole prompt is one chunk at context 0.
     squares = law.mean(lambda s, o: s * s + 0 * o) if cost.per_prefill_square_s else 0.0
-    prompt_contexts_s = cost.per_prefill_square_s * squares + cost.per_kv_token_s * law.prompt_mean
+    prompt_contexts_s = (
+        cost.per_prefill_square_s * squares + cost.per_kv_token_s * law.prompt_mean + cost.per_row_s
+    )
     context_s = seats * (cost.decode_contexts_s(law, first_token) + prompt_contexts_s)
     batch_s = prompts_s + decodes_s + context_s
     if not batch_s > 0:

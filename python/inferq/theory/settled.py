@@ -52,11 +52,11 @@ class _Balance:
 
     @classmethod
     def of(cls, engine: Engine, law: Lengths, first_token: FirstToken) -> _Balance:
-        cost, decodes = Iteration.of(engine.timing), law.decode_mean(first_token)
+        cost, decodes = Iteration.of(engine), law.decode_mean(first_token)
         budget, seats = budget_of(engine.scheduler), seats_of(engine.scheduler)
         less = 1 if first_token == "prefill" else 0
         least_s, most_s = cost.prompt_contexts_s(law, budget)
-        prompt_s = least_s if cost.per_kv_token_s else (least_s + most_s) / 2
+        prompt_s = least_s if cost.per_kv_token_s or cost.per_row_s else (least_s + most_s) / 2
         kv = engine.kv
         return cls(
             cost=cost,

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from inferq.errors import ConfigError
 from inferq.router import Random, RoundRobin, Router
 from inferq.theory.agents import network_capacity
-from inferq.theory.bounds import Bound, engine_bounds, in_random_order, least_iteration_s, stays
+from inferq.theory.batches import PRICED
+from inferq.theory.bounds import Bound, engine_bounds, in_random_order, stays
 from inferq.theory.demand import Demand
-from inferq.theory.iteration import COUNTED, Iteration, budget_of, seats_of
+from inferq.theory.iteration import COUNTED, Iteration, budget_of, has_closed_form, seats_of
+from inferq.theory.prices import cache_may_fill, least_prices
+from inferq.theory.shortest import least_iteration_s
 from inferq.theory.statement import Hypothesis, number
 
 if TYPE_CHECKING:
@@ -123,20 +126,22 @@ def _several(demand: Demand) -> tuple[Hypothesis, ...]:
 
 def _side(demand: Demand, name: str, engine: Engine, replicas: int, *, prompts: bool) -> Iterator[Bound]:
     """What one side of a hand-off cannot pass: tokens of its batches, seats, and memory."""
+    if isinstance(engine.timing, PRICED):
+        yield from _priced_side(demand, name, engine, replicas, prompts=prompts)
+        return
     if not isinstance(engine.timing, COUNTED):
         return
-    cost, law, first_token = Iteration.of(engine.timing), demand.law, engine.first_token
+    if not has_closed_form(engine):  # the longer of two times is at least that of the kernels
+        engine = replace(engine, overhead=None)
+    cost, law, first_token = Iteration.of(engine), demand.law, engine.first_token
     budget, seats = budget_of(engine.scheduler), seats_of(engine.scheduler)
     size = budget or 2**31
-    less = 1.0 if first_token == "prefill" else 0.0
     if prompts:
         tokens, contexts_s = law.prompt_mean, cost.prompt_contexts_s(law, budget)[0]
         most = math.inf if budget is None else float(budget)
-        held = law.mean(lambda s, o: 1.0 * s + 0 * o)  # a chunk holds what is computed, at least once
     else:
         tokens, contexts_s = law.decode_mean(first_token), cost.decode_contexts_s(law, first_token)
         most = min(float(size), math.inf if seats is None else float(seats))
-        held = law.mean(lambda s, o: (o - less) * s + (o - less) * (o - less + 1) / 2)
     best = cost.best_tokens(most)
     each_s = cost.per_token_s if math.isinf(best) else cost.seconds(best) / best if best else 0.0
     request_s = tokens * each_s + contexts_s
@@ -153,7 +158,43 @@ def _side(demand: Demand, name: str, engine: Engine, replicas: int, *, prompts: 
             f"{number(contexts_s)} s; {replicas} replicas",
             hypotheses=needs,
         )
-    slot_s = least_iteration_s(engine.timing)
+    yield from _memory_of_side(demand, name, engine, replicas, prompts=prompts)
+
+
+def _priced_side(
+    demand: Demand, name: str, engine: Engine, replicas: int, *, prompts: bool
+) -> Iterator[Bound]:
+    """The same of tables and rooflines: prices that no batch of this side undercuts."""
+    law, first_token = demand.law, engine.first_token
+    half: Literal["prompts", "decodes"] = "prompts" if prompts else "decodes"
+    memory = cache_may_fill(engine, law)
+    prices = least_prices(engine, law, first_token, seats=True, memory=memory, only=half)
+    if prices is not None:
+        price_s = prices.request_s(law, first_token)
+        yield Bound(
+            name=f"{name}: tokens",
+            resource="prefills" if prompts else "decodes",
+            kind="ceiling",
+            capacity_per_s=replicas / price_s,
+            rate=demand.rate,
+            source=f"prices at the corners of a {type(engine.timing).__name__}",
+            formula=prices.formula("no batch takes less than", law, first_token, replicas),
+            hypotheses=(*(() if prompts else _several(demand)), *stays(demand)),
+        )
+    yield from _memory_of_side(demand, name, engine, replicas, prompts=prompts)
+
+
+def _memory_of_side(
+    demand: Demand, name: str, engine: Engine, replicas: int, *, prompts: bool
+) -> Iterator[Bound]:
+    """Tokens in the cache of a side times iterations."""
+    law, less = demand.law, 1.0 if engine.first_token == "prefill" else 0.0
+    needs = (*(() if prompts else _several(demand)), *stays(demand))
+    if prompts:
+        held = law.mean(lambda s, o: 1.0 * s + 0 * o)  # a chunk holds what is computed, at least once
+    else:
+        held = law.mean(lambda s, o: (o - less) * s + (o - less) * (o - less + 1) / 2)
+    slot_s = least_iteration_s(engine)
     if engine.kv.tokens is not None and slot_s > 0 and held > 0:
         whole = engine.kv.tokens // engine.kv.block * engine.kv.block
         yield Bound(

@@ -11,6 +11,7 @@ from inferq.engine import Engine
 from inferq.errors import ConfigError
 from inferq.scheduler import Rad, RadPhased, Scheduler
 from inferq.theory.demand import Asked, Demand
+from inferq.theory.iteration import adds_time
 from inferq.theory.lengths import FirstToken, Lengths
 from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
 from inferq.theory.tile_sums import TilePrices
@@ -343,6 +344,11 @@ def _parts(engine: object, first_token: FirstToken | None) -> tuple[TiledGemm, S
     if isinstance(engine, Engine):
         if not isinstance(engine.timing, TiledGemm):
             raise ConfigError(f"engine.timing: must be TiledGemm(…), is {engine.timing!r}")
+        if adds_time(engine.overhead):
+            raise ConfigError(
+                f"engine.overhead: {engine.overhead!r} takes no tiles, and is no part of bari2025 (7); "
+                "give the timing alone, or an engine without it"
+            )
         if first_token not in (None, engine.first_token):
             raise ConfigError(f"first_token: is {first_token!r}, but the engine's is {engine.first_token!r}")
         return engine.timing, engine.scheduler, engine.first_token

@@ -169,7 +169,7 @@ def token_capacity(
     fills its budget whenever it can is stable where λ(m_p + m_d) < K·b/t_b. Of several classes the means are
     weighted by their rates.
 
-    Three things go beyond the paper, and are said in `hypotheses` where they matter:
+    Four things go beyond the paper, and are said in `hypotheses` where they matter:
 
     - It takes b/t_b for the most tokens per second. With t(n) = base + per_token·max(0, n − knee) that is so
       if base ≥ per_token·knee; else `knee` tokens are computed faster than b: `capacity_per_s` uses
@@ -178,6 +178,7 @@ def token_capacity(
       add A seconds to the life of a request: exactly for its decodes, between two bounds for its prompt,
       which can be cut in many ways. The condition is then λ((m_p + m_d)·t_b/b + A) < K, by the drift argument
       of the paper with workload counted in seconds; the capacity has the least A, `sure_per_s` the largest.
+    - What an engine's host adds is in the base, and for each row in A: ⌈s/b⌉ to s rows for the prompt.
     - Seats (`max_seqs`) below b can keep a budget from being filled: see `seats_capacity`.
 
     Args:
@@ -191,7 +192,8 @@ def token_capacity(
 
     Raises:
         ConfigError: no budget, one below 1, no engine, a timing model without a closed form by tokens, or
-            one whose iterations last 0 seconds; a class or rate that is wrong.
+            one whose iterations last 0 seconds; an overlapped host, which `stability` bounds; a class or rate
+            that is wrong.
         TraceError: a workload without lengths.
 
     Source: li2025 Theorem 1 (2.7), (2.8); Proposition 1 (4.1); (4.2), which prints t_p for t_b. Section 2.1
@@ -290,7 +292,7 @@ def _about_time(cost: Iteration, best: int, budget: int, least_s: float, most_s:
     """What (2.7) assumes about the length of an iteration."""
     why = "the model has no context terms"
     if not cost.by_tokens:
-        why = "contexts add " + (
+        why = ("contexts and rows add " if cost.per_row_s else "contexts add ") + (
             f"{number(most_s)} s a request, however it is cut"
             if least_s == most_s
             else f"{number(least_s)} to {number(most_s)} s a request"

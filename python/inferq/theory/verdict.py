@@ -186,11 +186,16 @@ def stability(
     |---|---|---|
     | tokens of full batches | every policy with a budget | policies that fill it (li2025 Theorem 1) |
     | requests at once | every policy with `max_seqs` | policies that leave none unused |
+    | batches that fit the cache | `TimingTable`, `Roofline` | |
     | the oldest requests | | `Sarathi`, `VllmV1`, first come, first served, in a cache that may run short |
     | KV cache | M / (shortest iteration · E[g]) (nie2026 Theorem 4.1) | `SlotGreedy`, `Constant` (4.2) |
     | tiles | `TiledGemm` | `Rad`, `RadPhased` (bari2025 Theorems 1 and 2) |
     | whole batches | `FasterTransformer` | `FasterTransformer` |
     | thresholds | | `Wait` (ao2025 Theorem 1) |
+
+    With a `TimingTable` or a `Roofline` tokens and seats are bounded by prices, worked out from the corners
+    of all batches that can be. What the host adds (`Engine.overhead`) is in every bound but those of
+    `TiledGemm`.
 
     Several replicas count together, and a router spreads them as li2025 Proposition 1 has it. For
     `Disaggregated` each side and the link is a ceiling; for `GateAndRoute` prefills and slots are (where

@@ -1,0 +1,55 @@
+"""Small timing models of kernels, drawn at random, for tests of what theory says about them."""
+
+import random
+
+import inferq as iq
+from inferq.timing import ChunkPart, DecodePart, LinearPart
+
+
+def random_table(chance: random.Random) -> iq.TimingTable:
+    """A small table of times that mostly rise; some fall, and some lie on a few points only."""
+
+    def rising(count: int, step_s: float) -> list[float]:
+        found, at = [], chance.choice([0.0, step_s])
+        for _ in range(count):
+            found.append(at)
+            at = max(0.0, at + step_s * chance.choice([-0.3, 0.2, 1, 1, 2, 5]))
+        return found
+
+    def points(first: int, most: int) -> list[int]:
+        inner = chance.sample(range(first + 1, most), chance.choice([0, 1, 3]))
+        return sorted([first, *inner, most])
+
+    sizes, chunks, contexts, counts, means = (
+        points(*ends) for ends in ((1, 40), (1, 20), (0, 24), (1, 20), (0, 24))
+    )
+    base_s = chance.choice([0.3, 1.0])
+    of_chunk, of_decode = rising(len(contexts), 0.05), rising(len(means), 0.03)
+    return iq.TimingTable(
+        linear=LinearPart(sizes, [base_s + one for one in rising(len(sizes), 0.3)]),
+        chunk=ChunkPart(chunks, contexts, [[n + m for m in of_chunk] for n in rising(len(chunks), 0.1)]),
+        decode=DecodePart(
+            counts,
+            means,
+            [
+                [n + m * count for m in of_decode]
+                for n, count in zip(rising(len(counts), 0.1), counts, strict=True)
+            ],
+        ),
+    )
+
+
+def random_roofline(chance: random.Random) -> iq.Roofline:
+    pick = chance.choice
+    return iq.Roofline.of_seconds(
+        linear_flops_s_per_token=pick([0.02, 0.1]),
+        linear_weight_s=pick([0.2, 1.0]),
+        linear_activation_s_per_token=pick([0, 0.01, 0.05]),
+        chunk_compute_s_per_pair=pick([0, 0.001, 0.01]),
+        chunk_memory_s_per_token=pick([0, 0.005, 0.05]),
+        decode_compute_s_per_token=pick([0, 0.001]),
+        decode_memory_s_per_token=pick([0, 0.005]),
+        all_reduce_latency_s=pick([0, 0.1]),
+        all_reduce_s_per_token=pick([0, 0.01]),
+        base_s=pick([0, 0.3]),
+    )
