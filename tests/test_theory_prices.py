@@ -13,7 +13,8 @@ from inferq.theory.demand import Demand
 from inferq.theory.lengths import Lengths
 from inferq.theory.prices import Prices, least_prices, longest_iteration_s, sure_prices
 from inferq.timing import ChunkPart, DecodePart, LinearPart, iteration_s
-from random_kernels import random_roofline, random_table
+
+from .random_kernels import random_roofline, random_table
 
 Chunk = tuple[int, int]
 UNLIMITED = iq.KvCache.unlimited()

@@ -12,7 +12,8 @@ from inferq.law import LengthLaw
 from inferq.theory import RequestClass, agree, observed, stability
 from inferq.theory.verdict import Stability
 from inferq.timing import TimingModel
-from random_kernels import random_roofline, random_table
+
+from .random_kernels import random_roofline, random_table
 
 UNLIMITED = iq.KvCache.unlimited()
 CHAT = RequestClass(rate=9, prompt=129, output=112)
