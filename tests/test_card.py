@@ -1,6 +1,8 @@
 """Does the memory of a card give the tokens that engines report?"""
 
+import dataclasses
 import math
+import pickle
 
 import pytest
 from hypothesis import given
@@ -270,9 +272,10 @@ def test_a_config_without_the_needed_keys_names_them_and_the_file(tmp_path):
         with pytest.raises(iq.ConfigError) as refused:
             ModelShape.of(place)
         assert str(refused.value) == f"{file}: missing num_hidden_layers, intermediate_size"
-    file.write_text("{", encoding="utf-8")
-    with pytest.raises(iq.ConfigError, match="is no JSON"):
-        ModelShape.of(file)
+    for text in ("{", "", "[" * 100_000, '{"hidden_size": ' + "9" * 5000 + "}"):
+        file.write_text(text, encoding="utf-8")
+        with pytest.raises(iq.ConfigError, match="is no JSON"):
+            ModelShape.of(file)
 
 
 @pytest.mark.parametrize(
@@ -287,6 +290,19 @@ def test_a_config_without_the_needed_keys_names_them_and_the_file(tmp_path):
         ({"num_hidden_layers": 0}, "num_hidden_layers: must be a whole number"),
         ({"hidden_size": "4096"}, "hidden_size: must be a whole number"),
         ({"hidden_size": None, "text_config": {}}, "it has a text_config"),
+        ({"num_experts_per_tok": 8, "moe_intermediate_size": 1408}, "is of a model with experts, but none"),
+        (
+            {"n_routed_experts": 8, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
+            "only some of the lay",
+        ),
+        (
+            {"num_experts": 8, "num_experts_per_tok": 2, "interleave_moe_layer_step": 2},
+            "only some of the lay",
+        ),
+        ({"layer_types": ["linear_attention", "full_attention"]}, "layer_types has 'linear_attention'"),
+        ({"is_encoder_decoder": True}, "an encoder"),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings: must be True or False"),
+        ({"model_type": "gemma2"}, "missing head_dim"),
     ],
 )
 def test_a_model_that_is_not_described_is_refused(change, said: str):
@@ -294,6 +310,71 @@ def test_a_model_that_is_not_described_is_refused(change, said: str):
     with pytest.raises(iq.ConfigError) as refused:
         ModelShape.of(config)
     assert said in str(refused.value)
+
+
+def test_a_name_of_the_hub_is_no_path_but_near_one():
+    with pytest.raises(iq.ConfigError, match=r"did you mean llama-3\.1-8b of timing"):
+        ModelShape.of("meta-llama/Llama-3.1-8B-Instruct")
+
+
+def test_embeddings_are_tied_where_the_type_of_model_ties_them():
+    config = {**entries("models")["llama-3.1-8b"]["config"], "head_dim": 128}
+    del config["tie_word_embeddings"]
+    assert not ModelShape.of(config).tied
+    assert ModelShape.of({**config, "model_type": "gemma2"}).tied
+
+
+def test_what_is_not_read_of_a_config_is_said():
+    config = {**entries("models")["llama-3.1-8b"]["config"], "quantization_config": {"quant_method": "fp8"}}
+    assert ModelShape.of(config) == ModelShape.of("llama-3.1-8b")
+    assert (
+        "unread: quantization_config of a model: weights have 16 bits"
+        in iq.Engine.on(config, "h200").explain()
+    )
+    assert "unread" not in iq.Engine.on(config, "h200", weights="fp8").explain()
+    assert "unread: sliding_window of mistral-7b" in iq.Engine.on("mistral-7b", "h200").explain()
+    config = {**entries("models")["mistral-7b"]["config"], "use_sliding_window": False}
+    assert ModelShape.of(config).unread == ()
+
+
+def test_the_same_clock_with_and_without_a_table():
+    for gpus in (2, 4):
+        engine = iq.Engine.on("mixtral-8x7b", "h100-80gb", tensor_parallel=gpus, timing="roofline")
+        assert engine.timing == iq.Roofline("mixtral-8x7b", "h100-80gb", gpus)
+        assert "as asked" in engine.explain()
+    table = {"model": "qwen3-8b", "gpu": "h200", "timing": "roofline"}
+    assert iq.Engine.from_description(table) == iq.Engine.on("qwen3-8b", "h200", timing="roofline")
+    with pytest.raises(iq.ConfigError, match="timing: must be a timing model or 'roofline'"):
+        iq.Engine.on("qwen3-8b", "h200", timing="table")
+
+
+def test_an_engine_with_another_part_is_not_explained_by_the_old_one():
+    engine = iq.Engine.on("qwen3-8b", "h200")
+    other = dataclasses.replace(engine, timing=iq.Constant(0.02))
+    assert other.explain().startswith("timing: Constant(seconds=0.02)\nmemory: KvCache(")
+    assert pickle.loads(pickle.dumps(engine)).explain() == engine.explain()
+
+
+def test_a_table_that_is_given_says_how_many_gpus_there_are():
+    table = iq.TimingTable.shipped("llama-3.1-70b", "h100-80gb")
+    engine = iq.Engine.on("llama-3.1-70b", "h100-80gb", timing=table)
+    assert engine == iq.Engine.on("llama-3.1-70b", "h100-80gb")
+    assert engine.kv.tokens == iq.timing.kv_tokens("llama-3.1-70b", "h100-80gb", tensor_parallel=4)
+    with pytest.raises(iq.ConfigError, match=r"^tensor_parallel: 2, but the timing is of 4"):
+        iq.Engine.on("llama-3.1-70b", "h100-80gb", timing=table, tensor_parallel=2)
+
+
+@pytest.mark.parametrize("scheduler", [iq.VllmV1, "vllm-v1", 512])
+def test_what_is_no_scheduler_is_refused_by_name(scheduler):
+    with pytest.raises(iq.ConfigError, match=r"^scheduler: must be a scheduler"):
+        iq.Engine.on("qwen3-8b", "h200", scheduler=scheduler)
+
+
+@pytest.mark.parametrize("field", ["memory_bytes", "bandwidth_bytes_per_s", "bf16_flops", "link_bytes_per_s"])
+def test_gigabytes_and_teraflops_are_noticed(field: str):
+    card = {name: one for name, one in entries("gpus")["h200"].items() if name != "source"}
+    with pytest.raises(iq.ConfigError, match=f"gpu.{field}: 989 looks like GB"):
+        iq.timing.Gpu.of({**card, field: 989})
 
 
 def test_other_sources_of_a_shape_give_the_same(tmp_path):

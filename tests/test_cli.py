@@ -382,6 +382,73 @@ def test_a_wrong_fleet_on_the_command_line_is_one_line(given: list[str], said: s
     assert error("replay", AZURE, *given).startswith(said)
 
 
+def test_replay_of_a_model_on_a_gpu_is_the_engine_of_the_package(tmp_path: Path):
+    import inferq as iq
+
+    out = tmp_path / "out"
+    where = ("--model", "llama-3.1-8b", "--gpu", "a100-80gb")
+    shown = run("replay", AZURE, *where, "--max-seqs", "32", "--head", "50", "--out", str(out))
+    assert shown.exit_code == 0, shown.output
+    engine = iq.Engine.on("llama-3.1-8b", "a100-80gb", scheduler=iq.Sarathi(max_seqs=32))
+    lines = shown.stdout.splitlines()
+    assert f"kv cache   {engine.kv.tokens:,} tokens in blocks of 16" in lines
+    assert f"timing     {engine.timing!r}, measured" in lines
+    assert "memory     80.00 GiB × 0.9 = 72.00 GiB" in lines
+    assert f"           / 131,072 bytes a token = {engine.kv.tokens:,} tokens, in blocks of 16" in lines
+    assert "illustration" not in shown.stdout
+    described = json.loads((out / "scenario.json").read_text())["engine"]
+    assert iq.Engine.from_description(described) == engine
+
+
+@pytest.mark.parametrize(
+    ("given", "settings"),
+    [
+        (["--tensor-parallel", "2"], {"tensor_parallel": 2}),
+        (["--timing", "roofline"], {"timing": "roofline"}),
+        (["--kv-tokens", "5_000", "--block", "8"], {"kv": {"tokens": 5000, "block": 8}}),
+        (["--timing", "Constant:0.02"], {"timing": {"kind": "Constant", "seconds": 0.02}}),
+        (["--first-token", "decode"], {"first_token": "decode"}),
+    ],
+)
+def test_what_a_replay_of_a_model_is_given_goes_before_what_is_worked_out(
+    tmp_path: Path, given: list[str], settings: dict[str, object]
+):
+    import inferq as iq
+
+    where = {"model": "qwen3-8b", "gpu": "h200"}
+    options = [f"--{name}={value}" for name, value in where.items()]
+    shown = run("replay", AZURE, *options, *given, "--head", "5", "--out", str(tmp_path))
+    assert shown.exit_code == 0, shown.output
+    described = json.loads((tmp_path / "scenario.json").read_text())["engine"]
+    scheduler = {"kind": "Sarathi"}
+    wanted = iq.Engine.from_description({**where, "scheduler": scheduler, **settings})
+    assert iq.Engine.from_description(described) == wanted
+
+
+def test_replay_of_a_model_keeps_the_name_of_the_illustration():
+    shown = run("replay", AZURE, "--model", "qwen3-8b", "--gpu", "h200", "--timing", "a100", "--head", "5")
+    assert "timing     a100, an illustration" in shown.stdout and "memory     140.40 GiB" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--model", "qwen3-8b"], "--model: it runs on which GPU? Give --gpu too"),
+        (["--gpu", "h200"], "--gpu: it serves which model? Give --model too"),
+        (["--tensor-parallel", "2"], "--tensor-parallel: GPUs of which model?"),
+        (["--model", "qwen3-8b", "--gpu", "h200", "--block", "32"], "--block: what the GPU leaves"),
+        (["--model", "qwen-8b", "--gpu", "h200"], "model: unknown name 'qwen-8b'; did you mean qwen3-8b?"),
+        (["--model", "qwen3-8b", "--gpu", "h20"], "gpu: unknown name 'h20'; did you mean h200?"),
+        (["--model", "llama-3.1-70b", "--gpu", "l4", "--tensor-parallel", "1"], "tensor_parallel: llama-3.1"),
+        (["--timing", "roofline"], "--timing.model: missing"),
+        (["--timing", "TimingTable"], "--timing: which table? Give its file"),
+        (["--timing", "TimingTable:qwen3-8b,h200"], "--timing: 'h200' is one value too many"),
+    ],
+)
+def test_a_wrong_model_or_gpu_on_the_command_line_is_one_line(given: list[str], said: str):
+    assert error("replay", AZURE, "--head", "5", *given).startswith(said)
+
+
 def test_theory_says_what_the_library_says(scenario):
     import inferq as iq
     from inferq.scenario import read_scenario

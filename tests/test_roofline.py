@@ -202,6 +202,7 @@ def test_a_table_names_model_and_gpu_and_so_does_the_command_line():
             "engine.timing.link_efficiency: must be from",
         ),
         ({"model": "qwen3-8b", "gpu": "h200", "layer_s": -1}, "engine.timing.layer_s: must be 0 or above"),
+        ({"model": "qwen3-8b", "gpu": "h200", "layer_s": 34}, "engine.timing.layer_s: must be from 0 to 1"),
         ({"model": "qwen3-8b", "gpu": "h200", "weights": "fp4"}, "engine.timing.weights: must be one of"),
         (
             {"model": "qwen3-8b", "gpu": {"memory_bytes": 1}},
@@ -251,7 +252,15 @@ def test_the_host_is_added_or_hidden():
 
 
 @pytest.mark.parametrize(
-    "fields", [{"base_s": -1}, {"per_sequence_s": -1e-3}, {"base_s": float("nan")}, {"overlapped": 1}]
+    "fields",
+    [
+        {"base_s": -1},
+        {"per_sequence_s": -1e-3},
+        {"base_s": float("nan")},
+        {"overlapped": 1},
+        {"base_s": 5},  # milliseconds
+        {"per_sequence_s": 0.1},
+    ],
 )
 def test_an_overhead_that_cannot_be_is_refused(fields):
     with pytest.raises(iq.ConfigError, match=next(iter(fields))):

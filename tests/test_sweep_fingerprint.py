@@ -1,6 +1,7 @@
 """Does a file of points notice that what they were computed for has changed?"""
 
 import importlib
+import json
 import subprocess
 import sys
 import textwrap
@@ -196,6 +197,33 @@ def test_files_that_the_grid_names_count_with_their_content(tmp_path: Path):
     with pytest.raises(iq.ConfigError, match=r"points of another workload\.trace: 'two\.csv'"):
         iq.sweep(replay, resume=points, **grid)
     assert iq.sweep(replay, resume=points, **{"workload.trace": ["one.csv", "three.csv"]}).height == 2
+
+
+def test_timing_tables_and_models_count_with_their_content(tmp_path: Path):
+    engines = {
+        "table": '[engine]\nkv = "unlimited"\ntiming = {kind = "TimingTable", file = "t.parquet"}\n'
+        'scheduler = {kind = "Sarathi"}\n',
+        "model": '[engine]\nmodel = "./mine"\ngpu = "h200"\n',
+    }
+    (tmp_path / "mine").mkdir()
+    config = {"hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8, "vocab_size": 1000}
+
+    def written(gpu: str, layers: int) -> None:
+        iq.TimingTable.shipped("qwen3-8b", gpu).write(tmp_path / "t.parquet")
+        text = json.dumps({**config, "num_hidden_layers": layers})
+        (tmp_path / "mine" / "config.json").write_text(text)
+
+    for name, engine in engines.items():
+        written("h200", 2)
+        (tmp_path / "mine" / "weights").write_text(name)  # have no say, and may be large
+        file, points = tmp_path / f"{name}.toml", tmp_path / f"points-{name}.parquet"
+        file.write_text(TOML[: TOML.index("[engine.timing]")] + engine)
+        assert iq.sweep(file, resume=points)["error"].to_list() == [None]
+        (tmp_path / "mine" / "weights").write_text("others")
+        iq.sweep(file, resume=points)
+        written("l40s", 4)
+        with pytest.raises(iq.ConfigError, match="points of another scenario"):
+            iq.sweep(file, resume=points)
 
 
 def of_file(scenario):

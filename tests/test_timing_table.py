@@ -217,6 +217,13 @@ def test_a_file_keeps_numbers_and_provenance(tmp_path):
     assert iq.TimingTable.read(file) == written
 
 
+def test_columns_of_frames_and_arrays_are_grids_too():
+    frame = pl.DataFrame({"tokens": [1, 1024], "seconds": [0.01, 0.05]})
+    plain = LinearPart([1, 1024], [0.01, 0.05])
+    assert LinearPart(frame["tokens"], frame["seconds"]) == plain
+    assert LinearPart(frame["tokens"].to_numpy(), frame["seconds"].to_numpy()) == plain
+
+
 def test_provenance_is_no_part_of_what_a_table_is():
     assert table(provenance={"model": "a"}) == table(provenance={"model": "b"})
     assert "provenance" not in table(provenance={"model": "a"}).describe()
@@ -467,7 +474,8 @@ def _written(folder, factor):
         ({"model": "qwen3-8b", "gpu": "h100"}, "timing.gpu: no shipped table of qwen3-8b has 'h100'"),
         ({"model": "qwen3-8b", "gpu": "h200", "decode": {}}, "timing.decode: not beside model and gpu"),
         ({"provenance": {}}, "timing: unknown field 'provenance'"),
-        ({}, "timing.linear: missing"),
+        ({}, "timing: which table\\? Give its file, or model and gpu"),
+        ({"chunk": {}, "decode": {}}, "timing.linear: missing"),
         ({"linear": {"tokens": [1, 2]}, "chunk": {}, "decode": {}}, "timing.linear.seconds: missing"),
         ({"linear": [], "chunk": {}, "decode": {}}, "timing.linear: \\[\\] is not a table of fields"),
     ],

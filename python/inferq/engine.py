@@ -84,12 +84,13 @@ class Overhead(Description):
     - For vLLM's V1 engine we know of no published number. Measure the gap between two iterations of your own.
 
     Args:
-        base_s: seconds for every iteration.
-        per_sequence_s: seconds for each chunk and each decode of it.
+        base_s: seconds for every iteration, at most 1.
+        per_sequence_s: seconds for each chunk and each decode of it, at most 0.05.
         overlapped: is the host's work done while the GPU works?
 
     Raises:
-        ConfigError: a number that is negative, not finite, or rounds to 0 attoseconds although it is not 0.
+        ConfigError: a number that is negative, not finite, or looks like milliseconds; in an engine also one
+            that rounds to 0 attoseconds although it is not 0.
 
     Example:
         >>> import inferq as iq
@@ -106,10 +107,14 @@ class Overhead(Description):
     overlapped: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse negative times where they are written."""
+        """Refuse times that are negative or in another unit where they are written."""
         Description.__post_init__(self)
-        not_negative("base_s", self.base_s)
-        not_negative("per_sequence_s", self.per_sequence_s)
+        for name, longest_s in (("base_s", 1.0), ("per_sequence_s", 0.05)):
+            if not_negative(name, getattr(self, name)) > longest_s:
+                raise ConfigError(
+                    f"{name}: {getattr(self, name):g} s looks like milliseconds or microseconds; it may be "
+                    f"{longest_s:g} s at most"
+                )
 
     def describe(self) -> dict[str, Any]:
         """The overhead as JSON-ready values."""
@@ -154,8 +159,9 @@ class Engine(Description):
     kv: KvCache
     first_token: Literal["prefill", "decode"] = "prefill"
     overhead: Overhead | None = None
-    made_of: str = field(default="", compare=False, repr=False)
-    """Where timing and memory come from, in words; empty where they were given one by one."""
+    made_of: str = field(default="", init=False, compare=False, repr=False)
+    """Where timing and memory come from, in words; empty where they were given one by one, and in what
+    `dataclasses.replace` makes."""
 
     @classmethod
     def on(
@@ -169,7 +175,7 @@ class Engine(Description):
         weights: Weights = "bf16",
         kv_dtype: KvType = "bf16",
         backend: str = "vllm",
-        timing: TimingModel | None = None,
+        timing: TimingModel | Literal["roofline"] | None = None,
         kv: KvCache | None = None,
         overhead: Overhead | None = None,
         first_token: Literal["prefill", "decode"] = "prefill",
@@ -185,8 +191,9 @@ class Engine(Description):
             model: a name of `timing.known_models()`, the path of a `config.json`, a mapping with its keys, or
                 a `timing.ModelShape`.
             gpu: a name of `timing.known_gpus()`, a `timing.Gpu`, or a mapping with its fields.
-            tensor_parallel: GPUs of the replica; None: those of the shipped table, or where there is none the
-                smallest power of two on which the model fits.
+            tensor_parallel: GPUs of the replica; None: those of the table, shipped or given, or where there
+                is none (a `Roofline` that is given does not say) the smallest power of two on which the model
+                fits.
             scheduler: None: `VllmV1()`. Its `token_budget` and its seats decide how much memory activations
                 take.
             utilisation: share of the card's memory that the engine may use.
@@ -194,14 +201,16 @@ class Engine(Description):
             kv_dtype: numbers of the KV cache, `"bf16"`, `"fp8"` or `"int8"`.
             backend: the engine whose kernels were measured: `"vllm"`, `"sglang"` or `"trtllm"`. Tables of
                 vLLM are shipped.
-            timing: instead of the table or the roofline.
+            timing: instead of the table or the roofline; `"roofline"`: no table, also where there is one, so
+                that engines with and without a table are compared by the same clock.
             kv: instead of what the card leaves.
             overhead: what the host adds to every iteration; None: nothing.
             first_token: as for the class.
 
         Raises:
             ConfigError: an unknown name, with the nearest known one; a `config.json` without the needed keys;
-                a model that does not fit on the card, with the smallest `tensor_parallel` that does.
+                a table that was measured on another number of GPUs; a model that does not fit on the card,
+                with the smallest `tensor_parallel` that does.
             OSError: a `config.json` cannot be read.
 
         Example:
@@ -224,6 +233,8 @@ class Engine(Description):
         ):
             one_of(name, word, known)
         scheduler = VllmV1() if scheduler is None else scheduler
+        if not isinstance(scheduler, Scheduler):
+            raise ConfigError(f"scheduler: must be a scheduler such as VllmV1(), is {scheduler!r}")
         inner = scheduler.inner if isinstance(scheduler, ClassPriority) else scheduler
 
         def memory(gpus: int | None) -> KvMemory:
@@ -239,42 +250,50 @@ class Engine(Description):
             )
 
         plain = (weights, kv_dtype) == ("bf16", "bf16")
+        asked = timing == "roofline"
+        given = None if asked else timing
+        if isinstance(given, str):
+            raise ConfigError(f"timing: must be a timing model or 'roofline', is {given!r}")
         measured = _measured(shape, card, backend) if timing is None and plain else {}
+        of_table = given.provenance.get("tensor_parallel") if isinstance(given, TimingTable) else None
+        if tensor_parallel is not None and of_table not in (None, tensor_parallel):
+            raise ConfigError(
+                f"tensor_parallel: {tensor_parallel}, but the timing is of {of_table}: {given!r}"
+            )
+        tensor_parallel = of_table if tensor_parallel is None else tensor_parallel
         if tensor_parallel is not None:
             gpus = tensor_parallel
-        elif timing is not None and kv is not None:
+        elif given is not None and kv is not None:
             gpus = 1  # which decides nothing
         else:
             least = memory(None).tensor_parallel
             gpus = min((shared for shared in measured if shared >= least), default=least)
         told = []
-        if timing is not None:
-            told.append(f"timing: {timing!r}, as given")
+        if given is not None:
+            told.append(f"timing: {given!r}, as given")
         elif gpus in measured:
             name, card_name = measured[gpus]
-            timing = TimingTable.shipped(name, card_name, tensor_parallel=gpus, backend=backend)
+            given = TimingTable.shipped(name, card_name, tensor_parallel=gpus, backend=backend)
             told.append(
-                f"timing: {timing!r}, measured"
+                f"timing: {given!r}, measured"
                 + (f"; {shape.name} has its shape" if shape.name != name else "")
             )
         else:
-            timing = Roofline(shape, card, gpus, weights=weights, kv_dtype=kv_dtype)
+            given = Roofline(shape, card, gpus, weights=weights, kv_dtype=kv_dtype)
             why = "no measured table of it is shipped" if plain else "what was measured has 16-bit numbers"
-            told.append(f"timing: {timing!r}: {why}")
+            told.append(f"timing: {given!r}: {'as asked' if asked else why}")
         if kv is None:
             room = memory(gpus)
             kv = KvCache(tokens=room.tokens, block=room.block)
             told.append(f"memory: {room.explain()}")
         else:
             told.append(f"memory: {kv!r}, as given")
-        return cls(
-            timing=timing,
-            scheduler=scheduler,
-            kv=kv,
-            first_token=first_token,
-            overhead=overhead,
-            made_of="\n".join(told),
-        )
+        for key in shape.unread:
+            if key != "quantization_config" or weights == "bf16":
+                told.append(f"unread: {key} of {shape.name}: {_UNREAD[key]}")
+        engine = cls(timing=given, scheduler=scheduler, kv=kv, first_token=first_token, overhead=overhead)
+        object.__setattr__(engine, "made_of", "\n".join(told))
+        return engine
 
     def explain(self) -> str:
         """Where timing and memory come from, in words, and how the number of tokens comes about.
@@ -349,7 +368,7 @@ class Engine(Description):
                 raise ConfigError(f"{path}.{key}: missing")
         parts = dict(description)
         for name, kinds in (("timing", TIMING_MODELS), ("scheduler", SCHEDULERS)):
-            if name in parts:
+            if name in parts and parts[name] != "roofline":
                 parts[name] = read(f"{path}.{name}", parts[name], kinds)
         for name, kind in (("kv", KvCache), ("overhead", Overhead)):
             if name in parts:
@@ -369,6 +388,12 @@ _ON = (
     *("timing", "kv", "overhead", "first_token"),
 )
 """What a table may say instead of the parts of an engine: the arguments of `Engine.on`."""
+
+_UNREAD = {
+    "quantization_config": "weights have 16 bits unless weights=… says otherwise",
+    "sliding_window": "attention is to all of a context, and all of it is kept",
+}
+"""What is assumed instead of a key that is not looked at."""
 
 _BACKENDS = ("vllm", "sglang", "trtllm")
 """Engines whose kernels have been measured by somebody; tables of the first are shipped."""

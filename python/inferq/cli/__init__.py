@@ -7,7 +7,7 @@ status 2, a run that cannot go on is one line and 1, Ctrl-C is 130.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -123,20 +123,44 @@ def replay(
     max_seqs: Annotated[
         int | None, typer.Option(metavar="N", help="Requests that run at once, else the scheduler's default.")
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="A model by its name, as in llama-3.1-8b, or its config.json. It and --gpu decide timing "
+            "and KV cache.",
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The GPU that serves --model, as in a100-80gb.")
+    ] = None,
+    tensor_parallel: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="GPUs that share --model, else those of the shipped table."),
+    ] = None,
     timing: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="SPEC",
+            show_default=False,
             help="Length of an iteration, as in Constant:0.05, "
             "PiecewiseLinear:base=0.006,per_token=3.2e-5, TimingTable:model=qwen3-8b,gpu=h200 (measured, see "
-            "inferq timing show) or TimingTable:FILE. a100 is an illustration, roughly a 7-8B model on one "
-            "A100-80GB.",
+            "inferq timing show) or TimingTable:FILE. Without --model it is a100, an illustration, roughly a "
+            "7-8B model on one A100-80GB.",
         ),
-    ] = "a100",
+    ] = None,
     kv_tokens: Annotated[
-        str, typer.Option(metavar="N", help="Capacity of the KV cache in tokens, or unlimited.")
-    ] = "432000",
-    block: Annotated[int, typer.Option(metavar="N", help="Tokens of one block of the KV cache.")] = 16,
+        str | None,
+        typer.Option(
+            metavar="N",
+            show_default=False,
+            help="Capacity of the KV cache in tokens, or unlimited; what the GPU leaves, or without --model "
+            "432000.",
+        ),
+    ] = None,
+    block: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens of one block of the KV cache, else 16.")
+    ] = None,
     first_token: Annotated[
         str, typer.Option(metavar="WHEN", help="The first token comes with the prefill, or one decode later.")
     ] = "prefill",
@@ -165,21 +189,24 @@ def replay(
 ) -> None:
     """Replay a trace through one replica, or through several behind a router.
 
-    Example: inferq replay traces/azure_2023.csv --scheduler vllm-v1 --rate 8
+    Example: inferq replay traces/azure_2023.csv --model llama-3.1-8b --gpu a100-80gb --rate 8
     """
     from inferq.cli import options, show
     from inferq.cluster import Cluster
-    from inferq.engine import Engine, KvCache
     from inferq.scenario import Scenario, adapted
     from inferq.scheduler import SCHEDULERS
 
-    engine = Engine(
-        timing=options.timing(timing),
+    engine = options.engine(
+        model,
+        gpu,
+        tensor_parallel,
+        timing_spec=timing,
+        kv_spec=kv_tokens,
+        block=block,
         scheduler=options.description(
             "--scheduler", scheduler, SCHEDULERS, token_budget=token_budget, max_seqs=max_seqs
         ),
-        kv=KvCache(tokens=options.kv_tokens(kv_tokens), block=block),
-        first_token=cast("Literal['prefill', 'decode']", first_token),  # checked where the engine is made
+        first_token=first_token,
     )
     if replicas is None and router is not None:
         raise ConfigError("--router: one replica has nothing to choose from; give --replicas too")
@@ -198,7 +225,7 @@ def replay(
         "cooldown": options.cut(cooldown),
     }
     show.lines([f"replay {file}", *notes])
-    show.system(system, options.TIMING_PRESETS.get(options.plain_name(timing)))
+    show.system(system, options.preset(timing, model))
     _finish(Scenario(workload, system, run).simulate(progress=True), out)
 
 

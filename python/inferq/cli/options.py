@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from inferq.description import Description, nearest, read
+from inferq.engine import Engine, KvCache
 from inferq.errors import ConfigError
 from inferq.router import ROUTERS, Router
+from inferq.scheduler import Scheduler
 from inferq.timing import TIMING_MODELS, PiecewiseLinear, TimingModel
 
 D = TypeVar("D", bound=Description)
@@ -52,6 +54,7 @@ def description(
             if place >= len(names):
                 raise ConfigError(
                     f"{option}: {part!r} is one value too many; {kind.__name__} has {len(names)}"
+                    + (f": {', '.join(names)}" if names else "")
                 )
             field, value = names[place], part
         _set(option, fields, field.strip(), _value(value))
@@ -66,6 +69,59 @@ def timing(text: str) -> TimingModel:
     if plain_name(text) == "a100":
         return A100
     return description("--timing", text, TIMING_MODELS, TIMING_PRESETS)
+
+
+def preset(timing_spec: str | None, model: str | None) -> str | None:
+    """What the timing of a replay is called on screen where it has a name of its own."""
+    if timing_spec is None:
+        return None if model else TIMING_PRESETS["a100"]
+    return TIMING_PRESETS.get(plain_name(timing_spec))
+
+
+def engine(
+    model: str | None,
+    gpu: str | None,
+    tensor_parallel: int | None,
+    *,
+    timing_spec: str | None,
+    kv_spec: str | None,
+    block: int | None,
+    scheduler: Scheduler,
+    first_token: str,
+) -> Engine:
+    """The engine of a replay: of a model on a GPU, or of an illustration; what is given goes before both."""
+    when = cast("Literal['prefill', 'decode']", first_token)  # checked where the engine is made
+    asked = model is not None and plain_name(timing_spec or "") == "roofline"
+    spelt = None if timing_spec is None or asked else timing(timing_spec)
+    if model is None and gpu is None:
+        if tensor_parallel is not None:
+            raise ConfigError("--tensor-parallel: GPUs of which model? Give --model and --gpu too")
+        return Engine(
+            timing=spelt or A100,
+            scheduler=scheduler,
+            kv=cache("432000" if kv_spec is None else kv_spec, block),
+            first_token=when,
+        )
+    if model is None:
+        raise ConfigError("--gpu: it serves which model? Give --model too")
+    if gpu is None:
+        raise ConfigError("--model: it runs on which GPU? Give --gpu too")
+    if kv_spec is None and block is not None:
+        raise ConfigError("--block: what the GPU leaves comes in blocks of 16; give --kv-tokens too")
+    return Engine.on(
+        model,
+        gpu,
+        tensor_parallel=tensor_parallel,
+        scheduler=scheduler,
+        timing="roofline" if asked else spelt,
+        kv=None if kv_spec is None else cache(kv_spec, block),
+        first_token=when,
+    )
+
+
+def cache(tokens: str, block: int | None) -> KvCache:
+    """The KV cache of `--kv-tokens` and `--block`."""
+    return KvCache(tokens=kv_tokens(tokens), block=16 if block is None else block)
 
 
 def router(text: str) -> Router:

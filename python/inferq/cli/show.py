@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -91,10 +92,13 @@ def _engine(described: Engine, timing: str | None) -> list[str]:
     """What an engine is made of."""
     kv = described.kv
     memory = "unlimited" if kv.tokens is None else f"{kv.tokens:,} tokens in blocks of {kv.block}"
+    made_of = described.made_of.splitlines() or [f"timing: {described.timing!r}"]
+    if timing is not None:
+        made_of[0] = f"timing: {timing}"
     return [
         f"scheduler  {described.scheduler!r}",
         f"kv cache   {memory}",
-        f"timing     {described.timing!r}" if timing is None else f"timing     {timing}",
+        *(re.sub(r"^(\w+): |^ +", lambda found: f"{found[1] or '':<11}", line) for line in made_of),
         *([] if described.overhead is None else [f"overhead   {described.overhead!r}"]),
     ]
 

@@ -11,6 +11,9 @@ from inferq.columns import nearest
 from inferq.errors import ConfigError
 from inferq.timing.catalogue import entry
 
+_LEAST = 1e6
+"""No number of a card is below it, unless it is in GB, GB/s or TFLOPS."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
@@ -27,7 +30,7 @@ class Gpu:
         name: what it is called.
 
     Raises:
-        ConfigError: a number that is not above 0.
+        ConfigError: a number that is not above 0, or looks like GB or TFLOPS.
 
     Example:
         >>> import inferq as iq
@@ -54,8 +57,12 @@ class Gpu:
         for one in fields(self):
             value = getattr(self, one.name)
             is_number = one.name not in ("name", "nvlink")
-            if is_number and not (value is None and one.name in ("fp8_flops", "int8_flops")):
-                positive(f"gpu.{one.name}", value)
+            is_left_out = value is None and one.name in ("fp8_flops", "int8_flops")
+            if is_number and not is_left_out and positive(f"gpu.{one.name}", value) < _LEAST:
+                raise ConfigError(
+                    f"gpu.{one.name}: {value:g} looks like GB, GB/s or TFLOPS: give bytes, bytes a second, "
+                    "operations a second"
+                )
         flag("gpu.nvlink", self.nvlink)
 
     @classmethod

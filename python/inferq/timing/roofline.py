@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from inferq.amounts import not_negative, whole, within
+from inferq.amounts import whole, within
 from inferq.columns import nearest
 from inferq.description import Description, fields_of
 from inferq.errors import ConfigError
@@ -31,6 +31,9 @@ EFFICIENCIES: Mapping[str, float] = {
     "exchange_s": 6e-7,
 }
 """Fitted once to all shipped tables together by `benches/fit_roofline.py`, and rounded."""
+
+_LONGEST_KERNEL_S = 1.0
+"""What a layer waits for its kernels is some tens of microseconds; what is above is in another unit."""
 
 _PARTS: Mapping[str, tuple[str, ...]] = {
     "linear": ("flops_s_per_token", "weight_s", "activation_s_per_token"),
@@ -91,7 +94,8 @@ class Roofline(TimingModel):
 
     Raises:
         ConfigError: an unknown model or GPU, with the nearest known name; a `config.json` without the needed
-            keys; a share outside 0.001 to 1, negative seconds; GPUs that cannot share the heads.
+            keys; a share outside 0.001 to 1; seconds that are negative or above 1; GPUs that cannot share
+            the heads.
         OSError: a `config.json` cannot be read.
 
     Example:
@@ -148,8 +152,8 @@ class Roofline(TimingModel):
         }
         shares = {name: within(name, value, 0.001, 1) for name, value in shares.items()}
         seconds = {
-            "layer_s": not_negative("layer_s", layer_s),
-            "exchange_s": not_negative("exchange_s", exchange_s),
+            "layer_s": within("layer_s", layer_s, 0, _LONGEST_KERNEL_S),
+            "exchange_s": within("exchange_s", exchange_s, 0, _LONGEST_KERNEL_S),
         }
 
         flops = shares["flops_efficiency"] * _flops(card, weights) * gpus

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from inferq.amounts import whole
+from inferq.amounts import flag, whole
 from inferq.errors import ConfigError
 from inferq.timing.catalogue import entries, entry
 
@@ -34,12 +34,31 @@ _NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_siz
 _UNKNOWN_PARTS = {
     "kv_lora_rank": "multi-head latent attention",
     "n_shared_experts": "shared experts",
+    "num_shared_experts": "shared experts",
     "shared_expert_intermediate_size": "shared experts",
+    "shared_intermediate_size": "shared experts",
+    "intermediate_size_mlp": "shared experts",
     "linear_num_key_heads": "linear attention",
     "mamba_d_state": "state-space layers",
+    "mamba_n_heads": "state-space layers",
+    "mamba_num_heads": "state-space layers",
+    "is_encoder_decoder": "an encoder",
     "ssm_cfg": "state-space layers",
 }
 """Keys of parts whose time and memory are not described here."""
+
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+_OF_EXPERTS = ("num_experts_per_tok", "moe_intermediate_size", "moe_num_experts")
+"""Keys with the number of experts, and keys that only a model with experts has."""
+
+_ATTENTION = ("full_attention", "sliding_attention", "chunked_attention", "attention")
+"""Kinds of layers with keys and values for every token, or at most so."""
+
+_OTHER_HEAD_SIZE = ("gemma", "qwen3")
+"""How types of models begin whose heads do not share the width when `head_dim` is left out."""
+
+_TIED = ("gemma", "cohere")
+"""How types of models begin whose output layer is the embedding unless the file says otherwise."""
 
 _NOT_GATED = ("bert", "bloom", "falcon", "gpt2", "gpt_neox", "gptj", "nemotron", "opt", "phi", "starcoder2")
 """Types of models whose feed-forward part is two matrices."""
@@ -89,6 +108,8 @@ class ModelShape:
     qkv_bias: bool = False
     qk_norm: bool = False
     name: str = field(default="a model", compare=False)
+    unread: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    """Keys of its `config.json` that would change time or memory and are not looked at."""
 
     def __post_init__(self) -> None:
         """Refuse sizes that no model has."""
@@ -110,7 +131,8 @@ class ModelShape:
                 `vocab_size` and `intermediate_size`, and where they apply `num_key_value_heads`, `head_dim`,
                 `tie_word_embeddings`, `num_local_experts` or `num_experts`, `num_experts_per_tok`,
                 `moe_intermediate_size`. Others are not looked at: not `quantization_config`, which the
-                argument `weights` of a roofline or an engine stands for, and not a `sliding_window`.
+                argument `weights` of a roofline or an engine stands for, and not a `sliding_window`; `unread`
+                and `Engine.explain` name these two where the file has them.
 
         Raises:
             ConfigError: an unknown name, with the nearest known one; missing keys, all of them, and the file;
@@ -133,11 +155,14 @@ class ModelShape:
             file = file / "config.json"
         if not file.is_file():
             if is_path(model):
-                raise ConfigError(f"model: there is no file {file}")
+                last = Path(model).name.lower()
+                known = max((one for one in entries("models") if last.startswith(one)), key=len, default="")
+                hint = f"; did you mean {known} of timing.known_models()?" if known else ""
+                raise ConfigError(f"model: there is no file {file}{hint}")
             entry("models", "model", str(model))  # which refuses the name
         try:
-            config = json.loads(file.read_text(encoding="utf-8"))
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            config = json.loads(file.read_text(encoding="utf-8-sig"))
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{file}: is no JSON: {error}") from None
         if not isinstance(config, Mapping):
             raise ConfigError(f"{file}: must hold one table, is {type(config).__name__}")
@@ -161,17 +186,35 @@ class ModelShape:
                 f"{where}: a model of type {kind!r} has no gated feed-forward part of three matrices, which "
                 "is what is described here"
             )
-        experts = next((key for key in ("num_local_experts", "num_experts") if given(key)), None)
+        experts = next((key for key in _EXPERTS if given(key)), None)
+        marks = [key for key in _OF_EXPERTS if given(key)]
+        if marks and not experts:
+            raise ConfigError(
+                f"{where}: {marks[0]} is of a model with experts, but none of {', '.join(_EXPERTS)} is there"
+            )
         width = "moe_intermediate_size" if given("moe_intermediate_size") else "intermediate_size"
-        needed = (*_NEEDED, width, *(("num_experts_per_tok",) if experts else ()))
+        needed = (
+            *(*_NEEDED, width),
+            *(("num_experts_per_tok",) if experts else ()),
+            *(("head_dim",) if kind.startswith(_OTHER_HEAD_SIZE) else ()),
+        )
         if missing := [key for key in needed if not given(key)]:
             nested = "; it has a text_config: give that table instead" if given("text_config") else ""
             raise ConfigError(f"{where}: missing {', '.join(missing)}{nested}")
-        if experts and (config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1):
+        layer_types = config.get("layer_types")
+        for one in layer_types if isinstance(layer_types, (list, tuple)) else ():
+            if one not in _ATTENTION:
+                raise ConfigError(f"{where}: layer_types has {one!r}, which is not described here")
+        steps = ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq")
+        sparse = [key for key in ("mlp_only_layers", "first_k_dense_replace") if config.get(key)]
+        if experts and (sparse or any(given(step) and config[step] != 1 for step in steps)):
             raise ConfigError(f"{where}: only some of the layers have experts, which is not described here")
 
         def size(key: str) -> int:
             return whole(f"{where}: {key}", config[key], 1, 2**31 - 1)
+
+        def said(key: str, otherwise: bool) -> bool:
+            return flag(f"{where}: {key}", config[key]) if given(key) else otherwise
 
         heads = size("num_attention_heads")
         if given("head_dim"):
@@ -191,10 +234,15 @@ class ModelShape:
                 vocab=size("vocab_size"),
                 experts=size(experts) if experts else 1,
                 active_experts=size("num_experts_per_tok") if experts else 1,
-                tied=bool(config.get("tie_word_embeddings", False)),
-                qkv_bias=kind == "qwen2" or bool(config.get("attention_bias", False)),
+                tied=said("tie_word_embeddings", kind.startswith(_TIED)),
+                qkv_bias=kind == "qwen2" or said("attention_bias", False),
                 qk_norm=kind in ("qwen3", "qwen3_moe"),
                 name=name,
+                unread=tuple(
+                    key
+                    for key in ("quantization_config", "sliding_window")
+                    if config.get(key) and config.get(f"use_{key}", True)
+                ),
             )
         except ConfigError as error:
             text = str(error)

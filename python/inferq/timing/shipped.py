@@ -47,7 +47,8 @@ def find(model: str, gpu: str, tensor_parallel: int | None, backend: str) -> Shi
     left = files()
     for field, value in (("model", model), ("gpu", gpu), ("backend", backend)):
         names = sorted({getattr(one, field) for one in left})
-        left = [one for one in left if getattr(one, field) == value]
+        plain = value.strip().lower() if isinstance(value, str) else value
+        left = [one for one in left if getattr(one, field) == plain]
         if not left:
             of = "" if field == "model" else f" of {model}" + (f" on {gpu}" if field == "backend" else "")
             raise ConfigError(f"{field}: no shipped table{of} has {value!r}{near(value, names)}")
@@ -64,7 +65,9 @@ def find(model: str, gpu: str, tensor_parallel: int | None, backend: str) -> Shi
 
 def near(value: object, names: list[str]) -> str:
     """A hint: names that begin like `value`, else the one that is written most like it."""
-    longer = [name for name in names if isinstance(value, str) and value and name.startswith(value)]
+    longer = [
+        name for name in dict.fromkeys(names) if isinstance(value, str) and value and name.startswith(value)
+    ]
     return f"; did you mean {' or '.join(longer)}?" if longer else nearest(str(value), names)
 
 

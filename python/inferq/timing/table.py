@@ -197,6 +197,8 @@ class TimingTable(TimingModel):
         elif "model" in description or "gpu" in description:
             made, needed, optional = cls.shipped, ["model", "gpu"], ["tensor_parallel", "backend"]
             why = "not beside model and gpu, which name a shipped table"
+        elif not description:
+            raise ConfigError(f"{path}: which table? Give its file, or model and gpu of one that is shipped")
         elif "provenance" in description:
             raise ConfigError(f"{path}: unknown field 'provenance'; it is kept in files of tables")
         else:
@@ -392,9 +394,10 @@ def thawed(value: Any) -> Any:
 
 
 def _listed(value: Any) -> Any:
-    """Arrays and rows as lists."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
+    """Arrays, columns of frames and rows as lists."""
+    for name in ("tolist", "to_list"):
+        if hasattr(value, name):
+            value = getattr(value, name)()
     return [_listed(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
@@ -403,5 +406,5 @@ def _holes(seconds: Any, place: str = "") -> Iterator[str]:
     if isinstance(seconds, list):
         for at, one in enumerate(seconds):
             yield from _holes(one, f"{place}[{at}]")
-    elif seconds is None or seconds != seconds:
+    elif seconds is None or (isinstance(seconds, float) and seconds != seconds):
         yield place

@@ -16,9 +16,10 @@ from inferq.errors import ConfigError
 from inferq.experiment.sweeping.point import Source
 from inferq.experiment.sweeping.telling import digest, digest_of
 from inferq.scenario import ScenarioFile
+from inferq.timing.shape import is_path
 
-_FILES = ("trace", "tokenizer")
-"""Fields of a scenario that name a file."""
+_FILES = ("trace", "tokenizer", "file")
+"""Fields of a scenario that name a file; `model` does where it is a path."""
 
 _VALUES = "; values "
 """What separates the scenario from the values of its point."""
@@ -27,7 +28,8 @@ _VALUES = "; values "
 def fingerprint(source: Source, slo: Mapping[str, float | None] | None) -> str:
     """What decides about the numbers of all points beside their values: version, scenario, objectives.
 
-    Of a file that is what its tables say, and the content of the traces that they name. Of a function it is
+    Of a file that is what its tables say, and the content of the traces, timing tables and models that they
+    name. Of a function it is
     its source, and what it uses by name from around it: values, workloads, the functions and classes of the
     user with what they use and are made from, and the files of the modules that it imports.
 
@@ -116,6 +118,8 @@ def _named(tables: object) -> Iterator[str]:
         for name, value in tables.items():
             if name in _FILES and isinstance(value, str):
                 yield value
+            elif name == "model" and isinstance(value, str) and is_path(value):
+                yield value if value.endswith(".json") else f"{value}/config.json"  # no weights
             else:
                 yield from _named(value)
     elif isinstance(tables, list):

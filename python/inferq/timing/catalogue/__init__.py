@@ -86,7 +86,7 @@ def known_gpus() -> pl.DataFrame:
     Returns:
         A row for each: `gpu`, `memory_bytes`, `bandwidth_bytes_per_s`, the dense rates `bf16_flops`,
         `fp8_flops` and `int8_flops` per second (null where the card has none), `link_bytes_per_s` in one
-        direction, and `source`.
+        direction, `nvlink` (is that link NVLink?) and `source`.
 
     Example:
         >>> import inferq as iq
