@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import inferq as iq
 from inferq.cli import app
-from inferq.timing import calibrating
+from inferq.timing import calibrating, measuring
 from inferq.timing.block import Attention, Layer, LayerSizes, PagedCache, Routing, blocks_of, forward
 from inferq.timing.calibrating import calibrate
 from inferq.timing.measuring import Rig, Survey, Timed
@@ -444,8 +444,38 @@ def test_weights_that_do_not_fit_name_the_layers(monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(Rig, "_draw", draw)
-    with pytest.raises(iq.ConfigError, match="layers: the weights of 2 layers do not fit cpu"):
+    with pytest.raises(iq.ConfigError, match="layers: the weights of 2 layers do not fit the memory of cpu"):
         calibrated()
+
+
+def test_what_the_host_has_no_room_for_is_not_drawn(monkeypatch):
+    """Linux would give the memory, and end the process that uses it."""
+    monkeypatch.setattr(measuring, "room_bytes", lambda: 4 * 20_000)
+    with pytest.raises(iq.ConfigError, match="layers: the weights of 2 layers do not fit the memory of cpu"):
+        calibrated({**CONFIG, "vocab_size": 400})
+    # Keys of 1,008 tokens are 1,008 × 2 × 8 numbers of 4 bytes: one sequence fits, four do not.
+    table = calibrated(grids={**GRIDS, "mean_context": [0, 64, 1000]})
+    assert (
+        "decode: sequences 4 does not fit the memory beyond mean_context 64" in table.provenance["notes"][0]
+    )
+    table = calibrated(grids={**GRIDS, "chunk": [1, 16, 200]})  # 200 × 264 truth values in each layer
+    assert "chunk: chunk 200 does not fit the memory" in table.provenance["notes"][0]
+    monkeypatch.setattr(measuring, "room_bytes", lambda: None)
+    assert "memory" not in "".join(calibrated().provenance["notes"])
+
+
+@pytest.mark.parametrize(
+    "sizes", [*SIZES.values(), LayerSizes(16, 4, 2, 8, 12, experts=3)], ids=[*SIZES, "two"]
+)
+def test_the_matrices_of_a_layer_are_counted(sizes):
+    drawn = []
+
+    def draw(*shape):
+        drawn.append(shape)
+        return torch.zeros(shape)
+
+    Layer(sizes, draw)
+    assert sizes.matrix_weights == sum(math.prod(shape) for shape in drawn if len(shape) == 2)
 
 
 @pytest.mark.parametrize(

@@ -40,4 +40,6 @@ def test_the_site_is_built_and_its_examples_are_code(tmp_path: Path):
     for page in (DOCS / "reference").glob("*.md"):
         text = (tmp_path / "reference" / f"{page.stem}.html").read_text(encoding="utf-8")
         assert "<blockquote" not in text, "an example that was taken for a quotation"
+        for returned in re.findall(r"Returns:</span>.*?</table>", text, re.DOTALL):
+            assert returned.count('class="doc-section-item"') == 1, "a sentence that was taken for two values"
         assert 'class="gp"' in text or page.stem == "scenarios", "examples are shown as a console"

@@ -316,7 +316,7 @@ def test_cut_prompts_without_their_context_are_refused_for_memory():
 
 
 def test_too_few_iterations_are_refused():
-    refused(short(drawn(4)), "4 iterations cannot identify 4 coefficients")
+    refused(short(drawn(4)), "4 coefficients need at least 5 iterations, not 4")
 
 
 @pytest.mark.parametrize(
@@ -350,6 +350,7 @@ def test_other_bad_input_is_named():
     refused(log, "fixed.per_prefill_square", "prefill_squares", fixed={"per_prefill_square": 1e-8})
     refused(log, "robust", robust=1)
     refused(log, "confidence", confidence=2)
+    refused(log | {"decodes": [1, 2]}, "frame: columns differ in length")
 
 
 def test_milliseconds_are_recognised_and_may_be_meant():
@@ -362,7 +363,35 @@ def test_milliseconds_are_recognised_and_may_be_meant():
     refused(fast, "would run at once", "milliseconds")
     alone = iq.timing.fit(log | {"start_s": start_s})
     assert alone.model.knee == TRUE["knee"]
-    assert "has ended" not in alone.explain()
+    assert "iterations begin before" not in alone.explain()
+    noise = np.random.default_rng(1).normal(1, 0.02, 100)  # durations and starts are not of one clock
+    rough = log | {"start_s": start_s, "duration_s": log["duration_s"] * noise}
+    assert "iterations begin before" not in iq.timing.fit(rough).explain()
+
+
+def test_a_time_of_day_is_no_duration():
+    log = short(drawn(20))
+    log["duration_s"][7] = 1.76e9
+    refused(log, "row 7: duration_s is 1.76e+09", "is it a length of time?", check_units=False)
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_one_absurd_iteration_does_not_move_a_robust_fit(relative):
+    log = short(drawn(400))
+    log["duration_s"] *= np.random.default_rng(2).normal(1, 0.02, 400)
+    without = iq.timing.fit({name: log[name][1:] for name in log}, robust=True, relative=relative).model
+    log["duration_s"][0] = 1e9
+    found = iq.timing.fit(log, robust=True, relative=relative).model
+    assert found.knee == pytest.approx(without.knee, abs=2)
+    assert found.base == pytest.approx(without.base, rel=2e-3)
+    assert found.per_token == pytest.approx(without.per_token, rel=2e-3)
+
+
+def test_a_knee_among_few_different_iterations_is_refused():
+    """Three batches, each measured often, can be met with any knee below two of them."""
+    log = {name: np.repeat(values[:3], 50) for name, values in short(drawn(400)).items()}
+    refused(log, "knee: 3 different iterations", "base, per_token, per_context_token", 'fixed={"knee": …}')
+    assert iq.timing.fit(log, fixed={"knee": 0, "per_context_token": TRUE["per_context_token"]})
 
 
 def test_iterations_that_overlap_are_said_to():
@@ -396,4 +425,7 @@ def test_a_table_with_other_names_and_units_is_read(tmp_path):
         "duration_s,prefill_tokens,decodes,context_tokens\n0.1,1,1,1\n-1,1,1,1\n"
     )
     with pytest.raises(iq.TraceError, match=r"wrong.csv: row 1: duration_s is -1"):
+        iq.timing.read_iterations(tmp_path / "wrong.csv")
+    (tmp_path / "wrong.csv").write_text("duration_s;prefill_tokens;decodes;context_tokens\n0,1;1;1;1\n")
+    with pytest.raises(iq.TraceError, match=r"wrong.csv: its fields are separated by ';', must be by commas"):
         iq.timing.read_iterations(tmp_path / "wrong.csv")

@@ -246,6 +246,25 @@ def test_a_grid_point_without_iterations_is_named_with_its_stretch():
     assert 32 not in iq.timing.fit(hollow, "TimingTable").model.decode.sequences
 
 
+def test_grids_that_are_not_given_have_no_point_without_iterations():
+    """Mean contexts of 279.7 and 312.25 alone: 279, 280 and 313 would not all lie beside one."""
+    decodes = np.tile([20, 40, 80, 160], 50)
+    log = {"decodes": decodes, "prefill_tokens": np.repeat([0, 64, 256, 512], 50)}
+    log["context_tokens"] = np.where(np.arange(200) % 8 < 4, 279.7, 312.25) * decodes
+    log["context_tokens"] = log["context_tokens"].round()
+    log["duration_s"] = 0.01 + 1e-5 * (log["prefill_tokens"] + decodes) + 1e-8 * log["context_tokens"]
+    table = iq.timing.fit(log, "TimingTable").model
+    assert list(table.decode.mean_context) == [279, 313]
+
+
+def test_values_below_the_unit_of_the_clock_are_nothing():
+    """Where all last equally long, attention takes nothing but what rounding leaves."""
+    fitted = iq.timing.fit(LOG | {"duration_s": np.full(LOG["decodes"].size, 1e-6)}, "TimingTable")
+    seconds = fitted.coefficients["seconds"]
+    assert ((seconds == 0) | (seconds >= 1e-18)).all()
+    np.testing.assert_allclose(fitted.model.linear.seconds, 1e-6)
+
+
 def test_too_few_iterations_are_refused():
     few = {name: values[:60] for name, values in LOG.items()}
     chunks = np.unique(few["prefill_tokens"])[
@@ -255,9 +274,37 @@ def test_too_few_iterations_are_refused():
     refused({name: values[:5] for name, values in LOG.items()}, "5 iterations cannot identify")
 
 
+@pytest.mark.parametrize("seed", [0, 1, 3])
+def test_one_absurd_iteration_does_not_move_a_robust_table(seed):
+    """It has the fewest tokens, so that a table can foretell it alone; 1.35 % is the median of the noise."""
+    chance = np.random.default_rng(seed)
+    kind = chance.integers(0, 3, 400)
+    decodes = np.where(kind == 1, 0, chance.integers(1, 200, 400))
+    prefill = np.where(kind == 0, 0, chance.integers(1, 512, 400))
+    context = (decodes * chance.uniform(1, 2000, 400)).astype(int)
+    seconds = 0.0455 + 3e-4 * np.maximum(prefill + decodes - 64, 0) + 2e-7 * context
+    seconds *= chance.normal(1, 0.02, 400)
+    seconds[(prefill + decodes).argmin()] = 1e9
+    log = {"duration_s": seconds, "prefill_tokens": prefill, "decodes": decodes, "context_tokens": context}
+    fitted = iq.timing.fit(log, "TimingTable", robust=True, relative=True)
+    assert fitted.residuals.filter(regime="all")["median_error"].item() < 0.02
+
+
+def test_fixed_parts_that_are_longer_than_the_iterations_are_said_to():
+    short = LOG | {"duration_s": LOG["duration_s"] * 0.01}
+    fitted = iq.timing.fit(short, "TimingTable", fixed={"linear": TRUTH.linear})
+    assert "of the iterations are shorter than the fixed parts alone" in fitted.explain()
+    fitted = iq.timing.fit(LOG, "TimingTable", fixed={"linear": TRUTH.linear})
+    assert "fixed parts alone" not in fitted.explain()
+
+
 def test_other_bad_input_is_named():
     short = GRIDS | {"tokens": [1, 512]}
     refused(LOG, "grids.tokens: goes from 1 to 512, but the iterations have", grids=short)
+    uncut = {
+        name: values for name, values in LOG.items() if name not in ("prefill_products", "prefill_context")
+    }
+    refused(uncut, "grids.context: goes from 5 to 100, but", "from 0 to 0", grids={"context": [5, 100]})
     refused(LOG, "grids: 'token' is no axis", "tokens", grids={"token": [1, 2]})
     refused(LOG, "grids.tokens[1]: 5 after 9", grids={"tokens": [9, 5]})
     refused(LOG, "grids.tokens: a line needs", grids={"tokens": [9]})
@@ -267,6 +314,7 @@ def test_other_bad_input_is_named():
     refused(LOG, "grids.chunk: the part chunk", grids={"chunk": [1, 9]}, fixed={"chunk": TRUTH.chunk})
     refused(LOG, "fixed: 'chunks' is no part", "chunk", fixed={"chunks": TRUTH.chunk})
     refused(LOG, "fixed.chunk: must be a ChunkPart", fixed={"chunk": 0.1})
+    refused(LOG, "fixed.chunk: must be a ChunkPart, not a DecodePart", fixed={"chunk": TRUTH.decode})
     whole = {"linear": TRUTH.linear, "chunk": TRUTH.chunk, "decode": TRUTH.decode}
     refused(LOG, "fixed: every part", fixed=whole)
     refused(LOG | {"prefill_squares": LOG["prefill_squares"] * 2}, "prefill_squares is", "Σ c²")

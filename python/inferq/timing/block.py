@@ -51,6 +51,13 @@ class LayerSizes:
     qkv_bias: bool = False
     qk_norm: bool = False
 
+    @property
+    def matrix_weights(self) -> int:
+        """Numbers in the matrices of the layer, the router among them; norms and biases are left out."""
+        attention = 2 * (self.heads + self.kv_heads) * self.head_size
+        router = self.experts if self.experts > 1 else 0
+        return self.hidden * (attention + 3 * self.experts * self.intermediate + router)
+
 
 class Layer:
     """The weights of one layer, and what is computed with them for rows of tokens.

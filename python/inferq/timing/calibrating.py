@@ -166,7 +166,7 @@ def calibrate(
             if not is_out_of_memory(error):
                 raise
             raise ConfigError(
-                f"layers: the weights of {count} layers do not fit {name}; time fewer layers"
+                f"layers: the weights of {count} layers do not fit the memory of {name}; time fewer layers"
             ) from None
         survey = Survey(lambda done: told(done, total) if told is not None else None)
         parts = _measured(rig, points, survey)

@@ -13,7 +13,7 @@ from inferq.timing.log import checked_log, overlap_note
 from inferq.timing.misses import by_regime, predictions_of, r_squared
 from inferq.timing.models import TimingModel
 from inferq.timing.regression import HUBER, Solution, inseparable, solved, standard_errors
-from inferq.timing.terms import LINEAR, Linear, Term, tokens
+from inferq.timing.terms import LEAST_S, LINEAR, Linear, Term, tokens
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 TABLE = "TimingTable"
 """What is fitted on a grid, without coefficients of its own."""
-_LEAST_S = 1e-18
-"""The core's unit of time: what is smaller is 0 there."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -283,7 +281,7 @@ class _Fitting:
 
         rows, asked = self.tokens.size, len(self.free) + self.search
         if rows <= asked:
-            raise ConfigError(f"frame: {rows} iterations cannot identify {asked} coefficients: give more")
+            raise ConfigError(f"frame: {asked} coefficients need at least {asked + 1} iterations, not {rows}")
         for term in self.free:
             column = self.columns[term.name]
             if not column.any():
@@ -295,10 +293,20 @@ class _Fitting:
                     f"{term.name}: every iteration has {column[0]:g} {term.counted}, so it cannot be told "
                     f"from base: {_remedy(term.name)}"
                 )
-        if self.search and np.unique(self.tokens).size < 3:
+        if not self.search:
+            return
+        counts = np.unique(self.tokens).size
+        if counts < 3:
             raise ConfigError(
                 f"knee: the iterations have fewer than 3 different counts of tokens: {_remedy('knee')}"
             )
+        if counts < asked:
+            shapes = np.unique(np.column_stack(list(self.columns.values())), axis=0).shape[0]
+            if shapes < asked:
+                raise ConfigError(
+                    f"knee: {shapes} different iterations cannot tell it beside "
+                    f"{', '.join(term.name for term in self.free)}: {_remedy('knee')}"
+                )
 
     def design(self, knee: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The columns of the coefficients that are asked for, and the seconds of those that are known."""
@@ -331,7 +339,7 @@ class _Fitting:
         self._check_identified(solution)
         values = {name: 0.0 for name in self.absent} | self.fixed
         for term, value in zip(self.free, solution.values, strict=True):
-            values[term.name] = float(value) if value >= _LEAST_S else 0.0
+            values[term.name] = float(value) if value >= LEAST_S else 0.0
         if self.linear.kneed:
             flat = values[self.linear.kneed] == 0 and self.search
             values["knee"] = 0 if flat else solution.knee

@@ -19,7 +19,9 @@ def spread(values: Vector, most: int) -> list[int]:
     import numpy as np
 
     low, high = float(np.floor(values.min())), float(np.ceil(values.max()))
-    there = np.unique(np.concatenate([[low], values.round().clip(low, high), [high]]))
+    there = np.unique(values.round())
+    # An end beside its own rounded value would be a grid point that no value is nearest to.
+    there = np.array([low, *there[1:-1], high]) if there.size > 1 else np.unique([low, high])
     sizes = np.log1p(there)
     wanted = np.linspace(sizes[0], sizes[-1], most)
     after = np.searchsorted(sizes, wanted).clip(1, max(there.size - 1, 1)).clip(0, there.size - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 
 from inferq.errors import ConfigError
 from inferq.timing.block import Attention, Layer, LayerSizes, PagedCache, Routing, blocks_of, rms_norm
+from inferq.timing.memory import room_bytes
 from inferq.timing.stopwatch import Stopwatch
 
 
@@ -175,6 +177,7 @@ class Rig:
         self._paged = paged
         self._generator = torch.Generator(device).manual_seed(0)
         self._scale = layers[1] / layers[0]
+        self._expect(layers[0] * sizes.matrix_weights + 2 * vocabulary * sizes.hidden)
         self._layers = [Layer(sizes, self._draw) for _ in range(layers[0])]
         self._embedding = self._draw(vocabulary, sizes.hidden)
         self._logits = self._draw(vocabulary, sizes.hidden)
@@ -219,6 +222,9 @@ class Rig:
 
         sizes = self._sizes
         blocks = sequences * blocks_of(context + tokens)
+        if tokens > 1:
+            # On the processor each layer has a mask of truth values, and attention makes numbers of one.
+            self._expect((len(self._layers) + 2) * tokens * (context + tokens))
         batches = []
         for _ in self._layers:
             order = (
@@ -264,4 +270,15 @@ class Rig:
     def _draw(self, *shape: int) -> Any:
         import torch
 
+        self._expect(math.prod(shape))
         return torch.randn(shape, generator=self._generator, device=self._device, dtype=self._dtype)
+
+    def _expect(self, numbers: int) -> None:
+        """Refuse what the host has no room for; a CUDA device says so itself.
+
+        Raises:
+            MemoryError: so many numbers do not fit.
+        """
+        room, asked = room_bytes(), numbers * self._dtype.itemsize
+        if self._device.type == "cpu" and room is not None and asked > room:
+            raise MemoryError(f"{asked:,} bytes are asked for, {room:,} are there")

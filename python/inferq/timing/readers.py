@@ -121,6 +121,9 @@ def source_of(path: str | os.PathLike[str]) -> Source:
     source = Source(Path(path))
     if source.kind == "json":
         raise source.error("is json, not a table")
+    for mark in (";", "\t", "|"):
+        if len(source.columns) == 1 and mark in source.columns[0]:
+            raise source.error(f"its fields are separated by {mark!r}, must be by commas")
     return source
 
 

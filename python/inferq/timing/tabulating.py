@@ -14,7 +14,7 @@ from inferq.timing.grids import between, spread, unvisited
 from inferq.timing.regression import HUBER, NORMAL_MAD
 from inferq.timing.smoothing import System
 from inferq.timing.table import ChunkPart, DecodePart, LinearPart, TimingTable
-from inferq.timing.terms import tokens
+from inferq.timing.terms import LEAST_S, tokens
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,7 +82,7 @@ def _fixed(fixed: Mapping[str, Any] | None) -> dict[str, Any]:
         if name not in kinds:
             raise ConfigError(f"fixed: {name!r} is no part of a TimingTable{nearest(str(name), kinds)}")
         if not isinstance(part, kinds[name]):
-            raise ConfigError(f"fixed.{name}: must be a {kinds[name].__name__}, is {part!r}")
+            raise ConfigError(f"fixed.{name}: must be a {kinds[name].__name__}, not a {type(part).__name__}")
     return dict(fixed)
 
 
@@ -188,10 +188,9 @@ class _Tabulating:
 
         low, high = float(values.min()), float(values.max())
         name = f"{part}.{axis}"
-        alike = np.ptp(values) <= 0
-        if axis == "context" and alike and len(points) < 3:
-            return  # the price is taken to be the same at every context, and said to be
-        if alike:
+        alike = np.ptp(values) < 1  # grid points are whole numbers
+        flat = axis == "context" and alike and len(points) < 3
+        if alike and not flat:
             raise ConfigError(
                 f"{name}: every iteration has {low:g}, so nothing is known at other points: add iterations "
                 "that differ in it"
@@ -201,6 +200,8 @@ class _Tabulating:
                 f"grids.{axis}: goes from {points[0]} to {points[-1]}, but the iterations have from {low:g} "
                 f"to {high:g}"
             )
+        if flat:
+            return  # the price is taken to be the same at every context, and said to be
         empty = unvisited(points, values)
         if empty is not None:
             raise ConfigError(
@@ -277,13 +278,13 @@ class _Tabulating:
         seen = {part: np.asarray(abs(its).sum(axis=0)).ravel() for part, its in designs.items()}
         # What no iteration touches continues its neighbours: it is not made small.
         attention = np.concatenate([(seen[p] > 0) * float(p != "linear") for p in self.asked])
-        values, smooth = self._solved(design, self.measured - known, bends, attention)
+        values, smooth = self._solved(design, self.measured - known, bends, attention, self.relative)
         predicted = design @ values + known
         parts = dict(self.known)
         rows, at = [], 0
         for part in self.asked:
             width = designs[part].shape[1]
-            found = values[at : at + width]
+            found = np.where(values[at : at + width] < LEAST_S, 0.0, values[at : at + width])
             at += width
             parts[part], described = self._part(part, found, seen[part])
             rows += described
@@ -298,7 +299,7 @@ class _Tabulating:
         }
         coefficients = _frame(rows)
         table = TimingTable(**parts, provenance=provenance, check_units=False)
-        return Tabulated(table, coefficients, predicted, self._notes(coefficients))
+        return Tabulated(table, coefficients, predicted, self._notes(coefficients, known))
 
     def _known(self) -> Vector:
         import numpy as np
@@ -309,16 +310,22 @@ class _Tabulating:
             seconds += np.maximum(self._design(part, axes) @ np.ravel(its.seconds), 0.0)
         return seconds
 
-    def _solved(self, design: Any, target: Vector, bends: Matrix, attention: Vector) -> tuple[Vector, float]:
+    def _solved(
+        self, design: Any, target: Vector, bends: Matrix, attention: Vector, relative: bool
+    ) -> tuple[Vector, float]:
         """The values of the grid points, reweighted until they settle, and the weight of their bends."""
         import numpy as np
 
         lengths, trust = self.measured, np.ones_like(target)
+        if self.robust and relative:
+            # As of the other models: relative errors alone may settle on an iteration that is absurdly long.
+            first = design @ self._solved(design, target, bends, attention, False)[0]
+            lengths = first + self.measured - target
+            trust = self._trust((target - first) * self._weights(lengths, relative))
         smooth, previous, values = 0.0, None, np.zeros(design.shape[1])
         above = np.ones(design.shape[1], dtype=np.bool_)
         for turn in range(_ROUNDS):
-            base = 1 / np.maximum(lengths, 1e-3 * np.median(self.measured)) if self.relative else 1.0
-            weights = np.broadcast_to(base, target.shape) / np.median(self.measured)
+            weights = self._weights(lengths, relative)
             system = System(design, target, weights * np.sqrt(trust), bends, attention)
             if turn == 0 or (self.robust and turn == 3):
                 smooth = system.smoothest(self.robust)
@@ -328,13 +335,28 @@ class _Tabulating:
                 break
             previous, lengths = predicted, predicted
             if self.robust:
-                residuals = np.abs(self.measured - predicted) * weights
-                scale = NORMAL_MAD * float(np.median(residuals))
-                floor = _MET * float(np.median(self.measured * weights))
-                trust = np.minimum(1.0, HUBER * max(scale, floor) / np.maximum(residuals, 1e-300))
-            elif not self.relative:
+                trust = self._trust((self.measured - predicted) * weights)
+            elif not relative:
                 break
         return values, smooth
+
+    def _weights(self, lengths: Vector, relative: bool) -> Vector:
+        """Of errors in shares of these lengths, or in shares of the usual length."""
+        import numpy as np
+
+        usual = float(np.median(self.measured))
+        return (
+            np.asarray(1 / np.maximum(lengths, 1e-3 * usual))
+            if relative
+            else np.full_like(lengths, 1 / usual)
+        )
+
+    def _trust(self, residuals: Vector) -> Vector:
+        """How much Huber's loss trusts each iteration, by its residual as a share."""
+        import numpy as np
+
+        scale = max(NORMAL_MAD * float(np.median(np.abs(residuals))), _MET)
+        return np.asarray(np.minimum(1.0, HUBER * scale / np.maximum(np.abs(residuals), 1e-300)))
 
     def _part(self, part: str, values: Vector, seen: Vector) -> tuple[Any, list[tuple[Any, ...]]]:
         """A part of the table, and a row for each of its grid points."""
@@ -355,7 +377,7 @@ class _Tabulating:
         rows = _described(part, made, "")
         return made, [(*row[:4], count, one) for row, count, one in zip(rows, counts, how, strict=True)]
 
-    def _notes(self, coefficients: pl.DataFrame) -> tuple[str, ...]:
+    def _notes(self, coefficients: pl.DataFrame, known: Vector) -> tuple[str, ...]:
         notes = [
             "Only whole iterations are seen: what is left open between the parts counts as linear layers."
         ]
@@ -365,6 +387,9 @@ class _Tabulating:
                 f"{continued} of {coefficients.height} grid points lie beside no iteration: they continue "
                 "their neighbours."
             )
+        over = float((known > self.measured).mean())
+        if over >= 0.01:
+            notes.append(f"{over:.0%} of the iterations are shorter than the fixed parts alone.")
         prefilled = bool(self.times["chunk"].any())
         if prefilled and "prefill_squares" not in self.log:
             notes.append(

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     Column = NDArray[np.float64]
 
 
+LEAST_S = 1e-18
+"""The core's unit of time: what is smaller is 0 there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Term:
     """One coefficient, and the column that it multiplies."""
@@ -98,9 +102,9 @@ LINEAR = {
     "MixedSolo": Linear(
         MixedSolo,
         (
-            Term("alpha", "s", "iterations with prefill tokens", _prefilling),
+            Term("alpha", "s", "a prefill", _prefilling),
             Term("beta", "s/token", "prefill_tokens", lambda log: log["prefill_tokens"]),
-            Term("solo", "s", "iterations without prefill tokens", lambda log: 1.0 - _prefilling(log)),
+            Term("solo", "s", "decodes alone", lambda log: 1.0 - _prefilling(log)),
         ),
     ),
 }
