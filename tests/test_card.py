@@ -123,7 +123,7 @@ def test_the_peak_of_activations_by_hand():
 
 def test_a_model_that_does_not_fit_says_so_and_what_does():
     with pytest.raises(iq.ConfigError) as refused:
-        iq.timing.kv_tokens("llama-3.1-70b", "a100-80gb", tensor_parallel=1)
+        iq.timing.KvMemory.of("llama-3.1-70b", "a100-80gb", tensor_parallel=1)
     said = str(refused.value)
     assert said.startswith("tensor_parallel: llama-3.1-70b does not fit on 1 × a100-80gb")
     assert "131.42 GiB" in said and "72.00 GiB of 80.00" in said and said.endswith("tensor_parallel=2 fits")
@@ -132,7 +132,7 @@ def test_a_model_that_does_not_fit_says_so_and_what_does():
         memory_bytes=2e9, bandwidth_bytes_per_s=1e12, bf16_flops=1e14, link_bytes_per_s=1e10
     )
     with pytest.raises(iq.ConfigError, match="it fits on no number of them"):
-        iq.timing.kv_tokens("llama-3.1-405b", nowhere)
+        iq.timing.KvMemory.of("llama-3.1-405b", nowhere)
 
 
 def test_every_model_on_every_gpu_is_an_engine_or_a_named_error():
@@ -359,7 +359,7 @@ def test_a_table_that_is_given_says_how_many_gpus_there_are():
     table = iq.TimingTable.shipped("llama-3.1-70b", "h100-80gb")
     engine = iq.Engine.on("llama-3.1-70b", "h100-80gb", timing=table)
     assert engine == iq.Engine.on("llama-3.1-70b", "h100-80gb")
-    assert engine.kv.tokens == iq.timing.kv_tokens("llama-3.1-70b", "h100-80gb", tensor_parallel=4)
+    assert engine.kv.tokens == iq.timing.KvMemory.of("llama-3.1-70b", "h100-80gb", tensor_parallel=4).tokens
     with pytest.raises(iq.ConfigError, match=r"^tensor_parallel: 2, but the timing is of 4"):
         iq.Engine.on("llama-3.1-70b", "h100-80gb", timing=table, tensor_parallel=2)
 

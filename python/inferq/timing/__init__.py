@@ -7,7 +7,7 @@
 | What do a model's shape and a datasheet alone say? | `Roofline`, `ModelShape`, `Gpu` |
 | Which models and GPUs are known by name? | `known_models`, `known_gpus` |
 | How far is that from measured kernels? | `roofline_against_tables` |
-| How many tokens of context does a card keep? | `kv_tokens`, `KvMemory` |
+| How many tokens of context does a card keep? | `KvMemory` |
 | What does a model say that an iteration takes? | `iteration_s` |
 | Which model describes these measured iterations? | `fit` |
 | How are measured iterations read from a file? | `read_iterations`, `read_vidur_profile` |
@@ -33,7 +33,7 @@ from inferq.timing.table import ChunkPart, DecodePart, LinearPart, TimingTable
 
 if TYPE_CHECKING:
     from inferq.timing.calibrating import calibrate
-    from inferq.timing.card import KvMemory, kv_tokens
+    from inferq.timing.card import KvMemory
     from inferq.timing.catalogue import known_gpus, known_models
     from inferq.timing.fitting import Fit, fit
     from inferq.timing.gpu import Gpu
@@ -62,7 +62,6 @@ __all__ = [  # noqa: RUF022  # the models, then what makes one
     "known_gpus",
     "roofline_against_tables",
     "KvMemory",
-    "kv_tokens",
     "iteration_s",
     "fit",
     "Fit",
@@ -85,7 +84,6 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise take a
         "iterations_of": "readers",
         "known_gpus": "catalogue",
         "known_models": "catalogue",
-        "kv_tokens": "card",
         "KvMemory": "card",
         "ModelShape": "shape",
         "read_iterations": "readers",

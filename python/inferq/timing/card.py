@@ -163,43 +163,6 @@ class KvMemory:
         )
 
 
-def kv_tokens(
-    model: ModelShape | str | Path | Mapping[str, Any],
-    gpu: Gpu | str | Mapping[str, Any],
-    *,
-    tensor_parallel: int | None = None,
-    weights: Weights = "bf16",
-    kv_dtype: KvType = "bf16",
-    utilisation: float = 0.9,
-    batched_tokens: int = 2048,
-    sampled_rows: int = 128,
-    reserved_bytes: float = RESERVED_BYTES,
-    block: int = 16,
-) -> int:
-    """Tokens of context that a replica keeps beside its model: those of `KvMemory.of(…)`.
-
-    Raises:
-        ConfigError: as `KvMemory.of`.
-
-    Example:
-        >>> import inferq as iq
-        >>> iq.timing.kv_tokens("llama-3.1-8b", "a100-80gb")
-        453824
-    """
-    return KvMemory.of(
-        model,
-        gpu,
-        tensor_parallel=tensor_parallel,
-        weights=weights,
-        kv_dtype=kv_dtype,
-        utilisation=utilisation,
-        batched_tokens=batched_tokens,
-        sampled_rows=sampled_rows,
-        reserved_bytes=reserved_bytes,
-        block=block,
-    ).tokens
-
-
 def _activation_bytes(shape: ModelShape, gpus: int, tokens: int, rows: int) -> float:
     """The peak of one forward pass on one GPU; logits are gathered, and sampled, on each of them."""
     residual = 2 * tokens * shape.hidden * ACTIVATION_BYTES

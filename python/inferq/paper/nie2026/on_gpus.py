@@ -285,7 +285,7 @@ def _remarks(drawn: dict[str, list[float]], told: pl.DataFrame) -> tuple[str, ..
     others = [one for name, one in uneven.items() if name != by_threshold]
     calm = [drawn[f"Table 1, {ratio}, λ = {CALM:g}"] for ratio in SETTINGS]
     spread = [100 * float(np.std(values, ddof=1) / np.mean(values)) for values in calm]
-    cards = {card: iq.timing.kv_tokens("llama-3-8b", card) for card in ("a100-40gb", "a100-80gb")}
+    cards = {card: iq.timing.KvMemory.of("llama-3-8b", card).tokens for card in ("a100-40gb", "a100-80gb")}
     harmonic = 2 / sum(1 / SETTINGS[ratio].printed_gpu for ratio in runs.MIXED)
     return (
         "**How prompts are cut and admitted decides most**, and the paper says no more than segments of a "
@@ -309,7 +309,7 @@ def _remarks(drawn: dict[str, list[float]], told: pl.DataFrame) -> tuple[str, ..
         f"server, move the rows by {points(f'host: {1000 * HOST_S:g} ms for batches above')} points.",
         f"**The card is likely one of 40 GB.** The paper says A100. {MEMORY_TOKENS:,} tokens of 131,072 "
         f"bytes and the weights are {held / 1e9:.1f} GB, which leaves some GB of the 90 % that vLLM takes "
-        f"of 40 GB for activations; by `kv_tokens` such a card keeps {cards['a100-40gb']:,} tokens, one of "
+        f"of 40 GB for activations; by `KvMemory` such a card keeps {cards['a100-40gb']:,} tokens, one of "
         f"80 GB {cards['a100-80gb']:,}. Memory of 40-GB cards has 1,555 GB/s, not 2,039. Rooflines of the "
         f"two differ by {_between(told)} points. There is no table of that card and ours is not scaled: as "
         "far as this is right, small distances above owe something to errors that cancel.",
