@@ -14,12 +14,20 @@ from typer.testing import CliRunner
 
 import inferq as iq
 from inferq.cli import app
-from inferq.timing import calibrating, measuring
-from inferq.timing.block import Attention, Layer, LayerSizes, PagedCache, Routing, blocks_of, forward
-from inferq.timing.calibrating import calibrate
-from inferq.timing.measuring import Rig, Survey, Timed
+from inferq.timing.calibration import calibrating, measuring
+from inferq.timing.calibration.block import (
+    Attention,
+    Layer,
+    LayerSizes,
+    PagedCache,
+    Routing,
+    blocks_of,
+    forward,
+)
+from inferq.timing.calibration.calibrating import calibrate
+from inferq.timing.calibration.measuring import Rig, Survey, Timed
+from inferq.timing.calibration.stopwatch import HostStopwatch
 from inferq.timing.shape import ModelShape
-from inferq.timing.stopwatch import HostStopwatch
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'inferq[calibrate]'")
 
@@ -213,7 +221,7 @@ class Counter:
 
 
 def rig(config, tensor_parallel=1):
-    from inferq.timing.calibrating import _share
+    from inferq.timing.calibration.calibrating import _share
 
     shape = ModelShape.of(config)
     sizes = _share(shape, tensor_parallel)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import inferq as iq
 from inferq.cli import app
-from inferq.timing.stopwatch import CudaStopwatch, HostStopwatch
+from inferq.timing.calibration.stopwatch import CudaStopwatch, HostStopwatch
 
 
 def test_without_pytorch_the_extra_is_named(monkeypatch, tmp_path):

@@ -402,8 +402,8 @@ _BACKENDS = ("vllm", "sglang", "trtllm")
 def _measured(shape: ModelShape, gpu: Gpu, backend: str) -> dict[int, tuple[str, str]]:
     """For each number of GPUs with a shipped table: the names of the model and the GPU that it is of."""
     from inferq.timing.gpu import Gpu
+    from inferq.timing.measured.shipped import files
     from inferq.timing.shape import ModelShape
-    from inferq.timing.shipped import files
 
     return {
         one.tensor_parallel: (one.model, one.gpu)

@@ -62,7 +62,7 @@ def calibrate(
     from inferq.cli import show
     from inferq.errors import ConfigError
     from inferq.output import check_writable
-    from inferq.timing.calibrating import calibrate as timed
+    from inferq.timing.calibration.calibrating import calibrate as timed
 
     if out.suffix != ".parquet":
         raise ConfigError(f"--out: must be a .parquet file, is {str(out)!r}")

@@ -32,17 +32,17 @@ from inferq.timing.roofline import Roofline
 from inferq.timing.table import ChunkPart, DecodePart, LinearPart, TimingTable
 
 if TYPE_CHECKING:
-    from inferq.timing.calibrating import calibrate
+    from inferq.timing.calibration.calibrating import calibrate
     from inferq.timing.card import KvMemory
     from inferq.timing.catalogue import known_gpus, known_models
-    from inferq.timing.fitting import Fit, fit
+    from inferq.timing.fits.fitting import Fit, fit
+    from inferq.timing.fits.readers import iterations_of, read_iterations
+    from inferq.timing.fits.vidur import read_vidur_profile, read_vidur_table
     from inferq.timing.gpu import Gpu
+    from inferq.timing.measured.shipped import shipped_tables
     from inferq.timing.price import iteration_s
-    from inferq.timing.readers import iterations_of, read_iterations
     from inferq.timing.residuals import roofline_against_tables
     from inferq.timing.shape import ModelShape
-    from inferq.timing.shipped import shipped_tables
-    from inferq.timing.vidur import read_vidur_profile, read_vidur_table
 
 __all__ = [  # noqa: RUF022  # the models, then what makes one
     "Constant",
@@ -76,21 +76,21 @@ TIMING_MODELS = (Constant, PiecewiseLinear, MemoryLinear, MixedSolo, TiledGemm, 
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise take any name for an attribute
     _HOME = {
-        "calibrate": "calibrating",
-        "fit": "fitting",
-        "Fit": "fitting",
+        "calibrate": "calibration.calibrating",
+        "fit": "fits.fitting",
+        "Fit": "fits.fitting",
         "Gpu": "gpu",
         "iteration_s": "price",
-        "iterations_of": "readers",
+        "iterations_of": "fits.readers",
         "known_gpus": "catalogue",
         "known_models": "catalogue",
         "KvMemory": "card",
         "ModelShape": "shape",
-        "read_iterations": "readers",
-        "read_vidur_profile": "vidur",
-        "read_vidur_table": "vidur",
+        "read_iterations": "fits.readers",
+        "read_vidur_profile": "fits.vidur",
+        "read_vidur_table": "fits.vidur",
         "roofline_against_tables": "residuals",
-        "shipped_tables": "shipped",
+        "shipped_tables": "measured.shipped",
     }
 
     def __getattr__(name):

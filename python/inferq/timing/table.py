@@ -236,7 +236,7 @@ class TimingTable(TimingModel):
             >>> again == table, dict(again.provenance) == dict(table.provenance)
             (True, True)
         """
-        from inferq.timing.table_file import read
+        from inferq.timing.measured.table_file import read
 
         return read(file, flag("check_units", check_units))
 
@@ -254,7 +254,7 @@ class TimingTable(TimingModel):
             ConfigError: it cannot be the path of a file.
             OSError: it cannot be written.
         """
-        from inferq.timing.table_file import write
+        from inferq.timing.measured.table_file import write
 
         write(self, file)
 
@@ -280,7 +280,7 @@ class TimingTable(TimingModel):
             >>> 0.010 < iq.timing.iteration_s(table, decodes=[1000]) < 0.013
             True
         """
-        from inferq.timing.shipped import find
+        from inferq.timing.measured.shipped import find
 
         return cls.read(find(model, gpu, tensor_parallel, backend).file)
 
@@ -332,7 +332,7 @@ class TimingTable(TimingModel):
             table.write("qwen3-8b_h200.parquet")
             ```
         """
-        from inferq.timing.sampling import sampled
+        from inferq.timing.measured.sampling import sampled
 
         return sampled(
             model,

@@ -12,8 +12,8 @@ import numpy as np
 
 from inferq.amounts import whole
 from inferq.errors import ConfigError
-from inferq.timing import lattice
-from inferq.timing.kernels import CARRIED, SYSTEMS, KernelDatabase
+from inferq.timing.measured import lattice
+from inferq.timing.measured.kernels import CARRIED, SYSTEMS, KernelDatabase
 from inferq.timing.table import ChunkPart, DecodePart, LinearPart, TimingTable
 
 if TYPE_CHECKING:

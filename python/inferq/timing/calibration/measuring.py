@@ -9,9 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferq.errors import ConfigError
-from inferq.timing.block import Attention, Layer, LayerSizes, PagedCache, Routing, blocks_of, rms_norm
-from inferq.timing.memory import room_bytes
-from inferq.timing.stopwatch import Stopwatch
+from inferq.timing.calibration.block import (
+    Attention,
+    Layer,
+    LayerSizes,
+    PagedCache,
+    Routing,
+    blocks_of,
+    rms_norm,
+)
+from inferq.timing.calibration.memory import room_bytes
+from inferq.timing.calibration.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True, slots=True)

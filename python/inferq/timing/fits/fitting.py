@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 from inferq.amounts import flag, not_negative, whole, within
 from inferq.columns import MOST_TOKENS, nearest
 from inferq.errors import ConfigError
-from inferq.timing.log import checked_log, overlap_note
-from inferq.timing.misses import by_regime, predictions_of, r_squared
+from inferq.timing.fits.log import checked_log, overlap_note
+from inferq.timing.fits.misses import by_regime, predictions_of, r_squared
+from inferq.timing.fits.regression import HUBER, Solution, inseparable, solved, standard_errors
+from inferq.timing.fits.terms import LEAST_S, LINEAR, Linear, Term, tokens
 from inferq.timing.models import TimingModel
-from inferq.timing.regression import HUBER, Solution, inseparable, solved, standard_errors
-from inferq.timing.terms import LEAST_S, LINEAR, Linear, Term, tokens
 
 if TYPE_CHECKING:
     import numpy as np
     import polars as pl
     from numpy.typing import NDArray
 
-    from inferq.timing.log import Log
+    from inferq.timing.fits.log import Log
 
 TABLE = "TimingTable"
 """What is fitted on a grid, without coefficients of its own."""
@@ -197,7 +197,7 @@ def _table(
     relative: bool,
     confidence: float,
 ) -> Fit:
-    from inferq.timing.tabulating import tabulated
+    from inferq.timing.fits.tabulating import tabulated
 
     made = tabulated(log, grids, fixed, robust=robust, relative=relative)
     predictions = predictions_of(log, made.predicted)

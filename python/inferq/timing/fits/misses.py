@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from inferq.timing.terms import tokens
+from inferq.timing.fits.terms import tokens
 
 if TYPE_CHECKING:
     import numpy as np
     import polars as pl
     from numpy.typing import NDArray
 
-    from inferq.timing.log import Log
+    from inferq.timing.fits.log import Log
 
 SMALL_BATCH = 16
 """An iteration of decodes only is small up to so many of them."""

@@ -88,7 +88,7 @@ def shipped_tables() -> pl.DataFrame:
     """
     import polars as pl
 
-    from inferq.timing.table_file import provenance_of
+    from inferq.timing.measured.table_file import provenance_of
 
     rows = []
     for one in files():

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 from inferq.amounts import whole
 from inferq.columns import MOST_TOKENS, nearest
 from inferq.errors import ConfigError
-from inferq.timing.grids import between, spread, unvisited
-from inferq.timing.regression import HUBER, NORMAL_MAD
-from inferq.timing.smoothing import System
+from inferq.timing.fits.grids import between, spread, unvisited
+from inferq.timing.fits.regression import HUBER, NORMAL_MAD
+from inferq.timing.fits.smoothing import System
+from inferq.timing.fits.terms import LEAST_S, tokens
 from inferq.timing.table import ChunkPart, DecodePart, LinearPart, TimingTable
-from inferq.timing.terms import LEAST_S, tokens
 
 if TYPE_CHECKING:
     import numpy as np
     import polars as pl
     from numpy.typing import NDArray
 
-    from inferq.timing.log import Log
+    from inferq.timing.fits.log import Log
 
     Vector = NDArray[np.float64]
     Matrix = NDArray[np.float64]

@@ -21,10 +21,10 @@ from inferq.amounts import MOST_COUNT, flag, whole
 from inferq.columns import nearest
 from inferq.errors import ConfigError
 from inferq.progress import watched
-from inferq.timing.block import BLOCK_TOKENS, LayerSizes
-from inferq.timing.measuring import Rig, Survey, is_out_of_memory
+from inferq.timing.calibration.block import BLOCK_TOKENS, LayerSizes
+from inferq.timing.calibration.measuring import Rig, Survey, is_out_of_memory
+from inferq.timing.calibration.stopwatch import CudaStopwatch, HostStopwatch, Stopwatch
 from inferq.timing.shape import ModelShape
-from inferq.timing.stopwatch import CudaStopwatch, HostStopwatch, Stopwatch
 from inferq.timing.table import ChunkPart, DecodePart, LinearPart, TimingTable
 
 Grids: TypeAlias = Mapping[str, Sequence[int]]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from inferq.amounts import whole
 from inferq.errors import ConfigError
-from inferq.timing.grids import between, spread
-from inferq.timing.readers import checked_source, source_of
+from inferq.timing.fits.grids import between, spread
+from inferq.timing.fits.readers import checked_source, source_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from inferq.columns import nearest
 from inferq.errors import ConfigError, TraceError
-from inferq.timing.log import COLUMNS, NEEDED, checked_log
+from inferq.timing.fits.log import COLUMNS, NEEDED, checked_log
 from inferq.trace.source import Source
 
 if TYPE_CHECKING:

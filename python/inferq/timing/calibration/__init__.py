@@ -1,0 +1,1 @@
+"""How long do the layers of a model take on the device at hand?"""

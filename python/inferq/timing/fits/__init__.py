@@ -1,0 +1,1 @@
+"""How do measured iterations become a model?"""

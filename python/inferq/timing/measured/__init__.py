@@ -1,0 +1,1 @@
+"""Where do measured tables come from, and where do they lie?"""
