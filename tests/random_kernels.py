@@ -6,14 +6,14 @@ import inferq as iq
 from inferq.timing import ChunkPart, DecodePart, LinearPart
 
 
-def random_table(chance: random.Random) -> iq.TimingTable:
+def random_table(chance: random.Random, unit_s: float = 1.0) -> iq.TimingTable:
     """A small table of times that mostly rise; some fall, and some lie on a few points only."""
 
     def rising(count: int, step_s: float) -> list[float]:
-        found, at = [], chance.choice([0.0, step_s])
+        found, at = [], unit_s * chance.choice([0.0, step_s])
         for _ in range(count):
             found.append(at)
-            at = max(0.0, at + step_s * chance.choice([-0.3, 0.2, 1, 1, 2, 5]))
+            at = max(0.0, at + unit_s * step_s * chance.choice([-0.3, 0.2, 1, 1, 2, 5]))
         return found
 
     def points(first: int, most: int) -> list[int]:
@@ -23,11 +23,13 @@ def random_table(chance: random.Random) -> iq.TimingTable:
     sizes, chunks, contexts, counts, means = (
         points(*ends) for ends in ((1, 40), (1, 20), (0, 24), (1, 20), (0, 24))
     )
-    base_s = chance.choice([0.3, 1.0])
+    base_s = unit_s * chance.choice([0.3, 1.0])
     of_chunk, of_decode = rising(len(contexts), 0.05), rising(len(means), 0.03)
+    chunk_s = [[n + m for m in of_chunk] for n in rising(len(chunks), 0.1)]
+    shared_s = chance.choice([0.0, 0.5, 1.0]) * min(min(row) for row in chunk_s)
     return iq.TimingTable(
         linear=LinearPart(sizes, [base_s + one for one in rising(len(sizes), 0.3)]),
-        chunk=ChunkPart(chunks, contexts, [[n + m for m in of_chunk] for n in rising(len(chunks), 0.1)]),
+        chunk=ChunkPart(chunks, contexts, chunk_s, shared_s=shared_s),
         decode=DecodePart(
             counts,
             means,
@@ -39,8 +41,10 @@ def random_table(chance: random.Random) -> iq.TimingTable:
     )
 
 
-def random_roofline(chance: random.Random) -> iq.Roofline:
-    pick = chance.choice
+def random_roofline(chance: random.Random, unit_s: float = 1.0) -> iq.Roofline:
+    def pick(times: list[float]) -> float:
+        return unit_s * chance.choice(times)
+
     return iq.Roofline.of_seconds(
         linear_flops_s_per_token=pick([0.02, 0.1]),
         linear_weight_s=pick([0.2, 1.0]),

@@ -71,7 +71,9 @@ def tabled(t: dict[str, Any], chunks: list[tuple[int, int]], decodes: list[int])
         return line(part[column], down, at[1], steps)  # between the rows first, then along the columns
 
     time = line(t["linear"]["tokens"], t["linear"]["seconds"], sum(c for c, _ in chunks) + len(decodes))
-    time += sum(lattice(t["chunk"], "chunk", "context", chunk, 1) for chunk in chunks)
+    shared = t["chunk"].get("shared_s", 0)
+    own = {**t["chunk"], "seconds": [[time - shared for time in row] for row in t["chunk"]["seconds"]]}
+    time += sum(lattice(own, "chunk", "context", chunk, 1) for chunk in chunks) + (shared if chunks else 0)
     if decodes:
         all_contexts = (len(decodes), sum(decodes))
         time += lattice(t["decode"], "sequences", "mean_context", all_contexts, len(decodes))

@@ -76,10 +76,12 @@ def _table(rng: random.Random) -> dict[str, Any]:
     seconds[-1] = max(seconds[-2:])  # an iteration of length 0 is an error
     chunk, context = axis(1, rng.choice([8, 60, 300])), axis(0, rng.choice([9, 60, 400]))
     sequences, mean = axis(1, rng.choice([8, 20])), axis(0, rng.choice([9, 60, 400]))
+    of_chunk = grid(chunk, context)
+    shared_s = rng.choice([0.0, min(map(min, of_chunk))])
     return {
         "kind": "TimingTable",
         "linear": {"tokens": tokens, "seconds": seconds},
-        "chunk": {"chunk": chunk, "context": context, "seconds": grid(chunk, context)},
+        "chunk": {"chunk": chunk, "context": context, "seconds": of_chunk, "shared_s": shared_s},
         "decode": {"sequences": sequences, "mean_context": mean, "seconds": grid(sequences, mean)},
     }
 

@@ -51,15 +51,15 @@ def random_engine(chance: random.Random) -> tuple[iq.Engine, Lengths, int, int, 
     seats = chance.randint(1, budget)
     longest = pick([7, 20, 30])
     engine = iq.Engine(
-        timing=pick([random_table, random_roofline])(chance),
+        timing=pick([random_table, random_roofline])(chance, unit_s=0.1),
         scheduler=iq.Sarathi(token_budget=budget, max_seqs=seats),
         kv=pick([UNLIMITED, iq.KvCache(tokens=pick([40, 100]), block=1)]),
         overhead=pick(
             [
                 None,
                 iq.Overhead(
-                    base_s=pick([0.2, 1.0]),
-                    per_sequence_s=pick([0, 0.05, 0.5]),
+                    base_s=pick([0.02, 0.1]),
+                    per_sequence_s=pick([0, 0.005, 0.05]),
                     overlapped=pick([False, True]),
                 ),
             ]

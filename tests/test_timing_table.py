@@ -61,8 +61,10 @@ def plainly(timing, chunks, decodes):
     linear, chunk, decode = timing.linear, timing.chunk, timing.decode
     tokens = sum(c for c, _ in chunks) + len(decodes)
     time = on_line(linear.tokens, [exact(s) for s in linear.seconds], tokens)
-    for c, x in chunks:
-        time += on_lattice(chunk.chunk, chunk.context, [[exact(s) for s in r] for r in chunk.seconds], c, x)
+    shared = exact(chunk.shared_s)
+    own = [[exact(s) - shared for s in row] for row in chunk.seconds]
+    time += sum(on_lattice(chunk.chunk, chunk.context, own, c, x) for c, x in chunks)
+    time += shared if chunks else 0
     if decodes:
         mean = Fraction(sum(decodes), len(decodes))
         grid = [[exact(s) for s in row] for row in decode.seconds]
@@ -118,6 +120,13 @@ def ascending(least, most, size):
     return st.lists(st.integers(least, most), min_size=2, max_size=size, unique=True).map(sorted)
 
 
+def sharing(chunk, context, seconds):
+    """A part whose chunks share nothing, or all that they can."""
+    return st.sampled_from([0.0, min(map(min, seconds))]).map(
+        lambda shared_s: ChunkPart(chunk, context, seconds, shared_s)
+    )
+
+
 @st.composite
 def tables(draw):
     """Any table, with lines that fall among them, and axes that may be short."""
@@ -132,7 +141,7 @@ def tables(draw):
     sequences, mean = draw(ascending(1, 40, 4)), draw(ascending(0, 20_000, 4))
     return iq.TimingTable(
         linear=LinearPart(tokens, draw(st.lists(times, min_size=len(tokens), max_size=len(tokens)))),
-        chunk=ChunkPart(chunk, context, grid(chunk, context)),
+        chunk=draw(sharing(chunk, context, grid(chunk, context))),
         decode=DecodePart(sequences, mean, grid(sequences, mean)),
     )
 

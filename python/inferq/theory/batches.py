@@ -149,7 +149,7 @@ class Kernels:
         return means, at(count), fewer[:, None] * means[None, :] <= self.kv_tokens * (1 + 1e-12)
 
     def chunks(self, longest: float, steps: bool) -> Chunks | None:
-        """A chunk of a table, at the corners of the cells that hold one; None where it falls below 0.
+        """A chunk of a table, less what chunks share, at the corners of cells; None where it falls below 0.
 
         Args:
             longest: most tokens of a chunk and its context together.
@@ -160,7 +160,7 @@ class Kernels:
         assert isinstance(self.timing, TimingTable)
         part = self.timing.chunk
         rows, columns = np.asarray(part.chunk, dtype=float), np.asarray(part.context, dtype=float)
-        values = np.asarray(part.seconds, dtype=float)
+        values = np.asarray(part.seconds, dtype=float) - part.shared_s
         tokens = _within(part.chunk, 1, min(self.budget, longest))
         contexts = _within(part.context, 0, longest - 1)
         if steps:

@@ -403,7 +403,9 @@ class _Above:
             corners = kernels.chunks(longest, steps=True)
             if corners is None:
                 return False
-            c, x, seconds = corners.tokens, corners.context, corners.seconds
+            # What the chunks share is counted for each: from above that is no error.
+            seconds = corners.seconds + timing.chunk.shared_s
+            c, x = corners.tokens, corners.context
         # c² ≥ (low + high)·c − ((low + high)/2)² between low and high: the tangent in the middle.
         points = np.unique(c)
         for near, far in ((points[:-1], points[1:]), (points[1:], points[:-1])):

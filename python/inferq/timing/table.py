@@ -59,12 +59,16 @@ class LinearPart(_Part):
 
 @dataclass(frozen=True, slots=True)
 class ChunkPart(_Part):
-    """What the attention of one chunk takes in all layers; the chunks of a batch are summed.
+    """What the attention of one chunk takes in all layers.
+
+    The chunks of a batch are summed, but for what they share: engines run them as one kernel.
 
     Args:
         chunk: tokens that the chunk computes, from 1, ascending, at least two points.
         context: tokens of its request that were computed before, from 0, ascending, at least two points.
         seconds: a row for each chunk, in it a time for each context.
+        shared_s: seconds of each of these times that the chunks of a batch take together, once: what a kernel
+            takes whatever is in it. At most the least of them.
 
     Raises:
         ConfigError: a hole in the grid, or a value of another kind. Order and signs are judged by the table.
@@ -78,6 +82,7 @@ class ChunkPart(_Part):
     chunk: Sequence[int]
     context: Sequence[int]
     seconds: Sequence[Sequence[float]]
+    shared_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +113,11 @@ class TimingTable(TimingModel):
     """Measured times on a grid, in straight lines between its points.
 
     An iteration of τ tokens, with chunks of c tokens at context x and n decodes with contexts that sum to S,
-    lasts `linear(τ) + Σ chunk(c, x) + decode(n, S / n)`. In two dimensions the lines go along the chunks (or
-    the decodes) first, then along the contexts; each rises by a whole number of attoseconds a token, rounded
-    towards 0 once. Before the first point the first line goes on, and no part falls below 0. Beyond the last
-    point the last line goes on, and the run has a finding that names the axis. A line may fall: measurements
-    do.
+    lasts `linear(τ) + Σ chunk(c, x) − (k − 1)·shared + decode(n, S / n)` with k chunks, if any. In two
+    dimensions the lines go along the chunks (or the decodes) first, then along the contexts; each rises by a
+    whole number of attoseconds a token, rounded towards 0 once. Before the first point the first line goes
+    on, and no part falls below 0, no chunk below what is shared. Beyond the last point the last line goes on,
+    and the run has a finding that names the axis. A line may fall: measurements do.
 
     Source: kernels timed one by one, as Vidur and aiconfigurator do; `provenance` says which.
 

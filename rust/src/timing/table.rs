@@ -28,6 +28,9 @@ pub struct ChunkGrid {
     pub context: Vec<u64>,
     /// A row for each chunk, in it a time for each context.
     pub seconds: Vec<Vec<Option<f64>>>,
+    /// Of each of these times, in seconds, what the chunks of a batch share: it is counted once.
+    #[serde(default)]
+    pub shared_s: f64,
 }
 
 /// What the attention of all decodes takes.
@@ -42,7 +45,8 @@ pub struct DecodeGrid {
     pub seconds: Vec<Vec<Option<f64>>>,
 }
 
-/// linear(tokens) + Σ chunks chunk(c, x) + decode(n, Σ contexts / n), each a straight line from one grid point to the next.
+/// linear(tokens) + shared + Σ chunks (chunk(c, x) − shared) + decode(n, Σ contexts / n), each a straight line from one grid
+/// point to the next; shared only where there are chunks.
 ///
 /// A line rises by a whole number of attoseconds a step: the exact slope, rounded towards 0 once. So it meets the grid point
 /// where it begins, stays between its two, and is short of the second by less than an attosecond a step. Between two rows the
@@ -52,12 +56,14 @@ pub struct DecodeGrid {
 /// Along tokens and contexts a table that does not fall on its grid does not fall in between either. Along chunks, between two
 /// columns, it can fall by the rounding alone, which is less than an attosecond for each step of context.
 ///
-/// Before the first point the first line goes on, and no part falls below 0. Beyond the last point the last line goes on,
+/// Before the first point the first line goes on, and no part falls below 0, no chunk below what is shared. Beyond the last point the last line goes on,
 /// and [`Timing::beyond`] tells which axis was too short.
 #[derive(Debug)]
 pub(super) struct TimingTable {
     linear: Row,
+    /// Without what the chunks share.
     chunk: Surface,
+    shared: i128,
     decode: Surface,
     beyond: AtomicU8,
 }
@@ -71,12 +77,24 @@ impl TimingTable {
         let surface = |rows: (&[u64], &str), columns: (&[u64], &str), seconds: &[Vec<Option<f64>>]| {
             Surface::new(axis(rows.0, rows.1, 1)?, axis(columns.0, columns.1, 0)?, seconds)
         };
-        let of_chunk = surface((&chunk.chunk, "chunk"), (&chunk.context, "context"), &chunk.seconds);
+        let of_chunk = || {
+            let mut surface = surface((&chunk.chunk, "chunk"), (&chunk.context, "context"), &chunk.seconds)?;
+            let shared = i128::try_from(attoseconds(chunk.shared_s, "shared_s")?).map_err(|_| overflow())?;
+            if surface.values.iter().any(|&value| value < shared) {
+                let message = format!("{} s: some chunk of the grid takes less", chunk.shared_s);
+                return Err(Error::config("shared_s", message));
+            }
+            surface.values.iter_mut().for_each(|value| *value -= shared);
+            Ok((surface, shared))
+        };
         let of_decode =
             surface((&decode.sequences, "sequences"), (&decode.mean_context, "mean_context"), &decode.seconds);
+        let linear = row().map_err(|error: Error| error.within("linear"))?;
+        let (chunk, shared) = of_chunk().map_err(|error: Error| error.within("chunk"))?;
         Ok(TimingTable {
-            linear: row().map_err(|error: Error| error.within("linear"))?,
-            chunk: of_chunk.map_err(|error| error.within("chunk"))?,
+            linear,
+            chunk,
+            shared,
             decode: of_decode.map_err(|error| error.within("decode"))?,
             beyond: AtomicU8::new(0),
         })
@@ -95,10 +113,10 @@ impl TimingTable {
         }
     }
 
-    /// Σ over the chunks.
+    /// Σ over the chunks, and what they share.
     fn chunks(&self, shape: &Shape) -> Result<Line> {
         let surface = &self.chunk;
-        let mut all = Line::NOTHING;
+        let mut all = Line { first: self.shared, growth: 0, holds: u64::MAX };
         for chunk in shape.chunks {
             let (tokens, context) = (chunk.tokens, chunk.context);
             let row = surface.row(tokens);
@@ -175,8 +193,6 @@ struct Line {
 }
 
 impl Line {
-    const NOTHING: Line = Line { first: 0, growth: 0, holds: u64::MAX };
-
     #[inline]
     fn plus(self, other: Line) -> Result<Line> {
         Ok(Line {

@@ -57,10 +57,16 @@ fn table() -> impl Strategy<Value = TimingModel> {
             row(tokens.len()),
             prop::collection::vec(row(context.len()), chunk.len()),
             prop::collection::vec(row(mean_context.len()), sequences.len()),
+            any::<bool>(),
         );
-        times.prop_map(move |(of_linear, of_chunk, of_decode)| TimingModel::TimingTable {
+        times.prop_map(move |(of_linear, of_chunk, of_decode, shares)| TimingModel::TimingTable {
             linear: LinearGrid { tokens: tokens.clone(), seconds: of_linear },
-            chunk: ChunkGrid { chunk: chunk.clone(), context: context.clone(), seconds: of_chunk },
+            chunk: ChunkGrid {
+                chunk: chunk.clone(),
+                context: context.clone(),
+                shared_s: if shares { of_chunk.iter().flatten().flatten().copied().fold(1.0, f64::min) } else { 0.0 },
+                seconds: of_chunk,
+            },
             decode: DecodeGrid { sequences: sequences.clone(), mean_context: mean_context.clone(), seconds: of_decode },
         })
     })

@@ -208,12 +208,16 @@ fn table() -> impl Strategy<Value = String> {
             row(1000, 3000, tokens.len()),
             prop::collection::vec(row(0, 900, context.len()), chunk.len()),
             prop::collection::vec(row(0, 900, mean_context.len()), sequences.len()),
+            any::<bool>(),
         );
-        times.prop_map(move |(mut of_linear, of_chunk, of_decode)| {
+        times.prop_map(move |(mut of_linear, of_chunk, of_decode, shares)| {
             of_linear.sort_by(f64::total_cmp);
+            let least = of_chunk.iter().flatten().copied().fold(1.0, f64::min);
+            let shared_s = if shares { least } else { 0.0 };
             format!(
                 r#"{{"kind": "TimingTable", "linear": {{"tokens": {tokens:?}, "seconds": {of_linear:?}}},
-                "chunk": {{"chunk": {chunk:?}, "context": {context:?}, "seconds": {of_chunk:?}}},
+                "chunk": {{"chunk": {chunk:?}, "context": {context:?}, "seconds": {of_chunk:?},
+                    "shared_s": {shared_s:?}}},
                 "decode": {{"sequences": {sequences:?}, "mean_context": {mean_context:?}, "seconds": {of_decode:?}}}}}"#
             )
         })

@@ -308,6 +308,8 @@ class _Tabulating:
         for part, its in self.known.items():
             axes = {axis: getattr(its, axis) for axis in PARTS[part]}
             seconds += np.maximum(self._design(part, axes) @ np.ravel(its.seconds), 0.0)
+            if part == "chunk":
+                seconds -= its.shared_s * np.maximum(self.times["chunk"] - 1, 0.0)
         return seconds
 
     def _solved(

@@ -128,6 +128,12 @@ class KernelDatabase:
         share = self._chunk_s(tokens, context)
         return max(share, self._chunk_s(tokens, 0), self._decode_s(1, context + tokens)) if context else share
 
+    def chunks(self, tokens: int, count: int) -> float:
+        """Seconds of attention of `count` whole prompts, in one kernel a layer."""
+        return self._seconds(
+            self._engine.evaluate_context_ops([self._chunk], batch_size=count, s=tokens, prefix=0)
+        )
+
     def decode(self, sequences: int, mean_context: int) -> float:
         """Seconds of attention of decodes in all layers, and of the logits of all rows but one.
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 MOST_CONTEXT_TOKENS = 2**21
 """Sequences times mean context beyond this fit in no cache that we know of, so no points are spent there."""
-LARGEST_CHUNK, MOST_DECODES = 8192, 512
-"""Of the mixed iterations whose error is measured."""
+LARGEST_CHUNK, MOST_DECODES, MOST_PROMPTS = 8192, 512, 64
+"""Of the iterations whose error is measured."""
 SEED = 7
 
 
@@ -110,12 +110,15 @@ def _parts(database: KernelDatabase, tried: Tried) -> dict[str, Any]:
     points = lattice.line(tokens, linear)
     rows, columns = lattice.sides(chunk, context, chunk_s, np.ones_like(chunk_s, dtype=bool))
     groups, means = lattice.sides(sequences, mean_context, decode_s, possible)
+    of_chunk = _rounded(chunk_s[np.ix_(rows, columns)])
     return {
         "linear": LinearPart([tokens[at] for at in points], _rounded(linear[points])),
         "chunk": ChunkPart(
             [chunk[at] for at in rows],
             [context[at] for at in columns],
-            _rounded(chunk_s[np.ix_(rows, columns)]),
+            of_chunk,
+            # What a chunk takes that has next to nothing in it, a batch of chunks takes once.
+            shared_s=min(map(min, of_chunk)),
         ),
         "decode": DecodePart(
             [sequences[at] for at in groups],
@@ -167,7 +170,8 @@ def errors(database: KernelDatabase, parts: Mapping[str, Any], tried: Tried, cou
 
     The points are log-uniform over all that was tried, and none of it: batches and chunks, contexts (15 % of
     the chunks at context 0), decodes with at most `MOST_CONTEXT_TOKENS` tokens of context in all. Mixed
-    iterations have one chunk of at most `LARGEST_CHUNK` tokens beside at most `MOST_DECODES` decodes.
+    iterations have one chunk of at most `LARGEST_CHUNK` tokens beside at most `MOST_DECODES` decodes; those
+    of several prompts 2 to `MOST_PROMPTS` whole ones of a length, of at most `LARGEST_CHUNK` tokens together.
     """
     rng = np.random.default_rng(SEED)
     linear, chunk, decode = parts["linear"], parts["chunk"], parts["decode"]
@@ -203,6 +207,17 @@ def errors(database: KernelDatabase, parts: Mapping[str, Any], tried: Tried, cou
     beside = linear_s(chunks[:both][small] + sequences[:both][small])
     mixed = [beside[at] + of_chunk[at][:both][small] + of_decode[at][:both][small] for at in (0, 1)]
     alone = linear_s(sequences)
+    prompts = _loguniform(rng, MOST_PROMPTS // 2, 4 * count) * 2
+    lengths = _loguniform(rng, LARGEST_CHUNK // 2, 4 * count)
+    apart = prompts * lengths <= LARGEST_CHUNK
+    prompts, lengths = prompts[apart][:count], lengths[apart][:count]
+    each = _said(chunk.chunk, chunk.context, chunk.seconds, lengths, np.zeros_like(lengths))
+    together = linear_s(prompts * lengths)
+    several = (
+        together[0] + prompts * each - (prompts - 1) * chunk.shared_s,
+        together[1]
+        + np.array([database.chunks(int(c), int(k)) for c, k in zip(lengths, prompts, strict=True)]),
+    )
     return {
         "points": count,
         "seed": SEED,
@@ -211,6 +226,7 @@ def errors(database: KernelDatabase, parts: Mapping[str, Any], tried: Tried, cou
         "decode": _judged(*of_decode),
         "mixed_iteration": _judged(mixed[0], mixed[1]),
         "decode_iteration": _judged(alone[0] + of_decode[0], alone[1] + of_decode[1]),
+        "prompts_iteration": _judged(*several),
     }
 
 

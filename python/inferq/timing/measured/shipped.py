@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 FOLDER = Path(__file__).parent / "tables"
-PARTS = ("linear", "chunk", "decode", "mixed_iteration", "decode_iteration")
-"""What has a held-out error: the three parts, and whole iterations with and without a chunk."""
+PARTS = ("linear", "chunk", "decode", "mixed_iteration", "decode_iteration", "prompts_iteration")
+"""What has a held-out error: the three parts; iterations with a chunk, of decodes, of several prompts."""
 
 
 class Shipped(NamedTuple):
@@ -78,7 +78,7 @@ def shipped_tables() -> pl.DataFrame:
         A frame with `model, gpu, tensor_parallel, backend, backend_version, source, date`, then for each part
         and for whole iterations the held-out error against the source, as a share: `linear_median`,
         `linear_p95`, `chunk_…`, `decode_…`, `mixed_iteration_…` (one chunk of at most 8,192 tokens beside at
-        most 512 decodes), `decode_iteration_…`.
+        most 512 decodes), `decode_iteration_…`, `prompts_iteration_…` (2 to 64 whole prompts of a length).
 
     Example:
         >>> import inferq as iq

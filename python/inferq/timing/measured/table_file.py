@@ -27,6 +27,8 @@ KEY = "inferq.timing_table"
 
 _AXES = {"linear": ("tokens", ""), "chunk": ("chunk", "context"), "decode": ("sequences", "mean_context")}
 """What the columns `row` and `column` of a part are."""
+_SHARED = "chunk shared"
+"""The part of the one row that holds `ChunkPart.shared_s`; it is left out where that is 0."""
 
 
 def write(table: TimingTable, file: str | os.PathLike[str]) -> None:
@@ -98,6 +100,8 @@ def _points(table: TimingTable) -> pl.DataFrame:
             for down, row in enumerate(above)
             for over, column in enumerate(along)
         ]
+    if table.chunk.shared_s:
+        rows.append((_SHARED, 0, 0, table.chunk.shared_s))
     schema = {"part": pl.String, "row": pl.Int64, "column": pl.Int64, "seconds": pl.Float64}
     return pl.DataFrame(rows, schema=schema, orient="row")
 
@@ -120,24 +124,27 @@ def _table(frame: pl.DataFrame, metadata: Mapping[str, str], check_units: bool) 
         if name != "seconds" and frame[name].null_count():
             at = int(frame[name].is_null().to_numpy().argmax())
             raise ConfigError(f"row {at}: {name} is null")
-    values: dict[str, dict[tuple[int, int], float]] = {name: {} for name in _AXES}
+    values: dict[str, dict[tuple[int, int], float]] = {name: {} for name in (*_AXES, _SHARED)}
     for at, (part, row, column, seconds) in enumerate(
         frame.select("part", "row", "column", "seconds").iter_rows()
     ):
         if part not in values:
-            raise ConfigError(f"row {at}: part is {part!r}, must be linear, chunk or decode")
+            raise ConfigError(f"row {at}: part is {part!r}, must be linear, chunk, {_SHARED} or decode")
         if part == "linear" and column != 0:
             raise ConfigError(f"row {at}: the linear part has one axis, but column is {column}, not 0")
+        if part == _SHARED and (row, column) != (0, 0):
+            raise ConfigError(f"row {at}: part {_SHARED} has no axes, but row is {row} and column {column}")
         if (row, column) in values[part]:
             raise ConfigError(f"row {at}: a second time for {_where(part, row, column)}")
         if seconds is None or seconds != seconds:
             raise ConfigError(f"row {at}: a hole in the grid: {_where(part, row, column)} has no time")
         values[part][row, column] = float(seconds)
+    shared_s = values.pop(_SHARED).get((0, 0), 0.0)
     grids = {part: _grid(part, points) for part, points in values.items()}
     tokens, _, seconds_of = grids["linear"]
     made = TimingTable(
         linear=LinearPart(tokens, [row[0] for row in seconds_of]),
-        chunk=ChunkPart(*grids["chunk"]),
+        chunk=ChunkPart(*grids["chunk"], shared_s=shared_s),
         decode=DecodePart(*grids["decode"]),
         provenance=provenance,
         check_units=False,

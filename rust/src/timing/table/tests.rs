@@ -16,7 +16,7 @@ fn zeros(rows: usize) -> Vec<Vec<Option<f64>>> {
 }
 
 fn no_chunks() -> ChunkGrid {
-    ChunkGrid { chunk: vec![1, 1000], context: vec![0, 1000], seconds: zeros(2) }
+    ChunkGrid { chunk: vec![1, 1000], context: vec![0, 1000], seconds: zeros(2), shared_s: 0.0 }
 }
 
 fn no_decodes() -> DecodeGrid {
@@ -56,12 +56,29 @@ fn a_line_extended_below_nothing_is_nothing() {
     assert_eq!([4, 5, 6].map(|tokens| of(&steep, tokens)), [0, 0, 20 * MICRO]);
     assert_eq!([29, 30, 31].map(|tokens| of(&falling, tokens)), [10 * MICRO, 0, 0]);
     // Chunks of 10 tokens along their contexts: −100 µs, −50 µs, 0 µs, 50 µs at 0, 10, 20, 30.
-    let late = ChunkGrid { chunk: vec![10, 20], context: vec![30, 40], seconds: vec![micros(&[50, 100]); 2] };
+    let late =
+        ChunkGrid { chunk: vec![10, 20], context: vec![30, 40], seconds: vec![micros(&[50, 100]); 2], shared_s: 0.0 };
     let late = table(&no_linear(), &late, &no_decodes());
     let paces = [0, 1, 2, 3].map(|later| price(&late, &[(10, 0)], &[], later));
     assert_eq!(paces.map(|pace| pace.first.0), [0, 0, 0, 50 * MICRO]);
     // The first line begins where it leaves nothing, and ends at the second point.
     assert_eq!(paces.map(|pace| pace.holds), [2, 1, 2, 1]);
+}
+
+#[test]
+fn what_chunks_share_is_counted_once() {
+    let seconds = vec![micros(&[10, 20]), micros(&[30, 40])];
+    let grid =
+        |shared_s| ChunkGrid { chunk: vec![100, 300], context: vec![0, 1000], seconds: seconds.clone(), shared_s };
+    let table = table(&no_linear(), &grid(8e-6), &no_decodes());
+    let of = |chunks: &[(u64, u64)], decodes: &[u64]| price(&table, chunks, decodes, 0).first.0;
+    assert_eq!(of(&[(100, 0)], &[]), 10 * MICRO);
+    assert_eq!(of(&[(100, 0), (300, 1000), (200, 500)], &[]), (10 + 40 + 25 - 2 * 8) * MICRO);
+    assert_eq!(of(&[], &[700]), 0);
+    // One token would be 0.1 µs on the first line, which is less than what is shared.
+    assert_eq!(of(&[(1, 0), (1, 0)], &[]), 8 * MICRO);
+    let error = TimingTable::new(&no_linear(), &grid(11e-6), &no_decodes()).expect_err("more than a chunk takes");
+    assert_eq!(error.to_string(), "chunk.shared_s: 0.000011 s: some chunk of the grid takes less");
 }
 
 #[test]
@@ -71,6 +88,7 @@ fn chunks_are_priced_each_and_hold_to_the_edge_of_their_cells() {
         chunk: vec![100, 300],
         context: vec![0, 1000, 2000],
         seconds: vec![micros(&[10, 20, 60]), micros(&[30, 60, 100])],
+        shared_s: 0.0,
     };
     let table = table(&no_linear(), &chunk, &no_decodes());
     // 200 tokens are half way: 20, 40, 80 µs. From 500 a step is 200 · 20 ns; 1000 is three iterations away.
@@ -180,7 +198,7 @@ proptest! {
         // Along the contexts of a chunk on a row of its grid, with another row above it.
         let above: Vec<u64> = of_context.iter().map(|time| time + 7).collect();
         let rows = vec![seconds(&of_context), seconds(&above)];
-        let chunk = ChunkGrid { chunk: vec![3, 90], context: context.clone(), seconds: rows.clone() };
+        let chunk = ChunkGrid { chunk: vec![3, 90], context: context.clone(), seconds: rows.clone(), shared_s: 0.0 };
         let model = table(&no_linear(), &chunk, &no_decodes());
         follows(&context, &of_context, |at| price(&model, &[(3, at)], &[], 0).first.0)?;
         follows(&context, &above, |at| price(&model, &[(90, at)], &[], 0).first.0)?;
@@ -191,7 +209,7 @@ proptest! {
         follows(&context, &above, |at| price(&model, &[], &[at; 9], 0).first.0)?;
         // Along the chunks and the sequences at a column of their grids.
         let rows: Vec<Vec<Option<f64>>> = of_other.iter().map(|&time| seconds(&[time, time + 5])).collect();
-        let chunk = ChunkGrid { chunk: other.clone(), context: vec![10, 40], seconds: rows.clone() };
+        let chunk = ChunkGrid { chunk: other.clone(), context: vec![10, 40], seconds: rows.clone(), shared_s: 0.0 };
         let model = table(&no_linear(), &chunk, &no_decodes());
         follows(&other, &of_other, |at| price(&model, &[(at, 10)], &[], 0).first.0)?;
         let decode = DecodeGrid { sequences: other.clone(), mean_context: vec![10, 40], seconds: rows };
