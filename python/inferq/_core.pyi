@@ -23,6 +23,7 @@ __all__ = [
     "draw_lengths",
     "draw_rows",
     "draw_sessions",
+    "price",
     "simulate",
     "simulate_slots",
     "simulate_streamed",
