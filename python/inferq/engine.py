@@ -187,6 +187,9 @@ class Engine(Description):
         `Roofline`. The KV cache holds what `timing.KvMemory` says of the card, in blocks of 16 tokens. Which
         it was, and how many tokens come about, says `explain()`.
 
+        With both `timing` and `kv` given nothing is asked of the card: `tensor_parallel`, `utilisation`,
+        `weights`, `kv_dtype` and `backend` decide nothing then.
+
         Args:
             model: a name of `timing.known_models()`, the path of a `config.json`, a mapping with its keys, or
                 a `timing.ModelShape`.
