@@ -401,7 +401,9 @@ impl PythonScheduler {
             plan.admit(slot, taken)?;
             self.starts(id);
         }
-        Ok(plan.chunk(slot, tokens)?)
+        // What the prefix cache has of it is no longer owed; a policy does not see that before.
+        let owed = plan.requests().owed(slot);
+        Ok(plan.chunk(slot, tokens.min(owed))?)
     }
 
     /// For how long the plan holds, and when the policy wants to be asked again.

@@ -7,7 +7,7 @@ use inferq_core::engine::{Class, Engine, EngineParts, parse};
 use inferq_core::error::{Error, Result};
 use inferq_core::router::{Router, RouterKind};
 use inferq_core::simulation::{Options, Timeline, simulate_cluster};
-use inferq_core::workload::{Flow, Workload};
+use inferq_core::workload::{Content, Flow, Workload};
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -299,6 +299,8 @@ pub(crate) fn simulate<'py>(
         column(columns, "children")?,
         column(columns, "delay_s")?,
     );
+    let (content_start, content_id, content_tokens) =
+        (column(columns, "content_start")?, column(columns, "content_id")?, column(columns, "content_tokens")?);
     let workload = Workload {
         arrival_s: optional("arrival_s", &arrival_s)?,
         prompt_tokens: optional("prompt_tokens", &prompt_tokens)?,
@@ -311,6 +313,11 @@ pub(crate) fn simulate<'py>(
         queue_key: optional("queue_key", &queue_key)?,
         session: optional("session", &session)?,
         pool: optional("pool", &pool)?,
+        content: Content {
+            start: optional("content_start", &content_start)?,
+            id: optional("content_id", &content_id)?,
+            tokens: optional("content_tokens", &content_tokens)?,
+        },
         flow: Flow {
             parents: optional("parents", &parents)?,
             children_start: optional("children_start", &children_start)?,

@@ -82,6 +82,7 @@ impl PythonSource {
             tbt_slo_s: seconds("tbt_slo_s")?,
             queue_key: seconds("queue_key")?,
             session: codes("session")?,
+            ..Columns::default()
         };
         self.objectives.append(columns.arrival_s.len(), &seconds("ttft_slo_s")?, &columns.tbt_slo_s);
         Ok(columns)

@@ -167,15 +167,16 @@ fn work_columns<'py>(py: Python<'py>, work: &Work) -> PyResult<Bound<'py, PyDict
 fn timeline_columns<'py>(py: Python<'py>, samples: &[Sample]) -> PyResult<Bound<'py, PyDict>> {
     let mut prefill = Vec::with_capacity(samples.len());
     let mut output = Vec::with_capacity(samples.len());
+    let mut cached = Vec::with_capacity(samples.len());
     // All replicas are sampled together: the sample before is as many rows up as there are replicas.
     let replicas = samples.iter().take_while(|sample| sample.at == samples[0].at).count();
     for (row, sample) in samples.iter().enumerate() {
         let before = row.checked_sub(replicas).map(|row| samples[row]);
-        let (at, prefilled, emitted) =
-            before.map_or((Instant::ZERO, 0, 0), |before| (before.at, before.prefilled_tokens, before.emitted_tokens));
-        let span = sample.at.since(at);
-        prefill.push(rate(sample.prefilled_tokens - prefilled, span));
-        output.push(rate(sample.emitted_tokens - emitted, span));
+        let span = sample.at.since(before.map_or(Instant::ZERO, |before| before.at));
+        let since = |total: fn(&Sample) -> u64| rate(total(sample) - before.as_ref().map_or(0, total), span);
+        prefill.push(since(|sample| sample.prefilled_tokens));
+        output.push(since(|sample| sample.emitted_tokens));
+        cached.push(since(|sample| sample.cached_tokens));
     }
     let dict = PyDict::new(py);
     collect(&dict, "time_s", samples, |sample| sample.at.seconds())?;
@@ -185,6 +186,7 @@ fn timeline_columns<'py>(py: Python<'py>, samples: &[Sample]) -> PyResult<Bound<
     collect(&dict, "kv_used_tokens", samples, |sample| sample.kv_used_tokens)?;
     put(&dict, "prefill_tokens_per_s", prefill)?;
     put(&dict, "output_tokens_per_s", output)?;
+    put(&dict, "cached_tokens_per_s", cached)?;
     Ok(dict)
 }
 

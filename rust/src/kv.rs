@@ -1,11 +1,28 @@
-//! Which blocks of the KV cache are taken, and when will the free ones run out?
+//! Which blocks of the KV cache are taken, which of the free ones still hold something, and when do they run out?
 //!
-//! Law L4: free + used = total after every event, and nothing is held after the last request. The pool counts
-//! blocks; *which* block is whose matters only to a prefix cache.
+//! Law L4: free + used = total after every event, and nothing is held after the last request. *Which* block is whose
+//! never matters: blocks are counted, and those whose content may serve somebody else are known to a [`PrefixCache`].
+//! Free blocks that hold nothing are taken first; then the cache forgets what it holds in the others.
+
+mod residues;
+mod content;
+mod prefix;
+mod block_cache;
+mod radix_cache;
 
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
+use crate::request::Slot;
+use crate::workload::Arrival;
+use block_cache::BlockCache;
+pub(crate) use content::OWN;
+pub use content::Segment;
+pub(crate) use prefix::Found;
+use prefix::PrefixCache;
+use radix_cache::RadixCache;
+use residues::Divisor;
+pub use residues::Residues;
 
 /// A KV cache as a user describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -17,7 +34,17 @@ pub struct KvCache {
     pub block: u32,
     /// The kind of prefix cache, if any.
     #[serde(default)]
-    pub prefix_cache: Option<String>,
+    pub prefix_cache: Option<PrefixKind>,
+}
+
+/// How requests find what others have computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PrefixKind {
+    /// By whole blocks, as vLLM does.
+    Blocks,
+    /// By pages in a tree of runs, as SGLang does.
+    Radix,
 }
 
 impl KvCache {
@@ -29,51 +56,17 @@ impl KvCache {
         if self.tokens.is_some_and(|tokens| tokens < u64::from(self.block)) {
             return Err(Error::config("tokens", "the cache must hold at least one block"));
         }
-        if let Some(kind) = &self.prefix_cache {
-            return Err(Error::config(
-                "prefix_cache",
-                format!("{kind:?} is not available: prefix caches are not built yet, use None"),
-            ));
-        }
         Ok(())
     }
 }
 
-/// A divisor that is a power of two more often than not, where a shift is many times cheaper than a division.
-#[derive(Clone, Copy, Debug)]
-struct Divisor {
-    value: u64,
-    shift: Option<u32>,
-}
-
-impl Divisor {
-    fn new(value: u64) -> Divisor {
-        Divisor { value, shift: value.is_power_of_two().then(|| value.trailing_zeros()) }
-    }
-
-    #[inline]
-    fn quotient(self, number: u64) -> u64 {
-        match self.shift {
-            Some(shift) => number >> shift,
-            None => number / self.value,
-        }
-    }
-
-    #[inline]
-    fn rest(self, number: u64) -> u64 {
-        match self.shift {
-            Some(_) => number & (self.value - 1),
-            None => number % self.value,
-        }
-    }
-}
-
 /// The blocks of one replica.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct BlockPool {
     block: Divisor,
     capacity: u64,
     used: u64,
+    cache: Option<Box<dyn PrefixCache>>,
 }
 
 /// More blocks than any run can take: the capacity of a cache without limit.
@@ -90,6 +83,12 @@ impl BlockPool {
             block: Divisor::new(block),
             capacity: kv.tokens.map_or(UNLIMITED, |tokens| (tokens / block).min(UNLIMITED)),
             used: 0,
+            cache: kv.prefix_cache.map(|kind| -> Box<dyn PrefixCache> {
+                match kind {
+                    PrefixKind::Blocks => Box::new(BlockCache::new(block)),
+                    PrefixKind::Radix => Box::new(RadixCache::new(block)),
+                }
+            }),
         }
     }
 
@@ -111,13 +110,13 @@ impl BlockPool {
         self.capacity
     }
 
-    /// Blocks that somebody holds.
+    /// Blocks that somebody holds. One that several hold counts once.
     #[inline]
     pub fn used(&self) -> u64 {
         self.used
     }
 
-    /// Blocks that nobody holds.
+    /// Blocks that nobody holds, whether they still have content or not.
     #[inline]
     pub fn free(&self) -> u64 {
         self.capacity - self.used
@@ -128,9 +127,12 @@ impl BlockPool {
     pub(crate) fn take(&mut self, blocks: u64) {
         debug_assert!(blocks <= self.free(), "L4: no more blocks than the cache has");
         self.used += blocks;
+        if self.cache.is_some() {
+            self.claim(0);
+        }
     }
 
-    /// Gives blocks back.
+    /// Gives back blocks whose content nobody else can use.
     #[inline]
     pub(crate) fn give(&mut self, blocks: u64) {
         debug_assert!(blocks <= self.used, "L4: no more blocks freed than taken");
@@ -138,129 +140,161 @@ impl BlockPool {
     }
 }
 
-/// How many of a set of contexts, all growing by one token a tick, stand where in their last block.
-///
-/// A context x needs a new block for its next token iff x ≡ 0 (mod m). All members grow together, so a member's
-/// residue relative to the tick never changes, and one counter per residue answers for any number of ticks at once.
-#[derive(Clone, Debug)]
-pub struct Residues {
-    modulus: Divisor,
-    counts: Vec<u64>,
-    total: u64,
-    /// The place of those who need a block at the next tick: minus the current tick, modulo m.
-    next: usize,
+/// What a prefix cache adds. Without one, every request has all of its blocks to itself.
+impl BlockPool {
+    /// Can a request find what another has computed?
+    #[inline]
+    pub(crate) fn has_cache(&self) -> bool {
+        self.cache.is_some()
+    }
+
+    /// So many of the free blocks are as good as taken: what they hold is forgotten, in the order in which it was left.
+    pub(crate) fn claim(&mut self, blocks: u64) {
+        let most = self.free().saturating_sub(blocks);
+        if let Some(cache) = &mut self.cache
+            && cache.idle() > most
+        {
+            cache.forget_until(most);
+        }
+    }
+
+    /// A request comes: its prompt begins with this content, and goes on with its own.
+    pub(crate) fn open(&mut self, slot: Slot, content: &[Segment], arrival: &Arrival) {
+        if let Some(cache) = &mut self.cache {
+            cache.open(slot, content, OWN | u64::from(arrival.id), arrival.prompt_tokens);
+        }
+    }
+
+    /// A request that holds nothing leaves.
+    pub(crate) fn close(&mut self, slot: Slot) {
+        if let Some(cache) = &mut self.cache {
+            cache.close(slot);
+        }
+    }
+
+    /// With what the prompt of a request begins before its own content.
+    pub(crate) fn content(&self, slot: Slot) -> Vec<Segment> {
+        self.cache.as_ref().map_or_else(Vec::new, |cache| cache.content(slot))
+    }
+
+    /// The longest part of the first `most` tokens of a request that is in the cache.
+    pub(crate) fn find(&self, slot: Slot, most: u64) -> Found {
+        self.cache.as_ref().map_or(Found::NOTHING, |cache| cache.find(slot, most))
+    }
+
+    /// A request takes what was found for it; says how many blocks that are.
+    pub(crate) fn take_found(&mut self, slot: Slot, found: Found) -> u64 {
+        debug_assert!(found.idle <= self.free(), "L4: no more blocks than the cache has");
+        if let Some(cache) = &mut self.cache {
+            cache.hold(slot, found);
+            self.used += found.idle;
+        }
+        self.need(found.tokens)
+    }
+
+    /// A batch is formed after which the first `tokens` tokens of a request lie in its blocks.
+    #[inline]
+    pub(crate) fn scheduled(&mut self, slot: Slot, tokens: u64) {
+        if let Some(cache) = &mut self.cache {
+            cache.scheduled(slot, tokens);
+            debug_assert!(cache.idle() <= self.capacity - self.used, "L4: nothing is idle but what is free");
+        }
+    }
+
+    /// The first `tokens` tokens of a request have been computed, and it goes on.
+    #[inline]
+    pub(crate) fn computed(&mut self, slot: Slot, tokens: u64) {
+        self.change(slot, |cache| cache.computed(slot, tokens));
+    }
+
+    /// Lets the cache do something with a request. Blocks that it learns of were the request's alone, and those that nobody
+    /// holds any more are free.
+    #[inline]
+    fn change(&mut self, slot: Slot, act: impl FnOnce(&mut dyn PrefixCache)) {
+        let Some(cache) = &mut self.cache else { return };
+        let alone = cache.shared(slot);
+        let held = cache.known() - cache.idle();
+        act(cache.as_mut());
+        self.used = self.used + (cache.known() - cache.idle()) - held;
+        self.used -= cache.shared(slot) - alone;
+    }
+
+    /// A request gives up all of its `blocks`, in which its first `context` tokens lie. Is it over?
+    #[inline]
+    pub(crate) fn release(&mut self, slot: Slot, blocks: u64, context: u64, is_over: bool) {
+        let shared = self.end(slot, context, is_over);
+        let mut free = blocks - shared;
+        if let Some(cache) = &mut self.cache {
+            let idle = cache.idle();
+            cache.leave(slot);
+            free += cache.idle() - idle;
+        }
+        self.give(free);
+    }
+
+    /// A request goes and its blocks stay taken until they are let go.
+    pub(crate) fn keep(&mut self, slot: Slot, blocks: u64, context: u64) -> Kept {
+        let shared = self.end(slot, context, true);
+        let part = self.cache.as_mut().map(|cache| cache.keep(slot));
+        Kept { blocks: blocks - shared, parts: part.into_iter().collect() }
+    }
+
+    /// Makes known what a request leaves; says how many of its blocks the cache then knows.
+    fn end(&mut self, slot: Slot, context: u64, is_over: bool) -> u64 {
+        self.change(slot, |cache| cache.ended(slot, context, is_over));
+        self.cache.as_ref().map_or(0, |cache| cache.shared(slot))
+    }
+
+    /// Lets blocks go that were kept.
+    pub(crate) fn let_go(&mut self, kept: Kept) {
+        let mut idle = kept.blocks;
+        if let Some(cache) = &mut self.cache {
+            let before = cache.idle();
+            kept.parts.into_iter().for_each(|part| cache.let_go(part));
+            idle += cache.idle() - before;
+        }
+        self.give(idle);
+    }
+
+    /// Requests that somebody here goes on from while they may still decode.
+    #[inline]
+    pub(crate) fn followed(&self) -> &[Slot] {
+        self.cache.as_ref().map_or(&[], |cache| cache.followed())
+    }
+
+    /// Have two requests the same block behind their first `tokens` tokens, and all before it?
+    pub(crate) fn go_on_alike(&self, one: Slot, other: Slot, tokens: u64) -> bool {
+        self.cache.as_ref().is_some_and(|cache| cache.go_on_alike(one, other, tokens))
+    }
+
+    /// Free blocks that the cache knows.
+    pub(crate) fn idle(&self) -> u64 {
+        self.cache.as_ref().map_or(0, |cache| cache.idle())
+    }
+
+    /// Does the cache forget several blocks for the sake of one?
+    pub(crate) fn forgets_runs(&self) -> bool {
+        self.cache.as_ref().is_some_and(|cache| cache.forgets_runs())
+    }
+
+    /// Does a request compute what the cache knows already, so that blocks come free as it goes on?
+    pub(crate) fn is_computed_twice(&self, slot: Slot) -> bool {
+        self.cache.as_ref().is_some_and(|cache| cache.is_computed_twice(slot))
+    }
 }
 
-impl Residues {
-    /// No member, modulo `modulus`.
-    pub fn new(modulus: u64) -> Residues {
-        Residues { modulus: Divisor::new(modulus), counts: vec![0; modulus as usize], total: 0, next: 0 }
-    }
-
-    #[inline]
-    fn place(&self, context: u64) -> usize {
-        self.modulus.rest(context + self.next as u64) as usize
-    }
-
-    /// A context joins.
-    #[inline]
-    pub fn join(&mut self, context: u64) {
-        let place = self.place(context);
-        self.counts[place] += 1;
-        self.total += 1;
-    }
-
-    /// A context that is `context` tokens long now leaves.
-    #[inline]
-    pub fn leave(&mut self, context: u64) {
-        let place = self.place(context);
-        self.counts[place] -= 1;
-        self.total -= 1;
-    }
-
-    /// ⌈context / m⌉.
-    #[inline]
-    pub fn ceiling(&self, context: u64) -> u64 {
-        self.modulus.quotient(context + (self.modulus.value - 1))
-    }
-
-    /// All members grow by `ticks` tokens.
-    #[inline]
-    pub fn advance(&mut self, ticks: u64) {
-        let behind = self.modulus.rest(ticks);
-        self.next = self.modulus.rest(self.next as u64 + self.modulus.value - behind) as usize;
-    }
-
-    /// The blocks that the next tick takes.
-    #[inline]
-    pub fn next_growth(&self) -> u64 {
-        self.counts[self.next]
-    }
-
-    /// No more blocks than this are taken by the next `ticks` ticks.
-    #[inline]
-    pub fn growth_at_most(&self, ticks: u64) -> u64 {
-        (self.modulus.quotient(ticks) + 1).saturating_mul(self.total)
-    }
-
-    /// The ticks after the next one over which no block is taken.
-    pub fn quiet_ticks(&self) -> u64 {
-        if self.total == 0 {
-            return u64::MAX;
-        }
-        let places = self.counts.len();
-        (1..=places).find(|back| self.counts[(self.next + places - back) % places] > 0).unwrap_or(places) as u64 - 1
-    }
-
-    /// The blocks that the next `ticks` ticks take in all.
-    #[inline]
-    pub fn growth(&self, ticks: u64) -> u64 {
-        let whole = self.modulus.quotient(ticks) * self.total;
-        // The places that come next lie below one another, from `next` downwards and round.
-        let rest = self.modulus.rest(ticks) as usize;
-        let (up_to_next, beyond) = self.counts.split_at(self.next + 1);
-        let below = rest.min(up_to_next.len());
-        let nearest = &up_to_next[up_to_next.len() - below..];
-        let farthest = &beyond[beyond.len() - (rest - below)..];
-        whole + nearest.iter().sum::<u64>() + farthest.iter().sum::<u64>()
-    }
+/// Blocks of requests that are gone.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// Those that nobody else can use.
+    blocks: u64,
+    /// The others, as the cache knows them.
+    parts: Vec<prefix::Part>,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn growth_is_the_sum_over_members(
-            modulus in 1_u64..20,
-            contexts in prop::collection::vec(0_u64..100, 0..10),
-            before in 0_u64..50,
-            ticks in 0_u64..60,
-        ) {
-            let mut residues = Residues::new(modulus);
-            for &context in &contexts {
-                residues.join(context);
-            }
-            residues.advance(before);
-            let blocks = |tokens: u64| tokens.div_ceil(modulus);
-            let expected: u64 = contexts
-                .iter()
-                .map(|context| blocks(context + before + ticks) - blocks(context + before))
-                .sum();
-            prop_assert_eq!(residues.growth(ticks), expected);
-            prop_assert_eq!(residues.growth(1), residues.next_growth());
-            prop_assert!(residues.growth(ticks) <= residues.growth_at_most(ticks));
-            if residues.quiet_ticks() < u64::MAX {
-                let quiet = residues.quiet_ticks();
-                prop_assert_eq!(residues.growth(1 + quiet), residues.next_growth());
-                prop_assert!(residues.growth(2 + quiet) > residues.next_growth());
-            }
-            for &context in &contexts {
-                residues.leave(context + before);
-            }
-            prop_assert_eq!(residues.growth(ticks), 0);
-        }
+impl Kept {
+    pub(crate) fn add(&mut self, other: Kept) {
+        self.blocks += other.blocks;
+        self.parts.extend(other.parts);
     }
 }

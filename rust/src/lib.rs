@@ -59,6 +59,7 @@ pub mod request;
 pub mod scheduler;
 pub mod plan;
 mod state;
+mod holdings;
 pub mod kv;
 pub mod timing;
 pub mod overhead;

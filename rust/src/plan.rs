@@ -68,6 +68,8 @@ impl Hold {
     pub const THROUGH_ARRIVALS: Hold = Hold { iterations: u64::MAX, through_arrivals: true };
 }
 
+const NO_BLOCK: &str = "no more blocks are taken than are free";
+
 /// The batch that one replica is about to run, open to its scheduler.
 #[derive(Debug)]
 pub struct Plan<'a> {
@@ -208,6 +210,12 @@ impl Plan<'_> {
         self.state.pool.capacity()
     }
 
+    /// Those of them that the requests here can hold: not the ones of requests on their way to another replica.
+    #[inline]
+    pub fn blocks_here(&self) -> u64 {
+        self.state.pool.capacity() - self.state.sent_blocks
+    }
+
     /// Blocks that hold so many tokens.
     #[inline]
     pub fn blocks(&self, tokens: u64) -> u64 {
@@ -224,11 +232,35 @@ impl Plan<'_> {
 
 /// What a scheduler may ask.
 impl Plan<'_> {
-    /// Can the next request in the queue be admitted with so many blocks, leaving `spare` free while anybody else holds
-    /// blocks (rule 11)? What stands in its way is noted for the audit of work conservation.
+    /// Looks the next request in the queue up in the prefix cache. From here on what is found there is its context: it
+    /// owes less, and needs fewer blocks. To be asked before anything else is asked about it; without a cache, for nothing.
     #[inline]
-    pub fn has_room(&mut self, blocks: u64, spare: u64) -> bool {
-        let left = self.free_blocks() - blocks as i64;
+    pub fn look_up(&mut self, slot: Slot) {
+        if self.state.pool.has_cache() && self.state.requests.at(slot).phase == Phase::Waiting {
+            self.state.look_up(slot);
+        }
+    }
+
+    /// Do requests hold blocks in common, so that one of them may give up fewer than it holds?
+    #[inline]
+    pub fn shares_blocks(&self) -> bool {
+        self.state.pool.has_cache()
+    }
+
+    /// So many of the free blocks are as good as taken, by rows that the plan has yet to ask for: what they still hold is
+    /// found by nobody any more.
+    #[inline]
+    pub fn claim(&mut self, blocks: u64) {
+        if self.state.pool.has_cache() {
+            self.state.pool.claim(self.state.standing_growth() + blocks);
+        }
+    }
+
+    /// Can the next request in the queue be admitted with the blocks for `tokens` tokens, leaving `spare` free while
+    /// anybody else holds blocks (rule 11)? What stands in its way is noted for the audit of work conservation.
+    #[inline]
+    pub fn has_room(&mut self, slot: Slot, tokens: u64, spare: u64) -> bool {
+        let left = self.free_blocks() - self.state.blocks_to_admit(slot, tokens) as i64;
         let fits = left >= spare as i64 || (left >= 0 && self.cache_is_empty());
         if self.seats_left() == 0 {
             self.state.batch.refused = Some(Limit::Seats);
@@ -303,6 +335,10 @@ impl Plan<'_> {
         let blocks = self.new_blocks(slot, tokens);
         self.take(slot, blocks)?;
         let context = self.state.requests.context(slot);
+        if self.state.pool.has_cache() {
+            self.state.publish_followed(1);
+            self.state.pool.scheduled(slot, context + tokens);
+        }
         let is_decode = owed == 1 && self.state.requests.is_priced_as_decode(slot);
         self.state.requests.at_mut(slot).placed = true;
         self.state.batch.chunks.push(Chunk { slot, tokens, context, owed, is_decode });
@@ -319,9 +355,20 @@ impl Plan<'_> {
         if self.state.requests.at(slot).phase != Phase::Waiting {
             return Err(self.broken("only a waiting request can be admitted", slot));
         }
+        self.look_up(slot);
         self.sit_down(slot)?;
-        let blocks = self.state.pool.need(tokens);
+        let mut blocks = self.state.pool.need(tokens);
+        if self.state.pool.has_cache() {
+            if self.state.blocks_to_admit(slot, tokens) as i64 > self.free_blocks() {
+                return Err(self.broken(NO_BLOCK, slot));
+            }
+            self.state.take_found(slot);
+            blocks = blocks.saturating_sub(self.state.requests.at(slot).blocks);
+        }
         self.take(slot, blocks)?;
+        if self.state.pool.has_cache() {
+            self.state.pool.scheduled(slot, self.state.requests.context(slot));
+        }
         let prompt = u64::from(self.state.requests.at(slot).arrival.prompt_tokens);
         self.state.waiting_blocks -= self.state.pool.need(prompt);
         self.state.batch.admitted.push(slot);
@@ -337,6 +384,7 @@ impl Plan<'_> {
         let context = self.state.requests.context(slot);
         let blocks = self.state.pool.need(tokens.max(context));
         self.take(slot, blocks)?;
+        self.state.pool.scheduled(slot, context);
         self.charge_swap(preemption, context)
     }
 
@@ -349,10 +397,11 @@ impl Plan<'_> {
                 return Err(self.broken("only an admitted request can be preempted", slot));
             }
         }
+        // Whoever is placed before the one that lacks a block has taken the blocks that were free.
+        self.claim(0);
         let context = self.state.requests.context(slot);
+        self.state.release(slot, false);
         let request = self.state.requests.at_mut(slot);
-        self.state.pool.give(request.blocks);
-        request.blocks = 0;
         request.preemptions += 1;
         self.state.most_preempted = self.state.most_preempted.max(request.preemptions);
         if preemption == Preemption::Recompute {
@@ -369,6 +418,19 @@ impl Plan<'_> {
         self.state.waiting += 1;
         self.state.batch.preempted.push(slot);
         self.charge_swap(preemption, context)
+    }
+
+    /// A victim had its place in the batch already: it has taken the blocks for so many tokens, and they are known.
+    pub fn pass(&mut self, slot: Slot, tokens: u64) {
+        if self.state.pool.has_cache() {
+            if self.state.requests.at(slot).phase == Phase::Decoding {
+                self.state.leave_decodes(slot);
+            }
+            let context = self.state.requests.context(slot);
+            let blocks = self.new_blocks(slot, tokens);
+            self.state.take(slot, blocks);
+            self.state.pool.scheduled(slot, context + tokens);
+        }
     }
 
     /// Names the admitted requests that give up their blocks before anybody of the policy that plans next; the last one
@@ -423,10 +485,9 @@ impl Plan<'_> {
     fn take(&mut self, slot: Slot, blocks: u64) -> Result<()> {
         if blocks > 0 {
             if i64::try_from(blocks).map_or(true, |blocks| blocks > self.free_blocks()) {
-                return Err(self.broken("no more blocks are taken than are free", slot));
+                return Err(self.broken(NO_BLOCK, slot));
             }
-            self.state.pool.take(blocks);
-            self.state.requests.at_mut(slot).blocks += blocks;
+            self.state.take(slot, blocks);
         }
         Ok(())
     }

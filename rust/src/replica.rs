@@ -11,7 +11,7 @@ use crate::clock::{Instant, Span};
 use crate::decodes::Decodes;
 use crate::engine::EngineParts;
 use crate::error::{Kind, Result};
-use crate::kv::BlockPool;
+use crate::kv::{BlockPool, Kept, Segment};
 use crate::overhead::HostTime;
 use crate::plan::{Plan, broken};
 use crate::request::{Phase, Request, Requests, Slot};
@@ -37,7 +37,7 @@ pub struct Replica {
     departing: Vec<Slot>,
     departures: Vec<Departure>,
     /// Of the blocks sent, those whose keys and values arrived while an iteration ran here.
-    arrived_blocks: u64,
+    arrived: Vec<Held>,
     due: Vec<Slot>,
     leaving: Vec<(u64, Slot)>,
     prefilled_tokens: u64,
@@ -62,7 +62,16 @@ pub struct Departure {
     pub(crate) from: u32,
     pub(crate) at: Instant,
     /// What it still holds there.
-    pub(crate) blocks: u64,
+    pub(crate) held: Held,
+    /// With what its prompt begins.
+    pub(crate) content: Vec<Segment>,
+}
+
+/// Blocks of a request that went elsewhere.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    blocks: u64,
+    kept: Kept,
 }
 
 /// Preemptions without a token between them after which a policy is taken to be caught in a circle: more than a policy
@@ -102,8 +111,9 @@ impl Replica {
                 admissions: 0,
                 tokens_ahead: 0,
                 waiting_blocks: 0,
-                kept_blocks: 0,
+                kept: Kept::default(),
                 sent_blocks: 0,
+                cached_tokens: 0,
                 fruitless_preemptions: 0,
                 iterations: 0,
                 busy: Span::ZERO,
@@ -120,7 +130,7 @@ impl Replica {
             role,
             departing: Vec::new(),
             departures: Vec::new(),
-            arrived_blocks: 0,
+            arrived: Vec::new(),
             due: Vec::new(),
             leaving: Vec::new(),
             prefilled_tokens: 0,
@@ -128,15 +138,16 @@ impl Replica {
         }
     }
 
-    /// A request arrives. One that can never fit is rejected at once.
+    /// A request arrives whose prompt begins with `content`. One that can never fit is rejected at once.
     #[inline]
-    pub fn arrive(&mut self, arrival: Arrival, results: &mut Recorder) -> Result<Option<Slot>> {
+    pub fn arrive(&mut self, arrival: Arrival, content: &[Segment], results: &mut Recorder) -> Result<Option<Slot>> {
         if let Some(reason) = self.refuses(&arrival) {
             results.reject(&arrival, self.index, reason);
             return Ok(None);
         }
         self.state.tokens_ahead += u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
         let slot = self.state.requests.insert(arrival);
+        self.state.pool.open(slot, content, &arrival);
         self.queue(slot, arrival.at)?;
         Ok(Some(slot))
     }
@@ -145,7 +156,9 @@ impl Replica {
     pub fn receive(&mut self, departure: Departure, now: Instant) -> Result<()> {
         let request = departure.request.handed_off(departure.from, departure.at, now);
         self.state.tokens_ahead += u64::from(request.arrival.output_tokens - request.emitted);
+        let arrival = request.arrival;
         let slot = self.state.requests.put(request);
+        self.state.pool.open(slot, &departure.content, &arrival);
         self.queue(slot, now)
     }
 
@@ -171,9 +184,9 @@ impl Replica {
         self.departures.drain(..)
     }
 
-    /// The keys and values that `blocks` hold have arrived elsewhere: the next batch that is formed finds them free.
-    pub fn release(&mut self, blocks: u64, now: Instant) -> Result<()> {
-        self.arrived_blocks += blocks;
+    /// The keys and values that were held for a departure are elsewhere: the next batch that is formed finds the blocks free.
+    pub(crate) fn release(&mut self, held: Held, now: Instant) -> Result<()> {
+        self.arrived.push(held);
         if self.stretch.is_none() {
             self.free_arrived();
         }
@@ -181,9 +194,10 @@ impl Replica {
     }
 
     fn free_arrived(&mut self) {
-        let blocks = std::mem::take(&mut self.arrived_blocks);
-        self.state.sent_blocks -= blocks;
-        self.state.pool.give(blocks);
+        for Held { blocks, kept } in self.arrived.drain(..) {
+            self.state.sent_blocks -= blocks;
+            self.state.pool.let_go(kept);
+        }
     }
 
     /// Does this request still wait for its first admission? A place that is empty or taken by another is told from one
@@ -203,7 +217,7 @@ impl Replica {
         let arrival = self.state.requests.at(slot).arrival;
         self.state.tokens_ahead -= u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
         self.state.waiting_blocks -= self.state.pool.need(u64::from(arrival.prompt_tokens));
-        self.state.requests.remove(slot);
+        self.state.remove(slot);
         self.state.waiting -= 1;
         self.cut(now)?;
         Ok(true)
@@ -227,7 +241,13 @@ impl Replica {
         self.wake_at = Instant::NEVER;
         loop {
             self.state.clear_batch();
+            if self.state.pool.has_cache() {
+                self.state.publish_followed(0);
+            }
             self.scheduler.plan(&mut Plan::new(&mut self.state, now, drain))?;
+            if !self.state.batch.looked_up.is_empty() {
+                self.state.forget_looked_up();
+            }
             self.check_plan(now)?;
             let batch = &self.state.batch;
             self.state.fruitless_preemptions += batch.preempted.len() as u64;
@@ -294,22 +314,25 @@ impl Replica {
             state.swap_charge = Span::ZERO;
             count = 1;
         }
+        if count > 1 && state.pool.has_cache() && state.order_matters() {
+            count = 1;
+        }
         let mut count = count.max(1);
         let growth = state.standing_growth();
         state.pool.take(growth);
-        let free = state.pool.free();
+        let (free, room) = (state.pool.free(), state.room());
         let state = &*state;
         let more = |count| state.more_blocks(count) - growth;
         let growth_at_most = |group: &Decodes| group.growth.growth_at_most(count);
         // A token takes one block at most, so this many are never exceeded.
         let bound = state.groups.iter().map(growth_at_most).fold(0, u64::saturating_add);
         let is_roomy = bound.saturating_add(batch.chunk_tokens.saturating_mul(count)) < free;
-        if count > 1 && !is_roomy && more(count) > free {
+        if count > 1 && (!is_roomy || room < free) && more(count) > room {
             // Blocks only grow with the number of iterations: the last number that fits lies between.
             let (mut fits, mut fails) = (1, count);
             while fails - fits > 1 {
                 let middle = fits + (fails - fits) / 2;
-                if more(middle) > free { fails = middle } else { fits = middle }
+                if more(middle) > room { fails = middle } else { fits = middle }
             }
             count = fits;
         }

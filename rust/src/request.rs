@@ -62,6 +62,8 @@ pub struct Request {
     pub(crate) phase: Phase,
     pub(crate) computed: u32,
     pub(crate) emitted: u32,
+    /// Tokens of it that were found in the prefix cache when it was first admitted.
+    pub(crate) cached_tokens: u32,
     pub(crate) blocks: u64,
     /// The order of admissions: batches list their rows in it.
     pub(crate) admission: u64,
@@ -94,6 +96,7 @@ impl Request {
             phase: Phase::Waiting,
             computed: 0,
             emitted: 0,
+            cached_tokens: 0,
             blocks: 0,
             admission: 0,
             group: 0,
@@ -158,6 +161,12 @@ impl Request {
     #[inline]
     pub fn preemptions(&self) -> u32 {
         self.preemptions
+    }
+
+    /// Was it never in a batch?
+    #[inline]
+    pub(crate) fn is_new(&self) -> bool {
+        self.admitted == Instant::NEVER
     }
 
     /// The start of its first iteration, if that was.

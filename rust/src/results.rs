@@ -82,6 +82,8 @@ pub struct Sample {
     pub prefilled_tokens: u64,
     /// Output tokens emitted since the run began.
     pub emitted_tokens: u64,
+    /// Tokens that were found in the prefix cache at admissions since the run began, those after a preemption too.
+    pub cached_tokens: u64,
 }
 
 /// Whole-number totals of a run.
@@ -327,6 +329,10 @@ impl Recorder {
         columns.max_tbt_s[row] = gap_s;
         columns.e2e_s[row] = since(finish);
         columns.preemptions[row] = request.preemptions;
+        if request.cached_tokens > 0 {
+            // Where nobody finds anything the memory of the column need not be touched.
+            columns.cached_tokens[row] = request.cached_tokens as i32;
+        }
         self.results.totals.by_status[status as usize] += 1;
         self.left += u64::from(left != Instant::NEVER);
         if let (Some(columns), Some(hand_off)) = (&mut columns.hand_off, &request.hand_off) {

@@ -4,7 +4,8 @@
 
 use crate::clock::{Instant, Span};
 use crate::decodes::Decodes;
-use crate::kv::BlockPool;
+use crate::holdings::LookedUp;
+use crate::kv::{BlockPool, Kept};
 use crate::plan::{Hold, Limit, Limits};
 use crate::request::{Phase, Requests, Slot};
 use crate::timing::{ChunkShape, Shape};
@@ -34,6 +35,10 @@ pub(crate) struct Batch {
     /// Juniors that did.
     pub(crate) dismissed: Vec<Slot>,
     pub(crate) preempted: Vec<Slot>,
+    /// Those who were looked up in the prefix cache.
+    pub(crate) looked_up: Vec<LookedUp>,
+    /// How often this plan made blocks change hands.
+    pub(crate) exchanges: u64,
     pub(crate) hold: Hold,
     pub(crate) wake_at: Option<Instant>,
 }
@@ -49,6 +54,8 @@ impl Batch {
             juniors: Vec::new(),
             dismissed: Vec::new(),
             preempted: Vec::new(),
+            looked_up: Vec::new(),
+            exchanges: 0,
             hold: Hold::ONCE,
             wake_at: None,
         }
@@ -63,6 +70,8 @@ impl Batch {
         self.juniors.clear();
         self.dismissed.clear();
         self.preempted.clear();
+        self.looked_up.clear();
+        self.exchanges = 0;
         self.hold = Hold::ONCE;
         self.wake_at = None;
     }
@@ -91,9 +100,11 @@ pub(crate) struct State {
     /// Blocks of the prompts in the queue.
     pub(crate) waiting_blocks: u64,
     /// Blocks of those who are done, kept until their batch ends.
-    pub(crate) kept_blocks: u64,
+    pub(crate) kept: Kept,
     /// Blocks of those who went to another replica, kept until their keys and values are there.
     pub(crate) sent_blocks: u64,
+    /// Tokens that admissions found in the prefix cache.
+    pub(crate) cached_tokens: u64,
     /// Preemptions since the last token.
     pub(crate) fruitless_preemptions: u64,
     /// Iterations run, and the sum of their lengths.
@@ -133,11 +144,11 @@ impl State {
     /// When nobody is admitted any more, the blocks that were kept until then are free (`free="batch"`).
     pub(crate) fn end_batch(&mut self) {
         if self.running == 0 {
-            self.pool.give(std::mem::take(&mut self.kept_blocks));
+            self.pool.let_go(std::mem::take(&mut self.kept));
         }
         debug_assert!(
             !self.requests.is_empty()
-                || (self.pool.used() == self.sent_blocks && self.tokens_ahead == 0 && self.waiting_blocks == 0),
+                || (self.pool.used() <= self.sent_blocks && self.tokens_ahead == 0 && self.waiting_blocks == 0),
             "L4: nothing is held after the last request"
         );
     }

@@ -5,6 +5,7 @@
 
 use crate::clock::{Instant, Span, arrival_nanoseconds, decimal};
 use crate::error::{Error, Kind, Result};
+use crate::kv::{OWN, Segment};
 
 /// The columns of a workload. Optional columns are empty slices.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,12 +32,65 @@ pub struct Workload<'a> {
     pub session: &'a [u32],
     /// Pool of the cluster that serves each request. Empty: the first for all.
     pub pool: &'a [u32],
+    /// With what the prompts begin, where a prefix cache is to know it.
+    pub content: Content<'a>,
     /// Which requests wait for others.
     pub flow: Flow<'a>,
     /// Id of each request, ascending. Empty: they are numbered from `first` on.
     pub ids: &'a [u32],
     /// The number of the first row, where these rows are not the first of a run.
     pub first: u32,
+}
+
+/// With what each prompt begins: shared contents, each from its beginning for some tokens, one after the other. What they
+/// leave of a prompt is the request's own, as is its output. Empty slices: all prompts are wholly their own.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Content<'a> {
+    /// The segments of row r are those from `start[r]` to `start[r + 1]`.
+    pub start: &'a [u64],
+    /// Which content: a number below 2^63, or 2^63 and the id of an earlier request whose own content it is.
+    pub id: &'a [u64],
+    /// How many tokens of it.
+    pub tokens: &'a [u32],
+}
+
+impl Content<'_> {
+    /// The segments of a row.
+    #[inline]
+    pub fn of(&self, row: usize) -> Vec<Segment> {
+        if self.start.is_empty() {
+            return Vec::new();
+        }
+        let range = self.start[row] as usize..self.start[row + 1] as usize;
+        let segments = self.id[range.clone()].iter().zip(&self.tokens[range]);
+        segments.map(|(&content, &tokens)| Segment { content, tokens }).collect()
+    }
+
+    fn check(&self, workload: &Workload) -> Result<()> {
+        let (starts, rows) = (self.start, workload.len());
+        if starts.is_empty() && self.id.is_empty() && self.tokens.is_empty() {
+            return Ok(());
+        }
+        let is_whole = starts.len() == rows + 1
+            && starts.is_sorted()
+            && starts[rows] as usize <= self.id.len()
+            && self.id.len() == self.tokens.len();
+        if !is_whole {
+            return Err(Error::config("content", "start, id and tokens do not go together"));
+        }
+        for row in 0..rows {
+            let segments = self.of(row);
+            let tokens: u64 = segments.iter().map(|segment| u64::from(segment.tokens)).sum();
+            let (prompt, id) = (workload.prompt_tokens[row], workload.id(row));
+            if tokens > prompt as u64 || segments.iter().any(|segment| segment.tokens == 0) {
+                return Err(Error::trace(row, format!("{tokens} tokens of shared content in a prompt of {prompt}")));
+            }
+            if segments.iter().any(|segment| segment.content >= OWN | u64::from(id)) {
+                return Err(Error::trace(row, "its prompt begins with what a later request says"));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Requests that wait for others: the turns of a session for the answers before them, the stages of a job for the stages
@@ -201,6 +255,7 @@ impl Workload<'_> {
             return Err(Error::trace(row, format!("class code {} of {} classes", self.class[row], self.class_count)));
         }
         self.flow.check(rows)?;
+        self.content.check(self)?;
         let spans = [("patience_s", self.patience_s), ("tbt_slo_s", self.tbt_slo_s), ("delay_s", self.flow.delay_s)];
         for (name, column) in spans {
             if let Some(row) = column.iter().position(|&s| !s.is_nan() && !(0.0..9e9).contains(&s)) {
@@ -232,12 +287,18 @@ impl Workload<'_> {
         Instant::from_nanoseconds(arrival_nanoseconds(self.arrival_s[row]).unwrap_or(0))
     }
 
+    /// The id of a row's request.
+    #[inline]
+    pub fn id(&self, row: usize) -> u32 {
+        self.ids.get(row).copied().unwrap_or(self.first + row as u32)
+    }
+
     /// One row. The rows have been checked.
     #[inline]
     pub fn request(&self, row: usize, at: Instant) -> Arrival {
         let number = self.first + row as u32;
         Arrival {
-            id: self.ids.get(row).copied().unwrap_or(number),
+            id: self.id(row),
             row: number,
             at,
             prompt_tokens: self.prompt_tokens[row] as u32,
@@ -284,6 +345,12 @@ pub struct Columns {
     pub queue_key: Vec<f64>,
     /// See [`Workload::session`].
     pub session: Vec<u32>,
+    /// See [`Content`].
+    pub content_start: Vec<u64>,
+    /// See [`Content`].
+    pub content_id: Vec<u64>,
+    /// See [`Content`].
+    pub content_tokens: Vec<u32>,
 }
 
 impl Columns {
@@ -303,6 +370,11 @@ impl Columns {
             tbt_slo_s: rest(&self.tbt_slo_s, start),
             queue_key: rest(&self.queue_key, start),
             session: rest(&self.session, start),
+            content: Content {
+                start: rest(&self.content_start, start),
+                id: &self.content_id,
+                tokens: &self.content_tokens,
+            },
             ..Workload::default()
         }
     }
@@ -323,6 +395,18 @@ impl Columns {
         put(&mut self.tbt_slo_s, workload.tbt_slo_s, rows);
         put(&mut self.queue_key, workload.queue_key, rows);
         put(&mut self.session, workload.session, rows);
+        if !workload.content.start.is_empty() {
+            if self.content_start.is_empty() {
+                self.content_start.push(0);
+            }
+            for &row in rows {
+                for Segment { content, tokens } in workload.content.of(row as usize) {
+                    self.content_id.push(content);
+                    self.content_tokens.push(tokens);
+                }
+                self.content_start.push(self.content_id.len() as u64);
+            }
+        }
     }
 
     /// Forgets the first rows.
@@ -339,6 +423,12 @@ impl Columns {
         cut(&mut self.tbt_slo_s, rows);
         cut(&mut self.queue_key, rows);
         cut(&mut self.session, rows);
+        if let Some(&first) = self.content_start.get(rows) {
+            cut(&mut self.content_start, rows);
+            cut(&mut self.content_id, first as usize);
+            cut(&mut self.content_tokens, first as usize);
+            self.content_start.iter_mut().for_each(|start| *start -= first);
+        }
     }
 }
 

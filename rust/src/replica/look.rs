@@ -139,6 +139,7 @@ impl Replica {
             kv_used_tokens: state.pool.used() * state.pool.block_tokens(),
             prefilled_tokens: self.prefilled_tokens,
             emitted_tokens: self.emitted_tokens,
+            cached_tokens: state.cached_tokens,
         };
         if let Some(stretch) = &self.stretch {
             let over = stretch.pace.count_within(at.since(stretch.start), stretch.count)?;

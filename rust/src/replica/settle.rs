@@ -1,6 +1,6 @@
 //! What have the iterations of a stretch done, now that it ends?
 
-use super::{Departure, Replica, Role, end_after};
+use super::{Departure, Held, Replica, Role, end_after};
 use crate::clock::Instant;
 use crate::error::Result;
 use crate::request::{FirstToken, Phase, Slot};
@@ -126,6 +126,10 @@ impl Replica {
                 request.blocks += more;
             }
             if tokens < chunk.owed {
+                let iterations = if state.pool.has_cache() { stretch.count } else { 0 };
+                for iteration in 1..=iterations {
+                    state.pool.computed(chunk.slot, chunk.context + chunk.tokens * iteration);
+                }
                 continue;
             }
             if first_token == FirstToken::Prefill || chunk.context == known {
@@ -151,7 +155,9 @@ impl Replica {
                 self.departing.push(chunk.slot);
                 continue;
             }
-            request.ready = true;
+            if !std::mem::replace(&mut request.ready, true) {
+                state.pool.computed(chunk.slot, u64::from(request.computed));
+            }
             self.scheduler.notice(Notice::Ready(chunk.slot), &state.requests);
         }
         Ok(())
@@ -189,14 +195,15 @@ impl Replica {
             }
             let request = state.requests.at(slot);
             debug_assert_eq!(request.emitted, request.arrival.output_tokens, "L5: exactly o tokens, once");
-            if state.limits.frees_with_batch {
-                state.kept_blocks += request.blocks;
-            } else {
-                state.pool.give(request.blocks);
-            }
             results.leave(request, self.index, Status::Finished, now);
+            if state.limits.frees_with_batch {
+                let kept = state.keep(slot);
+                state.kept.add(kept);
+            } else {
+                state.release(slot, true);
+            }
             self.scheduler.notice(Notice::Left(slot), &state.requests);
-            state.requests.remove(slot);
+            state.remove(slot);
             state.running -= 1;
         }
         state.end_batch();
@@ -209,12 +216,14 @@ impl Replica {
         self.departing.sort_unstable_by_key(|&slot| state.requests.at(slot).arrival.id);
         for slot in self.departing.drain(..) {
             self.scheduler.notice(Notice::Left(slot), &state.requests);
-            let request = state.requests.take(slot);
-            let blocks = request.blocks;
+            let blocks = state.requests.at(slot).blocks;
+            let held = Held { blocks, kept: state.keep(slot) };
+            let content = state.pool.content(slot);
+            let request = state.take_out(slot);
             state.tokens_ahead -= u64::from(request.arrival.output_tokens - request.emitted);
             state.sent_blocks += blocks;
             state.running -= 1;
-            self.departures.push(Departure { request, from: self.index, at: now, blocks });
+            self.departures.push(Departure { request, from: self.index, at: now, held, content });
         }
         state.end_batch();
     }

@@ -79,7 +79,7 @@ impl ClassPriority {
 
     /// The running requests of the classes after `place`, the lowest class and the latest arrival last, as many as can
     /// be asked to go. Each gives up a block at least, and who does not decode yet takes a block for itself and one for
-    /// each block of the budget at most.
+    /// each block of the budget at most. Where blocks are shared, it may give up none.
     fn juniors(&self, place: usize, plan: &Plan) -> Vec<Slot> {
         let others = self.classes[place].admitted.len() as u64 - plan.decodes();
         let most = (plan.blocks(plan.budget_for_decodes()) + others) as i64 - plan.free_blocks();
@@ -87,7 +87,8 @@ impl ClassPriority {
         let latest_first = |list| std::iter::successors(List::last(list), |&slot| list.before(slot));
         let lowest_first = self.classes[place + 1..].iter().rev();
         let juniors = lowest_first.flat_map(|class| latest_first(&class.admitted)).filter(runs);
-        let mut juniors: Vec<Slot> = juniors.take(most.max(0) as usize).collect();
+        let most = if plan.shares_blocks() { usize::MAX } else { most.max(0) as usize };
+        let mut juniors: Vec<Slot> = juniors.take(most).collect();
         juniors.reverse();
         juniors
     }

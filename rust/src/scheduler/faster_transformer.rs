@@ -40,7 +40,8 @@ impl Scheduler for FasterTransformer {
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
         if plan.running() == 0 {
             while let Some(slot) = self.lists.queue.head() {
-                if !plan.has_room(plan.blocks(self.max_model_len), 0) {
+                plan.look_up(slot);
+                if !plan.has_room(slot, self.max_model_len, 0) {
                     break;
                 }
                 self.lists.admit(slot, self.max_model_len, plan.requests().owed(slot), plan)?;

@@ -34,9 +34,10 @@ impl Orca {
             plan.chunk(slot, tokens)?;
         }
         while let Some(slot) = lists.queue.head() {
+            plan.look_up(slot);
             let owed = plan.requests().owed(slot);
             let least = if self.chunked { 1 } else { owed };
-            if least > plan.budget_left() || !plan.has_room(plan.blocks(self.max_model_len), 0) {
+            if least > plan.budget_left() || !plan.has_room(slot, self.max_model_len, 0) {
                 break;
             }
             lists.admit(slot, self.max_model_len, owed.min(plan.budget_left()), plan)?;

@@ -90,8 +90,9 @@ impl Scheduler for RadPhased {
             self.left = self.requests_per_cycle;
         }
         if let Some(slot) = self.queue.head().filter(|_| self.left > 0) {
+            plan.look_up(slot);
             let context = plan.requests().next_context(slot);
-            if plan.has_room(plan.blocks(context), 0) {
+            if plan.has_room(slot, context, 0) {
                 plan.admit(slot, context)?;
                 self.queue.remove(slot, plan.requests());
                 self.prompt = Some(slot);

@@ -176,7 +176,7 @@ impl Roster {
         while let Some(slot) = self.swapped.first().filter(|_| !plan.has_preempted()) {
             let tokens = plan.requests().next_context(slot);
             let spare = self.watermark.spare(plan);
-            if !plan.has_room(plan.blocks(tokens), spare) {
+            if !plan.has_room(slot, tokens, spare) {
                 break;
             }
             plan.swap_in(slot, self.preemption, tokens)?;
@@ -219,7 +219,8 @@ impl Roster {
     /// Can the head of the queue, with all that is known of it, be admitted now?
     pub(super) fn has_room_for(&mut self, slot: Slot, plan: &mut Plan) -> bool {
         let spare = self.watermark.spare(plan);
-        plan.has_room(plan.blocks(plan.requests().next_context(slot)), spare)
+        plan.look_up(slot);
+        plan.has_room(slot, plan.requests().next_context(slot), spare)
     }
 
     /// Admits the head of the queue with the blocks for all its known tokens, and computes what the budget carries.

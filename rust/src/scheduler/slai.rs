@@ -158,6 +158,7 @@ impl Slai {
         let before = self.victims.len();
         let mut chosen = self.choose(last, most, plan);
         while let Some(victim) = self.victim(chosen, plan) {
+            plan.claim(chosen.blocks);
             plan.preempt(victim, Preemption::Recompute)?;
             self.take_out(victim, plan.requests());
             self.victims.push(victim);
@@ -239,7 +240,11 @@ impl Slai {
         }
         while let Some(slot) = self.lists.queue.head() {
             let may_admit = prompts.left > 0 && !plan.was_preempted(slot);
-            if !may_admit || !plan.has_room(plan.blocks(plan.requests().until_next_token(slot)), chosen.blocks) {
+            if !may_admit {
+                break;
+            }
+            plan.look_up(slot);
+            if !plan.has_room(slot, plan.requests().until_next_token(slot), chosen.blocks) {
                 break;
             }
             let (context, owed) = (plan.requests().next_context(slot), plan.requests().owed(slot));

@@ -1,11 +1,14 @@
 //! The greedy policy of the KV-memory stability model: nie2026 §3.
+//!
+//! The model knows no shared prefixes. Where there are some, everybody is counted with all blocks that it uses, as if
+//! nobody else used them: then they never run short.
 
 use super::queue::{List, insert_by_arrival};
 use super::roster::Lists;
 use super::{Notice, Queue, Scheduler};
 use crate::clock::Span;
 use crate::error::Result;
-use crate::plan::{Hold, Limits, Plan, Preemption};
+use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
 use crate::request::{Phase, Requests, Slot};
 
 /// Stepping out of memory, and back, costs nothing.
@@ -20,11 +23,13 @@ pub(super) struct SlotGreedy {
     lists: Lists,
     /// Who has stepped out, by arrival.
     outside: List,
+    /// Of those who share blocks: who comes back, as they are counted.
+    coming_back: Vec<Slot>,
 }
 
 impl SlotGreedy {
     pub(super) fn new(chunk: u64) -> SlotGreedy {
-        SlotGreedy { chunk, lists: Lists::new(Queue::fcfs()), outside: List::default() }
+        SlotGreedy { chunk, lists: Lists::new(Queue::fcfs()), outside: List::default(), coming_back: Vec::new() }
     }
 
     /// The tokens by which a request advances.
@@ -70,6 +75,29 @@ impl SlotGreedy {
         Ok(())
     }
 
+    /// The same where blocks are shared, by what everybody uses; says what is left for others.
+    fn step_out_sharing(&mut self, plan: &mut Plan) -> Result<i64> {
+        self.coming_back.clear();
+        let mut left = plan.blocks_here() as i64;
+        let mut next = self.lists.running.first();
+        while let Some(slot) = next {
+            next = self.lists.running.after(slot);
+            let is_outside = plan.requests().at(slot).phase() == Phase::Swapped;
+            let blocks = self.blocks(slot, plan);
+            if blocks <= left {
+                left -= blocks;
+                if is_outside {
+                    self.coming_back.push(slot);
+                }
+            } else if !is_outside {
+                plan.preempt(slot, STEP_OUT)?;
+                self.lists.prefills.remove(slot);
+                insert_by_arrival(&mut self.outside, slot, plan.requests());
+            }
+        }
+        Ok(left)
+    }
+
     /// Whoever is out of memory and fits comes back. Once all in memory have their blocks, there is room for just those
     /// that fit beside the ones before them: everybody in memory was found to fit beside them too.
     fn come_back(&mut self, plan: &mut Plan) -> Result<()> {
@@ -78,7 +106,11 @@ impl SlotGreedy {
             next = self.outside.after(slot);
             let step = self.step(slot, plan.requests());
             let tokens = plan.requests().context(slot) + step;
-            if !plan.has_room(plan.blocks(tokens), 0) {
+            if plan.shares_blocks() && !self.coming_back.contains(&slot) {
+                plan.set_refused(Some(Limit::Blocks));
+                continue;
+            }
+            if !plan.has_room(slot, tokens, 0) {
                 continue;
             }
             plan.swap_in(slot, STEP_OUT, tokens)?;
@@ -107,18 +139,33 @@ impl Scheduler for SlotGreedy {
         for slot in self.lists.idle.drain(..) {
             plan.decode(slot)?;
         }
-        self.step_out(plan)?;
+        let mut left = i64::MAX;
+        if plan.shares_blocks() {
+            left = self.step_out_sharing(plan)?;
+        } else {
+            self.step_out(plan)?;
+        }
         for slot in self.lists.prefills.iter() {
             plan.chunk(slot, self.step(slot, plan.requests()))?;
         }
         self.come_back(plan)?;
         while let Some(slot) = self.lists.queue.head() {
+            plan.look_up(slot);
             let step = self.step(slot, plan.requests());
             let tokens = plan.requests().context(slot) + step;
-            if !plan.has_room(plan.blocks(tokens), 0) {
+            let blocks = plan.blocks(tokens) as i64;
+            if !plan.has_room(slot, tokens, 0) {
                 break;
             }
+            if blocks > left {
+                plan.set_refused(Some(Limit::Blocks));
+                break;
+            }
+            left -= blocks;
             self.lists.admit(slot, tokens, step, plan)?;
+        }
+        if plan.shares_blocks() {
+            return Ok(());
         }
         // While nobody leaves, memory only fills: who does not fit goes on not fitting, and an arrival waits behind it.
         let arrivals_wait = !self.lists.queue.is_empty();

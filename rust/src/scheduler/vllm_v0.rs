@@ -24,6 +24,7 @@ impl VllmV0 {
         let roster = &mut self.roster;
         let mut admitted = false;
         while let Some(slot) = roster.lists.queue.head() {
+            plan.look_up(slot);
             let owed = plan.requests().owed(slot);
             // A resumed input longer than the budget is computed alone, in consecutive iterations.
             let alone = owed > roster.limits.token_budget;

@@ -125,13 +125,18 @@ impl VllmV1 {
                     continue;
                 }
                 let victim = self.victim(plan.requests()).unwrap_or(slot);
+                // So far the rows have taken blocks, and the standing decodes have not.
+                plan.rest_decodes(true);
+                plan.claim(claimed);
                 if let Some(place) = rows.iter().position(|row| row.slot == victim) {
                     // What was placed for it returns to the budget.
                     let row = rows.remove(place);
                     budget += row.tokens;
                     claimed -= row.blocks;
+                    plan.pass(victim, row.tokens);
                 }
                 self.preempt(victim, plan, &mut victims)?;
+                plan.rest_decodes(false);
                 if victim == slot {
                     break 'running;
                 }
@@ -213,11 +218,12 @@ impl Scheduler for VllmV1 {
             if plan.budget_left() == 0 {
                 break;
             }
+            plan.look_up(slot);
             let requests = plan.requests();
             let tokens = requests.owed(slot).min(longest).min(plan.budget_left());
             let taken = requests.context(slot) + tokens;
             let checked = if self.reserve_full_prompt { requests.next_context(slot) } else { taken };
-            if !plan.has_room(plan.blocks(checked), 0) {
+            if !plan.has_room(slot, checked, 0) {
                 break;
             }
             plan.admit(slot, taken)?;

@@ -155,7 +155,8 @@ impl Seniority {
     #[inline]
     pub(super) fn admit_head(&mut self, queue: &mut List, plan: &mut Plan) -> Result<Option<Slot>> {
         let Some(slot) = queue.first() else { return Ok(None) };
-        if !plan.has_room(plan.blocks(plan.requests().until_next_token(slot)), 0) {
+        plan.look_up(slot);
+        if !plan.has_room(slot, plan.requests().until_next_token(slot), 0) {
             return Ok(None);
         }
         let owed = plan.requests().owed(slot);

@@ -19,7 +19,7 @@ enum Held {
     /// It waits for its prefill.
     Queue(Arrival, u64),
     /// It waits for a slot to decode in.
-    Buffer(Departure, Place),
+    Buffer(Box<Departure>, Place),
 }
 
 /// A request on its way to a replica.
@@ -27,7 +27,7 @@ pub(super) enum Placed {
     /// With its prompt before it.
     Prefill(Arrival, usize),
     /// With its prompt behind it.
-    Decode(Departure, usize),
+    Decode(Box<Departure>, usize),
 }
 
 /// The control, and the requests that wait for it.
@@ -72,7 +72,7 @@ impl Dispatch {
         let handle = self.handle();
         let Arrival { id, class, .. } = departure.request.arrival;
         let place = self.control.prefill_done(id, handle, class, departure.from);
-        self.hold(handle, Held::Buffer(departure, place));
+        self.hold(handle, Held::Buffer(Box::new(departure), place));
     }
 
     /// A request has left its slot.
@@ -170,7 +170,10 @@ impl Held {
     fn leave(self, now: Instant) -> (Request, u32) {
         match self {
             Held::Queue(arrival, _) => (Request::new(arrival), NO_REPLICA),
-            Held::Buffer(Departure { request, from, at, .. }, _) => (request.handed_off(from, at, now), from),
+            Held::Buffer(departure, _) => {
+                let Departure { request, from, at, .. } = *departure;
+                (request.handed_off(from, at, now), from)
+            }
         }
     }
 }

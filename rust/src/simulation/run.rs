@@ -307,7 +307,7 @@ impl<'a> Run<'a> {
             self.lose_patience()?;
         }
         if self.dispatch.is_some() {
-            self.place()?;
+            self.place(workload)?;
         }
         if self.touched.len() > 1 {
             self.touched.sort_unstable();
@@ -339,9 +339,9 @@ impl<'a> Run<'a> {
     fn send(&mut self, replica: usize) -> Result<()> {
         if let Some(dispatch) = &mut self.dispatch {
             let departures: Vec<Departure> = self.replicas[replica].departures().collect();
-            for departure in departures {
+            for mut departure in departures {
                 // Who waits for a slot has left its keys and values with the host.
-                self.replicas[replica].release(departure.blocks, self.now)?;
+                self.replicas[replica].release(std::mem::take(&mut departure.held), self.now)?;
                 dispatch.prefilled(departure);
             }
             return Ok(());
@@ -377,9 +377,9 @@ impl<'a> Run<'a> {
 
     /// Hand-offs arrive: their blocks at the source are given up, the router of the other pool is asked.
     fn hand_over(&mut self, link: usize) -> Result<()> {
-        while let Some(departure) = self.links[link].pop(self.now)? {
+        while let Some(mut departure) = self.links[link].pop(self.now)? {
             let source = departure.from as usize;
-            self.replicas[source].release(departure.blocks, self.now)?;
+            self.replicas[source].release(std::mem::take(&mut departure.held), self.now)?;
             self.touch(source);
             let replica = self.route(self.links[link].to, &departure.request.arrival)?;
             self.replicas[replica].receive(departure, self.now)?;
@@ -440,12 +440,15 @@ impl<'a> Run<'a> {
     }
 
     /// The control says who goes where; whoever still waits then draws its patience.
-    fn place(&mut self) -> Result<()> {
+    fn place(&mut self, workload: &Workload) -> Result<()> {
         while let Some(placed) = self.dispatch.as_mut().and_then(Dispatch::place) {
             let (Placed::Prefill(_, replica) | Placed::Decode(_, replica)) = placed;
             match placed {
-                Placed::Prefill(arrival, _) => drop(self.replicas[replica].arrive(arrival, &mut self.results)?),
-                Placed::Decode(departure, _) => self.replicas[replica].receive(departure, self.now)?,
+                Placed::Prefill(arrival, _) => {
+                    let content = workload.content.of((arrival.row - workload.first) as usize);
+                    self.replicas[replica].arrive(arrival, &content, &mut self.results)?;
+                }
+                Placed::Decode(departure, _) => self.replicas[replica].receive(*departure, self.now)?,
             }
             self.touch(replica);
         }
@@ -502,7 +505,9 @@ impl<'a> Run<'a> {
         let replica = self.route(pool, &arrival)?;
         if let Some(reason) = self.refuses_afterwards(pool, replica, &arrival) {
             self.results.reject(&arrival, replica as u32, reason);
-        } else if let Some(slot) = self.replicas[replica].arrive(arrival, &mut self.results)? {
+        } else if let Some(slot) =
+            self.replicas[replica].arrive(arrival, &workload.content.of(row), &mut self.results)?
+        {
             self.in_system += 1;
             if let Some(patience) = workload.patience(row) {
                 self.patience.push(Reverse((self.now.after(patience)?, arrival.id, replica as u32, slot.0)));

@@ -14,7 +14,7 @@ use inferq_core::workload::{Arrival, NO_SESSION, Workload};
 use proptest::prelude::*;
 
 use crate::laws::{Outcome, same};
-use crate::scenario::{Columns, Scenario, scenario};
+use crate::scenario::{Columns, Scenario, with_or_without_cache};
 
 const ROUTERS: [RouterKind; 7] = [
     RouterKind::RoundRobin {},
@@ -76,7 +76,7 @@ fn kind() -> impl Strategy<Value = &'static str> {
 }
 
 fn any_scenario() -> impl Strategy<Value = Scenario> {
-    kind().prop_flat_map(scenario)
+    kind().prop_flat_map(with_or_without_cache)
 }
 
 proptest! {

@@ -4,7 +4,7 @@ use inferq_core::clock::{Instant, Span};
 use inferq_core::results::{BatchRow, IterationRow, Results, Status};
 use proptest::prelude::*;
 
-use crate::scenario::{Scenario, scenario};
+use crate::scenario::{Scenario, scenario, sharing};
 
 pub(crate) type Outcome = Result<(), TestCaseError>;
 
@@ -56,6 +56,7 @@ pub(crate) fn same(stretched: &Results, stepped: &Results) -> Outcome {
     }
     prop_assert_eq!(&stretched.requests.status, &stepped.requests.status);
     prop_assert_eq!(&stretched.requests.preemptions, &stepped.requests.preemptions);
+    prop_assert_eq!(&stretched.requests.cached_tokens, &stepped.requests.cached_tokens);
     prop_assert_eq!(&stretched.timeline, &stepped.timeline);
     prop_assert_eq!(&stretched.findings, &stepped.findings);
     prop_assert_eq!(&stretched.work, &stepped.work);
@@ -155,6 +156,9 @@ fn l4_nothing_is_held_after_the_last_request(scenario: &Scenario) -> Outcome {
     columns.tbt_slo_s.push(f64::NAN);
     columns.queue_key.push(0.0);
     columns.session.push(inferq_core::workload::NO_SESSION);
+    if !columns.content_start.is_empty() {
+        columns.add_content(&[]);
+    }
     let results = Scenario { columns, ..calm }.run(false);
     let between = results.timeline.iter().filter(|sample| sample.at > end && sample.at < results.totals.end);
     let between: Vec<_> = between.take_while(|sample| sample.running == 0).collect();
@@ -295,6 +299,78 @@ macro_rules! laws {
             }
         }
     )*};
+}
+
+/// The same with a prefix cache under pressure.
+macro_rules! laws_of_caches {
+    ($($module:ident: $kind:literal,)*) => {$(
+        mod $module {
+            use super::*;
+
+            proptest! {
+                #![proptest_config(ProptestConfig::with_cases(2_500))]
+
+                #[test]
+                fn l8_stretches_equal_stepping_bit_for_bit(scenario in sharing($kind)) {
+                    l8_stretches_equal_stepping(&scenario)?;
+                }
+            }
+
+            proptest! {
+                #![proptest_config(ProptestConfig::with_cases(400))]
+
+                #[test]
+                fn l8_holds_for_arrivals_on_iteration_boundaries(scenario in sharing($kind), every in 1_usize..4) {
+                    l8_stretches_equal_stepping(&scenario.on_boundaries(every))?;
+                }
+
+                #[test]
+                fn l1_to_l7_and_l9_hold(scenario in sharing($kind)) {
+                    super::super::l1_to_l7_and_l9_hold(&scenario)?;
+                }
+
+                #[test]
+                fn l4_nothing_is_held_after_the_last_request(scenario in sharing($kind)) {
+                    super::super::l4_nothing_is_held_after_the_last_request(&scenario)?;
+                }
+
+                #[test]
+                fn l6_the_same_scenario_gives_the_same_bytes(scenario in sharing($kind)) {
+                    super::super::l6_the_same_scenario_gives_the_same_bytes(&scenario)?;
+                }
+
+                #[test]
+                fn l10_twice_the_times_give_twice_the_latencies(scenario in sharing($kind)) {
+                    super::super::l10_twice_the_times_give_twice_the_latencies(&scenario)?;
+                }
+
+                #[test]
+                fn l11_the_future_does_not_change_the_past(scenario in sharing($kind), kept in 0.0..1.0_f64) {
+                    super::super::l11_the_future_does_not_change_the_past(&scenario, kept)?;
+                }
+            }
+        }
+    )*};
+}
+
+mod with_prefix_cache {
+    use super::*;
+
+    laws_of_caches! {
+        sarathi: "Sarathi",
+        vllm_v1: "VllmV1",
+        vllm_v0: "VllmV0",
+        orca: "Orca",
+        faster_transformer: "FasterTransformer",
+        k_fcfs: "KFcfs",
+        rad: "Rad",
+        rad_phased: "RadPhased",
+        slai: "Slai",
+        wait: "Wait",
+        nested_wait: "NestedWait",
+        slot_greedy: "SlotGreedy",
+        class_priority: "ClassPriority",
+    }
 }
 
 laws! {

@@ -10,7 +10,7 @@ use inferq_core::workload::{Flow, Workload};
 use proptest::prelude::*;
 
 use crate::laws::{Outcome, same};
-use crate::scenario::{CLASSES, Scenario, scenario};
+use crate::scenario::{CLASSES, Scenario, with_or_without_cache};
 
 /// How requests go from pool to pool, and who waits for whom.
 #[derive(Clone, Debug)]
@@ -89,7 +89,7 @@ fn routers() -> impl Strategy<Value = RouterKind> {
 
 fn any_scenario() -> impl Strategy<Value = Scenario> {
     let kinds = vec!["Sarathi", "VllmV1", "VllmV0", "KFcfs", "Slai", "SlotGreedy", "Orca", "Rad", "Wait"];
-    prop::sample::select(kinds).prop_flat_map(scenario)
+    prop::sample::select(kinds).prop_flat_map(with_or_without_cache)
 }
 
 fn seconds() -> impl Strategy<Value = f64> {

@@ -2,9 +2,10 @@
 
 use inferq_core::clock::{Instant, Span};
 use inferq_core::engine::{Engine, EngineParts, parse};
+use inferq_core::kv::Segment;
 use inferq_core::results::Results;
 use inferq_core::simulation::{Options, Timeline, simulate};
-use inferq_core::workload::{NO_SESSION, Workload};
+use inferq_core::workload::{Content, NO_SESSION, Workload};
 use proptest::prelude::*;
 
 /// A workload that owns its columns.
@@ -19,9 +20,16 @@ pub(crate) struct Columns {
     pub(crate) tbt_slo_s: Vec<f64>,
     pub(crate) queue_key: Vec<f64>,
     pub(crate) session: Vec<u32>,
+    /// With what each prompt begins; empty: no prompt with anything shared.
+    pub(crate) content_start: Vec<u64>,
+    pub(crate) content_id: Vec<u64>,
+    pub(crate) content_tokens: Vec<u32>,
 }
 
 pub(crate) const CLASSES: usize = 2;
+
+/// With the number of a row: what it alone says.
+const OWN: u64 = 1 << 63;
 
 impl Columns {
     pub(crate) fn view(&self) -> Workload<'_> {
@@ -36,14 +44,29 @@ impl Columns {
             tbt_slo_s: &self.tbt_slo_s,
             queue_key: &self.queue_key,
             session: &self.session,
+            content: Content { start: &self.content_start, id: &self.content_id, tokens: &self.content_tokens },
             ..Workload::default()
         }
     }
 
-    /// Some rows.
+    /// Some rows as a workload of their own.
     pub(crate) fn rows(&self, rows: &[usize]) -> Columns {
+        let mut columns = self.part(rows);
+        for id in columns.content_id.iter_mut().filter(|id| **id >= OWN) {
+            let of = rows.iter().position(|&row| row as u64 == *id - OWN);
+            *id = of.map_or(*id - OWN + 1000, |row| OWN | row as u64);
+        }
+        columns
+    }
+
+    /// Some rows of this workload.
+    pub(crate) fn part(&self, rows: &[usize]) -> Columns {
         fn pick<T: Copy>(column: &[T], rows: &[usize]) -> Vec<T> {
             rows.iter().map(|&row| column[row]).collect()
+        }
+        let mut content = Columns::default();
+        if !self.content_start.is_empty() {
+            rows.iter().for_each(|&row| content.add_content(&self.view().content.of(row)));
         }
         Columns {
             arrival_s: pick(&self.arrival_s, rows),
@@ -55,22 +78,54 @@ impl Columns {
             tbt_slo_s: pick(&self.tbt_slo_s, rows),
             queue_key: pick(&self.queue_key, rows),
             session: pick(&self.session, rows),
+            ..content
         }
     }
 
     /// The first rows.
     pub(crate) fn head(&self, rows: usize) -> Columns {
-        Columns {
-            arrival_s: self.arrival_s[..rows].to_vec(),
-            prompt_tokens: self.prompt_tokens[..rows].to_vec(),
-            output_tokens: self.output_tokens[..rows].to_vec(),
-            class: self.class[..rows].to_vec(),
-            priority: self.priority[..rows].to_vec(),
-            patience_s: self.patience_s[..rows].to_vec(),
-            tbt_slo_s: self.tbt_slo_s[..rows].to_vec(),
-            queue_key: self.queue_key[..rows].to_vec(),
-            session: self.session[..rows].to_vec(),
+        self.rows(&(0..rows).collect::<Vec<_>>())
+    }
+
+    /// One row more of content.
+    pub(crate) fn add_content(&mut self, segments: &[Segment]) {
+        if self.content_start.is_empty() {
+            self.content_start.push(0);
         }
+        self.content_id.extend(segments.iter().map(|segment| segment.content));
+        self.content_tokens.extend(segments.iter().map(|segment| segment.tokens));
+        self.content_start.push(self.content_id.len() as u64);
+    }
+
+    /// The same rows with prompts that begin alike: with one shared text or two, or with the whole prompt and output of an
+    /// earlier row.
+    fn sharing(&self, dice: &[ContentDice]) -> Columns {
+        let mut columns = Columns { content_start: Vec::new(), ..self.clone() };
+        let mut chains: Vec<Vec<Segment>> = Vec::new();
+        for (row, &(kind, text, share, more)) in dice.iter().enumerate().take(self.arrival_s.len()) {
+            let prompt = self.prompt_tokens[row] as u32;
+            let of = |text: u64, tokens: u32| Segment { content: text, tokens };
+            let mut chain = Vec::new();
+            let earlier = (more as usize).checked_rem(row).unwrap_or(0);
+            if kind < 3 && row > 0 {
+                let said = (columns.prompt_tokens[earlier] + columns.output_tokens[earlier]) as u32;
+                if said < 400 {
+                    chain.clone_from(&chains[earlier]);
+                    let shared: u32 = chain.iter().map(|segment| segment.tokens).sum();
+                    chain.push(of(OWN | earlier as u64, said - shared));
+                    columns.prompt_tokens[row] = (said + more % 20) as i32;
+                }
+            } else if kind < 8 {
+                let first = (prompt * share / 8).max(1);
+                chain.push(of(text, first));
+                if kind < 5 && first < prompt {
+                    chain.push(of(1 - text % 2, (prompt - first).min(more + 1)));
+                }
+            }
+            columns.add_content(&chain);
+            chains.push(chain);
+        }
+        columns
     }
 
     /// All times twice as long.
@@ -89,6 +144,9 @@ impl Columns {
         Columns { arrival_s, ..self.clone() }
     }
 }
+
+/// What a row shares: how, which text, how much of its prompt in eighths, and a number for the rest.
+type ContentDice = (u32, u64, u32, u32);
 
 /// A workload, an engine as JSON, and how the run is looked at.
 #[derive(Clone, Debug)]
@@ -451,4 +509,20 @@ pub(crate) fn scenario(kind: &'static str) -> impl Strategy<Value = Scenario> {
             }
         })
     })
+}
+
+/// Any scenario of a policy with a prefix cache, and prompts that begin alike.
+pub(crate) fn sharing(kind: &'static str) -> impl Strategy<Value = Scenario> {
+    let dice = prop::collection::vec((0_u32..9, 0_u64..3, 1_u32..=8, 0_u32..60), 30);
+    (scenario(kind), dice, any::<bool>()).prop_map(|(scenario, dice, in_blocks)| {
+        let cache = if in_blocks { "blocks" } else { "radix" };
+        let kv = format!(r#""kv": {{"prefix_cache": "{cache}", "#);
+        let engine = scenario.engine.replace(r#""kv": {"#, &kv);
+        Scenario { columns: scenario.columns.sharing(&dice), engine, ..scenario }
+    })
+}
+
+/// A scenario of a policy, with a prefix cache or without.
+pub(crate) fn with_or_without_cache(kind: &'static str) -> impl Strategy<Value = Scenario> {
+    prop_oneof![2 => scenario(kind), 1 => sharing(kind)]
 }

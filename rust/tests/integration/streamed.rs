@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use std::num::NonZeroUsize;
 
 use crate::laws::Outcome;
-use crate::scenario::{self, CLASSES, Scenario, scenario};
+use crate::scenario::{self, CLASSES, Scenario, with_or_without_cache};
 
 /// Parts of a workload, of the sizes given by turns.
 struct Parts<'a> {
@@ -29,7 +29,7 @@ impl Source for Parts<'_> {
         }
         let range: Vec<usize> = (self.taken..(self.taken + size).min(rows)).collect();
         self.taken += range.len();
-        let part = self.columns.rows(&range);
+        let part = self.columns.part(&range);
         Ok(Some(Columns {
             arrival_s: part.arrival_s,
             prompt_tokens: part.prompt_tokens,
@@ -40,6 +40,9 @@ impl Source for Parts<'_> {
             tbt_slo_s: part.tbt_slo_s,
             queue_key: part.queue_key,
             session: part.session,
+            content_start: part.content_start,
+            content_id: part.content_id,
+            content_tokens: part.content_tokens,
         }))
     }
 }
@@ -127,7 +130,7 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
         "NestedWait",
         "Slai",
     ];
-    prop::sample::select(kinds).prop_flat_map(scenario)
+    prop::sample::select(kinds).prop_flat_map(with_or_without_cache)
 }
 
 fn sizes() -> impl Strategy<Value = Vec<usize>> {

@@ -1,0 +1,350 @@
+//! Which whole blocks are known? (vLLM v1: `v1/core/kv_cache_manager.py`, `block_pool.py`)
+//!
+//! A block is known by its last token and all before it. Whoever computes a block makes an entry for it, also when there
+//! is one already; a search takes the oldest entry. Entries that nobody holds stand in a list: who leaves puts its own at
+//! the end, its last block first, so that the beginnings of prompts live longest; blocks that are taken anew are those at
+//! the front. So an entry is never forgotten before those that come after it in its prompt, unless it has a twin.
+
+use super::content::{Chains, NONE, Segment, Step, step_of};
+use super::prefix::{Found, Part, PrefixCache};
+use crate::request::Slot;
+
+/// A block whose content is known.
+#[derive(Debug)]
+struct Entry {
+    /// Requests that hold it.
+    holders: u32,
+    /// Where it is known: a node, and its place among the blocks that end there.
+    node: u32,
+    place: u32,
+    /// The next younger entry for the same content.
+    twin: u32,
+    /// While it is idle: the neighbours in the list.
+    older: u32,
+    newer: u32,
+}
+
+/// All entries, and the list of those that nobody holds.
+#[derive(Debug)]
+struct Entries {
+    all: Vec<Entry>,
+    vacant: Vec<u32>,
+    idle: u64,
+    oldest: u32,
+    newest: u32,
+}
+
+impl Entries {
+    /// A new one, which its maker holds.
+    #[inline]
+    fn add(&mut self, node: u32, place: u32) -> u32 {
+        let entry = Entry { holders: 1, node, place, twin: NONE, older: NONE, newer: NONE };
+        if let Some(vacant) = self.vacant.pop() {
+            self.all[vacant as usize] = entry;
+            return vacant;
+        }
+        self.all.push(entry);
+        self.all.len() as u32 - 1
+    }
+
+    /// One holder more. Whoever is held is out of the list.
+    #[inline]
+    fn hold(&mut self, entry: u32) {
+        let Entry { holders, older, newer, .. } = &mut self.all[entry as usize];
+        *holders += 1;
+        if *holders > 1 {
+            return;
+        }
+        let (older, newer) = (*older, *newer);
+        self.join(older, newer);
+        self.idle -= 1;
+    }
+
+    /// One holder less. Whoever nobody holds stands at the end of the list.
+    #[inline]
+    fn let_go(&mut self, entry: u32) {
+        let newest = self.newest;
+        let Entry { holders, older, newer, .. } = &mut self.all[entry as usize];
+        debug_assert!(*holders > 0, "nobody gives up what he does not hold");
+        *holders -= 1;
+        if *holders > 0 {
+            return;
+        }
+        (*older, *newer) = (newest, NONE);
+        self.newest = entry;
+        match newest {
+            NONE => self.oldest = entry,
+            newest => self.all[newest as usize].newer = entry,
+        }
+        self.idle += 1;
+    }
+
+    /// Takes the first out of the list.
+    #[inline]
+    fn pop_oldest(&mut self) -> u32 {
+        let entry = self.oldest;
+        let newer = self.all[entry as usize].newer;
+        self.join(NONE, newer);
+        self.idle -= 1;
+        self.vacant.push(entry);
+        entry
+    }
+
+    /// Makes two neighbours.
+    #[inline]
+    fn join(&mut self, older: u32, newer: u32) {
+        match older {
+            NONE => self.oldest = newer,
+            older => self.all[older as usize].newer = newer,
+        }
+        match newer {
+            NONE => self.newest = older,
+            newer => self.all[newer as usize].older = older,
+        }
+    }
+
+    /// The youngest of an entry and its twins.
+    fn youngest(&self, mut entry: u32) -> u32 {
+        while self.all[entry as usize].twin != NONE {
+            entry = self.all[entry as usize].twin;
+        }
+        entry
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct BlockCache {
+    block: u64,
+    chains: Chains,
+    /// The entries that each request holds: those of its first blocks.
+    held: Vec<Vec<u32>>,
+    entries: Entries,
+    followed: Vec<Slot>,
+}
+
+impl BlockCache {
+    pub(super) fn new(block: u64) -> BlockCache {
+        BlockCache {
+            block,
+            chains: Chains::default(),
+            held: Vec::new(),
+            entries: Entries { all: Vec::new(), vacant: Vec::new(), idle: 0, oldest: NONE, newest: NONE },
+            followed: Vec::new(),
+        }
+    }
+
+    /// The first block of which the last token lies in a node.
+    #[inline]
+    fn first_block(&self, node: u32) -> u64 {
+        u64::from(self.chains.tree.nodes[node as usize].start()) / self.block
+    }
+
+    /// The entries with which a request's first `most` whole blocks are known, as long as all are, node by node.
+    fn known_blocks(&self, slot: Slot, most: u64) -> impl Iterator<Item = &[u32]> {
+        let mut block = 0;
+        let mut goes_on = true;
+        self.chains.path(slot).iter().map_while(move |&Step { node, end }| {
+            let until = most.min(u64::from(end) / self.block);
+            if !goes_on || (block >= most) {
+                return None;
+            }
+            if until <= block {
+                return Some(&[][..]);
+            }
+            let known = &self.chains.tree.nodes[node as usize].blocks;
+            let known = known.get((block - self.first_block(node)) as usize..).unwrap_or_default();
+            let known = &known[..known.len().min((until - block) as usize)];
+            let known = &known[..known.iter().position(|&entry| entry == NONE).unwrap_or(known.len())];
+            block += known.len() as u64;
+            goes_on = block == until;
+            Some(known)
+        })
+    }
+
+    /// Forgets the entry that nobody has held for longest.
+    fn forget_oldest(&mut self) {
+        let entry = self.entries.pop_oldest();
+        let Entry { node, place, twin, .. } = self.entries.all[entry as usize];
+        let first = &mut self.chains.tree.nodes[node as usize].blocks[place as usize];
+        if *first == entry {
+            *first = twin;
+        } else {
+            let mut before = *first;
+            while self.entries.all[before as usize].twin != entry {
+                before = self.entries.all[before as usize].twin;
+            }
+            self.entries.all[before as usize].twin = twin;
+        }
+        self.chains.tree.leave(node);
+    }
+
+    /// The first `tokens` tokens of a request lie in blocks that it holds: others can find them.
+    fn publish(&mut self, slot: Slot, tokens: u64) {
+        let whole = tokens / self.block;
+        let held = &mut self.held[slot.index()];
+        let mut block = held.len() as u64;
+        if whole <= block {
+            return;
+        }
+        held.reserve((whole - block) as usize);
+        let mut step = step_of(self.chains.path(slot), (block + 1) * self.block - 1);
+        while block < whole {
+            let Step { node, end } = self.chains.path(slot)[step];
+            step += 1;
+            let until = whole.min(u64::from(end) / self.block);
+            if until <= block {
+                continue;
+            }
+            let first = self.first_block(node);
+            let known = &mut self.chains.tree.nodes[node as usize];
+            known.add_uses((until - block) as u32);
+            if known.blocks.len() < (until - first) as usize {
+                known.blocks.resize((until - first) as usize, NONE);
+            }
+            let held = &mut self.held[slot.index()];
+            for place in (block - first) as usize..(until - first) as usize {
+                let entry = self.entries.add(node, place as u32);
+                held.push(entry);
+                let oldest = &mut known.blocks[place];
+                if *oldest == NONE {
+                    *oldest = entry;
+                } else {
+                    let youngest = self.entries.youngest(*oldest);
+                    self.entries.all[youngest as usize].twin = entry;
+                }
+            }
+            block = until;
+        }
+    }
+
+    /// Entries lose a holder, the last one first.
+    fn drop_holder(&mut self, entries: &[u32]) {
+        entries.iter().rev().for_each(|&entry| self.entries.let_go(entry));
+    }
+
+    /// Is nothing known, and of nobody?
+    #[cfg(test)]
+    pub(super) fn is_bare(&self) -> bool {
+        self.chains.tree.is_empty()
+    }
+}
+
+impl PrefixCache for BlockCache {
+    fn open(&mut self, slot: Slot, content: &[Segment], own: u64, _prompt: u32) {
+        if self.held.len() <= slot.index() {
+            self.held.resize_with(slot.index() + 1, Vec::new);
+        }
+        self.chains.open(slot, content, own);
+        let path = self.chains.path(slot);
+        for step in path {
+            let owner = self.chains.tree.nodes[step.node as usize].owner;
+            if owner != NONE && !self.followed.contains(&Slot(owner)) {
+                self.followed.push(Slot(owner));
+            }
+        }
+        if let Some(&Step { node, .. }) = path.last() {
+            let own = &mut self.chains.tree.nodes[node as usize];
+            own.owner = slot.0;
+            if own.is_used_by_others() {
+                self.followed.push(slot);
+            }
+        }
+    }
+
+    fn close(&mut self, slot: Slot) {
+        if let Some(&Step { node, .. }) = self.chains.path(slot).last() {
+            self.chains.tree.nodes[node as usize].owner = NONE;
+        }
+        self.followed.retain(|&followed| followed != slot);
+        self.chains.close(slot);
+    }
+
+    fn content(&self, slot: Slot) -> Vec<Segment> {
+        self.chains.content(slot)
+    }
+
+    fn find(&self, slot: Slot, most: u64) -> Found {
+        let (mut blocks, mut idle) = (0, 0);
+        for known in self.known_blocks(slot, most / self.block) {
+            blocks += known.len() as u64;
+            idle += known.iter().filter(|&&entry| self.entries.all[entry as usize].holders == 0).count() as u64;
+        }
+        Found { tokens: blocks * self.block, idle }
+    }
+
+    fn hold(&mut self, slot: Slot, found: Found) {
+        let mut held = std::mem::take(&mut self.held[slot.index()]);
+        debug_assert!(held.is_empty(), "only who holds nothing looks for anything");
+        self.known_blocks(slot, found.tokens / self.block).for_each(|known| held.extend_from_slice(known));
+        held.iter().for_each(|&entry| self.entries.hold(entry));
+        self.held[slot.index()] = held;
+    }
+
+    #[inline]
+    fn scheduled(&mut self, slot: Slot, tokens: u64) {
+        self.publish(slot, tokens);
+    }
+
+    /// What was scheduled is known already; what decodes computed is not.
+    fn computed(&mut self, slot: Slot, tokens: u64) {
+        self.publish(slot, tokens);
+    }
+
+    fn ended(&mut self, slot: Slot, tokens: u64, _is_over: bool) {
+        self.publish(slot, tokens);
+    }
+
+    #[inline]
+    fn shared(&self, slot: Slot) -> u64 {
+        self.held[slot.index()].len() as u64
+    }
+
+    fn leave(&mut self, slot: Slot) {
+        let mut held = std::mem::take(&mut self.held[slot.index()]);
+        self.drop_holder(&held);
+        held.clear();
+        self.held[slot.index()] = held;
+    }
+
+    fn keep(&mut self, slot: Slot) -> Part {
+        Part(std::mem::take(&mut self.held[slot.index()]))
+    }
+
+    fn let_go(&mut self, part: Part) {
+        self.drop_holder(&part.0);
+    }
+
+    #[inline]
+    fn known(&self) -> u64 {
+        (self.entries.all.len() - self.entries.vacant.len()) as u64
+    }
+
+    #[inline]
+    fn idle(&self) -> u64 {
+        self.entries.idle
+    }
+
+    fn forget_until(&mut self, idle: u64) {
+        while self.entries.idle > idle {
+            self.forget_oldest();
+        }
+    }
+
+    fn forgets_runs(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn followed(&self) -> &[Slot] {
+        &self.followed
+    }
+
+    fn go_on_alike(&self, one: Slot, other: Slot, tokens: u64) -> bool {
+        self.chains.go_on_alike(one, other, tokens, self.block)
+    }
+
+    /// Equal blocks are not merged.
+    fn is_computed_twice(&self, _slot: Slot) -> bool {
+        false
+    }
+}

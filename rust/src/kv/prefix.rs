@@ -1,0 +1,156 @@
+//! How can a request use what others have computed?
+
+use std::fmt::Debug;
+
+use super::Segment;
+use crate::request::Slot;
+
+/// What a cache has of a request's tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// The first so many are there.
+    pub(crate) tokens: u64,
+    /// Of the blocks that they lie in, those that nobody holds.
+    pub(crate) idle: u64,
+}
+
+impl Found {
+    pub(crate) const NOTHING: Found = Found { tokens: 0, idle: 0 };
+}
+
+/// What somebody held who is gone, in terms of its cache.
+#[derive(Debug)]
+pub(crate) struct Part(pub(super) Vec<u32>);
+
+/// The content of blocks, behind a pool that counts them.
+///
+/// A block that the cache knows is *held* by at least one request, or *idle*: free, and still worth something. The pool
+/// says when idle blocks have to be forgotten. Blocks of a request that the cache does not know are the request's alone.
+pub(crate) trait PrefixCache: Debug + Send {
+    /// A request comes whose tokens are those of `content`, then those of a content of its own; so many are its prompt.
+    fn open(&mut self, slot: Slot, content: &[Segment], own: u64, prompt: u32);
+
+    /// A request that holds nothing goes.
+    fn close(&mut self, slot: Slot);
+
+    /// What `open` was told, without the request's own content.
+    fn content(&self, slot: Slot) -> Vec<Segment>;
+
+    /// The longest known part at the beginning of a request's first `most` tokens.
+    fn find(&self, slot: Slot, most: u64) -> Found;
+
+    /// The request holds what has just been found.
+    fn hold(&mut self, slot: Slot, found: Found);
+
+    /// A batch is formed after which the first `tokens` tokens of a request lie in its blocks.
+    fn scheduled(&mut self, slot: Slot, tokens: u64);
+
+    /// The first `tokens` tokens of a request have been computed, and it goes on.
+    fn computed(&mut self, slot: Slot, tokens: u64);
+
+    /// The first `tokens` tokens of a request have been computed, and it gives up its blocks: is it over, or preempted?
+    fn ended(&mut self, slot: Slot, tokens: u64, is_over: bool);
+
+    /// The blocks that a request holds and that the cache knows.
+    fn shared(&self, slot: Slot) -> u64;
+
+    /// A request gives up what it holds, the end first.
+    fn leave(&mut self, slot: Slot);
+
+    /// A request goes, and what it holds stays held.
+    fn keep(&mut self, slot: Slot) -> Part;
+
+    /// Lets go what was kept.
+    fn let_go(&mut self, part: Part);
+
+    /// Blocks that the cache knows.
+    fn known(&self) -> u64;
+
+    /// Those of them that nobody holds.
+    fn idle(&self) -> u64;
+
+    /// Forgets idle blocks, those that were left first before the others, until at most so many are idle.
+    fn forget_until(&mut self, idle: u64);
+
+    /// Are several blocks forgotten at once, and more than asked?
+    fn forgets_runs(&self) -> bool;
+
+    /// Requests here whose own content is also that of somebody else here, where what they say is known before they are
+    /// over.
+    fn followed(&self) -> &[Slot];
+
+    /// Have two requests the same block behind their first `tokens` tokens, and all before it?
+    fn go_on_alike(&self, one: Slot, other: Slot, tokens: u64) -> bool;
+
+    /// Does a request compute what the cache knows already, so that blocks come free as it goes on?
+    fn is_computed_twice(&self, slot: Slot) -> bool;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::block_cache::BlockCache;
+    use super::super::radix_cache::RadixCache;
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What a request does: which text it begins with, how many tokens of it, the rest of its prompt, its output; and how
+    /// many idle blocks are then left.
+    type Visit = (u64, u32, u32, u32, u64);
+
+    fn visits() -> impl Strategy<Value = Vec<Visit>> {
+        prop::collection::vec((0_u64..3, 1_u32..40, 0_u32..20, 1_u32..20, 0_u64..30), 1..40)
+    }
+
+    /// Requests come one after another, the last three of them side by side.
+    fn run(cache: &mut dyn PrefixCache, block: u64, visits: &[Visit]) {
+        let held = |cache: &dyn PrefixCache| (0..3).map(|slot| cache.shared(Slot(slot))).collect::<Vec<_>>();
+        let mut here: [Option<u64>; 3] = [None; 3];
+        for slot in 0..3 {
+            cache.open(Slot(slot), &[], u64::MAX - u64::from(slot), 1);
+            cache.close(Slot(slot));
+        }
+        for (id, &(text, shared, rest, output, left)) in visits.iter().enumerate() {
+            let place = id % 3;
+            let slot = Slot(place as u32);
+            if let Some(context) = here[place].take() {
+                cache.ended(slot, context, id % 2 == 0);
+                cache.leave(slot);
+                cache.close(slot);
+            }
+            let prompt = shared + rest;
+            cache.open(slot, &[Segment { content: text, tokens: shared }], (1 << 63) | id as u64, prompt);
+            let found = cache.find(slot, u64::from(prompt) - 1);
+            assert!(
+                found.tokens < u64::from(prompt) && found.tokens % block == 0 && found.idle * block <= found.tokens
+            );
+            let before = cache.idle();
+            cache.hold(slot, found);
+            assert_eq!((cache.shared(slot), cache.idle()), (found.tokens / block, before - found.idle));
+            cache.scheduled(slot, u64::from(prompt));
+            cache.computed(slot, u64::from(prompt));
+            // Everything that is known is there for whoever says the same.
+            assert_eq!(cache.find(slot, u64::from(prompt)).tokens, u64::from(prompt) / block * block);
+            here[place] = Some(u64::from(prompt + output) - 1);
+            cache.forget_until(left);
+            assert!(cache.idle() <= left && cache.idle() <= cache.known());
+            assert!(held(cache).into_iter().max() <= Some(cache.known() - cache.idle()));
+        }
+        for place in (0..3).filter(|&place| here[place].is_some()) {
+            cache.leave(Slot(place as u32));
+            cache.close(Slot(place as u32));
+        }
+        assert_eq!(cache.idle(), cache.known());
+        cache.forget_until(0);
+        assert_eq!((cache.idle(), cache.known()), (0, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_known_is_found_and_what_is_forgotten_leaves_nothing(block in 1_u64..9, visits in visits()) {
+            let (mut blocks, mut radix) = (BlockCache::new(block), RadixCache::new(block));
+            run(&mut blocks, block, &visits);
+            run(&mut radix, block, &visits);
+            prop_assert!(blocks.is_bare() && radix.is_bare());
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! Which runs of pages are known? (SGLang: `mem_cache/radix_cache.py`)
+//!
+//! A tree of runs: prompts that begin alike share the runs up to where they part. What an iteration computed enters the
+//! tree when it is over, and a page that was there already takes the place of the request's own, which is free again.
+//! Whoever uses a run locks it and all above it. Runs that nobody locks are forgotten whole, from the ends of the tree,
+//! the one that was used least recently first.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::BuildHasherDefault;
+
+use super::content::{Chains, Mixer, NONE, Segment, Step, step_of};
+use super::prefix::{Found, Part, PrefixCache};
+use crate::request::Slot;
+
+/// The node above all runs.
+const ROOT: u32 = 0;
+
+/// A run of pages behind those of its parent.
+#[derive(Debug)]
+struct Run {
+    parent: u32,
+    children: u32,
+    /// Its pages, counted from the beginning of the prompt.
+    first: u64,
+    end: u64,
+    /// The contents that its pages end in: steps of a chain, from this one on.
+    depth: usize,
+    steps: Vec<Step>,
+    /// Requests that use it or what is below it.
+    locks: u32,
+    /// When it was used last.
+    used: u64,
+}
+
+impl Run {
+    fn pages(&self) -> u64 {
+        self.end - self.first
+    }
+}
+
+/// A request as the tree knows it.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    prompt: u64,
+    /// The end of the pages that it has locked, and how many these are.
+    node: u32,
+    pages: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct RadixCache {
+    page: u64,
+    chains: Chains,
+    shares: Vec<Share>,
+    runs: Vec<Run>,
+    vacant: Vec<u32>,
+    /// Each run by its first page: the content that this ends in, and its number.
+    places: HashMap<(u32, u64), u32, BuildHasherDefault<Mixer>>,
+    /// Runs that can be forgotten, by the time of their last use.
+    ends: BTreeSet<(u64, u32)>,
+    known: u64,
+    idle: u64,
+    clock: u64,
+}
+
+impl RadixCache {
+    pub(super) fn new(page: u64) -> RadixCache {
+        let root = Run { parent: NONE, children: 0, first: 0, end: 0, depth: 0, steps: Vec::new(), locks: 1, used: 0 };
+        RadixCache {
+            page,
+            chains: Chains::default(),
+            shares: Vec::new(),
+            runs: vec![root],
+            vacant: Vec::new(),
+            places: HashMap::default(),
+            ends: BTreeSet::new(),
+            known: 0,
+            idle: 0,
+            clock: 0,
+        }
+    }
+
+    #[inline]
+    fn run(&self, run: u32) -> &Run {
+        &self.runs[run as usize]
+    }
+
+    /// The node of the contents in which a page of a request ends.
+    #[inline]
+    fn content_of(&self, slot: Slot, page: u64) -> u32 {
+        let path = self.chains.path(slot);
+        path[step_of(path, (page + 1) * self.page - 1)].node
+    }
+
+    /// The run that begins with a page of a request.
+    #[inline]
+    fn child(&self, slot: Slot, page: u64) -> Option<u32> {
+        self.places.get(&(self.content_of(slot, page), page)).copied()
+    }
+
+    /// Up to which page does a run, with whose first page a request goes on, hold what the request says?
+    fn agreed(&self, slot: Slot, run: u32, limit: u64) -> u64 {
+        let Run { end, depth, ref steps, .. } = *self.run(run);
+        let limit = limit.min(end);
+        let mut tokens = 0;
+        for (of_run, own) in steps.iter().zip(&self.chains.path(slot)[depth..]) {
+            if of_run.node != own.node {
+                break;
+            }
+            tokens = of_run.end.min(own.end);
+            if of_run.end != own.end {
+                break;
+            }
+        }
+        limit.min(u64::from(tokens) / self.page)
+    }
+
+    /// A run is used now.
+    fn touch(&mut self, run: u32) {
+        self.clock += 1;
+        let (clock, Run { used, locks, children, .. }) = (self.clock, &mut self.runs[run as usize]);
+        let before = std::mem::replace(used, clock);
+        if *locks == 0 && *children == 0 {
+            self.ends.remove(&(before, run));
+            self.ends.insert((clock, run));
+        }
+    }
+
+    fn add(&mut self, run: Run, slot: Slot) -> u32 {
+        let key = (self.content_of(slot, run.first), run.first);
+        for step in &run.steps {
+            self.chains.tree.use_node(step.node);
+        }
+        let place = match self.vacant.pop() {
+            Some(vacant) => {
+                self.runs[vacant as usize] = run;
+                vacant
+            }
+            None => {
+                self.runs.push(run);
+                self.runs.len() as u32 - 1
+            }
+        };
+        self.places.insert(key, place);
+        place
+    }
+
+    /// The steps of a request in which its pages from `first` to `end` end, and the place of the first of them.
+    fn steps(&self, slot: Slot, first: u64, end: u64) -> (usize, Vec<Step>) {
+        let path = self.chains.path(slot);
+        let from = step_of(path, (first + 1) * self.page - 1);
+        let to = step_of(path, end * self.page - 1);
+        (from, path[from..=to].to_vec())
+    }
+
+    /// Cuts a run before a page on which a request agrees with it; returns the front. The rest stays what it is.
+    fn split(&mut self, slot: Slot, run: u32, at: u64) -> u32 {
+        let Run { parent, first, locks, used, .. } = *self.run(run);
+        let (depth, steps) = self.steps(slot, first, at);
+        let front = self.add(Run { parent, children: 1, first, end: at, depth, steps, locks, used }, slot);
+        let (page, rest) = (self.page, &mut self.runs[run as usize]);
+        let gone = step_of(&rest.steps, (at + 1) * page - 1);
+        let left: Vec<Step> = rest.steps.drain(..gone).collect();
+        (rest.parent, rest.first, rest.depth) = (front, at, rest.depth + gone);
+        let content = rest.steps[0].node;
+        left.iter().for_each(|step| self.chains.tree.leave(step.node));
+        self.places.insert((content, at), run);
+        front
+    }
+
+    /// Goes down as far as a request's first `pages` pages are known, cutting a run where it leaves it. Returns the last
+    /// run and the number of pages, and the rest of the run that was cut.
+    fn descend(&mut self, slot: Slot, pages: u64, mut see: impl FnMut(&mut Self, u32)) -> (u32, u64, Option<u32>) {
+        let (mut node, mut page) = (ROOT, 0);
+        while page < pages {
+            let Some(child) = self.child(slot, page) else { break };
+            let agreed = self.agreed(slot, child, pages);
+            debug_assert!(agreed > page, "the first page of a run is known to agree");
+            if agreed < self.run(child).end {
+                let front = self.split(slot, child, agreed);
+                see(self, front);
+                return (front, agreed, Some(child));
+            }
+            see(self, child);
+            (node, page) = (child, agreed);
+        }
+        (node, page, None)
+    }
+
+    /// A run and all above it are used by one more, or by one less.
+    fn lock(&mut self, mut node: u32) {
+        while node != ROOT {
+            let Run { locks, used, children, parent, .. } = &mut self.runs[node as usize];
+            *locks += 1;
+            let (is_first, end, above) = (*locks == 1, (*used, node), *parent);
+            if is_first {
+                if *children == 0 {
+                    self.ends.remove(&end);
+                }
+                self.idle -= self.run(node).pages();
+            }
+            node = above;
+        }
+    }
+
+    fn unlock(&mut self, mut node: u32) {
+        while node != ROOT {
+            let Run { locks, used, children, parent, .. } = &mut self.runs[node as usize];
+            debug_assert!(*locks > 0, "nobody gives up what he does not hold");
+            *locks -= 1;
+            let (is_last, end, above) = (*locks == 0, (*used, node), *parent);
+            if is_last {
+                if *children == 0 {
+                    self.ends.insert(end);
+                }
+                self.idle += self.run(node).pages();
+            }
+            node = above;
+        }
+    }
+
+    /// The first `tokens` tokens of a request enter the tree.
+    fn publish(&mut self, slot: Slot, tokens: u64) {
+        let pages = tokens / self.page;
+        if pages == 0 {
+            return;
+        }
+        let end = self.insert(slot, pages);
+        let prompt = self.shares[slot.index()].prompt / self.page;
+        if (1..pages).contains(&prompt) {
+            self.insert(slot, prompt);
+            // The end of a run keeps its place when the run is cut.
+            debug_assert_eq!(self.run(end).end, pages, "all is in the tree");
+        }
+        self.lock(end);
+        self.unlock(self.shares[slot.index()].node);
+        let share = &mut self.shares[slot.index()];
+        (share.node, share.pages) = (end, pages);
+    }
+
+    /// Makes the first pages of a request known; returns the run that they end with.
+    fn insert(&mut self, slot: Slot, pages: u64) -> u32 {
+        let (node, page, rest) = self.descend(slot, pages, |cache, run| cache.touch(run));
+        if let Some(rest) = rest {
+            self.touch(rest);
+        }
+        if page == pages {
+            return node;
+        }
+        let (depth, steps) = self.steps(slot, page, pages);
+        let parent = &mut self.runs[node as usize];
+        let was_end = node != ROOT && parent.children == 0 && parent.locks == 0;
+        parent.children += 1;
+        let end = (parent.used, node);
+        if was_end {
+            self.ends.remove(&end);
+        }
+        let leaf = Run { parent: node, children: 0, first: page, end: pages, depth, steps, locks: 0, used: 0 };
+        let leaf = self.add(leaf, slot);
+        self.known += pages - page;
+        self.idle += pages - page;
+        self.clock += 1;
+        self.runs[leaf as usize].used = self.clock;
+        self.ends.insert((self.clock, leaf));
+        leaf
+    }
+
+    /// Is nothing known, and of nobody?
+    #[cfg(test)]
+    pub(super) fn is_bare(&self) -> bool {
+        self.chains.tree.is_empty() && self.places.is_empty() && self.ends.is_empty()
+    }
+}
+
+impl PrefixCache for RadixCache {
+    fn open(&mut self, slot: Slot, content: &[Segment], own: u64, prompt: u32) {
+        let share = Share { prompt: u64::from(prompt), node: ROOT, pages: 0 };
+        if self.shares.len() <= slot.index() {
+            self.shares.resize(slot.index() + 1, share);
+        }
+        self.shares[slot.index()] = share;
+        self.chains.open(slot, content, own);
+    }
+
+    fn close(&mut self, slot: Slot) {
+        self.chains.close(slot);
+    }
+
+    fn content(&self, slot: Slot) -> Vec<Segment> {
+        self.chains.content(slot)
+    }
+
+    /// Runs are cut, and count as used, when they are held, not when they are found.
+    fn find(&self, slot: Slot, most: u64) -> Found {
+        let (limit, mut page, mut idle) = (most / self.page, 0, 0);
+        while page < limit {
+            let Some(child) = self.child(slot, page) else { break };
+            let agreed = self.agreed(slot, child, limit);
+            idle += if self.run(child).locks == 0 { agreed - page } else { 0 };
+            page = agreed;
+            if agreed < self.run(child).end {
+                break;
+            }
+        }
+        Found { tokens: page * self.page, idle }
+    }
+
+    fn hold(&mut self, slot: Slot, found: Found) {
+        let mut path = Vec::new();
+        let (node, pages, rest) = self.descend(slot, found.tokens / self.page, |_, run| path.push(run));
+        debug_assert_eq!(pages * self.page, found.tokens, "what was found is still there");
+        // The last is the newest, and all above it are a little older; the rest of a run that is cut is older than all.
+        if let Some(rest) = rest {
+            self.touch(rest);
+        }
+        path.iter().for_each(|&run| self.touch(run));
+        self.lock(node);
+        let share = &mut self.shares[slot.index()];
+        (share.node, share.pages) = (node, pages);
+    }
+
+    fn scheduled(&mut self, _slot: Slot, _tokens: u64) {}
+
+    fn computed(&mut self, slot: Slot, tokens: u64) {
+        self.publish(slot, tokens);
+    }
+
+    fn ended(&mut self, slot: Slot, tokens: u64, is_over: bool) {
+        if is_over {
+            self.publish(slot, tokens);
+        }
+    }
+
+    fn shared(&self, slot: Slot) -> u64 {
+        self.shares[slot.index()].pages
+    }
+
+    fn leave(&mut self, slot: Slot) {
+        let node = self.keep(slot);
+        self.let_go(node);
+    }
+
+    fn keep(&mut self, slot: Slot) -> Part {
+        let share = &mut self.shares[slot.index()];
+        share.pages = 0;
+        Part(vec![std::mem::replace(&mut share.node, ROOT)])
+    }
+
+    fn let_go(&mut self, part: Part) {
+        part.0.into_iter().for_each(|node| self.unlock(node));
+    }
+
+    fn known(&self) -> u64 {
+        self.known
+    }
+
+    fn idle(&self) -> u64 {
+        self.idle
+    }
+
+    fn forget_until(&mut self, idle: u64) {
+        while self.idle > idle {
+            let Some((_, run)) = self.ends.pop_first() else {
+                debug_assert!(false, "whatever is idle has an end");
+                return;
+            };
+            let Run { parent, first, .. } = *self.run(run);
+            let pages = self.run(run).pages();
+            let steps = std::mem::take(&mut self.runs[run as usize].steps);
+            self.places.remove(&(steps[0].node, first));
+            steps.iter().for_each(|step| self.chains.tree.leave(step.node));
+            self.vacant.push(run);
+            self.known -= pages;
+            self.idle -= pages;
+            let above = &mut self.runs[parent as usize];
+            above.children -= 1;
+            if parent != ROOT && above.children == 0 && above.locks == 0 {
+                self.ends.insert((above.used, parent));
+            }
+        }
+    }
+
+    fn forgets_runs(&self) -> bool {
+        true
+    }
+
+    /// What decodes say is known when they are over.
+    fn followed(&self) -> &[Slot] {
+        &[]
+    }
+
+    fn go_on_alike(&self, one: Slot, other: Slot, tokens: u64) -> bool {
+        self.chains.go_on_alike(one, other, tokens, self.page)
+    }
+
+    fn is_computed_twice(&self, slot: Slot) -> bool {
+        self.child(slot, self.shares[slot.index()].pages).is_some()
+    }
+}

@@ -1,0 +1,157 @@
+//! When do contexts that grow together need their next block?
+
+/// A divisor that is a power of two more often than not, where a shift is many times cheaper than a division.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Divisor {
+    pub(super) value: u64,
+    shift: Option<u32>,
+}
+
+impl Divisor {
+    pub(super) fn new(value: u64) -> Divisor {
+        Divisor { value, shift: value.is_power_of_two().then(|| value.trailing_zeros()) }
+    }
+
+    #[inline]
+    pub(super) fn quotient(self, number: u64) -> u64 {
+        match self.shift {
+            Some(shift) => number >> shift,
+            None => number / self.value,
+        }
+    }
+
+    #[inline]
+    pub(super) fn rest(self, number: u64) -> u64 {
+        match self.shift {
+            Some(_) => number & (self.value - 1),
+            None => number % self.value,
+        }
+    }
+}
+
+/// How many of a set of contexts, all growing by one token a tick, stand where in their last block.
+///
+/// A context x needs a new block for its next token iff x ≡ 0 (mod m). All members grow together, so a member's
+/// residue relative to the tick never changes, and one counter per residue answers for any number of ticks at once.
+#[derive(Clone, Debug)]
+pub struct Residues {
+    modulus: Divisor,
+    counts: Vec<u64>,
+    total: u64,
+    /// The place of those who need a block at the next tick: minus the current tick, modulo m.
+    next: usize,
+}
+
+impl Residues {
+    /// No member, modulo `modulus`.
+    pub fn new(modulus: u64) -> Residues {
+        Residues { modulus: Divisor::new(modulus), counts: vec![0; modulus as usize], total: 0, next: 0 }
+    }
+
+    #[inline]
+    fn place(&self, context: u64) -> usize {
+        self.modulus.rest(context + self.next as u64) as usize
+    }
+
+    /// A context joins.
+    #[inline]
+    pub fn join(&mut self, context: u64) {
+        let place = self.place(context);
+        self.counts[place] += 1;
+        self.total += 1;
+    }
+
+    /// A context that is `context` tokens long now leaves.
+    #[inline]
+    pub fn leave(&mut self, context: u64) {
+        let place = self.place(context);
+        self.counts[place] -= 1;
+        self.total -= 1;
+    }
+
+    /// ⌈context / m⌉.
+    #[inline]
+    pub fn ceiling(&self, context: u64) -> u64 {
+        self.modulus.quotient(context + (self.modulus.value - 1))
+    }
+
+    /// All members grow by `ticks` tokens.
+    #[inline]
+    pub fn advance(&mut self, ticks: u64) {
+        let behind = self.modulus.rest(ticks);
+        self.next = self.modulus.rest(self.next as u64 + self.modulus.value - behind) as usize;
+    }
+
+    /// The blocks that the next tick takes.
+    #[inline]
+    pub fn next_growth(&self) -> u64 {
+        self.counts[self.next]
+    }
+
+    /// No more blocks than this are taken by the next `ticks` ticks.
+    #[inline]
+    pub fn growth_at_most(&self, ticks: u64) -> u64 {
+        (self.modulus.quotient(ticks) + 1).saturating_mul(self.total)
+    }
+
+    /// The ticks after the next one over which no block is taken.
+    pub fn quiet_ticks(&self) -> u64 {
+        if self.total == 0 {
+            return u64::MAX;
+        }
+        let places = self.counts.len();
+        (1..=places).find(|back| self.counts[(self.next + places - back) % places] > 0).unwrap_or(places) as u64 - 1
+    }
+
+    /// The blocks that the next `ticks` ticks take in all.
+    #[inline]
+    pub fn growth(&self, ticks: u64) -> u64 {
+        let whole = self.modulus.quotient(ticks) * self.total;
+        // The places that come next lie below one another, from `next` downwards and round.
+        let rest = self.modulus.rest(ticks) as usize;
+        let (up_to_next, beyond) = self.counts.split_at(self.next + 1);
+        let below = rest.min(up_to_next.len());
+        let nearest = &up_to_next[up_to_next.len() - below..];
+        let farthest = &beyond[beyond.len() - (rest - below)..];
+        whole + nearest.iter().sum::<u64>() + farthest.iter().sum::<u64>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn growth_is_the_sum_over_members(
+            modulus in 1_u64..20,
+            contexts in prop::collection::vec(0_u64..100, 0..10),
+            before in 0_u64..50,
+            ticks in 0_u64..60,
+        ) {
+            let mut residues = Residues::new(modulus);
+            for &context in &contexts {
+                residues.join(context);
+            }
+            residues.advance(before);
+            let blocks = |tokens: u64| tokens.div_ceil(modulus);
+            let expected: u64 = contexts
+                .iter()
+                .map(|context| blocks(context + before + ticks) - blocks(context + before))
+                .sum();
+            prop_assert_eq!(residues.growth(ticks), expected);
+            prop_assert_eq!(residues.growth(1), residues.next_growth());
+            prop_assert!(residues.growth(ticks) <= residues.growth_at_most(ticks));
+            if residues.quiet_ticks() < u64::MAX {
+                let quiet = residues.quiet_ticks();
+                prop_assert_eq!(residues.growth(1 + quiet), residues.next_growth());
+                prop_assert!(residues.growth(2 + quiet) > residues.next_growth());
+            }
+            for &context in &contexts {
+                residues.leave(context + before);
+            }
+            prop_assert_eq!(residues.growth(ticks), 0);
+        }
+    }
+}
