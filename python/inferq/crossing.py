@@ -16,6 +16,7 @@ from inferq.errors import ConfigError
 from inferq.flow import NO_SESSION, sessions
 from inferq.gate_and_route import GateAndRoute
 from inferq.pool import Pool
+from inferq.prefixes import contents
 from inferq.router import BySession
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Crossing:
         if by_session and "session_id" not in columns:
             raise ConfigError("router: BySession needs to know sessions, and the workload has no session_id")
         written = any(one.router is not None and one.router.is_written() for one in self.pools)
+        self.knows_prefixes = any(engine.kv.prefix_cache for one in self.pools for engine in one.engines)
         self._wants_sessions = (by_session or written) and "session_id" in columns
 
     def scenario(self, options: dict[str, Any]) -> str:
@@ -83,6 +85,8 @@ class Crossing:
             columns["queue_key"] = queue_key
         if entered is not None:
             columns["pool"] = entered
+        if self.knows_prefixes:
+            columns.update(contents(frame))
         return columns
 
 

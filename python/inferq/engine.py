@@ -28,15 +28,22 @@ class KvCache(Description):
     request leaves or is preempted. A request whose largest context needs more blocks than there are is
     rejected at arrival.
 
-    Source: vLLM's paged cache; with `block=1` the token-wise memory of nie2026 and ao2025.
+    Source: vLLM's paged cache and SGLang's radix tree; with `block=1` the token-wise memory of nie2026 and
+    ao2025.
 
     Args:
         tokens: capacity in tokens, at least one block; None sets no limit, see `KvCache.unlimited`.
         block: tokens of one block, from 1 to 1,048,576.
-        prefix_cache: only None so far: no request reuses the context of another.
+        prefix_cache: `"blocks"`: a request uses whole blocks that others have computed, as in vLLM: those
+            with which both prompts begin, see the columns about prefixes in `Workload`. A block stays known
+            after its last request has left, until it is needed for something else, the least recently left
+            first. `"radix"`: the same for pages of `block` tokens in a tree of runs, as in SGLang: what an
+            iteration computes is known after it, pages that were known already are not kept twice, and runs
+            are forgotten whole, the least recently used first.
+            None: every request computes all of its prompt.
 
     Raises:
-        ConfigError: a number outside these ranges, or a prefix cache that this version does not have.
+        ConfigError: a number outside these ranges, or an unknown prefix cache.
 
     Example:
         >>> import inferq as iq

@@ -164,7 +164,13 @@ class Sessions(Recipe):
     @property
     def columns(self) -> list[str]:
         """Those of conversations."""
-        return ["arrival_s", "prompt_tokens", "output_tokens", "session_id", "turn", "think_s"]
+        named = ["arrival_s", "prompt_tokens", "output_tokens", "session_id", "turn", "think_s"]
+        return named if self._always_continues else [*named, "continues"]
+
+    @property
+    def _always_continues(self) -> bool:
+        """Whether every prompt begins with the conversation so far, as the turns of sessions do."""
+        return self.grows and self.max_context is None
 
     def draw(self, seed: int) -> pl.DataFrame:
         """The canonical frame that belongs to `seed`."""
@@ -172,8 +178,19 @@ class Sessions(Recipe):
 
         form = self.described()["sessions"] | {"think": duration_form(self.think)}
         columns = _core.draw_sessions(json.dumps(form), seed)
-        return pl.DataFrame({name: columns[name] for name in self.columns}).with_columns(
+        names = [name for name in self.columns if name != "continues"]
+        frame = pl.DataFrame({name: columns[name] for name in names}).with_columns(
             pl.col("session_id").cast(pl.Int64), think_s=pl.when(pl.col("turn") > 0).then("think_s")
+        )
+        if self._always_continues:
+            return frame
+        frame = frame.with_columns(pl.int_range(pl.len(), dtype=pl.Int32).alias("continues"))
+        said = (pl.col("prompt_tokens") + pl.col("output_tokens")).shift(1).over("session_id")
+        carries = pl.lit(self.grows) & (pl.col("prompt_tokens") > said)
+        if self.max_context is not None:  # a full context may have lost its oldest tokens
+            carries &= pl.col("prompt_tokens") + pl.col("output_tokens") < self.max_context
+        return frame.with_columns(
+            continues=pl.when(carries).then(pl.col("continues").shift(1).over("session_id"))
         )
 
 

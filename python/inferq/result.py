@@ -160,7 +160,9 @@ class Result:
         """Samples taken while the run went on, every `timeline_s`, one row for each replica.
 
         `time_s`, `replica`, `waiting`, `running` (requests), `kv_used_tokens`, `prefill_tokens_per_s`,
-        `output_tokens_per_s` (over the time since the sample before). Under `GateAndRoute`: `time_s`,
+        `output_tokens_per_s`, `cached_tokens_per_s` (over the time since the sample before; the last are the
+        tokens that admissions found in a prefix cache, so that the hit rate is their share of them and the
+        prefilled ones). Under `GateAndRoute`: `time_s`,
         `class`, and how many of it are where in the cluster: `prefill_queue`, `prefill`, `decode_queue`,
         `mixed` (decodes beside a prefill), `solo` (other decodes).
         """

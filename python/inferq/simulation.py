@@ -87,10 +87,11 @@ def simulate(
             `requests` are a lazy frame over it. Rows are written while the run goes on, as soon as all before
             them have left, and the workload is gone through in parts (`Workload.parts`): memory holds the
             requests in the system and those behind the oldest of them. Where requests wait for others
-            (`think_s`, a `Network`), under `GateAndRoute`, and with `iterations` or `batches`, the run is in
-            memory and is written when it is over. The bytes are the same either way. A directory that holds
-            a finished run or another one is refused; one in which the same run was stopped keeps its parts,
-            with a warning that says how far it came, and the run goes through all again.
+            (`think_s`, a `Network`), under `GateAndRoute`, where a prefix cache finds what prompts have in
+            common, and with `iterations` or `batches`, the run is in memory and is written when it is over.
+            The bytes are the same either way. A directory that holds a finished run or another one is
+            refused; one in which the same run was stopped keeps its parts, with a warning that says how far
+            it came, and the run goes through all again.
 
     Raises:
         ConfigError: an option outside its range, or one that does not apply; it names the option.

@@ -75,7 +75,12 @@ class Workload(Changes):
             rejected, abandoned or unfinished, it never arrives. `open_loop` drops the column.
 
             The columns about prefixes act where the KV cache has a prefix cache; elsewhere they are
-            carried along.
+            carried along. A row says with what its prompt begins in one way: with `prefix_hashes`, one for
+            each block of `prefix_block_tokens` tokens (the same number in all rows; the last block may be a
+            partial one, with a hash or without); with `prefix_parts`, pairs of a text's name and how many of
+            its first tokens; or with `continues`. What they leave of the prompt is its own. Where none of
+            these columns is there, a turn of a session (`session_id` and `turn`) begins with the prompt and
+            the output of the turn before it, if its prompt is long enough for that.
 
     Raises:
         TraceError: naming the row and the column of the first wrong value, or an unknown column.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inferq import _core
+from inferq import _core, prefixes
 from inferq.crossing import ONE_CLASS, Crossing, SessionCodes
 from inferq.gate_and_route import GateAndRoute
 from inferq.network import Network
@@ -39,7 +39,8 @@ def streamed(
     asked = {system.name_of_kind: system.describe(), **options}
     scenario = scenario_of(source, asked)
     parts = None if isinstance(system, (Network, GateAndRoute)) else source.parts(options["seed"])
-    if parts is None or "think_s" in parts.columns or options["iterations"] or options["batches"]:
+    in_memory = options["iterations"] or options["batches"]
+    if parts is None or in_memory or "think_s" in parts.columns or _shares(system, parts):
         store = Store(out, scenario)
         result = served(source, system, options, threads, progress)
         store.frame("workload.parquet", result._workload_frame)
@@ -53,6 +54,13 @@ def streamed(
     store.close()
     _rest(store, result)
     return StoredResult.opened(out)
+
+
+def _shares(system: System, parts: Parts) -> bool:
+    """Whether prompts may begin with what others say, anywhere in the workload."""
+    return Crossing(system, parts.columns).knows_prefixes and not set(prefixes.COLUMNS).isdisjoint(
+        parts.columns
+    )
 
 
 def _part_by_part(
