@@ -10,10 +10,13 @@ from collections.abc import Iterable
 from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Any, NamedTuple
 
+from .reference_cache import Cache, Token, said
 from .reference_policies import SCHEDULERS, most_seqs, most_tokens, never_runs
+from .reference_radix import Tree
 
 Described = dict[str, Any]  # an object as its describe() gives it, or a row of the workload
 NEVER = 1 << 127  # later than every event
+CACHES: dict[str | None, type[Cache | Tree] | None] = {None: None, "blocks": Cache, "radix": Tree}
 UNLIMITED = 1 << 100  # more blocks than anybody takes
 COUNTS = ("knee", "rows", "columns", "reduction", "width", "layers")  # of a timing model: no seconds
 AXES = ("tokens", "chunk", "context", "sequences", "mean_context")  # of a table of times
@@ -127,7 +130,12 @@ class Request:  # what it asks for, holds now and has become; times in attosecon
         self.patience = None if row.get("patience_s") is None else exact(row["patience_s"])
         self.tbt_slo = absent if row.get("tbt_slo_s") is None else exact(row["tbt_slo_s"])
         self.goal: int = self.prompt  # to compute before it decodes; recomputed: all it knew (rule 7)
-        self.computed: int = 0  # the context: tokens whose keys and values are in the cache, or on the host
+        self._computed: int = 0
+        self.said: list[Token] = []  # every token of its prompt and its output
+        self.seeks: Cache | Tree | None = (
+            None  # where it finds its beginning, while it waits with nothing computed
+        )
+        self.cached = 0  # tokens found when it was first admitted
         self.blocks = self.preemptions = 0
         self.admission = self.stage = 0  # its number among the replica's admissions; iterations since then
         self.returned = 0  # the plan that sent it back to the head of the queue
@@ -136,6 +144,14 @@ class Request:  # what it asks for, holds now and has become; times in attosecon
         self.admitted = self.first_token = self.finish = self.left = absent
         self.prefilled = absent  # the end of its prompt's last iteration, the first time
         self.tokens: list[int] = []  # the instant of each output token
+
+    @property
+    def computed(self) -> int:  # the context: tokens whose keys and values are in the cache, or on the host
+        return len(self.seeks.match(self)) * self.seeks.block if self.seeks else self._computed
+
+    @computed.setter
+    def computed(self, tokens: int) -> None:
+        self._computed = tokens
 
     @property
     def decodes(self) -> bool:
@@ -174,7 +190,7 @@ class Outcome(NamedTuple):
 class Replica:  # one engine: who waits, runs and is swapped out, the free blocks, the batch under way
     def __init__(self, engine: Described, classes: list[str]) -> None:
         self.rules, kv, timing = engine["scheduler"], engine["kv"], engine["timing"]
-        assert kv["prefix_cache"] is None and engine["first_token"] in ("prefill", "decode")
+        assert kv["prefix_cache"] in CACHES and engine["first_token"] in ("prefill", "decode")
         self.decode_first = engine["first_token"] == "decode"
         self.times: dict[str, Any] = defaultdict(int, whole(timing))
         self.host: dict[str, int] = defaultdict(int, whole(engine.get("overhead") or {}))
@@ -190,6 +206,9 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
         self.offsets = {name: exact(offsets[name]) for name in ("low", "high", "kv_share")}
         self.block = kv["block"] or 16
         self.total = self.free = UNLIMITED if kv["tokens"] is None else kv["tokens"] // self.block  # rule 10
+        kind = CACHES[kv["prefix_cache"]]
+        self.cache = kind and kind(self.total, self.block)
+        self.ended: list[Request] = []  # whose blocks are kept until their batch ends
         share = exact(self.limits.get("watermark", 0))
         self.watermark = share * self.total // 10**18  # rule 11: rounded down
         self.waiting: list[Request] = []
@@ -220,6 +239,9 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
         return sorted(r for r in self.of(self.running) if not r.decodes)
 
     def lacks(self, r: Request, tokens: int) -> int:  # blocks it must still get to hold so many tokens
+        if r.seeks:  # it takes what it finds, and of that the free blocks are free no more
+            found = r.seeks.match(r)
+            return max(0, -(-tokens // self.block) - len(found)) + r.seeks.idle(found)
         return max(0, -(-tokens // self.block) - r.blocks)
 
     def room(self, r: Request, tokens: int) -> bool:
@@ -242,11 +264,31 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
         if r not in self.running:
             (self.swapped if r in self.swapped else self.waiting).remove(r)
             self.running.append(r)
+            self.find(r)
             self.admissions += 1
             r.admission, r.stage, r.returned = self.admissions, 0, 0
         more = self.lacks(r, tokens)
         self.free, r.blocks = self.free - more, r.blocks + more
+        if self.cache:
+            self.cache.take(r, more)
+            self.cache.register(r, r.computed)
+            assert self.free == self.cache.left
         assert self.free >= 0 and len(self.running) <= self.most_seqs, "blocks or sequences"
+
+    def wait(self, r: Request) -> None:
+        """It waits; if nothing of it is computed, what the cache has of it counts as if it were."""
+        self.waiting.append(r)
+        r.seeks = None if r.computed else self.cache
+
+    def find(self, r: Request) -> None:
+        """It is admitted, and what it finds is its own."""
+        if r.seeks:
+            found = r.seeks.match(r)
+            self.free -= r.seeks.idle(found)
+            r.seeks.grab(r)
+            r.blocks, r.computed = len(found), len(found) * self.block
+            r.seeks = None
+            r.cached = r.computed if r.admitted is None else r.cached
 
     def place(self, r: Request, tokens: int, holding: int = 0) -> None:
         """Add a row, cut to the budget; once that is spent, the request waits and keeps its blocks."""
@@ -254,6 +296,8 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
             self.hold(r, max(holding, r.computed + tokens))
             assert r not in self.rows and tokens <= r.owed, "row"
             self.rows[r], self.budget = tokens, self.budget - tokens
+            if self.cache:
+                self.cache.register(r, r.computed + tokens)
 
     def preempt(self, r: Request) -> None:
         """Rule 12: blocks freed, tokens kept; the row that it may have leaves the batch (C1.1.4)."""
@@ -261,12 +305,15 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
         self.victims.append(r)
         self.budget += self.rows.pop(r, 0)
         self.free, r.blocks, r.preemptions = self.free + r.blocks, 0, r.preemptions + 1
+        if self.cache:
+            self.cache.release(r)
+            self.free = self.cache.left
         if self.swap:
             self.swapped.append(r)
             self.charge += self.swap["base"] + self.swap["per_token"] * r.computed
         else:  # to the head; victims of one plan keep their order
-            self.waiting.append(r)
             r.computed, r.goal, r.returned = 0, r.prompt + len(r.tokens), self.plans
+            self.wait(r)
 
     def swap_in(self) -> None:
         """Rule 12: oldest first, each with the blocks for all it owes, up to the first that does not fit."""
@@ -348,19 +395,32 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
         for at, (r, n) in enumerate(self.rows.items()):
             emits = r.decodes if self.decode_first else n == r.owed
             self.iterations[-1].rows[at] = (r.id, n, emits)
-            r.ready = r.ready if r.decodes and r.stage else now
+            r.ready, decoded = r.ready if r.decodes and r.stage else now, r.decodes
             r.computed, r.stage, r.end = r.computed + n, r.stage + 1, now
             r.tokens += [now] if emits else []
             r.first_token = r.tokens[0] if r.tokens else None
             if len(r.tokens) == r.output:
                 self.running.remove(r)
                 self.kept, r.blocks = self.kept + r.blocks, 0
+                self.ended.append(r)
                 r.status, r.finish, r.left = "finished", now, now
             elif self.hands_over and r.decodes:  # it leaves; its blocks stay until the transfer ends
                 self.running.remove(r)
+            elif self.cache and not decoded:
+                self.cache.computed(r, r.computed)
             r.prefilled = now if r.prefilled is None and r.decodes else r.prefilled
-        if self.limits.get("free") != "batch" or not self.running:  # rule 10
+        over = self.limits.get("free") != "batch" or not self.running  # rule 10
+        if over:
             self.free, self.kept = self.free + self.kept, 0
+        if self.cache:
+            self.ended.sort(key=lambda r: (r.left, r.admission))
+            for r in self.ended:
+                if r.left == now:
+                    self.cache.computed(r, r.computed)
+                if over:
+                    self.cache.release(r)
+            self.free = self.cache.left
+        self.ended = [] if over else self.ended
         self.end = NEVER
 
 
@@ -368,6 +428,8 @@ def simulate(requests: list[Described], engine: Described, horizon_s: float | No
     """Run requests, sorted by arrival, through an engine; all that falls on or before the horizon happens."""
     classes = sorted({row.get("class", "default") for row in requests})
     everyone = [Request(at, row, row.get("class", "default")) for at, row in enumerate(requests)]
+    for r, tokens in zip(everyone, said(requests), strict=True):
+        r.said = tokens
     replica, horizon = Replica(engine, classes), NEVER - 1 if horizon_s is None else exact(horizon_s)
     now = arrived = drains = 0
     while True:  # rule 4: at one instant the iteration's end, patience (until first admitted), arrivals
@@ -394,4 +456,6 @@ def simulate(requests: list[Described], engine: Described, horizon_s: float | No
             if never_runs(replica, r):
                 r.status, r.left = "rejected", now  # rule 11
             else:
-                replica.waiting.append(r)
+                if replica.cache:
+                    replica.cache.meet(r)
+                replica.wait(r)

@@ -251,6 +251,8 @@ def nested_wait(replica: Replica, rules: Described) -> None:
 def batch_or_overflow(replica: Replica, decodes: list[Request], admitting: list[list[Request]]) -> None:
     """ao2025 4.1: blocks short, the latest admitted goes back to stage 0, and nobody is admitted."""
     while sum(replica.lacks(r, r.computed + 1) for r in decodes if r in replica.running) > replica.free:
+        if replica.cache:
+            replica.cache.forget_free()  # those who find blocks have taken them
         replica.preempt(max(replica.running, key=lambda r: r.admission))
     replica.decode(decodes)
     for entry in admitting if not replica.victims else []:
@@ -263,6 +265,8 @@ def batch_or_overflow(replica: Replica, decodes: list[Request], admitting: list[
 def slot_greedy(replica: Replica, rules: Described) -> None:
     """nie2026 3: by arrival whoever fits with its next step, the others out of memory; then new ones."""
     left = replica.free + sum(r.blocks for r in replica.running)  # what is on its way elsewhere stays
+    if replica.cache:  # everybody counts with all blocks, as if nobody shared them
+        left = replica.total
     steps: dict[Request, int] = {}
     for r in sorted(replica.running + replica.swapped):
         step = min(rules["chunk"], r.owed)
@@ -275,7 +279,11 @@ def slot_greedy(replica: Replica, rules: Described) -> None:
     for r, step in steps.items():
         replica.place(r, step)
     for r in replica.queue:
-        if not replica.room(r, r.computed + min(rules["chunk"], r.owed)):
+        tokens = r.computed + min(rules["chunk"], r.owed)
+        if not replica.room(r, tokens):
+            return
+        if (left := left + tokens // -replica.block) < 0 and replica.cache:
+            replica.refused = "memory"
             return
         replica.place(r, min(rules["chunk"], r.owed))
 

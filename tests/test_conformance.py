@@ -10,8 +10,11 @@ import pytest
 
 import inferq as iq
 
-_RECORDED = Path(__file__).parent / "conformance" / "vllm_v1.json.gz"
-_CASES: list[dict[str, Any]] = json.loads(gzip.decompress(_RECORDED.read_bytes()))["cases"]
+
+def _cases(name: str) -> list[Any]:
+    recorded = Path(__file__).parent / "conformance" / f"{name}.json.gz"
+    cases: list[dict[str, Any]] = json.loads(gzip.decompress(recorded.read_bytes()))["cases"]
+    return [pytest.param(case, id=f"{name}-{place}") for place, case in enumerate(cases)]
 
 
 def _engine(scenario: dict[str, Any]) -> iq.Engine:
@@ -20,7 +23,11 @@ def _engine(scenario: dict[str, Any]) -> iq.Engine:
     return iq.Engine(
         timing=iq.PiecewiseLinear(**price),
         scheduler=iq.VllmV1(**{name: scenario[name] for name in names}),
-        kv=iq.KvCache(tokens=scenario["kv_tokens"], block=scenario["block_tokens"]),
+        kv=iq.KvCache(
+            tokens=scenario["kv_tokens"],
+            block=scenario["block_tokens"],
+            prefix_cache="blocks" if scenario["prefix"] else None,
+        ),
     )
 
 
@@ -42,7 +49,7 @@ def _iterations(result: iq.Result) -> list[list[Any]]:
     return listed
 
 
-@pytest.mark.parametrize("case", _CASES, ids=[f"case-{place}" for place in range(len(_CASES))])
+@pytest.mark.parametrize("case", [*_cases("vllm_v1"), *_cases("vllm_v1_prefix")])
 def test_every_batch_is_the_engines_own(case: dict[str, Any]):
     scenario, expected = case["scenario"], case["expected"]
     requests = scenario["requests"]
@@ -52,10 +59,14 @@ def test_every_batch_is_the_engines_own(case: dict[str, Any]):
             "prompt_tokens": [request["prompt_tokens"] for request in requests],
             "output_tokens": [request["output_tokens"] for request in requests],
             "priority": [request.get("priority", 0) for request in requests],
-        }
+            "prefix_parts": [request.get("prefix_parts") for request in requests],
+        },
+        schema_overrides={"prefix_parts": pl.List(pl.List(pl.Int64))},
     )
     result = iq.simulate(iq.Workload(frame), _engine(scenario), batches=True)
     assert _microseconds(result.requests["first_token_s"]) == expected["first_token_us"]
     assert _microseconds(result.requests["finish_s"]) == expected["finish_us"]
     assert result.requests["preemptions"].to_list() == expected["preemptions"]
     assert _iterations(result) == expected["iterations"]
+    cached = expected.get("cached_tokens_at_admission", [0] * len(requests))
+    assert result.requests["cached_tokens"].to_list() == cached

@@ -92,6 +92,7 @@ DESCRIPTIONS = [
     ),
     (iq.Recompute(), {"kind": "Recompute"}),
     (iq.KvCache(tokens=4096, block=1), {"tokens": 4096, "block": 1, "prefix_cache": None}),
+    (iq.KvCache(tokens=64, prefix_cache="blocks"), {"tokens": 64, "block": 16, "prefix_cache": "blocks"}),
     (iq.KvCache.unlimited(), {"tokens": None, "block": 16, "prefix_cache": None}),
 ]
 
@@ -190,7 +191,7 @@ BAD_FIELDS = [
     *[(iq.VllmV1, {}, "reserve_full_prompt", bad) for bad in [1, "yes", None]],
     *[(iq.KvCache, {}, "tokens", bad) for bad in [0, -16, 15, 1.5, 2**70, "all", math.inf]],
     *[(iq.KvCache, {"tokens": 100}, "block", bad) for bad in [0, -1, 1.5, None]],
-    *[(iq.KvCache, {"tokens": 100}, "prefix_cache", bad) for bad in ["blocks", "radix", "lru", 1]],
+    *[(iq.KvCache, {"tokens": 100}, "prefix_cache", bad) for bad in ["lru", 1]],
     (iq.Engine, {"scheduler": iq.Sarathi(), "kv": KV}, "timing", 1.0),
     (iq.Engine, {"timing": TIMING, "kv": KV}, "scheduler", "Sarathi"),
     (iq.Engine, {"timing": TIMING, "kv": KV}, "scheduler", iq.Sarathi),

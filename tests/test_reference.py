@@ -13,7 +13,7 @@ from .reference import Iteration, Outcome, simulate
 
 Described = dict[str, Any]
 SECOND = 10**18  # attoseconds
-RECORDED = Path(__file__).parent / "conformance" / "vllm_v1.json.gz"
+RECORDED = Path(__file__).parent / "conformance"
 SLOT = {"kind": "Constant", "seconds": 1}
 RECOMPUTE = {"kind": "Recompute"}
 SWAP = {"kind": "Swap", "per_token": 0.5, "base": 1}
@@ -71,23 +71,29 @@ def used(outcome: Outcome) -> list[int]:
 
 
 @cache
-def recorded() -> list[Described]:
-    cases: list[Described] = json.loads(gzip.decompress(RECORDED.read_bytes()))["cases"]
+def recorded(name: str = "vllm_v1") -> list[Described]:
+    read = gzip.decompress((RECORDED / f"{name}.json.gz").read_bytes())
+    cases: list[Described] = json.loads(read)["cases"]
     return cases
 
 
 def test_recording_is_complete() -> None:
     assert len(recorded()) == 120
     assert sum(sum(case["expected"]["preemptions"]) > 0 for case in recorded()) == 20
+    assert len(recorded("vllm_v1_prefix")) == 60
 
 
-@pytest.mark.parametrize("at", range(120))
-def test_vllm_v1_does_what_vllm_did(at: int) -> None:
-    scenario, expected = recorded()[at]["scenario"], recorded()[at]["expected"]
+WITHOUT, WITH = [("vllm_v1", at) for at in range(120)], [("vllm_v1_prefix", at) for at in range(60)]
+
+
+@pytest.mark.parametrize(("name", "at"), WITHOUT + WITH)
+def test_vllm_v1_does_what_vllm_did(name: str, at: int) -> None:
+    scenario, expected = recorded(name)[at]["scenario"], recorded(name)[at]["expected"]
     names = ("token_budget", "max_seqs", "long_prefill_threshold", "policy", "reserve_full_prompt")
     timing = linear(**{name: value / 1e6 for name, value in scenario["price_us"].items()})
     replica = engine(vllm_v1(**{n: scenario[n] for n in names}), timing, scenario["kv_tokens"],
                      scenario["block_tokens"])  # fmt: skip
+    replica["kv"]["prefix_cache"] = "blocks" if scenario["prefix"] else None
     rows = [{**row, "arrival_s": row["arrival_us"] / 1e6} for row in scenario["requests"]]
     outcome = simulate(rows, replica)
     us = SECOND // 10**6
@@ -96,6 +102,8 @@ def test_vllm_v1_does_what_vllm_did(at: int) -> None:
     assert [r.first_token for r in outcome.requests] == [time * us for time in expected["first_token_us"]]
     assert [r.finish for r in outcome.requests] == [time * us for time in expected["finish_us"]]
     assert [r.preemptions for r in outcome.requests] == expected["preemptions"]
+    cached = expected.get("cached_tokens_at_admission", [0] * len(rows))
+    assert [r.cached for r in outcome.requests] == cached
 
 
 # Cases worked out by hand. Blocks of one token unless said.

@@ -272,7 +272,7 @@ def test_frames_have_these_columns_and_types() -> None:
     assert result.tbt.columns == ["class", "lower_s", "upper_s", "count"]
     assert result.timeline.columns == [
         *["time_s", "replica", "waiting", "running", "kv_used_tokens"],
-        *["prefill_tokens_per_s", "output_tokens_per_s"],
+        *["prefill_tokens_per_s", "output_tokens_per_s", "cached_tokens_per_s"],
     ]
     assert result.iterations.columns == [
         *["start_s", "replica", "count", "first_s", "growth_s", "prefill_tokens", "decodes"],

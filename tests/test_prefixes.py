@@ -1,0 +1,183 @@
+"""Does every way of saying with what a prompt begins mean what it says, and is every contradiction found?"""
+
+from typing import Any
+
+import polars as pl
+import pytest
+
+import inferq as iq
+
+
+def _engine(block: int = 4, tokens: int | None = None) -> iq.Engine:
+    return iq.Engine(
+        timing=iq.Constant(1.0),
+        scheduler=iq.VllmV1(),
+        kv=iq.KvCache(tokens=tokens, block=block, prefix_cache="blocks"),
+    )
+
+
+def _cached(columns: dict[str, Any], block: int = 4, tokens: int | None = None) -> list[int]:
+    """One request every 100 seconds."""
+    rows = len(columns["prompt_tokens"])
+    defaults = {"arrival_s": [100.0 * row for row in range(rows)], "output_tokens": [2] * rows}
+    frame = pl.DataFrame({**defaults, **columns})
+    return iq.simulate(frame, _engine(block, tokens)).requests["cached_tokens"].to_list()
+
+
+def test_whole_blocks_are_found_but_never_the_last_token():
+    # blocks of 4: of 10 common tokens 8; of a prompt of 8 common ones only 4, since one must be computed
+    parts = [[["system", 10]], [["system", 10]], [["system", 8]], [["other", 8]]]
+    typed = pl.Series("prefix_parts", [[{"text": text, "tokens": n} for text, n in row] for row in parts])
+    assert _cached({"prompt_tokens": [12, 30, 8, 8], "prefix_parts": typed}) == [0, 8, 4, 0]
+
+
+def test_a_text_counts_only_behind_what_comes_before_it():
+    parts = [[[1, 4], [2, 8]], [[2, 8]], [[1, 4], [2, 4]], [[1, 5], [2, 8]]]
+    assert _cached({"prompt_tokens": [16] * 4, "prefix_parts": parts}) == [0, 0, 8, 4]
+
+
+@pytest.mark.parametrize("block", [4, 8, 16, 3])
+def test_hashes_are_cut_into_the_blocks_of_the_cache(block: int):
+    # 20 tokens in hashed blocks of 8: the first two hashes are common, so 16 tokens are
+    hashes = [[5, 6, 7], [5, 6, 9], [6, 5, 7], [5, 6, 7]]
+    columns = {"prompt_tokens": [20] * 4, "prefix_hashes": hashes, "prefix_block_tokens": [8] * 4}
+    assert _cached(columns, block) == [0, 16 // block * block, 0, 19 // block * block]
+
+
+def test_whoever_continues_finds_the_prompt_and_the_answer_of_another():
+    # row 1 begins with all 10 + 6 tokens of row 0, of which the last one was never computed
+    columns = {"prompt_tokens": [10, 20, 30], "output_tokens": [6, 4, 1], "continues": [None, 0, 1]}
+    assert _cached(columns, block=1) == [0, 15, 23]
+    assert _cached(columns, block=4) == [0, 12, 20]
+
+
+def test_turns_of_a_session_continue_the_one_before():
+    columns = {"prompt_tokens": [10, 20, 30], "output_tokens": [6, 4, 1]}
+    sessions = {**columns, "session_id": ["a", "a", "a"], "turn": [0, 1, 4]}
+    assert _cached(sessions, block=4) == [0, 12, 20]
+    assert _cached({**sessions, "session_id": ["a", None, "a"]}, block=4) == [0, 0, 12]
+    # a turn that is too short has forgotten its beginning
+    assert _cached({**sessions, "prompt_tokens": [10, 15, 30]}, block=4) == [0, 0, 16]
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_conversations_that_grow_are_found_again(grows: bool):
+    chat = iq.Workload.sessions(
+        sessions=2, arrivals=iq.Deterministic(rate=1), turns=3, prompt=10, output=20, think=500.0, grows=grows
+    )
+    found = iq.simulate(chat, _engine(block=1)).requests["cached_tokens"].to_list()
+    # prompts of 10, 40 and 70 tokens, of which 30 and 60 were said before, but for the last one computed
+    assert sorted(found) == ([0, 0, 29, 29, 59, 59] if grows else [0] * 6)
+
+
+def test_a_conversation_that_forgets_is_not_found():
+    chat = iq.Workload.sessions(
+        sessions=1, arrivals=iq.Deterministic(1), turns=3, prompt=10, output=20, think=500.0, max_context=75
+    )
+    assert iq.simulate(chat, _engine(block=1)).requests["cached_tokens"].to_list() == [0, 29, 0]
+
+
+def test_what_is_not_used_for_longest_is_forgotten_first():
+    # room for 11 blocks; two texts of 4 blocks each, then a request of 5 blocks of its own: the ends go first
+    parts = [[[1, 16]], [[2, 16]], None, [[2, 17]], [[1, 17]]]
+    typed = pl.Series("prefix_parts", parts, dtype=pl.List(pl.List(pl.Int64)))
+    prompts = [16, 16, 19, 18, 18]
+    assert _cached({"prompt_tokens": prompts, "prefix_parts": typed}, tokens=44) == [0, 0, 0, 16, 4]
+
+
+_HASHES = {"prompt_tokens": [20, 20], "prefix_block_tokens": [8, 8]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            _HASHES | {"prefix_hashes": [[1, 2, 3], [1]]},
+            "row 1: has 1 prefix_hashes for a prompt of 20 tokens",
+        ),
+        (_HASHES | {"prefix_hashes": [[1, 2, 3], [1, 2, 3, 4]]}, "row 1: has 4 prefix_hashes"),
+        (_HASHES | {"prefix_hashes": [[1, None, 3], [1, 2, 3]]}, "row 0: a null"),
+        (
+            _HASHES | {"prefix_hashes": [[1, 2, 3], [1, 2]], "prefix_block_tokens": [8, 16]},
+            "row 1: prefix_block_tokens is 16, and 8 in rows before it",
+        ),
+        (
+            _HASHES | {"prefix_hashes": [[1, 2, 3], [1, 2, 3]], "prefix_block_tokens": [8, None]},
+            "row 1: has prefix_hashes, and prefix_block_tokens is null",
+        ),
+        ({"prompt_tokens": [20], "prefix_hashes": [[1, 2, 3]]}, "no prefix_block_tokens"),
+        ({"prompt_tokens": [20], "prefix_parts": [[[None, 3]]]}, "row 0: .* unknown text"),
+        ({"prompt_tokens": [20], "prefix_parts": [[[1, 0]]]}, "row 0: prefix_parts has 0 tokens"),
+        (
+            {"prompt_tokens": [5, 5], "prefix_parts": [[[1, 5]], [[1, 3], [2, 3]]]},
+            "row 1: prefix_parts has 6",
+        ),
+        ({"prompt_tokens": [5, 6], "continues": [None, 0]}, "row 1: continues row 0 with its 7 tokens"),
+        (
+            {"prompt_tokens": [5, 9], "continues": [None, 0], "prefix_parts": [[[1, 5]], [[1, 5]]]},
+            "row 1: prefix_parts and continues both",
+        ),
+        (
+            {"prompt_tokens": [5, 9, 30], "session_id": [1, 1, 1], "turn": [0, 2, 1]},
+            "row 2: turn 1 of session 1 comes after its turn 2",
+        ),
+    ],
+)
+def test_a_contradiction_is_named_with_its_row(columns: dict[str, Any], message: str):
+    with pytest.raises(iq.TraceError, match=message):
+        _cached(columns)
+
+
+def test_the_timeline_tells_the_hit_rate():
+    columns = {"arrival_s": [0.0, 10.0], "prompt_tokens": [20, 20], "output_tokens": [9, 9]}
+    work = iq.Workload({**columns, "prefix_parts": [[[1, 20]], [[1, 20]]]})
+    timeline = iq.simulate(work, _engine(), timeline_s=5.0).timeline
+    # the second request finds 16 of its 20 tokens at its admission, ten seconds after the first computed 20
+    assert timeline["cached_tokens_per_s"].sum() * 5 == 16
+    assert timeline["prefill_tokens_per_s"].sum() * 5 == 24
+
+
+def test_without_a_prefix_cache_nobody_looks():
+    columns = {"arrival_s": [0.0], "prompt_tokens": [20], "output_tokens": [1], "prefix_hashes": [[1]]}
+    engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.VllmV1(), kv=iq.KvCache.unlimited())
+    assert iq.simulate(columns, engine).requests["cached_tokens"].to_list() == [0]
+
+
+def test_results_in_a_directory_are_the_same(tmp_path: Any):
+    columns = {"arrival_s": [0.0, 9.0], "prompt_tokens": [20, 20], "output_tokens": [2, 2]}
+    work = iq.Workload({**columns, "prefix_parts": [[[1, 20]], [[1, 20]]]})
+    stored = iq.simulate(work, _engine(), out=tmp_path / "run")
+    whole = iq.simulate(work, _engine())
+    assert stored.requests.collect().equals(whole.requests)
+    assert whole.requests["cached_tokens"].to_list() == [0, 16]
+
+
+class Greedy(iq.Scheduler):
+    """Every decode, then every prompt whole, as long as there are blocks."""
+
+    token_budget = None
+    max_seqs = None
+
+    def plan(self, view: Any) -> iq.Batch:
+        running, waiting = view.running, view.waiting
+        decodes = [int(one) for one, ready in zip(running.id, running.decodes, strict=True) if ready]
+        prompts = [(int(one), int(left)) for one, left in zip(waiting.id, waiting.prompt_left, strict=True)]
+        return iq.Batch(decode=decodes, prefill=prompts)
+
+
+@pytest.mark.parametrize("kind", ["blocks", "radix"])
+@pytest.mark.parametrize("stepping", [False, True])
+def test_a_scheduler_written_in_python_gets_what_is_known(kind: Any, stepping: bool):
+    engine = iq.Engine(
+        timing=iq.PiecewiseLinear(base=0.0, per_token=1.0, knee=0),
+        scheduler=Greedy(),
+        kv=iq.KvCache(tokens=1000, block=4, prefix_cache=kind),
+    )
+    parts = [[["system", 16]], [["system", 16]]]
+    columns = {"arrival_s": [0.0, 100.0], "prompt_tokens": [20, 20], "output_tokens": [3, 3]}
+    texts = pl.Series("prefix_parts", [[{"text": text, "tokens": n} for text, n in row] for row in parts])
+    frame = pl.DataFrame(columns).with_columns(texts)
+    result = iq.simulate(frame, engine, stepping=stepping)
+    # 20 tokens in 20 seconds, then 4: the 16 of the system prompt are there
+    assert result.requests["cached_tokens"].to_list() == [0, 16]
+    assert result.requests["ttft_s"].to_list() == [20.0, 4.0]
