@@ -192,6 +192,11 @@ class Result:
         """
         return as_frame(self._recorded("batches"))
 
+    @cached_property
+    def has_prefix_cache(self) -> bool:
+        """Whether prompts could be found in a prefix cache: some `KvCache` had a `prefix_cache`."""
+        return _has_prefix_cache(self._options)
+
     @property
     def is_priced(self) -> bool:
         """Whether the run was one of a `GateAndRoute`, and has `occupancy` and `revenue`."""
@@ -384,6 +389,10 @@ class Result:
         | `request_goodput` | finished with `ttft_s` and `max_tbt_s` within objectives, per second |
         | `mean_ttft_s`, then `p50_…`, `p90_…`, `p95_…`, `p99_…`, `max_…` | of those that have it, or null |
         | the same six of `tbt`, `tpot`, `e2e`, `queue` | in seconds |
+        | `cached_tokens` | prompt tokens that admitted requests found in a prefix cache |
+        | `hit_rate` | their share of all prompt tokens of admitted requests |
+
+        The last two are null where there is no prefix cache; `hit_rate` also where nobody was admitted.
 
         `duration_s` counts as vLLM's benchmark does and is the same for every group, so that the throughputs
         of groups add up to that of the whole.
@@ -454,6 +463,13 @@ class Result:
         for name in ("ttft_s", "tbt_s", "tpot_s", "e2e_s", "queue_s"):
             told = statistics[name]
             table.update({f"{kind}_{name}": pl.Series(told[kind], nan_to_null=True) for kind in STATISTICS})
+        cached = prompts = np.full(count, math.nan)
+        if self.has_prefix_cache:
+            admitted = ~np.isnan(values["admitted_s"])
+            cached, prompts = (total(admitted, values[name]) for name in ("cached_tokens", "prompt_tokens"))
+        table["cached_tokens"] = pl.Series(cached, nan_to_null=True).cast(pl.Int64)
+        with np.errstate(invalid="ignore"):
+            table["hit_rate"] = pl.Series(cached / prompts, nan_to_null=True)
         summed = pl.DataFrame(table)
         return summed if named is None else pl.concat([named, summed], how="horizontal")
 
@@ -617,6 +633,15 @@ def _schedulers(described: Any) -> Iterator[dict[str, Any]]:
     elif isinstance(described, list):
         for value in described:
             yield from _schedulers(value)
+
+
+def _has_prefix_cache(described: Any) -> bool:
+    """Whether a KV cache in the description of what served a run knows prefixes; slots have none."""
+    if isinstance(described, dict):
+        if described.get("service") == "exponential":
+            return False
+        return described.get("prefix_cache") is not None or any(map(_has_prefix_cache, described.values()))
+    return isinstance(described, list) and any(map(_has_prefix_cache, described))
 
 
 def _grouped(keys: pl.DataFrame | None, height: int) -> tuple[pl.DataFrame | None, NDArray[np.uint32], int]:

@@ -250,6 +250,13 @@ def simulate(
 @app.command()
 def theory(
     scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", show_default=False, help="A TOML file.")],
+    hit_rate: Annotated[
+        float | None,
+        typer.Option(
+            show_default=False,
+            help="Share of the prompt tokens that prefix caches find, for a verdict at this hit rate.",
+        ),
+    ] = None,
 ) -> None:
     """Say whether a scenario can be stable, by which limit, and under which hypotheses.
 
@@ -262,7 +269,7 @@ def theory(
     plan = read_scenario(scenario)
     show.lines([f"theory {scenario}", *plan.notes])
     show.system(plan.system)
-    show.stability(stability(plan.workload, plan.system))
+    show.stability(stability(plan.workload, plan.system, hit_rate=hit_rate))
 
 
 @app.command()

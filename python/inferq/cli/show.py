@@ -9,6 +9,7 @@ import typer
 
 from inferq.picture.numbers import NONE as _NONE
 from inferq.picture.numbers import number as _number
+from inferq.picture.numbers import percent as _percent
 from inferq.picture.numbers import seconds as _seconds
 
 if TYPE_CHECKING:
@@ -121,6 +122,10 @@ def result(run: Result) -> None:
     shares = _shares(run)
     if shares is not None:
         console.print(shares)
+    found = summary.row(0, named=True)
+    if found["hit_rate"] is not None:
+        share, tokens = _percent(found["hit_rate"]), found["cached_tokens"]
+        lines([f"prefix cache: {share} of the prompt tokens were found, {tokens:,} tokens."])
     if "job" in run.requests.columns:
         lines([_jobs(run)])
     if run.is_priced:
@@ -157,11 +162,14 @@ def stability(said: Stability) -> None:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("limit", "kind", "per second", "load", "hypotheses", "says"):
+    cached = any(bound.hit_rate is not None for bound in said.bounds)
+    found = ("hit rate",) if cached else ()
+    for name in ("limit", "kind", "per second", "load", *found, "hypotheses", "says"):
         left = name in ("limit", "kind")
         table.add_column(name, justify="left" if left else "right", no_wrap=name != "limit")
     for bound in said.bounds:
         cells = [_number(bound.capacity_per_s), _number(bound.load)]
+        cells += [_percent(bound.hit_rate)] if cached else []
         met = "met" if bound.applies else "not all met"
         table.add_row(bound.name, bound.kind, *cells, met, _NONE if bound.says == "nothing" else bound.says)
     if said.bounds:
@@ -276,10 +284,13 @@ def _shares(run: Result) -> Table | None:
     by = "stage" if "stage" in run.requests.columns else "replica"
     if not 1 < run.requests[by].n_unique() <= _MOST_REPLICAS:
         return None
-    table = empty_table([by, "completed", "failed", "tok/s", "p50 ttft", "p99 ttft", "p99 e2e"])
+    cached = run.has_prefix_cache
+    names = [by, "completed", "failed", "tok/s", "p50 ttft", "p99 ttft", "p99 e2e"]
+    table = empty_table([*names, "hit rate"] if cached else names)
     for row in run.summary(by=by).rows(named=True):
         cells = [f"{row['completed']:,}", f"{row['failed']:,}", _number(row["output_throughput"])]
         cells += [_seconds(row[name]) for name in ("p50_ttft_s", "p99_ttft_s", "p99_e2e_s")]
+        cells += [_percent(row["hit_rate"])] if cached else []
         table.add_row(str(row[by]), *cells)
     return table
 

@@ -25,7 +25,7 @@ _RATES = {
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A number that every run has: a latency, a throughput, or the share of requests that failed.
+    """A number of a run: a latency, a throughput, the share of requests that failed, or the hit rate.
 
     Example:
         >>> from inferq.experiment.metric import Metric
@@ -48,7 +48,7 @@ class Metric:
 
         Args:
             name: `ttft_p99` or `p99_ttft_s`; `ttft`, `tbt`, `tpot`, `e2e` or `queue` with `mean`, `p50`,
-                `p90`, `p95`, `p99` or `max`; a throughput or the goodput; `failed_share`.
+                `p90`, `p95`, `p99` or `max`; a throughput or the goodput; `failed_share`; `hit_rate`.
             field: the argument that an error names.
 
         Raises:
@@ -79,7 +79,7 @@ class Metric:
         return found
 
     def value(self, result: Result, slo: Mapping[str, float | None] | None = None) -> float | None:
-        """The number of a run; None where no request tells it.
+        """The number of a run; None where no request tells it, or for `hit_rate` no prefix cache does.
 
         Args:
             result: the run.
@@ -101,7 +101,8 @@ def _known() -> dict[str, Metric]:
         for statistic in _STATISTICS:
             name = f"{measure}_{statistic}"
             found[name] = Metric(name, f"{statistic}_{measure}_s", "s", "lower")
-    return {**found, "failed_share": Metric("failed_share", "", "share", "lower")}
+    shares = (Metric("failed_share", "", "share", "lower"), Metric("hit_rate", "hit_rate", "share", "higher"))
+    return {**found, **{one.name: one for one in shares}}
 
 
 _KNOWN = _known()

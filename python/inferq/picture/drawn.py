@@ -140,6 +140,44 @@ def over_time(result: Result) -> pl.DataFrame:
     return _stretched(summed, names)
 
 
+def has_hit_rates(result: Result) -> bool:
+    """Whether the timeline tells what prefix caches found; that of `GateAndRoute` does not."""
+    return result.has_prefix_cache and "cached_tokens_per_s" in result.timeline.columns
+
+
+def hit_rates(result: Result, steps: int = 60) -> pl.DataFrame:
+    """Which share of the prompts prefix caches found, over few stretches of time, so that each has some.
+
+    Returns:
+        `time_s` (middle of the stretch), `hit_rate`: of the prompt tokens that were found or computed in the
+        stretch on all replicas, those that were found; `hit_rate_low` and `hit_rate_high`: the same of the
+        replica with the least and with the most. Stretches without prompts are left out.
+    """
+    import polars as pl
+
+    found, asked = pl.col("found").sum(), (pl.col("found") + pl.col("computed")).sum()
+    end_s = max(float(result.timeline["time_s"].max() or 0.0), 1e-300)  # type: ignore[arg-type]
+    parts = (
+        result.timeline.select(
+            "replica",
+            place=(pl.col("time_s") / end_s * steps).ceil().clip(1, steps),
+            found="cached_tokens_per_s",
+            computed="prefill_tokens_per_s",
+        )
+        .group_by("place", "replica")
+        .agg(found, pl.col("computed").sum())
+        .filter(pl.col("found") + pl.col("computed") > 0)
+    )
+    each = pl.col("found") / (pl.col("found") + pl.col("computed"))
+    shares = {"hit_rate": found / asked, "hit_rate_low": each.min(), "hit_rate_high": each.max()}
+    return (
+        parts.group_by("place")
+        .agg(**shares)
+        .sort("place")
+        .select((pl.col("place") - 0.5).alias("time_s") / steps * end_s, *shares)
+    )
+
+
 def kv_tokens(result: Result) -> int | None:
     """Tokens of KV cache that all replicas have together; None where one of them has no limit."""
     if result._system is None:

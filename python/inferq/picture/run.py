@@ -87,16 +87,26 @@ class Pictures:
         """What the replicas did over time, all together: requests, memory, tokens per second.
 
         Lines are means over up to 250 stretches of time, bands go from the least to the largest sample of
-        each. Memory is in percent of what all replicas have, or in tokens where it is unlimited. For
-        `GateAndRoute`: the queues in front of the cluster, and what its slots do.
+        each. Memory is in percent of what all replicas have, or in tokens where it is unlimited. Where there
+        is a prefix cache: the share of the prompts that was found, of all replicas together, with a band
+        from the replica with the least to the one with the most. For `GateAndRoute`: the queues in front of
+        the cluster, and what its slots do.
 
         Raises:
             ConfigError: the run was too short for a sample.
         """
+        import polars as pl
+
         samples = drawn.over_time(self._result)
         if samples.is_empty():
             raise ConfigError("timeline: the run was too short for a sample; give a smaller timeline_s")
+        cached = drawn.has_hit_rates(self._result)
+        if cached:
+            samples = pl.concat([samples, drawn.hit_rates(self._result)], how="diagonal")
         samples, time = _in_time(samples)
+        if cached:
+            found = samples.filter(pl.col("hit_rate").is_not_null())
+            samples = samples.filter(pl.col("hit_rate").is_null())
         if "prefill_queue" in samples.columns:
             queues = {"prefill_queue": ("prefill queue", ORANGE), "decode_queue": ("decode queue", VERMILION)}
             slots = {"prefill": ("prefill", BLUE), "mixed": ("decode beside a prefill", SKY)}
@@ -115,6 +125,9 @@ class Pictures:
                 self._memory(samples, time),
                 _lines(samples, time, tokens, "tokens per second"),
             ]
+            if cached and found.height:
+                word = {"hit_rate": ("hit rate", PURPLE)}
+                panels.append(_lines(found, time, word, "prompts found", legend=False, most=1.0))
         return styled(_stacked(panels).resolve_scale(color="independent"))
 
     def tbt(self) -> Any:

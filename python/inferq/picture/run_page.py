@@ -9,7 +9,7 @@ from inferq.errors import ConfigError, TraceError
 from inferq.picture import drawn
 from inferq.picture.document import Chapter, Document, Grid, Picture, cut
 from inferq.picture.limits import bounds
-from inferq.picture.numbers import NONE, number, seconds
+from inferq.picture.numbers import NONE, number, percent, seconds
 from inferq.picture.run import throughput
 from inferq.picture.words import in_the_long_run, in_this_run, sentence
 
@@ -26,6 +26,10 @@ _LEGEND = (
     "ttft: arrival to first token; tbt: gaps between tokens; tpot: mean gap of a request; e2e: arrival to "
     "last token; queue: wait for admission. Percentiles are over the measured requests, those of tbt over "
     "all gaps."
+)
+_FOUND = (
+    " Prompts found: of the prompt tokens that were found in a prefix cache or computed, those that were "
+    "found; its band goes from the replica with the least to the one with the most."
 )
 _MOST_REPLICAS = 32
 """Up to so many replicas are shown one by one."""
@@ -139,6 +143,8 @@ def _facts(result: Result, whole: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
     if {"ttft_slo_s", "tbt_slo_s"} & set(result._workload_frame.columns):
         facts.append(("within objectives per second", number(whole["request_goodput"])))
+    if whole["hit_rate"] is not None:
+        facts.append(("hit rate of the prefix cache", percent(whole["hit_rate"])))
     return [
         *facts,
         ("output tokens per second", number(whole["output_throughput"])),
@@ -221,7 +227,8 @@ def _largest(classes: int) -> str:
 def _over_time(result: Result) -> Chapter:
     pictures = _drawn(
         "The replicas over time",
-        "All replicas together. Lines are means, bands go from the least to the largest sample.",
+        "All replicas together. Lines are means, bands go from the least to the largest sample."
+        + (_FOUND if drawn.has_hit_rates(result) else ""),
         result.plot.timeline,
     ) + _drawn(
         "The queue over time",
@@ -263,15 +270,18 @@ def _shares(result: Result) -> Chapter | None:
     by = "replica" if result._jobs is None else "stage"
     if not 1 < result.requests.lazy().select(by).unique().collect().height <= _MOST_REPLICAS:
         return None
+    cached = result.has_prefix_cache
     lines = [
         [
             NONE if row[by] is None else str(row[by]),
             *(f"{row['completed']:,}", f"{row['failed']:,}", number(row["output_throughput"])),
             *(seconds(row[name]) for name in ("p50_ttft_s", "p99_ttft_s", "p99_e2e_s")),
+            *([percent(row["hit_rate"])] if cached else []),
         ]
         for row in result.summary(by=by).rows(named=True)
     ]
-    header = (by, "finished", "failed", "output tokens/s", "p50 ttft", "p99 ttft", "p99 e2e")
+    names = ("finished", "failed", "output tokens/s", "p50 ttft", "p99 ttft", "p99 e2e")
+    header = (by, *names, *(["hit rate"] if cached else []))
     return Chapter(title=f"How did each {by} fare?", grids=(Grid(title="", header=header, lines=lines),))
 
 

@@ -26,11 +26,14 @@ class EngineLoad:
 
     name: str
     tokens_per_s: float
-    """Σ rate·(m_p + m_d) over its stages, with the outputs that prompts include."""
+    """Σ rate·(m_p + m_d) over its stages, with the outputs that prompts include, all computed."""
     capacity_tokens_per_s: float
     """Σ b/t_b over its replicas."""
     ceiling_tokens_per_s: float
     """Σ of the largest n/t_n, n ≤ b: the same unless the model's line is steeper than its floor."""
+    least_tokens_per_s: float
+    """What prefix caches cannot save of `tokens_per_s`: one token of each prompt, and the decodes; all of it
+    where no replica has one."""
 
     @property
     def load(self) -> float:
@@ -147,11 +150,14 @@ def network_capacity(workload: Mapping[str, float] | Workload, network: Network)
         if len(conventions) > 1:
             raise ConfigError(f"engines.{name}: its replicas count first tokens in two ways")
         first_token: FirstToken = members[0][0].first_token
-        asked = [
-            rate * tokens
-            for workflow, rate in rates.items()
-            for tokens in _tokens(workflows[workflow], name, first_token)
-        ]
+        asked, least = (
+            math.fsum(
+                rate * tokens
+                for workflow, rate in rates.items()
+                for tokens in _tokens(workflows[workflow], name, first_token, found=hits)
+            )
+            for hits in (False, any(engine.kv.prefix_cache is not None for engine, _ in members))
+        )
         computed, most = [], []
         for place, (engine, count) in enumerate(members):
             path = f"engines.{name}" if len(members) == 1 else f"engines.{name}.engines[{place}]"
@@ -163,19 +169,27 @@ def network_capacity(workload: Mapping[str, float] | Workload, network: Network)
         engines.append(
             EngineLoad(
                 name=name,
-                tokens_per_s=math.fsum(asked),
+                tokens_per_s=asked,
+                least_tokens_per_s=least,
                 capacity_tokens_per_s=math.fsum(computed),
                 ceiling_tokens_per_s=math.fsum(most),
             )
         )
     load = max(one.load for one in engines)
-    overloaded = any(one.tokens_per_s > one.ceiling_tokens_per_s for one in engines)
+    overloaded = any(one.least_tokens_per_s > one.ceiling_tokens_per_s for one in engines)
     not_full = [one for one in full if one.met is not True]
-    hypotheses = (
+    hypotheses: tuple[Hypothesis, ...] = (
         not_full[0] if not_full else full[0],
         _forward(network),
         Hypothesis(name="rates of jobs", met=True if known else None, why=known or "counted in a workload"),
     )
+    saving = [one.name for one in engines if one.least_tokens_per_s < one.tokens_per_s]
+    if saving:
+        why = (
+            f"all but a token of each prompt may be found at {', '.join(saving)}: overloaded is what is so "
+            "even then; loads and the capacity count every prompt in full"
+        )
+        hypotheses = (*hypotheses, Hypothesis(name="what prefix caches find", met=True, why=why))
     return NetworkCapacity(
         rates=rates,
         engines=tuple(engines),
@@ -246,19 +260,20 @@ def _cost(path: str, engine: Engine) -> tuple[Iteration, int]:
     return cost, budget
 
 
-def _tokens(workflow: Workflow, engine: str, first_token: FirstToken) -> list[float]:
-    """m_p + m_d of each stage of a workflow at an engine."""
+def _tokens(workflow: Workflow, engine: str, first_token: FirstToken, *, found: bool) -> list[float]:
+    """m_p + m_d of each stage of a workflow at an engine; with m_p = 1 where all else may be found."""
 
     def output(stage: Stage) -> float:
         return Lengths.of(1, stage.output).output_mean
 
-    found = []
+    tokens = []
     for stage in workflow.stages.values():
         if stage.engine == engine:
             own = 0.0 if stage.prompt == 0 else Lengths.of(stage.prompt, 1).prompt_mean
             included = math.fsum(output(workflow.stages[name]) for name in stage.includes)
-            found.append(own + included + output(stage) - (1 if first_token == "prefill" else 0))
-    return found
+            prompt = min(1.0, own + included) if found else own + included
+            tokens.append(prompt + output(stage) - (1 if first_token == "prefill" else 0))
+    return tokens
 
 
 def _forward(network: Network) -> Hypothesis:

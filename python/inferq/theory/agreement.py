@@ -12,7 +12,7 @@ from inferq.amounts import finite, shown, whole
 from inferq.description import Table
 from inferq.errors import ConfigError
 from inferq.theory.demand import Asked, Demand
-from inferq.theory.drift import Observed, observed
+from inferq.theory.drift import Observed, hit_rate, observed
 from inferq.theory.iteration import has_closed_form
 from inferq.theory.settled import Settled, settled_capacity
 from inferq.theory.statement import Statement, number
@@ -97,6 +97,8 @@ def agree(
       contexts): the length of an iteration and what is in it, if a replica were always busy with a share of
       the requests and nothing were random. At a light load an engine rests between requests, and its
       iterations are shorter and hold less.
+    - With a prefix cache the fluid, which knows no hits, is left out. The row `hit rate` has beside the
+      measured one what the ceilings of the theory take to be found, at most.
     - *Simulation* is run once for each seed; what it measures lies between the warm-up and the last arrival.
       A recorded workload is the same for every seed, and is run once.
 
@@ -149,7 +151,8 @@ def agree(
         results.append(result)
         measures.append(_measured(result, warmup, replicas if linear else None))
     demand = None if isinstance(cluster, Network) else Demand.of(workload, needs_rate=False)
-    balance = _fluid(demand, engine if linear else None, replicas)
+    plain = linear and not results[0].has_prefix_cache
+    balance = _fluid(demand, engine if plain else None, replicas)
     rows = _rows(theory, demand, balance, measures)
     return Agreement(
         theory=theory,
@@ -234,6 +237,9 @@ def _measured(result: Result, warmup: float, replicas: int | None) -> dict[str, 
         "output tokens": float(requests["output_tokens"].to_numpy()[done].sum() / span_s),
         "in the system": within(arrival_s, left_s),
     }
+    hits = hit_rate(result, start, end)
+    if hits is not None:
+        found["hit rate"] = hits
     present = [(arrival_s <= at).sum() - (left_s <= at).sum() for at in (start, end)]
     found["growth"] = float((present[1] - present[0]) / span_s)
     if replicas is not None:
@@ -323,6 +329,11 @@ def _rows(
             ("KV cache in use on a replica", "tokens", "cache", None, at.kv_tokens),
             ("time that a replica is busy", "share", "busy", None, 1.0),
         ]
+    if any("hit rate" in one for one in measures):
+        at_most = [
+            one.hit_rate for one in theory.bounds if one.kind == "ceiling" and one.hit_rate is not None
+        ]
+        told.append(("hit rate", "share", "hit rate", max(at_most, default=None), None))
     rows: list[Mapping[str, Any]] = []
     for quantity, unit, key, by_theory, by_fluid in told:
         found = [one[key] for one in measures if key in one]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from dataclasses import replace
 
 from inferq.engine import Engine, Overhead
-from inferq.router import LeastRequests, LeastTokens, PowerOfTwo, Random, RoundRobin, Router
+from inferq.router import Router
 from inferq.scheduler import FasterTransformer, Rad, RadPhased, SlotGreedy, Wait
 from inferq.theory.batches import PRICED
+from inferq.theory.bound import Bound, Fleet, Kind, busiest, ceiling, guarantee, in_random_order, stays
 from inferq.theory.demand import Demand
 from inferq.theory.equilibrium import Hardware
 from inferq.theory.iteration import (
@@ -23,10 +24,11 @@ from inferq.theory.iteration import (
     memory_slack,
     seats_of,
 )
-from inferq.theory.memory import kv_capacity
+from inferq.theory.memory import kv_capacity, occupied_by
 from inferq.theory.oldest import Oldest
 from inferq.theory.order import Work, each
 from inferq.theory.prices import cache_may_fill, least_prices, sure_prices
+from inferq.theory.reuse import Found, finds_its_own, found, least_cost, nothing_shared, only_helps
 from inferq.theory.seats import request_level_capacity, seats_capacity
 from inferq.theory.shortest import least_iteration_s
 from inferq.theory.statement import Hypothesis, number
@@ -39,139 +41,6 @@ from inferq.timing import (
     TiledGemm,
 )
 
-Kind = Literal["ceiling", "guarantee"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bound:
-    """A limit that theory puts on the rate of a scenario.
-
-    Args:
-        name: what is limited, with the place of it where there are several.
-        resource: `"tokens"`, `"seats"`, `"memory"`, `"tiles"`, `"batches"`, `"thresholds"`, `"prefills"`,
-            `"decodes"`, `"link"` or `"replicas"`.
-        kind: `"ceiling"`: no policy of this kind is stable above it; `"guarantee"`: this one is stable below.
-        capacity_per_s: requests (of a network: jobs) per second in all.
-        rate: λ, how many come; None where that is not known.
-        source: the theorem.
-        formula: the inequality with its numbers.
-        hypotheses: what it needs, each judged for this scenario.
-    """
-
-    name: str
-    resource: str
-    kind: Kind
-    capacity_per_s: float
-    rate: float | None
-    source: str
-    formula: str
-    hypotheses: tuple[Hypothesis, ...] = ()
-
-    @property
-    def load(self) -> float | None:
-        """λ / capacity; None without a rate."""
-        return None if self.rate is None else self.rate / self.capacity_per_s
-
-    @property
-    def applies(self) -> bool:
-        """Whether every hypothesis is met."""
-        return all(one.met for one in self.hypotheses)
-
-    @property
-    def says(self) -> Literal["stable", "unstable", "nothing"]:
-        """What follows from this bound alone."""
-        if self.load is None or not self.applies:
-            return "nothing"
-        if self.kind == "ceiling":
-            return "unstable" if self.load > 1 else "nothing"
-        return "stable" if self.load < 1 else "nothing"
-
-
-def stays(demand: Demand) -> tuple[Hypothesis, ...]:
-    """Do requests come whatever happens, and wait until they are served? Ceilings need no more than that."""
-    loop = "the workload waits for answers" if demand.closed_loop else "requests come by themselves"
-    leave = "who waits may give up" if demand.gives_up else "nobody gives up"
-    return (
-        Hypothesis(name="open loop", met=not demand.closed_loop, why=loop),
-        Hypothesis(name="everybody stays", met=not demand.gives_up, why=leave),
-    )
-
-
-def steady(demand: Demand, capacity_per_s: float, work: Work) -> Hypothesis:
-    """Do requests come at one rate in the long run, or below the capacity even where they ask for most?
-
-    Args:
-        demand: what is asked for.
-        capacity_per_s: of the mean request.
-        work: what a request asks for, in any unit in which the capacity is its share of.
-    """
-    if demand.rate is None:
-        return Hypothesis(name=_STEADY, met=None, why=demand.arrivals)
-    return busiest(demand, demand.rate * demand.peak(work) / capacity_per_s)
-
-
-def busiest(demand: Demand, load: float) -> Hypothesis:
-    """The same, given the load of the part of the arrivals that asks for the most."""
-    if demand.order is None and demand.busiest == 1:
-        return Hypothesis(name=_STEADY, met=True, why=demand.arrivals)
-    why = f"{demand.arrivals}; the busiest part asks {number(load)} of the capacity"
-    return Hypothesis(name=_STEADY, met=True if load < 1 else None, why=why)
-
-
-_STEADY = "arrivals at a steady rate"
-_LENGTH_BLIND = (RoundRobin, Random, LeastRequests, LeastTokens, PowerOfTwo)
-"""Routers that ask nothing of the request that they send."""
-
-
-def spreads(
-    demand: Demand, router: Router | None, replicas: int, capacity_per_s: float, work: Work
-) -> Hypothesis:
-    """Does a router keep every one of several replicas busy, if any has work?
-
-    The fewest requests, or tokens, do in any order of requests (while all replicas have work the backlog
-    falls, and one that has the most gets nothing until the others have as much), and so does a lot. Turns
-    divide requests evenly, not what they ask for: if every second one is long, the same replicas get them.
-    """
-    name, kind = "a router that spreads the load", type(router).__name__
-    if replicas == 1 or router is None:
-        return Hypothesis(name=name, met=True, why="there is one replica")
-    if isinstance(router, RoundRobin):
-        return _turns(demand, replicas, capacity_per_s, work)
-    if isinstance(router, Random):
-        return Hypothesis(name=name, met=True, why=f"{kind} gives each of {replicas} replicas its share")
-    if isinstance(router, (LeastRequests, LeastTokens)):
-        return Hypothesis(name=name, met=True, why=f"{kind} is one of li2025 Proposition 1")
-    return Hypothesis(name=name, met=None, why=f"no theorem speaks of {kind}")
-
-
-def _turns(demand: Demand, replicas: int, capacity_per_s: float, work: Work) -> Hypothesis:
-    """Does every replica get its share of the work, where they take turns?"""
-    name = "a router that spreads the load"
-    if demand.law.is_fixed:
-        why = f"RoundRobin gives each of {replicas} replicas its share of requests, which are all alike"
-        return Hypothesis(name=name, met=True, why=why)
-    if demand.alike:
-        why = f"RoundRobin gives each of {replicas} replicas its share: lengths come in random order"
-        return Hypothesis(name=name, met=True, why=why)
-    if demand.order is None or demand.rate is None:
-        why = "RoundRobin may send the long ones of an order that is not random to the same replicas"
-        return Hypothesis(name=name, met=None, why=why)
-    load = demand.rate * demand.peak(work, turns=replicas) / capacity_per_s
-    why = f"RoundRobin asks the busiest replica for {number(load)} of its capacity in its busiest part"
-    return Hypothesis(name=name, met=True if load < 1 else None, why=why)
-
-
-def in_random_order(demand: Demand, router: Router | None, replicas: int) -> Hypothesis:
-    """Are the requests that a replica gets one after another a sample of all?"""
-    name = "lengths in random order"
-    if demand.law.is_fixed:
-        return Hypothesis(name=name, met=True, why="all requests are alike")
-    if not demand.alike:
-        return Hypothesis(name=name, met=None, why=f"{demand.arrivals}: long ones may come together")
-    if replicas > 1 and not isinstance(router, _LENGTH_BLIND):
-        return Hypothesis(name=name, met=None, why=f"{type(router).__name__} may sort requests by length")
-    return Hypothesis(name=name, met=True, why="the length of a request says nothing about the next one")
-
 
 def engine_bounds(
     demand: Demand, engine: Engine, replicas: int = 1, router: Router | None = None
@@ -179,6 +48,10 @@ def engine_bounds(
     """All limits that apply to replicas of one engine behind a router.
 
     Ceilings count what all replicas have together, so they hold behind any router.
+
+    With a prefix cache ceilings take the most that the workload allows to be found, and guarantees nothing:
+    hits only shorten what is left of a request, so that a backlog that falls without them falls with them.
+    Where a theorem is not of this kind, a hypothesis says so.
 
     What the host adds is in every bound. Where it is overlapped, an iteration is at least what its kernels
     take and at most that and the host's time together: ceilings are then those of the kernels alone, and
@@ -208,16 +81,37 @@ def engine_bounds(
 
 
 def _bounds(demand: Demand, engine: Engine, replicas: int, router: Router | None) -> Iterator[Bound]:
+    hits = found(demand, engine)
+    for bound in _of_policy(demand, engine, replicas, router, hits):
+        yield assuming(bound, demand, engine, hits)
+
+
+def assuming(bound: Bound, demand: Demand, engine: Engine, hits: Found | None) -> Bound:
+    """A bound of an engine, with the hit rate that it assumes where there is a prefix cache."""
+    if engine.kv.prefix_cache is None or bound.hit_rate is not None:
+        return bound
+    if bound.kind == "guarantee":
+        return replace(bound, hit_rate=0.0)
+    need = nothing_shared(demand) if hits is None else hits.hypothesis
+    rate = 0.0 if hits is None else hits.hit_rate
+    return replace(bound, hit_rate=rate, hypotheses=(*bound.hypotheses, need))
+
+
+def _of_policy(
+    demand: Demand, engine: Engine, replicas: int, router: Router | None, hits: Found | None
+) -> Iterator[Bound]:
     law, timing, scheduler = demand.law, engine.timing, engine.scheduler
     fit = all_fit(engine, law, engine.first_token)
+    if fit.met and hits is not None:
+        yield from _memory_alone(demand, engine, replicas, hits)
     if fit.met:
         yield from _memory(demand, engine, replicas, router)
     if isinstance(timing, TiledGemm):
-        yield from _tiles(demand, engine, replicas, router, fit)
+        yield from _tiles(demand, engine, replicas, router, fit, hits)
     elif isinstance(timing, COUNTED):
-        yield from _tokens(demand, engine, replicas, router, fit)
+        yield from _tokens(demand, engine, replicas, router, fit, hits)
     elif isinstance(timing, PRICED):
-        yield from _priced(demand, engine, replicas, router, fit)
+        yield from _priced(demand, engine, replicas, router, fit, hits)
     if isinstance(scheduler, FasterTransformer) and fit.met and isinstance(timing, COUNTED):
         batches = request_level_capacity(demand, engine, engines=replicas)
         formula = batches.explain().splitlines()[1].strip()
@@ -228,53 +122,28 @@ def _bounds(demand: Demand, engine: Engine, replicas: int, router: Router | None
         )
         fastest = Hypothesis(name="full batches are the fastest", met=gains or None, why=why)
         mixed = in_random_order(demand, router, replicas)
-        yield _ceiling(demand, "whole batches", batches.capacity_per_s, (fit, fastest, mixed), **made)
+        if hits is None:
+            yield ceiling(demand, "whole batches", batches.capacity_per_s, (fit, fastest, mixed), **made)
         fleet = (demand, router, replicas)
-        yield _guarantee(fleet, "whole batches", batches.capacity_per_s, (fit, mixed), each, **made)
+        shorter = Iteration.of(engine)
+        cheaper = shorter.per_chunk_context_s <= 2 * shorter.per_prefill_square_s
+        why = "a prompt whose beginning is found " + (
+            "costs no more" if cheaper else "attends to it at a price that it did not have alone"
+        )
+        needs = (fit, mixed, *only_helps(hits, True if cheaper else None, why))
+        yield guarantee(fleet, "whole batches", batches.capacity_per_s, needs, each, **made)
     plain = engine.overhead is None or not engine.overhead.per_sequence_s
     if isinstance(scheduler, Wait) and isinstance(timing, MemoryLinear) and replicas == 1 and plain:
         yield from _thresholds(demand, engine, scheduler)
 
 
-def _ceiling(
-    demand: Demand, name: str, capacity_per_s: float, needs: tuple[Hypothesis, ...], **told: str
-) -> Bound:
-    return Bound(
-        name=name,
-        kind="ceiling",
-        capacity_per_s=capacity_per_s,
-        rate=demand.rate,
-        hypotheses=(*needs, *stays(demand)),
-        **told,
-    )
-
-
-_Fleet: TypeAlias = tuple[Demand, Router | None, int]
-"""What is asked of how many replicas behind which router."""
-
-
-def _guarantee(
-    fleet: _Fleet, name: str, capacity_per_s: float, needs: tuple[Hypothesis, ...], work: Work, **told: str
-) -> Bound:
-    """A rate that is served, given what a request asks for in the unit of the capacity."""
-    demand, router, replicas = fleet
-    around = (
-        spreads(demand, router, replicas, capacity_per_s, work),
-        steady(demand, capacity_per_s, work),
-        *stays(demand)[:1],
-    )
-    return Bound(
-        name=name,
-        kind="guarantee",
-        capacity_per_s=capacity_per_s,
-        rate=demand.rate,
-        hypotheses=(*needs, *around),
-        **told,
-    )
-
-
 def _tokens(
-    demand: Demand, engine: Engine, replicas: int, router: Router | None, fit: Hypothesis
+    demand: Demand,
+    engine: Engine,
+    replicas: int,
+    router: Router | None,
+    fit: Hypothesis,
+    hits: Found | None,
 ) -> Iterator[Bound]:
     """What a batch can hold: its budget of tokens, and its seats."""
     scheduler, law = engine.scheduler, demand.law
@@ -282,7 +151,7 @@ def _tokens(
     cost = Iteration.of(engine)
     slack, fleet = memory_slack(engine, law), (demand, router, replicas)
     if budget is None:
-        yield from _without_budget(demand, engine, replicas, cost, fit)
+        yield from _without_budget(demand, engine, replicas, cost, fit, hits)
     elif cost.seconds(cost.best_tokens(budget)) > 0:
         limit = token_capacity(demand, engine, engines=replicas)
         made = {
@@ -290,28 +159,47 @@ def _tokens(
             "source": limit.source,
             "formula": _inequality(limit.explain()),
         }
-        yield _ceiling(demand, "tokens of full batches", limit.capacity_per_s, (fit,), **made)
+        yield ceiling(demand, "tokens of full batches", limit.capacity_per_s, (fit,), **made)
         needs = (fills_budget(scheduler, budget), enough_seats(scheduler, budget), slack, fit)
-        work = cost.full_batch_work(budget, engine.first_token)
-        yield _guarantee(fleet, "tokens of full batches", limit.sure_per_s, needs, work, **made)
-    yield from _oldest(fleet, engine, fit)
+        sure, counted_on = limit.sure_per_s, limit.sure_hit_rate
+        work = _but_found(cost.full_batch_work(budget, engine.first_token), counted_on)
+        yield _at(hits, counted_on, guarantee(fleet, "tokens of full batches", sure, needs, work, **made))
+    yield from _oldest(fleet, engine, fit, hits)
     if seats is not None and cost.base_s > 0:
         taken = seats_capacity(demand, engine, engines=replicas)
         lines = [line.strip() for line in taken.explain().splitlines()]
         made = {"resource": "seats", "source": taken.source, "formula": "; ".join(lines[1:3])}
-        yield _ceiling(demand, "requests at once", taken.capacity_per_s, (fit,), **made)
+        yield ceiling(demand, "requests at once", taken.capacity_per_s, (fit,), **made)
         if taken.sure_per_s is not None and budget is not None and seats < budget:
             filled = (fills_budget(scheduler, budget), slack, fit)
+            sure, counted_on = taken.sure_per_s, taken.sure_hit_rate
             work = cost.full_batch_work(budget, engine.first_token, (taken.idle_s or 0.0) / seats)
-            yield _guarantee(fleet, "requests at once", taken.sure_per_s, filled, work, **made)
+            work = _but_found(work, counted_on)
+            yield _at(hits, counted_on, guarantee(fleet, "requests at once", sure, filled, work, **made))
 
 
-def _oldest(fleet: _Fleet, engine: Engine, fit: Hypothesis) -> Iterator[Bound]:
+def _but_found(work: Work, hit_rate: float | None) -> Work:
+    """The work of requests in tokens, less the share of each prompt that is stated to be found."""
+    return (lambda s, o: work(s * (1 - hit_rate), o)) if hit_rate else work
+
+
+def _at(hits: Found | None, hit_rate: float | None, bound: Bound) -> Bound:
+    """A guarantee that counts on a hit rate which somebody states, and says so."""
+    if hits is None or not hit_rate:
+        return bound
+    why = (
+        f"{number(hit_rate)} of the prompt tokens, as stated: of every part of the workload on every replica"
+    )
+    stated = Hypothesis(name="hits of the stated rate", met=True, why=why)
+    return replace(bound, hit_rate=hit_rate, hypotheses=(*bound.hypotheses, stated))
+
+
+def _oldest(fleet: Fleet, engine: Engine, fit: Hypothesis, hits: Found | None) -> Iterator[Bound]:
     """What is sure although memory may run short."""
     demand, _, replicas = fleet
-    oldest = Oldest.of(engine, demand.law, engine.first_token)
+    oldest = Oldest.of(engine, demand.law, engine.first_token, shared=hits is not None)
     if oldest is not None:
-        yield _guarantee(
+        yield guarantee(
             fleet,
             "the oldest requests",
             replicas * oldest.capacity_per_s,
@@ -324,7 +212,12 @@ def _oldest(fleet: _Fleet, engine: Engine, fit: Hypothesis) -> Iterator[Bound]:
 
 
 def _priced(
-    demand: Demand, engine: Engine, replicas: int, router: Router | None, fit: Hypothesis
+    demand: Demand,
+    engine: Engine,
+    replicas: int,
+    router: Router | None,
+    fit: Hypothesis,
+    hits: Found | None,
 ) -> Iterator[Bound]:
     """Measured or modelled kernels: what requests cost at prices that hold for all batches.
 
@@ -338,27 +231,27 @@ def _priced(
     limits = [("tokens of full batches", "tokens", False, False)]
     if scarce:
         limits.append(("requests at once", "seats", True, False))
-    if cache_may_fill(engine, law):
+    if cache_may_fill(engine, law) and hits is None:
         limits.append(("batches that fit the cache", "memory", scarce, True))
     known_s = 0.0
     for name, resource, by_seats, by_memory in limits:
-        prices = least_prices(engine, law, first_token, seats=by_seats, memory=by_memory)
-        least_s = 0.0 if prices is None else prices.request_s(law, first_token)
+        prices = least_prices(engine, law, first_token, seats=by_seats, memory=by_memory, hits=hits)
+        least_s = 0.0 if prices is None else prices.request_s(law, first_token, hits)
         if prices is None or least_s <= known_s * (1 + 1e-6):
             continue
         known_s = least_s
-        formula = prices.formula("no batch takes less than", law, first_token, replicas)
+        formula = prices.formula("no batch takes less than", law, first_token, replicas, hits)
         made = {"resource": resource, "source": source, "formula": formula}
-        yield _ceiling(demand, name, replicas / least_s, (fit,), **made)
+        yield ceiling(demand, name, replicas / least_s, (fit,), **made)
     slack = memory_slack(engine, law)
-    yield from _oldest(fleet, engine, fit)
+    yield from _oldest(fleet, engine, fit, hits)
     if budget is None:
         return
     sure = sure_prices(engine, law, first_token)
     if sure is None:
         return
     name, resource, *_ = limits[1 if scarce else 0]
-    yield _guarantee(
+    yield guarantee(
         fleet,
         name,
         replicas / sure.request_s(law, first_token),
@@ -378,16 +271,25 @@ def _inequality(explanation: str) -> str:
 
 
 def _without_budget(
-    demand: Demand, engine: Engine, replicas: int, cost: Iteration, fit: Hypothesis
+    demand: Demand,
+    engine: Engine,
+    replicas: int,
+    cost: Iteration,
+    fit: Hypothesis,
+    hits: Found | None,
 ) -> Iterator[Bound]:
     """A batch may hold any number of tokens: what is left is the price of each, and of its context."""
     law = demand.law
     each_s = cost.per_token_s if cost.gains_with_tokens else cost.base_s / cost.knee
-    tokens = law.prompt_mean + law.decode_mean(engine.first_token)
-    least_s = cost.prompt_contexts_s(law, None)[0] + cost.decode_contexts_s(law, engine.first_token)
+    decodes, prompt = law.decode_mean(engine.first_token), law.prompt_mean
+    contexts_s = cost.prompt_contexts_s(law, None)[0]
+    if hits is not None:
+        prompt, contexts_s = hits.tokens, hits.contexts_s(cost, law, None)
+    tokens = prompt + decodes
+    least_s = contexts_s + least_cost(cost, engine, law).decode_contexts_s(law, engine.first_token)
     request_s = tokens * each_s + least_s
     if request_s > 0:
-        yield _ceiling(
+        yield ceiling(
             demand,
             "price of a token",
             replicas / request_s,
@@ -423,7 +325,8 @@ def _memory(demand: Demand, engine: Engine, replicas: int, router: Router | None
         "formula": f"μ = M / (b̄·E[g]) = {number(held)} / ({number(slot_s)}·{number(held / each)}) = "
         f"{number(mu)} a replica, with iterations of at least b̄ = {number(slot_s)} s",
     }
-    yield _ceiling(demand, "KV cache", replicas * mu, (), **made)
+    if found(demand, engine) is None:
+        yield ceiling(demand, "KV cache", replicas * mu, (), **made)
     below = limit.stable_below_per_s
     # Slots are all alike where the host takes as long for every batch.
     slots = isinstance(engine.timing, Constant) and not (engine.overhead and engine.overhead.per_sequence_s)
@@ -434,20 +337,48 @@ def _memory(demand: Demand, engine: Engine, replicas: int, router: Router | None
             Hypothesis(name="memory by tokens", met=exact, why=f"blocks of {number(kv.block)} tokens"),
         )
         fleet = (demand, router, replicas)
-        yield _guarantee(fleet, "KV cache", replicas * below, needs, limit.work, **made)
+        yield guarantee(fleet, "KV cache", replicas * below, needs, limit.work, **made)
+
+
+def _memory_alone(demand: Demand, engine: Engine, replicas: int, hits: Found) -> Iterator[Bound]:
+    """The same of what each request alone holds: blocks that others may hold too are nobody's."""
+    kv, slot_s, law = engine.kv, least_iteration_s(engine), hits.alone
+    if kv.tokens is None or law is None or slot_s <= 0:
+        return
+    held = kv.tokens // kv.block * kv.block
+    budget = getattr(engine.scheduler, "chunk", None) or budget_of(engine.scheduler) or 2**31
+    each = law.mean(lambda s, decodes: occupied_by(s, decodes, budget, whole_chunks=False))
+    if each > 0:
+        formula = (
+            f"M / (b̄·E[g]) = {number(held)} / ({number(slot_s)}·{number(each)}) a replica, g of what a "
+            "request holds in blocks that no other may share, with iterations of at least "
+            f"b̄ = {number(slot_s)} s"
+        )
+        made = {"resource": "memory", "source": "nie2026 Theorem 4.1, of unshared blocks", "formula": formula}
+        yield ceiling(demand, "KV cache", replicas * held / (slot_s * each), (), **made)
 
 
 _FEWEST = "full decodes take the fewest tiles"
 
 
 def _tiles(
-    demand: Demand, engine: Engine, replicas: int, router: Router | None, fit: Hypothesis
+    demand: Demand,
+    engine: Engine,
+    replicas: int,
+    router: Router | None,
+    fit: Hypothesis,
+    hits: Found | None,
 ) -> Iterator[Bound]:
     """What matrix products in tiles cost."""
     limit = tile_capacity(demand, replace(engine, overhead=None), engines=replicas)
     least = f"no scheduler needs less than {number(limit.least_s)} s a request"
     made = {"resource": "tiles", "source": limit.source}
-    yield _ceiling(demand, "tiles", limit.most_per_s, (fit,), formula=least, **made)
+    most_per_s = limit.most_per_s
+    if hits is not None or finds_its_own(engine, demand.law):
+        request_s = _least_of_tiles_s(demand, engine, hits)
+        most_per_s = replicas / request_s if request_s > 0 else math.inf
+        least = f"a token takes its share of a full tile: {number(request_s)} s a request at least"
+    yield ceiling(demand, "tiles", most_per_s, (fit,), formula=least, **made)
     if not isinstance(engine.scheduler, (Rad, RadPhased)):
         return
     formula = (
@@ -455,7 +386,8 @@ def _tiles(
         f"{number(limit.capacity_per_s)} per second"
     )
     fewest = tuple(one for one in limit.hypotheses if one.name == _FEWEST)
-    yield _ceiling(demand, "whole tiles", limit.capacity_per_s, (fit, *fewest), formula=formula, **made)
+    if hits is None and not finds_its_own(engine, demand.law):
+        yield ceiling(demand, "whole tiles", limit.capacity_per_s, (fit, *fewest), formula=formula, **made)
     if limit.assured_per_s is not None:
         formula = (
             f"with {number(limit.requests_per_cycle)} requests a cycle, whose end wastes "
@@ -464,8 +396,9 @@ def _tiles(
         needs = (
             *(one for one in limit.hypotheses if one.name in ("memory slack", "lengths are bounded")),
             fit,
+            *only_helps(hits, None, "a rest of a prompt may waste more of its tiles"),
         )
-        yield _guarantee(
+        yield guarantee(
             (demand, router, replicas),
             "whole cycles",
             limit.assured_per_s,
@@ -474,6 +407,15 @@ def _tiles(
             formula=formula,
             **made,
         )
+
+
+def _least_of_tiles_s(demand: Demand, engine: Engine, hits: Found | None) -> float:
+    """Seconds of the tokens that a request computes at least, each its share of full tiles."""
+    law, timing = demand.law, engine.timing
+    assert isinstance(timing, TiledGemm)
+    prompt = law.prompt_mean if hits is None else hits.tokens
+    each_s = timing.linear_s_per_tile / timing.columns + timing.other_s_per_token
+    return each_s * (prompt + law.decode_mean(engine.first_token))
 
 
 def _thresholds(demand: Demand, engine: Engine, scheduler: Wait) -> Iterator[Bound]:

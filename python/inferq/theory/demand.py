@@ -23,6 +23,7 @@ from inferq.law import (
 from inferq.recipe import Law, Mix, Sessions
 from inferq.theory.lengths import Lengths, chances
 from inferq.theory.order import Order, Work
+from inferq.theory.sharing import Rows
 from inferq.workload import Workload
 
 if TYPE_CHECKING:
@@ -132,6 +133,10 @@ class Demand:
     """Of arrivals whose rate changes by a law: the largest rate, over the mean."""
     order: Order | None = None
     """The requests one after another, where they were recorded or drawn."""
+    rows: Rows | None = None
+    """The same with what they say about their prompts; None where they say nothing."""
+    hit_rate: float | None = None
+    """The share of prompt tokens that prefix caches find, where somebody states it."""
 
     @classmethod
     def of(
@@ -342,4 +347,4 @@ def _of_rows(workload: Workload, seed: int) -> Demand:
         for name, rows in parts
     )
     order = Order.of(frame, timed=rate is not None)
-    return Demand(classes, rate, arrivals, None, closed, gives_up, order=order)
+    return Demand(classes, rate, arrivals, None, closed, gives_up, order=order, rows=Rows.of(frame))

@@ -69,6 +69,9 @@ class Observed(Statement):
     """How many were in the system at both ends of the window."""
     reasons: tuple[str, ...]
     """Why this verdict, and what to know before trusting it."""
+    hit_rate: float | None = None
+    """The share of the prompt tokens of requests that arrived in the window and were admitted which a prefix
+    cache found; None where there is none."""
 
     @property
     def growth(self) -> float | None:
@@ -96,6 +99,8 @@ class Observed(Statement):
                 f"  tolerated: {number(self.tolerance * self.rate_per_s)} per s, "
                 f"{100 * self.tolerance:g} % of the arrivals",
             ]
+        if self.hit_rate is not None:
+            lines.append(f"  hit rate of prefix caches: {number(self.hit_rate)} of the prompt tokens")
         return "\n".join([*lines, *(f"  - {reason}" for reason in self.reasons)])
 
 
@@ -194,6 +199,7 @@ def observed(
         "service_s": present.service_s,
         "present_start": present.at(start_s),
         "present_end": present.at(end_s),
+        "hit_rate": hit_rate(result, start_s, end_s),
     }
     length_s = end_s - start_s
     short = _too_short(present, arrived, length_s)
@@ -214,6 +220,23 @@ def observed(
         reasons=(why, how, *waves, *present.caveats),
         **common,
     )
+
+
+def hit_rate(result: Result, start_s: float, end_s: float) -> float | None:
+    """The share of prompt tokens that was found, of those that came in a window and were admitted.
+
+    None where there is no prefix cache, or nobody was admitted.
+    """
+    import polars as pl
+
+    if not result.has_prefix_cache:
+        return None
+    came = pl.col("arrival_s").is_between(start_s, end_s) & pl.col("admitted_s").is_not_null()
+    rows = result.requests.lazy().filter(came)
+    cached, prompts = (
+        rows.select(pl.col("cached_tokens", "prompt_tokens").cast(pl.Int64).sum()).collect().row(0)
+    )
+    return cached / prompts if prompts else None
 
 
 def _judged(

@@ -12,6 +12,7 @@ from inferq.errors import ConfigError
 from inferq.scheduler import NestedWait, Scheduler, Wait
 from inferq.theory.demand import Asked, Demand
 from inferq.theory.lengths import FirstToken, Lengths
+from inferq.theory.reuse import no_hits
 from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
 from inferq.timing import MemoryLinear, TimingModel
 
@@ -29,13 +30,15 @@ class Hardware:
     first_token: FirstToken
     block: int
     scheduler: Scheduler | None
+    no_hits: tuple[Hypothesis, ...] = ()
+    """That a prefix cache finds nothing, where there is one."""
 
     @classmethod
     def of(
         cls, timing: TimingModel | Engine, kv_tokens: int | None, first_token: FirstToken | None
     ) -> Hardware:
         """The hardware of an engine, or of a timing model; what is given beside it wins."""
-        block, scheduler, host_s = 1, None, 0.0
+        block, scheduler, host_s, assumed = 1, None, 0.0, no_hits(timing)
         if isinstance(timing, Engine):
             block, scheduler = timing.kv.block, timing.scheduler
             if kv_tokens is None and timing.kv.tokens is not None:
@@ -61,7 +64,7 @@ class Hardware:
         if first_token not in (None, "prefill", "decode"):
             raise ConfigError(f'first_token: must be "prefill" or "decode", is {first_token!r}')
         base_s, per_kv_token_s = float(timing.base) + host_s, float(timing.per_kv_token)
-        return cls(base_s, per_kv_token_s, kv_tokens, first_token or "decode", block, scheduler)
+        return cls(base_s, per_kv_token_s, kv_tokens, first_token or "decode", block, scheduler, assumed)
 
     @property
     def shift(self) -> int:
@@ -101,6 +104,7 @@ class Hardware:
                 + ("" if self.block == 1 else ", the last one of a request filled in part"),
             ),
             self._every_request_fits(demand),
+            *self.no_hits,
         )
 
     def _whole_prompts(self, demand: Demand) -> Hypothesis:

@@ -80,7 +80,7 @@ def request_memory(
         raise ConfigError(
             f"output_tokens: of shape {o.shape}, which does not go with prompt_tokens of shape {s.shape}"
         ) from None
-    occupied = _occupied(s, o, chunk, whole_chunks)
+    occupied = occupied_by(s, o, chunk, whole_chunks)
     return float(occupied) if occupied.ndim == 0 else occupied
 
 
@@ -104,7 +104,7 @@ _LONGEST = 1e100
 """Tokens whose square is still a number."""
 
 
-def _occupied(s: Numbers, decodes: Numbers, chunk: int, whole_chunks: bool) -> Numbers:
+def occupied_by(s: Numbers, decodes: Numbers, chunk: int, whole_chunks: bool) -> Numbers:
     """`request_memory` of arrays that are known to be right."""
     import numpy as np
 
@@ -178,7 +178,7 @@ class KvCapacity(Statement):
     def work(self, s: Any, o: Any) -> Any:
         """What a request occupies, of s prompt and o output tokens over whole chunks, tokens times slots."""
         less = 1 if self.first_token == "prefill" else 0
-        return _occupied(s, o - less, self.chunk, whole_chunks=True)
+        return occupied_by(s, o - less, self.chunk, whole_chunks=True)
 
     @property
     def load(self) -> float | None:
@@ -319,8 +319,8 @@ def kv_capacity(
     for one in demand.classes:
         top = _largest(one.law, tokens, less, one.name)
         largest = None if top is None or largest is None else max(largest, top)
-        real = one.law.mean(lambda s, o: _occupied(s, o - less, step, whole_chunks=False))
-        in_chunks = one.law.mean(lambda s, o: _occupied(s, o - less, step, whole_chunks=True))
+        real = one.law.mean(lambda s, o: occupied_by(s, o - less, step, whole_chunks=False))
+        in_chunks = one.law.mean(lambda s, o: occupied_by(s, o - less, step, whole_chunks=True))
         length_s = slots[one.name]
         classes.append(
             ClassMemory(

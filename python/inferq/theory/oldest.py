@@ -31,6 +31,9 @@ class Oldest:
 
         λ·T·(m_p / (b − S + S') + (1 + m_d) / S') < 1.
 
+    Requests that share the blocks of a prefix cache hold no more of them, so all of this stays; but their
+    contexts may add up to more than the cache has, and T is then that of all seats at their longest.
+
     Source: our own, after the drift argument of li2025 Appendix B. It is far from tight.
     """
 
@@ -57,8 +60,10 @@ class Oldest:
         )
 
     @classmethod
-    def of(cls, engine: Engine, law: Lengths, first_token: FirstToken) -> Oldest | None:
-        """The bound of an engine; None where it does not apply."""
+    def of(
+        cls, engine: Engine, law: Lengths, first_token: FirstToken, *, shared: bool = False
+    ) -> Oldest | None:
+        """The bound of an engine, whose requests may share blocks; None where it does not apply."""
         scheduler, kv = engine.scheduler, engine.kv
         watermark = 0.0
         if isinstance(scheduler, Sarathi):
@@ -79,16 +84,17 @@ class Oldest:
         if at_once < 1:
             return None
         if isinstance(engine.timing, PRICED):
-            most_s = longest_iteration_s(engine, law)
+            most_s = longest_iteration_s(engine, law, shared=shared)
             if most_s is None:
                 return None
             longest_s = most_s
         else:
             cost = Iteration.of(engine)
+            most, each = (seats, largest) if shared else (blocks, kv.block)
             longest_s = (
                 cost.seconds(budget)
                 + cost.per_row_s * seats
-                + (cost.per_context_token_s + cost.per_kv_token_s) * blocks * kv.block
+                + (cost.per_context_token_s + cost.per_kv_token_s) * most * each
                 + cost.per_prefill_square_s * budget**2
                 + cost.per_chunk_context_s * budget * largest
             )

@@ -14,6 +14,7 @@ from inferq.scheduler import SCHEDULERS, ClassPriority
 from inferq.theory.batches import Kernels, in_steps
 from inferq.theory.lengths import FirstToken, Lengths
 from inferq.theory.program import CHUNK, CHUNK_TOKEN, CONTEXT, DECODE, PAIR, ROW, TOKEN, Program
+from inferq.theory.reuse import Found, finds_its_own
 from inferq.theory.statement import number
 from inferq.timing import Roofline
 
@@ -78,9 +79,9 @@ class Prices:
     budget: float
     """Tokens of a largest chunk from below; infinite where every prompt pays for one chunk."""
 
-    def request_s(self, law: Lengths, first_token: FirstToken) -> float:
+    def request_s(self, law: Lengths, first_token: FirstToken, hits: Found | None = None) -> float:
         """The price of a mean request."""
-        asked = _asked(law, first_token, self.budget)
+        asked = _asked(law, first_token, self.budget, hits)
         return (
             self.token_s * asked.prompt
             + self.decode_s * asked.decodes
@@ -108,10 +109,12 @@ class Prices:
 
         return seconds
 
-    def formula(self, kind: str, law: Lengths, first_token: FirstToken, replicas: int) -> str:
+    def formula(
+        self, kind: str, law: Lengths, first_token: FirstToken, replicas: int, hits: Found | None = None
+    ) -> str:
         """The numbers of a bound in a line."""
-        asked = _asked(law, first_token, self.budget)
-        sum_s = self.request_s(law, first_token)
+        asked = _asked(law, first_token, self.budget, hits)
+        sum_s = self.request_s(law, first_token, hits)
         return (
             f"{kind}: {number(asked.prompt)} prompt tokens at {number(self.token_s)} s, "
             f"{number(asked.decodes)} decodes at {number(self.decode_s)} s, their contexts of "
@@ -130,6 +133,7 @@ def least_prices(
     seats: bool,
     memory: bool,
     only: Literal["prompts", "decodes"] | None = None,
+    hits: Found | None = None,
 ) -> Prices | None:
     """Prices that no batch undercuts, those that make this law's requests the dearest; None if all are 0.
 
@@ -140,19 +144,21 @@ def least_prices(
         seats: does the limit on requests that run at once count?
         memory: do the contexts of a batch have to fit the cache?
         only: the half of a request that counts: what the other half brings is not asked.
+        hits: what prefix caches find; None: nothing. Requests that share blocks may have contexts of more
+            tokens than the cache has, so that `memory` says nothing of their sum.
     """
     kernels = Kernels.of(engine, law)
     if not seats:
         kernels = replace(kernels, seats=kernels.budget)
     if not memory:
         kernels = replace(kernels, kv_tokens=float("inf"))
-    wanted = _asked(law, first_token, kernels.budget)
+    wanted = _asked(law, first_token, kernels.budget, hits)
     if only == "prompts":
         wanted = replace(wanted, decodes=0.0, contexts=0.0)
     elif only == "decodes":
         wanted = replace(wanted, prompt=0.0, chunks=0.0, pairs=0.0)
     from_below = _Below(kernels, law)
-    found = from_below.solved(wanted, _decodes_are_decodes(engine))
+    found = from_below.solved(wanted, _decodes_are_decodes(engine) and not finds_its_own(engine, law))
     if kernels.host.overlapped:  # the longer of both is at least either
         alone = from_below.host_alone(wanted)
         if found is None or (alone is not None and _sum(alone, wanted) > _sum(found, wanted)):
@@ -171,13 +177,16 @@ def sure_prices(engine: Engine, law: Lengths, first_token: FirstToken) -> Prices
     return _Above(Kernels.of(engine, law), law).solved(_asked(law, first_token, float("inf")))
 
 
-def longest_iteration_s(engine: Engine, law: Lengths) -> float | None:
+def longest_iteration_s(engine: Engine, law: Lengths, *, shared: bool = False) -> float | None:
     """No iteration of an engine with a budget is longer; None where that is not known.
 
     The linear layers, the decodes and all chunks together each at their longest: min(S, b) chunks of b tokens
-    in all that attend to no more than the largest request has.
+    in all that attend to no more than the largest request has. The contexts of decodes fit the cache, but
+    where they are `shared`.
     """
     kernels = Kernels.of(engine, law)
+    if shared:
+        kernels = replace(kernels, kv_tokens=float("inf"))
     return _Above(kernels, law).longest_s()
 
 
@@ -186,10 +195,14 @@ def cache_may_fill(engine: Engine, law: Lengths) -> bool:
     return Kernels.of(engine, law).may_be_full
 
 
-def _asked(law: Lengths, first_token: FirstToken, budget: float) -> Asked:
+def _asked(law: Lengths, first_token: FirstToken, budget: float, hits: Found | None = None) -> Asked:
     import numpy as np
 
     less = 1.0 if first_token == "prefill" else 0.0
+    if hits is not None:
+        all_of_it = _asked(law, first_token, float("inf"))
+        chunks = hits.chunks(None if budget == float("inf") else budget)
+        return replace(all_of_it, prompt=hits.tokens, chunks=chunks, pairs=hits.pairs)
     return Asked(
         prompt=law.prompt_mean,
         decodes=law.decode_mean(first_token),

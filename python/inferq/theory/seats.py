@@ -21,6 +21,7 @@ from inferq.theory.iteration import (
     seats_of,
 )
 from inferq.theory.lengths import FirstToken, Lengths
+from inferq.theory.reuse import found, least_cost, no_hits, stated
 from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
 
 if TYPE_CHECKING:
@@ -68,6 +69,10 @@ class SeatsCapacity(Statement):
     """Requests per second below which every policy is stable that leaves no seat and no budget unused; None
     without b."""
     hypotheses: tuple[Hypothesis, ...]
+    hit_rate: float | None = None
+    """The share of prompt tokens that `capacity_per_s` takes a prefix cache to find; None without hits."""
+    sure_hit_rate: float | None = None
+    """The share that `sure_per_s` counts on."""
     stable: bool | None
     """False above the capacity, True below what is sure if the policy is known to be such, else None."""
 
@@ -109,6 +114,7 @@ def seats_capacity(
     engines: int = 1,
     first_token: FirstToken | None = None,
     rate: float | None = None,
+    hit_rate: float | None = None,
 ) -> SeatsCapacity:
     """What can no policy pass that runs at most S requests at once, and what is every good one sure to serve?
 
@@ -133,6 +139,7 @@ def seats_capacity(
         engines: K, identical ones among which a router spreads the load.
         first_token: as for `token_capacity`.
         rate: requests per second in all, instead of the workload's; shares of classes stay.
+        hit_rate: as for `token_capacity`.
 
     Raises:
         ConfigError: no seats or none given, as of `token_capacity` otherwise.
@@ -163,11 +170,21 @@ def seats_capacity(
     demand = Demand.of(workload, rate=rate, needs_rate=False)
     law = demand.law
     decodes = law.decode_mean(first_token)
-    tokens = law.prompt_mean + decodes
+    tokens = needed = law.prompt_mean + decodes
     iterations = _prompt_iterations(law, b) + decodes
+    if hit_rate is not None:
+        demand = stated(demand, hit_rate, engine)
+    hits = found(demand, engine)
+    lean = least_cost(cost, engine, law)
 
     decodes_s = cost.decode_contexts_s(law, first_token)
     least_s, most_s = (decodes_s + one for one in cost.prompt_contexts_s(law, b))
+    if hits is not None:
+        tokens, iterations = hits.tokens + decodes, hits.chunks(b) + decodes
+        least_s = lean.decode_contexts_s(law, first_token) + hits.contexts_s(cost, law, b)
+        needed = tokens if hits.stated and cost.by_tokens else needed
+    elif lean is not cost:
+        least_s += lean.decode_contexts_s(law, first_token) - decodes_s
     mean_batch = seats * tokens / iterations
     if b is not None:
         mean_batch = min(mean_batch, float(b))
@@ -179,7 +196,7 @@ def seats_capacity(
     idle_s = sure = None
     if b is not None:
         idle_s = cost.idle_s(min(seats, b), b)
-        sure = k / (tokens * cost.seconds(b) / b + (1 + decodes) * idle_s / min(seats, b) + most_s)
+        sure = k / (needed * cost.seconds(b) / b + (1 + decodes) * idle_s / min(seats, b) + most_s)
 
     around = open_arrivals(demand)
     policy: list[Hypothesis] = []
@@ -209,7 +226,9 @@ def seats_capacity(
         context_s_most=most_s,
         capacity_per_s=capacity,
         sure_per_s=sure,
-        hypotheses=(*policy, *around),
+        hypotheses=(*policy, *around, *(() if hits is None else (hits.hypothesis,))),
+        hit_rate=None if hits is None else hits.hit_rate,
+        sure_hit_rate=None if hits is None else hits.hit_rate if needed == tokens else 0.0,
         stable=stable,
     )
 
@@ -344,8 +363,8 @@ def request_level_capacity(
     if not batch_s > 0:
         raise ConfigError("timing: a batch lasts 0 seconds")
     capacity = k * seats / batch_s
-    hypotheses = (*policy, *open_arrivals(demand))
-    judged = demand.rate is not None and demand.rate != capacity
+    hypotheses = (*policy, *open_arrivals(demand), *no_hits(engine))
+    judged = demand.rate is not None and demand.rate != capacity and not no_hits(engine)
     stable = None
     if judged and demand.rate is not None and all(one.met is not False for one in hypotheses):
         stable = demand.rate < capacity

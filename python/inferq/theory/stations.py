@@ -11,10 +11,12 @@ from inferq.errors import ConfigError
 from inferq.router import Random, RoundRobin, Router
 from inferq.theory.agents import network_capacity
 from inferq.theory.batches import PRICED
-from inferq.theory.bounds import Bound, engine_bounds, in_random_order, stays
+from inferq.theory.bound import Bound, in_random_order, stays
+from inferq.theory.bounds import assuming, engine_bounds
 from inferq.theory.demand import Demand
 from inferq.theory.iteration import COUNTED, Iteration, budget_of, has_closed_form, seats_of
 from inferq.theory.prices import cache_may_fill, least_prices
+from inferq.theory.reuse import found, least_cost
 from inferq.theory.shortest import least_iteration_s
 from inferq.theory.statement import Hypothesis, number
 
@@ -54,6 +56,10 @@ def mixed_fleet_bounds(demand: Demand, pool: Pool) -> Iterator[Bound]:
     blind = Hypothesis(name="every replica gets the same share", met=even or None, why=why)
     mixes = _same_mix(demand, router)
     made = {"resource": "replicas", "source": "the limits of each replica", "formula": "; ".join(told)}
+    cached = [engine for engine in pool.engines if engine.kv.prefix_cache is not None]
+    hits = [one for engine in cached if (one := found(demand, engine)) is not None]
+    found_most = max((one.hit_rate for one in hits), default=0.0) if cached else None
+    finds = tuple(one.hypothesis for one in hits)
     together = math.fsum(ceiling * count for ceiling, count in ceilings)
     if math.isfinite(together):
         yield Bound(
@@ -61,7 +67,8 @@ def mixed_fleet_bounds(demand: Demand, pool: Pool) -> Iterator[Bound]:
             kind="ceiling",
             capacity_per_s=together,
             rate=demand.rate,
-            hypotheses=(mixes, *stays(demand)),
+            hypotheses=(mixes, *stays(demand), *finds),
+            hit_rate=found_most,
             **made,
         )
     weakest = min(ceiling for ceiling, _ in ceilings)
@@ -71,7 +78,8 @@ def mixed_fleet_bounds(demand: Demand, pool: Pool) -> Iterator[Bound]:
             kind="ceiling",
             capacity_per_s=replicas * weakest,
             rate=demand.rate,
-            hypotheses=(blind, mixes, *stays(demand)),
+            hypotheses=(blind, mixes, *stays(demand), *finds),
+            hit_rate=found_most,
             **made,
         )
     known = [one for one in sure if one is not None]
@@ -83,6 +91,7 @@ def mixed_fleet_bounds(demand: Demand, pool: Pool) -> Iterator[Bound]:
             capacity_per_s=min(one.capacity_per_s for one in known),
             rate=demand.rate,
             hypotheses=(blind, *needs),
+            hit_rate=min((one.hit_rate for one in known if one.hit_rate is not None), default=None),
             **made,
         )
 
@@ -99,7 +108,9 @@ def hand_off_bounds(demand: Demand, system: Disaggregated) -> Iterator[Bound]:
     """Prompts on one side, decodes on the other, transfers between; no theorem covers the three together."""
     law = demand.law
     (prefill, prefills), (decode, decodes) = system.prefill, system.decode
-    yield from _side(demand, "prefill side", prefill, prefills, prompts=True)
+    hits = found(demand, prefill)
+    for bound in _side(demand, "prefill side", prefill, prefills, prompts=True):
+        yield assuming(bound, demand, prefill, hits)
     yield from _side(demand, "decode side", decode, decodes, prompts=False)
     link = system.link
     if link.concurrent is not None:
@@ -131,6 +142,7 @@ def _side(demand: Demand, name: str, engine: Engine, replicas: int, *, prompts: 
         return
     if not isinstance(engine.timing, COUNTED):
         return
+    hits = found(demand, engine)
     if not has_closed_form(engine):  # the longer of two times is at least that of the kernels
         engine = replace(engine, overhead=None)
     cost, law, first_token = Iteration.of(engine), demand.law, engine.first_token
@@ -138,9 +150,12 @@ def _side(demand: Demand, name: str, engine: Engine, replicas: int, *, prompts: 
     size = budget or 2**31
     if prompts:
         tokens, contexts_s = law.prompt_mean, cost.prompt_contexts_s(law, budget)[0]
+        if hits is not None:
+            tokens, contexts_s = hits.tokens, hits.contexts_s(cost, law, budget)
         most = math.inf if budget is None else float(budget)
     else:
-        tokens, contexts_s = law.decode_mean(first_token), cost.decode_contexts_s(law, first_token)
+        tokens = law.decode_mean(first_token)
+        contexts_s = least_cost(cost, engine, law).decode_contexts_s(law, first_token)
         most = min(float(size), math.inf if seats is None else float(seats))
     best = cost.best_tokens(most)
     each_s = cost.per_token_s if math.isinf(best) else cost.seconds(best) / best if best else 0.0
@@ -167,10 +182,11 @@ def _priced_side(
     """The same of tables and rooflines: prices that no batch of this side undercuts."""
     law, first_token = demand.law, engine.first_token
     half: Literal["prompts", "decodes"] = "prompts" if prompts else "decodes"
-    memory = cache_may_fill(engine, law)
-    prices = least_prices(engine, law, first_token, seats=True, memory=memory, only=half)
+    hits = found(demand, engine)
+    memory = cache_may_fill(engine, law) and hits is None
+    prices = least_prices(engine, law, first_token, seats=True, memory=memory, only=half, hits=hits)
     if prices is not None:
-        price_s = prices.request_s(law, first_token)
+        price_s = prices.request_s(law, first_token, hits)
         yield Bound(
             name=f"{name}: tokens",
             resource="prefills" if prompts else "decodes",
@@ -178,7 +194,7 @@ def _priced_side(
             capacity_per_s=replicas / price_s,
             rate=demand.rate,
             source=f"prices at the corners of a {type(engine.timing).__name__}",
-            formula=prices.formula("no batch takes less than", law, first_token, replicas),
+            formula=prices.formula("no batch takes less than", law, first_token, replicas, hits),
             hypotheses=(*(() if prompts else _several(demand)), *stays(demand)),
         )
     yield from _memory_of_side(demand, name, engine, replicas, prompts=prompts)
@@ -189,6 +205,11 @@ def _memory_of_side(
 ) -> Iterator[Bound]:
     """Tokens in the cache of a side times iterations."""
     law, less = demand.law, 1.0 if engine.first_token == "prefill" else 0.0
+    hits = found(demand, engine)
+    if hits is not None:  # what others may hold too is nobody's
+        if hits.alone is None:
+            return
+        law, less = hits.alone, 0.0
     needs = (*(() if prompts else _several(demand)), *stays(demand))
     if prompts:
         held = law.mean(lambda s, o: 1.0 * s + 0 * o)  # a chunk holds what is computed, at least once
@@ -212,10 +233,22 @@ def _memory_of_side(
 
 def gate_bounds(demand: Demand, system: GateAndRoute) -> Iterator[Bound]:
     """Prefills one at a time on a replica, decodes in the other slots: lin2026 without those who give up."""
+    if system.service != "tokens":
+        yield from _gate_bounds(demand, system, demand.law.prompt_mean)
+        return
+    (engine,) = system.pools()[0].engines
+    hits = found(demand, engine)
+    computed = demand.law.prompt_mean if hits is None else hits.tokens
+    for bound in _gate_bounds(demand, system, computed):
+        yield assuming(bound, demand, engine, hits)
+
+
+def _gate_bounds(demand: Demand, system: GateAndRoute, prompt: float) -> Iterator[Bound]:
+    """The same where so many tokens of a mean prompt are computed."""
     law, n, b = demand.law, system.replicas, system.slots
     mixed_s = system.timing.alpha + system.timing.beta * system.chunk
     solo_s = system.timing.solo
-    prefill_s = law.prompt_mean / system.chunk * mixed_s
+    prefill_s = prompt / system.chunk * mixed_s
     leaves = _leaves(demand, system)
     if prefill_s > 0:
         yield Bound(
@@ -225,12 +258,15 @@ def gate_bounds(demand: Demand, system: GateAndRoute) -> Iterator[Bound]:
             capacity_per_s=n / prefill_s,
             rate=demand.rate,
             source="lin2026 (40)",
-            formula=f"Σ λ·P·τ/C ≤ n: {number(law.prompt_mean)} tokens in chunks of {number(system.chunk)}, "
+            formula=f"Σ λ·P·τ/C ≤ n: {number(prompt)} tokens in chunks of {number(system.chunk)}, "
             f"{number(mixed_s)} s each, {n} replicas",
             hypotheses=leaves,
         )
     # x prefills a replica leave (B − 1)·x decodes at 1/τ and B·(1 − x) at γ; per request x = λ·prefill_s.
-    decode_s = law.output_mean * solo_s / b + prefill_s * (1 - (b - 1) * solo_s / (b * mixed_s))
+    beside_s = 1 - (b - 1) * solo_s / (b * mixed_s)
+    if beside_s < 0:  # decodes are then faster beside prefills, and those that hits save do not help
+        prefill_s = law.prompt_mean / system.chunk * mixed_s
+    decode_s = law.output_mean * solo_s / b + prefill_s * beside_s
     if decode_s > 0:
         yield Bound(
             name="slots",
@@ -275,10 +311,12 @@ def network_bounds(
                 name=f"engines.{one.name}",
                 resource="tokens",
                 kind="ceiling",
-                capacity_per_s=limit.rate * one.ceiling_tokens_per_s / one.tokens_per_s,
+                capacity_per_s=limit.rate * one.ceiling_tokens_per_s / one.least_tokens_per_s,
                 rate=limit.rate,
                 source=limit.source,
-                formula=f"{number(one.tokens_per_s)} of {number(one.ceiling_tokens_per_s)} tokens per second",
+                formula=f"{number(one.least_tokens_per_s)} of {number(one.ceiling_tokens_per_s)} tokens per "
+                "second",
+                hit_rate=1.0 if one.least_tokens_per_s < one.tokens_per_s else None,
                 hypotheses=(),
             )
         )

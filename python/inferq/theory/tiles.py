@@ -13,6 +13,7 @@ from inferq.scheduler import Rad, RadPhased, Scheduler
 from inferq.theory.demand import Asked, Demand
 from inferq.theory.iteration import adds_time
 from inferq.theory.lengths import FirstToken, Lengths
+from inferq.theory.reuse import COUNTED_IN_FULL, no_hits
 from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
 from inferq.theory.tile_sums import TilePrices
 from inferq.timing import TiledGemm
@@ -165,7 +166,7 @@ class TileCapacity(Statement):
     def stable(self) -> bool | None:
         """Whether this policy is stable at this rate; None where the theorems do not say."""
         met = {one.name: one.met for one in self.hypotheses}
-        if self.rate is None or met[_PATIENCE] is False:
+        if self.rate is None or met[_PATIENCE] is False or COUNTED_IN_FULL in met:
             return None
         if self.rate >= self.most_per_s:
             return False
@@ -403,7 +404,7 @@ def _hypotheses(found: TileCapacity, demand: Demand, engine: Engine | TiledGemm)
         "a request that waits may leave unserved" if demand.gives_up else "requests wait as long as it takes"
     )
     judged.append(Hypothesis(name=_PATIENCE, met=not demand.gives_up, why=stays))
-    return tuple(judged)
+    return (*judged, *no_hits(engine))
 
 
 def _memory(found: TileCapacity, law: Lengths, engine: Engine | TiledGemm) -> Hypothesis:

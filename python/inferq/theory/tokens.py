@@ -19,6 +19,7 @@ from inferq.theory.iteration import (
     parts_of,
 )
 from inferq.theory.lengths import FirstToken
+from inferq.theory.reuse import found, least_cost, stated
 from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
 
 if TYPE_CHECKING:
@@ -82,6 +83,13 @@ class TokenCapacity(Statement):
     capacity_per_s: float
     """Requests per second that no policy passes whose batches hold at most b tokens."""
     hypotheses: tuple[Hypothesis, ...]
+    hit_rate: float | None = None
+    """The share of prompt tokens that `capacity_per_s` takes a prefix cache to find; None where there is
+    none, or nothing that it could find."""
+    computed_tokens_mean: float
+    """Prompt tokens of a request that are then computed; m_p without a prefix cache."""
+    sure_hit_rate: float | None = None
+    """The share that `sure_per_s` counts on: what is stated, else 0."""
     stable: bool | None
     """True below what is sure if every hypothesis is met (without an engine: as far as they can be judged),
     False above the capacity, else None."""
@@ -101,6 +109,8 @@ class TokenCapacity(Statement):
         per_s, by_tokens = " requests per second", self.context_s_most == 0
         k, b, t_b = number(self.engines), number(self.token_budget), number(self.iteration_s)
         m_p, m_d = number(self.prompt_tokens_mean), number(self.decode_tokens_mean)
+        if self.sure_hit_rate:
+            m_p = number(self.computed_tokens_mean)
         lines = [
             f"Tokens ({self.source}): "
             + ("λ·(m_p + m_d) < K·b/t_b" if by_tokens else "λ·((m_p + m_d)·t_b/b + A) < K"),
@@ -108,6 +118,8 @@ class TokenCapacity(Statement):
             f"{self.first_token})",
             f"  K = {k} engine{'s' if self.engines > 1 else ''}, b = {b} tokens in t_b = {t_b} s",
         ]
+        if self.hit_rate is not None:
+            lines.append(self._found())
         if len(self.classes) > 1:
             for one in self.classes:
                 rate = "" if one.rate is None else f", {number(one.rate)} per second"
@@ -128,8 +140,9 @@ class TokenCapacity(Statement):
         if self.rate is not None:
             rate = number(self.rate)
             if by_tokens:
+                each = self.computed_tokens_mean if self.sure_hit_rate else self.prompt_tokens_mean
                 left, right = (
-                    self.rate * self.tokens_mean,
+                    self.rate * (each + self.decode_tokens_mean),
                     self.engines * self.token_budget / self.iteration_s,
                 )
                 sides = f"{rate}·({m_p} + {m_d}) = {number(left)}", f"{k}·{b}/{t_b} = {number(right)}"
@@ -152,6 +165,19 @@ class TokenCapacity(Statement):
         said = {True: "stable", False: "unstable", None: "unknown"}[self.stable]
         return "\n".join([*lines, f"  verdict: {said}", *hypotheses_text(self.hypotheses)])
 
+    def _found(self) -> str:
+        """What is computed of a prompt."""
+        computed, all_of_it = number(self.computed_tokens_mean), number(self.prompt_tokens_mean)
+        if self.sure_hit_rate:
+            return (
+                f"  at the stated hit rate of {number(self.hit_rate)}: m_p = {computed} of {all_of_it} "
+                "prompt tokens are computed"
+            )
+        return (
+            f"  a prefix cache finds {number(self.hit_rate)} of the prompt tokens at most: the capacity is "
+            f"that of {computed} which are computed, and what is sure counts on no hit"
+        )
+
 
 def token_capacity(
     workload: Asked,
@@ -161,6 +187,7 @@ def token_capacity(
     engines: int = 1,
     first_token: FirstToken | None = None,
     rate: float | None = None,
+    hit_rate: float | None = None,
 ) -> TokenCapacity:
     r"""Up to which rate can an engine compute the tokens that are asked, b at a time?
 
@@ -180,6 +207,10 @@ def token_capacity(
       of the paper with workload counted in seconds; the capacity has the least A, `sure_per_s` the largest.
     - What an engine's host adds is in the base, and for each row in A: ⌈s/b⌉ to s rows for the prompt.
     - Seats (`max_seqs`) below b can keep a budget from being filled: see `seats_capacity`.
+    - What a prefix cache finds is not computed: m_p counts the rest. How much it finds is a property of a
+      run. `capacity_per_s` takes the most that the prompts of the workload allow, that of an endless cache;
+      `sure_per_s` takes none. With a stated `hit_rate` both count on it, `sure_per_s` only where time depends
+      on tokens alone.
 
     Args:
         workload: a workload with lengths, a class, or several.
@@ -189,11 +220,13 @@ def token_capacity(
         first_token: `"prefill"` counts a request's first token with its prompt, so m_d = E[o] − 1; `"decode"`
             counts a decode for each, as the paper does. The engine's if not given, else `"decode"`.
         rate: requests per second in all, instead of the workload's; shares of classes stay.
+        hit_rate: share of all prompt tokens that a prefix cache finds, for an answer at this hit rate.
 
     Raises:
         ConfigError: no budget, one below 1, no engine, a timing model without a closed form by tokens, or
             one whose iterations last 0 seconds; an overlapped host, which `stability` bounds; a class or rate
-            that is wrong.
+            that is wrong; a hit rate that is no share, above what the workload's prompts share, or where
+            there is no prefix cache.
         TraceError: a workload without lengths.
 
     Source: li2025 Theorem 1 (2.7), (2.8); Proposition 1 (4.1); (4.2), which prints t_p for t_b. Section 2.1
@@ -229,13 +262,25 @@ def token_capacity(
     k = whole("engines", engines, 1, MOST_COUNT)
     demand = Demand.of(workload, rate=rate, needs_rate=False)
     law, scheduler = demand.law, None if engine is None else engine.scheduler
-    tokens = law.prompt_mean + law.decode_mean(first_token)
+    decodes = law.decode_mean(first_token)
+    tokens = law.prompt_mean + decodes
+    if hit_rate is not None:
+        demand = stated(demand, hit_rate, engine)
+    hits = found(demand, engine)
+    lean = least_cost(cost, engine, law)
 
     decodes_s = cost.decode_contexts_s(law, first_token)
     least_s, most_s = (decodes_s + one for one in cost.prompt_contexts_s(law, b))
+    computed, needed = tokens, tokens
+    if hits is not None:
+        computed = hits.tokens + decodes
+        least_s = lean.decode_contexts_s(law, first_token) + hits.contexts_s(cost, law, b)
+        needed = computed if hits.stated and cost.by_tokens else tokens
+    elif lean is not cost:
+        least_s += lean.decode_contexts_s(law, first_token) - decodes_s
     best = int(cost.best_tokens(b))
-    needed_s = tokens * cost.seconds(b) / b + most_s
-    fastest_s = tokens * cost.seconds(best) / best + least_s if best else 0.0
+    needed_s = needed * cost.seconds(b) / b + most_s
+    fastest_s = computed * cost.seconds(best) / best + least_s if best else 0.0
     if not fastest_s > 0:
         raise ConfigError(
             f"timing: an iteration of up to {number(max(best, 1))} tokens lasts 0 s; no rate is too high"
@@ -257,7 +302,8 @@ def token_capacity(
     if k > 1:
         why = "random routing and the fewest requests are proved; round robin by the same argument"
         around.append(Hypothesis(name="a router that spreads the load", met=None, why=why))
-    hypotheses = (keeps, *policy, *_about_time(cost, best, b, least_s, most_s), *around)
+    assumed = () if hits is None else (hits.hypothesis,)
+    hypotheses = (keeps, *policy, *_about_time(cost, best, b, least_s, most_s), *around, *assumed)
     stays = all(one.met is not False for one in around)
     may_be_stable = stays and all(
         one.met is not False if engine is None else bool(one.met) for one in (keeps, *policy)
@@ -284,6 +330,9 @@ def token_capacity(
         capacity_per_s=capacity,
         sure_per_s=sure,
         hypotheses=hypotheses,
+        hit_rate=None if hits is None else hits.hit_rate,
+        computed_tokens_mean=law.prompt_mean if hits is None else hits.tokens,
+        sure_hit_rate=None if hits is None else hits.hit_rate if needed == computed else 0.0,
         stable=stable,
     )
 

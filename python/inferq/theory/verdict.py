@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from inferq.errors import ConfigError
-from inferq.theory.bounds import Bound as Bound
-from inferq.theory.bounds import engine_bounds, stays
+from inferq.theory.bound import Bound as Bound
+from inferq.theory.bound import stays
+from inferq.theory.bounds import engine_bounds
 from inferq.theory.demand import Asked, Demand
 from inferq.theory.iteration import never_served
 from inferq.theory.order import Work
+from inferq.theory.reuse import stated
 from inferq.theory.statement import Hypothesis, Statement, number
 from inferq.theory.stations import (
     abandonment_rates,
@@ -25,7 +27,9 @@ from inferq.theory.stations import (
 if TYPE_CHECKING:
     import polars as pl
 
+    from inferq.cluster import Cluster
     from inferq.disaggregated import Disaggregated
+    from inferq.engine import Engine
     from inferq.gate_and_route import GateAndRoute
     from inferq.pool import Pool
     from inferq.simulation import System
@@ -53,6 +57,9 @@ class Stability(Statement):
     """What holds for the scenario as a whole."""
     never_served: float = 0.0
     """The share of the requests that are too long ever to be served: a run rejects them."""
+    hit_rate: float | None = None
+    """The share of prompt tokens that prefix caches are stated to find: the verdict is one at this hit rate.
+    None where none is stated; what each bound assumes it says itself."""
 
     @property
     def capacity_per_s(self) -> float | None:
@@ -76,10 +83,14 @@ class Stability(Statement):
         return None if self.load is None else 1 - self.load
 
     def frame(self) -> pl.DataFrame:
-        """One row for each bound: `limit, resource, kind, capacity_per_s, load, applies, says, source`."""
+        """One row for each bound: `limit, resource, kind, capacity_per_s, load, applies, says, source`.
+
+        With a prefix cache also `hit_rate`, the share of prompt tokens that the bound takes it to find: a
+        ceiling at most so much, a guarantee at least.
+        """
         import polars as pl
 
-        return pl.DataFrame(
+        bounds = pl.DataFrame(
             [
                 {
                     "limit": one.name,
@@ -104,6 +115,10 @@ class Stability(Statement):
                 "source": pl.String,
             },
         )
+        rates = [one.hit_rate for one in self.bounds]
+        if all(rate is None for rate in rates):
+            return bounds
+        return bounds.with_columns(pl.Series("hit_rate", rates, dtype=pl.Float64))
 
     def explain(self) -> str:
         """The verdict, why, and every bound with its inequality, its hypotheses and what follows from it."""
@@ -124,6 +139,7 @@ class Stability(Statement):
             lines.append(f"known to be stable below {number(self.sure_per_s)} per second")
         if self.never_served and self.verdict != "unknown":
             lines.append(self._rejected())
+        lines += self._hits()
         lines += [f"  - {one}" for one in self.hypotheses]
         told: set[str] = set()
         kinds = {"ceiling": "no policy passes", "guarantee": "this one is stable below"}
@@ -131,12 +147,38 @@ class Stability(Statement):
             load = "" if one.load is None else f" (load {number(one.load)})"
             lines.append(
                 f"{one.name}, {one.source}: {kinds[one.kind]} {number(one.capacity_per_s)} per second{load}"
+                f"{_finds(one)}"
             )
             if one.formula not in told:  # a ceiling and a guarantee often share it
                 lines.append(f"    {one.formula}")
                 told.add(one.formula)
             lines += [f"    - {need}" for need in one.hypotheses if need not in self.hypotheses]
         return "\n".join(lines)
+
+    def _hits(self) -> list[str]:
+        """Which hit rate of prefix caches is assumed for which bounds."""
+        rates = {
+            kind: sorted(
+                {one.hit_rate for one in self.bounds if one.kind == kind and one.hit_rate is not None}
+            )
+            for kind in ("ceiling", "guarantee")
+        }
+        if self.hit_rate is not None:
+            lines = [
+                f"at a hit rate of {number(self.hit_rate)}, as stated; more in a run may break a ceiling"
+            ]
+        elif rates["ceiling"] or rates["guarantee"]:
+            lines = []
+        else:
+            return []
+        told = {kind: " and ".join(map(number, found)) for kind, found in rates.items()}
+        if rates["ceiling"]:
+            lines.append(
+                f"prefix cache: ceilings take {told['ceiling']} of the prompt tokens to be found at most"
+            )
+        if rates["guarantee"]:
+            lines.append(f"prefix cache: guarantees count on {told['guarantee']} of them at least")
+        return lines
 
     def _rejected(self) -> str:
         return (
@@ -170,8 +212,20 @@ class Stability(Statement):
         return "below all that is known to be too much, and no theorem says that it is little enough"
 
 
+def _finds(bound: Bound) -> str:
+    """The hit rate that a bound assumes, in words; nothing without a prefix cache."""
+    if bound.hit_rate is None:
+        return ""
+    side = "at most" if bound.kind == "ceiling" else "at least"
+    return f" at a hit rate of {number(bound.hit_rate)} {side}"
+
+
 def stability(
-    workload: Asked | Mapping[str, float], cluster: System, *, rate: float | None = None
+    workload: Asked | Mapping[str, float],
+    cluster: System,
+    *,
+    rate: float | None = None,
+    hit_rate: float | None = None,
 ) -> Stability:
     """Can a system serve what is asked, as far as theory knows?
 
@@ -207,18 +261,29 @@ def stability(
     so of a recorded trace the busiest replica is judged as it takes turns, and of streams that are not
     Poisson (`Workload.mix`) nothing is known.
 
+    How much a prefix cache finds is a property of a run: of the cache's size, the routing, the load. So
+    ceilings take the most that the prompts of the workload allow, in any order and on however many replicas,
+    that of an endless cache; in such ceilings memory counts only what no other request may hold too.
+    Guarantees take nothing to be found: a hit only shortens what is left of a request, so that these theorems
+    hold with hits too; where that is not shown, a hypothesis says so. Each bound says its `hit_rate`. With a
+    stated `hit_rate` the verdict is one at this hit rate: ceilings take it instead of the most, and where the
+    time of an iteration depends on its tokens alone guarantees count on it.
+
     Args:
         workload: a workload, a class, or several; for a network jobs: a workload with arrivals, or jobs per
             second by workflow.
         cluster: an engine, a cluster, a pair with hand-off, a gate-and-route cluster or a network.
         rate: requests per second in all, instead of what the workload says (not for a network).
+        hit_rate: share of all prompt tokens that prefix caches find, for a verdict at this hit rate (not for
+            a network, whose engines have rates of their own).
 
     Returns:
         The verdict, the binding limit, the load and the margin, every bound, and `explain()`.
 
     Raises:
         ConfigError: something that is no system, a rate that is not above 0, lengths that are missing, a
-            cache or policy that can serve none of the requests.
+            cache or policy that can serve none of the requests; a hit rate that is no share, above what the
+            prompts of the workload share, or where there is no prefix cache.
         TraceError: a workload without lengths.
 
     Example:
@@ -245,11 +310,17 @@ def stability(
     if isinstance(cluster, Network):
         if rate is not None:
             raise ConfigError("rate: a network's jobs have rates by workflow; give them as the workload")
+        if hit_rate is not None:
+            raise ConfigError(
+                "hit_rate: the engines of a network have rates of their own; none can be stated"
+            )
         bounds, shared = network_bounds(_jobs(workload), cluster)
         return _judged(bounds, bounds[0].rate if bounds else None, shared)
     if isinstance(workload, Mapping):
         raise ConfigError("workload: rates by workflow are for a Network; give a workload or classes")
     demand = Demand.of(workload, rate=rate, needs_rate=False)
+    if hit_rate is not None and isinstance(cluster, (Engine, Cluster, Disaggregated, GateAndRoute)):
+        demand = stated(demand, hit_rate, *_engines(cluster))
     if isinstance(cluster, (Engine, Cluster)):
         pool = cluster.pools()[0]
         rejected = _never_served(demand, pool)
@@ -257,18 +328,34 @@ def stability(
             found = list(engine_bounds(demand, pool.engines[0], sum(pool.counts), pool.router))
         else:
             found = list(mixed_fleet_bounds(demand, pool))
-        return replace(_judged(found, demand.rate, stays(demand)), never_served=rejected)
+        judged = _judged(found, demand.rate, stays(demand))
+        return replace(judged, never_served=rejected, hit_rate=demand.hit_rate)
     if isinstance(cluster, Disaggregated):
         _hand_over(demand, cluster)
-        return _judged(list(hand_off_bounds(demand, cluster)), demand.rate, stays(demand))
+        judged = _judged(list(hand_off_bounds(demand, cluster)), demand.rate, stays(demand))
+        return replace(judged, hit_rate=demand.hit_rate)
     if isinstance(cluster, GateAndRoute):
         if cluster.service == "tokens":
             _never_served(demand, cluster.pools()[0])
         shared = (*stays(demand), *_given_up(cluster))
-        return _judged(list(gate_bounds(demand, cluster)), demand.rate, shared)
+        judged = _judged(list(gate_bounds(demand, cluster)), demand.rate, shared)
+        return replace(judged, hit_rate=demand.hit_rate)
     raise ConfigError(
         f"cluster: must be an Engine, Cluster, Disaggregated, GateAndRoute or Network, is {cluster!r}"
     )
+
+
+def _engines(cluster: Engine | Cluster | Disaggregated | GateAndRoute) -> list[Engine]:
+    """The engines whose prefix caches may find anything of a prompt."""
+    from inferq.disaggregated import Disaggregated
+    from inferq.gate_and_route import GateAndRoute
+
+    if isinstance(cluster, GateAndRoute) and cluster.service != "tokens":
+        return []
+    pools = cluster.pools()
+    return [
+        one for pool in (pools[:1] if isinstance(cluster, Disaggregated) else pools) for one in pool.engines
+    ]
 
 
 def _never_served(demand: Demand, pool: Pool) -> float:

@@ -273,6 +273,11 @@ def _of_ratio(
 
     if metric.name == "failed_share":
         upper, lower = total(rejected | abandoned), total(finished | rejected | abandoned)
+    elif metric.name == "hit_rate":
+        if not result.has_prefix_cache:
+            return None
+        admitted = ~np.isnan(columns["admitted_s"])
+        upper, lower = total(admitted, "cached_tokens"), total(admitted, "prompt_tokens")
     else:
         last_s = np.full(count, -math.inf)
         over = span & finished

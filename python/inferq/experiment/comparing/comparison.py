@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 METRICS = ("ttft_p50", "ttft_p99", "tbt_p99", "e2e_p50", "e2e_p99", "output_throughput", "failed_share")
-"""What is compared where nobody says more; and `request_goodput` where there are objectives."""
+"""What is compared where nobody says more; and `request_goodput` where there are objectives, `hit_rate` where
+there is a prefix cache."""
 
 MOST_SEEDS = 200
 """Where `until` gives up unless told otherwise."""
@@ -397,4 +398,5 @@ def _systems(systems: object) -> dict[str, System]:
 def _usual(columns: Iterable[str], slo: object) -> tuple[str, ...]:
     """What is compared where nobody says what."""
     has_objectives = slo is not None or not {"ttft_slo_s", "tbt_slo_s"}.isdisjoint(columns)
-    return (*METRICS, "request_goodput") if has_objectives else METRICS
+    metrics = (*METRICS, "request_goodput") if has_objectives else METRICS
+    return (*metrics, "hit_rate")  # which no run tells without a prefix cache

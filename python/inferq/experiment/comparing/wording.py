@@ -44,7 +44,8 @@ def unreachable(asked: Sequence[Precision], seeds: int) -> str:
 
 def missing(system: str, key: Key, runs: int, of: int) -> str:
     """A metric that not every run tells."""
-    return f"{_named(key)}: no request tells it in {runs} of {of} runs of {system}, so it has no mean"
+    who = "prefix cache" if key[1].name == "hit_rate" else "request"
+    return f"{_named(key)}: no {who} tells it in {runs} of {of} runs of {system}, so it has no mean"
 
 
 def alike(key: Key, systems: Sequence[str]) -> str:

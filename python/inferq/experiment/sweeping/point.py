@@ -28,10 +28,12 @@ SUMMARY = (
     "total_token_throughput",
     "request_goodput",
     *(f"{statistic}_{latency}" for latency in LATENCIES for statistic in STATISTICS),
+    "cached_tokens",
+    "hit_rate",
 )
 """The columns of `Result.summary`."""
 
-COUNTS = SUMMARY[:2]
+COUNTS = (*SUMMARY[:2], "cached_tokens")
 """Those that hold whole numbers."""
 
 
