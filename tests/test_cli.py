@@ -408,6 +408,11 @@ def test_replay_of_a_model_on_a_gpu_is_the_engine_of_the_package(tmp_path: Path)
         (["--kv-tokens", "5_000", "--block", "8"], {"kv": {"tokens": 5000, "block": 8}}),
         (["--timing", "Constant:0.02"], {"timing": {"kind": "Constant", "seconds": 0.02}}),
         (["--first-token", "decode"], {"first_token": "decode"}),
+        (["--prefix-cache", "radix"], {"prefix_cache": "radix"}),
+        (
+            ["--kv-tokens", "900", "--prefix-cache", "blocks"],
+            {"kv": {"tokens": 900, "prefix_cache": "blocks"}},
+        ),
     ],
 )
 def test_what_a_replay_of_a_model_is_given_goes_before_what_is_worked_out(
@@ -437,6 +442,11 @@ def test_replay_of_a_model_keeps_the_name_of_the_illustration():
         (["--gpu", "h200"], "--gpu: it serves which model? Give --model too"),
         (["--tensor-parallel", "2"], "--tensor-parallel: GPUs of which model?"),
         (["--model", "qwen3-8b", "--gpu", "h200", "--block", "32"], "--block: what the GPU leaves"),
+        (["--prefix-cache", "block"], "prefix_cache: must be 'blocks' or 'radix' or None, is 'block'"),
+        (
+            ["--model", "qwen3-8b", "--gpu", "h200", "--prefix-cache", "tree"],
+            "prefix_cache: must be 'blocks'",
+        ),
         (["--model", "qwen-8b", "--gpu", "h200"], "model: unknown name 'qwen-8b'; did you mean qwen3-8b?"),
         (["--model", "qwen3-8b", "--gpu", "h20"], "gpu: unknown name 'h20'; did you mean h200?"),
         (["--model", "llama-3.1-70b", "--gpu", "l4", "--tensor-parallel", "1"], "tensor_parallel: llama-3.1"),

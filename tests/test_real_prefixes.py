@@ -41,6 +41,7 @@ def test_the_hits_of_mooncake_are_its_own_repetitions(name: str, block: int, sha
         expected.append(found * block)
         seen.update(parts)
     assert _found(iq.read_trace(path), block).to_list() == expected
+    assert iq.read_trace(path).reuse(block).to_list() == expected
 
 
 def test_a_larger_cache_finds_more_of_mooncake_up_to_all(shared: Path):
@@ -64,3 +65,4 @@ def test_the_hits_of_conversations_are_what_was_said_before(block: int, shared: 
         expected.append(known // block * block)
         said[session] = prompt + output
     assert _found(iq.Workload(rows), block).to_list() == expected
+    assert iq.Workload(rows).reuse(block).to_list() == expected

@@ -66,8 +66,8 @@ def talk(*messages: tuple[str, str], name: str = "a") -> dict[str, Any]:
             80,
         ),
         ("sharegpt.json", TEXT, "sharegpt", "prompt_tokens output_tokens session_id turn", 122),
-        ("longbench_v2.json", TEXT, "longbench", "prompt_tokens class", 50),
-        ("longbench_v2.jsonl", TEXT, "longbench", "prompt_tokens class", 50),
+        ("longbench_v2.json", TEXT, "longbench", "prompt_tokens class prefix_parts", 50),
+        ("longbench_v2.jsonl", TEXT, "longbench", "prompt_tokens class prefix_parts", 50),
         ("dolly.jsonl", TEXT, "dolly", "prompt_tokens output_tokens class", 60),
         ("inferq.csv", {}, "inferq", "arrival_s prompt_tokens output_tokens class", 100),
         ("inferq.parquet", {}, "inferq", "arrival_s prompt_tokens output_tokens class", 100),
@@ -220,7 +220,12 @@ def test_longbench_counts_the_official_prompt(write: Callable[[str], Path]) -> N
     work = iq.read_trace(write(json.dumps([entry])), **TEXT)
     # 10 words of instruction, <text>, 3 of document, </text>, 8 before the question, 1 of question,
     # "Choices:", 4 times (letter) and two words, 12 of format
-    assert work.frame.rows() == [(10 + 1 + 3 + 1 + 8 + 1 + 1 + 12 + 12, "Law")]
+    assert work.frame.select("prompt_tokens", "class").rows() == [
+        (10 + 1 + 3 + 1 + 8 + 1 + 1 + 12 + 12, "Law")
+    ]
+    # common to all is the instruction, to the questions about this document what follows up to the question
+    told = work.frame["prefix_parts"].to_list()[0]
+    assert [part["tokens"] for part in told] == [10 + 1, 3 + 1 + 8]
     assert work.metadata["columns_left_out"] == ["answer"]
 
 

@@ -60,7 +60,8 @@ class Changes:
     def window(self, start_s: float = 0.0, end_s: float = math.inf) -> Workload:
         """The requests with `start_s` ≤ arrival < `end_s`, on a clock that starts at `start_s`.
 
-        A request that continues one before the window continues nothing.
+        A request that continues one before the window begins only with the `prefix_parts` with which that
+        one's conversation began; what was said since is its own.
 
         Raises:
             ConfigError: unless `start_s` < `end_s`.
@@ -84,9 +85,13 @@ class Changes:
         """`n` requests drawn with replacement, from a seed of its own (not that of the run).
 
         With arrivals the drawn requests keep theirs and come in that order; without, they come as drawn.
+        Requests that say with what they begin keep it. Turns of sessions are drawn like all others, so they
+        come twice or out of their order. A prefix cache refuses that, and so does a merge with a workload
+        whose columns say with what prompts begin: drop the column `turn` then.
 
         Raises:
             ConfigError: naming `n` or `seed`.
+            TraceError: requests continue others (`continues`), which need not be drawn.
         """
         return self._then("sample", n=whole("n", n, 1, 2**32 - 1), draw=whole("seed", seed, 0, 2**64 - 1))
 
@@ -213,11 +218,43 @@ class Changes:
         value = duration("patience", patience)
         return self._then("with_patience", chance=isinstance(value, DurationLaw), patience=value)
 
+    def with_prefix(self, text: str, tokens: int) -> Workload:
+        """The same requests with a text in front of every prompt that all of them share: a system prompt.
+
+        Prompts grow by `tokens`. A request that continues another one, by `continues` or as a turn of its
+        session, begins with the text because that one does; sessions are written down as `continues` then.
+        `prefix_parts` come behind the text. The same text in front of other workloads, merged by `mix` or
+        `concat`, is the same content.
+
+        Args:
+            text: its name; nobody looks at the words.
+            tokens: how many, at least 1.
+
+        Raises:
+            ConfigError: naming the argument.
+            TraceError: no `prompt_tokens`; a row with `prefix_hashes`, which say already with what its prompt
+                begins; turns of sessions without lengths; a prompt that grows too long.
+
+        Source: the system prompts of chat services and agents, the case for which prefix caches were made.
+
+        Example:
+            >>> import inferq as iq
+            >>> chat = iq.Workload({"prompt_tokens": [30, 80]}).with_prefix("be kind", 500)
+            >>> chat.frame["prompt_tokens"].to_list()
+            [530, 580]
+            >>> chat.reuse(block=100).to_list()
+            [0, 500]
+        """
+        if not isinstance(text, str) or not text:
+            raise ConfigError(f"text: must be the name of a text, not {text!r}")
+        return self._then("with_prefix", text=text, tokens=whole("tokens", tokens, 1, 2**31 - 1))
+
     def split(self, at: int | float) -> tuple[Workload, Workload]:
         """Two workloads: the first `at` requests (an int), or that share of them (a float), and the rest.
 
         Both keep their arrival times, so `first.concat(rest)` is the whole again, except that
-        requests of the rest which continued one of the first part continue nothing.
+        requests of the rest which continued one of the first part begin only with the `prefix_parts` with
+        which that one's conversation began; what was said since is their own.
 
         Raises:
             ConfigError: for a share outside (0, 1) or a number below 1.
@@ -236,7 +273,9 @@ class Changes:
 
         Laws among the others draw from seeds of their own, so two equal laws give different requests. Columns
         that only some have are null for the rest (`priority` is 0); `class`, arrivals and lengths must be in
-        all or none. Sessions and prefix hashes with equal identities are taken to be the same.
+        all or none. Sessions, texts and prefix hashes with equal identities are taken to be the same: traces
+        that each number their blocks from 0 must be numbered apart before. Where one says with what prompts
+        begin in a column and another by its sessions, these are written down as `continues`.
 
         Raises:
             ConfigError: for something that is no workload.

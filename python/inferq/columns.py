@@ -287,14 +287,21 @@ def _check_continues(series: pl.Series, place: Place, first: int) -> None:
         raise TraceError(f"{place(at)}: continues is {series[at]}, must be an earlier row")
 
 
-def quantities(frame: pl.DataFrame) -> pl.DataFrame:
-    """One row for each length, for the gaps and for the rate, as `Workload.describe` says."""
+def quantities(frame: pl.DataFrame, reused: pl.Series | None = None) -> pl.DataFrame:
+    """One row for each length, for gaps, for the rate and for what is reused, as `Workload.describe` says.
+
+    Args:
+        frame: the requests, canonical.
+        reused: tokens of each prompt that an endless cache would have; None where nothing says so.
+    """
     import numpy as np
     import polars as pl
 
     lengths = [name for name in ("prompt_tokens", "output_tokens") if name in frame.columns]
     columns: list[tuple[str, np.ndarray[Any, Any]]] = [(name, frame[name].to_numpy()) for name in lengths]
     arrivals = frame["arrival_s"].to_numpy() if "arrival_s" in frame.columns else np.empty(0)
+    if reused is not None:
+        columns.append(("reused_tokens", reused.to_numpy()))
     if arrivals.size > 1:
         columns.append(("gap_s", np.diff(arrivals)))
     rows: list[tuple[str, int, Any]] = []
@@ -306,6 +313,9 @@ def quantities(frame: pl.DataFrame) -> pl.DataFrame:
     if arrivals.size > 1 and arrivals[-1] > arrivals[0]:
         rate = (arrivals.size - 1) / float(arrivals[-1] - arrivals[0])
         rows.append(("rate_per_s", arrivals.size, (rate, *[None] * 6)))
+    if reused is not None:
+        share = float(reused.sum()) / float(frame["prompt_tokens"].cast(pl.Int64).sum())
+        rows.append(("reused_share", frame.height, (share, *[None] * 6)))
     numbers = dict.fromkeys(("mean", "cv", "p50", "p90", "p99", "min", "max"), pl.Float64)
     return pl.DataFrame(
         [(name, count, *values) for name, count, values in rows],

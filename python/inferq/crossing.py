@@ -16,7 +16,7 @@ from inferq.errors import ConfigError
 from inferq.flow import NO_SESSION, sessions
 from inferq.gate_and_route import GateAndRoute
 from inferq.pool import Pool
-from inferq.prefixes import contents
+from inferq.prefixes import Contents
 from inferq.router import BySession
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class Crossing:
         entered: NDArray[np.uint32] | None = None,
         first: int = 0,
         coded: Callable[[pl.Series], NDArray[np.uint32]] = sessions,
+        contents: Contents | None = None,
     ) -> dict[str, NDArray[Any]]:
         """The columns of a canonical frame that the core reads.
 
@@ -67,6 +68,7 @@ class Crossing:
             entered: the pool that each enters; None where all enter the first.
             first: the number of the first row.
             coded: the codes of sessions.
+            contents: numbers with what prompts begin; None where the frame is the whole workload.
         """
         import polars as pl
 
@@ -86,7 +88,9 @@ class Crossing:
         if entered is not None:
             columns["pool"] = entered
         if self.knows_prefixes:
-            columns.update(contents(frame))
+            chains = (contents or Contents()).of(frame, first)
+            if chains is not None:
+                columns.update(chains.columns())
         return columns
 
 

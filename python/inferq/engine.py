@@ -184,6 +184,7 @@ class Engine(Description):
         backend: str = "vllm",
         timing: TimingModel | Literal["roofline"] | None = None,
         kv: KvCache | None = None,
+        prefix_cache: Literal["blocks", "radix"] | None = None,
         overhead: Overhead | None = None,
         first_token: Literal["prefill", "decode"] = "prefill",
     ) -> Engine:
@@ -214,6 +215,7 @@ class Engine(Description):
             timing: instead of the table or the roofline; `"roofline"`: no table, also where there is one, so
                 that engines with and without a table are compared by the same clock.
             kv: instead of what the card leaves.
+            prefix_cache: that of the KV cache which the card leaves, as for `KvCache`.
             overhead: what the host adds to every iteration; None: nothing.
             first_token: as for the class.
 
@@ -236,6 +238,8 @@ class Engine(Description):
         from inferq.timing.shape import KvType, ModelShape, Weights, one_of
 
         shape, card = ModelShape.of(model), Gpu.of(gpu)
+        if kv is not None and prefix_cache is not None:
+            raise ConfigError("prefix_cache: a kv is given, which says it itself")
         for name, word, known in (
             ("weights", weights, get_args(Weights)),
             ("kv_dtype", kv_dtype, get_args(KvType)),
@@ -294,7 +298,7 @@ class Engine(Description):
             told.append(f"timing: {given!r}: {'as asked' if asked else why}")
         if kv is None:
             room = memory(gpus)
-            kv = KvCache(tokens=room.tokens, block=room.block)
+            kv = KvCache(tokens=room.tokens, block=room.block, prefix_cache=prefix_cache)
             told.append(f"memory: {room.explain()}")
         else:
             told.append(f"memory: {kv!r}, as given")
@@ -395,7 +399,7 @@ class Engine(Description):
 
 _ON = (
     *("model", "gpu", "tensor_parallel", "scheduler", "utilisation", "weights", "kv_dtype", "backend"),
-    *("timing", "kv", "overhead", "first_token"),
+    *("timing", "kv", "prefix_cache", "overhead", "first_token"),
 )
 """What a table may say instead of the parts of an engine: the arguments of `Engine.on`."""
 

@@ -173,6 +173,9 @@ def expanded(network: Network, frame: pl.DataFrame, seed: int) -> Jobs:
         for name in ("pool", "stage", "engine", "class", "parents", "next")
     }
     lengths = {name: np.empty(rows, dtype=np.int32) for name in ("prompt", "output")}
+    continues = np.full(rows, -1, dtype=np.int64)
+    heads: list[list[dict[str, Any]] | None] = []
+    head = np.empty(rows, dtype=np.uint32)
     delay_s = np.zeros(rows)
     number = 0  # of the stage among those of all workflows
     for code, one in enumerate(network.workflows):
@@ -188,6 +191,11 @@ def expanded(network: Network, frame: pl.DataFrame, seed: int) -> Jobs:
             made["next"][mine] = sum(name in other.after for other in one.stages.values())
             lengths["prompt"][mine], lengths["output"][mine] = drawn[name]
             delay_s[mine] = _delays(one, name, number + at, frame.height, seed, here)
+            if stage.continues is not None:
+                continues[mine] = first[here] + list(one.stages).index(stage.continues)
+            head[mine] = len(heads)
+            texts = {"text": stage.prefix, "tokens": stage.prefix_tokens}
+            heads.append(None if stage.prefix is None else [texts])
         number += len(one.stages)
 
     columns = {
@@ -202,6 +210,13 @@ def expanded(network: Network, frame: pl.DataFrame, seed: int) -> Jobs:
         wide.append(pl.int_range(pl.len(), dtype=pl.UInt32).alias("session_id"))
     named = classes.gather(pl.Series(made["class"]))
     requests = pl.DataFrame(columns).with_columns(named, *frame.select(wide)[job].get_columns())
+    if (continues >= 0).any():
+        link = pl.Series("continues", continues)
+        requests = requests.with_columns(link.set(link < 0, None))
+    if any(one is not None for one in heads):
+        pair = pl.Struct({"text": pl.String, "tokens": pl.Int64})
+        texts_of = pl.Series("prefix_parts", heads, dtype=pl.List(pair))
+        requests = requests.with_columns(texts_of.gather(pl.Series(head)))
     children_start = starts(made["next"])
     flow = Flow(made["parents"], children_start, _children(network, workflow, first, children_start), delay_s)
     rows_of = (job, made["stage"], made["engine"])
@@ -255,8 +270,11 @@ def _lengths(
         stage, mine = workflow.stages[name], number + stages.index(name)
         output = _length(stage, "output", mine, jobs, seed, here)
         prompt = _length(stage, "prompt", mine, jobs, seed, here)
+        prompt = prompt + stage.prefix_tokens
         for other in stage.includes:
             prompt = prompt + drawn[other][1]
+        if stage.continues is not None:
+            prompt = prompt + sum(drawn[stage.continues])
         wrong = prompt + output > MOST_TOKENS
         if wrong.any():
             at = int(wrong.argmax())

@@ -51,12 +51,21 @@ class Stage(Description):
 
     Args:
         engine: name of the engine that serves it.
-        prompt: tokens of its prompt, 1 or above, or a law, drawn for each job. With `includes` it may be 0.
+        prompt: tokens of its prompt, 1 or above, or a law, drawn for each job. What `prefix`, `continues` and
+            `includes` bring comes on top; with one of them it may be 0.
         output: tokens that it generates, 1 or above, or a law, drawn for each job.
         after: stages of the same workflow that must have finished: a name, or several. More than one is a
             join; several stages after the same one are a fork.
         includes: stages whose output tokens are added to the prompt: a name, or several. Each must have
-            finished before, that is, be in `after` or before one of those.
+            finished before, that is, be in `after` or before one of those. They stand behind `prompt`, so
+            they are computed again.
+        continues: the stage with whose prompt and output this one's prompt begins, as the next call of an
+            agent does with its growing context: where the engine has a prefix cache it finds them. It must
+            have finished before, and stand before this one in the workflow. Of several in `after`, a join, it
+            is the one whose context goes on; the outputs of the others come in by `includes`.
+        prefix: name of a shared text at the very beginning, a system prompt: the same name is the same
+            content in every stage, job and workflow. A stage that continues another begins with that one's.
+        prefix_tokens: how many tokens the text has; 0 without one.
         delay_s: seconds, 0 or above, that a tool takes first; or a law, drawn for each job.
         class_name: the class that schedulers and results see; the name of the workflow if not given.
 
@@ -70,6 +79,22 @@ class Stage(Description):
         >>> review = iq.Stage("critic", prompt=50, output=iq.Geometric(80), after="draft", includes="draft")
         >>> review.after
         ('draft',)
+
+        An agent of three calls, each with all that was said before, and a tool between them:
+
+        >>> step = {"prompt": 200, "output": 60, "delay_s": 1.5}
+        >>> agent = iq.Workflow("agent", stages={
+        ...     "plan": iq.Stage("chat", prompt=300, output=80, prefix="rules", prefix_tokens=2000),
+        ...     "look": iq.Stage("chat", after="plan", continues="plan", **step),
+        ...     "answer": iq.Stage("chat", after="look", continues="look", **step),
+        ... })
+        >>> kv = iq.KvCache(tokens=100_000, prefix_cache="blocks")
+        >>> engine = iq.Engine(timing=iq.Constant(0.1), scheduler=iq.VllmV1(), kv=kv)
+        >>> result = iq.simulate({"arrival_s": [0.0, 60.0]}, iq.Network({"chat": engine}, [agent]))
+        >>> result.requests["prompt_tokens"].to_list()
+        [2300, 2580, 2840, 2300, 2580, 2840]
+        >>> result.requests["cached_tokens"].to_list()
+        [0, 2368, 2624, 2000, 2368, 2624]
     """
 
     parts: ClassVar[Mapping[str, tuple[type[Any], ...]]] = {
@@ -83,6 +108,9 @@ class Stage(Description):
     output: int | LengthLaw = field(kw_only=True)
     after: str | Sequence[str] = field(default=(), kw_only=True)
     includes: str | Sequence[str] = field(default=(), kw_only=True)
+    continues: str | None = field(default=None, kw_only=True)
+    prefix: str | None = field(default=None, kw_only=True)
+    prefix_tokens: int = field(default=0, kw_only=True)
     delay_s: float | DurationLaw = field(default=0.0, kw_only=True)
     class_name: str | None = field(default=None, kw_only=True)
 
@@ -92,7 +120,8 @@ class Stage(Description):
             if isinstance(getattr(self, name), str):
                 object.__setattr__(self, name, (getattr(self, name),))
         Description.__post_init__(self)
-        for name, least in (("prompt", 0 if self.includes else 1), ("output", 1)):
+        more = bool(self.includes or self.continues or self.prefix)
+        for name, least in (("prompt", 0 if more else 1), ("output", 1)):
             length = getattr(self, name)
             if isinstance(length, Empirical):
                 raise ConfigError(f"{name}: takes a law of one length such as Fixed(100), not {length!r}")
@@ -100,9 +129,21 @@ class Stage(Description):
                 raise ConfigError(f"{name}: must be from {least} to {MOST_TOKENS} tokens, is {length}")
         if isinstance(self.delay_s, (int, float)) and self.delay_s < 0:
             raise ConfigError(f"delay_s: must not be negative, is {self.delay_s!r}")
-        for name in ("engine", "class_name"):
+        for name in ("engine", "class_name", "continues", "prefix"):
             if getattr(self, name) == "":
                 raise ConfigError(f"{name}: must not be empty")
+        if self.prefix is not None and self.continues is not None:
+            raise ConfigError(
+                f"prefix: the prompt begins already with that of {self.continues!r} (continues)"
+            )
+        if self.prefix is None and self.prefix_tokens:
+            raise ConfigError(f"prefix_tokens: {self.prefix_tokens} tokens of which text? Give prefix too")
+        if self.prefix is not None and not 1 <= self.prefix_tokens <= MOST_TOKENS:
+            raise ConfigError(
+                f"prefix_tokens: must be from 1 to {MOST_TOKENS} for a prefix, is {self.prefix_tokens}"
+            )
+        if self.continues in self.includes:
+            raise ConfigError(f"includes: the output of {self.continues!r} is there already (continues)")
         for name in ("after", "includes"):
             named = getattr(self, name)
             if len(set(named)) < len(named):
@@ -124,7 +165,8 @@ class Workflow(Description):
 
     Raises:
         ConfigError: no stage, a stage that waits for an unknown one or, in a circle, for itself, or that
-            includes the output of one that need not have finished; it names workflow, stage and field.
+            includes the output of one, or continues one, that need not have finished; it names workflow,
+            stage and field.
 
     Source: the AI-agent workloads of li2025 §4.3.
 
@@ -160,11 +202,17 @@ class Workflow(Description):
             if not isinstance(name, str) or not name:
                 raise ConfigError(f"{here}: the name {name!r} must be a text, not empty")
             plain(f"{here}.{name}", stage, (Stage,))
-            for column in ("after", "includes"):
-                for place, other in enumerate(getattr(stage, column)):
-                    if other not in self.stages:
-                        hint = nearest(other, self.stages)
-                        raise ConfigError(f"{here}.{name}.{column}[{place}]: unknown stage {other!r}{hint}")
+            named = [
+                (f"{column}[{place}]", other)
+                for column in ("after", "includes")
+                for place, other in enumerate(getattr(stage, column))
+            ]
+            if stage.continues is not None:
+                named.append(("continues", stage.continues))
+            for where, other in named:
+                if other not in self.stages:
+                    hint = nearest(other, self.stages)
+                    raise ConfigError(f"{here}.{name}.{where}: unknown stage {other!r}{hint}")
         object.__setattr__(self, "stages", InOrder(self.stages))
         done: dict[str, frozenset[str]] = {}
         for name in self.in_order():
@@ -176,6 +224,20 @@ class Workflow(Description):
                         f"{here}.{name}.includes[{place}]: {other!r} need not have finished before {name!r}; "
                         "name it in after, or a stage that comes after it"
                     )
+        order = list(self.stages)
+        for name, stage in self.stages.items():
+            earlier = stage.continues
+            if earlier is None:
+                continue
+            if earlier not in done[name]:
+                raise ConfigError(
+                    f"{here}.{name}.continues: {earlier!r} need not have finished before {name!r}; "
+                    "name it in after, or a stage that comes after it"
+                )
+            if order.index(earlier) > order.index(name):
+                raise ConfigError(
+                    f"{here}.{name}.continues: {earlier!r} must stand before {name!r} in stages"
+                )
 
     def in_order(self) -> Iterator[str]:
         """The stages so that each comes after all that it waits for.

@@ -337,6 +337,7 @@ class Step:
             "with_classes",
             "with_think",
             "with_patience",
+            "with_prefix",
             "open_loop",
         )
         return by_row and not any(isinstance(value, pl.Series) for value in self.arguments.values())

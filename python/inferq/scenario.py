@@ -13,6 +13,7 @@ arrivals = { kind = "Poisson", rate = 12.0 }
 prompt = { kind = "Lognormal", mean = 230, median = 90, cap = 4096 }
 output = { kind = "Geometric", mean = 250 }     # or, instead of both: lengths = { trace = "azure.csv" }
 patience = 30.0                 # optional, of each of the four; or a law, as think below
+prefix = { text = "system", tokens = 1200 }     # optional, of each of the four: `Workload.with_prefix`
 
 [workload]                      # … or sessions in a closed loop
 sessions = 500
@@ -44,6 +45,7 @@ token_budget = 512
 
 [engine.kv]                     # or kv = "unlimited" under [engine]
 tokens = 432_000
+prefix_cache = "blocks"         # optional: or "radix"
 
 [engine]                        # or: a model on a GPU, with the arguments of `Engine.on`
 model = "llama-3.1-8b"          # or the path of a config.json, from this file's directory
@@ -123,6 +125,7 @@ _CHANGES = ("head", "output_tokens", "rate", "speed")
 _LAW = ("requests", "arrivals", "prompt", "output", "lengths", "classes")
 _SESSIONS = ("sessions", "arrivals", "turns", "prompt", "output", "think", "grows", "max_context")
 _MIX = ("mix", "requests")
+_ON_ALL = ("prefix", "patience")
 _SYSTEMS: tuple[type[Cluster | Disaggregated | Network | GateAndRoute], ...] = (
     *(Cluster, Disaggregated, Network),
     GateAndRoute,
@@ -281,23 +284,29 @@ def _workload(
     `jobs` need no lengths.
     """
     if "trace" in table:
-        _known(path, table, (*_READING, *_CHANGES, "think", "patience"))
+        _known(path, table, (*_READING, *_CHANGES, "think", *_ON_ALL))
         changes = {name: table[name] for name in _CHANGES if name in table}
         made = adapted(_read(path, table, directory), **changes, notes=notes, jobs=jobs)
         if "think" in table:
             made = made.with_think(_duration(f"{path}.think", table["think"]))
     elif "mix" in table:
-        _known(path, table, (*_MIX, "patience"))
+        _known(path, table, (*_MIX, *_ON_ALL))
         made = _mix(path, table, directory, notes, jobs)
     elif "sessions" in table:
-        _known(path, table, (*_SESSIONS, "patience"))
+        _known(path, table, (*_SESSIONS, *_ON_ALL))
         made = _sessions(path, table)
     else:
-        names = (
-            (*_LAW, "patience") if "requests" in table else ("trace", "mix", "sessions", *_LAW, "patience")
-        )
-        _known(path, table, names)
+        others = () if "requests" in table else ("trace", "mix", "sessions")
+        _known(path, table, (*others, *_LAW, *_ON_ALL))
         made = _law(path, table, directory, requests, jobs)
+    if "prefix" in table:
+        prefix = _table(f"{path}.prefix", table["prefix"])
+        _known(f"{path}.prefix", prefix, ("text", "tokens"))
+        for name in ("text", "tokens"):
+            if name not in prefix:
+                raise ConfigError(f"{path}.prefix.{name}: missing")
+        with _at(f"{path}.prefix"):
+            made = made.with_prefix(**prefix)
     if "patience" in table:
         made = made.with_patience(_duration(f"{path}.patience", table["patience"]))
     return made
@@ -391,8 +400,7 @@ def _sessions(path: str, table: Mapping[str, Any]) -> Workload:
     for name in ("arrivals", "turns", "prompt", "output", "think"):
         if name not in table:
             raise ConfigError(f"{path}.{name}: missing")
-    parts: dict[str, Any] = dict(table)
-    parts.pop("patience", None)
+    parts = {name: value for name, value in table.items() if name not in _ON_ALL}
     parts["arrivals"] = read(f"{path}.arrivals", table["arrivals"], ARRIVAL_LAWS)
     for name in ("turns", "prompt", "output"):
         parts[name] = _length(f"{path}.{name}", table[name])

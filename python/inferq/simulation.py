@@ -86,12 +86,13 @@ def simulate(
         out: a directory for the results, made where it is missing; the result is then a `StoredResult`, whose
             `requests` are a lazy frame over it. Rows are written while the run goes on, as soon as all before
             them have left, and the workload is gone through in parts (`Workload.parts`): memory holds the
-            requests in the system and those behind the oldest of them. Where requests wait for others
-            (`think_s`, a `Network`), under `GateAndRoute`, where a prefix cache finds what prompts have in
-            common, and with `iterations` or `batches`, the run is in memory and is written when it is over.
-            The bytes are the same either way. A directory that holds a finished run or another one is
-            refused; one in which the same run was stopped keeps its parts, with a warning that says how far
-            it came, and the run goes through all again.
+            requests in the system and those behind the oldest of them; with a prefix cache also what it
+            knows, the names of texts, and for rows (or turns of sessions) that later parts continue with what
+            they begin. Where requests wait for others (`think_s`, a `Network`), under `GateAndRoute`, and
+            with `iterations` or `batches`, the run is in memory and is written when it is over. The bytes are
+            the same either way. A directory that holds a finished run or another one is refused; one in which
+            the same run was stopped keeps its parts, with a warning that says how far it came, and the run
+            goes through all again.
 
     Raises:
         ConfigError: an option outside its range, or one that does not apply; it names the option.

@@ -13,7 +13,7 @@ import numbers
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from inferq import _core
+from inferq import _core, prefixes
 from inferq.amounts import finite
 from inferq.columns import COLUMNS, check_sorted, checked
 from inferq.errors import ConfigError, TraceError
@@ -84,10 +84,16 @@ def _cut(frame: pl.DataFrame, start: int, stop: int) -> pl.DataFrame:
     import polars as pl
 
     cut = frame.slice(start, stop - start)
-    if start and "continues" in cut.columns:
-        moved = cut["continues"] - start
-        cut = cut.with_columns(pl.select(pl.when(moved >= 0).then(moved)).to_series().rename("continues"))
-    return cut
+    if not start or "continues" not in cut.columns:
+        return cut
+    moved = cut["continues"] - start
+    if "prefix_parts" in cut.columns:
+        # who has lost the row that it continued still begins with the parts with which that one began
+        rows = pl.int_range(start, stop, eager=True)
+        first = pl.Series(prefixes.firsts(frame["continues"])[start:stop])
+        from_ = pl.select(pl.when((moved < 0).fill_null(False)).then(first).otherwise(rows)).to_series()
+        cut = cut.with_columns(frame["prefix_parts"].gather(from_))
+    return cut.with_columns(pl.select(pl.when(moved >= 0).then(moved)).to_series().rename("continues"))
 
 
 def window(frame: pl.DataFrame, seed: int, start_s: float, end_s: float) -> pl.DataFrame:
@@ -214,6 +220,29 @@ def _durations(law: float | DurationLaw, n: int, seed: int, source: str) -> Any:
     return _core.draw_durations(json.dumps(duration_form(law)), n, seed, source, 0)
 
 
+def with_prefix(frame: pl.DataFrame, seed: int, text: str, tokens: int) -> pl.DataFrame:
+    """A shared text in front of every prompt; who continues another row has it from there."""
+    import polars as pl
+
+    need(frame, "with_prefix", "prompt_tokens")
+    frame = prefixes.with_links(frame, "with_prefix")
+    if "prefix_hashes" in frame.columns and frame["prefix_hashes"].null_count() < frame.height:
+        at = int(frame["prefix_hashes"].is_not_null().arg_max() or 0)
+        raise TraceError(f"with_prefix: row {at}: its prefix_hashes say already with what its prompt begins")
+    pair = pl.Struct({"text": pl.String, "tokens": pl.Int64})
+    head = pl.Series([[{"text": text, "tokens": tokens}]], dtype=pl.List(pair)).new_from_index(
+        0, frame.height
+    )
+    if "prefix_parts" in frame.columns:
+        then = prefixes.spelled(frame["prefix_parts"])
+        none = pl.Series([[]], dtype=pl.List(pair))
+        head = pl.select(pl.concat_list(head, pl.when(then.is_null()).then(none).otherwise(then))).to_series()
+    if "continues" in frame.columns:
+        head = pl.select(pl.when(frame["continues"].is_null()).then(head)).to_series()
+    longer = frame["prompt_tokens"].cast(pl.Int64) + tokens
+    return checked(frame.with_columns(longer, head.rename("prefix_parts")))
+
+
 def concat(frame: pl.DataFrame, seed: int, others: tuple[Workload, ...], step: int) -> pl.DataFrame:
     """All rows merged by arrival; at one instant in the order of the workloads."""
     # each law in the merge draws from a seed of its own, or two equal laws would give equal requests
@@ -232,6 +261,12 @@ def merged(frames: list[pl.DataFrame], verb: str, names: list[str]) -> pl.DataFr
         for which, one in zip(names, frames, strict=True):
             if name not in one.columns and not (column.nullable or name == "priority"):
                 raise TraceError(f"{verb}: {which} has no {name}, others have one")
+    if present.intersection(prefixes.EXPLICIT):
+        # a column that says with what prompts begin would silence the sessions of those who have none
+        frames = [
+            prefixes.with_links(one, f"{verb}: {name}") for name, one in zip(names, frames, strict=True)
+        ]
+        present = {name for one in frames for name in one.columns}
     offset = 0
     aligned = []
     for one in frames:
@@ -242,9 +277,10 @@ def merged(frames: list[pl.DataFrame], verb: str, names: list[str]) -> pl.DataFr
         for name in ("session_id", "prefix_hashes", "prefix_parts"):
             kinds = {other[name].dtype for other in frames if name in other.columns}
             if len(kinds) > 1 and name in one.columns:
-                if name != "session_id":
+                if name == "prefix_hashes":
                     raise TraceError(f"{verb}: {name} holds {' and '.join(sorted(map(str, kinds)))}")
-                one = one.with_columns(one[name].cast(pl.String))
+                alike = one[name].cast(pl.String) if name == "session_id" else prefixes.spelled(one[name])
+                one = one.with_columns(alike)
         if "priority" in present and "priority" not in one.columns:
             one = one.with_columns(priority=pl.lit(0, pl.Int64))
         aligned.append(one)
@@ -282,6 +318,7 @@ APPLY: dict[str, Callable[..., Any]] = {
         with_think,
         open_loop,
         with_patience,
+        with_prefix,
         concat,
     )
 }

@@ -82,7 +82,9 @@ impl PythonSource {
             tbt_slo_s: seconds("tbt_slo_s")?,
             queue_key: seconds("queue_key")?,
             session: codes("session")?,
-            ..Columns::default()
+            content_start: optional("content_start", &column(part, "content_start")?)?.to_vec(),
+            content_id: optional("content_id", &column(part, "content_id")?)?.to_vec(),
+            content_tokens: codes("content_tokens")?,
         };
         self.objectives.append(columns.arrival_s.len(), &seconds("ttft_slo_s")?, &columns.tbt_slo_s);
         Ok(columns)

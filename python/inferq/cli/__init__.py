@@ -161,6 +161,14 @@ def replay(
     block: Annotated[
         int | None, typer.Option(metavar="N", help="Tokens of one block of the KV cache, else 16.")
     ] = None,
+    prefix_cache: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="Find again what prompts have in common: blocks (by hash, as in vLLM) or radix (a tree of "
+            "tokens, as in SGLang).",
+        ),
+    ] = None,
     first_token: Annotated[
         str, typer.Option(metavar="WHEN", help="The first token comes with the prefill, or one decode later.")
     ] = "prefill",
@@ -203,6 +211,7 @@ def replay(
         timing_spec=timing,
         kv_spec=kv_tokens,
         block=block,
+        prefix_cache=prefix_cache,
         scheduler=options.description(
             "--scheduler", scheduler, SCHEDULERS, token_budget=token_budget, max_seqs=max_seqs
         ),

@@ -86,11 +86,13 @@ def engine(
     timing_spec: str | None,
     kv_spec: str | None,
     block: int | None,
+    prefix_cache: str | None,
     scheduler: Scheduler,
     first_token: str,
 ) -> Engine:
     """The engine of a replay: of a model on a GPU, or of an illustration; what is given goes before both."""
     when = cast("Literal['prefill', 'decode']", first_token)  # checked where the engine is made
+    kept = cast("Literal['blocks', 'radix'] | None", prefix_cache)  # likewise
     asked = model is not None and plain_name(timing_spec or "") == "roofline"
     spelt = None if timing_spec is None or asked else timing(timing_spec)
     if model is None and gpu is None:
@@ -99,7 +101,7 @@ def engine(
         return Engine(
             timing=spelt or A100,
             scheduler=scheduler,
-            kv=cache("432000" if kv_spec is None else kv_spec, block),
+            kv=cache("432000" if kv_spec is None else kv_spec, block, kept),
             first_token=when,
         )
     if model is None:
@@ -114,14 +116,15 @@ def engine(
         tensor_parallel=tensor_parallel,
         scheduler=scheduler,
         timing="roofline" if asked else spelt,
-        kv=None if kv_spec is None else cache(kv_spec, block),
+        kv=None if kv_spec is None else cache(kv_spec, block, kept),
+        prefix_cache=kept if kv_spec is None else None,
         first_token=when,
     )
 
 
-def cache(tokens: str, block: int | None) -> KvCache:
-    """The KV cache of `--kv-tokens` and `--block`."""
-    return KvCache(tokens=kv_tokens(tokens), block=16 if block is None else block)
+def cache(tokens: str, block: int | None, prefix_cache: Literal["blocks", "radix"] | None) -> KvCache:
+    """The KV cache of `--kv-tokens`, `--block` and `--prefix-cache`."""
+    return KvCache(tokens=kv_tokens(tokens), block=16 if block is None else block, prefix_cache=prefix_cache)
 
 
 def router(text: str) -> Router:

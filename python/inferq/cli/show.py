@@ -93,6 +93,8 @@ def _engine(described: Engine, timing: str | None) -> list[str]:
     """What an engine is made of."""
     kv = described.kv
     memory = "unlimited" if kv.tokens is None else f"{kv.tokens:,} tokens in blocks of {kv.block}"
+    if kv.prefix_cache is not None:
+        memory += f", prefix cache {kv.prefix_cache!r}"
     made_of = described.made_of.splitlines() or [f"timing: {described.timing!r}"]
     if timing is not None:
         made_of[0] = f"timing: {timing}"
@@ -147,8 +149,9 @@ def workload(trace: Workload) -> None:
         counts = frame["class"].value_counts().sort("class")
         lines([f"classes: {', '.join(f'{name} {count:,}' for name, count in counts.rows())}"])
     described = trace.describe().rows(named=True)
-    lines(f"rate_per_s: {_number(row['mean'])}" for row in described if row["column"] == "rate_per_s")
-    shown = [row for row in described if row["column"] != "rate_per_s"]
+    single = ("rate_per_s", "reused_share")
+    lines(f"{row['column']}: {_number(row['mean'])}" for row in described if row["column"] in single)
+    shown = [row for row in described if row["column"] not in single]
     table = empty_table(["", *(row["column"] for row in shown)])
     for statistic in _QUANTITIES:
         table.add_row(statistic, *(_number(row[statistic]) for row in shown))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from inferq import _core
 from inferq.columns import COLUMNS, checked, class_names, nearest
 from inferq.errors import TraceError
+from inferq.prefixes import EXPLICIT, Later
 from inferq.recipe import sha256_of
 
 if TYPE_CHECKING:
@@ -47,6 +48,10 @@ class Parts:
         """Canonical frames, part by part."""
         raise NotImplementedError
 
+    def later(self) -> Later | None:
+        """To which rows later parts go back; None where no column says with what prompts begin."""
+        return None
+
 
 class OfFrame(Parts):
     """A frame in memory, cut into parts."""
@@ -62,6 +67,10 @@ class OfFrame(Parts):
     def frames(self) -> Iterator[pl.DataFrame]:
         """Slices of the frame."""
         yield from self.frame.iter_slices(ROWS)
+
+    def later(self) -> Later | None:
+        """From a look at the columns that link rows."""
+        return _later(self.frame.lazy(), self.columns)
 
 
 class OfLaw(Parts):
@@ -146,6 +155,10 @@ class Scanned(Parts):
         for first in range(0, self.rows, ROWS):
             yield self._canonical(self._lazy.slice(first, ROWS).collect(), first)
 
+    def later(self) -> Later | None:
+        """From a reading of the columns that link rows, before all others."""
+        return _later(self._lazy, self.columns)
+
     def _canonical(self, frame: pl.DataFrame, first: int) -> pl.DataFrame:
         import polars as pl
 
@@ -161,3 +174,29 @@ class Scanned(Parts):
     def __repr__(self) -> str:
         """As the call that makes it."""
         return f"Workload.scan({self.path!r}, {self.rows} requests)"
+
+
+def _later(lazy: pl.LazyFrame, columns: list[str]) -> Later | None:
+    """To which rows later parts go back. Wrong values are left to those who check the parts."""
+    import numpy as np
+    import polars as pl
+
+    by_session = {"session_id", "turn"} <= set(columns)
+    if not by_session and not any(name in columns for name in EXPLICIT):
+        return None
+    none = np.empty(0, dtype=np.int64)
+    part = (pl.col("at").cast(pl.Int64) // ROWS).alias("part")
+    numbered = lazy.with_row_index("at")
+    if "continues" in columns:
+        row = pl.col("continues").cast(pl.Int64, strict=False).alias("row")
+        back = numbered.select(row, part).filter(pl.col("row") // ROWS < pl.col("part"))
+        until = back.group_by("row").agg(until=pl.col("part").max()).sort("row").collect()
+        return Later(until["row"].to_numpy(), until["until"].to_numpy(), None)
+    if any(name in columns for name in EXPLICIT) or not by_session:
+        return Later(none, none, None)
+    kind = lazy.collect_schema()["session_id"]
+    session = pl.col("session_id") if kind.is_integer() else pl.col("session_id").cast(pl.String)
+    turns = numbered.filter(pl.col("turn").is_not_null()).select(session, part).drop_nulls()
+    spans = turns.group_by("session_id").agg(first=pl.col("part").min(), until=pl.col("part").max())
+    several = spans.filter(pl.col("first") < pl.col("until")).select("session_id", "until")
+    return Later(none, none, several.collect())

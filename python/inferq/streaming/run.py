@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inferq import _core, prefixes
+from inferq import _core
 from inferq.crossing import ONE_CLASS, Crossing, SessionCodes
 from inferq.gate_and_route import GateAndRoute
 from inferq.network import Network
+from inferq.prefixes import Contents
 from inferq.result import STATUSES, Result, scenario_of
 from inferq.streaming.parts import OfFrame, Parts, Scanned
 from inferq.streaming.store import Store
@@ -40,7 +41,7 @@ def streamed(
     scenario = scenario_of(source, asked)
     parts = None if isinstance(system, (Network, GateAndRoute)) else source.parts(options["seed"])
     in_memory = options["iterations"] or options["batches"]
-    if parts is None or in_memory or "think_s" in parts.columns or _shares(system, parts):
+    if parts is None or in_memory or "think_s" in parts.columns:
         store = Store(out, scenario)
         result = served(source, system, options, threads, progress)
         store.frame("workload.parquet", result._workload_frame)
@@ -54,13 +55,6 @@ def streamed(
     store.close()
     _rest(store, result)
     return StoredResult.opened(out)
-
-
-def _shares(system: System, parts: Parts) -> bool:
-    """Whether prompts may begin with what others say, anywhere in the workload."""
-    return Crossing(system, parts.columns).knows_prefixes and not set(prefixes.COLUMNS).isdisjoint(
-        parts.columns
-    )
 
 
 def _part_by_part(
@@ -80,8 +74,9 @@ def _part_by_part(
 
     def columns() -> Iterator[dict[str, NDArray[Any]]]:
         coded, first = SessionCodes(), 0
+        contents = Contents(parts.later()) if crossing.knows_prefixes else None
         for frame in parts.frames():
-            yield crossing.columns(frame, None, first, coded)
+            yield crossing.columns(frame, None, first, coded, contents)
             first += frame.height
 
     tables = _core.simulate_streamed(

@@ -269,11 +269,31 @@ def _tokens(workflow: Workflow, engine: str, first_token: FirstToken, *, found: 
     tokens = []
     for stage in workflow.stages.values():
         if stage.engine == engine:
-            own = 0.0 if stage.prompt == 0 else Lengths.of(stage.prompt, 1).prompt_mean
+            own = _begun(workflow, stage) + _new(stage)
             included = math.fsum(output(workflow.stages[name]) for name in stage.includes)
             prompt = min(1.0, own + included) if found else own + included
             tokens.append(prompt + output(stage) - (1 if first_token == "prefill" else 0))
     return tokens
+
+
+def _new(stage: Stage) -> float:
+    """The mean of the tokens that a stage itself adds to its prompt."""
+    return 0.0 if stage.prompt == 0 else Lengths.of(stage.prompt, 1).prompt_mean
+
+
+def _begun(workflow: Workflow, stage: Stage) -> float:
+    """The mean of the tokens with which a prompt begins: of a shared text, or of the stage it continues."""
+    if stage.continues is None:
+        return float(stage.prefix_tokens)
+    earlier = workflow.stages[stage.continues]
+    outputs = [earlier, *(workflow.stages[name] for name in earlier.includes)]
+    return math.fsum(
+        [
+            _begun(workflow, earlier),
+            _new(earlier),
+            *(Lengths.of(1, one.output).output_mean for one in outputs),
+        ]
+    )
 
 
 def _forward(network: Network) -> Hypothesis:

@@ -57,10 +57,17 @@ def read_trace(
     | `vidur` | Vidur CSV | lengths, arrivals where it has them |
     | `mooncake` | Mooncake JSONL | arrivals, lengths, prefix hashes of 512 tokens |
     | `sharegpt` | ShareGPT JSON, text | lengths, sessions, turns: one row for each answer |
-    | `longbench` | LongBench v2 JSON or JSONL, text | prompts, class (domain) |
+    | `longbench` | LongBench v2 JSON or JSONL, text | prompts, class (domain), shared documents |
     | `dolly` | Dolly JSONL, text | lengths, class (category) |
     | `table` | any other CSV or Parquet, with `columns` | the columns named |
     | `servegen` | a folder of ServeGen: `NAME-trace.csv`, `NAME-dataset.json` by client | a law, see below |
+
+    Prompts that begin alike share what a prefix cache keeps: blocks with equal hashes (`mooncake`), turns
+    that go on from the turn before (`sharegpt`, and tables with `session_id` and `turn`), the document of
+    several questions (`longbench`, and tables of its lengths with `context_id` and `question_tokens`, the
+    tokens behind the document; where `truncated` says that the middle of a prompt was cut out, its first
+    half). Sessions of `burstgpt` have no turns: what their prompts repeat is not published, so they share
+    nothing; nor do the clients of `servegen`. `Workload.reuse` counts what is shared.
 
     What a source lacks (arrivals, outputs) is filled by `with_arrivals` and `with_outputs`. Arrivals of
     `azure`, `burstgpt` and `mooncake` are seconds since the first request; tables are taken as they are.

@@ -18,6 +18,10 @@ _VIDUR = {
 _MOONCAKE_BLOCKS = "prefix_hash_ids"
 """The name of Mooncake's block ids where its traces are kept as Parquet."""
 
+_DOCUMENT, _QUESTION, _CUT = "context_id", "question_tokens", "truncated"
+"""Where lengths of LongBench are kept as Parquet: which document, how many tokens of the prompt come behind
+it, and whether the middle of the prompt was cut out, as its official script does with long ones."""
+
 
 def _wanted(source: Source, options: Options, others: Mapping[str, str]) -> dict[str, str]:
     """Which column of the file fills which: by the user's map, then by equal names, then by `others`."""
@@ -60,9 +64,34 @@ def _read_table(source: Source, options: Options, others: Mapping[str, str]) -> 
         block = pl.Series([BLOCK_TOKENS], dtype=pl.Int32)
         columns["prefix_block_tokens"] = block.new_from_index(0, frame.height)
     metadata: dict[str, Any] = {"columns_empty": empty} if empty else {}
-    left_out = [name for name in source.columns if name not in wanted.values()]
+    used = set(wanted.values())
+    if (
+        {_DOCUMENT, _QUESTION} <= set(source.columns)
+        and "prompt_tokens" in columns
+        and not ({"prefix_hashes", "prefix_parts", "continues"} & columns.keys())
+    ):
+        columns["prefix_parts"] = _documents(source, columns["prompt_tokens"])
+        used |= {_DOCUMENT, _QUESTION, _CUT}
+    left_out = [name for name in source.columns if name not in used]
     made, place, rows_left_out = _without_empty_messages(pl.DataFrame(columns))
     return Reading(made, place, rows_left_out, left_out, metadata)
+
+
+def _documents(source: Source, prompts: Any) -> Any:
+    """The document with which each prompt begins, up to its question; half of a prompt that was cut."""
+    import polars as pl
+
+    cut = [_CUT] if _CUT in source.columns else []
+    told = source.table([_DOCUMENT, _QUESTION, *cut])
+    document = told[_DOCUMENT].cast(pl.String)
+    tokens = prompts.cast(pl.Int64) - source.numbers(told[_QUESTION], whole=True)
+    if cut and told[_CUT].dtype == pl.Boolean:
+        tokens = pl.select(
+            pl.when(told[_CUT]).then(prompts.cast(pl.Int64) // 2).otherwise(tokens)
+        ).to_series()
+    pair = pl.struct(text="document " + document, tokens=tokens)
+    known = document.is_not_null() & (tokens > 0)
+    return pl.select(prefix_parts=pl.when(known).then(pl.concat_list(pair))).to_series()
 
 
 def _without_empty_messages(frame: Any) -> tuple[Any, Place, dict[str, int]]:

@@ -1,0 +1,451 @@
+"""Do prompts begin alike for just as long as the columns say, whatever is done to the workload?
+
+Every row is written out here token by token, with nothing of inferq's: two prompts then begin alike for as
+long as their lists do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import inferq as iq
+from inferq.chains import OWN
+from inferq.prefixes import Contents
+from inferq.streaming import parts, store
+
+Token = tuple[Any, ...]
+PAIR = pl.List(pl.Struct({"text": pl.String, "tokens": pl.Int64}))
+
+
+def written(frame: pl.DataFrame) -> list[tuple[list[Token], list[Token]]]:
+    """Prompt and output of every row, token by token."""
+    said: list[tuple[list[Token], list[Token]]] = []
+    last: dict[Any, int] = {}
+    explicit = {"prefix_hashes", "prefix_parts", "continues"} & set(frame.columns)
+    for at, row in enumerate(frame.iter_rows(named=True)):
+        prompt = row["prompt_tokens"]
+        begin: list[Token] = []
+        earlier = row.get("continues")
+        if not explicit and row.get("session_id") is not None and row.get("turn") is not None:
+            before = last.get(row["session_id"])
+            if before is not None and sum(map(len, said[before])) <= prompt:
+                earlier = before
+            last[row["session_id"]] = at
+        if row.get("prefix_hashes") is not None:
+            block = row["prefix_block_tokens"]
+            begin = [("hash", one, k) for one in row["prefix_hashes"] for k in range(block)][:prompt]
+        elif row.get("prefix_parts") is not None:
+            begin = [("text", part["text"], k) for part in row["prefix_parts"] for k in range(part["tokens"])]
+        elif earlier is not None:
+            begin = said[earlier][0] + said[earlier][1]
+        own = [("own", at, k) for k in range(prompt - len(begin) + row["output_tokens"])]
+        rest = prompt - len(begin)
+        said.append((begin + own[:rest], own[rest:]))
+    return said
+
+
+def chained(frame: pl.DataFrame, found: Any) -> list[list[Token]]:
+    """The prompts that the chains stand for, token by token."""
+    prompts = []
+    for at, prompt in enumerate(frame["prompt_tokens"].to_list()):
+        tokens: list[Token] = []
+        if found is not None:
+            for segment in range(int(found.start[at]), int(found.start[at + 1])):
+                tokens += [(int(found.content[segment]), k) for k in range(int(found.tokens[segment]))]
+        prompts.append(tokens + [(OWN | at, k) for k in range(prompt - len(tokens))])
+    return prompts
+
+
+def alike(one: list[Token], other: list[Token]) -> int:
+    """How many tokens two lists have in common from the first on."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (mine, yours) in pairs if mine != yours), min(len(one), len(other)))
+
+
+def all_alike(prompts: list[list[Token]]) -> list[list[int]]:
+    return [[alike(one, other) for other in prompts] for one in prompts]
+
+
+@st.composite
+def requests(
+    draw: st.DrawFn, ways: tuple[str | None, ...] = ("hashes", "parts", "continues", None)
+) -> pl.DataFrame:
+    """Rows that begin in all ways, with few hashes and texts, so that much is common."""
+    rows = draw(st.integers(1, 9))
+    block = draw(st.sampled_from([1, 3, 4]))
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("prompt_tokens", "output_tokens", "prefix_hashes", "prefix_parts", "continues")
+    }
+    far = st.sampled_from([0, 1, 2, -5, 2**62 - 1, 2**62, 2**63 - 1])
+    for row in range(rows):
+        prompt, output = draw(st.integers(1, 14)), draw(st.integers(1, 6))
+        hashes = texts = earlier = None
+        way = draw(st.sampled_from(ways))
+        if way == "hashes":
+            count = draw(st.sampled_from([prompt // block, -(-prompt // block)]))
+            hashes = draw(st.lists(far, min_size=count, max_size=count))
+        elif way == "parts":
+            texts, left = [], prompt
+            while left and draw(st.booleans()):
+                tokens = draw(st.integers(1, left))
+                texts.append({"text": draw(st.sampled_from(["a", "b"])), "tokens": tokens})
+                left -= tokens
+        elif way == "continues" and row:
+            earlier = draw(st.integers(0, row - 1))
+            prompt = (
+                columns["prompt_tokens"][earlier]
+                + columns["output_tokens"][earlier]
+                + draw(st.integers(0, 4))
+            )
+        for name, value in zip(columns, (prompt, output, hashes, texts, earlier), strict=True):
+            columns[name].append(value)
+    types: dict[str, Any] = {"prefix_hashes": pl.List(pl.Int64), "prefix_parts": PAIR, "continues": pl.Int32}
+    made = [pl.Series(name, values, dtype=types.get(name)) for name, values in columns.items()]
+    arrivals = pl.Series("arrival_s", np.arange(rows) * 1000.0)
+    blocks = pl.Series("prefix_block_tokens", [block] * rows)
+    return iq.Workload(pl.DataFrame([arrivals, *made, blocks])).frame
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> pl.DataFrame:
+    """Turns of sessions that go on, forget, or are no turns at all."""
+    rows = draw(st.integers(1, 10))
+    told: dict[Any, tuple[int, int]] = {}
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("prompt_tokens", "output_tokens", "session_id", "turn")
+    }
+    for _ in range(rows):
+        session = draw(st.sampled_from(["x", "y", None]))
+        turn, said = told.get(session, (-1, 0))
+        prompt, output = draw(st.integers(1, 9)) + draw(st.sampled_from([0, said])), draw(st.integers(1, 5))
+        number = None if draw(st.integers(0, 5)) == 0 else turn + draw(st.integers(1, 2))
+        if number is not None:
+            told[session] = (number, prompt + output)
+        for name, value in zip(columns, (prompt, output, session, number), strict=True):
+            columns[name].append(value)
+    types: dict[str, Any] = {"session_id": pl.String, "turn": pl.Int32}
+    made = [pl.Series(name, values, dtype=types.get(name)) for name, values in columns.items()]
+    return iq.Workload(pl.DataFrame([pl.Series("arrival_s", np.arange(rows) * 1000.0), *made])).frame
+
+
+FRAMES = st.one_of(requests(), conversations())
+
+
+@given(frame=FRAMES)
+def test_chains_begin_alike_for_as_long_as_the_tokens_do(frame: pl.DataFrame) -> None:
+    prompts = [prompt for prompt, _ in written(frame)]
+    assert all_alike(chained(frame, Contents().of(frame))) == all_alike(prompts)
+
+
+@given(frame=FRAMES, block=st.sampled_from([1, 2, 4]))
+@settings(max_examples=60)
+def test_what_is_reused_is_what_was_said_before_and_what_an_endless_cache_finds(
+    frame: pl.DataFrame, block: int
+) -> None:
+    said = written(frame)
+    expected = []
+    for at, (prompt, _) in enumerate(said):
+        # the last token of an answer was never computed, the last one of a prompt always is
+        before = [alike(prompt[:-1], (one + answer)[:-1]) // block * block for one, answer in said[:at]]
+        expected.append(max(before, default=0))
+    work = iq.Workload(frame)
+    assert work.reuse(block).to_list() == expected
+    for kind in ("blocks", "radix"):
+        cache = iq.KvCache(tokens=None, block=block, prefix_cache=kind)
+        engine = iq.Engine(timing=iq.Constant(0.01), scheduler=iq.VllmV1(), kv=cache)
+        assert iq.simulate(work, engine).requests["cached_tokens"].to_list() == expected
+
+
+def test_what_is_reused_stands_in_the_description() -> None:
+    columns = {"prompt_tokens": [40, 40], "output_tokens": [1, 1], "prefix_parts": [[[7, 33]], [[7, 40]]]}
+    told = iq.Workload(columns).describe()
+    assert told.filter(column="reused_tokens").select("count", "mean", "max").row(0) == (2, 16.0, 32.0)
+    assert told.filter(column="reused_share")["mean"].to_list() == [32 / 80]
+    plain = iq.Workload({"prompt_tokens": [40, 40], "output_tokens": [1, 1]})
+    assert not plain.describe()["column"].str.starts_with("reused").any()
+    assert plain.reuse().to_list() == [0, 0]
+
+
+# Verbs
+
+
+@given(frame=FRAMES, other=FRAMES, data=st.data())
+def test_a_merge_keeps_what_the_parts_say(
+    frame: pl.DataFrame, other: pl.DataFrame, data: st.DataObject
+) -> None:
+    """Also the sessions of a part beside a part with columns, which had not to be written down before."""
+    names = {"one": frame, "two": other}
+    if (
+        len({one["prefix_block_tokens"][0] for one in names.values() if "prefix_block_tokens" in one.columns})
+        > 1
+    ):
+        return  # one size for all
+    shift = data.draw(st.sampled_from([0.0, 0.5, 1500.0]))
+    later = iq.Workload(other.with_columns(pl.col("arrival_s") + shift))
+    merged = iq.Workload.mix({"one": iq.Workload(frame), "two": later}).frame
+    place = {name: np.flatnonzero((merged["class"] == name).to_numpy()) for name in names}
+    found = chained(merged, Contents().of(merged))
+    for name, one in names.items():
+        mine = [found[row] for row in place[name]]
+        assert all_alike(mine) == all_alike([prompt for prompt, _ in written(one)])
+    # hashes and texts are the same content in both parts; sessions and rows are not
+    for row, (prompt, _) in enumerate(written(frame)):
+        for column, (yours, _) in enumerate(written(other)):
+            common = alike(prompt, yours)
+            own = next((at for at, token in enumerate(prompt) if token[0] == "own"), len(prompt))
+            assert alike(found[place["one"][row]], found[place["two"][column]]) == min(common, own)
+
+
+@given(frame=st.one_of(requests(ways=("hashes", "parts", None)), conversations()), data=st.data())
+def test_a_cut_keeps_what_rows_that_stay_have_in_common(frame: pl.DataFrame, data: st.DataObject) -> None:
+    work = iq.Workload(frame)
+    if data.draw(st.booleans()) and not frame.columns.__contains__("prefix_hashes"):
+        work = work.with_prefix("system", 3)
+    start = data.draw(st.integers(0, frame.height - 1))
+    end = data.draw(st.integers(start + 1, frame.height))
+    cut = work.window(start * 1000.0, end * 1000.0).speed(2).frame
+    found = all_alike(chained(cut, Contents().of(cut)))
+    whole = all_alike([prompt for prompt, _ in written(work.frame)])
+    assert found == [line[start:end] for line in whole[start:end]]
+    rest = work.split(start)[1].at_rate(5).frame if 0 < start < frame.height - 1 else None
+    if rest is not None:
+        assert all_alike(chained(rest, Contents().of(rest))) == [line[start:] for line in whole[start:]]
+    first = work.head(end).frame
+    assert all_alike(chained(first, Contents().of(first))) == [line[:end] for line in whole[:end]]
+
+
+def test_a_fork_from_a_row_that_is_cut_off_is_not_kept() -> None:
+    work = iq.Workload({"prompt_tokens": [5, 9, 9], "output_tokens": [3] * 3, "continues": [None, 0, 0]})
+    assert work.reuse(1).to_list() == [0, 7, 8]
+    assert work.split(1)[1].frame["continues"].to_list() == [None, None]
+
+
+@given(frame=st.one_of(requests(ways=("parts", "continues", None)), conversations()))
+def test_a_text_before_all_prompts_is_common_to_all(frame: pl.DataFrame) -> None:
+    longer = iq.Workload(frame).with_prefix("system", 7).frame
+    assert (longer["prompt_tokens"] - frame["prompt_tokens"] == 7).all()
+    before = all_alike([prompt for prompt, _ in written(frame)])
+    assert all_alike(chained(longer, Contents().of(longer))) == [[one + 7 for one in line] for line in before]
+
+
+def test_a_text_before_a_law_is_drawn_with_it() -> None:
+    law = iq.Workload.law(
+        requests=5, arrivals=iq.Poisson(1), prompt=iq.Uniform(1, 9), output=iq.Fixed(2)
+    ).with_prefix("system", 100)
+    assert law.draw(3).reuse(block=10).to_list() == [0, 100, 100, 100, 100]
+    mixed = iq.Workload.mix({"a": law, "b": law}, requests=30).draw(1)
+    assert mixed.reuse(block=10).sum() == 29 * 100
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            {"prompt_tokens": [3], "prefix_hashes": [[1]], "prefix_block_tokens": [3]},
+            "row 0: its prefix_hashes",
+        ),
+        ({"output_tokens": [3]}, "has no prompt_tokens"),
+        ({"prompt_tokens": [3], "session_id": [1], "turn": [0]}, "sessions and no output_tokens"),
+        ({"prompt_tokens": [2**31 - 1]}, "row 0: prompt_tokens is 2147483657"),
+    ],
+)
+def test_a_text_that_cannot_stand_before_a_prompt_is_refused(columns: dict[str, Any], message: str) -> None:
+    with pytest.raises(iq.TraceError, match=message):
+        iq.Workload(columns).with_prefix("system", 10)
+
+
+@pytest.mark.parametrize(("text", "tokens"), [("", 1), (3, 1), ("a", 0), ("a", 1.5), ("a", True)])
+def test_a_text_needs_a_name_and_tokens(text: Any, tokens: Any) -> None:
+    with pytest.raises(iq.ConfigError, match=r"text|tokens"):
+        iq.Workload({"prompt_tokens": [3]}).with_prefix(text, tokens)
+
+
+def test_a_sample_of_rows_that_continue_others_is_refused() -> None:
+    work = iq.Workload({"prompt_tokens": [5, 9], "output_tokens": [3, 3], "continues": [None, 0]})
+    with pytest.raises(iq.TraceError, match="sample: a drawn row would lose the row that it continues"):
+        work.sample(5, seed=1)
+
+
+def test_a_merge_names_the_part_whose_turns_run_backwards() -> None:
+    lengths = {"arrival_s": [0.0, 1.0], "prompt_tokens": [30, 30], "output_tokens": [1, 1]}
+    backwards = iq.Workload({**lengths, "session_id": ["a", "a"], "turn": [1, 0]})
+    texts = iq.Workload({**lengths, "prefix_parts": [[[1, 2]], [[1, 2]]]})
+    with pytest.raises(
+        iq.TraceError, match="part 'b': row 1: turn 0 of session 'b/a' comes after its turn 1"
+    ):
+        iq.Workload.mix({"a": texts, "b": backwards})
+    with pytest.raises(iq.TraceError, match="concat: workload 1: row 1: turn 0"):
+        texts.concat(backwards)
+
+
+# Parts
+
+
+def _same_bytes(work: iq.Workload, engine: Any, out: Path, **options: Any) -> None:
+    stored: Any = iq.simulate(work, engine, out=out, **options)
+    whole = iq.simulate(work, engine, **options)
+    assert stored.requests.collect().equals(whole.requests)
+    assert stored.timeline.equals(whole.timeline)
+    assert (stored.totals, stored.findings) == (whole.totals, whole.findings)
+
+
+@settings(max_examples=40)
+@given(frame=FRAMES, size=st.sampled_from([1, 2, 3, 5]))
+def test_chains_in_parts_are_those_of_the_whole(frame: pl.DataFrame, size: int) -> None:
+    whole = Contents().of(frame)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "ROWS", size)
+        cut = parts.OfFrame(frame)
+        contents, first, got = Contents(cut.later()), 0, []
+        for part in cut.frames():
+            found = contents.of(part, first)
+            assert found is not None and found.start.size == part.height + 1
+            got.append(found)
+            first += part.height
+        assert not contents._rows.size  # nobody comes back to any row after the last part
+    if whole is None:
+        assert not any(one.content.size for one in got)
+        return
+    assert np.concatenate([one.content for one in got]).tolist() == whole.content.tolist()
+    assert np.concatenate([one.tokens for one in got]).tolist() == whole.tokens.tolist()
+    assert [length for one in got for length in np.diff(one.start)] == np.diff(whole.start).tolist()
+
+
+@settings(max_examples=25)
+@given(frames=st.lists(FRAMES, min_size=1, max_size=6), data=st.data())
+def test_a_run_in_parts_writes_the_bytes_of_the_run_in_memory(
+    frames: list[pl.DataFrame], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    blocks = {one["prefix_block_tokens"][0] for one in frames if "prefix_block_tokens" in one.columns}
+    if len(blocks) > 1:
+        return
+    close = [one.with_columns(pl.col("arrival_s") / 30_000) for one in frames]
+    merged = iq.Workload.mix({str(number): iq.Workload(one) for number, one in enumerate(close)})
+    cache = iq.KvCache(
+        tokens=data.draw(st.sampled_from([None, 120])),
+        block=data.draw(st.sampled_from([1, 4])),
+        prefix_cache=data.draw(st.sampled_from(["blocks", "radix"])),
+    )
+    timing = iq.PiecewiseLinear(base=0.01, per_token=0.001, knee=4)
+    engine = iq.Engine(timing=timing, scheduler=iq.VllmV1(token_budget=16, max_seqs=4), kv=cache)
+    system: Any = engine
+    if data.draw(st.booleans()) and data.draw(st.booleans()):
+        link = iq.Link(latency_s=0.01, bytes_per_s=1e6, bytes_per_token=100)
+        roomy = replace(engine, kv=replace(cache, tokens=None))
+        system = iq.Disaggregated(prefill=(roomy, 2), decode=(roomy, 1), link=link)
+    elif data.draw(st.booleans()):
+        system = iq.Cluster(
+            engine, replicas=2, router=data.draw(st.sampled_from([iq.RoundRobin(), iq.LeastKv()]))
+        )
+    folder = tmp_path_factory.mktemp("run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "ROWS", data.draw(st.sampled_from([4, 8, 1000])))
+        patch.setattr(store, "PART_ROWS", 7)
+        _same_bytes(merged, system, folder / "out")
+        merged.frame.write_parquet(folder / "work.parquet")
+        _same_bytes(iq.Workload.scan(folder / "work.parquet"), system, folder / "scanned")
+
+
+@pytest.mark.parametrize("kind", [pl.String, pl.Int64, pl.Categorical])
+def test_sessions_of_a_scanned_file_go_on_over_its_parts(
+    kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = 40
+    turn = np.arange(rows) // 5
+    work = pl.DataFrame(
+        {
+            "arrival_s": np.arange(rows) * 1000.0,
+            "prompt_tokens": 10 + 30 * turn,
+            "output_tokens": [20] * rows,
+            "session_id": pl.Series(np.arange(rows) % 5).cast(pl.String).cast(kind),
+            "turn": turn,
+        }
+    )
+    work.write_parquet(tmp_path / "work.parquet")
+    scanned = iq.Workload.scan(tmp_path / "work.parquet")
+    cache = iq.KvCache(tokens=None, block=1, prefix_cache="blocks")
+    engine = iq.Engine(timing=iq.Constant(0.01), scheduler=iq.VllmV1(), kv=cache)
+    monkeypatch.setattr(parts, "ROWS", 4)
+    stored: Any = iq.simulate(scanned, engine, out=tmp_path / "out")
+    # a turn finds all that the one before it has computed: its prompt and all but one token of its answer
+    assert stored.requests.collect()["cached_tokens"].to_list() == [
+        max(0, 30 * one - 1) for one in turn.tolist()
+    ]
+    _same_bytes(scanned, engine, tmp_path / "again")
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("prefix_hashes", [1], "row 9: has 1 prefix_hashes for a prompt of 20 tokens"),
+        ("prefix_hashes", [1, 2, 3, 4], "row 9: has 4 prefix_hashes"),
+        ("prefix_hashes", [1, None, 3], "row 9: a null is among its prefix_hashes"),
+        ("prefix_block_tokens", 16, "row 9: prefix_block_tokens is 16, and 8 in rows before it"),
+        (
+            "prefix_parts",
+            [{"text": None, "tokens": 3}],
+            "row 9: prefix_parts has 3 tokens of an unknown text",
+        ),
+        ("prefix_parts", [{"text": "a", "tokens": 0}], "row 9: prefix_parts has 0 tokens"),
+        (
+            "prefix_parts",
+            [{"text": "a", "tokens": 21}],
+            "row 9: prefix_parts has 21 tokens, and prompt_tokens",
+        ),
+        ("prefix_parts", [{"text": "a", "tokens": 2**62}] * 4, "row 9: prefix_parts has"),
+        ("continues", 3, "row 9: continues row 3 with its 22 tokens in a prompt of 20"),
+        ("turn", 2, "row 9: turn 2 of session 1 comes after its turn 8"),
+    ],
+)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_contradiction_is_named_with_its_row_in_the_whole(
+    column: str, value: Any, message: str, streamed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good: dict[str, list[Any]] = {
+        "prefix_hashes": [[1, 2, 3]] * 12,
+        "prefix_parts": [[{"text": "a", "tokens": 3}]] * 12,
+        "continues": [None] * 12,
+        "turn": list(range(12)),
+    }
+    kept = "prefix_hashes" if column == "prefix_block_tokens" else column
+    columns: dict[str, list[Any]] = {
+        "arrival_s": [0.0] * 12,
+        "prompt_tokens": [20] * 12,
+        "output_tokens": [2] * 12,
+        kept: good[kept],
+    }
+    if kept == "prefix_hashes":
+        columns["prefix_block_tokens"] = [8] * 12
+    if kept == "turn":
+        columns["session_id"] = [1] * 12
+    columns[column] = [value if row == 9 else one for row, one in enumerate(columns[column])]
+    cache = iq.KvCache(tokens=None, prefix_cache="blocks")
+    engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.VllmV1(), kv=cache)
+    monkeypatch.setattr(parts, "ROWS", 4)
+    pl.DataFrame(columns, strict=False).write_parquet(tmp_path / "work.parquet")
+    with pytest.raises(iq.TraceError, match=message):
+        iq.simulate(
+            iq.Workload.scan(tmp_path / "work.parquet"), engine, out=tmp_path / "out" if streamed else None
+        )
+
+
+@pytest.mark.parametrize(
+    ("parts_given", "message"),
+    [
+        ([[[1, 2, 3]]], r"row 0: prefix_parts has \[\[1, 2, 3\]\], must be pairs"),
+        ([[1, 2]], "prefix_parts: holds .* must hold lists of pairs"),
+        ([[[1.5, 2.0]]], "prefix_parts: holds .* a text is named by a text or a whole number"),
+        ([[["a", "3"]]], "prefix_parts: holds .* a text is named by a text or a whole number"),
+    ],
+)
+def test_what_is_no_pair_is_refused(parts_given: Any, message: str) -> None:
+    with pytest.raises(iq.TraceError, match=message):
+        iq.Workload({"prompt_tokens": [9], "prefix_parts": parts_given}).reuse()
