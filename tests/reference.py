@@ -185,6 +185,7 @@ class Outcome(NamedTuple):
     requests: list[Request]  # those that arrived by the horizon, by id
     iterations: list[Iteration]  # the last may run beyond the horizon: it emits nothing
     drains: int  # batches that were formed because nothing else was to come (rule 5)
+    cache: Any  # the prefix cache, if there is one, as it is then
 
 
 class Replica:  # one engine: who waits, runs and is swapped out, the free blocks, the batch under way
@@ -444,7 +445,7 @@ def simulate(requests: list[Described], engine: Described, horizon_s: float | No
                 drains += 1
                 continue
         if coming > horizon:
-            return Outcome(everyone[:arrived], replica.iterations, drains)
+            return Outcome(everyone[:arrived], replica.iterations, drains, replica.cache)
         now, r = coming, everyone[at]
         if kind == 0:
             replica.settle(now)

@@ -31,6 +31,7 @@ def said(rows: list[dict[str, Any]]) -> list[list[Token]]:
 class Cache:
     def __init__(self, blocks: int, block: int) -> None:
         self.block = block
+        self.found = self.learned = self.forgotten = 0  # blocks, since the beginning
         self.unused = blocks  # never held by anybody
         self.made = 0
         self.free: list[int] = []  # the first is taken next: those without content, then the longest unused
@@ -75,6 +76,7 @@ class Cache:
                 self.free.remove(one)
             self.holders[one] += 1
             self.held[r].append(one)
+            self.found += 1
 
     def take(self, r: Request, blocks: int) -> None:
         """From the front of the free list; what a block held is then forgotten."""
@@ -93,12 +95,14 @@ class Cache:
         content = self.content.pop(one, None)
         if content is not None:
             self.known[content].remove(one)
+            self.forgotten += 1
 
     def register(self, r: Request, tokens: int) -> None:
         """Full blocks are known from the instant at which they are scheduled; equal ones are not merged."""
         for one, content in zip(self.held[r][: tokens // self.block], self.contents[r], strict=False):
             if one not in self.content:
                 self.content[one] = content
+                self.learned += 1
                 self.known.setdefault(content, []).append(one)
 
     def computed(self, r: Request, tokens: int) -> None:

@@ -21,6 +21,7 @@ class Run:
 class Tree:
     def __init__(self, blocks: int, block: int) -> None:
         self.block, self.free, self.clock = block, blocks, 0
+        self.found = self.learned = self.forgotten = 0  # pages, ever
         self.root = Run([], None)
         self.pages: dict[Request, list[Any]] = {}
         self.alone: dict[Request, int] = {}  # pages that each request has to itself
@@ -55,8 +56,8 @@ class Tree:
 
     def match(self, r: Request) -> list[Run]:
         """For each page that is found, its run; at most known - 1 tokens."""
-        path = self.walk(self.pages[r][: (r.goal - 1) // self.block])
-        return [run for run, shared in path for _ in range(shared)]
+        pages = self.pages[r][: (r.goal - 1) // self.block]
+        return [run for run, shared in self.walk(pages) for _ in range(shared)]
 
     def idle(self, found: list[Run]) -> int:
         return sum(not run.locks for run in found)
@@ -93,6 +94,7 @@ class Tree:
             self.touch(run)
         self.end[r], self.owned[r] = runs[-1] if runs else self.root, count
         self.lock(self.end[r], 1)
+        self.found += count
 
     def take(self, r: Request, pages: int) -> None:
         self.evict(pages)
@@ -101,11 +103,9 @@ class Tree:
 
     def evict(self, pages: int) -> None:
         while self.free < pages:
-            ends = [run for run in self.runs() if not run.locks and not run.children]
-            oldest = min(ends, key=lambda run: run.time)
-            assert oldest.parent is not None
-            del oldest.parent.children[oldest.pages[0]]
-            self.free += len(oldest.pages)
+            oldest = min((r for r in self.runs() if not (r.locks or r.children)), key=lambda run: run.time)
+            (oldest.parent or self.root).children.pop(oldest.pages[0])
+            self.free, self.forgotten = self.free + len(oldest.pages), self.forgotten + len(oldest.pages)
 
     def register(self, r: Request, tokens: int) -> None:
         """What a batch will compute is not known before it has."""
@@ -139,7 +139,7 @@ class Tree:
         self.lock(self.end[r], -1)
         self.alone[r] -= count - self.owned[r]
         self.free += max(0, there - self.owned[r])
-        self.owned[r], self.end[r] = count, end
+        self.owned[r], self.end[r], self.learned = count, end, self.learned + count - there
 
     def release(self, r: Request) -> None:
         self.free, self.alone[r] = self.free + self.alone[r], 0

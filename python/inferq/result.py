@@ -169,6 +169,33 @@ class Result:
         return as_frame(self._tables["timeline"], {"class": self._classes})
 
     @cached_property
+    def block_operations(self) -> pl.DataFrame:
+        """What the prefix caches did, in blocks: one row for each replica whose KV cache has one.
+
+        `replica`, `found_blocks` (that admissions took over, those after a preemption too), `learned_blocks`
+        (whose content became known: with `prefix_cache="blocks"` every whole block that was computed, with
+        `"radix"` every page that was not in the tree yet), `forgotten_blocks` (known and free, until others
+        needed the memory). What was learned and not forgotten is known at the end.
+
+        Their sum is what a prefix cache costs the simulation: everything else takes time by the request.
+
+        Example:
+            >>> import inferq as iq
+            >>> kv = iq.KvCache(tokens=64, block=16, prefix_cache="blocks")
+            >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.VllmV1(), kv=kv)
+            >>> workload = {
+            ...     "arrival_s": [0.0, 10.0],
+            ...     "prompt_tokens": [40, 50],
+            ...     "output_tokens": [1, 1],
+            ...     "prefix_hashes": [[1, 2, 3], [1, 2, 4, 5]],
+            ...     "prefix_block_tokens": [16, 16],
+            ... }
+            >>> iq.simulate(workload, engine).block_operations.rows()
+            [(0, 2, 3, 0)]
+        """
+        return as_frame(self._tables["block_operations"])
+
+    @cached_property
     def iterations(self) -> pl.DataFrame:
         """One row for each stretch of identical iterations, in order of their start.
 

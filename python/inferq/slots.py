@@ -69,6 +69,10 @@ def of_slots(
         "count": np.zeros(0, np.uint64),
     }
     tables["tbt_totals"] = [{"count": 0, "sum_as": 0, "max_s": None} for _ in classes]
+    names = ("found_blocks", "learned_blocks", "forgotten_blocks")
+    tables["block_operations"] = {"replica": np.zeros(0, np.uint32)} | {
+        name: np.zeros(0, np.uint64) for name in names
+    }
     tables["drained"] = np.zeros(0, np.uint32)
     tables.update(iterations=None, batches=None, work=None)
     tables["totals"] |= {"iterations": 0, "stretches": 0, "stretched_iterations": 0}

@@ -2,7 +2,7 @@
 
 use inferq_core::clock::{Instant, Span};
 use inferq_core::histogram::Histogram;
-use inferq_core::results::{BatchRow, IterationRow, RequestColumns, Results, Sample, Status, rate};
+use inferq_core::results::{BatchRow, BlockOperations, IterationRow, RequestColumns, Results, Sample, Status, rate};
 use inferq_core::simulation::Options;
 use inferq_core::work::{Load, Work};
 use inferq_core::workload::Workload;
@@ -21,6 +21,7 @@ pub(crate) fn tables<'py>(py: Python<'py>, results: &Results, options: &Options)
     dict.set_item("iterations", keeps.then(|| iteration_columns(py, &results.iterations)).transpose()?)?;
     dict.set_item("batches", options.batches.then(|| batch_columns(py, &results.batches)).transpose()?)?;
     dict.set_item("work", work_columns(py, &results.work)?)?;
+    dict.set_item("block_operations", block_operations(py, &results.block_operations)?)?;
     dict.set_item("measured", (options.measured.start, options.measured.end))?;
     dict.set_item("drained", PyArray1::from_slice(py, &results.drained))?;
     dict.set_item("findings", &results.findings)?;
@@ -137,6 +138,15 @@ fn tbt_columns<'py>(py: Python<'py>, tbt: &[Histogram]) -> PyResult<Bound<'py, P
     collect(&dict, "lower_s", &bins, |bin| bin.1.seconds())?;
     collect(&dict, "upper_s", &bins, |bin| bin.2.seconds())?;
     collect(&dict, "count", &bins, |bin| bin.3)?;
+    Ok(dict)
+}
+
+fn block_operations<'py>(py: Python<'py>, caches: &[BlockOperations]) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    collect(&dict, "replica", caches, |cache| cache.replica)?;
+    collect(&dict, "found_blocks", caches, |cache| cache.found)?;
+    collect(&dict, "learned_blocks", caches, |cache| cache.learned)?;
+    collect(&dict, "forgotten_blocks", caches, |cache| cache.forgotten)?;
     Ok(dict)
 }
 

@@ -23,6 +23,7 @@ pub(crate) struct LookedUp {
 
 impl State {
     /// Looks up what the cache has of a waiting request. It is its context until the plan is made.
+    #[inline(never)]
     pub(crate) fn look_up(&mut self, slot: Slot) {
         let exchanges = self.batch.exchanges;
         let before = self.batch.looked_up.iter().rposition(|looked_up| looked_up.slot == slot);
@@ -44,7 +45,7 @@ impl State {
         }
     }
 
-    #[inline]
+    #[inline(never)]
     fn found(&self, slot: Slot) -> Found {
         let looked_up = self.batch.looked_up.iter().rfind(|looked_up| looked_up.slot == slot);
         looked_up.map_or(Found::NOTHING, |looked_up| looked_up.found)
@@ -119,7 +120,7 @@ impl State {
 
     /// What decodes have computed becomes known to those who go on from it, with what they are about to compute in so
     /// many iterations.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn publish_followed(&mut self, iterations: u64) {
         for place in 0..self.pool.followed().len() {
             let slot = self.pool.followed()[place];
@@ -133,8 +134,20 @@ impl State {
         }
     }
 
+    /// One more iteration of the batch that was just settled has begun: what it takes, and what it makes known.
+    pub(crate) fn begin_again(&mut self) {
+        self.publish_followed(0);
+        self.pool.take(self.standing_growth());
+        for place in 0..self.batch.chunks.len() {
+            let Chunk { slot, tokens, .. } = self.batch.chunks[place];
+            let context = self.requests.context(slot) + tokens;
+            self.take(slot, self.pool.need(context).saturating_sub(self.requests.at(slot).blocks));
+            self.pool.scheduled(slot, context);
+        }
+    }
+
     /// Whoever was looked up and is not admitted has nothing computed.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn forget_looked_up(&mut self) {
         for place in 0..self.batch.looked_up.len() {
             let slot = self.batch.looked_up[place].slot;
@@ -155,6 +168,7 @@ impl State {
 
     /// Does it matter to the cache which iteration of a stretch of this batch comes when? Somebody who was looked up and
     /// not admitted might find more, or two requests might compute the same block, or one might compute what another says.
+    #[inline(never)]
     pub(crate) fn order_matters(&self) -> bool {
         let chunks = &self.batch.chunks;
         let lasts = |chunk: &&Chunk| chunk.tokens < chunk.owed;

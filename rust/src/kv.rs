@@ -14,6 +14,7 @@ use serde::Deserialize;
 
 use crate::error::{Error, Result};
 use crate::request::Slot;
+use crate::results::BlockOperations;
 use crate::workload::Arrival;
 use block_cache::BlockCache;
 pub(crate) use content::OWN;
@@ -66,6 +67,8 @@ pub struct BlockPool {
     block: Divisor,
     capacity: u64,
     used: u64,
+    /// Blocks that were found.
+    found: u64,
     cache: Option<Box<dyn PrefixCache>>,
 }
 
@@ -83,6 +86,7 @@ impl BlockPool {
             block: Divisor::new(block),
             capacity: kv.tokens.map_or(UNLIMITED, |tokens| (tokens / block).min(UNLIMITED)),
             used: 0,
+            found: 0,
             cache: kv.prefix_cache.map(|kind| -> Box<dyn PrefixCache> {
                 match kind {
                     PrefixKind::Blocks => Box::new(BlockCache::new(block)),
@@ -141,6 +145,8 @@ impl BlockPool {
 }
 
 /// What a prefix cache adds. Without one, every request has all of its blocks to itself.
+///
+/// What only a cache needs is not inlined: replicas without one would pay for its set-up.
 impl BlockPool {
     /// Can a request find what another has computed?
     #[inline]
@@ -149,6 +155,7 @@ impl BlockPool {
     }
 
     /// So many of the free blocks are as good as taken: what they hold is forgotten, in the order in which it was left.
+    #[inline(never)]
     pub(crate) fn claim(&mut self, blocks: u64) {
         let most = self.free().saturating_sub(blocks);
         if let Some(cache) = &mut self.cache
@@ -188,8 +195,16 @@ impl BlockPool {
         if let Some(cache) = &mut self.cache {
             cache.hold(slot, found);
             self.used += found.idle;
+            self.found += self.block.quotient(found.tokens);
         }
         self.need(found.tokens)
+    }
+
+    /// What the cache, if there is one, has done so far.
+    pub(crate) fn operations(&self, replica: u32) -> Option<BlockOperations> {
+        let cache = self.cache.as_ref()?;
+        let (found, learned) = (self.found, cache.learned());
+        Some(BlockOperations { replica, found, learned, forgotten: learned - cache.known() })
     }
 
     /// A batch is formed after which the first `tokens` tokens of a request lie in its blocks.
@@ -204,12 +219,14 @@ impl BlockPool {
     /// The first `tokens` tokens of a request have been computed, and it goes on.
     #[inline]
     pub(crate) fn computed(&mut self, slot: Slot, tokens: u64) {
-        self.change(slot, |cache| cache.computed(slot, tokens));
+        if self.cache.is_some() {
+            self.change(slot, |cache| cache.computed(slot, tokens));
+        }
     }
 
     /// Lets the cache do something with a request. Blocks that it learns of were the request's alone, and those that nobody
     /// holds any more are free.
-    #[inline]
+    #[inline(never)]
     fn change(&mut self, slot: Slot, act: impl FnOnce(&mut dyn PrefixCache)) {
         let Some(cache) = &mut self.cache else { return };
         let alone = cache.shared(slot);

@@ -86,6 +86,22 @@ pub struct Sample {
     pub cached_tokens: u64,
 }
 
+/// What a replica's prefix cache did, in blocks.
+///
+/// Each block counted was touched once; nothing else of a prefix cache costs time by the block, but the search for a
+/// request that is refused, and so looked up again. What is known at the end is what was learned and not forgotten.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockOperations {
+    /// Where.
+    pub replica: u32,
+    /// Blocks that admissions found, those after a preemption too.
+    pub found: u64,
+    /// Blocks whose content became known.
+    pub learned: u64,
+    /// Blocks whose content was forgotten, to be taken by others.
+    pub forgotten: u64,
+}
+
 /// Whole-number totals of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
@@ -120,6 +136,8 @@ pub struct Results {
     pub batches: Vec<BatchRow>,
     /// Which loads the iterations had, and what kept them from being larger.
     pub work: Work,
+    /// What the prefix caches did, in order of their replicas; a replica without one has no row.
+    pub block_operations: Vec<BlockOperations>,
     /// Requests that were still here when nothing was left to come, and were served because nobody else would join
     /// them (rule 5), by id.
     pub drained: Vec<u32>,

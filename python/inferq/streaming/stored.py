@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
-FRAMES = ("jobs", "tbt", "timeline", "iterations", "batches", "occupancy", "revenue")
+FRAMES = ("jobs", "tbt", "timeline", "block_operations", "iterations", "batches", "occupancy", "revenue")
 """The frames of a result besides `requests`, each a file of that name."""
 
 
@@ -107,6 +107,11 @@ class StoredResult(Result):
     def timeline(self) -> pl.DataFrame:
         """As `Result.timeline`."""
         return self._frame("timeline")
+
+    @cached_property
+    def block_operations(self) -> pl.DataFrame:
+        """As `Result.block_operations`."""
+        return self._frame("block_operations")
 
     @cached_property
     def iterations(self) -> pl.DataFrame:

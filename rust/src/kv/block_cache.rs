@@ -32,6 +32,8 @@ struct Entries {
     idle: u64,
     oldest: u32,
     newest: u32,
+    /// All that were ever made.
+    made: u64,
 }
 
 impl Entries {
@@ -128,7 +130,7 @@ impl BlockCache {
             block,
             chains: Chains::default(),
             held: Vec::new(),
-            entries: Entries { all: Vec::new(), vacant: Vec::new(), idle: 0, oldest: NONE, newest: NONE },
+            entries: Entries { all: Vec::new(), vacant: Vec::new(), idle: 0, oldest: NONE, newest: NONE, made: 0 },
             followed: Vec::new(),
         }
     }
@@ -198,6 +200,7 @@ impl BlockCache {
             let first = self.first_block(node);
             let known = &mut self.chains.tree.nodes[node as usize];
             known.add_uses((until - block) as u32);
+            self.entries.made += until - block;
             if known.blocks.len() < (until - first) as usize {
                 known.blocks.resize((until - first) as usize, NONE);
             }
@@ -317,6 +320,10 @@ impl PrefixCache for BlockCache {
     #[inline]
     fn known(&self) -> u64 {
         (self.entries.all.len() - self.entries.vacant.len()) as u64
+    }
+
+    fn learned(&self) -> u64 {
+        self.entries.made
     }
 
     #[inline]

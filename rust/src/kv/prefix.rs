@@ -66,7 +66,10 @@ pub(crate) trait PrefixCache: Debug + Send {
     /// Blocks that the cache knows.
     fn known(&self) -> u64;
 
-    /// Those of them that nobody holds.
+    /// Blocks that the cache has come to know since it was empty, those that it has forgotten too.
+    fn learned(&self) -> u64;
+
+    /// Those that it knows and nobody holds.
     fn idle(&self) -> u64;
 
     /// Forgets idle blocks, those that were left first before the others, until at most so many are idle.
@@ -121,7 +124,9 @@ mod tests {
             cache.open(slot, &[Segment { content: text, tokens: shared }], (1 << 63) | id as u64, prompt);
             let found = cache.find(slot, u64::from(prompt) - 1);
             assert!(
-                found.tokens < u64::from(prompt) && found.tokens % block == 0 && found.idle * block <= found.tokens
+                found.tokens < u64::from(prompt)
+                    && found.tokens.is_multiple_of(block)
+                    && found.idle * block <= found.tokens
             );
             let before = cache.idle();
             cache.hold(slot, found);

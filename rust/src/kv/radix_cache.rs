@@ -59,6 +59,7 @@ pub(super) struct RadixCache {
     /// Runs that can be forgotten, by the time of their last use.
     ends: BTreeSet<(u64, u32)>,
     known: u64,
+    learned: u64,
     idle: u64,
     clock: u64,
 }
@@ -75,6 +76,7 @@ impl RadixCache {
             places: HashMap::default(),
             ends: BTreeSet::new(),
             known: 0,
+            learned: 0,
             idle: 0,
             clock: 0,
         }
@@ -258,6 +260,7 @@ impl RadixCache {
         let leaf = Run { parent: node, children: 0, first: page, end: pages, depth, steps, locks: 0, used: 0 };
         let leaf = self.add(leaf, slot);
         self.known += pages - page;
+        self.learned += pages - page;
         self.idle += pages - page;
         self.clock += 1;
         self.runs[leaf as usize].used = self.clock;
@@ -352,6 +355,10 @@ impl PrefixCache for RadixCache {
 
     fn known(&self) -> u64 {
         self.known
+    }
+
+    fn learned(&self) -> u64 {
+        self.learned
     }
 
     fn idle(&self) -> u64 {

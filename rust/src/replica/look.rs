@@ -4,7 +4,7 @@ use super::{Replica, Role};
 use crate::clock::Instant;
 use crate::error::Result;
 use crate::request::{FirstToken, Phase, Slot, longest_context};
-use crate::results::{IterationRow, Recorder, Sample};
+use crate::results::{BlockOperations, IterationRow, Recorder, Sample};
 use crate::state::Chunk;
 use crate::stretch::Stretch;
 use crate::timing::Beyond;
@@ -82,6 +82,11 @@ impl Replica {
     /// Where its batches went beyond what its timing model was measured for.
     pub fn beyond(&self) -> Beyond {
         self.timing.beyond()
+    }
+
+    /// What its prefix cache did so far, if it has one.
+    pub fn block_operations(&self) -> Option<BlockOperations> {
+        self.state.pool.operations(self.index)
     }
 
     /// Has it never served anybody?

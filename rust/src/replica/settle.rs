@@ -234,9 +234,13 @@ impl Replica {
         if let Some(mut stretch) = self.stretch.take() {
             let whole = stretch.pace.count_within(end.since(stretch.start), stretch.count)?;
             if whole > 0 {
+                let goes_on = whole < stretch.count;
                 stretch.count = whole;
                 stretch.end = end_after(stretch.start, &stretch.pace, whole)?;
                 self.settle_stretch(&stretch, results)?;
+                if goes_on && self.state.pool.has_cache() {
+                    self.state.begin_again();
+                }
             }
         }
         let live: Vec<Slot> = self.state.live().collect();

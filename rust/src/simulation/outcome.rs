@@ -52,6 +52,7 @@ impl Outcome {
         }
         all.work.merge(&results.work);
         all.drained.extend(results.drained);
+        all.block_operations.extend(results.block_operations);
         let first_row = all.iterations.len() as u64;
         all.iterations.extend(results.iterations);
         let whole = |row: &BatchRow| BatchRow { iteration: row.iteration + first_row, ..*row };

@@ -602,6 +602,7 @@ impl<'a> Run<'a> {
         let rest = product(end.since(self.now).0, u128::from(self.in_system))?;
         let budget = self.replicas[0].token_budget();
         let is_common = self.replicas.iter().all(|replica| replica.token_budget() == budget);
+        self.results.results.block_operations = self.replicas.iter().filter_map(Replica::block_operations).collect();
         let mut outcome = Outcome {
             rejections: std::mem::take(&mut self.results.rejections),
             goes_on,

@@ -61,6 +61,7 @@ pub(crate) fn same(stretched: &Results, stepped: &Results) -> Outcome {
     prop_assert_eq!(&stretched.findings, &stepped.findings);
     prop_assert_eq!(&stretched.work, &stepped.work);
     prop_assert_eq!(&stretched.drained, &stepped.drained);
+    prop_assert_eq!(&stretched.block_operations, &stepped.block_operations);
     for (left, right) in stretched.tbt.iter().zip(&stepped.tbt) {
         prop_assert_eq!(left.bins().collect::<Vec<_>>(), right.bins().collect::<Vec<_>>());
         prop_assert_eq!((left.count(), left.sum(), left.longest()), (right.count(), right.sum(), right.longest()));
@@ -124,6 +125,12 @@ fn l1_to_l7_and_l9_hold(scenario: &Scenario) -> Outcome {
         if let Some(capacity) = scenario.kv_tokens {
             prop_assert!(row.kv_used_tokens <= capacity / scenario.block * scenario.block);
         }
+    }
+    // What was found is what the requests say, but for what came back after preemptions.
+    for cache in &results.block_operations {
+        let cached = columns.cached_tokens.iter().map(|&tokens| tokens as u64).sum::<u64>() / scenario.block;
+        prop_assert!(cached == cache.found || (cached < cache.found && columns.preemptions.iter().any(|&n| n > 0)));
+        prop_assert!(cache.forgotten <= cache.learned);
     }
     // L9, Little: both sides in whole attoseconds.
     prop_assert_eq!(results.totals.in_system, results.totals.sojourn);
