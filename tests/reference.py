@@ -132,6 +132,7 @@ class Request:  # what it asks for, holds now and has become; times in attosecon
         self.goal: int = self.prompt  # to compute before it decodes; recomputed: all it knew (rule 7)
         self._computed: int = 0
         self.said: list[Token] = []  # every token of its prompt and its output
+        self.brought = False  # its context came with it, and it has not run here yet
         self.seeks: Cache | Tree | None = (
             None  # where it finds its beginning, while it waits with nothing computed
         )
@@ -393,6 +394,7 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
 
     def settle(self, now: int) -> None:
         """Rules 7, 8: the last owed token emits or, with "decode", the decode after; who is done leaves."""
+        departing: list[Request] = []
         for at, (r, n) in enumerate(self.rows.items()):
             emits = r.decodes if self.decode_first else n == r.owed
             self.iterations[-1].rows[at] = (r.id, n, emits)
@@ -407,8 +409,10 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
                 r.status, r.finish, r.left = "finished", now, now
             elif self.hands_over and r.decodes:  # it leaves; its blocks stay until the transfer ends
                 self.running.remove(r)
-            elif self.cache and not decoded:
+                departing.append(r)
+            elif self.cache and (r.brought or not decoded):
                 self.cache.computed(r, r.computed)
+            r.brought = False
             r.prefilled = now if r.prefilled is None and r.decodes else r.prefilled
         over = self.limits.get("free") != "batch" or not self.running  # rule 10
         if over:
@@ -420,6 +424,8 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
                     self.cache.computed(r, r.computed)
                 if over:
                     self.cache.release(r)
+            for r in sorted(departing, key=lambda r: r.id):
+                self.cache.computed(r, r.computed)
             self.free = self.cache.left
         self.ended = [] if over else self.ended
         self.end = NEVER

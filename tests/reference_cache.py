@@ -66,6 +66,20 @@ class Cache:
             found.append(self.known[content][0])
         return found
 
+    def seen(self) -> set[Any]:
+        """What can be found at this instant: the names of the contents of known blocks."""
+        return {content for content, blocks in self.known.items() if blocks}
+
+    def find(self, r: Request, seen: set[Any]) -> int:
+        """How many tokens of the prompt of a request that is not here are among these."""
+        count, before = 0, 0
+        while (end := (count + 1) * self.block) < r.prompt:
+            before = self.names.get((before, tuple(r.said[end - self.block : end])), -1)
+            if before not in seen:
+                break
+            count += 1
+        return count * self.block
+
     def idle(self, blocks: list[int]) -> int:
         return sum(self.holders[one] == 0 for one in blocks)
 

@@ -7,9 +7,11 @@ waits for ("after") and its delay from the last of their ends ("delay_s"). One r
 
 from collections.abc import Callable, Iterable
 from fractions import Fraction
+from functools import cache
 from typing import Any, NamedTuple
 
 from .reference import NEVER, Described, Iteration, Replica, Request, exact
+from .reference_cache import said
 from .reference_policies import never_runs
 
 
@@ -50,22 +52,81 @@ def philox(counter: list[int], key: list[int]) -> list[int]:
     return [a, b, c, d]
 
 
+def word(seed: int, source: int, item: int, draw: int) -> int:
+    """64 bits of an item; four neighbouring ones share a counter."""
+    return philox([item // 4, draw, 0, 0], [seed, source])[item % 4]
+
+
 def drawn(seed: int, request: int, draw: int, count: int) -> int:
-    """A whole number below `count`: routers are source 7; four neighbouring requests share a counter."""
-    return philox([request // 4, draw, 0, 0], [seed, 7])[request % 4] * count >> 64
+    """A whole number below `count`: routers are source 7."""
+    return word(seed, 7, request, draw) * count >> 64
+
+
+@cache
+def ring(replicas: int) -> list[tuple[int, int]]:
+    """128 places of each replica, in order: source 15, under no seed."""
+    return sorted((word(0, 15, at, turn), at) for at in range(replicas) for turn in range(128))
 
 
 # Routers (section 8). They see what happened before; a tie goes to the lowest replica.
 
 
 class Router:
-    def __init__(self, kind: str, seed: int, pool: int) -> None:
-        self.kind, self.seed, self.draw = kind, seed, 2 * pool  # each pool has draws of its own
+    def __init__(self, described: Described, seed: int, pool: int) -> None:
+        self.kind, self.described = described["kind"], described
+        self.seed, self.draw = seed, 2 * pool  # each pool has draws of its own
         self.turns = 0
         self.homes: dict[Any, int] = {}  # of the sessions
+        every = described.get("update_s")
+        self.every = None if every is None else exact(every)
+        self.reported = -1  # the instant of the last report
+        self.reports: list[set[Any]] = []  # what each replica knew then
+        self.numbers: dict[Any, int] = {}  # of the contents of prompts
+
+    def looks(self) -> bool:
+        """Whether it looks at any replica."""
+        limit = {"BySession": "spill", "PrefixHash": "load_factor"}.get(self.kind)
+        return self.kind not in BLIND and (limit is None or self.described.get(limit) is not None)
+
+    def report(self, now: int, replicas: "list[Member]") -> None:
+        """At every multiple of `update_s`, of what was before it: nothing has happened at `now` yet."""
+        if self.every is not None and (at := now // self.every * self.every) > self.reported:
+            self.reported = at
+            self.reports = [replica.cache.seen() if replica.cache else set() for replica in replicas]
 
     def choose(self, r: Call, replicas: list[Replica]) -> int:
-        return ROUTERS[self.kind](self, r, replicas)
+        return (ROUTERS | WRITTEN)[self.kind](self, r, replicas)
+
+    def by_prefix(self, r: Call, replicas: list[Replica]) -> int:
+        """Tokens to compute, weighted, and tokens of the blocks ahead; who is handed off has all computed."""
+
+        def cost(at: int) -> tuple[float, int]:
+            replica, cached = replicas[at], r.prompt
+            if r.source is None:
+                seen = None if self.every is None else self.reports[at]
+                cached = cached_tokens(replica, r, seen)
+            ahead = blocks_ahead(replica) * replica.block
+            return self.described.get("weight", 1.0) * (r.prompt - cached) + ahead, at
+
+        return min(map(cost, range(len(replicas))))[1]
+
+    def by_hash(self, r: Call, replicas: list[Replica]) -> int:
+        """The first of the ring from the prefix on; with bounded loads the first that is not full."""
+        place = 0
+        parts: list[list[Any]] = []  # of what is said at the beginning, and how much of it
+        for text, at in r.said[: min(self.described.get("prefix_tokens", 1024), r.prompt)]:
+            if at == 0 or not parts:
+                parts.append([text, 0])
+            parts[-1][1] += 1
+        for text, tokens in parts:
+            place = philox([self.numbers[text], tokens, place, 0], [0, 16])[0]
+        places = ring(len(replicas))
+        around = [at for where, at in places if where >= place] + [at for _, at in places]
+        factor, loads = self.described.get("load_factor"), [len(present(replica)) for replica in replicas]
+        if factor is None:
+            return around[0]
+        bound = -(-Fraction(factor) * (sum(loads) + 1) // len(loads))
+        return next(at for at in around if loads[at] < bound)
 
     def turn(self, r: Call, replicas: list[Replica]) -> int:
         self.turns += 1
@@ -79,6 +140,10 @@ class Router:
             return self.turn(r, replicas)
         if r.session not in self.homes:
             self.homes[r.session] = self.turn(r, replicas)
+        elif (spill := self.described.get("spill")) is not None:
+            loads = [len(present(replica)) for replica in replicas]
+            if loads[self.homes[r.session]] * len(loads) > spill * sum(loads):
+                self.homes[r.session] = loads.index(min(loads))
         return self.homes[r.session]
 
     def power_of_two(self, r: Call, replicas: list[Replica]) -> int:
@@ -105,6 +170,13 @@ def blocks_ahead(replica: Replica) -> int:
     return replica.total - replica.free + sum(-(-r.prompt // replica.block) for r in replica.waiting)
 
 
+def cached_tokens(replica: Replica, r: Call, seen: set[Any] | None = None) -> int:
+    """Of the prompt of a request that comes; at this instant, or as it was seen."""
+    if replica.cache is None:
+        return 0
+    return replica.cache.find(r, replica.cache.seen() if seen is None else seen)
+
+
 def least(number: Callable[[Replica], int]) -> Callable[[Router, Call, list[Replica]], int]:
     return lambda router, r, replicas: min(range(len(replicas)), key=lambda at: (number(replicas[at]), at))
 
@@ -117,8 +189,11 @@ ROUTERS: dict[str, Callable[[Router, Call, list[Replica]], int]] = {
     "LeastRequests": least(lambda replica: len(present(replica))),
     "LeastTokens": least(tokens_ahead),
     "LeastKv": least(blocks_ahead),
+    "PrefixAffinity": Router.by_prefix,
+    "PrefixHash": Router.by_hash,
 }
-BLIND = ("RoundRobin", "Random", "BySession")  # these look at no replica
+WRITTEN: dict[str, Callable[[Router, Call, list[Replica]], int]] = {}  # those that tests write themselves
+BLIND = ("RoundRobin", "Random")  # these look at no replica
 
 
 # Replicas, hand-offs.
@@ -128,13 +203,20 @@ class Member(Replica):  # a replica of a fleet
     def __init__(self, engine: Described, classes: list[str]) -> None:
         super().__init__(engine, classes)
         self.given_up = 0  # blocks whose transfer ended while an iteration runs here
+        self.gone: list[Request] = []  # and whose they were
         self.touched = False  # something happened here at this instant
 
-    def release(self, blocks: int) -> None:
+    def release(self, blocks: int, r: Request | None = None) -> None:
         """What was handed over is free once no iteration runs here that could not know."""
         self.given_up, self.touched = self.given_up + blocks, True
+        self.gone += [r] if r else []
         if self.end == NEVER:
             self.free, self.given_up = self.free + self.given_up, 0
+            if self.cache:
+                for gone in self.gone:
+                    self.cache.release(gone)
+                self.free = self.cache.left
+            self.gone = []
 
 
 class Transfer(NamedTuple):
@@ -161,7 +243,7 @@ class Pool:
     def __init__(self, described: Described, classes: list[str], seed: int, place: int) -> None:
         engines = zip(described["engines"], described["counts"], strict=True)
         self.replicas = [Member(engine, classes) for engine, count in engines for _ in range(count)]
-        self.router = Router((described["router"] or {"kind": "RoundRobin"})["kind"], seed, place)
+        self.router = Router(described["router"] or {"kind": "RoundRobin"}, seed, place)
         self.link: Link | None = None
         if hand_over := described["hands_to"]:
             self.receiver: int = hand_over["pool"]
@@ -187,6 +269,8 @@ class Fleet:  # all that has a state, and what happens at one instant
 
     def happen(self, now: int) -> None:
         self.now = now
+        for pool in self.pools:
+            pool.router.report(now, pool.replicas)
         for pool in self.pools:  # 1
             for replica in pool.replicas:
                 if replica.end == now:
@@ -228,7 +312,8 @@ class Fleet:  # all that has a state, and what happens at one instant
                 return
             first = min(over, key=lambda transfer: transfer.request.id)
             link.busy.remove(first)
-            first.source.release(first.blocks)
+            first.source.release(first.blocks, first.request)
+            first.request.brought = True
             self.join(first.request, receiver.choose(first.request))
 
     def waiting(self) -> list[tuple[int, int, Member, Call]]:
@@ -258,7 +343,9 @@ class Fleet:  # all that has a state, and what happens at one instant
     def join(self, r: Call, replica: Member) -> None:
         """It waits there from now on."""
         r.replica, r.came = self.replicas.index(replica), self.now
-        replica.waiting.append(r)
+        if replica.cache:
+            replica.cache.meet(r)
+        replica.wait(r)
         replica.touched = True
 
     def form_batch(self, replica: Member, drain: bool = False) -> bool:
@@ -307,10 +394,18 @@ def simulate(
 ) -> Outcome:
     """Run rows, sorted by arrival, through the pools; all that falls on or before the horizon happens."""
     everyone = [Call(at, row) for at, row in enumerate(rows)]
+    numbers: dict[Any, int] = {}  # texts from 2^62 on as they come, what a request says from 2^63 on
+    for r, tokens in zip(everyone, said(rows), strict=True):
+        r.said = tokens
+        texts = dict.fromkeys(text for text, _ in tokens if text not in numbers and text != ("own", r.id))
+        numbers |= {text: (1 << 62) + len(numbers) - r.id + at for at, text in enumerate(texts)}
+        numbers["own", r.id] = (1 << 63) + r.id
     classes = sorted({r.name for r in everyone})
     pools = [Pool(described, classes, seed, at) for at, described in enumerate(system)]
+    for pool in pools:
+        pool.router.numbers = numbers
     horizon = NEVER - 1 if horizon_s is None else exact(horizon_s)
-    looks = any(pool.router.kind not in BLIND and len(pool.replicas) > 1 for pool in pools)
+    looks = any(pool.router.looks() and len(pool.replicas) > 1 for pool in pools)
     if looks or any(pool.link for pool in pools) or any(r.after for r in everyone):
         return Fleet(everyone, pools).run(horizon)
     # Replicas that never hear of each other: each is a run of its own, drained once nothing can come to it.

@@ -59,6 +59,27 @@ class Tree:
         pages = self.pages[r][: (r.goal - 1) // self.block]
         return [run for run, shared in self.walk(pages) for _ in range(shared)]
 
+    def seen(self) -> set[Any]:
+        """What can be found at this instant: every page with all before it."""
+        found: set[Any] = set()
+        ways: list[tuple[Run, tuple[Any, ...]]] = [(self.root, ())]
+        for run, way in ways:  # which grows meanwhile
+            for page in run.pages:
+                way += (page,)
+                found.add(way)
+            ways += [(child, way) for child in run.children.values()]
+        return found
+
+    def find(self, r: Request, seen: set[Any]) -> int:
+        """How many tokens of the prompt of a request that is not here are among these."""
+        count, way = 0, tuple[Any, ...]()
+        while (end := (count + 1) * self.block) < r.prompt:
+            way += (tuple(r.said[end - self.block : end]),)
+            if way not in seen:
+                break
+            count += 1
+        return count * self.block
+
     def idle(self, found: list[Run]) -> int:
         return sum(not run.locks for run in found)
 

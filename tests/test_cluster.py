@@ -1,6 +1,7 @@
 """Clusters and hand-offs: descriptions, what goes through the core's door, and runs worked out by hand."""
 
 import copy
+import dataclasses
 import json
 from typing import Any
 
@@ -20,6 +21,11 @@ ROUTERS = [
     iq.PowerOfTwo(),
     iq.LeastKv(),
     iq.BySession(),
+    iq.BySession(spill=1.5),
+    iq.PrefixAffinity(),
+    iq.PrefixAffinity(weight=0.5, update_s=0.1),
+    iq.PrefixHash(),
+    iq.PrefixHash(prefix_tokens=100, load_factor=1.25),
 ]
 LINK = iq.Link(latency_s=0.5, bytes_per_s=100.0, bytes_per_token=10)
 
@@ -48,7 +54,7 @@ def rows(result: iq.Result, *columns: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("router", ROUTERS, ids=repr)
 def test_a_cluster_is_read_back_from_what_it_says(router: iq.Router) -> None:
-    assert router.describe() == {"kind": type(router).__name__}
+    assert router.describe() == {"kind": type(router).__name__, **dataclasses.asdict(router)}
     for cluster in (
         iq.Cluster(engine(), replicas=3, router=router),
         iq.Cluster([engine(), engine(max_seqs=2)], router=router),
@@ -630,6 +636,11 @@ link = { latency_s = 0.5, bytes_per_s = 100, bytes_per_token = 10 }
             iq.Cluster(engine(), replicas=3, router=iq.PowerOfTwo()),
         ),
         (SCENARIO + '[cluster]\nrouter = { kind = "Random" }\n', iq.Cluster(engine(), router=iq.Random())),
+        (SCENARIO + '[cluster]\nrouter = "PrefixHash"\n', iq.Cluster(engine(), router=iq.PrefixHash())),
+        (
+            SCENARIO + '[cluster]\nrouter = { kind = "PrefixAffinity", update_s = 0.5 }\n',
+            iq.Cluster(engine(), router=iq.PrefixAffinity(update_s=0.5)),
+        ),
         (BARE + OF_ONE + OF_ONE, iq.Cluster([engine(), engine()])),
         (SCENARIO + HANDS, split(2, 3, decode_router=iq.LeastKv())),
     ],
@@ -649,6 +660,10 @@ def test_a_scenario_may_have_a_fleet(text: str, system: Any, tmp_path: Any) -> N
         (SCENARIO + "[cluster]\nreplicas = 0\n", r"cluster\.replicas: "),
         (SCENARIO + HANDS + "[cluster]\n", r"cluster and disaggregated: "),
         (SCENARIO + '[cluster]\nrouter = "Robin"\n', r"cluster\.router: unknown router 'Robin'"),
+        (
+            SCENARIO + '[cluster]\nrouter = { kind = "BySession", spill = 0.5 }\n',
+            r"router\.spill: 0\.5: must",
+        ),
         (SCENARIO + "[clusters]\n", r"clusters: unknown; did you mean cluster"),
         (SCENARIO + "cluster = 5\n", r"engine: unknown field 'cluster'"),
         ("cluster = 5\n" + SCENARIO, r"cluster: must be a table"),

@@ -15,7 +15,17 @@ import inferq as iq
 
 from .test_laws import _CLASSES, _ENGINES, _SCHEDULERS, _TIMINGS, _workloads
 
-_ROUTERS = ("RoundRobin", "Random", "LeastRequests", "LeastTokens", "PowerOfTwo", "LeastKv", "BySession")
+_ROUTERS = (
+    "RoundRobin",
+    "Random",
+    "LeastRequests",
+    "LeastTokens",
+    "PowerOfTwo",
+    "LeastKv",
+    "BySession",
+    "PrefixAffinity",
+    "PrefixHash",
+)
 _FRAMES = ("requests", "tbt", "timeline", "iterations", "batches")
 _TIMES = {
     *("arrival_s", "patience_s", "tbt_slo_s", "think_s", "latency_s", "bytes_per_token", "delay_s"),

@@ -70,7 +70,7 @@ def test_drawn_routers_take_each_replica_alike() -> None:
     """3000 requests over 3: 1000 each; 5 standard deviations of a binomial are 129."""
     replicas = [Member(engine(sarathi()), []) for _ in range(3)]
     for kind in ("Random", "PowerOfTwo"):
-        router = Router(kind, seed=7, pool=0)
+        router = Router({"kind": kind}, seed=7, pool=0)
         taken = [router.choose(Call(at, request(0, 1, 1)), list(replicas)) for at in range(3000)]
         if kind == "Random":  # the lower of two different ones if they are alike: 2/3, 1/3, 0
             assert all(abs(taken.count(at) - 1000) < 130 for at in range(3))

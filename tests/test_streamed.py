@@ -96,6 +96,8 @@ SYSTEMS: dict[str, Any] = {
             iq.PowerOfTwo(),
             iq.LeastKv(),
             iq.BySession(),
+            iq.PrefixAffinity(update_s=0.5),
+            iq.PrefixHash(),
         )
     },
     "handed off": iq.Disaggregated(

@@ -17,7 +17,7 @@ from inferq.flow import NO_SESSION, sessions
 from inferq.gate_and_route import GateAndRoute
 from inferq.pool import Pool
 from inferq.prefixes import Contents
-from inferq.router import BySession
+from inferq.router import BySession, PrefixHash
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +41,9 @@ class Crossing:
         if by_session and "session_id" not in columns:
             raise ConfigError("router: BySession needs to know sessions, and the workload has no session_id")
         written = any(one.router is not None and one.router.is_written() for one in self.pools)
-        self.knows_prefixes = any(engine.kv.prefix_cache for one in self.pools for engine in one.engines)
+        hashes = any(isinstance(one.router, PrefixHash) for one in self.pools)
+        caches = any(engine.kv.prefix_cache for one in self.pools for engine in one.engines)
+        self.knows_prefixes = hashes or caches
         self._wants_sessions = (by_session or written) and "session_id" in columns
 
     def scenario(self, options: dict[str, Any]) -> str:

@@ -43,6 +43,8 @@ __all__ = [
     "LeastRequests",
     "LeastTokens",
     "PowerOfTwo",
+    "PrefixAffinity",
+    "PrefixHash",
     "Random",
     "RoundRobin",
     "Router",
@@ -116,6 +118,15 @@ class Fleet(Protocol):
     def free_blocks(self) -> NDArray[np.int64]:
         """KV blocks free."""
 
+    @property
+    def cached_tokens(self) -> NDArray[np.int64]:
+        """Tokens of this request's prompt that lie in the prefix cache there, at this instant.
+
+        Whole blocks, at most all tokens but one; 0 without a prefix cache. A request that is handed off
+        brings all tokens of its prompt along. Worked out when asked for, and only during the call: later it
+        raises `SimulationError`.
+        """
+
 
 class Router(Description):
     """A rule that sends each request to a replica: a class of `inferq.router`, or one derived from this.
@@ -134,9 +145,12 @@ class Router(Description):
     """
 
     __slots__ = ()
+    part = "router"
 
     def __post_init__(self) -> None:
-        """The fields of a router of one's own are its own affair; those of inferq have none."""
+        """The fields of a router of one's own are its own affair."""
+        if not self.is_written():
+            Description.__post_init__(self)
 
     def is_written(self) -> bool:
         """Whether this is an object of a class that is no router of inferq itself."""
@@ -232,7 +246,8 @@ class PowerOfTwo(Router):
 class LeastKv(Router):
     """The replica with the fewest KV blocks spoken for: those used, and those that waiting prompts will need.
 
-    Source: routers that watch the KV cache, such as that of NVIDIA Dynamo, without their prefix overlap.
+    Source: routers that watch the KV cache, such as that of NVIDIA Dynamo, without their prefix overlap
+        (`PrefixAffinity` has it).
 
     Example:
         >>> import inferq as iq
@@ -248,16 +263,160 @@ class BySession(Router):
     It needs the workload's `session_id`. A request without a session counts as a session of its own. In a
     `Network` the requests of one job are a session where the workload names none.
 
-    Source: sticky sessions, which keep the prefix of a conversation in one cache.
+    With `spill` a session does not stay at any price. Where its replica has, at the instant of a request,
+    more than `spill` times the mean number of requests of all replicas (waiting and running, the newcomer not
+    counted), the session moves to the replica with the fewest requests, and lives there from then on.
+
+    Args:
+        spill: how many times the mean is too many, at least 1; None: a session never moves, and replicas do
+            not see each other.
+
+    Raises:
+        ConfigError: `spill` is below 1 or not finite.
+
+    Source: sticky sessions, which keep the prefix of a conversation in one cache; gateways let them go when
+        the instance is overloaded.
 
     Example:
         >>> import inferq as iq
         >>> iq.BySession().describe()
-        {'kind': 'BySession'}
+        {'kind': 'BySession', 'spill': None}
+
+        Three turns of one conversation, each while the one before is served. At 0.1 s its replica has one
+        request, more than 1.5 times the mean of a half; at 0.2 s each of the two has one, and it stays:
+
+        >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
+        >>> turns = {"arrival_s": [0.0, 0.1, 0.2], "prompt_tokens": [9] * 3, "output_tokens": [9] * 3}
+        >>> turns["session_id"] = [7] * 3
+        >>> pair = iq.Cluster(engine, replicas=2, router=iq.BySession(spill=1.5))
+        >>> iq.simulate(turns, pair).requests["replica"].to_list()
+        [0, 1, 1]
     """
 
+    spill: float | None = None
 
-ROUTERS = (RoundRobin, Random, LeastRequests, LeastTokens, PowerOfTwo, LeastKv, BySession)
+
+@dataclass(frozen=True, slots=True)
+class PrefixAffinity(Router):
+    """Where most of the prompt is cached, if that is not too full: the lowest cost, in tokens.
+
+    The cost of a replica is
+
+        weight × (tokens of the prompt that would have to be computed there)
+        + tokens of the KV blocks that are used there or that waiting prompts will need,
+
+    ties to the lowest replica. A token that the replica's prefix cache has, in whole blocks and at most all
+    but the last, need not be computed; replicas without a prefix cache have none. So `weight=0` is `LeastKv`
+    counted in tokens, and a large weight goes to the longest prefix whatever stands in line there. A request
+    that is handed off brings its keys and values along: it costs only what lies ahead.
+
+    With `update_s` the caches are not looked at, but report what they know every so many seconds, at 0,
+    update_s, 2·update_s, …; a report tells of everything before its instant and of nothing at it. What lies
+    ahead is always of this instant. A report costs what has changed since the one before.
+
+    Args:
+        weight: of a token to compute against a token whose place is taken; finite, not negative.
+        update_s: seconds between two reports of the caches, above 0; None: the caches are looked at.
+
+    Raises:
+        ConfigError: a number outside these ranges.
+
+    Source: the cost of the KV router of NVIDIA Dynamo, overlap_score_weight × prefill_blocks + decode_blocks
+        (docs.nvidia.com/dynamo, "KV cache routing"), with the lowest cost taken (`router_temperature=0`).
+        There both terms are counted in blocks of one size, here in tokens, so that replicas with blocks of
+        different sizes can be compared: the same choice where all are equal. There the router counts the
+        blocks that it has sent and hears of the caches by events; here what lies ahead is what the engine
+        holds, waiting prompts included, and `update_s` is what the events are late.
+
+    Example:
+        The second request goes where its document lies, though the other replica is empty:
+
+        >>> import inferq as iq
+        >>> engine = iq.Engine(
+        ...     timing=iq.Constant(1.0),
+        ...     scheduler=iq.VllmV1(),
+        ...     kv=iq.KvCache(tokens=100_000, block=16, prefix_cache="blocks"),
+        ... )
+        >>> workload = iq.Workload(
+        ...     {
+        ...         "arrival_s": [0.0, 5.0],
+        ...         "prompt_tokens": [4000, 4000],
+        ...         "output_tokens": [9, 9],
+        ...         "prefix_parts": [[[1, 3900]], [[1, 3900]]],  # of document 1
+        ...     }
+        ... )
+        >>> for router in (iq.PrefixAffinity(weight=2.0), iq.PrefixAffinity(weight=0.5)):
+        ...     result = iq.simulate(workload, iq.Cluster(engine, replicas=2, router=router))
+        ...     print(result.requests["replica"].to_list(), result.requests["cached_tokens"].to_list())
+        [0, 0] [0, 3888]
+        [0, 1] [0, 0]
+    """
+
+    weight: float = 1.0
+    update_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixHash(Router):
+    """Prompts that begin alike on one replica, without a look at any cache: consistent hashing.
+
+    The first `prefix_tokens` tokens of a prompt are hashed onto a ring on which every replica has 128 places;
+    the prompt goes to the replica whose place comes next. So prompts with the same beginning meet, a replica
+    more takes about 1/(n + 1) of the prefixes from the n others, and nothing moves between these. A prompt of
+    which less is shared is hashed with what is its own, and goes anywhere.
+
+    The places of replicas are the same in every run, whatever its seed. What is hashed are the contents of
+    the workload as it numbers them: the same workload is routed alike every time, another one that holds the
+    same texts in another order need not be.
+
+    With `load_factor` = c loads are bounded: of n replicas those are passed over that have at least
+    c × (requests in the fleet + 1) / n requests, rounded up, and the next on the ring is taken. Without it
+    replicas do not see each other.
+
+    Args:
+        prefix_tokens: so many tokens are the beginning of a prompt, at least 1. Give more than what all
+            prompts have in common, such as a system prompt: otherwise all go to one replica.
+        load_factor: see above; above 1. None: loads are not looked at.
+
+    Raises:
+        ConfigError: a number outside these ranges.
+
+    Source: Karger et al., Consistent hashing and random trees (1997); Mirrokni, Thorup and Zadimoghaddam,
+        Consistent hashing with bounded loads (2018). Gateways call it prefix hash or session affinity.
+
+    Example:
+        >>> import inferq as iq
+        >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
+        >>> workload = iq.Workload(
+        ...     {
+        ...         "arrival_s": [0.0, 0.1, 0.2, 0.3],
+        ...         "prompt_tokens": [1200] * 4,
+        ...         "output_tokens": [9] * 4,
+        ...         "prefix_parts": [[[1, 1100]]] * 4,  # the same document
+        ...     }
+        ... )
+        >>> def homes(router: iq.Router) -> int:
+        ...     fleet = iq.Cluster(engine, replicas=4, router=router)
+        ...     return iq.simulate(workload, fleet).requests["replica"].n_unique()
+        >>> homes(iq.PrefixHash()), homes(iq.PrefixHash(load_factor=2.0))
+        (1, 2)
+    """
+
+    prefix_tokens: int = 1024
+    load_factor: float | None = None
+
+
+ROUTERS = (
+    RoundRobin,
+    Random,
+    LeastRequests,
+    LeastTokens,
+    PowerOfTwo,
+    LeastKv,
+    BySession,
+    PrefixAffinity,
+    PrefixHash,
+)
 """Every router that a cluster may be described with."""
 
 

@@ -48,7 +48,7 @@ pub(crate) fn check(part: &str, description: &str) -> PyResult<()> {
         "timing" => parse::<TimingModel>(description).and_then(|timing| timing.build().map(drop)),
         "scheduler" => parse::<Policy>(description).and_then(|policy| policy.build(None).map(drop)),
         "kv" => parse::<KvCache>(description).and_then(|kv| kv.check()),
-        "router" => parse::<RouterKind>(description).map(drop),
+        "router" => parse::<RouterKind>(description).and_then(|router| router.build(0, 0).map(drop)),
         "link" => parse::<LinkDescription>(description).and_then(|link| link.build().map(drop)),
         "arrivals" => parse::<Arrivals>(description).and_then(|law| law.check()),
         "lengths" => parse::<Length>(description).and_then(|law| law.check()),

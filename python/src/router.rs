@@ -1,7 +1,9 @@
 //! How does a router written in Python choose a replica?
 //!
 //! Its `route(request, fleet)` is called once for each request, at the instant of its arrival. What it is shown are
-//! copies that belong to Python.
+//! copies that belong to Python; what costs more than that is looked up when it is asked for, during the call.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use inferq_core::clock::Instant;
 use inferq_core::error::{Kind, Result};
@@ -12,7 +14,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 
-use crate::border::Raised;
+use crate::border::{Raised, SimulationError};
 
 /// A router whose choices are made in Python.
 pub(crate) struct PythonRouter {
@@ -26,7 +28,7 @@ impl PythonRouter {
         PythonRouter { object, classes, raised }
     }
 
-    fn choose(&self, py: Python<'_>, arrival: &Arrival, fleet: &CoreFleet) -> PyResult<Option<usize>> {
+    fn choose(&self, py: Python<'_>, arrival: &Arrival, fleet: &mut CoreFleet) -> PyResult<Option<usize>> {
         let class_name = self.classes.bind(py).get_item(arrival.class as usize)?.cast_into::<PyString>()?.unbind();
         let request = RoutedRequest {
             id: arrival.id,
@@ -36,8 +38,13 @@ impl PythonRouter {
             session: arrival.session,
         };
         let state = (0..fleet.len()).map(|replica| ReplicaState::of(fleet, replica));
-        let shown = Fleet { replicas: state.collect::<Result<_>>().map_err(|error| self.raised.explain(error))? };
-        let chosen = self.object.bind(py).call_method1(intern!(py, "route"), (request, shown))?;
+        let replicas = state.collect::<Result<_>>().map_err(|error| self.raised.explain(error))?;
+        let shown = Fleet { replicas, raised: self.raised.clone(), core: Mutex::default() };
+        let shown = Py::new(py, shown)?;
+        shown.get().core().replace(std::mem::take(fleet));
+        let chosen = self.object.bind(py).call_method1(intern!(py, "route"), (request, &shown));
+        *fleet = shown.get().core().take().unwrap_or_default();
+        let chosen = chosen?;
         // A whole number in any dress, numpy's too, but no truth value.
         let index = if chosen.is_instance_of::<pyo3::types::PyBool>() {
             None
@@ -61,7 +68,7 @@ impl PythonRouter {
 }
 
 impl Router for PythonRouter {
-    fn route(&mut self, arrival: &Arrival, fleet: &CoreFleet) -> Result<usize> {
+    fn route(&mut self, arrival: &Arrival, fleet: &mut CoreFleet) -> Result<usize> {
         Python::attach(|py| {
             let chosen = self.choose(py, arrival, fleet).map_err(|raised| self.raised.keep(raised))?;
             chosen.ok_or_else(|| Kind::Stopped.into())
@@ -124,15 +131,26 @@ impl ReplicaState {
 #[pyclass(frozen, module = "inferq", name = "Fleet")]
 pub(crate) struct Fleet {
     replicas: Vec<ReplicaState>,
+    raised: Raised,
+    /// The fleet itself, while its router is asked.
+    core: Mutex<Option<CoreFleet>>,
 }
 
 impl Fleet {
-    fn column<'py>(&self, py: Python<'py>, cell: impl Fn(&ReplicaState) -> u64) -> Bound<'py, PyArray1<i64>> {
-        let cells = self.replicas.iter().map(|replica| i64::try_from(cell(replica)).unwrap_or(i64::MAX)).collect();
-        let array = PyArray1::from_vec(py, cells);
-        drop(array.readwrite().make_nonwriteable());
-        array
+    fn core(&self) -> MutexGuard<'_, Option<CoreFleet>> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn column<'py>(&self, py: Python<'py>, cell: impl Fn(&ReplicaState) -> u64) -> Bound<'py, PyArray1<i64>> {
+        array(py, self.replicas.iter().map(cell))
+    }
+}
+
+/// Whole numbers that cannot be written to.
+fn array(py: Python<'_>, cells: impl Iterator<Item = u64>) -> Bound<'_, PyArray1<i64>> {
+    let array = PyArray1::from_vec(py, cells.map(|cell| i64::try_from(cell).unwrap_or(i64::MAX)).collect());
+    drop(array.readwrite().make_nonwriteable());
+    array
 }
 
 #[pymethods]
@@ -181,5 +199,16 @@ impl Fleet {
     #[getter]
     fn free_blocks<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
         self.column(py, |replica| replica.free_blocks)
+    }
+
+    /// Tokens of the request's prompt that lie in the cache of each replica, looked up when asked for.
+    #[getter]
+    fn cached_tokens<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let mut core = self.core();
+        let Some(fleet) = core.as_mut() else {
+            return Err(SimulationError::new_err("fleet.cached_tokens: only during the call of route"));
+        };
+        let cached: Result<Vec<u64>> = (0..fleet.len()).map(|replica| fleet.cached_tokens(replica)).collect();
+        Ok(array(py, cached.map_err(|error| self.raised.explain(error))?.into_iter()))
     }
 }

@@ -242,7 +242,7 @@ impl Builder<'_> {
         let object = self.written.routers.iter().position(|router| router.0 == place);
         let router = match (object, &description.router) {
             (Some(object), _) => Some((self.router)(self.written.routers.swap_remove(object).1)),
-            (None, Some(router)) => Some(parse::<RouterKind>(&router.to_string())?.build(self.seed, place as u64)),
+            (None, Some(router)) => Some(parse::<RouterKind>(&router.to_string())?.build(self.seed, place as u64)?),
             (None, None) => None,
         };
         let hands_to = match &description.hands_to {

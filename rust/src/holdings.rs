@@ -124,13 +124,18 @@ impl State {
     pub(crate) fn publish_followed(&mut self, iterations: u64) {
         for place in 0..self.pool.followed().len() {
             let slot = self.pool.followed()[place];
-            let request = self.requests.at(slot);
-            let decodes = request.phase() == Phase::Decoding;
-            if decodes || request.phase() == Phase::Started {
-                let takes_part = decodes && !self.groups[request.group as usize].rests;
-                let ahead = if takes_part { iterations } else { 0 };
-                self.pool.scheduled(slot, self.requests.context(slot) + ahead);
-            }
+            self.publish_decodes(slot, iterations);
+        }
+    }
+
+    /// What the decodes of a request have computed becomes known, with what they compute in so many iterations.
+    pub(crate) fn publish_decodes(&mut self, slot: Slot, iterations: u64) {
+        let request = self.requests.at(slot);
+        let decodes = request.phase() == Phase::Decoding;
+        if decodes || request.phase() == Phase::Started {
+            let takes_part = decodes && !self.groups[request.group as usize].rests;
+            let ahead = if takes_part { iterations } else { 0 };
+            self.pool.scheduled(slot, self.requests.context(slot) + ahead);
         }
     }
 

@@ -7,6 +7,7 @@
 mod residues;
 mod content;
 mod prefix;
+mod reported;
 mod block_cache;
 mod radix_cache;
 
@@ -292,6 +293,24 @@ impl BlockPool {
     /// Does the cache forget several blocks for the sake of one?
     pub(crate) fn forgets_runs(&self) -> bool {
         self.cache.as_ref().is_some_and(|cache| cache.forgets_runs())
+    }
+
+    /// How much of a prompt that begins with this content is known, and who is here that says what comes next (see
+    /// [`PrefixCache::cached`]).
+    pub(crate) fn cached(&self, content: &[Segment], most: u64) -> (u64, Option<Slot>) {
+        self.cache.as_ref().map_or((0, None), |cache| cache.cached(content, most))
+    }
+
+    /// The cache reports what it knows now.
+    pub(crate) fn report(&mut self) {
+        if let Some(cache) = &mut self.cache {
+            cache.report();
+        }
+    }
+
+    /// How much of a prompt that begins with this content was known at the last report.
+    pub(crate) fn reported(&self, content: &[Segment], most: u64) -> u64 {
+        self.cache.as_ref().map_or(0, |cache| cache.reported(content, most))
     }
 
     /// Does a request compute what the cache knows already, so that blocks come free as it goes on?

@@ -2,7 +2,7 @@
 
 /// A number for each replica, the least of them at hand: a tree of minima. To change one costs O(log n), to ask for the
 /// least nothing, for its place O(log n).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Minima<T> {
     /// Node i has the children 2i and 2i + 1; the leaves are the last half.
     tree: Vec<T>,

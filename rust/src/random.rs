@@ -46,6 +46,10 @@ pub enum Source {
     Lengths = 13,
     /// Columns of durations that belong to no other source, told apart by a number: the delays of a workflow.
     Durations = 14,
+    /// Places of replicas on a ring, by replica: the same under every seed.
+    Ring = 15,
+    /// Places of prefixes on it.
+    Prefix = 16,
 }
 
 /// The most requests that [`Stream::batches`] hands over at once: few enough to stay in the first-level cache.

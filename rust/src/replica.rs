@@ -6,6 +6,7 @@
 
 mod look;
 mod settle;
+mod view;
 
 use crate::clock::{Instant, Span};
 use crate::decodes::Decodes;
@@ -36,6 +37,9 @@ pub struct Replica {
     /// Those who are about to.
     departing: Vec<Slot>,
     departures: Vec<Departure>,
+    /// With what prompts begin, by place: of those who go on elsewhere, where no cache knows it.
+    prefixes: Vec<Vec<Segment>>,
+    reports: Option<view::Reports>,
     /// Of the blocks sent, those whose keys and values arrived while an iteration ran here.
     arrived: Vec<Held>,
     due: Vec<Slot>,
@@ -130,6 +134,8 @@ impl Replica {
             role,
             departing: Vec::new(),
             departures: Vec::new(),
+            prefixes: Vec::new(),
+            reports: None,
             arrived: Vec::new(),
             due: Vec::new(),
             leaving: Vec::new(),
@@ -148,6 +154,12 @@ impl Replica {
         self.state.tokens_ahead += u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
         let slot = self.state.requests.insert(arrival);
         self.state.pool.open(slot, content, &arrival);
+        if self.role == Role::Prefill && !self.state.pool.has_cache() {
+            if self.prefixes.len() <= slot.index() {
+                self.prefixes.resize_with(slot.index() + 1, Vec::new);
+            }
+            self.prefixes[slot.index()] = content.to_vec();
+        }
         self.queue(slot, arrival.at)?;
         Ok(Some(slot))
     }
@@ -238,6 +250,7 @@ impl Replica {
     /// Forms the next batch, if the scheduler asks for one. Says whether an iteration runs now.
     pub fn form(&mut self, now: Instant, drain: bool) -> Result<bool> {
         debug_assert!(self.stretch.is_none(), "an iteration cannot be interrupted");
+        self.report(now)?;
         self.wake_at = Instant::NEVER;
         loop {
             self.state.clear_batch();
@@ -357,6 +370,7 @@ impl Replica {
             load,
             is_roomy,
             before_anybody_waits,
+            known: 0,
         });
         Ok(())
     }

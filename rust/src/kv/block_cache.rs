@@ -5,8 +5,9 @@
 //! the end, its last block first, so that the beginnings of prompts live longest; blocks that are taken anew are those at
 //! the front. So an entry is never forgotten before those that come after it in its prompt, unless it has a twin.
 
-use super::content::{Chains, NONE, Segment, Step, step_of};
+use super::content::{Chains, NONE, OWN, Segment, Step, step_of};
 use super::prefix::{Found, Part, PrefixCache};
+use super::reported::Reported;
 use crate::request::Slot;
 
 /// A block whose content is known.
@@ -122,6 +123,7 @@ pub(super) struct BlockCache {
     held: Vec<Vec<u32>>,
     entries: Entries,
     followed: Vec<Slot>,
+    reported: Option<Reported>,
 }
 
 impl BlockCache {
@@ -132,6 +134,7 @@ impl BlockCache {
             held: Vec::new(),
             entries: Entries { all: Vec::new(), vacant: Vec::new(), idle: 0, oldest: NONE, newest: NONE, made: 0 },
             followed: Vec::new(),
+            reported: None,
         }
     }
 
@@ -141,11 +144,11 @@ impl BlockCache {
         u64::from(self.chains.tree.nodes[node as usize].start()) / self.block
     }
 
-    /// The entries with which a request's first `most` whole blocks are known, as long as all are, node by node.
-    fn known_blocks(&self, slot: Slot, most: u64) -> impl Iterator<Item = &[u32]> {
+    /// The entries with which the first `most` whole blocks of a chain are known, as long as all are, node by node.
+    fn known_blocks(&self, path: impl Iterator<Item = Step>, most: u64) -> impl Iterator<Item = &[u32]> {
         let mut block = 0;
         let mut goes_on = true;
-        self.chains.path(slot).iter().map_while(move |&Step { node, end }| {
+        path.map_while(move |Step { node, end }| {
             let until = most.min(u64::from(end) / self.block);
             if !goes_on || (block >= most) {
                 return None;
@@ -170,6 +173,9 @@ impl BlockCache {
         let first = &mut self.chains.tree.nodes[node as usize].blocks[place as usize];
         if *first == entry {
             *first = twin;
+            if let Some(reported) = self.reported.as_mut().filter(|_| twin == NONE) {
+                reported.note(&mut self.chains.tree, node, place..place + 1, false);
+            }
         } else {
             let mut before = *first;
             while self.entries.all[before as usize].twin != entry {
@@ -198,6 +204,7 @@ impl BlockCache {
                 continue;
             }
             let first = self.first_block(node);
+            self.note_new(node, (block - first) as u32..(until - first) as u32);
             let known = &mut self.chains.tree.nodes[node as usize];
             known.add_uses((until - block) as u32);
             self.entries.made += until - block;
@@ -217,6 +224,18 @@ impl BlockCache {
                 }
             }
             block = until;
+        }
+    }
+
+    /// Of some blocks of a node, which now become known, those are noted that were not.
+    #[inline]
+    fn note_new(&mut self, node: u32, places: std::ops::Range<u32>) {
+        let Some(reported) = &mut self.reported else { return };
+        for place in places {
+            let blocks = &self.chains.tree.nodes[node as usize].blocks;
+            if blocks.get(place as usize).is_none_or(|&entry| entry == NONE) {
+                reported.note(&mut self.chains.tree, node, place..place + 1, true);
+            }
         }
     }
 
@@ -268,7 +287,7 @@ impl PrefixCache for BlockCache {
 
     fn find(&self, slot: Slot, most: u64) -> Found {
         let (mut blocks, mut idle) = (0, 0);
-        for known in self.known_blocks(slot, most / self.block) {
+        for known in self.known_blocks(self.chains.path(slot).iter().copied(), most / self.block) {
             blocks += known.len() as u64;
             idle += known.iter().filter(|&&entry| self.entries.all[entry as usize].holders == 0).count() as u64;
         }
@@ -278,7 +297,8 @@ impl PrefixCache for BlockCache {
     fn hold(&mut self, slot: Slot, found: Found) {
         let mut held = std::mem::take(&mut self.held[slot.index()]);
         debug_assert!(held.is_empty(), "only who holds nothing looks for anything");
-        self.known_blocks(slot, found.tokens / self.block).for_each(|known| held.extend_from_slice(known));
+        let path = self.chains.path(slot).iter().copied();
+        self.known_blocks(path, found.tokens / self.block).for_each(|known| held.extend_from_slice(known));
         held.iter().for_each(|&entry| self.entries.hold(entry));
         self.held[slot.index()] = held;
     }
@@ -353,5 +373,26 @@ impl PrefixCache for BlockCache {
     /// Equal blocks are not merged.
     fn is_computed_twice(&self, _slot: Slot) -> bool {
         false
+    }
+
+    fn cached(&self, content: &[Segment], most: u64) -> (u64, Option<Slot>) {
+        let steps = || self.chains.tree.steps(content);
+        let blocks: usize = self.known_blocks(steps(), most / self.block).map(<[u32]>::len).sum();
+        let tokens = blocks as u64 * self.block;
+        if !content.iter().any(|segment| segment.content & OWN > 0) {
+            return (tokens, None);
+        }
+        let next = steps().find(|step| u64::from(step.end) >= tokens + self.block);
+        let owner = next.map_or(NONE, |step| self.chains.tree.nodes[step.node as usize].owner);
+        (tokens, Some(Slot(owner)).filter(|_| owner != NONE))
+    }
+
+    fn report(&mut self) {
+        self.reported.get_or_insert_default().update(&mut self.chains.tree);
+    }
+
+    fn reported(&self, content: &[Segment], most: u64) -> u64 {
+        let blocks = |reported: &Reported| reported.blocks(&self.chains.tree, content, self.block, most);
+        self.reported.as_ref().map_or(0, blocks) * self.block
     }
 }

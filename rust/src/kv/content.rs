@@ -31,6 +31,8 @@ pub(super) struct Node {
     key: (u32, u32, u64),
     /// Its children, the chains of live requests that go through it, and the blocks that are known in it.
     uses: u32,
+    /// Its children with a pin, and what is remembered of it beyond its use: it keeps its number.
+    pins: u32,
     /// The request whose own content it is, while that is here.
     pub(super) owner: u32,
     /// For each block whose last token lies in it, the first entry of the cache.
@@ -91,10 +93,14 @@ impl Tree {
 
     fn node(&mut self, key: (u32, u32, u64)) -> u32 {
         if let Some(&node) = self.places.get(&key) {
-            self.nodes[node as usize].uses += 1;
+            let uses = &mut self.nodes[node as usize].uses;
+            *uses += 1;
+            if *uses == 1 && key.0 != NONE {
+                self.nodes[key.0 as usize].uses += 1;
+            }
             return node;
         }
-        let fresh = Node { key, uses: 1, owner: NONE, blocks: Vec::new() };
+        let fresh = Node { key, uses: 1, pins: 0, owner: NONE, blocks: Vec::new() };
         let node = match self.vacant.pop() {
             Some(node) => {
                 self.nodes[node as usize] = fresh;
@@ -125,15 +131,53 @@ impl Tree {
             if left.uses > 0 {
                 return;
             }
-            let key = left.key;
+            let (key, is_pinned) = (left.key, left.pins > 0);
             left.blocks = Vec::new();
-            self.places.remove(&key);
-            self.vacant.push(node);
+            if !is_pinned {
+                self.places.remove(&key);
+                self.vacant.push(node);
+            }
             if key.0 == NONE {
                 return;
             }
             node = key.0;
         }
+    }
+
+    /// A node keeps its number, and all above it keep theirs, even when nobody uses them.
+    pub(super) fn pin(&mut self, mut node: u32) {
+        while node != NONE {
+            let Node { pins, key, .. } = &mut self.nodes[node as usize];
+            *pins += 1;
+            node = if *pins == 1 { key.0 } else { NONE };
+        }
+    }
+
+    /// One reason less to keep it.
+    pub(super) fn unpin(&mut self, mut node: u32) {
+        while node != NONE {
+            let Node { pins, uses, key, .. } = &mut self.nodes[node as usize];
+            *pins -= 1;
+            if *pins > 0 {
+                return;
+            }
+            let (key, is_used) = (*key, *uses > 0);
+            if !is_used {
+                self.places.remove(&key);
+                self.vacant.push(node);
+            }
+            node = key.0;
+        }
+    }
+
+    /// The nodes of a chain of contents, as far as they are there.
+    pub(super) fn steps(&self, content: &[Segment]) -> impl Iterator<Item = Step> {
+        let (mut parent, mut start) = (NONE, 0);
+        content.iter().map_while(move |segment| {
+            let node = *self.places.get(&(parent, start, segment.content))?;
+            (parent, start) = (node, start + segment.tokens);
+            Some(Step { node, end: start })
+        })
     }
 }
 

@@ -87,6 +87,16 @@ pub(crate) trait PrefixCache: Debug + Send {
 
     /// Does a request compute what the cache knows already, so that blocks come free as it goes on?
     fn is_computed_twice(&self, slot: Slot) -> bool;
+
+    /// How many of the first `most` tokens of a prompt that begins with this content are known; and who is here that says
+    /// what comes next, where its decodes are known as they come.
+    fn cached(&self, content: &[Segment], most: u64) -> (u64, Option<Slot>);
+
+    /// From now on it is remembered what is known at this instant, until this is called again.
+    fn report(&mut self);
+
+    /// How many of the first `most` tokens of such a prompt were known at the last report.
+    fn reported(&self, content: &[Segment], most: u64) -> u64;
 }
 
 #[cfg(test)]
@@ -107,6 +117,11 @@ mod tests {
     /// Requests come one after another, the last three of them side by side.
     fn run(cache: &mut dyn PrefixCache, block: u64, visits: &[Visit]) {
         let held = |cache: &dyn PrefixCache| (0..3).map(|slot| cache.shared(Slot(slot))).collect::<Vec<_>>();
+        let texts = |cache: &dyn PrefixCache| {
+            let known = |text| cache.cached(&[Segment { content: text, tokens: 60 }], 60).0;
+            (0..3).map(known).collect::<Vec<u64>>()
+        };
+        let mut report = Vec::new();
         let mut here: [Option<u64>; 3] = [None; 3];
         for slot in 0..3 {
             cache.open(Slot(slot), &[], u64::MAX - u64::from(slot), 1);
@@ -121,8 +136,17 @@ mod tests {
                 cache.close(slot);
             }
             let prompt = shared + rest;
-            cache.open(slot, &[Segment { content: text, tokens: shared }], (1 << 63) | id as u64, prompt);
+            let content = [Segment { content: text, tokens: shared }];
+            let before = cache.cached(&content, u64::from(prompt) - 1).0;
+            cache.open(slot, &content, (1 << 63) | id as u64, prompt);
             let found = cache.find(slot, u64::from(prompt) - 1);
+            assert_eq!(before, found.tokens, "nobody need be here to be told what is there");
+            if id % 4 == 0 {
+                cache.report();
+                report = texts(cache);
+            }
+            let known = |text| cache.reported(&[Segment { content: text, tokens: 60 }], 60);
+            assert_eq!((0..3).map(known).collect::<Vec<u64>>(), report, "as it was at the last report");
             assert!(
                 found.tokens < u64::from(prompt)
                     && found.tokens.is_multiple_of(block)
@@ -147,6 +171,7 @@ mod tests {
         assert_eq!(cache.idle(), cache.known());
         cache.forget_until(0);
         assert_eq!((cache.idle(), cache.known()), (0, 0));
+        cache.report();
     }
 
     proptest! {

@@ -10,6 +10,7 @@ use std::hash::BuildHasherDefault;
 
 use super::content::{Chains, Mixer, NONE, Segment, Step, step_of};
 use super::prefix::{Found, Part, PrefixCache};
+use super::reported::Reported;
 use crate::request::Slot;
 
 /// The node above all runs.
@@ -62,6 +63,7 @@ pub(super) struct RadixCache {
     learned: u64,
     idle: u64,
     clock: u64,
+    reported: Option<Reported>,
 }
 
 impl RadixCache {
@@ -79,6 +81,7 @@ impl RadixCache {
             learned: 0,
             idle: 0,
             clock: 0,
+            reported: None,
         }
     }
 
@@ -102,10 +105,15 @@ impl RadixCache {
 
     /// Up to which page does a run, with whose first page a request goes on, hold what the request says?
     fn agreed(&self, slot: Slot, run: u32, limit: u64) -> u64 {
+        self.agreed_with(self.chains.path(slot), run, limit)
+    }
+
+    /// The same of a chain that begins with these steps.
+    fn agreed_with(&self, path: &[Step], run: u32, limit: u64) -> u64 {
         let Run { end, depth, ref steps, .. } = *self.run(run);
         let limit = limit.min(end);
         let mut tokens = 0;
-        for (of_run, own) in steps.iter().zip(&self.chains.path(slot)[depth..]) {
+        for (of_run, own) in steps.iter().zip(&path[depth..]) {
             if of_run.node != own.node {
                 break;
             }
@@ -259,6 +267,7 @@ impl RadixCache {
         }
         let leaf = Run { parent: node, children: 0, first: page, end: pages, depth, steps, locks: 0, used: 0 };
         let leaf = self.add(leaf, slot);
+        self.note(leaf, true);
         self.known += pages - page;
         self.learned += pages - page;
         self.idle += pages - page;
@@ -266,6 +275,21 @@ impl RadixCache {
         self.runs[leaf as usize].used = self.clock;
         self.ends.insert((self.clock, leaf));
         leaf
+    }
+
+    /// The pages of a run that enters the tree, or is forgotten, are noted.
+    fn note(&mut self, run: u32, is_known: bool) {
+        let Some(reported) = &mut self.reported else { return };
+        let Run { first, end, ref steps, .. } = self.runs[run as usize];
+        let mut page = first;
+        for &Step { node, end: until } in steps {
+            let (until, tree) = (end.min(u64::from(until) / self.page), &mut self.chains.tree);
+            let from = u64::from(tree.nodes[node as usize].start()) / self.page;
+            if page < until {
+                reported.note(tree, node, (page - from) as u32..(until - from) as u32, is_known);
+                page = until;
+            }
+        }
     }
 
     /// Is nothing known, and of nobody?
@@ -373,6 +397,7 @@ impl PrefixCache for RadixCache {
             };
             let Run { parent, first, .. } = *self.run(run);
             let pages = self.run(run).pages();
+            self.note(run, false);
             let steps = std::mem::take(&mut self.runs[run as usize].steps);
             self.places.remove(&(steps[0].node, first));
             steps.iter().for_each(|step| self.chains.tree.leave(step.node));
@@ -402,5 +427,29 @@ impl PrefixCache for RadixCache {
 
     fn is_computed_twice(&self, slot: Slot) -> bool {
         self.child(slot, self.shares[slot.index()].pages).is_some()
+    }
+
+    fn cached(&self, content: &[Segment], most: u64) -> (u64, Option<Slot>) {
+        let path: Vec<Step> = self.chains.tree.steps(content).collect();
+        let end = path.last().map_or(0, |step| u64::from(step.end));
+        let (limit, mut page) = (most.min(end) / self.page, 0);
+        while page < limit {
+            let node = path[step_of(&path, (page + 1) * self.page - 1)].node;
+            let Some(&child) = self.places.get(&(node, page)) else { break };
+            page = self.agreed_with(&path, child, limit);
+            if page < self.run(child).end {
+                break;
+            }
+        }
+        (page * self.page, None)
+    }
+
+    fn report(&mut self) {
+        self.reported.get_or_insert_default().update(&mut self.chains.tree);
+    }
+
+    fn reported(&self, content: &[Segment], most: u64) -> u64 {
+        let pages = |reported: &Reported| reported.blocks(&self.chains.tree, content, self.page, most);
+        self.reported.as_ref().map_or(0, pages) * self.page
     }
 }

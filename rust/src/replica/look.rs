@@ -74,6 +74,11 @@ impl Replica {
         Ok(self.free_and_used_blocks(at)?.1 + self.state.waiting_blocks)
     }
 
+    /// Tokens in a block.
+    pub fn block_tokens(&self) -> u64 {
+        self.state.pool.block_tokens()
+    }
+
     /// Most preemptions of one request so far.
     pub fn most_preempted(&self) -> u32 {
         self.state.most_preempted

@@ -12,9 +12,9 @@ use crate::timing::Pace;
 impl Replica {
     /// Settles the stretch that ends now: tokens come out, contexts grow, who is done leaves.
     pub fn settle(&mut self, results: &mut Recorder) -> Result<()> {
-        let Some(stretch) = self.stretch else { return Ok(()) };
-        self.stretch = None;
-        self.settle_stretch(&stretch, results)
+        let Some(Stretch { end, .. }) = self.stretch else { return Ok(()) };
+        self.report(end)?;
+        self.stretch.take().map_or(Ok(()), |stretch| self.settle_stretch(&stretch, results))
     }
 
     fn settle_stretch(&mut self, stretch: &Stretch, results: &mut Recorder) -> Result<()> {
@@ -127,7 +127,7 @@ impl Replica {
             }
             if tokens < chunk.owed {
                 let iterations = if state.pool.has_cache() { stretch.count } else { 0 };
-                for iteration in 1..=iterations {
+                for iteration in stretch.known + 1..=iterations {
                     state.pool.computed(chunk.slot, chunk.context + chunk.tokens * iteration);
                 }
                 continue;
@@ -218,7 +218,10 @@ impl Replica {
             self.scheduler.notice(Notice::Left(slot), &state.requests);
             let blocks = state.requests.at(slot).blocks;
             let held = Held { blocks, kept: state.keep(slot) };
-            let content = state.pool.content(slot);
+            let content = match self.prefixes.get_mut(slot.index()) {
+                Some(content) => std::mem::take(content),
+                None => state.pool.content(slot),
+            };
             let request = state.take_out(slot);
             state.tokens_ahead -= u64::from(request.arrival.output_tokens - request.emitted);
             state.sent_blocks += blocks;

@@ -1,4 +1,4 @@
-//! A session stays where it began.
+//! A session stays where it is.
 
 use std::collections::BTreeMap;
 
@@ -7,33 +7,49 @@ use crate::error::Result;
 use crate::workload::Arrival;
 
 /// Sessions go to the replicas by turns, in the order of their first requests; a request without a session is one of its
-/// own.
-#[derive(Debug, Default)]
+/// own. With `spill`, a session whose replica has more than so many times the mean number of requests moves to the one that
+/// has the fewest, and lives there.
+#[derive(Debug)]
 pub(super) struct BySession {
+    spill: Option<f64>,
     next: usize,
     homes: BTreeMap<u32, usize>,
 }
 
 impl BySession {
+    pub(super) fn new(spill: Option<f64>) -> BySession {
+        BySession { spill, next: 0, homes: BTreeMap::new() }
+    }
+
     fn turn(&mut self, fleet: &Fleet) -> usize {
         let replica = self.next;
         self.next = (replica + 1) % fleet.len();
         replica
     }
+
+    /// Has a replica more than its share?
+    fn is_full(&self, home: usize, fleet: &Fleet) -> bool {
+        self.spill.is_some_and(|spill| {
+            let requests = fleet.requests();
+            let all: u64 = requests.iter().copied().map(u64::from).sum();
+            (u64::from(requests[home]) * requests.len() as u64) as f64 > spill * all as f64
+        })
+    }
 }
 
 impl Router for BySession {
-    fn route(&mut self, arrival: &Arrival, fleet: &Fleet) -> Result<usize> {
+    fn route(&mut self, arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
         let Some(session) = arrival.session else { return Ok(self.turn(fleet)) };
-        if let Some(&home) = self.homes.get(&session) {
-            return Ok(home);
-        }
-        let home = self.turn(fleet);
+        let home = match self.homes.get(&session) {
+            Some(&home) if !self.is_full(home, fleet) => return Ok(home),
+            Some(_) => fleet.with_fewest_requests(),
+            None => self.turn(fleet),
+        };
         self.homes.insert(session, home);
         Ok(home)
     }
 
     fn looks(&self) -> bool {
-        false
+        self.spill.is_some()
     }
 }

@@ -9,7 +9,7 @@ use crate::workload::Arrival;
 pub(super) struct LeastKv;
 
 impl Router for LeastKv {
-    fn route(&mut self, _arrival: &Arrival, fleet: &Fleet) -> Result<usize> {
-        fleet.least(|replica| fleet.blocks(replica))
+    fn route(&mut self, _arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
+        fleet.least(|fleet, replica| fleet.blocks(replica))
     }
 }

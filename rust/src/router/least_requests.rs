@@ -9,7 +9,7 @@ use crate::workload::Arrival;
 pub(super) struct LeastRequests;
 
 impl Router for LeastRequests {
-    fn route(&mut self, _arrival: &Arrival, fleet: &Fleet) -> Result<usize> {
+    fn route(&mut self, _arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
         Ok(fleet.with_fewest_requests())
     }
 }

@@ -9,7 +9,7 @@ use crate::workload::Arrival;
 pub(super) struct LeastTokens;
 
 impl Router for LeastTokens {
-    fn route(&mut self, _arrival: &Arrival, fleet: &Fleet) -> Result<usize> {
-        fleet.least(|replica| fleet.tokens(replica))
+    fn route(&mut self, _arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
+        fleet.least(|fleet, replica| fleet.tokens(replica))
     }
 }

@@ -8,13 +8,18 @@ mod least_kv;
 mod least_requests;
 mod least_tokens;
 mod power_of_two;
+mod prefix_affinity;
+mod prefix_hash;
 mod random;
 mod round_robin;
 
+use std::ops::Range;
+
 use serde::Deserialize;
 
-use crate::clock::Instant;
-use crate::error::Result;
+use crate::clock::{Instant, Span, attoseconds};
+use crate::error::{Error, Result};
+use crate::kv::Segment;
 use crate::minima::Minima;
 use crate::replica::Replica;
 use crate::workload::Arrival;
@@ -22,24 +27,37 @@ use crate::workload::Arrival;
 /// A routing policy of a fleet.
 pub trait Router: Send {
     /// The replica for a request.
-    fn route(&mut self, arrival: &Arrival, fleet: &Fleet) -> Result<usize>;
+    fn route(&mut self, arrival: &Arrival, fleet: &mut Fleet) -> Result<usize>;
 
     /// Does it look at anything of the replicas but their number? Replicas behind a router that does not know nothing of
     /// one another.
     fn looks(&self) -> bool {
         true
     }
+
+    /// How often the caches report to it what they know; `None`: it needs no reports.
+    fn reports_every(&self) -> Option<Span> {
+        None
+    }
 }
 
-/// The replicas as a router may look at them.
-pub struct Fleet<'a> {
-    pub(crate) replicas: &'a [Replica],
+/// The replicas as a router may look at them, and what only this request can be told of them.
+#[derive(Default)]
+pub struct Fleet {
+    /// Those of the whole run, of which it has a part to choose from.
+    pub(crate) replicas: Vec<Replica>,
+    pub(crate) part: Range<usize>,
     /// Requests at each.
-    pub(crate) requests: &'a Minima<u32>,
+    pub(crate) requests: Minima<u32>,
     pub(crate) now: Instant,
+    /// With what the request's prompt begins, and its length.
+    pub(crate) content: Vec<Segment>,
+    pub(crate) prompt_tokens: u32,
+    /// Does it bring its keys and values along?
+    pub(crate) is_handed_off: bool,
 }
 
-impl Fleet<'_> {
+impl Fleet {
     /// Number of replicas.
     pub fn len(&self) -> usize {
         self.requests.all().len()
@@ -69,34 +87,72 @@ impl Fleet<'_> {
 
     /// The number of a replica among those of all pools.
     pub fn number(&self, replica: usize) -> u32 {
-        self.replicas[replica].number()
+        self.replica(replica).number()
     }
 
     /// Requests in the queue of a replica.
     pub fn waiting(&self, replica: usize) -> u64 {
-        self.replicas[replica].waiting()
+        self.replica(replica).waiting()
     }
 
     /// Blocks that nobody holds at a replica, and those that somebody does.
     pub fn free_and_used_blocks(&self, replica: usize) -> Result<(u64, u64)> {
-        self.replicas[replica].free_and_used_blocks(self.now)
+        self.replica(replica).free_and_used_blocks(self.now)
     }
 
     /// Prompt tokens that a replica has not computed and output tokens that it has not emitted: this knows lengths.
     pub fn tokens(&self, replica: usize) -> Result<u64> {
-        self.replicas[replica].tokens_ahead(self.now)
+        self.replica(replica).tokens_ahead(self.now)
     }
 
     /// Blocks in use at a replica, and those that its waiting prompts will take.
     pub fn blocks(&self, replica: usize) -> Result<u64> {
-        self.replicas[replica].blocks_ahead(self.now)
+        self.replica(replica).blocks_ahead(self.now)
+    }
+
+    /// Tokens in a block of a replica.
+    pub fn block_tokens(&self, replica: usize) -> u64 {
+        self.replica(replica).block_tokens()
+    }
+
+    /// With what the request's prompt begins, before what is its own.
+    pub fn content(&self) -> &[Segment] {
+        &self.content
+    }
+
+    /// Tokens of the request's prompt that lie in the cache of a replica now: whole blocks, at most all tokens but one. All
+    /// of them for a request that is handed off, since it brings them along.
+    pub fn cached_tokens(&mut self, replica: usize) -> Result<u64> {
+        match self.most_cached() {
+            Ok(most) => self.replicas[self.part.start + replica].cached_tokens(&self.content, most, self.now),
+            Err(all) => Ok(all),
+        }
+    }
+
+    /// The same as the replica reported last (see [`Router::reports_every`]).
+    pub fn reported_tokens(&mut self, replica: usize) -> Result<u64> {
+        match self.most_cached() {
+            Ok(most) => self.replicas[self.part.start + replica].reported_tokens(&self.content, most, self.now),
+            Err(all) => Ok(all),
+        }
+    }
+
+    /// The tokens that can be found in a cache; `Err`: those that none has to compute.
+    fn most_cached(&self) -> std::result::Result<u64, u64> {
+        let prompt = u64::from(self.prompt_tokens);
+        if self.is_handed_off { Err(prompt) } else { Ok(prompt - 1) }
+    }
+
+    #[inline]
+    fn replica(&self, replica: usize) -> &Replica {
+        &self.replicas[self.part.start + replica]
     }
 
     /// The lowest replica for which a number that has to be worked out is least.
-    fn least(&self, number: impl Fn(usize) -> Result<u64>) -> Result<usize> {
-        let mut least = (u64::MAX, 0);
-        for replica in 0..self.len() {
-            let of_this = number(replica)?;
+    fn least<T: PartialOrd>(&mut self, mut number: impl FnMut(&mut Self, usize) -> Result<T>) -> Result<usize> {
+        let mut least = (number(self, 0)?, 0);
+        for replica in 1..self.len() {
+            let of_this = number(self, replica)?;
             if of_this < least.0 {
                 least = (of_this, replica);
             }
@@ -106,7 +162,7 @@ impl Fleet<'_> {
 }
 
 /// A router as a user describes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "kind", deny_unknown_fields)]
 pub enum RouterKind {
     /// One after the other, in the order of arrivals.
@@ -121,21 +177,69 @@ pub enum RouterKind {
     PowerOfTwo {},
     /// The fewest blocks, in use or asked for by waiting prompts.
     LeastKv {},
-    /// All requests of a session at one replica.
-    BySession {},
+    /// All requests of a session at one replica, as long as that has not too many.
+    BySession {
+        /// So many times the mean number of requests is too many; `None`: never.
+        #[serde(default)]
+        spill: Option<f64>,
+    },
+    /// Where the longest part of the prompt is cached, against the blocks ahead.
+    PrefixAffinity {
+        /// Of a token to compute, against one whose block is taken.
+        weight: f64,
+        /// Seconds between the reports of the caches; `None`: they are looked at.
+        #[serde(default)]
+        update_s: Option<f64>,
+    },
+    /// Where prompts go that begin alike.
+    PrefixHash {
+        /// So many tokens are the beginning.
+        prefix_tokens: u64,
+        /// So many times the mean number of requests is too many; `None`: nothing is.
+        #[serde(default)]
+        load_factor: Option<f64>,
+    },
 }
 
 impl RouterKind {
     /// The router itself; `seed` is the run's. Each `pool` of a cluster draws apart from the others.
-    pub fn build(self, seed: u64, pool: u64) -> Box<dyn Router> {
-        match self {
+    pub fn build(&self, seed: u64, pool: u64) -> Result<Box<dyn Router>> {
+        Ok(match *self {
             RouterKind::RoundRobin {} => Box::new(round_robin::RoundRobin::default()),
             RouterKind::Random {} => Box::new(random::Random::new(seed, pool)),
             RouterKind::LeastRequests {} => Box::new(least_requests::LeastRequests),
             RouterKind::LeastTokens {} => Box::new(least_tokens::LeastTokens),
             RouterKind::PowerOfTwo {} => Box::new(power_of_two::PowerOfTwo::new(seed, pool)),
             RouterKind::LeastKv {} => Box::new(least_kv::LeastKv),
-            RouterKind::BySession {} => Box::new(by_session::BySession::default()),
+            RouterKind::BySession { spill } => {
+                in_range("spill", spill, |spill| spill >= 1.0, "a finite number, at least 1")?;
+                Box::new(by_session::BySession::new(spill))
+            }
+            RouterKind::PrefixAffinity { weight, update_s } => {
+                in_range("weight", Some(weight), |weight| weight >= 0.0, "a finite number, not negative")?;
+                let every = update_s.map(|seconds| attoseconds(seconds, "update_s")).transpose()?;
+                if every == Some(0) {
+                    return Err(Error::config("update_s", "0: the time between two reports must be above 0"));
+                }
+                Box::new(prefix_affinity::PrefixAffinity { weight, every: every.map(Span) })
+            }
+            RouterKind::PrefixHash { prefix_tokens, load_factor } => {
+                if prefix_tokens == 0 {
+                    return Err(Error::config("prefix_tokens", "0: a prefix has at least 1 token"));
+                }
+                in_range("load_factor", load_factor, |factor| factor > 1.0, "a finite number above 1")?;
+                Box::new(prefix_hash::PrefixHash::new(prefix_tokens, load_factor))
+            }
+        })
+    }
+}
+
+/// Tests an optional number.
+fn in_range(field: &str, number: Option<f64>, fits: impl Fn(f64) -> bool, what: &str) -> Result<()> {
+    match number {
+        Some(number) if !(number.is_finite() && fits(number)) => {
+            Err(Error::config(field, format!("{number}: must be {what}")))
         }
+        _ => Ok(()),
     }
 }

@@ -20,7 +20,7 @@ impl PowerOfTwo {
 }
 
 impl Router for PowerOfTwo {
-    fn route(&mut self, arrival: &Arrival, fleet: &Fleet) -> Result<usize> {
+    fn route(&mut self, arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
         if fleet.len() == 1 {
             return Ok(0);
         }

@@ -22,7 +22,7 @@ impl Random {
 }
 
 impl Router for Random {
-    fn route(&mut self, arrival: &Arrival, fleet: &Fleet) -> Result<usize> {
+    fn route(&mut self, arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
         Ok(below(self.stream.word(u64::from(arrival.id), self.draw), fleet.len()))
     }
 

@@ -11,7 +11,7 @@ pub(super) struct RoundRobin {
 }
 
 impl Router for RoundRobin {
-    fn route(&mut self, _arrival: &Arrival, fleet: &Fleet) -> Result<usize> {
+    fn route(&mut self, _arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
         let replica = self.next;
         self.next = (replica + 1) % fleet.len();
         Ok(replica)

@@ -74,11 +74,13 @@ pub(super) fn together(mut parts: Vec<Outcome>, sampler: Sampler, class_count: u
 
 /// Adds each row to those of the replica that serves it.
 pub(super) fn share_out(workload: &Workload, router: &mut dyn Router, shares: &mut [Vec<u32>]) -> Result<()> {
-    let unseen = Minima::new(shares.len(), 0, u32::MAX);
+    let mut fleet = Fleet { requests: Minima::new(shares.len(), 0, u32::MAX), ..Fleet::default() };
     for row in 0..workload.len() {
-        let at = workload.arrival_at(row);
-        let fleet = Fleet { replicas: &[], requests: &unseen, now: at };
-        shares[router.route(&workload.request(row, at), &fleet)?].push(row as u32);
+        fleet.now = workload.arrival_at(row);
+        fleet.content = workload.content.of(row);
+        let arrival = workload.request(row, fleet.now);
+        fleet.prompt_tokens = arrival.prompt_tokens;
+        shares[router.route(&arrival, &mut fleet)?].push(row as u32);
     }
     Ok(())
 }

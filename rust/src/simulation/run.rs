@@ -11,6 +11,7 @@ use super::{Options, Watch};
 use crate::clock::{Instant, Span, product};
 use crate::cluster::Cluster;
 use crate::error::{Error, Kind, Result};
+use crate::kv::Segment;
 use crate::minima::Minima;
 use crate::plan::Limits;
 use crate::replica::{Departure, Replica, Role};
@@ -106,6 +107,9 @@ impl<'a> Run<'a> {
                 links.len() - 1
             });
             station_of.resize(replicas.len(), stations.len() as u32);
+            if let Some(every) = pool.router.as_ref().and_then(|router| router.reports_every()) {
+                replicas[begin..].iter_mut().for_each(|replica: &mut Replica| replica.report_every(every));
+            }
             let requests = Minima::new(replicas.len() - begin, 0, u32::MAX);
             stations.push(Station { replicas: begin..replicas.len(), requests, router: pool.router, link });
         }
@@ -381,7 +385,7 @@ impl<'a> Run<'a> {
             let source = departure.from as usize;
             self.replicas[source].release(std::mem::take(&mut departure.held), self.now)?;
             self.touch(source);
-            let replica = self.route(self.links[link].to, &departure.request.arrival)?;
+            let replica = self.route(self.links[link].to, &departure.request.arrival, &mut departure.content, true)?;
             self.replicas[replica].receive(departure, self.now)?;
             self.touch(replica);
         }
@@ -502,12 +506,11 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         let pool = workload.pool(row);
-        let replica = self.route(pool, &arrival)?;
+        let mut content = workload.content.of(row);
+        let replica = self.route(pool, &arrival, &mut content, false)?;
         if let Some(reason) = self.refuses_afterwards(pool, replica, &arrival) {
             self.results.reject(&arrival, replica as u32, reason);
-        } else if let Some(slot) =
-            self.replicas[replica].arrive(arrival, &workload.content.of(row), &mut self.results)?
-        {
+        } else if let Some(slot) = self.replicas[replica].arrive(arrival, &content, &mut self.results)? {
             self.in_system += 1;
             if let Some(patience) = workload.patience(row) {
                 self.patience.push(Reverse((self.now.after(patience)?, arrival.id, replica as u32, slot.0)));
@@ -537,19 +540,36 @@ impl<'a> Run<'a> {
         reason
     }
 
-    /// The replica of a pool to which a request goes.
+    /// The replica of a pool to which a request goes whose prompt begins with this content. While the router is asked, what
+    /// it may look at is its own.
     #[inline]
-    fn route(&mut self, pool: usize, arrival: &Arrival) -> Result<usize> {
+    fn route(
+        &mut self,
+        pool: usize,
+        arrival: &Arrival,
+        content: &mut Vec<Segment>,
+        is_handed_off: bool,
+    ) -> Result<usize> {
         let Station { replicas, requests, router, .. } = &mut self.stations[pool];
         let Some(router) = router else { return Ok(replicas.start) };
-        let fleet = Fleet { replicas: &self.replicas[replicas.clone()], requests, now: self.now };
-        let chosen = router.route(arrival, &fleet)?;
-        if chosen >= fleet.len() {
+        let mut fleet = Fleet {
+            replicas: std::mem::take(&mut self.replicas),
+            part: replicas.clone(),
+            requests: std::mem::take(requests),
+            now: self.now,
+            content: std::mem::take(content),
+            prompt_tokens: arrival.prompt_tokens,
+            is_handed_off,
+        };
+        let chosen = router.route(arrival, &mut fleet);
+        (self.replicas, *requests, *content) = (fleet.replicas, fleet.requests, fleet.content);
+        let chosen = chosen?;
+        if chosen >= replicas.len() {
             return Err(Kind::Route {
                 at_s: self.now.seconds().to_string(),
                 request: arrival.id,
                 answer: chosen.to_string(),
-                replicas: fleet.len(),
+                replicas: replicas.len(),
             }
             .into());
         }

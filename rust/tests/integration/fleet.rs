@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
-use inferq_core::clock::{Instant, Span};
+use inferq_core::clock::{Instant, SECOND, Span};
 use inferq_core::cluster::{Cluster, Pool};
 use inferq_core::engine::{Engine, EngineParts, parse};
 use inferq_core::error::Result;
@@ -16,15 +16,27 @@ use proptest::prelude::*;
 use crate::laws::{Outcome, same};
 use crate::scenario::{Columns, Scenario, with_or_without_cache};
 
-const ROUTERS: [RouterKind; 7] = [
+/// Every router, and those that have parameters with several.
+pub(crate) const ROUTERS: [RouterKind; 14] = [
     RouterKind::RoundRobin {},
     RouterKind::Random {},
     RouterKind::LeastRequests {},
     RouterKind::LeastTokens {},
     RouterKind::PowerOfTwo {},
     RouterKind::LeastKv {},
-    RouterKind::BySession {},
+    RouterKind::BySession { spill: None },
+    RouterKind::BySession { spill: Some(1.5) },
+    RouterKind::PrefixAffinity { weight: 2.0, update_s: None },
+    RouterKind::PrefixAffinity { weight: 0.7, update_s: None },
+    RouterKind::PrefixAffinity { weight: 3.0, update_s: Some(0.05) },
+    RouterKind::PrefixAffinity { weight: 1.0, update_s: Some(1.3) },
+    RouterKind::PrefixHash { prefix_tokens: 5, load_factor: None },
+    RouterKind::PrefixHash { prefix_tokens: 12, load_factor: Some(1.3) },
 ];
+
+pub(crate) fn built(router: &RouterKind, seed: u64, pool: u64) -> Box<dyn Router> {
+    router.build(seed, pool).expect("a router")
+}
 
 fn run(scenario: &Scenario, replicas: usize, router: Box<dyn Router>, stepping: bool) -> Results {
     run_with(scenario, replicas, router, &scenario.options(stepping))
@@ -86,7 +98,7 @@ proptest! {
     fn l8_stretches_equal_stepping_under_every_router(
         scenario in any_scenario(), replicas in 1_usize..5, router in prop::sample::select(ROUTERS.to_vec()), seed: u64,
     ) {
-        let (fast, slow) = (run(&scenario, replicas, router.build(seed, 0), false), run(&scenario, replicas, router.build(seed, 0), true));
+        let (fast, slow) = (run(&scenario, replicas, built(&router, seed, 0), false), run(&scenario, replicas, built(&router, seed, 0), true));
         prop_assert_eq!(&fast.requests.replica, &slow.requests.replica);
         // The rows of iterations come in the order of the ends of stretches, which differs between the two.
         same(&Results { iterations: Vec::new(), batches: Vec::new(), ..fast }, &Results { iterations: Vec::new(), batches: Vec::new(), ..slow })?;
@@ -96,7 +108,7 @@ proptest! {
     fn l1_and_l9_hold_and_replicas_do_not_touch_one_another(
         scenario in any_scenario(), replicas in 1_usize..5, router in prop::sample::select(ROUTERS.to_vec()), seed: u64,
     ) {
-        let results = run(&scenario, replicas, router.build(seed, 0), false);
+        let results = run(&scenario, replicas, built(&router, seed, 0), false);
         prop_assert_eq!(results.totals.by_status.iter().sum::<u64>() as usize, results.requests.status.len());
         prop_assert_eq!(results.totals.in_system, results.totals.sojourn);
         prop_assert!(scenario.horizon_s.is_some() || results.totals.by_status[Status::Unfinished as usize] == 0);
@@ -110,7 +122,7 @@ proptest! {
     fn one_replica_in_a_fleet_equals_no_fleet(
         scenario in any_scenario(), router in prop::sample::select(ROUTERS.to_vec()), seed: u64,
     ) {
-        let (fleet, alone) = (run(&scenario, 1, router.build(seed, 0), false), scenario.run(false));
+        let (fleet, alone) = (run(&scenario, 1, built(&router, seed, 0), false), scenario.run(false));
         same(&fleet, &alone)?;
         prop_assert_eq!((fleet.iterations, fleet.batches), (alone.iterations, alone.batches));
     }
@@ -122,7 +134,7 @@ proptest! {
         let on = |threads| {
             let options = Options { threads: NonZeroUsize::new(threads), ..scenario.options(false) };
             // Written out, since what is absent is NaN.
-            format!("{:?}", run_with(&scenario, replicas, router.build(seed, 0), &options))
+            format!("{:?}", run_with(&scenario, replicas, built(&router, seed, 0), &options))
         };
         let one = on(1);
         prop_assert_eq!(&on(2), &one);
@@ -138,11 +150,24 @@ proptest! {
         }
         let spy = Box::new(Spy { seen: std::sync::Arc::default() });
         let together = run_with(&scenario, replicas, spy, &options);
-        let apart = run_with(&scenario, replicas, RouterKind::RoundRobin {}.build(0, 0), &options);
+        let apart = run_with(&scenario, replicas, built(&RouterKind::RoundRobin {}, 0, 0), &options);
         same(&together, &apart)?;
         prop_assert_eq!(&together.requests.replica, &apart.requests.replica);
         prop_assert_eq!((together.iterations, together.batches), (apart.iterations, apart.batches));
         prop_assert_eq!((together.totals.sojourn, together.totals.by_status), (apart.totals.sojourn, apart.totals.by_status));
+    }
+
+    #[test]
+    fn without_a_weight_or_a_report_prefixes_do_not_matter(scenario in any_scenario(), replicas in 1_usize..5, weight in 0_u32..9) {
+        let by = |router: &RouterKind| run(&scenario, replicas, built(router, 0, 0), false).requests.replica;
+        let least = by(&RouterKind::LeastKv {});
+        prop_assert_eq!(&by(&RouterKind::PrefixAffinity { weight: 0.0, update_s: None }), &least);
+        let late = RouterKind::PrefixAffinity { weight: f64::from(weight), update_s: Some(1e12) };
+        prop_assert_eq!(&by(&late), &least);
+        let patient = by(&RouterKind::BySession { spill: Some(1e300) });
+        prop_assert_eq!(&by(&RouterKind::BySession { spill: None }), &patient);
+        let roomy = by(&RouterKind::PrefixHash { prefix_tokens: 9, load_factor: Some(1e300) });
+        prop_assert_eq!(&by(&RouterKind::PrefixHash { prefix_tokens: 9, load_factor: None }), &roomy);
     }
 
     #[test]
@@ -158,7 +183,7 @@ proptest! {
     }
 }
 
-type Look = (u32, Vec<(u64, u64, u64)>);
+type Look = (u32, Vec<[u64; 5]>);
 
 /// Writes down all that a router may look at.
 struct Spy {
@@ -166,11 +191,20 @@ struct Spy {
 }
 
 impl Router for Spy {
-    fn route(&mut self, arrival: &Arrival, fleet: &Fleet) -> Result<usize> {
-        let look = |replica| Ok((u64::from(fleet.requests()[replica]), fleet.tokens(replica)?, fleet.blocks(replica)?));
-        let looks = (0..fleet.len()).map(look).collect::<Result<_>>()?;
+    fn route(&mut self, arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
+        let replicas = fleet.len();
+        let look = |replica| {
+            let caches = (fleet.reported_tokens(replica)?, fleet.cached_tokens(replica)?);
+            let (tokens, blocks) = (fleet.tokens(replica)?, fleet.blocks(replica)?);
+            Ok([u64::from(fleet.requests()[replica]), tokens, blocks, caches.0, caches.1])
+        };
+        let looks = (0..replicas).map(look).collect::<Result<_>>()?;
         self.seen.lock().expect("one thread").push((arrival.id, looks));
-        Ok(arrival.id as usize % fleet.len())
+        Ok(arrival.id as usize % replicas)
+    }
+
+    fn reports_every(&self) -> Option<Span> {
+        Some(Span(SECOND / 7))
     }
 }
 
@@ -193,7 +227,7 @@ fn calm(requests: &[(f64, i32, i32, u32)], replicas: usize, router: RouterKind) 
         ..Workload::default()
     };
     let engines = (0..replicas).map(|_| engine.build(Some(&[])).expect("a replica")).collect();
-    let cluster = pool_of(engines, router.build(7, 0));
+    let cluster = pool_of(engines, built(&router, 7, 0));
     simulate_cluster(&workload, cluster, &Options::all(&workload), &mut ()).expect("a run")
 }
 
@@ -206,7 +240,7 @@ fn round_robin_goes_by_turns() {
 #[test]
 fn sessions_stay_where_they_began() {
     let requests = [(0.0, 1, 1, 9), (0.0, 1, 1, 4), (1.0, 1, 1, 9), (2.0, 1, 1, NO_SESSION), (3.0, 1, 1, 4)];
-    assert_eq!(calm(&requests, 3, RouterKind::BySession {}).requests.replica, [0, 1, 0, 2, 1]);
+    assert_eq!(calm(&requests, 3, RouterKind::BySession { spill: None }).requests.replica, [0, 1, 0, 2, 1]);
 }
 
 #[test]
@@ -264,7 +298,7 @@ fn replicas_that_serve_nobody_are_told_of() {
 #[test]
 fn a_fleet_of_nobody_is_refused() {
     let workload = Workload { class_count: 1, ..Workload::default() };
-    let cluster = pool_of(Vec::new(), RouterKind::RoundRobin {}.build(0, 0));
+    let cluster = pool_of(Vec::new(), built(&RouterKind::RoundRobin {}, 0, 0));
     let error = simulate_cluster(&workload, cluster, &Options::all(&workload), &mut ()).expect_err("no replica");
     assert_eq!(error.to_string(), "pools[0].replicas: 0: there must be at least one");
 }

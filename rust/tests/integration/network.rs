@@ -9,6 +9,7 @@ use inferq_core::simulation::{Options, simulate_cluster};
 use inferq_core::workload::{Flow, Workload};
 use proptest::prelude::*;
 
+use crate::fleet::{ROUTERS, built};
 use crate::laws::{Outcome, same};
 use crate::scenario::{CLASSES, Scenario, with_or_without_cache};
 
@@ -65,7 +66,7 @@ impl Paths {
     fn run(&self, scenario: &Scenario, stepping: bool) -> Results {
         let pool = |(place, &count): (usize, &usize)| Pool {
             engines: (0..count).map(|_| scenario.parts()).collect(),
-            router: Some(self.router.build(3, place as u64)),
+            router: Some(built(&self.router, 3, place as u64)),
             hands_to: self
                 .link
                 .filter(|_| place == 0)
@@ -78,13 +79,7 @@ impl Paths {
 }
 
 fn routers() -> impl Strategy<Value = RouterKind> {
-    prop::sample::select(vec![
-        RouterKind::RoundRobin {},
-        RouterKind::Random {},
-        RouterKind::LeastRequests {},
-        RouterKind::LeastTokens {},
-        RouterKind::LeastKv {},
-    ])
+    prop::sample::select(ROUTERS.to_vec())
 }
 
 fn any_scenario() -> impl Strategy<Value = Scenario> {

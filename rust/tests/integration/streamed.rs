@@ -4,12 +4,12 @@ use inferq_core::clock::{Instant, SECOND, Span};
 use inferq_core::cluster::{Cluster, HandsTo, LinkDescription, Pool};
 use inferq_core::error::Result;
 use inferq_core::results::{RequestColumns, Results};
-use inferq_core::router::RouterKind;
 use inferq_core::simulation::{Options, Outline, Rows, Sink, Source, Timeline, simulate_cluster, simulate_streamed};
 use inferq_core::workload::{Columns, Workload};
 use proptest::prelude::*;
 use std::num::NonZeroUsize;
 
+use crate::fleet::{ROUTERS, built};
 use crate::laws::Outcome;
 use crate::scenario::{self, CLASSES, Scenario, with_or_without_cache};
 
@@ -145,16 +145,6 @@ fn sizes() -> impl Strategy<Value = Vec<usize>> {
     ]
 }
 
-const ROUTERS: [RouterKind; 7] = [
-    RouterKind::RoundRobin {},
-    RouterKind::Random {},
-    RouterKind::LeastRequests {},
-    RouterKind::LeastTokens {},
-    RouterKind::PowerOfTwo {},
-    RouterKind::LeastKv {},
-    RouterKind::BySession {},
-];
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
@@ -176,7 +166,7 @@ proptest! {
     ) {
         let cluster = || {
             let engines = (0..replicas).map(|_| scenario.parts()).collect();
-            Cluster::of_pools(vec![Pool { engines, router: Some(router.build(seed, 0)), hands_to: None }])
+            Cluster::of_pools(vec![Pool { engines, router: Some(built(&router, seed, 0)), hands_to: None }])
         };
         same(&scenario, &sizes, cluster, &options(&scenario, automatic, threads))?;
     }
@@ -192,7 +182,7 @@ proptest! {
             latency_s: f64::from(latency_ms) / 1000.0, bytes_per_s: 50.0, bytes_per_token: 1.0, concurrent,
         };
         let pool = |count: usize, place: u64, hands_to| Pool {
-            engines: (0..count).map(|_| scenario.parts()).collect(), router: Some(router.build(3, place)), hands_to,
+            engines: (0..count).map(|_| scenario.parts()).collect(), router: Some(built(&router, 3, place)), hands_to,
         };
         let cluster = || {
             let hands_to = HandsTo { pool: 1, link: link.build().expect("a link") };

@@ -1,0 +1,97 @@
+//! What did a cache know when it last reported?
+//!
+//! A gateway hears of the caches behind it now and then. What becomes known and what is forgotten is noted as it happens,
+//! and taken over at a report: so a report costs what has changed, and not what there is. A node of which something is
+//! remembered here keeps its number in the tree of contents, whether the cache still knows it or not.
+
+use std::ops::Range;
+
+use super::content::{Segment, Step, Tree};
+
+/// What the last report said, and what has changed since.
+#[derive(Debug, Default)]
+pub(super) struct Reported {
+    /// For each node, was the block known, from the first on whose last token lies in it?
+    nodes: Vec<Blocks>,
+    changes: Vec<Change>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Blocks {
+    known: Vec<bool>,
+    /// How many were.
+    count: u32,
+}
+
+/// Blocks of a node, counted from its first, have become known or been forgotten.
+#[derive(Debug)]
+struct Change {
+    node: u32,
+    places: Range<u32>,
+    is_known: bool,
+}
+
+impl Reported {
+    /// Something changes that will be reported.
+    pub(super) fn note(&mut self, tree: &mut Tree, node: u32, places: Range<u32>, is_known: bool) {
+        if let Some(last) = self.changes.last_mut().filter(|last| (last.node, last.is_known) == (node, is_known)) {
+            if last.places.end == places.start {
+                last.places.end = places.end;
+                return;
+            }
+            if last.places.start == places.end {
+                last.places.start = places.start;
+                return;
+            }
+        }
+        tree.pin(node);
+        self.changes.push(Change { node, places, is_known });
+    }
+
+    /// Reports what has changed.
+    pub(super) fn update(&mut self, tree: &mut Tree) {
+        for Change { node, places, is_known } in self.changes.drain(..) {
+            if self.nodes.len() <= node as usize {
+                self.nodes.resize_with(node as usize + 1, Blocks::default);
+            }
+            let blocks = &mut self.nodes[node as usize];
+            let before = blocks.count;
+            if blocks.known.len() < places.end as usize {
+                blocks.known.resize(places.end as usize, false);
+            }
+            for known in &mut blocks.known[places.start as usize..places.end as usize] {
+                blocks.count = blocks.count + u32::from(is_known) - u32::from(*known);
+                *known = is_known;
+            }
+            // What was noted is one reason to keep the node, what is known in it another.
+            if before == 0 && blocks.count > 0 {
+                tree.pin(node);
+            }
+            if blocks.count == 0 {
+                blocks.known = Vec::new();
+                if before > 0 {
+                    tree.unpin(node);
+                }
+            }
+            tree.unpin(node);
+        }
+    }
+
+    /// How many whole blocks at the beginning of a chain's first `most` tokens were known.
+    pub(super) fn blocks(&self, tree: &Tree, content: &[Segment], block: u64, most: u64) -> u64 {
+        let mut count = 0;
+        for Step { node, end } in tree.steps(content) {
+            let until = most.min(u64::from(end)) / block;
+            if until > count {
+                let first = u64::from(tree.nodes[node as usize].start()) / block;
+                let known = self.nodes.get(node as usize).map_or(&[][..], |blocks| &blocks.known);
+                let known = known.get((count - first) as usize..).unwrap_or_default();
+                count += known.iter().take((until - count) as usize).take_while(|&&known| known).count() as u64;
+                if count < until {
+                    break;
+                }
+            }
+        }
+        count
+    }
+}

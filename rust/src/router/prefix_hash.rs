@@ -1,0 +1,147 @@
+//! The same beginning at the same replica, whatever is there.
+
+use super::{Fleet, Router};
+use crate::error::Result;
+use crate::kv::{OWN, Segment};
+use crate::random::{Source, Stream, philox4x64};
+use crate::workload::Arrival;
+
+/// Consistent hashing. Every replica has [`PLACES`] places on a ring, a prefix has one, and goes to the replica that comes
+/// first from there on. So another replica takes its share from all others and moves nothing between them.
+///
+/// With bounded loads (Mirrokni, Thorup, Zadimoghaddam 2018) those are passed over that have `load_factor` times the mean
+/// number of requests, the newcomer counted, rounded up.
+#[derive(Debug)]
+pub(super) struct PrefixHash {
+    prefix_tokens: u64,
+    load_factor: Option<f64>,
+    /// Places and whose they are, in the order of the ring.
+    ring: Vec<(u64, usize)>,
+}
+
+/// Places of a replica: its share of the ring then has a standard deviation of about 9 %.
+const PLACES: u64 = 128;
+
+impl PrefixHash {
+    pub(super) fn new(prefix_tokens: u64, load_factor: Option<f64>) -> PrefixHash {
+        PrefixHash { prefix_tokens, load_factor, ring: Vec::new() }
+    }
+
+    /// Where a prompt stands on the ring, by what its first tokens are.
+    fn place(&self, content: &[Segment], arrival: &Arrival) -> u64 {
+        let own = Segment { content: OWN | u64::from(arrival.id), tokens: arrival.prompt_tokens };
+        let mut left = self.prefix_tokens.min(u64::from(arrival.prompt_tokens));
+        let mut place = 0;
+        for &Segment { content, tokens } in content.iter().chain([&own]) {
+            let tokens = u64::from(tokens).min(left);
+            if tokens > 0 {
+                place = philox4x64([content, tokens, place, 0], [0, Source::Prefix as u64])[0];
+            }
+            left -= tokens;
+        }
+        place
+    }
+}
+
+impl Router for PrefixHash {
+    fn route(&mut self, arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
+        if self.ring.is_empty() {
+            let stream = Stream::new(0, Source::Ring);
+            let places = |replica: usize| (0..PLACES).map(move |place| (stream.word(replica as u64, place), replica));
+            self.ring = (0..fleet.len()).flat_map(places).collect();
+            self.ring.sort_unstable();
+        }
+        let place = self.place(fleet.content(), arrival);
+        let first = self.ring.partition_point(|&(of_replica, _)| of_replica < place);
+        let mut around = self.ring[first..].iter().chain(&self.ring[..first]).map(|&(_, replica)| replica);
+        let Some(factor) = self.load_factor else { return Ok(around.next().unwrap_or(0)) };
+        let requests = fleet.requests();
+        let all: u64 = requests.iter().copied().map(u64::from).sum();
+        // Of whole loads those reach a bound that reach it rounded up.
+        let bound = factor * (all + 1) as f64;
+        let has_room = |&replica: &usize| ((u64::from(requests[replica]) * requests.len() as u64) as f64) < bound;
+        Ok(around.find(has_room).unwrap_or(0))
+    }
+
+    fn looks(&self) -> bool {
+        self.load_factor.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{Instant, Span};
+    use crate::minima::Minima;
+
+    fn arrival(id: u32) -> Arrival {
+        let (at, tbt_slo) = (Instant::ZERO, Span::NEVER);
+        let (prompt_tokens, output_tokens, session) = (1000, 1, None);
+        Arrival { id, row: id, at, prompt_tokens, output_tokens, class: 0, priority: 0, tbt_slo, queue_key: 0, session }
+    }
+
+    fn fleet(loads: &[u32]) -> Fleet {
+        let mut requests = Minima::new(loads.len(), 0, u32::MAX);
+        loads.iter().enumerate().for_each(|(replica, &load)| requests.set(replica, load));
+        Fleet { requests, prompt_tokens: 1000, ..Fleet::default() }
+    }
+
+    /// The replicas of prompts that begin with 20,000 texts.
+    fn homes(replicas: usize) -> Vec<usize> {
+        let (mut router, mut fleet) = (PrefixHash::new(600, None), fleet(&vec![0; replicas]));
+        let mut home = |content| {
+            fleet.content = vec![Segment { content, tokens: 700 }];
+            router.route(&arrival(0), &mut fleet).expect("a replica")
+        };
+        (0..20_000).map(&mut home).collect()
+    }
+
+    #[test]
+    fn prefixes_are_spread_evenly_and_a_replica_more_takes_only_its_share() {
+        for replicas in [2, 5, 16, 64] {
+            let (before, after) = (homes(replicas), homes(replicas + 1));
+            // A share of the ring is the sum of 128 gaps: five standard deviations are 5 / √128 = 44 % of it, and those of
+            // the count of prefixes in it 5 / √(20,000 / n).
+            let spread = 5.0 / 128_f64.sqrt() + 5.0 / (20_000.0 / replicas as f64).sqrt();
+            for replica in 0..replicas {
+                let share = before.iter().filter(|&&home| home == replica).count() as f64 * replicas as f64 / 20_000.0;
+                assert!((share - 1.0).abs() < spread, "{replica} of {replicas} has {share} of its share");
+            }
+            let moved: Vec<usize> =
+                before.iter().zip(&after).filter(|(old, new)| old != new).map(|(_, &new)| new).collect();
+            assert!(moved.iter().all(|&new| new == replicas), "nothing moves between those that stay");
+            let share = moved.len() as f64 * (replicas + 1) as f64 / 20_000.0;
+            assert!((share - 1.0).abs() < spread, "the new one of {replicas} takes {share} of its share");
+        }
+    }
+
+    #[test]
+    fn only_the_beginning_counts() {
+        let (mut router, mut fleet) = (PrefixHash::new(600, None), fleet(&[0; 64]));
+        let mut home = |id: u32, content: &[(u64, u32)]| {
+            fleet.content = content.iter().map(|&(content, tokens)| Segment { content, tokens }).collect();
+            router.route(&arrival(id), &mut fleet).expect("a replica")
+        };
+        // What comes behind 600 tokens, and who asks, is nothing to it; nor how long a content goes on.
+        let same = home(0, &[(1, 500), (2, 200)]);
+        assert_eq!((same, same), (home(1, &[(1, 500), (2, 100), (3, 400)]), home(2, &[(1, 500), (2, 500)])));
+        // Where less than that is shared, each goes where its own content leads.
+        let alone: std::collections::BTreeSet<usize> = (0..200).map(|id| home(id, &[(1, 500)])).collect();
+        assert!(alone.len() > 50, "{} of 64", alone.len());
+    }
+
+    #[test]
+    fn who_has_reached_the_bound_is_passed_over() {
+        let mut router = PrefixHash::new(600, Some(1.25));
+        let home = |router: &mut PrefixHash, loads: &[u32]| {
+            let mut fleet = Fleet { content: vec![Segment { content: 4, tokens: 700 }], ..fleet(loads) };
+            router.route(&arrival(0), &mut fleet).expect("a replica")
+        };
+        let first = home(&mut router, &[0; 4]);
+        // Of 7 requests and the newcomer on 4 replicas nobody is to have more than ⌈1.25 · 8 / 4⌉ = 3.
+        let with = |load: u32| (0..4).map(|replica| if replica == first { load } else { (7 - load) / 3 }).collect();
+        let (at, above): (Vec<u32>, Vec<u32>) = (with(1), with(4));
+        assert_eq!(home(&mut router, &at), first);
+        assert_ne!(home(&mut router, &above), first);
+    }
+}
