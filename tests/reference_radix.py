@@ -23,7 +23,8 @@ class Tree:
         self.block, self.free, self.clock = block, blocks, 0
         self.found = self.learned = self.forgotten = 0  # pages, ever
         self.root = Run([], None)
-        self.pages: dict[Request, list[Any]] = {}
+        self.names: dict[Any, int] = {}  # of pages: numbers are quicker to compare than their tokens
+        self.pages: dict[Request, list[int]] = {}
         self.alone: dict[Request, int] = {}  # pages that each request has to itself
         self.owned: dict[Request, int] = {}  # its pages that are in the tree, and the run with which they end
         self.end: dict[Request, Run] = {}
@@ -40,7 +41,8 @@ class Tree:
 
     def meet(self, r: Request) -> None:
         whole = range(self.block, len(r.said) + 1, self.block)
-        self.pages[r] = [tuple(r.said[end - self.block : end]) for end in whole]
+        pages = [tuple(r.said[end - self.block : end]) for end in whole]
+        self.pages[r] = [self.names.setdefault(page, len(self.names)) for page in pages]
         self.alone[r], self.owned[r], self.end[r] = 0, 0, self.root
 
     def walk(self, pages: list[Any]) -> list[tuple[Run, int]]:
@@ -48,8 +50,9 @@ class Tree:
         path, run, shared = [], self.root, 0
         while pages and shared == len(run.pages) and pages[0] in run.children:
             run = run.children[pages[0]]
-            equal = [one == other for one, other in zip(run.pages, pages, strict=False)]
-            shared = (*equal, False).index(False)
+            shared = min(len(run.pages), len(pages))
+            if run.pages[:shared] != pages[:shared]:
+                shared = next(at for at in range(shared) if run.pages[at] != pages[at])
             path.append((run, shared))
             pages = pages[shared:]
         return path
@@ -103,9 +106,12 @@ class Tree:
             assert run.locks >= 0
             run = run.parent
 
-    def grab(self, r: Request) -> None:
-        count = len(self.match(r))
-        path = self.walk(self.pages[r][:count])
+    def refresh(self, pages: list[Any]) -> tuple[Run, int]:
+        """The run with which what is found of these pages ends, cut there, and how many are found.
+
+        All of it is then newer than everything else, a run newer than the one before it.
+        """
+        path = self.walk(pages)
         runs = [run for run, _ in path]
         if path and path[-1][1] < len(runs[-1].pages):
             rest = runs[-1]
@@ -113,9 +119,12 @@ class Tree:
             self.touch(rest)
         for run in runs:
             self.touch(run)
-        self.end[r], self.owned[r] = runs[-1] if runs else self.root, count
+        return runs[-1] if runs else self.root, sum(shared for _, shared in path)
+
+    def grab(self, r: Request) -> None:
+        self.end[r], self.owned[r] = self.refresh(self.pages[r][: len(self.match(r))])
         self.lock(self.end[r], 1)
-        self.found += count
+        self.found += self.owned[r]
 
     def take(self, r: Request, pages: int) -> None:
         self.evict(pages)

@@ -11,9 +11,10 @@ import pytest
 import inferq as iq
 
 
-def _cases(name: str) -> list[Any]:
-    recorded = Path(__file__).parent / "conformance" / f"{name}.json.gz"
-    cases: list[dict[str, Any]] = json.loads(gzip.decompress(recorded.read_bytes()))["cases"]
+def recorded(name: str) -> list[Any]:
+    """The cases of a recording, as parameters of a test."""
+    path = Path(__file__).parent / "conformance" / f"{name}.json.gz"
+    cases: list[dict[str, Any]] = json.loads(gzip.decompress(path.read_bytes()))["cases"]
     return [pytest.param(case, id=f"{name}-{place}") for place, case in enumerate(cases)]
 
 
@@ -31,11 +32,12 @@ def _engine(scenario: dict[str, Any]) -> iq.Engine:
     )
 
 
-def _microseconds(column: pl.Series) -> list[int]:
+def microseconds(column: pl.Series) -> list[int]:
+    """Times in whole microseconds, as recordings have them."""
     return [round(seconds * 1e6) for seconds in column]
 
 
-def _iterations(result: iq.Result) -> list[list[Any]]:
+def listed_iterations(result: iq.Result) -> list[list[Any]]:
     """Every iteration as the recording has it: a stretch is `count` of them."""
     rows: dict[int, list[list[int]]] = {}
     for iteration, request, tokens, emits in result.batches.iter_rows():
@@ -49,7 +51,7 @@ def _iterations(result: iq.Result) -> list[list[Any]]:
     return listed
 
 
-@pytest.mark.parametrize("case", [*_cases("vllm_v1"), *_cases("vllm_v1_prefix")])
+@pytest.mark.parametrize("case", [*recorded("vllm_v1"), *recorded("vllm_v1_prefix")])
 def test_every_batch_is_the_engines_own(case: dict[str, Any]):
     scenario, expected = case["scenario"], case["expected"]
     requests = scenario["requests"]
@@ -64,9 +66,9 @@ def test_every_batch_is_the_engines_own(case: dict[str, Any]):
         schema_overrides={"prefix_parts": pl.List(pl.List(pl.Int64))},
     )
     result = iq.simulate(iq.Workload(frame), _engine(scenario), batches=True)
-    assert _microseconds(result.requests["first_token_s"]) == expected["first_token_us"]
-    assert _microseconds(result.requests["finish_s"]) == expected["finish_us"]
+    assert microseconds(result.requests["first_token_s"]) == expected["first_token_us"]
+    assert microseconds(result.requests["finish_s"]) == expected["finish_us"]
     assert result.requests["preemptions"].to_list() == expected["preemptions"]
-    assert _iterations(result) == expected["iterations"]
+    assert listed_iterations(result) == expected["iterations"]
     cached = expected.get("cached_tokens_at_admission", [0] * len(requests))
     assert result.requests["cached_tokens"].to_list() == cached

@@ -33,6 +33,7 @@ _SCHEDULERS = {
     "spf": iq.Sarathi(token_budget=2048, max_seqs=256, order="spf"),
     "vllm-v1": iq.VllmV1(token_budget=2048, max_seqs=256),
     "vllm-v0": iq.VllmV0(token_budget=262_144, max_seqs=256),
+    "sglang": iq.Sglang(max_seqs=256),
     "orca": iq.Orca(max_model_len=200_000, max_seqs=256),
     "orca-chunked": iq.Orca(max_model_len=200_000, max_seqs=256, token_budget=2048, chunked=True),
     "faster-transformer": iq.FasterTransformer(max_model_len=200_000, max_seqs=256, free="batch"),

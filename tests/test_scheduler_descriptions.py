@@ -37,11 +37,37 @@ SLAI = {
     "class_first": None,
 }
 OFFSET = {"kind": "DynamicOffset", "low": 5, "high": 10, "kv_share": 0.96}
+SGLANG = {
+    "kind": "Sglang",
+    "policy": "fcfs",
+    "chunk_tokens": 8192,
+    "max_prefill_tokens": 16384,
+    "max_seqs": 2048,
+    "mixed": False,
+    "conservativeness": 1.0,
+    "ignore_eos": False,
+}
 SAME = iq.ByKey(len)  # a built-in function can be pickled
 
 DESCRIBED: list[tuple[Any, dict[str, Any]]] = [
     (iq.Sarathi(), SARATHI),
     *[(iq.Sarathi(order=order), {**SARATHI, "order": order}) for order in ("spf", "srf", "lpf")],
+    (iq.Sglang(), SGLANG),
+    (
+        iq.Sglang(
+            policy="lpm", chunk_tokens=64, max_seqs=8, mixed=True, conservativeness=0.3, ignore_eos=True
+        ),
+        {
+            **SGLANG,
+            "policy": "lpm",
+            "chunk_tokens": 64,
+            "max_seqs": 8,
+            "mixed": True,
+            "conservativeness": 0.3,
+            "ignore_eos": True,
+        },
+    ),
+    (iq.Sglang(chunk_tokens=None), {**SGLANG, "chunk_tokens": None}),
     (
         iq.Orca(),
         {"kind": "Orca", "max_seqs": 128, "max_model_len": 8192, "token_budget": None, "chunked": False},

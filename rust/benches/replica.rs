@@ -36,7 +36,7 @@ const SARATHI: &str = r#"{"kind": "Sarathi", "token_budget": 512, "max_seqs": 25
 
 /// Every other policy under the same budget and cap, where it has them. WAIT's threshold keeps (9) of ao2025 for W1, and
 /// nested WAIT's segments part at the median output.
-const POLICIES: [(&str, &str); 14] = [
+const POLICIES: [(&str, &str); 15] = [
     ("Sarathi", SARATHI),
     (
         "VllmV1",
@@ -47,6 +47,11 @@ const POLICIES: [(&str, &str); 14] = [
         "VllmV0",
         r#"{"kind": "VllmV0", "token_budget": 4096, "max_seqs": 256, "watermark": 0.01,
         "preemption": {"kind": "Recompute"}}"#,
+    ),
+    (
+        "Sglang",
+        r#"{"kind": "Sglang", "policy": "fcfs", "chunk_tokens": 512, "max_prefill_tokens": 16384, "max_seqs": 256,
+        "mixed": false, "conservativeness": 1.0, "ignore_eos": false}"#,
     ),
     ("Orca", r#"{"kind": "Orca", "max_seqs": 256, "max_model_len": 8192, "token_budget": null, "chunked": false}"#),
     ("FasterTransformer", r#"{"kind": "FasterTransformer", "max_seqs": 256, "max_model_len": 8192, "free": "each"}"#),

@@ -60,8 +60,10 @@ impl Engine {
     /// the error.
     pub fn build(&self, classes: Option<&[Class]>) -> Result<EngineParts> {
         self.kv.check().map_err(|error| error.within("kv"))?;
+        let scheduler = self.scheduler.build(classes).map_err(|error| error.within("scheduler"))?;
+        scheduler.check(&self.kv)?;
         Ok(EngineParts {
-            scheduler: self.scheduler.build(classes).map_err(|error| error.within("scheduler"))?,
+            scheduler,
             timing: self.timing.build().map_err(|error| error.within("timing"))?,
             kv: self.kv.clone(),
             first_token: self.first_token,

@@ -1,5 +1,7 @@
 //! What should a reader of the numbers know first?
 
+use std::collections::BTreeSet;
+
 use crate::plan::Limits;
 use crate::results::{Rejections, Status};
 use crate::timing::Beyond;
@@ -11,6 +13,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) rejections: &'a [Rejections],
     pub(crate) most_preempted: u32,
     pub(crate) beyond: Beyond,
+    pub(crate) of_schedulers: &'a BTreeSet<&'static str>,
     pub(crate) waiting_at_last_arrival: u64,
     pub(crate) stalled: bool,
     pub(crate) drained: usize,
@@ -44,6 +47,7 @@ pub(crate) fn of_run(facts: &Facts) -> Vec<String> {
             facts.most_preempted
         ));
     }
+    findings.extend(facts.of_schedulers.iter().map(|&finding| finding.to_owned()));
     // A queue that holds a twentieth of all requests when the last one comes has been growing all the time.
     let waiting = facts.waiting_at_last_arrival;
     if waiting >= 20 && waiting * 20 >= total {

@@ -190,6 +190,16 @@ impl BlockPool {
         self.cache.as_ref().map_or(Found::NOTHING, |cache| cache.find(slot, most))
     }
 
+    /// The same, which counts as a use of what is found, and cuts the run in which it ends; says how many tokens it is.
+    pub(crate) fn refresh(&mut self, slot: Slot, most: u64) -> u64 {
+        self.cache.as_mut().map_or(0, |cache| cache.refresh(slot, most))
+    }
+
+    /// The content in which a token of a request lies.
+    pub(crate) fn content_at(&self, slot: Slot, token: u64) -> Option<u32> {
+        self.cache.as_ref().map(|cache| cache.content_at(slot, token))
+    }
+
     /// A request takes what was found for it; says how many blocks that are.
     pub(crate) fn take_found(&mut self, slot: Slot, found: Found) -> u64 {
         debug_assert!(found.idle <= self.free(), "L4: no more blocks than the cache has");

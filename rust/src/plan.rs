@@ -5,9 +5,11 @@
 //! that the replica itself runs on (rule 6): budget, sequences and blocks are enforced here and nowhere else. What goes
 //! beyond the rules is an error that names the rule.
 
+mod look;
+
 use crate::clock::{Instant, Span};
 use crate::error::{Error, Kind, Result};
-use crate::request::{Phase, Requests, Slot};
+use crate::request::{Phase, Slot};
 use crate::state::{Chunk, State};
 use crate::timing::ChunkShape;
 
@@ -86,150 +88,6 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// What a scheduler may look at.
-impl Plan<'_> {
-    /// The instant at which the batch is formed.
-    #[inline]
-    pub fn now(&self) -> Instant {
-        self.now
-    }
-
-    /// Is nothing more to come, so that a policy that waits for company should stop waiting (rule 5)?
-    #[inline]
-    pub fn drain(&self) -> bool {
-        self.drain
-    }
-
-    /// The requests that the replica holds.
-    #[inline]
-    pub fn requests(&self) -> &Requests {
-        &self.state.requests
-    }
-
-    /// Tokens that this iteration can still load.
-    #[inline]
-    pub fn budget_left(&self) -> u64 {
-        self.state.limits.token_budget.saturating_sub(self.state.batch.chunk_tokens + self.state.standing)
-    }
-
-    /// Tokens that the decodes of the group can load: what neither chunks nor other groups take.
-    #[inline]
-    pub fn budget_for_decodes(&self) -> u64 {
-        let others = self.state.standing - self.state.groups[self.group].active();
-        self.state.limits.token_budget.saturating_sub(self.state.batch.chunk_tokens + others)
-    }
-
-    /// Requests that can still be admitted.
-    #[inline]
-    pub fn seats_left(&self) -> u64 {
-        self.state.limits.max_seqs - self.state.running
-    }
-
-    /// Requests that are admitted.
-    #[inline]
-    pub fn running(&self) -> u64 {
-        self.state.running
-    }
-
-    /// Requests in the queue, preempted and swapped ones included.
-    #[inline]
-    pub fn waiting(&self) -> u64 {
-        self.state.waiting
-    }
-
-    /// Members of the group of standing decodes that is talked about.
-    #[inline]
-    pub fn decodes(&self) -> u64 {
-        self.state.groups[self.group].count
-    }
-
-    /// Has this plan preempted anybody?
-    #[inline]
-    pub fn has_preempted(&self) -> bool {
-        !self.state.batch.preempted.is_empty()
-    }
-
-    /// Has this plan preempted this request?
-    #[inline]
-    pub fn was_preempted(&self, slot: Slot) -> bool {
-        self.state.batch.preempted.contains(&slot)
-    }
-
-    /// Whom this plan has admitted, in order.
-    #[inline]
-    pub fn admitted(&self) -> &[Slot] {
-        &self.state.batch.admitted
-    }
-
-    /// For how long this plan is to hold, as far as it was said.
-    pub fn held(&self) -> Hold {
-        self.state.batch.hold
-    }
-
-    /// What kept somebody in the queue from being admitted, if the policy asked and was refused.
-    #[inline]
-    pub fn refused(&self) -> Option<Limit> {
-        self.state.batch.refused
-    }
-
-    /// Iterations that the replica has run.
-    #[inline]
-    pub fn iterations(&self) -> u64 {
-        self.state.iterations
-    }
-
-    /// The sum of their lengths.
-    #[inline]
-    pub fn busy(&self) -> Span {
-        self.state.busy
-    }
-
-    /// Free blocks, less those that this batch takes. Below 0 the standing decodes lack blocks, and somebody must be
-    /// preempted or paused.
-    #[inline]
-    pub fn free_blocks(&self) -> i64 {
-        self.state.pool.free() as i64 - self.state.standing_growth() as i64
-    }
-
-    /// Free blocks before the standing decodes of the group take theirs.
-    #[inline]
-    pub fn free_blocks_before_decodes(&self) -> u64 {
-        let others = self.state.standing_growth() - self.state.groups[self.group].next_growth();
-        self.state.pool.free().saturating_sub(others)
-    }
-
-    /// Is no block held by anybody?
-    #[inline]
-    pub fn cache_is_empty(&self) -> bool {
-        self.state.pool.used() == 0 && self.state.standing_growth() == 0
-    }
-
-    /// All blocks of the cache.
-    #[inline]
-    pub fn all_blocks(&self) -> u64 {
-        self.state.pool.capacity()
-    }
-
-    /// Those of them that the requests here can hold: not the ones of requests on their way to another replica.
-    #[inline]
-    pub fn blocks_here(&self) -> u64 {
-        self.state.pool.capacity() - self.state.sent_blocks
-    }
-
-    /// Blocks that hold so many tokens.
-    #[inline]
-    pub fn blocks(&self, tokens: u64) -> u64 {
-        self.state.pool.need(tokens)
-    }
-
-    /// Blocks that a request must take to compute so many more tokens.
-    #[inline]
-    pub fn new_blocks(&self, slot: Slot, tokens: u64) -> u64 {
-        let context = self.state.requests.context(slot);
-        self.state.pool.need(context + tokens).saturating_sub(self.state.blocks_of(slot))
-    }
-}
-
 /// What a scheduler may ask.
 impl Plan<'_> {
     /// Looks the next request in the queue up in the prefix cache. From here on what is found there is its context: it
@@ -239,6 +97,13 @@ impl Plan<'_> {
         if self.state.pool.has_cache() && self.state.requests.at(slot).phase == Phase::Waiting {
             self.state.look_up(slot);
         }
+    }
+
+    /// What the prefix cache has of a request's first `tokens` tokens counts as used now, whether it is admitted or not, and
+    /// a run that it leaves in the middle is cut there. Returns how many tokens those are.
+    #[inline]
+    pub fn refresh(&mut self, slot: Slot, tokens: u64) -> u64 {
+        self.state.pool.refresh(slot, tokens)
     }
 
     /// Do requests hold blocks in common, so that one of them may give up fewer than it holds?
@@ -254,6 +119,13 @@ impl Plan<'_> {
         if self.state.pool.has_cache() {
             self.state.pool.claim(self.state.standing_growth() + blocks);
         }
+    }
+
+    /// In every iteration for which this plan holds, so many of the free blocks are as good as taken before the decodes take
+    /// theirs.
+    #[inline]
+    pub fn claim_each(&mut self, blocks: u64) {
+        self.state.batch.claimed_each = blocks;
     }
 
     /// Can the next request in the queue be admitted with the blocks for `tokens` tokens, leaving `spare` free while
@@ -318,9 +190,21 @@ impl Plan<'_> {
         self.state.standing += group.active();
     }
 
-    /// Computes the next `tokens` tokens that a request owes.
+    /// Computes the next `tokens` tokens that a request owes. One that has emitted before and computes its last owed token
+    /// is priced as a decode.
     #[inline]
     pub fn chunk(&mut self, slot: Slot, tokens: u64) -> Result<()> {
+        self.add_chunk(slot, tokens, true)
+    }
+
+    /// The same, priced as a part of a prompt also then.
+    #[inline]
+    pub fn prefill(&mut self, slot: Slot, tokens: u64) -> Result<()> {
+        self.add_chunk(slot, tokens, false)
+    }
+
+    #[inline]
+    fn add_chunk(&mut self, slot: Slot, tokens: u64, may_be_decode: bool) -> Result<()> {
         let request = self.state.requests.at(slot);
         if request.phase != Phase::Started || request.placed {
             return Err(self.broken("only an admitted request, and only once, can have a chunk in a batch", slot));
@@ -339,7 +223,7 @@ impl Plan<'_> {
             self.state.publish_followed(1);
             self.state.pool.scheduled(slot, context + tokens);
         }
-        let is_decode = owed == 1 && self.state.requests.is_priced_as_decode(slot);
+        let is_decode = may_be_decode && owed == 1 && self.state.requests.is_priced_as_decode(slot);
         self.state.requests.at_mut(slot).placed = true;
         self.state.batch.chunks.push(Chunk { slot, tokens, context, owed, is_decode });
         if !is_decode {
@@ -388,8 +272,21 @@ impl Plan<'_> {
         self.charge_swap(preemption, context)
     }
 
-    /// Takes an admitted request's blocks away; it waits again.
+    /// Takes an admitted request's blocks away, because another lacks one; it waits again. Whoever was placed before that one
+    /// has taken the blocks that were free.
     pub fn preempt(&mut self, slot: Slot, preemption: Preemption) -> Result<()> {
+        self.leave_batch(slot)?;
+        self.claim(0);
+        self.give_up(slot, preemption)
+    }
+
+    /// The same before anybody takes a block in this plan.
+    pub fn preempt_first(&mut self, slot: Slot, preemption: Preemption) -> Result<()> {
+        self.leave_batch(slot)?;
+        self.give_up(slot, preemption)
+    }
+
+    fn leave_batch(&mut self, slot: Slot) -> Result<()> {
         match self.state.requests.at(slot).phase {
             Phase::Decoding => self.state.leave_decodes(slot),
             Phase::Started => self.withdraw_chunk(slot)?,
@@ -397,8 +294,10 @@ impl Plan<'_> {
                 return Err(self.broken("only an admitted request can be preempted", slot));
             }
         }
-        // Whoever is placed before the one that lacks a block has taken the blocks that were free.
-        self.claim(0);
+        Ok(())
+    }
+
+    fn give_up(&mut self, slot: Slot, preemption: Preemption) -> Result<()> {
         let context = self.state.requests.context(slot);
         self.state.release(slot, false);
         let request = self.state.requests.at_mut(slot);
@@ -418,6 +317,20 @@ impl Plan<'_> {
         self.state.waiting += 1;
         self.state.batch.preempted.push(slot);
         self.charge_swap(preemption, context)
+    }
+
+    /// From now on the row of an admitted request stands behind those of all others.
+    #[inline]
+    pub fn move_last(&mut self, slot: Slot) {
+        self.state.last_row += 1;
+        self.state.requests.at_mut(slot).row = self.state.last_row;
+    }
+
+    /// From now on it stands before them.
+    #[inline]
+    pub fn move_first(&mut self, slot: Slot) {
+        self.state.first_row -= 1;
+        self.state.requests.at_mut(slot).row = self.state.first_row;
     }
 
     /// A victim had its place in the batch already: it has taken the blocks for so many tokens, and they are known.
@@ -472,10 +385,8 @@ impl Plan<'_> {
         if self.seats_left() == 0 {
             return Err(self.broken("no more requests are admitted than max_seqs", slot));
         }
-        self.state.admissions += 1;
-        let request = self.state.requests.at_mut(slot);
-        request.phase = Phase::Started;
-        request.admission = self.state.admissions;
+        self.move_last(slot);
+        self.state.requests.at_mut(slot).phase = Phase::Started;
         self.state.running += 1;
         self.state.waiting -= 1;
         Ok(())

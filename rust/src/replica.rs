@@ -18,7 +18,7 @@ use crate::plan::{Plan, broken};
 use crate::request::{Phase, Request, Requests, Slot};
 use crate::results::{Recorder, Status};
 use crate::scheduler::{Notice, Scheduler};
-use crate::state::{Batch, State};
+use crate::state::{Batch, FIRST_ROW, State};
 use crate::stretch::Stretch;
 use crate::timing::{Pace, Timing};
 use crate::workload::Arrival;
@@ -27,6 +27,8 @@ use crate::workload::Arrival;
 pub struct Replica {
     index: u32,
     scheduler: Box<dyn Scheduler>,
+    /// What a reader of the results should know of it.
+    findings: Vec<&'static str>,
     timing: Box<dyn Timing>,
     host: HostTime,
     state: State,
@@ -43,7 +45,8 @@ pub struct Replica {
     /// Of the blocks sent, those whose keys and values arrived while an iteration ran here.
     arrived: Vec<Held>,
     due: Vec<Slot>,
-    leaving: Vec<(u64, Slot)>,
+    /// Rows at whose end something happens, by their places in the batch.
+    ending: Vec<(u64, Slot)>,
     prefilled_tokens: u64,
     emitted_tokens: u64,
 }
@@ -109,10 +112,12 @@ impl Replica {
                 pool,
                 moduli,
                 limits: engine.scheduler.limits(),
+                publishes_in_row_order: engine.scheduler.publishes_in_row_order(),
                 batch: Batch::new(),
                 running: 0,
                 waiting: 0,
-                admissions: 0,
+                first_row: FIRST_ROW,
+                last_row: FIRST_ROW,
                 tokens_ahead: 0,
                 waiting_blocks: 0,
                 kept: Kept::default(),
@@ -121,10 +126,12 @@ impl Replica {
                 fruitless_preemptions: 0,
                 iterations: 0,
                 busy: Span::ZERO,
+                last_end: Instant::ZERO,
                 swap_charge: Span::ZERO,
                 most_preempted: 0,
                 measured,
             },
+            findings: engine.scheduler.findings(&engine.kv),
             scheduler: engine.scheduler,
             timing: engine.timing,
             host: engine.host,
@@ -138,7 +145,7 @@ impl Replica {
             reports: None,
             arrived: Vec::new(),
             due: Vec::new(),
-            leaving: Vec::new(),
+            ending: Vec::new(),
             prefilled_tokens: 0,
             emitted_tokens: 0,
         }

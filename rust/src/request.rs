@@ -65,8 +65,8 @@ pub struct Request {
     /// Tokens of it that were found in the prefix cache when it was first admitted.
     pub(crate) cached_tokens: u32,
     pub(crate) blocks: u64,
-    /// The order of admissions: batches list their rows in it.
-    pub(crate) admission: u64,
+    /// Its place among the rows of a batch: that of its admission, unless the policy moved it.
+    pub(crate) row: u64,
     /// Its group of the standing decodes.
     pub(crate) group: u32,
     pub(crate) joined: u64,
@@ -98,7 +98,7 @@ impl Request {
             emitted: 0,
             cached_tokens: 0,
             blocks: 0,
-            admission: 0,
+            row: 0,
             group: 0,
             joined: 0,
             gaps_known: 0,
@@ -133,10 +133,10 @@ impl Request {
         self.phase
     }
 
-    /// Its place in the order of admissions of its replica; a later admission has a higher number.
+    /// Its place among the rows of a batch of its replica: a later admission has a higher number, unless the policy moved it.
     #[inline]
-    pub fn admission(&self) -> u64 {
-        self.admission
+    pub fn row(&self) -> u64 {
+        self.row
     }
 
     /// Blocks that it holds.
@@ -269,6 +269,12 @@ impl Requests {
     #[inline]
     pub(crate) fn at_mut(&mut self, slot: Slot) -> &mut Request {
         &mut self.table[slot.index()]
+    }
+
+    /// Iterations in which a group of the standing decodes took part so far.
+    #[inline]
+    pub fn ticks(&self, group: usize) -> u64 {
+        self.ticks[group]
     }
 
     /// All places that may hold live requests.

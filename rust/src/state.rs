@@ -10,6 +10,9 @@ use crate::plan::{Hold, Limit, Limits};
 use crate::request::{Phase, Requests, Slot};
 use crate::timing::{ChunkShape, Shape};
 
+/// Rows are counted up from here, or down, by those who go before all others.
+pub(crate) const FIRST_ROW: u64 = 1 << 63;
+
 /// A row of the batch that is asked for by the iteration: a prefill chunk, or the one-token tail of a recomputation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chunk {
@@ -39,6 +42,8 @@ pub(crate) struct Batch {
     pub(crate) looked_up: Vec<LookedUp>,
     /// How often this plan made blocks change hands.
     pub(crate) exchanges: u64,
+    /// Free blocks that every iteration claims before its decodes take theirs.
+    pub(crate) claimed_each: u64,
     pub(crate) hold: Hold,
     pub(crate) wake_at: Option<Instant>,
 }
@@ -56,6 +61,7 @@ impl Batch {
             preempted: Vec::new(),
             looked_up: Vec::new(),
             exchanges: 0,
+            claimed_each: 0,
             hold: Hold::ONCE,
             wake_at: None,
         }
@@ -72,6 +78,7 @@ impl Batch {
         self.preempted.clear();
         self.looked_up.clear();
         self.exchanges = 0;
+        self.claimed_each = 0;
         self.hold = Hold::ONCE;
         self.wake_at = None;
     }
@@ -89,12 +96,15 @@ pub(crate) struct State {
     /// Those of them that take part in the batch.
     pub(crate) standing: u64,
     pub(crate) limits: Limits,
+    pub(crate) publishes_in_row_order: bool,
     pub(crate) batch: Batch,
     /// Admitted requests: decoding, computing or paused.
     pub(crate) running: u64,
     /// Requests in the queue, preempted and swapped ones included.
     pub(crate) waiting: u64,
-    pub(crate) admissions: u64,
+    /// The places of the first row and of the last one, as far as there are any.
+    pub(crate) first_row: u64,
+    pub(crate) last_row: u64,
     /// Prompt tokens not computed and output tokens not emitted, over all requests.
     pub(crate) tokens_ahead: u64,
     /// Blocks of the prompts in the queue.
@@ -110,6 +120,8 @@ pub(crate) struct State {
     /// Iterations run, and the sum of their lengths.
     pub(crate) iterations: u64,
     pub(crate) busy: Span,
+    /// When the last one ended.
+    pub(crate) last_end: Instant,
     /// Time that swapping added, owed to the next iteration.
     pub(crate) swap_charge: Span,
     /// Most preemptions of one request so far.

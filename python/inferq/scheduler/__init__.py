@@ -18,6 +18,7 @@ from inferq.scheduler.orca import FasterTransformer, Orca
 from inferq.scheduler.order import ByKey, Order, Request
 from inferq.scheduler.rad import Rad, RadPhased
 from inferq.scheduler.sarathi import Sarathi
+from inferq.scheduler.sglang import Sglang
 from inferq.scheduler.slai import DynamicOffset, Slai
 from inferq.scheduler.slot_greedy import SlotGreedy
 from inferq.scheduler.vllm import VllmV0, VllmV1
@@ -43,6 +44,7 @@ __all__ = [
     "Requests",
     "Sarathi",
     "Scheduler",
+    "Sglang",
     "Slai",
     "SlotGreedy",
     "Swap",
@@ -56,6 +58,7 @@ SCHEDULERS = (
     Sarathi,
     VllmV1,
     VllmV0,
+    Sglang,
     Orca,
     FasterTransformer,
     KFcfs,

@@ -294,6 +294,15 @@ impl PrefixCache for BlockCache {
         Found { tokens: blocks * self.block, idle }
     }
 
+    /// Blocks are ordered by when they were left, not by when they were found.
+    fn refresh(&mut self, slot: Slot, most: u64) -> u64 {
+        self.find(slot, most).tokens
+    }
+
+    fn content_at(&self, slot: Slot, token: u64) -> u32 {
+        self.chains.content_at(slot, token)
+    }
+
     fn hold(&mut self, slot: Slot, found: Found) {
         let mut held = std::mem::take(&mut self.held[slot.index()]);
         debug_assert!(held.is_empty(), "only who holds nothing looks for anything");

@@ -223,6 +223,12 @@ impl Chains {
         path[..path.len() - 1].iter().map(segment).collect()
     }
 
+    /// The node in which a token of a request lies.
+    pub(super) fn content_at(&self, slot: Slot, token: u64) -> u32 {
+        let path = self.path(slot);
+        path[step_of(path, token)].node
+    }
+
     /// Have two requests the same block behind their first `tokens` tokens, and all before it?
     pub(super) fn go_on_alike(&self, one: Slot, other: Slot, tokens: u64, block: u64) -> bool {
         let last = tokens / block * block + block - 1;

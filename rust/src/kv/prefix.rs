@@ -39,6 +39,12 @@ pub(crate) trait PrefixCache: Debug + Send {
     /// The longest known part at the beginning of a request's first `most` tokens.
     fn find(&self, slot: Slot, most: u64) -> Found;
 
+    /// The same, which counts as a use of what is found, as if it were held; says how many tokens it is.
+    fn refresh(&mut self, slot: Slot, most: u64) -> u64;
+
+    /// The content in which a token of a request lies: all requests that agree on it and on all before it have the same.
+    fn content_at(&self, slot: Slot, token: u64) -> u32;
+
     /// The request holds what has just been found.
     fn hold(&mut self, slot: Slot, found: Found);
 

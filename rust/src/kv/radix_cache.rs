@@ -93,8 +93,7 @@ impl RadixCache {
     /// The node of the contents in which a page of a request ends.
     #[inline]
     fn content_of(&self, slot: Slot, page: u64) -> u32 {
-        let path = self.chains.path(slot);
-        path[step_of(path, (page + 1) * self.page - 1)].node
+        self.chains.content_at(slot, (page + 1) * self.page - 1)
     }
 
     /// The run that begins with a page of a request.
@@ -195,6 +194,18 @@ impl RadixCache {
             (node, page) = (child, agreed);
         }
         (node, page, None)
+    }
+
+    /// A request uses its first `pages` pages now, as far as they are known; returns the last run and the number of pages.
+    fn follow(&mut self, slot: Slot, pages: u64) -> (u32, u64) {
+        let mut path = Vec::new();
+        let (node, pages, rest) = self.descend(slot, pages, |_, run| path.push(run));
+        // The last is the newest, and all above it are a little older; the rest of a run that is cut is older than all.
+        if let Some(rest) = rest {
+            self.touch(rest);
+        }
+        path.iter().for_each(|&run| self.touch(run));
+        (node, pages)
     }
 
     /// A run and all above it are used by one more, or by one less.
@@ -332,15 +343,17 @@ impl PrefixCache for RadixCache {
         Found { tokens: page * self.page, idle }
     }
 
+    fn refresh(&mut self, slot: Slot, most: u64) -> u64 {
+        self.follow(slot, most / self.page).1 * self.page
+    }
+
+    fn content_at(&self, slot: Slot, token: u64) -> u32 {
+        self.chains.content_at(slot, token)
+    }
+
     fn hold(&mut self, slot: Slot, found: Found) {
-        let mut path = Vec::new();
-        let (node, pages, rest) = self.descend(slot, found.tokens / self.page, |_, run| path.push(run));
+        let (node, pages) = self.follow(slot, found.tokens / self.page);
         debug_assert_eq!(pages * self.page, found.tokens, "what was found is still there");
-        // The last is the newest, and all above it are a little older; the rest of a run that is cut is older than all.
-        if let Some(rest) = rest {
-            self.touch(rest);
-        }
-        path.iter().for_each(|&run| self.touch(run));
         self.lock(node);
         let share = &mut self.shares[slot.index()];
         (share.node, share.pages) = (node, pages);

@@ -94,6 +94,11 @@ impl Replica {
         self.state.pool.operations(self.index)
     }
 
+    /// What a reader of the results should know of its scheduler.
+    pub fn findings(&self) -> &[&'static str] {
+        &self.findings
+    }
+
     /// Has it never served anybody?
     pub fn is_unused(&self) -> bool {
         self.state.iterations == 0
@@ -178,7 +183,7 @@ impl Replica {
         }
     }
 
-    /// Lists the rows of the running batch in the order of admission.
+    /// Lists the rows of the running batch in their order.
     pub(super) fn list_batch(&self, results: &mut Recorder) {
         if !results.wants_batches() {
             return;
@@ -191,7 +196,7 @@ impl Replica {
                 let emits = chunk.tokens == chunk.owed
                     && (state.requests.first_token == FirstToken::Prefill
                         || chunk.context == state.requests.known(chunk.slot));
-                (request.admission, request.arrival.id, chunk.tokens, emits)
+                (request.row, request.arrival.id, chunk.tokens, emits)
             })
             .collect();
         let takes_part = |slot: &Slot| {
@@ -199,7 +204,7 @@ impl Replica {
             request.phase() == Phase::Decoding && !state.groups[request.group as usize].rests
         };
         let decoding = state.live().filter(takes_part).map(|slot| state.requests.at(slot));
-        rows.extend(decoding.map(|request| (request.admission, request.arrival.id, 1, true)));
+        rows.extend(decoding.map(|request| (request.row, request.arrival.id, 1, true)));
         rows.sort_unstable_by_key(|row| row.0);
         for (_, id, tokens, emits) in rows {
             results.batch_row(id, tokens, emits);

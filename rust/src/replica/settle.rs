@@ -21,6 +21,7 @@ impl Replica {
         results.count_stretch(stretch.count);
         self.state.iterations += stretch.count;
         self.state.busy = self.state.busy.plus(stretch.end.since(stretch.start))?;
+        self.state.last_end = stretch.end;
         stretch.audit(&self.state, results);
         let emitted = self.emitted_tokens;
         if results.wants_iterations() {
@@ -45,8 +46,8 @@ impl Replica {
         if !self.due.is_empty() {
             self.settle_due();
         }
-        if !self.leaving.is_empty() {
-            self.leave(stretch.end, results)?;
+        if !self.ending.is_empty() {
+            self.end_rows(stretch.end, results)?;
         }
         if self.role != Role::Whole {
             self.depart(stretch.end);
@@ -97,7 +98,17 @@ impl Replica {
         }
         decodes.last_end = end;
         if count > 1 {
-            state.pool.take(decodes.growth.growth(count) - decodes.growth.next_growth());
+            let claimed = if state.pool.has_cache() { state.batch.claimed_each } else { 0 };
+            let (first, growth) = (decodes.growth.next_growth(), decodes.growth.growth(count));
+            if claimed > 0 {
+                // Demands only rise from one iteration to the next, so the last one's is all that matters.
+                let before_last = decodes.growth.growth(count - 1);
+                state.pool.take(before_last - first);
+                state.pool.claim(claimed);
+                state.pool.take(growth - before_last);
+            } else {
+                state.pool.take(growth - first);
+            }
         }
         decodes.advance(count);
         state.requests.ticks[group] += count;
@@ -126,9 +137,15 @@ impl Replica {
                 request.blocks += more;
             }
             if tokens < chunk.owed {
-                let iterations = if state.pool.has_cache() { stretch.count } else { 0 };
-                for iteration in stretch.known + 1..=iterations {
+                if !state.pool.has_cache() {
+                    continue;
+                }
+                let is_last = state.publishes_in_row_order;
+                for iteration in stretch.known + 1..=stretch.count - u64::from(is_last) {
                     state.pool.computed(chunk.slot, chunk.context + chunk.tokens * iteration);
+                }
+                if is_last {
+                    self.ending.push((u64::MAX, chunk.slot));
                 }
                 continue;
             }
@@ -147,7 +164,7 @@ impl Replica {
                 self.emitted_tokens += 1;
                 state.tokens_ahead -= 1;
                 if request.emitted == request.arrival.output_tokens {
-                    self.leaving.push((request.admission, chunk.slot));
+                    self.ending.push((request.row, chunk.slot));
                     continue;
                 }
             }
@@ -155,8 +172,12 @@ impl Replica {
                 self.departing.push(chunk.slot);
                 continue;
             }
-            if !std::mem::replace(&mut request.ready, true) {
-                state.pool.computed(chunk.slot, u64::from(request.computed));
+            if !std::mem::replace(&mut request.ready, true) && state.pool.has_cache() {
+                if state.publishes_in_row_order {
+                    self.ending.push((request.row, chunk.slot));
+                } else {
+                    state.pool.computed(chunk.slot, u64::from(request.computed));
+                }
             }
             self.scheduler.notice(Notice::Ready(chunk.slot), &state.requests);
         }
@@ -174,7 +195,7 @@ impl Replica {
             let decodes = &mut state.groups[request.group as usize];
             let left = u64::from(request.arrival.output_tokens) - emitted;
             if left == 0 {
-                self.leaving.push((request.admission, slot));
+                self.ending.push((request.row, slot));
             } else {
                 request.grows = true;
                 decodes.growth.join(context);
@@ -183,18 +204,23 @@ impl Replica {
         }
     }
 
-    /// The finished leave in the order of the batch, with their blocks.
-    fn leave(&mut self, now: Instant, results: &mut Recorder) -> Result<()> {
-        if self.leaving.len() > 1 {
-            self.leaving.sort_unstable_by_key(|&(admission, _)| admission);
+    /// The finished leave in the order of the batch, with their blocks; where the cache hears of rows in that order, so do
+    /// those who go on.
+    fn end_rows(&mut self, now: Instant, results: &mut Recorder) -> Result<()> {
+        if self.ending.len() > 1 {
+            self.ending.sort_unstable_by_key(|&(row, _)| row);
         }
         let state = &mut self.state;
-        for (_, slot) in self.leaving.drain(..) {
+        for (_, slot) in self.ending.drain(..) {
             if state.requests.at(slot).phase() == Phase::Decoding {
                 state.left_decodes(slot);
             }
             let request = state.requests.at(slot);
-            debug_assert_eq!(request.emitted, request.arrival.output_tokens, "L5: exactly o tokens, once");
+            if request.emitted < request.arrival.output_tokens {
+                debug_assert!(state.publishes_in_row_order, "L5: exactly o tokens, once");
+                state.pool.computed(slot, u64::from(request.computed));
+                continue;
+            }
             results.leave(request, self.index, Status::Finished, now);
             if state.limits.frees_with_batch {
                 let kept = state.keep(slot);

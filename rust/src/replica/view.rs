@@ -93,6 +93,8 @@ impl Replica {
         let state = &mut self.state;
         if let Some(stretch) = &mut self.stretch {
             if begun > 1 {
+                let before = state.more_blocks(begun - 1) - stretch.growth;
+                state.pool.claim(before + state.batch.claimed_each);
                 state.pool.claim(state.more_blocks(begun) - stretch.growth);
                 for chunk in &state.batch.chunks {
                     state.pool.scheduled(chunk.slot, chunk.context + chunk.tokens * begun);

@@ -12,6 +12,7 @@ mod policy;
 mod sarathi;
 mod vllm_v1;
 mod vllm_v0;
+mod sglang;
 mod orca;
 mod faster_transformer;
 mod k_fcfs;
@@ -25,13 +26,15 @@ mod class_priority;
 
 use crate::clock::attoseconds;
 use crate::error::{Error, Result};
-use crate::kv::BlockPool;
+use crate::kv::{BlockPool, KvCache};
 use crate::plan::{Limits, Plan};
 use crate::request::{Requests, Slot};
 use crate::timing::Pace;
 use crate::workload::Arrival;
 
-pub use policy::{DynamicOffset, Free, Offset, Policy, PreemptionKind, QueueOrder, Thresholds, VllmV1Policy};
+pub use policy::{
+    DynamicOffset, Free, Offset, Policy, PreemptionKind, QueueOrder, SglangPolicy, Thresholds, VllmV1Policy,
+};
 pub use queue::{List, Queue};
 
 /// What happened to a request.
@@ -55,6 +58,22 @@ pub trait Scheduler: Send {
     /// Why this request can never be in a batch of this policy, if that is so (rule 11).
     fn refuses(&self, _arrival: &Arrival, _cache: &BlockPool) -> Option<&'static str> {
         None
+    }
+
+    /// Tests the cache that it is to work with.
+    fn check(&self, _cache: &KvCache) -> Result<()> {
+        Ok(())
+    }
+
+    /// What a reader of the results should know of it with this cache.
+    fn findings(&self, _cache: &KvCache) -> Vec<&'static str> {
+        Vec::new()
+    }
+
+    /// Does the prefix cache hear of the rows of a batch in their order, of those who are over and of those who go on, and
+    /// at last of those whose prompt is cut? Otherwise those who are over come last.
+    fn publishes_in_row_order(&self) -> bool {
+        false
     }
 
     /// Something happened to a request. One that left is still in the table during the call.

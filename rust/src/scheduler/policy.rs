@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::{
     Queue, Scheduler, Watermark, class_priority, faster_transformer, k_fcfs, nested_wait, orca, rad, rad_phased,
-    sarathi, slai, slot_greedy, vllm_v0, vllm_v1, wait,
+    sarathi, sglang, slai, slot_greedy, vllm_v0, vllm_v1, wait,
 };
 use crate::clock::{Span, attoseconds};
 use crate::engine::Class;
@@ -30,6 +30,16 @@ pub enum Policy {
     },
     /// vLLM v0 without chunking: prefill-only iterations first.
     VllmV0 { token_budget: u64, max_seqs: u64, watermark: f64, preemption: PreemptionKind },
+    /// SGLang: prompts first, as far as the expected lengths of outputs leave memory; otherwise decodes.
+    Sglang {
+        policy: SglangPolicy,
+        chunk_tokens: Option<u64>,
+        max_prefill_tokens: u64,
+        max_seqs: u64,
+        mixed: bool,
+        conservativeness: f64,
+        ignore_eos: bool,
+    },
     /// Orca: new prompts first, mixed with decodes; the maximum length is reserved.
     Orca { max_seqs: u64, max_model_len: u64, token_budget: Option<u64>, chunked: bool },
     /// FasterTransformer: a batch of requests runs until all of them end.
@@ -100,6 +110,16 @@ pub enum VllmV1Policy {
     Fcfs,
     /// By (priority, arrival); victims are the worst by it.
     Priority,
+}
+
+/// SGLang's two orders of the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SglangPolicy {
+    /// First come, first served; the retracted go to the tail.
+    Fcfs,
+    /// Longest part of the prompt in the prefix cache first.
+    Lpm,
 }
 
 /// When the blocks of a request that is done are freed.
@@ -217,6 +237,26 @@ impl Policy {
                 Watermark::new(watermark)?,
                 preemption.build()?,
             )),
+            Policy::Sglang {
+                policy,
+                chunk_tokens,
+                max_prefill_tokens,
+                max_seqs,
+                mixed,
+                conservativeness,
+                ignore_eos,
+            } => Box::new(sglang::Sglang::new(sglang::Settings {
+                policy,
+                chunk_tokens: chunk_tokens
+                    .filter(|&tokens| tokens > 0)
+                    .map(|tokens| count("chunk_tokens", tokens))
+                    .transpose()?,
+                max_prefill_tokens: count("max_prefill_tokens", max_prefill_tokens)?,
+                max_seqs: count("max_seqs", max_seqs)?,
+                mixed,
+                conservativeness,
+                ignore_eos,
+            })?),
             Policy::Orca { max_seqs, max_model_len, token_budget, chunked } => {
                 if chunked && token_budget.is_none() {
                     return Err(Error::config("token_budget", "a chunk is cut to the budget: chunked=True needs one"));

@@ -66,7 +66,7 @@ impl SlotGreedy {
             if blocks <= left {
                 left -= blocks;
             } else if plan.requests().at(slot).phase() != Phase::Swapped {
-                plan.preempt(slot, STEP_OUT)?;
+                plan.preempt_first(slot, STEP_OUT)?;
                 self.lists.prefills.remove(slot);
                 insert_by_arrival(&mut self.outside, slot, plan.requests());
             }
@@ -90,7 +90,7 @@ impl SlotGreedy {
                     self.coming_back.push(slot);
                 }
             } else if !is_outside {
-                plan.preempt(slot, STEP_OUT)?;
+                plan.preempt_first(slot, STEP_OUT)?;
                 self.lists.prefills.remove(slot);
                 insert_by_arrival(&mut self.outside, slot, plan.requests());
             }

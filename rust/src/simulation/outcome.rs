@@ -1,5 +1,7 @@
 //! What did a run come to, and what is to be said of it?
 
+use std::collections::BTreeSet;
+
 use super::Options;
 use crate::clock::{Instant, product};
 use crate::error::{Error, Result};
@@ -19,6 +21,8 @@ pub(super) struct Outcome {
     pub(super) stalled: bool,
     pub(super) most_preempted: u32,
     pub(super) beyond: Beyond,
+    /// What the schedulers have to say.
+    pub(super) findings: BTreeSet<&'static str>,
     pub(super) waiting_at_last_arrival: u64,
     /// The budget that every replica has; `NONE` if they differ.
     pub(super) token_budget: u64,
@@ -75,6 +79,7 @@ impl Outcome {
         self.stalled |= part.stalled;
         self.most_preempted = self.most_preempted.max(part.most_preempted);
         self.beyond = self.beyond.and(part.beyond);
+        self.findings.extend(part.findings);
         self.waiting_at_last_arrival += part.waiting_at_last_arrival;
         let is_common = self.replicas == 0 || self.token_budget == part.token_budget;
         self.token_budget = if is_common { part.token_budget } else { Limits::NONE };
@@ -98,6 +103,7 @@ impl Outcome {
             rejections: &self.rejections,
             most_preempted: self.most_preempted,
             beyond: self.beyond,
+            of_schedulers: &self.findings,
             waiting_at_last_arrival: self.waiting_at_last_arrival,
             stalled: self.stalled,
             drained: results.drained.len(),

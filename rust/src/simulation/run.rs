@@ -629,6 +629,7 @@ impl<'a> Run<'a> {
             stalled: self.stalled,
             most_preempted: self.replicas.iter().map(Replica::most_preempted).max().unwrap_or(0),
             beyond: self.replicas.iter().map(Replica::beyond).fold(Beyond::default(), Beyond::and),
+            findings: self.replicas.iter().flat_map(Replica::findings).copied().collect(),
             waiting_at_last_arrival: self.waiting_at_last_arrival,
             token_budget: if is_common { budget } else { Limits::NONE },
             replicas: self.replicas.len(),

@@ -84,7 +84,7 @@ fn every_replica_runs_as_if_alone(scenario: &Scenario, together: &Results, repli
 }
 
 fn kind() -> impl Strategy<Value = &'static str> {
-    prop::sample::select(vec!["Sarathi", "VllmV1", "VllmV0", "KFcfs", "Slai", "SlotGreedy"])
+    prop::sample::select(vec!["Sarathi", "VllmV1", "VllmV0", "Sglang", "KFcfs", "Slai", "SlotGreedy"])
 }
 
 fn any_scenario() -> impl Strategy<Value = Scenario> {

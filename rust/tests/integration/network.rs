@@ -83,7 +83,7 @@ fn routers() -> impl Strategy<Value = RouterKind> {
 }
 
 fn any_scenario() -> impl Strategy<Value = Scenario> {
-    let kinds = vec!["Sarathi", "VllmV1", "VllmV0", "KFcfs", "Slai", "SlotGreedy", "Orca", "Rad", "Wait"];
+    let kinds = vec!["Sarathi", "VllmV1", "VllmV0", "Sglang", "KFcfs", "Slai", "SlotGreedy", "Orca", "Rad", "Wait"];
     prop::sample::select(kinds).prop_flat_map(with_or_without_cache)
 }
 
@@ -119,7 +119,7 @@ fn hand_offs() -> impl Strategy<Value = (Scenario, Paths)> {
         let longest = (0..rows).map(longest).max().unwrap_or(1) as u64;
         let scenario = match scenario.kv_tokens {
             Some(tokens) if tokens < longest + scenario.block => {
-                let enough = longest + scenario.block;
+                let enough = (longest / scenario.block + 2) * scenario.block;
                 let engine =
                     scenario.engine.replace(&format!("\"tokens\": {tokens}"), &format!("\"tokens\": {enough}"));
                 Scenario { engine, kv_tokens: Some(enough), ..scenario }

@@ -305,6 +305,7 @@ struct Choices {
     token_budget: u64,
     max_seqs: u64,
     longest: u64,
+    block: u64,
 }
 
 /// A few small numbers, to be used as a policy pleases.
@@ -316,7 +317,7 @@ fn order(dice: u32) -> &'static str {
 
 fn describe(kind: &str, choices: Choices, watermark: f64, preemption: &str, dice: Dice) -> Described {
     const NONE: u64 = u64::MAX;
-    let Choices { token_budget, max_seqs, longest } = choices;
+    let Choices { token_budget, max_seqs, longest, block } = choices;
     let (first, second, small, middle, large) = dice;
     let limits = format!(r#""token_budget": {token_budget}, "max_seqs": {max_seqs}"#);
     let bounds = |json: String, token_budget, max_seqs| Described { json, token_budget, max_seqs };
@@ -342,6 +343,21 @@ fn describe(kind: &str, choices: Choices, watermark: f64, preemption: &str, dice
                 "reserve_full_prompt": {second}}}"#
             );
             bounds(json, token_budget, max_seqs)
+        }
+        "Sglang" => {
+            let policy = if first { "fcfs" } else { "lpm" };
+            let mixed = second && small > 0;
+            let chunk = token_budget.max(block).max(if mixed { max_seqs + 1 } else { 0 });
+            let chunk = if small == 0 { "null".to_owned() } else { chunk.to_string() };
+            let input = [1, 16, 64, 16_384][small as usize % 4];
+            let conservativeness = [0.0, 0.05, 0.3, 1.0, 1.3][large as usize % 5];
+            let json = format!(
+                r#"{{"kind": "Sglang", "policy": "{policy}", "chunk_tokens": {chunk}, "max_prefill_tokens": {input},
+                "max_seqs": {max_seqs}, "mixed": {mixed}, "conservativeness": {conservativeness},
+                "ignore_eos": {}}}"#,
+                middle % 3 == 0
+            );
+            bounds(json, NONE, max_seqs)
         }
         "Orca" => {
             let budget = if first || second { token_budget.to_string() } else { "null".to_owned() };
@@ -487,10 +503,12 @@ pub(crate) fn scenario(kind: &'static str) -> impl Strategy<Value = Scenario> {
         (0_u32..4, 0_u32..40),
     );
     shape.prop_flat_map(move |(block, prompt, output, budget, seqs, tightness, first_token, horizon_s, measured)| {
-        let choices = Choices { token_budget: budget, max_seqs: seqs, longest: (prompt + output) as u64 };
+        let choices = Choices { token_budget: budget, max_seqs: seqs, longest: (prompt + output) as u64, block };
         let parts = (columns(prompt, output), timing(), overhead(), scheduler(kind, choices));
         parts.prop_map(move |(columns, timing, overhead, scheduler)| {
             let kv_tokens = tightness.map(|percent| (prompt + output) as u64 * percent / 100 + block);
+            let kv_tokens =
+                kv_tokens.map(|tokens| if kind == "Sglang" { (tokens / block + 1) * block } else { tokens });
             let kv = kv_tokens.map_or("null".to_owned(), |tokens| tokens.to_string());
             let engine = format!(
                 r#"{{"timing": {timing}, "scheduler": {}, "kv": {{"tokens": {kv}, "block": {block}}},
@@ -514,8 +532,8 @@ pub(crate) fn scenario(kind: &'static str) -> impl Strategy<Value = Scenario> {
 /// Any scenario of a policy with a prefix cache, and prompts that begin alike.
 pub(crate) fn sharing(kind: &'static str) -> impl Strategy<Value = Scenario> {
     let dice = prop::collection::vec((0_u32..9, 0_u64..3, 1_u32..=8, 0_u32..60), 30);
-    (scenario(kind), dice, any::<bool>()).prop_map(|(scenario, dice, in_blocks)| {
-        let cache = if in_blocks { "blocks" } else { "radix" };
+    (scenario(kind), dice, any::<bool>()).prop_map(move |(scenario, dice, in_blocks)| {
+        let cache = if in_blocks && kind != "Sglang" { "blocks" } else { "radix" };
         let kv = format!(r#""kv": {{"prefix_cache": "{cache}", "#);
         let engine = scenario.engine.replace(r#""kv": {"#, &kv);
         Scenario { columns: scenario.columns.sharing(&dice), engine, ..scenario }

@@ -119,6 +119,7 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
         "Sarathi",
         "VllmV1",
         "VllmV0",
+        "Sglang",
         "Orca",
         "FasterTransformer",
         "KFcfs",

@@ -1,0 +1,373 @@
+//! SGLang: prompts first, as far as guessed outputs leave memory (engine: SGLang 0.5.23, `managers/scheduler.py`).
+
+mod reserved;
+mod pass;
+mod order;
+
+use std::cmp::Reverse;
+
+use super::{List, Notice, Scheduler, SglangPolicy};
+use crate::error::{Error, Result};
+use crate::kv::{BlockPool, KvCache, PrefixKind};
+use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
+use crate::request::{Requests, Slot};
+use crate::workload::Arrival;
+use pass::{Pass, Picked};
+use reserved::Outstanding;
+
+/// The parameters as a user gives them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    pub(super) policy: SglangPolicy,
+    pub(super) chunk_tokens: Option<u64>,
+    pub(super) max_prefill_tokens: u64,
+    pub(super) max_seqs: u64,
+    pub(super) mixed: bool,
+    pub(super) conservativeness: f64,
+    pub(super) ignore_eos: bool,
+}
+
+/// A step computes prompts whenever one can be admitted; otherwise everybody who runs decodes, or some are retracted.
+#[derive(Debug)]
+pub(super) struct Sglang {
+    settings: Settings,
+    ratio: Ratio,
+    queue: List,
+    /// Who decodes, in the order of the rows.
+    running: List,
+    /// Those of them who are not yet among the standing decodes.
+    idle: Vec<Slot>,
+    outstanding: Outstanding,
+    /// Whose prompt the last step completed; they run from the next one on.
+    last: List,
+    /// Were the running in it too?
+    last_was_mixed: bool,
+    /// Whose prompt is cut.
+    partial: Option<Slot>,
+    /// Why nobody is admitted before somebody leaves, if that is so.
+    closed: Option<Limit>,
+    /// The iterations that had been run when the replica began to decode.
+    decodes_since: Option<u64>,
+    /// Passes that went by arrival, with a cache.
+    passes: u64,
+    /// Did the last request leave, with nobody waiting?
+    is_deserted: bool,
+    /// The last attempt, whose memory is used again.
+    pass: Pass,
+}
+
+/// The share of the outputs still to come that is reserved: less with every step that decodes.
+#[derive(Clone, Copy, Debug)]
+struct Ratio {
+    now: f64,
+    high: f64,
+    low: f64,
+    decay: f64,
+}
+
+impl Ratio {
+    fn new(conservativeness: f64) -> Ratio {
+        let high = (0.7 * conservativeness).min(1.0);
+        let low = (0.14 * high).min(1.0);
+        Ratio { now: high, high, low, decay: (high - low) / 600.0 }
+    }
+
+    /// So many steps have decoded. Each is a subtraction of its own, rounded like the engine's.
+    fn after(&mut self, steps: u64) {
+        for _ in 0..steps {
+            let next = (self.now - self.decay).max(self.low);
+            if next == self.now {
+                break;
+            }
+            self.now = next;
+        }
+    }
+}
+
+/// Steps for which a retraction makes room.
+const STEPS_AFTER_RETRACTION: u64 = 20;
+
+/// Tokens that a request has still to emit.
+fn to_emit(requests: &Requests, slot: Slot) -> u64 {
+    u64::from(requests.at(slot).arrival.output_tokens) - requests.emitted(slot)
+}
+
+impl Sglang {
+    pub(super) fn new(settings: Settings) -> Result<Sglang> {
+        let Settings { chunk_tokens, max_seqs, conservativeness, .. } = settings;
+        if let Some(chunk) = chunk_tokens.filter(|&chunk| settings.mixed && chunk <= max_seqs) {
+            let what = format!("{chunk}: with mixed steps a chunk is larger than max_seqs ({max_seqs})");
+            return Err(Error::config("chunk_tokens", what));
+        }
+        if !(conservativeness.is_finite() && conservativeness >= 0.0) {
+            let what = format!("{conservativeness}: it is a finite number and not negative");
+            return Err(Error::config("conservativeness", what));
+        }
+        Ok(Sglang {
+            settings,
+            ratio: Ratio::new(conservativeness),
+            queue: List::default(),
+            running: List::default(),
+            idle: Vec::new(),
+            outstanding: Outstanding::default(),
+            last: List::default(),
+            last_was_mixed: false,
+            partial: None,
+            closed: None,
+            decodes_since: None,
+            passes: 0,
+            is_deserted: false,
+            pass: Pass::default(),
+        })
+    }
+
+    /// The share of what is still to come that is reserved.
+    fn share(&self) -> f64 {
+        if self.settings.ignore_eos { 1.0 } else { self.ratio.now }
+    }
+
+    /// Can decodes go along with prompts?
+    fn mixes(&self) -> bool {
+        self.settings.mixed && self.settings.chunk_tokens.is_some()
+    }
+
+    /// What the last step has changed: who was in it runs, and the share reserved is lower.
+    fn catch_up(&mut self, plan: &Plan) {
+        if let Some(since) = self.decodes_since.take() {
+            self.ratio.after(plan.iterations() - since);
+        }
+        if std::mem::take(&mut self.is_deserted) && plan.now() > plan.last_end() {
+            self.ratio.now = self.ratio.high;
+        }
+        if self.partial.is_some() || self.last_was_mixed || self.running.is_empty() {
+            self.closed = None;
+        }
+        let tick = plan.requests().ticks(0);
+        while let Some(slot) = if self.last_was_mixed { self.last.last() } else { self.last.first() } {
+            self.last.remove(slot);
+            if self.last_was_mixed {
+                self.running.push_front(slot);
+            } else {
+                self.running.push_back(slot);
+            }
+            self.outstanding.join(slot, tick + to_emit(plan.requests(), slot), tick);
+            self.idle.push(slot);
+        }
+        self.last_was_mixed = false;
+    }
+
+    /// Forms a batch of prompts, if that can be.
+    fn prefill(&mut self, plan: &mut Plan) -> Result<bool> {
+        let running = self.running.len() as u64;
+        if self.partial.is_none() {
+            if self.closed.is_some() || self.queue.is_empty() {
+                return Ok(false);
+            }
+            if running >= self.settings.max_seqs {
+                self.closed = Some(Limit::Seats);
+                return Ok(false);
+            }
+        }
+        self.order_queue(plan);
+        let mut pass = std::mem::take(&mut self.pass);
+        self.attempt(&mut pass, plan)?;
+        let is_formed = !pass.picked.is_empty();
+        if is_formed {
+            self.place(&pass, plan)?;
+        }
+        self.pass = pass;
+        Ok(is_formed)
+    }
+
+    /// Makes a batch of those picked, and of the running, if they go along and have room.
+    fn place(&mut self, pass: &Pass, plan: &mut Plan) -> Result<()> {
+        let tokens: u64 = pass.picked.iter().map(|row| row.tokens).sum();
+        let page = plan.block_tokens();
+        let spare = if page > 1 { page * pass.picked.len() as u64 } else { 0 };
+        plan.claim(plan.blocks(tokens + spare));
+        self.partial = None;
+        for &Picked { slot, tokens, has_context } in &pass.picked {
+            if tokens < plan.requests().owed(slot) {
+                self.partial = Some(slot);
+            } else {
+                self.last.push_back(slot);
+            }
+            if has_context {
+                plan.chunk(slot, tokens)?;
+            } else {
+                plan.prefill(slot, tokens)?;
+            }
+        }
+        if self.mixes() && !self.running.is_empty() {
+            self.join_decodes(plan)?;
+            if self.decodes_fit(plan) {
+                plan.claim(self.running.len() as u64);
+                plan.rest_decodes(false);
+                // They stand behind the prompts, and go on running behind them.
+                pass.picked.iter().rev().for_each(|row| plan.move_first(row.slot));
+                self.last_was_mixed = true;
+            }
+        }
+        Ok(())
+    }
+
+    fn join_decodes(&mut self, plan: &mut Plan) -> Result<()> {
+        self.idle.drain(..).try_for_each(|slot| plan.decode(slot))
+    }
+
+    /// Is a page free for everybody who needs one for his next token? What the cache knows is forgotten for it.
+    fn decodes_fit(&self, plan: &mut Plan) -> bool {
+        let growth = plan.decode_growth();
+        plan.claim(growth);
+        growth as i64 <= plan.free_blocks()
+    }
+
+    /// Lets everybody who runs decode; those who have no room are retracted.
+    fn decode(&mut self, plan: &mut Plan) -> Result<()> {
+        self.join_decodes(plan)?;
+        if self.running.is_empty() {
+            return Ok(());
+        }
+        let fits = self.decodes_fit(plan);
+        if !fits && !self.retract(plan)? {
+            return Ok(());
+        }
+        let rows = self.running.len() as u64;
+        plan.claim(rows);
+        plan.claim_each(rows);
+        plan.rest_decodes(false);
+        if fits {
+            self.decodes_since = Some(plan.iterations());
+            let waits = self.partial.is_some() || (self.closed.is_none() && !self.queue.is_empty());
+            let is_open = self.closed.is_none() && rows < self.settings.max_seqs;
+            plan.hold(match (waits, is_open) {
+                (true, _) => Hold::ONCE,
+                (false, true) => Hold::UNTIL_ARRIVAL,
+                (false, false) => Hold::THROUGH_ARRIVALS,
+            });
+        }
+        Ok(())
+    }
+
+    /// Takes from the running who has emitted least, of these the longest prompts, until the rest has room for a step. Where
+    /// the last of them has none, the prompt that is cut gives up its memory (the engine would stop). Is there room now?
+    fn retract(&mut self, plan: &mut Plan) -> Result<bool> {
+        let requests = plan.requests();
+        let mut rows: Vec<Slot> = self.running.iter().collect();
+        rows.sort_by_key(|&slot| Reverse((requests.emitted(slot), Reverse(requests.at(slot).arrival.prompt_tokens))));
+        let mut fits = false;
+        while !fits && rows.len() > 1 {
+            let victim = rows[rows.len() - 1];
+            rows.pop();
+            self.outstanding.leave(victim, self.end_of(victim, plan.requests()));
+            self.running.remove(victim);
+            self.send_back(victim, plan)?;
+            plan.claim(plan.blocks(STEPS_AFTER_RETRACTION * rows.len() as u64));
+            fits = self.decodes_fit(plan);
+        }
+        if !fits && let Some(slot) = self.partial.take() {
+            self.send_back(slot, plan)?;
+            fits = self.decodes_fit(plan);
+        }
+        for &slot in &rows {
+            self.running.remove(slot);
+            self.running.push_back(slot);
+            plan.move_last(slot);
+        }
+        let requests = plan.requests();
+        let emitted: u64 = rows.iter().map(|&slot| requests.emitted(slot)).sum();
+        let outputs: u64 = rows.iter().map(|&slot| u64::from(requests.at(slot).arrival.output_tokens)).sum();
+        let ahead = STEPS_AFTER_RETRACTION * rows.len() as u64;
+        self.ratio.now = ((emitted + ahead) as f64 / (outputs + 1) as f64).min(1.0);
+        self.closed = None;
+        Ok(fits)
+    }
+
+    /// A request loses what it has computed and waits behind all others.
+    fn send_back(&mut self, slot: Slot, plan: &mut Plan) -> Result<()> {
+        plan.preempt(slot, Preemption::Recompute)?;
+        self.queue.push_back(slot);
+        Ok(())
+    }
+
+    /// The tick at which a request that runs will be over.
+    fn end_of(&self, slot: Slot, requests: &Requests) -> u64 {
+        requests.ticks(0) + to_emit(requests, slot)
+    }
+}
+
+impl Scheduler for Sglang {
+    fn limits(&self) -> Limits {
+        Limits { token_budget: Limits::NONE, max_seqs: self.settings.max_seqs, frees_with_batch: false }
+    }
+
+    fn check(&self, cache: &KvCache) -> Result<()> {
+        let page = u64::from(cache.block);
+        if cache.prefix_cache == Some(PrefixKind::Blocks) {
+            return Err(Error::config("kv.prefix_cache", "SGLang's is \"radix\", or None"));
+        }
+        if let Some(tokens) = cache.tokens.filter(|tokens| tokens % page != 0) {
+            let what = format!("pages of {page} do not divide the {tokens} tokens of the cache");
+            return Err(Error::config("kv.block", what));
+        }
+        if let Some(chunk) = self.settings.chunk_tokens.filter(|&chunk| chunk < page) {
+            let what = format!("{chunk}: a chunk is no smaller than a page ({page})");
+            return Err(Error::config("scheduler.chunk_tokens", what));
+        }
+        Ok(())
+    }
+
+    fn findings(&self, cache: &KvCache) -> Vec<&'static str> {
+        let mut findings = Vec::new();
+        if self.settings.policy == SglangPolicy::Lpm && cache.prefix_cache.is_none() {
+            findings.push("fcfs: without a prefix cache nothing is found, and Sglang's lpm is fcfs");
+        }
+        if self.settings.mixed && self.settings.chunk_tokens.is_none() {
+            findings.push("not mixed: without chunk_tokens SGLang mixes no prompts and decodes");
+        }
+        findings
+    }
+
+    fn publishes_in_row_order(&self) -> bool {
+        true
+    }
+
+    /// Alone in the cache a request is admitted at any time, whatever it has emitted, if this much is free.
+    fn refuses(&self, arrival: &Arrival, cache: &BlockPool) -> Option<&'static str> {
+        let page = cache.block_tokens();
+        let spare = if self.settings.ignore_eos { 2 * page } else { page };
+        let least = u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens) + spare;
+        let fits = u128::from(least) < u128::from(cache.capacity()) * u128::from(page);
+        (!fits).then_some("prompt, output and the pages that SGLang keeps free are more than the KV cache")
+    }
+
+    fn notice(&mut self, notice: Notice, requests: &Requests) {
+        match notice {
+            Notice::Arrived(slot) => self.queue.push_back(slot),
+            Notice::Left(slot) => {
+                let has_run = self.running.remove(slot);
+                if has_run {
+                    self.outstanding.leave(slot, self.end_of(slot, requests));
+                }
+                if has_run || self.last.remove(slot) {
+                    self.closed = None;
+                } else {
+                    self.queue.remove(slot);
+                }
+                self.is_deserted = requests.len() == 1;
+            }
+            // Nobody else plans for its requests, and who is ready was in the last batch.
+            Notice::Ready(_) | Notice::Preempted(_) => {}
+        }
+    }
+
+    fn plan(&mut self, plan: &mut Plan) -> Result<()> {
+        plan.rest_decodes(true);
+        self.catch_up(plan);
+        if !self.prefill(plan)? {
+            self.decode(plan)?;
+        }
+        plan.set_refused(self.closed);
+        Ok(())
+    }
+}

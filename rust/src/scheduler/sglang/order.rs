@@ -1,0 +1,56 @@
+//! In which order does the queue wait, and what do those who wait find?
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use super::{Sglang, SglangPolicy};
+use crate::plan::Plan;
+use crate::request::Slot;
+
+/// Of the passes that go by arrival, one in so many refreshes what the waiting find in the cache.
+const REFRESH_EVERY: u64 = 32;
+/// Of so many waiting at most. The longest queue that is sorted, too.
+const MOST_MATCHED: usize = 128;
+/// Who finds no more than this waits for others that begin with as many same tokens.
+const FOUND_LITTLE: u64 = 32;
+
+impl Sglang {
+    /// Brings the queue into the order of the policy, in which it stays.
+    pub(super) fn order_queue(&mut self, plan: &mut Plan) {
+        if !plan.shares_blocks() || self.queue.is_empty() {
+            return;
+        }
+        let waiting: Vec<Slot> = self.queue.iter().take(MOST_MATCHED).collect();
+        if self.settings.policy == SglangPolicy::Lpm && self.queue.len() <= MOST_MATCHED {
+            self.sort_by_found(waiting, plan);
+            return;
+        }
+        if self.passes.is_multiple_of(REFRESH_EVERY) {
+            for &slot in waiting.iter().rev() {
+                plan.refresh(slot, plan.requests().known(slot));
+            }
+        }
+        self.passes += 1;
+    }
+
+    /// Whoever finds most goes first. Of those who find little and begin alike only the first keeps its place, so that the
+    /// others find what it computes.
+    fn sort_by_found(&mut self, waiting: Vec<Slot>, plan: &mut Plan) {
+        let mut beginnings = BTreeSet::new();
+        let mut keyed: Vec<(Option<u64>, Slot)> = Vec::with_capacity(waiting.len());
+        for slot in waiting {
+            let known = plan.requests().known(slot);
+            let found = plan.refresh(slot, known);
+            let is_like_another = found <= FOUND_LITTLE
+                && known >= FOUND_LITTLE
+                && !beginnings.insert(plan.content_at(slot, FOUND_LITTLE - 1));
+            keyed.push(((!is_like_another).then_some(found.min(known - 1)), slot));
+        }
+        // Nothing, for those who begin alike, is less than any length.
+        keyed.sort_by_key(|&(found, _)| Reverse(found));
+        for (_, slot) in keyed {
+            self.queue.remove(slot);
+            self.queue.push_back(slot);
+        }
+    }
+}

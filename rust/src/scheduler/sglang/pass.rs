@@ -1,0 +1,246 @@
+//! Which requests can an iteration of prompts admit beside those who run?
+
+use super::reserved::{MOST_RESERVED, Reserved};
+use super::{Sglang, to_emit};
+use crate::error::Result;
+use crate::plan::{Limit, Plan};
+use crate::request::{Requests, Slot};
+
+/// May more be picked?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Go,
+    Memory,
+    Budget,
+}
+
+/// A row that a pass picked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Picked {
+    pub(super) slot: Slot,
+    pub(super) tokens: u64,
+    /// Does it come from another replica with its context, so that what it computes is a decode?
+    pub(super) has_context: bool,
+}
+
+/// An attempt to form a batch of prompts.
+#[derive(Debug, Default)]
+pub(super) struct Pass {
+    page: u64,
+    /// Tokens that may still be picked; no chunking, no limit.
+    input: i64,
+    chunk: Option<i64>,
+    reserved: Reserved,
+    /// Tokens of those picked, and the decodes that go along.
+    current: u64,
+    pub(super) picked: Vec<Picked>,
+    /// Tokens still to emit and tokens known of all who run and all candidates (`ignore_eos` without a cache).
+    ends: Option<Vec<(u64, u64)>>,
+}
+
+impl Pass {
+    fn pick(&mut self, picked: Picked, reserve: u64, plan: &Plan) {
+        let tokens = in_pages(picked.tokens, plan);
+        self.reserved.add(tokens + self.page + reserve);
+        self.current += tokens + self.page;
+        self.input -= tokens as i64;
+        if let Some(chunk) = &mut self.chunk {
+            *chunk -= tokens as i64;
+        }
+        self.picked.push(picked);
+    }
+}
+
+/// Tokens in whole pages.
+fn in_pages(tokens: u64, plan: &Plan) -> u64 {
+    plan.blocks(tokens) * plan.block_tokens()
+}
+
+/// Tokens of the cache that nobody holds, but for so many pages. A cache without limit has more than can be counted.
+fn available(plan: &Plan, but: u64) -> i64 {
+    (plan.free_blocks() - but as i64).saturating_mul(plan.block_tokens() as i64)
+}
+
+impl Sglang {
+    /// Picks who can be in an iteration of prompts; nobody, if that cannot be.
+    pub(super) fn attempt(&mut self, pass: &mut Pass, plan: &mut Plan) -> Result<()> {
+        let running = self.running.len() as u64;
+        let along = if self.mixes() { running } else { 0 };
+        let outstanding = self.outstanding.tokens(plan.requests().ticks(0));
+        pass.page = plan.block_tokens();
+        pass.input = self.settings.max_prefill_tokens as i64 - along as i64;
+        pass.chunk = self.settings.chunk_tokens.map(|chunk| chunk as i64 - along as i64);
+        pass.reserved.open(along, running, outstanding, self.share());
+        pass.current = along;
+        pass.picked.clear();
+        pass.ends = None;
+        match self.partial {
+            Some(slot) if !self.go_on(slot, pass, plan) => Ok(()),
+            _ => self.pick(pass, plan),
+        }
+    }
+
+    /// The next chunk of the prompt that is cut. The engine would run out of memory where no page is free for it; here it
+    /// waits, and the others decode.
+    fn go_on(&self, slot: Slot, pass: &mut Pass, plan: &mut Plan) -> bool {
+        let Some(chunk) = pass.chunk else { return false };
+        let left = pass.reserved.left(available(plan, 0), |ratio| self.sum(ratio, plan.requests()));
+        let room = if left > 0 { chunk.min(left) } else { chunk } as u64;
+        let requests = plan.requests();
+        let (owed, context) = (requests.owed(slot), requests.context(slot));
+        let pages = requests.at(slot).blocks() + plan.free_blocks() as u64;
+        let tokens = owed.min(room).min(pages.saturating_mul(pass.page) - context);
+        if tokens == 0 {
+            return false;
+        }
+        let reserve = if tokens < owed { 0 } else { self.reserve(slot, requests) };
+        plan.move_last(slot);
+        pass.pick(Picked { slot, tokens, has_context: false }, reserve, plan);
+        true
+    }
+
+    /// What is reserved for the output of a request whose prompt is completed: all of it, also for one that was retracted.
+    fn reserve(&self, slot: Slot, requests: &Requests) -> u64 {
+        u64::from(requests.at(slot).arrival.output_tokens).min(MOST_RESERVED)
+    }
+
+    /// The shares of the outputs that are still to come, from left to right.
+    fn sum(&self, ratio: f64, requests: &Requests) -> f64 {
+        let running = self.running.iter();
+        running
+            .map(|slot| to_emit(requests, slot).min(MOST_RESERVED) as f64 * ratio)
+            .fold(0.0, |sum, share| sum + share)
+    }
+
+    fn verdict(&self, pass: &mut Pass, plan: &Plan) -> Verdict {
+        let available = available(plan, 0);
+        let leaves_some = pass.reserved.leaves_more_than(0, available, |ratio| self.sum(ratio, plan.requests()));
+        if !leaves_some || available <= pass.current as i64 {
+            Verdict::Memory
+        } else if pass.input <= 0 || pass.chunk.is_some_and(|chunk| chunk <= 0) {
+            Verdict::Budget
+        } else {
+            Verdict::Go
+        }
+    }
+
+    /// Admits from the queue what has room.
+    fn pick(&mut self, pass: &mut Pass, plan: &mut Plan) -> Result<()> {
+        let seats = self.settings.max_seqs.saturating_sub(self.running.len() as u64);
+        let mut next = self.queue.first();
+        if self.verdict(pass, plan) == Verdict::Budget {
+            return Ok(());
+        }
+        while let Some(slot) = next {
+            if pass.picked.len() as u64 >= seats {
+                self.closed = Some(Limit::Seats);
+            }
+            if self.closed.is_some() {
+                break;
+            }
+            let has_context = plan.requests().context(slot) > 0;
+            if !has_context {
+                plan.refresh(slot, plan.requests().known(slot) - 1);
+                plan.look_up(slot);
+            }
+            let accepted = if self.settings.ignore_eos && !plan.shares_blocks() {
+                self.accept_by_ends(slot, has_context, pass, plan)
+            } else {
+                self.accept_by_share(slot, has_context, pass, plan)
+            };
+            let verdict = match accepted {
+                Ok(tokens) => {
+                    let requests = plan.requests();
+                    let reserve = if tokens < requests.owed(slot) { 0 } else { self.reserve(slot, requests) };
+                    plan.admit(slot, requests.context(slot))?;
+                    pass.pick(Picked { slot, tokens, has_context }, reserve, plan);
+                    next = self.queue.after(slot);
+                    self.queue.remove(slot);
+                    self.verdict(pass, plan)
+                }
+                Err(verdict) => verdict,
+            };
+            if verdict == Verdict::Memory {
+                let others = !pass.picked.is_empty() || !self.running.is_empty();
+                self.closed = others.then_some(Limit::Blocks);
+            }
+            if accepted.is_err() || verdict != Verdict::Go {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many tokens of a candidate are computed, if it has room beside the shares that are reserved.
+    fn accept_by_share(
+        &self,
+        slot: Slot,
+        has_context: bool,
+        pass: &mut Pass,
+        plan: &Plan,
+    ) -> std::result::Result<u64, Verdict> {
+        let requests = plan.requests();
+        let owed = requests.owed(slot);
+        let own = if has_context { requests.next_context(slot) } else { owed };
+        let least = own + to_emit(requests, slot).min(MOST_RESERVED) + pass.page;
+        // What is found is not free any more once it is held; a context that it brings lies nowhere yet.
+        let available = available(plan, if has_context { 0 } else { plan.idle_found(slot) });
+        if !pass.reserved.leaves_more_than(least, available, |ratio| self.sum(ratio, requests)) {
+            return Err(Verdict::Memory);
+        }
+        let pages = in_pages(owed, plan) as i64;
+        match pass.chunk {
+            None if !pass.picked.is_empty() && pages >= pass.input => Err(Verdict::Budget),
+            Some(chunk) if pages > chunk => {
+                let whole = chunk as u64 / pass.page * pass.page;
+                if whole == 0 { Err(Verdict::Budget) } else { Ok(whole) }
+            }
+            _ => Ok(owed),
+        }
+    }
+
+    /// The same where every output is known to be as long as it may be: whoever ends first leaves its memory to the others.
+    fn accept_by_ends(
+        &self,
+        slot: Slot,
+        has_context: bool,
+        pass: &mut Pass,
+        plan: &Plan,
+    ) -> std::result::Result<u64, Verdict> {
+        let requests = plan.requests();
+        let owed = requests.owed(slot);
+        let own = if has_context { requests.next_context(slot) } else { owed };
+        let need = in_pages(own, plan) + pass.page;
+        let available = available(plan, 0);
+        let left = i128::from(available) - i128::from(pass.current);
+        let has_room = pass.reserved.leaves_more_than(need - 1, available, |ratio| self.sum(ratio, requests));
+        if i128::from(need) > left || !has_room {
+            return Err(Verdict::Memory);
+        }
+        let end = |slot: Slot| (to_emit(requests, slot), requests.known(slot));
+        match &mut pass.ends {
+            Some(ends) => {
+                let own = end(slot);
+                let place = ends.iter().position(|&(to_emit, _)| own.0 <= to_emit);
+                ends.insert(place.unwrap_or(ends.len().saturating_sub(1)), own);
+            }
+            ends => {
+                let picked = pass.picked.iter().map(|row| row.slot);
+                let all = std::iter::once(slot).chain(self.running.iter()).chain(picked);
+                let mut all: Vec<(u64, u64)> = all.map(end).filter(|&(to_emit, _)| to_emit > 0).collect();
+                all.sort_by_key(|&(to_emit, _)| to_emit);
+                *ends = Some(all);
+            }
+        }
+        let ends = pass.ends.as_deref().unwrap_or_default();
+        let mut freed = 0;
+        for (place, &(to_emit, known)) in ends.iter().enumerate() {
+            let rows = (ends.len() - place) as i128;
+            if left - i128::from(need) + freed - i128::from(to_emit) * rows <= rows {
+                return Err(Verdict::Memory);
+            }
+            freed += i128::from(known);
+        }
+        Ok(pass.chunk.map_or(owed, |chunk| owed.min(chunk as u64)))
+    }
+}

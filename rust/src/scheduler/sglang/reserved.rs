@@ -1,0 +1,163 @@
+//! How much memory do those who run still want, as SGLang guesses it?
+//!
+//! The guess is a sum of doubles over all who run, from left to right. A walk through them in every pass would cost more
+//! than all the rest, so the sum is bounded from a whole number that is kept up to date, and walked only where the
+//! difference between the two could decide.
+
+use std::collections::BTreeSet;
+
+use crate::request::Slot;
+
+/// Of an output, no more tokens than this are reserved.
+pub(super) const MOST_RESERVED: u64 = 4096;
+
+/// Σ min(tokens still to emit, [`MOST_RESERVED`]) over those who run. All of them emit one token in every iteration in which
+/// they decode; with `end`, the tick of these iterations at which a request will be over, nothing changes as they go on.
+#[derive(Debug, Default)]
+pub(super) struct Outstanding {
+    near: u64,
+    sum_of_ends: u64,
+    /// Those who still have more to emit, by their ends.
+    far: BTreeSet<(u64, u32)>,
+}
+
+impl Outstanding {
+    pub(super) fn join(&mut self, slot: Slot, end: u64, tick: u64) {
+        if end - tick > MOST_RESERVED {
+            self.far.insert((end, slot.0));
+        } else {
+            self.near += 1;
+            self.sum_of_ends += end;
+        }
+    }
+
+    pub(super) fn leave(&mut self, slot: Slot, end: u64) {
+        if self.far.is_empty() || !self.far.remove(&(end, slot.0)) {
+            self.near -= 1;
+            self.sum_of_ends -= end;
+        }
+    }
+
+    /// The sum at a tick.
+    pub(super) fn tokens(&mut self, tick: u64) -> u64 {
+        while let Some(&(end, _)) = self.far.first().filter(|(end, _)| end - tick <= MOST_RESERVED) {
+            self.far.pop_first();
+            self.near += 1;
+            self.sum_of_ends += end;
+        }
+        self.sum_of_ends - self.near * tick + self.far.len() as u64 * MOST_RESERVED
+    }
+}
+
+/// Tokens reserved in a pass: for those who run, and for those whom it has picked.
+#[derive(Debug, Default)]
+pub(super) struct Reserved {
+    /// Decodes that go along.
+    along: u64,
+    /// Who runs, what they still emit, and the share of it that is reserved.
+    rows: u64,
+    outstanding: u64,
+    ratio: f64,
+    added: Vec<u64>,
+    sum_of_added: u64,
+    exact: Option<f64>,
+}
+
+impl Reserved {
+    /// Nobody has been picked yet.
+    pub(super) fn open(&mut self, along: u64, rows: u64, outstanding: u64, ratio: f64) {
+        self.added.clear();
+        let added = std::mem::take(&mut self.added);
+        *self = Reserved { along, rows, outstanding, ratio, added, sum_of_added: 0, exact: None };
+    }
+
+    pub(super) fn add(&mut self, tokens: u64) {
+        self.added.push(tokens);
+        self.sum_of_added += tokens;
+        if let Some(exact) = &mut self.exact {
+            *exact += tokens as f64;
+        }
+    }
+
+    /// The least and the most that may be left of so many tokens, with `sum` to walk through those who run.
+    fn bounds(&self, available: i64) -> (f64, f64) {
+        let total = self.outstanding as f64 * self.ratio + (self.along + self.sum_of_added) as f64;
+        let left = available as f64 - total;
+        if self.rows == 0 || self.ratio == 1.0 {
+            // Whole numbers: nothing is rounded.
+            return (left, left);
+        }
+        // Every product and every addition is off by half a unit in the last place of the total at most.
+        let operations = (2 * self.rows + self.added.len() as u64 + 8) as f64;
+        let off = operations * f64::EPSILON * total + f64::EPSILON * available as f64;
+        (left - off, left + off)
+    }
+
+    fn exactly(&mut self, available: i64, sum: impl FnOnce(f64) -> f64) -> f64 {
+        let (ratio, along, added) = (self.ratio, self.along as f64, &self.added);
+        let total = self
+            .exact
+            .get_or_insert_with(|| added.iter().fold(along + sum(ratio), |total, &tokens| total + tokens as f64));
+        available as f64 - *total
+    }
+
+    /// Is more than `least` left of so many tokens? `sum` walks through those who run.
+    pub(super) fn leaves_more_than(&mut self, least: u64, available: i64, sum: impl FnOnce(f64) -> f64) -> bool {
+        let (low, high) = self.bounds(available);
+        if low > least as f64 || high <= least as f64 {
+            return low > least as f64;
+        }
+        self.exactly(available, sum) > least as f64
+    }
+
+    /// The whole part of what is left.
+    pub(super) fn left(&mut self, available: i64, sum: impl FnOnce(f64) -> f64) -> i64 {
+        let (low, high) = self.bounds(available);
+        let left = if low.trunc() == high.trunc() { low } else { self.exactly(available, sum) };
+        left as i64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn decisions_are_those_of_the_sum_from_left_to_right(
+            rows in prop::collection::vec((100_u64..9000, any::<bool>()), 0..60),
+            (begun, elapsed) in (0_u64..1000, 0_u64..=100),
+            ratio in prop_oneof![Just(1.0), (0_u32..=700).prop_map(|share| f64::from(share) / 1000.0), 0.0..1.0_f64],
+            (along, added) in (0_u64..9, prop::collection::vec(1_u64..5000, 0..5)),
+            (available, near) in (0_i64..400_000, -2_i64..3),
+        ) {
+            let mut outstanding = Outstanding::default();
+            for (slot, &(row, _)) in rows.iter().enumerate() {
+                outstanding.join(Slot(slot as u32), begun + row, begun);
+            }
+            prop_assert_eq!(outstanding.tokens(begun), rows.iter().map(|row| row.0.min(MOST_RESERVED)).sum::<u64>());
+            for (slot, &(row, _)) in rows.iter().enumerate().filter(|(_, row)| !row.1) {
+                outstanding.leave(Slot(slot as u32), begun + row);
+            }
+            let here = rows.iter().filter(|row| row.1).map(|row| (row.0 - elapsed).min(MOST_RESERVED));
+            let here: Vec<u64> = here.collect();
+            let tokens = outstanding.tokens(begun + elapsed);
+            prop_assert_eq!(tokens, here.iter().sum::<u64>());
+            let sum = |ratio: f64| here.iter().fold(0.0, |sum, &row| sum + row as f64 * ratio);
+            let mut reserved = Reserved::default();
+            reserved.open(along, here.len() as u64, tokens, ratio);
+            let mut total = along as f64 + sum(ratio);
+            for &tokens in &added {
+                // Asked for or not between two additions, the sum is the same.
+                prop_assert_eq!(reserved.leaves_more_than(0, available, sum), available as f64 - total > 0.0);
+                reserved.add(tokens);
+                total += tokens as f64;
+            }
+            let left = available as f64 - total;
+            let least = (left as i64 + near).max(0) as u64;
+            prop_assert_eq!(reserved.leaves_more_than(least, available, sum), left > least as f64);
+            prop_assert_eq!(reserved.left(available, sum), left.trunc() as i64);
+        }
+    }
+}
