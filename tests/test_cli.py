@@ -14,6 +14,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from inferq.cli import app
+from inferq.cli.options import plain_name
+from inferq.router import ROUTERS
+from inferq.scheduler import SCHEDULERS
 
 ROOT = Path(__file__).parent.parent
 AZURE = str(ROOT / "traces" / "azure_2023.csv")
@@ -312,6 +315,22 @@ def test_each_help_shows_an_example(command: list[str]):
     result = run(*command, "--help")
     assert result.exit_code == 0
     assert f"Example: inferq {' '.join(command)} " in " ".join(result.stdout.split())
+
+
+def test_the_help_of_replay_names_every_scheduler_and_every_router():
+    said = plain_name(
+        "".join(run("replay", "--help").stdout.split())
+    )  # names may be cut at the end of a line
+    assert [kind for kind in (*SCHEDULERS, *ROUTERS) if plain_name(kind.__name__) not in said] == []
+
+
+def test_no_number_of_a_fleet_with_caches_is_cut():
+    fleet = ("--replicas", "4", "--router", "prefix-affinity:weight=4")
+    result = run(
+        "replay", "traces/mooncake.jsonl", "--scheduler", "sglang", "--prefix-cache", "radix", *fleet
+    )
+    assert result.exit_code == 0, result.output
+    assert "hit rate" in result.stdout and "…" not in result.stdout
 
 
 def test_unknown_options_exit_with_2():

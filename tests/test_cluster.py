@@ -657,6 +657,10 @@ def test_a_scenario_may_have_a_fleet(text: str, system: Any, tmp_path: Any) -> N
         (BARE, r"engine: missing"),
         (BARE + "[cluster]\nreplicas = 2\n", r"cluster\.engines: missing"),
         (SCENARIO + OF_ONE, r"engine: not used"),
+        (
+            SCENARIO + "[network.engines.large]\nreplicas = 2\n[network.workflows]\n",
+            r"network\.engines\.large: unknown field 'replicas'",
+        ),
         (SCENARIO + "[cluster]\nreplicas = 0\n", r"cluster\.replicas: "),
         (SCENARIO + HANDS + "[cluster]\n", r"cluster and disaggregated: "),
         (SCENARIO + '[cluster]\nrouter = "Robin"\n', r"cluster\.router: unknown router 'Robin'"),

@@ -84,6 +84,10 @@ def test_what_is_described_can_be_read_back():
         ({"router": "immediate"}, "planned: the immediate router decodes where the prefill ran"),
         ({"router": "fcfs"}, "planned: the fcfs router knows no pools"),
         ({"kv": iq.KvCache(tokens=1000)}, 'kv.tokens: a limit needs service="tokens"'),
+        (
+            {"kv": iq.KvCache(tokens=None, prefix_cache="radix")},
+            'kv.prefix_cache: it needs service="tokens"',
+        ),
         ({"service": "slots"}, "service: must be 'exponential' or 'tokens'"),
     ],
 )

@@ -107,6 +107,17 @@ def test_stretches_of_time_keep_mean_least_and_most(samples: int, seed: int):
     assert told["time_s"].is_sorted()
 
 
+def test_panels_of_the_timeline_have_one_time_though_prompts_end_before_answers():
+    engine = iq.Engine(
+        timing=iq.Constant(0.01), scheduler=iq.VllmV1(), kv=iq.KvCache(tokens=None, prefix_cache="blocks")
+    )
+    result = iq.simulate({"arrival_s": [0, 1], "prompt_tokens": [9, 9], "output_tokens": [9, 500]}, engine)
+    panels = result.plot.timeline().to_dict()["vconcat"]
+    ends = [layer["encoding"]["x"]["scale"]["domain"] for panel in panels for layer in panel["layer"]]
+    times = drawn.over_time(result)["time_s"]
+    assert len(panels) == 4 and all(one == [times.min(), times.max()] for one in ends)
+
+
 def test_time_is_that_of_the_replicas_together(fleet: iq.Result):
     told = drawn.over_time(fleet)
     samples = fleet.timeline.group_by("time_s").agg(pl.col("running").sum(), pl.col("waiting").max())

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -181,3 +182,63 @@ def test_a_scheduler_written_in_python_gets_what_is_known(kind: Any, stepping: b
     # 20 tokens in 20 seconds, then 4: the 16 of the system prompt are there
     assert result.requests["cached_tokens"].to_list() == [0, 16]
     assert result.requests["ttft_s"].to_list() == [20.0, 4.0]
+
+
+_SAID = [{"text": "rules", "tokens": 10}, {"text": "7", "tokens": 6}]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [("rules", 10), ("7", 6)],
+        (("rules", 10), (7, 6)),
+        [["rules", 10], ["7", 6]],
+        [{"text": "rules", "tokens": 10}, ("7", np.int64(6))],
+        _SAID,
+    ],
+)
+def test_parts_are_written_by_hand_in_any_way(parts: Any):
+    workload = iq.Workload(_apart([20, 20, 20]) | {"prefix_parts": [parts, None, _SAID]})
+    # blocks of 4: the third request begins with the same 16 tokens as the first
+    assert iq.simulate(workload, _engine()).requests["cached_tokens"].to_list() == [0, 0, 16]
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (("rules", 10), "row 1: prefix_parts has 'rules', must be pairs"),
+        ([("rules", 10, 1)], r"row 1: prefix_parts has \('rules', 10, 1\), must be pairs"),
+        ([(10, "rules")], "row 1: prefix_parts has 'rules' tokens of text 10, must be a whole number"),
+        ([("rules", 9.5)], "row 1: prefix_parts has 9.5 tokens"),
+        ([("rules", True)], "row 1: prefix_parts has True tokens"),
+        ([("rules", 1 << 70)], "row 1: prefix_parts has 1180591620717411303424 tokens .*too many"),
+        ([(1.5, 3)], "row 1: prefix_parts names a text 1.5"),
+        ([(None, 3)], "row 1: prefix_parts has 3 tokens of an unknown text"),
+        ([("rules", None)], "row 1: prefix_parts has None tokens"),
+        ("rules", "row 1: prefix_parts is 'rules', must be a list of pairs"),
+    ],
+)
+def test_parts_written_wrongly_are_named_with_their_row(parts: Any, message: str):
+    columns = _apart([20, 20]) | {"prefix_parts": [[("rules", 10)], parts]}
+    with pytest.raises(iq.TraceError, match=message):
+        iq.simulate(columns, _engine())
+
+
+def test_hashes_may_be_any_whole_numbers_and_rows_of_an_array():
+    far = [
+        [1 << 63, -1, 3, 4],
+        [(1 << 64) - 1, 2, 3, 4],
+        [1 << 63, -1, 3, 5],
+        [1 << 70, 1, 1, 1],
+        [1 << 70] * 4,
+    ]
+    columns = _apart([16] * 5) | {"prefix_block_tokens": [4] * 5}
+    for rows, found in ((far, [0, 0, 12, 0, 4]), (np.array([[5, 6, 7, 8]] * 5), [0, 12, 12, 12, 12])):
+        result = iq.simulate(columns | {"prefix_hashes": rows}, _engine())
+        assert result.requests["cached_tokens"].to_list() == found
+
+
+def _apart(prompts: list[int]) -> dict[str, Any]:
+    """Prompts that come every 100 seconds."""
+    arrivals = [100.0 * row for row in range(len(prompts))]
+    return {"arrival_s": arrivals, "prompt_tokens": prompts, "output_tokens": [2] * len(prompts)}

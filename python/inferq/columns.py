@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from inferq.errors import ConfigError, TraceError
+from inferq.prefixes import paired
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,6 +89,8 @@ def as_series(name: str, values: object) -> pl.Series:
             for value in values
         ):
             return pl.Series(name, values, dtype=pl.Float64, strict=False)
+        if name == "prefix_parts" and isinstance(values, (list, tuple)):
+            return paired(values)
         raise TraceError(f"{name}: cannot be read as a column: {str(error).splitlines()[0]}") from error
 
 
@@ -207,6 +210,8 @@ def _canonical(name: str, series: pl.Series, place: Place) -> pl.Series:
             text: pl.Series = series.cast(pl.String)
             return text
         raise _type_error(name, series, "text or whole numbers")
+    if isinstance(series.dtype, pl.Array):  # what rows of one length become
+        series = series.cast(pl.List(series.dtype.inner))
     if isinstance(series.dtype, pl.List) and (column.kind == "any list" or series.dtype.inner.is_integer()):
         return series
     raise _type_error(name, series, "lists" if column.kind == "any list" else "lists of whole numbers")

@@ -6,7 +6,9 @@ sees a token: two prompts begin alike for as long as their chains do.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from inferq.chains import OWN as OWN
@@ -118,15 +120,15 @@ class Contents:
 
     def _numbered(self, codes: pl.Series) -> NDArray[Any]:
         """A hash as a content: itself where it is from 0 to below 2^62."""
-        import numpy as np
+        import polars as pl
 
-        values = codes.to_numpy()
-        far = (values < 0) | (values >= _TEXT)
-        numbers = np.where(far, 0, values).astype(np.uint64)
-        if far.any():
-            for value in codes.filter(far).unique(maintain_order=True).to_list():
-                self._far.setdefault(value, len(self._far))
-            numbers[far] = [_FAR | self._far[int(value)] for value in values[far]]
+        far = (codes < 0) | (codes >= _TEXT)
+        if not far.any():
+            return codes.cast(pl.UInt64).to_numpy()
+        numbers = codes.zip_with(~far, pl.Series([0], dtype=codes.dtype)).cast(pl.UInt64).to_numpy().copy()
+        numbers[far.to_numpy()] = [
+            _FAR | self._far.setdefault(value, len(self._far)) for value in codes.filter(far).to_list()
+        ]
         return numbers
 
     def _block_of(self, frame: pl.DataFrame, first: int) -> int:
@@ -368,6 +370,44 @@ def spelled(parts: pl.Series, first: int = 0) -> pl.Series:
     made = pl.struct(pair[0].cast(pl.String).alias("text"), pair[1].cast(pl.Int64).alias("tokens"))
     as_pairs: pl.Series = parts.list.eval(made)
     return as_pairs
+
+
+def paired(values: Sequence[object]) -> pl.Series:
+    """`prefix_parts` written by hand, as lists of `text` and `tokens`: polars reads no pair of two types.
+
+    Raises:
+        TraceError: naming the row that is no list of pairs of a name and a whole number.
+    """
+    import polars as pl
+
+    def pair(row: int, given: object) -> dict[str, object]:
+        if isinstance(given, Mapping) and set(given) == {"text", "tokens"}:
+            given = (given["text"], given["tokens"])
+        if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != 2:
+            raise TraceError(f"row {row}: prefix_parts has {given!r}, must be pairs of a text and its tokens")
+        text, tokens = given
+        if isinstance(text, bool) or not (text is None or isinstance(text, (str, Integral))):
+            raise TraceError(
+                f"row {row}: prefix_parts names a text {text!r}, must be a text or a whole number"
+            )
+        if isinstance(tokens, bool) or not (tokens is None or isinstance(tokens, Integral)):
+            raise TraceError(
+                f"row {row}: prefix_parts has {tokens!r} tokens of text {text!r}, must be a whole number"
+            )
+        if tokens is not None and abs(int(tokens)) >= 1 << 63:
+            raise TraceError(f"row {row}: prefix_parts has {tokens} tokens of text {text!r}: too many")
+        return {
+            "text": None if text is None else str(text),
+            "tokens": None if tokens is None else int(tokens),
+        }
+
+    made: list[list[dict[str, object]] | None] = []
+    for row, parts in enumerate(values):
+        if parts is not None and (not isinstance(parts, Sequence) or isinstance(parts, str)):
+            raise TraceError(f"row {row}: prefix_parts is {parts!r}, must be a list of pairs, or None")
+        made.append(None if parts is None else [pair(row, one) for one in parts])
+    kind = pl.List(pl.Struct({"text": pl.String, "tokens": pl.Int64}))
+    return pl.Series("prefix_parts", made, dtype=kind)
 
 
 def _only_one(frame: pl.DataFrame, names: list[str], first: int) -> None:

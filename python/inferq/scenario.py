@@ -343,9 +343,10 @@ def _system(tables: Mapping[str, Any]) -> System:
         return GateAndRoute.from_description({"kind": "GateAndRoute", **_table(name, tables[name])})
     used: list[str] = []
     described = _with_engine(_table(name, tables[name]), given[0].__name__, tables.get("engine"), used)
+    made = given[0].from_description(described)
     if "engine" in tables and not used:
         raise ConfigError(f"engine: not used; every part of {name} has an engine of its own")
-    return given[0].from_description(described)
+    return made
 
 
 def _with_engine(described: Mapping[str, Any], kind: str, engine: Any, used: list[str]) -> Mapping[str, Any]:

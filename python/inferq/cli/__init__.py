@@ -112,9 +112,9 @@ def replay(
         str,
         typer.Option(
             metavar="SPEC",
-            help="sarathi, vllm-v1, vllm-v0, orca, faster-transformer, k-fcfs, rad, rad-phased, slai, wait "
-            "or slot-greedy; with fields: Sarathi:order=spf. Fields that are lists or tables, and so "
-            "nested-wait and class-priority, are for scenarios: inferq simulate.",
+            help="sarathi, vllm-v1, vllm-v0, sglang, orca, faster-transformer, k-fcfs, rad, rad-phased, "
+            "slai, wait or slot-greedy; with fields: Sarathi:order=spf. Fields that are lists or tables, and "
+            "so nested-wait and class-priority, are for scenarios: inferq simulate.",
         ),
     ] = "sarathi",
     token_budget: Annotated[
@@ -178,9 +178,10 @@ def replay(
     router: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME",
-            help="round-robin (the default), random, least-requests, least-tokens, power-of-two, least-kv or "
-            "by-session; with --replicas.",
+            metavar="SPEC",
+            help="round-robin (the default), random, least-requests, least-tokens, power-of-two, least-kv, "
+            "by-session, prefix-affinity or prefix-hash; with fields: prefix-affinity:weight=4. With "
+            "--replicas.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of whatever is drawn.")] = 0,

@@ -290,6 +290,7 @@ def _shares(run: Result) -> Table | None:
     cached = run.has_prefix_cache
     names = [by, "completed", "failed", "tok/s", "p50 ttft", "p99 ttft", "p99 e2e"]
     table = empty_table([*names, "hit rate"] if cached else names)
+    table.collapse_padding = True  # so that it fits into 80 columns
     for row in run.summary(by=by).rows(named=True):
         cells = [f"{row['completed']:,}", f"{row['failed']:,}", _number(row["output_throughput"])]
         cells += [_seconds(row[name]) for name in ("p50_ttft_s", "p99_ttft_s", "p99_e2e_s")]

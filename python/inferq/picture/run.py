@@ -415,7 +415,7 @@ def _in_time(samples: pl.DataFrame) -> tuple[pl.DataFrame, Any]:
     import altair as alt
     import polars as pl
 
-    last_s = float(samples["time_s"].max())  # type: ignore[arg-type]
+    first_s, last_s = (float(end) for end in (samples["time_s"].min(), samples["time_s"].max()))  # type: ignore[arg-type]
     unit, seconds = "s", 1.0
     for name, longer, least_s in (
         ("min", 60.0, 600.0),
@@ -425,8 +425,11 @@ def _in_time(samples: pl.DataFrame) -> tuple[pl.DataFrame, Any]:
         if last_s >= least_s:
             unit, seconds = name, longer
     axis = alt.Axis(tickCount=6, grid=False, labelFlush=False)
-    time = alt.X("time:Q", title=f"time, {unit}", axis=axis, scale=alt.Scale(nice=False))
-    return samples.with_columns(time=pl.col("time_s") / seconds).drop("time_s"), time
+    samples = samples.with_columns(time=pl.col("time_s") / seconds).drop("time_s")
+    # the ends are said, so that panels one above the other have the same, whichever samples each has
+    ends = alt.Undefined if first_s == last_s else [first_s / seconds, last_s / seconds]
+    scale = alt.Scale(nice=False, domain=ends)
+    return samples, alt.X("time:Q", title=f"time, {unit}", axis=axis, scale=scale)
 
 
 def _key(column: str, names: list[str], colours: list[str], legend: bool = True) -> Any:

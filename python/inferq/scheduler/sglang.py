@@ -31,8 +31,8 @@ class Sglang(Scheduler):
     Args:
         policy: `"fcfs"`, or `"lpm"`: who finds the longest part of its prompt in the cache goes first; with
             more than 128 waiting, or without a prefix cache, by arrival.
-        chunk_tokens: most tokens of prompts in one iteration (`chunked_prefill_size`), at least a page; None:
-            prompts are not cut.
+        chunk_tokens: most tokens of prompts in one iteration (`chunked_prefill_size`), at least a page; None
+            or 0: prompts are not cut.
         max_prefill_tokens: no further prompt is admitted to an iteration that computes so many tokens.
         max_seqs: requests that may run at once (`max_running_requests`; SGLang itself takes 2,048 to 4,096,
             by the size of the cache).

@@ -31,7 +31,7 @@ def _read(source: Source, options: Options) -> Reading:
     hashes: list[list[Any]] = source.values("hash_ids", list)
     for at, (ids, tokens) in enumerate(zip(hashes, prompts, strict=True)):
         if not all(type(one) is int and 0 <= one < 2**63 for one in ids):
-            raise source.error(f"{place(at)}: hash_ids must be a list of whole numbers")
+            raise source.error(f"{place(at)}: hash_ids must be a list of whole numbers, from 0 to below 2^63")
         if len(ids) != -(-tokens // BLOCK_TOKENS):
             raise source.error(
                 f"{place(at)}: has {len(ids)} hash_ids for an input_length of {tokens}; "

@@ -154,6 +154,10 @@ impl GateAndRoute {
             let message = "a limit needs service=\"tokens\": the exponential service knows no memory";
             return Err(Error::config("kv.tokens", message));
         }
+        if self.service == ServiceKind::Exponential && self.kv.prefix_cache.is_some() {
+            let message = "it needs service=\"tokens\": the exponential service knows no prompts";
+            return Err(Error::config("kv.prefix_cache", message));
+        }
         let policy = Policy { gate: self.gate, router: self.router, planned: self.planned };
         let allocation = self.allocation.as_ref().map(|tables| tables.by_class(classes)).transpose();
         let allocation = allocation.map_err(|error| error.within("allocation"))?;
