@@ -69,12 +69,51 @@ def _budgets(rng: random.Random, page: int, least_seqs: int) -> dict[str, Any]:
     }
 
 
+def _by_ends(seed: int) -> Scenario:
+    """Outputs known and no cache: each candidate is held against the ends of many others."""
+    asked, rng = scenario(seed - seed % 25 + 6), random.Random(f"sglang by ends {seed}")
+    page, rows, longest = asked["page_tokens"], asked["requests"], rng.choice([60, 200])
+    for row in rows:
+        row.pop("prefix_parts", None)
+        row.pop("continues", None)
+        row |= {"prompt_tokens": rng.randint(1, 60), "output_tokens": rng.randint(1, longest)}
+    largest = max(row["prompt_tokens"] + row["output_tokens"] for row in rows) + SLACK
+    return asked | {
+        "kv_tokens": -(-(largest + rng.choice([0, 100, 300, 800])) // page) * page,
+        "max_seqs": max(16, asked["max_seqs"]),
+        "max_prefill_tokens": 16384,
+        **{"prefix": False, "policy": "fcfs", "ignore_eos": True, "mixed": False},
+    }
+
+
+def _brim(seed: int) -> Scenario:
+    """Large pages, and a request that leaves just so many tokens that it can be served, or too few."""
+    asked, rng = scenario(seed - seed % 25 + 7), random.Random(f"sglang brim {seed}")
+    page = rng.choice([32, 32, 64, 128])
+    slack = rng.choice([SLACK, SLACK, max(SLACK, page + 1), max(SLACK, 2 * page - 1)])
+    said = [row["prompt_tokens"] + row["output_tokens"] for row in asked["requests"]]
+    pool = -(-(max(said) + slack) // page) * page
+    largest = asked["requests"][said.index(max(said))]
+    largest[rng.choice(["prompt_tokens", "output_tokens"])] += pool - slack - max(said)
+    for row in asked["requests"]:
+        row.pop("continues", None)  # its prompt would be too short now
+    chunk = asked["chunk_tokens"]
+    return asked | {
+        "page_tokens": page,
+        "kv_tokens": pool,
+        "chunk_tokens": max(chunk, page, asked["max_seqs"] + 1) if chunk else 0,
+        "ignore_eos": rng.random() < 0.6,
+    }
+
+
 def scenario(seed: int) -> Scenario:
-    """One of four kinds: most are of the first."""
+    """One of six kinds: most are of the first."""
     rng = random.Random(f"sglang {seed}")
     kind = {0: "crowd", 1: "long", 2: "crowd"}.get(seed % 25) or rng.choice(
-        ["usual", "usual", "usual", "storm", "storm"]
+        ["usual", "usual", "storm", "storm"]
     )
+    if seed % 25 in (3, 4, 5):
+        return _brim(seed) if seed % 25 == 5 else _by_ends(seed)
     count, spares = rng.randint(1, 24), [0, 20, 100, 300, 2000]
     most = rng.choice([8, 40, 120]), rng.choice([1, 6, 30, 80])  # tokens of a prompt, of an output
     if kind == "crowd":  # more wait than are sorted

@@ -224,6 +224,7 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
         self.count, self.decoding = 0, False  # Rad, RadPhased: prompts of this cycle; in the mode of decodes
         self.active: list[Request] = []  # RadPhased
         self.hands_over = False  # it computes prompts; another replica goes on
+        self.sent = 0  # blocks of those that are on their way there
 
     def of(self, requests: list[Request]) -> list[Request]:
         return [r for r in requests if self.scope in (None, r.name)]

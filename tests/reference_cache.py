@@ -28,6 +28,15 @@ def said(rows: list[dict[str, Any]]) -> list[list[Token]]:
     return everything
 
 
+def whole_blocks(names: dict[Any, int], tokens: list[Token], block: int) -> list[int]:
+    """The contents of whole blocks: one is its tokens and all that comes before them, under a number."""
+    numbers, before = [], 0
+    for end in range(block, len(tokens) + 1, block):
+        before = names.setdefault((before, tuple(tokens[end - block : end])), len(names) + 1)
+        numbers.append(before)
+    return numbers
+
+
 class Cache:
     def __init__(self, blocks: int, block: int) -> None:
         self.block = block
@@ -39,7 +48,7 @@ class Cache:
         self.known: dict[int, list[int]] = {}  # the blocks of each content, in the order of registration
         self.holders: dict[int, int] = {}
         self.held: dict[Request, list[int]] = {}  # of each request, from the first token on
-        self.names: dict[tuple[int, tuple[Token, ...]], int] = {}  # contents: of the block before, tokens
+        self.names: dict[Any, int] = {}
         self.contents: dict[Request, list[int]] = {}
 
     @property
@@ -47,15 +56,7 @@ class Cache:
         return self.unused + len(self.free)
 
     def meet(self, r: Request) -> None:
-        """The contents of its whole blocks: one is its tokens and all that comes before them."""
-        names, before = [], 0
-        for end in range(self.block, len(r.said) + 1, self.block):
-            before = self.names.setdefault(
-                (before, tuple(r.said[end - self.block : end])), len(self.names) + 1
-            )
-            names.append(before)
-        self.contents[r] = names
-        self.held[r] = []
+        self.contents[r], self.held[r] = whole_blocks(self.names, r.said, self.block), []
 
     def match(self, r: Request) -> list[int]:
         """C1.2.2: the longest chain of whole blocks, at most known - 1 tokens; the oldest of several."""
@@ -66,19 +67,9 @@ class Cache:
             found.append(self.known[content][0])
         return found
 
-    def seen(self) -> set[Any]:
-        """What can be found at this instant: the names of the contents of known blocks."""
+    def seen(self) -> set[int]:
+        """The contents that can be found at this instant."""
         return {content for content, blocks in self.known.items() if blocks}
-
-    def find(self, r: Request, seen: set[Any]) -> int:
-        """How many tokens of the prompt of a request that is not here are among these."""
-        count, before = 0, 0
-        while (end := (count + 1) * self.block) < r.prompt:
-            before = self.names.get((before, tuple(r.said[end - self.block : end])), -1)
-            if before not in seen:
-                break
-            count += 1
-        return count * self.block
 
     def idle(self, blocks: list[int]) -> int:
         return sum(self.holders[one] == 0 for one in blocks)

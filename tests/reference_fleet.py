@@ -8,10 +8,11 @@ waits for ("after") and its delay from the last of their ends ("delay_s"). One r
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from functools import cache
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from .reference import NEVER, Described, Iteration, Replica, Request, exact
-from .reference_cache import said
+from .reference_cache import said, whole_blocks
 from .reference_policies import never_runs
 
 
@@ -80,7 +81,7 @@ class Router:
         every = described.get("update_s")
         self.every = None if every is None else exact(every)
         self.reported = -1  # the instant of the last report
-        self.reports: list[set[Any]] = []  # what each replica knew then
+        self.reports: list[set[int]] = []  # what each replica knew then
         self.numbers: dict[Any, int] = {}  # of the contents of prompts
 
     def looks(self) -> bool:
@@ -170,11 +171,14 @@ def blocks_ahead(replica: Replica) -> int:
     return replica.total - replica.free + sum(-(-r.prompt // replica.block) for r in replica.waiting)
 
 
-def cached_tokens(replica: Replica, r: Call, seen: set[Any] | None = None) -> int:
+def cached_tokens(replica: Replica, r: Call, seen: set[int] | None = None) -> int:
     """Of the prompt of a request that comes; at this instant, or as it was seen."""
-    if replica.cache is None:
+    cache = replica.cache
+    if cache is None:
         return 0
-    return replica.cache.find(r, replica.cache.seen() if seen is None else seen)
+    blocks = whole_blocks(cache.names, r.said[: r.prompt - 1], cache.block)
+    known = cache.seen() if seen is None else seen
+    return len(list(takewhile(known.__contains__, blocks))) * cache.block
 
 
 def least(number: Callable[[Replica], int]) -> Callable[[Router, Call, list[Replica]], int]:
@@ -211,6 +215,7 @@ class Member(Replica):  # a replica of a fleet
         self.given_up, self.touched = self.given_up + blocks, True
         self.gone += [r] if r else []
         if self.end == NEVER:
+            self.sent -= self.given_up
             self.free, self.given_up = self.free + self.given_up, 0
             if self.cache:
                 for gone in self.gone:
@@ -299,6 +304,7 @@ class Fleet:  # all that has a state, and what happens at one instant
                         other.due = other.arrival = self.now + other.delay
             elif pool.link is not None and r.decodes:
                 pool.link.queue.append((r, replica, r.blocks))
+                replica.sent += r.blocks
                 r.source, r.blocks = r.replica, 0
 
     def hand_off(self, link: Link, receiver: Pool) -> None:

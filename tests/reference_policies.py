@@ -266,7 +266,7 @@ def slot_greedy(replica: Replica, rules: Described) -> None:
     """nie2026 3: by arrival whoever fits with its next step, the others out of memory; then new ones."""
     left = replica.free + sum(r.blocks for r in replica.running)  # what is on its way elsewhere stays
     if replica.cache:  # everybody counts with all blocks, as if nobody shared them
-        left = replica.total
+        left = replica.total - replica.sent
     steps: dict[Request, int] = {}
     for r in sorted(replica.running + replica.swapped):
         step = min(rules["chunk"], r.owed)

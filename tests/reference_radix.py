@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .reference_cache import whole_blocks
+
 if TYPE_CHECKING:
     from .reference import Request
 
 
 class Run:
-    def __init__(self, pages: list[Any], parent: Run | None, time: int = 0) -> None:
-        self.pages, self.parent, self.time = pages, parent, time
-        self.children: dict[Any, Run] = {}
+    def __init__(self, pages: list[int], parent: Run | None) -> None:
+        self.pages, self.parent, self.time = pages, parent, 0
+        self.children: dict[int, Run] = {}
         self.locks = 0
 
 
@@ -23,7 +25,7 @@ class Tree:
         self.block, self.free, self.clock = block, blocks, 0
         self.found = self.learned = self.forgotten = 0  # pages, ever
         self.root = Run([], None)
-        self.names: dict[Any, int] = {}  # of pages: numbers are quicker to compare than their tokens
+        self.names: dict[Any, int] = {}
         self.pages: dict[Request, list[int]] = {}
         self.alone: dict[Request, int] = {}  # pages that each request has to itself
         self.owned: dict[Request, int] = {}  # its pages that are in the tree, and the run with which they end
@@ -40,14 +42,12 @@ class Tree:
         return self.free + sum(len(run.pages) for run in self.runs() if not run.locks)
 
     def meet(self, r: Request) -> None:
-        whole = range(self.block, len(r.said) + 1, self.block)
-        pages = [tuple(r.said[end - self.block : end]) for end in whole]
-        self.pages[r] = [self.names.setdefault(page, len(self.names)) for page in pages]
+        self.pages[r] = whole_blocks(self.names, r.said, self.block)
         self.alone[r], self.owned[r], self.end[r] = 0, 0, self.root
 
-    def walk(self, pages: list[Any]) -> list[tuple[Run, int]]:
-        """The runs that the pages go through, and how many pages of each they share."""
-        path, run, shared = [], self.root, 0
+    def walk(self, pages: list[int]) -> list[tuple[Run, int]]:
+        """The runs that the pages go through from the root on, and how many pages of each they share."""
+        path, run, shared = [(self.root, 0)], self.root, 0
         while pages and shared == len(run.pages) and pages[0] in run.children:
             run = run.children[pages[0]]
             shared = min(len(run.pages), len(pages))
@@ -62,43 +62,30 @@ class Tree:
         pages = self.pages[r][: (r.goal - 1) // self.block]
         return [run for run, shared in self.walk(pages) for _ in range(shared)]
 
-    def seen(self) -> set[Any]:
-        """What can be found at this instant: every page with all before it."""
-        found: set[Any] = set()
-        ways: list[tuple[Run, tuple[Any, ...]]] = [(self.root, ())]
-        for run, way in ways:  # which grows meanwhile
-            for page in run.pages:
-                way += (page,)
-                found.add(way)
-            ways += [(child, way) for child in run.children.values()]
-        return found
-
-    def find(self, r: Request, seen: set[Any]) -> int:
-        """How many tokens of the prompt of a request that is not here are among these."""
-        count, way = 0, tuple[Any, ...]()
-        while (end := (count + 1) * self.block) < r.prompt:
-            way += (tuple(r.said[end - self.block : end]),)
-            if way not in seen:
-                break
-            count += 1
-        return count * self.block
+    def seen(self) -> set[int]:
+        """The pages that can be found at this instant."""
+        return {page for run in self.runs() for page in run.pages}
 
     def idle(self, found: list[Run]) -> int:
         return sum(not run.locks for run in found)
 
-    def split(self, run: Run, at: int) -> Run:
-        """The front of a run; the rest stays what it is."""
-        front = Run(run.pages[:at], run.parent, run.time)
-        assert run.parent is not None
-        front.locks = run.locks
-        run.parent.children[front.pages[0]] = front
-        run.pages, run.parent = run.pages[at:], front
-        front.children = {run.pages[0]: run}
-        return front
+    def cut(self, pages: list[int]) -> tuple[list[Run], list[Run], int]:
+        """The runs of what is found of these pages, what a run cut there goes on with, how many are found."""
+        path = self.walk(pages)
+        runs, found, (rest, shared) = [run for run, _ in path], sum(count for _, count in path), path[-1]
+        if shared == len(rest.pages):
+            return runs, [], found
+        front = runs[-1] = Run(rest.pages[:shared], rest.parent)
+        (rest.parent or self.root).children[front.pages[0]] = front
+        rest.pages, rest.parent, front.locks = rest.pages[shared:], front, rest.locks
+        front.children = {rest.pages[0]: rest}
+        return runs, [rest], found
 
-    def touch(self, run: Run) -> None:
-        self.clock += 1
-        run.time = self.clock
+    def touch(self, runs: list[Run]) -> None:
+        """They are newer than everything else, each newer than the one before it."""
+        for run in runs:
+            self.clock += 1
+            run.time = self.clock
 
     def lock(self, run: Run, by: int) -> None:
         while run.parent is not None:
@@ -106,20 +93,11 @@ class Tree:
             assert run.locks >= 0
             run = run.parent
 
-    def refresh(self, pages: list[Any]) -> tuple[Run, int]:
-        """The run with which what is found of these pages ends, cut there, and how many are found.
-
-        All of it is then newer than everything else, a run newer than the one before it.
-        """
-        path = self.walk(pages)
-        runs = [run for run, _ in path]
-        if path and path[-1][1] < len(runs[-1].pages):
-            rest = runs[-1]
-            runs[-1] = self.split(rest, path[-1][1])
-            self.touch(rest)
-        for run in runs:
-            self.touch(run)
-        return runs[-1] if runs else self.root, sum(shared for _, shared in path)
+    def refresh(self, pages: list[int]) -> tuple[Run, int]:
+        """The run with which what is found of these pages ends, and how many are found."""
+        runs, rest, found = self.cut(pages)
+        self.touch(rest + runs)
+        return runs[-1], found
 
     def grab(self, r: Request) -> None:
         self.end[r], self.owned[r] = self.refresh(self.pages[r][: len(self.match(r))])
@@ -140,23 +118,15 @@ class Tree:
     def register(self, r: Request, tokens: int) -> None:
         """What a batch will compute is not known before it has."""
 
-    def insert(self, pages: list[Any]) -> tuple[Run, int]:
+    def insert(self, pages: list[int]) -> tuple[Run, int]:
         """The run with which the pages end, and how many were there already."""
-        path = self.walk(pages)
-        run, there = self.root, sum(shared for _, shared in path)
-        for run, shared in path:
-            if shared < len(run.pages):
-                rest, run = run, self.split(run, shared)
-                self.touch(run)
-                self.touch(rest)
-            else:
-                self.touch(run)
-        if there < len(pages):
-            leaf = Run(pages[there:], run)
-            self.touch(leaf)
-            run.children[leaf.pages[0]] = leaf
-            run = leaf
-        return run, there
+        runs, rest, there = self.cut(pages)
+        end, more = runs[-1], pages[there:]
+        if more:
+            end.children[more[0]] = end = Run(more, end)
+            rest.append(end)
+        self.touch(runs + rest)
+        return end, there
 
     def computed(self, r: Request, tokens: int) -> None:
         """Publish n: its pages enter the tree; those that were there already come back."""

@@ -25,6 +25,10 @@ class OutOfMemory(Exception):
     """The engine's own; what it does then is not recorded."""
 
 
+class Stuck(Exception):
+    """Somebody waits, and would for ever."""
+
+
 class Request:
     def __init__(self, at: int, row: dict[str, Any], tokens: list[Any]) -> None:
         self.id, self.arrival, self.said = at, row["arrival_us"], tokens
@@ -334,8 +338,9 @@ def simulate(scenario: dict[str, Any]) -> dict[str, list[Any]]:
             scheduler.finish_step(prefills, decodes, now)
         elif coming:
             now = coming[0].arrival
+        elif scheduler.waiting:
+            raise Stuck
         else:
-            assert not scheduler.waiting, "nobody can begin any more"
             return {
                 "first_token_us": [r.first_token for r in requests],
                 "finish_us": [r.finish for r in requests],

@@ -74,12 +74,13 @@ class Scenario:
 
         def engine() -> Described:
             kv = {**_tight(rng, longest), "prefix_cache": rng.choice(caches)}
-            return _engine(rng, rng.choice(_KINDS), self.rows, kv, first_token)
+            return _engine(rng, rng.choice(kinds), self.rows, kv, first_token)
 
+        kinds = list(_KINDS)
+        if which == "hand-off":  # it counts what it holds for those that have left
+            kinds += ["SlotGreedy"] * 3
         first_token = rng.choice(["prefill", "prefill", "decode"])
         engines = [engine() for _ in range(rng.randint(1, 3))]
-        while which == "hand-off" and engines[0]["scheduler"]["kind"] == "SlotGreedy":
-            engines[0] = engine()  # the reference does not count what it holds for those that have left
         if len(engines) == 1:
             engines *= rng.randint(2, 4)
         router = _router(rng, which)

@@ -9,12 +9,12 @@ import pytest
 import inferq as iq
 
 from .random_sglang import scenario
-from .reference_sglang import OutOfMemory, simulate
+from .reference_sglang import OutOfMemory, Stuck, simulate
 from .test_conformance import listed_iterations, microseconds
 from .test_conformance_sglang import _engine, _kind, _workload
 
 _GROUP = 25
-_GROUPS = range(80)  # of so many scenarios each
+_GROUPS = range(56)  # of so many scenarios each
 
 
 @cache
@@ -22,7 +22,7 @@ def _expected(seed: int) -> dict[str, list[Any]] | None:
     """None where the engine itself would stop."""
     try:
         return simulate(scenario(seed))
-    except OutOfMemory:
+    except (OutOfMemory, Stuck):
         return None
 
 
@@ -50,6 +50,8 @@ def test_the_core_agrees_with_the_reference(group: int) -> None:
         stretched = iq.simulate(workload, engine, batches=True)
         if expected is not None:
             assert _happened(stretched) == expected, f"seed {seed}"
+        else:
+            assert set(stretched.requests["status"]) <= {"finished", "rejected"}, f"seed {seed}"
         if seed % 5 == 0:
             stepped = iq.simulate(workload, engine, stepping=True)
             assert stretched.requests.equals(stepped.requests), f"seed {seed}"
@@ -66,7 +68,9 @@ def test_the_random_scenarios_reach_what_they_are_for() -> None:
             continue
         seen["retracted"] += sum(expected["retractions"]) > 0
         seen["stormy"] += sum(expected["retractions"]) > 4
+        seen["to the brim"] += seed % 25 == 5
         seen["found"] += sum(tokens > 0 for tokens in expected["cached_tokens_at_admission"]) > 2
         seen.update({kind for _, kind, _ in expected["iterations"]})
-    assert seen["retracted"] > 100 and seen["stormy"] > 20 and seen["stopped"] < 5
+    assert seen["retracted"] > 100 and seen["stormy"] > 20 and seen["stopped"] < 15
     assert seen["found"] > 150 and seen["mixed"] > 75
+    assert seen["to the brim"] > 8

@@ -65,16 +65,30 @@ def test_what_has_no_effect_is_a_finding() -> None:
     assert _run(_engine(_pages(64), policy="lpm"), (0, 8, 2)).findings == []
 
 
-@pytest.mark.parametrize("ignore_eos", [False, True])
-@pytest.mark.parametrize("page", [1, 4])
-def test_what_can_never_be_admitted_is_rejected(page: int, ignore_eos: bool) -> None:
+@pytest.mark.parametrize(
+    ("page", "ignore_eos", "served", "refused"),
+    [
+        (1, False, (54, 8), (55, 8)),
+        (4, False, (51, 8), (52, 8)),
+        (1, True, (53, 8), (54, 8)),
+        (4, True, (48, 10), (45, 11)),
+    ],
+)
+def test_what_can_never_be_admitted_is_rejected(
+    page: int, ignore_eos: bool, served: tuple[int, int], refused: tuple[int, int]
+) -> None:
     # Alone, a request is admitted if prompt, output and one page are less than the cache; with ignore_eos and
-    # no prefix cache, if prompt, output and two pages are.
-    room = 64 - (2 if ignore_eos else 1) * page
+    # no prefix cache, if the pages of the prompt, the output, a page and a token are.
     engine = _engine(_pages(64, page, None), ignore_eos=ignore_eos)
-    result = _run(engine, (0, room - 9, 8), (100, room - 8, 8), (200, 8, room - 9))
+    result = _run(engine, (0, *served), (100, *refused), (200, *served))
     assert result.requests["status"].to_list() == ["finished", "rejected", "finished"]
     assert any(finding.startswith("rejected: 1 of 3") for finding in result.findings)
+
+
+def test_no_more_of_an_output_is_asked_for_than_is_reserved() -> None:
+    # 100 + 4,096 tokens and a page of 128 are less than 8,192; 8,000 + 64 and a page are not.
+    result = _run(_engine(_pages(8192, 128, None)), (0, 100, 8028), (1000, 8000, 64))
+    assert result.requests["status"].to_list() == ["finished", "rejected"]
 
 
 @pytest.mark.parametrize("seed", range(60))

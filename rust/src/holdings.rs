@@ -142,6 +142,7 @@ impl State {
     /// One more iteration of the batch that was just settled has begun: what it takes, and what it makes known.
     pub(crate) fn begin_again(&mut self) {
         self.publish_followed(0);
+        self.pool.claim(self.batch.claimed_each);
         self.pool.take(self.standing_growth());
         for place in 0..self.batch.chunks.len() {
             let Chunk { slot, tokens, .. } = self.batch.chunks[place];

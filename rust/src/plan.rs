@@ -121,6 +121,14 @@ impl Plan<'_> {
         }
     }
 
+    /// Somebody is in this batch with a decode that the plan has yet to ask for: who goes on from it finds what it computes.
+    #[inline]
+    pub fn publish_decode(&mut self, slot: Slot) {
+        if self.state.pool.followed().contains(&slot) {
+            self.state.pool.scheduled(slot, self.state.requests.context(slot) + 1);
+        }
+    }
+
     /// In every iteration for which this plan holds, so many of the free blocks are as good as taken before the decodes take
     /// theirs.
     #[inline]

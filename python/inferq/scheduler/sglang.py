@@ -21,9 +21,13 @@ class Sglang(Scheduler):
     then set anew. A retracted request that is computed again is priced as a prompt to its last token.
 
     The cache is `KvCache(block=page, prefix_cache="radix")`, or one without a prefix cache. A request is
-    rejected at arrival unless prompt, output and a page (with `ignore_eos` two) are less than the cache:
-    SGLang would cut its output. Where SGLang would stop for want of memory, because a prompt that is cut
-    finds no page, that prompt waits, and is retracted if the last decode finds none beside it.
+    rejected at arrival if SGLang would never admit it: unless its prompt, its output (4,096 tokens of it at
+    most) and a page are less than the cache, or, with `ignore_eos` and no prefix cache, its prompt in whole
+    pages, its output, a page and a token. So it is if SGLang would cut its output: unless prompt, output and
+    a token are less. Where a request that was retracted has no room in the whole cache by these rules, SGLang
+    would wait for ever; here it goes on once nobody else is there. Where SGLang would stop for want of
+    memory, because a prompt that is cut finds no page, that prompt waits, and is retracted if the last decode
+    finds none beside it.
 
     Source: SGLang 0.5.23, whose recorded batches this reproduces. The overlap of scheduling with the GPU
         (SGLang's default), priorities, other policies, drafts and host caches are left out.

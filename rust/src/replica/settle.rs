@@ -258,12 +258,14 @@ impl Replica {
     }
 
     /// Ends the run: what was emitted by then counts, the running iteration emits nothing, and whoever is still here
-    /// stays unfinished.
+    /// stays unfinished. What the cache knows of them counts too, whether or not anybody asked for it.
     pub fn stop(&mut self, end: Instant, results: &mut Recorder) -> Result<()> {
+        let mut under_way = u64::from(self.stretch.is_some());
         if let Some(mut stretch) = self.stretch.take() {
             let whole = stretch.pace.count_within(end.since(stretch.start), stretch.count)?;
             if whole > 0 {
                 let goes_on = whole < stretch.count;
+                under_way = u64::from(goes_on);
                 stretch.count = whole;
                 stretch.end = end_after(stretch.start, &stretch.pace, whole)?;
                 self.settle_stretch(&stretch, results)?;
@@ -274,6 +276,7 @@ impl Replica {
         }
         let live: Vec<Slot> = self.state.live().collect();
         for slot in live {
+            self.state.publish_decodes(slot, under_way);
             if self.state.requests.at(slot).phase() == Phase::Decoding {
                 self.state.leave_decodes(slot);
             }

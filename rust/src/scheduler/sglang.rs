@@ -13,7 +13,7 @@ use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
 use crate::request::{Requests, Slot};
 use crate::workload::Arrival;
 use pass::{Pass, Picked};
-use reserved::Outstanding;
+use reserved::{MOST_RESERVED, Outstanding};
 
 /// The parameters as a user gives them.
 #[derive(Clone, Copy, Debug)]
@@ -332,13 +332,18 @@ impl Scheduler for Sglang {
         true
     }
 
-    /// Alone in the cache a request is admitted at any time, whatever it has emitted, if this much is free.
+    /// With the whole cache to itself SGLang admits a request, as it arrives, that leaves so many tokens. One that leaves
+    /// fewer than two would have its output cut.
     fn refuses(&self, arrival: &Arrival, cache: &BlockPool) -> Option<&'static str> {
         let page = cache.block_tokens();
-        let spare = if self.settings.ignore_eos { 2 * page } else { page };
-        let least = u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens) + spare;
-        let fits = u128::from(least) < u128::from(cache.capacity()) * u128::from(page);
-        (!fits).then_some("prompt, output and the pages that SGLang keeps free are more than the KV cache")
+        let (prompt, output) = (u64::from(arrival.prompt_tokens), u64::from(arrival.output_tokens));
+        let least = if self.settings.ignore_eos && !cache.has_cache() {
+            cache.need(prompt) * page + output + page + 1
+        } else {
+            prompt + output.min(MOST_RESERVED) + page
+        };
+        let fits = u128::from(least.max(prompt + output + 1)) < u128::from(cache.capacity()) * u128::from(page);
+        (!fits).then_some("prompt, output and the page that SGLang keeps free are more than the KV cache")
     }
 
     fn notice(&mut self, notice: Notice, requests: &Requests) {

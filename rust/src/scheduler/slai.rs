@@ -238,6 +238,12 @@ impl Slai {
             }
             plan.chunk(slot, prompts.cut(plan.requests().owed(slot)))?;
         }
+        if plan.shares_blocks() {
+            // They have their places before the queue is looked at.
+            plan.claim(chosen.blocks);
+            let places = self.ready().flat_map(|cohort| cohort.up_to(chosen.last));
+            places.for_each(|(_, slot)| plan.publish_decode(slot));
+        }
         while let Some(slot) = self.lists.queue.head() {
             let may_admit = prompts.left > 0 && !plan.was_preempted(slot);
             if !may_admit {

@@ -143,10 +143,18 @@ impl Sglang {
                 plan.refresh(slot, plan.requests().known(slot) - 1);
                 plan.look_up(slot);
             }
-            let accepted = if self.settings.ignore_eos && !plan.shares_blocks() {
-                self.accept_by_ends(slot, has_context, pass, plan)
+            let by_ends = self.settings.ignore_eos && !plan.shares_blocks();
+            let has_room = if by_ends {
+                self.has_room_by_ends(slot, has_context, pass, plan)
             } else {
-                self.accept_by_share(slot, has_context, pass, plan)
+                self.has_room_by_share(slot, has_context, pass, plan)
+            };
+            // Whoever has emitted, here or elsewhere, may be refused all of the cache that had room for it at its arrival:
+            // there the engine would wait for ever.
+            let accepted = if has_room || (pass.picked.is_empty() && plan.cache_is_empty()) {
+                self.cut(slot, by_ends, pass, plan)
+            } else {
+                Err(Verdict::Memory)
             };
             let verdict = match accepted {
                 Ok(tokens) => {
@@ -171,51 +179,41 @@ impl Sglang {
         Ok(())
     }
 
-    /// How many tokens of a candidate are computed, if it has room beside the shares that are reserved.
-    fn accept_by_share(
-        &self,
-        slot: Slot,
-        has_context: bool,
-        pass: &mut Pass,
-        plan: &Plan,
-    ) -> std::result::Result<u64, Verdict> {
-        let requests = plan.requests();
-        let owed = requests.owed(slot);
-        let own = if has_context { requests.next_context(slot) } else { owed };
-        let least = own + to_emit(requests, slot).min(MOST_RESERVED) + pass.page;
-        // What is found is not free any more once it is held; a context that it brings lies nowhere yet.
-        let available = available(plan, if has_context { 0 } else { plan.idle_found(slot) });
-        if !pass.reserved.leaves_more_than(least, available, |ratio| self.sum(ratio, requests)) {
-            return Err(Verdict::Memory);
-        }
+    /// How many tokens of a candidate that has room are computed.
+    fn cut(&self, slot: Slot, by_ends: bool, pass: &Pass, plan: &Plan) -> std::result::Result<u64, Verdict> {
+        let owed = plan.requests().owed(slot);
         let pages = in_pages(owed, plan) as i64;
         match pass.chunk {
-            None if !pass.picked.is_empty() && pages >= pass.input => Err(Verdict::Budget),
-            Some(chunk) if pages > chunk => {
-                let whole = chunk as u64 / pass.page * pass.page;
-                if whole == 0 { Err(Verdict::Budget) } else { Ok(whole) }
-            }
+            Some(chunk) if by_ends => Ok(owed.min(chunk as u64)),
+            Some(chunk) if pages > chunk => match chunk as u64 / pass.page * pass.page {
+                0 => Err(Verdict::Budget),
+                whole => Ok(whole),
+            },
+            None if !by_ends && !pass.picked.is_empty() && pages >= pass.input => Err(Verdict::Budget),
             _ => Ok(owed),
         }
     }
 
-    /// The same where every output is known to be as long as it may be: whoever ends first leaves its memory to the others.
-    fn accept_by_ends(
-        &self,
-        slot: Slot,
-        has_context: bool,
-        pass: &mut Pass,
-        plan: &Plan,
-    ) -> std::result::Result<u64, Verdict> {
+    /// Has a candidate room beside the shares that are reserved?
+    fn has_room_by_share(&self, slot: Slot, has_context: bool, pass: &mut Pass, plan: &Plan) -> bool {
         let requests = plan.requests();
-        let owed = requests.owed(slot);
-        let own = if has_context { requests.next_context(slot) } else { owed };
+        let own = if has_context { requests.next_context(slot) } else { requests.owed(slot) };
+        let least = own + to_emit(requests, slot).min(MOST_RESERVED) + pass.page;
+        // What is found is not free any more once it is held; a context that it brings lies nowhere yet.
+        let available = available(plan, if has_context { 0 } else { plan.idle_found(slot) });
+        pass.reserved.leaves_more_than(least, available, |ratio| self.sum(ratio, requests))
+    }
+
+    /// The same where every output is known to be as long as it may be: whoever ends first leaves its memory to the others.
+    fn has_room_by_ends(&self, slot: Slot, has_context: bool, pass: &mut Pass, plan: &Plan) -> bool {
+        let requests = plan.requests();
+        let own = if has_context { requests.next_context(slot) } else { requests.owed(slot) };
         let need = in_pages(own, plan) + pass.page;
         let available = available(plan, 0);
         let left = i128::from(available) - i128::from(pass.current);
         let has_room = pass.reserved.leaves_more_than(need - 1, available, |ratio| self.sum(ratio, requests));
         if i128::from(need) > left || !has_room {
-            return Err(Verdict::Memory);
+            return false;
         }
         let end = |slot: Slot| (to_emit(requests, slot), requests.known(slot));
         match &mut pass.ends {
@@ -237,10 +235,10 @@ impl Sglang {
         for (place, &(to_emit, known)) in ends.iter().enumerate() {
             let rows = (ends.len() - place) as i128;
             if left - i128::from(need) + freed - i128::from(to_emit) * rows <= rows {
-                return Err(Verdict::Memory);
+                return false;
             }
             freed += i128::from(known);
         }
-        Ok(pass.chunk.map_or(owed, |chunk| owed.min(chunk as u64)))
+        true
     }
 }
