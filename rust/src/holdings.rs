@@ -45,7 +45,6 @@ impl State {
         }
     }
 
-    #[inline(never)]
     fn found(&self, slot: Slot) -> Found {
         let looked_up = self.batch.looked_up.iter().rfind(|looked_up| looked_up.slot == slot);
         looked_up.map_or(Found::NOTHING, |looked_up| looked_up.found)
@@ -55,9 +54,11 @@ impl State {
     #[inline]
     pub(crate) fn blocks_to_admit(&self, slot: Slot, tokens: u64) -> u64 {
         let blocks = self.pool.need(tokens);
-        if self.batch.looked_up.is_empty() {
-            return blocks;
-        }
+        if self.batch.looked_up.is_empty() { blocks } else { self.blocks_beside_found(slot, blocks) }
+    }
+
+    #[inline(never)]
+    fn blocks_beside_found(&self, slot: Slot, blocks: u64) -> u64 {
         let found = self.found(slot);
         blocks.saturating_sub(self.pool.need(found.tokens)) + found.idle
     }
@@ -89,12 +90,18 @@ impl State {
     pub(crate) fn release(&mut self, slot: Slot, is_over: bool) {
         let blocks = std::mem::take(&mut self.requests.at_mut(slot).blocks);
         if self.pool.has_cache() {
-            let context = self.requests.context(slot);
-            self.pool.release(slot, blocks, context, is_over);
-            self.batch.exchanges += 1;
+            self.release_known(slot, blocks, is_over);
         } else {
             self.pool.give(blocks);
         }
+    }
+
+    /// The same for blocks whose content the cache knows.
+    #[inline(never)]
+    fn release_known(&mut self, slot: Slot, blocks: u64, is_over: bool) {
+        let context = self.requests.context(slot);
+        self.pool.release(slot, blocks, context, is_over);
+        self.batch.exchanges += 1;
     }
 
     /// A request is over, and what it holds stays taken for a while.
@@ -116,6 +123,13 @@ impl State {
     pub(crate) fn take_out(&mut self, slot: Slot) -> Request {
         self.pool.close(slot);
         self.requests.take(slot)
+    }
+
+    /// A chunk is placed after which so many tokens of its request lie in its blocks. Decodes come before it.
+    #[inline(never)]
+    pub(crate) fn publish_chunk(&mut self, slot: Slot, tokens: u64) {
+        self.publish_followed(1);
+        self.pool.scheduled(slot, tokens);
     }
 
     /// What decodes have computed becomes known to those who go on from it, with what they are about to compute in so

@@ -11,6 +11,8 @@ mod reported;
 mod block_cache;
 mod radix_cache;
 
+use std::ops::RangeInclusive;
+
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
@@ -167,6 +169,7 @@ impl BlockPool {
     }
 
     /// A request comes: its prompt begins with this content, and goes on with its own.
+    #[inline]
     pub(crate) fn open(&mut self, slot: Slot, content: &[Segment], arrival: &Arrival) {
         if let Some(cache) = &mut self.cache {
             cache.open(slot, content, OWN | u64::from(arrival.id), arrival.prompt_tokens);
@@ -174,6 +177,7 @@ impl BlockPool {
     }
 
     /// A request that holds nothing leaves.
+    #[inline]
     pub(crate) fn close(&mut self, slot: Slot) {
         if let Some(cache) = &mut self.cache {
             cache.close(slot);
@@ -228,11 +232,17 @@ impl BlockPool {
     }
 
     /// The first `tokens` tokens of a request have been computed, and it goes on.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn computed(&mut self, slot: Slot, tokens: u64) {
         if self.cache.is_some() {
             self.change(slot, |cache| cache.computed(slot, tokens));
         }
+    }
+
+    /// The same step by step: so many tokens more in each of these iterations.
+    #[inline(never)]
+    pub(crate) fn computed_in_steps(&mut self, slot: Slot, context: u64, step: u64, iterations: RangeInclusive<u64>) {
+        iterations.for_each(|iteration| self.computed(slot, context + step * iteration));
     }
 
     /// Lets the cache do something with a request. Blocks that it learns of were the request's alone, and those that nobody

@@ -228,8 +228,7 @@ impl Plan<'_> {
         self.take(slot, blocks)?;
         let context = self.state.requests.context(slot);
         if self.state.pool.has_cache() {
-            self.state.publish_followed(1);
-            self.state.pool.scheduled(slot, context + tokens);
+            self.state.publish_chunk(slot, context + tokens);
         }
         let is_decode = may_be_decode && owed == 1 && self.state.requests.is_priced_as_decode(slot);
         self.state.requests.at_mut(slot).placed = true;
@@ -249,17 +248,10 @@ impl Plan<'_> {
         }
         self.look_up(slot);
         self.sit_down(slot)?;
-        let mut blocks = self.state.pool.need(tokens);
         if self.state.pool.has_cache() {
-            if self.state.blocks_to_admit(slot, tokens) as i64 > self.free_blocks() {
-                return Err(self.broken(NO_BLOCK, slot));
-            }
-            self.state.take_found(slot);
-            blocks = blocks.saturating_sub(self.state.requests.at(slot).blocks);
-        }
-        self.take(slot, blocks)?;
-        if self.state.pool.has_cache() {
-            self.state.pool.scheduled(slot, self.state.requests.context(slot));
+            self.take_beside_found(slot, tokens)?;
+        } else {
+            self.take(slot, self.state.pool.need(tokens))?;
         }
         let prompt = u64::from(self.state.requests.at(slot).arrival.prompt_tokens);
         self.state.waiting_blocks -= self.state.pool.need(prompt);
@@ -400,7 +392,8 @@ impl Plan<'_> {
         Ok(())
     }
 
-    #[inline]
+    // A call costs more than what is done here, and every request pays for it twice.
+    #[inline(always)]
     fn take(&mut self, slot: Slot, blocks: u64) -> Result<()> {
         if blocks > 0 {
             if i64::try_from(blocks).map_or(true, |blocks| blocks > self.free_blocks()) {
@@ -408,6 +401,19 @@ impl Plan<'_> {
             }
             self.state.take(slot, blocks);
         }
+        Ok(())
+    }
+
+    /// Takes what was found, and what is missing to the blocks for `tokens` tokens.
+    #[inline(never)]
+    fn take_beside_found(&mut self, slot: Slot, tokens: u64) -> Result<()> {
+        if self.state.blocks_to_admit(slot, tokens) as i64 > self.free_blocks() {
+            return Err(self.broken(NO_BLOCK, slot));
+        }
+        self.state.take_found(slot);
+        let blocks = self.state.pool.need(tokens).saturating_sub(self.state.requests.at(slot).blocks);
+        self.take(slot, blocks)?;
+        self.state.pool.scheduled(slot, self.state.requests.context(slot));
         Ok(())
     }
 

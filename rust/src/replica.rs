@@ -340,7 +340,8 @@ impl Replica {
         let mut count = count.max(1);
         let growth = state.standing_growth();
         state.pool.take(growth);
-        let (free, room) = (state.pool.free(), state.room());
+        let free = state.pool.free();
+        let room = if state.pool.has_cache() { state.room() } else { free };
         let state = &*state;
         let more = |count| state.more_blocks(count) - growth;
         let growth_at_most = |group: &Decodes| group.growth.growth_at_most(count);
@@ -377,7 +378,6 @@ impl Replica {
             load,
             is_roomy,
             before_anybody_waits,
-            known: 0,
         });
         Ok(())
     }

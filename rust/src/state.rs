@@ -44,6 +44,8 @@ pub(crate) struct Batch {
     pub(crate) exchanges: u64,
     /// Free blocks that every iteration claims before its decodes take theirs.
     pub(crate) claimed_each: u64,
+    /// Iterations of it of which the prefix cache knows the chunks as computed, because somebody asked.
+    pub(crate) known: u64,
     pub(crate) hold: Hold,
     pub(crate) wake_at: Option<Instant>,
 }
@@ -62,6 +64,7 @@ impl Batch {
             looked_up: Vec::new(),
             exchanges: 0,
             claimed_each: 0,
+            known: 0,
             hold: Hold::ONCE,
             wake_at: None,
         }
@@ -79,6 +82,7 @@ impl Batch {
         self.looked_up.clear();
         self.exchanges = 0;
         self.claimed_each = 0;
+        self.known = 0;
         self.hold = Hold::ONCE;
         self.wake_at = None;
     }

@@ -27,8 +27,6 @@ pub(crate) struct Stretch {
     pub(crate) is_roomy: bool,
     /// Iterations that begin before anybody waits in the queue.
     pub(crate) before_anybody_waits: u64,
-    /// Iterations of which the prefix cache knows the chunks as computed, because somebody asked.
-    pub(crate) known: u64,
 }
 
 impl Stretch {

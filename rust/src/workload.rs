@@ -58,9 +58,11 @@ impl Content<'_> {
     /// The segments of a row.
     #[inline]
     pub fn of(&self, row: usize) -> Vec<Segment> {
-        if self.start.is_empty() {
-            return Vec::new();
-        }
+        if self.start.is_empty() { Vec::new() } else { self.segments(row) }
+    }
+
+    #[inline(never)]
+    fn segments(&self, row: usize) -> Vec<Segment> {
         let range = self.start[row] as usize..self.start[row + 1] as usize;
         let segments = self.id[range.clone()].iter().zip(&self.tokens[range]);
         segments.map(|(&content, &tokens)| Segment { content, tokens }).collect()

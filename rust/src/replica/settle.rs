@@ -12,9 +12,10 @@ use crate::timing::Pace;
 impl Replica {
     /// Settles the stretch that ends now: tokens come out, contexts grow, who is done leaves.
     pub fn settle(&mut self, results: &mut Recorder) -> Result<()> {
-        let Some(Stretch { end, .. }) = self.stretch else { return Ok(()) };
-        self.report(end)?;
-        self.stretch.take().map_or(Ok(()), |stretch| self.settle_stretch(&stretch, results))
+        let Some(stretch) = self.stretch else { return Ok(()) };
+        self.report(stretch.end)?;
+        self.stretch = None;
+        self.settle_stretch(&stretch, results)
     }
 
     fn settle_stretch(&mut self, stretch: &Stretch, results: &mut Recorder) -> Result<()> {
@@ -141,9 +142,8 @@ impl Replica {
                     continue;
                 }
                 let is_last = state.publishes_in_row_order;
-                for iteration in stretch.known + 1..=stretch.count - u64::from(is_last) {
-                    state.pool.computed(chunk.slot, chunk.context + chunk.tokens * iteration);
-                }
+                let news = state.batch.known + 1..=stretch.count - u64::from(is_last);
+                state.pool.computed_in_steps(chunk.slot, chunk.context, chunk.tokens, news);
                 if is_last {
                     self.ending.push((u64::MAX, chunk.slot));
                 }
@@ -172,7 +172,8 @@ impl Replica {
                 self.departing.push(chunk.slot);
                 continue;
             }
-            if !std::mem::replace(&mut request.ready, true) && state.pool.has_cache() {
+            let was_ready = std::mem::replace(&mut request.ready, true);
+            if state.pool.has_cache() && !was_ready {
                 if state.publishes_in_row_order {
                     self.ending.push((request.row, chunk.slot));
                 } else {

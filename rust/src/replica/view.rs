@@ -36,6 +36,7 @@ impl Replica {
         if self.reports.as_ref().is_some_and(|reports| now >= reports.next) { self.report_late(now) } else { Ok(()) }
     }
 
+    #[cold]
     fn report_late(&mut self, now: Instant) -> Result<()> {
         let Some(Reports { every, .. }) = self.reports else { return Ok(()) };
         let at = Instant(now.0 - now.0 % every.0);
@@ -91,7 +92,7 @@ impl Replica {
     /// forgotten, and what they computed is known.
     fn catch_up(&mut self, begun: u64, over: u64) {
         let state = &mut self.state;
-        if let Some(stretch) = &mut self.stretch {
+        if let Some(stretch) = &self.stretch {
             if begun > 1 {
                 let before = state.more_blocks(begun - 1) - stretch.growth;
                 state.pool.claim(before + state.batch.claimed_each);
@@ -100,12 +101,12 @@ impl Replica {
                     state.pool.scheduled(chunk.slot, chunk.context + chunk.tokens * begun);
                 }
             }
-            for iteration in stretch.known + 1..=over {
+            for iteration in state.batch.known + 1..=over {
                 for chunk in &state.batch.chunks {
                     state.pool.computed(chunk.slot, chunk.context + chunk.tokens * iteration);
                 }
             }
-            stretch.known = stretch.known.max(over);
+            state.batch.known = state.batch.known.max(over);
         }
         state.publish_followed(begun);
     }

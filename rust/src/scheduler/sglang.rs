@@ -53,7 +53,7 @@ pub(super) struct Sglang {
     /// Did the last request leave, with nobody waiting?
     is_deserted: bool,
     /// The last attempt, whose memory is used again.
-    pass: Pass,
+    pass: Option<Box<Pass>>,
 }
 
 /// The share of the outputs still to come that is reserved: less with every step that decodes.
@@ -117,7 +117,7 @@ impl Sglang {
             decodes_since: None,
             passes: 0,
             is_deserted: false,
-            pass: Pass::default(),
+            pass: None,
         })
     }
 
@@ -169,13 +169,13 @@ impl Sglang {
             }
         }
         self.order_queue(plan);
-        let mut pass = std::mem::take(&mut self.pass);
+        let mut pass = self.pass.take().unwrap_or_default();
         self.attempt(&mut pass, plan)?;
         let is_formed = !pass.picked.is_empty();
         if is_formed {
             self.place(&pass, plan)?;
         }
-        self.pass = pass;
+        self.pass = Some(pass);
         Ok(is_formed)
     }
 

@@ -39,6 +39,11 @@ pub(super) struct Pass {
 }
 
 impl Pass {
+    /// Are as many tokens picked as may be?
+    fn is_spent(&self) -> bool {
+        self.input <= 0 || self.chunk.is_some_and(|chunk| chunk <= 0)
+    }
+
     fn pick(&mut self, picked: Picked, reserve: u64, plan: &Plan) {
         let tokens = in_pages(picked.tokens, plan);
         self.reserved.add(tokens + self.page + reserve);
@@ -117,7 +122,7 @@ impl Sglang {
         let leaves_some = pass.reserved.leaves_more_than(0, available, |ratio| self.sum(ratio, plan.requests()));
         if !leaves_some || available <= pass.current as i64 {
             Verdict::Memory
-        } else if pass.input <= 0 || pass.chunk.is_some_and(|chunk| chunk <= 0) {
+        } else if pass.is_spent() {
             Verdict::Budget
         } else {
             Verdict::Go
@@ -128,7 +133,7 @@ impl Sglang {
     fn pick(&mut self, pass: &mut Pass, plan: &mut Plan) -> Result<()> {
         let seats = self.settings.max_seqs.saturating_sub(self.running.len() as u64);
         let mut next = self.queue.first();
-        if self.verdict(pass, plan) == Verdict::Budget {
+        if pass.is_spent() && self.verdict(pass, plan) == Verdict::Budget {
             return Ok(());
         }
         while let Some(slot) = next {
@@ -139,7 +144,7 @@ impl Sglang {
                 break;
             }
             let has_context = plan.requests().context(slot) > 0;
-            if !has_context {
+            if !has_context && plan.shares_blocks() {
                 plan.refresh(slot, plan.requests().known(slot) - 1);
                 plan.look_up(slot);
             }

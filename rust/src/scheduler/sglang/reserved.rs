@@ -103,6 +103,12 @@ impl Reserved {
 
     /// Is more than `least` left of so many tokens? `sum` walks through those who run.
     pub(super) fn leaves_more_than(&mut self, least: u64, available: i64, sum: impl FnOnce(f64) -> f64) -> bool {
+        // No share is above 1, and what is rounded never passes a whole number: no more than this is reserved.
+        debug_assert!(self.ratio <= 1.0, "a share of what is still to come");
+        let most = self.outstanding + self.along + self.sum_of_added;
+        if i128::from(available) > i128::from(least) + i128::from(most) {
+            return true;
+        }
         let (low, high) = self.bounds(available);
         if low > least as f64 || high <= least as f64 {
             return low > least as f64;
