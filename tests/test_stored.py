@@ -89,7 +89,7 @@ def test_what_is_written(small: None, tmp_path: Path) -> None:
     assert told(tmp_path)["complete"] and told(tmp_path)["written"] == told(tmp_path)["rows"] == 2500
     assert {file.name for file in tmp_path.iterdir()} == {
         "manifest.json", "scenario.json", "findings.json", "totals.json", "requests", "tbt.parquet",
-        "timeline.parquet",
+        "timeline.parquet", "block_operations.parquet",
     }  # fmt: skip
     assert parts_are_those_of(tmp_path, iq.simulate(law(2500), ENGINE).requests) == 2500
     again = iq.Result.read(tmp_path)
