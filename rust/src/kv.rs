@@ -1,7 +1,7 @@
 //! Which blocks of the KV cache are taken, which of the free ones still hold something, and when do they run out?
 //!
 //! Law L4: free + used = total after every event, and nothing is held after the last request. *Which* block is whose
-//! never matters: blocks are counted, and those whose content may serve somebody else are known to a [`PrefixCache`].
+//! never matters: blocks are counted, and those whose content may serve somebody else are known to a `PrefixCache`.
 //! Free blocks that hold nothing are taken first; then the cache forgets what it holds in the others.
 
 mod residues;

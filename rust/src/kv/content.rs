@@ -13,7 +13,7 @@ use crate::request::Slot;
 /// A part of a prompt: the first tokens of a content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Which content: a shared one below [`OWN`], or [`OWN`] and the id of the request whose own it is.
+    /// Which content: a shared one below `OWN`, or `OWN` and the id of the request whose own it is.
     pub content: u64,
     /// How many tokens of it.
     pub tokens: u32,
