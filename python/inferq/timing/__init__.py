@@ -24,84 +24,12 @@ Example:
     (0.009, 0.001)
 """
 
-from typing import TYPE_CHECKING
+import lazy_loader
 
 from inferq.timing.models import Constant, MemoryLinear, MixedSolo, PiecewiseLinear, TiledGemm
-from inferq.timing.models import TimingModel as TimingModel
 from inferq.timing.roofline import Roofline
-from inferq.timing.table import ChunkPart, DecodePart, LinearPart, TimingTable
-
-if TYPE_CHECKING:
-    from inferq.timing.calibration.calibrating import calibrate
-    from inferq.timing.card import KvMemory
-    from inferq.timing.catalogue import known_gpus, known_models
-    from inferq.timing.fits.fitting import Fit, fit
-    from inferq.timing.fits.readers import iterations_of, read_iterations
-    from inferq.timing.fits.vidur import read_vidur_profile, read_vidur_table
-    from inferq.timing.gpu import Gpu
-    from inferq.timing.measured.shipped import shipped_tables
-    from inferq.timing.price import iteration_s
-    from inferq.timing.residuals import roofline_against_tables
-    from inferq.timing.shape import ModelShape
-
-__all__ = [  # noqa: RUF022  # the models, then what makes one
-    "Constant",
-    "PiecewiseLinear",
-    "MemoryLinear",
-    "MixedSolo",
-    "TiledGemm",
-    "TimingTable",
-    "LinearPart",
-    "ChunkPart",
-    "DecodePart",
-    "shipped_tables",
-    "Roofline",
-    "ModelShape",
-    "Gpu",
-    "known_models",
-    "known_gpus",
-    "roofline_against_tables",
-    "KvMemory",
-    "iteration_s",
-    "fit",
-    "Fit",
-    "read_iterations",
-    "read_vidur_profile",
-    "read_vidur_table",
-    "iterations_of",
-    "calibrate",
-]
+from inferq.timing.table import TimingTable
 
 TIMING_MODELS = (Constant, PiecewiseLinear, MemoryLinear, MixedSolo, TiledGemm, TimingTable, Roofline)
 
-if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise take any name for an attribute
-    _HOME = {
-        "calibrate": "calibration.calibrating",
-        "fit": "fits.fitting",
-        "Fit": "fits.fitting",
-        "Gpu": "gpu",
-        "iteration_s": "price",
-        "iterations_of": "fits.readers",
-        "known_gpus": "catalogue",
-        "known_models": "catalogue",
-        "KvMemory": "card",
-        "ModelShape": "shape",
-        "read_iterations": "fits.readers",
-        "read_vidur_profile": "fits.vidur",
-        "read_vidur_table": "fits.vidur",
-        "roofline_against_tables": "residuals",
-        "shipped_tables": "measured.shipped",
-    }
-
-    def __getattr__(name):
-        """Import what makes a model when it is first used: an engine needs none of it."""
-        from importlib import import_module
-
-        if name not in _HOME:
-            raise AttributeError(f"module 'inferq.timing' has no attribute {name!r}")
-        value = getattr(import_module(f"inferq.timing.{_HOME[name]}"), name)
-        globals()[name] = value
-        return value
-
-    def __dir__():
-        return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
