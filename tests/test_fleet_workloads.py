@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import inferq as iq
 from inferq.description import read
-from inferq.law import ArrivalLaw, DurationLaw, LengthLaw
 from inferq.scenario import ARRIVAL_LAWS, DURATION_LAWS, LENGTH_LAWS, read_scenario
+from inferq.workload.distributions import ArrivalLaw, DurationLaw, LengthLaw
 
 SHORT = {"prompt": iq.Fixed(5), "output": iq.Fixed(2)}
 ARRIVALS: list[ArrivalLaw] = [

@@ -14,8 +14,8 @@ import pytest
 import inferq as iq
 from inferq import _core
 from inferq.jobs import expanded
-from inferq.law import DurationLaw
 from inferq.scenario import read_scenario
+from inferq.workload.distributions import DurationLaw
 
 
 def engine(kv: iq.KvCache | None = None, **scheduler: Any) -> iq.Engine:

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import inferq as iq
-from inferq.chains import OWN
-from inferq.prefixes import Contents
 from inferq.streaming import parts, store
+from inferq.workload.chains import OWN
+from inferq.workload.prefixes import Contents
 
 Token = tuple[Any, ...]
 PAIR = pl.List(pl.Struct({"text": pl.String, "tokens": pl.Int64}))

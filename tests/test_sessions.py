@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 import inferq as iq
-from inferq.flow import NO_SESSION, of_sessions, sessions
+from inferq.workload.dependencies import NO_SESSION, of_sessions, sessions
 
 
 def engine(kv: iq.KvCache | None = None, **scheduler: Any) -> iq.Engine:

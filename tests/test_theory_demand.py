@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import inferq as iq
-from inferq.law import LengthLaw
 from inferq.theory import RequestClass
 from inferq.theory.demand import Demand
 from inferq.theory.lengths import Lengths
+from inferq.workload.distributions import LengthLaw
 
 PAIR = iq.Empirical({"prompt_tokens": [1], "output_tokens": [1]})
 LAWS = [

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import inferq as iq
-from inferq.law import LengthLaw
 from inferq.theory import RequestClass, agree, observed, stability
 from inferq.theory.verdict import Stability
 from inferq.timing import TimingModel
+from inferq.workload.distributions import LengthLaw
 
 from .random_kernels import random_roofline, random_table
 

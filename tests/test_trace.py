@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import inferq as iq
-from inferq.trace import FORMATS
+from inferq.workload.traces.read_trace import FORMATS
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 BURSTGPT = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from inferq import pool
 from inferq.engine import Engine
 from inferq.errors import ConfigError
-from inferq.flow import NO_SESSION, sessions
 from inferq.gate_and_route import GateAndRoute
 from inferq.pool import Pool
-from inferq.prefixes import Contents
 from inferq.router import BySession, PrefixHash
+from inferq.workload.dependencies import NO_SESSION, sessions
+from inferq.workload.prefixes import Contents
 
 if TYPE_CHECKING:
     import numpy as np

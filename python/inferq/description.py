@@ -12,8 +12,8 @@ from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from inferq import _core
-from inferq.columns import nearest as nearest
 from inferq.errors import ConfigError
+from inferq.workload.columns import nearest as nearest
 
 
 class Description:

@@ -11,10 +11,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from inferq.columns import MOST_SECONDS, MOST_TOKENS, nearest
 from inferq.errors import ConfigError, TraceError
-from inferq.flow import Flow, starts
-from inferq.law import DurationLaw, LengthLaw
+from inferq.workload.columns import MOST_SECONDS, MOST_TOKENS, nearest
+from inferq.workload.dependencies import Flow, starts
+from inferq.workload.distributions import DurationLaw, LengthLaw
 
 if TYPE_CHECKING:
     import numpy as np

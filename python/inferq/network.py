@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias, cast
 
-from inferq import law
 from inferq.cluster import Cluster, fields, read_cluster, read_engine
-from inferq.columns import MOST_TOKENS
 from inferq.description import Description, Table, fields_of, nearest, plain, read_fields
 from inferq.disaggregated import Disaggregated, read_disaggregated
 from inferq.engine import Engine
 from inferq.errors import ConfigError
-from inferq.law import DurationLaw, Empirical, LengthLaw
 from inferq.pool import Pool, moved
+from inferq.workload import distributions
+from inferq.workload.columns import MOST_TOKENS
+from inferq.workload.distributions import DurationLaw, Empirical, LengthLaw
 
 System: TypeAlias = Engine | Cluster | Disaggregated
 """What may serve the stages of a network."""
@@ -24,7 +24,7 @@ _SYSTEMS = (Engine, Cluster, Disaggregated)
 
 def _kinds(family: type[Description]) -> tuple[type[Any], ...]:
     """The laws of one kind that a description may name; joint laws have no place in a stage."""
-    found = (getattr(law, name) for name in law.__all__)
+    found = (getattr(distributions, name) for name in distributions.__all__)
     return tuple(kind for kind in found if issubclass(kind, family) and kind not in (family, Empirical))
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferq import _core
-from inferq.columns import nearest
 from inferq.errors import ConfigError
 from inferq.measured import Measured
 from inferq.work import WorkConservation
+from inferq.workload.columns import nearest
 
 if TYPE_CHECKING:
     import os
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from inferq.picture.run import Pictures
     from inferq.simulation import System
     from inferq.streaming.stored import StoredResult
-    from inferq.workload import Workload
+    from inferq.workload.workload import Workload
 
 Tables = dict[str, Any]
 """What the core returns: a dict of numpy columns for each frame, and a few plain values.

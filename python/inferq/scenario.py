@@ -89,7 +89,11 @@ from inferq.engine import Engine
 from inferq.errors import ConfigError
 from inferq.experiment.gating.terms import Terms
 from inferq.gate_and_route import GateAndRoute
-from inferq.law import (
+from inferq.network import Network
+from inferq.result import Result
+from inferq.simulation import SYSTEMS, System, simulate
+from inferq.timing.shape import is_path
+from inferq.workload.distributions import (
     Deterministic,
     DurationLaw,
     Empirical,
@@ -107,13 +111,9 @@ from inferq.law import (
     Uniform,
     Weibull,
 )
-from inferq.network import Network
-from inferq.result import Result
-from inferq.simulation import SYSTEMS, System, simulate
-from inferq.timing.shape import is_path
-from inferq.trace import read_trace
-from inferq.verbs import duration
-from inferq.workload import Workload
+from inferq.workload.traces.read_trace import read_trace
+from inferq.workload.transforms import duration
+from inferq.workload.workload import Workload
 
 ARRIVAL_LAWS = (Poisson, Gamma, Weibull, Deterministic, OnOff, TimeVarying)
 LENGTH_LAWS = (Fixed, Uniform, LogUniform, Lognormal, Geometric, PoissonLength)

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from inferq import _core
 from inferq.cluster import Cluster
-from inferq.columns import class_names
 from inferq.crossing import ONE_CLASS, Crossing
 from inferq.description import member
 from inferq.disaggregated import Disaggregated
 from inferq.earnings import earned
 from inferq.engine import Engine
 from inferq.errors import ConfigError
-from inferq.flow import Flow, of_sessions
 from inferq.gate_and_route import GateAndRoute
 from inferq.jobs import expanded
 from inferq.network import Network
 from inferq.progress import Progress, watched
 from inferq.result import STATUSES, Result
 from inferq.slots import NOTHING_MEASURED, of_slots
-from inferq.workload import Workload
+from inferq.workload.columns import class_names
+from inferq.workload.dependencies import Flow, of_sessions
+from inferq.workload.workload import Workload
 
 if TYPE_CHECKING:
     import os

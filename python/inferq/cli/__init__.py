@@ -17,7 +17,7 @@ from inferq.errors import ConfigError, SimulationError, TraceError
 
 if TYPE_CHECKING:
     from inferq.result import Result
-    from inferq.workload import Workload
+    from inferq.workload.workload import Workload
 
 __all__ = ["app"]
 
@@ -348,7 +348,7 @@ def _read(
     file: Path, format: str | None, columns: str | None, tokenizer: Path | None, tokens_per_word: float | None
 ) -> Workload:
     from inferq.cli import options
-    from inferq.trace import read_trace
+    from inferq.workload.traces.read_trace import read_trace
 
     mapped = options.columns(columns)
     return read_trace(file, format, columns=mapped, tokenizer=tokenizer, tokens_per_word=tokens_per_word)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from inferq.result import Result
     from inferq.simulation import System
     from inferq.theory.verdict import Stability
-    from inferq.workload import Workload
+    from inferq.workload.workload import Workload
 
 _LATENCIES = ("ttft", "tbt", "tpot", "e2e", "queue")
 _LEGEND = (

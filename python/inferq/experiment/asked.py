@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 
 from inferq.amounts import whole
-from inferq.columns import nearest
 from inferq.errors import ConfigError
 from inferq.progress import Progress, watched
 from inferq.simulation import simulate
+from inferq.workload.columns import nearest
 
 MOST_SEEDS = 100_000
 """As many as an experiment may be given."""

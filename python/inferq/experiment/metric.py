@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from inferq.columns import nearest
 from inferq.errors import ConfigError
 from inferq.result import PERCENTILES
+from inferq.workload.columns import nearest
 
 if TYPE_CHECKING:
     from inferq.result import Result

@@ -19,7 +19,7 @@ from inferq.simulation import simulate
 if TYPE_CHECKING:
     from inferq.result import Result
     from inferq.simulation import System
-    from inferq.workload import Workload
+    from inferq.workload.workload import Workload
 
 T = TypeVar("T")
 

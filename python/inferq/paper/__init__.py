@@ -10,8 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from inferq.columns import nearest
 from inferq.errors import ConfigError
+from inferq.workload.columns import nearest
 
 if TYPE_CHECKING:
     from inferq.paper.report import Report

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from inferq.errors import ConfigError
 from inferq.result import Result
 from inferq.theory.drift import WARM_SHARE, Observed, observed
-from inferq.workload import Workload
+from inferq.workload.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,11 +10,11 @@ from inferq import _core
 from inferq.crossing import ONE_CLASS, Crossing, SessionCodes
 from inferq.gate_and_route import GateAndRoute
 from inferq.network import Network
-from inferq.prefixes import Contents
 from inferq.result import STATUSES, Result, scenario_of
-from inferq.streaming.parts import OfFrame, Parts, Scanned
 from inferq.streaming.store import Store
 from inferq.streaming.stored import FRAMES, StoredResult
+from inferq.workload.parts import OfFrame, Parts, Scanned
+from inferq.workload.prefixes import Contents
 
 if TYPE_CHECKING:
     import os
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from inferq.progress import Progress
     from inferq.simulation import System
-    from inferq.workload import Workload
+    from inferq.workload.workload import Workload
 
 
 def streamed(

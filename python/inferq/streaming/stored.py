@@ -168,7 +168,7 @@ class StoredResult(Result):
     def _asked(self, objective: str) -> NDArray[np.float64] | None:
         import polars as pl
 
-        from inferq.streaming.parts import Scanned
+        from inferq.workload.parts import Scanned
 
         if self._told["workload"] is not None:
             scanned = Scanned(self._told["workload"])

@@ -14,7 +14,7 @@ from inferq.theory.demand import rate_of
 from inferq.theory.iteration import Iteration, budget_of, fills_budget
 from inferq.theory.lengths import FirstToken, Lengths
 from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
-from inferq.workload import Workload
+from inferq.workload.workload import Workload
 
 if TYPE_CHECKING:
     from inferq.network import Network, Stage, Workflow

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from inferq.engine import Engine
     from inferq.result import Result
     from inferq.simulation import System
-    from inferq.workload import Workload
+    from inferq.workload.workload import Workload
 
 CONFIDENCE = 0.99
 
@@ -179,9 +179,9 @@ def _seeds(seeds: object) -> list[int]:
 
 def _workload(workload: Any, requests: int | None) -> Workload:
     """The requests to be simulated."""
-    from inferq.law import Poisson
     from inferq.theory.demand import RequestClass
-    from inferq.workload import Workload
+    from inferq.workload.distributions import Poisson
+    from inferq.workload.workload import Workload
 
     if isinstance(workload, Workload):
         if requests is not None:
@@ -199,7 +199,7 @@ def _workload(workload: Any, requests: int | None) -> Workload:
 
 
 def _law(length: Any) -> Any:
-    from inferq.law import Fixed, LengthLaw
+    from inferq.workload.distributions import Fixed, LengthLaw
 
     return length if isinstance(length, LengthLaw) else Fixed(int(length))
 

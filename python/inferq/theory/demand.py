@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from inferq.amounts import finite, shown, within
 from inferq.errors import ConfigError
-from inferq.law import (
+from inferq.theory.lengths import Lengths, chances
+from inferq.theory.order import Order, Work
+from inferq.theory.sharing import Rows
+from inferq.workload.distributions import (
     ArrivalLaw,
     Deterministic,
     Empirical,
@@ -20,11 +23,8 @@ from inferq.law import (
     TimeVarying,
     Weibull,
 )
-from inferq.recipe import Law, Mix, Sessions
-from inferq.theory.lengths import Lengths, chances
-from inferq.theory.order import Order, Work
-from inferq.theory.sharing import Rows
-from inferq.workload import Workload
+from inferq.workload.generated import Law, Mix, Sessions
+from inferq.workload.workload import Workload
 
 if TYPE_CHECKING:
     import polars as pl

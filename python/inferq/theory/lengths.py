@@ -10,7 +10,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from inferq.errors import ConfigError
-from inferq.law import Fixed, Geometric, LengthLaw, Lognormal, LogUniform, PoissonLength, Uniform
+from inferq.workload.distributions import (
+    Fixed,
+    Geometric,
+    LengthLaw,
+    Lognormal,
+    LogUniform,
+    PoissonLength,
+    Uniform,
+)
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,7 +17,7 @@ from inferq.theory.shadow import ShadowPrice, infeasible, shadow_prices
 from inferq.theory.statement import Hypothesis, Statement, number
 from inferq.theory.steady_state import STAGES, FluidClass, Optimum, Program, Scheme, solved
 from inferq.timing import MixedSolo
-from inferq.workload import Workload
+from inferq.workload.workload import Workload
 
 _MOST_COUNT = 2**24
 """Slots, tokens of a chunk, replicas: no cluster of `GateAndRoute` has more."""

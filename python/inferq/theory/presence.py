@@ -166,7 +166,7 @@ def _of_jobs(result: Result) -> pl.DataFrame:
 
 
 def _waits_for_answers(frame: pl.DataFrame) -> bool:
-    from inferq.flow import of_sessions
+    from inferq.workload.dependencies import of_sessions
 
     return of_sessions(frame) is not None
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from inferq.prefixes import COLUMNS, OWN, contents
 from inferq.theory.lengths import FirstToken, Lengths
+from inferq.workload.prefixes import COLUMNS, OWN, contents
 
 if TYPE_CHECKING:
     import numpy as np

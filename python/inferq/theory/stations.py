@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from inferq.gate_and_route import GateAndRoute
     from inferq.network import Network
     from inferq.pool import Pool
-    from inferq.workload import Workload
+    from inferq.workload.workload import Workload
 
 
 def mixed_fleet_bounds(demand: Demand, pool: Pool) -> Iterator[Bound]:

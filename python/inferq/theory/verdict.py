@@ -427,7 +427,7 @@ def _judged(found: list[Bound], rate: float | None, shared: tuple[Hypothesis, ..
 
 def _jobs(workload: Any) -> Any:
     """Jobs per second by workflow, or the workload of jobs that says it when it is drawn."""
-    from inferq.workload import Workload
+    from inferq.workload.workload import Workload
 
     if isinstance(workload, (Mapping, Workload)):
         return workload

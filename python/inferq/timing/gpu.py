@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from inferq.amounts import flag, positive
-from inferq.columns import nearest
 from inferq.errors import ConfigError
 from inferq.timing.catalogue import entry
+from inferq.workload.columns import nearest
 
 _LEAST = 1e6
 """No number of a card is below it, unless it is in GB, GB/s or TFLOPS."""

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from inferq.amounts import whole, within
-from inferq.columns import nearest
 from inferq.description import Description, fields_of
 from inferq.errors import ConfigError
 from inferq.timing.gpu import Gpu
 from inferq.timing.models import TimingModel
 from inferq.timing.shape import ACTIVATION_BYTES, WEIGHT_BYTES, KvType, ModelShape, Weights, one_of
+from inferq.workload.columns import nearest
 
 EFFICIENCIES: Mapping[str, float] = {
     "flops_efficiency": 0.66,

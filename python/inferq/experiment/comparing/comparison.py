@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from inferq.amounts import whole
-from inferq.columns import nearest
 from inferq.description import member
 from inferq.errors import ConfigError
 from inferq.experiment.asked import MOST_SEEDS as MOST_AT_ALL
@@ -24,7 +23,8 @@ from inferq.experiment.interval import share
 from inferq.experiment.metric import Metric
 from inferq.progress import Progress
 from inferq.simulation import SYSTEMS, System
-from inferq.workload import Workload
+from inferq.workload.columns import nearest
+from inferq.workload.workload import Workload
 
 if TYPE_CHECKING:
     import polars as pl

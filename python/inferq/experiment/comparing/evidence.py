@@ -18,7 +18,7 @@ from inferq.progress import Progress, watched
 if TYPE_CHECKING:
     from inferq.result import Result
     from inferq.simulation import System
-    from inferq.workload import Workload
+    from inferq.workload.workload import Workload
 
 T = TypeVar("T")
 

@@ -99,7 +99,7 @@ class Gate:
         from inferq.experiment.asked import check_options
         from inferq.experiment.gating.runs import Trial, accepted, checked, maker
         from inferq.experiment.gating.terms import Terms
-        from inferq.workload import Workload
+        from inferq.workload.workload import Workload
 
         self._take(name)
         terms = Terms.of(tolerance=tolerance, seeds=seeds, confidence=confidence, slo=slo)

@@ -28,7 +28,7 @@ from inferq.output import check_writable
 from inferq.progress import Progress
 from inferq.scenario import read_scenario
 from inferq.simulation import SYSTEMS, System, simulate
-from inferq.workload import Workload
+from inferq.workload.workload import Workload
 
 _MEASURING = ("horizon_s", "warmup", "cooldown")
 """The options of `simulate`, beside the seed, that change what is measured."""

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from inferq.amounts import finite, not_negative, whole
-from inferq.columns import nearest
 from inferq.errors import ConfigError
 from inferq.experiment.metric import Metric
+from inferq.workload.columns import nearest
 
 SEEDS = 10
 CONFIDENCE = 0.95

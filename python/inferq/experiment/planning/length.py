@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from inferq.law import TimeVarying
-from inferq.recipe import Law, Mix
 from inferq.theory.drift import observed
-from inferq.workload import Workload
+from inferq.workload.distributions import TimeVarying
+from inferq.workload.generated import Law, Mix
+from inferq.workload.workload import Workload
 
 if TYPE_CHECKING:
     from inferq.experiment.planning.probing import Probe, Prober

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from inferq.amounts import finite, not_negative
-from inferq.columns import nearest
 from inferq.description import Table
 from inferq.errors import ConfigError
 from inferq.experiment.metric import Metric
+from inferq.workload.columns import nearest
 
 if TYPE_CHECKING:
     import polars as pl

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from inferq.amounts import finite, whole, within
-from inferq.columns import MOST_SECONDS
 from inferq.description import member
 from inferq.errors import ConfigError, TraceError
 from inferq.experiment.asked import MOST_SEED, MOST_SEEDS, check_options, seeds_of
@@ -24,7 +23,8 @@ from inferq.router import PowerOfTwo, Random
 from inferq.simulation import SYSTEMS, System
 from inferq.theory.statement import number
 from inferq.theory.verdict import Stability, stability
-from inferq.workload import Workload
+from inferq.workload.columns import MOST_SECONDS
+from inferq.workload.workload import Workload
 
 if TYPE_CHECKING:
     import polars as pl

@@ -15,7 +15,7 @@ from inferq.experiment.replication import Run, replications
 if TYPE_CHECKING:
     from inferq.result import Result
     from inferq.simulation import System
-    from inferq.workload import Workload
+    from inferq.workload.workload import Workload
 
 Verdict = Literal["kept", "broken", "undecided"]
 

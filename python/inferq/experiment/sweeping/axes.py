@@ -18,7 +18,7 @@ from inferq.experiment.sweeping.fingerprint import digest_of_value
 from inferq.experiment.sweeping.point import SUMMARY, Source
 from inferq.experiment.sweeping.telling import digest_of
 from inferq.scenario import ScenarioFile
-from inferq.workload import Workload
+from inferq.workload.workload import Workload
 
 if TYPE_CHECKING:
     import polars as pl

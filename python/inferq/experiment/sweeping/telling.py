@@ -18,10 +18,10 @@ from types import BuiltinMethodType, CodeType, FunctionType, ModuleType, SimpleN
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, WeakSet, WeakValueDictionary
 
-from inferq.columns import as_frame
 from inferq.errors import ConfigError
 from inferq.experiment.sweeping.modules import imports, is_own, told_files
-from inferq.workload import Workload
+from inferq.workload.columns import as_frame
+from inferq.workload.workload import Workload
 
 _DIGITS = 16
 _ORDERED = (list, tuple, deque)

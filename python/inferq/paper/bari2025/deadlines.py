@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from inferq.engine import Engine, KvCache
 from inferq.errors import ConfigError
-from inferq.law import Empirical, Poisson
 from inferq.paper.edge import edge, unit
 from inferq.paper.report import Row
 from inferq.result import Result
 from inferq.scheduler import DynamicOffset, Sarathi, Scheduler, Slai, VllmV0
 from inferq.simulation import simulate
 from inferq.timing import PiecewiseLinear
-from inferq.workload import Workload
+from inferq.workload.distributions import Empirical, Poisson
+from inferq.workload.workload import Workload
 
 if TYPE_CHECKING:
     import polars as pl

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from inferq.engine import Engine, KvCache
-from inferq.law import Empirical, Poisson
 from inferq.paper.bari2025.deadlines import together
 from inferq.paper.edge import edge, unit
 from inferq.paper.report import Picture, Row, Section, Table
@@ -18,7 +17,8 @@ from inferq.simulation import simulate
 from inferq.theory.tile_sums import TilePrices
 from inferq.theory.tiles import TileCapacity, tile_capacity
 from inferq.timing import TiledGemm
-from inferq.workload import Workload
+from inferq.workload.distributions import Empirical, Poisson
+from inferq.workload.workload import Workload
 
 if TYPE_CHECKING:
     import polars as pl

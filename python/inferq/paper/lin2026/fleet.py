@@ -17,13 +17,13 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Literal
 
 from inferq.gate_and_route import GateAndRoute, Prices
-from inferq.law import Fixed, Poisson
 from inferq.simulation import simulate
 from inferq.theory.demand import RequestClass
 from inferq.theory.plan import AllocationPlan, allocation
 from inferq.theory.steady_state import STAGES, Scheme
 from inferq.timing import MixedSolo
-from inferq.workload import Workload
+from inferq.workload.distributions import Fixed, Poisson
+from inferq.workload.workload import Workload
 
 if TYPE_CHECKING:
     import polars as pl

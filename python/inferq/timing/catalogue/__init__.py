@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inferq.columns import nearest
 from inferq.errors import ConfigError
+from inferq.workload.columns import nearest
 
 if TYPE_CHECKING:
     import polars as pl

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from inferq.amounts import flag, not_negative, whole, within
-from inferq.columns import MOST_TOKENS, nearest
 from inferq.errors import ConfigError
 from inferq.timing.fits.log import checked_log, overlap_note
 from inferq.timing.fits.misses import by_regime, predictions_of, r_squared
 from inferq.timing.fits.regression import HUBER, Solution, inseparable, solved, standard_errors
 from inferq.timing.fits.terms import LEAST_S, LINEAR, Linear, Term, tokens
 from inferq.timing.models import TimingModel
+from inferq.workload.columns import MOST_TOKENS, nearest
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from inferq.columns import as_frame, nearest
 from inferq.errors import ConfigError, TraceError
+from inferq.workload.columns import as_frame, nearest
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inferq.columns import nearest
 from inferq.errors import ConfigError, TraceError
 from inferq.timing.fits.log import COLUMNS, NEEDED, checked_log
-from inferq.trace.source import Source
+from inferq.workload.columns import nearest
+from inferq.workload.traces.source import Source
 
 if TYPE_CHECKING:
     import polars as pl

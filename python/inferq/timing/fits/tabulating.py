@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from inferq.amounts import whole
-from inferq.columns import MOST_TOKENS, nearest
 from inferq.errors import ConfigError
 from inferq.timing.fits.grids import between, spread, unvisited
 from inferq.timing.fits.regression import HUBER, NORMAL_MAD
 from inferq.timing.fits.smoothing import System
 from inferq.timing.fits.terms import LEAST_S, tokens
 from inferq.timing.table import ChunkPart, DecodePart, LinearPart, TimingTable
+from inferq.workload.columns import MOST_TOKENS, nearest
 
 if TYPE_CHECKING:
     import numpy as np

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from inferq.timing.table import TimingTable
-    from inferq.trace.source import Source
+    from inferq.workload.traces.source import Source
 
 _LINEAR = (
     "input_layernorm",

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
-from inferq.chains import OWN as OWN
-from inferq.chains import Chains, both, no_segments, nothing, resolved, starts, upwards
 from inferq.errors import TraceError
+from inferq.workload.chains import OWN as OWN
+from inferq.workload.chains import Chains, both, no_segments, nothing, resolved, starts, upwards
 
 if TYPE_CHECKING:
     import polars as pl

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from inferq.columns import COLUMNS, Place, nearest, row
 from inferq.errors import ConfigError
-from inferq.trace.mooncake import BLOCK_TOKENS
-from inferq.trace.source import Format, Options, Reading, Source
+from inferq.workload.columns import COLUMNS, Place, nearest, row
+from inferq.workload.traces.mooncake import BLOCK_TOKENS
+from inferq.workload.traces.source import Format, Options, Reading, Source
 
 _VIDUR = {
     "arrival_s": "arrived_at",

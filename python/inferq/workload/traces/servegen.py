@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from inferq import _core
 from inferq.amounts import finite, positive
-from inferq.columns import nearest
 from inferq.errors import ConfigError, TraceError
-from inferq.recipe import Recipe
-from inferq.verbs import subseed
+from inferq.workload.columns import nearest
+from inferq.workload.generated import Recipe
+from inferq.workload.transforms import subseed
 
 if TYPE_CHECKING:
     import polars as pl

@@ -5,7 +5,7 @@ Source: Azure/AzurePublicDataset; cite Patel et al., "Splitwise", ISCA 2024.
 
 from __future__ import annotations
 
-from inferq.trace.source import Format, Options, Reading, Source
+from inferq.workload.traces.source import Format, Options, Reading, Source
 
 _TIME, _PROMPT, _OUTPUT = "TIMESTAMP", "ContextTokens", "GeneratedTokens"
 

@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from inferq import verbs
 from inferq.amounts import whole
-from inferq.changes import Changes
-from inferq.columns import MOST_TOKENS, as_frame, checked, quantities
 from inferq.errors import ConfigError, TraceError
-from inferq.law import ArrivalLaw, DurationLaw, Empirical, LengthLaw
-from inferq.prefixes import EXPLICIT, is_linked_by_session
-from inferq.recipe import Law, Mix, Recipe, Sessions, Step, sha256
-from inferq.repetition import reused
-from inferq.streaming.parts import OfFrame, OfLaw, Parts, Scanned
+from inferq.workload import transforms
+from inferq.workload.changes import Changes
+from inferq.workload.columns import MOST_TOKENS, as_frame, checked, quantities
+from inferq.workload.distributions import ArrivalLaw, DurationLaw, Empirical, LengthLaw
+from inferq.workload.generated import Law, Mix, Recipe, Sessions, Step, sha256
+from inferq.workload.parts import OfFrame, OfLaw, Parts, Scanned
+from inferq.workload.prefix_reuse import reused
+from inferq.workload.prefixes import EXPLICIT, is_linked_by_session
 
 if TYPE_CHECKING:
     import os
@@ -325,7 +325,7 @@ class Workload(Changes):
         source = self._source
         frame = source.draw(seed) if isinstance(source, Recipe) else self._source
         for step in self._steps:
-            frame = verbs.APPLY[step.verb](frame, seed, **step.arguments)
+            frame = transforms.APPLY[step.verb](frame, seed, **step.arguments)
         metadata = dict(self._metadata)
         if isinstance(source, Recipe):
             metadata["law"] = repr(source)
@@ -473,7 +473,7 @@ class Workload(Changes):
         source = self._source.frame() if isinstance(self._source, Scanned) else self._source
         if chance or self.is_law:
             return Workload._of(source, (*self._steps, step), self._metadata)
-        frame = verbs.APPLY[verb](source, 0, **arguments)
+        frame = transforms.APPLY[verb](source, 0, **arguments)
         return Workload._of(frame, metadata={**self._metadata, **self._changes(step)})
 
     @property

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from inferq.errors import ConfigError, TraceError
-from inferq.prefixes import paired
+from inferq.workload.prefixes import paired
 
 if TYPE_CHECKING:
     import numpy as np

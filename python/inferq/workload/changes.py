@@ -1,6 +1,7 @@
 """What can be changed in a workload?
 
-The verbs of `Workload`: each returns a new workload. What they do to a frame is in `inferq.verbs`.
+The verbs of `Workload`: each returns a new workload. What they do to a frame is in
+ `inferq.workload.transforms`.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from inferq.amounts import finite, positive, whole
-from inferq.columns import as_series
 from inferq.errors import ConfigError
-from inferq.law import ArrivalLaw, DurationLaw, LengthLaw
-from inferq.recipe import Step
-from inferq.verbs import duration
+from inferq.workload.columns import as_series
+from inferq.workload.distributions import ArrivalLaw, DurationLaw, LengthLaw
+from inferq.workload.generated import Step
+from inferq.workload.transforms import duration
 
 if TYPE_CHECKING:
-    from inferq.workload import Workload
+    from inferq.workload.workload import Workload
 
 
 class Changes:

@@ -5,7 +5,7 @@ Source: databricks-dolly-15k, CC BY-SA 3.0.
 
 from __future__ import annotations
 
-from inferq.trace.source import Format, Options, Reading, Source
+from inferq.workload.traces.source import Format, Options, Reading, Source
 
 
 def _fits(source: Source) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 
-from inferq.trace.source import Format, Options, Reading, Source
+from inferq.workload.traces.source import Format, Options, Reading, Source
 
 _ASSISTANTS = frozenset({"gpt", "assistant", "chatgpt", "bard", "bing", "claude", "model"})
 

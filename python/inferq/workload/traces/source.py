@@ -13,13 +13,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inferq.columns import Place, row
 from inferq.errors import TraceError
+from inferq.workload.columns import Place, row
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from inferq.trace.tokens import Counter
+    from inferq.workload.traces.token_counters import Counter
 
 _HEAD_BYTES = 1 << 16
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inferq import _core
-from inferq.columns import COLUMNS, checked, class_names, nearest
 from inferq.errors import TraceError
-from inferq.prefixes import EXPLICIT, Later
-from inferq.recipe import sha256_of
+from inferq.workload.columns import COLUMNS, checked, class_names, nearest
+from inferq.workload.generated import sha256_of
+from inferq.workload.prefixes import EXPLICIT, Later
 
 if TYPE_CHECKING:
     import os
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
-    from inferq.recipe import Law
+    from inferq.workload.generated import Law
 
 ROWS = 2**17
 """Rows of a part: 131,072. A multiple of four, as the parts of a law must be."""

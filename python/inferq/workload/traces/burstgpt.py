@@ -5,7 +5,7 @@ Source: HPMLL/BurstGPT, CC BY 4.0; cite Wang et al., arXiv 2401.17644.
 
 from __future__ import annotations
 
-from inferq.trace.source import Format, Options, Reading, Source
+from inferq.workload.traces.source import Format, Options, Reading, Source
 
 _TIME, _PROMPT, _OUTPUT, _CLASS, _SESSION = (
     "Timestamp",

@@ -9,19 +9,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from inferq import _core, verbs
+from inferq import _core
 from inferq.amounts import whole
 from inferq.description import Description
 from inferq.errors import ConfigError, TraceError
-from inferq.law import ArrivalLaw, DurationLaw, Empirical, Fixed, LengthLaw
-from inferq.verbs import duration, duration_form, subseed
+from inferq.workload import transforms
+from inferq.workload.distributions import ArrivalLaw, DurationLaw, Empirical, Fixed, LengthLaw
+from inferq.workload.transforms import duration, duration_form, subseed
 
 if TYPE_CHECKING:
     import numpy as np
     import polars as pl
     from numpy.typing import NDArray
 
-    from inferq.workload import Workload
+    from inferq.workload.workload import Workload
 
 _MOST = 2**32 - 1
 """The most requests, and the most sessions: what the core can number."""
@@ -204,7 +205,7 @@ class Mix(Recipe):
     @classmethod
     def of(cls, parts: Mapping[str, Workload], requests: int | None) -> Mix:
         """The arguments of `Workload.mix`, checked."""
-        from inferq.workload import Workload
+        from inferq.workload.workload import Workload
 
         if not isinstance(parts, Mapping) or not parts:
             raise ConfigError(f"parts: must be workloads by class, at least one, not {parts!r}")
@@ -248,13 +249,13 @@ class Mix(Recipe):
             if "session_id" in frame.columns:
                 own = pl.lit(f"{name}/") + pl.col("session_id").cast(pl.String)
                 frame = frame.with_columns(session_id=own)
-            frames.append(verbs.with_classes(frame, seed, name))
-        merged = verbs.merged(frames, "mix", names)
+            frames.append(transforms.with_classes(frame, seed, name))
+        merged = transforms.merged(frames, "mix", names)
         if self.requests is None:
             return merged
         if merged.height < self.requests:
             raise TraceError(f"mix: requests is {self.requests}, the parts have only {merged.height}")
-        return verbs.head(merged, seed, self.requests)
+        return transforms.head(merged, seed, self.requests)
 
     def _frames(self, seed: int) -> list[pl.DataFrame]:
         """The requests of each part: its own, or as many as the first `requests` of the merge can hold."""
@@ -315,7 +316,7 @@ def _arrivals(arrivals: object) -> None:
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Step:
-    """A verb that waits for the draw: its name in `verbs.APPLY` and its arguments."""
+    """A verb that waits for the draw: its name in `transforms.APPLY` and its arguments."""
 
     verb: str
     arguments: dict[str, Any]

@@ -13,16 +13,17 @@ import numbers
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from inferq import _core, prefixes
+from inferq import _core
 from inferq.amounts import finite
-from inferq.columns import COLUMNS, check_sorted, checked
 from inferq.errors import ConfigError, TraceError
-from inferq.law import ArrivalLaw, DurationLaw, Empirical, LengthLaw
+from inferq.workload import prefixes
+from inferq.workload.columns import COLUMNS, check_sorted, checked
+from inferq.workload.distributions import ArrivalLaw, DurationLaw, Empirical, LengthLaw
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from inferq.workload import Workload
+    from inferq.workload.workload import Workload
 
 
 def subseed(seed: int, *key: object) -> int:
@@ -135,7 +136,7 @@ def sample(frame: pl.DataFrame, seed: int, n: int, draw: int) -> pl.DataFrame:
 
 def _filled(frame: pl.DataFrame, name: str, values: object) -> pl.DataFrame:
     """The frame with one column replaced by values given by the user."""
-    from inferq.columns import as_series
+    from inferq.workload.columns import as_series
 
     series = as_series(name, values)
     if series.len() != frame.height:

@@ -447,7 +447,7 @@ class Empirical(LengthLaw):
 
     def __post_init__(self) -> None:
         """Keep the two columns, checked."""
-        from inferq.workload import Workload
+        from inferq.workload.workload import Workload
 
         source: object = self.frame
         given = source if isinstance(source, Workload) else Workload(source)

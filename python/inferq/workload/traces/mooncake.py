@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferq.trace.source import Format, Options, Reading, Source
+from inferq.workload.traces.source import Format, Options, Reading, Source
 
 BLOCK_TOKENS = 512
 """Tokens of a prompt that one of its `hash_ids` stands for; the last block may be partial."""

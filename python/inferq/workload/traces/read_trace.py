@@ -11,19 +11,19 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from inferq.columns import checked, nearest
 from inferq.errors import ConfigError, TraceError
-from inferq.trace import servegen
-from inferq.trace.azure import AZURE
-from inferq.trace.burstgpt import BURSTGPT
-from inferq.trace.dolly import DOLLY
-from inferq.trace.longbench import LONGBENCH
-from inferq.trace.mooncake import MOONCAKE
-from inferq.trace.sharegpt import SHAREGPT
-from inferq.trace.source import Format, Options, Source
-from inferq.trace.table import INFERQ, TABLE, VIDUR
-from inferq.trace.tokens import counter
-from inferq.workload import Workload
+from inferq.workload.columns import checked, nearest
+from inferq.workload.traces import servegen
+from inferq.workload.traces.azure import AZURE
+from inferq.workload.traces.burstgpt import BURSTGPT
+from inferq.workload.traces.dolly import DOLLY
+from inferq.workload.traces.longbench import LONGBENCH
+from inferq.workload.traces.mooncake import MOONCAKE
+from inferq.workload.traces.sharegpt import SHAREGPT
+from inferq.workload.traces.source import Format, Options, Source
+from inferq.workload.traces.table import INFERQ, TABLE, VIDUR
+from inferq.workload.traces.token_counters import counter
+from inferq.workload.workload import Workload
 
 __all__ = ["FORMATS", "read_trace"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from inferq.chains import OWN, ranges, starts
-from inferq.prefixes import Contents, said_in
+from inferq.workload.chains import OWN, ranges, starts
+from inferq.workload.prefixes import Contents, said_in
 
 if TYPE_CHECKING:
     import polars as pl

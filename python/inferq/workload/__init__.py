@@ -1,0 +1,1 @@
+"""Requests that come: columns, distributions to draw them from, and traces of real services."""

@@ -1,0 +1,1 @@
+"""Readers of traces, one format a file."""
