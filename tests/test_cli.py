@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 
 from inferq.cli import app
 from inferq.cli.options import plain_name
-from inferq.router import ROUTERS
 from inferq.scheduler import SCHEDULERS
+from inferq.systems.routers import ROUTERS
 
 ROOT = Path(__file__).parent.parent
 AZURE = str(ROOT / "traces" / "azure_2023.csv")

@@ -13,8 +13,8 @@ import pytest
 
 import inferq as iq
 from inferq import _core
-from inferq.jobs import expanded
 from inferq.scenario import read_scenario
+from inferq.systems.network_jobs import expanded
 from inferq.workload.distributions import DurationLaw
 
 

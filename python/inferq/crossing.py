@@ -10,12 +10,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from inferq import pool
-from inferq.engine import Engine
 from inferq.errors import ConfigError
-from inferq.gate_and_route import GateAndRoute
-from inferq.pool import Pool
-from inferq.router import BySession, PrefixHash
+from inferq.systems import pools
+from inferq.systems.engine import Engine
+from inferq.systems.gate_and_route import GateAndRoute
+from inferq.systems.pools import Pool
+from inferq.systems.routers import BySession, PrefixHash
 from inferq.workload.dependencies import NO_SESSION, sessions
 from inferq.workload.prefixes import Contents
 
@@ -53,7 +53,7 @@ class Crossing:
 
     def written(self) -> dict[str, list[Any]]:
         """The schedulers and routers that are written in Python."""
-        return pool.written(self.pools, alone=self._alone)
+        return pools.written(self.pools, alone=self._alone)
 
     def columns(
         self,
@@ -84,7 +84,7 @@ class Crossing:
                 columns[name] = frame[name].fill_null(math.nan).to_numpy()
         if self._wants_sessions:
             columns["session"] = coded(frame["session_id"])
-        queue_key = pool.keys(self.pools, frame, entered, first)
+        queue_key = pools.keys(self.pools, frame, entered, first)
         if queue_key is not None:
             columns["queue_key"] = queue_key
         if entered is not None:

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
-    from inferq.jobs import Jobs
     from inferq.picture.run import Pictures
     from inferq.simulation import System
     from inferq.streaming.stored import StoredResult
+    from inferq.systems.network_jobs import Jobs
     from inferq.workload.workload import Workload
 
 Tables = dict[str, Any]

@@ -82,16 +82,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from inferq.cluster import Cluster
 from inferq.description import nearest, read
-from inferq.disaggregated import Disaggregated
-from inferq.engine import Engine
 from inferq.errors import ConfigError
 from inferq.experiment.gating.terms import Terms
-from inferq.gate_and_route import GateAndRoute
-from inferq.network import Network
 from inferq.result import Result
 from inferq.simulation import SYSTEMS, System, simulate
+from inferq.systems.cluster import Cluster
+from inferq.systems.disaggregated import Disaggregated
+from inferq.systems.engine import Engine
+from inferq.systems.gate_and_route import GateAndRoute
+from inferq.systems.network import Network
 from inferq.timing.shape import is_path
 from inferq.workload.distributions import (
     Deterministic,

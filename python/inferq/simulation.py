@@ -8,19 +8,19 @@ import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from inferq import _core
-from inferq.cluster import Cluster
 from inferq.crossing import ONE_CLASS, Crossing
 from inferq.description import member
-from inferq.disaggregated import Disaggregated
-from inferq.earnings import earned
-from inferq.engine import Engine
 from inferq.errors import ConfigError
-from inferq.gate_and_route import GateAndRoute
-from inferq.jobs import expanded
-from inferq.network import Network
 from inferq.progress import Progress, watched
 from inferq.result import STATUSES, Result
 from inferq.slots import NOTHING_MEASURED, of_slots
+from inferq.systems.cluster import Cluster
+from inferq.systems.disaggregated import Disaggregated
+from inferq.systems.earnings import earned
+from inferq.systems.engine import Engine
+from inferq.systems.gate_and_route import GateAndRoute
+from inferq.systems.network import Network
+from inferq.systems.network_jobs import expanded
 from inferq.workload.columns import class_names
 from inferq.workload.dependencies import Flow, of_sessions
 from inferq.workload.workload import Workload

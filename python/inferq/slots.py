@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from inferq import _core
 from inferq.errors import ConfigError
-from inferq.gate_and_route import GateAndRoute
+from inferq.systems.gate_and_route import GateAndRoute
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -201,9 +201,9 @@ def replay(
     Example: inferq replay traces/azure_2023.csv --model llama-3.1-8b --gpu a100-80gb --rate 8
     """
     from inferq.cli import options, show
-    from inferq.cluster import Cluster
     from inferq.scenario import Scenario, adapted
     from inferq.scheduler import SCHEDULERS
+    from inferq.systems.cluster import Cluster
 
     engine = options.engine(
         model,

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any, Literal, TypeVar, cast
 
 from inferq.description import Description, nearest, read
-from inferq.engine import Engine, KvCache
 from inferq.errors import ConfigError
-from inferq.router import ROUTERS, Router
 from inferq.scheduler import Scheduler
+from inferq.systems.engine import Engine, KvCache
+from inferq.systems.routers import ROUTERS, Router
 from inferq.timing import TIMING_MODELS, PiecewiseLinear, TimingModel
 
 D = TypeVar("D", bound=Description)

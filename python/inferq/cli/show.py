@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from rich.padding import Padding
     from rich.table import Table
 
-    from inferq.engine import Engine
     from inferq.paper.report import Report
     from inferq.result import Result
     from inferq.simulation import System
+    from inferq.systems.engine import Engine
     from inferq.theory.verdict import Stability
     from inferq.workload.workload import Workload
 
@@ -50,10 +50,10 @@ def system(described: System, timing: str | None = None) -> None:
 
 def _system(described: System, timing: str | None = None) -> list[str]:
     """An engine, or what is made of engines, in lines of a name and what it is."""
-    from inferq.cluster import Cluster
-    from inferq.disaggregated import Disaggregated
-    from inferq.engine import Engine
-    from inferq.gate_and_route import GateAndRoute
+    from inferq.systems.cluster import Cluster
+    from inferq.systems.disaggregated import Disaggregated
+    from inferq.systems.engine import Engine
+    from inferq.systems.gate_and_route import GateAndRoute
 
     if isinstance(described, Engine):
         return _engine(described, timing)

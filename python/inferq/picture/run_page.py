@@ -310,11 +310,11 @@ def _setting(result: Result) -> str:
 
 def _words(system: System) -> str:
     """What served the requests, in a line."""
-    from inferq.cluster import Cluster
-    from inferq.disaggregated import Disaggregated
-    from inferq.engine import Engine
-    from inferq.gate_and_route import GateAndRoute
-    from inferq.network import Network
+    from inferq.systems.cluster import Cluster
+    from inferq.systems.disaggregated import Disaggregated
+    from inferq.systems.engine import Engine
+    from inferq.systems.gate_and_route import GateAndRoute
+    from inferq.systems.network import Network
 
     if isinstance(system, Engine):
         return f"one replica under {type(system.scheduler).__name__}"

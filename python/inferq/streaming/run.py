@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from inferq import _core
 from inferq.crossing import ONE_CLASS, Crossing, SessionCodes
-from inferq.gate_and_route import GateAndRoute
-from inferq.network import Network
 from inferq.result import STATUSES, Result, scenario_of
 from inferq.streaming.store import Store
 from inferq.streaming.stored import FRAMES, StoredResult
+from inferq.systems.gate_and_route import GateAndRoute
+from inferq.systems.network import Network
 from inferq.workload.parts import OfFrame, Parts, Scanned
 from inferq.workload.prefixes import Contents
 

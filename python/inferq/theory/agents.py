@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from inferq.cluster import Cluster
-from inferq.engine import Engine
 from inferq.errors import ConfigError
+from inferq.systems.cluster import Cluster
+from inferq.systems.engine import Engine
 from inferq.theory.demand import rate_of
 from inferq.theory.iteration import Iteration, budget_of, fills_budget
 from inferq.theory.lengths import FirstToken, Lengths
@@ -17,7 +17,7 @@ from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, numb
 from inferq.workload.workload import Workload
 
 if TYPE_CHECKING:
-    from inferq.network import Network, Stage, Workflow
+    from inferq.systems.network import Network, Stage, Workflow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,7 +136,7 @@ def network_capacity(workload: Mapping[str, float] | Workload, network: Network)
         >>> loads.loads, round(loads.capacity_per_s, 3)
         ({'writer': 0.7, 'critic': 0.35}, 1.429)
     """
-    from inferq.network import Network
+    from inferq.systems.network import Network
 
     if not isinstance(network, Network):
         raise ConfigError(f"network: must be a Network(…), is {network!r}")

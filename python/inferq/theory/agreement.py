@@ -21,9 +21,9 @@ from inferq.theory.verdict import Stability, stability
 if TYPE_CHECKING:
     import polars as pl
 
-    from inferq.engine import Engine
     from inferq.result import Result
     from inferq.simulation import System
+    from inferq.systems.engine import Engine
     from inferq.workload.workload import Workload
 
 CONFIDENCE = 0.99
@@ -127,10 +127,10 @@ def agree(
         >>> abs(gaps["iteration"]) < 0.05
         True
     """
-    from inferq.cluster import Cluster
-    from inferq.engine import Engine
-    from inferq.network import Network
     from inferq.simulation import simulate
+    from inferq.systems.cluster import Cluster
+    from inferq.systems.engine import Engine
+    from inferq.systems.network import Network
 
     if not 0 <= finite("warmup", warmup) < 1:
         raise ConfigError(f"warmup: must be a share of the span, from 0 up to but not 1, is {warmup!r}")

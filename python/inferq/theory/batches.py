@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
-from inferq.engine import Engine, Overhead
+from inferq.systems.engine import Engine, Overhead
 from inferq.theory.iteration import budget_of, seats_of
 from inferq.theory.lengths import Lengths
 from inferq.timing import Roofline, TimingTable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from inferq.router import LeastRequests, LeastTokens, PowerOfTwo, Random, RoundRobin, Router
+from inferq.systems.routers import LeastRequests, LeastTokens, PowerOfTwo, Random, RoundRobin, Router
 from inferq.theory.demand import Demand
 from inferq.theory.order import Work
 from inferq.theory.statement import Hypothesis, number

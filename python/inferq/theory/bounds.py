@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from inferq.engine import Engine, Overhead
-from inferq.router import Router
 from inferq.scheduler import FasterTransformer, Rad, RadPhased, SlotGreedy, Wait
+from inferq.systems.engine import Engine, Overhead
+from inferq.systems.routers import Router
 from inferq.theory.batches import PRICED
 from inferq.theory.bound import Bound, Fleet, Kind, busiest, ceiling, guarantee, in_random_order, stays
 from inferq.theory.demand import Demand

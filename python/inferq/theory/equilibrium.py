@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from inferq.amounts import MOST_TOKENS, whole
-from inferq.engine import Engine
 from inferq.errors import ConfigError
 from inferq.scheduler import NestedWait, Scheduler, Wait
+from inferq.systems.engine import Engine
 from inferq.theory.demand import Asked, Demand
 from inferq.theory.lengths import FirstToken, Lengths
 from inferq.theory.reuse import no_hits

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from inferq.engine import Engine, Overhead
 from inferq.errors import ConfigError
 from inferq.scheduler import (
     SCHEDULERS,
@@ -20,6 +19,7 @@ from inferq.scheduler import (
     VllmV0,
     VllmV1,
 )
+from inferq.systems.engine import Engine, Overhead
 from inferq.theory.demand import Demand
 from inferq.theory.lengths import FirstToken, Lengths
 from inferq.theory.order import Work

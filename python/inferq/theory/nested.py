@@ -9,9 +9,9 @@ from itertools import pairwise
 from typing import ClassVar
 
 from inferq.amounts import MOST_COUNT, whole, within
-from inferq.engine import Engine
 from inferq.errors import ConfigError
 from inferq.scheduler import NestedWait
+from inferq.systems.engine import Engine
 from inferq.theory.demand import Asked, Demand
 from inferq.theory.equilibrium import Hardware
 from inferq.theory.lengths import FirstToken

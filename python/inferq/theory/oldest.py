@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from inferq.engine import Engine
 from inferq.scheduler import Recompute, Sarathi, VllmV1
+from inferq.systems.engine import Engine
 from inferq.theory.batches import PRICED
 from inferq.theory.iteration import Iteration
 from inferq.theory.lengths import FirstToken, Lengths

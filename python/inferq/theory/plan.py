@@ -10,7 +10,7 @@ from typing import Any, ClassVar, get_args
 from inferq.amounts import shown, whole, within
 from inferq.description import Table
 from inferq.errors import ConfigError
-from inferq.gate_and_route import Allocation, GateAndRoute, Planned, Prices
+from inferq.systems.gate_and_route import Allocation, GateAndRoute, Planned, Prices
 from inferq.theory.demand import MOST_RATE, Asked, Demand
 from inferq.theory.division import divided, dual_gap, revenue, spread, within_one
 from inferq.theory.shadow import ShadowPrice, infeasible, shadow_prices

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from inferq.engine import Engine
 from inferq.scheduler import SCHEDULERS, ClassPriority
+from inferq.systems.engine import Engine
 from inferq.theory.batches import Kernels, in_steps
 from inferq.theory.lengths import FirstToken, Lengths
 from inferq.theory.program import CHUNK, CHUNK_TOKEN, CONTEXT, DECODE, PAIR, ROW, TOKEN, Program

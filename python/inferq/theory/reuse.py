@@ -12,7 +12,7 @@ from inferq.theory.lengths import Lengths
 from inferq.theory.statement import Hypothesis, number
 
 if TYPE_CHECKING:
-    from inferq.engine import Engine
+    from inferq.systems.engine import Engine
     from inferq.theory.demand import Demand
 
 _NAME = "what prefix caches find"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from inferq.engine import Engine
+    from inferq.systems.engine import Engine
     from inferq.timing import TimingModel
 
 _VERDICT = {True: "stable", False: "unstable", None: "unknown"}

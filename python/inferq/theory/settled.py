@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from inferq.engine import Engine
+from inferq.systems.engine import Engine
 from inferq.theory.iteration import Iteration, budget_of, seats_of
 from inferq.theory.lengths import FirstToken, Lengths
 

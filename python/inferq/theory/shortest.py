@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from inferq.engine import Engine
 from inferq.errors import ConfigError
+from inferq.systems.engine import Engine
 from inferq.timing import (
     Constant,
     MemoryLinear,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from inferq.errors import ConfigError
-from inferq.router import Random, RoundRobin, Router
+from inferq.systems.routers import Random, RoundRobin, Router
 from inferq.theory.agents import network_capacity
 from inferq.theory.batches import PRICED
 from inferq.theory.bound import Bound, in_random_order, stays
@@ -21,11 +21,11 @@ from inferq.theory.shortest import least_iteration_s
 from inferq.theory.statement import Hypothesis, number
 
 if TYPE_CHECKING:
-    from inferq.disaggregated import Disaggregated
-    from inferq.engine import Engine
-    from inferq.gate_and_route import GateAndRoute
-    from inferq.network import Network
-    from inferq.pool import Pool
+    from inferq.systems.disaggregated import Disaggregated
+    from inferq.systems.engine import Engine
+    from inferq.systems.gate_and_route import GateAndRoute
+    from inferq.systems.network import Network
+    from inferq.systems.pools import Pool
     from inferq.workload.workload import Workload
 
 

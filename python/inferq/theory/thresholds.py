@@ -9,9 +9,9 @@ from typing import ClassVar
 
 from inferq.amounts import MOST_COUNT, flag, shown, whole, within
 from inferq.description import Table
-from inferq.engine import Engine
 from inferq.errors import ConfigError
 from inferq.scheduler import Wait
+from inferq.systems.engine import Engine
 from inferq.theory.demand import Asked, Demand
 from inferq.theory.equilibrium import Hardware
 from inferq.theory.lengths import FirstToken, Lengths

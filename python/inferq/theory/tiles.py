@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from inferq.amounts import MOST_COUNT, whole
-from inferq.engine import Engine
 from inferq.errors import ConfigError
 from inferq.scheduler import Rad, RadPhased, Scheduler
+from inferq.systems.engine import Engine
 from inferq.theory.demand import Asked, Demand
 from inferq.theory.iteration import adds_time
 from inferq.theory.lengths import FirstToken, Lengths

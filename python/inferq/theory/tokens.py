@@ -23,7 +23,7 @@ from inferq.theory.reuse import found, least_cost, stated
 from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
 
 if TYPE_CHECKING:
-    from inferq.engine import Engine
+    from inferq.systems.engine import Engine
     from inferq.timing import TimingModel
 
 

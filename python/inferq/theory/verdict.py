@@ -27,12 +27,12 @@ from inferq.theory.stations import (
 if TYPE_CHECKING:
     import polars as pl
 
-    from inferq.cluster import Cluster
-    from inferq.disaggregated import Disaggregated
-    from inferq.engine import Engine
-    from inferq.gate_and_route import GateAndRoute
-    from inferq.pool import Pool
     from inferq.simulation import System
+    from inferq.systems.cluster import Cluster
+    from inferq.systems.disaggregated import Disaggregated
+    from inferq.systems.engine import Engine
+    from inferq.systems.gate_and_route import GateAndRoute
+    from inferq.systems.pools import Pool
 
 Verdict = Literal["stable", "unstable", "unknown"]
 
@@ -301,11 +301,11 @@ def stability(
         >>> pair.verdict, pair.binding.resource, round(pair.load, 3), round(pair.sure_per_s, 1)
         ('stable', 'tokens', 0.847, 23.6)
     """
-    from inferq.cluster import Cluster
-    from inferq.disaggregated import Disaggregated
-    from inferq.engine import Engine
-    from inferq.gate_and_route import GateAndRoute
-    from inferq.network import Network
+    from inferq.systems.cluster import Cluster
+    from inferq.systems.disaggregated import Disaggregated
+    from inferq.systems.engine import Engine
+    from inferq.systems.gate_and_route import GateAndRoute
+    from inferq.systems.network import Network
 
     if isinstance(cluster, Network):
         if rate is not None:
@@ -347,8 +347,8 @@ def stability(
 
 def _engines(cluster: Engine | Cluster | Disaggregated | GateAndRoute) -> list[Engine]:
     """The engines whose prefix caches may find anything of a prompt."""
-    from inferq.disaggregated import Disaggregated
-    from inferq.gate_and_route import GateAndRoute
+    from inferq.systems.disaggregated import Disaggregated
+    from inferq.systems.gate_and_route import GateAndRoute
 
     if isinstance(cluster, GateAndRoute) and cluster.service != "tokens":
         return []

@@ -17,10 +17,10 @@ from inferq.experiment.planning.length import Length, judged
 from inferq.experiment.planning.objective import Slo
 from inferq.experiment.planning.probing import Probe, Prober
 from inferq.experiment.planning.search import Search
-from inferq.gate_and_route import GateAndRoute
-from inferq.network import Network
-from inferq.router import PowerOfTwo, Random
 from inferq.simulation import SYSTEMS, System
+from inferq.systems.gate_and_route import GateAndRoute
+from inferq.systems.network import Network
+from inferq.systems.routers import PowerOfTwo, Random
 from inferq.theory.statement import number
 from inferq.theory.verdict import Stability, stability
 from inferq.workload.columns import MOST_SECONDS

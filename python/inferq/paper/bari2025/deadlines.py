@@ -10,13 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from inferq.engine import Engine, KvCache
 from inferq.errors import ConfigError
 from inferq.paper.edge import edge, unit
 from inferq.paper.report import Row
 from inferq.result import Result
 from inferq.scheduler import DynamicOffset, Sarathi, Scheduler, Slai, VllmV0
 from inferq.simulation import simulate
+from inferq.systems.engine import Engine, KvCache
 from inferq.timing import PiecewiseLinear
 from inferq.workload.distributions import Empirical, Poisson
 from inferq.workload.workload import Workload

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from inferq.engine import Engine, KvCache
 from inferq.paper.bari2025.deadlines import together
 from inferq.paper.edge import edge, unit
 from inferq.paper.report import Picture, Row, Section, Table
 from inferq.picture.style import BLUE, ORANGE, SKY, VERMILION
 from inferq.scheduler import Rad, RadPhased, Sarathi, Scheduler
 from inferq.simulation import simulate
+from inferq.systems.engine import Engine, KvCache
 from inferq.theory.tile_sums import TilePrices
 from inferq.theory.tiles import TileCapacity, tile_capacity
 from inferq.timing import TiledGemm

@@ -16,8 +16,8 @@ from functools import cache
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Literal
 
-from inferq.gate_and_route import GateAndRoute, Prices
 from inferq.simulation import simulate
+from inferq.systems.gate_and_route import GateAndRoute, Prices
 from inferq.theory.demand import RequestClass
 from inferq.theory.plan import AllocationPlan, allocation
 from inferq.theory.steady_state import STAGES, Scheme

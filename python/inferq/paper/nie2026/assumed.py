@@ -8,9 +8,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 import inferq as iq
-from inferq.engine import Overhead
 from inferq.paper.nie2026 import runs
 from inferq.paper.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Setting
+from inferq.systems.engine import Overhead
 from inferq.timing import LinearPart, TimingTable
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias, cast
 
-from inferq.cluster import Cluster, fields, read_cluster, read_engine
 from inferq.description import Description, Table, fields_of, nearest, plain, read_fields
-from inferq.disaggregated import Disaggregated, read_disaggregated
-from inferq.engine import Engine
 from inferq.errors import ConfigError
-from inferq.pool import Pool, moved
+from inferq.systems.cluster import Cluster, fields, read_cluster, read_engine
+from inferq.systems.disaggregated import Disaggregated, read_disaggregated
+from inferq.systems.engine import Engine
+from inferq.systems.pools import Pool, moved
 from inferq.workload import distributions
 from inferq.workload.columns import MOST_TOKENS
 from inferq.workload.distributions import DurationLaw, Empirical, LengthLaw

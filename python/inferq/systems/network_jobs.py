@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
-    from inferq.network import Network, Stage, Workflow
+    from inferq.systems.network import Network, Stage, Workflow
 
 _STAGE_WIDE = ("priority", "session_id", "patience_s", "ttft_slo_s", "tbt_slo_s")
 """Columns of a job that each of its requests has too."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from inferq.description import Description, nearest, plain
-from inferq.engine import Engine
 from inferq.errors import ConfigError
-from inferq.pool import Pool
-from inferq.router import RoundRobin, Router, read_router
+from inferq.systems.engine import Engine
+from inferq.systems.pools import Pool
+from inferq.systems.routers import RoundRobin, Router, read_router
 
 MOST_REPLICAS = 65_536
 """The most replicas of one engine; a slip of the pen should not fill the memory."""
@@ -30,7 +30,7 @@ class Cluster(Description):
             differ.
         replicas: how many replicas of the one engine, 1 or above; 1 if not given. Beside a list it must be
             its length.
-        router: which replica a request goes to, see `inferq.router`; or an object of a class of your own, see
+        router: which replica a request goes to, see `inferq.systems.routers`; or an object of a class of your own, see
             `inferq.Router`.
 
     Raises:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
-    from inferq.disaggregated import Link
-    from inferq.engine import Engine
-    from inferq.router import Router
+    from inferq.systems.disaggregated import Link
+    from inferq.systems.engine import Engine
+    from inferq.systems.routers import Router
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from inferq.gate_and_route import GateAndRoute
+    from inferq.systems.gate_and_route import GateAndRoute
 
 Columns = dict[str, "NDArray[Any]"]
 

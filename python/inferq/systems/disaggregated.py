@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from inferq.cluster import MOST_REPLICAS, fields, read_engine
 from inferq.description import Description, fields_of, plain, read_fields
-from inferq.engine import Engine
 from inferq.errors import ConfigError
-from inferq.pool import Pool
-from inferq.router import LeastRequests, RoundRobin, Router, read_router
+from inferq.systems.cluster import MOST_REPLICAS, fields, read_engine
+from inferq.systems.engine import Engine
+from inferq.systems.pools import Pool
+from inferq.systems.routers import LeastRequests, RoundRobin, Router, read_router
 
 _LEAST_S = 5e-19
 """Half an attosecond: what is not above it rounds to no time at all."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 from inferq.amounts import not_negative
 from inferq.description import Description, fields_of, nearest, read, read_fields
 from inferq.errors import ConfigError
-from inferq.pool import Pool
 from inferq.scheduler import SCHEDULERS, ClassPriority, Scheduler, VllmV1
 from inferq.scheduler.written import UNREADABLE
+from inferq.systems.pools import Pool
 from inferq.timing import TIMING_MODELS, Roofline, TimingModel, TimingTable
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, Literal
 
 from inferq.description import Description, fields_of, read
-from inferq.engine import Engine, KvCache
 from inferq.errors import ConfigError
-from inferq.pool import Pool
 from inferq.scheduler import SlotGreedy
+from inferq.systems.engine import Engine, KvCache
+from inferq.systems.pools import Pool
 from inferq.timing import MixedSolo
 
 
