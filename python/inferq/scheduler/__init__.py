@@ -11,19 +11,19 @@ holds one family of policies. In their rules
   order of its own, to its place in it.
 """
 
-from inferq.scheduler.base import Preemption, Recompute, Scheduler, Swap
+from inferq.scheduler.by_key import ByKey, Order, Request
 from inferq.scheduler.class_priority import ClassPriority
-from inferq.scheduler.kfcfs import KFcfs
+from inferq.scheduler.k_fcfs import KFcfs
 from inferq.scheduler.orca import FasterTransformer, Orca
-from inferq.scheduler.order import ByKey, Order, Request
 from inferq.scheduler.rad import Rad, RadPhased
 from inferq.scheduler.sarathi import Sarathi
+from inferq.scheduler.scheduler import Preemption, Recompute, Scheduler, Swap
 from inferq.scheduler.sglang import Sglang
 from inferq.scheduler.slai import DynamicOffset, Slai
 from inferq.scheduler.slot_greedy import SlotGreedy
-from inferq.scheduler.vllm import VllmV0, VllmV1
+from inferq.scheduler.user_defined import Batch, Requests, View
+from inferq.scheduler.vllm_v1 import VllmV0, VllmV1
 from inferq.scheduler.wait import NestedWait, Wait
-from inferq.scheduler.written import Batch, Requests, View
 
 __all__ = [
     "SCHEDULERS",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inferq.scheduler.base import Scheduler
-from inferq.scheduler.kfcfs import KFcfs
+from inferq.scheduler.k_fcfs import KFcfs
 from inferq.scheduler.orca import Orca
 from inferq.scheduler.sarathi import Sarathi
-from inferq.scheduler.vllm import VllmV1
+from inferq.scheduler.scheduler import Scheduler
+from inferq.scheduler.vllm_v1 import VllmV1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inferq.scheduler.base import Recompute, Scheduler, Swap
-from inferq.scheduler.order import Order
+from inferq.scheduler.by_key import Order
+from inferq.scheduler.scheduler import Recompute, Scheduler, Swap
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inferq.description import Description
-from inferq.scheduler.base import Scheduler
-from inferq.scheduler.order import Order
+from inferq.scheduler.by_key import Order
+from inferq.scheduler.scheduler import Scheduler
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inferq.scheduler.base import Scheduler
+from inferq.scheduler.scheduler import Scheduler
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,7 +11,7 @@ from inferq.amounts import not_negative
 from inferq.description import Description, fields_of, nearest, read, read_fields
 from inferq.errors import ConfigError
 from inferq.scheduler import SCHEDULERS, ClassPriority, Scheduler, VllmV1
-from inferq.scheduler.written import UNREADABLE
+from inferq.scheduler.user_defined import UNREADABLE
 from inferq.systems.pools import Pool
 from inferq.timing import TIMING_MODELS, Roofline, TimingModel, TimingTable
 

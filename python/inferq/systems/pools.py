@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from inferq.description import held
 from inferq.errors import ConfigError
-from inferq.scheduler.order import ByKey, queue_keys
+from inferq.scheduler.by_key import ByKey, queue_keys
 
 if TYPE_CHECKING:
     import numpy as np

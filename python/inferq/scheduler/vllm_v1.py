@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from inferq.scheduler.base import Recompute, Scheduler, Swap
+from inferq.scheduler.scheduler import Recompute, Scheduler, Swap
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

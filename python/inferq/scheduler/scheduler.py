@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from inferq.description import Description
-from inferq.scheduler import written
+from inferq.scheduler import user_defined
 
 
 class Scheduler(Description):
@@ -26,7 +26,7 @@ class Scheduler(Description):
         SimulationError: in `simulate`, a batch that breaks a rule; it names the rule and the request.
 
     Example:
-        See `inferq.scheduler.written` and `docs/write-a-scheduler.md`.
+        See `inferq.scheduler.user_defined` and `docs/write-a-scheduler.md`.
     """
 
     __slots__ = ()
@@ -45,7 +45,7 @@ class Scheduler(Description):
 
     def describe(self) -> dict[str, Any]:
         """The policy as JSON-ready values, with its `kind`: `"Python"` for one of your own."""
-        return written.describe(self) if self.is_written() else Description.describe(self)
+        return user_defined.describe(self) if self.is_written() else Description.describe(self)
 
 
 class Preemption(Description):
@@ -96,7 +96,7 @@ class Swap(Preemption):
 
     def __post_init__(self) -> None:
         """Let the core judge the costs where it reads them: inside a scheduler."""
-        from inferq.scheduler.vllm import VllmV0
+        from inferq.scheduler.vllm_v1 import VllmV0
 
         Preemption.__post_init__(self)
         VllmV0(preemption=self)

@@ -29,7 +29,7 @@ from inferq.description import plain
 from inferq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from inferq.scheduler.base import Scheduler
+    from inferq.scheduler.scheduler import Scheduler
 
 __all__ = ["Batch", "Requests", "View"]
 
