@@ -11,10 +11,10 @@ import numpy as np
 import polars as pl
 from scipy.optimize import minimize
 
-from inferq.timing.gpu import Gpu
+from inferq.timing.hardware.gpu import Gpu
 from inferq.timing.price import iteration_s
-from inferq.timing.residuals import compared_batches, roofline_against_tables, shipped_models
 from inferq.timing.roofline import EFFICIENCIES, Roofline
+from inferq.timing.tables.roofline_residuals import compared_batches, roofline_against_tables, shipped_models
 
 SHARES = tuple(name for name in EFFICIENCIES if not name.endswith("_s"))
 

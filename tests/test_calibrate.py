@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 
 import inferq as iq
 from inferq.cli import app
-from inferq.timing.calibration import calibrating, measuring
-from inferq.timing.calibration.block import (
+from inferq.timing.calibration import calibrate, survey
+from inferq.timing.calibration.calibrate import calibrate
+from inferq.timing.calibration.layers import (
     Attention,
     Layer,
     LayerSizes,
@@ -24,10 +25,9 @@ from inferq.timing.calibration.block import (
     blocks_of,
     forward,
 )
-from inferq.timing.calibration.calibrating import calibrate
-from inferq.timing.calibration.measuring import Rig, Survey, Timed
 from inferq.timing.calibration.stopwatch import HostStopwatch
-from inferq.timing.shape import ModelShape
+from inferq.timing.calibration.survey import Rig, Survey, Timed
+from inferq.timing.hardware.model_shape import ModelShape
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'inferq[calibrate]'")
 
@@ -221,7 +221,7 @@ class Counter:
 
 
 def rig(config, tensor_parallel=1):
-    from inferq.timing.calibration.calibrating import _share
+    from inferq.timing.calibration.calibrate import _share
 
     shape = ModelShape.of(config)
     sizes = _share(shape, tensor_parallel)
@@ -568,7 +568,7 @@ def test_what_is_asked_of_a_cuda_device_is_written_down(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA of the test")
     answer = SimpleNamespace(stdout="570.86.10\n570.86.10\n")
-    monkeypatch.setattr(calibrating.subprocess, "run", lambda command, **options: answer)
+    monkeypatch.setattr(calibrate.subprocess, "run", lambda command, **options: answer)
     said = calibrated(device=None, dtype=None, repetitions=None).provenance
     assert (said["gpu"], said["driver"], said["cuda"]) == (
         "NVIDIA of the test",
@@ -583,8 +583,8 @@ def test_a_driver_that_nobody_tells_is_unknown(monkeypatch):
     def run(command, **options):
         raise FileNotFoundError(command[0])
 
-    monkeypatch.setattr(calibrating.subprocess, "run", run)
-    assert calibrating._driver("cuda") is None
+    monkeypatch.setattr(calibrate.subprocess, "run", run)
+    assert calibrate._driver("cuda") is None
 
 
 def test_a_slow_machine_is_told_how_to_read_its_seconds(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import inferq as iq
 from inferq.timing import KvMemory, ModelShape
-from inferq.timing.catalogue import entries
+from inferq.timing.hardware.catalogue import entries
 
 GIB = 2**30
 

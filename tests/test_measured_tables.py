@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import inferq as iq
 from inferq.cli import app
 from inferq.timing import ChunkPart, DecodePart, LinearPart, iteration_s
-from inferq.timing.measured.shipped import PARTS
+from inferq.timing.tables.shipped import PARTS
 
 MODELS = ("llama-3.1-8b", "llama-3.1-70b", "qwen3-4b", "qwen3-8b", "qwen3-32b", "mixtral-8x7b")
 GPUS = ("a100-80gb", "h100-80gb", "h200", "l40s")
@@ -176,7 +176,7 @@ def test_a_shipped_table_is_what_the_database_says_now(model, gpu):
     pytest.importorskip("aiconfigurator_core")
     import numpy as np
 
-    from inferq.timing.measured.kernels import KernelDatabase
+    from inferq.timing.tables.baking.kernels import KernelDatabase
 
     shipped = iq.TimingTable.shipped(model, gpu)
     shared = shipped.provenance["tensor_parallel"]

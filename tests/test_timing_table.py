@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import inferq as iq
 from inferq.cli import app
 from inferq.timing import ChunkPart, DecodePart, LinearPart, iteration_s
-from inferq.timing.measured.table_file import KEY
+from inferq.timing.tables.table_file import KEY
 
 ATTOSECOND = Fraction(1, 10**18)
 DOUBLE = Fraction(1, 2**53)  # of a double that was rounded once, as a share

@@ -92,7 +92,7 @@ from inferq.systems.disaggregated import Disaggregated
 from inferq.systems.engine import Engine
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.network import Network
-from inferq.timing.shape import is_path
+from inferq.timing.hardware.model_shape import is_path
 from inferq.workload.distributions import (
     Deterministic,
     DurationLaw,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import typer
 
 if TYPE_CHECKING:
-    from inferq.timing.table import TimingTable
+    from inferq.timing.timing_table import TimingTable
 
 
 def calibrate(
@@ -62,7 +62,7 @@ def calibrate(
     from inferq.cli import show
     from inferq.errors import ConfigError
     from inferq.output import check_writable
-    from inferq.timing.calibration.calibrating import calibrate as timed
+    from inferq.timing.calibration.calibrate import calibrate as timed
 
     if out.suffix != ".parquet":
         raise ConfigError(f"--out: must be a .parquet file, is {str(out)!r}")
@@ -111,7 +111,7 @@ def _summary(table: TimingTable) -> list[str]:
 def _use(table: TimingTable, out: Path) -> list[str]:
     """How the file becomes a timing model."""
     from inferq.errors import ConfigError
-    from inferq.timing.table import refuse_milliseconds
+    from inferq.timing.timing_table import refuse_milliseconds
 
     try:
         refuse_milliseconds(table)

@@ -123,7 +123,7 @@ def show(
 
 def _shipped(name: str) -> str:
     """The shipped tables of a model, or the models."""
-    from inferq.timing.measured.shipped import files
+    from inferq.timing.tables.shipped import files
 
     gpus = [one.gpu for one in files() if one.model == name]
     if gpus:

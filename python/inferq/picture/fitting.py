@@ -9,7 +9,7 @@ from inferq.picture.style import BLUE, GREEN, INK, ORANGE, PANEL, SKY
 if TYPE_CHECKING:
     import polars as pl
 
-    from inferq.timing.fits.fitting import Fit
+    from inferq.timing.fits.fit import Fit
 
 _COLOURS = {"decode small": SKY, "decode large": BLUE, "prefill": ORANGE, "mixed": GREEN}
 _MOST = 2000

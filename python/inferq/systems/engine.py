@@ -16,8 +16,8 @@ from inferq.systems.pools import Pool
 from inferq.timing import TIMING_MODELS, Roofline, TimingModel, TimingTable
 
 if TYPE_CHECKING:
-    from inferq.timing.gpu import Gpu
-    from inferq.timing.shape import KvType, ModelShape, Weights
+    from inferq.timing.hardware.gpu import Gpu
+    from inferq.timing.hardware.model_shape import KvType, ModelShape, Weights
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -233,9 +233,9 @@ class Engine(Description):
             >>> print(iq.Engine.on("llama-3.2-3b", "l4").explain().splitlines()[0])
             timing: Roofline('llama-3.2-3b', 'l4'): no measured table of it is shipped
         """
-        from inferq.timing.card import KvMemory
-        from inferq.timing.gpu import Gpu
-        from inferq.timing.shape import KvType, ModelShape, Weights, one_of
+        from inferq.timing.hardware.gpu import Gpu
+        from inferq.timing.hardware.kv_memory import KvMemory
+        from inferq.timing.hardware.model_shape import KvType, ModelShape, Weights, one_of
 
         shape, card = ModelShape.of(model), Gpu.of(gpu)
         if kv is not None and prefix_cache is not None:
@@ -415,9 +415,9 @@ _BACKENDS = ("vllm", "sglang", "trtllm")
 
 def _measured(shape: ModelShape, gpu: Gpu, backend: str) -> dict[int, tuple[str, str]]:
     """For each number of GPUs with a shipped table: the names of the model and the GPU that it is of."""
-    from inferq.timing.gpu import Gpu
-    from inferq.timing.measured.shipped import files
-    from inferq.timing.shape import ModelShape
+    from inferq.timing.hardware.gpu import Gpu
+    from inferq.timing.hardware.model_shape import ModelShape
+    from inferq.timing.tables.shipped import files
 
     return {
         one.tensor_parallel: (one.model, one.gpu)

@@ -28,7 +28,7 @@ import lazy_loader
 
 from inferq.timing.models import Constant, MemoryLinear, MixedSolo, PiecewiseLinear, TiledGemm
 from inferq.timing.roofline import Roofline
-from inferq.timing.table import TimingTable
+from inferq.timing.timing_table import TimingTable
 
 TIMING_MODELS = (Constant, PiecewiseLinear, MemoryLinear, MixedSolo, TiledGemm, TimingTable, Roofline)
 

@@ -15,9 +15,16 @@ from typing import Any, get_args
 from inferq.amounts import whole, within
 from inferq.description import Description, fields_of
 from inferq.errors import ConfigError
-from inferq.timing.gpu import Gpu
+from inferq.timing.hardware.gpu import Gpu
+from inferq.timing.hardware.model_shape import (
+    ACTIVATION_BYTES,
+    WEIGHT_BYTES,
+    KvType,
+    ModelShape,
+    Weights,
+    one_of,
+)
 from inferq.timing.models import TimingModel
-from inferq.timing.shape import ACTIVATION_BYTES, WEIGHT_BYTES, KvType, ModelShape, Weights, one_of
 from inferq.workload.columns import nearest
 
 EFFICIENCIES: Mapping[str, float] = {

@@ -16,7 +16,7 @@ from inferq.errors import ConfigError
 from inferq.experiment.sweeping.point import Source
 from inferq.experiment.sweeping.telling import digest, digest_of
 from inferq.scenario import ScenarioFile
-from inferq.timing.shape import is_path
+from inferq.timing.hardware.model_shape import is_path
 
 _FILES = ("trace", "tokenizer", "file")
 """Fields of a scenario that name a file; `model` does where it is a path."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inferq.errors import ConfigError, TraceError
-from inferq.timing.fits.log import COLUMNS, NEEDED, checked_log
+from inferq.timing.fits.iteration_log import COLUMNS, NEEDED, checked_log
 from inferq.workload.columns import nearest
 from inferq.workload.traces.source import Source
 

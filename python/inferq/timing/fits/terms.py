@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from inferq.timing.fits.log import Log
+    from inferq.timing.fits.iteration_log import Log
 
     Column = NDArray[np.float64]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
-    from inferq.timing.table import TimingTable
+    from inferq.timing.timing_table import TimingTable
     from inferq.workload.traces.source import Source
 
 _LINEAR = (
@@ -150,7 +150,7 @@ def read_vidur_table(
     """
     import numpy as np
 
-    from inferq.timing.table import ChunkPart, DecodePart, LinearPart, TimingTable
+    from inferq.timing.timing_table import ChunkPart, DecodePart, LinearPart, TimingTable
 
     layers = whole("layers", layers, 1)
     tensor_parallel = whole("tensor_parallel", tensor_parallel, 1)

@@ -12,7 +12,7 @@ from inferq.errors import ConfigError
 if TYPE_CHECKING:
     import polars as pl
 
-FOLDER = Path(__file__).parent / "tables"
+FOLDER = Path(__file__).parent / "data"
 PARTS = ("linear", "chunk", "decode", "mixed_iteration", "decode_iteration", "prompts_iteration")
 """What has a held-out error: the three parts; iterations with a chunk, of decodes, of several prompts."""
 
@@ -88,7 +88,7 @@ def shipped_tables() -> pl.DataFrame:
     """
     import polars as pl
 
-    from inferq.timing.measured.table_file import provenance_of
+    from inferq.timing.tables.table_file import provenance_of
 
     rows = []
     for one in files():

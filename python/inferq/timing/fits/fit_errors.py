@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
-    from inferq.timing.fits.log import Log
+    from inferq.timing.fits.iteration_log import Log
 
 SMALL_BATCH = 16
 """An iteration of decodes only is small up to so many of them."""

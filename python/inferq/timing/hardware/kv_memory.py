@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 from inferq.amounts import not_negative, whole, within
 from inferq.errors import ConfigError
-from inferq.timing.gpu import Gpu
-from inferq.timing.shape import ACTIVATION_BYTES, KvType, ModelShape, Weights, one_of
+from inferq.timing.hardware.gpu import Gpu
+from inferq.timing.hardware.model_shape import ACTIVATION_BYTES, KvType, ModelShape, Weights, one_of
 
 GIB = 2**30
 RESERVED_BYTES = 1 * GIB

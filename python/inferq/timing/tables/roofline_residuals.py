@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
-from inferq.timing.measured.shipped import files
 from inferq.timing.price import iteration_s
 from inferq.timing.roofline import Roofline
-from inferq.timing.table import TimingTable
+from inferq.timing.tables.shipped import files
+from inferq.timing.timing_table import TimingTable
 
 if TYPE_CHECKING:
     import polars as pl

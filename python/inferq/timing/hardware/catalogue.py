@@ -58,7 +58,7 @@ def known_models() -> pl.DataFrame:
     """
     import polars as pl
 
-    from inferq.timing.shape import ModelShape
+    from inferq.timing.hardware.model_shape import ModelShape
 
     rows = []
     for name, one in entries("models").items():

@@ -241,7 +241,7 @@ class TimingTable(TimingModel):
             >>> again == table, dict(again.provenance) == dict(table.provenance)
             (True, True)
         """
-        from inferq.timing.measured.table_file import read
+        from inferq.timing.tables.table_file import read
 
         return read(file, flag("check_units", check_units))
 
@@ -259,7 +259,7 @@ class TimingTable(TimingModel):
             ConfigError: it cannot be the path of a file.
             OSError: it cannot be written.
         """
-        from inferq.timing.measured.table_file import write
+        from inferq.timing.tables.table_file import write
 
         write(self, file)
 
@@ -285,7 +285,7 @@ class TimingTable(TimingModel):
             >>> 0.010 < iq.timing.iteration_s(table, decodes=[1000]) < 0.013
             True
         """
-        from inferq.timing.measured.shipped import find
+        from inferq.timing.tables.shipped import find
 
         return cls.read(find(model, gpu, tensor_parallel, backend).file)
 
@@ -337,7 +337,7 @@ class TimingTable(TimingModel):
             table.write("qwen3-8b_h200.parquet")
             ```
         """
-        from inferq.timing.measured.sampling import sampled
+        from inferq.timing.tables.baking.sampling import sampled
 
         return sampled(
             model,

@@ -12,9 +12,9 @@ import numpy as np
 
 from inferq.amounts import whole
 from inferq.errors import ConfigError
-from inferq.timing.measured import lattice
-from inferq.timing.measured.kernels import CARRIED, SYSTEMS, KernelDatabase
-from inferq.timing.table import ChunkPart, DecodePart, LinearPart, TimingTable
+from inferq.timing.tables.baking import lattice
+from inferq.timing.tables.baking.kernels import CARRIED, SYSTEMS, KernelDatabase
+from inferq.timing.timing_table import ChunkPart, DecodePart, LinearPart, TimingTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,7 +13,7 @@ from inferq.timing.fits.grids import between, spread, unvisited
 from inferq.timing.fits.regression import HUBER, NORMAL_MAD
 from inferq.timing.fits.smoothing import System
 from inferq.timing.fits.terms import LEAST_S, tokens
-from inferq.timing.table import ChunkPart, DecodePart, LinearPart, TimingTable
+from inferq.timing.timing_table import ChunkPart, DecodePart, LinearPart, TimingTable
 from inferq.workload.columns import MOST_TOKENS, nearest
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
-    from inferq.timing.fits.log import Log
+    from inferq.timing.fits.iteration_log import Log
 
     Vector = NDArray[np.float64]
     Matrix = NDArray[np.float64]

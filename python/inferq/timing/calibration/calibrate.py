@@ -20,11 +20,11 @@ from typing import Any, Literal, TypeAlias
 from inferq.amounts import MOST_COUNT, flag, whole
 from inferq.errors import ConfigError
 from inferq.progress import watched
-from inferq.timing.calibration.block import BLOCK_TOKENS, LayerSizes
-from inferq.timing.calibration.measuring import Rig, Survey, is_out_of_memory
+from inferq.timing.calibration.layers import BLOCK_TOKENS, LayerSizes
 from inferq.timing.calibration.stopwatch import CudaStopwatch, HostStopwatch, Stopwatch
-from inferq.timing.shape import ModelShape
-from inferq.timing.table import ChunkPart, DecodePart, LinearPart, TimingTable
+from inferq.timing.calibration.survey import Rig, Survey, is_out_of_memory
+from inferq.timing.hardware.model_shape import ModelShape
+from inferq.timing.timing_table import ChunkPart, DecodePart, LinearPart, TimingTable
 from inferq.workload.columns import nearest
 
 Grids: TypeAlias = Mapping[str, Sequence[int]]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferq.errors import ConfigError
-from inferq.timing.calibration.block import (
+from inferq.timing.calibration.layers import (
     Attention,
     Layer,
     LayerSizes,

@@ -8,7 +8,7 @@ from typing import Any
 
 from inferq.amounts import flag, positive
 from inferq.errors import ConfigError
-from inferq.timing.catalogue import entry
+from inferq.timing.hardware.catalogue import entry
 from inferq.workload.columns import nearest
 
 _LEAST = 1e6

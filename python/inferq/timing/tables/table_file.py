@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from inferq.errors import ConfigError
 from inferq.output import replacing, writable
-from inferq.timing.table import (
+from inferq.timing.timing_table import (
     ChunkPart,
     DecodePart,
     LinearPart,

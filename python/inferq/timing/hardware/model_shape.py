@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from inferq.amounts import flag, whole
 from inferq.errors import ConfigError
-from inferq.timing.catalogue import entries, entry
+from inferq.timing.hardware.catalogue import entries, entry
 
 Weights = Literal["bf16", "fp8", "int8", "int4"]
 KvType = Literal["bf16", "fp8", "int8"]

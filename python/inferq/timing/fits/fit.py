@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from inferq.amounts import flag, not_negative, whole, within
 from inferq.errors import ConfigError
-from inferq.timing.fits.log import checked_log, overlap_note
-from inferq.timing.fits.misses import by_regime, predictions_of, r_squared
+from inferq.timing.fits.fit_errors import by_regime, predictions_of, r_squared
+from inferq.timing.fits.iteration_log import checked_log, overlap_note
 from inferq.timing.fits.regression import HUBER, Solution, inseparable, solved, standard_errors
 from inferq.timing.fits.terms import LEAST_S, LINEAR, Linear, Term, tokens
 from inferq.timing.models import TimingModel
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
-    from inferq.timing.fits.log import Log
+    from inferq.timing.fits.iteration_log import Log
 
 TABLE = "TimingTable"
 """What is fitted on a grid, without coefficients of its own."""
@@ -197,7 +197,7 @@ def _table(
     relative: bool,
     confidence: float,
 ) -> Fit:
-    from inferq.timing.fits.tabulating import tabulated
+    from inferq.timing.fits.table_fit import tabulated
 
     made = tabulated(log, grids, fixed, robust=robust, relative=relative)
     predictions = predictions_of(log, made.predicted)

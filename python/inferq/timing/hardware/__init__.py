@@ -1,0 +1,1 @@
+"""Models and GPUs: shapes, datasheets and memory, by name."""

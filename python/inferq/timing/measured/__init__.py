@@ -1,1 +1,0 @@
-"""Where do measured tables come from, and where do they lie?"""

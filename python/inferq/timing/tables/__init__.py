@@ -1,0 +1,1 @@
+"""Measured tables that come with inferq, and how they are baked."""

@@ -1,0 +1,1 @@
+"""Tables baked from a database of kernel timings."""
