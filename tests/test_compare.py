@@ -22,9 +22,9 @@ from typer.testing import CliRunner
 import inferq as iq
 from inferq.cli import app
 from inferq.experiment.comparing.precision import LEAST_SEEDS, Precision, next_count
-from inferq.experiment.metric import Metric
 from inferq.experiment.replication import Run, at_once, replications
 from inferq.picture.style import svg
+from inferq.results.metric import Metric
 
 from .compared import CHAT, PAIR, engine, md1, one_by_one
 

@@ -175,7 +175,7 @@ def test_a_suite_without_the_fixture_does_not_notice(pytester: pytest.Pytester):
 
 
 def test_it_loads_nothing_that_takes_time():
-    heavy = ("polars", "numpy", "scipy", "altair", "inferq._core", "inferq.result")
+    heavy = ("polars", "numpy", "scipy", "altair", "inferq._core", "inferq.results.result")
     code = f"import sys, pytest, {MODULE}; print([one for one in {heavy} if one in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 import inferq as iq
 from inferq.cli import app
-from inferq.experiment.metric import Metric
 from inferq.picture import drawn
+from inferq.results.metric import Metric
 
 COUNT = 400
 WORKLOAD = iq.Workload(

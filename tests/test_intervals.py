@@ -14,8 +14,8 @@ from inferq.experiment.comparing import blocks, evidence
 from inferq.experiment.comparing.contrast import Sample, contrast, holm
 from inferq.experiment.comparing.measurement import Measured, Measurement
 from inferq.experiment.comparing.precision import Precision
-from inferq.experiment.metric import Metric
 from inferq.experiment.replication import Run
+from inferq.results.metric import Metric
 
 from .compared import CHAT, PAIR, engine, md1, md1_wait_s, one_by_one
 

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import inferq as iq
-from inferq.streaming import parts, store
+from inferq.results import store
+from inferq.streaming import parts
 from inferq.workload.chains import OWN
 from inferq.workload.prefixes import Contents
 

@@ -16,13 +16,15 @@ import polars as pl
 import pytest
 
 import inferq as iq
-from inferq.streaming import parts, store
+from inferq.results import store
+from inferq.streaming import parts
 
 ENGINE = iq.Engine(timing=iq.Constant(0.01), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
 SCRIPT = """
 import resource, sys
 import inferq as iq
-from inferq.streaming import parts, store
+from inferq.streaming import parts
+from inferq.results import store
 
 parts.ROWS, store.PART_ROWS = 512, 1000
 out, requests, rate, most_bytes = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])

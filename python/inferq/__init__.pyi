@@ -12,7 +12,9 @@ from .experiment.planning.objective import Slo as Slo
 from .experiment.planning.plan import capacity as capacity
 from .experiment.sweeping.grid import sweep as sweep
 from .picture.pages import report as report
-from .result import Result as Result
+from .results.result import Result as Result
+from .results.stored_result import StoredResult as StoredResult
+from .results.work_conservation import WorkConservation as WorkConservation
 from .scheduler import Batch as Batch
 from .scheduler import ByKey as ByKey
 from .scheduler import ClassPriority as ClassPriority
@@ -35,7 +37,6 @@ from .scheduler import VllmV0 as VllmV0
 from .scheduler import VllmV1 as VllmV1
 from .scheduler import Wait as Wait
 from .simulation import simulate as simulate
-from .streaming.stored import StoredResult as StoredResult
 from .systems.cluster import Cluster as Cluster
 from .systems.disaggregated import Disaggregated as Disaggregated
 from .systems.disaggregated import Link as Link
@@ -67,7 +68,6 @@ from .timing import PiecewiseLinear as PiecewiseLinear
 from .timing import Roofline as Roofline
 from .timing import TiledGemm as TiledGemm
 from .timing import TimingTable as TimingTable
-from .work import WorkConservation as WorkConservation
 from .workload.distributions import Deterministic as Deterministic
 from .workload.distributions import Empirical as Empirical
 from .workload.distributions import Exponential as Exponential

@@ -85,7 +85,7 @@ from typing import Any, cast
 from inferq.description import nearest, read
 from inferq.errors import ConfigError
 from inferq.experiment.gating.terms import Terms
-from inferq.result import Result
+from inferq.results.result import Result
 from inferq.simulation import SYSTEMS, System, simulate
 from inferq.systems.cluster import Cluster
 from inferq.systems.disaggregated import Disaggregated

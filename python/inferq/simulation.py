@@ -12,7 +12,7 @@ from inferq.crossing import ONE_CLASS, Crossing
 from inferq.description import member
 from inferq.errors import ConfigError
 from inferq.progress import Progress, watched
-from inferq.result import STATUSES, Result
+from inferq.results.result import STATUSES, Result
 from inferq.slots import NOTHING_MEASURED, of_slots
 from inferq.systems.cluster import Cluster
 from inferq.systems.disaggregated import Disaggregated

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from inferq.result import Tables
+    from inferq.results.result import Tables
 
 NOTHING_MEASURED = "the run ended within its warm-up: there are no averages and no revenue"
 

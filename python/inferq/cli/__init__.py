@@ -16,7 +16,7 @@ from inferq.cli import calibrate, capacity, compare, gate, report, sweep, timing
 from inferq.errors import ConfigError, SimulationError, TraceError
 
 if TYPE_CHECKING:
-    from inferq.result import Result
+    from inferq.results.result import Result
     from inferq.workload.workload import Workload
 
 __all__ = ["app"]

@@ -61,7 +61,7 @@ def calibrate(
     """
     from inferq.cli import show
     from inferq.errors import ConfigError
-    from inferq.output import check_writable
+    from inferq.results.files import check_writable
     from inferq.timing.calibration.calibrate import calibrate as timed
 
     if out.suffix != ".parquet":

@@ -49,8 +49,8 @@ def capacity(
     from inferq.cli import show
     from inferq.experiment.asked import check_options, seeds_from
     from inferq.experiment.planning.plan import capacity as largest_rate
-    from inferq.output import check_writable
     from inferq.picture.style import svg
+    from inferq.results.files import check_writable
     from inferq.scenario import read_scenario
 
     plan = read_scenario(scenario)

@@ -57,7 +57,7 @@ def compare(
     from inferq.cli import show
     from inferq.experiment.asked import check_options, seeds_from
     from inferq.experiment.comparing import comparison
-    from inferq.output import check_writable
+    from inferq.results.files import check_writable
     from inferq.scenario import read_scenario
 
     if out is not None and out.suffix not in (".csv", ".parquet"):

@@ -40,7 +40,7 @@ def gate(
     from inferq.errors import ConfigError, TraceError
     from inferq.experiment.gating import words as gate_words
     from inferq.experiment.gating.runs import accepted, checked, read_trials
-    from inferq.output import check_writable
+    from inferq.results.files import check_writable
 
     if summary is not None:
         check_writable(summary)

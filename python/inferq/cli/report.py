@@ -28,8 +28,8 @@ def report(
     """
     from inferq.cli import show
     from inferq.errors import ConfigError
-    from inferq.output import writable
     from inferq.picture import pages
+    from inferq.results.files import writable
     from inferq.scenario import Scenario, read_scenario
 
     plan = read_scenario(scenario)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from inferq.paper.report import Report
-    from inferq.result import Result
+    from inferq.results.result import Result
     from inferq.simulation import System
     from inferq.systems.engine import Engine
     from inferq.theory.verdict import Stability

@@ -57,7 +57,7 @@ def sweep(
     from inferq.errors import SimulationError, SweepInterrupted, SweepStopped
     from inferq.experiment.asked import MOST_SEEDS
     from inferq.experiment.sweeping.grid import sweep as run
-    from inferq.output import check_writable
+    from inferq.results.files import check_writable
 
     grid = _grid(set_ or [])
     arguments: dict[str, Any] = {

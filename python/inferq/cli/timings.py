@@ -61,7 +61,7 @@ def bake(
     Example: inferq timing bake qwen3-8b h200 --out qwen3-8b.parquet
     """
     from inferq.cli import show as screen
-    from inferq.output import check_writable, writable
+    from inferq.results.files import check_writable, writable
     from inferq.timing import TimingTable
 
     modes: dict[str, str] = {}

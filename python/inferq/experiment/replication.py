@@ -17,7 +17,7 @@ from inferq.progress import Progress
 from inferq.simulation import simulate
 
 if TYPE_CHECKING:
-    from inferq.result import Result
+    from inferq.results.result import Result
     from inferq.simulation import System
     from inferq.workload.workload import Workload
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from inferq.errors import ConfigError
-from inferq.result import Result
+from inferq.results.result import Result
 from inferq.theory.drift import WARM_SHARE, Observed, observed
 from inferq.workload.workload import Workload
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
-    from inferq.result import Result
+    from inferq.results.result import Result
 
 MEASURES = {
     "ttft": "time to first token",

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from inferq.errors import ConfigError
-from inferq.output import replacing, writable
 from inferq.picture.style import unchecked
+from inferq.results.files import replacing, writable
 
 
 def report(shown: Any, path: str | os.PathLike[str], title: str | None = None) -> Path:
@@ -78,7 +78,7 @@ def heading(title: object) -> str | None:
 
 def _document(shown: Any, title: str | None) -> Any:
     """The page of whatever can be shown."""
-    from inferq.result import Result
+    from inferq.results.result import Result
 
     if isinstance(shown, Result):
         from inferq.picture import run_page

@@ -14,7 +14,7 @@ from inferq.picture.style import BLUE, GREEN, GREY, INK, ORANGE, PANEL, PURPLE, 
 if TYPE_CHECKING:
     import polars as pl
 
-    from inferq.result import Result
+    from inferq.results.result import Result
     from inferq.theory.verdict import Stability
 
 OF_CLASSES = (BLUE, ORANGE, GREEN, PURPLE, SKY, GREY)

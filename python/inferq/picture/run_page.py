@@ -16,7 +16,7 @@ from inferq.picture.words import in_the_long_run, in_this_run, sentence
 if TYPE_CHECKING:
     import polars as pl
 
-    from inferq.result import Result
+    from inferq.results.result import Result
     from inferq.simulation import System
     from inferq.theory.verdict import Stability
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from inferq import _core
 from inferq.crossing import ONE_CLASS, Crossing, SessionCodes
-from inferq.result import STATUSES, Result, scenario_of
-from inferq.streaming.store import Store
-from inferq.streaming.stored import FRAMES, StoredResult
+from inferq.results.result import STATUSES, Result, scenario_of
+from inferq.results.store import Store
+from inferq.results.stored_result import FRAMES, StoredResult
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.network import Network
 from inferq.workload.parts import OfFrame, Parts, Scanned

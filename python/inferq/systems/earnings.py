@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from inferq.result import NO_REPLICA
+from inferq.results.result import NO_REPLICA
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -21,7 +21,7 @@ from inferq.theory.verdict import Stability, stability
 if TYPE_CHECKING:
     import polars as pl
 
-    from inferq.result import Result
+    from inferq.results.result import Result
     from inferq.simulation import System
     from inferq.systems.engine import Engine
     from inferq.workload.workload import Workload

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from inferq.errors import ConfigError
-from inferq.result import Result
+from inferq.results.result import Result
 from inferq.theory.presence import Present, presence
 from inferq.theory.statement import Statement, number
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
-    from inferq.result import Result
+    from inferq.results.result import Result
 
 FIRST_SHARE, LEAST_FIRST = 0.01, 20
 """Which of those that arrived tell how long one takes: the first, before a backlog can hide it."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
-    from inferq.result import Result
+    from inferq.results.result import Result
 
     Numbers: TypeAlias = NDArray[np.float64]
 
@@ -64,7 +64,7 @@ def slot(
         >>> round(slot(recorded, "trimmed", trim=0.2), 5)
         0.0155
     """
-    from inferq.result import Result
+    from inferq.results.result import Result
 
     share = finite("trim", trim)
     if not 0 <= share < 1:

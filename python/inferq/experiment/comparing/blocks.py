@@ -35,14 +35,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from inferq.experiment.metric import Metric
-from inferq.result import STATUSES
+from inferq.results.metric import Metric
+from inferq.results.result import STATUSES
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from inferq.result import Result
+    from inferq.results.result import Result
 
 COUNTS = (16, 8)
 """Into how many blocks a trace is cut, and what pairs of them are joined to. More of them make intervals that
@@ -67,7 +67,7 @@ def count_for(metric: Metric, requests: int) -> int | None:
 
     Example:
         >>> from inferq.experiment.comparing.blocks import count_for
-        >>> from inferq.experiment.metric import Metric
+        >>> from inferq.results.metric import Metric
         >>> [count_for(Metric.of(name), 2000) for name in ("ttft_mean", "ttft_p95", "ttft_p99")]
         [16, 8, None]
     """

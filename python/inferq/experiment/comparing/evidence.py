@@ -16,7 +16,7 @@ from inferq.experiment.replication import Run, replications
 from inferq.progress import Progress, watched
 
 if TYPE_CHECKING:
-    from inferq.result import Result
+    from inferq.results.result import Result
     from inferq.simulation import System
     from inferq.workload.workload import Workload
 

@@ -9,14 +9,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from inferq.experiment.comparing.blocks import count_for, edges, of_histograms, pseudo_values
-from inferq.experiment.metric import Metric
+from inferq.results.metric import Metric
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from inferq.experiment.replication import Run
-    from inferq.result import Result
+    from inferq.results.result import Result
 
 Key = tuple["str | None", Metric]
 """A class, None for all requests together, and a metric of it."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from inferq.amounts import positive
 from inferq.errors import ConfigError
-from inferq.experiment.metric import Metric
+from inferq.results.metric import Metric
 
 LEAST_SEEDS = 10
 """Before that many repetitions nothing is stopped: of few the spread is too often found too small by chance,

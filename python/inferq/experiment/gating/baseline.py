@@ -17,7 +17,7 @@ from typing import Any
 
 from inferq.amounts import finite
 from inferq.errors import ConfigError
-from inferq.output import replacing
+from inferq.results.files import replacing
 
 FORMAT = "inferq gate baseline, version 1"
 DEFAULT_FILE = "inferq-baseline.json"

@@ -16,7 +16,7 @@ from typing import Literal
 
 from inferq.experiment.gating.terms import Tolerance
 from inferq.experiment.interval import Interval, quantile, student
-from inferq.experiment.metric import Metric
+from inferq.results.metric import Metric
 
 Verdict = Literal["identical", "better", "within", "undecided", "worse", "new"]
 

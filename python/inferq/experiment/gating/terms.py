@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from inferq.amounts import finite, not_negative, whole
 from inferq.errors import ConfigError
-from inferq.experiment.metric import Metric
+from inferq.results.metric import Metric
 from inferq.workload.columns import nearest
 
 SEEDS = 10

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from inferq.experiment.gating.judgement import Change, Judgement, Verdict
 from inferq.experiment.gating.report import GateReport, ScenarioVerdict
-from inferq.experiment.metric import Metric
+from inferq.results.metric import Metric
 
 _SAID: dict[Verdict, str] = {
     "identical": "✓ identical",

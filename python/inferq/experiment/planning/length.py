@@ -12,7 +12,7 @@ from inferq.workload.workload import Workload
 
 if TYPE_CHECKING:
     from inferq.experiment.planning.probing import Probe, Prober
-    from inferq.result import Result
+    from inferq.results.result import Result
 
 _OBSERVED_RUNS = 3
 """So many runs are looked at for a drift."""

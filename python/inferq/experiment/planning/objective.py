@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, cast
 from inferq.amounts import finite, not_negative
 from inferq.description import Table
 from inferq.errors import ConfigError
-from inferq.experiment.metric import Metric
+from inferq.results.metric import Metric
 from inferq.workload.columns import nearest
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from inferq.result import Result
+    from inferq.results.result import Result
 
 FAILED = Metric.of("failed_share")
 

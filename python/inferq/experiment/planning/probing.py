@@ -13,7 +13,7 @@ from inferq.experiment.planning.objective import Objective, measured
 from inferq.experiment.replication import Run, replications
 
 if TYPE_CHECKING:
-    from inferq.result import Result
+    from inferq.results.result import Result
     from inferq.simulation import System
     from inferq.workload.workload import Workload
 

@@ -14,7 +14,7 @@ from inferq.errors import ConfigError
 from inferq.experiment.sweeping.axes import OWN_COLUMNS, Axis, Key, Label, dtype
 from inferq.experiment.sweeping.fingerprint import joined, parted
 from inferq.experiment.sweeping.point import COUNTS, SUMMARY, Outcome
-from inferq.output import replacing
+from inferq.results.files import replacing
 
 if TYPE_CHECKING:
     import polars as pl

@@ -16,7 +16,7 @@ from inferq.experiment.sweeping.fingerprint import fingerprint
 from inferq.experiment.sweeping.finished import Finished
 from inferq.experiment.sweeping.point import Outcome, Source, Task, failure, source_of
 from inferq.progress import Progress, watched
-from inferq.result import objectives
+from inferq.results.result import objectives
 
 if TYPE_CHECKING:
     import polars as pl

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from inferq.errors import ConfigError
 from inferq.experiment.asked import check_options
-from inferq.result import STATISTICS
+from inferq.results.result import STATISTICS
 from inferq.scenario import Scenario, ScenarioFile
 from inferq.simulation import simulate
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from inferq.errors import ConfigError
 from inferq.paper.edge import edge, unit
 from inferq.paper.report import Row
-from inferq.result import Result
+from inferq.results.result import Result
 from inferq.scheduler import DynamicOffset, Sarathi, Scheduler, Slai, VllmV0
 from inferq.simulation import simulate
 from inferq.systems.engine import Engine, KvCache

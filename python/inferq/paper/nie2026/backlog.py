@@ -98,7 +98,7 @@ def queues(sizes: Sizes) -> Section:
 
 
 def _verdict(result: object) -> str:
-    from inferq.result import Result
+    from inferq.results.result import Result
     from inferq.theory.drift import observed
 
     assert isinstance(result, Result)

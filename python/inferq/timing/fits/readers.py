@@ -15,7 +15,7 @@ from inferq.workload.traces.source import Source
 if TYPE_CHECKING:
     import polars as pl
 
-    from inferq.result import Result
+    from inferq.results.result import Result
 
 UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 """How many of a unit of time make a second."""

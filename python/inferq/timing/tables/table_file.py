@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferq.errors import ConfigError
-from inferq.output import replacing, writable
+from inferq.results.files import replacing, writable
 from inferq.timing.timing_table import (
     ChunkPart,
     DecodePart,

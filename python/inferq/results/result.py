@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from inferq import _core
 from inferq.errors import ConfigError
-from inferq.measured import Measured
-from inferq.work import WorkConservation
+from inferq.results.measured import Measured
+from inferq.results.work_conservation import WorkConservation
 from inferq.workload.columns import nearest
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from inferq.picture.run import Pictures
+    from inferq.results.stored_result import StoredResult
     from inferq.simulation import System
-    from inferq.streaming.stored import StoredResult
     from inferq.systems.network_jobs import Jobs
     from inferq.workload.workload import Workload
 
@@ -82,7 +82,7 @@ class Result:
         Raises:
             ConfigError: the directory holds no such run, or one that was stopped; it says how far that came.
         """
-        from inferq.streaming.stored import StoredResult
+        from inferq.results.stored_result import StoredResult
 
         return StoredResult.opened(directory)
 
@@ -274,7 +274,7 @@ class Result:
     def to_perfetto(self, path: str | os.PathLike[str], requests: int | Iterable[int] | None = None) -> Path:
         """Write the run as a trace that Perfetto's viewer opens: iterations, queue, KV cache, requests.
 
-        See `inferq.perfetto.write` for what it holds.
+        See `inferq.results.perfetto.write` for what it holds.
 
         Args:
             path: the file, of JSON; it is replaced. A name that ends in `.gz` is compressed, which the viewer
@@ -290,7 +290,7 @@ class Result:
                 request of that id, or no such folder.
             OSError: the file cannot be written.
         """
-        from inferq.perfetto import write
+        from inferq.results.perfetto import write
 
         return write(self, path, requests)
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from inferq.errors import ConfigError
-from inferq.result import PERCENTILES
+from inferq.results.result import PERCENTILES
 from inferq.workload.columns import nearest
 
 if TYPE_CHECKING:
-    from inferq.result import Result
+    from inferq.results.result import Result
 
 _MEASURES = ("ttft", "tbt", "tpot", "e2e", "queue")
 _STATISTICS = ("mean", *(f"p{share}" for share in PERCENTILES), "max")
@@ -28,7 +28,7 @@ class Metric:
     """A number of a run: a latency, a throughput, the share of requests that failed, or the hit rate.
 
     Example:
-        >>> from inferq.experiment.metric import Metric
+        >>> from inferq.results.metric import Metric
         >>> Metric.of("ttft_p99")
         Metric(name='ttft_p99', column='p99_ttft_s', unit='s', better='lower')
     """

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from inferq.errors import ConfigError
-from inferq.result import STATUSES, as_frame
+from inferq.results.result import STATUSES, as_frame
 
 if TYPE_CHECKING:
     import polars as pl

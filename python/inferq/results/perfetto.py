@@ -12,12 +12,12 @@ from typing import IO, TYPE_CHECKING, Any
 
 from inferq.amounts import whole
 from inferq.errors import ConfigError
-from inferq.output import replacing, writable
+from inferq.results.files import replacing, writable
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from inferq.result import Result
+    from inferq.results.result import Result
 
 REPLICAS, REQUESTS = 1, 2
 """The processes of the trace."""

@@ -19,7 +19,7 @@ def writable(field: str, path: object) -> Path:
         ConfigError: no path, a folder, or one in a folder that is not there; it names `field`.
 
     Example:
-        >>> from inferq.output import writable
+        >>> from inferq.results.files import writable
         >>> writable("path", "nowhere/page.html")
         Traceback (most recent call last):
         inferq.ConfigError: path: there is no folder 'nowhere'
@@ -47,7 +47,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     Example:
         >>> import pathlib, tempfile
-        >>> from inferq.output import replacing
+        >>> from inferq.results.files import replacing
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     page = pathlib.Path(folder) / "page.html"
         ...     with replacing(page) as part:
@@ -82,7 +82,7 @@ def named(path: Path) -> Iterator[None]:
 
     Example:
         >>> from pathlib import Path
-        >>> from inferq.output import named
+        >>> from inferq.results.files import named
         >>> with named(Path("nowhere/points.csv")):
         ...     Path("nowhere/.points.csv.part").touch()
         Traceback (most recent call last):

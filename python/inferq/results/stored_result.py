@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferq.errors import ConfigError
-from inferq.result import NO_REPLICA, STATUSES, Result
-from inferq.streaming.store import manifest
+from inferq.results.result import NO_REPLICA, STATUSES, Result
+from inferq.results.store import manifest
 
 if TYPE_CHECKING:
     import os
