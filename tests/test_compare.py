@@ -407,7 +407,7 @@ class Terminal(io.StringIO):
 def test_true_shows_a_bar_of_the_runs_on_a_terminal(shown: bool, asked: bool | None, monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setattr("inferq.progress._SHOW_AFTER_S", 0.0)
+    monkeypatch.setattr("inferq.simulation.progress._SHOW_AFTER_S", 0.0)
     iq.compare(CHAT, PAIR, seeds=range(2), progress=asked)
     assert ("runs" in terminal.getvalue() and "4/4" in terminal.getvalue()) == shown
 

@@ -21,7 +21,7 @@ from inferq.experiment.gating.baseline import Record, read_baseline, text_of, wr
 from inferq.experiment.gating.runs import Trial, accepted, checked, maker
 from inferq.experiment.gating.terms import Terms
 from inferq.scenario import read_scenario
-from inferq.simulation import System
+from inferq.simulation.simulate import System
 
 DOCS = Path(__file__).parent.parent / "docs"
 SCENARIO = """

@@ -14,10 +14,10 @@ from typing import Any
 
 import polars as pl
 import pytest
+from inferq.streaming import parts
 
 import inferq as iq
 from inferq.results import store
-from inferq.streaming import parts
 
 ENGINE = iq.Engine(timing=iq.Constant(0.01), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
 SCRIPT = """

@@ -36,7 +36,7 @@ from .scheduler import View as View
 from .scheduler import VllmV0 as VllmV0
 from .scheduler import VllmV1 as VllmV1
 from .scheduler import Wait as Wait
-from .simulation import simulate as simulate
+from .simulation.simulate import simulate as simulate
 from .systems.cluster import Cluster as Cluster
 from .systems.disaggregated import Disaggregated as Disaggregated
 from .systems.disaggregated import Link as Link

@@ -86,7 +86,7 @@ from inferq.description import nearest, read
 from inferq.errors import ConfigError
 from inferq.experiment.gating.terms import Terms
 from inferq.results.result import Result
-from inferq.simulation import SYSTEMS, System, simulate
+from inferq.simulation.simulate import SYSTEMS, System, simulate
 from inferq.systems.cluster import Cluster
 from inferq.systems.disaggregated import Disaggregated
 from inferq.systems.engine import Engine

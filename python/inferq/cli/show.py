@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from inferq.paper.report import Report
     from inferq.results.result import Result
-    from inferq.simulation import System
+    from inferq.simulation.simulate import System
     from inferq.systems.engine import Engine
     from inferq.theory.verdict import Stability
     from inferq.workload.workload import Workload

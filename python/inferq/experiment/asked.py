@@ -8,8 +8,8 @@ from itertools import islice
 
 from inferq.amounts import whole
 from inferq.errors import ConfigError
-from inferq.progress import Progress, watched
-from inferq.simulation import simulate
+from inferq.simulation.progress import Progress, watched
+from inferq.simulation.simulate import simulate
 from inferq.workload.columns import nearest
 
 MOST_SEEDS = 100_000

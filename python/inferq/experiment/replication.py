@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from inferq.amounts import whole
 from inferq.errors import ConfigError
-from inferq.progress import Progress
-from inferq.simulation import simulate
+from inferq.simulation.progress import Progress
+from inferq.simulation.simulate import simulate
 
 if TYPE_CHECKING:
     from inferq.results.result import Result
-    from inferq.simulation import System
+    from inferq.simulation.simulate import System
     from inferq.workload.workload import Workload
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from inferq.results.result import Result
-    from inferq.simulation import System
+    from inferq.simulation.simulate import System
     from inferq.theory.verdict import Stability
 
 _LATENCIES = ("ttft", "tbt", "tpot", "e2e", "queue")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from inferq.picture.run import Pictures
     from inferq.results.stored_result import StoredResult
-    from inferq.simulation import System
+    from inferq.simulation.simulate import System
     from inferq.systems.network_jobs import Jobs
     from inferq.workload.workload import Workload
 

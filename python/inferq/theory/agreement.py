@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from inferq.results.result import Result
-    from inferq.simulation import System
+    from inferq.simulation.simulate import System
     from inferq.systems.engine import Engine
     from inferq.workload.workload import Workload
 
@@ -127,7 +127,7 @@ def agree(
         >>> abs(gaps["iteration"]) < 0.05
         True
     """
-    from inferq.simulation import simulate
+    from inferq.simulation.simulate import simulate
     from inferq.systems.cluster import Cluster
     from inferq.systems.engine import Engine
     from inferq.systems.network import Network

@@ -27,7 +27,7 @@ from inferq.theory.stations import (
 if TYPE_CHECKING:
     import polars as pl
 
-    from inferq.simulation import System
+    from inferq.simulation.simulate import System
     from inferq.systems.cluster import Cluster
     from inferq.systems.disaggregated import Disaggregated
     from inferq.systems.engine import Engine

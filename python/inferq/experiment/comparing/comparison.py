@@ -20,9 +20,9 @@ from inferq.experiment.comparing.evidence import Evidence
 from inferq.experiment.comparing.measurement import Key, Measurement
 from inferq.experiment.comparing.precision import Precision
 from inferq.experiment.interval import share
-from inferq.progress import Progress
 from inferq.results.metric import Metric
-from inferq.simulation import SYSTEMS, System
+from inferq.simulation.progress import Progress
+from inferq.simulation.simulate import SYSTEMS, System
 from inferq.workload.columns import nearest
 from inferq.workload.workload import Workload
 

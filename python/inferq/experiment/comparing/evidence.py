@@ -13,11 +13,11 @@ from inferq.experiment.comparing.contrast import Contrast, Sample, contrast
 from inferq.experiment.comparing.measurement import Gaps, Key, Measured, Measurement
 from inferq.experiment.comparing.precision import LEAST_SEEDS, Precision, next_count
 from inferq.experiment.replication import Run, replications
-from inferq.progress import Progress, watched
+from inferq.simulation.progress import Progress, watched
 
 if TYPE_CHECKING:
     from inferq.results.result import Result
-    from inferq.simulation import System
+    from inferq.simulation.simulate import System
     from inferq.workload.workload import Workload
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ import pytest
 
 if TYPE_CHECKING:
     from inferq.experiment.gating.report import GateReport
-    from inferq.simulation import System
+    from inferq.simulation.simulate import System
 
 _BASELINE = "inferq-baseline.json"
 _ACCEPT = "pytest --inferq-update"

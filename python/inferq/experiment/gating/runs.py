@@ -24,10 +24,10 @@ from inferq.experiment.gating.judgement import fresh, judge
 from inferq.experiment.gating.report import GateReport, ScenarioVerdict
 from inferq.experiment.gating.terms import Terms
 from inferq.experiment.replication import Task, at_once, is_written, workers
-from inferq.progress import Progress
 from inferq.results.files import check_writable
 from inferq.scenario import read_scenario
-from inferq.simulation import SYSTEMS, System, simulate
+from inferq.simulation.progress import Progress
+from inferq.simulation.simulate import SYSTEMS, System, simulate
 from inferq.workload.workload import Workload
 
 _MEASURING = ("horizon_s", "warmup", "cooldown")

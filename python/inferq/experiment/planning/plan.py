@@ -17,7 +17,7 @@ from inferq.experiment.planning.length import Length, judged
 from inferq.experiment.planning.objective import Slo
 from inferq.experiment.planning.probing import Probe, Prober
 from inferq.experiment.planning.search import Search
-from inferq.simulation import SYSTEMS, System
+from inferq.simulation.simulate import SYSTEMS, System
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.network import Network
 from inferq.systems.routers import PowerOfTwo, Random

@@ -15,8 +15,8 @@ from inferq.experiment.sweeping.executors import Broken, Item, chosen, opened, r
 from inferq.experiment.sweeping.fingerprint import fingerprint
 from inferq.experiment.sweeping.finished import Finished
 from inferq.experiment.sweeping.point import Outcome, Source, Task, failure, source_of
-from inferq.progress import Progress, watched
 from inferq.results.result import objectives
+from inferq.simulation.progress import Progress, watched
 
 if TYPE_CHECKING:
     import polars as pl

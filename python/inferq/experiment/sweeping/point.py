@@ -13,7 +13,7 @@ from inferq.errors import ConfigError
 from inferq.experiment.asked import check_options
 from inferq.results.result import STATISTICS
 from inferq.scenario import Scenario, ScenarioFile
-from inferq.simulation import simulate
+from inferq.simulation.simulate import simulate
 
 Source: TypeAlias = Callable[..., Any] | ScenarioFile
 """What makes a scenario of a point: a function of its values, or a file whose fields they set."""

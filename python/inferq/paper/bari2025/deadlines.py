@@ -15,7 +15,7 @@ from inferq.paper.edge import edge, unit
 from inferq.paper.report import Row
 from inferq.results.result import Result
 from inferq.scheduler import DynamicOffset, Sarathi, Scheduler, Slai, VllmV0
-from inferq.simulation import simulate
+from inferq.simulation.simulate import simulate
 from inferq.systems.engine import Engine, KvCache
 from inferq.timing import PiecewiseLinear
 from inferq.workload.distributions import Empirical, Poisson

@@ -12,7 +12,7 @@ from inferq.paper.edge import edge, unit
 from inferq.paper.report import Picture, Row, Section, Table
 from inferq.picture.style import BLUE, ORANGE, SKY, VERMILION
 from inferq.scheduler import Rad, RadPhased, Sarathi, Scheduler
-from inferq.simulation import simulate
+from inferq.simulation.simulate import simulate
 from inferq.systems.engine import Engine, KvCache
 from inferq.theory.tile_sums import TilePrices
 from inferq.theory.tiles import TileCapacity, tile_capacity

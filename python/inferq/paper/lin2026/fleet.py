@@ -16,7 +16,7 @@ from functools import cache
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Literal
 
-from inferq.simulation import simulate
+from inferq.simulation.simulate import simulate
 from inferq.systems.gate_and_route import GateAndRoute, Prices
 from inferq.theory.demand import RequestClass
 from inferq.theory.plan import AllocationPlan, allocation

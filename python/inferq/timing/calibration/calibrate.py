@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 from inferq.amounts import MOST_COUNT, flag, whole
 from inferq.errors import ConfigError
-from inferq.progress import watched
+from inferq.simulation.progress import watched
 from inferq.timing.calibration.layers import BLOCK_TOKENS, LayerSizes
 from inferq.timing.calibration.stopwatch import CudaStopwatch, HostStopwatch, Stopwatch
 from inferq.timing.calibration.survey import Rig, Survey, is_out_of_memory

@@ -8,12 +8,12 @@ import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from inferq import _core
-from inferq.crossing import ONE_CLASS, Crossing
 from inferq.description import member
 from inferq.errors import ConfigError
-from inferq.progress import Progress, watched
 from inferq.results.result import STATUSES, Result
-from inferq.slots import NOTHING_MEASURED, of_slots
+from inferq.simulation.core_input import ONE_CLASS, Crossing
+from inferq.simulation.progress import Progress, watched
+from inferq.simulation.slots import NOTHING_MEASURED, of_slots
 from inferq.systems.cluster import Cluster
 from inferq.systems.disaggregated import Disaggregated
 from inferq.systems.earnings import earned
@@ -128,7 +128,7 @@ def simulate(
     source = workload if isinstance(workload, Workload) else Workload(workload)
     with watched(progress) as watch:
         if out is not None:
-            from inferq.streaming.run import streamed
+            from inferq.simulation.streamed import streamed
 
             stored = streamed(source, system, options, workers, watch, out)
             if watch is not None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
-    from inferq.simulation import System
+    from inferq.simulation.simulate import System
 
 ONE_CLASS = "default"
 """The class of every request of a workload that names none."""

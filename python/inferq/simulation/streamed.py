@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferq import _core
-from inferq.crossing import ONE_CLASS, Crossing, SessionCodes
 from inferq.results.result import STATUSES, Result, scenario_of
 from inferq.results.store import Store
 from inferq.results.stored_result import FRAMES, StoredResult
+from inferq.simulation.core_input import ONE_CLASS, Crossing, SessionCodes
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.network import Network
 from inferq.workload.parts import OfFrame, Parts, Scanned
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from inferq.progress import Progress
-    from inferq.simulation import System
+    from inferq.simulation.progress import Progress
+    from inferq.simulation.simulate import System
     from inferq.workload.workload import Workload
 
 
@@ -35,7 +35,7 @@ def streamed(
     out: str | os.PathLike[str],
 ) -> StoredResult:
     """Take a workload through a system, its results into a directory; arguments as those of `simulate`."""
-    from inferq.simulation import served
+    from inferq.simulation.simulate import served
 
     asked = {system.name_of_kind: system.describe(), **options}
     scenario = scenario_of(source, asked)

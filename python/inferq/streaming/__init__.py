@@ -1,1 +1,0 @@
-"""How does a run stay within memory, however many requests there are?"""
