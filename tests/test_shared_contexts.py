@@ -233,7 +233,7 @@ def test_a_network_with_contexts_is_its_description() -> None:
 
 
 def test_theory_counts_the_tokens_of_a_context() -> None:
-    from inferq.theory.agents import network_capacity
+    from inferq.theory.capacities.network_capacity import network_capacity
 
     plain = iq.Engine(timing=iq.Constant(0.01), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
     network = iq.Network({"chat": plain}, [_agent()])

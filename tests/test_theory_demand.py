@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import inferq as iq
 from inferq.theory import RequestClass
-from inferq.theory.demand import Demand
-from inferq.theory.lengths import Lengths
+from inferq.theory.demands.demand import Demand
+from inferq.theory.demands.lengths import Lengths
 from inferq.workload.distributions import LengthLaw
 
 PAIR = iq.Empirical({"prompt_tokens": [1], "output_tokens": [1]})

@@ -9,8 +9,8 @@ import pytest
 
 import inferq as iq
 from inferq.theory import RequestClass, agree, observed, stability, token_capacity
-from inferq.theory.seats import request_level_capacity
-from inferq.theory.sharing import Shared
+from inferq.theory.capacities.seats_capacity import request_level_capacity
+from inferq.theory.demands.shared_prefixes import Shared
 
 from .test_theory_stability import random_scenario
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import inferq as iq
 from inferq.theory import observed
-from inferq.theory.presence import presence
+from inferq.theory.runs.number_in_system import presence
 
 KV = iq.KvCache.unlimited()
 ONE_SERVER = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(max_seqs=1), kv=KV)
@@ -285,7 +285,7 @@ def test_the_number_in_the_system_is_what_counting_gives(gaps: list[float], at: 
 def test_explain_has_every_number():
     seen = md1(3000, 1.3, 0)
     text = str(seen)
-    from inferq.theory.statement import number
+    from inferq.theory.bounds.hypothesis import number
 
     for value in (
         seen.rate_per_s,

@@ -9,13 +9,13 @@ from tests.test_theory_stability import engine, hypothesis_of, random_scenario
 
 import inferq as iq
 from inferq.theory import RequestClass, observed, stability, tile_capacity
-from inferq.theory.iteration import Iteration
-from inferq.theory.lengths import Lengths
-from inferq.theory.memory import kv_capacity
-from inferq.theory.oldest import Oldest
-from inferq.theory.order import Order
-from inferq.theory.seats import seats_capacity
-from inferq.theory.tokens import token_capacity
+from inferq.theory.capacities.iteration_cost import Iteration
+from inferq.theory.capacities.kv_capacity import kv_capacity
+from inferq.theory.capacities.oldest_requests import Oldest
+from inferq.theory.capacities.seats_capacity import seats_capacity
+from inferq.theory.capacities.token_capacity import token_capacity
+from inferq.theory.demands.lengths import Lengths
+from inferq.theory.demands.peak_memory import Order
 from inferq.timing import TimingModel
 
 SHORT, LONG = (20, 10), (250, 200)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import inferq as iq
 from inferq.theory import RequestClass, stability
-from inferq.theory.demand import Demand
-from inferq.theory.lengths import Lengths
-from inferq.theory.prices import Prices, least_prices, longest_iteration_s, sure_prices
+from inferq.theory.capacities.token_prices import Prices, least_prices, longest_iteration_s, sure_prices
+from inferq.theory.demands.demand import Demand
+from inferq.theory.demands.lengths import Lengths
 from inferq.timing import ChunkPart, DecodePart, LinearPart, iteration_s
 
 from .random_kernels import random_roofline, random_table

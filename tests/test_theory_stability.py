@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import inferq as iq
 from inferq.theory import RequestClass, agree, observed, stability
-from inferq.theory.verdict import Stability
+from inferq.theory.bounds.stability import Stability
 from inferq.timing import TimingModel
 from inferq.workload.distributions import LengthLaw
 

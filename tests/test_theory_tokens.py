@@ -18,10 +18,10 @@ import inferq as iq
 from inferq.errors import ConfigError, TraceError
 from inferq.paper.edge import edge, unit
 from inferq.theory import RequestClass, token_capacity
-from inferq.theory.agents import network_capacity
-from inferq.theory.iteration import Iteration, budget_of, fills_budget, memory_slack, seats_of
-from inferq.theory.lengths import Lengths
-from inferq.theory.seats import request_level_capacity, seats_capacity
+from inferq.theory.capacities.iteration_cost import Iteration, budget_of, fills_budget, memory_slack, seats_of
+from inferq.theory.capacities.network_capacity import network_capacity
+from inferq.theory.capacities.seats_capacity import request_level_capacity, seats_capacity
+from inferq.theory.demands.lengths import Lengths
 
 TIMING = iq.PiecewiseLinear(base=0.0455, per_token=0.0003, knee=64)
 UNLIMITED = iq.KvCache.unlimited()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from inferq.results.result import Result
     from inferq.simulation.simulate import System
     from inferq.systems.engine import Engine
-    from inferq.theory.verdict import Stability
+    from inferq.theory.bounds.stability import Stability
     from inferq.workload.workload import Workload
 
 _LATENCIES = ("ttft", "tbt", "tpot", "e2e", "queue")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from inferq.errors import ConfigError
 from inferq.results.result import Result
-from inferq.theory.drift import WARM_SHARE, Observed, observed
+from inferq.theory.runs.observed import WARM_SHARE, Observed, observed
 from inferq.workload.workload import Workload
 
 

@@ -8,7 +8,7 @@ from inferq.picture.document import Grid
 from inferq.picture.numbers import number, percent
 
 if TYPE_CHECKING:
-    from inferq.theory.verdict import Stability
+    from inferq.theory.bounds.stability import Stability
 
 
 _HIT_RATES = (

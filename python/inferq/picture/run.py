@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from inferq.results.result import Result
-    from inferq.theory.verdict import Stability
+    from inferq.theory.bounds.stability import Stability
 
 OF_CLASSES = (BLUE, ORANGE, GREEN, PURPLE, SKY, GREY)
 """The colours of classes, in the order of `drawn.classes`."""
@@ -260,7 +260,7 @@ def _limits(said: Stability | None) -> list[tuple[str, float, str]]:
 def _stability(result: Result) -> Stability | None:
     """What theory says of the scenario of a run; None where it has no word for it."""
     from inferq.errors import TraceError
-    from inferq.theory.verdict import stability
+    from inferq.theory.bounds.stability import stability
 
     if result._system is None:
         return None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from inferq.results.result import Result
     from inferq.simulation.simulate import System
-    from inferq.theory.verdict import Stability
+    from inferq.theory.bounds.stability import Stability
 
 _LATENCIES = ("ttft", "tbt", "tpot", "e2e", "queue")
 _STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
@@ -63,7 +63,7 @@ def document(result: Result, title: str | None) -> Document:
 
 def _theory(result: Result) -> Stability | str:
     """What theory says of the scenario, or why it says nothing."""
-    from inferq.theory.verdict import stability
+    from inferq.theory.bounds.stability import stability
 
     if result._system is None:
         return "what served the requests is not kept"
@@ -75,7 +75,7 @@ def _theory(result: Result) -> Stability | str:
 
 def _findings(result: Result, said: Stability | str) -> list[str]:
     """Whether the run was cut, its findings, what its queue did, and what theory says."""
-    from inferq.theory.drift import observed
+    from inferq.theory.runs.observed import observed
 
     told = [*_cut(result), *(sentence(one) for one in result.findings)]
     given = ""

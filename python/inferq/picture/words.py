@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from inferq.picture.numbers import number, percent, seconds
 
 if TYPE_CHECKING:
-    from inferq.theory.drift import Observed
-    from inferq.theory.verdict import Stability
+    from inferq.theory.bounds.stability import Stability
+    from inferq.theory.runs.observed import Observed
 
 
 def sentence(text: str, names: Iterable[str] = ()) -> str:
@@ -36,7 +36,7 @@ def in_this_run(seen: Observed, arriving_s: float) -> str:
         seen: what the run shows.
         arriving_s: from the first arrival to the last.
     """
-    from inferq.theory.drift import LEAST_ARRIVALS
+    from inferq.theory.runs.observed import LEAST_ARRIVALS
 
     if seen.rate_per_s is None:
         if seen.service_s is None:

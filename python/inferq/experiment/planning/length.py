@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from inferq.theory.drift import observed
+from inferq.theory.runs.observed import observed
 from inferq.workload.distributions import TimeVarying
 from inferq.workload.generated import Law, Mix
 from inferq.workload.workload import Workload

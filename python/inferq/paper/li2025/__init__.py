@@ -10,7 +10,7 @@ from inferq.paper.li2025 import networks
 from inferq.paper.li2025.one_engine import CHAT, TIMING, Sizes, Tell, engine, figure_1, poisson
 from inferq.paper.li2025.theorems import lengths_and_times, several
 from inferq.paper.report import Report, Row, Section, Slip, Table
-from inferq.theory.tokens import token_capacity
+from inferq.theory.capacities.token_capacity import token_capacity
 
 
 def measured_on_gpus(sizes: Sizes) -> Section:

@@ -32,7 +32,7 @@ from inferq.paper.li2025.agents import (
 )
 from inferq.paper.report import Picture, Row, Section, Table
 from inferq.picture import style
-from inferq.theory.agents import network_capacity
+from inferq.theory.capacities.network_capacity import network_capacity
 
 if TYPE_CHECKING:
     import polars as pl

@@ -12,10 +12,10 @@ from inferq.paper.edge import edge, unit
 from inferq.paper.li2025.agents import interval
 from inferq.paper.report import Picture, Row, Section, Table
 from inferq.picture import style
-from inferq.theory.demand import RequestClass
-from inferq.theory.drift import observed
-from inferq.theory.seats import request_level_capacity, seats_capacity
-from inferq.theory.tokens import token_capacity
+from inferq.theory.capacities.seats_capacity import request_level_capacity, seats_capacity
+from inferq.theory.capacities.token_capacity import token_capacity
+from inferq.theory.demands.demand import RequestClass
+from inferq.theory.runs.observed import observed
 from inferq.timing import TimingModel
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from inferq.paper.li2025.one_engine import (
     poisson,
 )
 from inferq.paper.report import Row, Section, Table
-from inferq.theory.demand import RequestClass
-from inferq.theory.tokens import token_capacity
+from inferq.theory.capacities.token_capacity import token_capacity
+from inferq.theory.demands.demand import RequestClass
 
 
 def lengths_and_times(sizes: Sizes, tell: Tell) -> Section:

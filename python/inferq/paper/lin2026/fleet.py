@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Literal
 
 from inferq.simulation.simulate import simulate
 from inferq.systems.gate_and_route import GateAndRoute, Prices
-from inferq.theory.demand import RequestClass
-from inferq.theory.plan import AllocationPlan, allocation
-from inferq.theory.steady_state import STAGES, Scheme
+from inferq.theory.demands.demand import RequestClass
+from inferq.theory.gate_and_route.allocation import AllocationPlan, allocation
+from inferq.theory.gate_and_route.steady_state import STAGES, Scheme
 from inferq.timing import MixedSolo
 from inferq.workload.distributions import Fixed, Poisson
 from inferq.workload.workload import Workload

@@ -12,8 +12,8 @@ import polars as pl
 from inferq.paper.lin2026 import pictures
 from inferq.paper.lin2026.fleet import CLASSES, Instance, Limits, optimum, plan, planned
 from inferq.paper.report import Picture, Row, Section, Table
-from inferq.theory.plan import AllocationPlan
-from inferq.theory.steady_state import STAGES, Scheme
+from inferq.theory.gate_and_route.allocation import AllocationPlan
+from inferq.theory.gate_and_route.steady_state import STAGES, Scheme
 
 WIDE, NARROW = Instance(), Instance(slots=8)
 """B = 16 as section 6.2 says, B = 8 as Figures 2 and 8 to 10 are."""

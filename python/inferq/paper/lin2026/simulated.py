@@ -24,7 +24,7 @@ from inferq.paper.lin2026.fleet import (
 )
 from inferq.paper.lin2026.planning import NARROW, PER_REPLICA, SCHEMES, WIDE
 from inferq.paper.report import Picture, Row, Section, Table
-from inferq.theory.steady_state import STAGES, Scheme
+from inferq.theory.gate_and_route.steady_state import STAGES, Scheme
 
 SERIES: tuple[tuple[str, Policy, Scheme], ...] = (
     ("gate-and-route, bundled", GREEDY, "bundled"),

@@ -99,7 +99,7 @@ def queues(sizes: Sizes) -> Section:
 
 def _verdict(result: object) -> str:
     from inferq.results.result import Result
-    from inferq.theory.drift import observed
+    from inferq.theory.runs.observed import observed
 
     assert isinstance(result, Result)
     return observed(result).verdict

@@ -25,7 +25,7 @@ from inferq.paper.nie2026.assumed import (
 )
 from inferq.paper.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Mean, Sizes
 from inferq.paper.report import Picture, Row, Section, Table
-from inferq.theory.slot_length import slot
+from inferq.theory.capacities.slot import slot
 
 if TYPE_CHECKING:
     import polars as pl

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import inferq as iq
-from inferq.theory.demand import RequestClass
-from inferq.theory.memory import KvCapacity, kv_capacity, request_memory
-from inferq.theory.slot_length import Estimator, slot
+from inferq.theory.capacities.kv_capacity import KvCapacity, kv_capacity, request_memory
+from inferq.theory.capacities.slot import Estimator, slot
+from inferq.theory.demands.demand import RequestClass
 from inferq.timing import TimingModel
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Bounds of one scenario with their hypotheses, and the verdict."""

@@ -1,0 +1,1 @@
+"""Rates that a system can carry at most, or surely."""

@@ -1,0 +1,373 @@
+"""What does an iteration cost by its tokens, and which policies fill it?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from inferq.errors import ConfigError
+from inferq.scheduler import (
+    SCHEDULERS,
+    ClassPriority,
+    FasterTransformer,
+    KFcfs,
+    Orca,
+    Sarathi,
+    Scheduler,
+    Slai,
+    VllmV0,
+    VllmV1,
+)
+from inferq.systems.engine import Engine, Overhead
+from inferq.theory.bounds.hypothesis import Hypothesis, number
+from inferq.theory.demands.demand import Demand
+from inferq.theory.demands.lengths import FirstToken, Lengths
+from inferq.theory.demands.peak_memory import Work
+from inferq.timing import Constant, MemoryLinear, MixedSolo, PiecewiseLinear, TiledGemm, TimingModel
+
+COUNTED = (Constant, PiecewiseLinear, MemoryLinear)
+"""The models whose time is a function of the tokens, or one plus context terms: those with an `Iteration`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """The length of an iteration: t(n) by its n tokens, plus what contexts add, request by request.
+
+    t(n) = base + per_token·max(0, n − knee), li2025 (2.3). What contexts add, li2025 (A.1) or ao2025 (1),
+    depends on which tokens are loaded; summed over the life of a request it is a number of seconds that
+    depends on the schedule only through the cuts of its prompt. What a host that is not overlapped adds has
+    the same form: `base_s` is part of the base, `per_sequence_s` is paid by each row, a chunk or a decode.
+    """
+
+    base_s: float
+    per_token_s: float = 0.0
+    knee: int = 0
+    per_context_token_s: float = 0.0
+    per_prefill_square_s: float = 0.0
+    per_chunk_context_s: float = 0.0
+    per_kv_token_s: float = 0.0
+    per_row_s: float = 0.0
+
+    @classmethod
+    def of(cls, engine_or_timing: Engine | TimingModel) -> Iteration:
+        """The cost of a timing model, or of an engine with its host.
+
+        Raises:
+            ConfigError: a model whose time is neither a function of the tokens nor one plus context terms; a
+                host that is overlapped, whose time is the longer of two.
+        """
+        if isinstance(engine_or_timing, Engine):
+            cost, host = cls.of(engine_or_timing.timing), engine_or_timing.overhead or Overhead()
+            if host.overlapped and adds_time(host):
+                raise ConfigError(
+                    f"overhead: {host!r} is the longer of two times, which has no closed form here; "
+                    "stability bounds it"
+                )
+            return replace(cost, base_s=cost.base_s + host.base_s, per_row_s=host.per_sequence_s)
+        timing = engine_or_timing
+        if isinstance(timing, Constant):
+            return cls(timing.seconds)
+        if isinstance(timing, PiecewiseLinear):
+            return cls(
+                timing.base,
+                timing.per_token,
+                timing.knee,
+                timing.per_context_token,
+                timing.per_prefill_square,
+                timing.per_chunk_context,
+            )
+        if isinstance(timing, MemoryLinear):
+            return cls(timing.base, per_kv_token_s=timing.per_kv_token)
+        if isinstance(timing, TiledGemm):
+            raise ConfigError("timing: TiledGemm counts tiles, not tokens; use tile_capacity")
+        if isinstance(timing, MixedSolo):
+            raise ConfigError(
+                "timing: MixedSolo asks whether a prompt is there, not for tokens; use allocation"
+            )
+        raise ConfigError(
+            f"timing: {type(timing).__name__} has no closed form by tokens; see what stability bounds"
+        )
+
+    @property
+    def by_tokens(self) -> bool:
+        """Whether tokens alone decide, as li2025 (2.7) assumes."""
+        context_terms = (
+            self.per_context_token_s,
+            self.per_prefill_square_s,
+            self.per_chunk_context_s,
+            self.per_kv_token_s,
+            self.per_row_s,
+        )
+        return not any(context_terms)
+
+    @property
+    def gains_with_tokens(self) -> bool:
+        """Whether n/t(n) grows in n: as long as base ≥ per_token·knee."""
+        return self.base_s >= self.per_token_s * self.knee
+
+    def seconds(self, tokens: float) -> float:
+        """t(n), without what contexts add."""
+        return self.base_s + self.per_token_s * max(0.0, tokens - self.knee)
+
+    def best_tokens(self, most: float) -> float:
+        """Where n/t(n) is largest for n ≤ `most`: the end, or the knee if what follows costs more."""
+        return most if self.gains_with_tokens else min(most, float(self.knee))
+
+    def idle_s(self, tokens: float, budget: int) -> float:
+        """t(n) − n·t(b)/b: what an iteration of n tokens costs beyond its share of full ones."""
+        return max(0.0, self.seconds(tokens) - tokens * self.seconds(budget) / budget)
+
+    def decode_contexts_s(self, law: Lengths, first_token: FirstToken) -> float:
+        """Mean seconds that contexts and rows add to all decodes of a request, whatever the schedule."""
+        if not self.per_context_token_s and not self.per_kv_token_s and not self.per_row_s:
+            return 0.0
+        return law.mean(self._decode_contexts_s(first_token))
+
+    def _decode_contexts_s(self, first_token: FirstToken) -> Work:
+        """Those of one: d decodes begin at contexts s, s + 1, …: d·s + d(d − 1)/2; with themselves d more."""
+        less = 1.0 if first_token == "prefill" else 0.0
+        per_s, per_kv_s = self.per_context_token_s, self.per_kv_token_s
+
+        def seconds(s: Any, o: Any) -> Any:
+            contexts = (o - less) * s + (o - less) * (o - less - 1) / 2
+            return (per_s + per_kv_s) * contexts + (per_kv_s + self.per_row_s) * (o - less)
+
+        return seconds
+
+    def prompt_contexts_s(self, law: Lengths, budget: int | None) -> tuple[float, float]:
+        """Mean seconds that contexts and rows add to a prompt, least and most over all ways to cut it.
+
+        Chunks c_i hold at most `budget` tokens, x_i = c_1 + … + c_{i−1}. Since Σ c_i·x_i = (s² − Σ c_i²)/2,
+        α·Σ c² + ε·Σ c·x = ε·s²/2 + (α − ε/2)·Σ c², and Σ c² lies between s (single tokens) and that of full
+        chunks; with ε = 2α it does not matter. For `MemoryLinear` Σ (x_i + c_i) is least with as few chunks
+        as possible, the shortest first, and most, s(s + 1)/2, with single tokens. Rows are ⌈s/b⌉ to s.
+        """
+        if not (
+            self.per_prefill_square_s or self.per_chunk_context_s or self.per_kv_token_s or self.per_row_s
+        ):
+            return 0.0, 0.0
+        least, most = (law.mean(self._prompt_contexts_s(budget, dear=dear)) for dear in (False, True))
+        return least, most
+
+    def _prompt_contexts_s(self, budget: int | None, *, dear: bool) -> Work:
+        """Those of one prompt, cut in the dearest or the cheapest way."""
+        import numpy as np
+
+        per_square_s, kv_s = self.per_prefill_square_s - self.per_chunk_context_s / 2, self.per_kv_token_s
+
+        def seconds(s: Any, o: Any) -> Any:
+            size = np.maximum(s, 1.0) if budget is None else float(budget)
+            full = np.floor(s / size)
+            squares = s if (per_square_s > 0) != dear else full * size * size + (s - full * size) ** 2
+            chunks = np.ceil(s / size)
+            sums = s * (s + 1) / 2 if dear else chunks * s - size * chunks * (chunks - 1) / 2
+            rows_s = self.per_row_s * (s if dear else chunks)
+            return (
+                self.per_chunk_context_s / 2 * s * s + per_square_s * squares + kv_s * sums + rows_s + 0 * o
+            )
+
+        return seconds
+
+    def full_batch_work(self, budget: int, first_token: FirstToken, more_s: float = 0.0) -> Work:
+        """Seconds of one request in full batches, its prompt cut in the dearest way.
+
+        Args:
+            budget: b, tokens of a full batch.
+            first_token: whether the first token needs a decode.
+            more_s: what each of its 1 + m_d stages adds.
+        """
+        less = 1.0 if first_token == "prefill" else 0.0
+        each_s = self.seconds(budget) / budget
+        decodes, prompt = self._decode_contexts_s(first_token), self._prompt_contexts_s(budget, dear=True)
+
+        def seconds(s: Any, o: Any) -> Any:
+            return (s + o - less) * each_s + (1 + o - less) * more_s + decodes(s, o) + prompt(s, o)
+
+        return seconds
+
+
+def adds_time(host: Overhead | None) -> bool:
+    """Does a host take any time?"""
+    return host is not None and bool(host.base_s or host.per_sequence_s)
+
+
+def has_closed_form(engine: Engine) -> bool:
+    """Has an engine an `Iteration`: a model that has one, and a host that is not the longer of two times?"""
+    host = engine.overhead
+    longer_of_two = host is not None and host.overlapped and adds_time(host)
+    return isinstance(engine.timing, COUNTED) and not longer_of_two
+
+
+def parts_of(
+    engine_or_timing: Engine | TimingModel, first_token: FirstToken | None
+) -> tuple[Engine | None, Iteration, FirstToken]:
+    """The engine if there is one, the cost of its iterations, and how it counts first tokens."""
+    engine = engine_or_timing if isinstance(engine_or_timing, Engine) else None
+    timing: object = engine.timing if engine is not None else engine_or_timing
+    if not isinstance(timing, TimingModel):
+        raise ConfigError(
+            f"engine_or_timing: must be an Engine or a timing model such as Constant(0.02), is {timing!r}"
+        )
+    if first_token is None:
+        first_token = engine.first_token if engine is not None else "decode"
+    if first_token not in ("prefill", "decode"):
+        raise ConfigError(f"first_token: must be 'prefill' or 'decode', is {first_token!r}")
+    return engine, Iteration.of(engine or timing), first_token
+
+
+def _own(scheduler: Scheduler) -> Scheduler:
+    return scheduler.inner if isinstance(scheduler, ClassPriority) else scheduler
+
+
+def budget_of(scheduler: Scheduler) -> int | None:
+    """Tokens that a batch of a policy may hold; None where it has no such limit."""
+    budget: int | None = getattr(_own(scheduler), "token_budget", None)
+    return budget
+
+
+def seats_of(scheduler: Scheduler) -> int | None:
+    """Requests that may run at once under a policy; None where it has no such limit."""
+    own = _own(scheduler)
+    seats: int | None = own.max_active if isinstance(own, Slai) else getattr(own, "max_seqs", None)
+    return seats
+
+
+def fills_budget(scheduler: Scheduler | None, token_budget: int) -> Hypothesis:
+    """Does a policy load another token whenever budget, seats and memory have room for one? li2025 (2.6)."""
+
+    def said(met: bool | None, why: str) -> Hypothesis:
+        return Hypothesis(name="work conserving", met=met, why=why)
+
+    if scheduler is None:
+        return said(None, "no scheduler is given")
+    own, name = _own(scheduler), type(_own(scheduler)).__name__
+    budget = budget_of(own)
+    if type(own) not in SCHEDULERS:
+        return said(None, f"{name} is written in Python")
+    if budget is None:
+        return said(False, f"{name} has no budget to fill")
+    if budget != token_budget:
+        return said(False, f"{name} has a budget of {number(budget)} tokens, not {number(token_budget)}")
+    if isinstance(own, KFcfs):
+        kinds = min(own.k_prefill, own.k_decode)
+        if kinds >= budget:
+            return said(True, "KFcfs lets as many requests in as the budget has tokens")
+        return said(None, f"KFcfs lets only {number(kinds)} requests of one kind into an iteration")
+    if isinstance(own, VllmV1) and 0 < own.long_prefill_threshold < budget:
+        return said(False, f"VllmV1 cuts a prompt to {number(own.long_prefill_threshold)} tokens")
+    if isinstance(own, Orca) and not own.chunked:
+        return said(False, "Orca leaves the end of a budget empty that no whole prompt fits")
+    if isinstance(own, Slai) and own.max_decodes < min(own.max_active, budget):
+        return said(None, f"Slai lets only {number(own.max_decodes)} decodes into an iteration")
+    if isinstance(own, (Sarathi, VllmV1, Orca, Slai)):
+        return said(True, f"{name} fills its budget while anybody is there to run")
+    return said(False, f"{name} does not mix prompts and decodes" if isinstance(own, VllmV0) else name)
+
+
+def enough_seats(scheduler: Scheduler | None, token_budget: int) -> Hypothesis:
+    """Are there as many seats as the budget has tokens, so that they never keep it from being filled?"""
+    seats = None if scheduler is None else seats_of(scheduler)
+    if scheduler is None:
+        met, why = None, "no scheduler is given"
+    elif seats is None:
+        met, why = True, "the policy has no limit on them"
+    elif seats >= token_budget:
+        met, why = True, f"{number(seats)} seats for {number(token_budget)} tokens"
+    else:
+        met, why = False, f"{number(seats)} seats may run out below {number(token_budget)} tokens"
+    return Hypothesis(name="seats to spare", met=met, why=why)
+
+
+def memory_slack(engine: Engine | None, law: Lengths) -> Hypothesis:
+    """Can the KV cache never run short: all seats taken by the largest requests?"""
+
+    def said(met: bool | None, why: str) -> Hypothesis:
+        return Hypothesis(name="memory to spare", met=met, why=why)
+
+    if engine is None:
+        return said(None, "no KV cache is given")
+    tokens, block = engine.kv.tokens, engine.kv.block
+    if tokens is None:
+        return said(True, "the KV cache has no limit")
+    seats = seats_of(engine.scheduler)
+    if seats is None:
+        return said(None, f"any number of requests may want its {number(tokens)} tokens")
+    most = law.most(lambda s, o: s + o)
+    reserved = getattr(_own(engine.scheduler), "max_model_len", None)
+    if reserved is not None:
+        most = float(reserved)
+    if math.isinf(most):
+        return said(None, f"{number(tokens)} tokens, and no longest request")
+    blocks = tokens // block
+    needed = seats * math.ceil(most / block) + int(getattr(_own(engine.scheduler), "watermark", 0.0) * blocks)
+    if needed <= blocks:
+        return said(
+            True, f"{number(seats)} of the largest requests need {number(needed)} of its {blocks:,} blocks"
+        )
+    return said(
+        None, f"{number(seats)} of the largest requests need {number(needed)} blocks, it has {blocks:,}"
+    )
+
+
+def all_fit(engine: Engine, law: Lengths, first_token: FirstToken) -> Hypothesis:
+    """Is no request so long that its policy or the cache can never take it?"""
+    name, worst = "every request fits", never_served(engine, law, first_token)
+    if worst is None:
+        return Hypothesis(name=name, met=True, why="none is too long to be served")
+    return Hypothesis(name=name, met=False, why=worst.why)
+
+
+@dataclass(frozen=True, slots=True)
+class NeverServed:
+    """Requests that an engine rejects, because they are too long for its policy or its cache."""
+
+    share: float
+    """Of all."""
+    field: str
+    """Of the engine, which says how much it can take."""
+    why: str
+
+
+def never_served(engine: Engine, law: Lengths, first_token: FirstToken) -> NeverServed | None:
+    """What an engine can never serve; None where it serves everything."""
+    own, budget = _own(engine.scheduler), budget_of(engine.scheduler)
+    limits: list[tuple[str, str, float, float]] = []  # field, what, weight of the output, most tokens
+    if isinstance(own, VllmV0) or (isinstance(own, Orca) and not own.chunked):
+        most = math.inf if budget is None else float(budget)
+        limits.append(("scheduler.token_budget", "prompts beyond the budget", 0.0, most))
+    if isinstance(own, (Orca, FasterTransformer)):
+        longest = own.max_model_len
+        limits.append(("scheduler.max_model_len", "requests beyond max_model_len", 1.0, longest))
+    if engine.kv.tokens is not None:
+        held = engine.kv.tokens // engine.kv.block * engine.kv.block
+        last = 1 if first_token == "prefill" else 0  # it leaves with its last token, which no cache holds
+        if isinstance(own, (Orca, FasterTransformer)) and own.max_model_len > held:
+            why = f"it reserves {number(own.max_model_len)} tokens for each, the cache has {number(held)}"
+            return NeverServed(1.0, "kv.tokens", why)
+        limits.append(("kv.tokens", "requests larger than the cache", 1.0, held + last))
+    for field, what, weight, limit in limits:
+        share = _longer(law, weight, limit)
+        if share > 0:
+            part = "all" if share == 1 else f"{share:.3g} of all"
+            return NeverServed(share, field, f"{part} are {what}, {number(limit)} tokens")
+    return None
+
+
+def _longer(law: Lengths, output_weight: float, limit: float) -> float:
+    """How likely a request is longer; 1 exactly where all are."""
+    share = law.mean(lambda s, o: 1.0 * (s + output_weight * o > limit))
+    if law.mean(lambda s, o: 1.0 * (s + output_weight * o <= limit)) == 0:
+        return 1.0
+    return share
+
+
+def open_arrivals(demand: Demand) -> list[Hypothesis]:
+    """Do requests come by themselves, independent of each other, and stay until they are served?"""
+    names = {True: "Poisson", False: demand.arrivals, None: f"{demand.arrivals}: taken by its rate alone"}
+    found = [Hypothesis(name="independent arrivals", met=demand.poisson or None, why=names[demand.poisson])]
+    if demand.closed_loop:
+        found.append(Hypothesis(name="open loop", met=False, why="requests wait for answers to others"))
+    if demand.gives_up:
+        found.append(Hypothesis(name="everybody stays", met=False, why="who waits may leave unserved"))
+    return found

@@ -1,0 +1,319 @@
+"""How much is asked of each engine of a network of agents? li2025 section 4.3."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from inferq.errors import ConfigError
+from inferq.systems.cluster import Cluster
+from inferq.systems.engine import Engine
+from inferq.theory.bounds.hypothesis import Hypothesis, Statement, hypotheses_text, number
+from inferq.theory.capacities.iteration_cost import Iteration, budget_of, fills_budget
+from inferq.theory.demands.demand import rate_of
+from inferq.theory.demands.lengths import FirstToken, Lengths
+from inferq.workload.workload import Workload
+
+if TYPE_CHECKING:
+    from inferq.systems.network import Network, Stage, Workflow
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineLoad:
+    """What the stages of all workflows ask of one engine of a network."""
+
+    name: str
+    tokens_per_s: float
+    """Σ rate·(m_p + m_d) over its stages, with the outputs that prompts include, all computed."""
+    capacity_tokens_per_s: float
+    """Σ b/t_b over its replicas."""
+    ceiling_tokens_per_s: float
+    """Σ of the largest n/t_n, n ≤ b: the same unless the model's line is steeper than its floor."""
+    least_tokens_per_s: float
+    """What prefix caches cannot save of `tokens_per_s`: one token of each prompt, and the decodes; all of it
+    where no replica has one."""
+
+    @property
+    def load(self) -> float:
+        """ρ_j, tokens asked over those that full batches compute."""
+        return self.tokens_per_s / self.capacity_tokens_per_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NetworkCapacity(Statement):
+    """The load of every engine of a network; made by `network_capacity`."""
+
+    source: ClassVar[str] = "li2025 (4.3)"
+
+    rates: Mapping[str, float]
+    """Jobs per second of each workflow."""
+    engines: tuple[EngineLoad, ...]
+    """In the order of the network."""
+    capacity_per_s: float
+    """Jobs per second, at this mix, at which the first engine is full."""
+    hypotheses: tuple[Hypothesis, ...]
+    stable: bool | None
+    """False where an engine is overloaded; else None: that none is does not suffice."""
+
+    @property
+    def rate(self) -> float:
+        """Jobs per second of all workflows."""
+        return math.fsum(self.rates.values())
+
+    @property
+    def binding(self) -> str:
+        """The engine with the largest load."""
+        return max(self.engines, key=lambda one: one.load).name
+
+    @property
+    def load(self) -> float:
+        """The largest load of an engine."""
+        return max(one.load for one in self.engines)
+
+    @property
+    def loads(self) -> dict[str, float]:
+        """The load of each engine by its name."""
+        return {one.name: one.load for one in self.engines}
+
+    def explain(self) -> str:
+        """The inequality of every engine in numbers, what follows, and what it assumes."""
+        jobs = ", ".join(f"{name} {number(rate)}" for name, rate in self.rates.items())
+        lines = [f"Network ({self.source}): Σ λ·(m_p + m_d) < b/t_b at each engine; jobs per second: {jobs}"]
+        for one in self.engines:
+            sign = "<" if one.load < 1 else "=" if one.load == 1 else ">"
+            most = (
+                ""
+                if one.ceiling_tokens_per_s == one.capacity_tokens_per_s
+                else (f", at most {number(one.ceiling_tokens_per_s)}")
+            )
+            lines.append(
+                f"  {one.name}: {number(one.tokens_per_s)} {sign} {number(one.capacity_tokens_per_s)}{most} "
+                f"tokens per second, load {number(one.load)}"
+            )
+        lines.append(
+            f"  {self.binding} binds: at this mix no engine is overloaded below "
+            f"{number(self.capacity_per_s)} jobs per second"
+        )
+        verdict = (
+            "unstable"
+            if self.stable is False
+            else "unknown: no engine is overloaded, which is necessary only"
+        )
+        return "\n".join([*lines, f"  verdict: {verdict}", *hypotheses_text(self.hypotheses)])
+
+
+def network_capacity(workload: Mapping[str, float] | Workload, network: Network) -> NetworkCapacity:
+    """Which engine of a network is asked for the most, and is any overloaded?
+
+    A stage asks its engine for its prompt, the outputs that the prompt includes, and its decodes, as often as
+    jobs of its workflow come. An engine must not be asked for more tokens than its full batches compute. That
+    is necessary. It is proved sufficient for one engine; conjectured in the paper for a fork-join; and wrong
+    in general: in the network of Rybko and Stolyar (`inferq paper li2025`) engines take turns, as if two of
+    their stages were one station, and jobs pile up at a load of 0.56.
+
+    Args:
+        workload: jobs per second of each workflow by its name, or a workload of jobs, drawn with seed 0.
+        network: engines and workflows; engines with timing by tokens alone and a budget, or clusters of such.
+
+    Raises:
+        ConfigError: a rate that is not above 0, an unknown workflow, an engine without a token budget, with
+            other timing, or one that hands requests over.
+
+    Source: li2025 section 4.3, (4.3), with the loads of all stages at an engine added up.
+
+    Example:
+        >>> import inferq as iq
+        >>> from inferq.theory.capacities.network_capacity import network_capacity
+        >>> policy = iq.KFcfs(token_budget=100, k_prefill=100, k_decode=100)
+        >>> kv = iq.KvCache.unlimited()
+        >>> agent = iq.Engine(timing=iq.Constant(1.0), scheduler=policy, kv=kv, first_token="decode")
+        >>> draft = iq.Stage("writer", prompt=50, output=20)
+        >>> check = iq.Stage("critic", prompt=10, output=5, after="draft", includes="draft")
+        >>> job = iq.Workflow("job", stages={"draft": draft, "check": check})
+        >>> loads = network_capacity({"job": 1.0}, iq.Network({"writer": agent, "critic": agent}, [job]))
+        >>> loads.loads, round(loads.capacity_per_s, 3)
+        ({'writer': 0.7, 'critic': 0.35}, 1.429)
+    """
+    from inferq.systems.network import Network
+
+    if not isinstance(network, Network):
+        raise ConfigError(f"network: must be a Network(…), is {network!r}")
+    workflows = {one.name: one for one in network.workflows}
+    rates, known = _rates(workload, workflows)
+    engines = []
+    full = []
+    for name, system in network.engines.items():
+        members = _members(name, system)
+        conventions = {engine.first_token for engine, _ in members}
+        if len(conventions) > 1:
+            raise ConfigError(f"engines.{name}: its replicas count first tokens in two ways")
+        first_token: FirstToken = members[0][0].first_token
+        asked, least = (
+            math.fsum(
+                rate * tokens
+                for workflow, rate in rates.items()
+                for tokens in _tokens(workflows[workflow], name, first_token, found=hits)
+            )
+            for hits in (False, any(engine.kv.prefix_cache is not None for engine, _ in members))
+        )
+        computed, most = [], []
+        for place, (engine, count) in enumerate(members):
+            path = f"engines.{name}" if len(members) == 1 else f"engines.{name}.engines[{place}]"
+            cost, budget = _cost(path, engine)
+            best = int(cost.best_tokens(budget))
+            computed.append(count * budget / cost.seconds(budget))
+            most.append(count * best / cost.seconds(best))
+            full.append(fills_budget(engine.scheduler, budget))
+        engines.append(
+            EngineLoad(
+                name=name,
+                tokens_per_s=asked,
+                least_tokens_per_s=least,
+                capacity_tokens_per_s=math.fsum(computed),
+                ceiling_tokens_per_s=math.fsum(most),
+            )
+        )
+    load = max(one.load for one in engines)
+    overloaded = any(one.least_tokens_per_s > one.ceiling_tokens_per_s for one in engines)
+    not_full = [one for one in full if one.met is not True]
+    hypotheses: tuple[Hypothesis, ...] = (
+        not_full[0] if not_full else full[0],
+        _forward(network),
+        Hypothesis(name="rates of jobs", met=True if known else None, why=known or "counted in a workload"),
+    )
+    saving = [one.name for one in engines if one.least_tokens_per_s < one.tokens_per_s]
+    if saving:
+        why = (
+            f"all but a token of each prompt may be found at {', '.join(saving)}: overloaded is what is so "
+            "even then; loads and the capacity count every prompt in full"
+        )
+        hypotheses = (*hypotheses, Hypothesis(name="what prefix caches find", met=True, why=why))
+    return NetworkCapacity(
+        rates=rates,
+        engines=tuple(engines),
+        capacity_per_s=math.fsum(rates.values()) / load,
+        hypotheses=hypotheses,
+        stable=False if overloaded else None,
+    )
+
+
+def _rates(workload: object, workflows: Mapping[str, Workflow]) -> tuple[dict[str, float], str]:
+    """Jobs per second of each workflow that has any, and who says so."""
+    if isinstance(workload, Mapping):
+        rates = {str(name): rate_of(f"workload[{name!r}]", rate) for name, rate in workload.items()}
+        if not rates:
+            raise ConfigError("workload: no workflow has a rate")
+        said = "given"
+    elif isinstance(workload, Workload):
+        frame = workload.ready(0, needs=("arrival_s",))
+        span_s = float(frame["arrival_s"][-1] - frame["arrival_s"][0]) if frame.height else 0.0
+        if not span_s > 0:
+            raise ConfigError("workload: its jobs arrive at one instant; give rates by workflow")
+        total = (frame.height - 1) / span_s
+        if "class" in frame.columns:
+            counts = frame["class"].cast(str).value_counts().rows()
+        elif len(workflows) == 1:
+            counts = [(next(iter(workflows)), frame.height)]
+        else:
+            raise ConfigError("workload: has no column class, which names the workflow of each job")
+        rates = {str(name): total * count / frame.height for name, count in sorted(counts)}
+        said = ""
+    else:
+        raise ConfigError(f"workload: must be rates by workflow or a Workload of jobs, is {workload!r}")
+    for name in rates:
+        if name not in workflows:
+            raise ConfigError(f"workload: unknown workflow {name!r}; there are {', '.join(workflows)}")
+    return rates, said
+
+
+def _members(name: str, system: object) -> list[tuple[Engine, int]]:
+    """The engines behind a name, and how many replicas each has."""
+    if isinstance(system, Engine):
+        return [(system, 1)]
+    if isinstance(system, Cluster):
+        return [
+            (one, count)
+            for pool in system.pools()
+            for one, count in zip(pool.engines, pool.counts, strict=True)
+        ]
+    raise ConfigError(f"engines.{name}: {type(system).__name__} computes a stage at two places; not covered")
+
+
+def _cost(path: str, engine: Engine) -> tuple[Iteration, int]:
+    if engine.overhead is not None and engine.overhead.per_sequence_s:
+        raise ConfigError(
+            f"{path}.overhead.per_sequence_s: its time is no function of the tokens alone, as (4.3) needs"
+        )
+    try:
+        cost = Iteration.of(engine)
+    except ConfigError as error:
+        raise ConfigError(f"{path}.{error}") from None
+    if not cost.by_tokens:
+        raise ConfigError(f"{path}.timing: its time is no function of the tokens alone, as (4.3) needs")
+    budget = budget_of(engine.scheduler)
+    if budget is None:
+        raise ConfigError(f"{path}.scheduler: {type(engine.scheduler).__name__} has no token budget")
+    if not cost.seconds(cost.best_tokens(budget)) > 0:
+        raise ConfigError(f"{path}.timing: an iteration lasts 0 seconds")
+    return cost, budget
+
+
+def _tokens(workflow: Workflow, engine: str, first_token: FirstToken, *, found: bool) -> list[float]:
+    """m_p + m_d of each stage of a workflow at an engine; with m_p = 1 where all else may be found."""
+
+    def output(stage: Stage) -> float:
+        return Lengths.of(1, stage.output).output_mean
+
+    tokens = []
+    for stage in workflow.stages.values():
+        if stage.engine == engine:
+            own = _begun(workflow, stage) + _new(stage)
+            included = math.fsum(output(workflow.stages[name]) for name in stage.includes)
+            prompt = min(1.0, own + included) if found else own + included
+            tokens.append(prompt + output(stage) - (1 if first_token == "prefill" else 0))
+    return tokens
+
+
+def _new(stage: Stage) -> float:
+    """The mean of the tokens that a stage itself adds to its prompt."""
+    return 0.0 if stage.prompt == 0 else Lengths.of(stage.prompt, 1).prompt_mean
+
+
+def _begun(workflow: Workflow, stage: Stage) -> float:
+    """The mean of the tokens with which a prompt begins: of a shared text, or of the stage it continues."""
+    if stage.continues is None:
+        return float(stage.prefix_tokens)
+    earlier = workflow.stages[stage.continues]
+    outputs = [earlier, *(workflow.stages[name] for name in earlier.includes)]
+    return math.fsum(
+        [
+            _begun(workflow, earlier),
+            _new(earlier),
+            *(Lengths.of(1, one.output).output_mean for one in outputs),
+        ]
+    )
+
+
+def _forward(network: Network) -> Hypothesis:
+    """Is there an order of the engines in which every job only goes on, so that no two starve each other?"""
+    goes: dict[str, set[str]] = {name: set() for name in network.engines}
+    for workflow in network.workflows:
+        for stage in workflow.stages.values():
+            for before in stage.after:
+                goes[workflow.stages[before].engine].add(stage.engine)
+    left = dict(goes)
+    while left:
+        ends = [name for name, to in left.items() if not any(other in left for other in to)]
+        if not ends:
+            circle: Sequence[str] = list(left)
+            why = f"jobs come back, or cross, among {', '.join(circle)}: some priorities may starve them"
+            return Hypothesis(name="jobs go one way through the engines", met=False, why=why)
+        for name in ends:
+            del left[name]
+    return Hypothesis(
+        name="jobs go one way through the engines",
+        met=True,
+        why="as in Conjecture 1, which is about a fork-join",
+    )

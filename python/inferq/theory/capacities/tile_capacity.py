@@ -1,0 +1,442 @@
+"""What do whole tiles allow? The time of a request when no tile of a matrix product is wasted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from inferq.amounts import MOST_COUNT, whole
+from inferq.errors import ConfigError
+from inferq.scheduler import Rad, RadPhased, Scheduler
+from inferq.systems.engine import Engine
+from inferq.theory.bounds.hypothesis import Hypothesis, Statement, hypotheses_text, number
+from inferq.theory.capacities.iteration_cost import adds_time
+from inferq.theory.capacities.tile_sums import TilePrices
+from inferq.theory.demands.demand import Asked, Demand
+from inferq.theory.demands.hits import COUNTED_IN_FULL, no_hits
+from inferq.theory.demands.lengths import FirstToken, Lengths
+from inferq.timing import TiledGemm
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TileCapacity(Statement):
+    """How many requests a second replicas serve whose iterations cost what tiles cost.
+
+    RAD gives every request the same tiles whatever happens around it, but for the end of a cycle, where fewer
+    requests decode than a tile has columns. So a replica needs between T^R (`request_s`) and
+    T^R + `cycle_end_s` / `requests_per_cycle` seconds a request, and is stable or not accordingly. No
+    scheduler at all needs less than `least_s`.
+
+    Source: bari2025 Theorem 1 (T^R) and Theorem 2. What is counted differently, and why:
+
+        - The first token comes with the prompt (Definition 1), so an output of o tokens takes o − 1 decodes
+          where T^R as printed counts o; that is `first_token="decode"`.
+        - T^R as printed asks for prompts in whole tiles (Assumption 3). Here any prompt has the tiles that
+          RAD really computes, the last chunk with what is left; the two agree where the assumption holds.
+        - T^R is *not* a bound for every scheduler, as Theorem 1 says, unless `columns` is the least common
+          multiple of the tile. In (7) a chunk attends to all of its own tokens, so cutting a prompt into
+          chunks of `columns` tokens costs less than into chunks of lcm(`rows`, `columns`, `reduction`), with
+          the same tiles in the linear layers; the proof takes the latter to be the cheapest. `least_s` is the
+          bound that (7) does give: chunks of at most `columns` tokens, the shorter one first.
+        - Theorem 2 asks for n > (t_col − 1)·T^max / (ε·T^R) requests a cycle (`requests_per_cycle_theorem`).
+          The end of a cycle lasts no longer than the longest output and wastes less than a tile an
+          iteration, so far fewer are enough (`requests_per_cycle_enough`).
+        - Algorithm 2 (`RadPhased`) holds all prompts of a cycle, which Assumption 4's memory for t_col
+          requests does not cover.
+
+    `timing`, `engines`, `chunk_tokens`, `requests_per_cycle`, `request_s`, `longest_request_s` are the tile
+    costs, r, t_lcm, n, T^R and T^max of the paper.
+
+    Example:
+        >>> import inferq as iq
+        >>> timing = iq.TiledGemm(
+        ...     rows=128, columns=64, reduction=32, width=4096, layers=32,
+        ...     linear_s_per_tile=4e-3, other_s_per_token=1e-6, gemm_s=2e-9, gemv_s=8e-9,
+        ... )
+        >>> chat = iq.theory.RequestClass(rate=3.0, prompt=2048, output=257)
+        >>> limit = iq.theory.tile_capacity(chat, timing)
+        >>> round(limit.capacity_per_s, 3), round(limit.load, 3), limit.stable
+        (3.373, 0.89, True)
+    """
+
+    source: ClassVar[str] = "bari2025 Theorems 1 and 2"
+
+    policy: str
+    """The scheduler that is asked about, `"Rad"` where none is given."""
+    timing: TiledGemm
+    first_token: FirstToken
+    rate: float | None
+    """λ, requests per second in all; None where nothing says so."""
+    engines: int
+    """r, replicas among which requests are divided evenly."""
+    prompt_tokens_mean: float
+    decode_tokens_mean: float
+    """Mean number of decodes of a request."""
+    chunk_tokens: int
+    """Tokens of a chunk of RAD."""
+    decodes_together: int
+    """Decodes of a full iteration of RAD."""
+    requests_per_cycle: int | None
+    """None: as many as the load needs."""
+    prompt_linear_s: float
+    """Seconds of a mean request in the linear layers, for the tiles of its prompt's chunks."""
+    prompt_attention_s: float
+    """In the attention of its chunks."""
+    decode_linear_s: float
+    """In the linear layers, for its part of the full tiles of decodes."""
+    decode_attention_s: float
+    """In the attention of its decodes."""
+    other_s: float
+    """In everything that is paid by the token."""
+    least_s: float
+    """Seconds of a mean request that no scheduler can do without, if each token is computed once."""
+    cycle_end_s: float | None
+    """Most seconds that the end of a cycle wastes; None where outputs have no longest length."""
+    longest_request_s: float | None
+    """T^max: the longest request, token by token; None where lengths have no end."""
+    hypotheses: tuple[Hypothesis, ...]
+
+    @property
+    def request_s(self) -> float:
+        """T^R: seconds of a mean request under RAD, of which the end of a cycle is no part."""
+        prompt_s = self.prompt_linear_s + self.prompt_attention_s
+        return prompt_s + self.decode_linear_s + self.decode_attention_s + self.other_s
+
+    @property
+    def capacity_per_s(self) -> float:
+        """The largest rate at which RAD can be stable, and is if cycles are long: r / T^R."""
+        return self.engines / self.request_s
+
+    @property
+    def most_per_s(self) -> float:
+        """No scheduler is stable above this rate: r / `least_s`."""
+        return self.engines / self.least_s
+
+    @property
+    def assured_per_s(self) -> float | None:
+        """The rate up to which RAD is stable with cycles of this length; None where that is not known."""
+        if self.requests_per_cycle is None or self.cycle_end_s is None:
+            return None
+        return self.engines / (self.request_s + self.cycle_end_s / self.requests_per_cycle)
+
+    def work_s(self, s: Any, o: Any) -> Any:
+        """Seconds of a request of s prompt and o output tokens under RAD; their mean is r / `assured_per_s`.
+
+        Without the number of requests of a cycle, or an end of the lengths, its end is no part: r / T^R.
+        """
+        emitted_before = 1 if self.first_token == "prefill" else 0
+        prices = TilePrices(self.timing, self.chunk_tokens, emitted_before)
+        each_s = self.decode_linear_s / self.decode_tokens_mean if self.decode_tokens_mean else 0.0
+        end_s = (self.cycle_end_s or 0.0) / (self.requests_per_cycle or 1)
+        prompt_s = prices.prompt_linear_s(s, o) + prices.prompt_attention_s(s, o)
+        decodes_s = (o - emitted_before) * each_s + prices.decode_attention_s(s, o)
+        return prompt_s + decodes_s + self.timing.other_s_per_token * (s + o - emitted_before) + end_s
+
+    @property
+    def load(self) -> float | None:
+        """λ·T^R / r."""
+        return None if self.rate is None else self.rate / self.capacity_per_s
+
+    @property
+    def requests_per_cycle_enough(self) -> int | None:
+        """Requests a cycle with which RAD is stable at this rate; None if none are, or without a bound."""
+        spare = self._spare_s
+        if spare is None or self.cycle_end_s is None:
+            return None
+        return math.floor(self.cycle_end_s / spare) + 1
+
+    @property
+    def requests_per_cycle_theorem(self) -> int | None:
+        """The same by Theorem 2 as printed, which asks for more."""
+        spare = self._spare_s
+        if spare is None or self.longest_request_s is None:
+            return None
+        return math.floor((self.decodes_together - 1) * self.longest_request_s / spare) + 1
+
+    @property
+    def _spare_s(self) -> float | None:
+        """Seconds from one request of a replica to the next, less T^R; None if nothing is left."""
+        if self.rate is None or self.rate >= self.capacity_per_s:
+            return None
+        spare_s = self.engines / self.rate - self.request_s
+        return spare_s if spare_s > 0 else None  # rounding, just below the capacity
+
+    @property
+    def stable(self) -> bool | None:
+        """Whether this policy is stable at this rate; None where the theorems do not say."""
+        met = {one.name: one.met for one in self.hypotheses}
+        if self.rate is None or met[_PATIENCE] is False or COUNTED_IN_FULL in met:
+            return None
+        if self.rate >= self.most_per_s:
+            return False
+        if met[_POLICY] is False or met[_TILES] is False:
+            return None
+        if self.rate >= self.capacity_per_s:
+            return False
+        if any(met[name] is False for name in (_MEMORY, _BOUNDED, _POISSON, _ROUTING)):
+            return None
+        return met[_CYCLES] or None
+
+    def explain(self) -> str:
+        """The inequality in symbols and with the numbers put in, what follows, and what it assumes."""
+        timing = self.timing
+        lines = [
+            f"{self.source}: RAD is stable if λ·T^R < r, and not if λ·T^R > r",
+            f"  iterations: tiles of {timing.rows} × {timing.columns} × {timing.reduction}, width "
+            f"{number(timing.width)}, {timing.layers} layers; {number(timing.linear_s_per_tile)} s a tile of "
+            f"the linear layers, {number(timing.gemm_s)} s a pair of tiles of a chunk, "
+            f"{number(timing.gemv_s)} s of a decode, "
+            f"{number(timing.other_s_per_token)} s a token of all else",
+            f"  a mean request: {number(self.prompt_tokens_mean)} prompt tokens in chunks of "
+            f"{number(self.chunk_tokens)}, {number(self.decode_tokens_mean)} decodes, "
+            f"{self.decodes_together} at a time (first token with the {self.first_token})",
+            f"  T^R = prompt {number(self.prompt_linear_s)} (linear) + {number(self.prompt_attention_s)} "
+            f"(attention) + decodes {number(self.decode_linear_s)} (linear) + "
+            f"{number(self.decode_attention_s)} (attention) + other {number(self.other_s)} "
+            f"= {number(self.request_s)} s",
+            f"  r / T^R = {self.engines} / {number(self.request_s)} = {number(self.capacity_per_s)} "
+            "requests/s",
+            f"  no scheduler needs less than {number(self.least_s)} s a request, or serves more than "
+            f"{number(self.most_per_s)} requests/s",
+        ]
+        if self.cycle_end_s is not None:
+            cycle = f"  the end of a cycle wastes {number(self.cycle_end_s)} s at most"
+            if self.assured_per_s is not None:
+                cycle += (
+                    f"; with {number(self.requests_per_cycle)} requests a cycle "
+                    f"{number(self.assured_per_s)} requests/s are certainly served"
+                )
+            lines.append(cycle)
+        if self.longest_request_s is not None:
+            lines.append(f"  T^max = {number(self.longest_request_s)} s, the longest request token by token")
+        if self.rate is not None:
+            sign = "<" if self.rate < self.capacity_per_s else "≥"
+            lines.append(
+                f"  λ·T^R = {number(self.rate)} · {number(self.request_s)} = "
+                f"{number(self.rate * self.request_s)} {sign} {self.engines}, a load of {number(self.load)}"
+            )
+            if self.requests_per_cycle_enough is not None:
+                enough = (
+                    f"  at this load {number(self.requests_per_cycle_enough)} requests a cycle are enough"
+                )
+                if self.requests_per_cycle_theorem is not None:
+                    enough += f" (Theorem 2 asks for {number(self.requests_per_cycle_theorem)})"
+                lines.append(enough)
+            said = {True: "stable", False: "not stable", None: "not decided by the theorems"}[self.stable]
+            lines.append(f"{self.policy}: {said}")
+        return "\n".join([*lines, *hypotheses_text(self.hypotheses)])
+
+
+_POLICY = "the policy is RAD"
+_TILES = "full decodes take the fewest tiles"
+_PROMPTS = "prompts fill their chunks"
+_BOUND = "no scheduler needs less than T^R"
+_PRODUCTS = "decodes cost less in one product"
+_MEMORY = "memory slack"
+_BOUNDED = "lengths are bounded"
+_CYCLES = "cycles are long"
+_POISSON = "Poisson arrivals"
+_ROUTING = "replicas share evenly"
+_PATIENCE = "nobody gives up"
+
+
+def tile_capacity(
+    workload: Asked,
+    engine: Engine | TiledGemm,
+    *,
+    rate: float | None = None,
+    requests_per_cycle: int | None = None,
+    engines: int = 1,
+    first_token: FirstToken | None = None,
+) -> TileCapacity:
+    """The rate up to which tiles that are never wasted serve everybody: λ·T^R < r.
+
+    Args:
+        workload: what is asked, by its whole joint law of lengths; it may lack arrivals.
+        engine: an engine with `TiledGemm` times, or the times alone: then RAD is meant, with as many requests
+            a cycle as it takes and memory enough.
+        rate: requests per second in all, instead of the workload's.
+        requests_per_cycle: n, where the scheduler does not say it.
+        engines: r, replicas that share the requests evenly.
+        first_token: whether the first token comes with the prompt, where no engine says it; `"prefill"` as in
+            the paper's Definition 1.
+
+    Returns:
+        T^R with its parts, the limits in requests per second, and the hypotheses, each judged.
+
+    Raises:
+        ConfigError: no `TiledGemm`, one that costs nothing, a rate that is not above 0, a number of replicas
+            or requests a cycle below 1, or an argument that the engine answers already.
+        TraceError: a workload without lengths.
+
+    Source: bari2025 Theorems 1 and 2, mended where `TileCapacity` says.
+
+    Example:
+        >>> import inferq as iq
+        >>> timing = iq.TiledGemm(
+        ...     rows=4, columns=2, reduction=2, width=8, layers=1,
+        ...     linear_s_per_tile=1, other_s_per_token=0, gemm_s=0, gemv_s=0,
+        ... )
+        >>> work = iq.Workload({"prompt_tokens": [4], "output_tokens": [3]})
+        >>> limit = iq.theory.tile_capacity(work, timing)
+        >>> limit.prompt_linear_s, limit.decode_linear_s, round(limit.capacity_per_s, 3)
+        (2.0, 1.0, 0.333)
+    """
+    timing, scheduler, first_token = _parts(engine, first_token)
+    engines = whole("engines", engines, 1, MOST_COUNT)
+    policy: Rad | RadPhased | None = scheduler if isinstance(scheduler, (Rad, RadPhased)) else None
+    if requests_per_cycle is not None:
+        requests_per_cycle = whole("requests_per_cycle", requests_per_cycle, 1, MOST_COUNT)
+        if policy is not None:
+            raise ConfigError("requests_per_cycle: is the scheduler's; give it with a timing model alone")
+    elif policy is not None:
+        requests_per_cycle = policy.requests_per_cycle
+    demand = Demand.of(workload, rate=rate, needs_rate=False)
+    law = demand.law
+    tile = timing if policy is None else policy
+    chunk, together = math.lcm(tile.rows, tile.columns, tile.reduction), tile.columns
+    emitted_before = 1 if first_token == "prefill" else 0
+    prices = TilePrices(timing, chunk, emitted_before)
+    decodes = law.decode_mean(first_token)
+    full_s = timing.linear_s_per_tile * -(-together // timing.columns)
+    tokens = law.prompt_mean + decodes
+    decode_attention_s = law.mean(prices.decode_attention_s)
+    other_s = timing.other_s_per_token * tokens
+    least_linear_s = timing.linear_s_per_tile * tokens / timing.columns
+    least_s = least_linear_s + law.mean(prices.least_attention_s) + decode_attention_s + other_s
+    if least_s == 0:
+        raise ConfigError("timing: costs nothing for these requests, so nothing limits their rate")
+    cycle_end_s = longest_s = None
+    if law.is_bounded:
+        most_decodes = law.most(lambda s, o: o + 0 * s) - emitted_before
+        cycle_end_s = most_decodes * timing.linear_s_per_tile * _waste(together, timing.columns)
+        longest = law.most(lambda s, o: s + 0 * o) + most_decodes
+        longest_s = longest * (timing.linear_s_per_tile + timing.other_s_per_token)
+        longest_s += float(prices.gemv_s(longest))
+    found = TileCapacity(
+        policy="Rad" if scheduler is None else type(scheduler).__name__,
+        timing=timing,
+        first_token=first_token,
+        rate=demand.rate,
+        engines=engines,
+        prompt_tokens_mean=law.prompt_mean,
+        decode_tokens_mean=decodes,
+        chunk_tokens=chunk,
+        decodes_together=together,
+        requests_per_cycle=requests_per_cycle,
+        prompt_linear_s=law.mean(prices.prompt_linear_s),
+        prompt_attention_s=law.mean(prices.prompt_attention_s),
+        decode_linear_s=decodes * full_s / together,
+        decode_attention_s=decode_attention_s,
+        other_s=other_s,
+        least_s=least_s,
+        cycle_end_s=cycle_end_s,
+        longest_request_s=longest_s,
+        hypotheses=(),
+    )
+    return replace(found, hypotheses=_hypotheses(found, demand, engine))
+
+
+def _parts(engine: object, first_token: FirstToken | None) -> tuple[TiledGemm, Scheduler | None, FirstToken]:
+    """The iteration times, the scheduler if there is one, and when the first token comes."""
+    if first_token not in (None, "prefill", "decode"):
+        raise ConfigError(f"first_token: must be 'prefill' or 'decode', is {first_token!r}")
+    if isinstance(engine, Engine):
+        if not isinstance(engine.timing, TiledGemm):
+            raise ConfigError(f"engine.timing: must be TiledGemm(…), is {engine.timing!r}")
+        if adds_time(engine.overhead):
+            raise ConfigError(
+                f"engine.overhead: {engine.overhead!r} takes no tiles, and is no part of bari2025 (7); "
+                "give the timing alone, or an engine without it"
+            )
+        if first_token not in (None, engine.first_token):
+            raise ConfigError(f"first_token: is {first_token!r}, but the engine's is {engine.first_token!r}")
+        return engine.timing, engine.scheduler, engine.first_token
+    if isinstance(engine, TiledGemm):
+        return engine, None, first_token or "prefill"
+    raise ConfigError(f"engine: must be an Engine(…) with TiledGemm times, or TiledGemm(…), is {engine!r}")
+
+
+def _waste(together: int, columns: int) -> float:
+    """Most tiles that an iteration of fewer decodes than `together` takes beyond their part of full ones.
+
+    j decodes take ⌈j / columns⌉ tiles, and would take j times what one has in a full iteration. The
+    difference is largest just after a step, and grows or shrinks from step to step alike.
+    """
+    if together == 1:
+        return 0.0
+    part = -(-together // columns) / together
+    last_step = (together - 2) // columns
+    return max(0.0, *(k + 1 - (k * columns + 1) * part for k in (0, last_step)))
+
+
+def _hypotheses(found: TileCapacity, demand: Demand, engine: Engine | TiledGemm) -> tuple[Hypothesis, ...]:
+    """What the theorems assume, judged from what is known."""
+    timing, law, chunk = found.timing, demand.law, found.chunk_tokens
+    is_rad = found.policy in ("Rad", "RadPhased")
+    said = "in its cycles" if is_rad else f"{found.policy} is another one, to which only the floor applies"
+    judged = [Hypothesis(name=_POLICY, met=is_rad, why=f"{found.policy}, {said}" if is_rad else said)]
+    columns = f"{found.decodes_together} decodes in tiles of {timing.columns} columns"
+    # With 65 in tiles of 64 a decode of 64 takes fewer tiles than one of 65, and T^R is no lower bound.
+    fewest = found.decodes_together < timing.columns or found.decodes_together % timing.columns == 0
+    judged.append(Hypothesis(name=_TILES, met=fewest, why=columns))
+    short = law.mean(lambda s, o: (s % chunk != 0) + 0 * o)
+    why = f"{short:.1%} of the prompts are no multiple of {chunk}; what their last chunks waste is in T^R"
+    if short == 0:
+        why = f"all are multiples of {chunk}"
+    judged.append(Hypothesis(name=_PROMPTS, met=short == 0, why=why))
+    beaten = 1 - found.least_s / found.request_s
+    why = f"(7) itself allows {beaten:.2%} less: chunks of {timing.columns} tokens, tails shared with decodes"
+    if beaten < 1e-12:
+        beaten, why = 0.0, f"chunks of {chunk} tokens are the cheapest that there are"
+    judged.append(Hypothesis(name=_BOUND, met=beaten == 0, why=why))
+    why = f"{timing.reduction} · {number(timing.gemv_s)} s beside {number(timing.gemm_s)} s"
+    judged.append(Hypothesis(name=_PRODUCTS, met=timing.reduction * timing.gemv_s > timing.gemm_s, why=why))
+    judged.append(_memory(found, law, engine))
+    ended = "the law has a longest prompt and output" if law.is_bounded else "the law has no longest length"
+    judged.append(Hypothesis(name=_BOUNDED, met=law.is_bounded, why=ended))
+    judged.append(_cycles(found))
+    judged.append(Hypothesis(name=_POISSON, met=demand.poisson, why=demand.arrivals))
+    alone = "there is one" if found.engines == 1 else "the theorem divides at random; a router may differ"
+    judged.append(Hypothesis(name=_ROUTING, met=found.engines == 1 or None, why=alone))
+    stays = (
+        "a request that waits may leave unserved" if demand.gives_up else "requests wait as long as it takes"
+    )
+    judged.append(Hypothesis(name=_PATIENCE, met=not demand.gives_up, why=stays))
+    return (*judged, *no_hits(engine))
+
+
+def _memory(found: TileCapacity, law: Lengths, engine: Engine | TiledGemm) -> Hypothesis:
+    """Assumption 4: memory for all whom RAD holds at once, were they the longest."""
+    if isinstance(engine, TiledGemm):
+        return Hypothesis(name=_MEMORY, met=None, why="no cache is given")
+    capacity, block = engine.kv.tokens, engine.kv.block
+    if capacity is None:
+        return Hypothesis(name=_MEMORY, met=True, why="the cache has no limit")
+    if not law.is_bounded:
+        return Hypothesis(name=_MEMORY, met=False, why="lengths have no end, the cache has one")
+    before = 1 if found.first_token == "prefill" else 0
+    largest = math.ceil(law.most(lambda s, o: s + o - before) / block)
+    held, needed = found.decodes_together, found.decodes_together * largest
+    if found.policy == "RadPhased" and found.requests_per_cycle is not None:
+        held = max(found.requests_per_cycle, held)
+        needed += (held - found.decodes_together) * math.ceil(law.most(lambda s, o: s + 0 * o) / block)
+    why = f"{number(held)} requests need {number(needed)} of {number(capacity // block)} blocks at most"
+    return Hypothesis(name=_MEMORY, met=needed <= capacity // block, why=why)
+
+
+def _cycles(found: TileCapacity) -> Hypothesis:
+    """Theorem 2: n large enough for this load."""
+    enough, given = found.requests_per_cycle_enough, found.requests_per_cycle
+    if found.rate is None:
+        return Hypothesis(name=_CYCLES, met=None, why="no rate is given")
+    if found.rate >= found.capacity_per_s:
+        return Hypothesis(name=_CYCLES, met=False, why="no number is enough at a load of 1 or above")
+    if enough is None:
+        return Hypothesis(name=_CYCLES, met=None, why="outputs have no longest length")
+    if given is None:
+        return Hypothesis(name=_CYCLES, met=True, why=f"as many as are enough, {number(enough)}")
+    why = f"{number(given)} requests, where {number(enough)} are enough"
+    # Enough is sufficient, not necessary: the ends of cycles may waste less than they can.
+    return Hypothesis(name=_CYCLES, met=True if given >= enough else None, why=why)

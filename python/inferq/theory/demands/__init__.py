@@ -1,0 +1,1 @@
+"""What a workload asks for: lengths, rates, memory, shared prefixes."""

@@ -1,0 +1,154 @@
+"""How much of the prompts has to be computed, however much a prefix cache finds?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from inferq.amounts import within
+from inferq.errors import ConfigError
+from inferq.theory.bounds.hypothesis import Hypothesis, number
+from inferq.theory.capacities.iteration_cost import Iteration, memory_slack
+from inferq.theory.demands.lengths import Lengths
+
+if TYPE_CHECKING:
+    from inferq.systems.engine import Engine
+    from inferq.theory.demands.demand import Demand
+
+_NAME = "what prefix caches find"
+COUNTED_IN_FULL = "all of every prompt is computed"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """What bounds take the prefix caches of an engine to find."""
+
+    tokens: float
+    """Tokens of its prompt that a mean request computes: at least, or where the rate is stated, exactly."""
+    pairs: float
+    """Pairs of a prompt token and one that it attends to, at least."""
+    hit_rate: float
+    """The share of all prompt tokens that is found."""
+    stated: bool
+    """Whether it was stated; else it is the most that the workload allows."""
+    alone: Lengths | None
+    """Of each request the tokens of its prompt that it alone holds, and its decodes; None where nobody knows
+    that."""
+    prompt: float
+    """Tokens of a mean prompt."""
+
+    @property
+    def hypothesis(self) -> Hypothesis:
+        """What a ceiling assumes."""
+        computed = f"so that {number(self.tokens)} of {number(self.prompt)} tokens of a prompt are computed"
+        if self.stated:
+            why = f"a hit rate of {number(self.hit_rate)}, as stated, {computed}"
+        else:
+            why = f"a hit rate of {number(self.hit_rate)} at most, that of an endless cache, {computed}"
+        return Hypothesis(name=_NAME, met=True, why=why)
+
+    def chunks(self, budget: float | None) -> float:
+        """Chunks of a mean prompt at least."""
+        return max(1.0, self.tokens / budget) if budget else 1.0
+
+    def contexts_s(self, cost: Iteration, law: Lengths, budget: int | None) -> float:
+        """Seconds that contexts and rows add at least to what is computed of a mean prompt.
+
+        With P = Σ (c·x + c(c + 1)/2) over its chunks, ε·Σ c·x + α·Σ c² = ε·(P − C/2) + (α − ε/2)·Σ c², and
+        Σ c² lies between C and the largest chunk times C. The last chunk holds all of the prompt.
+        """
+        alpha, epsilon = cost.per_prefill_square_s, cost.per_chunk_context_s
+        longest = law.most(lambda s, o: s + 0 * o)
+        largest = longest if budget is None else min(longest, float(budget))
+        squares = self.tokens if alpha >= epsilon / 2 else largest * self.tokens
+        attention_s = -float("inf")
+        if squares < float("inf"):
+            attention_s = epsilon * (self.pairs - self.tokens / 2) + (alpha - epsilon / 2) * squares
+        attention_s = max(attention_s, alpha * self.tokens)
+        held_s = cost.per_kv_token_s * law.prompt_mean
+        return attention_s + held_s + cost.per_row_s * self.chunks(budget)
+
+
+def stated(demand: Demand, hit_rate: object, *engines: Engine | None) -> Demand:
+    """The demand with a hit rate that somebody states, for engines; None is one of which nothing is known.
+
+    Raises:
+        ConfigError: a rate that is no share, that leaves no token to compute, or that nothing could find.
+    """
+    rate = within("hit_rate", hit_rate, 0, 1)
+    if not any(engine is None or engine.kv.prefix_cache for engine in engines):
+        raise ConfigError(f"hit_rate: is {number(rate)}, and there is no prefix cache that finds anything")
+    return replace(demand, hit_rate=rate)
+
+
+def found(demand: Demand, engine: Engine | None) -> Found | None:
+    """What the prefix cache of an engine finds; None where there is none, or nothing that it could find.
+
+    Args:
+        demand: what is asked, with a hit rate where one is stated.
+        engine: None: a timing model, of whose cache only the hit rate tells.
+
+    Raises:
+        ConfigError: a stated rate above what the prompts share, or that leaves no token to compute.
+    """
+    hit_rate = demand.hit_rate
+    if (engine is None and hit_rate is None) or (engine is not None and engine.kv.prefix_cache is None):
+        return None
+    mean = demand.law.prompt_mean
+    shared, alone, block = None if demand.rows is None else demand.rows.shared, None, 1
+    if engine is not None:
+        block = engine.kv.block
+        alone = None if shared is None else shared.alone(block, engine.first_token)
+    tokens, pairs = (mean, 0.0) if shared is None else shared.least(block)
+    most = max(0.0, 1 - tokens / mean)
+    if hit_rate is None:  # what nobody shares is computed as without a cache
+        return Found(tokens, pairs, most, False, alone, mean) if most else None
+    if demand.rows is not None and hit_rate > most * (1 + 1e-9):
+        raise ConfigError(
+            f"hit_rate: is {number(hit_rate)}, and an endless cache finds {number(most)} of the prompt "
+            "tokens of this workload"
+        )
+    tokens = (1 - hit_rate) * mean
+    if tokens < 1:
+        raise ConfigError(
+            f"hit_rate: is {number(hit_rate)}, which leaves {number(tokens)} of {number(mean)} tokens of a "
+            "mean prompt; a request computes one at least"
+        )
+    # x(x + 1)/2 is convex, and the tokens that are computed are the last.
+    return Found(tokens, tokens * (tokens + 1) / 2, hit_rate, True, alone, mean)
+
+
+def least_cost(cost: Iteration, engine: Engine | None, law: Lengths) -> Iteration:
+    """What a decode costs at least, where one that was preempted may find its own blocks again.
+
+    It is then one chunk that is as short as a decode, and pays for its context as chunks do.
+    """
+    if engine is None or engine.kv.prefix_cache is None or memory_slack(engine, law).met:
+        return cost
+    return replace(cost, per_context_token_s=min(cost.per_context_token_s, cost.per_chunk_context_s))
+
+
+def finds_its_own(engine: Engine, law: Lengths) -> bool:
+    """May a preempted request find what it had computed, so that one token stands for its next decode?"""
+    return engine.kv.prefix_cache is not None and not memory_slack(engine, law).met
+
+
+def no_hits(engine: object) -> tuple[Hypothesis, ...]:
+    """What formulas assume that count all of every prompt; nothing where there is no prefix cache."""
+    kv = getattr(engine, "kv", None)
+    if kv is None or kv.prefix_cache is None:
+        return ()
+    why = "a hit rate of 0 is assumed, and a run may have another: stability and token_capacity know of hits"
+    return (Hypothesis(name=COUNTED_IN_FULL, met=None, why=why),)
+
+
+def nothing_shared(demand: Demand) -> Hypothesis:
+    """What a ceiling assumes of a workload whose prompts share nothing that a cache could find."""
+    told = "classes" if demand.rows is None else "rows"
+    why = f"a hit rate of 0: nothing that the {told} of the workload say begins two prompts alike"
+    return Hypothesis(name=_NAME, met=True, why=why)
+
+
+def only_helps(found: Found | None, met: bool | None, why: str) -> tuple[Hypothesis, ...]:
+    """Can hits only help a policy? Its theorem is about prompts that are computed in full."""
+    return () if found is None else (Hypothesis(name="hits only help", met=met, why=why),)

@@ -1,0 +1,1 @@
+"""The fluid limit of an engine."""

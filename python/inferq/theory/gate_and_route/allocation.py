@@ -1,0 +1,448 @@
+"""How should a fleet be divided between prefill and decode, and between the classes, to earn most?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, get_args
+
+from inferq.amounts import shown, whole, within
+from inferq.description import Table
+from inferq.errors import ConfigError
+from inferq.systems.gate_and_route import Allocation, GateAndRoute, Planned, Prices
+from inferq.theory.bounds.hypothesis import Hypothesis, Statement, number
+from inferq.theory.demands.demand import MOST_RATE, Asked, Demand
+from inferq.theory.gate_and_route.division import divided, dual_gap, revenue, spread, within_one
+from inferq.theory.gate_and_route.shadow_prices import ShadowPrice, infeasible, shadow_prices
+from inferq.theory.gate_and_route.steady_state import STAGES, FluidClass, Optimum, Program, Scheme, solved
+from inferq.timing import MixedSolo
+from inferq.workload.workload import Workload
+
+_MOST_COUNT = 2**24
+"""Slots, tokens of a chunk, replicas: no cluster of `GateAndRoute` has more."""
+_MOST_AMOUNT = 1e9
+"""Of a limit or penalty: 30 years of seconds, more prefills or decodes than there are slots."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AllocationPlan(Statement, Planned):
+    """The steady state that earns most: how many requests of each class a replica should hold, and where.
+
+    `GateAndRoute` takes it as it takes an `Allocation`. All occupancies are per replica, by class, and empty
+    where there is no plan (`feasible` is False and `reason` says why).
+
+    **What is unique.** At an optimum x*, q_p* and, where decode slots bind, Σ y_m* and Σ y_s* are; how the
+    decodes are divided among the classes is not, nor q_d* in the separate scheme. The choice here: solo slots
+    are filled first, every class has the same share of its tokens decoded there, and with the separate
+    scheme every class that gives up has the same share of its tokens lost in the decode queue. Where decode
+    fairness is asked, the solver's division is moved towards that one as far as its spread allows. So all but
+    x* and q_p* follow from totals; where x* is not unique either (two classes alike), the solver's is taken.
+    """
+
+    source: ClassVar[str] = "lin2026 (40), (42), (43)–(49)"
+
+    scheme: Scheme
+    replicas: int
+    slots: int
+    chunk: int
+    timing: MixedSolo
+    prices: Prices
+    classes: tuple[FluidClass, ...]
+    """λ_i, P_i, D_i and θ_i, rates per replica."""
+    decode_queue: bool
+    """Whether the plan may keep requests waiting for their decode."""
+    prefill_fairness: float | None
+    decode_fairness: float | None
+    tpot_limit_s: float | None
+    prefill_fairness_penalty: float
+    decode_fairness_penalty: float
+    tpot_penalty: float
+    feasible: bool
+    reason: str
+    """Why there is no plan; empty where there is one."""
+    feasible_share: float | None
+    """The largest share, up to 1, of all rates for which there is a plan; None if there is none for any."""
+    revenue_per_replica_s: float | None
+    """R*, money per replica and second, penalties not taken off."""
+    penalty_per_replica_s: float | None
+    """What (44), (46) and (48) take off the objective."""
+    prefill: Mapping[str, float]
+    """x_i*, prefills under way."""
+    mixed: Mapping[str, float]
+    """y_m,i*, decodes beside a prefill."""
+    solo: Mapping[str, float]
+    """y_s,i*, decodes on a replica that runs no prefill."""
+    prefill_queue: Mapping[str, float]
+    """q_p,i*, requests that wait for their prefill."""
+    decode_queue_held: Mapping[str, float]
+    """q_d,i*, requests that wait for their decode."""
+    shadow_prices: tuple[ShadowPrice, ...]
+    duality_gap: float | None
+    """|primal − dual| objective as a share of the objective, or of what the best class can pay if more."""
+    hypotheses: tuple[Hypothesis, ...]
+
+    @property
+    def allocation(self) -> Allocation:
+        """The plan as `GateAndRoute` takes it.
+
+        Raises:
+            ConfigError: there is no plan, or a number beyond those of an `Allocation`.
+        """
+        if not self.feasible:
+            raise ConfigError(f"allocation: infeasible: {self.reason}")
+        return Allocation(
+            prefill=within_one(self.prefill),
+            mixed=self.mixed,
+            solo=self.solo,
+            prefill_queue=self.prefill_queue,
+            decode_queue=self.decode_queue_held,
+        )
+
+    def refuse_other(self, cluster: GateAndRoute) -> None:
+        """Refuse a cluster that is not the one that the plan is for.
+
+        Raises:
+            ConfigError: naming the field with the value of the cluster and that of the plan.
+        """
+        for name in ("timing", "slots", "chunk", "prices"):
+            given, planned = getattr(cluster, name), getattr(self, name)
+            if given != planned:
+                raise ConfigError(
+                    f"{name}: is {given!r}, but the plan is for {planned!r}; solve it anew, or give "
+                    "plan.allocation, which fits any"
+                )
+        leaving = cluster.abandonment
+        for one in self.classes:
+            rate = (leaving.get(one.name) if isinstance(leaving, Mapping) else leaving) or 0.0
+            if rate != one.abandonment_per_s:
+                raise ConfigError(
+                    f"abandonment: is {rate!r} for class {one.name!r}, but the plan is for "
+                    f"{one.abandonment_per_s!r}; solve it anew, or give plan.allocation, which fits any"
+                )
+
+    @property
+    def mixed_s(self) -> float:
+        """τ = α + βC, seconds of an iteration with a chunk."""
+        return self.timing.alpha + self.timing.beta * self.chunk
+
+    @property
+    def objective_per_replica_s(self) -> float | None:
+        """Revenue less penalties."""
+        if self.revenue_per_replica_s is None or self.penalty_per_replica_s is None:
+            return None
+        return self.revenue_per_replica_s - self.penalty_per_replica_s
+
+    @property
+    def prefill_use(self) -> float:
+        """Σx*: the share of the places for a prefill, one in each replica, in use; 0 without a plan."""
+        return math.fsum(self.prefill.values())
+
+    @property
+    def mixed_use(self) -> float:
+        """Σy_m* / ((B − 1)Σx*): the share of the slots beside a prefill in use; 0 if there are none."""
+        places = (self.slots - 1) * self.prefill_use
+        return math.fsum(self.mixed.values()) / places if places else 0.0
+
+    @property
+    def solo_use(self) -> float:
+        """Σy_s* / (B(1 − Σx*)): the same of the slots of replicas without a prefill."""
+        places = self.slots * (1 - self.prefill_use)
+        return math.fsum(self.solo.values()) / places if places > 0 else 0.0
+
+    @property
+    def tpot_s(self) -> float | None:
+        """The left side of (47): the mean iteration over all decode slots, used or not; None for no plan."""
+        return _program(self).tpot(self.prefill_use) if self.feasible else None
+
+    @property
+    def prefill_spread(self) -> float:
+        """S(x*), the left side of (43); 0 without a plan."""
+        return spread(self.prefill.values())
+
+    @property
+    def solo_spread(self) -> float:
+        """S(y_s*), the left side of (45); 0 without a plan."""
+        return spread(self.solo.values())
+
+    @property
+    def binding(self) -> tuple[str, ...]:
+        """The limits that bind, by their names among the shadow prices, balances left out."""
+        return tuple(one.constraint for one in self.shadow_prices if one.binds and one.request_class is None)
+
+    def price(self, constraint: str, request_class: str | None = None) -> float:
+        """The shadow price of a constraint.
+
+        Raises:
+            ConfigError: the plan has no such constraint.
+        """
+        for one in self.shadow_prices:
+            if (one.constraint, one.request_class) == (constraint, request_class):
+                return one.price
+        known = ", ".join(dict.fromkeys(repr(one.constraint) for one in self.shadow_prices))
+        raise ConfigError(
+            f"constraint: the plan has no {constraint!r} of {request_class!r} (known: {known or 'none'})"
+        )
+
+    def explain(self) -> str:
+        """The program with its numbers, the optimum, what binds and what each constraint is worth."""
+        from inferq.theory.gate_and_route.allocation_text import explained
+
+        return explained(self)
+
+
+def allocation(
+    workload: Asked,
+    *,
+    timing: MixedSolo,
+    slots: int,
+    chunk: int,
+    prices: Prices,
+    replicas: int = 1,
+    scheme: Scheme = "bundled",
+    abandonment: float | Mapping[str, float] | None = None,
+    decode_queue: bool | None = None,
+    prefill_fairness: float | None = None,
+    decode_fairness: float | None = None,
+    tpot_s: float | None = None,
+    prefill_fairness_penalty: float = 0.0,
+    decode_fairness_penalty: float = 0.0,
+    tpot_penalty: float = 0.0,
+    rate: float | None = None,
+    seed: int = 0,
+) -> AllocationPlan:
+    r"""The steady state of a fleet under gate and route that earns most, a linear program solved by HiGHS.
+
+    Per replica, over x_i (in prefill), y_m,i (in decode beside a prefill), y_s,i (in decode without one),
+    q_p,i and q_d,i (waiting for prefill, for decode), all ≥ 0:
+
+    - maximise `bundled` Σ (c_p P_i + c_d D_i)(μ_m,i y_m,i + μ_s,i y_s,i), a request pays when it is finished,
+      or `separate` c_p (C/τ) Σx_i + (c_d/τ) Σy_m,i + c_d γ Σy_s,i, each stage pays when it is done,
+    - Σx_i ≤ 1, Σy_m,i ≤ (B − 1)Σx_i, Σy_s,i ≤ B(1 − Σx_i): one prefill and B requests at most,
+    - λ_i = μ_p,i x_i + θ_i q_p,i and μ_p,i x_i = μ_m,i y_m,i + μ_s,i y_s,i + θ_i q_d,i: in equals out,
+
+    with μ_p,i = C/(P_i τ), μ_m,i = 1/(D_i τ), μ_s,i = γ/D_i, τ = α + βC. A class enters by its mean lengths
+    alone: all terms are linear in them. In the long run no policy earns more with any number of replicas,
+    because its averages satisfy every constraint; gate-and-route comes near as the number grows (Theorems 2
+    to 4, for Poisson arrivals and exponential services and patience).
+
+    **Limits and penalties** (SLIs, (43) to (48)). With S(v) = max v_i − min v_i, prefill fairness is
+    S(x) ≤ η_1, decode fairness S(y_s) ≤ η_2, either with q_d = 0. The TPOT limit is
+    (τ(B − 1)Σx + B(1 − Σx)/γ) / (B − Σx) ≤ η_3; the denominator is positive, so it multiplies out to the
+    linear (τ(B − 1) − B/γ + η_3)Σx ≤ B(η_3 − 1/γ). It counts slots, not tokens. A penalty takes η' times
+    the left side off the objective; that of TPOT is a fraction in Σx, whose best value is searched exactly
+    (`steady_state.solved`).
+
+    Args:
+        workload: what is asked: classes with rates, or a workload, whose classes are taken.
+        timing: the two lengths of an iteration, α, β and 1/γ.
+        slots: B, requests in a replica at once, at least 2.
+        chunk: C, prefill tokens in an iteration, at least 1.
+        prices: c_p and c_d for a token, above 0.
+        replicas: how many share the rates of `workload` (or `rate`): λ_i is a class's rate divided by this.
+            With 1, rates are those of one replica.
+        scheme: when a request pays.
+        abandonment: θ, how fast those who wait give up, per second: one rate, or one for each class; instead
+            of those of the classes. A class with 0 must be served in full.
+        decode_queue: whether the plan may hold q_d > 0; None: unless fairness is asked.
+        prefill_fairness: η_1 of (43), prefills per replica, 0 or above.
+        decode_fairness: η_2 of (45), decodes per replica, 0 or above.
+        tpot_s: η_3 of (47), seconds, above 0.
+        prefill_fairness_penalty: η'_1 of (44), money per second and prefill of spread.
+        decode_fairness_penalty: η'_2 of (46), money per second and decode of spread.
+        tpot_penalty: η'_3 of (48), money per second and second of TPOT.
+        rate: requests per second in all, instead of what `workload` says.
+        seed: with which a workload that has no exact law is drawn.
+
+    Raises:
+        ConfigError: an argument outside its range, or a class of `abandonment` that is not asked for.
+            A plan that does not exist is no error: its `feasible` is False.
+
+    Source: lin2026 sections 3.1, 4.2 and 5, Proposition 1 (the hypothesis on γτ) and its proof, EC.1.
+
+    Example:
+        >>> import inferq as iq
+        >>> code = iq.theory.RequestClass(name="code", rate=0.5, prompt=300, output=1000, abandonment=0.1)
+        >>> papers = iq.theory.RequestClass(name="papers", rate=0.5, prompt=3000, output=400, abandonment=0.1)
+        >>> timing = iq.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.022)
+        >>> prices = iq.Prices(prefill=0.1, decode=0.2)
+        >>> plan = iq.theory.allocation([code, papers], timing=timing, slots=16, chunk=256, prices=prices)
+        >>> round(plan.revenue_per_replica_s, 2), round(plan.prefill_use, 4), plan.binding
+        (297.72, 0.2132, ('mixed slots', 'solo slots'))
+        >>> round(plan.price("arrivals", "papers"), 1)  # money for each further request of that class
+        264.5
+        >>> fleet = iq.GateAndRoute(
+        ...     plan, replicas=20, timing=timing, slots=16, chunk=256, prices=prices, abandonment=0.1
+        ... )
+        >>> round(fleet.allocation.prefill["papers"], 4)
+        0.195
+    """
+    demand = Demand.of(workload, rate=rate, seed=seed)
+    if not isinstance(timing, MixedSolo):
+        raise ConfigError(f"timing: must be MixedSolo(…), is {timing!r}")
+    if not isinstance(prices, Prices):
+        raise ConfigError(f"prices: must be Prices(…), is {prices!r}")
+    for name in ("prefill", "decode"):
+        within(f"prices.{name}", getattr(prices, name), 1e-18, 1e6)
+    whole("slots", slots, 2, _MOST_COUNT)
+    whole("chunk", chunk, 1, _MOST_COUNT)
+    whole("replicas", replicas, 1, _MOST_COUNT)
+    whole("seed", seed, 0, 2**64 - 1)
+    if scheme not in get_args(Scheme):
+        raise ConfigError(f"scheme: must be 'bundled' or 'separate', is {scheme!r}")
+    if decode_queue is not None and not isinstance(decode_queue, bool):
+        raise ConfigError(f"decode_queue: must be True, False or None, is {shown(decode_queue)}")
+    limits = {"prefill_fairness": prefill_fairness, "decode_fairness": decode_fairness, "tpot_s": tpot_s}
+    for name, limit in limits.items():
+        if limit is not None:
+            within(name, limit, 1e-12 if name == "tpot_s" else 0, _MOST_AMOUNT)
+    penalties = {
+        "prefill_fairness_penalty": prefill_fairness_penalty,
+        "decode_fairness_penalty": decode_fairness_penalty,
+        "tpot_penalty": tpot_penalty,
+    }
+    for name, penalty in penalties.items():
+        within(name, penalty, 0, _MOST_AMOUNT)
+    fair = (prefill_fairness, decode_fairness) != (None, None)
+    fair = fair or prefill_fairness_penalty > 0 or decode_fairness_penalty > 0
+    if timing.alpha + timing.beta * chunk <= 0 or timing.solo <= 0:
+        raise ConfigError("timing: an iteration must take some time, with a chunk and without one")
+    nothing: Mapping[str, float] = Table({})
+    empty = AllocationPlan(
+        scheme=scheme,
+        replicas=int(replicas),
+        slots=int(slots),
+        chunk=int(chunk),
+        timing=timing,
+        prices=prices,
+        classes=_classes(demand, abandonment, int(replicas), isinstance(workload, Workload)),
+        decode_queue=not fair if decode_queue is None else decode_queue,
+        prefill_fairness=prefill_fairness,
+        decode_fairness=decode_fairness,
+        tpot_limit_s=tpot_s,
+        **penalties,
+        feasible=False,
+        reason="",
+        feasible_share=None,
+        revenue_per_replica_s=None,
+        penalty_per_replica_s=None,
+        prefill=nothing,
+        mixed=nothing,
+        solo=nothing,
+        prefill_queue=nothing,
+        decode_queue_held=nothing,
+        shadow_prices=(),
+        duality_gap=None,
+        hypotheses=(),
+    )
+    empty = replace(empty, hypotheses=_hypotheses(empty, demand))
+    program = _program(empty)
+    found = solved(program)
+    if found is None:
+        share = program.feasible_share()
+        return replace(empty, reason=infeasible(program, share), feasible_share=share)
+    return _planned(empty, program, *found)
+
+
+def _classes(demand: Demand, abandonment: object, replicas: int, recorded: bool) -> tuple[FluidClass, ...]:
+    """The classes with what a replica gets of each."""
+    names = [one.name for one in demand.classes]
+    if abandonment is None and recorded and demand.gives_up:
+        raise ConfigError("abandonment: missing: the workload has a patience, and the program needs its rate")
+    if isinstance(abandonment, Mapping):
+        for name in abandonment:
+            if name not in names:
+                raise ConfigError(f"abandonment.{name}: no such class (there are {', '.join(names)})")
+        for name in names:
+            if name not in abandonment:
+                raise ConfigError(f"abandonment.{name}: missing: every class needs a rate")
+            within(f"abandonment.{name}", abandonment[name], 0, MOST_RATE)
+    elif abandonment is not None:
+        within("abandonment", abandonment, 0, MOST_RATE)
+    made = []
+    for one in demand.classes:
+        leaving: Any = abandonment[one.name] if isinstance(abandonment, Mapping) else abandonment
+        assert one.rate is not None, "a demand without a rate is refused"
+        made.append(
+            FluidClass(
+                one.name,
+                one.rate / replicas,
+                one.law.prompt_mean,
+                one.law.output_mean,
+                one.abandonment if leaving is None else float(leaving),
+            )
+        )
+    return tuple(made)
+
+
+def _program(plan: AllocationPlan) -> Program:
+    return Program(
+        classes=plan.classes,
+        mixed_s=plan.mixed_s,
+        solo_s=plan.timing.solo,
+        slots=plan.slots,
+        chunk=plan.chunk,
+        prefill_price=plan.prices.prefill,
+        decode_price=plan.prices.decode,
+        scheme=plan.scheme,
+        decode_queue=plan.decode_queue,
+        prefill_fairness=plan.prefill_fairness,
+        decode_fairness=plan.decode_fairness,
+        tpot_s=plan.tpot_limit_s,
+        prefill_fairness_penalty=plan.prefill_fairness_penalty,
+        decode_fairness_penalty=plan.decode_fairness_penalty,
+        tpot_penalty=plan.tpot_penalty,
+    )
+
+
+def _hypotheses(plan: AllocationPlan, demand: Demand) -> tuple[Hypothesis, ...]:
+    """What Proposition 1 and Theorems 2 to 4 assume."""
+    gain, least = plan.mixed_s / plan.timing.solo, (plan.slots - 1) / plan.slots
+    patient = [one.name for one in plan.classes if not one.abandonment_per_s]
+    return (
+        Hypothesis(
+            name="decodes are no less efficient without a prefill, γτ ≥ (B − 1)/B (Proposition 1)",
+            met=gain >= least,
+            why=f"{number(gain)} against {number(least)}",
+        ),
+        Hypothesis(name="Poisson arrivals", met=demand.poisson, why=demand.arrivals),
+        Hypothesis(
+            name="services and patience are exponential",
+            met=None,
+            why='they are with service="exponential"; as an upper bound R* needs no more than exponential '
+            "patience and the mean services",
+        ),
+        Hypothesis(
+            name="who waits gives up in every class, θ_i > 0 (Proposition EC.1)",
+            met=not patient,
+            why=f"not {', '.join(patient)}" if patient else "all rates of abandonment are above 0",
+        ),
+    )
+
+
+def _planned(empty: AllocationPlan, program: Program, state: Optimum, tangent: Optimum) -> AllocationPlan:
+    """The plan that an optimum is."""
+    held = divided(program, state)
+    names = [one.name for one in empty.classes]
+    tables = {stage: Table(dict(zip(names, held[stage], strict=True))) for stage in STAGES}
+    plan = replace(
+        empty,
+        feasible=True,
+        feasible_share=1.0,
+        prefill=tables["prefill"],
+        mixed=tables["mixed"],
+        solo=tables["solo"],
+        prefill_queue=tables["prefill_queue"],
+        decode_queue_held=tables["decode_queue"],
+    )
+    spreads = (
+        plan.prefill_fairness_penalty * plan.prefill_spread + plan.decode_fairness_penalty * plan.solo_spread
+    )
+    slow = plan.tpot_penalty * program.tpot(plan.prefill_use) if plan.tpot_penalty else 0.0
+    return replace(
+        plan,
+        revenue_per_replica_s=revenue(program, held),
+        penalty_per_replica_s=spreads + slow,
+        shadow_prices=tuple(shadow_prices(program, held, tangent)),
+        duality_gap=dual_gap(program, held, spreads, tangent),
+    )

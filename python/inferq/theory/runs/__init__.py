@@ -1,0 +1,1 @@
+"""Theory beside a run."""

@@ -1,0 +1,367 @@
+"""How far is a simulation from the theory and from the fluid of the same scenario?"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from inferq.amounts import finite, shown, whole
+from inferq.description import Table
+from inferq.errors import ConfigError
+from inferq.theory.bounds.hypothesis import Statement, number
+from inferq.theory.bounds.stability import Stability, stability
+from inferq.theory.capacities.iteration_cost import has_closed_form
+from inferq.theory.demands.demand import Asked, Demand
+from inferq.theory.equilibrium.settled import Settled, settled_capacity
+from inferq.theory.runs.observed import Observed, hit_rate, observed
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from inferq.results.result import Result
+    from inferq.simulation.simulate import System
+    from inferq.systems.engine import Engine
+    from inferq.workload.workload import Workload
+
+CONFIDENCE = 0.99
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Agreement(Statement):
+    """Theory, fluid and simulation of one scenario; made by `agree`."""
+
+    source: ClassVar[str] = "theory, fluid balance and simulation"
+
+    theory: Stability
+    """What is proved."""
+    observed: tuple[Observed, ...]
+    """What each run shows about its stability."""
+    results: tuple[Result, ...]
+    """The runs, one for each seed."""
+    rows: tuple[Mapping[str, Any], ...]
+    """What `frame` shows, line by line."""
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        """One row for each quantity; what one side does not say is null.
+
+        `quantity`, `unit`, `theory`, `fluid`, `simulation` (mean over the seeds), `low`, `high` (its 99 %
+        interval; null for one run), `gap` (simulation over theory, or else over the fluid, less 1).
+        """
+        import polars as pl
+
+        text = dict.fromkeys(("quantity", "unit"), pl.String)
+        numbers = dict.fromkeys(("theory", "fluid", "simulation", "low", "high", "gap"), pl.Float64)
+        return pl.DataFrame([dict(row) for row in self.rows], schema={**text, **numbers})
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether no run contradicts the verdict of the theory; None where either of them does not know."""
+        seen = {one.verdict for one in self.observed} - {"unknown"}
+        if self.theory.verdict == "unknown" or not seen:
+            return None
+        return seen == {self.theory.verdict}
+
+    def explain(self) -> str:
+        """The verdicts of both sides, and the quantities line by line."""
+        seen = ", ".join(one.verdict for one in self.observed)
+        lines = [f"theory: {self.theory.explain().splitlines()[0]}", f"simulation: {seen}"]
+        for row in self.rows:
+            parts = [
+                f"{side} {number(row[side])}"
+                for side in ("theory", "fluid", "simulation")
+                if row[side] is not None
+            ]
+            within = "" if row["low"] is None else f" ({number(row['low'])} to {number(row['high'])})"
+            gap = "" if row["gap"] is None else f", gap {100 * row['gap']:+.2f} %"
+            lines.append(f"  {row['quantity']} ({row['unit']}): {', '.join(parts)}{within}{gap}")
+        return "\n".join(lines)
+
+
+def agree(
+    workload: Asked,
+    cluster: System,
+    *,
+    requests: int | None = None,
+    seeds: Sequence[int] = (1, 2, 3, 4, 5),
+    warmup: float = 0.25,
+) -> Agreement:
+    """Theory, fluid and simulation of the same scenario in one frame, with the gap.
+
+    - *Theory* is what `stability` proves: the rate that comes is served where the system is stable, and no
+      more than the binding ceiling where it is not.
+    - *Fluid* is the balance of means (`fluid`, for any engine whose iterations are linear in tokens and
+      contexts): the length of an iteration and what is in it, if a replica were always busy with a share of
+      the requests and nothing were random. At a light load an engine rests between requests, and its
+      iterations are shorter and hold less.
+    - With a prefix cache the fluid, which knows no hits, is left out. The row `hit rate` has beside the
+      measured one what the ceilings of the theory take to be found, at most.
+    - *Simulation* is run once for each seed; what it measures lies between the warm-up and the last arrival.
+      A recorded workload is the same for every seed, and is run once.
+
+    Args:
+        workload: a workload; or classes with rates, of which Poisson arrivals with these lengths are drawn.
+        cluster: an engine, a cluster, a pair with hand-off, a gate-and-route cluster or a network.
+        requests: how many a run has where `workload` is classes, 20,000 unless told; else not allowed.
+        seeds: of the runs, each another one.
+        warmup: the share of the span of arrivals that is not measured, from 0 up to but not 1.
+
+    Raises:
+        ConfigError: naming the argument; as of `stability` and `simulate` otherwise.
+        SimulationError: a run that cannot go on.
+
+    Example:
+        >>> import inferq as iq
+        >>> timing = iq.PiecewiseLinear(base=0.0455, per_token=0.0003, knee=64)
+        >>> scheduler = iq.Sarathi(token_budget=512, max_seqs=512)
+        >>> kv = iq.KvCache.unlimited()
+        >>> engine = iq.Engine(timing=timing, scheduler=scheduler, kv=kv, first_token="decode")
+        >>> chat = iq.theory.RequestClass(rate=9, prompt=129, output=112)
+        >>> found = iq.theory.agree(chat, engine, seeds=[1, 2])
+        >>> found.theory.verdict, found.agrees
+        ('stable', True)
+        >>> gaps = dict(found.frame.select("quantity", "gap").rows())
+        >>> abs(gaps["iteration"]) < 0.05
+        True
+    """
+    from inferq.simulation.simulate import simulate
+    from inferq.systems.cluster import Cluster
+    from inferq.systems.engine import Engine
+    from inferq.systems.network import Network
+
+    if not 0 <= finite("warmup", warmup) < 1:
+        raise ConfigError(f"warmup: must be a share of the span, from 0 up to but not 1, is {warmup!r}")
+    seeds = _seeds(seeds)
+    theory = stability(workload, cluster)
+    drawn = _workload(workload, requests)
+    if not drawn.is_law and not isinstance(cluster, Network):
+        seeds = seeds[:1]
+    engine, replicas = None, 1
+    if isinstance(cluster, (Engine, Cluster)):
+        pool = cluster.pools()[0]
+        engine = pool.engines[0] if len(set(pool.engines)) == 1 else None
+        replicas = sum(pool.counts)
+    linear = engine is not None and has_closed_form(engine)
+    results, measures = [], []
+    for seed in seeds:
+        result = simulate(drawn, cluster, seed=seed, iterations=linear)
+        results.append(result)
+        measures.append(_measured(result, warmup, replicas if linear else None))
+    demand = None if isinstance(cluster, Network) else Demand.of(workload, needs_rate=False)
+    plain = linear and not results[0].has_prefix_cache
+    balance = _fluid(demand, engine if plain else None, replicas)
+    rows = _rows(theory, demand, balance, measures)
+    return Agreement(
+        theory=theory,
+        observed=tuple(_observed(result, warmup) for result in results),
+        results=tuple(results),
+        rows=tuple(rows),
+    )
+
+
+def _seeds(seeds: object) -> list[int]:
+    """Different seeds, one at least."""
+    if isinstance(seeds, (str, bytes, Mapping)) or not isinstance(seeds, Iterable):
+        raise ConfigError(f"seeds: must be several whole numbers, such as [1, 2, 3], is {shown(seeds)}")
+    found: list[int] = []
+    for place, seed in enumerate(seeds):
+        one = whole(f"seeds[{place}]", seed, 0, 2**64 - 1)
+        if one in found:
+            raise ConfigError(f"seeds[{place}]: {one} is there already; a run repeated shows nothing new")
+        found.append(one)
+    if not found:
+        raise ConfigError("seeds: none; one run at least is needed")
+    return found
+
+
+def _workload(workload: Any, requests: int | None) -> Workload:
+    """The requests to be simulated."""
+    from inferq.theory.demands.demand import RequestClass
+    from inferq.workload.distributions import Poisson
+    from inferq.workload.workload import Workload
+
+    if isinstance(workload, Workload):
+        if requests is not None:
+            raise ConfigError("requests: a workload has its own; it is for classes with rates")
+        return workload
+    count = 20_000 if requests is None else whole("requests", requests, 2, 2**32 - 1)
+    given = [workload] if isinstance(workload, RequestClass) else list(workload)
+    parts = {}
+    for one in given:
+        lengths: dict[str, Any] = {"lengths": one.lengths}
+        if one.lengths is None:
+            lengths = {"prompt": _law(one.prompt), "output": _law(one.output)}
+        parts[one.name] = Workload.law(requests=count, arrivals=Poisson(one.rate), **lengths)
+    return Workload.mix(parts, requests=count)
+
+
+def _law(length: Any) -> Any:
+    from inferq.workload.distributions import Fixed, LengthLaw
+
+    return length if isinstance(length, LengthLaw) else Fixed(int(length))
+
+
+def _observed(result: Result, warmup: float) -> Observed:
+    arrival_s = result.requests["arrival_s"]
+    start = 0.0 if arrival_s.is_empty() else float(arrival_s[0])
+    end = start if arrival_s.is_empty() else float(arrival_s[-1])
+    return observed(result, warmup=f"{start + warmup * (end - start):.9f}s")
+
+
+def _measured(result: Result, warmup: float, replicas: int | None) -> dict[str, float]:
+    """What one run shows between the warm-up and its last arrival."""
+    import numpy as np
+
+    requests = result.requests
+    arrival_s = requests["arrival_s"].to_numpy()
+    if len(arrival_s) < 2 or arrival_s[-1] <= arrival_s[0]:
+        raise ConfigError("workload: all requests arrive at one instant, so that there is no rate")
+    start = arrival_s[0] + warmup * (arrival_s[-1] - arrival_s[0])
+    end = arrival_s[-1]
+    span_s = end - start
+    finish_s = requests["finish_s"].to_numpy()
+    done = (finish_s > start) & (finish_s <= end)
+    left_s = requests["left_s"].fill_null(math.inf).to_numpy()
+    entered_s = requests["admitted_s"].fill_null(math.inf).to_numpy()
+
+    def within(low: Any, high: Any) -> float:
+        inside = np.minimum(high, end) - np.maximum(low, start)
+        return float(np.maximum(inside, 0.0).sum() / span_s)
+
+    found = {
+        "arrivals": float(((arrival_s > start) & (arrival_s <= end)).sum() / span_s),
+        "throughput": float(done.sum() / span_s),
+        "output tokens": float(requests["output_tokens"].to_numpy()[done].sum() / span_s),
+        "in the system": within(arrival_s, left_s),
+    }
+    hits = hit_rate(result, start, end)
+    if hits is not None:
+        found["hit rate"] = hits
+    present = [(arrival_s <= at).sum() - (left_s <= at).sum() for at in (start, end)]
+    found["growth"] = float((present[1] - present[0]) / span_s)
+    if replicas is not None:
+        found["running"] = within(entered_s, left_s) / replicas
+        found.update(_iterations(result, start, end, replicas))
+    return found
+
+
+def _iterations(result: Result, start: float, end: float, replicas: int) -> dict[str, float]:
+    """Iterations that begin within the window, each stretch by the instants of its own."""
+    import numpy as np
+
+    table = result.iterations
+    begins, count = table["start_s"].to_numpy(), table["count"].to_numpy().astype(np.float64)
+    first_s, growth_s = table["first_s"].to_numpy(), table["growth_s"].to_numpy()
+    lasts_s = count * first_s + growth_s * count * (count - 1) / 2
+    inside = (begins >= start) & (begins < end)
+    total, busy_s = count[inside].sum(), lasts_s[inside].sum()
+    if total == 0:
+        return {}
+    decodes = table["decodes"].to_numpy()
+    tokens = (table["prefill_tokens"].to_numpy() + decodes) * count
+    held = table["kv_used_tokens"].to_numpy() + decodes * (count - 1) / 2
+    return {
+        "iteration": float(busy_s / total),
+        "batch": float(tokens[inside].sum() / total),
+        "cache": float((held * lasts_s)[inside].sum() / busy_s),
+        "busy": float(busy_s / ((end - start) * replicas)),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Fluid:
+    capacity_per_s: float | None
+    """None where nothing limits the rate."""
+    settled: Settled | None
+
+
+def _fluid(demand: Demand | None, engine: Engine | None, replicas: int) -> _Fluid | None:
+    """The balance of one of `replicas` that share the load."""
+    if demand is None or engine is None or demand.rate is None:
+        return None
+    capacity, share = settled_capacity(engine, demand.law, engine.first_token), demand.rate / replicas
+    if capacity is not None:
+        share = min(share, capacity)
+    settled = Settled.at(share, engine, demand.law, engine.first_token)
+    return _Fluid(None if capacity is None else replicas * capacity, settled)
+
+
+def _rows(
+    theory: Stability, demand: Demand | None, fluid: _Fluid | None, measures: Sequence[dict[str, float]]
+) -> list[Mapping[str, Any]]:
+    rate, ceiling = theory.rate, theory.capacity_per_s
+    served = growth = None
+    if rate is not None and theory.verdict == "stable":
+        served, growth = rate, 0.0
+    elif rate is not None and theory.verdict == "unstable" and ceiling is not None:
+        served, growth = ceiling, rate - ceiling
+    flows = None
+    if fluid is not None and rate is not None:
+        flows = rate if fluid.capacity_per_s is None else min(rate, fluid.capacity_per_s)
+    tokens = None if demand is None else demand.law.output_mean
+    at = None if fluid is None else fluid.settled
+
+    def times(per_s: float | None, each: float | None) -> float | None:
+        return None if per_s is None or each is None else per_s * each
+
+    told: list[tuple[str, str, str, float | None, float | None]] = [
+        ("arrivals", "per second", "arrivals", rate, None),
+        ("capacity", "per second", "", ceiling, None if fluid is None else fluid.capacity_per_s),
+        ("throughput", "per second", "throughput", served, flows),
+        ("output tokens", "tokens/s", "output tokens", times(served, tokens), times(flows, tokens)),
+        (
+            "growth of the backlog",
+            "per second",
+            "growth",
+            growth,
+            None if flows is None or rate is None else rate - flows,
+        ),
+        ("in the system", "requests", "in the system", None, None),
+    ]
+    if at is not None:
+        told += [
+            ("iteration", "s", "iteration", None, at.iteration_s),
+            ("tokens in a batch", "tokens", "batch", None, at.batch_tokens),
+            ("running on a replica", "requests", "running", None, at.running),
+            ("KV cache in use on a replica", "tokens", "cache", None, at.kv_tokens),
+            ("time that a replica is busy", "share", "busy", None, 1.0),
+        ]
+    if any("hit rate" in one for one in measures):
+        at_most = [
+            one.hit_rate for one in theory.bounds if one.kind == "ceiling" and one.hit_rate is not None
+        ]
+        told.append(("hit rate", "share", "hit rate", max(at_most, default=None), None))
+    rows: list[Mapping[str, Any]] = []
+    for quantity, unit, key, by_theory, by_fluid in told:
+        found = [one[key] for one in measures if key in one]
+        mean = statistics.fmean(found) if found else None
+        low, high = _interval(found)
+        beside = by_theory if by_theory is not None else by_fluid
+        gap = None if mean is None or not beside else mean / beside - 1
+        row = {
+            "quantity": quantity,
+            "unit": unit,
+            "theory": by_theory,
+            "fluid": by_fluid,
+            "simulation": mean,
+            "low": low,
+            "high": high,
+            "gap": gap,
+        }
+        rows.append(Table(row, as_given=True))
+    return rows
+
+
+def _interval(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """Student's interval of a mean over independent runs."""
+    if len(values) < 2:
+        return None, None
+    from scipy import stats
+
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * statistics.stdev(values)
+    half /= math.sqrt(len(values))
+    mean = statistics.fmean(values)
+    return mean - half, mean + half
