@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 import inferq as iq
 from inferq.cli import app
-from inferq.experiment.planning.length import longer
-from inferq.experiment.planning.plan import CapacityPlan
+from inferq.experiments.capacity_search.capacity import CapacityPlan
+from inferq.experiments.capacity_search.run_length import longer
 from inferq.picture.style import svg
 
 SERVER = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(max_seqs=1), kv=iq.KvCache.unlimited())

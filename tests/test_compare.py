@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 
 import inferq as iq
 from inferq.cli import app
-from inferq.experiment.comparing.precision import LEAST_SEEDS, Precision, next_count
-from inferq.experiment.replication import Run, at_once, replications
+from inferq.experiments.comparison.precision import LEAST_SEEDS, Precision, next_count
+from inferq.experiments.replication import Run, at_once, replications
 from inferq.picture.style import svg
 from inferq.results.metric import Metric
 

@@ -17,9 +17,9 @@ from typer.testing import CliRunner, Result
 
 import inferq as iq
 from inferq.cli import app
-from inferq.experiment.gating.baseline import Record, read_baseline, text_of, write_baseline
-from inferq.experiment.gating.runs import Trial, accepted, checked, maker
-from inferq.experiment.gating.terms import Terms
+from inferq.experiments.gates.baseline import Record, read_baseline, text_of, write_baseline
+from inferq.experiments.gates.gate import Trial, accepted, checked, maker
+from inferq.experiments.gates.tolerance import Terms
 from inferq.scenario import read_scenario
 from inferq.simulation.simulate import System
 
@@ -529,7 +529,7 @@ def test_a_disk_that_fills_up_leaves_the_old_baseline_and_shows_what_was_found(
     def full(_: int) -> None:
         raise OSError(28, "No space left on device", "inferq-baseline.json")
 
-    monkeypatch.setattr("inferq.experiment.gating.baseline.os.fsync", full)
+    monkeypatch.setattr("inferq.experiments.gates.baseline.os.fsync", full)
     result = run("gate", "chat.toml", "--update", "--summary", "gate.md")
     assert result.exit_code == 2
     assert "No space left on device" in result.stderr and "chat: ttft_p99 worse: " in result.stdout

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferq.experiment.gating.judgement import judge
-from inferq.experiment.gating.terms import Tolerance
+from inferq.experiments.gates.judgement import judge
+from inferq.experiments.gates.tolerance import Tolerance
 
 
 def test_the_unchanged_is_worse_with_at_most_the_chance_that_was_stated():

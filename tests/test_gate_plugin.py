@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from inferq.experiment.gating.baseline import DEFAULT_FILE, read_baseline
+from inferq.experiments.gates.baseline import DEFAULT_FILE, read_baseline
 
 pytest_plugins = ["pytester"]
 
-MODULE = "inferq.experiment.gating.plugin"
+MODULE = "inferq.experiments.gates.pytest_plugin"
 LOAD = ("-p", MODULE)
 
 SUITE = """

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import inferq as iq
-from inferq.experiment.comparing import blocks, evidence
-from inferq.experiment.comparing.contrast import Sample, contrast, holm
-from inferq.experiment.comparing.measurement import Measured, Measurement
-from inferq.experiment.comparing.precision import Precision
-from inferq.experiment.replication import Run
+from inferq.experiments.comparison import blocks, evidence
+from inferq.experiments.comparison.contrast import Sample, contrast, holm
+from inferq.experiments.comparison.measurement import Measured, Measurement
+from inferq.experiments.comparison.precision import Precision
+from inferq.experiments.replication import Run
 from inferq.results.metric import Metric
 
 from .compared import CHAT, PAIR, engine, md1, md1_wait_s, one_by_one

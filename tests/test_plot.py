@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import inferq as iq
-from inferq.experiment.comparing.comparison import NUMBERS, Comparison
+from inferq.experiments.comparison.compare import NUMBERS, Comparison
 from inferq.picture import drawn
 from inferq.picture.comparing import shown_systems
 from inferq.picture.run import _powers, throughput

@@ -135,7 +135,7 @@ def test_an_unstable_run_is_called_so(tmp_path: Path):
 
 
 def test_a_comparison_has_a_page(tmp_path: Path):
-    from inferq.experiment.comparing.comparison import compare
+    from inferq.experiments.comparison.compare import compare
 
     whole = iq.Engine(timing=ENGINE.timing, scheduler=iq.VllmV0(), kv=ENGINE.kv)
     systems = {"sarathi": ENGINE, "vllm-v0": whole}
@@ -157,8 +157,8 @@ def test_a_comparison_has_a_page(tmp_path: Path):
 
 
 def test_a_capacity_has_a_page(tmp_path: Path):
-    from inferq.experiment.planning.objective import Slo
-    from inferq.experiment.planning.plan import capacity
+    from inferq.experiments.capacity_search.capacity import capacity
+    from inferq.experiments.capacity_search.slo import Slo
 
     plan = capacity(law(300, 8, 600, 60), ENGINE, Slo(ttft_p50=0.5), seeds=range(2), precision=0.5)
     held = Page(iq.report(plan, tmp_path / "page.html").read_text(encoding="utf-8"))

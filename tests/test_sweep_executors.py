@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 
 import inferq as iq
-from inferq.experiment.sweeping import executors
+from inferq.experiments.sweeps import executors
 
 from .swept import GRID, chat, content
 

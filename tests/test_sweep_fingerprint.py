@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 import inferq as iq
-from inferq.experiment.sweeping.fingerprint import fingerprint
+from inferq.experiments.sweeps.fingerprint import fingerprint
 
 from .swept import ENGINE, TOML, chat, content
 
@@ -267,7 +267,7 @@ def test_what_refers_to_itself_is_told_once():
 
 def test_the_hash_of_texts_changes_no_fingerprint():
     code = """
-        from inferq.experiment.sweeping.fingerprint import fingerprint
+        from inferq.experiments.sweeps.fingerprint import fingerprint
         scope = {"__name__": "some_module_of_the_user", "SET": {"a", "b", "c", ("d", "e")}}
         exec("def scenario(rate): return rate in {'x', 'y', 'z', 'w'}, SET", scope)
         print(fingerprint(scope["scenario"], None))

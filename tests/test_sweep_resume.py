@@ -20,7 +20,7 @@ import polars as pl
 import pytest
 
 import inferq as iq
-from inferq.experiment.sweeping.fingerprint import fingerprint
+from inferq.experiments.sweeps.fingerprint import fingerprint
 
 from .swept import ENGINE, GRID, TOML, chat, content, tiny
 

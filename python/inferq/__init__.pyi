@@ -6,11 +6,11 @@ from .errors import SimulationError as SimulationError
 from .errors import SweepInterrupted as SweepInterrupted
 from .errors import SweepStopped as SweepStopped
 from .errors import TraceError as TraceError
-from .experiment.comparing.comparison import compare as compare
-from .experiment.gating.runs import gate as gate
-from .experiment.planning.objective import Slo as Slo
-from .experiment.planning.plan import capacity as capacity
-from .experiment.sweeping.grid import sweep as sweep
+from .experiments.capacity_search.capacity import capacity as capacity
+from .experiments.capacity_search.slo import Slo as Slo
+from .experiments.comparison.compare import compare as compare
+from .experiments.gates.gate import gate as gate
+from .experiments.sweeps.sweep import sweep as sweep
 from .picture.pages import report as report
 from .results.result import Result as Result
 from .results.stored_result import StoredResult as StoredResult

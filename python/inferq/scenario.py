@@ -84,7 +84,7 @@ from typing import Any, cast
 
 from inferq.description import nearest, read
 from inferq.errors import ConfigError
-from inferq.experiment.gating.terms import Terms
+from inferq.experiments.gates.tolerance import Terms
 from inferq.results.result import Result
 from inferq.simulation.simulate import SYSTEMS, System, simulate
 from inferq.systems.cluster import Cluster

@@ -10,7 +10,7 @@ import typer
 from inferq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from inferq.experiment.planning.objective import Slo
+    from inferq.experiments.capacity_search.slo import Slo
 
 
 def capacity(
@@ -47,8 +47,8 @@ def capacity(
     Example: inferq capacity docs/chat.toml --slo ttft_p99=0.5 --slo tbt_p99=0.05
     """
     from inferq.cli import show
-    from inferq.experiment.asked import check_options, seeds_from
-    from inferq.experiment.planning.plan import capacity as largest_rate
+    from inferq.experiments.arguments import check_options, seeds_from
+    from inferq.experiments.capacity_search.capacity import capacity as largest_rate
     from inferq.picture.style import svg
     from inferq.results.files import check_writable
     from inferq.scenario import read_scenario
@@ -89,7 +89,7 @@ def capacity(
 
 def _slo(texts: list[str]) -> Slo:
     """The SLO that the options spell."""
-    from inferq.experiment.planning.objective import Slo
+    from inferq.experiments.capacity_search.slo import Slo
 
     of_class: dict[str | None, dict[str, Any]] = {None: {}}
     for text in texts:

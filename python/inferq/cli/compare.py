@@ -55,8 +55,8 @@ def compare(
     Example: inferq compare sarathi.toml vllm.toml --until "ttft_p99 +- 2%"
     """
     from inferq.cli import show
-    from inferq.experiment.asked import check_options, seeds_from
-    from inferq.experiment.comparing import comparison
+    from inferq.experiments.arguments import check_options, seeds_from
+    from inferq.experiments.comparison import compare
     from inferq.results.files import check_writable
     from inferq.scenario import read_scenario
 
@@ -85,7 +85,7 @@ def compare(
     for name, plan in plans.items():
         show.lines([name])
         show.system(plan.system)
-    found = comparison.compare(
+    found = compare.compare(
         first.workload,
         {name: plan.system for name, plan in plans.items()},
         seeds=numbers,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from inferq.experiment.gating.baseline import DEFAULT_FILE
+from inferq.experiments.gates.baseline import DEFAULT_FILE
 
 
 def gate(
@@ -39,7 +39,7 @@ def gate(
     from inferq.cli import show
     from inferq.errors import ConfigError, TraceError
     from inferq.experiment.gating import words as gate_words
-    from inferq.experiment.gating.runs import accepted, checked, read_trials
+    from inferq.experiments.gates.gate import accepted, checked, read_trials
     from inferq.results.files import check_writable
 
     if summary is not None:

@@ -55,8 +55,8 @@ def sweep(
     from inferq.amounts import whole
     from inferq.cli import show
     from inferq.errors import SimulationError, SweepInterrupted, SweepStopped
-    from inferq.experiment.asked import MOST_SEEDS
-    from inferq.experiment.sweeping.grid import sweep as run
+    from inferq.experiments.arguments import MOST_SEEDS
+    from inferq.experiments.sweeps.sweep import sweep as run
     from inferq.results.files import check_writable
 
     grid = _grid(set_ or [])

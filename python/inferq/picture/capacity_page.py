@@ -10,8 +10,8 @@ from inferq.picture.numbers import NONE, number, percent, seconds
 from inferq.picture.words import sentence
 
 if TYPE_CHECKING:
-    from inferq.experiment.planning.plan import CapacityPlan
-    from inferq.experiment.planning.probing import Probe
+    from inferq.experiments.capacity_search.capacity import CapacityPlan
+    from inferq.experiments.capacity_search.probes import Probe
 
 
 def document(plan: CapacityPlan, title: str | None) -> Document:

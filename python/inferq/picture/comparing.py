@@ -11,7 +11,7 @@ from inferq.picture.style import BLUE, GREY, PANEL, VERMILION
 if TYPE_CHECKING:
     import polars as pl
 
-    from inferq.experiment.comparing.comparison import Comparison
+    from inferq.experiments.comparison.compare import Comparison
 
 COLOURS = {"better": BLUE, "worse": VERMILION, "not distinguishable": GREY, "same": GREY}
 SHAPES = {

@@ -12,7 +12,7 @@ from inferq.picture.numbers import NONE, number, percent, seconds
 from inferq.picture.words import sentence
 
 if TYPE_CHECKING:
-    from inferq.experiment.comparing.comparison import Comparison
+    from inferq.experiments.comparison.compare import Comparison
 
 _MOST_NAMED = 4
 """So many metrics are named in a sentence, those with the largest differences."""

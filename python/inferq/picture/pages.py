@@ -84,8 +84,8 @@ def _document(shown: Any, title: str | None) -> Any:
         from inferq.picture import run_page
 
         return run_page.document(shown, title)
-    from inferq.experiment.comparing.comparison import Comparison
-    from inferq.experiment.planning.plan import CapacityPlan
+    from inferq.experiments.capacity_search.capacity import CapacityPlan
+    from inferq.experiments.comparison.compare import Comparison
 
     if isinstance(shown, Comparison):
         from inferq.picture import comparison_page

@@ -9,7 +9,7 @@ from inferq.picture.style import BLUE, GREY, INK, ORANGE, PANEL, SKY, VERMILION
 if TYPE_CHECKING:
     import polars as pl
 
-    from inferq.experiment.planning.plan import CapacityPlan
+    from inferq.experiments.capacity_search.capacity import CapacityPlan
 
 _VERDICTS = {"kept": BLUE, "broken": VERMILION, "undecided": GREY}
 _WIDE = 20

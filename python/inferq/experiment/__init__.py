@@ -1,1 +1,0 @@
-"""What can be concluded from runs? Comparison, capacity, sweeps, a gate."""

@@ -1,0 +1,1 @@
+"""Conclusions from many runs: comparison, capacity, sweeps, a gate."""

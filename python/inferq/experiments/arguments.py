@@ -1,0 +1,102 @@
+"""Which seeds, and which options of a run, may an experiment be given?"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
+
+from inferq.amounts import whole
+from inferq.errors import ConfigError
+from inferq.simulation.progress import Progress, watched
+from inferq.simulation.simulate import simulate
+from inferq.workload.columns import nearest
+
+MOST_SEEDS = 100_000
+"""As many as an experiment may be given."""
+
+MOST_SEED = 2**64 - 1
+
+OPTIONS = tuple(
+    name
+    for name, parameter in inspect.signature(simulate).parameters.items()
+    if parameter.kind is parameter.KEYWORD_ONLY
+)
+"""The options of `simulate`."""
+
+_EXPERIMENT = ("seed", "threads", "progress")
+"""Those that an experiment gives to each run itself."""
+
+
+def seeds_of(seeds: object, most: int = MOST_SEEDS) -> tuple[int, ...]:
+    """The seeds of runs, each once.
+
+    Args:
+        seeds: whole numbers from 0 to 2^64 − 1; no more than `most` are looked at.
+        most: how many there may be.
+
+    Raises:
+        ConfigError: there are none, too many, one that is no such number, or one that is there twice.
+
+    Example:
+        >>> from inferq.experiments.arguments import seeds_of
+        >>> seeds_of(range(3))
+        (0, 1, 2)
+    """
+    if isinstance(seeds, (str, bytes, set, frozenset)) or not isinstance(seeds, Iterable):
+        raise ConfigError(f"seeds: must be whole numbers such as range(10), is {seeds!r}")
+    given = tuple(islice(seeds, most + 1))
+    if len(given) > most:
+        raise ConfigError(f"seeds: are more than {most:,}")
+    found = tuple(whole("seeds", seed, 0, MOST_SEED) for seed in given)
+    if not found:
+        raise ConfigError("seeds: there are none")
+    if len(set(found)) < len(found):
+        raise ConfigError("seeds: one is there twice")
+    return found
+
+
+def seeds_from(first: object, count: object, most: int = MOST_SEEDS) -> range:
+    """So many seeds from that of a scenario file on, as a command line asks for them.
+
+    Raises:
+        ConfigError: a number outside its range; it names `run.seed` or `--seeds`.
+    """
+    start = whole("run.seed", first, 0, MOST_SEED)
+    return range(start, start + whole("--seeds", count, 1, most))
+
+
+def check_options(
+    options: Mapping[str, object], *, but: Collection[str] = (), field: str = ""
+) -> dict[str, object]:
+    """The options that every run of an experiment shall have.
+
+    Args:
+        options: keyword arguments for `simulate`.
+        but: those that may be among them although an experiment usually sets them.
+        field: what an error puts before the name of one.
+
+    Raises:
+        ConfigError: one is unknown, or not for an experiment; it names it.
+    """
+    known = [name for name in OPTIONS if name != "out" and (name not in _EXPERIMENT or name in but)]
+    for name in options:
+        if name == "out":
+            raise ConfigError(
+                f"{field}out: is for one run; the runs of an experiment would all go to one directory"
+            )
+        if name in _EXPERIMENT and name not in known:
+            raise ConfigError(f"{field}{name}: no option here, the experiment sets it for each run")
+        if name not in known:
+            raise ConfigError(f"{field}{name}: unknown option of simulate{nearest(str(name), known)}")
+    return dict(options)
+
+
+def check_progress(progress: bool | Progress | None) -> bool | Progress | None:
+    """What shall be told how far an experiment is.
+
+    Raises:
+        ConfigError: it is no callable, truth or None.
+    """
+    with watched(progress):
+        return progress

@@ -1,0 +1,519 @@
+"""How many requests per second can be served within an SLO?"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from inferq.amounts import finite, whole, within
+from inferq.description import member
+from inferq.errors import ConfigError, TraceError
+from inferq.experiments.arguments import MOST_SEED, MOST_SEEDS, check_options, seeds_of
+from inferq.experiments.capacity_search.probes import Probe, Prober
+from inferq.experiments.capacity_search.run_length import Length, judged
+from inferq.experiments.capacity_search.search import Search
+from inferq.experiments.capacity_search.slo import Slo
+from inferq.simulation.simulate import SYSTEMS, System
+from inferq.systems.gate_and_route import GateAndRoute
+from inferq.systems.network import Network
+from inferq.systems.routers import PowerOfTwo, Random
+from inferq.theory.bounds.hypothesis import number
+from inferq.theory.bounds.stability import Stability, stability
+from inferq.workload.columns import MOST_SECONDS
+from inferq.workload.workload import Workload
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+_RATES = (1e-9, 1e12)
+"""Requests per second that may be asked about: from one in 30 years to a thousand in a nanosecond."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CapacityPlan:
+    """The largest rate at which a system keeps an SLO, and how that was found; made by `inferq.capacity`.
+
+    Rates are requests per second, of a network: jobs.
+    """
+
+    slo: Slo
+    rate: float
+    """The largest rate at which the SLO is kept with the stated confidence; 0 where none was found."""
+    high: float | None
+    """The smallest rate above it at which the SLO is broken for sure; None where none was found."""
+    reason: str | None
+    """Why there is no such rate, or no end to them; None where both ends were found."""
+    confidence: float
+    exact: bool
+    """Whether the workload is fixed and nothing else is drawn: the answer is about these very requests."""
+    requests: int
+    """How many requests (of a network: jobs) a run has."""
+    probed: tuple[Probe, ...]
+    """Every rate that was run, in order."""
+    length: Length
+    """Whether longer runs would say the same, and why."""
+    theory: Stability | None
+    """What is proved about the scenario; its ceiling began the search. None for a function of the rate."""
+    most_seeds: int
+    """Beyond so many a probe is left undecided."""
+    scenario: str
+    """JSON that says what was run: the workload (of a function of the rate: at the lowest rate), the system,
+    the seeds in order, and the options of the runs."""
+
+    @property
+    def low(self) -> float:
+        """The lower end of the bracket, which is `rate`."""
+        return self.rate
+
+    @property
+    def limited_by_length(self) -> bool | None:
+        """Whether the SLO is kept at this rate only because the runs end; None where that cannot be told."""
+        return self.length.limited
+
+    @property
+    def ceiling_per_s(self) -> float | None:
+        """The rate above which no policy is stable, of the limits whose hypotheses all hold."""
+        return None if self.theory is None else _ceiling(self.theory)
+
+    @property
+    def undecided(self) -> tuple[Probe, ...]:
+        """The probes within the bracket: neither kept nor broken for sure, with as many seeds as may be."""
+        return tuple(
+            one for one in self._by_rate if one.verdict == "undecided" and self.low < one.rate < self._top
+        )
+
+    @property
+    def contradictions(self) -> tuple[Probe, ...]:
+        """The probes at rates below the answer that break the SLO.
+
+        Waiting should grow with the rate. It need not: a policy that waits for company serves a few worse
+        than many.
+        """
+        return tuple(one for one in self._by_rate if one.verdict == "broken" and one.rate < self.rate)
+
+    @property
+    def probes(self) -> pl.DataFrame:
+        """One row for each probe and objective, in the order in which they were run.
+
+        `probe`, `rate` (per second), `seeds` (that it took), `verdict` (of the probe), `metric`, `class`
+        (null for all requests), `unit`, `limit`, `value` (mean over the seeds), `low` and `high` (between
+        which the true mean lies, either with a chance that is shared out among the looks at more seeds, `low`
+        also among the objectives; null for `exact` plans), `metric_verdict`.
+        """
+        import polars as pl
+
+        return pl.DataFrame(
+            [
+                (
+                    place,
+                    probe.rate,
+                    probe.seeds,
+                    probe.verdict,
+                    one.objective.metric.name,
+                    one.objective.class_name,
+                    one.objective.metric.unit,
+                    one.objective.limit,
+                    one.value,
+                    one.low,
+                    one.high,
+                    one.verdict,
+                )
+                for place, probe in enumerate(self.probed)
+                for one in probe.judged
+            ],
+            schema={
+                "probe": pl.Int64,
+                "rate": pl.Float64,
+                "seeds": pl.Int64,
+                "verdict": pl.String,
+                "metric": pl.String,
+                "class": pl.String,
+                "unit": pl.String,
+                "limit": pl.Float64,
+                "value": pl.Float64,
+                "low": pl.Float64,
+                "high": pl.Float64,
+                "metric_verdict": pl.String,
+            },
+            orient="row",
+        )
+
+    def plot(self) -> Any:
+        """The value of each objective against the rate, with its interval, limit, the bracket and theory.
+
+        Returns:
+            An altair chart, one panel for each objective but those that are 0 throughout.
+        """
+        from inferq.picture.planning import of_plan
+
+        return of_plan(self)
+
+    def explain(self) -> str:
+        """The answer in words: the bracket, what breaks first, what theory says, and what to know."""
+        return "\n".join([*self._answer(), *self._beside()])
+
+    def __str__(self) -> str:
+        """What `explain()` says."""
+        return self.explain()
+
+    def __repr__(self) -> str:
+        """The bracket and the number of probes."""
+        high = "None" if self.high is None else f"{self.high:.6g}"
+        return f"CapacityPlan(rate={self.rate:.6g}, high={high}, probes={len(self.probed)})"
+
+    @property
+    def _by_rate(self) -> list[Probe]:
+        return sorted(self.probed, key=lambda one: one.rate)
+
+    @property
+    def _top(self) -> float:
+        return math.inf if self.high is None else self.high
+
+    def _answer(self) -> list[str]:
+        lines = []
+        sure = "for these very requests" if self.exact else f"with {100 * self.confidence:g} % confidence"
+        if self.rate > 0:
+            lines.append(f"{self.rate:.4g} per second keep {self.slo} {sure}")
+        else:
+            lines.append(f"no rate was found that keeps {self.slo}")
+        if self.reason is not None:
+            lines.append(f"  {self.reason}")
+        for probe in self._by_rate:
+            if self.rate > 0 and probe.rate in (self.rate, self.high):
+                lines.append(f"  at {probe}")
+        if self.undecided:
+            first, last = self.undecided[0].rate, self.undecided[-1].rate
+            where = f"at {first:.4g}" if first == last else f"from {first:.4g} to {last:.4g}"
+            lines.append(
+                f"  {where} per second it is undecided with {self.most_seeds} seeds: a larger most_seeds, or "
+                "longer runs, would tell"
+            )
+        return lines
+
+    def _beside(self) -> list[str]:
+        lines = []
+        ceiling = self.ceiling_per_s
+        if self.theory is not None and ceiling is not None:
+            share = f": the answer is {self.rate / ceiling:.0%} of that" if self.rate > 0 else ""
+            lines.append(f"theory: no policy is stable above {number(ceiling)} per second{share}")
+        elif self.theory is not None:
+            lines.append("theory: no ceiling is known")
+        if self.rate > 0:
+            limited = {True: "limited by", False: "not limited by", None: "perhaps limited by"}
+            told = limited[self.limited_by_length]
+            lines.append(f"run length: {told} the {self.requests:,} requests of a run; {self.length.reason}")
+        lines += [
+            f"finding at {one.rate:.4g} per second, in the run with the first seed: {text}"
+            for one in self.probed
+            if one.rate == self.rate
+            for text in one.findings
+        ]
+        for one in self.contradictions:
+            lines.append(f"lower rates are not always better: {one}")
+        if self.exact:
+            lines.append(
+                "a fixed workload is one sample: other requests of the same kind would give another answer"
+            )
+        return lines
+
+
+def capacity(
+    workload: object,
+    system: System,
+    slo: Slo,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    precision: float = 0.02,
+    seeds: Iterable[int] = range(5),
+    most_seeds: int | None = None,
+    confidence: float = 0.95,
+    threads: int | None = None,
+    tell: Callable[[str], object] | None = None,
+    **run: Any,
+) -> CapacityPlan:
+    """The largest rate at which a system keeps an SLO.
+
+    The same requests are sent ever faster or slower (`Workload.at_rate`: gaps shrink, lengths and order stay,
+    and the mean rate of every draw is the one that is asked for), with the same seeds at every rate. At each
+    rate that is tried, a *probe*, every objective of the SLO gets an interval over the seeds (Student's t).
+    The probe is *kept* when the upper ends of all are within their limits, *broken* when a lower end is
+    beyond, and else *undecided*: then the number of seeds is doubled, up to `most_seeds`. The search halves
+    the ratio of the bracket until it is narrower than `precision`, from below up to the first rate that is
+    not kept, and from above down to the last that is not broken; where chance leaves a gap between these two,
+    the probes in it are undecided.
+
+    How sure is the answer? The limit is held against the mean of a metric over runs of this length. Where
+    that metric is nearly normal from run to run, as the mean or median of many requests is, a probe at a
+    rate where the truth is beyond a limit is called kept with a chance of at most 1 − confidence, all its
+    looks at more seeds included. High percentiles of short runs near saturation are not: they are skewed to
+    the right, five seeds may miss the long tail, and the chance of a wrong *kept* is larger (of `ttft_p90`
+    over 400 requests 8 % were seen at a confidence of 95 %). There give longer runs and more seeds, or a
+    higher confidence. What holds for one probe holds for the search as a whole as far as the upper ends grow
+    with the rate, because all probes share their seeds: a probe beyond the true capacity can then be called
+    kept only if one right at it is. The same goes for `high`.
+
+    Where theory knows a ceiling (`inferq.theory.stability`) the search begins there and goes down. Above it
+    no rate lasts, so an SLO that is kept at the ceiling is kept because the runs end: the search stops and
+    says so. Without a ceiling it begins at the rate that the workload has. It ends in either direction: where
+    requests hardly meet any more, and where they all come at once.
+
+    Args:
+        workload: a `Workload` with arrivals, or what `Workload` takes, or a function of the rate that returns
+            one, for what does not scale as a whole: `lambda rate: iq.Workload.sessions(arrivals=
+            iq.Poisson(rate), …)`. A function needs `low` and `high`, and the rate is what it makes of it.
+        system: what serves it, as of `inferq.simulate`.
+        slo: what must be kept.
+        low: a rate to begin with, from 1e-9 to 1e12, and not so low that the last request comes after
+            9e9 seconds; where it does not keep the SLO the search ends.
+        high: the largest rate that is tried, above `low`, as far as 1e12; it may be above the ceiling of
+            theory.
+        precision: of the bracket, high / low − 1, above 0.0001 and below 1.
+        seeds: of every probe, two or more of a law. A fixed workload through a system that draws nothing is
+            run once.
+        most_seeds: the most seeds of a probe, four times as many as `seeds` unless told; those after `seeds`
+            are the next whole numbers.
+        confidence: above 0.5 and below 1.
+        threads: how many runs go on at once, 1 or above; None takes every core. It changes no bit of the
+            result.
+        tell: gets a sentence after each probe.
+        **run: the other arguments of `inferq.simulate`. A `warmup` and a `cooldown` in requests mean the same
+            at every rate.
+
+    Returns:
+        `rate` and `high` (the bracket), `probes` (a frame of everything that was run), `limited_by_length`,
+        `theory`, `explain()` and `plot()`. An SLO that cannot be kept at any rate has the `rate` 0 and the
+        `reason` in words; one that is kept at every rate has a `high` of None and a `reason`.
+
+    Raises:
+        ConfigError: an argument outside its range; a class that the workload does not have; a closed loop
+            (`think_s`), whose rate nobody sets; and as of `inferq.simulate`.
+        TraceError: a workload without arrivals or lengths.
+        SimulationError: a run that cannot go on.
+        KeyboardInterrupt: Ctrl-C stops all runs at once.
+
+    Source: bisection with common random numbers; Law, Simulation Modeling and Analysis, on both.
+
+    Example:
+        One server that takes a second a request (M/D/1) lets them wait ρ/(2(1 − ρ)) seconds, so that a mean
+        wait of half a second is reached at ρ = 1/2:
+
+        >>> import inferq as iq
+        >>> server = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(max_seqs=1),
+        ...                    kv=iq.KvCache.unlimited())
+        >>> asked = iq.Workload.law(
+        ...     requests=4000, arrivals=iq.Poisson(1.0), prompt=iq.Fixed(8), output=iq.Fixed(1)
+        ... )
+        >>> plan = iq.capacity(asked, server, iq.Slo(queue_mean=0.5), warmup=200, precision=0.05)
+        >>> plan.low < 0.5 < plan.high, plan.high < 0.56, plan.limited_by_length
+        (True, True, False)
+    """
+    member("system", system, SYSTEMS)
+    member("slo", slo, (Slo,))
+    numbers, looks = _looks(seeds, most_seeds)
+    low, high = _ends(low, high)
+    for name in ("seed", "progress"):
+        if name in run:
+            raise ConfigError(
+                f"{name}: not for capacity, which takes {'seeds' if name == 'seed' else 'tell'}"
+            )
+    check_options(run)
+    if tell is not None and not callable(tell):
+        raise ConfigError(f"tell: must be a callable that gets a sentence, or None, is {tell!r}")
+    at_rate: Callable[[float], Workload]
+    if callable(workload):
+        if low is None or high is None:
+            raise ConfigError("low, high: a function of the rate does not say where to look; give both")
+        at_rate, theory = workload, None
+        source = _returned(at_rate(low))
+        with _at("low", low):
+            asked = _Asked.of(source, system, numbers[0])
+    else:
+        source = workload if isinstance(workload, Workload) else Workload(workload)
+        at_rate = source.at_rate
+        asked = _Asked.of(source, system, numbers[0], scaled=True)
+        theory = stability(source, system)
+        for name, rate in (("low", low), ("high", high)):
+            if rate is not None and rate < asked.floor:
+                raise ConfigError(
+                    f"{name}: must be {asked.floor:.3g} per second or above, so that the last of "
+                    f"{asked.requests:,} requests arrives within {MOST_SECONDS:g} seconds; is {rate!r}"
+                )
+    exact = not asked.drawn
+    if not exact and looks[0] < 2:
+        raise ConfigError("seeds: one run of what is drawn has no interval; give two or more")
+    prober = Prober(
+        at_rate=at_rate,
+        system=system,
+        objectives=slo.objectives,
+        seeds=numbers[:1] if exact else numbers,
+        looks=(1,) if exact else looks,
+        confidence=_within("confidence", confidence, 0.5, 1),
+        exact=exact,
+        threads=None if threads is None else whole("threads", threads, 1, 2**16 - 1),
+        run=run,
+    )
+    search = Search(prober, _within("precision", precision, 1e-4, 1), tell)
+    ceiling = None if theory is None else _ceiling(theory)
+    top = ceiling if high is None and ceiling is not None and (low or 0.0) < ceiling else high
+    if top is None:
+        search.upwards(low, asked.rate, asked.floor)
+    else:
+        search.between(low, top, asked.floor, ceiling)
+    return CapacityPlan(
+        slo=slo,
+        rate=search.low,
+        high=search.high,
+        reason=_reason(search, low, top, ceiling, asked),
+        confidence=prober.confidence,
+        exact=exact,
+        requests=asked.requests,
+        probed=tuple(search.probed),
+        length=_length(prober, search, top, theory),
+        theory=theory,
+        most_seeds=prober.looks[-1],
+        scenario=json.dumps(
+            {
+                "workload": source.describe_json(),
+                "system": system.describe(),
+                "seeds": list(prober.seeds),
+                "options": run,
+            },
+            indent=2,
+            default=str,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What has to be known of a workload before its first run."""
+
+    requests: int
+    rate: float
+    floor: float
+    """The smallest rate at which the last request still arrives within the time that a run may have."""
+    drawn: bool
+    """Whether another seed gives another run."""
+
+    @classmethod
+    def of(cls, workload: Workload, system: System, seed: int, *, scaled: bool = False) -> _Asked:
+        """Of a workload that is drawn here; `scaled` says that its arrivals are to be moved."""
+        network = isinstance(system, Network)
+        frame = workload.ready(seed, *([("arrival_s",)] if network else []))
+        if scaled and "think_s" in frame.columns and frame["think_s"].is_not_null().any():
+            raise ConfigError(
+                "think_s: turns wait for answers, so that nobody sets their rate: use .open_loop(), or give "
+                "a function of the rate: lambda rate: iq.Workload.sessions(arrivals=iq.Poisson(rate), …)"
+            )
+        first_s, last_s = float(frame["arrival_s"][0]), float(frame["arrival_s"][-1])
+        if last_s <= first_s:
+            raise ConfigError("workload: all requests arrive at one instant, which is no rate")
+        rate = (frame.height - 1) / (last_s - first_s)
+        routers = (Random, PowerOfTwo)
+        drawn = workload.is_law or isinstance(system, (Network, GateAndRoute))
+        drawn = drawn or any(isinstance(pool.router, routers) for pool in system.pools())
+        return cls(frame.height, rate, 2 * rate * last_s / MOST_SECONDS, drawn)
+
+
+def _reason(
+    search: Search, low: float | None, top: float | None, ceiling: float | None, asked: _Asked
+) -> str | None:
+    """Why one end of the bracket was not found, in words; None where both were."""
+    last = max(search.probed, key=lambda one: one.rate)
+    if search.low == 0:
+        first = min(search.probed, key=lambda one: one.rate)
+        if low is not None:
+            return f"the search was not to go below {low:g} per second: at {first}"
+        best = min(search.probed, key=lambda one: one.share)
+        if best.share < first.share:
+            return f"fewer requests are not served better, and no more than this was found: at {best}"
+        if first.rate > asked.floor:
+            return f"no rate that was tried keeps it for sure; the lowest is {first}"
+        said = "cannot be kept" if first.verdict == "broken" else "is not kept for sure"
+        return f"it {said} at any rate: even where requests hardly meet, at {first}"
+    if search.high is not None:
+        return None
+    if top is None:
+        return (
+            f"it is {last.verdict} however fast they come: at {last.rate:.4g} per second all "
+            f"{asked.requests:,} requests of a run come as one"
+        )
+    if top == ceiling:
+        return (
+            f"it is {last.verdict} at the ceiling of theory, above which no rate lasts: the search ends there"
+        )
+    return f"it is {last.verdict} at {top:g} per second, where the search was to end"
+
+
+def _length(prober: Prober, search: Search, top: float | None, theory: Stability | None) -> Length:
+    """Whether longer runs would say the same."""
+    rate = search.low
+    if rate == 0:
+        return Length(None, "there is no rate to be judged")
+    ceiling = None if theory is None else _ceiling(theory)
+    if theory is None:
+        said = stability(prober.at_rate(rate), prober.system)
+        ceiling = said.capacity_per_s if said.verdict == "unstable" else None
+    if ceiling is not None and (theory is None or rate >= ceiling):
+        return Length(True, f"no rate above {number(ceiling)} per second lasts in the long run")
+    if top is None and search.high is None:
+        return Length(True, "more requests at once would take longer")
+    return judged(prober, rate, search.precision)
+
+
+def _ceiling(theory: Stability) -> float | None:
+    """The least rate above which a theorem says that nothing is stable, all its hypotheses met."""
+    ceilings = (one.capacity_per_s for one in theory.bounds if one.kind == "ceiling" and one.applies)
+    return min(ceilings, default=None)
+
+
+def _returned(workload: object) -> Workload:
+    """What a function of the rate returned, refused unless it is a workload."""
+    if isinstance(workload, Workload):
+        return workload
+    raise ConfigError(f"workload: the function of the rate must return a Workload, returned {workload!r}")
+
+
+def _looks(seeds: Iterable[int], most: int | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """All seeds that a probe may take, and after how many of them a verdict is tried."""
+    given = seeds_of(seeds)
+    last = (
+        min(4 * len(given), MOST_SEEDS) if most is None else whole("most_seeds", most, len(given), MOST_SEEDS)
+    )
+    looks = [len(given)]
+    while looks[-1] < last:
+        looks.append(min(2 * looks[-1], last))
+    further = range(max(given) + 1, max(given) + 1 + last - len(given))
+    return (*given, *(whole("seeds", seed, 0, MOST_SEED) for seed in further)), tuple(looks)
+
+
+def _ends(low: float | None, high: float | None) -> tuple[float | None, float | None]:
+    """The ends of the search as rates in order."""
+    low = None if low is None else within("low", low, *_RATES)
+    high = None if high is None else within("high", high, *_RATES)
+    if low is not None and high is not None and low >= high:
+        raise ConfigError(f"low, high: must be rates in order, are {low!r} and {high!r}")
+    return low, high
+
+
+@contextmanager
+def _at(name: str, rate: float) -> Iterator[None]:
+    """Say at which rate a function of the rate makes no workload."""
+    try:
+        yield
+    except (ConfigError, TraceError) as error:
+        raise ConfigError(f"{name}: at {rate:g} per second the requests cannot be run: {error}") from None
+
+
+def _within(field: str, value: object, least: float, most: float) -> float:
+    """`value` as a float between two numbers, neither of them included."""
+    given = finite(field, value)
+    if not least < given < most:
+        raise ConfigError(f"{field}: must be above {least:g} and below {most:g}, not {value!r}")
+    return given

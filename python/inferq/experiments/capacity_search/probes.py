@@ -1,0 +1,145 @@
+"""Does a system keep an SLO at one rate? Several seeds, an interval for each objective, a verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from inferq.experiments.capacity_search.slo import Objective, measured
+from inferq.experiments.interval import student
+from inferq.experiments.replication import Run, replications
+
+if TYPE_CHECKING:
+    from inferq.results.result import Result
+    from inferq.simulation.simulate import System
+    from inferq.workload.workload import Workload
+
+Verdict = Literal["kept", "broken", "undecided"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """An objective at one rate."""
+
+    objective: Objective
+    value: float
+    """The mean over the seeds."""
+    low: float | None
+    high: float | None
+    """Between which the true mean lies; None where the runs have no chance in them."""
+    verdict: Verdict
+
+    @property
+    def share(self) -> float:
+        """What share of the limit the value is."""
+        if self.objective.limit > 0:
+            return self.value / self.objective.limit
+        return math.inf if self.value > 0 else 0.0
+
+    def __str__(self) -> str:
+        """The value, its interval and the limit."""
+        told = self.objective.told
+        between = "" if self.low is None or self.high is None else f" ({self.low:.4g} to {self.high:.4g})"
+        return f"{self.objective} is {told(self.value)}{between}, limit {told(self.objective.limit)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What was found at one rate."""
+
+    rate: float
+    """Requests (of a network: jobs) per second."""
+    seeds: int
+    judged: tuple[Judged, ...]
+    findings: tuple[str, ...] = ()
+    """What to know before trusting the numbers, as `Result.findings` of the first run says."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Kept when every objective is, broken when one is."""
+        said = {one.verdict for one in self.judged}
+        return "broken" if "broken" in said else "undecided" if "undecided" in said else "kept"
+
+    @property
+    def worst(self) -> Judged:
+        """The objective that decides: with the verdict of the probe, and the largest share of its limit."""
+        found = [one for one in self.judged if one.verdict == self.verdict]
+        return max(found, key=lambda one: one.share)
+
+    @property
+    def share(self) -> float:
+        """The largest share that a value has of its limit."""
+        return max(one.share for one in self.judged)
+
+    def __str__(self) -> str:
+        """Rate, verdict, and the objective that decides."""
+        seeds = "one run" if self.seeds == 1 else f"{self.seeds} seeds"
+        return f"{self.rate:.4g} per second: {self.verdict} ({seeds}); {self.worst}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prober:
+    """All that is the same at every rate."""
+
+    at_rate: Callable[[float], Workload]
+    system: System
+    objectives: tuple[Objective, ...]
+    seeds: tuple[int, ...]
+    looks: tuple[int, ...]
+    """After how many seeds a verdict is tried; the last of them is the end."""
+    confidence: float
+    exact: bool
+    """Whether every seed gives the same run."""
+    threads: int | None
+    run: Mapping[str, Any]
+    """Arguments of `simulate`."""
+
+    def probe(self, rate: float) -> Probe:
+        """Run seed after seed until the SLO is kept or broken for sure, or the seeds are used up.
+
+        The chance of a wrong verdict is shared out among the looks, so that looking again does not add to
+        it. A probe is kept only when every objective is (no correction for their number is needed), and
+        broken when any is (so each has its part of the chance).
+        """
+        workload = self.at_rate(rate)
+        seen: list[tuple[tuple[float, ...], list[str]]] = []
+        made = Probe(rate, 0, ())
+        for look in self.looks:
+            seen += self.runs(workload, self.seeds[len(seen) : look], partial(self._seen, rate))
+            of_each = zip(self.objectives, zip(*(values for values, _ in seen), strict=True), strict=True)
+            judged = tuple(self._judged(*one) for one in of_each)
+            made = Probe(rate, len(seen), judged, tuple(seen[0][1]))
+            if made.verdict != "undecided":
+                break
+        return made
+
+    def runs(self, workload: Workload, seeds: Sequence[int], look: Callable[[Result], T]) -> list[T]:
+        """What is seen in the run of each seed, in their order, on the threads that there are."""
+        return replications(
+            workload,
+            {"system": self.system},
+            [Run("system", seed) for seed in seeds],
+            lambda run, result: look(result),
+            threads=self.threads,
+            **self.run,
+        )
+
+    def _seen(self, rate: float, result: Result) -> tuple[tuple[float, ...], list[str]]:
+        return measured(self.objectives, rate, result), result.findings
+
+    def _judged(self, objective: Objective, values: tuple[float, ...]) -> Judged:
+        value, limit = math.fsum(values) / len(values), objective.limit
+        if self.exact or math.isinf(value):
+            return Judged(objective, value, None, None, "kept" if value <= limit else "broken")
+        chance = (1 - self.confidence) / len(self.looks)
+        high = value + student(values, 1 - 2 * chance).half_width
+        low = value - student(values, 1 - 2 * chance / len(self.objectives)).half_width
+        verdict: Verdict = "kept" if high <= limit else "broken" if low > limit else "undecided"
+        if limit == 0 and value > 0:  # what is never negative has a mean of 0 only when it never happens
+            verdict = "broken"
+        return Judged(objective, value, max(low, 0.0), high, verdict)

@@ -1,0 +1,236 @@
+"""Which runs does a comparison need, and what do they show?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from inferq.errors import ConfigError
+from inferq.experiments.comparison import wording
+from inferq.experiments.comparison.blocks import needed
+from inferq.experiments.comparison.contrast import Contrast, Sample, contrast
+from inferq.experiments.comparison.measurement import Gaps, Key, Measured, Measurement
+from inferq.experiments.comparison.precision import LEAST_SEEDS, Precision, next_count
+from inferq.experiments.replication import Run, replications
+from inferq.simulation.progress import Progress, watched
+
+if TYPE_CHECKING:
+    from inferq.results.result import Result
+    from inferq.simulation.simulate import System
+    from inferq.workload.workload import Workload
+
+T = TypeVar("T")
+
+
+class Evidence:
+    """The runs of several systems over seeds, reduced to their numbers."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        systems: Mapping[str, System],
+        baseline: str,
+        measurement: Measurement,
+        confidence: float,
+        *,
+        threads: int | None,
+        progress: bool | Progress | None,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._workload, self._systems, self._baseline = workload, systems, baseline
+        self._measurement, self._confidence = measurement, confidence
+        self._threads, self._progress, self._options = threads, progress, options
+        self._done = 0
+        self.runs: dict[str, dict[int, Measured]] = {name: {} for name in systems}
+        self.chance: Literal["seeds", "blocks"] = "seeds"
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Of the runs, in the order in which they were asked for."""
+        return tuple(self.runs[self._baseline])
+
+    def over_seeds(self, seeds: Sequence[int], asked: Sequence[Precision], most: int) -> str:
+        """Run a law for each seed, and where a precision is asked for as many more as that takes.
+
+        Args:
+            seeds: to begin with.
+            asked: what the intervals shall come down to.
+            most: seeds at which to give up.
+
+        Returns:
+            Why there are so many runs.
+        """
+        if not asked:
+            self._run(seeds, self._systems)
+            return wording.as_asked(len(seeds))
+        count = max(len(seeds), LEAST_SEEDS)
+        if most < count:
+            raise ConfigError(f"most_seeds: {count} are run before the first look at until, is {most}")
+        following = max(seeds) + 1
+        if following + most > 2**64:
+            raise ConfigError(
+                f"seeds: until goes on after the largest of them, and none follows {max(seeds)}"
+            )
+        self._run(seeds, self._systems)
+        while True:
+            have = len(self.seeds)
+            self._run(range(following, following + count - have), self._systems)
+            following += count - have
+            widths = [(one, *self._width(one)) for one in asked]
+            reached = [
+                (one, half, target) for one, half, target in widths if half is not None and target is not None
+            ]
+            if len(reached) < len(widths):
+                return wording.unreachable([one for one, half, _ in widths if half is None], count)
+            excess = max(half / target if half > 0 else 0.0 for _, half, target in reached)
+            if excess <= 1 or count == most:
+                return wording.reached(reached, count, is_met=excess <= 1)
+            count = next_count(count, most, excess)
+
+    def over_blocks(self, seeds: Sequence[int], *, is_law: bool) -> str:
+        """Run a workload that no seed changes, for as many seeds as change anything.
+
+        Args:
+            seeds: of the runs.
+            is_law: that it is a law all the same, which draws nothing.
+
+        Returns:
+            Why there are so many runs.
+        """
+        self.chance = "blocks"
+        self._run(seeds[:2], self._systems)
+        first = seeds[0]
+        repeats = {
+            name: len(seeds) > 1 and runs[first].digest == runs[seeds[1]].digest
+            for name, runs in self.runs.items()
+        }
+        drawing = [name for name, repeated in repeats.items() if not repeated]
+        self._run(seeds[2:], drawing)
+        blocks = [
+            Run(name, seed, cut)
+            for name, runs in self.runs.items()
+            for seed in ([first] if repeats[name] else seeds)
+            for cut in runs[seed].cuts
+        ]
+        gaps: dict[tuple[str, int], list[Mapping[str | None, Gaps]]] = {}
+        for run, found in zip(blocks, self._replicated(blocks, self._measurement.of_block), strict=True):
+            gaps.setdefault((run.system, run.seed), []).append(found)
+        for (name, seed), parts in gaps.items():
+            self._measurement.add_gaps(self.runs[name][seed], parts)
+        kept = seeds if drawing else seeds[:1]
+        for name, repeated in repeats.items():
+            if repeated:
+                self.runs[name] = {seed: self.runs[name][first] for seed in kept}
+        return (
+            wording.as_asked(len(seeds))
+            if drawing or len(seeds) == 1
+            else wording.nothing_drawn(is_law=is_law)
+        )
+
+    def keys(self, *, only_told: bool) -> list[Key]:
+        """All metrics of all requests, then of each class; `only_told`: those that a run has."""
+        found: dict[Key, bool] = {}
+        for runs in self.runs.values():
+            for measured in runs.values():
+                for key, value in measured.values.items():
+                    found[key] = found.get(key, False) or value is not None
+        ordered = sorted(found, key=lambda key: (key[0] is not None, key[0] or ""))
+        return [key for key in ordered if found[key] or not only_told]
+
+    def missing(self, name: str, key: Key) -> int:
+        """Runs of a system in which no request tells a metric."""
+        return sum(measured.values.get(key) is None for measured in self.runs[name].values())
+
+    def sample(self, name: str, key: Key) -> Sample | None:
+        """What the runs of a system tell about a metric; None where one of them does not tell it."""
+        import numpy as np
+
+        runs = list(self.runs[name].values())
+        values = [measured.values.get(key) for measured in runs]
+        told = [value for value in values if value is not None]
+        if len(told) < len(values):
+            return None
+        mean = math.fsum(told) / len(told)
+        if self.chance == "seeds":
+            return Sample(mean, np.array(told), in_blocks=False)
+        parts = [measured.pseudo.get(key) for measured in runs]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts) or len({part.size for part in known}) > 1:
+            return Sample(mean, np.array([mean]), in_blocks=True)
+        return Sample(mean, np.mean(known, axis=0), in_blocks=True)
+
+    def contrast(self, name: str, key: Key) -> Contrast | None:
+        """What distinguishes a system from the baseline; None where a run does not tell the metric."""
+        base, other = self.sample(self._baseline, key), self.sample(name, key)
+        if base is None or other is None:
+            return None
+        return contrast(base, other, self._confidence, key[1].better)
+
+    def findings(self, keys: Sequence[Key]) -> list[str]:
+        """What to know before trusting the numbers of some metrics: of the intervals, then of the runs."""
+        found = []
+        short: dict[tuple[int, int] | None, list[Key]] = {}
+        for key in keys:
+            alike = []
+            for name in self.runs:
+                if missing := self.missing(name, key):
+                    found.append(wording.missing(name, key, missing, len(self.runs[name])))
+                elif self.chance == "blocks" and name != self._baseline:
+                    compared = self.contrast(name, key)
+                    alike += [name] if compared is not None and compared.is_alike else []
+            if alike:
+                found.append(wording.alike(key, alike))
+            if self.chance == "blocks":
+                self._note_short(key, short)
+        found += [
+            wording.no_maximum(of) if why is None else wording.too_few(of, *why) for why, of in short.items()
+        ]
+        return [*found, *wording.of_runs(self.runs)]
+
+    def _note_short(self, key: Key, short: dict[tuple[int, int] | None, list[Key]]) -> None:
+        """Note a metric about which blocks tell nothing under the reason, None for a maximum."""
+        least = needed(key[1])
+        if least is None:
+            short.setdefault(None, []).append(key)
+            return
+        counts = [
+            measured.requests.get(key[0], 0) for runs in self.runs.values() for measured in runs.values()
+        ]
+        if min(counts) < least:
+            short.setdefault((min(counts), least), []).append(key)
+
+    def _width(self, asked: Precision) -> tuple[float | None, float | None]:
+        """The widest interval of a metric, half of it, and what it shall come down to."""
+        key = (None, asked.metric)
+        base = self.sample(self._baseline, key)
+        others = [name for name in self.runs if name != self._baseline]
+        if base is None:
+            return None, None
+        target = asked.target(base.mean)
+        if not others:
+            return base.interval(self._confidence).half_width, target
+        found = [self.contrast(name, key) for name in others]
+        halves = [one.difference.half_width for one in found if one is not None]
+        return (max(halves) if len(halves) == len(found) else None), target
+
+    def _run(self, seeds: Sequence[int], systems: Sequence[str] | Mapping[str, System]) -> None:
+        runs = [Run(name, seed) for seed in seeds for name in systems]
+        in_blocks = self.chance == "blocks"
+        measure = self._measurement.of_trace if in_blocks else self._measurement.of_run
+        for run, measured in zip(runs, self._replicated(runs, measure), strict=True):
+            self.runs[run.system][run.seed] = measured
+
+    def _replicated(self, runs: Sequence[Run], measure: Callable[[Run, Result], T]) -> list[T]:
+        before, self._done = self._done, self._done + len(runs)
+        # a bar for each batch: how many runs there will be is known batch by batch
+        with watched(self._progress, "runs") as tell:
+            return replications(
+                self._workload,
+                self._systems,
+                runs,
+                measure,
+                threads=self._threads,
+                progress=None if tell is None else lambda done, total: tell(before + done, before + total),
+                **self._options,
+            )

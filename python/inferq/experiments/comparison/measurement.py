@@ -1,0 +1,144 @@
+"""Which numbers of a run are kept when the run itself is dropped?"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
+
+from inferq.experiments.comparison.blocks import count_for, edges, of_histograms, pseudo_values
+from inferq.results.metric import Metric
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from inferq.experiments.replication import Run
+    from inferq.results.result import Result
+
+Key = tuple["str | None", Metric]
+"""A class, None for all requests together, and a metric of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """The histogram of the gaps between tokens of some requests."""
+
+    lower_s: NDArray[np.float64]
+    upper_s: NDArray[np.float64]
+    count: NDArray[np.float64]
+    sum_s: float
+
+
+@dataclass(slots=True)
+class Measured:
+    """The numbers of a run."""
+
+    values: dict[Key, float | None]
+    """None where no request tells it."""
+
+    findings: tuple[str, ...]
+
+    pseudo: dict[Key, NDArray[np.float64]]
+    """Of a recorded trace: what blocks of it tell; not there where they tell nothing."""
+
+    requests: dict[str | None, int]
+    """Of a recorded trace: how many were measured, by class."""
+
+    cuts: tuple[Mapping[str, int], ...]
+    """Of a recorded trace: what to leave out so that one block alone is measured, for every block whose gaps
+    must be known."""
+
+    digest: bytes
+    """Equal for runs in which the same became of every request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What is taken from every run of an experiment."""
+
+    metrics: Sequence[Metric]
+    slo: Mapping[str, float | None] | None
+    by: Literal["class"] | None
+
+    def of_run(self, run: Run, result: Result) -> Measured:
+        """The metrics of a run."""
+        return Measured(self._values(result), tuple(result.findings), {}, {}, (), b"")
+
+    def of_trace(self, run: Run, result: Result) -> Measured:
+        """The metrics of a run over a recorded trace, and what blocks of it tell."""
+        columns = result._tables["requests"]
+        measured = columns["measured"]
+        values = self._values(result)
+        requests: dict[str | None, int] = {None: int(measured.sum())}
+        pseudo: dict[Key, NDArray[np.float64]] = {}
+        for group in dict.fromkeys(group for group, _ in values):
+            if group is not None:
+                code = result._classes.index(group)
+                requests[group] = int((columns["class"][measured] == code).sum())
+            told = pseudo_values(result, self.metrics, self.slo, group)
+            pseudo.update({(group, metric): found for metric, found in told.items()})
+        gaps = [key[1] for key in self._of_gaps(values) if key[0] is None]
+        count = max((count_for(metric, requests[None]) or 0 for metric in gaps), default=0)
+        cuts: list[Mapping[str, int]] = []
+        if count:
+            begins, rows = edges(result, count).tolist(), result._workload_frame.height
+            cuts = [{"warmup": begin, "cooldown": rows - end} for begin, end in pairwise(begins)]
+        digest = hashlib.blake2b()
+        for name in sorted(columns):
+            digest.update(columns[name].tobytes())
+        return Measured(values, tuple(result.findings), pseudo, requests, tuple(cuts), digest.digest())
+
+    def of_block(self, run: Run, result: Result) -> dict[str | None, Gaps]:
+        """The gaps of a run that measured one block, by class."""
+        import numpy as np
+
+        bins, totals = result._tables["tbt"], result._tables["tbt_totals"]
+        names = [None, *result._classes] if self.by else [None]
+        found: dict[str | None, Gaps] = {}
+        for name in names:
+            codes = range(len(totals)) if name is None else [result._classes.index(name)]
+            held = np.isin(bins["class"], list(codes))
+            sum_s = sum(int(totals[code]["sum_as"]) for code in codes) / 10**18
+            count = bins["count"][held].astype(np.float64)
+            found[name] = Gaps(bins["lower_s"][held], bins["upper_s"][held], count, sum_s)
+        return found
+
+    def add_gaps(self, measured: Measured, blocks: Sequence[Mapping[str | None, Gaps]]) -> None:
+        """Put what the gaps of all blocks tell into the numbers of a run."""
+        for group, metric in self._of_gaps(measured.values):
+            count = count_for(metric, measured.requests[group])
+            if count is None:
+                continue
+            each = len(blocks) // count
+            parts = [
+                _together([block[group] for block in blocks[place : place + each]])
+                for place in range(0, len(blocks), each)
+            ]
+            found = of_histograms([_columns(part) for part in parts], [part.sum_s for part in parts], metric)
+            if found is not None:
+                measured.pseudo[group, metric] = found
+
+    def _of_gaps(self, values: Mapping[Key, float | None]) -> list[Key]:
+        return [key for key, value in values.items() if key[1].name.startswith("tbt_") and value is not None]
+
+    def _values(self, result: Result) -> dict[Key, float | None]:
+        row = result.summary(slo=self.slo).row(0, named=True)
+        values: dict[Key, float | None] = {(None, metric): metric.of_row(row) for metric in self.metrics}
+        if self.by is not None:
+            for row in result.summary(by=self.by, slo=self.slo).rows(named=True):
+                values.update({(row[self.by], metric): metric.of_row(row) for metric in self.metrics})
+        return values
+
+
+def _together(parts: Sequence[Gaps]) -> Gaps:
+    import numpy as np
+
+    joined = {name: np.concatenate([_columns(part)[name] for part in parts]) for name in _columns(parts[0])}
+    return Gaps(**joined, sum_s=sum(part.sum_s for part in parts))
+
+
+def _columns(part: Gaps) -> dict[str, NDArray[np.float64]]:
+    return {"lower_s": part.lower_s, "upper_s": part.upper_s, "count": part.count}

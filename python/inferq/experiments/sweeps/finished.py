@@ -1,0 +1,214 @@
+"""Which points are finished, in memory, in a frame and in a file?"""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inferq.errors import ConfigError
+from inferq.experiments.sweeps.axes import OWN_COLUMNS, Axis, Key, Label, dtype
+from inferq.experiments.sweeps.fingerprint import joined, parted
+from inferq.experiments.sweeps.point import COUNTS, SUMMARY, Outcome
+from inferq.results.files import replacing
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_WRITE_AFTER_S = 1.0
+_SHARE = 0.1
+"""At most so much of the time goes into writing the file."""
+
+
+def frame_of(axes: Collection[Axis], rows: Iterable[tuple[Key, Outcome]]) -> pl.DataFrame:
+    """One row for each point and seed, as `sweep` returns them."""
+    import polars as pl
+
+    listed = list(rows)
+    columns: dict[str, pl.Series] = {}
+    for place, axis in enumerate(axes):
+        labels: list[Any] = [key[0][place] for key, _ in listed]
+        columns[axis.name] = pl.Series(axis.name, labels, dtype=dtype(axis.kind))
+    outcomes = [outcome for _, outcome in listed]
+    texts: dict[str, list[str | None]] = {
+        "status": ["failed" if one.summary is None else "done" for one in outcomes],
+        "error": [one.error for one in outcomes],
+    }
+    columns["seed"] = pl.Series("seed", [key[1] for key, _ in listed], dtype=pl.UInt64)
+    columns.update({name: pl.Series(name, values, dtype=pl.String) for name, values in texts.items()})
+    for place, name in enumerate(SUMMARY):
+        numbers = [None if one.summary is None else one.summary[place] for one in outcomes]
+        columns[name] = pl.Series(name, numbers, dtype=pl.Int64 if name in COUNTS else pl.Float64)
+    findings = [one.findings for one in outcomes]
+    columns["findings"] = pl.Series("findings", findings, dtype=pl.String)
+    return pl.DataFrame(columns)
+
+
+@dataclass(slots=True)
+class Finished:
+    """The outcomes of a sweep so far, and the file that keeps them where there is one."""
+
+    axes: tuple[Axis, ...]
+    path: Path | None = None
+    fingerprint: str = ""
+    """Of the scenario: points of another one do not count."""
+
+    digests: tuple[Mapping[Label, str], ...] = ()
+    """For each axis, by label: what the value is of which the label does not say all."""
+
+    outcomes: dict[Key, Outcome] = field(default_factory=dict)
+    _held: dict[str, pl.DataType] = field(default_factory=dict)
+    """The types of the columns that the file had for the axes."""
+
+    _others: dict[Key, tuple[Outcome, str]] = field(default_factory=dict)
+    """Points of the same scenario in the file that this grid does not have, and their fingerprints: they stay
+    there."""
+
+    _written: int = -1
+    """How many outcomes the file holds; −1 before it is written."""
+
+    _next_write_s: float = 0.0
+
+    def frame(self, order: Iterable[Key]) -> pl.DataFrame:
+        """The rows of the points that are done, in that order."""
+        return frame_of(self.axes, [(key, self.outcomes[key]) for key in order if key in self.outcomes])
+
+    def read(self, asked: Iterable[Key]) -> None:
+        """Take the points that are done from the file, if there is one.
+
+        Args:
+            asked: the points of the grid.
+
+        Raises:
+            ConfigError: the file is no Parquet file of a sweep over these names and this scenario.
+            OSError: the file cannot be read.
+        """
+        if self.path is None or not self.path.exists():
+            return
+        frame = _checked(self.path, self.axes, self.fingerprint)
+        self._held = {axis.name: frame.schema[axis.name] for axis in self.axes}
+        found = _done(frame, self.axes)
+        for key, (_, held) in found.items():
+            self._check_values(key, held)
+        for key in asked:
+            if key in found:
+                self.outcomes[key] = found.pop(key)[0]
+        self._others = found
+
+    def _values(self, key: Key) -> dict[str, str]:
+        """The digests of the values of a point, by name."""
+        pairs = zip(self.axes, self.digests, key[0], strict=True) if self.digests else ()
+        return {axis.name: digests[label] for axis, digests, label in pairs if label in digests}
+
+    def _check_values(self, key: Key, held: str) -> None:
+        """Refuse a point of the file whose values are shown like those of the grid, and are others."""
+        theirs = parted(held)[1]
+        for name, ours in self._values(key).items():
+            if theirs.get(name) != ours:
+                label = dict(zip((axis.name for axis in self.axes), key[0], strict=True))[name]
+                raise ConfigError(
+                    f"resume: {self.path} holds points of another {name}: {label!r} is not what it was when "
+                    "they were run; name another file, or remove this one"
+                )
+
+    def write(self, order: Iterable[Key], *, now: bool = True) -> None:
+        """Replace the file by one with all that is finished; a reader sees the old one or the new one.
+
+        Args:
+            order: the points of the grid.
+            now: False leaves it for later when it was written a moment ago.
+
+        Raises:
+            OSError: the file cannot be written; the old one is as it was.
+        """
+        started = time.monotonic()
+        if self.path is None or len(self.outcomes) == self._written:
+            return
+        if self._written >= 0 and not now and started < self._next_write_s:
+            return
+        import polars as pl
+
+        rows = [(key, self.outcomes[key]) for key in order if key in self.outcomes]
+        others = [(key, outcome) for key, (outcome, _) in self._others.items()]
+        frame = frame_of(self._of_file(), [*rows, *others])
+        told = [joined(self.fingerprint, self._values(key)) for key, _ in rows]
+        told += [held for _, held in self._others.values()]
+        memory = io.BytesIO()
+        frame.with_columns(pl.Series("fingerprint", told, dtype=pl.String)).write_parquet(memory)
+        with replacing(self.path) as part, part.open("wb") as file:
+            file.write(memory.getbuffer())
+            file.flush()
+            os.fsync(file.fileno())
+        self._written = len(self.outcomes)
+        took_s = time.monotonic() - started
+        self._next_write_s = started + max(_WRITE_AFTER_S, took_s / _SHARE)
+
+    def _of_file(self) -> tuple[Axis, ...]:
+        """The axes as the file shows them: whole numbers as numbers where it has both."""
+        return tuple(
+            replace(axis, kind="number")
+            if axis.kind == "whole" and self._others and self._held[axis.name].is_float()
+            else axis
+            for axis in self.axes
+        )
+
+
+def _checked(path: Path, axes: Collection[Axis], fingerprint: str) -> pl.DataFrame:
+    """The file of a sweep over these names and this scenario."""
+    import polars as pl
+
+    if path.stat().st_size == 0:
+        raise ConfigError(f"resume: {path} is empty, no Parquet file of a sweep")
+    try:
+        frame = pl.read_parquet(io.BytesIO(path.read_bytes()))
+    except (pl.exceptions.PolarsError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise ConfigError(f"resume: {path} is no Parquet file: {str(error).splitlines()[0]}") from None
+    if not set(OWN_COLUMNS) <= set(frame.columns):
+        raise ConfigError(f"resume: {path} is no file of a sweep by this version of inferq")
+    names = [axis.name for axis in axes]
+    held = [name for name in frame.columns if name not in OWN_COLUMNS]
+    if set(held) != set(names):
+        raise ConfigError(
+            f"resume: {path} holds points over {', '.join(held) or 'no names'}, "
+            f"this sweep is over {', '.join(names) or 'no names'}"
+        )
+    for held_for in frame["fingerprint"].unique(maintain_order=True):
+        if (other := parted(held_for)[0]) != fingerprint:
+            raise ConfigError(
+                f"resume: {path} holds points of another scenario: they are of {other}, "
+                f"this sweep is of {fingerprint}; a function counts with all that it uses by name; name "
+                "another file, or remove this one"
+            )
+    for axis in axes:
+        if not _fits(frame.schema[axis.name], axis):
+            raise ConfigError(
+                f"resume: {axis.name} is {frame.schema[axis.name]} in {path}, and {axis.kind} in this sweep"
+            )
+    return frame
+
+
+def _done(frame: pl.DataFrame, axes: Collection[Axis]) -> dict[Key, tuple[Outcome, str]]:
+    """The points of a file that are done and their fingerprints, by label and seed."""
+    names = [axis.name for axis in axes]
+    done = frame.filter(status="done")
+    return {
+        (tuple(row[name] for name in names), row["seed"]): (_outcome(row), row["fingerprint"])
+        for row in done.iter_rows(named=True)
+    }
+
+
+def _fits(held: pl.DataType, axis: Axis) -> bool:
+    """Whether labels of a file can be those of an axis."""
+    if axis.kind in ("whole", "number"):
+        return held.is_numeric()
+    return held == dtype(axis.kind)
+
+
+def _outcome(row: Mapping[str, Any]) -> Outcome:
+    return Outcome(tuple(row[name] for name in SUMMARY), row["findings"])

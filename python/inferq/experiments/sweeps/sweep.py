@@ -1,0 +1,184 @@
+"""What happens over a grid of settings?"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor, ProcessPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inferq.errors import ConfigError, SweepInterrupted, SweepStopped
+from inferq.experiments.sweeps.axes import Axis, Key, axes_of, keys, points, seeds_of
+from inferq.experiments.sweeps.executors import Broken, Item, chosen, opened, run_all
+from inferq.experiments.sweeps.fingerprint import fingerprint
+from inferq.experiments.sweeps.finished import Finished
+from inferq.experiments.sweeps.point import Outcome, Source, Task, failure, source_of
+from inferq.results.result import objectives
+from inferq.simulation.progress import Progress, watched
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+def sweep(
+    scenario: Callable[..., Any] | str | os.PathLike[str],
+    /,
+    *,
+    seeds: Iterable[int] | None = None,
+    slo: Mapping[str, float | None] | None = None,
+    executor: Any = None,
+    resume: str | os.PathLike[str] | None = None,
+    progress: bool | Progress | None = None,
+    **grid: Iterable[Any],
+) -> pl.DataFrame:
+    """Run a scenario at every point of a grid, with every seed; one row for each run.
+
+    The frame is the same, byte for byte, whatever runs the points and in whatever order they end. A point
+    that raises is a row with its error, and the rest goes on.
+
+    Args:
+        scenario: a function that takes the names of the grid as keywords and returns `(workload, system)`,
+            `(workload, system, options)` with options of `simulate`, or a `Scenario`; or the path of a TOML
+            file, whose fields the names of the grid set. It is called once for each run, and by threads at
+            the same time.
+        seeds: of each point, each the `seed` of a run; None takes that of the file, or 0. The same seed draws
+            the same requests at every point that draws them by the same law.
+        slo: objectives in seconds for `request_goodput`, as `Result.summary` takes them.
+        executor: where the runs go. None: threads of this process, as many as it has cores. Or a
+            `concurrent.futures.Executor`, a `dask.distributed.Client`, or the module `ray`; see
+            `docs/sweep.md`. It is left open. A run has one thread unless its options say otherwise.
+        resume: a Parquet file that keeps the points that are done, written about once a second, at the end
+            and on Ctrl-C, always whole. Points that are done in it are not run again; those that failed are.
+            A file for another scenario or other values is refused; `docs/sweep.md` says what is compared.
+        progress: True shows a bar on a terminal once the sweep has lasted half a second; a callable gets
+            (points done, points in all) now and then.
+        grid: a list of values for each name; the points are their product in the given order, the last name
+            fastest, the seeds faster still. Values are numbers, texts, None, or anything with a lasting
+            `repr`, such as `iq.Sarathi(token_budget=512)`; workloads that are not laws, and values that
+            differ and share a `repr`, have a short digest behind it.
+
+    Returns:
+        A polars frame: a column for each name of the grid (a value that is no number, truth or text by its
+        `repr`), `seed`, `status` (done, failed), `error` (type and text; null where done), the columns of
+        `Result.summary` (null where failed), and `findings` (joined by semicolons; null where there are
+        none).
+
+    Raises:
+        ConfigError: a name or a value of the grid that cannot be one, an argument that is wrong, a function
+            that another process cannot get, or a file to resume from that is of another sweep.
+        OSError: the file to resume from cannot be read or written.
+        SweepInterrupted: Ctrl-C, a KeyboardInterrupt; its `frame` holds the points that were done.
+        SweepStopped: the executor or the file gave up; its `frame` holds the points that were done.
+
+    Example:
+        >>> import inferq as iq
+        >>> def chat(rate, budget):
+        ...     arrivals, prompt, output = iq.Poisson(rate), iq.Fixed(100), iq.Geometric(20)
+        ...     workload = iq.Workload.law(requests=200, arrivals=arrivals, prompt=prompt, output=output)
+        ...     scheduler = iq.Sarathi(token_budget=budget)
+        ...     return workload, iq.Engine(
+        ...         timing=iq.Constant(0.05), scheduler=scheduler, kv=iq.KvCache.unlimited()
+        ...     )
+        >>> frame = iq.sweep(chat, rate=[2, 4], budget=[256, 0], seeds=[1, 2])
+        >>> frame.select("rate", "budget", "seed", "status", "completed").rows()[1:3]
+        [(2, 256, 2, 'done', 200), (2, 0, 1, 'failed', None)]
+        >>> frame["error"][2]
+        'ConfigError: token_budget: 0: it must be at least 1 and at most 2^40'
+    """
+    source = source_of(scenario)
+    axes = axes_of(grid, source)
+    drawn = seeds_of(seeds, source)
+    objectives(slo)
+    where = chosen(executor)
+    if isinstance(where, ProcessPoolExecutor):
+        _check_travels(source, axes)
+    path = _file(resume)
+    finished = Finished(axes, path)
+    if path is not None:
+        finished.fingerprint = fingerprint(source, slo)
+        finished.digests = tuple(axis.digests(source) for axis in axes)
+    order = list(keys(axes, drawn))
+    items = (
+        Item(place, Task(source, point, seed, slo))
+        for place, (point, seed) in enumerate(points(axes, drawn))
+        if order[place] not in finished.outcomes
+    )
+    with watched(progress, "points") as watch:
+        finished.read(order)
+        finished.write(order)
+        _run(finished, order, items, where, watch)
+    return finished.frame(order)
+
+
+def _run(
+    finished: Finished,
+    order: list[Key],
+    items: Iterator[Item],
+    where: Executor | None,
+    watch: Progress | None,
+) -> None:
+    """Run what is not finished; what is finished outlives whatever stops it."""
+    told = -1
+
+    def record(place: int, outcome: Outcome) -> None:
+        finished.outcomes[order[place]] = outcome
+
+    def between() -> None:
+        nonlocal told
+        if watch is not None and told != len(finished.outcomes):
+            told = len(finished.outcomes)
+            watch(told, len(order))
+        try:
+            finished.write(order, now=False)
+        except OSError as error:
+            raise Broken(_unwritten(finished, error)) from None
+
+    # Put in order out here, after the executor is closed: a user who waits for that may press Ctrl-C again.
+    try:
+        between()
+        with opened(where) as (pool, runner):
+            run_all(items, runner, pool, record, between)
+        try:
+            finished.write(order)
+        except OSError as error:
+            raise Broken(_unwritten(finished, error)) from None
+    except BaseException as error:
+        said = f"{len(finished.outcomes):,} of {len(order):,} points are done, in `frame` of this exception"
+        try:
+            finished.write(order)
+            said += "" if finished.path is None else f" and in {finished.path}"
+        except OSError as unwritten:
+            if not isinstance(error, Broken):
+                said += f"; {_unwritten(finished, unwritten)}"
+        if isinstance(error, KeyboardInterrupt):
+            raise SweepInterrupted(said, finished.frame(order)) from None
+        if isinstance(error, Broken):
+            raise SweepStopped(f"sweep: {error}; {said}", finished.frame(order)) from None
+        raise
+
+
+def _unwritten(finished: Finished, error: OSError) -> str:
+    return f"{finished.path} cannot be written ({error.strerror or error}) and holds what was written last"
+
+
+def _file(resume: object) -> Path | None:
+    """The file to resume from."""
+    if resume is None:
+        return None
+    if not isinstance(resume, (str, os.PathLike)) or Path(resume).suffix != ".parquet":
+        raise ConfigError(f"resume: must be the name of a .parquet file, is {resume!r}")
+    return Path(resume)
+
+
+def _check_travels(source: Source, axes: tuple[Axis, ...]) -> None:
+    """Refuse what cannot be sent to another process, before anything is."""
+    for name, value in (("scenario", source), *((axis.name, axis.values) for axis in axes)):
+        try:
+            pickle.dumps(value)
+        except Exception as error:  # whatever a class of the user raises
+            raise ConfigError(
+                f"{name}: cannot be sent to another process ({failure(error)}); define it at the top level "
+                "of a module, or run the sweep without executor"
+            ) from None
