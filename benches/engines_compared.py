@@ -20,7 +20,7 @@ import polars as pl
 
 import inferq as iq
 from inferq.paper.report import Picture, Report, Section, Table
-from inferq.picture.style import BLUE, GREY, ORANGE, VERMILION
+from inferq.reports.style import BLUE, GREY, ORANGE, VERMILION
 
 LOADS = (0.5, 0.8, 0.95)
 MAX_SEQS = 256

@@ -24,7 +24,7 @@ import numpy as np
 import polars as pl
 
 import inferq as iq
-from inferq.picture.style import BLUE, GREY, INK, ORANGE, SKY, VERMILION, styled, svg
+from inferq.reports.style import BLUE, GREY, INK, ORANGE, SKY, VERMILION, styled, svg
 
 PAGE = Path(__file__).parent.parent / "docs" / "prefix-caching.md"
 LOAD = 0.78

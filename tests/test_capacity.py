@@ -21,7 +21,7 @@ import inferq as iq
 from inferq.cli import app
 from inferq.experiments.capacity_search.capacity import CapacityPlan
 from inferq.experiments.capacity_search.run_length import longer
-from inferq.picture.style import svg
+from inferq.reports.style import svg
 
 SERVER = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(max_seqs=1), kv=iq.KvCache.unlimited())
 ENGINE = iq.Engine(

@@ -23,7 +23,7 @@ import inferq as iq
 from inferq.cli import app
 from inferq.experiments.comparison.precision import LEAST_SEEDS, Precision, next_count
 from inferq.experiments.replication import Run, at_once, replications
-from inferq.picture.style import svg
+from inferq.reports.style import svg
 from inferq.results.metric import Metric
 
 from .compared import CHAT, PAIR, engine, md1, one_by_one

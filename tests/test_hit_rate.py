@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import inferq as iq
 from inferq.cli import app
-from inferq.picture import drawn
+from inferq.reports import run_data
 from inferq.results.metric import Metric
 
 COUNT = 400
@@ -112,7 +112,7 @@ def test_the_timeline_has_a_panel_where_there_is_a_cache():
 
 def test_the_line_of_the_hit_rate_is_that_of_the_samples():
     result = iq.simulate(WORKLOAD, FLEET, timeline_s=1.0)
-    told, samples = drawn.hit_rates(result, steps=7), result.timeline
+    told, samples = run_data.hit_rates(result, steps=7), result.timeline
     end_s = samples["time_s"].max()
     for row in told.rows(named=True):
         low_s, high_s = row["time_s"] - end_s / 14, row["time_s"] + end_s / 14

@@ -10,7 +10,7 @@ import inferq as iq
 from inferq.paper import bari2025
 from inferq.paper.bari2025 import deadlines, slai, tiles
 from inferq.paper.report import Report, Row
-from inferq.picture.style import svg
+from inferq.reports.style import svg
 from inferq.theory import tile_capacity
 
 SMALL = tiles.Size(at_once=4_000, arriving=20_000, measured=2_000, per_cycle=2_000, steps=3)

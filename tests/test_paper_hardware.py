@@ -16,7 +16,7 @@ from inferq.paper.nie2026 import QUICK, assumed, on_gpus, runs
 from inferq.paper.nie2026.assumed import Assumed
 from inferq.paper.nie2026.runs import SETTINGS, Mean
 from inferq.paper.report import Report
-from inferq.picture.residuals import of_residuals
+from inferq.reports.residual_charts import of_residuals
 from inferq.timing import ChunkPart, DecodePart, LinearPart, TimingTable, iteration_s
 
 SEEDS = 10

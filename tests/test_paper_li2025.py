@@ -12,7 +12,7 @@ import pytest
 from inferq.paper import li2025
 from inferq.paper.li2025 import agents, networks, one_engine
 from inferq.paper.report import Report, Row
-from inferq.picture import style
+from inferq.reports import style
 from inferq.theory.capacities.network_capacity import network_capacity
 from inferq.theory.capacities.seats_capacity import seats_capacity
 

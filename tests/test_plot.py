@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import inferq as iq
 from inferq.experiments.comparison.compare import NUMBERS, Comparison
-from inferq.picture import drawn
-from inferq.picture.comparing import shown_systems
-from inferq.picture.run import _powers, throughput
-from inferq.picture.style import DARK, PAPER, dark, svg, unchecked
+from inferq.reports import run_data
+from inferq.reports.comparison_charts import shown_systems
+from inferq.reports.run_charts import _powers, throughput
+from inferq.reports.style import DARK, PAPER, dark, svg, unchecked
 
 ENGINE = iq.Engine(
     timing=iq.PiecewiseLinear(base=0.006, per_token=32e-6, knee=200, per_context_token=40e-9),
@@ -74,11 +74,11 @@ def test_the_size_of_a_picture_does_not_grow_with_the_run():
 
 
 def test_percentile_curves_pass_through_the_summary(fleet: iq.Result):
-    names = drawn.classes(fleet)
+    names = run_data.classes(fleet)
     assert names == ["chat", "code"]  # the most frequent first
-    curves = drawn.latencies(fleet, names)
+    curves = run_data.latencies(fleet, names)
     for row in fleet.summary(by="class").rows(named=True):
-        for measure in drawn.MEASURES:
+        for measure in run_data.MEASURES:
             curve = curves.filter(pl.col("measure") == measure, pl.col("class") == str(row["class"]))
             for percentile in (50, 90, 95, 99):
                 found = curve.filter(pl.col("share") == percentile / 100)["seconds"].item()
@@ -89,7 +89,7 @@ def test_percentile_curves_pass_through_the_summary(fleet: iq.Result):
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=40), st.floats(0, 1))
 def test_percentiles_of_values_in_order_are_linear(values: list[float], share: float):
     ordered = np.sort(np.array(values))
-    found = drawn._linear(ordered, np.array([share]))[0]
+    found = run_data._linear(ordered, np.array([share]))[0]
     assert found == pytest.approx(np.quantile(ordered, share), rel=1e-9, abs=1e-9)
 
 
@@ -97,9 +97,9 @@ def test_percentiles_of_values_in_order_are_linear(values: list[float], share: f
 def test_stretches_of_time_keep_mean_least_and_most(samples: int, seed: int):
     values = np.random.default_rng(seed).integers(0, 100, samples)
     frame = pl.DataFrame({"time_s": np.arange(samples) * 0.5, "waiting": values})
-    told = drawn._stretched(frame, ["waiting"])
-    assert told.height <= drawn.POINTS
-    each = -(-samples // drawn.POINTS)
+    told = run_data._stretched(frame, ["waiting"])
+    assert told.height <= run_data.POINTS
+    each = -(-samples // run_data.POINTS)
     sizes = np.full(told.height, each)
     sizes[-1] = samples - each * (told.height - 1)
     assert (told["waiting"].to_numpy() * sizes).sum() == pytest.approx(values.sum())
@@ -114,29 +114,29 @@ def test_panels_of_the_timeline_have_one_time_though_prompts_end_before_answers(
     result = iq.simulate({"arrival_s": [0, 1], "prompt_tokens": [9, 9], "output_tokens": [9, 500]}, engine)
     panels = result.plot.timeline().to_dict()["vconcat"]
     ends = [layer["encoding"]["x"]["scale"]["domain"] for panel in panels for layer in panel["layer"]]
-    times = drawn.over_time(result)["time_s"]
+    times = run_data.over_time(result)["time_s"]
     assert len(panels) == 4 and all(one == [times.min(), times.max()] for one in ends)
 
 
 def test_time_is_that_of_the_replicas_together(fleet: iq.Result):
-    told = drawn.over_time(fleet)
+    told = run_data.over_time(fleet)
     samples = fleet.timeline.group_by("time_s").agg(pl.col("running").sum(), pl.col("waiting").max())
     assert told["running_high"].max() == samples["running"].max()
-    queue = drawn.waiting(fleet)
+    queue = run_data.waiting(fleet)
     assert queue["most"].max() == fleet.timeline["waiting"].max() == samples["waiting"].max()
     assert (queue["mean"] <= queue["most"]).all()
-    assert drawn.kv_tokens(fleet) == 3 * 40_000
+    assert run_data.kv_tokens(fleet) == 3 * 40_000
 
 
 def test_gaps_are_shares_of_their_class_on_a_few_bins(fleet: iq.Result):
-    names = drawn.classes(fleet)
-    bins = drawn.gaps(fleet, names)
+    names = run_data.classes(fleet)
+    bins = run_data.gaps(fleet, names)
     for name in names:
         of_class = bins.filter(pl.col("class") == name)
-        assert of_class.height <= drawn.BINS
+        assert of_class.height <= run_data.BINS
         assert of_class["share"].sum() == pytest.approx(1)
         assert (of_class["lower_s"] < of_class["upper_s"]).all()
-    marks = drawn.gap_percentiles(fleet, names)
+    marks = run_data.gap_percentiles(fleet, names)
     for row in fleet.summary(by="class").rows(named=True):
         for percentile in ("p50", "p99"):
             found = marks.filter(pl.col("class") == str(row["class"]), pl.col("percentile") == percentile)
@@ -144,14 +144,14 @@ def test_gaps_are_shares_of_their_class_on_a_few_bins(fleet: iq.Result):
 
 
 def test_rates_count_every_arrival_and_every_completion(fleet: iq.Result):
-    told = drawn.rates(fleet)
+    told = run_data.rates(fleet)
     width_s = told["time_s"][1] - told["time_s"][0]
     assert told["arrived"].sum() * width_s == pytest.approx(fleet.requests.height)
     assert told["finished"].sum() * width_s == pytest.approx(fleet.requests["finish_s"].count())
 
 
 def test_a_limit_of_theory_is_drawn_where_it_can_be_seen(fleet: iq.Result):
-    from inferq.picture.run import _stability
+    from inferq.reports.run_charts import _stability
 
     said = _stability(fleet)
     assert said is not None and said.binding is not None
@@ -167,7 +167,7 @@ def test_a_limit_of_theory_is_drawn_where_it_can_be_seen(fleet: iq.Result):
 def test_more_classes_than_colours_leave_the_rarest_out():
     kinds = {f"class {place}": law(20 * (9 - place), 5, 50, 10) for place in range(8)}
     many = iq.simulate(iq.Workload.mix(kinds), ENGINE, seed=1)
-    assert drawn.classes(many) == [f"class {place}" for place in range(6)]
+    assert run_data.classes(many) == [f"class {place}" for place in range(6)]
     for name in NAMES:
         assert svg(getattr(many.plot, name)())
 
@@ -204,8 +204,8 @@ def test_gate_and_route_shows_queues_and_slots():
     result = iq.simulate(asked, cluster, seed=1)
     for name in ("latency", "timeline", "queue", "throughput"):
         assert svg(getattr(result.plot, name)()), name
-    assert set(drawn.waiting(result)["class"]) == {"a", "b"}
-    assert drawn.over_time(result)["solo_high"].max() > 0
+    assert set(run_data.waiting(result)["class"]) == {"a", "b"}
+    assert run_data.over_time(result)["solo_high"].max() > 0
 
 
 @given(st.floats(1e-7, 1e5), st.floats(1.3, 1e8))
@@ -220,7 +220,7 @@ def test_ticks_of_a_logarithmic_axis_are_few_and_inside(low: float, ratio: float
 
 
 def test_a_long_tail_gets_room(fleet: iq.Result):
-    curve = drawn.latencies(fleet, drawn.classes(fleet)).filter(measure="ttft", **{"class": "chat"})
+    curve = run_data.latencies(fleet, run_data.classes(fleet)).filter(measure="ttft", **{"class": "chat"})
     tails = -np.log10(1 - curve["share"].to_numpy())
     assert np.diff(tails).max() < 0.1 and tails.max() > math.log10(500)
 

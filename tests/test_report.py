@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 import inferq as iq
 from inferq.cli import app
-from inferq.picture import document
-from inferq.picture.numbers import number, percent, seconds
-from inferq.picture.style import DARK, INK
+from inferq.reports import document
+from inferq.reports.numbers import number, percent, seconds
+from inferq.reports.style import DARK, INK
 from inferq.scenario import Scenario
 
 from .browser import Browser, chromium

@@ -11,7 +11,7 @@ from .experiments.capacity_search.slo import Slo as Slo
 from .experiments.comparison.compare import compare as compare
 from .experiments.gates.gate import gate as gate
 from .experiments.sweeps.sweep import sweep as sweep
-from .picture.pages import report as report
+from .reports.report import report as report
 from .results.result import Result as Result
 from .results.stored_result import StoredResult as StoredResult
 from .results.work_conservation import WorkConservation as WorkConservation

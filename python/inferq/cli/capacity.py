@@ -49,7 +49,7 @@ def capacity(
     from inferq.cli import show
     from inferq.experiments.arguments import check_options, seeds_from
     from inferq.experiments.capacity_search.capacity import capacity as largest_rate
-    from inferq.picture.style import svg
+    from inferq.reports.style import svg
     from inferq.results.files import check_writable
     from inferq.scenario import read_scenario
 

@@ -28,13 +28,13 @@ def report(
     """
     from inferq.cli import show
     from inferq.errors import ConfigError
-    from inferq.picture import pages
+    from inferq.reports import report
     from inferq.results.files import writable
     from inferq.scenario import Scenario, read_scenario
 
     plan = read_scenario(scenario)
-    page = pages.checked(Path(f"{scenario.stem}.html") if out is None else out, "out")
-    heading = pages.heading(title) or f"What became of {scenario.stem}?"
+    page = report.checked(Path(f"{scenario.stem}.html") if out is None else out, "out")
+    heading = report.heading(title) or f"What became of {scenario.stem}?"
     if perfetto is not None and writable("perfetto", perfetto).resolve() == page.resolve():
         raise ConfigError(f"perfetto: must be another file than the page, is {str(perfetto)!r}")
     run = plan.run if perfetto is None else {**plan.run, "iterations": True}
@@ -42,6 +42,6 @@ def report(
     show.system(plan.system)
     result = Scenario(plan.workload, plan.system, run).simulate(progress=True)
     show.lines(f"finding: {text}" for text in result.findings)
-    show.lines([f"written to {pages.report(result, page, title=heading)}"])
+    show.lines([f"written to {report.report(result, page, title=heading)}"])
     if perfetto is not None:
         show.lines([f"written to {result.to_perfetto(perfetto)}"])

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from inferq.picture.numbers import NONE as _NONE
-from inferq.picture.numbers import number as _number
-from inferq.picture.numbers import percent as _percent
-from inferq.picture.numbers import seconds as _seconds
+from inferq.reports.numbers import NONE as _NONE
+from inferq.reports.numbers import number as _number
+from inferq.reports.numbers import percent as _percent
+from inferq.reports.numbers import seconds as _seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

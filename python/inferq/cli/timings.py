@@ -152,7 +152,7 @@ def _show(table: TimingTable) -> None:
 def _iterations(table: TimingTable) -> Any:
     """What some iterations take, as far as they are on the grid."""
     from inferq.cli.show import empty_table
-    from inferq.picture.numbers import seconds
+    from inferq.reports.numbers import seconds
     from inferq.timing import iteration_s
 
     shown = empty_table(["prefill tokens", "at context", "decodes", "of context", "iteration"], left=0)

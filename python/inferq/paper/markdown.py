@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from inferq.paper import cells
 from inferq.paper.report import Report, Row, Section, Table
-from inferq.picture.style import svg
+from inferq.reports.style import svg
 
 QUICK = "Made with smaller runs than the full report (`--quick`): its intervals are wider."
 

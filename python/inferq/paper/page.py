@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from inferq.paper import cells
 from inferq.paper.markdown import QUICK
 from inferq.paper.report import Report, Row, Section, Table
-from inferq.picture.document import Picture, figure, shell, table
+from inferq.reports.document import Picture, figure, shell, table
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferq.errors import ConfigError
-from inferq.picture.document import Picture as Picture
+from inferq.reports.document import Picture as Picture
 
 if TYPE_CHECKING:
     import polars as pl

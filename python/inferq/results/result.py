@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
-    from inferq.picture.run import Pictures
+    from inferq.reports.run_charts import Pictures
     from inferq.results.stored_result import StoredResult
     from inferq.simulation.simulate import System
     from inferq.systems.network_jobs import Jobs
@@ -267,7 +267,7 @@ class Result:
             >>> chart.to_dict()["width"]
             360
         """
-        from inferq.picture.run import Pictures
+        from inferq.reports.run_charts import Pictures
 
         return Pictures(self)
 

@@ -149,7 +149,7 @@ class CapacityPlan:
         Returns:
             An altair chart, one panel for each objective but those that are 0 throughout.
         """
-        from inferq.picture.planning import of_plan
+        from inferq.reports.capacity_charts import of_plan
 
         return of_plan(self)
 

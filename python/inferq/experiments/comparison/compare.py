@@ -143,8 +143,8 @@ class Comparison:
         Raises:
             ConfigError: there is no difference to be drawn.
         """
-        from inferq.picture.comparing import chart
-        from inferq.picture.style import styled
+        from inferq.reports.comparison_charts import chart
+        from inferq.reports.style import styled
 
         return styled(chart(self))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import inferq as iq
 from inferq.paper.ao2025.cases import interval
 from inferq.paper.report import Picture, Row, Section
-from inferq.picture.style import BLUE, GREY, INK, ORANGE, SKY, VERMILION
+from inferq.reports.style import BLUE, GREY, INK, ORANGE, SKY, VERMILION
 
 if TYPE_CHECKING:
     import numpy as np

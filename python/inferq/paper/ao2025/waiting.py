@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import inferq as iq
 from inferq.paper.ao2025 import cases
 from inferq.paper.report import Picture, Row, Section, Table
-from inferq.picture.style import BLUE, ORANGE, VERMILION
+from inferq.reports.style import BLUE, ORANGE, VERMILION
 
 if TYPE_CHECKING:
     import polars as pl

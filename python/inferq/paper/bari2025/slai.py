@@ -26,7 +26,7 @@ from inferq.paper.bari2025.deadlines import (
     sensitivity,
 )
 from inferq.paper.report import Picture, Section, Table
-from inferq.picture.style import BLUE, GREY, INK, ORANGE, VERMILION
+from inferq.reports.style import BLUE, GREY, INK, ORANGE, VERMILION
 
 if TYPE_CHECKING:
     import polars as pl

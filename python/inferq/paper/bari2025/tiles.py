@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from inferq.paper.bari2025.deadlines import together
 from inferq.paper.edge import edge, unit
 from inferq.paper.report import Picture, Row, Section, Table
-from inferq.picture.style import BLUE, ORANGE, SKY, VERMILION
+from inferq.reports.style import BLUE, ORANGE, SKY, VERMILION
 from inferq.scheduler import Rad, RadPhased, Sarathi, Scheduler
 from inferq.simulation.simulate import simulate
 from inferq.systems.engine import Engine, KvCache

@@ -185,7 +185,7 @@ def roofline_section() -> Section:
     """How far a roofline is from the tables, by regime."""
     import polars as pl
 
-    from inferq.picture.residuals import MOST, of_residuals
+    from inferq.reports.residual_charts import MOST, of_residuals
     from inferq.timing import roofline_against_tables
 
     frame = roofline_against_tables()

@@ -31,7 +31,7 @@ from inferq.paper.li2025.agents import (
     virtual_station_growth,
 )
 from inferq.paper.report import Picture, Row, Section, Table
-from inferq.picture import style
+from inferq.reports import style
 from inferq.theory.capacities.network_capacity import network_capacity
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import inferq as iq
 from inferq.paper.edge import edge, unit
 from inferq.paper.li2025.agents import interval
 from inferq.paper.report import Picture, Row, Section, Table
-from inferq.picture import style
+from inferq.reports import style
 from inferq.theory.capacities.seats_capacity import request_level_capacity, seats_capacity
 from inferq.theory.capacities.token_capacity import token_capacity
 from inferq.theory.demands.demand import RequestClass

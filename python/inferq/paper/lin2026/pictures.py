@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from inferq.picture.style import BLUE, INK, ORANGE, SKY, VERMILION
+from inferq.reports.style import BLUE, INK, ORANGE, SKY, VERMILION
 
 if TYPE_CHECKING:
     import altair as alt

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from inferq.picture.style import BLUE, GREY, INK, ORANGE, SKY, VERMILION
+from inferq.reports.style import BLUE, GREY, INK, ORANGE, SKY, VERMILION
 
 if TYPE_CHECKING:
     import polars as pl

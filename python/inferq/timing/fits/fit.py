@@ -63,7 +63,7 @@ class Fit:
         Returns:
             An altair chart of two panels, coloured by regime; of large logs evenly spaced iterations.
         """
-        from inferq.picture.fitting import of_fit
+        from inferq.reports.fit_charts import of_fit
 
         return of_fit(self)
 

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from inferq.errors import ConfigError
-from inferq.picture.style import BLUE, GREY, PANEL, VERMILION
+from inferq.reports.style import BLUE, GREY, PANEL, VERMILION
 
 if TYPE_CHECKING:
     import polars as pl

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from inferq.errors import ConfigError, TraceError
-from inferq.picture import drawn
-from inferq.picture.document import Chapter, Document, Grid, Picture, cut
-from inferq.picture.limits import bounds
-from inferq.picture.numbers import NONE, number, percent, seconds
-from inferq.picture.run import throughput
-from inferq.picture.words import in_the_long_run, in_this_run, sentence
+from inferq.reports import run_data
+from inferq.reports.bound_charts import bounds
+from inferq.reports.document import Chapter, Document, Grid, Picture, cut
+from inferq.reports.numbers import NONE, number, percent, seconds
+from inferq.reports.run_charts import throughput
+from inferq.reports.words import in_the_long_run, in_this_run, sentence
 
 if TYPE_CHECKING:
     import polars as pl
@@ -40,7 +40,7 @@ _MOST_CLASSES = 20
 def document(result: Result, title: str | None) -> Document:
     """The page: findings first, then numbers, pictures, and what repeats the run."""
     summary = result.summary()
-    sizes = drawn.sizes(result)
+    sizes = run_data.sizes(result)
     by_class = result.summary(by="class") if len(sizes) > 1 else None
     whole = summary.row(0, named=True)
     said = _theory(result)
@@ -126,7 +126,7 @@ def _facts(result: Result, whole: Mapping[str, Any]) -> list[tuple[str, str]]:
     stages = ""
     if result._jobs is not None:
         stages = " of a stage"
-        jobs = drawn.jobs(result)[-1]
+        jobs = run_data.jobs(result)[-1]
         facts = [
             ("finished jobs", f"{jobs['completed']:,}"),
             ("jobs rejected or gave up", f"{jobs['failed']:,}"),
@@ -204,7 +204,7 @@ def _latency(
 
 def _jobs(result: Result) -> Grid:
     """How long jobs took, from arrival to the last token of their last stage."""
-    found = drawn.jobs(result)
+    found = run_data.jobs(result)
     lines = [
         [
             "all" if row["workflow"] is None else row["workflow"],
@@ -219,16 +219,16 @@ def _jobs(result: Result) -> Grid:
 
 def _largest(classes: int) -> str:
     """What a caption says where not every class is drawn."""
-    if classes <= drawn.MOST_CLASSES:
+    if classes <= run_data.MOST_CLASSES:
         return ""
-    return f" Shown are the {drawn.MOST_CLASSES} classes with the most requests, of {classes:,}."
+    return f" Shown are the {run_data.MOST_CLASSES} classes with the most requests, of {classes:,}."
 
 
 def _over_time(result: Result) -> Chapter:
     pictures = _drawn(
         "The replicas over time",
         "All replicas together. Lines are means, bands go from the least to the largest sample."
-        + (_FOUND if drawn.has_hit_rates(result) else ""),
+        + (_FOUND if run_data.has_hit_rates(result) else ""),
         result.plot.timeline,
     ) + _drawn(
         "The queue over time",

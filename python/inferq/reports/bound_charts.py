@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from inferq.picture.document import Grid
-from inferq.picture.numbers import number, percent
+from inferq.reports.document import Grid
+from inferq.reports.numbers import number, percent
 
 if TYPE_CHECKING:
     from inferq.theory.bounds.stability import Stability

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from inferq.errors import ConfigError
-from inferq.picture import drawn
-from inferq.picture.numbers import number
-from inferq.picture.style import BLUE, GREEN, GREY, INK, ORANGE, PANEL, PURPLE, SKY, VERMILION, styled
+from inferq.reports import run_data
+from inferq.reports.numbers import number
+from inferq.reports.style import BLUE, GREEN, GREY, INK, ORANGE, PANEL, PURPLE, SKY, VERMILION, styled
 
 if TYPE_CHECKING:
     import polars as pl
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from inferq.theory.bounds.stability import Stability
 
 OF_CLASSES = (BLUE, ORANGE, GREEN, PURPLE, SKY, GREY)
-"""The colours of classes, in the order of `drawn.classes`."""
+"""The colours of classes, in the order of `run_data.classes`."""
 
 _OF_MEASURES = {"ttft": BLUE, "e2e": GREY, "tpot": SKY, "queue": ORANGE}
 _FARTHEST = 8
@@ -67,18 +67,18 @@ class Pictures:
         import altair as alt
         import polars as pl
 
-        names = drawn.classes(self._result)
-        curves = drawn.latencies(self._result, names).filter(pl.col("seconds") > 0)
+        names = run_data.classes(self._result)
+        curves = run_data.latencies(self._result, names).filter(pl.col("seconds") > 0)
         if curves.is_empty():
             raise ConfigError("latency: no measured request was served")
         curves = curves.with_columns(tail=-(1 - pl.col("share")).log10())
         if len(names) == 1:
-            measures = [one for one in drawn.MEASURES if one in curves["measure"]]
+            measures = [one for one in run_data.MEASURES if one in curves["measure"]]
             colours = [_OF_MEASURES[one] for one in measures]
             return styled(_curves(curves, _key("measure", measures, colours), PANEL, 240))
         panels = [
-            _curves(part, _classes(names), PANEL // 2 - 40, 130).properties(title=drawn.MEASURES[measure])
-            for measure in drawn.MEASURES
+            _curves(part, _classes(names), PANEL // 2 - 40, 130).properties(title=run_data.MEASURES[measure])
+            for measure in run_data.MEASURES
             if not (part := curves.filter(measure=measure)).is_empty()
         ]
         return styled(alt.concat(*panels, columns=2, spacing=16))
@@ -97,12 +97,12 @@ class Pictures:
         """
         import polars as pl
 
-        samples = drawn.over_time(self._result)
+        samples = run_data.over_time(self._result)
         if samples.is_empty():
             raise ConfigError("timeline: the run was too short for a sample; give a smaller timeline_s")
-        cached = drawn.has_hit_rates(self._result)
+        cached = run_data.has_hit_rates(self._result)
         if cached:
-            samples = pl.concat([samples, drawn.hit_rates(self._result)], how="diagonal")
+            samples = pl.concat([samples, run_data.hit_rates(self._result)], how="diagonal")
         samples, time = _in_time(samples)
         if cached:
             found = samples.filter(pl.col("hit_rate").is_not_null())
@@ -139,11 +139,11 @@ class Pictures:
         Raises:
             ConfigError: no measured request emitted two tokens.
         """
-        names = drawn.classes(self._result)
-        bins = drawn.gaps(self._result, names)
+        names = run_data.classes(self._result)
+        bins = run_data.gaps(self._result, names)
         if bins.is_empty():
             raise ConfigError("tbt: no measured request emitted two tokens")
-        marks = drawn.gap_percentiles(self._result, names)
+        marks = run_data.gap_percentiles(self._result, names)
         names = [one for one in names if one in bins["class"]]
         if len(names) == 1:
             return styled(_histogram(bins, marks, BLUE, 220))
@@ -168,13 +168,13 @@ class Pictures:
         import altair as alt
         import polars as pl
 
-        samples = drawn.waiting(self._result)
+        samples = run_data.waiting(self._result)
         if samples.is_empty():
             raise ConfigError("queue: the run was too short for a sample; give a smaller timeline_s")
         samples, time = _in_time(samples)
         if "class" in samples.columns:
             order = samples.group_by("class").agg(pl.col("mean").mean()).sort("mean", descending=True)
-            names = order["class"].head(drawn.MOST_CLASSES).to_list()
+            names = order["class"].head(run_data.MOST_CLASSES).to_list()
             told = samples.filter(pl.col("class").is_in(names)).rename({"class": "which", "mean": "requests"})
             key = _key("which", names, list(OF_CLASSES[: len(names)]))
         else:
@@ -208,7 +208,7 @@ class Pictures:
         """KV cache in use, of what there is."""
         import polars as pl
 
-        capacity = drawn.kv_tokens(self._result)
+        capacity = run_data.kv_tokens(self._result)
         names = [name for name in samples.columns if name.startswith("kv_used_tokens")]
         word = {"kv_used_tokens": ("KV cache", GREEN)}
         if capacity is None:
@@ -222,7 +222,7 @@ def throughput(result: Result, said: Stability | None) -> Any:
     import altair as alt
     import polars as pl
 
-    happened = drawn.rates(result)
+    happened = run_data.rates(result)
     if happened.is_empty():
         raise ConfigError("throughput: nobody came, or all at one instant")
     happened, time = _in_time(happened)
@@ -362,7 +362,7 @@ def _lines(
     """Means over time with the band of what they are means of; `most` is a whole, whose shares are shown.
 
     Args:
-        samples: of `drawn.over_time`.
+        samples: of `run_data.over_time`.
         time: the axis.
         words: how a column is called, and its colour.
         title: of the other axis.

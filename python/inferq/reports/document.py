@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from inferq.picture.style import INK, dark, svg
+from inferq.reports.style import INK, dark, svg
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """What the browser may load for a page: nothing but the style inside it."""

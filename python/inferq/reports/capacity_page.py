@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from inferq.picture.document import Chapter, Document, Grid, Picture, cut
-from inferq.picture.limits import bounds
-from inferq.picture.numbers import NONE, number, percent, seconds
-from inferq.picture.words import sentence
+from inferq.reports.bound_charts import bounds
+from inferq.reports.document import Chapter, Document, Grid, Picture, cut
+from inferq.reports.numbers import NONE, number, percent, seconds
+from inferq.reports.words import sentence
 
 if TYPE_CHECKING:
     from inferq.experiments.capacity_search.capacity import CapacityPlan

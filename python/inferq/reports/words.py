@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from inferq.picture.numbers import number, percent, seconds
+from inferq.reports.numbers import number, percent, seconds
 
 if TYPE_CHECKING:
     from inferq.theory.bounds.stability import Stability
@@ -20,7 +20,7 @@ def sentence(text: str, names: Iterable[str] = ()) -> str:
         names: with which it may begin, and which stay as they are.
 
     Example:
-        >>> from inferq.picture.words import sentence
+        >>> from inferq.reports.words import sentence
         >>> sentence("one seed: take ten"), sentence("a100: overload", ["a100"]), sentence("ttft_p99: none.")
         ('One seed: take ten.', 'a100: overload.', 'ttft_p99: none.')
     """

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from inferq.errors import ConfigError
-from inferq.picture.style import unchecked
+from inferq.reports.style import unchecked
 from inferq.results.files import replacing, writable
 
 
@@ -81,18 +81,18 @@ def _document(shown: Any, title: str | None) -> Any:
     from inferq.results.result import Result
 
     if isinstance(shown, Result):
-        from inferq.picture import run_page
+        from inferq.reports import run_page
 
         return run_page.document(shown, title)
     from inferq.experiments.capacity_search.capacity import CapacityPlan
     from inferq.experiments.comparison.compare import Comparison
 
     if isinstance(shown, Comparison):
-        from inferq.picture import comparison_page
+        from inferq.reports import comparison_page
 
         return comparison_page.document(shown, title)
     if isinstance(shown, CapacityPlan):
-        from inferq.picture import capacity_page
+        from inferq.reports import capacity_page
 
         return capacity_page.document(shown, title)
     raise ConfigError(

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from inferq.errors import ConfigError
-from inferq.picture.comparing import shown_systems
-from inferq.picture.document import Chapter, Document, Grid, Picture, cut
-from inferq.picture.numbers import NONE, number, percent, seconds
-from inferq.picture.words import sentence
+from inferq.reports.comparison_charts import shown_systems
+from inferq.reports.document import Chapter, Document, Grid, Picture, cut
+from inferq.reports.numbers import NONE, number, percent, seconds
+from inferq.reports.words import sentence
 
 if TYPE_CHECKING:
     from inferq.experiments.comparison.compare import Comparison

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from inferq.picture.style import BLUE, GREY, INK, ORANGE, PANEL, SKY, VERMILION
+from inferq.reports.style import BLUE, GREY, INK, ORANGE, PANEL, SKY, VERMILION
 
 if TYPE_CHECKING:
     import polars as pl

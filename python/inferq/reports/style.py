@@ -119,7 +119,7 @@ def svg(chart: Any, prefix: str = "part-") -> str:
 
     Example:
         >>> import altair as alt, polars as pl
-        >>> from inferq.picture.style import svg
+        >>> from inferq.reports.style import svg
         >>> line = alt.Chart(pl.DataFrame({"x": [0, 1], "y": [1, 3]})).mark_line().encode(x="x:Q", y="y:Q")
         >>> svg(line).startswith("<svg") and svg(line) == svg(line)
         True

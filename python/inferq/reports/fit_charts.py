@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from inferq.picture.style import BLUE, GREEN, INK, ORANGE, PANEL, SKY
+from inferq.reports.style import BLUE, GREEN, INK, ORANGE, PANEL, SKY
 
 if TYPE_CHECKING:
     import polars as pl

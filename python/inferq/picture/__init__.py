@@ -1,1 +1,0 @@
-"""How do results look? One style, one picture a file."""

@@ -1,0 +1,1 @@
+"""Pictures of results, and the pages that carry them."""
