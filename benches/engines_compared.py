@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 
 import inferq as iq
-from inferq.paper.report import Picture, Report, Section, Table
+from inferq.papers.report import Picture, Report, Section, Table
 from inferq.reports.style import BLUE, GREY, ORANGE, VERMILION
 
 LOADS = (0.5, 0.8, 0.95)

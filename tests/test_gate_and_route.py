@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 import inferq as iq
-from inferq.paper.lin2026 import fleet as study
+from inferq.papers.lin2026 import fleet as study
 
 TIMING = iq.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.022)
 PRICES = iq.Prices(prefill=0.1, decode=0.2)

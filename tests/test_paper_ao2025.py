@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 
 import inferq as iq
-from inferq.paper import ao2025
-from inferq.paper.ao2025 import cases, memory, theorems, waiting
-from inferq.paper.report import Report, Row
+from inferq.papers import ao2025
+from inferq.papers.ao2025 import cases, memory, theorems, waiting
+from inferq.papers.report import Report, Row
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import inferq as iq
-from inferq.paper import bari2025
-from inferq.paper.bari2025 import deadlines, slai, tiles
-from inferq.paper.report import Report, Row
+from inferq.papers import bari2025
+from inferq.papers.bari2025 import deadlines, slai, tiles
+from inferq.papers.report import Report, Row
 from inferq.reports.style import svg
 from inferq.theory import tile_capacity
 

@@ -10,12 +10,12 @@ import polars as pl
 import pytest
 
 import inferq as iq
-from inferq.paper import hardware
-from inferq.paper.lin2026 import fits
-from inferq.paper.nie2026 import QUICK, assumed, on_gpus, runs
-from inferq.paper.nie2026.assumed import Assumed
-from inferq.paper.nie2026.runs import SETTINGS, Mean
-from inferq.paper.report import Report
+from inferq.papers import hardware
+from inferq.papers.lin2026 import fits
+from inferq.papers.nie2026 import QUICK, assumed, on_gpus, runs
+from inferq.papers.nie2026.assumed import Assumed
+from inferq.papers.nie2026.runs import SETTINGS, Mean
+from inferq.papers.report import Report
 from inferq.reports.residual_charts import of_residuals
 from inferq.timing import ChunkPart, DecodePart, LinearPart, TimingTable, iteration_s
 

@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from inferq.paper.lin2026 import planning, report, simulated
-from inferq.paper.lin2026.fleet import POLICIES, QUICK, Effort, Instance, Limits, optimum, plan, planned
-from inferq.paper.report import Report, Section
+from inferq.papers.lin2026 import planning, report, simulated
+from inferq.papers.lin2026.fleet import POLICIES, QUICK, Effort, Instance, Limits, optimum, plan, planned
+from inferq.papers.report import Report, Section
 from inferq.reports import style
 
 TINY = Effort(seeds=3, sizes=(5, 20), least_s=60, most_s=60, replica_seconds=1, warmup_s=20)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import inferq as iq
-from inferq.paper import nie2026
-from inferq.paper.nie2026 import runs
-from inferq.paper.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Mean
-from inferq.paper.report import Report, Row
+from inferq.papers import nie2026
+from inferq.papers.nie2026 import runs
+from inferq.papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Mean
+from inferq.papers.report import Report, Row
 from inferq.theory import kv_capacity, observed, replicas_needed, slot
 
 

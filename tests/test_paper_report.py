@@ -11,10 +11,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import inferq as iq
-from inferq import paper
 from inferq.cli import app
-from inferq.paper import cells
-from inferq.paper.report import Picture, Report, Row, Section, Slip, Table
+from inferq.papers import cells
+from inferq.papers.report import Picture, Report, Row, Section, Slip, Table
 
 from .markup import Page
 
@@ -177,7 +176,7 @@ def nie2026(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
         tell("simulating Table 1")
         return MADE
 
-    monkeypatch.setattr(paper, "import_module", {"inferq.paper.nie2026": SimpleNamespace(report=report)}.get)
+    monkeypatch.setattr(paper, "import_module", {"inferq.papers.nie2026": SimpleNamespace(report=report)}.get)
     monkeypatch.chdir(tmp_path)
     return asked
 

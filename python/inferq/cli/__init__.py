@@ -304,7 +304,7 @@ def paper(
 
     Example: inferq paper nie2026 --quick --out nie2026.html
     """
-    from inferq import paper as papers
+    from inferq import papers
     from inferq.cli import show
 
     name = papers.known(name)

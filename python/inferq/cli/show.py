@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.padding import Padding
     from rich.table import Table
 
-    from inferq.paper.report import Report
+    from inferq.papers.report import Report
     from inferq.results.result import Result
     from inferq.simulation.simulate import System
     from inferq.systems.engine import Engine
@@ -213,7 +213,7 @@ def report(made: Report) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from inferq.paper import cells
+    from inferq.papers import cells
 
     console = Console(highlight=False)
     lines([made.title])

@@ -1,0 +1,72 @@
+"""How does a report read as a page in Markdown, with its pictures beside it?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from inferq.papers import cells
+from inferq.papers.report import Report, Row, Section, Table
+from inferq.reports.style import svg
+
+QUICK = "Made with smaller runs than the full report (`--quick`): its intervals are wider."
+
+
+def markdown(report: Report, stem: str) -> tuple[str, dict[str, str]]:
+    """The text of the page, and the SVG of each picture under the name by which the page calls it."""
+    parts = [f"# {report.title}", report.citation, report.setting]
+    parts += [f"*{QUICK}*"] if report.quick else []
+    pictures: dict[str, str] = {}
+    for section in report.sections:
+        parts += _section(section, stem, pictures)
+    if report.slips:
+        lines = [(slip.where, slip.printed, slip.right) for slip in report.slips]
+        parts += ["## Where the paper slips", _grid(("where", "printed", "right"), (False,) * 3, lines)]
+    return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n", pictures
+
+
+def _section(section: Section, stem: str, pictures: dict[str, str]) -> list[str]:
+    parts = [f"## {section.title}", section.text]
+    for picture in section.pictures:
+        name = f"{stem}-{len(pictures) + 1}.svg"
+        pictures[name] = svg(picture.chart())
+        parts += [f"![{_inside(picture.title)}]({name})", f"*{picture.title}.* {picture.caption}"]
+    if section.rows:
+        parts += _rows(section.rows)
+    for table in section.tables:
+        parts += _table(table)
+    if section.remarks:
+        parts.append("\n".join(_bullet("- ", remark) for remark in section.remarks))
+    return parts
+
+
+def _rows(rows: Sequence[Row]) -> list[str]:
+    numbers, notes = cells.noted(rows)
+    lines = [cells.of_row(row) for row in rows]
+    header, numeric = list(cells.HEADER), [False, False, True, True, True, True]
+    if notes:
+        header, numeric = [*header, "note"], [*numeric, True]
+        lines = [[*line, place] for line, place in zip(lines, numbers, strict=True)]
+    listed = "\n".join(_bullet(f"{place}. ", note) for place, note in enumerate(notes, start=1))
+    return [_grid(header, numeric, lines), listed]
+
+
+def _table(table: Table) -> list[str]:
+    header, numeric, lines = cells.of_table(table)
+    return [f"**{table.title}**", _grid(header, numeric, lines), table.note]
+
+
+def _grid(header: Sequence[str], numeric: Sequence[bool], lines: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    alignment = ["---:" if right else "---" for right in numeric]
+    rows = [[_inside(text) for text in line] for line in (header, *lines)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [rows[0], alignment, *rows[1:]])
+
+
+def _inside(text: str) -> str:
+    """Text that does not end the cell that it stands in."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _bullet(mark: str, text: str) -> str:
+    """An entry of a list, its further lines indented."""
+    return mark + text.strip().replace("\n", "\n" + " " * len(mark))

@@ -1,0 +1,172 @@
+"""What does the page of a paper hold: its numbers, ours beside them, pictures, and where the paper slips?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inferq.errors import ConfigError
+from inferq.reports.document import Picture as Picture
+
+if TYPE_CHECKING:
+    import polars as pl
+
+PAGES = (".html", ".md")
+"""The endings of the pages that a report can be written as."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One number of a paper beside what theory and simulation give; None for what there is not."""
+
+    where: str
+    """Where in the paper: `"Table 2, 1:1"`."""
+    what: str
+    unit: str
+    paper: float | None = None
+    theory: float | None = None
+    simulation: float | None = None
+    half_width: float | None = None
+    """Of the simulation's 99 % interval."""
+    note: str = ""
+    """What was assumed, or why it cannot be compared; in Markdown."""
+
+    @property
+    def gap(self) -> float | None:
+        """How far the simulation is from the theory, as a share of the theory."""
+        if self.theory is None or self.simulation is None or self.theory == 0:
+            return None
+        return self.simulation / self.theory - 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """Further numbers, which no row of the paper stands against."""
+
+    title: str
+    frame: pl.DataFrame
+    decimals: dict[str, int] = field(default_factory=dict)
+    """For each column of numbers how many decimals are shown, 2 unless told."""
+    note: str = ""
+    """In Markdown."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slip:
+    """Where a paper prints something that its own formulas do not give; all in Markdown."""
+
+    where: str
+    printed: str
+    right: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Section:
+    """One experiment of a paper."""
+
+    title: str
+    text: str
+    """The setting, in Markdown."""
+    rows: tuple[Row, ...] = ()
+    tables: tuple[Table, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    remarks: tuple[str, ...] = ()
+    """What comes out, in Markdown, one point each."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """All that was reproduced of one paper."""
+
+    name: str
+    """`"nie2026"`."""
+    title: str
+    citation: str
+    setting: str
+    """What holds for all sections, in Markdown."""
+    sections: tuple[Section, ...]
+    slips: tuple[Slip, ...]
+    quick: bool
+    """Whether it was run at smaller sizes."""
+
+    def rows(self) -> pl.DataFrame:
+        """All rows of all sections, in order.
+
+        Returns:
+            One line for each `Row`: `name` (of the report), `section` (its title), `where`, `what`, `unit`,
+            `paper`, `theory`, `simulation`, `half_width`, `gap`, `note`; null for what there is not.
+
+        Example:
+            >>> from inferq.papers.report import Report, Row, Section
+            >>> row = Row(where="Table 1", what="largest rate", unit="requests/s", theory=4.0, simulation=3.9)
+            >>> page = Report(
+            ...     name="example", title="An example", citation="", setting="", quick=True, slips=(),
+            ...     sections=(Section(title="One server", text="", rows=(row,)),),
+            ... )
+            >>> page.rows().select("section", "paper", "theory", "simulation", "gap").rows()
+            [('One server', None, 4.0, 3.9, -0.025000000000000022)]
+        """
+        import polars as pl
+
+        texts = ("name", "section", "where", "what", "unit")
+        numbers = ("paper", "theory", "simulation", "half_width", "gap")
+        schema: dict[str, Any] = dict.fromkeys(texts, pl.String) | dict.fromkeys(numbers, pl.Float64)
+        lines = [
+            (
+                *(self.name, section.title, row.where, row.what, row.unit),
+                *(row.paper, row.theory, row.simulation, row.half_width, row.gap, row.note),
+            )
+            for section in self.sections
+            for row in section.rows
+        ]
+        return pl.DataFrame(lines, schema={**schema, "note": pl.String}, orient="row")
+
+    def html(self) -> str:
+        """One page that needs nothing beside it: the pictures are in it, as SVG."""
+        from inferq.papers.page import html
+
+        return html(self)
+
+    def markdown(self, folder: str | Path, stem: str | None = None) -> str:
+        """The page in Markdown; its pictures are written into `folder`.
+
+        Args:
+            folder: where the page will lie; it must be there.
+            stem: with what the names of the pictures begin, the report's name unless told.
+
+        Raises:
+            OSError: a picture cannot be written.
+        """
+        from inferq.papers.markdown import markdown
+
+        text, pictures = markdown(self, stem or self.name)
+        for name, svg in pictures.items():
+            (Path(folder) / name).write_text(svg, encoding="utf-8")
+        return text
+
+    def write(self, path: str | Path) -> Path:
+        """Write the page: `.html` holds its pictures, `.md` has them in files beside it.
+
+        Returns:
+            The path.
+
+        Raises:
+            ConfigError: another ending.
+            OSError: it cannot be written.
+        """
+        page = Path(path)
+        check_ending(page)
+        text = self.html() if page.suffix == ".html" else self.markdown(page.parent, page.stem)
+        page.write_text(text, encoding="utf-8")
+        return page
+
+
+def check_ending(page: Path) -> None:
+    """Refuse a page that is neither HTML nor Markdown.
+
+    Raises:
+        ConfigError: it names the endings.
+    """
+    if page.suffix not in PAGES:
+        raise ConfigError(f"{page}: a page ends in {' or '.join(PAGES)}")
