@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from inferq.cli import calibrate, capacity, compare, gate, report, sweep, timings
+from inferq.cli import calibrate, capacity, compare, gate, report, sweep, timing
 from inferq.errors import ConfigError, SimulationError, TraceError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ trace_app = typer.Typer(
     help="Look at traces.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
 )
 app.add_typer(trace_app, name="trace")
-app.add_typer(timings.app, name="timing")
+app.add_typer(timing.app, name="timing")
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", show_default=False, help="A trace.")]
 FormatOption = Annotated[
