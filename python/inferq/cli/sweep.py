@@ -52,7 +52,7 @@ def sweep(
     """
     from concurrent.futures import ThreadPoolExecutor
 
-    from inferq.amounts import whole
+    from inferq.checks import whole
     from inferq.cli import show
     from inferq.errors import SimulationError, SweepInterrupted, SweepStopped
     from inferq.experiments.arguments import MOST_SEEDS

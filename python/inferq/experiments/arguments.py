@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 
-from inferq.amounts import whole
+from inferq.checks import whole
 from inferq.errors import ConfigError
 from inferq.simulation.progress import Progress, watched
 from inferq.simulation.simulate import simulate

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inferq.amounts import finite
+from inferq.checks import finite
 from inferq.errors import ConfigError
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from inferq.amounts import whole
+from inferq.checks import whole
 from inferq.errors import ConfigError
 from inferq.simulation.progress import Progress
 from inferq.simulation.simulate import simulate

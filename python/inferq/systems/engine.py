@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from inferq.amounts import not_negative
+from inferq.checks import not_negative
 from inferq.description import Description, fields_of, nearest, read, read_fields
 from inferq.errors import ConfigError
 from inferq.scheduler import SCHEDULERS, ClassPriority, Scheduler, VllmV1

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 
 from inferq import _core
-from inferq.amounts import MOST_TOKENS, whole
+from inferq.checks import MOST_TOKENS, whole
 from inferq.errors import ConfigError
 from inferq.timing.models import TimingModel
 

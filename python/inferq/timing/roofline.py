@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from inferq.amounts import whole, within
+from inferq.checks import whole, within
 from inferq.description import Description, fields_of
 from inferq.errors import ConfigError
 from inferq.timing.hardware.gpu import Gpu

@@ -9,7 +9,7 @@ from os import PathLike
 from typing import Any, ClassVar
 
 from inferq import _core
-from inferq.amounts import flag
+from inferq.checks import flag
 from inferq.description import Description, Table, alternatives, field_names, fields_of, plain
 from inferq.errors import ConfigError
 from inferq.timing.models import TimingModel

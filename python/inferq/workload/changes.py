@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from inferq.amounts import finite, positive, whole
+from inferq.checks import finite, positive, whole
 from inferq.errors import ConfigError
 from inferq.workload.columns import as_series
 from inferq.workload.distributions import ArrivalLaw, DurationLaw, LengthLaw

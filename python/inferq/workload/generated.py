@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from inferq import _core
-from inferq.amounts import whole
+from inferq.checks import whole
 from inferq.description import Description
 from inferq.errors import ConfigError, TraceError
 from inferq.workload import transforms

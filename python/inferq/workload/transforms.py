@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from inferq import _core
-from inferq.amounts import finite
+from inferq.checks import finite
 from inferq.errors import ConfigError, TraceError
 from inferq.workload import prefixes
 from inferq.workload.columns import COLUMNS, check_sorted, checked

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from inferq.amounts import whole
+from inferq.checks import whole
 from inferq.errors import ConfigError, TraceError
 from inferq.workload import transforms
 from inferq.workload.changes import Changes

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from inferq.amounts import finite, whole, within
+from inferq.checks import finite, whole, within
 from inferq.description import member
 from inferq.errors import ConfigError, TraceError
 from inferq.experiments.arguments import MOST_SEED, MOST_SEEDS, check_options, seeds_of

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from inferq.amounts import finite, not_negative
+from inferq.checks import finite, not_negative
 from inferq.description import Table
 from inferq.errors import ConfigError
 from inferq.results.metric import Metric

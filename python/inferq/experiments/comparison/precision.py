@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from inferq.amounts import positive
+from inferq.checks import positive
 from inferq.errors import ConfigError
 from inferq.results.metric import Metric
 

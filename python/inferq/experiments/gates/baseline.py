@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from inferq.amounts import finite
+from inferq.checks import finite
 from inferq.errors import ConfigError
 from inferq.results.files import replacing
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from inferq.amounts import whole
+from inferq.checks import whole
 from inferq.description import member
 from inferq.errors import ConfigError, SimulationError, TraceError
 from inferq.experiments.arguments import check_options

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from inferq.amounts import finite, not_negative, whole
+from inferq.checks import finite, not_negative, whole
 from inferq.errors import ConfigError
 from inferq.results.metric import Metric
 from inferq.workload.columns import nearest

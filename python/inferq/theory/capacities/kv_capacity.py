@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, overload
 
-from inferq.amounts import MOST_TOKENS, flag, shown, whole, within
+from inferq.checks import MOST_TOKENS, flag, shown, whole, within
 from inferq.errors import ConfigError
 from inferq.theory.bounds.hypothesis import Hypothesis, Statement, hypotheses_text, number
 from inferq.theory.demands.demand import Asked, Demand

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from inferq.amounts import MOST_COUNT, whole
+from inferq.checks import MOST_COUNT, whole
 from inferq.errors import ConfigError
 from inferq.scheduler import FasterTransformer
 from inferq.theory.bounds.hypothesis import Hypothesis, Statement, hypotheses_text, number

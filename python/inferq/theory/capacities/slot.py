@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from inferq.amounts import finite, shown
+from inferq.checks import finite, shown
 from inferq.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from inferq.amounts import MOST_COUNT, whole
+from inferq.checks import MOST_COUNT, whole
 from inferq.errors import ConfigError
 from inferq.scheduler import Rad, RadPhased, Scheduler
 from inferq.systems.engine import Engine

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from inferq.amounts import MOST_COUNT, whole
+from inferq.checks import MOST_COUNT, whole
 from inferq.errors import ConfigError
 from inferq.theory.bounds.hypothesis import Hypothesis, Statement, hypotheses_text, number
 from inferq.theory.capacities.iteration_cost import (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from inferq.amounts import finite, shown, within
+from inferq.checks import finite, shown, within
 from inferq.errors import ConfigError
 from inferq.theory.demands.lengths import Lengths, chances
 from inferq.theory.demands.peak_memory import Order, Work

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from inferq.amounts import within
+from inferq.checks import within
 from inferq.errors import ConfigError
 from inferq.theory.bounds.hypothesis import Hypothesis, number
 from inferq.theory.capacities.iteration_cost import Iteration, memory_slack

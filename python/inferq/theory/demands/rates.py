@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from inferq.amounts import within
+from inferq.checks import within
 from inferq.errors import ConfigError
 from inferq.theory.demands.demand import MOST_RATE, Demand
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from inferq.amounts import MOST_TOKENS, whole
+from inferq.checks import MOST_TOKENS, whole
 from inferq.errors import ConfigError
 from inferq.scheduler import NestedWait, Scheduler, Wait
 from inferq.systems.engine import Engine

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, get_args
 
-from inferq.amounts import shown, whole, within
+from inferq.checks import shown, whole, within
 from inferq.description import Table
 from inferq.errors import ConfigError
 from inferq.systems.gate_and_route import Allocation, GateAndRoute, Planned, Prices

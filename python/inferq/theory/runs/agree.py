@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from inferq.amounts import finite, shown, whole
+from inferq.checks import finite, shown, whole
 from inferq.description import Table
 from inferq.errors import ConfigError
 from inferq.theory.bounds.hypothesis import Statement, number

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar
 
-from inferq.amounts import MOST_COUNT, whole, within
+from inferq.checks import MOST_COUNT, whole, within
 from inferq.errors import ConfigError
 from inferq.scheduler import NestedWait
 from inferq.systems.engine import Engine

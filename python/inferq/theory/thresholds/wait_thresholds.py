@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from inferq.amounts import MOST_COUNT, flag, shown, whole, within
+from inferq.checks import MOST_COUNT, flag, shown, whole, within
 from inferq.description import Table
 from inferq.errors import ConfigError
 from inferq.scheduler import Wait

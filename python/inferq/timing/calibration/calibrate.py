@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from inferq.amounts import MOST_COUNT, flag, whole
+from inferq.checks import MOST_COUNT, flag, whole
 from inferq.errors import ConfigError
 from inferq.simulation.progress import watched
 from inferq.timing.calibration.layers import BLOCK_TOKENS, LayerSizes

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from inferq.amounts import flag, not_negative, whole, within
+from inferq.checks import flag, not_negative, whole, within
 from inferq.errors import ConfigError
 from inferq.timing.fits.fit_errors import by_regime, predictions_of, r_squared
 from inferq.timing.fits.iteration_log import checked_log, overlap_note

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from inferq.amounts import whole
+from inferq.checks import whole
 from inferq.errors import ConfigError
 from inferq.timing.fits.grids import between, spread, unvisited
 from inferq.timing.fits.regression import HUBER, NORMAL_MAD

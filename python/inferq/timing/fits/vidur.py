@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from inferq.amounts import whole
+from inferq.checks import whole
 from inferq.errors import ConfigError
 from inferq.timing.fits.grids import between, spread
 from inferq.timing.fits.readers import checked_source, source_of

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from inferq.amounts import flag, positive
+from inferq.checks import flag, positive
 from inferq.errors import ConfigError
 from inferq.timing.hardware.catalogue import entry
 from inferq.workload.columns import nearest

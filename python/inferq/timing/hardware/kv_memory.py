@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from inferq.amounts import not_negative, whole, within
+from inferq.checks import not_negative, whole, within
 from inferq.errors import ConfigError
 from inferq.timing.hardware.gpu import Gpu
 from inferq.timing.hardware.model_shape import ACTIVATION_BYTES, KvType, ModelShape, Weights, one_of

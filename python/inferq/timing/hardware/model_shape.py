@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from inferq.amounts import flag, whole
+from inferq.checks import flag, whole
 from inferq.errors import ConfigError
 from inferq.timing.hardware.catalogue import entries, entry
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from inferq.amounts import whole
+from inferq.checks import whole
 from inferq.description import nearest
 from inferq.errors import ConfigError
 

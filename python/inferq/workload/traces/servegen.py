@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferq import _core
-from inferq.amounts import finite, positive
+from inferq.checks import finite, positive
 from inferq.errors import ConfigError, TraceError
 from inferq.workload.columns import nearest
 from inferq.workload.generated import Recipe

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Any, Protocol
 
-from inferq.amounts import positive
+from inferq.checks import positive
 from inferq.errors import ConfigError
 
 _TEXTS_AT_ONCE = 4096

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from inferq.amounts import whole
+from inferq.checks import whole
 from inferq.errors import ConfigError
 from inferq.timing.tables.baking import lattice
 from inferq.timing.tables.baking.kernels import CARRIED, SYSTEMS, KernelDatabase
