@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 import inferq as iq
 from inferq.cli import app
-from inferq.timing.calibration import calibrate, survey
+from inferq.timing.calibration import calibrate as calibrate_module
+from inferq.timing.calibration import survey as survey_module
 from inferq.timing.calibration.calibrate import calibrate
 from inferq.timing.calibration.layers import (
     Attention,
@@ -458,7 +459,7 @@ def test_weights_that_do_not_fit_name_the_layers(monkeypatch):
 
 def test_what_the_host_has_no_room_for_is_not_drawn(monkeypatch):
     """Linux would give the memory, and end the process that uses it."""
-    monkeypatch.setattr(measuring, "room_bytes", lambda: 4 * 20_000)
+    monkeypatch.setattr(survey_module, "room_bytes", lambda: 4 * 20_000)
     with pytest.raises(iq.ConfigError, match="layers: the weights of 2 layers do not fit the memory of cpu"):
         calibrated({**CONFIG, "vocab_size": 400})
     # Keys of 1,008 tokens are 1,008 × 2 × 8 numbers of 4 bytes: one sequence fits, four do not.
@@ -468,7 +469,7 @@ def test_what_the_host_has_no_room_for_is_not_drawn(monkeypatch):
     )
     table = calibrated(grids={**GRIDS, "chunk": [1, 16, 200]})  # 200 × 264 truth values in each layer
     assert "chunk: chunk 200 does not fit the memory" in table.provenance["notes"][0]
-    monkeypatch.setattr(measuring, "room_bytes", lambda: None)
+    monkeypatch.setattr(survey_module, "room_bytes", lambda: None)
     assert "memory" not in "".join(calibrated().provenance["notes"])
 
 
@@ -563,8 +564,8 @@ def test_what_is_asked_of_a_cuda_device_is_written_down(monkeypatch):
             assert module is torch and device == torch.device("cpu")
 
     # The processor in the role of the device: all but the stopwatch is the same code.
-    monkeypatch.setattr(calibrating, "_device", lambda device: ("cuda", "cpu"))
-    monkeypatch.setattr(calibrating, "CudaStopwatch", Cuda)
+    monkeypatch.setattr(calibrate_module, "_device", lambda device: ("cuda", "cpu"))
+    monkeypatch.setattr(calibrate_module, "CudaStopwatch", Cuda)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA of the test")
     answer = SimpleNamespace(stdout="570.86.10\n570.86.10\n")

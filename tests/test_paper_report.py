@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import inferq as iq
+from inferq import papers
 from inferq.cli import app
 from inferq.papers import cells
 from inferq.papers.report import Picture, Report, Row, Section, Slip, Table
@@ -176,7 +177,9 @@ def nie2026(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
         tell("simulating Table 1")
         return MADE
 
-    monkeypatch.setattr(paper, "import_module", {"inferq.papers.nie2026": SimpleNamespace(report=report)}.get)
+    monkeypatch.setattr(
+        papers, "import_module", {"inferq.papers.nie2026": SimpleNamespace(report=report)}.get
+    )
     monkeypatch.chdir(tmp_path)
     return asked
 
@@ -233,10 +236,10 @@ def test_what_is_wrong_is_one_line_before_anything_runs(
 def test_a_page_that_is_there_is_kept_until_the_run_has_ended(nie2026: list[dict[str, Any]], tmp_path: Path):
     old = tmp_path / "page.html"
     old.write_text("old")
-    assert paper.writable(old).read_text() == "old"
-    assert paper.writable(tmp_path / "new.html").exists() is False
+    assert papers.writable(old).read_text() == "old"
+    assert papers.writable(tmp_path / "new.html").exists() is False
 
 
 def test_every_paper_has_its_module():
-    for name in paper.PAPERS:
-        assert (Path(paper.__file__).parent / name / "__init__.py").exists(), name
+    for name in papers.PAPERS:
+        assert (Path(papers.__file__).parent / name / "__init__.py").exists(), name

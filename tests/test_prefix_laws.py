@@ -15,10 +15,10 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inferq.streaming import parts
 
 import inferq as iq
 from inferq.results import store
+from inferq.workload import parts
 from inferq.workload.chains import OWN
 from inferq.workload.prefixes import Contents
 

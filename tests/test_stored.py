@@ -14,16 +14,16 @@ from typing import Any
 
 import polars as pl
 import pytest
-from inferq.streaming import parts
 
 import inferq as iq
 from inferq.results import store
+from inferq.workload import parts
 
 ENGINE = iq.Engine(timing=iq.Constant(0.01), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
 SCRIPT = """
 import resource, sys
 import inferq as iq
-from inferq.streaming import parts
+from inferq.workload import parts
 from inferq.results import store
 
 parts.ROWS, store.PART_ROWS = 512, 1000

@@ -10,10 +10,10 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inferq.streaming import parts
 
 import inferq as iq
 from inferq.results import store
+from inferq.workload import parts
 
 BUSY = iq.PiecewiseLinear(base=0.01, per_token=0.001, knee=4, per_context_token=1e-5)
 

@@ -38,7 +38,7 @@ def gate(
     """
     from inferq.cli import show
     from inferq.errors import ConfigError, TraceError
-    from inferq.experiment.gating import words as gate_words
+    from inferq.experiments.gates import wording as gate_words
     from inferq.experiments.gates.gate import accepted, checked, read_trials
     from inferq.results.files import check_writable
 

@@ -30,8 +30,8 @@ class Cluster(Description):
             differ.
         replicas: how many replicas of the one engine, 1 or above; 1 if not given. Beside a list it must be
             its length.
-        router: which replica a request goes to, see `inferq.systems.routers`; or an object of a class of your own, see
-            `inferq.Router`.
+        router: which replica a request goes to, see `inferq.systems.routers`; or an object of a class of your
+            own, see `inferq.Router`.
 
     Raises:
         ConfigError: no engine, no replica, a part of the wrong kind; it names the field.

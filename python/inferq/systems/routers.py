@@ -129,7 +129,7 @@ class Fleet(Protocol):
 
 
 class Router(Description):
-    """A rule that sends each request to a replica: a class of `inferq.systems.routers`, or one derived from this.
+    """A rule that sends each request to a replica: a class of this module, or one derived from this.
 
     A class of your own has a method `route(request, fleet)`. It is called once for each request, in the order
     of their arrival, with an `Arrival` and a `Fleet`, and returns the place of a replica: a whole number from
