@@ -13,7 +13,7 @@ from inferq.timing.tables.shipped import PARTS
 
 MODELS = ("llama-3.1-8b", "llama-3.1-70b", "qwen3-4b", "qwen3-8b", "qwen3-32b", "mixtral-8x7b")
 GPUS = ("a100-80gb", "h100-80gb", "h200", "l40s")
-FOLDER = Path(iq.timing.__file__).parent / "measured" / "tables"
+FOLDER = Path(iq.timing.__file__).parent / "tables" / "data"
 
 
 def test_every_model_is_shipped_for_every_gpu_within_the_promised_error():

@@ -21,12 +21,8 @@ Example:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from inferq._core import ConfigError, SimulationError, TraceError
-
-if TYPE_CHECKING:
-    import polars as pl
+from inferq._lazy import pl
 
 __all__ = ["ConfigError", "SimulationError", "SweepInterrupted", "SweepStopped", "TraceError"]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from inferq._lazy import pl
 from inferq.reports.numbers import NONE as _NONE
 from inferq.reports.numbers import number as _number
 from inferq.reports.numbers import percent as _percent
@@ -15,7 +16,6 @@ from inferq.reports.numbers import seconds as _seconds
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    import polars as pl
     from rich.padding import Padding
     from rich.table import Table
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from inferq._lazy import pl
 from inferq.errors import ConfigError
-
-if TYPE_CHECKING:
-    import polars as pl
 
 _MOST_ROWS = 60
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from inferq._lazy import pl
 from inferq.errors import ConfigError
 from inferq.reports.document import Picture as Picture
-
-if TYPE_CHECKING:
-    import polars as pl
 
 PAGES = (".html", ".md")
 """The endings of the pages that a report can be written as."""
@@ -107,8 +105,6 @@ class Report:
             >>> page.rows().select("section", "paper", "theory", "simulation", "gap").rows()
             [('One server', None, 4.0, 3.9, -0.025000000000000022)]
         """
-        import polars as pl
-
         texts = ("name", "section", "where", "what", "unit")
         numbers = ("paper", "theory", "simulation", "half_width", "gap")
         schema: dict[str, Any] = dict.fromkeys(texts, pl.String) | dict.fromkeys(numbers, pl.Float64)

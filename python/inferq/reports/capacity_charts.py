@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from inferq._lazy import pl
 from inferq.reports.style import BLUE, GREY, INK, ORANGE, PANEL, SKY, VERMILION
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from inferq.experiments.capacity_search.capacity import CapacityPlan
 
 _VERDICTS = {"kept": BLUE, "broken": VERMILION, "undecided": GREY}
@@ -30,7 +29,6 @@ def of_plan(plan: CapacityPlan) -> Any:
         An altair chart without a style of its own, one panel for each objective that is not 0 throughout.
     """
     import altair as alt
-    import polars as pl
 
     probes = plan.probes
     if plan.rate > 0:
@@ -119,6 +117,4 @@ def _ceiling(plan: CapacityPlan, found: pl.DataFrame) -> list[Any]:
 
 
 def _row(**values: object) -> pl.DataFrame:
-    import polars as pl
-
     return pl.DataFrame([values])

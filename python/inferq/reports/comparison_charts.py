@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from inferq._lazy import pl
 from inferq.errors import ConfigError
 from inferq.reports.style import BLUE, GREY, PANEL, VERMILION
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from inferq.experiments.comparison.compare import Comparison
 
 COLOURS = {"better": BLUE, "worse": VERMILION, "not distinguishable": GREY, "same": GREY}
@@ -45,7 +44,6 @@ def chart(comparison: Comparison, width: int = PANEL) -> Any:
         ConfigError: there is no difference to be drawn.
     """
     import altair as alt
-    import polars as pl
 
     every = _drawn(comparison)
     if every.is_empty():
@@ -104,8 +102,6 @@ def shown_systems(comparison: Comparison) -> list[str]:
 
 def _drawn(comparison: Comparison) -> pl.DataFrame:
     """The differences in percent: `system`, `verdict`, `metric`, `percent`, `low`, `high`."""
-    import polars as pl
-
     label = pl.col("metric")
     if comparison.by is not None:
         label = pl.when(pl.col("class").is_null()).then(label).otherwise(label + " of " + pl.col("class"))

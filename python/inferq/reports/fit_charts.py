@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from inferq._lazy import pl
 from inferq.reports.style import BLUE, GREEN, INK, ORANGE, PANEL, SKY
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from inferq.timing.fits.fit import Fit
 
 _COLOURS = {"decode small": SKY, "decode large": BLUE, "prefill": ORANGE, "mixed": GREEN}
@@ -27,7 +26,6 @@ def of_fit(fit: Fit) -> Any:
         An altair chart without a style of its own.
     """
     import altair as alt
-    import polars as pl
 
     every = -(-fit.predictions.height // _MOST)
     points = fit.predictions.gather_every(every).with_columns(
@@ -85,6 +83,4 @@ def _along(ends: list[float]) -> tuple[Any, Any]:
 
 
 def _line(x: str, places: list[Any], y: str, values: list[Any]) -> pl.DataFrame:
-    import polars as pl
-
     return pl.DataFrame({x: places, y: values})

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from inferq._lazy import pl
 from inferq.reports.style import BLUE, GREEN, INK, ORANGE, PURPLE
-
-if TYPE_CHECKING:
-    import polars as pl
 
 _COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
 _WIDTH = 230
@@ -28,7 +26,6 @@ def of_residuals(frame: pl.DataFrame) -> Any:
         for each GPU. What is beyond `MOST` stands at the edge.
     """
     import altair as alt
-    import polars as pl
 
     quantiles = {"low": 0.05, "middle": 0.5, "high": 0.95}
     told = (

@@ -6,14 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from inferq._lazy import pl
 from inferq.errors import ConfigError
 from inferq.reports import run_data
 from inferq.reports.numbers import number
 from inferq.reports.style import BLUE, GREEN, GREY, INK, ORANGE, PANEL, PURPLE, SKY, VERMILION, styled
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from inferq.results.result import Result
     from inferq.theory.bounds.stability import Stability
 
@@ -65,7 +64,6 @@ class Pictures:
             ConfigError: no measured request has a latency.
         """
         import altair as alt
-        import polars as pl
 
         names = run_data.classes(self._result)
         curves = run_data.latencies(self._result, names).filter(pl.col("seconds") > 0)
@@ -95,8 +93,6 @@ class Pictures:
         Raises:
             ConfigError: the run was too short for a sample.
         """
-        import polars as pl
-
         samples = run_data.over_time(self._result)
         if samples.is_empty():
             raise ConfigError("timeline: the run was too short for a sample; give a smaller timeline_s")
@@ -166,7 +162,6 @@ class Pictures:
             ConfigError: the run was too short for a sample.
         """
         import altair as alt
-        import polars as pl
 
         samples = run_data.waiting(self._result)
         if samples.is_empty():
@@ -206,8 +201,6 @@ class Pictures:
 
     def _memory(self, samples: pl.DataFrame, time: Any) -> Any:
         """KV cache in use, of what there is."""
-        import polars as pl
-
         capacity = run_data.kv_tokens(self._result)
         names = [name for name in samples.columns if name.startswith("kv_used_tokens")]
         word = {"kv_used_tokens": ("KV cache", GREEN)}
@@ -220,7 +213,6 @@ class Pictures:
 def throughput(result: Result, said: Stability | None) -> Any:
     """The picture of `Pictures.throughput`, with what theory says worked out already."""
     import altair as alt
-    import polars as pl
 
     happened = run_data.rates(result)
     if happened.is_empty():
@@ -273,7 +265,6 @@ def _stability(result: Result) -> Stability | None:
 def _curves(curves: pl.DataFrame, colour: Any, width: int, height: int) -> Any:
     """Percentile curves, a colour each; one of a single request is a point."""
     import altair as alt
-    import polars as pl
 
     tails = [*([-math.log10(0.5)] if width == PANEL else []), *(float(nines) for nines in range(1, 8))]
     shares = alt.Axis(values=tails, labelExpr=_SHARE, labelOverlap="greedy", labelFlush=False, labelPadding=4)
@@ -303,7 +294,6 @@ def _histogram(
 ) -> Any:
     """Bars of shares, with rules where percentiles are; on the scales of all classes."""
     import altair as alt
-    import polars as pl
 
     every = bins if scale_of is None else scale_of
     low, high = float(every["lower_s"].min()), float(every["upper_s"].max())  # type: ignore[arg-type]
@@ -370,7 +360,6 @@ def _lines(
         most: where the axis ends.
     """
     import altair as alt
-    import polars as pl
 
     parts = [
         samples.select(
@@ -413,7 +402,6 @@ def _stacked(panels: list[Any]) -> Any:
 def _in_time(samples: pl.DataFrame) -> tuple[pl.DataFrame, Any]:
     """Samples with `time` in a unit that can be read, and its axis."""
     import altair as alt
-    import polars as pl
 
     first_s, last_s = (float(end) for end in (samples["time_s"].min(), samples["time_s"].max()))  # type: ignore[arg-type]
     unit, seconds = "s", 1.0

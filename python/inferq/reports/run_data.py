@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from inferq._lazy import np, pl
+
 if TYPE_CHECKING:
-    import numpy as np
-    import polars as pl
     from numpy.typing import NDArray
 
     from inferq.results.result import Result
@@ -38,8 +38,6 @@ OF_SLOTS = ("prefill_queue", "decode_queue", "prefill", "mixed", "solo")
 
 def sizes(result: Result) -> list[tuple[str, int]]:
     """How many measured requests each class has, the most frequent first."""
-    import polars as pl
-
     seen = result.requests.lazy().filter("measured").group_by("class").agg(pl.len().alias("requests"))
     named = seen.collect().with_columns(pl.col("class").cast(pl.String))
     return named.sort("requests", "class", descending=[True, False]).rows()
@@ -57,8 +55,6 @@ def jobs(result: Result) -> list[dict[str, Any]]:
         `workflow` (None for all), `completed`, `failed`, and in seconds from arrival to the last token, None
         where none finished: `mean`, `p50`, `p90`, `p95`, `p99`, `max`, percentiles as in `Result.summary`.
     """
-    import polars as pl
-
     measured = result.jobs.filter("measured")
     told = []
     for name in (*measured["workflow"].unique().sort().to_list(), None):
@@ -86,9 +82,6 @@ def latencies(result: Result, names: list[str]) -> pl.DataFrame:
         share, linear between the two nearest values as in `Result.summary`); from the least value to the
         second largest, which is where a percentile stops being a matter of one request.
     """
-    import numpy as np
-    import polars as pl
-
     columns = [f"{measure}_s" for measure in MEASURES]
     kept = result.requests.lazy().filter("measured").select("class", *columns).collect()
     parts = []
@@ -108,8 +101,6 @@ def latencies(result: Result, names: list[str]) -> pl.DataFrame:
 
 def _shares(values: int) -> NDArray[np.float64]:
     """Shares as dense in the tail as at the start: equal steps of log(1 − share)."""
-    import numpy as np
-
     last = 1 - 1 / values
     tail = 1 - np.power(10.0, -np.linspace(0.0, math.log10(values), 60))
     return np.unique(np.concatenate([tail.clip(0, last), [q for q in _INNER if q <= last]]))
@@ -117,8 +108,6 @@ def _shares(values: int) -> NDArray[np.float64]:
 
 def _linear(ordered: NDArray[np.float64], shares: NDArray[np.float64]) -> NDArray[np.float64]:
     """Percentiles of values that are in order."""
-    import numpy as np
-
     place = shares * (ordered.size - 1)
     below = np.floor(place).astype(np.int64)
     above = np.minimum(below + 1, ordered.size - 1)
@@ -133,8 +122,6 @@ def over_time(result: Result) -> pl.DataFrame:
         the stretch, and as `…_low` and `…_high` the least and the largest. Columns of requests, tokens and
         tokens per second are summed over replicas, for `GateAndRoute` over classes.
     """
-    import polars as pl
-
     names = [name for name in result.timeline.columns if name not in ("time_s", "replica", "class")]
     summed = result.timeline.group_by("time_s").agg(pl.col(names).sum()).sort("time_s")
     return _stretched(summed, names)
@@ -153,8 +140,6 @@ def hit_rates(result: Result, steps: int = 60) -> pl.DataFrame:
         stretch on all replicas, those that were found; `hit_rate_low` and `hit_rate_high`: the same of the
         replica with the least and with the most. Stretches without prompts are left out.
     """
-    import polars as pl
-
     found, asked = pl.col("found").sum(), (pl.col("found") + pl.col("computed")).sum()
     end_s = max(float(result.timeline["time_s"].max() or 0.0), 1e-300)  # type: ignore[arg-type]
     parts = (
@@ -199,8 +184,6 @@ def waiting(result: Result) -> pl.DataFrame:
         most wait, and of the sample where most do). For `GateAndRoute`, whose requests wait in front of the
         whole cluster: `time_s`, `class` and `mean` of its prefill and decode queue together.
     """
-    import polars as pl
-
     timeline = result.timeline
     if "class" in timeline.columns:
         queued = timeline.select("time_s", "class", queue=pl.col("prefill_queue") + pl.col("decode_queue"))
@@ -220,8 +203,6 @@ def waiting(result: Result) -> pl.DataFrame:
 
 def _stretched(samples: pl.DataFrame, names: list[str]) -> pl.DataFrame:
     """Samples in order of time, as many side by side taken together as leave `POINTS`."""
-    import polars as pl
-
     each = -(-samples.height // POINTS) or 1
     place = pl.int_range(pl.len()) // each
     return (
@@ -244,8 +225,6 @@ def gaps(result: Result, names: list[str]) -> pl.DataFrame:
     Returns:
         `class`, `lower_s`, `upper_s`, `share` (of the gaps of the class).
     """
-    import polars as pl
-
     held = result.tbt.with_columns(pl.col("class").cast(pl.String)).filter(pl.col("class").is_in(names))
     held = held.filter(pl.col("upper_s") > 0)
     if held.is_empty():
@@ -272,8 +251,6 @@ def gaps(result: Result, names: list[str]) -> pl.DataFrame:
 
 def gap_percentiles(result: Result, names: list[str]) -> pl.DataFrame:
     """The p50 and p99 of the token gaps as in the summary: `class`, `percentile`, `seconds`."""
-    import polars as pl
-
     parts = []
     for name in names:
         bins = result.tbt.filter(pl.col("class").cast(pl.String) == name).sort("upper_s")
@@ -294,9 +271,6 @@ def rates(result: Result, steps: int = 100) -> pl.DataFrame:
         `time_s` (middle of the stretch), `arrived`, `finished`: requests per second, of a network jobs; all
         of them, measured or not. Empty where nobody came, or all at one instant.
     """
-    import numpy as np
-    import polars as pl
-
     rows = (result.requests if result._jobs is None else result.jobs).lazy()
     kept = rows.select("arrival_s", "finish_s").collect()
     arrival_s, finish_s = kept["arrival_s"].to_numpy(), kept["finish_s"].drop_nulls().to_numpy()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from inferq._lazy import pl
 from inferq.errors import ConfigError, TraceError
 from inferq.reports import run_data
 from inferq.reports.bound_charts import bounds
@@ -14,8 +15,6 @@ from inferq.reports.run_charts import throughput
 from inferq.reports.words import in_the_long_run, in_this_run, sentence
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from inferq.results.result import Result
     from inferq.simulation.simulate import System
     from inferq.theory.bounds.stability import Stability
@@ -113,8 +112,6 @@ def _cut(result: Result) -> list[str]:
 
 def _left(result: Result) -> tuple[int, int]:
     """How many requests, of a network jobs, arrived, and how many of them were still under way at the end."""
-    import polars as pl
-
     rows = (result.requests if result._jobs is None else result.jobs).lazy()
     under_way = (pl.col("status") == "unfinished").sum().alias("under_way")
     return rows.select(pl.len().alias("arrived"), under_way).collect().row(0)
@@ -295,8 +292,6 @@ def _scenario(result: Result, said: Stability | str) -> Chapter:
 
 def _setting(result: Result) -> str:
     """How many requests, through what, and what was measured of it."""
-    import polars as pl
-
     rows = result.requests.lazy()
     counted = rows.select(pl.len().alias("all"), pl.col("measured").sum().alias("measured")).collect()
     arrived, measured = counted.row(0)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from inferq._lazy import np
+
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -14,8 +15,6 @@ class Measured(Mapping[str, "NDArray[Any]"]):
     """The columns of the measured requests, each cut out when it is asked for."""
 
     def __init__(self, columns: Mapping[str, NDArray[Any]]) -> None:
-        import numpy as np
-
         self._columns = columns
         flags = columns["measured"]
         self.height = int(np.count_nonzero(flags))

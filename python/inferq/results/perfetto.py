@@ -10,13 +10,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from inferq._lazy import pl
 from inferq.checks import whole
 from inferq.errors import ConfigError
 from inferq.results.files import replacing, writable
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from inferq.results.result import Result
 
 REPLICAS, REQUESTS = 1, 2
@@ -119,29 +118,21 @@ def _names(replicas: int, chosen: pl.DataFrame, first: int) -> Iterator[str]:
 
 
 def _nanoseconds(column: str) -> pl.Expr:
-    import polars as pl
-
     return (pl.col(column) * 1e9).round().cast(pl.Int64)
 
 
 def _microseconds(nanoseconds: pl.Expr) -> pl.Expr:
     """Whole nanoseconds as microseconds with three decimals, without rounding."""
-    import polars as pl
-
     return _text(nanoseconds // 1000, ".", (nanoseconds % 1000).cast(pl.String).str.zfill(3))
 
 
 def _text(*parts: str | pl.Expr) -> pl.Expr:
     """Texts and columns side by side."""
-    import polars as pl
-
     return pl.concat_str([pl.lit(one) if isinstance(one, str) else one.cast(pl.String) for one in parts])
 
 
 def _iterations(iterations: pl.DataFrame) -> Iterator[str]:
     """A slice for each stretch, by time within each replica."""
-    import polars as pl
-
     count = pl.col("count").cast(pl.Float64)
     end_s = pl.col("start_s") + count * pl.col("first_s") + pl.col("growth_s") * (count * (count - 1) / 2)
     start = _nanoseconds("start_s")
@@ -178,8 +169,6 @@ def _iterations(iterations: pl.DataFrame) -> Iterator[str]:
 
 def _counters(result: Result) -> Iterator[str]:
     """The samples of the timeline: Perfetto makes a track of each name and series."""
-    import polars as pl
-
     timeline = result.timeline
     if timeline.is_empty():
         return
@@ -257,8 +246,6 @@ def _phases(row: dict[str, Any], end_s: float) -> Iterator[tuple[str, int, int]]
 
 def _chosen(result: Result, requests: int | Iterable[int] | None) -> pl.DataFrame:
     """The rows of the requests that are shown, by arrival."""
-    import polars as pl
-
     rows = result.requests.lazy()
     if requests is None or isinstance(requests, numbers.Integral):
         count = _SLOWEST if requests is None else whole("requests", requests, 0)

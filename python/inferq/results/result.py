@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferq import _core
+from inferq._lazy import np, pl
 from inferq.errors import ConfigError
 from inferq.results.measured import Measured
 from inferq.results.work_conservation import WorkConservation
@@ -20,8 +21,6 @@ from inferq.workload.columns import nearest
 if TYPE_CHECKING:
     import os
 
-    import numpy as np
-    import polars as pl
     from numpy.typing import NDArray
 
     from inferq.reports.run_charts import Pictures
@@ -321,8 +320,6 @@ class Result:
             >>> iq.simulate(workload, engine).drained.to_list()
             [0]
         """
-        import polars as pl
-
         return pl.Series("id", self._tables["drained"], dtype=pl.UInt32)
 
     @property
@@ -449,9 +446,6 @@ class Result:
             >>> summary["request_goodput"].item() == 1 / 3
             True
         """
-        import numpy as np
-        import polars as pl
-
         keys = self._keys(by)
         values = Measured(self._tables["requests"])
         named, groups, count = _grouped(self._named(keys, values.rows) if keys else None, values.height)
@@ -532,8 +526,6 @@ class Result:
         return place
 
     def __repr__(self) -> str:
-        import numpy as np
-
         counts = np.bincount(self._tables["requests"]["status"], minlength=len(STATUSES)).tolist()
         said = ", ".join(f"{n:,} {status}" for n, status in zip(counts, STATUSES, strict=True) if n)
         findings = len(self.findings)
@@ -612,8 +604,6 @@ class Result:
         self, keys: list[str], named: pl.DataFrame | None, count: int
     ) -> dict[str, NDArray[np.float64]]:
         """The statistics of the token gaps of each group, NaN where the histogram cannot tell them."""
-        import numpy as np
-
         groups: list[list[int]] = [[]] * count
         if named is None:
             groups = [list(range(len(self._classes)))]
@@ -673,9 +663,6 @@ def _has_prefix_cache(described: Any) -> bool:
 
 def _grouped(keys: pl.DataFrame | None, height: int) -> tuple[pl.DataFrame | None, NDArray[np.uint32], int]:
     """The distinct rows of `keys`, sorted; which of them each row is; how many there are."""
-    import numpy as np
-    import polars as pl
-
     if keys is None:
         return None, np.zeros(height, dtype=np.uint32), 1
     numbered = keys.with_columns(pl.int_range(keys.height, eager=True).alias("row"))
@@ -688,8 +675,6 @@ def _grouped(keys: pl.DataFrame | None, height: int) -> tuple[pl.DataFrame | Non
 
 def _gaps_of(tables: Tables, codes: list[int]) -> dict[str, float]:
     """The statistics of all token gaps of some classes: whole counts, so classes merge exactly."""
-    import numpy as np
-
     bins, totals = tables["tbt"], [tables["tbt_totals"][code] for code in codes]
     gaps = sum(one["count"] for one in totals)
     if gaps == 0:
@@ -711,7 +696,6 @@ def as_frame(
 
     A column without NaN is adopted as it is, one with NaN is copied.
     """
-    import polars as pl
 
     def series(name: str, values: NDArray[Any]) -> pl.Series:
         if names and name in names:

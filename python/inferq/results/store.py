@@ -23,11 +23,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from inferq._lazy import np, pl
 from inferq.errors import ConfigError
 from inferq.results.result import STATUSES, as_frame
 
 if TYPE_CHECKING:
-    import polars as pl
     from numpy.typing import NDArray
 
 PART_ROWS = 2**20
@@ -92,8 +92,6 @@ class Store:
 
     def take(self, columns: Columns) -> None:
         """Take the next rows of `requests`, in order of their ids."""
-        import numpy as np
-
         counts = np.bincount(columns["status"], minlength=len(STATUSES)).tolist()
         self.statuses = [before + count for before, count in zip(self.statuses, counts, strict=True)]
         self._pending.append(dict(columns))
@@ -143,8 +141,6 @@ class Store:
 
     def close(self) -> None:
         """Write what is left of the rows: all of them are there."""
-        import numpy as np
-
         if self._pending_rows or not self._part:
             names = self._pending[0]
             self._write({name: np.concatenate([one[name] for one in self._pending]) for name in names})
@@ -239,8 +235,6 @@ def _write(path: Path, fill: Callable[[Any], object]) -> None:
     Raises:
         OSError: naming the file; what was there before is still there.
     """
-    import polars as pl
-
     new = path.with_name(path.name + ".new")
     noted = _Noted()
     try:

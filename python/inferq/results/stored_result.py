@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from inferq._lazy import np, pl
 from inferq.errors import ConfigError
 from inferq.results.result import NO_REPLICA, STATUSES, Result
 from inferq.results.store import manifest
@@ -15,8 +16,6 @@ from inferq.results.store import manifest
 if TYPE_CHECKING:
     import os
 
-    import numpy as np
-    import polars as pl
     from numpy.typing import NDArray
 
 FRAMES = ("jobs", "tbt", "timeline", "block_operations", "iterations", "batches", "occupancy", "revenue")
@@ -87,8 +86,6 @@ class StoredResult(Result):
     @property
     def requests(self) -> pl.LazyFrame:  # type: ignore[override]
         """One row for each request that arrived by the horizon: the columns of `Result.requests`."""
-        import polars as pl
-
         return pl.scan_parquet([self.directory / part["file"] for part in self._told["parts"]])
 
     @cached_property
@@ -155,8 +152,6 @@ class StoredResult(Result):
         return (self.directory / f"{name}.parquet").exists()
 
     def _frame(self, name: str) -> pl.DataFrame:
-        import polars as pl
-
         return pl.read_parquet(self.directory / f"{name}.parquet")
 
     def _named(self, keys: list[str], rows: slice | NDArray[np.intp]) -> pl.DataFrame:
@@ -166,8 +161,6 @@ class StoredResult(Result):
         return wanted.collect()[rows]
 
     def _asked(self, objective: str) -> NDArray[np.float64] | None:
-        import polars as pl
-
         from inferq.workload.parts import Scanned
 
         if self._told["workload"] is not None:
@@ -186,14 +179,10 @@ class _Columns(Mapping[str, "NDArray[Any]"]):
     """The columns of `requests` as the core gave them, each read when it is asked for."""
 
     def __init__(self, place: Path, told: dict[str, Any]) -> None:
-        import polars as pl
-
         self._place, self._parts, self._rows = place, told["parts"], told["written"]
         self._schema = pl.read_parquet_schema(place / self._parts[0]["file"])
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        import numpy as np
-        import polars as pl
 
         if name not in self._schema:
             raise KeyError(name)
@@ -225,8 +214,6 @@ class _Columns(Mapping[str, "NDArray[Any]"]):
 
 def _sessions(place: Path) -> pl.DataFrame:
     """The columns of the workload that say who waited for whom; none where nobody did."""
-    import polars as pl
-
     file = place / "workload.parquet"
     known: Mapping[str, object] = pl.read_parquet_schema(file) if file.exists() else {}
     if "think_s" not in known:
@@ -236,8 +223,6 @@ def _sessions(place: Path) -> pl.DataFrame:
 
 def _gaps(place: Path, classes: list[str]) -> dict[str, NDArray[Any]]:
     """The histogram of token gaps as the core gave it."""
-    import polars as pl
-
     frame = pl.read_parquet(place / "tbt.parquet")
     coded = frame["class"].cast(pl.Enum(classes)).to_physical() if "class" in frame.columns else None
     columns = {name: frame[name].to_numpy() for name in frame.columns if name != "class"}
@@ -245,6 +230,4 @@ def _gaps(place: Path, classes: list[str]) -> dict[str, NDArray[Any]]:
 
 
 def _arrays(columns: Mapping[str, list[int]]) -> dict[str, NDArray[Any]]:
-    import numpy as np
-
     return {name: np.array(values, dtype=np.uint64) for name, values in columns.items()}

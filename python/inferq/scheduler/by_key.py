@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, TypeAlias
 
+from inferq._lazy import np, pl
 from inferq.description import Description
 from inferq.errors import ConfigError
 
 if TYPE_CHECKING:
-    import numpy as np
-    import polars as pl
     from numpy.typing import NDArray
 
 
@@ -96,8 +95,6 @@ def queue_keys(order: ByKey, frame: pl.DataFrame, ids: Sequence[int] | None = No
         frame: the requests.
         ids: what they are called; None counts them from 0.
     """
-    import numpy as np
-
     names = ("class" if name == "class_name" else name for name in Request._fields[1:])
     columns = (frame[name].to_list() if name in frame.columns else repeat(None) for name in names)
     keys = np.empty(frame.height)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from inferq._lazy import np, pl
 from inferq.errors import ConfigError
 from inferq.systems import pools
 from inferq.systems.engine import Engine
@@ -20,8 +21,6 @@ from inferq.workload.dependencies import NO_SESSION, sessions
 from inferq.workload.prefixes import Contents
 
 if TYPE_CHECKING:
-    import numpy as np
-    import polars as pl
     from numpy.typing import NDArray
 
     from inferq.simulation.simulate import System
@@ -72,8 +71,6 @@ class Crossing:
             coded: the codes of sessions.
             contents: numbers with what prompts begin; None where the frame is the whole workload.
         """
-        import polars as pl
-
         columns = {name: frame[name].to_numpy() for name in ("arrival_s", "prompt_tokens", "output_tokens")}
         if "class" in frame.columns:
             columns["class"] = frame["class"].to_physical().cast(pl.UInt32).to_numpy()
@@ -104,8 +101,6 @@ class SessionCodes:
 
     def __call__(self, session_id: pl.Series) -> NDArray[np.uint32]:
         """The codes of the next rows."""
-        import numpy as np
-
         codes = self._codes
         found = (
             NO_SESSION if one is None else codes.setdefault(one, len(codes)) for one in session_id.to_list()

@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from inferq import _core
+from inferq._lazy import np, pl
 from inferq.description import member
 from inferq.errors import ConfigError
 from inferq.results.result import STATUSES, Result
@@ -28,8 +29,6 @@ from inferq.workload.workload import Workload
 if TYPE_CHECKING:
     import os
 
-    import numpy as np
-    import polars as pl
     from numpy.typing import NDArray
 
 System: TypeAlias = Engine | Cluster | Disaggregated | Network | GateAndRoute

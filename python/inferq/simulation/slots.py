@@ -6,13 +6,12 @@ import json
 from typing import TYPE_CHECKING, Any, cast
 
 from inferq import _core
+from inferq._lazy import np, pl
 from inferq.errors import ConfigError
 from inferq.systems.gate_and_route import GateAndRoute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import polars as pl
 
     from inferq.results.result import Tables
 
@@ -40,9 +39,6 @@ def of_slots(
         options: of `simulate`, in the form that the core reads; those about iterations mean nothing here.
         progress: who is told how far the run is.
     """
-    import numpy as np
-    import polars as pl
-
     for name in ("cooldown", "batches", "iterations", "stepping"):
         if options[name] not in (False, {"requests": 0}):
             raise ConfigError(f"{name}: means nothing where services are exponential, leave it out")

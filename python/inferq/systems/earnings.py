@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from inferq._lazy import np
 from inferq.results.result import NO_REPLICA
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from inferq.systems.gate_and_route import GateAndRoute
@@ -42,7 +42,6 @@ class Stays:
             start_ns: what was before does not count.
             end_ns: the end of the run, until when the unfinished stay.
         """
-        import numpy as np
 
         def instants(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
             known = np.where(np.isnan(seconds), end_ns / 1e9, seconds)
@@ -72,8 +71,6 @@ def earned(
         start_s: from when averages and revenue count.
         end_s: until when.
     """
-    import numpy as np
-
     start_ns, end_ns = (round(instant * 1e9) for instant in (min(start_s, end_s), end_s))
     sampled = np.unique(tables["timeline"]["time_s"])
     times_s = np.append(sampled[sampled < end_s], end_s)
@@ -87,8 +84,6 @@ def occupancy(
     requests: Mapping[str, NDArray[Any]], classes: int, replicas: int, start_ns: int, end_ns: int
 ) -> Columns:
     """Time averages per replica, as `Result.occupancy` shows them; NaN where no time was measured."""
-    import numpy as np
-
     stays = Stays.of(requests, start_ns, end_ns)
     span_ns = (end_ns - start_ns) * replicas
     beside = _beside_a_prefill(stays, requests["prefill_replica"], requests["replica"])
@@ -109,7 +104,6 @@ def revenue(
     requests: Mapping[str, NDArray[Any]], cluster: GateAndRoute, times_s: NDArray[np.float64], start_s: float
 ) -> Columns:
     """What was earned since `start_s` by each of some instants, as `Result.revenue` shows it."""
-    import numpy as np
 
     def earned(at_s: NDArray[np.float64], tokens: NDArray[np.int32]) -> NDArray[np.int64]:
         known = at_s >= start_s  # what never happened is NaN, and not
@@ -139,8 +133,6 @@ def _beside_a_prefill(
     stays: Stays, prefill_replica: NDArray[np.uint32], replica: NDArray[np.uint32]
 ) -> NDArray[np.int64]:
     """How long each request decoded while its replica ran a prefill, of which it runs one at a time."""
-    import numpy as np
-
     begin, end = stays.prefilling
     where = np.where(prefill_replica == NO_REPLICA, replica, prefill_replica)
     beside = np.zeros(begin.size, np.int64)

@@ -11,14 +11,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from inferq._lazy import np, pl
 from inferq.errors import ConfigError, TraceError
 from inferq.workload.columns import MOST_SECONDS, MOST_TOKENS, nearest
 from inferq.workload.dependencies import Flow, starts
 from inferq.workload.distributions import DurationLaw, LengthLaw
 
 if TYPE_CHECKING:
-    import numpy as np
-    import polars as pl
     from numpy.typing import NDArray
 
     from inferq.systems.network import Network, Stage, Workflow
@@ -94,8 +93,6 @@ class Jobs:
             horizon_s: when the run ended, or None.
             measured: the rows that warm-up and cool-down leave, from the first to before the second.
         """
-        import numpy as np
-
         job = requests["job"].astype(np.int64)
         seen = int(job.max()) + 1 if job.size else 0
         # a job whose first stages are still delayed has no request yet
@@ -148,9 +145,6 @@ def expanded(network: Network, frame: pl.DataFrame, seed: int) -> Jobs:
         ConfigError: a column that jobs do not have, or no `class` where there are several workflows.
         TraceError: no arrivals, a class that is no workflow, or a stage that is too long; it names the job.
     """
-    import numpy as np
-    import polars as pl
-
     for name, why in _REFUSED.items():
         if name in frame.columns and frame[name].null_count() < frame.height:
             raise ConfigError(f"workload.{name}: {why}")
@@ -225,9 +219,6 @@ def expanded(network: Network, frame: pl.DataFrame, seed: int) -> Jobs:
 
 def _workflows(network: Network, frame: pl.DataFrame) -> NDArray[np.uint32]:
     """The workflow of each job, by its place in the network."""
-    import numpy as np
-    import polars as pl
-
     names = [one.name for one in network.workflows]
     if "class" not in frame.columns:
         if len(names) > 1:
@@ -290,8 +281,6 @@ def _length(
     stage: Stage, part: str, number: int, jobs: int, seed: int, here: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """The tokens of one part of a stage, for the jobs `here` among so many."""
-    import numpy as np
-
     length = getattr(stage, part)
     if not isinstance(length, LengthLaw):
         return np.full(here.size, length, dtype=np.int64)
@@ -324,8 +313,6 @@ def _children(
     children_start: NDArray[np.uint32],
 ) -> NDArray[np.uint32]:
     """For each row those that wait for it, row after row."""
-    import numpy as np
-
     children = np.empty(int(children_start[-1]), dtype=np.uint32)
     for code, one in enumerate(network.workflows):
         base = first[np.flatnonzero(workflow == code)]

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from inferq._lazy import np, pl
 from inferq.description import held
 from inferq.errors import ConfigError
 from inferq.scheduler.by_key import ByKey, queue_keys
 
 if TYPE_CHECKING:
-    import numpy as np
-    import polars as pl
     from numpy.typing import NDArray
 
     from inferq.systems.disaggregated import Link
@@ -93,8 +92,6 @@ def keys(
         entered: the pool of each request; None where all enter the first.
         first: the number of the first of them.
     """
-    import numpy as np
-
     orders = [_order(pools, place) for place in range(len(pools))]
     if entered is None:
         ids = range(first, first + frame.height)

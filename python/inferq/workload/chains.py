@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from inferq._lazy import np
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -21,8 +23,6 @@ class Chains(NamedTuple):
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """In the form that the core reads."""
-        import numpy as np
-
         return {
             "content_start": self.start.astype(np.uint64),
             "content_id": self.content.astype(np.uint64, copy=False),
@@ -31,8 +31,6 @@ class Chains(NamedTuple):
 
     def totals(self) -> NDArray[Any]:
         """Tokens in each chain."""
-        import numpy as np
-
         sums = np.concatenate([[0], np.cumsum(self.tokens)])
         totals: NDArray[Any] = sums[self.start[1:]] - sums[self.start[:-1]]
         return totals
@@ -46,8 +44,6 @@ class Chains(NamedTuple):
 
     def after(self, earlier: Chains) -> Chains:
         """These rows behind others."""
-        import numpy as np
-
         return Chains(
             np.concatenate([earlier.start, self.start[1:] + earlier.start[-1]]),
             np.concatenate([earlier.content, self.content]),
@@ -57,8 +53,6 @@ class Chains(NamedTuple):
 
 def both(one: Chains, other: Chains) -> Chains:
     """The chains of rows that have one in the one or in the other."""
-    import numpy as np
-
     if not one.content.size:
         return other
     lengths = [np.diff(chains.start) for chains in (one, other)]
@@ -79,8 +73,6 @@ def resolved(chains: Chains, link: NDArray[Any], said: NDArray[Any], rows: NDArr
         said: tokens of prompt and output of each.
         rows: the number of each.
     """
-    import numpy as np
-
     total = np.where(link >= 0, said[link], chains.totals()) if link.size else said
     own, numbers = said - total, rows.astype(np.uint64) | np.uint64(OWN)
     depth, root = np.zeros(link.size, dtype=np.int64), np.arange(link.size)
@@ -101,8 +93,6 @@ def resolved(chains: Chains, link: NDArray[Any], said: NDArray[Any], rows: NDArr
 
 def upwards(link: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     """All rows that continue one, and those they continue; then those before these; and so on."""
-    import numpy as np
-
     row = np.flatnonzero(link >= 0)
     earlier = link[row]
     while row.size:
@@ -113,16 +103,12 @@ def upwards(link: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
 
 def starts(lengths: NDArray[Any]) -> NDArray[Any]:
     """Where each of some stretches begins that lie behind one another, and where the last ends."""
-    import numpy as np
-
     found: NDArray[Any] = np.concatenate([[0], np.cumsum(lengths)])
     return found
 
 
 def ranges(start: NDArray[Any], lengths: NDArray[Any]) -> NDArray[Any]:
     """The places `start[i]`, `start[i] + 1`, … of each of some stretches, one stretch after the other."""
-    import numpy as np
-
     ends = np.cumsum(lengths)
     places: NDArray[Any] = np.arange(int(ends[-1]) if ends.size else 0)
     places = places + np.repeat(start - (ends - lengths), lengths)
@@ -131,14 +117,10 @@ def ranges(start: NDArray[Any], lengths: NDArray[Any]) -> NDArray[Any]:
 
 def no_segments() -> tuple[NDArray[Any], NDArray[Any]]:
     """Contents and tokens of chains that are empty."""
-    import numpy as np
-
     return np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
 
 
 def nothing() -> tuple[NDArray[Any], NDArray[Any], Chains]:
     """No row, and so nothing said."""
-    import numpy as np
-
     none = np.empty(0, dtype=np.int64)
     return none, none, Chains(np.zeros(1, dtype=np.int64), *no_segments())

@@ -9,14 +9,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from inferq._lazy import np, pl
 from inferq.errors import ConfigError, TraceError
 from inferq.workload.prefixes import paired
-
-if TYPE_CHECKING:
-    import numpy as np
-    import polars as pl
 
 MOST_TOKENS = 2**31 - 1
 """The longest prompt, the longest output, and the longest sum of the two."""
@@ -77,8 +74,6 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 def as_series(name: str, values: object) -> pl.Series:
     """`values` as a polars column, or a `TraceError` naming it."""
-    import polars as pl
-
     if isinstance(values, pl.Series):
         return values.rename(name)
     try:
@@ -96,8 +91,6 @@ def as_series(name: str, values: object) -> pl.Series:
 
 def as_frame(data: object) -> pl.DataFrame:
     """A polars frame of a polars or pandas frame or a mapping of columns."""
-    import polars as pl
-
     if isinstance(data, pl.DataFrame):
         return data
     if isinstance(data, Mapping):
@@ -119,8 +112,6 @@ def as_frame(data: object) -> pl.DataFrame:
 
 
 def _of_pandas(column: Any) -> object:
-    import polars as pl
-
     values = column.to_numpy()
     if values.dtype.kind == "f":
         return pl.Series(values).fill_nan(None)  # pandas marks a missing number so
@@ -187,8 +178,6 @@ def check_sorted(arrivals: pl.Series, place: Place = row) -> None:
 
 
 def _canonical(name: str, series: pl.Series, place: Place) -> pl.Series:
-    import polars as pl
-
     column = COLUMNS[name]
     if not column.nullable and series.null_count():
         at = int(series.is_null().to_numpy().argmax())
@@ -222,8 +211,6 @@ def _type_error(name: str, series: pl.Series, wanted: str) -> TraceError:
 
 
 def _seconds(name: str, series: pl.Series, column: Column, place: Place) -> pl.Series:
-    import polars as pl
-
     if not series.dtype.is_numeric():
         raise _type_error(name, series, "seconds as numbers")
     values: pl.Series = series.cast(pl.Float64).rechunk()
@@ -237,8 +224,6 @@ def _seconds(name: str, series: pl.Series, column: Column, place: Place) -> pl.S
 
 
 def _whole(name: str, series: pl.Series, column: Column, place: Place) -> pl.Series:
-    import polars as pl
-
     if not series.dtype.is_numeric():
         raise _type_error(name, series, "whole numbers")
     if not series.dtype.is_integer():
@@ -256,8 +241,6 @@ def _whole(name: str, series: pl.Series, column: Column, place: Place) -> pl.Ser
 
 
 def _classes(name: str, series: pl.Series) -> pl.Series:
-    import polars as pl
-
     if isinstance(series.dtype, pl.Enum):
         return series
     if series.dtype not in (pl.String, pl.Categorical) and not series.dtype.is_integer():
@@ -283,8 +266,6 @@ def _check_total(frame: pl.DataFrame, place: Place) -> None:
 
 
 def _check_continues(series: pl.Series, place: Place, first: int) -> None:
-    import polars as pl
-
     rows = pl.int_range(first, first + series.len(), eager=True)
     wrong = (series >= rows).fill_null(False).to_numpy()
     if wrong.any():
@@ -299,9 +280,6 @@ def quantities(frame: pl.DataFrame, reused: pl.Series | None = None) -> pl.DataF
         frame: the requests, canonical.
         reused: tokens of each prompt that an endless cache would have; None where nothing says so.
     """
-    import numpy as np
-    import polars as pl
-
     lengths = [name for name in ("prompt_tokens", "output_tokens") if name in frame.columns]
     columns: list[tuple[str, np.ndarray[Any, Any]]] = [(name, frame[name].to_numpy()) for name in lengths]
     arrivals = frame["arrival_s"].to_numpy() if "arrival_s" in frame.columns else np.empty(0)

@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from inferq._lazy import np, pl
 from inferq.errors import ConfigError
 
 if TYPE_CHECKING:
-    import numpy as np
-    import polars as pl
     from numpy.typing import NDArray
 
 NO_SESSION = 2**32 - 1
@@ -53,9 +52,6 @@ def of_sessions(frame: pl.DataFrame) -> Flow | None:
     Raises:
         ConfigError: there are think times and no sessions.
     """
-    import numpy as np
-    import polars as pl
-
     if "think_s" not in frame.columns or frame["think_s"].null_count() == frame.height:
         return None
     if "session_id" not in frame.columns:
@@ -89,8 +85,6 @@ def starts(counts: NDArray[np.uint32]) -> NDArray[np.uint32]:
     Raises:
         ConfigError: more entries than 32 bits can count.
     """
-    import numpy as np
-
     ends = np.cumsum(counts, dtype=np.int64)
     if ends.size and ends[-1] >= 2**32:
         raise ConfigError(f"workload: {ends[-1]} waits of one request for another, must be below 2^32")
@@ -99,9 +93,6 @@ def starts(counts: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 def sessions(session_id: pl.Series) -> NDArray[np.uint32]:
     """The session of each row as a number: from 0 in the order of their first rows, `NO_SESSION` for null."""
-    import numpy as np
-    import polars as pl
-
     rows = pl.int_range(session_id.len(), eager=True).alias("row")
     first = pl.DataFrame([session_id.alias("session"), rows]).select(pl.col("row").first().over("session"))
     found = first["row"].to_numpy()

@@ -14,12 +14,11 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from inferq import _core
+from inferq._lazy import np, pl
 from inferq.description import Description
 from inferq.errors import ConfigError
 
 if TYPE_CHECKING:
-    import numpy as np
-    import polars as pl
     from numpy.typing import NDArray
 
 __all__ = [

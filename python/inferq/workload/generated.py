@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from inferq import _core
+from inferq._lazy import np, pl
 from inferq.checks import whole
 from inferq.description import Description
 from inferq.errors import ConfigError, TraceError
@@ -18,8 +19,6 @@ from inferq.workload.distributions import ArrivalLaw, DurationLaw, Empirical, Fi
 from inferq.workload.transforms import duration, duration_form, subseed
 
 if TYPE_CHECKING:
-    import numpy as np
-    import polars as pl
     from numpy.typing import NDArray
 
     from inferq.workload.workload import Workload
@@ -103,8 +102,6 @@ class Law(Recipe):
 
     def draw(self, seed: int) -> pl.DataFrame:
         """The canonical frame that belongs to `seed`."""
-        import polars as pl
-
         columns = _core.draw(json.dumps(self.describe()), seed)
         return pl.DataFrame({name: columns[name] for name in self.columns})
 
@@ -175,8 +172,6 @@ class Sessions(Recipe):
 
     def draw(self, seed: int) -> pl.DataFrame:
         """The canonical frame that belongs to `seed`."""
-        import polars as pl
-
         form = self.described()["sessions"] | {"think": duration_form(self.think)}
         columns = _core.draw_sessions(json.dumps(form), seed)
         names = [name for name in self.columns if name != "continues"]
@@ -241,8 +236,6 @@ class Mix(Recipe):
 
     def draw(self, seed: int) -> pl.DataFrame:
         """The canonical frame that belongs to `seed`."""
-        import polars as pl
-
         names = [f"part {name!r}" for name, _ in self.parts]
         frames = []
         for (name, _), frame in zip(self.parts, self._frames(seed), strict=True):
@@ -330,8 +323,6 @@ class Step:
     @property
     def is_by_row(self) -> bool:
         """Whether the first rows come out the same however many follow."""
-        import polars as pl
-
         by_row = self.verb in (
             "speed",
             "with_lengths",
@@ -349,16 +340,12 @@ class Step:
 
 
 def _brief(value: Any) -> str:
-    import polars as pl
-
     if isinstance(value, tuple):
         return f"({', '.join(_brief(one) for one in value)})"
     return f"<{value.len()} values>" if isinstance(value, pl.Series) else repr(value)
 
 
 def _described(value: Any) -> Any:
-    import polars as pl
-
     if isinstance(value, pl.Series):
         return {"kind": "Given", "rows": value.len(), "sha256": sha256(value.to_frame())}
     if isinstance(value, Description):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inferq import _core
+from inferq._lazy import np, pl
 from inferq.errors import TraceError
 from inferq.workload.columns import COLUMNS, checked, class_names, nearest
 from inferq.workload.generated import sha256_of
@@ -20,8 +21,6 @@ from inferq.workload.prefixes import EXPLICIT, Later
 if TYPE_CHECKING:
     import os
 
-    import numpy as np
-    import polars as pl
     from numpy.typing import NDArray
 
     from inferq.workload.generated import Law
@@ -88,8 +87,6 @@ class OfLaw(Parts):
 
     def frames(self) -> Iterator[pl.DataFrame]:
         """The same rows as those of the law's frame."""
-        import polars as pl
-
         drawing = _core.Drawing(self._law, self._seed)
         for _ in range(0, self.rows, ROWS):
             drawn = drawing.columns(ROWS)
@@ -100,8 +97,6 @@ class Scanned(Parts):
     """Parquet files that stay where they are until their rows are needed."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        import polars as pl
-
         self.path = str(path)
         where = Path(path)
         self._lazy = pl.scan_parquet(where / "*.parquet" if where.is_dir() else where)
@@ -126,8 +121,6 @@ class Scanned(Parts):
 
     def _classes(self, kind: pl.DataType) -> list[str]:
         """The names of an `Enum`, or those that occur, sorted: as a frame of these rows has them."""
-        import polars as pl
-
         if isinstance(kind, pl.Enum):
             return kind.categories.to_list()
         named = pl.col("class").cast(pl.String).drop_nulls().unique().sort()
@@ -144,8 +137,6 @@ class Scanned(Parts):
 
     def arrivals(self) -> Iterator[NDArray[np.float64]]:
         """The column `arrival_s`, null as NaN."""
-        import polars as pl
-
         for first in range(0, self.rows, ROWS):
             part = self._lazy.select(pl.col("arrival_s").cast(pl.Float64)).slice(first, ROWS).collect()
             yield part["arrival_s"].fill_null(float("nan")).to_numpy()
@@ -160,8 +151,6 @@ class Scanned(Parts):
         return _later(self._lazy, self.columns)
 
     def _canonical(self, frame: pl.DataFrame, first: int) -> pl.DataFrame:
-        import polars as pl
-
         if "class" in frame.columns and frame["class"].null_count() == 0:
             names = pl.Enum(self.classes or [])
             frame = frame.with_columns(pl.col("class").cast(pl.String).cast(names))
@@ -178,9 +167,6 @@ class Scanned(Parts):
 
 def _later(lazy: pl.LazyFrame, columns: list[str]) -> Later | None:
     """To which rows later parts go back. Wrong values are left to those who check the parts."""
-    import numpy as np
-    import polars as pl
-
     by_session = {"session_id", "turn"} <= set(columns)
     if not by_session and not any(name in columns for name in EXPLICIT):
         return None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from inferq._lazy import np, pl
 from inferq.workload.chains import OWN, ranges, starts
 from inferq.workload.prefixes import Contents, said_in
 
 if TYPE_CHECKING:
-    import polars as pl
     from numpy.typing import NDArray
 
 
@@ -17,8 +17,6 @@ def reused(frame: pl.DataFrame, block: int) -> NDArray[Any]:
 
     The last token of an answer is never computed, and the last token of a prompt always is.
     """
-    import numpy as np
-
     rows = frame.height
     prompts = frame["prompt_tokens"].to_numpy().astype(np.int64)
     chains = Contents().of(frame)
@@ -68,7 +66,5 @@ def reused(frame: pl.DataFrame, block: int) -> NDArray[Any]:
 
 def _pairs(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
     """Equal numbers, from 0, for equal pairs."""
-    import numpy as np
-
     pairs: NDArray[Any] = np.unique(one * (int(other.max()) + 1) + other, return_inverse=True)[1]
     return pairs.astype(np.int64)

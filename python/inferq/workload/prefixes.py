@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
+from inferq._lazy import np, pl
 from inferq.errors import TraceError
 from inferq.workload.chains import OWN as OWN
 from inferq.workload.chains import Chains, both, no_segments, nothing, resolved, starts, upwards
 
 if TYPE_CHECKING:
-    import polars as pl
     from numpy.typing import NDArray
 
 _TEXT = 1 << 62
@@ -72,8 +72,6 @@ class Contents:
         Raises:
             TraceError: naming the row.
         """
-        import numpy as np
-
         there = [name for name in EXPLICIT if name in frame.columns]
         filled = [name for name in there if frame[name].null_count() < frame.height]
         if len(filled) > 1:
@@ -95,8 +93,6 @@ class Contents:
 
     def _of_hashes(self, frame: pl.DataFrame, first: int) -> Chains:
         """Every hash is a content of a block's tokens; the last may be a part of a block."""
-        import numpy as np
-
         hashes, block = frame["prefix_hashes"], self._block_of(frame, first)
         lengths = hashes.list.len().fill_null(0).to_numpy().astype(np.int64)
         prompts = frame["prompt_tokens"].to_numpy().astype(np.int64)
@@ -120,8 +116,6 @@ class Contents:
 
     def _numbered(self, codes: pl.Series) -> NDArray[Any]:
         """A hash as a content: itself where it is from 0 to below 2^62."""
-        import polars as pl
-
         far = (codes < 0) | (codes >= _TEXT)
         if not far.any():
             return codes.cast(pl.UInt64).to_numpy()
@@ -154,8 +148,6 @@ class Contents:
 
     def _of_parts(self, frame: pl.DataFrame, first: int) -> Chains:
         """Every text is a content, of which a part has some tokens."""
-        import numpy as np
-
         parts = spelled(frame["prefix_parts"], first)
         lengths = parts.list.len().fill_null(0).to_numpy().astype(np.int64)
         start = starts(lengths)
@@ -191,9 +183,6 @@ class Contents:
 
     def _named(self, text: pl.Series) -> NDArray[Any]:
         """Texts as contents, numbered as they come."""
-        import numpy as np
-        import polars as pl
-
         names = text.unique(maintain_order=True)
         numbers = [self._texts.setdefault(name, len(self._texts)) for name in names.to_list()]
         known = pl.DataFrame({"text": names, "number": pl.Series(numbers, dtype=pl.UInt64)})
@@ -202,9 +191,6 @@ class Contents:
 
     def _before(self, frame: pl.DataFrame, first: int) -> NDArray[Any]:
         """For each row the turn of the same session before it; -1 for none."""
-        import numpy as np
-        import polars as pl
-
         number = pl.int_range(first, first + pl.len(), dtype=pl.Int64).alias("row")
         rows = frame.select("session_id", "turn", number).drop_nulls()
         if self._open is not None:
@@ -230,8 +216,6 @@ class Contents:
         self, frame: pl.DataFrame, first: int, chains: Chains, link: NDArray[Any] | None, strict: bool
     ) -> Chains:
         """The chains of rows of which some begin with the prompt and the output of an earlier one."""
-        import numpy as np
-
         kept = self._rows.size
         rows = np.concatenate([self._rows, np.arange(first, first + frame.height)])
         said = np.concatenate([self._said, said_in(frame)])
@@ -256,8 +240,6 @@ class Contents:
 
     def _go_on(self, end: int) -> NDArray[Any]:
         """The rows before `end` to which later parts go back."""
-        import numpy as np
-
         assert self._later is not None
         if self._open is not None:
             return np.sort(self._open["row"].to_numpy())
@@ -301,8 +283,6 @@ def with_links(frame: pl.DataFrame, verb: str) -> pl.DataFrame:
     Raises:
         TraceError: a turn comes before its time, or lengths are missing that say which turn goes on.
     """
-    import polars as pl
-
     if not is_linked_by_session(frame):
         return frame
     for name in ("prompt_tokens", "output_tokens"):
@@ -323,8 +303,6 @@ def with_links(frame: pl.DataFrame, verb: str) -> pl.DataFrame:
 
 def firsts(continues: pl.Series) -> NDArray[Any]:
     """The row with which the chain of each row begins: itself where it continues none."""
-    import numpy as np
-
     found = np.arange(continues.len())
     for row, earlier in upwards(continues.fill_null(-1).to_numpy().astype(np.int64)):
         found[row] = earlier
@@ -337,8 +315,6 @@ def spelled(parts: pl.Series, first: int = 0) -> pl.Series:
     Raises:
         TraceError: entries that are no pairs of a name (text or a whole number) and a whole number.
     """
-    import polars as pl
-
     inner = parts.dtype.inner  # type: ignore[attr-defined]  # the column holds lists
     if isinstance(inner, pl.Array):
         inner = pl.List(inner.inner)
@@ -378,7 +354,6 @@ def paired(values: Sequence[object]) -> pl.Series:
     Raises:
         TraceError: naming the row that is no list of pairs of a name and a whole number.
     """
-    import polars as pl
 
     def pair(row: int, given: object) -> dict[str, object]:
         if isinstance(given, Mapping) and set(given) == {"text", "tokens"}:
@@ -411,8 +386,6 @@ def paired(values: Sequence[object]) -> pl.Series:
 
 
 def _only_one(frame: pl.DataFrame, names: list[str], first: int) -> None:
-    import polars as pl
-
     told = frame.select(pl.sum_horizontal(pl.col(names).is_not_null()).alias("told"))["told"].to_numpy()
     if (told > 1).any():
         at = int((told > 1).argmax())
@@ -422,7 +395,5 @@ def _only_one(frame: pl.DataFrame, names: list[str], first: int) -> None:
 
 def said_in(frame: pl.DataFrame) -> NDArray[Any]:
     """Tokens of prompt and output together; an output that is not known says nothing."""
-    import numpy as np
-
     said = frame["prompt_tokens"].to_numpy().astype(np.int64)
     return said + frame["output_tokens"].to_numpy() if "output_tokens" in frame.columns else said + 1

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from inferq import _core
+from inferq._lazy import np, pl
 from inferq.checks import finite
 from inferq.errors import ConfigError, TraceError
 from inferq.workload import prefixes
@@ -21,8 +22,6 @@ from inferq.workload.columns import COLUMNS, check_sorted, checked
 from inferq.workload.distributions import ArrivalLaw, DurationLaw, Empirical, LengthLaw
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from inferq.workload.workload import Workload
 
 
@@ -57,8 +56,6 @@ def need(frame: pl.DataFrame, verb: str, name: str) -> None:
 
 def speed(frame: pl.DataFrame, seed: int, factor: float) -> pl.DataFrame:
     """Every arrival time divided by `factor`: one division each, correctly rounded."""
-    import polars as pl
-
     need(frame, "speed", "arrival_s")
     # numpy divides; polars would multiply by the rounded inverse
     frame = frame.with_columns(pl.Series("arrival_s", frame["arrival_s"].to_numpy() / factor))
@@ -82,8 +79,6 @@ def at_rate(frame: pl.DataFrame, seed: int, rate: float) -> pl.DataFrame:
 
 
 def _cut(frame: pl.DataFrame, start: int, stop: int) -> pl.DataFrame:
-    import polars as pl
-
     cut = frame.slice(start, stop - start)
     if not start or "continues" not in cut.columns:
         return cut
@@ -124,8 +119,6 @@ def part(frame: pl.DataFrame, seed: int, at: float, second: bool) -> pl.DataFram
 
 def sample(frame: pl.DataFrame, seed: int, n: int, draw: int) -> pl.DataFrame:
     """`n` rows drawn with replacement; in order of arrival where there are arrivals."""
-    import numpy as np
-
     if "continues" in frame.columns:
         raise TraceError(
             "sample: a drawn row would lose the row that it continues; drop the column continues first"
@@ -146,8 +139,6 @@ def _filled(frame: pl.DataFrame, name: str, values: object) -> pl.DataFrame:
 
 def with_arrivals(frame: pl.DataFrame, seed: int, arrivals: object) -> pl.DataFrame:
     """Arrivals from a law or given ones, the rows keeping their order."""
-    import polars as pl
-
     if not isinstance(arrivals, ArrivalLaw):
         return _filled(frame, "arrival_s", arrivals)
     drawn = _core.draw_arrivals(json.dumps(arrivals.describe()), frame.height, seed)
@@ -156,9 +147,6 @@ def with_arrivals(frame: pl.DataFrame, seed: int, arrivals: object) -> pl.DataFr
 
 def with_lengths(frame: pl.DataFrame, seed: int, name: str, lengths: object) -> pl.DataFrame:
     """One column of lengths from a law, or given ones."""
-    import numpy as np
-    import polars as pl
-
     if not isinstance(lengths, LengthLaw):
         return _filled(frame, name, lengths if not isinstance(lengths, int) else [lengths] * frame.height)
     source = name.removesuffix("_tokens")
@@ -173,9 +161,6 @@ def with_lengths(frame: pl.DataFrame, seed: int, name: str, lengths: object) -> 
 
 def with_classes(frame: pl.DataFrame, seed: int, classes: object) -> pl.DataFrame:
     """One class for all, given classes, or a class for each request drawn by share."""
-    import numpy as np
-    import polars as pl
-
     if isinstance(classes, str):
         drawn = pl.Series("class", [classes], dtype=pl.Enum([classes])).new_from_index(0, frame.height)
         return _ordered(frame.with_columns(drawn))
@@ -194,8 +179,6 @@ def with_classes(frame: pl.DataFrame, seed: int, classes: object) -> pl.DataFram
 
 def with_think(frame: pl.DataFrame, seed: int, think: float | DurationLaw) -> pl.DataFrame:
     """`think_s` for all but the first row of each session; rows without a session have none."""
-    import polars as pl
-
     need(frame, "with_think", "session_id")
     follows = frame["session_id"].is_not_null() & ~frame["session_id"].is_first_distinct()
     drawn = _durations(think, frame.height, seed, "think")
@@ -209,8 +192,6 @@ def open_loop(frame: pl.DataFrame, seed: int) -> pl.DataFrame:
 
 def with_patience(frame: pl.DataFrame, seed: int, patience: Any) -> pl.DataFrame:
     """One patience for all, given ones, or one drawn for each row."""
-    import polars as pl
-
     if isinstance(patience, pl.Series):
         return _filled(frame, "patience_s", patience)
     drawn = _durations(patience, frame.height, seed, "patience")
@@ -223,8 +204,6 @@ def _durations(law: float | DurationLaw, n: int, seed: int, source: str) -> Any:
 
 def with_prefix(frame: pl.DataFrame, seed: int, text: str, tokens: int) -> pl.DataFrame:
     """A shared text in front of every prompt; who continues another row has it from there."""
-    import polars as pl
-
     need(frame, "with_prefix", "prompt_tokens")
     frame = prefixes.with_links(frame, "with_prefix")
     if "prefix_hashes" in frame.columns and frame["prefix_hashes"].null_count() < frame.height:
@@ -253,8 +232,6 @@ def concat(frame: pl.DataFrame, seed: int, others: tuple[Workload, ...], step: i
 
 def merged(frames: list[pl.DataFrame], verb: str, names: list[str]) -> pl.DataFrame:
     """All rows of all frames by arrival, at one instant in the order of the frames; errors name a frame."""
-    import polars as pl
-
     present = {name for one in frames for name in one.columns}
     for name, column in COLUMNS.items():
         if name not in present:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from inferq._lazy import pl
 from inferq.checks import whole
 from inferq.errors import ConfigError, TraceError
 from inferq.workload import transforms
@@ -26,8 +27,6 @@ from inferq.workload.prefixes import EXPLICIT, is_linked_by_session
 
 if TYPE_CHECKING:
     import os
-
-    import polars as pl
 
 __all__ = ["Workload"]
 
@@ -415,8 +414,6 @@ class Workload(Changes):
             >>> found.sum(), round(found.sum() / kimi.frame["prompt_tokens"].sum(), 3)
             (144384, 0.367)
         """
-        import polars as pl
-
         block = whole("block", block, 1, MOST_TOKENS)
         frame = self.frame
         _need(frame.columns, ("prompt_tokens",))

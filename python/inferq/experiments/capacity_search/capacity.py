@@ -7,8 +7,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from inferq._lazy import pl
 from inferq.checks import finite, whole, within
 from inferq.description import member
 from inferq.errors import ConfigError, TraceError
@@ -25,10 +26,6 @@ from inferq.theory.bounds.hypothesis import number
 from inferq.theory.bounds.stability import Stability, stability
 from inferq.workload.columns import MOST_SECONDS
 from inferq.workload.workload import Workload
-
-if TYPE_CHECKING:
-    import polars as pl
-
 
 _RATES = (1e-9, 1e12)
 """Requests per second that may be asked about: from one in 30 years to a thousand in a nanosecond."""
@@ -105,8 +102,6 @@ class CapacityPlan:
         which the true mean lies, either with a chance that is shared out among the looks at more seeds, `low`
         also among the objectives; null for `exact` plans), `metric_verdict`.
         """
-        import polars as pl
-
         return pl.DataFrame(
             [
                 (

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from inferq._lazy import pl
 from inferq.checks import finite, not_negative
 from inferq.description import Table
 from inferq.errors import ConfigError
@@ -14,8 +15,6 @@ from inferq.results.metric import Metric
 from inferq.workload.columns import nearest
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from inferq.results.result import Result
 
 FAILED = Metric.of("failed_share")
@@ -187,8 +186,6 @@ def _value(
 
 def _failed_share(result: Result, class_name: str | None) -> float:
     """The share of measured requests, of a network: jobs, that did not finish; 0 where there are none."""
-    import polars as pl
-
     rows = result.requests
     if class_name is not None:
         rows = rows.filter(pl.col("class") == class_name)

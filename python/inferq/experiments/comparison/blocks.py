@@ -35,11 +35,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from inferq._lazy import np
 from inferq.results.metric import Metric
 from inferq.results.result import STATUSES
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from inferq.results.result import Result
@@ -90,8 +90,6 @@ def edges(result: Result, count: int) -> NDArray[np.int64]:
     Blocks hold equally many measured rows, but for one. Rows are those of the workload, which all systems
     share; a request of a network belongs to the row of its job.
     """
-    import numpy as np
-
     rows = _rows(result)[result._tables["requests"]["measured"]]
     first, last = (int(rows.min()), int(rows.max()) + 1) if rows.size else (0, 0)
     return np.linspace(first, last, count + 1).round().astype(np.int64)
@@ -115,8 +113,6 @@ def pseudo_values(
         slo: as of `Result.summary`.
         of_class: only requests of this class; None takes all.
     """
-    import numpy as np
-
     columns = result._tables["requests"]
     keep = columns["measured"].copy()
     span = keep.copy()
@@ -153,8 +149,6 @@ def of_histograms(
         sums_s: of each block, the sum of all its gaps.
         metric: of `tbt`.
     """
-    import numpy as np
-
     statistic = metric.name.rpartition("_")[2]
     lower_s, index = np.unique(np.concatenate([one["lower_s"] for one in histograms]), return_inverse=True)
     if statistic == "max" or lower_s.size == 0:
@@ -181,8 +175,6 @@ def of_histograms(
 
 def joined(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], bool]:
     """The numbers of blocks, neighbours joined until they are not alike; and whether they still are."""
-    import numpy as np
-
     while _correlation(values) > _ALIKE / math.sqrt(values.size):
         if values.size // 2 < COUNTS[-1]:
             return values, True
@@ -199,8 +191,6 @@ def _correlation(values: NDArray[np.float64]) -> float:
 
 def _rows(result: Result) -> NDArray[np.int64]:
     """The row of the workload that each request comes from."""
-    import numpy as np
-
     columns = result._tables["requests"]
     rows: NDArray[np.int64] = columns["job" if "job" in columns else "id"].astype(np.int64)
     return rows
@@ -208,8 +198,6 @@ def _rows(result: Result) -> NDArray[np.int64]:
 
 def _pseudo(whole: float, kept: NDArray[np.float64]) -> NDArray[np.float64] | None:
     """Tukey's pseudo-values; None where a part has no value."""
-    import numpy as np
-
     values: NDArray[np.float64] = kept.size * whole - (kept.size - 1) * kept
     return values if np.isfinite(values).all() else None
 
@@ -218,8 +206,6 @@ def _without_each(
     values: NDArray[np.float64], block: NDArray[np.int64], count: int, statistic: str
 ) -> NDArray[np.float64] | None:
     """The pseudo-values of the mean or a percentile of what is there."""
-    import numpy as np
-
     there = np.isfinite(values)
     values, block = values[there], block[there]
     if values.size == 0:
@@ -260,8 +246,6 @@ def _of_ratio(
     What a block adds to the duration is by how much it moves the last finish of all before it: all blocks
     together make the whole, whether arrivals or the service set the pace.
     """
-    import numpy as np
-
     columns = result._tables["requests"]
     finished, rejected, abandoned = (columns["status"] == STATUSES.index(name) for name in STATUSES[:3])
 

@@ -7,8 +7,9 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from inferq._lazy import pl
 from inferq.checks import whole
 from inferq.description import member
 from inferq.errors import ConfigError
@@ -25,9 +26,6 @@ from inferq.simulation.progress import Progress
 from inferq.simulation.simulate import SYSTEMS, System
 from inferq.workload.columns import nearest
 from inferq.workload.workload import Workload
-
-if TYPE_CHECKING:
-    import polars as pl
 
 METRICS = ("ttft_p50", "ttft_p99", "tbt_p99", "e2e_p50", "e2e_p99", "output_throughput", "failed_share")
 """What is compared where nobody says more; and `request_goodput` where there are objectives, `hit_rate` where
@@ -108,8 +106,6 @@ class Comparison:
         What there is not is null: the baseline has no difference, one seed has no interval, a relative
         difference to 0 has no value.
         """
-        import polars as pl
-
         text = dict.fromkeys(("metric", "unit", "better", "system"), pl.String)
         numbers = dict.fromkeys(NUMBERS, pl.Float64)
         judged = {
@@ -127,8 +123,6 @@ class Comparison:
 
         Rows with the same seed are pairs: those systems served the same requests.
         """
-        import polars as pl
-
         group = {"class": pl.String} if self.by else {}
         schema = {"seed": pl.UInt64, "system": pl.String, **group, "metric": pl.String, "value": pl.Float64}
         return pl.DataFrame(list(self._values), schema=schema, strict=True)

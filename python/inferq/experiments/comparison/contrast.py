@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from inferq._lazy import np
 from inferq.experiments.comparison.blocks import joined
 from inferq.experiments.interval import Interval, quantile, student
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 Verdict = Literal["better", "worse", "not distinguishable", "same"]

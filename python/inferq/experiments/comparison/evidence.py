@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from inferq._lazy import np
 from inferq.errors import ConfigError
 from inferq.experiments.comparison import wording
 from inferq.experiments.comparison.blocks import needed
@@ -144,8 +145,6 @@ class Evidence:
 
     def sample(self, name: str, key: Key) -> Sample | None:
         """What the runs of a system tell about a metric; None where one of them does not tell it."""
-        import numpy as np
-
         runs = list(self.runs[name].values())
         values = [measured.values.get(key) for measured in runs]
         told = [value for value in values if value is not None]

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
+from inferq._lazy import np
 from inferq.experiments.comparison.blocks import count_for, edges, of_histograms, pseudo_values
 from inferq.results.metric import Metric
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from inferq.experiments.replication import Run
@@ -93,8 +93,6 @@ class Measurement:
 
     def of_block(self, run: Run, result: Result) -> dict[str | None, Gaps]:
         """The gaps of a run that measured one block, by class."""
-        import numpy as np
-
         bins, totals = result._tables["tbt"], result._tables["tbt_totals"]
         names = [None, *result._classes] if self.by else [None]
         found: dict[str | None, Gaps] = {}
@@ -134,8 +132,6 @@ class Measurement:
 
 
 def _together(parts: Sequence[Gaps]) -> Gaps:
-    import numpy as np
-
     joined = {name: np.concatenate([_columns(part)[name] for part in parts]) for name in _columns(parts[0])}
     return Gaps(**joined, sum_s=sum(part.sum_s for part in parts))
 

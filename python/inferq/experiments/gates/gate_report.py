@@ -6,14 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from inferq._lazy import pl
 from inferq.experiments.gates.baseline import Record
 from inferq.experiments.gates.judgement import Judgement, Verdict
 from inferq.experiments.gates.tolerance import Terms
-
-if TYPE_CHECKING:
-    import polars as pl
 
 _SAID: dict[Verdict, str] = {
     "worse": "worse than tolerated",
@@ -93,8 +90,6 @@ class GateReport:
         end with the confidence), `relative` (whether these are shares of the baseline, else in the unit),
         `confidence`, `tolerance`, `verdict`, `note`. What is not known is null.
         """
-        import polars as pl
-
         number = pl.Float64
         schema = {
             **dict.fromkeys(("scenario", "metric", "unit", "better"), pl.String),

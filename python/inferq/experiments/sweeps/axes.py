@@ -9,8 +9,9 @@ import numbers
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
+from inferq._lazy import pl
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import check_options
 from inferq.experiments.arguments import seeds_of as given_seeds
@@ -19,9 +20,6 @@ from inferq.experiments.sweeps.fingerprint import digest_of_value
 from inferq.experiments.sweeps.point import SUMMARY, Source
 from inferq.scenario import ScenarioFile
 from inferq.workload.workload import Workload
-
-if TYPE_CHECKING:
-    import polars as pl
 
 Label: TypeAlias = bool | int | float | str | None
 """What stands in the frame for a value of the grid."""
@@ -136,8 +134,6 @@ def _apart(name: str, values: tuple[Any, ...], labels: tuple[Label, ...]) -> tup
 
 def dtype(kind: str) -> type[pl.DataType]:
     """The type of a column of that kind."""
-    import polars as pl
-
     return {"truth": pl.Boolean, "whole": pl.Int64, "number": pl.Float64, "text": pl.String}[kind]
 
 

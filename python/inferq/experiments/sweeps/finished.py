@@ -8,16 +8,14 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from inferq._lazy import pl
 from inferq.errors import ConfigError
 from inferq.experiments.sweeps.axes import OWN_COLUMNS, Axis, Key, Label, dtype
 from inferq.experiments.sweeps.fingerprint import joined, parted
 from inferq.experiments.sweeps.point import COUNTS, SUMMARY, Outcome
 from inferq.results.files import replacing
-
-if TYPE_CHECKING:
-    import polars as pl
 
 _WRITE_AFTER_S = 1.0
 _SHARE = 0.1
@@ -26,8 +24,6 @@ _SHARE = 0.1
 
 def frame_of(axes: Collection[Axis], rows: Iterable[tuple[Key, Outcome]]) -> pl.DataFrame:
     """One row for each point and seed, as `sweep` returns them."""
-    import polars as pl
-
     listed = list(rows)
     columns: dict[str, pl.Series] = {}
     for place, axis in enumerate(axes):
@@ -130,7 +126,6 @@ class Finished:
             return
         if self._written >= 0 and not now and started < self._next_write_s:
             return
-        import polars as pl
 
         rows = [(key, self.outcomes[key]) for key in order if key in self.outcomes]
         others = [(key, outcome) for key, (outcome, _) in self._others.items()]
@@ -159,8 +154,6 @@ class Finished:
 
 def _checked(path: Path, axes: Collection[Axis], fingerprint: str) -> pl.DataFrame:
     """The file of a sweep over these names and this scenario."""
-    import polars as pl
-
     if path.stat().st_size == 0:
         raise ConfigError(f"resume: {path} is empty, no Parquet file of a sweep")
     try:

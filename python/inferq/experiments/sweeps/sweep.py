@@ -7,8 +7,9 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from inferq._lazy import pl
 from inferq.errors import ConfigError, SweepInterrupted, SweepStopped
 from inferq.experiments.sweeps.axes import Axis, Key, axes_of, keys, points, seeds_of
 from inferq.experiments.sweeps.executors import Broken, Item, chosen, opened, run_all
@@ -17,9 +18,6 @@ from inferq.experiments.sweeps.finished import Finished
 from inferq.experiments.sweeps.point import Outcome, Source, Task, failure, source_of
 from inferq.results.result import objectives
 from inferq.simulation.progress import Progress, watched
-
-if TYPE_CHECKING:
-    import polars as pl
 
 
 def sweep(

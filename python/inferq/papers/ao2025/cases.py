@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import inferq as iq
+from inferq._lazy import np, pl
 
 BASE_S, PER_TOKEN_S, KV_TOKENS = 0.015, 2.6e-7, 125_000
 """d0, d1 and C, about Llama-2-7B on an A100; the paper states none of them."""
@@ -164,8 +165,6 @@ def measures(result: iq.Result) -> dict[str, float | int]:
 
     As in section 2.3 the tokens of a request count when it is complete. `served` is over those that arrive.
     """
-    import polars as pl
-
     requests = result.requests
     start_s = requests["arrival_s"][requests.height // 10]
     end_s = requests.group_by("class").agg(pl.col("arrival_s").max())["arrival_s"].min()
@@ -191,7 +190,6 @@ def measures(result: iq.Result) -> dict[str, float | int]:
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
     """Mean of independent values, and half of its 99 % interval."""
-    import numpy as np
     from scipy import stats
 
     known = np.asarray(values, dtype=np.float64)

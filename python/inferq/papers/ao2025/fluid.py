@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from inferq._lazy import np, pl
 from inferq.papers.ao2025 import cases
 from inferq.papers.report import Row, Section, Table
 
@@ -41,8 +42,6 @@ def observed(kinds: cases.Kinds, requests: int) -> dict[str, tuple[float, float]
     With A arrivals in an iteration of M tokens, E[A] = λ(d0 + d1·E[M]): the balance of the fluid holds
     exactly for means over iterations, as long as the replica does not idle.
     """
-    import polars as pl
-
     result = cases.run(cases.workload(kinds, requests), cases.everybody(), None, iterations=True)
     end_s = result.requests.group_by("class").agg(pl.col("arrival_s").max())["arrival_s"].min()
     frame = result.iterations.filter(pl.col("start_s") < end_s)
@@ -69,8 +68,6 @@ def most_served(kinds: cases.Kinds, times: int) -> tuple[float, float]:
 
     As many requests come as a full cache holds, so many times.
     """
-    import numpy as np
-
     settled = cases.settled(kinds)
     assert settled.capacity_per_s is not None and settled.rate is not None
     full_s = cases.BASE_S + cases.PER_TOKEN_S * cases.KV_TOKENS
@@ -155,8 +152,6 @@ def settles(quick: bool) -> Section:
 
 def thresholds() -> Section:
     """What (9) asks of each instance, and what the rule of 6.1 gives."""
-    import polars as pl
-
     rows = []
     for name, kinds in (("low demand", cases.LOW), ("high demand", cases.HIGH)):
         for share in cases.LOADS:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import inferq as iq
+from inferq._lazy import pl
 from inferq.papers.ao2025 import cases
 from inferq.papers.report import Picture, Row, Section, Table
 from inferq.reports.style import BLUE, INK, ORANGE, VERMILION
-
-if TYPE_CHECKING:
-    import polars as pl
 
 PROMPT_TOKENS = 62
 """Section 7.2."""
@@ -37,8 +35,6 @@ BEYOND = 100.0
 
 def chats(rate: float) -> iq.theory.RequestClass:
     """Outputs of 1 to 500 tokens: bins of 50 with the shares of section 6.2, alike within a bin."""
-    import polars as pl
-
     outputs = range(1, LONGEST + 1)
     weights = [cases.CHAT_SHARES[(tokens - 1) // 50] for tokens in outputs]
     pairs = [tokens for tokens, weight in zip(outputs, weights, strict=True) for _ in range(weight)]
@@ -74,8 +70,6 @@ def designed(rate: float, horizon_s: float, risk: float, count: int | None) -> i
 
 def terms(rate: float, horizon_s: float, risk: float) -> pl.DataFrame:
     """The three terms of (15) for each number of segments that keeps up."""
-    import polars as pl
-
     rows = []
     for count in COUNTS:
         found = designed(rate, horizon_s, risk, count)
@@ -90,8 +84,6 @@ def terms(rate: float, horizon_s: float, risk: float) -> pl.DataFrame:
 
 def designs() -> Section:
     """Figures 16 to 18."""
-    import polars as pl
-
     pictures, rows = [], []
     over = {}
     for figure, settings in FIGURES.items():
@@ -198,7 +190,6 @@ def lower_bound(found: iq.theory.NestedWaitThresholds, place: int, below: int) -
 def terms_chart(frames: list[pl.DataFrame], settings: tuple[Setting, Setting]) -> Any:
     """The terms of (15), stacked, against the number of segments, one panel a setting."""
     import altair as alt
-    import polars as pl
 
     top = max(
         sum(float(tokens) for tokens in rows["tokens"].to_list())

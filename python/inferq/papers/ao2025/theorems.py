@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import inferq as iq
+from inferq._lazy import np, pl
 from inferq.papers.ao2025.cases import interval
 from inferq.papers.report import Picture, Row, Section
 from inferq.reports.style import BLUE, GREY, INK, ORANGE, SKY, VERMILION
 
 if TYPE_CHECKING:
-    import numpy as np
-    import polars as pl
     from numpy.typing import NDArray
 
 KINDS = {"type 1": 2, "type 2": 3}
@@ -61,9 +60,6 @@ def run(scheduler: iq.Scheduler, costs: str, horizon_s: float, seed: int, rate: 
 
 def waiting(requests: pl.DataFrame, instants_s: Sequence[float]) -> NDArray[np.float64]:
     """How many of type 2 wait to begin at each instant."""
-    import numpy as np
-    import polars as pl
-
     rows = requests.filter(pl.col("class") == "type 2")
     came = np.searchsorted(rows["arrival_s"].to_numpy(), instants_s, side="right")
     begun = np.searchsorted(np.sort(rows["admitted_s"].to_numpy()), instants_s, side="right")
@@ -76,8 +72,6 @@ def restarting(steps: int, seed: int) -> list[int]:
     Each step lasts K = 1. In order of arrival a request begins when its prompt fits beside what is under way;
     when the next tokens do not fit, the latest to have begun loses all that it had and is first in the queue.
     """
-    import numpy as np
-
     stream = np.random.default_rng(seed)
     arrivals = stream.poisson(1.0, size=(steps, 2)).tolist()
     last = tuple(output - 1 for output in KINDS.values())
@@ -124,8 +118,6 @@ def overflow_chances() -> tuple[float, float]:
 
 def memory_greedy(quick: bool) -> Section:
     """Proposition 4: what first come, first served loses at C = M*."""
-    import numpy as np
-
     steps, seeds = (20_000, range(6)) if quick else (100_000, range(12))
     instants = np.unique(np.geomspace(10, steps, 40).round())
     curves: dict[str, list[NDArray[np.float64]]] = {"FCFS, restarting (A.3)": []}
@@ -221,8 +213,6 @@ def memory_greedy(quick: bool) -> Section:
 
 def unfinished(requests: pl.DataFrame, instants_s: Sequence[float]) -> list[float]:
     """Tokens of those who came by each instant and are not complete by then."""
-    import numpy as np
-
     tokens = requests["output_tokens"].to_numpy()
     finish_s = requests["finish_s"].to_numpy()
     order = np.argsort(finish_s)
@@ -235,7 +225,6 @@ def unfinished(requests: pl.DataFrame, instants_s: Sequence[float]) -> list[floa
 
 def exponent(horizons_s: NDArray[Any], gaps: NDArray[Any]) -> tuple[float, float]:
     """The slope of ln(mean gap) against ln(T), and half of its 99 % interval: each run left out in turn."""
-    import numpy as np
     from scipy import stats
 
     logs = np.log(horizons_s)
@@ -251,8 +240,6 @@ def exponent(horizons_s: NDArray[Any], gaps: NDArray[Any]) -> tuple[float, float
 
 def convergence(quick: bool) -> Section:
     """Theorem 1: how fast the throughput of WAIT comes to Σ λ(l' + 1)."""
-    import numpy as np
-
     horizons_s = 250.0 * 2.0 ** np.arange(7 if quick else 9)
     seeds = range(50 if quick else 100)
     cases = {
@@ -362,8 +349,6 @@ def bound_tokens() -> float:
 def queues_chart(instants: NDArray[np.float64], curves: dict[str, list[NDArray[np.float64]]]) -> Any:
     """The queue of type 2 against time, both logarithmic."""
     import altair as alt
-    import numpy as np
-    import polars as pl
 
     shown = {
         "FCFS, restarting (A.3)": INK,
@@ -412,7 +397,6 @@ def queues_chart(instants: NDArray[np.float64], curves: dict[str, list[NDArray[n
 def gap_chart(horizons_s: NDArray[Any], gaps: dict[str, NDArray[Any]]) -> Any:
     """The mean gap against the horizon, both logarithmic, with the two slopes of the theorem."""
     import altair as alt
-    import polars as pl
 
     rows, guides = [], []
     for label, values in gaps.items():

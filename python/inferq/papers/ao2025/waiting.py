@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import inferq as iq
+from inferq._lazy import pl
 from inferq.papers.ao2025 import cases
 from inferq.papers.report import Picture, Row, Section, Table
 from inferq.reports.style import BLUE, ORANGE, VERMILION
-
-if TYPE_CHECKING:
-    import polars as pl
 
 INSTANCES: dict[str, tuple[cases.Kinds, int]] = {
     "low demand": (cases.LOW, 400_000),
@@ -68,8 +66,6 @@ def chosen(instance: str, kinds: cases.Kinds) -> tuple[int, Policies]:
 
 def compared(scale: float, tell: Callable[[str], None]) -> pl.DataFrame:
     """Every policy on every instance at every load."""
-    import polars as pl
-
     rows = []
     for instance, (base, number) in INSTANCES.items():
         tell(f"{instance}: {len(cases.LOADS)} loads, four policies")
@@ -120,8 +116,6 @@ def in_service_s(requests: pl.DataFrame) -> tuple[float, float]:
 
 def against(quick: bool, tell: Callable[[str], None]) -> Section:
     """Throughput and latency beside those of VllmV1 and Sarathi."""
-    import polars as pl
-
     found = compared(0.4 if quick else 1.0, tell)
     lookup = {(row["instance"], row["load"], row["policy"]): row for row in found.iter_rows(named=True)}
     rows = []
@@ -232,8 +226,6 @@ def jammed_text(jams: pl.DataFrame) -> list[str]:
 
 def nested_memory(scale: float) -> pl.DataFrame:
     """For each load the stages alone, the bound (12), and what was held."""
-    import polars as pl
-
     base, number = INSTANCES["nested"]
     rows = []
     for share in cases.LOADS:
@@ -259,8 +251,6 @@ def nested_memory(scale: float) -> pl.DataFrame:
 
 def drift(scale: float) -> pl.DataFrame:
     """The printed thresholds themselves, which meet (10) with equality, with memory enough for any queue."""
-    import polars as pl
-
     base, number = INSTANCES["nested"]
     kinds = cases.at_load(base, 0.55)
     requests, rows = cases.workload(kinds, round(4 * number * scale)), []
@@ -282,8 +272,6 @@ def drift(scale: float) -> pl.DataFrame:
 
 def tight_memory(scale: float, share: float = 0.15) -> pl.DataFrame:
     """A cache about as large as the thresholds need, on the low demand."""
-    import polars as pl
-
     base, number = INSTANCES["low demand"]
     kinds = cases.at_load(base, share)
     requests, found = cases.workload(kinds, round(number * scale)), cases.wait_thresholds(kinds)
@@ -304,8 +292,6 @@ def tight_memory(scale: float, share: float = 0.15) -> pl.DataFrame:
 
 def other_limits(scale: float, share: float = 0.15) -> pl.DataFrame:
     """A batch-size limit below what the demand needs, and twice as much, on the low demand."""
-    import polars as pl
-
     base, number = INSTANCES["low demand"]
     kinds = cases.at_load(base, share)
     enough = cases.wait_thresholds(kinds).batch_limit
@@ -395,7 +381,6 @@ def memory(quick: bool) -> Section:
 def chart(rows: pl.DataFrame) -> Any:
     """Mean time in the system against the load, one panel an instance."""
     import altair as alt
-    import polars as pl
 
     series = {
         "VllmV1 (Sarathi does the same)": (BLUE, ["VllmV1"]),

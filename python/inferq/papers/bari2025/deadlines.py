@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from inferq._lazy import np, pl
 from inferq.errors import ConfigError
 from inferq.papers.edge import edge, unit
 from inferq.papers.report import Row
@@ -20,9 +21,6 @@ from inferq.systems.engine import Engine, KvCache
 from inferq.timing import PiecewiseLinear
 from inferq.workload.distributions import Empirical, Poisson
 from inferq.workload.workload import Workload
-
-if TYPE_CHECKING:
-    import polars as pl
 
 Asked = TypeVar("Asked")
 Found = TypeVar("Found")
@@ -113,8 +111,6 @@ class Study:
 
     def requests(self, rate: float, seed: int) -> Workload:
         """Requests drawn from the measured lengths, with their classes and deadlines."""
-        import polars as pl
-
         law = Workload.law(
             requests=self.size.requests, arrivals=Poisson(rate), lengths=Empirical(self.lengths)
         )
@@ -175,8 +171,6 @@ def together(work: Callable[[Asked], Found], asked: Iterable[Asked]) -> list[Fou
 
 def capped(lengths: pl.DataFrame) -> pl.DataFrame:
     """The pairs of lengths with at most 8,192 tokens in all: longer outputs are cut."""
-    import polars as pl
-
     prompt = pl.col("prompt_tokens").clip(upper_bound=LONGEST_TOKENS - 1)
     output = pl.min_horizontal(pl.col("output_tokens"), LONGEST_TOKENS - prompt)
     return lengths.select(prompt, output.alias("output_tokens"))
@@ -188,8 +182,6 @@ def read_lengths(traces: Path) -> pl.DataFrame:
     Raises:
         ConfigError: the folder has no such file.
     """
-    import polars as pl
-
     path = Path(traces) / FILE
     if not path.is_file():
         raise ConfigError(f"trace: the folder {traces} has no {FILE}")
@@ -318,8 +310,6 @@ def rows_of(answers: Mapping[str, Answer] | None) -> tuple[Row, ...]:
 
 def described(lengths: pl.DataFrame) -> dict[str, Answer]:
     """Medians, 90th percentiles and standard deviations of the lengths."""
-    import numpy as np
-
     found = {}
     for side in ("prompt", "output"):
         tokens = lengths[f"{side}_tokens"].to_numpy()
@@ -368,8 +358,6 @@ def stable(study: Study, cost: float) -> Answer:
     A request loads p + o − 1 tokens, 512 an iteration at best, and its decodes read p, p + 1, …, p + o − 2
     tokens of context: (2.3) and (A.1) of li2025 with a full budget.
     """
-    import polars as pl
-
     hardware = replace(Hardware(), kv_tokens=None)
     engine = hardware.engine(cost, Sarathi(token_budget=512, max_seqs=SEATS))
     decodes = pl.col("output_tokens").cast(pl.Float64) - 1
@@ -394,8 +382,6 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Answer:
 
 def curves(study: Study, cost: float) -> pl.DataFrame:
     """The three measures of every policy against the rate, on the first seed."""
-    import polars as pl
-
     steps = round(1 / study.size.rate_step)
     rates = [round(0.6 + study.size.rate_step * step, 1) for step in range(steps + 1)]
     asked = [(name, rate) for rate in rates for name in POLICIES]
@@ -410,8 +396,6 @@ def curves(study: Study, cost: float) -> pl.DataFrame:
 
 def sensitivity(study: Study) -> pl.DataFrame:
     """For every hardware the fitted cost and the largest rate of each policy, its mean over the seeds."""
-    import polars as pl
-
     seeds = study.size.variant_seeds
 
     def row(one: tuple[str, Hardware]) -> dict[str, Any]:
@@ -432,8 +416,6 @@ def sensitivity(study: Study) -> pl.DataFrame:
 
 def run_lengths(study: Study, cost: float) -> pl.DataFrame:
     """Median time to first token at the high rate against the number of requests, mean over the seeds."""
-    import polars as pl
-
     rows = []
     for factor in (0.025, 0.1, 1.0, 5.0):
         number = round(factor * study.size.requests)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from inferq._lazy import pl
 from inferq.papers.bari2025.deadlines import (
     FULL,
     NEEDS,
@@ -27,9 +28,6 @@ from inferq.papers.bari2025.deadlines import (
 )
 from inferq.papers.report import Picture, Section, Table
 from inferq.reports.style import BLUE, GREY, INK, ORANGE, VERMILION
-
-if TYPE_CHECKING:
-    import polars as pl
 
 TITLE = "What do deadlines for tokens buy?"
 HARDWARE_TITLE = "How much hangs on the hardware?"
@@ -132,7 +130,6 @@ def _told(answer: Answer, unit: str, decimals: int = 2) -> str:
 
 def _remarks(answers: Mapping[str, Answer], lines: pl.DataFrame) -> tuple[str, ...]:
     """What comes out of section 7."""
-    import polars as pl
 
     def over_sarathi(name: str) -> str:
         return (
@@ -207,7 +204,6 @@ def _hardware_remarks(variants: pl.DataFrame, lengths: pl.DataFrame) -> tuple[st
 def chart(lines: pl.DataFrame) -> Any:
     """Three panels side by side, the limits as dashed lines."""
     import altair as alt
-    import polars as pl
 
     names = list(LOOKS)
     legend = alt.Legend(orient="bottom", columns=6, symbolType="stroke", symbolSize=400)

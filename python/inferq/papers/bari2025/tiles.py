@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from inferq._lazy import np, pl
 from inferq.papers.bari2025.deadlines import together
 from inferq.papers.edge import edge, unit
 from inferq.papers.report import Picture, Row, Section, Table
@@ -19,9 +20,6 @@ from inferq.theory.capacities.tile_sums import TilePrices
 from inferq.timing import TiledGemm
 from inferq.workload.distributions import Empirical, Poisson
 from inferq.workload.workload import Workload
-
-if TYPE_CHECKING:
-    import polars as pl
 
 TILE = {"rows": 128, "columns": 64, "reduction": 32}
 CHUNK = 128
@@ -87,8 +85,6 @@ def engine(timing: TiledGemm, scheduler: Scheduler) -> Engine:
 
 def arriving(requests: int) -> Workload:
     """One request a second: prompts of 8 to 24 whole chunks, outputs of 1 to 513 tokens, each pair alike."""
-    import polars as pl
-
     prompts = pl.DataFrame({"prompt_tokens": [CHUNK * tiles for tiles in range(8, 25)]})
     pairs = prompts.join(pl.DataFrame({"output_tokens": list(range(1, 514))}), how="cross")
     return Workload.law(requests=requests, arrivals=Poisson(1.0), lengths=Empirical(pairs))
@@ -96,8 +92,6 @@ def arriving(requests: int) -> Workload:
 
 def at_once(requests: int) -> Workload:
     """The same requests, all there at time 0."""
-    import polars as pl
-
     return Workload(arriving(requests).draw(1).frame.with_columns(pl.lit(0.0).alias("arrival_s")))
 
 
@@ -107,8 +101,6 @@ def served(name: str, size: Size) -> pl.DataFrame:
     Columns: `costs`, `policy`, `requests per second`, `limit` (1/T^R), `of the limit`, `floor` (the most that
     any scheduler could serve).
     """
-    import polars as pl
-
     timing, work = COSTS[name], at_once(size.at_once)
     limit = tile_capacity(work, timing, rate=1.0)
     rows = []
@@ -158,8 +150,6 @@ def edge_row(asked: tuple[str, str], size: Size) -> Row:
 
 def _variation(timing: TiledGemm) -> float:
     """Standard deviation of what a request takes under RAD, over its mean."""
-    import numpy as np
-
     prompts, outputs = CHUNK * np.arange(8.0, 25.0)[:, None], np.arange(1.0, 514.0)[None, :]
     prices = TilePrices(timing, CHUNK, 1)
     prompt_s = prices.prompt_linear_s(prompts, outputs) + prices.prompt_attention_s(prompts, outputs)
@@ -171,8 +161,6 @@ def _variation(timing: TiledGemm) -> float:
 
 def latencies(name: str, share: float, size: Size) -> pl.DataFrame:
     """Waiting for the first token, and gaps between tokens, at a share of the limit's rate."""
-    import polars as pl
-
     timing, work = COSTS[name], arriving(size.measured)
     rate = share * tile_capacity(work, timing).capacity_per_s
     rows = []
@@ -194,8 +182,6 @@ def latencies(name: str, share: float, size: Size) -> pl.DataFrame:
 
 def cycle_lengths(name: str) -> pl.DataFrame:
     """How many requests a cycle needs for a load: by Theorem 2, by the bound, and what that number serves."""
-    import polars as pl
-
     timing, rows = COSTS[name], []
     for load in (0.9, 0.95, 0.98, 0.99):
         unit = arriving(1)
@@ -271,7 +257,6 @@ def shares(found: TileCapacity) -> str:
 def chart(found: pl.DataFrame) -> Any:
     """Shares of 1/T^R as bars, one panel for each set of costs, from 80 % on."""
     import altair as alt
-    import polars as pl
 
     names = list(schedulers(1))
     colours = [VERMILION, ORANGE, SKY, *[BLUE] * len(BUDGETS)]
@@ -298,8 +283,6 @@ def chart(found: pl.DataFrame) -> Any:
 
 def section(quick: bool, tell: Callable[[str], None]) -> Section:
     """Theorems 1 and 2 beside simulation, and what RAD pays for it."""
-    import polars as pl
-
     size = QUICK if quick else FULL
     tell("tiles: all requests at once")
     found = pl.concat([served(name, size) for name in COSTS])
@@ -351,8 +334,6 @@ def section(quick: bool, tell: Callable[[str], None]) -> Section:
 
 def _remarks(found: pl.DataFrame, rows: list[Row], waits: pl.DataFrame) -> tuple[str, ...]:
     """What comes out."""
-    import polars as pl
-
     gaps = {
         policy: max(abs(row.gap or 0.0) for row in rows if row.what == f"stable up to: {policy}")
         for policy in ("Rad", "RadPhased")

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from inferq._lazy import pl
 from inferq.papers.report import Picture, Report, Section, Table
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from inferq.papers.report import Row
 
 WORST_MEDIAN, WORST_P95 = 0.03, 0.10
@@ -82,8 +81,6 @@ ANSWER = (
 
 
 def _glance(rows: tuple[Row, ...]) -> Table:
-    import polars as pl
-
     lines = [
         {
             "measured": row.where,
@@ -134,8 +131,6 @@ def _not_compared() -> tuple[str, ...]:
 
 def tables_section() -> Section:
     """How well a shipped table gives back the database that it was sampled from."""
-    import polars as pl
-
     from inferq.timing import shipped_tables
 
     frame = shipped_tables()
@@ -172,8 +167,6 @@ def tables_section() -> Section:
 
 def by_regime(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
     """Signed median and 95th percentile of the absolute error of a roofline, in %, by regime and `keys`."""
-    import polars as pl
-
     return frame.group_by("regime", *keys, maintain_order=True).agg(
         pl.len().alias("batches"),
         (100 * pl.col("error").median()).alias("median"),
@@ -183,8 +176,6 @@ def by_regime(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
 
 def roofline_section() -> Section:
     """How far a roofline is from the tables, by regime."""
-    import polars as pl
-
     from inferq.reports.residual_charts import MOST, of_residuals
     from inferq.timing import roofline_against_tables
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import inferq as iq
+from inferq._lazy import pl
 from inferq.papers.edge import unit
 from inferq.papers.li2025 import networks
 from inferq.papers.li2025.one_engine import CHAT, TIMING, Sizes, Tell, engine, figure_1, poisson
@@ -15,8 +16,6 @@ from inferq.theory.capacities.token_capacity import token_capacity
 
 def measured_on_gpus(sizes: Sizes) -> Section:
     """What cannot be repeated without the paper's GPUs, and Figure 9 in kind."""
-    import polars as pl
-
     notes = {
         "Figure 3": "batch times at a fixed budget vary little: measured with SGLang; here t(n) is exact",
         "Figure 4": "fits of (2.3) with R² > 0.985: measured on GPUs; no data given to fit",

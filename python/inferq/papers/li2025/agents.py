@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import inferq as iq
+from inferq._lazy import np, pl
 
 if TYPE_CHECKING:
-    import polars as pl
     from numpy.typing import NDArray
 
 TOKEN_BUDGET = 768
@@ -151,23 +151,17 @@ def run(network: iq.Network, rate: float, horizon: int, seed: int) -> iq.Result:
 
 def left_by(rows: pl.DataFrame, at: NDArray[Any]) -> NDArray[Any]:
     """How many had left at each instant."""
-    import numpy as np
-
     return np.asarray(np.searchsorted(np.sort(rows["left_s"].drop_nulls().to_numpy()), at, side="right"))
 
 
 def present(rows: pl.DataFrame, at: NDArray[Any]) -> NDArray[Any]:
     """How many have arrived and not left, at each instant."""
-    import numpy as np
-
     arrived = np.searchsorted(np.sort(rows["arrival_s"].to_numpy()), at, side="right")
     return np.asarray(arrived - left_by(rows, at))
 
 
 def tokens_present(rows: pl.DataFrame, at: NDArray[Any]) -> NDArray[Any]:
     """Prompt and output tokens of the requests that are at an agent, computed or not, at each instant."""
-    import numpy as np
-
     sizes = rows["prompt_tokens"].to_numpy().astype(np.int64) + rows["output_tokens"].to_numpy()
 
     def until(column: str) -> Any:
@@ -198,7 +192,6 @@ class Interval:
 
 def interval(values: Sequence[float]) -> Interval:
     """Student's t over independent seeds."""
-    import numpy as np
     from scipy.special import stdtrit
 
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
@@ -219,9 +212,6 @@ class Drift:
 
 def drift(network: Callable[[], iq.Network], rate: float, horizon: int, seeds: int) -> Drift:
     """Slopes from the middle of the run to its end, over independent seeds."""
-    import numpy as np
-    import polars as pl
-
     jobs, tasks, departures = [], [], []
     at, slots = np.array([horizon / 2, horizon]), horizon / 2
     for seed in range(1, seeds + 1):
@@ -249,9 +239,6 @@ def half_cycle_ratios(load: float, longest: int, horizon: int, seeds: int) -> In
     They end where the agent with more last tasks changes. Whether a half-cycle is picked depends on the
     arrivals of one type, the length of the next one on those of the other, so that picking biases nothing.
     """
-    import numpy as np
-    import polars as pl
-
     at, ratios = np.arange(0, horizon + 1, 10), []
     for seed in range(1, seeds + 1):
         rows = run(rybko_stolyar(), 2 * rate_of(load), horizon, seed).requests
@@ -268,8 +255,6 @@ def missing_departures(load: float, horizon: int, moved: int, seeds: int) -> Int
 
     With `moved` tokens in the prompts instead of the outputs tasks last fewer slots; all else is the same.
     """
-    import numpy as np
-
     missing, at = [], np.array([horizon / 2, horizon])
     for seed in range(1, seeds + 1):
         left = left_by(run(rybko_stolyar(moved=moved), 2 * rate_of(load), horizon, seed).jobs, at)

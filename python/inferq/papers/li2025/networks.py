@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from inferq._lazy import np, pl
 from inferq.papers.li2025.agents import (
     CRITICAL_LOAD,
     FORK_JOIN,
@@ -35,7 +36,6 @@ from inferq.reports import style
 from inferq.theory.capacities.network_capacity import network_capacity
 
 if TYPE_CHECKING:
-    import polars as pl
     from numpy.typing import NDArray
 
 STATED, REVERSED = "last tasks first", "first tasks first"
@@ -88,8 +88,6 @@ def _rows(where: str, what: str, found: Drift, growth: float, served: float, not
 
 
 def _rybko_stolyar(sizes: Sizes, tell: Callable[[str], None], curves: pl.DataFrame) -> Section:
-    import polars as pl
-
     rows, found = [], {}
     for load, last_first in (*((load, True) for load in (0.5, 0.54, 0.58, 0.7, 0.8, 0.9)), (0.9, False)):
         order = STATED if last_first else REVERSED
@@ -239,9 +237,6 @@ def _fork_join(sizes: Sizes, tell: Callable[[str], None], curves: pl.DataFrame) 
 
 def paths(horizon: int = 30_000, samples: int = 600, seed: int = 1) -> pl.DataFrame:
     """One run of each network over time: requests and tokens, and the line that the theory expects."""
-    import numpy as np
-    import polars as pl
-
     at = np.linspace(0, horizon, samples + 1)
     frames = []
 
@@ -263,7 +258,6 @@ def paths(horizon: int = 30_000, samples: int = 600, seed: int = 1) -> pl.DataFr
 
 def _panel(data: pl.DataFrame, name: str, title: str, lines: Sequence[str], width: int) -> Any:
     import altair as alt
-    import polars as pl
 
     colours = {
         STATED: style.BLUE,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import inferq as iq
+from inferq._lazy import np, pl
 from inferq.papers.edge import edge, unit
 from inferq.papers.li2025.agents import interval
 from inferq.papers.report import Picture, Row, Section, Table
@@ -17,9 +18,6 @@ from inferq.theory.capacities.token_capacity import token_capacity
 from inferq.theory.demands.demand import RequestClass
 from inferq.theory.runs.observed import observed
 from inferq.timing import TimingModel
-
-if TYPE_CHECKING:
-    import polars as pl
 
 Tell = Callable[[str], None]
 
@@ -130,8 +128,6 @@ def found_edge(
     is that of what leaves in 20 parts of a run that is overloaded by 3 %, with the last step on top, and the
     tolerated share, within which the arrivals' waves can hide or feign a drift.
     """
-    import numpy as np
-
     end = edge(
         lambda rate: iq.simulate(asked.speed(rate), system),
         low,
@@ -175,8 +171,6 @@ def edge_row(
 
 def figure_1(sizes: Sizes, tell: Tell) -> Section:
     """Section 3 and Figure 1: which policies are stable up to the limit."""
-    import polars as pl
-
     asked = unit(poisson(sizes.requests))
     given = policies()
     rows = [
@@ -286,9 +280,6 @@ def iteration_s(tokens: int) -> float:
 
 def crowds(requests: int) -> tuple[pl.DataFrame, list[Row]]:
     """The number in the system over time under three policies, and its growth as rows."""
-    import numpy as np
-    import polars as pl
-
     asked = unit(poisson(requests)).speed(CROWD_RATE)
     frames, rows = [], []
     for one in policies():
@@ -320,7 +311,6 @@ def crowds(requests: int) -> tuple[pl.DataFrame, list[Row]]:
 def rates_chart(given: Sequence[Policy], rates: dict[str, float]) -> Any:
     """Bars beside the line of the theory."""
     import altair as alt
-    import polars as pl
 
     colours = {MIXES: style.BLUE, CAPPED: style.SKY, APART: style.GREY}
     rank = {kind: place for place, kind in enumerate((MIXES, APART, CAPPED))}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import inferq as iq
+from inferq._lazy import pl
 from inferq.papers.edge import unit
 from inferq.papers.li2025.one_engine import (
     CHAT,
@@ -96,8 +97,6 @@ def lengths_and_times(sizes: Sizes, tell: Tell) -> Section:
 
 def several(sizes: Sizes, tell: Tell) -> Section:
     """Sections 4.1 and 4.2: engines in parallel, two types of requests."""
-    import polars as pl
-
     engines = 4
     sarathi = engine(iq.Sarathi(token_budget=TOKEN_BUDGET, max_seqs=TOKEN_BUDGET))
     fcfs = engine(iq.KFcfs(token_budget=TOKEN_BUDGET, k_prefill=TOKEN_BUDGET, k_decode=TOKEN_BUDGET))

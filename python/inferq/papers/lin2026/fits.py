@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import polars as pl
-
+from inferq._lazy import np, pl
 from inferq.papers.report import Row, Section, Table
 from inferq.timing import Roofline, TimingModel, TimingTable
 from inferq.timing.price import iteration_s

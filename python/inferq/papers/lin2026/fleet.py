@@ -14,8 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from inferq._lazy import pl
 from inferq.simulation.simulate import simulate
 from inferq.systems.gate_and_route import GateAndRoute, Prices
 from inferq.theory.demands.demand import RequestClass
@@ -24,9 +25,6 @@ from inferq.theory.gate_and_route.steady_state import STAGES, Scheme
 from inferq.timing import MixedSolo
 from inferq.workload.distributions import Fixed, Poisson
 from inferq.workload.workload import Workload
-
-if TYPE_CHECKING:
-    import polars as pl
 
 CLASSES = ("decode-heavy", "prefill-heavy")
 _STUDENT_99 = {3: 9.9248, 5: 4.6041}
@@ -166,8 +164,6 @@ def cluster(instance: Instance, replicas: int, policy: Policy) -> GateAndRoute:
 
 def requests(instance: Instance, replicas: int, until_s: float, seed: int) -> Workload:
     """Poisson arrivals of both classes beyond the horizon: six standard deviations more than are expected."""
-    import polars as pl
-
     rate = replicas * sum(instance.rate)
     number = math.ceil(rate * until_s + 6 * math.sqrt(rate * until_s))
     one = Fixed(1)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
-
+from inferq._lazy import pl
 from inferq.reports.style import BLUE, INK, ORANGE, SKY, VERMILION
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import polars as pl
-
+from inferq._lazy import pl
 from inferq.papers.lin2026 import pictures
 from inferq.papers.lin2026.fleet import CLASSES, Instance, Limits, optimum, plan, planned
 from inferq.papers.report import Picture, Row, Section, Table

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import polars as pl
-
+from inferq._lazy import pl
 from inferq.papers.lin2026 import pictures
 from inferq.papers.lin2026.fleet import (
     CLASSES,

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import inferq as iq
+from inferq._lazy import np, pl
 from inferq.papers.nie2026 import runs
 from inferq.papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Setting
 from inferq.systems.engine import Overhead
 from inferq.timing import LinearPart, TimingTable
-
-if TYPE_CHECKING:
-    import polars as pl
 
 MODEL, GPU = "llama-3.1-8b", "a100-80gb"
 """The table: Llama-3.1-8B has the shape of Llama-3-8B in every layer."""
@@ -75,16 +72,12 @@ def table() -> TimingTable:
 
 def _tied(setting: Setting) -> pl.DataFrame:
     """Every prompt of a ratio with the one output that keeps the ratio."""
-    import polars as pl
-
     prompt = pl.Series("prompt_tokens", range(runs.SHORTEST, setting.prompt + 1))
     output = (prompt * (setting.output / setting.prompt)).round().clip(1).cast(pl.Int64)
     return pl.DataFrame([prompt, output.rename("output_tokens")])
 
 
 def _one_after_the_other(halves: list[iq.Workload], seed: int) -> iq.Workload:
-    import polars as pl
-
     first, second = (half.draw(seed + place).frame for place, half in enumerate(halves))
     later = pl.col("arrival_s") + float(first["arrival_s"][-1])
     return iq.Workload(pl.concat([first, second.with_columns(later)]))
@@ -92,8 +85,6 @@ def _one_after_the_other(halves: list[iq.Workload], seed: int) -> iq.Workload:
 
 def slower_with_a_chunk(told: TimingTable, more_s: float, above_tokens: int) -> TimingTable:
     """The same table, `more_s` longer for every batch of more than so many tokens."""
-    import numpy as np
-
     tokens, seconds = np.array(told.linear.tokens), np.array(told.linear.seconds)
     few = tokens <= above_tokens
     edge = [above_tokens, above_tokens + 1]
@@ -217,8 +208,6 @@ def sensitivity(seeds: int) -> pl.DataFrame:
         `setting`, a column of shares for each row, and `uneven`: how far 2:1 is above the mean of 1:1
         and 1:2.
     """
-    import polars as pl
-
     lines = []
     for name, assumed in settings():
         line = {row: fmean(rates(assumed, row, seeds)) / gpu for row, gpu in MEASURED.items()}

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from inferq._lazy import pl
 from inferq.papers.nie2026 import pictures, runs
 from inferq.papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Mean, Setting, Sizes
 from inferq.papers.report import Picture, Row, Section, Table
-
-if TYPE_CHECKING:
-    import polars as pl
 
 RATE = "requests/s"
 
@@ -108,8 +104,6 @@ def _verdict(result: object) -> str:
 def _queue_picture(
     figure: str, replicas: int, drawn: dict[float, pl.DataFrame], mu: float, most: int
 ) -> Picture:
-    import polars as pl
-
     shown = {rate: frame.filter(pl.col("time_s") <= SHOWN_S) for rate, frame in drawn.items()}
     calm = {rate: frame for rate, frame in shown.items() if rate < mu}
     growing = {rate: frame for rate, frame in shown.items() if rate > mu}
@@ -123,8 +117,6 @@ def _queue_picture(
 
 def averages(sizes: Sizes) -> Section:
     """μ by each estimator of the slot where iterations differ in length."""
-    import polars as pl
-
     ratios: list[Setting] = [*SETTINGS.values(), runs.eight_to_one(0.05)]
     frame = pl.DataFrame(
         [runs.estimated(setting, policy, sizes.policies) for policy in runs.POLICIES for setting in ratios]
@@ -181,8 +173,6 @@ def averages(sizes: Sizes) -> Section:
 
 def fleet(sizes: Sizes) -> Section:
     """⌈λ/(μρ)⌉ and what fleets of about that size do."""
-    import polars as pl
-
     import inferq as iq
 
     rate, setting = 40.0, SETTINGS["1:1"]

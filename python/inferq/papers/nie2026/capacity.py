@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from inferq._lazy import pl
 from inferq.papers.nie2026 import pictures, runs
 from inferq.papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Mean, Sizes
 from inferq.papers.report import Picture, Row, Section, Table
-
-if TYPE_CHECKING:
-    import polars as pl
 
 RATE = "requests/s"
 NOT_OUR_GPU = "measured on their A100; a simulated engine stands beside it in the last section"
@@ -33,8 +30,6 @@ class Bound:
 
 def bounds(rows: list[Bound]) -> pl.DataFrame:
     """The rows as shares of μ, for the picture."""
-    import polars as pl
-
     return pl.DataFrame(
         [
             {
@@ -180,8 +175,6 @@ def eight_replicas(single: list[float], eight: list[float]) -> tuple[Section, li
 
 def long_prompts(sizes: Sizes, traces: Path | None) -> tuple[Section, list[Bound]]:
     """Tables 2 and 4, whose lengths are not all printed."""
-    import polars as pl
-
     rows, bounds, tables, remarks = [], [], [], []
     slots_ms = {}
     for trim, printed in runs.PRINTED_EIGHT_TO_ONE.items():
@@ -313,8 +306,6 @@ def _longbench(sizes: Sizes, traces: Path) -> tuple[list[Row], Bound]:
 
 def _implied_slots(traces: Path) -> Table:
     """With which slot the formula gives the printed rate of LongBench v2, by what is assumed."""
-    import polars as pl
-
     rows = []
     for context in (8_064, 32_000, 64_000, 120_000):
         told: dict[str, float] = {"prompts cut to": context}

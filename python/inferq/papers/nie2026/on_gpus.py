@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import inferq as iq
+from inferq._lazy import np, pl
 from inferq.papers.nie2026 import pictures, runs
 from inferq.papers.nie2026.assumed import (
     AS_ASSUMED,
@@ -27,9 +27,6 @@ from inferq.papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Mean, 
 from inferq.papers.report import Picture, Row, Section, Table
 from inferq.theory.capacities.slot import slot
 
-if TYPE_CHECKING:
-    import polars as pl
-
 WHAT, RATE = "rate, GPU and engine", "requests/s"
 
 
@@ -44,8 +41,6 @@ def distance(found: float, measured: float) -> str:
 
 
 def _sensitivity_table(frame: pl.DataFrame, seeds: int) -> Table:
-    import polars as pl
-
     shown = frame.select(
         "setting",
         *((100 * (pl.col(row) - 1)).alias(row) for row in MEASURED),
@@ -63,8 +58,6 @@ def _sensitivity_table(frame: pl.DataFrame, seeds: int) -> Table:
 
 def _slots(seed: int = 1) -> Table:
     """Lengths of iterations with the assumptions, beside b̄ and the mean slot that μ_gpu implies."""
-    import polars as pl
-
     lines = []
     for ratio, setting in SETTINGS.items():
         result = iq.simulate(
@@ -100,8 +93,6 @@ def _slots(seed: int = 1) -> Table:
 
 def longbench_grid(traces: Path, requests: int) -> pl.DataFrame:
     """What a replica serves of LongBench v2 by where prompts are cut and how long outputs are."""
-    import polars as pl
-
     lines = []
     for context in (8_064, 16_000, 32_000, 64_000, 120_000):
         line: dict[str, float] = {"prompts cut to": context}
@@ -245,8 +236,6 @@ def _longbench_table(frame: pl.DataFrame) -> Table:
 
 def _drawn(found: dict[str, Mean], told: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Rows and settings for the picture, as shares of what the GPU served."""
-    import polars as pl
-
     theory = {ratio: setting.capacity().mu for ratio, setting in SETTINGS.items()}
     theory[MIXED] = runs.mixed_capacity().mu
     lines = []
@@ -264,8 +253,6 @@ def _drawn(found: dict[str, Mean], told: pl.DataFrame) -> tuple[pl.DataFrame, pl
 
 
 def _remarks(drawn: dict[str, list[float]], told: pl.DataFrame) -> tuple[str, ...]:
-    import numpy as np
-
     names = told["setting"].to_list()
 
     def of(start: str, row: str) -> float:

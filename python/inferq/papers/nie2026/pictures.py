@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from inferq._lazy import pl
 from inferq.reports.style import BLUE, GREY, INK, ORANGE, SKY, VERMILION
-
-if TYPE_CHECKING:
-    import polars as pl
 
 PLOTTED = 250
 """Points of a line: more cannot be told apart."""
@@ -20,7 +18,6 @@ def bounds(frame: pl.DataFrame) -> Any:
     Columns: `row`, `low`, `found`, `found_low`, `found_high`, `printed`, `gpu`; null where there is none.
     """
     import altair as alt
-    import polars as pl
 
     meanings = {
         "found": "served by the simulation",
@@ -76,7 +73,6 @@ def queues(
         printed_most: the paper's bound of the queue at the lower rates.
     """
     import altair as alt
-    import polars as pl
 
     names = [f"λ = {rate:g}" for rate in (*calm, *growing)]
     colour = alt.Color(
@@ -118,7 +114,6 @@ def memory(frame: pl.DataFrame, kv_tokens: int, delta: float) -> Any:
     Columns: `start_s`, `kv_used_tokens`.
     """
     import altair as alt
-    import polars as pl
 
     last_s = float(frame["start_s"][-1])
     close = frame.filter(pl.col("start_s") > last_s - 20)
@@ -166,7 +161,6 @@ def slack(frame: pl.DataFrame) -> Any:
     Columns: `series`, `delta`, `mean`, `least`.
     """
     import altair as alt
-    import polars as pl
 
     names = frame["series"].unique(maintain_order=True).to_list()
     colour = alt.Color(
@@ -207,7 +201,6 @@ def estimators(frame: pl.DataFrame, names: list[str]) -> Any:
     Columns: `lengths`, `policy`, and `μ, NAME` for each of the names.
     """
     import altair as alt
-    import polars as pl
 
     long = frame.unpivot(
         on=[f"μ, {name}" for name in names],
@@ -262,7 +255,6 @@ def distances(rows: pl.DataFrame, settings: pl.DataFrame) -> Any:
         settings: columns `setting`, `row`, `share`: the same with each setting changed.
     """
     import altair as alt
-    import polars as pl
 
     meanings = {"found": "simulated engine, as assumed", "closed": "the paper's closed form"}
     domain = [*meanings.values(), "one setting changed"]

@@ -6,16 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import inferq as iq
+from inferq._lazy import np, pl
 from inferq.theory.capacities.kv_capacity import KvCapacity, kv_capacity, request_memory
 from inferq.theory.capacities.slot import Estimator, slot
 from inferq.theory.demands.demand import RequestClass
 from inferq.timing import TimingModel
-
-if TYPE_CHECKING:
-    import polars as pl
 
 MEMORY_TOKENS, CHUNK = 131_000, 512
 REPLICAS = 8
@@ -149,7 +146,6 @@ class Mean:
     @classmethod
     def of(cls, values: Sequence[float]) -> Mean:
         """Student's t over the seeds."""
-        import numpy as np
         from scipy import special
 
         quantile = float(special.stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
@@ -222,8 +218,6 @@ def memory_use(workload: iq.Workload, kv_tokens: int, seed: int = 1) -> MemoryUs
 
     An iteration's use is what its batch holds at its end; `stepping` records every one.
     """
-    import polars as pl
-
     server = engine(iq.Constant(1.0), kv_tokens)
     result = iq.simulate(workload.speed(1000.0), server, seed=seed, iterations=True, stepping=True)
     start_s, end_s = backlogged_window(result)
@@ -274,8 +268,6 @@ def growth_per_s(result: iq.Result, until_s: float) -> float:
 
 def waiting(result: iq.Result) -> pl.DataFrame:
     """Requests that wait, over all replicas: columns `time_s` and `waiting`."""
-    import polars as pl
-
     return result.timeline.group_by("time_s", maintain_order=True).agg(pl.col("waiting").sum())
 
 
@@ -283,8 +275,6 @@ def longbench(
     traces: Path, context: int = CONTEXT_OF_LONGBENCH, output: int = OUTPUT_OF_LONGBENCH
 ) -> pl.DataFrame:
     """The prompts of LongBench v2 cut to `context` tokens, each with an output of `output` tokens."""
-    import polars as pl
-
     frame = pl.read_parquet(traces / "longbench_v2_trunc120k.parquet")
     return frame.select(
         pl.col("prompt_tokens").clip(upper_bound=context), pl.lit(output, pl.Int32).alias("output_tokens")
@@ -326,8 +316,6 @@ POLICIES: dict[str, iq.Scheduler] = {
 
 def estimated(setting: Setting, policy: str, requests: int) -> dict[str, object]:
     """μ by each estimator of the slot, over what a replica serves whose iterations differ in length."""
-    import polars as pl
-
     block = 1 if policy == "SlotGreedy" else 16
     server = iq.Engine(
         timing=ABOUT_A100,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from inferq._lazy import pl
 from inferq.errors import ConfigError
 from inferq.theory.bounds.bound import Bound as Bound
 from inferq.theory.bounds.bound import stays
@@ -25,8 +26,6 @@ from inferq.theory.demands.hits import stated
 from inferq.theory.demands.peak_memory import Work
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from inferq.simulation.simulate import System
     from inferq.systems.cluster import Cluster
     from inferq.systems.disaggregated import Disaggregated
@@ -88,8 +87,6 @@ class Stability(Statement):
         With a prefix cache also `hit_rate`, the share of prompt tokens that the bound takes it to find: a
         ceiling at most so much, a guarantee at least.
         """
-        import polars as pl
-
         bounds = pl.DataFrame(
             [
                 {

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
+from inferq._lazy import np
 from inferq.systems.engine import Engine, Overhead
 from inferq.theory.capacities.iteration_cost import budget_of, seats_of
 from inferq.theory.demands.lengths import Lengths
 from inferq.timing import Roofline, TimingTable
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     Numbers: TypeAlias = NDArray[np.float64]
@@ -116,8 +116,6 @@ class Kernels:
 
     def linear(self, tokens: Numbers) -> Numbers | None:
         """The linear layers; None where they fall below 0 within reach."""
-        import numpy as np
-
         points = np.asarray(self.linear_points, dtype=float)
         values = np.asarray(self.linear_s, dtype=float)
         if (_line(points, values, self.tokens_at()) < 0).any():
@@ -130,8 +128,6 @@ class Kernels:
         Contexts fit the cache: between two numbers of decodes, n ≤ n', batches have mean contexts of at most
         (tokens of the cache)/n, which stand among those to look at.
         """
-        import numpy as np
-
         rows = np.asarray(self.decode_rows, dtype=float)
         columns = np.asarray(self.decode_columns, dtype=float)
         by_row = np.asarray(self.decode_s, dtype=float)
@@ -155,8 +151,6 @@ class Kernels:
             longest: most tokens of a chunk and its context together.
             steps: cut the cells along the chunk into steps of a small ratio.
         """
-        import numpy as np
-
         assert isinstance(self.timing, TimingTable)
         part = self.timing.chunk
         rows, columns = np.asarray(part.chunk, dtype=float), np.asarray(part.context, dtype=float)
@@ -194,16 +188,12 @@ def _roof(timing: Roofline, budget: float) -> tuple[list[float], list[float]]:
 
 def _within(points: Sequence[int | float], low: float, high: float, *more: float) -> Numbers:
     """The points between two ends, with the ends, and further ones that lie between them."""
-    import numpy as np
-
     return np.array(sorted({low, high, *(float(at) for at in (*points, *more) if low <= at <= high)}))
 
 
 def in_steps(points: Numbers, ratio: float = _RATIO) -> Numbers:
     """The points with others between them, so that none is more than `ratio` times the one before."""
     import math
-
-    import numpy as np
 
     found = [points[:1]]
     for low, high in pairwise(points):
@@ -213,8 +203,6 @@ def in_steps(points: Numbers, ratio: float = _RATIO) -> Numbers:
 
 def _line(points: Numbers, values: Numbers, at: Numbers) -> Numbers:
     """Straight lines from point to point, the first and the last going on; along the first axis."""
-    import numpy as np
-
     place = np.clip(np.searchsorted(points, at, side="right") - 1, 0, len(points) - 2)
     share = (at - points[place]) / (points[place + 1] - points[place])
     share = share.reshape(-1, *([1] * (values.ndim - 1)))

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from inferq._lazy import np
 from inferq.errors import ConfigError
 from inferq.scheduler import (
     SCHEDULERS,
@@ -152,8 +153,6 @@ class Iteration:
 
     def _prompt_contexts_s(self, budget: int | None, *, dear: bool) -> Work:
         """Those of one prompt, cut in the dearest or the cheapest way."""
-        import numpy as np
-
         per_square_s, kv_s = self.per_prefill_square_s - self.per_chunk_context_s / 2, self.per_kv_token_s
 
         def seconds(s: Any, o: Any) -> Any:

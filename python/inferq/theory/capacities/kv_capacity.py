@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, overload
 
+from inferq._lazy import np
 from inferq.checks import MOST_TOKENS, flag, shown, whole, within
 from inferq.errors import ConfigError
 from inferq.theory.bounds.hypothesis import Hypothesis, Statement, hypotheses_text, number
@@ -14,7 +15,6 @@ from inferq.theory.demands.demand import Asked, Demand
 from inferq.theory.demands.lengths import FirstToken, Lengths
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     Numbers: TypeAlias = NDArray[np.float64]
@@ -67,8 +67,6 @@ def request_memory(
         >>> request_memory(600, 2, chunk=512)
         1854.5625
     """
-    import numpy as np
-
     whole("chunk", chunk, 1, MOST_TOKENS)
     flag("whole_chunks", whole_chunks)
     s, o = _tokens("prompt_tokens", prompt_tokens), _tokens("output_tokens", output_tokens)
@@ -86,8 +84,6 @@ def request_memory(
 
 def _tokens(field: str, given: Any) -> Numbers:
     """Numbers of tokens from 0 to `_LONGEST`, as an array of floats."""
-    import numpy as np
-
     try:
         values = np.asarray(given)
     except ValueError:
@@ -106,8 +102,6 @@ _LONGEST = 1e100
 
 def occupied_by(s: Numbers, decodes: Numbers, chunk: int, whole_chunks: bool) -> Numbers:
     """`request_memory` of arrays that are known to be right."""
-    import numpy as np
-
     full = np.ceil(s / chunk) - 1
     prompt = chunk * full * (full + 1) / 2 + s if whole_chunks else (1 + s / chunk) * s / 2
     occupied: Numbers = prompt + decodes * s + decodes * (decodes + 1) / 2

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from inferq._lazy import np
+
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     Numbers: TypeAlias = NDArray[np.float64]
@@ -31,8 +32,6 @@ class Program:
 
     def at_most(self, limit: Any, **coefficients: Any) -> None:
         """Rows, one for each number of the arrays that are given."""
-        import numpy as np
-
         given = np.broadcast_arrays(
             *(np.asarray(one, dtype=float) for one in (limit, *coefficients.values()))
         )
@@ -51,7 +50,6 @@ class Program:
             strict: the sign in which all unknowns are stretched until every row with a limit is kept for
                 certain: the solver keeps rows to within its tolerance.
         """
-        import numpy as np
         from scipy.optimize import linprog
 
         rows, limits = np.concatenate(self._rows), np.concatenate(self._limits)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from inferq._lazy import np
 from inferq.checks import MOST_COUNT, whole
 from inferq.errors import ConfigError
 from inferq.scheduler import FasterTransformer
@@ -25,7 +26,6 @@ from inferq.theory.demands.hits import found, least_cost, no_hits, stated
 from inferq.theory.demands.lengths import FirstToken, Lengths
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from inferq.systems.engine import Engine
@@ -235,8 +235,6 @@ def seats_capacity(
 
 def _prompt_iterations(law: Lengths, budget: int | None) -> float:
     """E[⌈s/b⌉], iterations that a prompt takes at least."""
-    import numpy as np
-
     return 1.0 if budget is None else law.mean(lambda s, o: np.ceil(s / budget) + 0 * o)
 
 
@@ -384,7 +382,6 @@ def request_level_capacity(
 
 def _missing_prompts(law: Lengths, seats: int, knee: int) -> float:
     """E[max(0, knee − Σ s)] over S independent prompts."""
-    import numpy as np
 
     def chance(tokens: int) -> float:
         return law.mean(lambda s, o: 1.0 * (s == tokens) + 0 * o)
@@ -399,8 +396,6 @@ def _missing_prompts(law: Lengths, seats: int, knee: int) -> float:
 
 def _decodes(law: Lengths, first_token: FirstToken) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The numbers of decodes that requests have, ascending, and how likely one has so many or more."""
-    import numpy as np
-
     values, chances, _ = law.by_output()
     decodes = values - (1.0 if first_token == "prefill" else 0.0)
     return decodes, np.minimum(1.0, np.cumsum(chances[::-1])[::-1])
@@ -413,8 +408,6 @@ def _decode_iterations(
 
     Iteration j is run if N_j ≥ 1 and holds N_j tokens; N_j is binomial with S and the chance of j decodes.
     """
-    import numpy as np
-
     widths = np.diff(decodes, prepend=0.0)
     runs = -np.expm1(seats * np.log1p(-np.minimum(above, 1 - 1e-16)))
     iterations = float((widths * runs).sum())

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from inferq._lazy import np, pl
 from inferq.checks import finite, shown
 from inferq.errors import ConfigError
 
 if TYPE_CHECKING:
-    import numpy as np
-    import polars as pl
     from numpy.typing import NDArray
 
     from inferq.results.result import Result
@@ -90,8 +89,6 @@ class _Slots:
 
     @classmethod
     def of(cls, frame: Any) -> _Slots:
-        import numpy as np
-
         names, given = ("count", "first_s", "growth_s"), []
         what = f"must be a Result or a frame with the columns {', '.join(names)}"
         if not isinstance(frame, Mapping) and not hasattr(frame, "columns"):
@@ -122,8 +119,6 @@ class _Slots:
 
     def up_to(self, length_s: float) -> NDArray[np.int64]:
         """Of each stretch, how many iterations are no longer than this."""
-        import numpy as np
-
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             steps = np.floor((length_s - self.first_s) / self.growth_s)
             flat = np.where(length_s >= self.first_s, self.count - 1, -1)
@@ -145,7 +140,6 @@ class _Slots:
 
     def ranked(self, rank: int) -> float:
         """The `rank`-th shortest, from 1 on: bisection over the bits of a float, which order as it does."""
-        import numpy as np
 
         def length_s(bits: int) -> float:
             return float(np.int64(bits).view(np.float64))
@@ -165,8 +159,6 @@ class _Slots:
 
     def least_sum(self, kept: int) -> float:
         """The sum of the `kept` shortest, in seconds."""
-        import numpy as np
-
         longest = self.ranked(kept)
         inside = self.up_to(float(np.nextafter(longest, -math.inf)))
         sums = inside * self.first_s + self.growth_s * (inside * (inside - 1.0) / 2)

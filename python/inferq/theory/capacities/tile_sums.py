@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from inferq._lazy import np
 from inferq.timing import TiledGemm
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     Numbers = NDArray[np.float64]
@@ -92,8 +92,6 @@ def ceilings(terms: Any, first: Any, step: int, size: int) -> Numbers:
     >>> int(ceilings(np.int64(3), np.int64(5), 5, 4))  # ⌈5/4⌉ + ⌈10/4⌉ + ⌈15/4⌉
     9
     """
-    import numpy as np
-
     terms, offset = np.broadcast_arrays(
         np.asarray(terms, dtype=np.int64), np.asarray(first, dtype=np.int64) + size - 1
     )
@@ -111,16 +109,12 @@ def ceilings(terms: Any, first: Any, step: int, size: int) -> Numbers:
 
 def _stairs(tokens: Any, size: int) -> Any:
     """Σ ⌈i / size⌉ over i = 1 … tokens; between whole numbers a straight line."""
-    import numpy as np
-
     full = np.floor_divide(tokens, size)
     return size * full * (full + 1) / 2 + (tokens - full * size) * (full + 1)
 
 
 def _between(f: Callable[[Any], Any], lengths: Numbers) -> Numbers:
     """Values of `f` at whole numbers of tokens, and a straight line between them elsewhere."""
-    import numpy as np
-
     below = np.floor(lengths).astype(np.int64)
     part = lengths - below
     value = np.asarray(f(below), dtype=np.float64)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from inferq._lazy import np
 from inferq.scheduler import SCHEDULERS, ClassPriority
 from inferq.systems.engine import Engine
 from inferq.theory.bounds.hypothesis import number
@@ -19,7 +20,6 @@ from inferq.theory.demands.lengths import FirstToken, Lengths
 from inferq.timing import Roofline
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     Numbers: TypeAlias = NDArray[np.float64]
@@ -92,8 +92,6 @@ class Prices:
 
     def work(self, first_token: FirstToken) -> Any:
         """The price of a request as a function of its lengths."""
-        import numpy as np
-
         less = 1.0 if first_token == "prefill" else 0.0
 
         def seconds(s: Any, o: Any) -> Any:
@@ -196,8 +194,6 @@ def cache_may_fill(engine: Engine, law: Lengths) -> bool:
 
 
 def _asked(law: Lengths, first_token: FirstToken, budget: float, hits: Found | None = None) -> Asked:
-    import numpy as np
-
     less = 1.0 if first_token == "prefill" else 0.0
     if hits is not None:
         all_of_it = _asked(law, first_token, float("inf"))
@@ -314,8 +310,6 @@ class _Below:
 
     def _batches(self, program: Program, base_s: float, row_s: float) -> None:
         """All else, of batches of C prompt tokens in at most min(C, S − n) chunks and n decodes."""
-        import numpy as np
-
         kernels = self._kernels
 
         def linear(at: Numbers) -> Numbers:
@@ -397,8 +391,6 @@ class _Above:
 
     def _chunks(self, program: Program, of_prompts: bool = True) -> bool:
         """The attention of a chunk is at most what it is priced."""
-        import numpy as np
-
         kernels, timing = self._kernels, self._kernels.timing
         # Only recomputing makes a chunk of more than a prompt, and only where memory runs short.
         longest = kernels.most_context
@@ -434,8 +426,6 @@ class _Above:
 
     def _batches(self, program: Program, base_s: float, row_s: float) -> bool:
         """All else, and one chunk that does not end its prompt, of full batches and of full seats."""
-        import numpy as np
-
         kernels = self._kernels
         budget, seats = kernels.budget, kernels.seats
         sizes, counts = kernels.tokens_at(), kernels.decodes_at()
@@ -504,8 +494,6 @@ class _Above:
 
 def _steps_up_to(most: float) -> Numbers:
     """1, …, most in steps of a small ratio."""
-    import numpy as np
-
     return in_steps(np.array(sorted({1.0, most})))
 
 

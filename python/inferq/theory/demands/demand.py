@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from inferq._lazy import pl
 from inferq.checks import finite, shown, within
 from inferq.errors import ConfigError
 from inferq.theory.demands.lengths import Lengths, chances
@@ -25,9 +26,6 @@ from inferq.workload.distributions import (
 )
 from inferq.workload.generated import Law, Mix, Sessions
 from inferq.workload.workload import Workload
-
-if TYPE_CHECKING:
-    import polars as pl
 
 LEAST_RATE, MOST_RATE = 1e-9, 1e12
 """Requests per second that a demand may ask for: from one in 30 years to a thousand in a nanosecond."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from inferq._lazy import np
 from inferq.errors import ConfigError
 from inferq.workload.distributions import (
     Fixed,
@@ -21,7 +22,6 @@ from inferq.workload.distributions import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     Numbers = NDArray[np.float64]
@@ -65,8 +65,6 @@ class _Pairs:
 
     def top(self, f: Callable[[Numbers, Numbers], Any]) -> float:
         """The largest f(prompt, output), for an f that grows with both."""
-        import numpy as np
-
         if math.inf in self.most:
             return math.inf
         if self.output_chance is None:
@@ -106,8 +104,6 @@ class Lengths:
         Raises:
             ConfigError: no pair, or columns of different lengths.
         """
-        import numpy as np
-
         prompt = np.asarray(prompt_tokens, dtype=np.float64)
         output = np.asarray(output_tokens, dtype=np.float64)
         if not len(prompt) or len(prompt) != len(output):
@@ -159,8 +155,6 @@ class Lengths:
 
         That mean is taken over all requests, those with another output counting 0: it adds up to E[s].
         """
-        import numpy as np
-
         outputs, likely, prompts = [], [], []
         for share, pairs in self._parts:
             chance = pairs.prompt_chance if pairs.output_chance is None else pairs.output_chance
@@ -197,8 +191,6 @@ class Lengths:
 
 def chances(side: str, law: object) -> tuple[Numbers, Numbers, float]:
     """Lengths, their chances, and the longest that the law allows."""
-    import numpy as np
-
     number: Any = None if isinstance(law, bool) else law
     if isinstance(number, numbers.Integral):
         law = Fixed(int(number))
@@ -224,8 +216,6 @@ def chances(side: str, law: object) -> tuple[Numbers, Numbers, float]:
 
 def _longer_than(law: Lognormal | Geometric | PoissonLength) -> Callable[[Numbers], Numbers]:
     """P(more than k tokens) before the cap, for an array of k from 1 on."""
-    import numpy as np
-
     if isinstance(law, Geometric):
         return lambda k: np.asarray((1 - 1 / law.mean) ** k, dtype=np.float64)
     from scipy import special
@@ -251,8 +241,6 @@ def _first(is_so: Callable[[int], Any]) -> int:
 
 def _binned(values: Numbers, chances: Numbers) -> tuple[Numbers, Numbers]:
     """The same law with at most 2·`_SINGLE` lengths; its chances add up to 1."""
-    import numpy as np
-
     chances = chances / math.fsum(chances)
     if len(values) > 2 * _SINGLE:
         edges = np.geomspace(values[_SINGLE], values[-1] + 1, _SINGLE + 1)

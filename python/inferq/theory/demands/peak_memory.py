@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from inferq._lazy import np, pl
+
 if TYPE_CHECKING:
-    import numpy as np
-    import polars as pl
     from numpy.typing import NDArray
 
     Numbers: TypeAlias = NDArray[np.float64]
@@ -38,8 +38,6 @@ class Order:
     @classmethod
     def of(cls, frame: pl.DataFrame, *, timed: bool) -> Order:
         """The requests of a frame; their own arrivals count where they are `timed`."""
-        import numpy as np
-
         at = frame["arrival_s"].to_numpy() if timed else np.arange(frame.height)
         return cls(
             at.astype(np.float64),
@@ -60,8 +58,6 @@ class Order:
         Returns:
             The most work in a tenth of the span of arrivals, of one replica, times `turns`, over the mean.
         """
-        import numpy as np
-
         asked = np.asarray(work(self.prompt, self.output), dtype=np.float64)
         if name is not None and self.names:
             asked = asked * (np.array(self.names) == name)

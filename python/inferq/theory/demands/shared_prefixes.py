@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from inferq._lazy import np, pl
 from inferq.theory.demands.lengths import FirstToken, Lengths
 from inferq.workload.prefixes import COLUMNS, OWN, contents
 
 if TYPE_CHECKING:
-    import numpy as np
-    import polars as pl
     from numpy.typing import NDArray
 
     Whole: TypeAlias = NDArray[np.int64]
@@ -57,8 +56,6 @@ class Shared:
     @classmethod
     def of(cls, frame: pl.DataFrame) -> Shared | None:
         """That of a frame of requests; None where no prompt begins like another."""
-        import numpy as np
-
         chains = contents(frame)
         if not chains:
             return None
@@ -114,8 +111,6 @@ class Shared:
         each prompt behind its last whole block is its own; and a block with which a prompt ends is computed
         again for each further prompt that is the same.
         """
-        import numpy as np
-
         low = self.start // block * block
         high = np.maximum(self.end // block * block, low)
         whole = self.prompt // block * block
@@ -132,8 +127,6 @@ class Shared:
 
         Those of whom others go on count with no decode: their blocks may all be held by others too.
         """
-        import numpy as np
-
         kept = np.maximum(self.prompt - self.common // block * block, 0)
         decodes = self.output - (1 if first_token == "prefill" else 0)
         return Lengths.observed(kept, np.where(self.common > self.prompt, 0, decodes))

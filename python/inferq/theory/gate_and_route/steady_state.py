@@ -14,10 +14,10 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
+from inferq._lazy import np
 from inferq.errors import SimulationError
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 Scheme = Literal["bundled", "separate"]
@@ -246,7 +246,6 @@ class Program:
         money: float,
     ) -> Optimum | None:
         """The state that makes the sum of `terms` largest; None if no state satisfies the rows."""
-        import numpy as np
         from scipy.optimize import linprog
 
         place = {key: column for column, key in enumerate(units)}

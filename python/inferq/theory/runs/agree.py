@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from inferq._lazy import np, pl
 from inferq.checks import finite, shown, whole
 from inferq.description import Table
 from inferq.errors import ConfigError
@@ -19,8 +20,6 @@ from inferq.theory.equilibrium.settled import Settled, settled_capacity
 from inferq.theory.runs.observed import Observed, hit_rate, observed
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from inferq.results.result import Result
     from inferq.simulation.simulate import System
     from inferq.systems.engine import Engine
@@ -51,8 +50,6 @@ class Agreement(Statement):
         `quantity`, `unit`, `theory`, `fluid`, `simulation` (mean over the seeds), `low`, `high` (its 99 %
         interval; null for one run), `gap` (simulation over theory, or else over the fluid, less 1).
         """
-        import polars as pl
-
         text = dict.fromkeys(("quantity", "unit"), pl.String)
         numbers = dict.fromkeys(("theory", "fluid", "simulation", "low", "high", "gap"), pl.Float64)
         return pl.DataFrame([dict(row) for row in self.rows], schema={**text, **numbers})
@@ -213,8 +210,6 @@ def _observed(result: Result, warmup: float) -> Observed:
 
 def _measured(result: Result, warmup: float, replicas: int | None) -> dict[str, float]:
     """What one run shows between the warm-up and its last arrival."""
-    import numpy as np
-
     requests = result.requests
     arrival_s = requests["arrival_s"].to_numpy()
     if len(arrival_s) < 2 or arrival_s[-1] <= arrival_s[0]:
@@ -250,8 +245,6 @@ def _measured(result: Result, warmup: float, replicas: int | None) -> dict[str, 
 
 def _iterations(result: Result, start: float, end: float, replicas: int) -> dict[str, float]:
     """Iterations that begin within the window, each stretch by the instants of its own."""
-    import numpy as np
-
     table = result.iterations
     begins, count = table["start_s"].to_numpy(), table["count"].to_numpy().astype(np.float64)
     first_s, growth_s = table["first_s"].to_numpy(), table["growth_s"].to_numpy()

@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from inferq._lazy import np, pl
+
 if TYPE_CHECKING:
-    import polars as pl
     from numpy.typing import NDArray
 
     from inferq.results.result import Result
@@ -57,34 +58,25 @@ class Present:
 
     def arrived_by(self, times_s: NDArray[Any]) -> NDArray[Any]:
         """How many had arrived at each instant, those of the instant itself included."""
-        import numpy as np
-
         found: NDArray[Any] = np.searchsorted(self.arrival_s, times_s, side="right")
         return found
 
     def arrivals_in(self, start_s: float, end_s: float) -> int:
         """How many arrived after the first instant, until the second."""
-        import numpy as np
-
         first, last = self.arrived_by(np.array([start_s, end_s]))
         return int(last - first)
 
     def many(self, times_s: NDArray[Any]) -> NDArray[Any]:
         """How many were in the system at each instant."""
-        import numpy as np
-
         found: NDArray[Any] = self.arrived_by(times_s) - np.searchsorted(self.left_s, times_s, side="right")
         return found
 
     def at(self, time_s: float) -> int:
         """How many were in the system at an instant."""
-        import numpy as np
-
         return int(self.many(np.array([time_s]))[0])
 
     def integral(self, times_s: NDArray[Any]) -> NDArray[Any]:
         """∫ N dt up to each instant: Σ (t − arrival)⁺ − Σ (t − left)⁺."""
-        import numpy as np
 
         def past(events_s: NDArray[Any]) -> NDArray[Any]:
             counts = np.searchsorted(events_s, times_s, side="right")
@@ -101,8 +93,6 @@ def presence(result: Result) -> Present:
 
     Rejected ones never were in the system, and are left out.
     """
-    import polars as pl
-
     rows = result.requests.lazy()
     caveats: list[str] = []
     if "job" in result._tables["requests"]:
@@ -144,8 +134,6 @@ def _service_s(units: pl.DataFrame) -> float | None:
 
     None where none of them was ever served.
     """
-    import polars as pl
-
     if units.is_empty():
         return None
     first = units.head(max(LEAST_FIRST, int(FIRST_SHARE * units.height)))
@@ -157,8 +145,6 @@ def _service_s(units: pl.DataFrame) -> float | None:
 
 def _of_jobs(result: Result) -> pl.DataFrame:
     """The jobs of a network; what they waited is the sum over their stages."""
-    import polars as pl
-
     waited_s = pl.col("queue_s").sum().alias("waited_s")
     waits = result.requests.lazy().group_by("job").agg(waited_s).collect()
     jobs = result.jobs.select("job", "arrival_s", "left_s", "status", "measured")
@@ -177,8 +163,6 @@ def _of_sessions(rows: pl.DataFrame, frame: pl.DataFrame) -> pl.DataFrame:
     A turn without `think_s` begins a new one. One whose later turns have not arrived yet is still here, but
     where a turn before them never gets its answer.
     """
-    import polars as pl
-
     begins = pl.col("session_id").is_null() | pl.col("think_s").is_null() | pl.col("first")
     turns = (
         frame.with_columns(

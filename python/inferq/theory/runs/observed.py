@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from inferq._lazy import np, pl
 from inferq.errors import ConfigError
 from inferq.results.result import Result
 from inferq.theory.bounds.hypothesis import Statement, number
@@ -227,8 +228,6 @@ def hit_rate(result: Result, start_s: float, end_s: float) -> float | None:
 
     None where there is no prefix cache, or nobody was admitted.
     """
-    import polars as pl
-
     if not result.has_prefix_cache:
         return None
     came = pl.col("arrival_s").is_between(start_s, end_s) & pl.col("admitted_s").is_not_null()
@@ -272,7 +271,6 @@ def _too_short(present: Present, arrived: int, length_s: float) -> str | None:
 
 def _drift(present: Present, start_s: float, end_s: float, confidence: float) -> tuple[float, float, str]:
     """The drift, half the length of its interval, and how it was found."""
-    import numpy as np
     from scipy.special import stdtrit
 
     edges_s = np.linspace(start_s, end_s, BATCHES + 1)
@@ -305,8 +303,6 @@ def _drift(present: Present, start_s: float, end_s: float, confidence: float) ->
 
 def _waves(present: Present, start_s: float, end_s: float) -> list[str]:
     """Whether arrivals came far less evenly than those of a Poisson process."""
-    import numpy as np
-
     counts: NDArray[Any] = np.diff(present.arrived_by(np.linspace(start_s, end_s, INCREMENTS + 1)))
     dispersion = float(counts.var(ddof=1) / counts.mean())
     if dispersion <= 5:

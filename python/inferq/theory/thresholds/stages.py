@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from inferq._lazy import np
 from inferq.theory.demands.lengths import Lengths
 
 
@@ -28,8 +29,6 @@ class Stages:
 
         What is binned in it (see `Lengths`) counts as the whole number next to it.
         """
-        import numpy as np
-
         weight: dict[int, tuple[float, float]] = {}
         outputs, chances, prompts = law.by_output()
         ends = np.rint(outputs - shift).astype(np.int64).tolist()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from inferq._lazy import np, pl
 from inferq.checks import flag, not_negative, whole, within
 from inferq.errors import ConfigError
 from inferq.timing.fits.fit_errors import by_regime, predictions_of, r_squared
@@ -16,8 +17,6 @@ from inferq.timing.models import TimingModel
 from inferq.workload.columns import MOST_TOKENS, nearest
 
 if TYPE_CHECKING:
-    import numpy as np
-    import polars as pl
     from numpy.typing import NDArray
 
     from inferq.timing.fits.iteration_log import Log
@@ -277,8 +276,6 @@ class _Fitting:
                 )
 
     def _check_rows(self) -> None:
-        import numpy as np
-
         rows, asked = self.tokens.size, len(self.free) + self.search
         if rows <= asked:
             raise ConfigError(f"frame: {asked} coefficients need at least {asked + 1} iterations, not {rows}")
@@ -310,7 +307,6 @@ class _Fitting:
 
     def design(self, knee: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The columns of the coefficients that are asked for, and the seconds of those that are known."""
-        import numpy as np
 
         def column(term: Term) -> NDArray[np.float64]:
             if term.name == self.linear.kneed:
@@ -385,8 +381,6 @@ class _Fitting:
 
     def _errors(self, solution: Solution, values: dict[str, float]) -> dict[str, float]:
         """The standard errors of the coefficients inside their bounds."""
-        import numpy as np
-
         names = [term.name for term in self.free]
         columns = self.design(solution.knee)[0]
         inside = [place for place, name in enumerate(names) if values[name] > 0]
@@ -402,7 +396,6 @@ class _Fitting:
         return dict(zip(kept, errors.tolist(), strict=True))
 
     def _coefficients(self, values: dict[str, float], errors: dict[str, float]) -> pl.DataFrame:
-        import polars as pl
         from scipy.stats import t
 
         reach = float(t.ppf(0.5 + self.confidence / 2, self.tokens.size - max(len(errors), 1)))
@@ -462,8 +455,6 @@ def _coefficient_lines(coefficients: pl.DataFrame) -> list[str]:
 
 def _grid_lines(points: pl.DataFrame) -> list[str]:
     """Of each part of a table its axes, and between which times it lies."""
-    import polars as pl
-
     words = {"linear": ("tokens", ""), "chunk": ("tokens", "context"), "decode": ("decodes", "mean context")}
     lines = []
     for part, (rows, columns) in words.items():

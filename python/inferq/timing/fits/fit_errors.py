@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from inferq._lazy import np, pl
 from inferq.timing.fits.terms import tokens
 
 if TYPE_CHECKING:
-    import numpy as np
-    import polars as pl
     from numpy.typing import NDArray
 
     from inferq.timing.fits.iteration_log import Log
@@ -20,9 +19,6 @@ REGIMES = ("decode small", "decode large", "prefill", "mixed")
 
 def predictions_of(log: Log, predicted: NDArray[np.float64]) -> pl.DataFrame:
     """One row an iteration: `regime`, `tokens`, `measured_s`, `predicted_s`."""
-    import numpy as np
-    import polars as pl
-
     prefilling, decodes = log["prefill_tokens"] > 0, log["decodes"]
     alone = np.where(decodes <= SMALL_BATCH, REGIMES[0], REGIMES[1])
     regime = np.where(prefilling, np.where(decodes > 0, REGIMES[3], REGIMES[2]), alone)
@@ -33,8 +29,6 @@ def predictions_of(log: Log, predicted: NDArray[np.float64]) -> pl.DataFrame:
 
 def r_squared(measured: NDArray[np.float64], predicted: NDArray[np.float64]) -> float | None:
     """1 − (sum of squared residuals) / (sum of squared differences from the mean); None if all are alike."""
-    import numpy as np
-
     if np.ptp(measured) <= 1e-12 * measured.max():
         return None
     left = float(np.sum((measured - predicted) ** 2))
@@ -43,8 +37,6 @@ def r_squared(measured: NDArray[np.float64], predicted: NDArray[np.float64]) -> 
 
 def by_regime(predictions: pl.DataFrame) -> pl.DataFrame:
     """Quantiles of the relative error in each regime that occurs, and in all."""
-    import polars as pl
-
     error = (pl.col("predicted_s") / pl.col("measured_s") - 1).alias("error")
     errors = predictions.select("regime", error)
     everything = errors.with_columns(regime=pl.lit("all"))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from inferq._lazy import np
+
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     Vector = NDArray[np.float64]
@@ -16,8 +17,6 @@ def spread(values: Vector, most: int) -> list[int]:
 
     Values that are not whole are rounded, the least down and the largest up.
     """
-    import numpy as np
-
     low, high = float(np.floor(values.min())), float(np.ceil(values.max()))
     there = np.unique(values.round())
     # An end beside its own rounded value would be a grid point that no value is nearest to.
@@ -36,8 +35,6 @@ def between(points: list[int], values: Vector) -> tuple[NDArray[np.int64], Vecto
     Below the first point and beyond the last, the first and the last stretch go on: less than 0, more than 1.
     A grid of one point is the same everywhere.
     """
-    import numpy as np
-
     if len(points) == 1:
         return np.zeros(values.size, dtype=np.int64), np.zeros(values.size)
     grid = np.asarray(points, dtype=np.float64)
@@ -47,8 +44,6 @@ def between(points: list[int], values: Vector) -> tuple[NDArray[np.int64], Vecto
 
 def unvisited(points: list[int], values: Vector) -> tuple[float, float] | None:
     """The first stretch around a grid point, halfway to its neighbours, without a value; None if none."""
-    import numpy as np
-
     grid = np.asarray(points, dtype=np.float64)
     edges = np.concatenate([grid[:1], (grid[1:] + grid[:-1]) / 2, grid[-1:]])
     ordered = np.sort(values)

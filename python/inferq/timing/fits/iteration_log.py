@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from inferq._lazy import np, pl
 from inferq.errors import ConfigError, TraceError
 from inferq.workload.columns import as_frame, nearest
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     Log = dict[str, NDArray[np.float64]]
@@ -76,8 +76,6 @@ def checked_log(frame: object, check_units: bool) -> Log:
 
 
 def _numbers(name: str, series: Any) -> NDArray[np.float64]:
-    import numpy as np
-    import polars as pl
 
     if not series.dtype.is_numeric():
         raise ConfigError(f"{name}: holds {series.dtype}, must hold numbers")
@@ -96,8 +94,6 @@ def _refuse(wrong: NDArray[np.bool_], name: str, log: Log, rule: str) -> None:
 
 
 def _check_units(log: Log) -> None:
-    import numpy as np
-
     duration_s = log["duration_s"]
     remedy = "divide them by 1000, or say check_units=False"
     median_s = float(np.median(duration_s))
@@ -122,8 +118,6 @@ _SAME_CLOCK = 0.1
 
 def overlap_note(log: Log) -> tuple[str, ...]:
     """What to say where iterations begin well before the one before has ended; nothing where few do."""
-    import numpy as np
-
     if "start_s" not in log or log["start_s"].size < 2:
         return ()
     order = np.argsort(log["start_s"], kind="stable")

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from inferq._lazy import pl
 from inferq.errors import ConfigError, TraceError
 from inferq.timing.fits.iteration_log import COLUMNS, NEEDED, checked_log
 from inferq.workload.columns import nearest
 from inferq.workload.traces.source import Source
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from inferq.results.result import Result
 
 UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
@@ -46,8 +45,6 @@ def read_iterations(
         >>> iq.timing.read_iterations(log, columns={"duration_s": "ms"}, unit="ms")["duration_s"].to_list()
         [0.0125]
     """
-    import polars as pl
-
     if not isinstance(unit, str) or unit not in UNITS:
         raise ConfigError(f"unit: {unit!r} is no unit of time{nearest(str(unit), UNITS)}")
     if columns is not None and not isinstance(columns, Mapping):
@@ -99,8 +96,6 @@ def iterations_of(result: Result) -> pl.DataFrame:
         >>> iq.timing.iterations_of(run).select("start_s", "prefill_tokens", "context_tokens").rows()
         [(0.0, 10, 0), (0.5, 0, 10), (1.0, 0, 11)]
     """
-    import polars as pl
-
     stretches = result.iterations
     turn = pl.int_ranges(pl.col("count")).alias("turn")
     each = stretches.with_columns(turn).explode("turn").filter(pl.col("turn").is_not_null())

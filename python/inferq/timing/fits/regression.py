@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from inferq._lazy import np
+
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     Vector = NDArray[np.float64]
@@ -64,8 +65,6 @@ def solved(
         relative: weigh rows by 1 / predicted length. (By 1 / measured, those that came out short would count
             more, and all coefficients would be too small.)
     """
-    import numpy as np
-
     lengths = measured
     trust = np.ones_like(measured)
     if robust and relative:
@@ -104,15 +103,11 @@ def solved(
 
 def _weights(lengths: Vector, measured: Vector) -> Vector:
     """Of relative errors, by the lengths that they are relative to."""
-    import numpy as np
-
     return np.asarray(1 / np.maximum(lengths, 1e-3 * np.median(measured)))
 
 
 def _trust(residuals: Vector) -> tuple[Vector, float]:
     """How much Huber's loss trusts each row, and the robust standard deviation."""
-    import numpy as np
-
     scale = NORMAL_MAD * float(np.median(np.abs(residuals)))
     trust = np.minimum(1.0, HUBER * scale / np.maximum(np.abs(residuals), 1e-300))
     return np.where(trust < _FAR, 0.0, trust), scale
@@ -120,7 +115,6 @@ def _trust(residuals: Vector) -> tuple[Vector, float]:
 
 def _least_squares(columns: NDArray[np.float64], target: Vector) -> tuple[Vector, float]:
     """Non-negative coefficients and the sum of squares that they leave."""
-    import numpy as np
     from scipy.optimize import nnls
 
     count = columns.shape[1]
@@ -142,14 +136,10 @@ def _least_squares(columns: NDArray[np.float64], target: Vector) -> tuple[Vector
 
 def _top(tokens: Vector) -> int:
     """The largest knee with two different counts of tokens above it."""
-    import numpy as np
-
     return int(np.unique(tokens)[-2]) - 1
 
 
 def _grid(tokens: Vector, floor: int) -> list[int]:
-    import numpy as np
-
     top = max(_top(tokens), floor)
     of_data = np.quantile(tokens, np.linspace(0, 1, _GRID))
     even = np.linspace(floor, top, _GRID)
@@ -158,8 +148,6 @@ def _grid(tokens: Vector, floor: int) -> list[int]:
 
 def _beside(knee: int, tokens: Vector, floor: int) -> list[int]:
     """Knees ever further from the one that was best."""
-    import numpy as np
-
     reach = max(knee // 8, _ALL)
     steps = 2 ** np.arange(int(reach).bit_length())
     points = knee + np.concatenate([-steps, [0], steps])
@@ -171,8 +159,6 @@ def _best_knee(design: Design, measured: Vector, rows: Vector, candidates: list[
 
     Where it is the floor and 0 does as well, 0: with a base above 0 it may not.
     """
-    import numpy as np
-
     left: dict[int, float] = {}
 
     def tried(knee: int) -> float:
@@ -207,8 +193,6 @@ def standard_errors(jacobian: NDArray[np.float64], solution: Solution) -> Vector
         jacobian: rows as weighted as the residuals, one column a coefficient.
         solution: of `solved`.
     """
-    import numpy as np
-
     residuals = solution.residuals
     bend = np.ones_like(residuals)
     if solution.scale:
@@ -225,8 +209,6 @@ def standard_errors(jacobian: NDArray[np.float64], solution: Solution) -> Vector
 
 def inseparable(columns: NDArray[np.float64]) -> list[int]:
     """Columns of which one is a sum of the others, up to a millionth; none where all can be told apart."""
-    import numpy as np
-
     norms = np.linalg.norm(columns, axis=0)
     _, sizes, directions = np.linalg.svd(np.linalg.qr(columns / norms, mode="r"))
     if sizes[-1] > 1e-6 * sizes[0]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from inferq._lazy import np
+
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     Vector = NDArray[np.float64]
@@ -27,23 +28,17 @@ class System:
     def __init__(
         self, design: Any, target: Vector, weights: Vector, bends: Matrix, attention: Vector
     ) -> None:
-        import numpy as np
-
         size = float(np.sqrt(np.sum(weights**2) / attention.size))
         self.rows = design.multiply((weights / size)[:, None]).tocsr()
         self.target = target * weights / size
         self.bends, self.attention = bends.T @ bends, attention
 
     def _penalty(self, smooth: float) -> Matrix:
-        import numpy as np
-
         share, most = _LEAST_ATTENTION
         return np.asarray(smooth * self.bends + min(share * smooth, most) * np.diag(self.attention))
 
     def smoothest(self, robust: bool) -> float:
         """The weight of the bends under which iterations that are left out are foretold best."""
-        import numpy as np
-
         fold = np.arange(self.target.size) % _FOLDS
         each = [np.flatnonzero(fold == one) for one in range(_FOLDS)]
         grams = [(self.rows[rows].T @ self.rows[rows]).toarray() for rows in each]
@@ -74,8 +69,6 @@ class System:
 
 def _scaled(gram: Matrix) -> tuple[Matrix, Vector]:
     """The normal equations with ones on the diagonal, and by what their rows and columns were divided."""
-    import numpy as np
-
     norms = np.sqrt(np.maximum(np.diag(gram), 0.0))
     norms[norms == 0] = 1.0
     return gram / np.outer(norms, norms) + _ROUNDING * np.eye(norms.size), norms
@@ -83,7 +76,6 @@ def _scaled(gram: Matrix) -> tuple[Matrix, Vector]:
 
 def _answer(gram: Matrix, side: Vector) -> Vector:
     """What solves the normal equations; the least solution where rounding leaves them without one."""
-    import numpy as np
     from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
     try:
@@ -98,8 +90,6 @@ def _not_negative(gram: Matrix, side: Vector, above: NDArray[np.bool_]) -> tuple
     Which values are above 0 is found by exchange of all that are on the wrong side, and of one at a time
     where that does not get better. Source: block principal pivoting, Portugal, Júdice and Vicente (1994).
     """
-    import numpy as np
-
     least, patience = side.size + 1, 3
     values = np.zeros(side.size)
     for _ in range(20 * side.size):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from inferq._lazy import np, pl
 from inferq.checks import whole
 from inferq.errors import ConfigError
 from inferq.timing.fits.grids import between, spread, unvisited
@@ -17,8 +18,6 @@ from inferq.timing.timing_table import ChunkPart, DecodePart, LinearPart, Timing
 from inferq.workload.columns import MOST_TOKENS, nearest
 
 if TYPE_CHECKING:
-    import numpy as np
-    import polars as pl
     from numpy.typing import NDArray
 
     from inferq.timing.fits.iteration_log import Log
@@ -121,8 +120,6 @@ class _Tabulating:
     def __init__(
         self, log: Log, grids: dict[str, list[int]], known: dict[str, Any], robust: bool, relative: bool
     ) -> None:
-        import numpy as np
-
         self.log, self.known, self.robust, self.relative = log, known, robust, relative
         self.measured = log["duration_s"]
         prefill, decodes = log["prefill_tokens"], log["decodes"]
@@ -184,8 +181,6 @@ class _Tabulating:
         return axes
 
     def _check_axis(self, part: str, axis: str, points: list[int], values: Vector) -> None:
-        import numpy as np
-
         low, high = float(values.min()), float(values.max())
         name = f"{part}.{axis}"
         alike = np.ptp(values) < 1  # grid points are whole numbers
@@ -211,7 +206,6 @@ class _Tabulating:
 
     def _design(self, part: str, axes: Mapping[str, Sequence[int]]) -> Any:
         """One column a grid point of a part: what it adds to each iteration, as a sparse matrix."""
-        import numpy as np
         from scipy.sparse import csr_array
 
         rows = np.arange(self.measured.size)
@@ -243,8 +237,6 @@ class _Tabulating:
 
         And, with hardly any weight, one for each four around a cell: how far they are off a plane.
         """
-        import numpy as np
-
         lengths = [len(self.axes[axis]) for axis in PARTS[part]]
         place = np.arange(int(np.prod(lengths))).reshape(lengths)
         rows = []
@@ -267,7 +259,6 @@ class _Tabulating:
 
     def run(self) -> Tabulated:
         """Solve, judge, describe."""
-        import numpy as np
         from scipy.linalg import block_diag
         from scipy.sparse import hstack
 
@@ -302,8 +293,6 @@ class _Tabulating:
         return Tabulated(table, coefficients, predicted, self._notes(coefficients, known))
 
     def _known(self) -> Vector:
-        import numpy as np
-
         seconds = np.zeros_like(self.measured)
         for part, its in self.known.items():
             axes = {axis: getattr(its, axis) for axis in PARTS[part]}
@@ -316,8 +305,6 @@ class _Tabulating:
         self, design: Any, target: Vector, bends: Matrix, attention: Vector, relative: bool
     ) -> tuple[Vector, float]:
         """The values of the grid points, reweighted until they settle, and the weight of their bends."""
-        import numpy as np
-
         lengths, trust = self.measured, np.ones_like(target)
         if self.robust and relative:
             # As of the other models: relative errors alone may settle on an iteration that is absurdly long.
@@ -344,8 +331,6 @@ class _Tabulating:
 
     def _weights(self, lengths: Vector, relative: bool) -> Vector:
         """Of errors in shares of these lengths, or in shares of the usual length."""
-        import numpy as np
-
         usual = float(np.median(self.measured))
         return (
             np.asarray(1 / np.maximum(lengths, 1e-3 * usual))
@@ -355,15 +340,11 @@ class _Tabulating:
 
     def _trust(self, residuals: Vector) -> Vector:
         """How much Huber's loss trusts each iteration, by its residual as a share."""
-        import numpy as np
-
         scale = max(NORMAL_MAD * float(np.median(np.abs(residuals))), _MET)
         return np.asarray(np.minimum(1.0, HUBER * scale / np.maximum(np.abs(residuals), 1e-300)))
 
     def _part(self, part: str, values: Vector, seen: Vector) -> tuple[Any, list[tuple[Any, ...]]]:
         """A part of the table, and a row for each of its grid points."""
-        import numpy as np
-
         axes = [list(self.axes[axis]) for axis in PARTS[part]]
         grid, weight = (one.reshape([len(axis) for axis in axes]) for one in (values, seen))
         if len(axes) > 1 and len(axes[1]) == 1:
@@ -430,8 +411,6 @@ def _described(part: str, made: Any, how: str) -> list[tuple[Any, ...]]:
 
 
 def _frame(rows: list[tuple[Any, ...]]) -> pl.DataFrame:
-    import polars as pl
-
     schema = {
         "part": pl.String,
         "row": pl.Int64,

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from inferq._lazy import np
 from inferq.timing.models import MemoryLinear, MixedSolo, PiecewiseLinear, TimingModel
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from inferq.timing.fits.iteration_log import Log
@@ -52,8 +52,6 @@ def tokens(log: Log) -> Column:
 
 
 def _ones(log: Log) -> Column:
-    import numpy as np
-
     return np.ones_like(log["duration_s"])
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from inferq._lazy import np, pl
 from inferq.checks import whole
 from inferq.errors import ConfigError
 from inferq.timing.fits.grids import between, spread
 from inferq.timing.fits.readers import checked_source, source_of
 
 if TYPE_CHECKING:
-    import numpy as np
-    import polars as pl
     from numpy.typing import NDArray
 
     from inferq.timing.timing_table import TimingTable
@@ -70,9 +69,6 @@ def read_vidur_profile(
             `tensor_parallel`, or attention was measured at more or fewer tokens than the linear layers.
         ConfigError: naming the argument.
     """
-    import numpy as np
-    import polars as pl
-
     layers = whole("layers", layers, 1)
     tensor_parallel = whole("tensor_parallel", tensor_parallel, 1)
     mlp, by_tokens, _ = _linear_ms(linear, tensor_parallel)
@@ -148,8 +144,6 @@ def read_vidur_table(
 
     Source: Agrawal et al., Vidur (MLSys 2024), the layout of its `data/profiling`.
     """
-    import numpy as np
-
     from inferq.timing.timing_table import ChunkPart, DecodePart, LinearPart, TimingTable
 
     layers = whole("layers", layers, 1)
@@ -205,9 +199,6 @@ class _Lattice:
 
 def _filled(source: Source, axis: str, rows: pl.DataFrame, by: str, most: int) -> _Lattice:
     """Every kept row at every kept context; see `read_vidur_table` for the rule."""
-    import numpy as np
-    import polars as pl
-
     each = rows.group_by(by, "context").agg(pl.col("ms").median()).sort(by, "context")
     lines = {
         int(row): (own["context"].to_numpy(), own["ms"].to_numpy())
@@ -250,8 +241,6 @@ def _filled(source: Source, axis: str, rows: pl.DataFrame, by: str, most: int) -
 
 def _linear_ms(path: str | os.PathLike[str], tensor_parallel: int) -> tuple[Source, pl.DataFrame, int]:
     """The linear layers of one layer by tokens, `num_tokens` and `ms`, and the hidden size."""
-    import polars as pl
-
     mlp = source_of(path)
     stats = {name: f"time_stats.{name}.median" for name in _LINEAR}
     parts = [column for name, column in stats.items() if name not in _MAY_LACK or column in mlp.columns]
@@ -271,8 +260,6 @@ def _linear_ms(path: str | os.PathLike[str], tensor_parallel: int) -> tuple[Sour
 
 def _attention_ms(path: str | os.PathLike[str], tensor_parallel: int) -> tuple[Source, pl.DataFrame]:
     """Of one layer `batch`, `chunk` (0 for decodes), `context`, `ms` (keys and values saved included)."""
-    import polars as pl
-
     source = source_of(path)
     saved = [_SAVE] if _SAVE in source.columns else []
     counts = ["batch_size", "prefill_chunk_size", "kv_cache_size"]
@@ -297,9 +284,6 @@ def _reduced_ms(
     path: str | os.PathLike[str], tensor_parallel: int, hidden: int, tokens: list[int]
 ) -> NDArray[np.float64]:
     """One all-reduce of the activations of so many tokens, 2 bytes a number, among GPUs of one node."""
-    import numpy as np
-    import polars as pl
-
     source = source_of(path)
     counts, texts = ["size", "num_workers", "devices_per_node"], ["collective"]
     for name in (*counts, *texts, _REDUCE):
@@ -331,8 +315,6 @@ def _of_model(
     source: Source, tensor_parallel: int, shape: tuple[str, ...], whole_columns: list[str], parts: list[str]
 ) -> pl.DataFrame:
     """The rows of the one model in a file of Vidur's that are for so many GPUs; missing times are NaN."""
-    import polars as pl
-
     needed = [*whole_columns, *parts, *shape, _WORKERS]
     for name in needed:
         if name not in source.columns:

@@ -10,13 +10,11 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from inferq._lazy import pl
 from inferq.errors import ConfigError
 from inferq.workload.columns import nearest
-
-if TYPE_CHECKING:
-    import polars as pl
 
 
 @cache
@@ -56,8 +54,6 @@ def known_models() -> pl.DataFrame:
         >>> known.filter(known["model"] == "llama-3.1-8b").select("parameters", "kv_bytes_per_token").rows()
         [(8030261248, 131072)]
     """
-    import polars as pl
-
     from inferq.timing.hardware.model_shape import ModelShape
 
     rows = []
@@ -94,8 +90,6 @@ def known_gpus() -> pl.DataFrame:
         >>> known.filter(known["gpu"] == "h100-80gb").select("bf16_flops", "bandwidth_bytes_per_s").rows()
         [(989000000000000, 3350000000000)]
     """
-    import polars as pl
-
     columns = ("memory_bytes", "bandwidth_bytes_per_s", "bf16_flops", "fp8_flops", "int8_flops")
     rows = [
         {

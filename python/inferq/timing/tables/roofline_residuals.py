@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from inferq._lazy import pl
 from inferq.timing.price import iteration_s
 from inferq.timing.roofline import Roofline
 from inferq.timing.tables.shipped import files
 from inferq.timing.timing_table import TimingTable
-
-if TYPE_CHECKING:
-    import polars as pl
 
 CONTEXTS = (128, 512, 2048, 8192)
 """Tokens of context of the batches that are compared."""
@@ -80,8 +78,6 @@ def roofline_against_tables(
         >>> frame["regime"].unique().sort().to_list()
         ['decode, 1 to 16', 'decode, 32 to 256', 'mixed', 'prefill, 128 to 8192']
     """
-    import polars as pl
-
     rows = []
     for model, gpu, tensor_parallel, table in shipped_models():
         if (models is not None and model not in models) or (gpus is not None and gpu not in gpus):

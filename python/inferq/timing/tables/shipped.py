@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from inferq._lazy import pl
 from inferq.checks import whole
 from inferq.description import nearest
 from inferq.errors import ConfigError
-
-if TYPE_CHECKING:
-    import polars as pl
 
 FOLDER = Path(__file__).parent / "data"
 PARTS = ("linear", "chunk", "decode", "mixed_iteration", "decode_iteration", "prompts_iteration")
@@ -86,8 +84,6 @@ def shipped_tables() -> pl.DataFrame:
         >>> tables.height, tables["gpu"].unique().sort().to_list()
         (24, ['a100-80gb', 'h100-80gb', 'h200', 'l40s'])
     """
-    import polars as pl
-
     from inferq.timing.tables.table_file import provenance_of
 
     rows = []

@@ -6,8 +6,9 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from inferq._lazy import pl
 from inferq.errors import ConfigError
 from inferq.results.files import replacing, writable
 from inferq.timing.timing_table import (
@@ -18,9 +19,6 @@ from inferq.timing.timing_table import (
     refuse_milliseconds,
     thawed,
 )
-
-if TYPE_CHECKING:
-    import polars as pl
 
 KEY = "inferq.timing_table"
 """Under this name a file's metadata hold the provenance, as JSON."""
@@ -51,8 +49,6 @@ def read(file: str | os.PathLike[str], check_units: bool) -> TimingTable:
     Raises:
         ConfigError: what is there is no table; it names the file.
     """
-    import polars as pl
-
     place = existing(file)
     try:
         metadata = pl.read_parquet_metadata(place)
@@ -67,8 +63,6 @@ def read(file: str | os.PathLike[str], check_units: bool) -> TimingTable:
 
 def provenance_of(file: Path) -> Mapping[str, Any]:
     """The provenance in a file that inferq wrote, without its points."""
-    import polars as pl
-
     return _provenance(pl.read_parquet_metadata(file))
 
 
@@ -85,8 +79,6 @@ def existing(file: object) -> Path:
 
 def _points(table: TimingTable) -> pl.DataFrame:
     """A row for each point of each grid."""
-    import polars as pl
-
     rows: list[tuple[str, int, int, float]] = []
     linear = table.linear
     rows += [

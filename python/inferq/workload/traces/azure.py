@@ -5,6 +5,7 @@ Source: Azure/AzurePublicDataset; cite Patel et al., "Splitwise", ISCA 2024.
 
 from __future__ import annotations
 
+from inferq._lazy import pl
 from inferq.workload.traces.source import Format, Options, Reading, Source
 
 _TIME, _PROMPT, _OUTPUT = "TIMESTAMP", "ContextTokens", "GeneratedTokens"
@@ -20,8 +21,6 @@ def _read(source: Source, options: Options) -> Reading:
     Times are `2023-11-16 18:17:03.9799600` (2023) or `2024-05-10 00:00:00.009930+00:00` (2024, where a whole
     second has no fraction); both are UTC. They are taken in whole nanoseconds.
     """
-    import polars as pl
-
     frame = source.table([_TIME, _PROMPT, _OUTPUT])
     text = frame[_TIME].str.strip_chars()
     when = text.str.strip_suffix("+00:00").str.to_datetime(

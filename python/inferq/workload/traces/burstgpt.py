@@ -5,6 +5,7 @@ Source: HPMLL/BurstGPT, CC BY 4.0; cite Wang et al., arXiv 2401.17644.
 
 from __future__ import annotations
 
+from inferq._lazy import np, pl
 from inferq.workload.traces.source import Format, Options, Reading, Source
 
 _TIME, _PROMPT, _OUTPUT, _CLASS, _SESSION = (
@@ -26,9 +27,6 @@ def _read(source: Source, options: Options) -> Reading:
     Requests with 0 response tokens failed, as the source says: they are left out and counted. Where the file
     has a session id (release 2), it is `session_id`.
     """
-    import numpy as np
-    import polars as pl
-
     names = [_TIME, _PROMPT, _OUTPUT, _CLASS, *([_SESSION] if _SESSION in source.columns else [])]
     frame = source.table(names)
     parts = frame[_TIME].str.strip_chars().str.extract_groups(r"^(\d{1,10})(?:\.(\d{0,9}))?$").struct

@@ -5,6 +5,7 @@ Source: databricks-dolly-15k, CC BY-SA 3.0.
 
 from __future__ import annotations
 
+from inferq._lazy import pl
 from inferq.workload.traces.source import Format, Options, Reading, Source
 
 
@@ -17,8 +18,6 @@ def _read(source: Source, options: Options) -> Reading:
 
     `class` is the category.
     """
-    import polars as pl
-
     instructions, contexts = source.values("instruction", str), source.values("context", str)
     prompts = [
         f"{ask}\n\n{given}" if given else ask for ask, given in zip(instructions, contexts, strict=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from inferq._lazy import pl
 from inferq.workload.traces.source import Format, Options, Reading, Source
 
 _TEXTS = ("context", "question", "choice_A", "choice_B", "choice_C", "choice_D")
@@ -44,8 +45,6 @@ def _read(source: Source, options: Options) -> Reading:
     The dataset has only the letter of the answer, so there is no `output_tokens`: choose one with
     `with_outputs` (the official script allows 128).
     """
-    import polars as pl
-
     texts = [source.values(key, str) for key in _TEXTS]
     prompts = [_prompt(*parts) for parts in zip(*texts, strict=True)]
     counts = options.count(prompts)

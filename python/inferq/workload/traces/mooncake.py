@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from inferq._lazy import pl
 from inferq.workload.traces.source import Format, Options, Reading, Source
 
 BLOCK_TOKENS = 512
@@ -21,8 +22,6 @@ def _fits(source: Source) -> bool:
 
 def _read(source: Source, options: Options) -> Reading:
     """Arrivals count from the first request; `hash_ids` become `prefix_hashes` of blocks of 512 tokens."""
-    import polars as pl
-
     if "chat_id" in source.keys:
         raise source.error("is a Qwen-Bailian trace (it has chat_id), which this version does not read")
     place = source.records[1]

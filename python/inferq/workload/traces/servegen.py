@@ -15,17 +15,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inferq import _core
+from inferq._lazy import np, pl
 from inferq.checks import finite, positive
 from inferq.errors import ConfigError, TraceError
 from inferq.workload.columns import nearest
 from inferq.workload.generated import Recipe
 from inferq.workload.transforms import subseed
-
-if TYPE_CHECKING:
-    import polars as pl
 
 NAME = "servegen"
 _TRACE, _LENGTHS = "-trace.csv", "-dataset.json"
@@ -91,9 +89,6 @@ class Clients(Recipe):
 
     def draw(self, seed: int) -> pl.DataFrame:
         """The canonical frame that belongs to `seed`; at one instant in the order of the clients."""
-        import numpy as np
-        import polars as pl
-
         drawn = [_core.draw_client(form, subseed(seed, NAME, name)) for name, form in self.forms]
         whole = {name: np.concatenate([one[name] for one in drawn]) for name in self.columns[:3]}
         order = whole["arrival_s"].argsort(kind="stable")

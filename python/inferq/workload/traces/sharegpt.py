@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 
+from inferq._lazy import pl
 from inferq.workload.traces.source import Format, Options, Reading, Source
 
 _ASSISTANTS = frozenset({"gpt", "assistant", "chatgpt", "bard", "bing", "claude", "model"})
@@ -39,8 +40,6 @@ def _read(source: Source, options: Options) -> Reading:
     it (`answers_without_prompt`: the conversation was cut out of a longer one; the answer still opens the
     prompts after it).
     """
-    import polars as pl
-
     entries, place = source.records
     talks = [_messages(source, entry.get("conversations"), place(at)) for at, entry in enumerate(entries)]
     counts = iter(options.count([text for talk in talks for _, text in talk]))

@@ -13,12 +13,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from inferq._lazy import pl
 from inferq.errors import TraceError
 from inferq.workload.columns import Place, row
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from inferq.workload.traces.token_counters import Counter
 
 _HEAD_BYTES = 1 << 16
@@ -132,15 +131,11 @@ class Source:
             line = self._head.decode("utf-8-sig", errors="ignore").splitlines()[0]
             names = next(csv.reader([line]), [])
         else:
-            import polars as pl
-
             names = list(self._polars(lambda: pl.read_parquet_schema(self._input())))
         return names
 
     def table(self, names: list[str]) -> pl.DataFrame:
         """The named columns of a table: those of a CSV file as text, empty fields as null."""
-        import polars as pl
-
         for name in names:
             if self.columns.count(name) > 1:
                 raise self.error(f"has more than one column {name}")
@@ -165,8 +160,6 @@ class Source:
         return self.path if self._unpacked is None else io.BytesIO(self._unpacked)
 
     def _polars(self, read: Callable[[], Any]) -> Any:
-        import polars as pl
-
         try:
             return read()
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
@@ -250,16 +243,12 @@ class Source:
 
     def lengths(self, key: str) -> pl.Series:
         """One numeric field of every record, as it stands."""
-        import polars as pl
-
         values = self.values(key, (int, float))
         kind = pl.Int64 if all(isinstance(value, int) for value in values) else pl.Float64
         return pl.Series(key, values, dtype=kind, strict=False)
 
     def numbers(self, series: pl.Series, whole: bool) -> pl.Series:
         """A column as numbers; one of a CSV file is parsed, and a text that is no number is an error."""
-        import polars as pl
-
         if series.dtype != pl.String:
             return series
         text = series.str.strip_chars()
@@ -276,8 +265,6 @@ class Source:
 
     def since_first(self, nanoseconds: pl.Series, place: Place) -> pl.Series:
         """Seconds since the first row, from whole nanoseconds in order."""
-        import polars as pl
-
         wrong = nanoseconds.diff().fill_null(0) < 0
         if wrong.any():
             at = int(wrong.to_numpy().argmax())

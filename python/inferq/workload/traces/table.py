@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from inferq._lazy import np, pl
 from inferq.errors import ConfigError
 from inferq.workload.columns import COLUMNS, Place, nearest, row
 from inferq.workload.traces.mooncake import BLOCK_TOKENS
@@ -44,8 +45,6 @@ def _wanted(source: Source, options: Options, others: Mapping[str, str]) -> dict
 
 
 def _read_table(source: Source, options: Options, others: Mapping[str, str]) -> Reading:
-    import polars as pl
-
     wanted = _wanted(source, options, others)
     frame = source.table(sorted(set(wanted.values())))
     columns: dict[str, pl.Series] = {}
@@ -79,8 +78,6 @@ def _read_table(source: Source, options: Options, others: Mapping[str, str]) -> 
 
 def _documents(source: Source, prompts: Any) -> Any:
     """The document with which each prompt begins, up to its question; half of a prompt that was cut."""
-    import polars as pl
-
     cut = [_CUT] if _CUT in source.columns else []
     told = source.table([_DOCUMENT, _QUESTION, *cut])
     document = told[_DOCUMENT].cast(pl.String)
@@ -100,9 +97,6 @@ def _without_empty_messages(frame: Any) -> tuple[Any, Place, dict[str, int]]:
     Such a table has sessions and no arrivals. An engine can neither be sent an empty prompt nor emit an empty
     answer, so these rows are no requests; in any other table a 0 is wrong.
     """
-    import numpy as np
-    import polars as pl
-
     if "session_id" not in frame.columns or "arrival_s" in frame.columns:
         return frame, row, {}
     kept = np.ones(frame.height, dtype=bool)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from inferq._lazy import np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,8 +8,7 @@ from datetime import date
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
+from inferq._lazy import np
 from inferq.checks import whole
 from inferq.errors import ConfigError
 from inferq.timing.tables.baking import lattice
