@@ -13,6 +13,7 @@ import pytest
 import inferq as iq
 
 from . import reference, reference_policies
+from .grouped import grouped
 
 Scenario = tuple[dict[str, Any], list[dict[str, Any]], float | None]
 
@@ -284,7 +285,7 @@ def _work(ended: list[reference.Iteration], budget: int) -> list[float]:
     return [below.count(bound) / max(1, len(ended)) for bound in ("broken", "cap", "memory")]
 
 
-@pytest.mark.parametrize("seed", _SEEDS)
+@grouped(seed=_SEEDS)
 @pytest.mark.parametrize("kind", _KINDS)
 def test_the_core_agrees_with_the_reference(kind: str, seed: int) -> None:
     engine, requests, horizon_s = _scenario(kind, seed)

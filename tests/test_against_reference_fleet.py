@@ -17,6 +17,7 @@ import pytest
 import inferq as iq
 
 from . import reference_fleet
+from .grouped import grouped
 from .reference import exact
 from .reference_fleet import ROUTERS, Call, Outcome
 from .test_against_reference import _KINDS, _requests, _scheduler, _seconds, _timing
@@ -372,7 +373,7 @@ def _assert_gaps(outcome: Outcome, result: iq.Result) -> None:
         assert result.summary()["max_tbt_s"].to_list() == [_seconds(longest)]
 
 
-@pytest.mark.parametrize("seed", _SEEDS)
+@grouped(seed=_SEEDS)
 @pytest.mark.parametrize("kind", _KINDS)
 @pytest.mark.parametrize("what", _WHAT)
 def test_the_core_agrees_with_the_reference(what: str, kind: str, seed: int) -> None:

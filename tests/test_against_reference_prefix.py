@@ -11,6 +11,7 @@ import pytest
 import inferq as iq
 
 from . import reference
+from .grouped import grouped
 from .test_against_reference import _KINDS, _batches, _rows, _scenario, _seconds
 
 _SEEDS = range(200)
@@ -60,7 +61,7 @@ _TYPES = {
 }
 
 
-@pytest.mark.parametrize("seed", _SEEDS)
+@grouped(seed=_SEEDS)
 @pytest.mark.parametrize("kind", _KINDS)
 def test_the_core_agrees_with_the_reference(kind: str, seed: int) -> None:
     engine, requests, horizon_s = _sharing(kind, seed)

@@ -11,6 +11,7 @@ import pytest
 import inferq as iq
 
 from . import reference_fleet
+from .grouped import grouped
 from .reference_fleet import Call, Outcome
 from .test_against_reference import _KINDS, _requests
 from .test_against_reference_fleet import _engine, _holds_all, _lengths, _row, _tight, _with_sessions
@@ -118,7 +119,7 @@ def _outcome(which: str, seed: int) -> Outcome:
     return reference_fleet.simulate(scenario.rows, scenario.system, seed, scenario.horizon_s)
 
 
-@pytest.mark.parametrize("seed", _SEEDS)
+@grouped(seed=_SEEDS)
 @pytest.mark.parametrize("which", _ROUTERS)
 def test_the_core_agrees_with_the_reference(which: str, seed: int) -> None:
     scenario, outcome = _scenario(which, seed), _outcome(which, seed)

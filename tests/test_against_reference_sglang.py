@@ -4,17 +4,12 @@ from collections import Counter
 from functools import cache
 from typing import Any
 
-import pytest
-
 import inferq as iq
 
+from .grouped import grouped
 from .random_sglang import scenario
+from .recordings import sglang_engine, sglang_outcome, workload
 from .reference_sglang import OutOfMemory, Stuck, simulate
-from .test_conformance import listed_iterations, microseconds
-from .test_conformance_sglang import _engine, _kind, _workload
-
-_GROUP = 25
-_GROUPS = range(56)  # of so many scenarios each
 
 
 @cache
@@ -26,36 +21,19 @@ def _expected(seed: int) -> dict[str, list[Any]] | None:
         return None
 
 
-def _happened(result: iq.Result) -> dict[str, list[Any]]:
-    """As a recording has it."""
-    columns = result.iterations.select("prefill_tokens", "decodes", "count")
-    kinds = [
-        _kind(prefills, decodes) for prefills, decodes, count in columns.iter_rows() for _ in range(count)
-    ]
-    steps = zip(kinds, listed_iterations(result), strict=True)
-    return {
-        "first_token_us": microseconds(result.requests["first_token_s"]),
-        "finish_us": microseconds(result.requests["finish_s"]),
-        "retractions": result.requests["preemptions"].to_list(),
-        "cached_tokens_at_admission": result.requests["cached_tokens"].to_list(),
-        "iterations": [[start, kind, rows] for kind, (start, rows) in steps],
-    }
-
-
-@pytest.mark.parametrize("group", _GROUPS)
-def test_the_core_agrees_with_the_reference(group: int) -> None:
-    for seed in range(group * _GROUP, (group + 1) * _GROUP):
-        asked, expected = scenario(seed), _expected(seed)
-        workload, engine = _workload(asked["requests"]), _engine(asked)
-        stretched = iq.simulate(workload, engine, batches=True)
-        if expected is not None:
-            assert _happened(stretched) == expected, f"seed {seed}"
-        else:
-            assert set(stretched.requests["status"]) <= {"finished", "rejected"}, f"seed {seed}"
-        if seed % 5 == 0:
-            stepped = iq.simulate(workload, engine, stepping=True)
-            assert stretched.requests.equals(stepped.requests), f"seed {seed}"
-            assert stretched.tbt.equals(stepped.tbt), f"seed {seed}"
+@grouped(seed=range(1400))
+def test_the_core_agrees_with_the_reference(seed: int) -> None:
+    asked, expected = scenario(seed), _expected(seed)
+    requests, engine = workload(asked["requests"]), sglang_engine(asked)
+    stretched = iq.simulate(requests, engine, batches=True)
+    if expected is not None:
+        assert sglang_outcome(stretched) == expected
+    else:
+        assert set(stretched.requests["status"]) <= {"finished", "rejected"}
+    if seed % 5 == 0:
+        stepped = iq.simulate(requests, engine, stepping=True)
+        assert stretched.requests.equals(stepped.requests)
+        assert stretched.tbt.equals(stepped.tbt)
 
 
 def test_the_random_scenarios_reach_what_they_are_for() -> None:

@@ -1,74 +1,79 @@
-"""Does `VllmV1` do what the real engine did, batch by batch? See conformance/README.md."""
+"""Do core and slow reference do what real engines did, step by step? See conformance/README.md."""
 
-import gzip
-import json
-from pathlib import Path
-from typing import Any
+from collections import Counter
 
-import polars as pl
 import pytest
 
 import inferq as iq
 
+from . import reference, reference_sglang
+from .grouped import grouped
+from .recordings import (
+    Scenario,
+    recorded,
+    sglang_engine,
+    sglang_outcome,
+    vllm_engine,
+    vllm_outcome,
+    workload,
+)
 
-def recorded(name: str) -> list[Any]:
-    """The cases of a recording, as parameters of a test."""
-    path = Path(__file__).parent / "conformance" / f"{name}.json.gz"
-    cases: list[dict[str, Any]] = json.loads(gzip.decompress(path.read_bytes()))["cases"]
-    return [pytest.param(case, id=f"{name}-{place}") for place, case in enumerate(cases)]
-
-
-def _engine(scenario: dict[str, Any]) -> iq.Engine:
-    price = {name: microseconds / 1e6 for name, microseconds in scenario["price_us"].items()}
-    names = ["token_budget", "max_seqs", "long_prefill_threshold", "policy", "reserve_full_prompt"]
-    return iq.Engine(
-        timing=iq.PiecewiseLinear(**price),
-        scheduler=iq.VllmV1(**{name: scenario[name] for name in names}),
-        kv=iq.KvCache(
-            tokens=scenario["kv_tokens"],
-            block=scenario["block_tokens"],
-            prefix_cache="blocks" if scenario["prefix"] else None,
-        ),
-    )
+VLLM = [*recorded("vllm_v1"), *recorded("vllm_v1_prefix")]
+SGLANG = recorded("sglang")
 
 
-def microseconds(column: pl.Series) -> list[int]:
-    """Times in whole microseconds, as recordings have them."""
-    return [round(seconds * 1e6) for seconds in column]
+def test_the_recordings_are_complete() -> None:
+    assert (len(recorded("vllm_v1")), len(recorded("vllm_v1_prefix")), len(SGLANG)) == (120, 60, 101)
+    assert sum(sum(case["expected"]["preemptions"]) > 0 for case in recorded("vllm_v1")) == 20
+    assert sum(sum(case["expected"]["retractions"]) > 0 for case in SGLANG) > 20
+    kinds = Counter(kind for case in SGLANG for _, kind, _ in case["expected"]["iterations"])
+    assert set(kinds) == {"extend", "decode", "mixed"}
 
 
-def listed_iterations(result: iq.Result) -> list[list[Any]]:
-    """Every iteration as the recording has it: a stretch is `count` of them."""
-    rows: dict[int, list[list[int]]] = {}
-    for iteration, request, tokens, emits in result.batches.iter_rows():
-        rows.setdefault(iteration, []).append([request, tokens, int(emits)])
-    listed = []
-    columns = result.iterations.select("start_s", "count", "first_s", "growth_s")
-    for place, (start, count, first, growth) in enumerate(columns.iter_rows()):
-        for j in range(count):
-            since = j * first + growth * j * (j - 1) / 2
-            listed.append([round((start + since) * 1e6), rows[place]])
-    return listed
+def _expected(case: Scenario) -> Scenario:
+    """Of a vLLM without prefix cache, nothing was recorded about it."""
+    return {"cached_tokens_at_admission": [0] * len(case["scenario"]["requests"]), **case["expected"]}
 
 
-@pytest.mark.parametrize("case", [*recorded("vllm_v1"), *recorded("vllm_v1_prefix")])
-def test_every_batch_is_the_engines_own(case: dict[str, Any]):
-    scenario, expected = case["scenario"], case["expected"]
-    requests = scenario["requests"]
-    frame = pl.DataFrame(
-        {
-            "arrival_s": [request["arrival_us"] / 1e6 for request in requests],
-            "prompt_tokens": [request["prompt_tokens"] for request in requests],
-            "output_tokens": [request["output_tokens"] for request in requests],
-            "priority": [request.get("priority", 0) for request in requests],
-            "prefix_parts": [request.get("prefix_parts") for request in requests],
-        },
-        schema_overrides={"prefix_parts": pl.List(pl.List(pl.Int64))},
-    )
-    result = iq.simulate(iq.Workload(frame), _engine(scenario), batches=True)
-    assert microseconds(result.requests["first_token_s"]) == expected["first_token_us"]
-    assert microseconds(result.requests["finish_s"]) == expected["finish_us"]
-    assert result.requests["preemptions"].to_list() == expected["preemptions"]
-    assert listed_iterations(result) == expected["iterations"]
-    cached = expected.get("cached_tokens_at_admission", [0] * len(requests))
-    assert result.requests["cached_tokens"].to_list() == cached
+@grouped(place=range(len(VLLM)))
+def test_every_batch_of_the_core_is_vllms(place: int) -> None:
+    scenario = VLLM[place]["scenario"]
+    result = iq.simulate(workload(scenario["requests"]), vllm_engine(scenario), batches=True)
+    assert vllm_outcome(result) == _expected(VLLM[place])
+
+
+def _microseconds(instant: int | None) -> int:
+    whole, rest = divmod(instant or 0, 10**12)
+    assert rest == 0
+    return whole
+
+
+@grouped(place=range(len(VLLM)))
+def test_every_batch_of_the_reference_is_vllms(place: int) -> None:
+    scenario = VLLM[place]["scenario"]
+    rows = [{**row, "arrival_s": row["arrival_us"] / 1e6} for row in scenario["requests"]]
+    outcome = reference.simulate(rows, vllm_engine(scenario).describe())
+    assert {
+        "first_token_us": [_microseconds(r.first_token) for r in outcome.requests],
+        "finish_us": [_microseconds(r.finish) for r in outcome.requests],
+        "preemptions": [r.preemptions for r in outcome.requests],
+        "cached_tokens_at_admission": [r.cached for r in outcome.requests],
+        "iterations": [
+            [_microseconds(i.start), [[request, tokens, int(emits)] for request, tokens, emits in i.rows]]
+            for i in outcome.iterations
+        ],
+    } == _expected(VLLM[place])
+
+
+@pytest.mark.parametrize("stepping", [False, True], ids=["stretches", "stepping"])
+@grouped(place=range(len(SGLANG)))
+def test_every_step_of_the_core_is_sglangs(stepping: bool, place: int) -> None:
+    scenario = SGLANG[place]["scenario"]
+    requests = workload(scenario["requests"])
+    result = iq.simulate(requests, sglang_engine(scenario), batches=True, stepping=stepping)
+    assert sglang_outcome(result) == SGLANG[place]["expected"]
+
+
+@grouped(place=range(len(SGLANG)))
+def test_every_step_of_the_reference_is_sglangs(place: int) -> None:
+    assert reference_sglang.simulate(SGLANG[place]["scenario"]) == SGLANG[place]["expected"]

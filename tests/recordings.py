@@ -1,0 +1,104 @@
+"""Recordings of real engines, and runs of the core in the same form. See conformance/README.md."""
+
+import gzip
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+import inferq as iq
+
+Scenario = dict[str, Any]
+
+
+@cache
+def recorded(name: str) -> list[Scenario]:
+    """The cases of a recording: scenarios, and what must come out."""
+    path = Path(__file__).parent / "conformance" / f"{name}.json.gz"
+    cases: list[Scenario] = json.loads(gzip.decompress(path.read_bytes()))["cases"]
+    return cases
+
+
+def workload(requests: list[Scenario]) -> iq.Workload:
+    """The requests of a recorded scenario."""
+    names = ["prompt_tokens", "output_tokens", "priority", "prefix_parts", "continues"]
+    columns: dict[str, list[Any]] = {"arrival_s": [request["arrival_us"] / 1e6 for request in requests]}
+    for name in names:
+        if any(name in request for request in requests):
+            columns[name] = [request.get(name) for request in requests]
+    types: dict[str, Any] = {"prefix_parts": pl.List(pl.List(pl.Int64)), "continues": pl.Int64}
+    overrides = {name: types[name] for name in types if name in columns}
+    return iq.Workload(pl.DataFrame(columns, schema_overrides=overrides))
+
+
+def _microseconds(column: pl.Series) -> list[int]:
+    return [round(seconds * 1e6) for seconds in column]
+
+
+def _iterations(result: iq.Result) -> list[list[Any]]:
+    """Every iteration as recordings have it, and its kind: a stretch is `count` of them."""
+    rows: dict[int, list[list[int]]] = {}
+    for iteration, request, tokens, emits in result.batches.iter_rows():
+        rows.setdefault(iteration, []).append([request, tokens, int(emits)])
+    listed = []
+    columns = result.iterations.select("start_s", "count", "first_s", "growth_s", "prefill_tokens", "decodes")
+    for place, (start, count, first, growth, prefill_tokens, decodes) in enumerate(columns.iter_rows()):
+        kind = "extend" if decodes == 0 else "mixed" if prefill_tokens > 0 else "decode"
+        for j in range(count):
+            since = j * first + growth * j * (j - 1) / 2
+            listed.append([round((start + since) * 1e6), kind, rows[place]])
+    return listed
+
+
+def _outcome(result: iq.Result) -> Scenario:
+    """What every recording has of each request."""
+    return {
+        "first_token_us": _microseconds(result.requests["first_token_s"]),
+        "finish_us": _microseconds(result.requests["finish_s"]),
+        "cached_tokens_at_admission": result.requests["cached_tokens"].to_list(),
+    }
+
+
+def vllm_engine(scenario: Scenario) -> iq.Engine:
+    price = {name: microseconds / 1e6 for name, microseconds in scenario["price_us"].items()}
+    names = ["token_budget", "max_seqs", "long_prefill_threshold", "policy", "reserve_full_prompt"]
+    return iq.Engine(
+        timing=iq.PiecewiseLinear(**price),
+        scheduler=iq.VllmV1(**{name: scenario[name] for name in names}),
+        kv=iq.KvCache(
+            tokens=scenario["kv_tokens"],
+            block=scenario["block_tokens"],
+            prefix_cache="blocks" if scenario["prefix"] else None,
+        ),
+    )
+
+
+def vllm_outcome(result: iq.Result) -> Scenario:
+    """A run as the recordings of vLLM have it."""
+    iterations = [[start, rows] for start, _, rows in _iterations(result)]
+    preemptions = result.requests["preemptions"].to_list()
+    return {**_outcome(result), "preemptions": preemptions, "iterations": iterations}
+
+
+def sglang_engine(scenario: Scenario) -> iq.Engine:
+    price = {name: value / 1e6 for name, value in scenario["price_us"].items()}
+    names = ["policy", "max_prefill_tokens", "max_seqs", "mixed", "conservativeness", "ignore_eos"]
+    return iq.Engine(
+        timing=iq.PiecewiseLinear(**price),
+        scheduler=iq.Sglang(
+            chunk_tokens=scenario["chunk_tokens"] or None, **{name: scenario[name] for name in names}
+        ),
+        kv=iq.KvCache(
+            tokens=scenario["kv_tokens"],
+            block=scenario["page_tokens"],
+            prefix_cache="radix" if scenario["prefix"] else None,
+        ),
+    )
+
+
+def sglang_outcome(result: iq.Result) -> Scenario:
+    """A run as the recordings of SGLang have it."""
+    retractions = result.requests["preemptions"].to_list()
+    return {**_outcome(result), "retractions": retractions, "iterations": _iterations(result)}
