@@ -1,33 +1,33 @@
-//! Which requests does a law give? Descriptions in, columns out; drawn without the interpreter's lock.
+//! Draws from distributions: descriptions in, columns out; drawn without the interpreter's lock.
 
 use crate::border::raise;
+use inferq_core::distributions::{self, Arrivals, Client, Duration, Length, Sessions, Side, Synthetic};
 use inferq_core::engine::parse;
 use inferq_core::error::Error;
-use inferq_core::law::{self, Arrivals, Client, Duration, Law, Length, Sessions, Side};
 use inferq_core::random::{Source, Stream};
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// All columns of a law: `arrival_s`, and `prompt_tokens` and `output_tokens` where it has lengths.
+/// All columns of a synthetic workload: `arrival_s`, and `prompt_tokens` and `output_tokens` where it has lengths.
 #[pyfunction]
 pub(crate) fn draw<'py>(py: Python<'py>, law: &str, seed: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
     let seed = whole(seed)?;
-    let drawn = py.detach(|| parse::<Law>(law)?.draw(seed).map(in_seconds)).map_err(raise)?;
+    let drawn = py.detach(|| parse::<Synthetic>(law)?.draw(seed).map(in_seconds)).map_err(raise)?;
     named(py, drawn)
 }
 
-/// A law that is drawn one part after the other; all parts together are what `draw` gives.
+/// A workload that is drawn one part after the other; all parts together are what `draw` gives.
 #[pyclass(frozen, module = "inferq._core")]
-pub(crate) struct Drawing(Mutex<law::Drawing>);
+pub(crate) struct Drawing(Mutex<distributions::Drawing>);
 
 #[pymethods]
 impl Drawing {
     #[new]
     fn new(law: &str, seed: &Bound<'_, PyAny>) -> PyResult<Drawing> {
         let seed = whole(seed)?;
-        let drawing = parse::<Law>(law).and_then(|law| law::Drawing::new(law, seed)).map_err(raise)?;
+        let drawing = parse::<Synthetic>(law).and_then(|law| distributions::Drawing::new(law, seed)).map_err(raise)?;
         Ok(Drawing(Mutex::new(drawing)))
     }
 
@@ -45,7 +45,7 @@ impl Drawing {
 }
 
 impl Drawing {
-    fn drawing(&self) -> MutexGuard<'_, law::Drawing> {
+    fn drawing(&self) -> MutexGuard<'_, distributions::Drawing> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -53,11 +53,11 @@ impl Drawing {
 /// Arrivals in seconds, prompts and outputs in tokens.
 type Drawn = (Vec<f64>, Vec<i32>, Vec<i32>);
 
-fn in_seconds(columns: law::Columns) -> Drawn {
+fn in_seconds(columns: distributions::DrawnColumns) -> Drawn {
     (seconds(columns.arrival_ns), columns.prompt_tokens, columns.output_tokens)
 }
 
-/// The columns that a law has, by name.
+/// The columns that a workload has, by name.
 fn named(py: Python<'_>, (arrival_s, prompt_tokens, output_tokens): Drawn) -> PyResult<Bound<'_, PyDict>> {
     let columns = PyDict::new(py);
     columns.set_item("arrival_s", PyArray1::from_vec(py, arrival_s))?;
@@ -87,7 +87,7 @@ pub(crate) fn draw_sessions<'py>(
     Ok(columns)
 }
 
-/// All columns of one client: as those of a law, but possibly without a row.
+/// All columns of one client: as those of a synthetic workload, but possibly without a row.
 #[pyfunction]
 pub(crate) fn draw_client<'py>(
     py: Python<'py>,
@@ -176,7 +176,7 @@ pub(crate) fn draw_rows<'py>(
     seed: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyArray1<u32>>> {
     let seed = whole(seed)?;
-    let drawn = py.detach(|| law::draw_rows(rows, requests, seed));
+    let drawn = py.detach(|| distributions::draw_rows(rows, requests, seed));
     Ok(PyArray1::from_vec(py, drawn.map_err(raise)?))
 }
 
@@ -187,5 +187,5 @@ fn whole(seed: &Bound<'_, PyAny>) -> PyResult<u64> {
 }
 
 fn seconds(arrival_ns: Vec<i64>) -> Vec<f64> {
-    arrival_ns.into_iter().map(law::seconds).collect()
+    arrival_ns.into_iter().map(distributions::seconds).collect()
 }

@@ -23,8 +23,8 @@
 
 use criterion::{BatchSize, Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use inferq_core::cluster::{Cluster, Pool};
+use inferq_core::distributions::{Arrivals, Joint, Length, Lengths, Synthetic, seconds};
 use inferq_core::engine::{Engine, parse};
-use inferq_core::law::{Arrivals, Joint, Law, Length, Lengths, seconds};
 use inferq_core::results::Results;
 use inferq_core::router::RouterKind;
 use inferq_core::simulation::{Options, simulate, simulate_cluster};
@@ -109,7 +109,7 @@ const SEED: u64 = 1;
 /// Requests whose lengths are drawn and whose arrivals depend on the load.
 struct Source {
     name: &'static str,
-    law: Law,
+    synthetic: Synthetic,
     engine: Engine,
     /// Requests per second when all of them come at time 0.
     saturated_rate: f64,
@@ -144,10 +144,10 @@ impl Source {
     }
 
     fn with_timing(name: &'static str, requests: u64, lengths: Lengths, scheduler: &str, timing: &str) -> Source {
-        let law = Law { requests, arrivals: Arrivals::Poisson { rate: 1.0 }, lengths };
+        let synthetic = Synthetic { requests, arrivals: Arrivals::Poisson { rate: 1.0 }, lengths };
         let has_deadlines = name.ends_with("deadlines");
         let mut source =
-            Source { name, law, engine: engine(scheduler, timing), saturated_rate: f64::NAN, has_deadlines };
+            Source { name, synthetic, engine: engine(scheduler, timing), saturated_rate: f64::NAN, has_deadlines };
         let mut columns = source.at_load(f64::NAN);
         columns.arrival_s.fill(0.0);
         source.saturated_rate = requests as f64 / source.run(&columns, false).totals.end.seconds();
@@ -156,11 +156,11 @@ impl Source {
 
     /// The requests at a load; not a number leaves one a second.
     fn at_load(&self, load: f64) -> Columns {
-        let mut law = self.law.clone();
+        let mut synthetic = self.synthetic.clone();
         if !load.is_nan() {
-            law.arrivals = Arrivals::Poisson { rate: load * self.saturated_rate };
+            synthetic.arrivals = Arrivals::Poisson { rate: load * self.saturated_rate };
         }
-        let drawn = law.draw(SEED).expect("a workload");
+        let drawn = synthetic.draw(SEED).expect("a workload");
         let rows = if self.has_deadlines { drawn.prompt_tokens.len() } else { 0 };
         Columns {
             tbt_slo_s: (0..rows).map(|row| if row % 20 == 0 { 0.1 } else { 0.5 }).collect(),
@@ -257,7 +257,7 @@ fn fleets(criterion: &mut Criterion) {
     let class = ["default".into()];
     let mut group = criterion.benchmark_group("fleets");
     group.sample_size(10).sampling_mode(SamplingMode::Flat);
-    group.throughput(Throughput::Elements(w1.law.requests));
+    group.throughput(Throughput::Elements(w1.synthetic.requests));
     let alone = w1.at_load(0.9);
     group.bench_function("alone", |bencher| {
         bencher.iter_batched(|| (), |()| w1.run(&alone, false), BatchSize::PerIteration);

@@ -3,7 +3,7 @@
 //! ```text
 //!   workload ──▶ router ──▶ replica ─────────────────────────────▶ results
 //!   (columns,    (which      plan ─▶ price ─▶ advance ─▶ settle     (rows, gaps,
-//!    or a law)    replica?)   │        │         │          │        samples,
+//!    or drawn)    replica?)   │        │         │          │        samples,
 //!                             ▼        ▼         ▼          ▼        findings)
 //!                         scheduler  timing   k identical  KV blocks,
 //!                                             iterations   tokens
@@ -42,10 +42,10 @@
 pub mod clock;
 pub mod error;
 
-// The requests that come: columns, or laws to draw them from.
+// The requests that come: columns, or distributions to draw them from.
 pub mod workload;
 pub mod random;
-pub mod law;
+pub mod distributions;
 
 // Several replicas: which one serves a request, what goes from one to another, who keeps requests before them.
 pub mod router;

@@ -6,14 +6,14 @@
 //!
 //! The function is Philox4x64-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3",
 //! SC 2011). Its key is (seed, source), its counter (request / 4, draw number, stream number, 0), and the four words that
-//! come out belong to four neighbouring requests: a law with one draw per request pays a quarter of a block for it. The
+//! come out belong to four neighbouring requests: a distribution with one draw per request pays a quarter of a block for it. The
 //! stream number is 0 but where one source feeds several columns: the sessions of a workload, the stages of a workflow.
 //!
 //! Only the logarithm needs more than IEEE 754 arithmetic here; it is taken from the pure-Rust `libm`, never from the
 //! platform, so that x86 and ARM agree.
 
 /// What a stream of draws is for. Each source is a stream of its own, so that to draw more from one, or to change its
-/// law, leaves all others as they were. The numbers are part of every result: a new source gets a new one.
+/// distribution, leaves all others as they were. The numbers are part of every result: a new source gets a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Source {
@@ -31,11 +31,11 @@ pub enum Source {
     Patience = 6,
     /// Choices of a router: another router leaves the workload as it was.
     Router = 7,
-    /// Service times where a model draws them: another service law leaves the routing as it was.
+    /// Service times where a model draws them: another service distribution leaves the routing as it was.
     Service = 8,
     /// The class that a freed slot serves, by how many slots chose before: no request is known yet.
     DecodeClass = 9,
-    /// Phases of an on-off law of arrivals: other rates leave the phases as they were.
+    /// Phases of an on-off process of arrivals: other rates leave the phases as they were.
     Phase = 10,
     /// Turns of sessions: longer sessions leave the first turns as they were.
     Turns = 11,
@@ -115,7 +115,7 @@ impl Stream {
     }
 
     /// Hands draw number `draw` of the requests `0..requests` to `work`, at most [`BATCH`] at a time: the first request
-    /// of the batch, and numbers strictly between 0 and 1 that `work` may overwrite. A law of several steps makes each
+    /// of the batch, and numbers strictly between 0 and 1 that `work` may overwrite. A distribution of several steps makes each
     /// step for the whole batch: where one request's steps follow each other, a processor waits for each (3× as long).
     pub fn batches(self, requests: u64, draw: u64, mut work: impl FnMut(u64, &mut [f64])) {
         let mut uniforms = [0.0; BATCH];

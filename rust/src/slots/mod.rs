@@ -6,7 +6,7 @@
 //!
 //! **One draw a request.** Each request draws one unit exponential for its prefill and one for its decode, by its id; the
 //! decode's is the work that it still has, which a switch of the mode neither adds to nor draws anew. As an exponential has
-//! no memory, what is left of it is as good as a new draw: the law of the whole is that of the paper's model, where a switch
+//! no memory, what is left of it is as good as a new draw: the distribution of the whole is that of the paper's model, where a switch
 //! changes the rate of a Poisson clock. So two policies meet the very same requests with the same work.
 //!
 //! **Patience** is drawn when somebody has to wait: anew for each of the two queues. Who is admitted at the instant of its

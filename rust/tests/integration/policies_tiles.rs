@@ -3,8 +3,8 @@
 //! In the hand-made runs an iteration takes a second and all is told by the batches, one a second: `0:4` is a chunk of 4
 //! tokens of request 0, `0 1` are decodes of requests 0 and 1.
 
+use inferq_core::distributions::Synthetic;
 use inferq_core::engine::{Engine, parse};
-use inferq_core::law::Law;
 use inferq_core::results::{BatchRow, Results};
 use inferq_core::simulation::{Options, simulate};
 
@@ -217,13 +217,13 @@ const MOST_DECODES: i32 = 512;
 
 /// Prompts of 8 to 24 common multiples and outputs of 1 to 513 tokens, all there at time 0.
 fn saturating() -> Columns {
-    let law = format!(
+    let synthetic = format!(
         r#"{{"requests": {REQUESTS}, "arrivals": {{"kind": "Deterministic", "rate": 1}},
         "prompt": {{"kind": "Uniform", "low": 8, "high": 24}},
         "output": {{"kind": "Uniform", "low": 1, "high": {}}}}}"#,
         MOST_DECODES + 1
     );
-    let drawn = parse::<Law>(&law).expect("a law").draw(1).expect("a workload");
+    let drawn = parse::<Synthetic>(&synthetic).expect("a workload").draw(1).expect("a workload");
     Columns {
         arrival_s: vec![0.0; REQUESTS],
         prompt_tokens: drawn.prompt_tokens.iter().map(|multiples| multiples * LCM as i32).collect(),

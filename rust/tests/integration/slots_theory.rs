@@ -6,8 +6,8 @@
 
 use inferq_core::clock::{Instant, SECOND};
 use inferq_core::control::GateAndRoute;
+use inferq_core::distributions::{DrawnColumns, Synthetic, seconds};
 use inferq_core::engine::parse;
-use inferq_core::law::{Columns, Law, seconds};
 use inferq_core::slots::{Options, Results, Stage, simulate};
 use inferq_core::workload::Workload;
 
@@ -30,13 +30,13 @@ struct Queue {
 
 impl Queue {
     fn run(&self, seed: u64) -> Results {
-        let law = format!(
+        let synthetic = format!(
             r#"{{"requests": {REQUESTS}, "arrivals": {{"kind": "Poisson", "rate": {:?}}},
             "prompt": {{"kind": "Fixed", "tokens": 100}}, "output": {{"kind": "Fixed", "tokens": 200}}}}"#,
             self.rate
         );
-        let Columns { arrival_ns, prompt_tokens, output_tokens } =
-            parse::<Law>(&law).and_then(|law| law.draw(seed)).expect("a workload");
+        let DrawnColumns { arrival_ns, prompt_tokens, output_tokens } =
+            parse::<Synthetic>(&synthetic).and_then(|synthetic| synthetic.draw(seed)).expect("a workload");
         let arrival_s: Vec<f64> = arrival_ns.into_iter().map(seconds).collect();
         let workload = Workload {
             arrival_s: &arrival_s,

@@ -8,8 +8,8 @@
 //! Throughout, λ is `rate`, ρ is `load`, d is `slot_s`: prompts have one token, and the first iteration of a request
 //! emits its first token, so a request of o tokens takes part in o iterations.
 
+use inferq_core::distributions::{DrawnColumns, Synthetic, seconds};
 use inferq_core::engine::{Engine, parse};
-use inferq_core::law::{Columns, Law, seconds};
 use inferq_core::results::RequestColumns;
 use inferq_core::simulation::{Options, simulate};
 use inferq_core::workload::Workload;
@@ -45,14 +45,14 @@ fn engine(timing: &str, max_seqs: u32) -> String {
 
 /// What `mean_of` a replication is within the interval, or the message says by how much it is not.
 fn agrees(expected: f64, engine: &str, rate: f64, output: &str, mean_of: impl Fn(&RequestColumns) -> &[f64]) {
-    let law = format!(
+    let synthetic = format!(
         r#"{{"requests": {REQUESTS}, "arrivals": {{"kind": "Poisson", "rate": {rate:?}}},
         "prompt": {{"kind": "Fixed", "tokens": 1}}, "output": {output}}}"#
     );
-    let law = parse::<Law>(&law).expect("a law");
+    let synthetic = parse::<Synthetic>(&synthetic).expect("a workload");
     let engine = parse::<Engine>(engine).expect("an engine");
     let replicate = |seed| {
-        let Columns { arrival_ns, prompt_tokens, output_tokens } = law.draw(seed).expect("a workload");
+        let DrawnColumns { arrival_ns, prompt_tokens, output_tokens } = synthetic.draw(seed).expect("a workload");
         let arrival_s: Vec<f64> = arrival_ns.into_iter().map(seconds).collect();
         let workload = Workload {
             arrival_s: &arrival_s,

@@ -1,11 +1,11 @@
 //! What does it cost to draw a workload?
 //!
 //! The workload is W1, chat: Poisson arrivals, lognormal prompts (mean 230, median 90, cap 4,096) and outputs (mean 250,
-//! median 150, cap 4,096), 10⁶ requests on one thread. Timed is `Law::draw` (or one column of it) alone, with the
+//! median 150, cap 4,096), 10⁶ requests on one thread. Timed is `Synthetic::draw` (or one column of it) alone, with the
 //! allocation and the first touch of the columns that it returns. Criterion's `elem/s` are requests per second.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use inferq_core::law::{Arrivals, Law, Length, Lengths, Side};
+use inferq_core::distributions::{Arrivals, Length, Lengths, Side, Synthetic};
 use std::hint::black_box;
 
 const REQUESTS: u64 = 1_000_000;
@@ -21,13 +21,13 @@ fn w1() -> (Arrivals, Length, Length) {
 fn draw(criterion: &mut Criterion) {
     let (arrivals, prompt, output) = w1();
     let lengths = Lengths::Apart { prompt: prompt.clone(), output };
-    let law = Law { requests: REQUESTS, arrivals: arrivals.clone(), lengths };
+    let synthetic = Synthetic { requests: REQUESTS, arrivals: arrivals.clone(), lengths };
     let gamma = Arrivals::Gamma { rate: 10.0, cv: 2.0 };
     let geometric = Length::Geometric { mean: 250.0, cap: None };
 
-    let mut group = criterion.benchmark_group("law");
+    let mut group = criterion.benchmark_group("distributions");
     group.throughput(Throughput::Elements(REQUESTS)).sample_size(20);
-    group.bench_function("W1", |bencher| bencher.iter(|| black_box(&law).draw(1)));
+    group.bench_function("W1", |bencher| bencher.iter(|| black_box(&synthetic).draw(1)));
     group.bench_function("poisson", |bencher| bencher.iter(|| black_box(&arrivals).draw(REQUESTS, 1)));
     group.bench_function("gamma", |bencher| bencher.iter(|| black_box(&gamma).draw(REQUESTS, 1)));
     group.bench_function("lognormal", |bencher| {

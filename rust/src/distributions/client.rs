@@ -5,7 +5,7 @@
 
 use super::gaps::{Clock, UnitGamma, UnitWeibull};
 use super::varying::{Piece, Rates, Walk, check_rate};
-use super::{Columns, LONGEST, MOST, check_tokens, column, within};
+use super::{DrawnColumns, LONGEST, MOST, check_tokens, column, within};
 use crate::error::{Error, Kind, Result};
 use crate::random::{Source, Stream};
 use serde::Deserialize;
@@ -25,10 +25,10 @@ pub struct Client {
     /// End of the last window, in seconds.
     pub end_s: f64,
     /// Lengths, by the time from which they hold.
-    pub lengths: Vec<Tables>,
+    pub lengths: Vec<LengthTables>,
 }
 
-/// The laws of gaps that are fitted to clients.
+/// The distributions of gaps that are fitted to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum Family {
     /// Gamma gaps.
@@ -40,29 +40,29 @@ pub enum Family {
 /// How long requests are from an instant on.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Tables {
+pub struct LengthTables {
     /// The instant, in seconds; may lie before 0.
     pub from_s: f64,
     /// Parts of a prompt, drawn apart and added.
-    pub prompt: Vec<Part>,
+    pub prompt: Vec<PromptPart>,
     /// The output.
-    pub output: Histogram,
+    pub output: Frequencies,
 }
 
 /// One part of a prompt: its text, its images, …
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Part {
+pub struct PromptPart {
     /// How many pieces it has; without it, one.
-    pub count: Option<Histogram>,
+    pub count: Option<Frequencies>,
     /// Tokens of each piece, drawn apart.
-    pub tokens: Histogram,
+    pub tokens: Frequencies,
 }
 
 /// Whole numbers and how often each was seen.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Histogram {
+pub struct Frequencies {
     /// Tokens or pieces, ascending; a part of a prompt may have 0.
     pub values: Vec<i64>,
     /// How often, in any unit.
@@ -71,7 +71,7 @@ pub struct Histogram {
 
 /// Shapes of gamma gaps: their coefficient of variation is 1 / √shape.
 const GAMMA_SHAPES: (f64, f64) = (1e-6, 1e12);
-/// Shapes of Weibull gaps, as for a law of arrivals.
+/// Shapes of Weibull gaps, as for a distribution of arrivals.
 const WEIBULL_SHAPES: (f64, f64) = (0.1, 1e6);
 
 enum Gap {
@@ -90,11 +90,11 @@ impl Gap {
 
 impl Client {
     /// The requests of this client from 0 to `end_s` under `seed`; their number depends on the draws and may be 0.
-    pub fn draw(&self, seed: u64) -> Result<Columns> {
+    pub fn draw(&self, seed: u64) -> Result<DrawnColumns> {
         let (windows, gaps) = self.windows()?;
         let tables: Vec<_> =
             self.lengths.iter().enumerate().map(|(place, tables)| Drawer::new(place, tables)).collect::<Result<_>>()?;
-        let mut columns = Columns { arrival_ns: Vec::new(), prompt_tokens: Vec::new(), output_tokens: Vec::new() };
+        let mut columns = DrawnColumns { arrival_ns: Vec::new(), prompt_tokens: Vec::new(), output_tokens: Vec::new() };
         if windows.rates.iter().all(|&rate| rate == 0.0) {
             return Ok(columns);
         }
@@ -205,7 +205,7 @@ impl Rates for Windows<'_> {
     }
 }
 
-/// Tables ready to draw from.
+/// LengthTables ready to draw from.
 struct Drawer {
     from_ns: i64,
     prompt: Vec<PartDrawer>,
@@ -218,7 +218,7 @@ struct PartDrawer {
 }
 
 impl Drawer {
-    fn new(place: usize, tables: &Tables) -> Result<Drawer> {
+    fn new(place: usize, tables: &LengthTables) -> Result<Drawer> {
         let path = format!("lengths[{place}]");
         if tables.prompt.is_empty() {
             return Err(Error::config(format!("{path}.prompt"), "must not be empty"));
@@ -235,7 +235,7 @@ impl Drawer {
         Ok(Drawer { from_ns: (tables.from_s * 1e9) as i64, prompt, output })
     }
 
-    /// Part j of a prompt has stream j: draw 0 is its number of pieces, draw i the tokens of piece i, from 1.
+    /// PromptPart j of a prompt has stream j: draw 0 is its number of pieces, draw i the tokens of piece i, from 1.
     fn prompt(&self, seed: u64, request: u64) -> Result<i32> {
         let mut tokens = 0_i64;
         for (number, part) in (0..).zip(&self.prompt) {
@@ -250,15 +250,15 @@ impl Drawer {
     }
 }
 
-/// A histogram by its cumulative weights.
+/// A frequencies by its cumulative weights.
 struct Cumulative {
     values: Vec<i64>,
     sums: Vec<f64>,
 }
 
 impl Cumulative {
-    fn new(histogram: &Histogram, least: i64) -> Result<Cumulative> {
-        let Histogram { values, weights } = histogram;
+    fn new(frequencies: &Frequencies, least: i64) -> Result<Cumulative> {
+        let Frequencies { values, weights } = frequencies;
         if values.is_empty() || values.len() != weights.len() {
             return Err(Error::config("values", "must be one or more, with as many weights"));
         }
@@ -291,13 +291,13 @@ impl Cumulative {
 mod tests {
     use super::*;
 
-    fn histogram(values: &[i64], weights: &[f64]) -> Histogram {
-        Histogram { values: values.to_vec(), weights: weights.to_vec() }
+    fn frequencies(values: &[i64], weights: &[f64]) -> Frequencies {
+        Frequencies { values: values.to_vec(), weights: weights.to_vec() }
     }
 
-    fn tables(from_s: f64, prompt: i64) -> Tables {
-        let part = Part { count: None, tokens: histogram(&[prompt], &[1.0]) };
-        Tables { from_s, prompt: vec![part], output: histogram(&[1, 5], &[1.0, 3.0]) }
+    fn tables(from_s: f64, prompt: i64) -> LengthTables {
+        let part = PromptPart { count: None, tokens: frequencies(&[prompt], &[1.0]) };
+        LengthTables { from_s, prompt: vec![part], output: frequencies(&[1, 5], &[1.0, 3.0]) }
     }
 
     /// Busy, silent, busy again.
@@ -335,7 +335,7 @@ mod tests {
     }
 
     /// Inside a window gaps have its shape: squared coefficient of variation 1/4 for gamma 4; the standard error of the
-    /// sample's squared coefficient follows from the moments of the law.
+    /// sample's squared coefficient follows from the moments of the distribution.
     #[test]
     fn gaps_have_the_shape_of_their_window() {
         let drawn = client([Family::Gamma; 3], [4.0, 1.0, 0.25]).draw(5).expect("a client");
@@ -359,7 +359,10 @@ mod tests {
     /// E[N] Var(X) + Var(N) E[X]².
     #[test]
     fn images_are_drawn_piece_by_piece() {
-        let images = Part { count: Some(histogram(&[0, 3], &[0.5, 0.5])), tokens: histogram(&[100, 200], &[0.5, 0.5]) };
+        let images = PromptPart {
+            count: Some(frequencies(&[0, 3], &[0.5, 0.5])),
+            tokens: frequencies(&[100, 200], &[0.5, 0.5]),
+        };
         let mut sender = client([Family::Gamma; 3], [1.0; 3]);
         sender.lengths = vec![tables(0.0, 7)];
         sender.lengths[0].prompt.push(images);

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::random::{Stream, exponential_quantile};
 use serde::Deserialize;
 
-/// The law of one duration, in seconds.
+/// The distribution of one duration, in seconds.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "kind", deny_unknown_fields)]
 pub enum Duration {
@@ -41,7 +41,7 @@ impl Duration {
         Ok(durations_ns)
     }
 
-    /// Appends the durations of the requests `0..requests` of a stream; the law was checked.
+    /// Appends the durations of the requests `0..requests` of a stream; the distribution was checked.
     pub(super) fn append(&self, stream: Stream, requests: u64, durations_ns: &mut Vec<i64>) -> Result<()> {
         match *self {
             Duration::Fixed { seconds } => {
@@ -79,8 +79,8 @@ mod tests {
 
     /// Mean, variance and tails within 5 standard errors.
     #[test]
-    fn exponential_has_its_law() {
-        let drawn = Duration::Exponential { mean_s: 2.5 }.draw(stream(), DRAWS).expect("a law");
+    fn exponential_has_its_distribution() {
+        let drawn = Duration::Exponential { mean_s: 2.5 }.draw(stream(), DRAWS).expect("a distribution");
         let mean = |value: &dyn Fn(f64) -> f64| {
             drawn.iter().map(|&duration| value(duration as f64 / 1e9)).sum::<f64>() / DRAWS as f64
         };
@@ -98,22 +98,22 @@ mod tests {
 
     #[test]
     fn twice_the_mean_is_twice_each_draw() {
-        let draw = |mean_s| Duration::Exponential { mean_s }.draw(stream(), 1000).expect("a law");
+        let draw = |mean_s| Duration::Exponential { mean_s }.draw(stream(), 1000).expect("a distribution");
         assert!(draw(1.5).iter().zip(draw(3.0)).all(|(short, long)| (2 * short - long).abs() <= 1));
     }
 
     #[test]
     fn bad_durations_are_named() {
-        for (law, field) in [
+        for (distribution, field) in [
             (Duration::Fixed { seconds: -1.0 }, "seconds"),
             (Duration::Fixed { seconds: f64::NAN }, "seconds"),
             (Duration::Exponential { mean_s: 0.0 }, "mean_s"),
             (Duration::Exponential { mean_s: f64::INFINITY }, "mean_s"),
         ] {
-            let error = law.draw(stream(), 1).expect_err("a bad law").to_string();
+            let error = distribution.draw(stream(), 1).expect_err("a bad distribution").to_string();
             assert!(error.starts_with(field), "{error}");
         }
-        let widest = Duration::Exponential { mean_s: 1e8 }.draw(stream(), DRAWS).expect("a law");
+        let widest = Duration::Exponential { mean_s: 1e8 }.draw(stream(), DRAWS).expect("a distribution");
         assert!(widest.iter().all(|&duration| duration < 9_000_000_000_000_000_000));
     }
 }

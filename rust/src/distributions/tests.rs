@@ -1,10 +1,10 @@
-//! Are the requests of a law what it says, and bad laws named?
+//! Are the requests of a workload what it says, and bad workloads named?
 
 use super::*;
 use crate::engine::parse;
 
-fn w1(requests: u64) -> Law {
-    Law {
+fn w1(requests: u64) -> Synthetic {
+    Synthetic {
         requests,
         arrivals: Arrivals::Poisson { rate: 10.0 },
         lengths: Lengths::Apart {
@@ -18,9 +18,9 @@ fn table() -> Joint {
     Joint::Empirical { prompt_tokens: vec![10, 20, 30], output_tokens: vec![1, 2, 3] }
 }
 
-/// Laws that between them hold every kind.
-fn every_kind(requests: u64) -> Vec<Law> {
-    let apart = |arrivals, prompt, output| Law { requests, arrivals, lengths: Lengths::Apart { prompt, output } };
+/// Workloads that between them hold every kind.
+fn every_kind(requests: u64) -> Vec<Synthetic> {
+    let apart = |arrivals, prompt, output| Synthetic { requests, arrivals, lengths: Lengths::Apart { prompt, output } };
     vec![
         w1(requests),
         apart(
@@ -33,7 +33,7 @@ fn every_kind(requests: u64) -> Vec<Law> {
             Length::LogUniform { low: 10_000, high: 100_000 },
             Length::Fixed { tokens: 5 },
         ),
-        Law { requests, arrivals: Arrivals::Deterministic { rate: 7.0 }, lengths: Lengths::Together(table()) },
+        Synthetic { requests, arrivals: Arrivals::Deterministic { rate: 7.0 }, lengths: Lengths::Together(table()) },
     ]
 }
 
@@ -42,7 +42,7 @@ fn every_kind(requests: u64) -> Vec<Law> {
 fn a_shorter_workload_is_a_prefix() {
     for (longest, requests) in [1, 2, 3, 4, 5, 255, 256, 257, 1000].map(|n| (every_kind(2000), n)) {
         for (long, short) in longest.iter().zip(every_kind(requests)) {
-            let (long, short) = (long.draw(42).expect("a law"), short.draw(42).expect("a law"));
+            let (long, short) = (long.draw(42).expect("a distribution"), short.draw(42).expect("a distribution"));
             let end = requests as usize;
             assert_eq!(short.arrival_ns, long.arrival_ns[..end]);
             assert_eq!(short.prompt_tokens, long.prompt_tokens[..end]);
@@ -54,7 +54,7 @@ fn a_shorter_workload_is_a_prefix() {
 /// Wherever the parts end, and whatever is drawn of each.
 #[test]
 fn parts_are_the_whole() {
-    let mut laws = every_kind(1003);
+    let mut workloads = every_kind(1003);
     for arrivals in [
         Arrivals::Weibull { rate: 3.0, shape: 0.6 },
         Arrivals::OnOff { on_rate: 30.0, off_rate: 1.0, mean_on_s: 2.0, mean_off_s: 3.0 },
@@ -62,14 +62,15 @@ fn parts_are_the_whole() {
     ] {
         let prompt = Length::PoissonLength { mean: 40.0, cap: Some(4000) };
         let lengths = Lengths::Apart { prompt, output: Length::PoissonLength { mean: 3.0, cap: None } };
-        laws.push(Law { requests: 1003, arrivals, lengths });
+        workloads.push(Synthetic { requests: 1003, arrivals, lengths });
     }
-    laws.push(Law { lengths: Lengths::Absent, ..w1(1003) });
-    for law in laws {
-        let whole = law.draw(42).expect("a law");
+    workloads.push(Synthetic { lengths: Lengths::Absent, ..w1(1003) });
+    for workload in workloads {
+        let whole = workload.draw(42).expect("a distribution");
         for most in [1, 4, 256, 260, 5000] {
-            let (mut parts, mut drawing) = (Columns::default(), Drawing::new(law.clone(), 42).expect("a law"));
-            let (mut arrivals, mut alone) = (Vec::new(), Drawing::new(law.clone(), 42).expect("a law"));
+            let (mut parts, mut drawing) =
+                (DrawnColumns::default(), Drawing::new(workload.clone(), 42).expect("a distribution"));
+            let (mut arrivals, mut alone) = (Vec::new(), Drawing::new(workload.clone(), 42).expect("a distribution"));
             while parts.arrival_ns.len() < 1003 {
                 let part = drawing.columns(most).expect("a part");
                 assert!(!part.arrival_ns.is_empty() && part.arrival_ns.len() as u64 <= most.next_multiple_of(4));
@@ -89,7 +90,7 @@ fn parts_are_the_whole() {
 fn another_rate_brings_the_same_requests() {
     let mut faster = w1(1000);
     faster.arrivals = Arrivals::Deterministic { rate: 99.0 };
-    let (slow, fast) = (w1(1000).draw(1).expect("a law"), faster.draw(1).expect("a law"));
+    let (slow, fast) = (w1(1000).draw(1).expect("a distribution"), faster.draw(1).expect("a distribution"));
     assert_eq!((slow.prompt_tokens, slow.output_tokens), (fast.prompt_tokens, fast.output_tokens));
     assert_ne!(w1(1000).draw(1), w1(1000).draw(2));
 }
@@ -105,8 +106,8 @@ fn the_bits_are_the_same_everywhere() {
             digest = (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
     };
-    for law in every_kind(100_000) {
-        let columns = law.draw(2026).expect("a law");
+    for workload in every_kind(100_000) {
+        let columns = workload.draw(2026).expect("a distribution");
         columns.arrival_ns.into_iter().for_each(&mut eat);
         columns.prompt_tokens.into_iter().for_each(|tokens| eat(tokens.into()));
         columns.output_tokens.into_iter().for_each(|tokens| eat(tokens.into()));
@@ -116,14 +117,14 @@ fn the_bits_are_the_same_everywhere() {
 
 #[test]
 fn rows_are_alike_and_pairs_stay_together() {
-    let (prompts, outputs) = table().draw(200_000, 8).expect("a law");
+    let (prompts, outputs) = table().draw(200_000, 8).expect("a distribution");
     assert!(prompts.iter().zip(&outputs).all(|(prompt, output)| *prompt == 10 * output));
     for row in 1..=3 {
         let share = outputs.iter().filter(|&&output| output == row).count() as f64 / 200_000.0;
         let deviation = (2.0 / 9.0 / 200_000_f64).sqrt();
         assert!((share - 1.0 / 3.0).abs() < 5.0 * deviation);
     }
-    let rows = draw_rows(3, 200_000, 8).expect("a law");
+    let rows = draw_rows(3, 200_000, 8).expect("a distribution");
     assert!(rows.iter().zip(&outputs).all(|(row, output)| row + 1 == output.unsigned_abs()));
 }
 
@@ -135,7 +136,7 @@ fn json_is_read() {
     assert_eq!(parse(json), Ok(w1(9)));
     let json = r#"{"requests": 9, "arrivals": {"kind": "Deterministic", "rate": 7.0},
         "lengths": {"kind": "Empirical", "prompt_tokens": [10, 20, 30], "output_tokens": [1, 2, 3]}}"#;
-    assert_eq!(parse::<Law>(json).as_ref(), every_kind(9).last().ok_or(&Error::overflow("none")));
+    assert_eq!(parse::<Synthetic>(json).as_ref(), every_kind(9).last().ok_or(&Error::overflow("none")));
     assert_eq!(
         parse(r#"{"kind": "Geometric", "mean": 4, "cap": null}"#),
         Ok(Length::Geometric { mean: 4.0, cap: None })
@@ -153,7 +154,7 @@ fn json_floats_are_read_exactly() {
     }
 }
 
-/// Each bad value is named by its path; `with` puts JSON into an else good law.
+/// Each bad value is named by its path; `with` puts JSON into an else good workload.
 #[test]
 fn bad_input_is_named() {
     let good = [
@@ -189,17 +190,17 @@ fn bad_input_is_named() {
         ("prompt", r#"{"kind":"Geometric","mean":0.5}"#, "prompt.mean"),
         ("prompt", r#"{"kind":"Geometric","mean":2,"cap":-1}"#, "prompt.cap"),
         ("promt", "1", "promt: unknown field"),
-        ("lengths", r#"{"kind":"Empirical","prompt_tokens":[1],"output_tokens":[1]}"#, "a law has either"),
+        ("lengths", r#"{"kind":"Empirical","prompt_tokens":[1],"output_tokens":[1]}"#, "a workload has either"),
     ];
     for (field, value, expected) in cases {
         let kept = good.iter().filter(|(name, _)| *name != field).copied();
         let fields: Vec<String> =
             kept.chain([(field, value)]).map(|(name, value)| format!("\"{name}\":{value}")).collect();
-        let law = parse::<Law>(&format!("{{{}}}", fields.join(","))).and_then(|law| law.check());
-        let error = law.expect_err("a bad law").to_string();
+        let workload = parse::<Synthetic>(&format!("{{{}}}", fields.join(","))).and_then(|workload| workload.check());
+        let error = workload.expect_err("a bad distribution").to_string();
         assert!(error.contains(expected), "{field} {value}: {error}");
     }
-    assert!(parse::<Law>("").is_err());
+    assert!(parse::<Synthetic>("").is_err());
 }
 
 #[test]
@@ -212,7 +213,7 @@ fn bad_tables_are_named() {
     ];
     for (prompt_tokens, output_tokens, expected) in cases {
         let lengths = Lengths::Together(Joint::Empirical { prompt_tokens, output_tokens });
-        let error = Law { lengths, ..w1(1) }.draw(0).expect_err("a bad table").to_string();
+        let error = Synthetic { lengths, ..w1(1) }.draw(0).expect_err("a bad table").to_string();
         assert!(error.starts_with(expected), "{error}");
     }
     assert!(draw_rows(0, 1, 0).is_err());
@@ -226,8 +227,8 @@ fn numbers_that_are_none_are_named() {
     for none in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
         let error = Arrivals::Deterministic { rate: none }.draw(1, 0).expect_err("no rate").to_string();
         assert!(error.starts_with("rate: must be"), "{error}");
-        let law = Length::Lognormal { mean: none, median: 1.0, cap: None };
-        let error = law.draw(1, 0, Side::Prompt).expect_err("no mean").to_string();
+        let workload = Length::Lognormal { mean: none, median: 1.0, cap: None };
+        let error = workload.draw(1, 0, Side::Prompt).expect_err("no mean").to_string();
         assert!(error.starts_with("mean: must be"), "{error}");
     }
 }

@@ -163,7 +163,7 @@ impl Rates for Table {
 }
 
 /// Two rates that take turns, each for an exponential time: a Markov-modulated Poisson process. The first phase is drawn
-/// from the stationary law; what is left of it is exponential again. Phase j takes draw 0 of j in its own source, the
+/// from the stationary distribution; what is left of it is exponential again. Phase j takes draw 0 of j in its own source, the
 /// choice of the first phase draw 1 of phase 0.
 pub(super) struct Phases {
     stream: Stream,
@@ -244,8 +244,8 @@ mod tests {
         Arrivals::TimeVarying { times_s: times_s.to_vec(), rates: rates.to_vec(), period_s }
     }
 
-    fn draw(law: &Arrivals) -> Vec<i64> {
-        law.draw(REQUESTS, 5).expect("a law")
+    fn draw(distribution: &Arrivals) -> Vec<i64> {
+        distribution.draw(REQUESTS, 5).expect("a distribution")
     }
 
     #[test]
@@ -269,13 +269,16 @@ mod tests {
     #[test]
     fn pieces_of_one_rate_are_one_process() {
         let whole = draw(&Arrivals::Poisson { rate: 4.0 });
-        for law in [
+        for distribution in [
             varying(&[0.0, 0.1, 0.7, 12.0], &[4.0; 4], None),
             varying(&[0.0, 0.01], &[4.0; 2], Some(0.05)),
             varying(&[0.0], &[4.0], Some(1e-7)),
         ] {
             // 200,000 gaps are summed in floats here and there: a float's error is below 1 part in 10¹⁵ of a gap's residue.
-            assert!(draw(&law).iter().zip(&whole).all(|(at, expected)| (at - expected).abs() <= 1), "{law:?}");
+            assert!(
+                draw(&distribution).iter().zip(&whole).all(|(at, expected)| (at - expected).abs() <= 1),
+                "{distribution:?}"
+            );
         }
     }
 
@@ -313,7 +316,8 @@ mod tests {
             (Arrivals::Weibull { rate: 6.0, shape: 0.6 }, Arrivals::Weibull { rate: 3.0, shape: 0.6 }),
         ];
         for (fast, slow) in pairs {
-            let (fast, slow) = (fast.draw(2000, 9).expect("a law"), slow.draw(2000, 9).expect("a law"));
+            let (fast, slow) =
+                (fast.draw(2000, 9).expect("a distribution"), slow.draw(2000, 9).expect("a distribution"));
             assert!(fast.iter().zip(&slow).all(|(fast, slow)| (2 * fast - slow).abs() <= 1));
             assert!(fast.is_sorted());
         }
@@ -321,9 +325,9 @@ mod tests {
 
     #[test]
     fn equal_phases_are_a_poisson_process() {
-        let law = Arrivals::OnOff { on_rate: 4.0, off_rate: 4.0, mean_on_s: 0.3, mean_off_s: 2.0 };
+        let distribution = Arrivals::OnOff { on_rate: 4.0, off_rate: 4.0, mean_on_s: 0.3, mean_off_s: 2.0 };
         let whole = draw(&Arrivals::Poisson { rate: 4.0 });
-        assert!(draw(&law).iter().zip(&whole).all(|(at, expected)| (at - expected).abs() <= 1));
+        assert!(draw(&distribution).iter().zip(&whole).all(|(at, expected)| (at - expected).abs() <= 1));
     }
 
     /// Counts in windows of a stationary on-off process with rates r and 0: mean r·p·t and variance
@@ -333,9 +337,16 @@ mod tests {
     #[test]
     fn counts_of_an_on_off_process_have_their_moments() {
         let (r, on, off, t) = (5.0, 2.0, 6.0, 4.0);
-        let law = Arrivals::OnOff { on_rate: r, off_rate: 0.0, mean_on_s: on, mean_off_s: off };
+        let distribution = Arrivals::OnOff { on_rate: r, off_rate: 0.0, mean_on_s: on, mean_off_s: off };
         let counts: Vec<f64> = (0..20_000)
-            .map(|seed| law.draw(120, seed).expect("a law").iter().filter(|&&at| (at as f64) < t * 1e9).count() as f64)
+            .map(|seed| {
+                distribution
+                    .draw(120, seed)
+                    .expect("a distribution")
+                    .iter()
+                    .filter(|&&at| (at as f64) < t * 1e9)
+                    .count() as f64
+            })
             .collect();
         assert!(counts.iter().all(|&count| count < 120.0), "every window is whole");
         let (p, s) = (on / (on + off), 1.0 / on + 1.0 / off);
@@ -350,9 +361,9 @@ mod tests {
 
     #[test]
     fn long_silences_cost_nothing() {
-        let law = varying(&[0.0, 1e-6], &[1e-3, 0.0], Some(1e-3));
-        assert!(law.draw(1000, 1).expect("a law").is_sorted());
-        let error = law.draw(100_000, 1).expect_err("beyond the clock").to_string();
+        let distribution = varying(&[0.0, 1e-6], &[1e-3, 0.0], Some(1e-3));
+        assert!(distribution.draw(1000, 1).expect("a distribution").is_sorted());
+        let error = distribution.draw(100_000, 1).expect_err("beyond the clock").to_string();
         assert!(error.starts_with("rates: is too low"), "{error}");
     }
 
@@ -360,7 +371,7 @@ mod tests {
     fn bad_rates_are_named() {
         let on_off =
             |on_rate, off_rate, mean_on_s, mean_off_s| Arrivals::OnOff { on_rate, off_rate, mean_on_s, mean_off_s };
-        for (law, expected) in [
+        for (distribution, expected) in [
             (varying(&[], &[], None), "times_s: must begin with 0"),
             (varying(&[1.0], &[1.0], None), "times_s: must begin with 0"),
             (varying(&[0.0, 2.0, 2.0], &[1.0; 3], None), "times_s[2]: must be after"),
@@ -377,7 +388,7 @@ mod tests {
             (on_off(1.0, 0.0, 1.0, f64::INFINITY), "mean_off_s: must be from"),
             (on_off(1e-3, 0.0, 1e-3, 1e-3), "mean_on_s: must be longer"),
         ] {
-            let error = law.draw(1, 0).expect_err("a bad law").to_string();
+            let error = distribution.draw(1, 0).expect_err("a bad distribution").to_string();
             assert!(error.starts_with(expected), "{error}");
         }
     }

@@ -141,7 +141,7 @@ impl Sessions {
         let message = match self.max_context {
             Some(most) => format!(
                 "is {most} tokens, fewer than turn {turn} of session {session} needs for its own prompt and answer: cap \
-                 the laws of prompt and output"
+                 the distributions of prompt and output"
             ),
             None => format!(
                 "must be set: at turn {turn} session {session} is longer than the {LONGEST} tokens of the longest request"

@@ -1,4 +1,4 @@
-//! When do the requests of a law arrive?
+//! When do the requests of a distribution arrive?
 //!
 //! The first request arrives one gap after 0. A random gap is rounded once, to a whole number of 2⁻³² nanoseconds (a
 //! quarter of an attosecond); gaps are summed in whole numbers and each sum is rounded to the nearest nanosecond, half
@@ -18,12 +18,12 @@ use serde::Deserialize;
 pub(super) const END_NS: i64 = 9_000_000_000_000_000_000;
 /// Rates that the whole arithmetic of gaps can hold, in requests per second.
 pub(super) const RATES: (f64, f64) = (1e-9, 1e12);
-/// Coefficients of variation for which a gamma law can be told from its limits by 64-bit floats.
+/// Coefficients of variation for which a gamma distribution can be told from its limits by 64-bit floats.
 const VARIATIONS: (f64, f64) = (1e-6, 1e3);
-/// Shapes for which a Weibull law can be told from its limits by 64-bit floats: coefficients of variation from 429 down.
+/// Shapes for which a Weibull distribution can be told from its limits by 64-bit floats: coefficients of variation from 429 down.
 const SHAPES: (f64, f64) = (0.1, 1e6);
 
-/// When requests arrive: the law of the gap between two arrivals. Rates are in requests per second.
+/// When requests arrive: the distribution of the gap between two arrivals. Rates are in requests per second.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "kind", deny_unknown_fields)]
 pub enum Arrivals {
@@ -32,18 +32,18 @@ pub enum Arrivals {
         /// Requests per second.
         rate: f64,
     },
-    /// Independent gamma gaps of mean 1 / rate; `cv` 1 is Poisson's law, less is smoother, more is burstier.
+    /// Independent gamma gaps of mean 1 / rate; `cv` 1 is Poisson's distribution, less is smoother, more is burstier.
     Gamma {
         /// Requests per second.
         rate: f64,
         /// Coefficient of variation of a gap: its standard deviation over its mean.
         cv: f64,
     },
-    /// Independent Weibull gaps of mean 1 / rate; `shape` 1 is Poisson's law, below it burstier, above it smoother.
+    /// Independent Weibull gaps of mean 1 / rate; `shape` 1 is Poisson's distribution, below it burstier, above it smoother.
     Weibull {
         /// Requests per second.
         rate: f64,
-        /// Shape of the law; the scale is 1 / (rate · Γ(1 + 1/shape)).
+        /// Shape of the distribution; the scale is 1 / (rate · Γ(1 + 1/shape)).
         shape: f64,
     },
     /// Equal gaps: arrival k (from 0) at (k + 1) / rate.
@@ -51,7 +51,7 @@ pub enum Arrivals {
         /// Requests per second.
         rate: f64,
     },
-    /// A Poisson process whose rate jumps between two values after exponential times, begun in its stationary law.
+    /// A Poisson process whose rate jumps between two values after exponential times, begun in its stationary distribution.
     OnOff {
         /// Requests per second while on.
         on_rate: f64,
@@ -239,7 +239,7 @@ mod tests {
     const REQUESTS: u64 = 200_000;
 
     fn gaps_s(arrivals: &Arrivals) -> Vec<f64> {
-        let arrival_ns = arrivals.draw(REQUESTS, 5).expect("a law");
+        let arrival_ns = arrivals.draw(REQUESTS, 5).expect("a distribution");
         let before = std::iter::once(&0).chain(&arrival_ns);
         arrival_ns.iter().zip(before).map(|(now, before)| (now - before) as f64 / 1e9).collect()
     }
@@ -296,9 +296,9 @@ mod tests {
         }
     }
 
-    /// P(gap > x) = exp(−(Γ(1 + 1/k) x rate)^k); mean and squared gap from the law's moments Γ(1 + n/k) / Γ(1 + 1/k)^n.
+    /// P(gap > x) = exp(−(Γ(1 + 1/k) x rate)^k); mean and squared gap from the distribution's moments Γ(1 + n/k) / Γ(1 + 1/k)^n.
     #[test]
-    fn weibull_gaps_have_their_law() {
+    fn weibull_gaps_have_their_distribution() {
         for shape in [0.4, 0.7, 2.0, 6.0] {
             let gaps = gaps_s(&Arrivals::Weibull { rate: 2.0, shape });
             let moment = |power: f64| libm::tgamma(1.0 + power / shape) / libm::tgamma(1.0 + 1.0 / shape).powf(power);
@@ -316,14 +316,15 @@ mod tests {
     #[test]
     fn weibull_of_shape_1_is_poisson_bit_for_bit() {
         for rate in [0.7, 1e5] {
-            let draw = |law: Arrivals| law.draw(REQUESTS, 3).expect("a law");
+            let draw = |distribution: Arrivals| distribution.draw(REQUESTS, 3).expect("a distribution");
             assert!(draw(Arrivals::Weibull { rate, shape: 1.0 }) == draw(Arrivals::Poisson { rate }));
         }
     }
 
     #[test]
     fn deterministic_arrivals_are_exact() {
-        let draw = |rate: f64, requests: u64| Arrivals::Deterministic { rate }.draw(requests, 0).expect("a law");
+        let draw =
+            |rate: f64, requests: u64| Arrivals::Deterministic { rate }.draw(requests, 0).expect("a distribution");
         assert_eq!(draw(3.0, 3), [333_333_333, 666_666_667, 1_000_000_000]);
         assert_eq!(draw(0.1, 2), [10_000_000_000, 20_000_000_000]);
         // Ties go to the even nanosecond.
@@ -341,7 +342,7 @@ mod tests {
     fn sums_do_not_drift() {
         let rate = 1e8;
         let requests = 1_000_000;
-        let last = *Arrivals::Poisson { rate }.draw(requests, 3).expect("a law").last().expect("an arrival");
+        let last = *Arrivals::Poisson { rate }.draw(requests, 3).expect("a distribution").last().expect("an arrival");
         let stream = Stream::new(3, Source::Arrivals);
         let sum_ns: f64 = (0..requests).map(|k| exponential_quantile(stream.uniform(k, 0)) * 1e9 / rate).sum();
         assert!((last as f64 - sum_ns).abs() < 1.0, "{last} against {sum_ns}");
@@ -353,16 +354,17 @@ mod tests {
             (Arrivals::Poisson { rate: 6.0 }, Arrivals::Poisson { rate: 3.0 }),
             (Arrivals::Gamma { rate: 6.0, cv: 2.0 }, Arrivals::Gamma { rate: 3.0, cv: 2.0 }),
         ] {
-            let (fast, slow) = (fast.draw(1000, 9).expect("a law"), slow.draw(1000, 9).expect("a law"));
+            let (fast, slow) =
+                (fast.draw(1000, 9).expect("a distribution"), slow.draw(1000, 9).expect("a distribution"));
             assert!(fast.iter().zip(&slow).all(|(fast, slow)| (2 * fast - slow).abs() <= 1));
             assert!(fast.is_sorted());
         }
     }
 
     #[test]
-    fn extreme_weibull_laws_end() {
+    fn extreme_weibull_distributions_end() {
         for (rate, shape) in [(1e12, 0.1), (1e-3, 1e6), (1.0, 0.1), (1.0, 1e6)] {
-            assert!(Arrivals::Weibull { rate, shape }.draw(1000, 1).expect("a law").is_sorted());
+            assert!(Arrivals::Weibull { rate, shape }.draw(1000, 1).expect("a distribution").is_sorted());
         }
         for shape in [0.0, -1.0, 0.09, f64::NAN, f64::INFINITY] {
             let error = Arrivals::Weibull { rate: 1.0, shape }.draw(1, 1).expect_err("no shape").to_string();
@@ -371,22 +373,22 @@ mod tests {
     }
 
     #[test]
-    fn extreme_gamma_laws_end() {
+    fn extreme_gamma_distributions_end() {
         for (rate, cv) in [(1e12, 1e3), (1e-3, 1e-6), (1.0, 1e3), (1.0, 1e-6)] {
-            let arrival_ns = Arrivals::Gamma { rate, cv }.draw(1000, 1).expect("a law");
+            let arrival_ns = Arrivals::Gamma { rate, cv }.draw(1000, 1).expect("a distribution");
             assert!(arrival_ns.is_sorted());
         }
     }
 
     #[test]
     fn arrivals_beyond_the_clock_are_an_error() {
-        for law in [
+        for distribution in [
             Arrivals::Poisson { rate: 1e-9 },
             Arrivals::Gamma { rate: 1e-9, cv: 1.0 },
             Arrivals::Deterministic { rate: 1e-9 },
         ] {
-            let error = law.draw(100_000, 1).err().map(|error| error.to_string());
-            assert!(error.is_some_and(|error| error.starts_with("rate: is too low")), "{law:?}");
+            let error = distribution.draw(100_000, 1).err().map(|error| error.to_string());
+            assert!(error.is_some_and(|error| error.starts_with("rate: is too low")), "{distribution:?}");
         }
     }
 

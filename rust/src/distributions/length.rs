@@ -1,6 +1,6 @@
-//! How long are the prompts and outputs of a law?
+//! How long are the prompts and outputs of a distribution?
 //!
-//! Lengths are whole tokens between 1 and 2³¹ − 1. The mean of a law is its mean before the cap and before rounding.
+//! Lengths are whole tokens between 1 and 2³¹ − 1. The mean of a distribution is its mean before the cap and before rounding.
 
 use super::poisson::Poisson;
 use super::{LONGEST, check_tokens, column};
@@ -9,7 +9,7 @@ use crate::random::{Source, Stream, below, exponential_quantile, normal_quantile
 use serde::Deserialize;
 use std::str::FromStr;
 
-/// The law of one length, in tokens.
+/// The distribution of one length, in tokens.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "kind", deny_unknown_fields)]
 pub enum Length {
@@ -58,7 +58,7 @@ pub enum Length {
     },
 }
 
-/// Which of a request's two lengths a law is for. Each has a source of chance of its own.
+/// Which of a request's two lengths a distribution is for. Each has a source of chance of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The prompt.
@@ -101,7 +101,7 @@ impl Length {
     }
 
     /// Lengths of `requests` requests under `seed`, in tokens. A length that reaches 2³¹ − 1 where no cap is set is an
-    /// error, because to cut it in silence would change the law.
+    /// error, because to cut it in silence would change the distribution.
     pub fn draw(&self, requests: u64, seed: u64, side: Side) -> Result<Vec<i32>> {
         self.draw_from(Stream::new(seed, side.source()), requests)
     }
@@ -114,7 +114,7 @@ impl Length {
         Ok(tokens)
     }
 
-    /// Appends the lengths of the requests `0..requests` of a stream; the law was checked.
+    /// Appends the lengths of the requests `0..requests` of a stream; the distribution was checked.
     pub(super) fn append(&self, stream: Stream, requests: u64, tokens: &mut Vec<i32>) -> Result<()> {
         let first = tokens.len();
         // `check` holds every bound to the range of i32, so the casts below lose nothing but the fraction.
@@ -165,7 +165,7 @@ impl Length {
         }
         let endless = matches!(self, Length::Lognormal { cap: None, .. } | Length::Geometric { cap: None, .. });
         if endless && tokens[first..].contains(&i32::MAX) {
-            let message = "must be set: this law drew a length beyond 2147483647 tokens";
+            let message = "must be set: this distribution drew a length beyond 2147483647 tokens";
             return Err(Error::config("cap", message));
         }
         Ok(())
@@ -216,10 +216,10 @@ mod tests {
 
     const REQUESTS: u64 = 200_000;
 
-    /// Draws from `length` agree with a law given by `more(k)` = P(more than k tokens), which is 0 from `top` on: the
-    /// mean, the second moment and the share above several k lie within 5 standard errors of what the law says.
+    /// Draws from `length` agree with a distribution given by `more(k)` = P(more than k tokens), which is 0 from `top` on: the
+    /// mean, the second moment and the share above several k lie within 5 standard errors of what the distribution says.
     fn agrees(length: &Length, top: i64, more: impl Fn(i64) -> f64) {
-        let drawn = length.draw(REQUESTS, 11, Side::Prompt).expect("a law");
+        let drawn = length.draw(REQUESTS, 11, Side::Prompt).expect("a distribution");
         let probability = |k: i64| more(k - 1) - more(k);
         let moment = |power: i32| -> f64 { (1..=top).map(|k| probability(k) * (k as f64).powi(power)).sum() };
         for power in [1, 2] {
@@ -245,14 +245,14 @@ mod tests {
     }
 
     #[test]
-    fn uniform_has_its_law() {
+    fn uniform_has_its_distribution() {
         let more = |k: i64| ((9 - k.max(2)) as f64 / 7.0).max(0.0);
         agrees(&Length::Uniform { low: 3, high: 9 }, 9, more);
         agrees(&Length::Uniform { low: 5, high: 5 }, 5, |k| f64::from(k < 5));
     }
 
     #[test]
-    fn log_uniform_has_its_law() {
+    fn log_uniform_has_its_distribution() {
         for (low, high) in [(1, 1000), (10, 4000), (6, 6)] {
             let span = ((high + 1) as f64 / low as f64).ln();
             let more = |k: i64| {
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn lognormal_has_its_law() {
+    fn lognormal_has_its_distribution() {
         for (mean, median, cap) in [(230.0, 90.0, 4096), (250.0, 150.0, 4096), (1.5, 1.0, 60), (300.0, 200.0, 150)] {
             let sigma = (2.0 * f64::ln(mean / median)).sqrt();
             // A length is above k when the normal is above ln(k + ½); all are above 0, none above the cap.
@@ -280,8 +280,8 @@ mod tests {
     /// Far below the cap the stated mean and median come out: the cap and the rounding are all that moves them.
     #[test]
     fn lognormal_keeps_mean_and_median() {
-        let law = Length::Lognormal { mean: 4000.0, median: 3000.0, cap: None };
-        let mut drawn = law.draw(REQUESTS, 1, Side::Output).expect("a law");
+        let distribution = Length::Lognormal { mean: 4000.0, median: 3000.0, cap: None };
+        let mut drawn = distribution.draw(REQUESTS, 1, Side::Output).expect("a distribution");
         let variance = 4000_f64.powi(2) * ((4.0_f64 / 3.0).powi(2) - 1.0);
         let mean = drawn.iter().map(|&tokens| f64::from(tokens)).sum::<f64>() / REQUESTS as f64;
         close(mean, 4000.0, variance, "mean");
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn geometric_has_its_law() {
+    fn geometric_has_its_distribution() {
         for (mean, cap) in [(1.0, None), (1.25, None), (250.0, None), (250.0, Some(300)), (3.0, Some(1))] {
             let top = cap.unwrap_or((60.0 * mean) as i64);
             let more = |k: i64| {
@@ -305,7 +305,7 @@ mod tests {
 
     /// Moments and shares against the sum of the probabilities e^−m m^k / k!, those of 0 counting for 1.
     #[test]
-    fn poisson_has_its_law() {
+    fn poisson_has_its_distribution() {
         for (mean, cap) in
             [(1e-3, None), (0.7, None), (9.99, None), (10.0, None), (32.0, None), (512.0, None), (32.0, Some(35))]
         {
@@ -329,7 +329,8 @@ mod tests {
     #[test]
     fn poisson_has_its_probabilities() {
         for mean in [3.0, 9.9, 10.0, 32.0, 512.0, 20_000.0, 1e6] {
-            let drawn = Length::PoissonLength { mean, cap: None }.draw(REQUESTS, 17, Side::Output).expect("a law");
+            let drawn =
+                Length::PoissonLength { mean, cap: None }.draw(REQUESTS, 17, Side::Output).expect("a distribution");
             let (low, width) = ((mean - 4.0 * mean.sqrt()).max(1.0).floor(), (mean.sqrt() / 5.0).ceil());
             let cells = (8.0 * mean.sqrt() / width).ceil() as usize;
             let cell = |k: f64| (((k - low) / width).floor().max(0.0) as usize).min(cells - 1);
@@ -361,20 +362,20 @@ mod tests {
 
     #[test]
     fn prompts_and_outputs_are_drawn_apart() {
-        let law = Length::Uniform { low: 1, high: 1_000_000 };
-        let (prompt, output) = (law.draw(100, 1, Side::Prompt), law.draw(100, 1, Side::Output));
+        let distribution = Length::Uniform { low: 1, high: 1_000_000 };
+        let (prompt, output) = (distribution.draw(100, 1, Side::Prompt), distribution.draw(100, 1, Side::Output));
         assert_ne!(prompt, output);
     }
 
     #[test]
-    fn the_longest_and_widest_laws_fit() {
+    fn the_longest_and_widest_distributions_fit() {
         let longest = i64::from(i32::MAX);
-        let alike = |length: Length| length.draw(5, 1, Side::Prompt).expect("a law") == [i32::MAX; 5];
+        let alike = |length: Length| length.draw(5, 1, Side::Prompt).expect("a distribution") == [i32::MAX; 5];
         assert!(alike(Length::Fixed { tokens: longest }));
         assert!(alike(Length::Uniform { low: longest, high: longest }));
         assert!(alike(Length::LogUniform { low: longest, high: longest }));
         let widest = Length::Lognormal { mean: longest as f64, median: 1e-9, cap: Some(longest) };
-        assert!(widest.draw(1000, 1, Side::Prompt).expect("a law").iter().all(|&tokens| tokens >= 1));
+        assert!(widest.draw(1000, 1, Side::Prompt).expect("a distribution").iter().all(|&tokens| tokens >= 1));
     }
 
     /// What has no cap is never cut in silence.
@@ -382,9 +383,9 @@ mod tests {
     fn a_length_beyond_the_largest_is_an_error() {
         let lognormal = Length::Lognormal { mean: 1e9, median: 1.0, cap: None };
         let geometric = Length::Geometric { mean: 2e9, cap: None };
-        for law in [lognormal, geometric] {
-            let error = law.draw(100_000, 1, Side::Output).err().map(|error| error.to_string());
-            assert!(error.is_some_and(|error| error.starts_with("cap: must be set")), "{law:?}");
+        for distribution in [lognormal, geometric] {
+            let error = distribution.draw(100_000, 1, Side::Output).err().map(|error| error.to_string());
+            assert!(error.is_some_and(|error| error.starts_with("cap: must be set")), "{distribution:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Which requests does a workload have that is given by laws: when do they arrive, and how long are they?
+//! Synthetic workloads: the distributions of arrivals, lengths, sessions and clients, and what is drawn from them.
 //!
-//! Request k is drawn from its own numbers alone (see [`crate::random`]), so the first n requests of a law are the same
-//! however many follow. Each law uses one draw per request; gamma arrivals use as many as their rejection needs.
+//! Request k is drawn from its own numbers alone (see [`crate::random`]), so the first n requests are the same
+//! however many follow. Each distribution uses one draw per request; gamma arrivals use as many as their rejection needs.
 
 use crate::error::{Error, Kind, Result};
 use crate::random::{Source, Stream, below};
@@ -17,7 +17,7 @@ mod sessions;
 mod varying;
 
 pub use arrivals::{Arrivals, seconds};
-pub use client::{Client, Family, Histogram, Part, Tables};
+pub use client::{Client, Family, Frequencies, LengthTables, PromptPart};
 pub use duration::Duration;
 pub use length::{Length, Side};
 pub use sessions::{SessionColumns, Sessions};
@@ -27,13 +27,13 @@ mod tests;
 
 /// The longest prompt or output.
 const LONGEST: i64 = i32::MAX as i64;
-/// The most requests of a law, and the most rows of a table: what the core can number.
+/// The most requests of a workload, and the most rows of a table: what the core can number.
 const MOST: u64 = u32::MAX as u64;
 
 /// A workload that is drawn when it is needed.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "Form")]
-pub struct Law {
+pub struct Synthetic {
     /// How many requests.
     pub requests: u64,
     /// When they arrive.
@@ -42,7 +42,7 @@ pub struct Law {
     pub lengths: Lengths,
 }
 
-/// Prompts and outputs, each by its own law or together.
+/// Prompts and outputs, each from its own distribution or together.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Lengths {
     /// Independent of each other.
@@ -52,13 +52,13 @@ pub enum Lengths {
         /// Tokens of the output.
         output: Length,
     },
-    /// From one law of pairs.
+    /// From one distribution of pairs.
     Together(Joint),
     /// None: the requests are jobs, whose stages have lengths.
     Absent,
 }
 
-/// The law of a prompt and an output together.
+/// The distribution of a prompt and an output together.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "kind", deny_unknown_fields)]
 pub enum Joint {
@@ -73,16 +73,16 @@ pub enum Joint {
 
 /// A drawn workload, one entry per request, in order of arrival.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Columns {
+pub struct DrawnColumns {
     /// Arrival, in nanoseconds after 0.
     pub arrival_ns: Vec<i64>,
-    /// Tokens of the prompt; empty where the law has no lengths.
+    /// Tokens of the prompt; empty where the workload has no lengths.
     pub prompt_tokens: Vec<i32>,
-    /// Tokens of the output; empty where the law has no lengths.
+    /// Tokens of the output; empty where the workload has no lengths.
     pub output_tokens: Vec<i32>,
 }
 
-impl Law {
+impl Synthetic {
     /// Says which parameter is wrong, if one is: the error has the field's path, such as `arrivals.rate`.
     pub fn check(&self) -> Result<()> {
         if !(1..=MOST).contains(&self.requests) {
@@ -99,13 +99,13 @@ impl Law {
         }
     }
 
-    /// The requests of this law under `seed`. Besides what [`Law::check`] finds, an arrival beyond the clock and a length
+    /// The requests under `seed`. Besides what [`Synthetic::check`] finds, an arrival beyond the clock and a length
     /// beyond 2³¹ − 1 without a cap are errors.
-    pub fn draw(&self, seed: u64) -> Result<Columns> {
+    pub fn draw(&self, seed: u64) -> Result<DrawnColumns> {
         self.check()?;
         let arrival_ns = self.arrivals.draw(self.requests, seed).map_err(|error| error.within("arrivals"))?;
         let (prompt_tokens, output_tokens) = self.lengths(seed, 0, self.requests)?;
-        Ok(Columns { arrival_ns, prompt_tokens, output_tokens })
+        Ok(DrawnColumns { arrival_ns, prompt_tokens, output_tokens })
     }
 
     /// Prompts and outputs of `requests` requests from `first` on, a multiple of four.
@@ -125,9 +125,9 @@ impl Law {
     }
 }
 
-/// A law that is drawn one part after the other: all parts together are what [`Law::draw`] gives.
+/// A workload that is drawn one part after the other: all parts together are what [`Synthetic::draw`] gives.
 pub struct Drawing {
-    law: Law,
+    synthetic: Synthetic,
     seed: u64,
     process: arrivals::Process,
     drawn: u64,
@@ -138,10 +138,10 @@ impl Drawing {
     pub const STEP: u64 = 4;
 
     /// Begins with the first request.
-    pub fn new(law: Law, seed: u64) -> Result<Drawing> {
-        law.check()?;
-        let process = law.arrivals.process(seed).map_err(|error| error.within("arrivals"))?;
-        Ok(Drawing { law, seed, process, drawn: 0 })
+    pub fn new(synthetic: Synthetic, seed: u64) -> Result<Drawing> {
+        synthetic.check()?;
+        let process = synthetic.arrivals.process(seed).map_err(|error| error.within("arrivals"))?;
+        Ok(Drawing { synthetic, seed, process, drawn: 0 })
     }
 
     /// The arrivals of the next `most` requests, or of as many as there are: in nanoseconds after 0.
@@ -149,25 +149,28 @@ impl Drawing {
         let requests = self.count(most);
         let mut arrival_ns = column(requests)?;
         self.process.append(requests, &mut arrival_ns);
-        self.law.arrivals.check_last(&arrival_ns, self.drawn + requests).map_err(|error| error.within("arrivals"))?;
+        self.synthetic
+            .arrivals
+            .check_last(&arrival_ns, self.drawn + requests)
+            .map_err(|error| error.within("arrivals"))?;
         self.drawn += requests;
         Ok(arrival_ns)
     }
 
     /// All columns of the next `most` requests, or of as many as there are.
-    pub fn columns(&mut self, most: u64) -> Result<Columns> {
+    pub fn columns(&mut self, most: u64) -> Result<DrawnColumns> {
         let (first, requests) = (self.drawn, self.count(most));
         if requests == 0 {
-            return Ok(Columns::default());
+            return Ok(DrawnColumns::default());
         }
         let arrival_ns = self.arrivals(most)?;
-        let (prompt_tokens, output_tokens) = self.law.lengths(self.seed, first, requests)?;
-        Ok(Columns { arrival_ns, prompt_tokens, output_tokens })
+        let (prompt_tokens, output_tokens) = self.synthetic.lengths(self.seed, first, requests)?;
+        Ok(DrawnColumns { arrival_ns, prompt_tokens, output_tokens })
     }
 
     /// How many come next: whole blocks of draws, but for the last part.
     fn count(&self, most: u64) -> u64 {
-        (self.law.requests - self.drawn).min(most.max(1).next_multiple_of(Self::STEP))
+        (self.synthetic.requests - self.drawn).min(most.max(1).next_multiple_of(Self::STEP))
     }
 }
 
@@ -220,7 +223,7 @@ fn rows_from(stream: Stream, rows: u64, requests: u64) -> Result<Vec<u32>> {
     Ok(row_numbers)
 }
 
-/// The JSON form of [`Law`]: `prompt` and `output`, or `lengths`, or none of the three.
+/// The JSON form of [`Synthetic`]: `prompt` and `output`, or `lengths`, or none of the three.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Form {
@@ -231,17 +234,17 @@ struct Form {
     lengths: Option<Joint>,
 }
 
-impl TryFrom<Form> for Law {
+impl TryFrom<Form> for Synthetic {
     type Error = &'static str;
 
-    fn try_from(form: Form) -> std::result::Result<Law, &'static str> {
+    fn try_from(form: Form) -> std::result::Result<Synthetic, &'static str> {
         let lengths = match (form.prompt, form.output, form.lengths) {
             (Some(prompt), Some(output), None) => Lengths::Apart { prompt, output },
             (None, None, Some(joint)) => Lengths::Together(joint),
             (None, None, None) => Lengths::Absent,
-            _ => return Err("a law has either `prompt` and `output`, or `lengths`, or none of them"),
+            _ => return Err("a workload has either `prompt` and `output`, or `lengths`, or none of them"),
         };
-        Ok(Law { requests: form.requests, arrivals: form.arrivals, lengths })
+        Ok(Synthetic { requests: form.requests, arrivals: form.arrivals, lengths })
     }
 }
 
