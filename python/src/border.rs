@@ -1,11 +1,11 @@
 //! How does an error of the core become an exception, and a long call one that can be stopped?
 
-use inferq_core::cluster::LinkDescription;
 use inferq_core::control::{GateAndRoute, Tables};
 use inferq_core::distributions::{Arrivals, Duration, Length};
 use inferq_core::engine::{Engine, parse};
 use inferq_core::error::{Error, Kind};
 use inferq_core::kv::KvCache;
+use inferq_core::links::LinkDescription;
 use inferq_core::router::RouterKind;
 use inferq_core::scheduler::Policy;
 use inferq_core::simulation::Watch;

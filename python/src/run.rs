@@ -1,10 +1,11 @@
 //! One simulation: a scenario and columns in, columns out.
 
 use inferq_core::clock::{Instant, Span, attoseconds};
-use inferq_core::cluster::{Cluster, HandsTo, LinkDescription, Pool};
+use inferq_core::cluster::{Cluster, HandsTo, Pool};
 use inferq_core::control::GateAndRoute;
 use inferq_core::engine::{Class, Engine, EngineParts, parse};
 use inferq_core::error::{Error, Result};
+use inferq_core::links::LinkDescription;
 use inferq_core::router::{Router, RouterKind};
 use inferq_core::simulation::{Options, Timeline, simulate_cluster};
 use inferq_core::workload::{Content, Flow, Workload};

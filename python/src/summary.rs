@@ -1,6 +1,6 @@
 //! Statistics of result columns by group.
 
-use inferq_core::summary::{PERCENTS, Statistics, by_group};
+use inferq_core::results::summary::{PERCENTS, Statistics, by_group};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

@@ -1,10 +1,10 @@
 //! What does Python get of results? Each column's memory is handed over to numpy.
 
 use inferq_core::clock::{Instant, Span};
-use inferq_core::histogram::Histogram;
-use inferq_core::results::{BatchRow, BlockOperations, IterationRow, RequestColumns, Results, Sample, Status, rate};
+use inferq_core::results::{
+    BatchRow, BlockOperations, Histogram, IterationRow, Load, RequestColumns, Results, Sample, Status, Work, rate,
+};
 use inferq_core::simulation::Options;
-use inferq_core::work::{Load, Work};
 use inferq_core::workload::Workload;
 use numpy::PyArray1;
 use pyo3::prelude::*;

@@ -49,9 +49,9 @@ pub mod distributions;
 
 // Several replicas: which one serves a request, what goes from one to another, who keeps requests before them.
 pub mod router;
-mod minima;
+mod tournament;
 pub mod cluster;
-mod transfers;
+pub mod links;
 pub mod control;
 
 // One replica: who is in the batch, what it holds, how long it takes, what it does.
@@ -73,11 +73,7 @@ pub mod replica;
 pub mod slots;
 
 // What comes out.
-pub mod histogram;
-pub mod work;
 pub mod results;
-pub mod summary;
-mod findings;
 
 // The order of everything.
 pub mod simulation;

@@ -4,10 +4,9 @@ use crate::clock::Instant;
 use crate::error::Result;
 use crate::plan::Limit;
 use crate::request::{Phase, Slot};
-use crate::results::Recorder;
+use crate::results::{Bound, Recorder};
 use crate::state::{Chunk, State};
 use crate::timing::Pace;
-use crate::work::Bound;
 
 /// Identical iterations under way.
 #[derive(Clone, Copy, Debug)]

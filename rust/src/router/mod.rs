@@ -20,8 +20,8 @@ use serde::Deserialize;
 use crate::clock::{Instant, Span, attoseconds};
 use crate::error::{Error, Result};
 use crate::kv::Segment;
-use crate::minima::Minima;
 use crate::replica::Replica;
+use crate::tournament::Tournament;
 use crate::workload::Arrival;
 
 /// A routing policy of a fleet.
@@ -48,7 +48,7 @@ pub struct Fleet {
     pub(crate) replicas: Vec<Replica>,
     pub(crate) part: Range<usize>,
     /// Requests at each.
-    pub(crate) requests: Minima<u32>,
+    pub(crate) requests: Tournament<u32>,
     pub(crate) now: Instant,
     /// With what the request's prompt begins, and its length.
     pub(crate) content: Vec<Segment>,

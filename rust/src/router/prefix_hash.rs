@@ -72,7 +72,7 @@ impl Router for PrefixHash {
 mod tests {
     use super::*;
     use crate::clock::{Instant, Span};
-    use crate::minima::Minima;
+    use crate::tournament::Tournament;
 
     fn arrival(id: u32) -> Arrival {
         let (at, tbt_slo) = (Instant::ZERO, Span::NEVER);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     fn fleet(loads: &[u32]) -> Fleet {
-        let mut requests = Minima::new(loads.len(), 0, u32::MAX);
+        let mut requests = Tournament::new(loads.len(), 0, u32::MAX);
         loads.iter().enumerate().for_each(|(replica, &load)| requests.set(replica, load));
         Fleet { requests, prompt_tokens: 1000, ..Fleet::default() }
     }

@@ -19,10 +19,9 @@ use crate::clock::Instant;
 use crate::cluster::Cluster;
 use crate::engine::EngineParts;
 use crate::error::{Error, Kind, Result};
-use crate::histogram::Histogram;
-use crate::minima::Minima;
-use crate::results::{RequestColumns, Results, Sample};
+use crate::results::{Histogram, RequestColumns, Results, Sample};
 use crate::router::{Fleet, Router};
+use crate::tournament::Tournament;
 use crate::workload::{Columns, Workload};
 
 /// Replays a workload through replicas behind a router that looks at nothing.
@@ -74,7 +73,7 @@ pub(super) fn together(mut parts: Vec<Outcome>, sampler: Sampler, class_count: u
 
 /// Adds each row to those of the replica that serves it.
 pub(super) fn share_out(workload: &Workload, router: &mut dyn Router, shares: &mut [Vec<u32>]) -> Result<()> {
-    let mut fleet = Fleet { requests: Minima::new(shares.len(), 0, u32::MAX), ..Fleet::default() };
+    let mut fleet = Fleet { requests: Tournament::new(shares.len(), 0, u32::MAX), ..Fleet::default() };
     for row in 0..workload.len() {
         fleet.now = workload.arrival_at(row);
         fleet.content = workload.content.of(row);

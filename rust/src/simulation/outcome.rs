@@ -5,9 +5,8 @@ use std::collections::BTreeSet;
 use super::Options;
 use crate::clock::{Instant, product};
 use crate::error::{Error, Result};
-use crate::findings::{Facts, of_run};
 use crate::plan::Limits;
-use crate::results::{BatchRow, IterationRow, Rejections, Results, Sample, Status};
+use crate::results::{BatchRow, Facts, IterationRow, Rejections, Results, Sample, Status, of_run};
 use crate::timing::Beyond;
 
 /// A run that has ended, before it is summed up. Runs of replicas that know nothing of one another are put together

@@ -12,21 +12,21 @@ use crate::clock::{Instant, Span, product};
 use crate::cluster::Cluster;
 use crate::error::{Error, Kind, Result};
 use crate::kv::Segment;
-use crate::minima::Minima;
+use crate::links::Transfers;
 use crate::plan::Limits;
 use crate::replica::{Departure, Replica, Role};
 use crate::request::Slot;
 use crate::results::{NO_REPLICA, Recorder, Status};
 use crate::router::{Fleet, Router};
 use crate::timing::Beyond;
-use crate::transfers::Transfers;
+use crate::tournament::Tournament;
 use crate::workload::{Arrival, Workload};
 
 /// Replicas that one router chooses from, among all of the run.
 struct Station {
     replicas: Range<usize>,
     /// Requests at each of them.
-    requests: Minima<u32>,
+    requests: Tournament<u32>,
     router: Option<Box<dyn Router>>,
     /// The place of its link, if requests go on elsewhere when their prompts are computed.
     link: Option<usize>,
@@ -40,7 +40,7 @@ pub(super) struct Run<'a> {
     /// The station of each replica.
     station_of: Vec<u32>,
     /// When something happens at each replica next.
-    calendar: Minima<Instant>,
+    calendar: Tournament<Instant>,
     /// Replicas at which something happened at this instant, and for each the last instant of which it is one, counted.
     touched: Vec<u32>,
     touched_at: Vec<u64>,
@@ -110,7 +110,7 @@ impl<'a> Run<'a> {
             if let Some(every) = pool.router.as_ref().and_then(|router| router.reports_every()) {
                 replicas[begin..].iter_mut().for_each(|replica: &mut Replica| replica.report_every(every));
             }
-            let requests = Minima::new(replicas.len() - begin, 0, u32::MAX);
+            let requests = Tournament::new(replicas.len() - begin, 0, u32::MAX);
             stations.push(Station { replicas: begin..replicas.len(), requests, router: pool.router, link });
         }
         let mut results = Recorder::new(class_count, options.iterations, options.batches);
@@ -124,7 +124,7 @@ impl<'a> Run<'a> {
             options,
             touched_at: vec![0; replicas.len()],
             station_of,
-            calendar: Minima::new(replicas.len(), Instant::NEVER, Instant::NEVER),
+            calendar: Tournament::new(replicas.len(), Instant::NEVER, Instant::NEVER),
             stations,
             replicas,
             touched: Vec::new(),

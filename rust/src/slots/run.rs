@@ -9,10 +9,10 @@ use super::tally::{Stage, Tally};
 use crate::clock::{Instant, Span};
 use crate::control::{Control, Pace, Patience, Place, Queue, Setup, Start, Waiting};
 use crate::error::{Error, Result};
-use crate::minima::Minima;
 use crate::random::{Source, Stream, exponential_quantile};
 use crate::results::Status;
 use crate::simulation::Watch;
+use crate::tournament::Tournament;
 use crate::workload::Workload;
 
 /// How a run is done.
@@ -70,7 +70,7 @@ struct Run<'a> {
     /// How many decodes of each class a replica has: by replica, then class.
     decodes: Vec<u32>,
     /// When something happens at each replica next.
-    calendar: Minima<Instant>,
+    calendar: Tournament<Instant>,
     /// Requests in the system, by handle.
     requests: Vec<Request>,
     free_handles: Vec<u32>,
@@ -116,7 +116,7 @@ impl<'a> Run<'a> {
             control: setup.control(workload, options.seed)?,
             servers: (0..replicas).map(|_| Server::new()).collect(),
             decodes: vec![0; replicas * workload.class_count],
-            calendar: Minima::new(replicas, Instant::NEVER, Instant::NEVER),
+            calendar: Tournament::new(replicas, Instant::NEVER, Instant::NEVER),
             requests: Vec::new(),
             free_handles: Vec::new(),
             arrived: Vec::new(),

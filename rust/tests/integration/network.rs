@@ -1,8 +1,9 @@
 //! Requests that move and requests that wait: hand-offs between pools, sessions, jobs of several stages.
 
 use inferq_core::clock::{SECOND, Span};
-use inferq_core::cluster::{Cluster, HandsTo, LinkDescription, Pool};
+use inferq_core::cluster::{Cluster, HandsTo, Pool};
 use inferq_core::engine::{Engine, parse};
+use inferq_core::links::LinkDescription;
 use inferq_core::results::{NO_REPLICA, Results, Status};
 use inferq_core::router::RouterKind;
 use inferq_core::simulation::{Options, simulate_cluster};

@@ -1,8 +1,9 @@
 //! A run over parts of a workload is the run over all of it, bit for bit, wherever the parts end.
 
 use inferq_core::clock::{Instant, SECOND, Span};
-use inferq_core::cluster::{Cluster, HandsTo, LinkDescription, Pool};
+use inferq_core::cluster::{Cluster, HandsTo, Pool};
 use inferq_core::error::Result;
+use inferq_core::links::LinkDescription;
 use inferq_core::results::{RequestColumns, Results};
 use inferq_core::simulation::{Options, Outline, Rows, Sink, Source, Timeline, simulate_cluster, simulate_streamed};
 use inferq_core::workload::{Columns, Workload};

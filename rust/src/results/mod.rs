@@ -4,16 +4,22 @@
 
 use crate::clock::{Instant, SECOND, Span};
 use crate::error::{Error, Kind, Result};
-use crate::histogram::Histogram;
 use crate::request::Request;
 use crate::timing::Pace;
-use crate::work::{Bound, Work};
 use crate::workload::Arrival;
 
 mod columns;
+mod findings;
+mod histogram;
+pub mod summary;
+mod work_conservation;
 
 pub use columns::{HandOffColumns, NO_REPLICA, RequestColumns};
 pub(crate) use columns::{Scatter, take_first};
+pub(crate) use findings::{Facts, of_run};
+pub use histogram::Histogram;
+pub(crate) use work_conservation::Bound;
+pub use work_conservation::{Load, Work};
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,22 +1,22 @@
-//! Which replica is next, and which has the least to do?
+//! A number for each replica, with the least of them at hand: which is next, which has the least to do?
 
-/// A number for each replica, the least of them at hand: a tree of minima. To change one costs O(log n), to ask for the
+/// A tree of minima. To change one costs O(log n), to ask for the
 /// least nothing, for its place O(log n).
 #[derive(Debug, Default)]
-pub(crate) struct Minima<T> {
+pub(crate) struct Tournament<T> {
     /// Node i has the children 2i and 2i + 1; the leaves are the last half.
     tree: Vec<T>,
     leaves: usize,
     count: usize,
 }
 
-impl<T: Copy + Ord> Minima<T> {
+impl<T: Copy + Ord> Tournament<T> {
     /// `count` times `value`. No number is above `most`.
-    pub(crate) fn new(count: usize, value: T, most: T) -> Minima<T> {
+    pub(crate) fn new(count: usize, value: T, most: T) -> Tournament<T> {
         let leaves = count.next_power_of_two();
-        let mut minima = Minima { tree: vec![most; 2 * leaves], leaves, count };
-        (0..count).for_each(|place| minima.set(place, value));
-        minima
+        let mut tournament = Tournament { tree: vec![most; 2 * leaves], leaves, count };
+        (0..count).for_each(|place| tournament.set(place, value));
+        tournament
     }
 
     /// The least.
@@ -89,19 +89,19 @@ mod tests {
             count in 1_usize..20,
             changes in prop::collection::vec((0_usize..20, 0_u128..9), 1..60),
         ) {
-            let mut minima = Minima::new(count, 9, u128::MAX);
+            let mut tournament = Tournament::new(count, 9, u128::MAX);
             let mut plain = vec![9; count];
             for (place, value) in changes {
                 let place = place % count;
                 plain[place] = value;
-                minima.set(place, value);
+                tournament.set(place, value);
                 let least = plain.iter().min().copied().unwrap_or(0);
-                prop_assert_eq!(minima.least(), least);
-                prop_assert_eq!(Some(minima.place_of_least()), plain.iter().position(|&value| value == least));
-                prop_assert_eq!(minima.all(), &plain[..]);
-                let first = Some(minima.place_of_least());
+                prop_assert_eq!(tournament.least(), least);
+                prop_assert_eq!(Some(tournament.place_of_least()), plain.iter().position(|&value| value == least));
+                prop_assert_eq!(tournament.all(), &plain[..]);
+                let first = Some(tournament.place_of_least());
                 let places: Vec<usize> =
-                    std::iter::successors(first, |&place| minima.next_place_of_least(place)).collect();
+                    std::iter::successors(first, |&place| tournament.next_place_of_least(place)).collect();
                 let all: Vec<usize> = (0..count).filter(|&place| plain[place] == least).collect();
                 prop_assert_eq!(places, all);
             }

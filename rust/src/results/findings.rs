@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::plan::Limits;
-use crate::results::{Rejections, Status};
+use crate::results::{Rejections, Status, Work};
 use crate::timing::Beyond;
-use crate::work::Work;
 
 /// What findings are drawn from.
 pub(crate) struct Facts<'a> {
