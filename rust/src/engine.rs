@@ -4,10 +4,9 @@ use serde::Deserialize;
 
 use crate::error::{Error, Result};
 use crate::kv::KvCache;
-use crate::overhead::{HostTime, Overhead};
 use crate::request::FirstToken;
 use crate::scheduler::{Policy, Scheduler};
-use crate::timing::{Timing, TimingModel};
+use crate::timing::{HostTime, Overhead, Timing, TimingModel};
 
 /// An engine as a user describes it.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -5,8 +5,8 @@
 //! Free blocks that hold nothing are taken first; then the cache forgets what it holds in the others.
 
 mod residues;
-mod content;
-mod prefix;
+mod content_tree;
+mod prefix_cache;
 mod reported;
 mod block_cache;
 mod radix_cache;
@@ -20,10 +20,10 @@ use crate::request::Slot;
 use crate::results::BlockOperations;
 use crate::workload::Arrival;
 use block_cache::BlockCache;
-pub(crate) use content::OWN;
-pub use content::Segment;
-pub(crate) use prefix::Found;
-use prefix::PrefixCache;
+pub(crate) use content_tree::OWN;
+pub use content_tree::Segment;
+pub(crate) use prefix_cache::Found;
+use prefix_cache::PrefixCache;
 use radix_cache::RadixCache;
 use residues::Divisor;
 pub use residues::Residues;
@@ -345,7 +345,7 @@ pub(crate) struct Kept {
     /// Those that nobody else can use.
     blocks: u64,
     /// The others, as the cache knows them.
-    parts: Vec<prefix::Part>,
+    parts: Vec<prefix_cache::Part>,
 }
 
 impl Kept {

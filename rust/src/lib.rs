@@ -58,14 +58,8 @@ pub mod control;
 pub mod request;
 pub mod scheduler;
 pub mod plan;
-mod state;
-mod holdings;
 pub mod kv;
 pub mod timing;
-pub mod overhead;
-mod wheel;
-mod decodes;
-mod stretch;
 pub mod engine;
 pub mod replica;
 

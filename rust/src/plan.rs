@@ -9,8 +9,8 @@ mod look;
 
 use crate::clock::{Instant, Span};
 use crate::error::{Error, Kind, Result};
+use crate::replica::{Chunk, State};
 use crate::request::{Phase, Slot};
-use crate::state::{Chunk, State};
 use crate::timing::ChunkShape;
 
 /// What a replica enforces for its scheduler.

@@ -5,8 +5,8 @@
 //! the end, its last block first, so that the beginnings of prompts live longest; blocks that are taken anew are those at
 //! the front. So an entry is never forgotten before those that come after it in its prompt, unless it has a twin.
 
-use super::content::{Chains, NONE, OWN, Segment, Step, step_of};
-use super::prefix::{Found, Part, PrefixCache};
+use super::content_tree::{Chains, NONE, OWN, Segment, Step, step_of};
+use super::prefix_cache::{Found, Part, PrefixCache};
 use super::reported::Reported;
 use crate::request::Slot;
 

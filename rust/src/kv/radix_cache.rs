@@ -8,8 +8,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
 
-use super::content::{Chains, Mixer, NONE, Segment, Step, step_of};
-use super::prefix::{Found, Part, PrefixCache};
+use super::content_tree::{Chains, Mixer, NONE, Segment, Step, step_of};
+use super::prefix_cache::{Found, Part, PrefixCache};
 use super::reported::Reported;
 use crate::request::Slot;
 

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::content::{Segment, Step, Tree};
+use super::content_tree::{Segment, Step, Tree};
 
 /// What the last report said, and what has changed since.
 #[derive(Debug, Default)]

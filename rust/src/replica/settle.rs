@@ -1,12 +1,12 @@
 //! What have the iterations of a stretch done, now that it ends?
 
+use super::stretch::Stretch;
 use super::{Departure, Held, Replica, Role, end_after};
 use crate::clock::Instant;
 use crate::error::Result;
 use crate::request::{FirstToken, Phase, Slot};
 use crate::results::{Recorder, Status};
 use crate::scheduler::Notice;
-use crate::stretch::Stretch;
 use crate::timing::Pace;
 
 impl Replica {

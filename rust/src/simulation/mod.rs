@@ -8,7 +8,7 @@ mod run;
 mod dispatch;
 mod sampler;
 mod outcome;
-mod apart;
+mod independent;
 mod streamed;
 
 use std::num::NonZeroUsize;
@@ -119,7 +119,7 @@ pub fn simulate_cluster(
         && workload.flow.is_empty()
     {
         let engines = std::mem::take(engines);
-        return apart::simulate(workload, engines, router.as_mut(), options, sampler, watch);
+        return independent::simulate(workload, engines, router.as_mut(), options, sampler, watch);
     }
     let arrived = workload.flow.is_empty().then(|| options.rows(workload) as u64);
     let run = Run::new(0, workload.class_count, cluster, options, sampler);

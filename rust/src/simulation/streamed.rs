@@ -6,7 +6,7 @@
 //! the system and those behind the oldest of them. The events are those of [`simulate_cluster`](super::simulate_cluster),
 //! in the same order, so the results are the same bit for bit.
 
-use super::apart::{Offset, run_all, share_out, together};
+use super::independent::{Offset, run_all, share_out, together};
 use super::outcome::Outcome;
 use super::run::Run;
 use super::sampler::Sampler;

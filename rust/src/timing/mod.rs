@@ -3,6 +3,7 @@
 //! A timing model reads the shape of a batch and answers a [`Pace`]: the length of the first iteration, what each further
 //! identical iteration adds, and for how many that line is exact. One model, one file.
 
+mod host;
 mod constant;
 mod memory_linear;
 mod mixed_solo;
@@ -16,6 +17,7 @@ use serde::Deserialize;
 use crate::clock::{Span, attoseconds, product};
 use crate::error::{Error, Result};
 
+pub use host::{HostTime, Overhead};
 pub use roofline::{AllReduce, ChunkRoof, DecodeRoof, LinearRoof};
 pub use table::{ChunkGrid, DecodeGrid, LinearGrid};
 

@@ -8,9 +8,9 @@
 //!   those that go on from its answer (*followers*), for whom it is made known before each plan;
 //! - what is found at admission counts as computed. It is looked up anew at each attempt.
 
+use super::state::{Chunk, State};
 use crate::kv::{Found, Kept};
 use crate::request::{Phase, Request, Slot};
-use crate::state::{Chunk, State};
 
 /// What was found for a request that waits, when the policy thought of admitting it.
 #[derive(Clone, Copy, Debug)]

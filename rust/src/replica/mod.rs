@@ -4,24 +4,33 @@
 //! *stretch* of k identical iterations at once, and at its end everything that they did is settled. Whoever holds the
 //! replica may cut a running stretch at an event; because time is whole, no result depends on where stretches end (law L8).
 
-mod look;
+// What it holds.
+mod state;
+mod blocks;
+mod standing;
+mod wheel;
+
+// What it does, and what can be seen of it.
+mod stretch;
 mod settle;
-mod view;
+mod read;
+mod cache_at;
 
 use crate::clock::{Instant, Span};
-use crate::decodes::Decodes;
 use crate::engine::EngineParts;
 use crate::error::{Kind, Result};
 use crate::kv::{BlockPool, Kept, Segment};
-use crate::overhead::HostTime;
 use crate::plan::{Plan, broken};
 use crate::request::{Phase, Request, Requests, Slot};
 use crate::results::{Recorder, Status};
 use crate::scheduler::{Notice, Scheduler};
-use crate::state::{Batch, FIRST_ROW, State};
-use crate::stretch::Stretch;
-use crate::timing::{Pace, Timing};
+use crate::timing::{HostTime, Pace, Timing};
 use crate::workload::Arrival;
+use standing::Decodes;
+use state::{Batch, FIRST_ROW};
+use stretch::Stretch;
+
+pub(crate) use state::{Chunk, State};
 
 /// One engine on one GPU group.
 pub struct Replica {
@@ -41,7 +50,7 @@ pub struct Replica {
     departures: Vec<Departure>,
     /// With what prompts begin, by place: of those who go on elsewhere, where no cache knows it.
     prefixes: Vec<Vec<Segment>>,
-    reports: Option<view::Reports>,
+    reports: Option<cache_at::Reports>,
     /// Of the blocks sent, those whose keys and values arrived while an iteration ran here.
     arrived: Vec<Held>,
     due: Vec<Slot>,

@@ -1,12 +1,12 @@
 //! What can be seen of a replica at an instant, without going there?
 
+use super::state::Chunk;
+use super::stretch::Stretch;
 use super::{Replica, Role};
 use crate::clock::Instant;
 use crate::error::Result;
 use crate::request::{FirstToken, Phase, Slot, longest_context};
 use crate::results::{BlockOperations, IterationRow, Recorder, Sample};
-use crate::state::Chunk;
-use crate::stretch::Stretch;
 use crate::timing::Beyond;
 use crate::workload::Arrival;
 

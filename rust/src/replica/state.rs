@@ -2,9 +2,9 @@
 //!
 //! [`State`] is the one truth that plans move and that settling moves on: requests, blocks, standing decodes, the batch.
 
+use super::blocks::LookedUp;
+use super::standing::Decodes;
 use crate::clock::{Instant, Span};
-use crate::decodes::Decodes;
-use crate::holdings::LookedUp;
 use crate::kv::{BlockPool, Kept};
 use crate::plan::{Hold, Limit, Limits};
 use crate::request::{Phase, Requests, Slot};

@@ -8,11 +8,11 @@
 //! They come in groups, each with a tick counter of its own, so that a scheduler can let a whole group sit an iteration out
 //! at the price of one.
 
+use super::wheel::Wheel;
 use crate::clock::{Instant, Span};
 use crate::kv::Residues;
 use crate::request::Slot;
 use crate::timing::Shape;
-use crate::wheel::Wheel;
 
 /// A group of the standing decodes of one replica.
 #[derive(Debug)]

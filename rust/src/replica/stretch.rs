@@ -1,11 +1,11 @@
 //! Which iterations are under way, when do they end, and did they load what they could?
 
+use super::state::{Chunk, State};
 use crate::clock::Instant;
 use crate::error::Result;
 use crate::plan::Limit;
 use crate::request::{Phase, Slot};
 use crate::results::{Bound, Recorder};
-use crate::state::{Chunk, State};
 use crate::timing::Pace;
 
 /// Identical iterations under way.
