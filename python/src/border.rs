@@ -1,9 +1,9 @@
 //! How does an error of the core become an exception, and a long call one that can be stopped?
 
-use inferq_core::control::{GateAndRoute, Tables};
 use inferq_core::distributions::{Arrivals, Duration, Length};
 use inferq_core::engine::{Engine, parse};
 use inferq_core::error::{Error, Kind};
+use inferq_core::gate_and_route::{AllocationTables, GateAndRoute};
 use inferq_core::kv::KvCache;
 use inferq_core::links::LinkDescription;
 use inferq_core::router::RouterKind;
@@ -53,7 +53,7 @@ pub(crate) fn check(part: &str, description: &str) -> PyResult<()> {
         "arrivals" => parse::<Arrivals>(description).and_then(|law| law.check()),
         "lengths" => parse::<Length>(description).and_then(|law| law.check()),
         "durations" => parse::<Duration>(description).and_then(|law| law.check()),
-        "allocation" => parse::<Tables>(description).and_then(|tables| tables.check()),
+        "allocation" => parse::<AllocationTables>(description).and_then(|tables| tables.check()),
         "gate_and_route" => parse::<GateAndRoute>(description).and_then(|one| one.check()),
         "engine" if WrittenEngine::is_described_by(description) => {
             parse::<WrittenEngine>(description).and_then(|engine| engine.check())

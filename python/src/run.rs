@@ -2,9 +2,9 @@
 
 use inferq_core::clock::{Instant, Span, attoseconds};
 use inferq_core::cluster::{Cluster, HandsTo, Pool};
-use inferq_core::control::GateAndRoute;
 use inferq_core::engine::{Class, Engine, EngineParts, parse};
 use inferq_core::error::{Error, Result};
+use inferq_core::gate_and_route::GateAndRoute;
 use inferq_core::links::LinkDescription;
 use inferq_core::router::{Router, RouterKind};
 use inferq_core::simulation::{Options, Timeline, simulate_cluster};

@@ -1,10 +1,12 @@
 //! One run of gate and route with exponential services: a scenario and columns in, columns out.
 
 use inferq_core::clock::{Instant, Span, attoseconds};
-use inferq_core::control::GateAndRoute;
 use inferq_core::engine::parse;
 use inferq_core::error::{Error, Result};
-use inferq_core::slots::{Options, RequestColumns, Results, STAGES, Sample, simulate};
+use inferq_core::gate_and_route::GateAndRoute;
+use inferq_core::gate_and_route::exponential::{
+    ExponentialColumns, ExponentialOptions, ExponentialResults, STAGES, StageSample, simulate,
+};
 use inferq_core::workload::Workload;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -26,7 +28,7 @@ struct Scenario {
 }
 
 impl Scenario {
-    fn options(&self, workload: &Workload) -> Result<Options> {
+    fn options(&self, workload: &Workload) -> Result<ExponentialOptions> {
         let instant = |seconds: f64, name: &str| attoseconds(seconds, name).map(Instant);
         let warmup = match self.warmup {
             Cut::Seconds(seconds) => instant(seconds, "warmup")?,
@@ -43,7 +45,7 @@ impl Scenario {
             return Err(Error::config("warmup", message));
         }
         let timeline = self.timeline_s.map(|seconds| attoseconds(seconds, "timeline_s").map(Span)).transpose()?;
-        Ok(Options { seed: self.seed, horizon, warmup, timeline })
+        Ok(ExponentialOptions { seed: self.seed, horizon, warmup, timeline })
     }
 }
 
@@ -86,7 +88,7 @@ pub(crate) fn simulate_slots<'py>(
 /// The results as columns.
 fn tables<'py>(
     py: Python<'py>,
-    mut results: Results,
+    mut results: ExponentialResults,
     workload: &Workload,
     replicas: u32,
 ) -> PyResult<Bound<'py, PyDict>> {
@@ -111,7 +113,7 @@ fn tables<'py>(
 
 fn request_columns<'py>(
     py: Python<'py>,
-    columns: RequestColumns,
+    columns: ExponentialColumns,
     workload: &Workload,
     warmup: Instant,
 ) -> PyResult<Bound<'py, PyDict>> {
@@ -148,7 +150,7 @@ fn request_columns<'py>(
 const STAGE_NAMES: [&str; STAGES] = ["prefill_queue", "prefill", "decode_queue", "mixed", "solo"];
 
 /// A row for each class at each sample but the last, which is the end of the run.
-fn timeline_columns<'py>(py: Python<'py>, samples: &[Sample]) -> PyResult<Bound<'py, PyDict>> {
+fn timeline_columns<'py>(py: Python<'py>, samples: &[StageSample]) -> PyResult<Bound<'py, PyDict>> {
     let samples = &samples[..samples.len().saturating_sub(1)];
     let rows =
         || samples.iter().flat_map(|sample| (0..).zip(&sample.numbers).map(move |(class, row)| (sample, class, row)));
@@ -161,19 +163,20 @@ fn timeline_columns<'py>(py: Python<'py>, samples: &[Sample]) -> PyResult<Bound<
     Ok(dict)
 }
 
-fn revenue_columns<'py>(py: Python<'py>, results: &Results, replicas: u32) -> PyResult<Bound<'py, PyDict>> {
-    let counted: Vec<&Sample> = results.samples.iter().filter(|sample| sample.at > results.warmup).collect();
+fn revenue_columns<'py>(py: Python<'py>, results: &ExponentialResults, replicas: u32) -> PyResult<Bound<'py, PyDict>> {
+    let counted: Vec<&StageSample> = results.samples.iter().filter(|sample| sample.at > results.warmup).collect();
     let dict = PyDict::new(py);
     put(&dict, "time_s", counted.iter().map(|sample| sample.at.seconds()).collect())?;
     let (bundled_before, separate_before) = results.revenue_before;
-    let bundled = |sample: &Sample| sample.bundled - bundled_before;
-    let separate = |sample: &Sample| sample.separate - separate_before;
+    let bundled = |sample: &StageSample| sample.bundled - bundled_before;
+    let separate = |sample: &StageSample| sample.separate - separate_before;
     // Money has 18 decimal places as time has, so the one rounding is the same.
     let money = |units: u128| Span(units).seconds();
     put(&dict, "bundled", counted.iter().map(|sample| money(bundled(sample))).collect())?;
     put(&dict, "separate", counted.iter().map(|sample| money(separate(sample))).collect())?;
-    let rate =
-        |units: u128, sample: &Sample| money(units) / (f64::from(replicas) * sample.at.since(results.warmup).seconds());
+    let rate = |units: u128, sample: &StageSample| {
+        money(units) / (f64::from(replicas) * sample.at.since(results.warmup).seconds())
+    };
     put(&dict, "bundled_per_replica_s", counted.iter().map(|sample| rate(bundled(sample), sample)).collect())?;
     put(&dict, "separate_per_replica_s", counted.iter().map(|sample| rate(separate(sample), sample)).collect())?;
     Ok(dict)
@@ -182,7 +185,7 @@ fn revenue_columns<'py>(py: Python<'py>, results: &Results, replicas: u32) -> Py
 /// Time averages per replica, NaN where no time was measured.
 fn occupancy_columns<'py>(
     py: Python<'py>,
-    results: &Results,
+    results: &ExponentialResults,
     window: u128,
     replicas: u32,
 ) -> PyResult<Bound<'py, PyDict>> {

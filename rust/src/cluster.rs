@@ -1,8 +1,8 @@
 //! What makes a cluster: pools of replicas, a router before each, and links between them.
 
-use crate::control::{Control, Patience};
 use crate::engine::EngineParts;
 use crate::error::{Error, Result};
+use crate::gate_and_route::{Control, Patience};
 use crate::links::Link;
 use crate::router::Router;
 

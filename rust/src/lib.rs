@@ -47,12 +47,11 @@ pub mod workload;
 pub mod random;
 pub mod distributions;
 
-// Several replicas: which one serves a request, what goes from one to another, who keeps requests before them.
+// Several replicas: which one serves a request, what goes from one to another, and what runs through them.
 pub mod router;
 mod tournament;
 pub mod cluster;
 pub mod links;
-pub mod control;
 
 // One replica: who is in the batch, what it holds, how long it takes, what it does.
 pub mod request;
@@ -63,8 +62,8 @@ pub mod timing;
 pub mod engine;
 pub mod replica;
 
-// The stochastic model of lin2026: slots in place of replicas, under the same control.
-pub mod slots;
+// The cluster of one paper, lin2026: requests queue before the replicas, for slots. The rest can be read without it.
+pub mod gate_and_route;
 
 // What comes out.
 pub mod results;

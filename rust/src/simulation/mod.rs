@@ -5,7 +5,6 @@
 //! then new batches are formed; within a kind, lower replica first, then lower request id.
 
 mod run;
-mod dispatch;
 mod sampler;
 mod outcome;
 mod independent;

@@ -4,13 +4,13 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 
-use super::dispatch::{Dispatch, Placed};
 use super::outcome::Outcome;
 use super::sampler::Sampler;
 use super::{Options, Watch};
 use crate::clock::{Instant, Span, product};
 use crate::cluster::Cluster;
 use crate::error::{Error, Kind, Result};
+use crate::gate_and_route::{Dispatch, Placed};
 use crate::kv::Segment;
 use crate::links::Transfers;
 use crate::plan::Limits;

@@ -2,7 +2,7 @@
 
 mod scenario;
 mod laws;
-mod controlled;
+mod gate_and_route;
 mod fleet;
 mod network;
 mod policies;
@@ -10,9 +10,9 @@ mod policies_batching;
 mod policies_deadlines;
 mod policies_tiles;
 mod policies_waiting;
-mod slots;
-mod slots_audit;
-mod slots_theory;
+mod exponential;
+mod exponential_audit;
+mod exponential_theory;
 mod streamed;
 mod theory;
 mod timings;

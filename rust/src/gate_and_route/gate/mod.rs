@@ -86,10 +86,10 @@ impl GateKind {
         let queues = allocation.and_then(|plan| plan.prefill_queue.as_ref()).unwrap_or(&zeros);
         let targets = QueueTargets::new(replicas, queues);
         match self {
-            GateKind::Occupancy => Box::new(occupancy::Occupancy { shares: shares.clone(), targets }),
-            GateKind::Queue => Box::new(queue::Queue { targets }),
-            GateKind::Priority => Box::new(priority::Priority::new(tokens)),
-            GateKind::Fcfs => Box::new(fcfs::Fcfs),
+            GateKind::Occupancy => Box::new(occupancy::OccupancyGate { shares: shares.clone(), targets }),
+            GateKind::Queue => Box::new(queue::QueueGate { targets }),
+            GateKind::Priority => Box::new(priority::PriorityGate::new(tokens)),
+            GateKind::Fcfs => Box::new(fcfs::FcfsGate),
         }
     }
 }
@@ -112,7 +112,7 @@ impl QueueTargets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::line::Waiting;
+    use crate::gate_and_route::line::Waiting;
 
     /// So many wait and run of each class; turns are given in the order of `order`.
     fn prefills(waiting: &[u64], running: &[u64], order: &[usize]) -> Prefills {

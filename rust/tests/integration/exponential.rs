@@ -1,10 +1,10 @@
 //! The stochastic model of slots: its laws over random scenarios under every gate and router, and cases worked by hand.
 
-use crate::slots_audit::Audit;
-use inferq_core::control::GateAndRoute;
+use crate::exponential_audit::Audit;
 use inferq_core::engine::parse;
+use inferq_core::gate_and_route::GateAndRoute;
+use inferq_core::gate_and_route::exponential::{ExponentialOptions, ExponentialResults, simulate};
 use inferq_core::random::{Source, Stream, exponential_quantile};
-use inferq_core::slots::{Options, Results, simulate};
 use inferq_core::workload::Workload;
 use proptest::prelude::*;
 
@@ -96,7 +96,7 @@ impl Scenario {
         1.0 / f64::from(self.plan[class][4])
     }
 
-    fn run(&self) -> Results {
+    fn run(&self) -> ExponentialResults {
         let mut clock_ms = 0;
         let arrival_s: Vec<f64> = self
             .rows
@@ -120,7 +120,7 @@ impl Scenario {
         let classes: Vec<String> = (0..self.plan.len()).map(|class| class.to_string()).collect();
         let setup = parse::<GateAndRoute>(&self.json()).and_then(|one| one.build(&classes)).expect("a set-up");
         let instant = |s: f64| inferq_core::clock::Instant((s * 1000.0) as u128 * 1_000_000_000_000_000);
-        let options = Options {
+        let options = ExponentialOptions {
             seed: self.seed,
             horizon: self.horizon_s.map(instant),
             warmup: instant(self.warmup_s),

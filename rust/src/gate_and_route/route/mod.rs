@@ -21,7 +21,7 @@ use crate::random::{Source, Stream};
 
 /// Where in a decode buffer a request stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct BufferPlace {
     /// Which of the router's lines.
     pub(super) line: u32,
     /// The place in it.
@@ -29,12 +29,12 @@ pub struct Place {
 }
 
 /// A router of decodes.
-pub(super) trait Router: Send {
+pub(super) trait DecodeRouter: Send {
     /// A decode waits for a slot.
-    fn join(&mut self, decode: Waiting) -> Place;
+    fn join(&mut self, decode: Waiting) -> BufferPlace;
 
     /// Who stands at this place gives up.
-    fn leave(&mut self, place: Place);
+    fn leave(&mut self, place: BufferPlace);
 
     /// The next decode for which a slot is free, and its replica; it is out of the buffer.
     fn place(&mut self, slots: &Slots) -> Option<(Waiting, u32)>;
@@ -48,7 +48,7 @@ pub(super) trait Router: Send {
 /// A router as a user names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum RouterKind {
+pub enum DecodeRouterKind {
     /// Any free solo slot, else any free mixed one.
     Greedy,
     /// Solo or mixed by a draw, each with a buffer.
@@ -61,20 +61,20 @@ pub enum RouterKind {
     Fcfs,
 }
 
-impl RouterKind {
+impl DecodeRouterKind {
     /// With a plan or without: an error where only one of the two makes sense.
     pub fn check_plan(self, planned: bool) -> Result<()> {
         let wants = match self {
-            RouterKind::Greedy => planned,
-            RouterKind::Randomised | RouterKind::General => true,
-            RouterKind::Immediate | RouterKind::Fcfs => false,
+            DecodeRouterKind::Greedy => planned,
+            DecodeRouterKind::Randomised | DecodeRouterKind::General => true,
+            DecodeRouterKind::Immediate | DecodeRouterKind::Fcfs => false,
         };
         if planned == wants {
             return Ok(());
         }
         let why = match self {
-            RouterKind::Immediate => "the immediate router decodes where the prefill ran: it needs planned=False",
-            RouterKind::Fcfs => "the fcfs router knows no pools: it needs planned=False",
+            DecodeRouterKind::Immediate => "the immediate router decodes where the prefill ran: it needs planned=False",
+            DecodeRouterKind::Fcfs => "the fcfs router knows no pools: it needs planned=False",
             _ => "this router sends decodes to a solo and a mixed pool, which a plan makes: it needs planned=True",
         };
         Err(Error::config("planned", why))
@@ -86,22 +86,22 @@ impl RouterKind {
         seed: u64,
         replicas: u32,
         mixed: Option<u32>,
-        pace: Pace,
+        pace: IterationLengths,
         allocation: Option<&Allocation>,
         tokens: &[ClassTokens],
-    ) -> Result<Box<dyn Router>> {
+    ) -> Result<Box<dyn DecodeRouter>> {
         let draws = Stream::new(seed, Source::Router);
         Ok(match self {
-            RouterKind::Greedy => Box::new(greedy::Greedy { draws, line: Line::default() }),
-            RouterKind::Fcfs => Box::new(fcfs::Fcfs { draws, line: Line::default() }),
-            RouterKind::Immediate => Box::new(immediate::Immediate::default()),
-            RouterKind::Randomised => {
+            DecodeRouterKind::Greedy => Box::new(greedy::GreedyRouter { draws, line: Line::default() }),
+            DecodeRouterKind::Fcfs => Box::new(fcfs::FcfsRouter { draws, line: Line::default() }),
+            DecodeRouterKind::Immediate => Box::new(immediate::ImmediateRouter::default()),
+            DecodeRouterKind::Randomised => {
                 let pools = Pools::new(draws, replicas, mixed, pace, allocation)?;
-                Box::new(randomised::Randomised::new(pools))
+                Box::new(randomised::RandomisedRouter::new(pools))
             }
-            RouterKind::General => {
+            DecodeRouterKind::General => {
                 let pools = Pools::new(draws, replicas, mixed, pace, allocation)?;
-                Box::new(general::General::new(pools, seed, allocation, tokens))
+                Box::new(general::GeneralRouter::new(pools, seed, allocation, tokens))
             }
         })
     }
@@ -109,7 +109,7 @@ impl RouterKind {
 
 /// Attoseconds that an iteration takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct IterationLengths {
     /// With a chunk of a prefill: τ.
     pub mixed: u128,
     /// Without: 1/γ.
@@ -133,7 +133,7 @@ impl Pools {
         draws: Stream,
         replicas: u32,
         mixed: Option<u32>,
-        pace: Pace,
+        pace: IterationLengths,
         allocation: Option<&Allocation>,
     ) -> Result<Pools> {
         let column = |table: fn(&Allocation) -> &Option<Vec<u64>>| {

@@ -2,7 +2,7 @@
 //!
 //! n replicas with B slots each; a prefill of P tokens takes an exponential time of mean (P / C)·τ, a decode of D tokens one
 //! of mean D·τ while its replica runs a prefill and D/γ while it runs none. Whoever waits gives up after an exponential
-//! patience. Everything that is decided is decided by [`crate::control`].
+//! patience. Everything that is decided is decided by [`crate::gate_and_route`].
 //!
 //! **One draw a request.** Each request draws one unit exponential for its prefill and one for its decode, by its id; the
 //! decode's is the work that it still has, which a switch of the mode neither adds to nor draws anew. As an exponential has
@@ -21,6 +21,6 @@ mod run;
 mod server;
 mod tally;
 
-pub use results::{NO_REPLICA, RequestColumns, Results, Sample};
-pub use run::{Options, simulate};
+pub use results::{ExponentialColumns, ExponentialResults, NO_REPLICA, StageSample};
+pub use run::{ExponentialOptions, simulate};
 pub use tally::{ByStage, STAGES, Stage};

@@ -1,21 +1,21 @@
 //! The router of lin2026 section 4.1: solo slots first, one buffer, first come, first served.
 
-use super::{DRAW_REPLICA, Line, Place, Router, Slots, Stream, Waiting};
+use super::{BufferPlace, DRAW_REPLICA, DecodeRouter, Line, Slots, Stream, Waiting};
 
 /// Any solo replica with a free slot, all alike; else any mixed one; else the buffer. A freed slot takes its head. Without
 /// a plan, the replicas that run no prefill now stand for the solo ones.
 #[derive(Debug)]
-pub(super) struct Greedy {
+pub(super) struct GreedyRouter {
     pub(super) draws: Stream,
     pub(super) line: Line,
 }
 
-impl Router for Greedy {
-    fn join(&mut self, decode: Waiting) -> Place {
-        Place { line: 0, place: self.line.push(decode) }
+impl DecodeRouter for GreedyRouter {
+    fn join(&mut self, decode: Waiting) -> BufferPlace {
+        BufferPlace { line: 0, place: self.line.push(decode) }
     }
 
-    fn leave(&mut self, place: Place) {
+    fn leave(&mut self, place: BufferPlace) {
         self.line.leave(place.place);
     }
 

@@ -1,8 +1,8 @@
 //! Gate and route over real iterations: the same control as over slots, held against the laws.
 
 use inferq_core::cluster::Cluster;
-use inferq_core::control::GateAndRoute;
 use inferq_core::engine::{Engine, parse};
+use inferq_core::gate_and_route::GateAndRoute;
 use inferq_core::results::{NO_REPLICA, Results, Status};
 use inferq_core::simulation::{Options, simulate_cluster};
 use proptest::prelude::*;

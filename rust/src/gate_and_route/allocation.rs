@@ -20,7 +20,7 @@ const MOST: f64 = 1e6;
 /// An allocation as a user describes it: numbers by class. A table left out is not used by any decision.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Tables {
+pub struct AllocationTables {
     /// x*: prefills under way.
     pub prefill: BTreeMap<String, f64>,
     /// y_m*: decodes beside a prefill.
@@ -50,7 +50,7 @@ pub struct Allocation {
     pub prefill_queue: Option<Vec<u64>>,
 }
 
-impl Tables {
+impl AllocationTables {
     /// Tests every number, and that all tables name the same classes.
     pub fn check(&self) -> Result<()> {
         let classes: Vec<String> = self.prefill.keys().cloned().collect();
@@ -118,7 +118,7 @@ mod tests {
     fn shares(numbers: &[f64]) -> Result<Allocation> {
         let names: Vec<String> = (0..numbers.len()).map(|class| class.to_string()).collect();
         let prefill = names.iter().cloned().zip(numbers.iter().copied()).collect();
-        Tables { prefill, ..Tables::default() }.by_class(&names)
+        AllocationTables { prefill, ..AllocationTables::default() }.by_class(&names)
     }
 
     #[test]
@@ -150,9 +150,9 @@ mod tests {
         }
         let names = ["a".to_string(), "b".to_string()];
         let prefill = BTreeMap::from([("a".to_string(), 0.1)]);
-        let missing = Tables { prefill: prefill.clone(), ..Tables::default() }.by_class(&names);
+        let missing = AllocationTables { prefill: prefill.clone(), ..AllocationTables::default() }.by_class(&names);
         assert_eq!(missing.expect_err("b").to_string(), "prefill.b: missing: every class needs a number");
-        let unknown = Tables { prefill, ..Tables::default() }.by_class(&names[1..]);
+        let unknown = AllocationTables { prefill, ..AllocationTables::default() }.by_class(&names[1..]);
         assert_eq!(unknown.expect_err("a").to_string(), "prefill.a: no such class (there are b)");
     }
 }

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{Allocation, ClassTokens, Cluster, Control, GateKind, Pace, Patience, Policy, RouterKind, Tables};
+use super::{
+    Allocation, AllocationTables, ClassTokens, Control, ControlConfig, ControlledCluster, DecodeRouterKind, GateKind,
+    IterationLengths, Patience,
+};
 use crate::clock::{attoseconds, decimal, product};
 use crate::error::{Error, Result};
 use crate::kv::KvCache;
@@ -17,7 +20,7 @@ pub struct GateAndRoute {
     /// Which description this is.
     pub kind: DescriptionKind,
     /// What each replica should hold; not needed where nothing follows it.
-    pub allocation: Option<Tables>,
+    pub allocation: Option<AllocationTables>,
     /// n.
     pub replicas: u64,
     /// How long iterations take.
@@ -33,7 +36,7 @@ pub struct GateAndRoute {
     /// Which class is admitted to its prefill next.
     pub gate: GateKind,
     /// Where a decode goes.
-    pub router: RouterKind,
+    pub router: DecodeRouterKind,
     /// Are replicas set apart for prefills?
     pub planned: bool,
     /// What serves.
@@ -98,9 +101,9 @@ pub enum ServiceKind {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
     /// n, B and the speeds.
-    pub cluster: Cluster,
+    pub cluster: ControlledCluster,
     /// Who decides.
-    pub policy: Policy,
+    pub policy: ControlConfig,
     /// What it follows.
     pub allocation: Option<Allocation>,
     /// C.
@@ -158,7 +161,7 @@ impl GateAndRoute {
             let message = "it needs service=\"tokens\": the exponential service knows no prompts";
             return Err(Error::config("kv.prefix_cache", message));
         }
-        let policy = Policy { gate: self.gate, router: self.router, planned: self.planned };
+        let policy = ControlConfig { gate: self.gate, router: self.router, planned: self.planned };
         let allocation = self.allocation.as_ref().map(|tables| tables.by_class(classes)).transpose();
         let allocation = allocation.map_err(|error| error.within("allocation"))?;
         policy.check(slots, allocation.as_ref())?;
@@ -169,7 +172,7 @@ impl GateAndRoute {
             })
         };
         Ok(Setup {
-            cluster: Cluster { replicas, slots, pace },
+            cluster: ControlledCluster { replicas, slots, pace },
             policy,
             allocation,
             chunk,
@@ -204,7 +207,7 @@ impl GateAndRoute {
 }
 
 impl Speeds {
-    fn pace(&self, chunk: u32) -> Result<Pace> {
+    fn pace(&self, chunk: u32) -> Result<IterationLengths> {
         let Speeds::MixedSolo { alpha, beta, solo } = *self;
         let of_chunk = product(attoseconds(beta, "beta")?, u128::from(chunk))?;
         let mixed = attoseconds(alpha, "alpha")?.checked_add(of_chunk);
@@ -215,6 +218,6 @@ impl Speeds {
                 return Err(Error::config(name, "an iteration must take some time, and less than 9 s"));
             }
         }
-        Ok(Pace { mixed, solo })
+        Ok(IterationLengths { mixed, solo })
     }
 }

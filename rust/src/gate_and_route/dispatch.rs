@@ -1,14 +1,14 @@
 //! Which requests wait for a control to say where they go?
 //!
 //! Under gate and route (lin2026) requests queue before the replicas, not at them: for a prefill, and once it is done for
-//! a slot to decode in. The replicas serve them iteration by iteration; [`crate::control`] decides.
+//! a slot to decode in. The replicas serve them iteration by iteration; [`crate::gate_and_route`] decides.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::clock::Instant;
-use crate::control::{Control, Patience, Place, Queue, Start, Waiting};
 use crate::error::Result;
+use crate::gate_and_route::{BufferPlace, Control, Patience, QueueKind, Start, Waiting};
 use crate::replica::Departure;
 use crate::request::Request;
 use crate::results::NO_REPLICA;
@@ -19,11 +19,11 @@ enum Held {
     /// It waits for its prefill.
     Queue(Arrival, u64),
     /// It waits for a slot to decode in.
-    Buffer(Box<Departure>, Place),
+    Buffer(Box<Departure>, BufferPlace),
 }
 
 /// A request on its way to a replica.
-pub(super) enum Placed {
+pub(crate) enum Placed {
     /// With its prompt before it.
     Prefill(Arrival, usize),
     /// With its prompt behind it.
@@ -31,7 +31,7 @@ pub(super) enum Placed {
 }
 
 /// The control, and the requests that wait for it.
-pub(super) struct Dispatch {
+pub(crate) struct Dispatch {
     control: Control,
     patience: Patience,
     /// By handle; `None`: the handle is free.
@@ -44,7 +44,7 @@ pub(super) struct Dispatch {
 }
 
 impl Dispatch {
-    pub(super) fn new(control: Control, patience: Patience) -> Dispatch {
+    pub(crate) fn new(control: Control, patience: Patience) -> Dispatch {
         Dispatch {
             control,
             patience,
@@ -56,19 +56,19 @@ impl Dispatch {
     }
 
     /// How many wait.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.held.len() - self.free.len()
     }
 
     /// A request arrives.
-    pub(super) fn arrive(&mut self, arrival: Arrival) {
+    pub(crate) fn arrive(&mut self, arrival: Arrival) {
         let handle = self.handle();
         let place = self.control.arrived(arrival.id, handle, arrival.class);
         self.hold(handle, Held::Queue(arrival, place));
     }
 
     /// A request has its prompt computed, and owes tokens still.
-    pub(super) fn prefilled(&mut self, departure: Departure) {
+    pub(crate) fn prefilled(&mut self, departure: Departure) {
         let handle = self.handle();
         let Arrival { id, class, .. } = departure.request.arrival;
         let place = self.control.prefill_done(id, handle, class, departure.from);
@@ -76,12 +76,12 @@ impl Dispatch {
     }
 
     /// A request has left its slot.
-    pub(super) fn decoded(&mut self, replica: usize) {
+    pub(crate) fn decoded(&mut self, replica: usize) {
         self.control.decode_done(replica as u32);
     }
 
     /// Who goes where next. To be asked until nobody does, after everything else at an instant.
-    pub(super) fn place(&mut self) -> Option<Placed> {
+    pub(crate) fn place(&mut self) -> Option<Placed> {
         let start = self.control.start()?;
         let (Start::Prefill(Waiting { handle, .. }, replica) | Start::Decode(Waiting { handle, .. }, replica)) = start;
         match self.take(handle)? {
@@ -91,15 +91,15 @@ impl Dispatch {
     }
 
     /// Who has come to wait at this instant and still does draws its patience.
-    pub(super) fn wait(&mut self, now: Instant) -> Result<()> {
+    pub(crate) fn wait(&mut self, now: Instant) -> Result<()> {
         for handle in self.arrived.drain(..) {
             let (arrival, queue) = match &self.held[handle as usize] {
                 None => continue,
-                Some(Held::Queue(arrival, _)) => (arrival, Queue::Prefill),
-                Some(Held::Buffer(departure, _)) => (&departure.request.arrival, Queue::Decode),
+                Some(Held::Queue(arrival, _)) => (arrival, QueueKind::Prefill),
+                Some(Held::Buffer(departure, _)) => (&departure.request.arrival, QueueKind::Decode),
             };
             if let Some(span) = self.patience.draw(arrival.id, arrival.class, queue) {
-                let deadline = (now.after(span)?, arrival.id, handle, queue == Queue::Decode);
+                let deadline = (now.after(span)?, arrival.id, handle, queue == QueueKind::Decode);
                 self.deadlines.push(Reverse(deadline));
             }
         }
@@ -107,7 +107,7 @@ impl Dispatch {
     }
 
     /// When somebody gives up next, if nothing happens before `others`.
-    pub(super) fn next_deadline(&mut self, others: Instant) -> Instant {
+    pub(crate) fn next_deadline(&mut self, others: Instant) -> Instant {
         while let Some(&Reverse((at, id, handle, decodes))) = self.deadlines.peek() {
             if at >= others || self.waits(id, handle, decodes) {
                 return at;
@@ -118,7 +118,7 @@ impl Dispatch {
     }
 
     /// The next who gives up by `now`, and the replica that it was at last.
-    pub(super) fn give_up(&mut self, now: Instant) -> Option<(Request, u32)> {
+    pub(crate) fn give_up(&mut self, now: Instant) -> Option<(Request, u32)> {
         while let Some(&Reverse((_, id, handle, decodes))) = self.deadlines.peek().filter(|next| next.0.0 <= now) {
             self.deadlines.pop();
             if !self.waits(id, handle, decodes) {
@@ -135,7 +135,7 @@ impl Dispatch {
     }
 
     /// Everybody who still waits at the end.
-    pub(super) fn drain(&mut self, end: Instant) -> impl Iterator<Item = (Request, u32)> {
+    pub(crate) fn drain(&mut self, end: Instant) -> impl Iterator<Item = (Request, u32)> {
         self.free.clear();
         std::mem::take(&mut self.held).into_iter().flatten().map(move |held| held.leave(end))
     }

@@ -4,9 +4,9 @@ use super::{Gate, Prefills};
 
 /// The class of whoever has waited longest.
 #[derive(Debug)]
-pub(super) struct Fcfs;
+pub(super) struct FcfsGate;
 
-impl Gate for Fcfs {
+impl Gate for FcfsGate {
     fn class(&self, prefills: &Prefills) -> Option<usize> {
         prefills.classes().min_by_key(|&class| prefills.waiting[class].first().map(|first| first.turn))
     }

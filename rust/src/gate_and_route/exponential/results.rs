@@ -10,7 +10,7 @@ pub const NO_REPLICA: u32 = u32::MAX;
 
 /// One row for each request that arrived by the horizon; seconds, NaN where there is no value.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct RequestColumns {
+pub struct ExponentialColumns {
     /// [`Status`] as a number.
     pub status: Vec<u8>,
     /// Replica of the decode, of the prefill where there was none, or [`NO_REPLICA`].
@@ -39,7 +39,7 @@ pub struct RequestColumns {
 
 /// The cluster at an instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sample {
+pub struct StageSample {
     /// When.
     pub at: Instant,
     /// How many are where.
@@ -52,11 +52,11 @@ pub struct Sample {
 
 /// Everything that a run leaves behind.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Results {
+pub struct ExponentialResults {
     /// One row a request.
-    pub requests: RequestColumns,
+    pub requests: ExponentialColumns,
     /// Samples in order of time, each as the cluster was after all that happened at its instant; the last one is the end.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<StageSample>,
     /// When the averages begin.
     pub warmup: Instant,
     /// When the run ended.
@@ -90,10 +90,10 @@ pub(super) struct Row {
     pub(super) replica: u32,
 }
 
-impl Results {
-    pub(super) fn new(rows: usize, warmup: Instant) -> Results {
+impl ExponentialResults {
+    pub(super) fn new(rows: usize, warmup: Instant) -> ExponentialResults {
         let absent = || vec![f64::NAN; rows];
-        let requests = RequestColumns {
+        let requests = ExponentialColumns {
             status: vec![Status::Unfinished as u8; rows],
             replica: vec![NO_REPLICA; rows],
             prefill_replica: vec![NO_REPLICA; rows],
@@ -107,7 +107,7 @@ impl Results {
             e2e_s: absent(),
             handoff_s: absent(),
         };
-        Results { requests, warmup, ..Results::default() }
+        ExponentialResults { requests, warmup, ..ExponentialResults::default() }
     }
 
     /// Requests that have left.
@@ -146,7 +146,7 @@ impl Results {
 }
 
 /// Takes the samples.
-pub(super) struct Sampler {
+pub(super) struct StageSampler {
     pub(super) next: Instant,
     interval: Span,
     automatic: bool,
@@ -156,15 +156,15 @@ pub(super) struct Sampler {
 const SAMPLES: u128 = 500;
 const MOST_NUMBERS: usize = 50_000_000;
 
-impl Sampler {
+impl StageSampler {
     /// At this interval; `None`: about 500 times before `last`, half as often whenever twice as many were taken.
-    pub(super) fn new(interval: Option<Span>, last: Instant) -> Sampler {
+    pub(super) fn new(interval: Option<Span>, last: Instant) -> StageSampler {
         let automatic = Span((last.0 / SAMPLES).max(crate::clock::NANOSECOND));
         let span = interval.unwrap_or(automatic);
-        Sampler { next: Instant(span.0), interval: span, automatic: interval.is_none() }
+        StageSampler { next: Instant(span.0), interval: span, automatic: interval.is_none() }
     }
 
-    pub(super) fn take(&mut self, sample: Sample, samples: &mut Vec<Sample>) -> Result<()> {
+    pub(super) fn take(&mut self, sample: StageSample, samples: &mut Vec<StageSample>) -> Result<()> {
         if (samples.len() + 1) * sample.numbers.len() > MOST_NUMBERS {
             let message = format!("timeline_s is too short: {} samples and more to come", samples.len());
             return Err(Kind::TooMuch(message).into());

@@ -1,28 +1,28 @@
 //! The SLI-aware router of lin2026 section 5.1: each class is split between the pools as the plan splits it.
 
-use super::{Line, Place, Pools, Router, Slots, Waiting};
+use super::{BufferPlace, DecodeRouter, Line, Pools, Slots, Waiting};
 
 /// When its prefill ends, a decode of class i goes to the solo pool with probability p_s,i, else to the mixed one; there to
 /// any replica with a free slot, or into the pool's own buffer, first come, first served.
 #[derive(Debug)]
-pub(super) struct Randomised {
+pub(super) struct RandomisedRouter {
     pools: Pools,
     lines: [Line; 2],
 }
 
-impl Randomised {
-    pub(super) fn new(pools: Pools) -> Randomised {
-        Randomised { pools, lines: Default::default() }
+impl RandomisedRouter {
+    pub(super) fn new(pools: Pools) -> RandomisedRouter {
+        RandomisedRouter { pools, lines: Default::default() }
     }
 }
 
-impl Router for Randomised {
-    fn join(&mut self, decode: Waiting) -> Place {
+impl DecodeRouter for RandomisedRouter {
+    fn join(&mut self, decode: Waiting) -> BufferPlace {
         let pool = self.pools.draw(&decode);
-        Place { line: pool as u32, place: self.lines[pool].push(decode) }
+        BufferPlace { line: pool as u32, place: self.lines[pool].push(decode) }
     }
 
-    fn leave(&mut self, place: Place) {
+    fn leave(&mut self, place: BufferPlace) {
         self.lines[place.line as usize].leave(place.place);
     }
 

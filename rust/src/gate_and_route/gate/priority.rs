@@ -4,13 +4,13 @@ use super::{ClassTokens, Gate, Prefills};
 
 /// The largest D_i / P_i of the workload's class means, then the lower class.
 #[derive(Debug)]
-pub(super) struct Priority {
+pub(super) struct PriorityGate {
     /// Of each class its place in the order.
     ranks: Vec<usize>,
 }
 
-impl Priority {
-    pub(super) fn new(tokens: &[ClassTokens]) -> Priority {
+impl PriorityGate {
+    pub(super) fn new(tokens: &[ClassTokens]) -> PriorityGate {
         let mut order: Vec<usize> = (0..tokens.len()).collect();
         // ΣD / ΣP of two classes, multiplied out. The sort is stable: a tie stays in the order of the classes.
         order.sort_by(|&left, &right| {
@@ -23,11 +23,11 @@ impl Priority {
         for (rank, class) in order.into_iter().enumerate() {
             ranks[class] = rank;
         }
-        Priority { ranks }
+        PriorityGate { ranks }
     }
 }
 
-impl Gate for Priority {
+impl Gate for PriorityGate {
     fn class(&self, prefills: &Prefills) -> Option<usize> {
         prefills.classes().min_by_key(|&class| self.ranks[class])
     }

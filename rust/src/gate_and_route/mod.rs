@@ -14,21 +14,24 @@ mod description;
 mod gate;
 mod line;
 mod patience;
-mod open;
+mod open_set;
 mod route;
 mod slots;
+mod dispatch;
+pub mod exponential;
 
-pub use allocation::{Allocation, Tables};
+pub use allocation::{Allocation, AllocationTables};
 pub use description::{Abandonment, GateAndRoute, Prices, ServiceKind, Setup, Speeds};
+pub(crate) use dispatch::{Dispatch, Placed};
 pub use gate::{ClassTokens, GateKind};
 pub use line::Waiting;
-pub use patience::{Patience, Queue};
-pub use route::{Pace, Place, RouterKind};
+pub use patience::{Patience, QueueKind};
+pub use route::{BufferPlace, DecodeRouterKind, IterationLengths};
 
 use crate::error::{Error, Result};
 use crate::random::{Source, Stream};
 use gate::{Gate, Prefills};
-use route::Router;
+use route::DecodeRouter;
 use slots::Slots;
 
 /// Draw numbers of [`Source::Router`]: the replica of a decode, its pool, and the replica of a prefill.
@@ -38,23 +41,23 @@ const DRAW_PREFILL: u64 = 2;
 
 /// What decides, as a user describes it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Policy {
+pub struct ControlConfig {
     /// Which class is admitted to its prefill next.
     pub gate: GateKind,
     /// Where a decode goes.
-    pub router: RouterKind,
+    pub router: DecodeRouterKind,
     /// Are M = ⌈n · Σ x*⌉ replicas set apart for prefills?
     pub planned: bool,
 }
 
-impl Policy {
+impl ControlConfig {
     /// Tests what can be told without a workload: the first field that is wrong or missing is the error.
     pub fn check(&self, slots: u32, allocation: Option<&Allocation>) -> Result<()> {
         self.router.check_plan(self.planned)?;
         if self.planned && slots < 2 {
             return Err(Error::config("slots", format!("{slots}: a plan keeps one for prefills and needs another")));
         }
-        let pools = matches!(self.router, RouterKind::Randomised | RouterKind::General);
+        let pools = matches!(self.router, DecodeRouterKind::Randomised | DecodeRouterKind::General);
         let follows = self.planned || matches!(self.gate, GateKind::Occupancy | GateKind::Queue);
         let Some(allocation) = allocation else {
             let missing = Error::config("allocation", "missing: this plan, gate or router follows one");
@@ -79,13 +82,13 @@ impl Policy {
 
 /// The cluster that is controlled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cluster {
+pub struct ControlledCluster {
     /// n.
     pub replicas: u32,
     /// B: slots of each.
     pub slots: u32,
     /// How long iterations take.
-    pub pace: Pace,
+    pub pace: IterationLengths,
 }
 
 /// Something that begins now.
@@ -102,7 +105,7 @@ pub struct Control {
     slots: Slots,
     prefills: Prefills,
     gate: Box<dyn Gate>,
-    router: Box<dyn Router>,
+    router: Box<dyn DecodeRouter>,
     draws: Stream,
     turns: u64,
 }
@@ -110,14 +113,14 @@ pub struct Control {
 impl Control {
     /// Nobody there. `tokens` are those of each class of the workload, in the order of the allocation.
     pub fn new(
-        policy: &Policy,
-        cluster: &Cluster,
+        policy: &ControlConfig,
+        cluster: &ControlledCluster,
         allocation: Option<&Allocation>,
         tokens: &[ClassTokens],
         seed: u64,
     ) -> Result<Control> {
         policy.check(cluster.slots, allocation)?;
-        let Cluster { replicas, slots, pace } = *cluster;
+        let ControlledCluster { replicas, slots, pace } = *cluster;
         let mixed = policy.planned.then(|| allocation.map_or(0, |plan| plan.mixed_replicas(replicas)));
         Ok(Control {
             slots: Slots::new(replicas, slots, mixed),
@@ -136,7 +139,7 @@ impl Control {
     }
 
     /// A prefill is done: its slot is free, and its decode joins the buffer.
-    pub fn prefill_done(&mut self, request: u32, handle: u32, class: u32, replica: u32) -> Place {
+    pub fn prefill_done(&mut self, request: u32, handle: u32, class: u32, replica: u32) -> BufferPlace {
         self.prefills.running[class as usize] -= 1;
         self.slots.prefill_ends(replica);
         let turn = self.turn();
@@ -154,7 +157,7 @@ impl Control {
     }
 
     /// Who waited for its decode at this place gave up.
-    pub fn left_buffer(&mut self, place: Place) {
+    pub fn left_buffer(&mut self, place: BufferPlace) {
         self.router.leave(place);
     }
 

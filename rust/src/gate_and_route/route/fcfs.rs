@@ -1,20 +1,20 @@
 //! GF-WSP of lin2026 section 6.3: a free slot is for a new prefill first, then for the decode that waits longest.
 
-use super::{DRAW_REPLICA, Line, Place, Router, Slots, Stream, Waiting};
+use super::{BufferPlace, DRAW_REPLICA, DecodeRouter, Line, Slots, Stream, Waiting};
 
 /// Any replica with a free slot, all alike, once no prefill can begin; one buffer, first come, first served.
 #[derive(Debug)]
-pub(super) struct Fcfs {
+pub(super) struct FcfsRouter {
     pub(super) draws: Stream,
     pub(super) line: Line,
 }
 
-impl Router for Fcfs {
-    fn join(&mut self, decode: Waiting) -> Place {
-        Place { line: 0, place: self.line.push(decode) }
+impl DecodeRouter for FcfsRouter {
+    fn join(&mut self, decode: Waiting) -> BufferPlace {
+        BufferPlace { line: 0, place: self.line.push(decode) }
     }
 
-    fn leave(&mut self, place: Place) {
+    fn leave(&mut self, place: BufferPlace) {
         self.line.leave(place.place);
     }
 

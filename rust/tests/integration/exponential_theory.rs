@@ -5,10 +5,10 @@
 //! fail, the interval must be narrow: 3 % of the expected number to either side. The seeds are fixed.
 
 use inferq_core::clock::{Instant, SECOND};
-use inferq_core::control::GateAndRoute;
 use inferq_core::distributions::{DrawnColumns, Synthetic, seconds};
 use inferq_core::engine::parse;
-use inferq_core::slots::{Options, Results, Stage, simulate};
+use inferq_core::gate_and_route::GateAndRoute;
+use inferq_core::gate_and_route::exponential::{ExponentialOptions, ExponentialResults, Stage, simulate};
 use inferq_core::workload::Workload;
 
 const REPLICATIONS: u64 = 40;
@@ -29,7 +29,7 @@ struct Queue {
 }
 
 impl Queue {
-    fn run(&self, seed: u64) -> Results {
+    fn run(&self, seed: u64) -> ExponentialResults {
         let synthetic = format!(
             r#"{{"requests": {REQUESTS}, "arrivals": {{"kind": "Poisson", "rate": {:?}}},
             "prompt": {{"kind": "Fixed", "tokens": 100}}, "output": {{"kind": "Fixed", "tokens": 200}}}}"#,
@@ -57,12 +57,13 @@ impl Queue {
             parse::<GateAndRoute>(&setup).and_then(|one| one.build(&["default".to_string()])).expect("a set-up");
         let last = (arrival_s[REQUESTS - 1] * 1e9) as u64;
         let warmup = Instant::from_nanoseconds((WARM_UP * last as f64) as u64);
-        let options = Options { seed, horizon: Some(Instant::from_nanoseconds(last)), warmup, timeline: None };
+        let options =
+            ExponentialOptions { seed, horizon: Some(Instant::from_nanoseconds(last)), warmup, timeline: None };
         simulate(&workload, &setup, &options, &mut ()).expect("a run")
     }
 
     /// What a replication gives, over all of them, is the theory's.
-    fn agrees(&self, expected: f64, of: impl Fn(&Results) -> f64) {
+    fn agrees(&self, expected: f64, of: impl Fn(&ExponentialResults) -> f64) {
         let means: Vec<f64> = (1..=REPLICATIONS).map(|seed| of(&self.run(seed))).collect();
         let number = REPLICATIONS as f64;
         let mean = means.iter().sum::<f64>() / number;
@@ -88,12 +89,12 @@ fn mean_queue(rate: f64, service_s: f64, servers: u32, impatience: f64) -> f64 {
     waiting / total
 }
 
-fn average(results: &Results, stage: Stage) -> f64 {
+fn average(results: &ExponentialResults, stage: Stage) -> f64 {
     results.areas[0][stage as usize] as f64 / results.end.since(results.warmup).0 as f64
 }
 
 /// Of those that arrived after the warm-up.
-fn abandoned_share(results: &Results) -> f64 {
+fn abandoned_share(results: &ExponentialResults) -> f64 {
     let from = results.warmup.0 as f64 / SECOND as f64;
     let after: Vec<usize> = (0..REQUESTS).filter(|&id| results.requests.arrival_s[id] >= from).collect();
     let abandoned =

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::clock::{Instant, Span};
-use crate::control::Pace;
 use crate::error::{Error, Result};
+use crate::gate_and_route::IterationLengths;
 
 /// A request in service: its id and by what the run knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,33 +38,45 @@ impl Server {
         self.prefill.is_some()
     }
 
-    fn work_at(&self, now: Instant, pace: Pace) -> Result<u128> {
+    fn work_at(&self, now: Instant, pace: IterationLengths) -> Result<u128> {
         let span = now.since(self.since).0;
         let done = if self.is_mixed() { scaled(span, pace.solo, pace.mixed, false)? } else { span };
         self.work.checked_add(done).ok_or_else(overflow)
     }
 
-    fn switch(&mut self, now: Instant, pace: Pace) -> Result<()> {
+    fn switch(&mut self, now: Instant, pace: IterationLengths) -> Result<()> {
         self.work = self.work_at(now, pace)?;
         self.since = now;
         Ok(())
     }
 
-    pub(super) fn start_prefill(&mut self, now: Instant, span: Span, served: Served, pace: Pace) -> Result<()> {
+    pub(super) fn start_prefill(
+        &mut self,
+        now: Instant,
+        span: Span,
+        served: Served,
+        pace: IterationLengths,
+    ) -> Result<()> {
         self.switch(now, pace)?;
         self.prefill = Some((now.after(span)?, served));
         Ok(())
     }
 
     /// A decode of so much work.
-    pub(super) fn start_decode(&mut self, now: Instant, work: u128, served: Served, pace: Pace) -> Result<()> {
+    pub(super) fn start_decode(
+        &mut self,
+        now: Instant,
+        work: u128,
+        served: Served,
+        pace: IterationLengths,
+    ) -> Result<()> {
         let done_at = self.work_at(now, pace)?.checked_add(work).ok_or_else(overflow)?;
         self.decodes.push(Reverse((done_at, served)));
         Ok(())
     }
 
     /// When something ends here.
-    pub(super) fn next(&self, pace: Pace) -> Result<Instant> {
+    pub(super) fn next(&self, pace: IterationLengths) -> Result<Instant> {
         let prefill = self.prefill.map_or(Instant::NEVER, |(end, _)| end);
         let Some(Reverse((done_at, _))) = self.decodes.peek() else {
             return Ok(prefill);
@@ -75,7 +87,7 @@ impl Server {
     }
 
     /// Ends the prefill if it is due.
-    pub(super) fn end_prefill(&mut self, now: Instant, pace: Pace) -> Result<Option<Served>> {
+    pub(super) fn end_prefill(&mut self, now: Instant, pace: IterationLengths) -> Result<Option<Served>> {
         match self.prefill {
             Some((end, served)) if end <= now => {
                 self.switch(now, pace)?;
@@ -87,7 +99,7 @@ impl Server {
     }
 
     /// Ends one decode that is due, the one with the least work first, then the lowest id.
-    pub(super) fn end_decode(&mut self, now: Instant, pace: Pace) -> Result<Option<Served>> {
+    pub(super) fn end_decode(&mut self, now: Instant, pace: IterationLengths) -> Result<Option<Served>> {
         match self.decodes.peek() {
             Some(&Reverse((done_at, served))) if done_at <= self.work_at(now, pace)? => {
                 self.decodes.pop();
@@ -115,7 +127,7 @@ fn overflow() -> Error {
 mod tests {
     use super::*;
 
-    const PACE: Pace = Pace { mixed: 30, solo: 20 };
+    const PACE: IterationLengths = IterationLengths { mixed: 30, solo: 20 };
 
     fn request(id: u32) -> Served {
         Served { id, handle: id }
@@ -147,7 +159,7 @@ mod tests {
     #[test]
     fn an_end_is_the_first_attosecond_at_which_the_work_is_done() {
         for (mixed, solo) in [(7, 3), (3, 7), (5, 5), (1_000_003, 999)] {
-            let pace = Pace { mixed, solo };
+            let pace = IterationLengths { mixed, solo };
             for work in 0..50 {
                 let mut server = Server::new();
                 server.start_prefill(Instant(0), Span(1 << 60), request(1), pace).expect("fits");

@@ -7,12 +7,12 @@ use std::cmp::Ordering;
 /// x_i* = 0 comes after all others. As ξ_i + n = X_i / x_i*, two classes are compared by products of whole numbers.
 /// Where the plan has no q_p*, all targets of the queues are 0.
 #[derive(Debug)]
-pub(super) struct Occupancy {
+pub(super) struct OccupancyGate {
     pub(super) shares: Vec<u64>,
     pub(super) targets: QueueTargets,
 }
 
-impl Occupancy {
+impl OccupancyGate {
     /// How X_i / x_i* of two classes compare: without a share it is more than any number.
     fn deviations(&self, left: usize, right: usize, prefills: &Prefills) -> Ordering {
         match (self.shares[left], self.shares[right]) {
@@ -27,7 +27,7 @@ impl Occupancy {
     }
 }
 
-impl Gate for Occupancy {
+impl Gate for OccupancyGate {
     fn class(&self, prefills: &Prefills) -> Option<usize> {
         prefills.classes().min_by(|&left, &right| {
             self.deviations(left, right, prefills)

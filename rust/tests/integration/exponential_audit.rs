@@ -5,10 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use inferq_core::gate_and_route::exponential::{ExponentialColumns, ExponentialResults, NO_REPLICA};
 use inferq_core::random::{Source, Stream, exponential_quantile};
-use inferq_core::slots::{NO_REPLICA, RequestColumns, Results};
 
-use crate::slots::Scenario;
+use crate::exponential::Scenario;
 
 const FINISHED: u8 = 0;
 const ABANDONED: u8 = 2;
@@ -16,7 +16,7 @@ const ABANDONED: u8 = 2;
 /// What the rows say about a run, and nothing else.
 pub(super) struct Audit<'a> {
     scenario: &'a Scenario,
-    rows: &'a RequestColumns,
+    rows: &'a ExponentialColumns,
     /// The instants of all rows, and the middles of the gaps between them.
     instants: Vec<f64>,
     middles: Vec<f64>,
@@ -31,7 +31,7 @@ fn or_never(instant: f64) -> f64 {
 }
 
 impl Audit<'_> {
-    pub(super) fn new<'a>(scenario: &'a Scenario, results: &'a Results) -> Audit<'a> {
+    pub(super) fn new<'a>(scenario: &'a Scenario, results: &'a ExponentialResults) -> Audit<'a> {
         let rows = &results.requests;
         let mut audit = Audit { scenario, rows, instants: Vec::new(), middles: Vec::new() };
         let mut instants: Vec<f64> = audit
@@ -277,7 +277,7 @@ impl Audit<'_> {
     }
 
     /// L1 and L2.
-    fn counts(&self, results: &Results) {
+    fn counts(&self, results: &ExponentialResults) {
         assert_eq!(results.by_status.iter().sum::<u64>(), self.rows.status.len() as u64);
         for id in self.ids() {
             let row = [
@@ -299,7 +299,7 @@ impl Audit<'_> {
     }
 
     /// ∫ number in each stage dt since the warm-up, and the revenue, from the rows.
-    fn averages(&self, results: &Results) {
+    fn averages(&self, results: &ExponentialResults) {
         let (from, to) = (results.warmup.seconds(), results.end.seconds());
         let classes = self.scenario.plan.len();
         let mut areas = vec![[0.0; 5]; classes];
@@ -343,7 +343,7 @@ impl Audit<'_> {
     }
 
     /// Everything that the rows can say.
-    pub(super) fn holds(&self, results: &Results) {
+    pub(super) fn holds(&self, results: &ExponentialResults) {
         self.counts(results);
         self.slots();
         self.services();

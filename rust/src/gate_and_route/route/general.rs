@@ -1,6 +1,6 @@
 //! The general SLI-aware router of lin2026 EC.6, for plans in which decodes wait: a freed slot draws a class.
 
-use super::{Allocation, ClassTokens, Line, MIXED, Place, Pools, Router, SOLO, Slots, Stream, Waiting};
+use super::{Allocation, BufferPlace, ClassTokens, DecodeRouter, Line, MIXED, Pools, SOLO, Slots, Stream, Waiting};
 use crate::random::Source;
 
 /// Pools are drawn as by the randomised router. Each pool has a buffer for each class; a free slot takes the head of class
@@ -8,7 +8,7 @@ use crate::random::Source;
 /// without weight come when no other waits, the one whose head joined first: EC.6 leaves 0/0 open, and an idle slot beside
 /// a decode that waits would serve nobody.
 #[derive(Debug)]
-pub(super) struct General {
+pub(super) struct GeneralRouter {
     pools: Pools,
     /// The draws of classes, by how many there were before.
     choices: Stream,
@@ -20,8 +20,13 @@ pub(super) struct General {
     waiting: [u64; 2],
 }
 
-impl General {
-    pub(super) fn new(pools: Pools, seed: u64, allocation: Option<&Allocation>, tokens: &[ClassTokens]) -> General {
+impl GeneralRouter {
+    pub(super) fn new(
+        pools: Pools,
+        seed: u64,
+        allocation: Option<&Allocation>,
+        tokens: &[ClassTokens],
+    ) -> GeneralRouter {
         let classes = tokens.len();
         let mut weights = vec![0.0; 2 * classes];
         let column = |column: fn(&Allocation) -> &Option<Vec<u64>>| {
@@ -36,7 +41,7 @@ impl General {
         }
         let lines = (0..2 * classes).map(|_| Line::default()).collect();
         let choices = Stream::new(seed, Source::DecodeClass);
-        General { pools, choices, chosen: 0, classes, lines, weights, waiting: [0; 2] }
+        GeneralRouter { pools, choices, chosen: 0, classes, lines, weights, waiting: [0; 2] }
     }
 
     /// The line that a free slot of a pool takes its next from.
@@ -61,15 +66,15 @@ impl General {
     }
 }
 
-impl Router for General {
-    fn join(&mut self, decode: Waiting) -> Place {
+impl DecodeRouter for GeneralRouter {
+    fn join(&mut self, decode: Waiting) -> BufferPlace {
         let pool = self.pools.draw(&decode);
         let line = pool * self.classes + decode.class as usize;
         self.waiting[pool] += 1;
-        Place { line: line as u32, place: self.lines[line].push(decode) }
+        BufferPlace { line: line as u32, place: self.lines[line].push(decode) }
     }
 
-    fn leave(&mut self, place: Place) {
+    fn leave(&mut self, place: BufferPlace) {
         self.waiting[place.line as usize / self.classes] -= 1;
         self.lines[place.line as usize].leave(place.place);
     }
@@ -98,7 +103,7 @@ mod tests {
             Allocation { prefill: vec![1; 3], mixed: Some(vec![0; 3]), solo: Some(vec![3, 2, 0]), prefill_queue: None };
         let tokens = [(1, 10), (2, 40), (1, 5)].map(|(requests, output)| ClassTokens { requests, prompt: 1, output });
         let pools = Pools { draws: Stream::new(7, Source::Router), solo_shares: vec![1.0; 3] };
-        let mut router = General::new(pools, 7, Some(&plan), &tokens);
+        let mut router = GeneralRouter::new(pools, 7, Some(&plan), &tokens);
         let waiting = |class, turn| Waiting { request: 0, handle: 0, class, from: 0, turn };
         let places = [2, 1, 0].map(|class| router.join(waiting(class, 3 - u64::from(class))));
         let draws = 40_000;

@@ -1,6 +1,6 @@
 //! Which slots are taken, and which replicas have one for a prefill or a decode?
 
-use super::open::OpenSet;
+use super::open_set::OpenSet;
 
 /// The slots of all replicas. With a plan the first replicas are mixed: one slot of each is for prefills, the others for
 /// decodes; the rest are solo and only decode. Without one, every replica takes a prefill and decodes into any slot.

@@ -3,12 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::results::{NO_REPLICA, Results, Row, Sample, Sampler};
+use super::results::{ExponentialResults, NO_REPLICA, Row, StageSample, StageSampler};
 use super::server::{Served, Server};
 use super::tally::{Stage, Tally};
 use crate::clock::{Instant, Span};
-use crate::control::{Control, Pace, Patience, Place, Queue, Setup, Start, Waiting};
 use crate::error::{Error, Result};
+use crate::gate_and_route::{BufferPlace, Control, IterationLengths, Patience, QueueKind, Setup, Start, Waiting};
 use crate::random::{Source, Stream, exponential_quantile};
 use crate::results::Status;
 use crate::simulation::Watch;
@@ -17,7 +17,7 @@ use crate::workload::Workload;
 
 /// How a run is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct ExponentialOptions {
     /// All draws come from it.
     pub seed: u64,
     /// The last instant; what happens at it still happens. `None`: until nobody is left.
@@ -36,35 +36,40 @@ const DECODE: u64 = 1;
 const POLL_EVERY: u64 = 1 << 10;
 
 /// Replays a workload through the slots of a cluster.
-pub fn simulate(workload: &Workload, setup: &Setup, options: &Options, watch: &mut dyn Watch) -> Result<Results> {
+pub fn simulate(
+    workload: &Workload,
+    setup: &Setup,
+    options: &ExponentialOptions,
+    watch: &mut dyn Watch,
+) -> Result<ExponentialResults> {
     workload.check()?;
-    let run = Run::new(workload, setup, options)?;
+    let run = SlotRun::new(workload, setup, options)?;
     run.complete(watch)
 }
 
 /// Where a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum Location {
     /// In its class's queue, at this place.
     Queue(u64),
     /// In service, or gone.
     Served,
     /// In the decode buffer, at this place.
-    Buffer(Place),
+    Buffer(BufferPlace),
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Request {
+struct SlotRequest {
     row: Row,
     class: u32,
-    state: State,
+    state: Location,
 }
 
-struct Run<'a> {
+struct SlotRun<'a> {
     workload: &'a Workload<'a>,
     setup: &'a Setup,
-    pace: Pace,
-    options: &'a Options,
+    pace: IterationLengths,
+    options: &'a ExponentialOptions,
     control: Control,
     servers: Vec<Server>,
     /// How many decodes of each class a replica has: by replica, then class.
@@ -72,7 +77,7 @@ struct Run<'a> {
     /// When something happens at each replica next.
     calendar: Tournament<Instant>,
     /// Requests in the system, by handle.
-    requests: Vec<Request>,
+    requests: Vec<SlotRequest>,
     free_handles: Vec<u32>,
     /// Who came to wait at this instant.
     arrived: Vec<u32>,
@@ -83,8 +88,8 @@ struct Run<'a> {
     /// Mean prefill of one token, in attoseconds.
     prefill_token: f64,
     tally: Tally,
-    sampler: Sampler,
-    results: Results,
+    sampler: StageSampler,
+    results: ExponentialResults,
     rows: usize,
     next_row: usize,
     next_arrival: Instant,
@@ -93,8 +98,8 @@ struct Run<'a> {
     at_warmup: Option<super::tally::ByStage<u128>>,
 }
 
-impl<'a> Run<'a> {
-    fn new(workload: &'a Workload<'a>, setup: &'a Setup, options: &'a Options) -> Result<Run<'a>> {
+impl<'a> SlotRun<'a> {
+    fn new(workload: &'a Workload<'a>, setup: &'a Setup, options: &'a ExponentialOptions) -> Result<SlotRun<'a>> {
         let by_horizon = |horizon| {
             let (mut low, mut high) = (0, workload.len());
             while low < high {
@@ -108,7 +113,7 @@ impl<'a> Run<'a> {
         let last = if rows > 0 { instant(rows - 1) } else { Instant::ZERO };
         let replicas = setup.cluster.replicas as usize;
         let pace = setup.cluster.pace;
-        Ok(Run {
+        Ok(SlotRun {
             workload,
             setup,
             pace,
@@ -125,8 +130,8 @@ impl<'a> Run<'a> {
             waits_for: setup.patience(options.seed),
             prefill_token: pace.mixed as f64 / f64::from(setup.chunk),
             tally: Tally::new(workload.class_count),
-            sampler: Sampler::new(options.timeline, last),
-            results: Results::new(rows, options.warmup),
+            sampler: StageSampler::new(options.timeline, last),
+            results: ExponentialResults::new(rows, options.warmup),
             rows,
             next_row: 0,
             next_arrival: instant(0),
@@ -135,7 +140,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    fn complete(mut self, watch: &mut dyn Watch) -> Result<Results> {
+    fn complete(mut self, watch: &mut dyn Watch) -> Result<ExponentialResults> {
         loop {
             if self.results.events.is_multiple_of(POLL_EVERY) {
                 watch.poll(self.results.left(), self.rows as u64)?;
@@ -165,8 +170,11 @@ impl<'a> Run<'a> {
 
     fn waits(&self, id: u32, handle: u32, decode: bool) -> bool {
         let request = &self.requests[handle as usize];
-        let here =
-            if decode { matches!(request.state, State::Buffer(_)) } else { matches!(request.state, State::Queue(_)) };
+        let here = if decode {
+            matches!(request.state, Location::Buffer(_))
+        } else {
+            matches!(request.state, Location::Queue(_))
+        };
         here && request.row.id == id
     }
 
@@ -183,8 +191,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn sample(&self, at: Instant) -> Sample {
-        Sample { at, numbers: self.tally.numbers(), bundled: self.tally.bundled, separate: self.tally.separate }
+    fn sample(&self, at: Instant) -> StageSample {
+        StageSample { at, numbers: self.tally.numbers(), bundled: self.tally.bundled, separate: self.tally.separate }
     }
 
     /// Everything that happens at one instant, in the order of rule 4.
@@ -222,7 +230,7 @@ impl<'a> Run<'a> {
             let class = request.class;
             request.row.prefilled = self.now;
             let place = self.control.prefill_done(served.id, served.handle, class, replica as u32);
-            request.state = State::Buffer(place);
+            request.state = Location::Buffer(place);
             self.arrived.push(served.handle);
             self.tally.leave(class, Stage::Prefill, 1, self.now)?;
             self.tally.enter(class, Stage::DecodeQueue, 1, self.now)?;
@@ -271,17 +279,17 @@ impl<'a> Run<'a> {
     }
 
     fn abandon(&mut self, handle: u32) -> Result<()> {
-        let Request { class, state, .. } = self.requests[handle as usize];
+        let SlotRequest { class, state, .. } = self.requests[handle as usize];
         match state {
-            State::Queue(place) => {
+            Location::Queue(place) => {
                 self.control.left_queue(class, place);
                 self.tally.leave(class, Stage::PrefillQueue, 1, self.now)?;
             }
-            State::Buffer(place) => {
+            Location::Buffer(place) => {
                 self.control.left_buffer(place);
                 self.tally.leave(class, Stage::DecodeQueue, 1, self.now)?;
             }
-            State::Served => debug_assert!(false, "only who waits gives up"),
+            Location::Served => debug_assert!(false, "only who waits gives up"),
         }
         self.leave(handle, Status::Abandoned);
         Ok(())
@@ -290,7 +298,7 @@ impl<'a> Run<'a> {
     fn leave(&mut self, handle: u32, status: Status) {
         let request = &mut self.requests[handle as usize];
         request.row.left = self.now;
-        request.state = State::Served;
+        request.state = Location::Served;
         let row = request.row;
         self.results.write(&row, status);
         self.free_handles.push(handle);
@@ -310,8 +318,8 @@ impl<'a> Run<'a> {
             prefill_replica: NO_REPLICA,
             replica: NO_REPLICA,
         };
-        let state = State::Queue(self.control.arrived(id, handle, class));
-        let request = Request { row, class, state };
+        let state = Location::Queue(self.control.arrived(id, handle, class));
+        let request = SlotRequest { row, class, state };
         match self.requests.get_mut(handle as usize) {
             Some(free) => *free = request,
             None => self.requests.push(request),
@@ -329,7 +337,7 @@ impl<'a> Run<'a> {
         let exponential = exponential_quantile(self.services.uniform(u64::from(id), PREFILL));
         let span = exponential * f64::from(self.workload.prompt_tokens[id as usize]) * self.prefill_token;
         let request = &mut self.requests[handle as usize];
-        request.state = State::Served;
+        request.state = Location::Served;
         request.row.admitted = self.now;
         request.row.prefill_replica = replica;
         request.row.replica = replica;
@@ -347,7 +355,7 @@ impl<'a> Run<'a> {
         let exponential = exponential_quantile(self.services.uniform(u64::from(id), DECODE));
         let work = exponential * f64::from(self.workload.output_tokens[id as usize]) * self.pace.solo as f64;
         let request = &mut self.requests[handle as usize];
-        request.state = State::Served;
+        request.state = Location::Served;
         request.row.decodes = self.now;
         request.row.replica = replica;
         self.decodes[replica as usize * self.workload.class_count + class as usize] += 1;
@@ -362,21 +370,21 @@ impl<'a> Run<'a> {
     /// Who came to wait at this instant and still does draws its patience.
     fn wait(&mut self) -> Result<()> {
         for &handle in &self.arrived {
-            let Request { row, class, state } = self.requests[handle as usize];
+            let SlotRequest { row, class, state } = self.requests[handle as usize];
             let queue = match state {
-                State::Queue(_) => Queue::Prefill,
-                State::Buffer(_) => Queue::Decode,
-                State::Served => continue,
+                Location::Queue(_) => QueueKind::Prefill,
+                Location::Buffer(_) => QueueKind::Decode,
+                Location::Served => continue,
             };
             if let Some(span) = self.waits_for.draw(row.id, class, queue) {
-                self.patience.push(Reverse((self.now.after(span)?, row.id, handle, queue == Queue::Decode)));
+                self.patience.push(Reverse((self.now.after(span)?, row.id, handle, queue == QueueKind::Decode)));
             }
         }
         self.arrived.clear();
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Results> {
+    fn finish(mut self) -> Result<ExponentialResults> {
         let goes_on = self.rows < self.workload.len() || self.next_instant() < Instant::NEVER;
         let end = match self.options.horizon {
             Some(horizon) if goes_on => horizon,
