@@ -22,8 +22,8 @@ use crate::policy::{Planned, broken};
 ///     preempt: ids of running requests that first lose their blocks; they wait again and are computed anew.
 ///     repeat: iterations for which the same batch would be asked. Whatever happens before, an arrival too, ends it.
 ///     wake_at_s: when to be asked again if this batch is empty; else the next event decides.
-#[pyclass(frozen, get_all, module = "inferq")]
-pub(crate) struct Batch {
+#[pyclass(frozen, get_all, module = "inferq", name = "Batch")]
+pub(crate) struct PyBatch {
     /// Ids of the requests that emit a token.
     pub(crate) decode: Option<Py<PyAny>>,
     /// Pairs (id, tokens) of prompt tokens to compute.
@@ -39,7 +39,7 @@ pub(crate) struct Batch {
 }
 
 #[pymethods]
-impl Batch {
+impl PyBatch {
     #[new]
     #[pyo3(
         signature = (*, decode=None, prefill=None, admit=None, preempt=None, repeat=None, wake_at_s=None),
@@ -53,9 +53,9 @@ impl Batch {
         preempt: Option<Py<PyAny>>,
         repeat: Option<Py<PyAny>>,
         wake_at_s: Option<Py<PyAny>>,
-    ) -> Batch {
+    ) -> PyBatch {
         let repeat = repeat.unwrap_or_else(|| PyInt::new(py, 1).into_any().unbind());
-        Batch { decode, prefill, admit, preempt, repeat, wake_at_s }
+        PyBatch { decode, prefill, admit, preempt, repeat, wake_at_s }
     }
 
     fn __repr__(&self, py: Python) -> PyResult<String> {

@@ -6,8 +6,8 @@ use inferq_core::error::{Error, Kind};
 use inferq_core::gate_and_route::{AllocationTables, GateAndRoute};
 use inferq_core::kv::KvCache;
 use inferq_core::links::LinkDescription;
-use inferq_core::router::RouterKind;
-use inferq_core::scheduler::Policy;
+use inferq_core::router::RouterConfig;
+use inferq_core::scheduler::SchedulerConfig;
 use inferq_core::simulation::Watch;
 use inferq_core::timing::TimingModel;
 use pyo3::create_exception;
@@ -46,9 +46,9 @@ pub(crate) fn raise(error: Error) -> PyErr {
 pub(crate) fn check(part: &str, description: &str) -> PyResult<()> {
     let outcome = match part {
         "timing" => parse::<TimingModel>(description).and_then(|timing| timing.build().map(drop)),
-        "scheduler" => parse::<Policy>(description).and_then(|policy| policy.build(None).map(drop)),
+        "scheduler" => parse::<SchedulerConfig>(description).and_then(|policy| policy.build(None).map(drop)),
         "kv" => parse::<KvCache>(description).and_then(|kv| kv.check()),
-        "router" => parse::<RouterKind>(description).and_then(|router| router.build(0, 0).map(drop)),
+        "router" => parse::<RouterConfig>(description).and_then(|router| router.build(0, 0).map(drop)),
         "link" => parse::<LinkDescription>(description).and_then(|link| link.build().map(drop)),
         "arrivals" => parse::<Arrivals>(description).and_then(|law| law.check()),
         "lengths" => parse::<Length>(description).and_then(|law| law.check()),

@@ -19,16 +19,16 @@ pub(crate) fn draw<'py>(py: Python<'py>, law: &str, seed: &Bound<'py, PyAny>) ->
 }
 
 /// A workload that is drawn one part after the other; all parts together are what `draw` gives.
-#[pyclass(frozen, module = "inferq._core")]
-pub(crate) struct Drawing(Mutex<distributions::Drawing>);
+#[pyclass(frozen, module = "inferq._core", name = "Drawing")]
+pub(crate) struct PyDrawing(Mutex<distributions::Drawing>);
 
 #[pymethods]
-impl Drawing {
+impl PyDrawing {
     #[new]
-    fn new(law: &str, seed: &Bound<'_, PyAny>) -> PyResult<Drawing> {
+    fn new(law: &str, seed: &Bound<'_, PyAny>) -> PyResult<PyDrawing> {
         let seed = whole(seed)?;
         let drawing = parse::<Synthetic>(law).and_then(|law| distributions::Drawing::new(law, seed)).map_err(raise)?;
-        Ok(Drawing(Mutex::new(drawing)))
+        Ok(PyDrawing(Mutex::new(drawing)))
     }
 
     /// The arrivals of the next `most` requests (a multiple of four), or of as many as there are, in seconds.
@@ -44,7 +44,7 @@ impl Drawing {
     }
 }
 
-impl Drawing {
+impl PyDrawing {
     fn drawing(&self) -> MutexGuard<'_, distributions::Drawing> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

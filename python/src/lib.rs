@@ -22,11 +22,11 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("ConfigError", py.get_type::<border::ConfigError>())?;
     module.add("TraceError", py.get_type::<border::TraceError>())?;
     module.add("SimulationError", py.get_type::<border::SimulationError>())?;
-    module.add_class::<batch::Batch>()?;
-    module.add_class::<draw::Drawing>()?;
-    module.add_class::<router::Fleet>()?;
+    module.add_class::<batch::PyBatch>()?;
+    module.add_class::<draw::PyDrawing>()?;
+    module.add_class::<router::PyFleet>()?;
     module.add_class::<router::RoutedRequest>()?;
-    module.add_class::<view::Requests>()?;
+    module.add_class::<view::PyRequests>()?;
     module.add_class::<view::View>()?;
     module.add_function(wrap_pyfunction!(border::check, module)?)?;
     module.add_function(wrap_pyfunction!(draw::draw, module)?)?;

@@ -1,7 +1,7 @@
 //! How does a scheduler written in Python plan a batch?
 //!
 //! [`PythonScheduler`] keeps who is here, shows it as a [`View`], calls `plan(view)`, and asks the core for the difference
-//! between the [`Batch`] that comes back and what runs already. The core checks it as it checks everybody's (rule 6); here
+//! between the [`PyBatch`] that comes back and what runs already. The core checks it as it checks everybody's (rule 6); here
 //! are only the rules that a Rust policy cannot break.
 
 use inferq_core::clock::Instant;
@@ -9,7 +9,7 @@ use inferq_core::engine::EngineParts;
 use inferq_core::error::{Error, Kind, Result};
 use inferq_core::kv::KvCache;
 use inferq_core::plan::{Hold, Limits, Plan, Preemption};
-use inferq_core::request::{FirstToken, Phase, Requests as Table, Slot};
+use inferq_core::request::{FirstToken, Phase, Requests, Slot};
 use inferq_core::scheduler::{Notice, Scheduler};
 use inferq_core::timing::Overhead;
 use inferq_core::timing::TimingModel;
@@ -20,16 +20,16 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::batch::{Batch, PAIRS, ids, pairs, seconds, shortened, whole};
+use crate::batch::{PAIRS, PyBatch, ids, pairs, seconds, shortened, whole};
 use crate::border::Raised;
-use crate::view::{Member, Members, Objectives, Progress, Requests, View};
+use crate::view::{Member, Members, Objectives, Progress, PyRequests, View};
 
 /// An engine whose scheduler is written in Python, as its description says it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct WrittenEngine {
     timing: TimingModel,
-    scheduler: Written,
+    scheduler: WrittenScheduler,
     kv: KvCache,
     first_token: FirstToken,
     #[serde(default)]
@@ -39,7 +39,7 @@ pub(crate) struct WrittenEngine {
 /// What the core must know of a scheduler that is written in Python.
 #[derive(Deserialize)]
 #[serde(tag = "kind", deny_unknown_fields)]
-enum Written {
+enum WrittenScheduler {
     Python { name: String, token_budget: Option<u64>, max_seqs: Option<u64>, lookahead: u64 },
 }
 
@@ -66,7 +66,7 @@ impl WrittenEngine {
     }
 
     /// The parts of one replica whose batches `policy` plans.
-    pub(crate) fn build(&self, policy: Policy) -> Result<EngineParts> {
+    pub(crate) fn build(&self, policy: PythonPolicy) -> Result<EngineParts> {
         self.check()?;
         Ok(EngineParts {
             scheduler: Box::new(PythonScheduler::new(policy, &self.scheduler, &self.kv)?),
@@ -78,9 +78,9 @@ impl WrittenEngine {
     }
 }
 
-impl Written {
+impl WrittenScheduler {
     fn limits(&self) -> Result<Limits> {
-        let Written::Python { token_budget, max_seqs, lookahead, .. } = self;
+        let WrittenScheduler::Python { token_budget, max_seqs, lookahead, .. } = self;
         for (field, value) in
             [("token_budget", *token_budget), ("max_seqs", *max_seqs), ("lookahead", Some(*lookahead))]
         {
@@ -97,7 +97,7 @@ impl Written {
 }
 
 /// The Python object that plans, and what of the workload it may see.
-pub(crate) struct Policy {
+pub(crate) struct PythonPolicy {
     pub(crate) object: Py<PyAny>,
     pub(crate) classes: Py<PyTuple>,
     pub(crate) objectives: Arc<Objectives>,
@@ -153,7 +153,7 @@ impl<T> ByArrival<T> {
 
 /// A scheduler whose batches are planned in Python.
 struct PythonScheduler {
-    policy: Policy,
+    policy: PythonPolicy,
     name: String,
     limits: Limits,
     token_budget: Option<u64>,
@@ -164,7 +164,7 @@ struct PythonScheduler {
     waiting: ByArrival<Slot>,
     running: ByArrival<Running>,
     /// What was shown last, as long as it is still true.
-    shown_waiting: Option<Py<Requests>>,
+    shown_waiting: Option<Py<PyRequests>>,
     shown_running: Option<Arc<Members>>,
     /// For each place, the number of the last plan that let it decode.
     decoded_by: Vec<u64>,
@@ -198,8 +198,8 @@ const BLOCKS: &str = "no more blocks are taken than are free";
 const WAITING: &str = "only a waiting request can be admitted";
 
 impl PythonScheduler {
-    fn new(policy: Policy, written: &Written, kv: &KvCache) -> Result<PythonScheduler> {
-        let Written::Python { name, token_budget, max_seqs, lookahead } = written;
+    fn new(policy: PythonPolicy, written: &WrittenScheduler, kv: &KvCache) -> Result<PythonScheduler> {
+        let WrittenScheduler::Python { name, token_budget, max_seqs, lookahead } = written;
         Ok(PythonScheduler {
             policy,
             name: name.clone(),
@@ -236,7 +236,7 @@ impl PythonScheduler {
         }
     }
 
-    fn members(&self, slots: impl Iterator<Item = Slot>, table: &Table) -> Arc<Members> {
+    fn members(&self, slots: impl Iterator<Item = Slot>, table: &Requests) -> Arc<Members> {
         let objectives = self.policy.objectives.reader();
         let member = |slot: Slot| {
             let request = table.at(slot);
@@ -268,7 +268,7 @@ impl PythonScheduler {
             None => {
                 let first = || self.waiting.values().take(self.lookahead).copied();
                 let waits = |slot| progress(Running { slot, is_ready: false });
-                let waiting = Requests::new(self.members(first(), table), first().map(waits).collect());
+                let waiting = PyRequests::new(self.members(first(), table), first().map(waits).collect());
                 self.shown_waiting.insert(Py::new(py, waiting)?).clone_ref(py)
             }
         };
@@ -287,7 +287,7 @@ impl PythonScheduler {
             free_blocks: (!self.has_unlimited_cache).then(|| plan.free_blocks_before_decodes()),
             block_tokens: self.block_tokens,
             classes: self.policy.classes.clone_ref(py),
-            running: Py::new(py, Requests::new(members, self.running.values().copied().map(progress).collect()))?,
+            running: Py::new(py, PyRequests::new(members, self.running.values().copied().map(progress).collect()))?,
             waiting,
             queue_length: plan.waiting(),
         })
@@ -299,11 +299,11 @@ impl PythonScheduler {
         if answer.is_none() {
             return self.decode(&[], plan);
         }
-        let Ok(batch) = answer.cast::<Batch>() else {
+        let Ok(batch) = answer.cast::<PyBatch>() else {
             let what = format!("{} returned {}", self.name, shortened(&answer));
             return Err(broken(plan, "plan(view) returns an iq.Batch or None", what));
         };
-        let Batch { decode, prefill, admit, preempt, repeat, wake_at_s } = batch.get();
+        let PyBatch { decode, prefill, admit, preempt, repeat, wake_at_s } = batch.get();
         let preempt = ids("preempt", preempt, py, plan)?;
         let decode = ids("decode", decode, py, plan)?;
         let prefill = pairs("prefill", prefill, py, plan)?;
@@ -440,7 +440,7 @@ impl Scheduler for PythonScheduler {
         self.limits
     }
 
-    fn notice(&mut self, notice: Notice, table: &Table) {
+    fn notice(&mut self, notice: Notice, table: &Requests) {
         match notice {
             Notice::Arrived(slot) => {
                 // It is the last one: behind those that are shown, it changes nothing.

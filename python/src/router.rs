@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use inferq_core::clock::Instant;
 use inferq_core::error::{Kind, Result};
-use inferq_core::router::{Fleet as CoreFleet, Router};
+use inferq_core::router::{Fleet, Router};
 use inferq_core::workload::Arrival;
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::intern;
@@ -28,7 +28,7 @@ impl PythonRouter {
         PythonRouter { object, classes, raised }
     }
 
-    fn choose(&self, py: Python<'_>, arrival: &Arrival, fleet: &mut CoreFleet) -> PyResult<Option<usize>> {
+    fn choose(&self, py: Python<'_>, arrival: &Arrival, fleet: &mut Fleet) -> PyResult<Option<usize>> {
         let class_name = self.classes.bind(py).get_item(arrival.class as usize)?.cast_into::<PyString>()?.unbind();
         let request = RoutedRequest {
             id: arrival.id,
@@ -39,7 +39,7 @@ impl PythonRouter {
         };
         let state = (0..fleet.len()).map(|replica| ReplicaState::of(fleet, replica));
         let replicas = state.collect::<Result<_>>().map_err(|error| self.raised.explain(error))?;
-        let shown = Fleet { replicas, raised: self.raised.clone(), core: Mutex::default() };
+        let shown = PyFleet { replicas, raised: self.raised.clone(), core: Mutex::default() };
         let shown = Py::new(py, shown)?;
         shown.get().core().replace(std::mem::take(fleet));
         let chosen = self.object.bind(py).call_method1(intern!(py, "route"), (request, &shown));
@@ -68,7 +68,7 @@ impl PythonRouter {
 }
 
 impl Router for PythonRouter {
-    fn route(&mut self, arrival: &Arrival, fleet: &mut CoreFleet) -> Result<usize> {
+    fn route(&mut self, arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
         Python::attach(|py| {
             let chosen = self.choose(py, arrival, fleet).map_err(|raised| self.raised.keep(raised))?;
             chosen.ok_or_else(|| Kind::Stopped.into())
@@ -114,7 +114,7 @@ struct ReplicaState {
 }
 
 impl ReplicaState {
-    fn of(fleet: &CoreFleet, replica: usize) -> Result<ReplicaState> {
+    fn of(fleet: &Fleet, replica: usize) -> Result<ReplicaState> {
         let (free_blocks, used_blocks) = fleet.free_and_used_blocks(replica)?;
         Ok(ReplicaState {
             number: u64::from(fleet.number(replica)),
@@ -129,15 +129,15 @@ impl ReplicaState {
 
 /// The replicas as a router sees them: arrays of one whole number for each.
 #[pyclass(frozen, module = "inferq", name = "Fleet")]
-pub(crate) struct Fleet {
+pub(crate) struct PyFleet {
     replicas: Vec<ReplicaState>,
     raised: Raised,
     /// The fleet itself, while its router is asked.
-    core: Mutex<Option<CoreFleet>>,
+    core: Mutex<Option<Fleet>>,
 }
 
-impl Fleet {
-    fn core(&self) -> MutexGuard<'_, Option<CoreFleet>> {
+impl PyFleet {
+    fn core(&self) -> MutexGuard<'_, Option<Fleet>> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -154,7 +154,7 @@ fn array(py: Python<'_>, cells: impl Iterator<Item = u64>) -> Bound<'_, PyArray1
 }
 
 #[pymethods]
-impl Fleet {
+impl PyFleet {
     fn __len__(&self) -> usize {
         self.replicas.len()
     }

@@ -6,7 +6,7 @@ use inferq_core::engine::{Class, Engine, EngineParts, parse};
 use inferq_core::error::{Error, Result};
 use inferq_core::gate_and_route::GateAndRoute;
 use inferq_core::links::LinkDescription;
-use inferq_core::router::{Router, RouterKind};
+use inferq_core::router::{Router, RouterConfig};
 use inferq_core::simulation::{Options, Timeline, simulate_cluster};
 use inferq_core::workload::{Content, Flow, Workload};
 use numpy::PyReadonlyArray1;
@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::border::{Bell, Raised};
-use crate::policy::{Policy, WrittenEngine};
+use crate::policy::{PythonPolicy, WrittenEngine};
 use crate::router::PythonRouter;
 use crate::tables::{Named, arrived, request_columns, tables};
 use crate::view::Objectives;
@@ -123,7 +123,7 @@ pub(crate) fn column<'py, T: numpy::Element>(
 /// Objects that are written in Python: schedulers by pool and engine, one for each replica, and routers by pool.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-pub(crate) struct Written {
+pub(crate) struct WrittenParts {
     schedulers: Vec<(usize, usize, Vec<Py<PyAny>>)>,
     routers: Vec<(usize, Py<PyAny>)>,
 }
@@ -147,7 +147,7 @@ struct HandsToDescription {
     link: LinkDescription,
 }
 
-impl Written {
+impl WrittenParts {
     /// Schedulers written in Python take turns anyway, and an exception then is always the same one.
     pub(crate) fn threads(&self, threads: Option<NonZeroUsize>) -> Option<NonZeroUsize> {
         if self.schedulers.is_empty() { threads } else { NonZeroUsize::new(1) }
@@ -176,9 +176,9 @@ impl Border {
         classes: &[String],
         pool: &[u32],
         class: &[u32],
-        written: Written,
+        written: WrittenParts,
     ) -> Result<Cluster> {
-        let policy = |object| Policy {
+        let policy = |object| PythonPolicy {
             object,
             classes: Python::attach(|py| self.names.clone_ref(py)),
             objectives: self.objectives.clone(),
@@ -200,8 +200,8 @@ struct Builder<'a> {
     /// The pool that each request enters, and its class; no pools: all enter the first.
     entered: (&'a [u32], &'a [u32]),
     seed: u64,
-    written: Written,
-    policy: &'a dyn Fn(Py<PyAny>) -> Policy,
+    written: WrittenParts,
+    policy: &'a dyn Fn(Py<PyAny>) -> PythonPolicy,
     router: &'a dyn Fn(Py<PyAny>) -> Box<dyn Router>,
 }
 
@@ -243,7 +243,7 @@ impl Builder<'_> {
         let object = self.written.routers.iter().position(|router| router.0 == place);
         let router = match (object, &description.router) {
             (Some(object), _) => Some((self.router)(self.written.routers.swap_remove(object).1)),
-            (None, Some(router)) => Some(parse::<RouterKind>(&router.to_string())?.build(self.seed, place as u64)?),
+            (None, Some(router)) => Some(parse::<RouterConfig>(&router.to_string())?.build(self.seed, place as u64)?),
             (None, None) => None,
         };
         let hands_to = match &description.hands_to {
@@ -283,7 +283,7 @@ pub(crate) fn simulate<'py>(
     scenario: &str,
     columns: &Bound<'py, PyDict>,
     classes: Vec<String>,
-    written: Written,
+    written: WrittenParts,
     threads: Option<NonZeroUsize>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {

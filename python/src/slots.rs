@@ -18,7 +18,7 @@ use crate::tables::put;
 /// What `simulate_slots` is asked besides the workload.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Scenario {
+struct ExponentialScenario {
     gate_and_route: GateAndRoute,
     seed: u64,
     horizon_s: Option<f64>,
@@ -27,7 +27,7 @@ struct Scenario {
     timeline_s: Option<f64>,
 }
 
-impl Scenario {
+impl ExponentialScenario {
     fn options(&self, workload: &Workload) -> Result<ExponentialOptions> {
         let instant = |seconds: f64, name: &str| attoseconds(seconds, name).map(Instant);
         let warmup = match self.warmup {
@@ -74,7 +74,7 @@ pub(crate) fn simulate_slots<'py>(
     let mut bell = Bell::new(progress, raised.clone());
     let outcome = py.detach(|| {
         workload.check()?;
-        let scenario: Scenario = parse(scenario)?;
+        let scenario: ExponentialScenario = parse(scenario)?;
         let options = scenario.options(&workload)?;
         let within = |error: Error| error.within("gate_and_route");
         let setup = scenario.gate_and_route.build(&classes).map_err(within)?;

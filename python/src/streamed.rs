@@ -3,7 +3,7 @@
 use inferq_core::clock::{Instant, arrival_nanoseconds, attoseconds};
 use inferq_core::engine::parse;
 use inferq_core::error::Result;
-use inferq_core::simulation::{Outline, Rows, Sink, Source, simulate_streamed as simulate};
+use inferq_core::simulation::{Outline, Rows, Sink, WorkloadSource, simulate_streamed as simulate};
 use inferq_core::workload::Columns;
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::border::Raised;
-use crate::run::{Border, Cut, Scenario, Written, column, optional};
+use crate::run::{Border, Cut, Scenario, WrittenParts, column, optional};
 use crate::tables::{Named, request_columns, tables};
 use crate::view::Objectives;
 
@@ -28,7 +28,7 @@ pub(crate) fn simulate_streamed<'py>(
     parts: &Bound<'py, PyAny>,
     take: Py<PyAny>,
     classes: Vec<String>,
-    written: Written,
+    written: WrittenParts,
     threads: Option<NonZeroUsize>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
@@ -59,7 +59,7 @@ struct PythonSource {
     objectives: Arc<Objectives>,
 }
 
-impl Source for PythonSource {
+impl WorkloadSource for PythonSource {
     fn next(&mut self) -> Result<Option<Columns>> {
         let next = Python::attach(|py| self.parts.bind(py).clone().next().map(|part| self.columns(&part?)).transpose());
         next.map_err(|raised| self.raised.keep(raised))

@@ -45,11 +45,11 @@ pub(crate) struct Member {
 
 /// The objectives of requests by id, in seconds; NaN: none. Of those that come and go only the ones that are here.
 #[derive(Default)]
-pub(crate) struct Objectives(RwLock<Held>);
+pub(crate) struct Objectives(RwLock<ObjectiveColumns>);
 
 /// Empty columns: no objective for all.
 #[derive(Default)]
-struct Held {
+struct ObjectiveColumns {
     first: usize,
     rows: usize,
     ttft_s: Vec<f64>,
@@ -126,8 +126,8 @@ pub(crate) struct Progress {
 }
 
 /// Requests in order of arrival, one read-only array for each column.
-#[pyclass(frozen, module = "inferq.scheduler")]
-pub(crate) struct Requests {
+#[pyclass(frozen, module = "inferq.scheduler", name = "Requests")]
+pub(crate) struct PyRequests {
     members: Arc<Members>,
     progress: Vec<Progress>,
     prompt_left: Column<i64>,
@@ -137,9 +137,9 @@ pub(crate) struct Requests {
     decodes: Column<bool>,
 }
 
-impl Requests {
-    pub(crate) fn new(members: Arc<Members>, progress: Vec<Progress>) -> Requests {
-        Requests {
+impl PyRequests {
+    pub(crate) fn new(members: Arc<Members>, progress: Vec<Progress>) -> PyRequests {
+        PyRequests {
             members,
             progress,
             prompt_left: Column::default(),
@@ -154,7 +154,7 @@ impl Requests {
 type Array<'py, T> = Bound<'py, PyArray1<T>>;
 
 #[pymethods]
-impl Requests {
+impl PyRequests {
     fn __len__(&self) -> usize {
         self.members.rows.len()
     }
@@ -259,9 +259,9 @@ pub(crate) struct View {
     /// Names of the classes, by code.
     pub(crate) classes: Py<PyTuple>,
     /// Requests that were admitted: those that decode, those inside their prompts, those that pause.
-    pub(crate) running: Py<Requests>,
+    pub(crate) running: Py<PyRequests>,
     /// The first `lookahead` requests of the queue.
-    pub(crate) waiting: Py<Requests>,
+    pub(crate) waiting: Py<PyRequests>,
     /// Requests in the queue, those beyond `lookahead` too.
     pub(crate) queue_length: u64,
 }

@@ -26,7 +26,7 @@ use inferq_core::cluster::{Cluster, Pool};
 use inferq_core::distributions::{Arrivals, Joint, Length, Lengths, Synthetic, seconds};
 use inferq_core::engine::{Engine, parse};
 use inferq_core::results::Results;
-use inferq_core::router::RouterKind;
+use inferq_core::router::RouterConfig;
 use inferq_core::simulation::{Options, simulate, simulate_cluster};
 use inferq_core::workload::Workload;
 use std::num::NonZeroUsize;
@@ -243,13 +243,13 @@ fn timings(criterion: &mut Criterion) {
 }
 
 /// Replicas, router, threads.
-const FLEETS: [(usize, RouterKind, usize); 6] = [
-    (8, RouterKind::LeastRequests {}, 1),
-    (64, RouterKind::LeastRequests {}, 1),
-    (1000, RouterKind::LeastRequests {}, 1),
-    (8, RouterKind::RoundRobin {}, 1),
-    (8, RouterKind::RoundRobin {}, 2),
-    (1000, RouterKind::RoundRobin {}, 1),
+const FLEETS: [(usize, RouterConfig, usize); 6] = [
+    (8, RouterConfig::LeastRequests {}, 1),
+    (64, RouterConfig::LeastRequests {}, 1),
+    (1000, RouterConfig::LeastRequests {}, 1),
+    (8, RouterConfig::RoundRobin {}, 1),
+    (8, RouterConfig::RoundRobin {}, 2),
+    (1000, RouterConfig::RoundRobin {}, 1),
 ];
 
 fn fleets(criterion: &mut Criterion) {

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use crate::error::{Error, Result};
 use crate::kv::KvCache;
 use crate::request::FirstToken;
-use crate::scheduler::{Policy, Scheduler};
+use crate::scheduler::{Scheduler, SchedulerConfig};
 use crate::timing::{HostTime, Overhead, Timing, TimingModel};
 
 /// An engine as a user describes it.
@@ -15,7 +15,7 @@ pub struct Engine {
     /// How long iterations take.
     pub timing: TimingModel,
     /// Who is in the next batch.
-    pub scheduler: Policy,
+    pub scheduler: SchedulerConfig,
     /// The KV cache.
     pub kv: KvCache,
     /// Which iteration emits the first token.

@@ -109,20 +109,20 @@ impl Arrivals {
         let units = |rate: &f64| UNITS_PER_S / rate;
         let clock = Clock::default();
         let kind = match self {
-            Arrivals::Poisson { rate } => Kind::Poisson { clock, units: units(rate) },
+            Arrivals::Poisson { rate } => ArrivalKind::Poisson { clock, units: units(rate) },
             Arrivals::Gamma { rate, cv } => {
-                Kind::Gamma { clock, units: units(rate), gap: UnitGamma::new(1.0 / (cv * cv)) }
+                ArrivalKind::Gamma { clock, units: units(rate), gap: UnitGamma::new(1.0 / (cv * cv)) }
             }
             Arrivals::Weibull { rate, shape } => {
-                Kind::Weibull { clock, units: units(rate), gap: UnitWeibull::new(*shape) }
+                ArrivalKind::Weibull { clock, units: units(rate), gap: UnitWeibull::new(*shape) }
             }
-            Arrivals::Deterministic { rate } => Kind::Deterministic(Ticks::new(*rate)?),
+            Arrivals::Deterministic { rate } => ArrivalKind::Deterministic(Ticks::new(*rate)?),
             Arrivals::OnOff { on_rate, off_rate, mean_on_s, mean_off_s } => {
                 let phases = Phases::new(seed, (*on_rate, *mean_on_s), (*off_rate, *mean_off_s));
-                Kind::OnOff(Walk::new(phases))
+                ArrivalKind::OnOff(Walk::new(phases))
             }
             Arrivals::TimeVarying { times_s, rates, period_s } => {
-                Kind::TimeVarying(Walk::new(Table::new(times_s, rates, *period_s)?))
+                ArrivalKind::TimeVarying(Walk::new(Table::new(times_s, rates, *period_s)?))
             }
         };
         Ok(Process { kind, stream: Stream::new(seed, Source::Arrivals), last_ns: 0 })
@@ -149,13 +149,13 @@ impl Arrivals {
 
 /// Arrivals one after the other: what is drawn so far decides when the next one comes.
 pub(super) struct Process {
-    kind: Kind,
+    kind: ArrivalKind,
     /// The draws of the requests that come next.
     stream: Stream,
     last_ns: i64,
 }
 
-enum Kind {
+enum ArrivalKind {
     Poisson { clock: Clock, units: f64 },
     Gamma { clock: Clock, units: f64, gap: UnitGamma },
     Weibull { clock: Clock, units: f64, gap: UnitWeibull },
@@ -169,17 +169,17 @@ impl Process {
     pub(super) fn append(&mut self, requests: u64, arrival_ns: &mut Vec<i64>) {
         let stream = self.stream;
         match &mut self.kind {
-            Kind::Poisson { clock, units } => exponentials(stream, requests, |gaps| {
+            ArrivalKind::Poisson { clock, units } => exponentials(stream, requests, |gaps| {
                 arrival_ns.extend(gaps.iter().map(|&gap| {
                     *clock = clock.after(gap, *units);
                     clock.nanoseconds()
                 }));
             }),
-            Kind::Gamma { clock, units, gap } => gap.draw(stream, requests, |gap| {
+            ArrivalKind::Gamma { clock, units, gap } => gap.draw(stream, requests, |gap| {
                 *clock = clock.after(gap, *units);
                 arrival_ns.push(clock.nanoseconds());
             }),
-            Kind::Weibull { clock, units, gap } => stream.batches(requests, 0, |_, batch| {
+            ArrivalKind::Weibull { clock, units, gap } => stream.batches(requests, 0, |_, batch| {
                 for value in batch.iter_mut() {
                     *value = gap.of(*value);
                 }
@@ -188,9 +188,9 @@ impl Process {
                     clock.nanoseconds()
                 }));
             }),
-            Kind::Deterministic(ticks) => arrival_ns.extend((0..requests).map(|_| ticks.next_ns())),
-            Kind::OnOff(phases) => walk(phases, stream, requests, self.last_ns, arrival_ns),
-            Kind::TimeVarying(table) => walk(table, stream, requests, self.last_ns, arrival_ns),
+            ArrivalKind::Deterministic(ticks) => arrival_ns.extend((0..requests).map(|_| ticks.next_ns())),
+            ArrivalKind::OnOff(phases) => walk(phases, stream, requests, self.last_ns, arrival_ns),
+            ArrivalKind::TimeVarying(table) => walk(table, stream, requests, self.last_ns, arrival_ns),
         }
         self.last_ns = arrival_ns.last().copied().unwrap_or(self.last_ns);
         self.stream = stream.from(requests.next_multiple_of(4));

@@ -15,7 +15,7 @@ use crate::results::NO_REPLICA;
 use crate::workload::Arrival;
 
 /// A request that no replica has.
-enum Held {
+enum Undispatched {
     /// It waits for its prefill.
     Queue(Arrival, u64),
     /// It waits for a slot to decode in.
@@ -35,7 +35,7 @@ pub(crate) struct Dispatch {
     control: Control,
     patience: Patience,
     /// By handle; `None`: the handle is free.
-    held: Vec<Option<Held>>,
+    held: Vec<Option<Undispatched>>,
     free: Vec<u32>,
     /// Handles of those who came to wait at this instant.
     arrived: Vec<u32>,
@@ -64,7 +64,7 @@ impl Dispatch {
     pub(crate) fn arrive(&mut self, arrival: Arrival) {
         let handle = self.handle();
         let place = self.control.arrived(arrival.id, handle, arrival.class);
-        self.hold(handle, Held::Queue(arrival, place));
+        self.hold(handle, Undispatched::Queue(arrival, place));
     }
 
     /// A request has its prompt computed, and owes tokens still.
@@ -72,7 +72,7 @@ impl Dispatch {
         let handle = self.handle();
         let Arrival { id, class, .. } = departure.request.arrival;
         let place = self.control.prefill_done(id, handle, class, departure.from);
-        self.hold(handle, Held::Buffer(Box::new(departure), place));
+        self.hold(handle, Undispatched::Buffer(Box::new(departure), place));
     }
 
     /// A request has left its slot.
@@ -85,8 +85,8 @@ impl Dispatch {
         let start = self.control.start()?;
         let (Start::Prefill(Waiting { handle, .. }, replica) | Start::Decode(Waiting { handle, .. }, replica)) = start;
         match self.take(handle)? {
-            Held::Queue(arrival, _) => Some(Placed::Prefill(arrival, replica as usize)),
-            Held::Buffer(departure, _) => Some(Placed::Decode(departure, replica as usize)),
+            Undispatched::Queue(arrival, _) => Some(Placed::Prefill(arrival, replica as usize)),
+            Undispatched::Buffer(departure, _) => Some(Placed::Decode(departure, replica as usize)),
         }
     }
 
@@ -95,8 +95,8 @@ impl Dispatch {
         for handle in self.arrived.drain(..) {
             let (arrival, queue) = match &self.held[handle as usize] {
                 None => continue,
-                Some(Held::Queue(arrival, _)) => (arrival, QueueKind::Prefill),
-                Some(Held::Buffer(departure, _)) => (&departure.request.arrival, QueueKind::Decode),
+                Some(Undispatched::Queue(arrival, _)) => (arrival, QueueKind::Prefill),
+                Some(Undispatched::Buffer(departure, _)) => (&departure.request.arrival, QueueKind::Decode),
             };
             if let Some(span) = self.patience.draw(arrival.id, arrival.class, queue) {
                 let deadline = (now.after(span)?, arrival.id, handle, queue == QueueKind::Decode);
@@ -126,8 +126,8 @@ impl Dispatch {
             }
             let held = self.take(handle)?;
             match &held {
-                Held::Queue(arrival, place) => self.control.left_queue(arrival.class, *place),
-                Held::Buffer(_, place) => self.control.left_buffer(*place),
+                Undispatched::Queue(arrival, place) => self.control.left_queue(arrival.class, *place),
+                Undispatched::Buffer(_, place) => self.control.left_buffer(*place),
             }
             return Some(held.leave(now));
         }
@@ -143,8 +143,8 @@ impl Dispatch {
     fn waits(&self, id: u32, handle: u32, decodes: bool) -> bool {
         match &self.held[handle as usize] {
             None => false,
-            Some(Held::Queue(arrival, _)) => !decodes && arrival.id == id,
-            Some(Held::Buffer(departure, _)) => decodes && departure.request.arrival.id == id,
+            Some(Undispatched::Queue(arrival, _)) => !decodes && arrival.id == id,
+            Some(Undispatched::Buffer(departure, _)) => decodes && departure.request.arrival.id == id,
         }
     }
 
@@ -155,22 +155,22 @@ impl Dispatch {
         })
     }
 
-    fn hold(&mut self, handle: u32, held: Held) {
+    fn hold(&mut self, handle: u32, held: Undispatched) {
         self.held[handle as usize] = Some(held);
         self.arrived.push(handle);
     }
 
-    fn take(&mut self, handle: u32) -> Option<Held> {
+    fn take(&mut self, handle: u32) -> Option<Undispatched> {
         self.free.push(handle);
         self.held[handle as usize].take()
     }
 }
 
-impl Held {
+impl Undispatched {
     fn leave(self, now: Instant) -> (Request, u32) {
         match self {
-            Held::Queue(arrival, _) => (Request::new(arrival), NO_REPLICA),
-            Held::Buffer(departure, _) => {
+            Undispatched::Queue(arrival, _) => (Request::new(arrival), NO_REPLICA),
+            Undispatched::Buffer(departure, _) => {
                 let Departure { request, from, at, .. } = *departure;
                 (request.handed_off(from, at, now), from)
             }

@@ -26,7 +26,7 @@ pub(super) const NONE: u32 = u32::MAX;
 
 /// A content behind all that comes before it.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct ContentNode {
     /// Where it stands: behind its parent, which is left after so many tokens in all.
     key: (u32, u32, u64),
     /// Its children, the chains of live requests that go through it, and the blocks that are known in it.
@@ -39,7 +39,7 @@ pub(super) struct Node {
     pub(super) blocks: Vec<u32>,
 }
 
-impl Node {
+impl ContentNode {
     /// Does another than its owner go through it?
     pub(super) fn is_used_by_others(&self) -> bool {
         self.uses > 1
@@ -67,7 +67,7 @@ pub(super) struct Step {
 /// All chains.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<ContentNode>,
     vacant: Vec<u32>,
     places: HashMap<(u32, u32, u64), u32, BuildHasherDefault<Mixer>>,
 }
@@ -100,7 +100,7 @@ impl Tree {
             }
             return node;
         }
-        let fresh = Node { key, uses: 1, pins: 0, owner: NONE, blocks: Vec::new() };
+        let fresh = ContentNode { key, uses: 1, pins: 0, owner: NONE, blocks: Vec::new() };
         let node = match self.vacant.pop() {
             Some(node) => {
                 self.nodes[node as usize] = fresh;
@@ -147,7 +147,7 @@ impl Tree {
     /// A node keeps its number, and all above it keep theirs, even when nobody uses them.
     pub(super) fn pin(&mut self, mut node: u32) {
         while node != NONE {
-            let Node { pins, key, .. } = &mut self.nodes[node as usize];
+            let ContentNode { pins, key, .. } = &mut self.nodes[node as usize];
             *pins += 1;
             node = if *pins == 1 { key.0 } else { NONE };
         }
@@ -156,7 +156,7 @@ impl Tree {
     /// One reason less to keep it.
     pub(super) fn unpin(&mut self, mut node: u32) {
         while node != NONE {
-            let Node { pins, uses, key, .. } = &mut self.nodes[node as usize];
+            let ContentNode { pins, uses, key, .. } = &mut self.nodes[node as usize];
             *pins -= 1;
             if *pins > 0 {
                 return;

@@ -18,7 +18,7 @@ const ROOT: u32 = 0;
 
 /// A run of pages behind those of its parent.
 #[derive(Debug)]
-struct Run {
+struct PageRun {
     parent: u32,
     children: u32,
     /// Its pages, counted from the beginning of the prompt.
@@ -33,7 +33,7 @@ struct Run {
     used: u64,
 }
 
-impl Run {
+impl PageRun {
     fn pages(&self) -> u64 {
         self.end - self.first
     }
@@ -41,7 +41,7 @@ impl Run {
 
 /// A request as the tree knows it.
 #[derive(Clone, Copy, Debug)]
-struct Share {
+struct RequestPages {
     prompt: u64,
     /// The end of the pages that it has locked, and how many these are.
     node: u32,
@@ -52,8 +52,8 @@ struct Share {
 pub(super) struct RadixCache {
     page: u64,
     chains: Chains,
-    shares: Vec<Share>,
-    runs: Vec<Run>,
+    shares: Vec<RequestPages>,
+    runs: Vec<PageRun>,
     vacant: Vec<u32>,
     /// Each run by its first page: the content that this ends in, and its number.
     places: HashMap<(u32, u64), u32, BuildHasherDefault<Mixer>>,
@@ -68,7 +68,8 @@ pub(super) struct RadixCache {
 
 impl RadixCache {
     pub(super) fn new(page: u64) -> RadixCache {
-        let root = Run { parent: NONE, children: 0, first: 0, end: 0, depth: 0, steps: Vec::new(), locks: 1, used: 0 };
+        let root =
+            PageRun { parent: NONE, children: 0, first: 0, end: 0, depth: 0, steps: Vec::new(), locks: 1, used: 0 };
         RadixCache {
             page,
             chains: Chains::default(),
@@ -86,7 +87,7 @@ impl RadixCache {
     }
 
     #[inline]
-    fn run(&self, run: u32) -> &Run {
+    fn run(&self, run: u32) -> &PageRun {
         &self.runs[run as usize]
     }
 
@@ -109,7 +110,7 @@ impl RadixCache {
 
     /// The same of a chain that begins with these steps.
     fn agreed_with(&self, path: &[Step], run: u32, limit: u64) -> u64 {
-        let Run { end, depth, ref steps, .. } = *self.run(run);
+        let PageRun { end, depth, ref steps, .. } = *self.run(run);
         let limit = limit.min(end);
         let mut tokens = 0;
         for (of_run, own) in steps.iter().zip(&path[depth..]) {
@@ -127,7 +128,7 @@ impl RadixCache {
     /// A run is used now.
     fn touch(&mut self, run: u32) {
         self.clock += 1;
-        let (clock, Run { used, locks, children, .. }) = (self.clock, &mut self.runs[run as usize]);
+        let (clock, PageRun { used, locks, children, .. }) = (self.clock, &mut self.runs[run as usize]);
         let before = std::mem::replace(used, clock);
         if *locks == 0 && *children == 0 {
             self.ends.remove(&(before, run));
@@ -135,7 +136,7 @@ impl RadixCache {
         }
     }
 
-    fn add(&mut self, run: Run, slot: Slot) -> u32 {
+    fn add(&mut self, run: PageRun, slot: Slot) -> u32 {
         let key = (self.content_of(slot, run.first), run.first);
         for step in &run.steps {
             self.chains.tree.use_node(step.node);
@@ -164,9 +165,9 @@ impl RadixCache {
 
     /// Cuts a run before a page on which a request agrees with it; returns the front. The rest stays what it is.
     fn split(&mut self, slot: Slot, run: u32, at: u64) -> u32 {
-        let Run { parent, first, locks, used, .. } = *self.run(run);
+        let PageRun { parent, first, locks, used, .. } = *self.run(run);
         let (depth, steps) = self.steps(slot, first, at);
-        let front = self.add(Run { parent, children: 1, first, end: at, depth, steps, locks, used }, slot);
+        let front = self.add(PageRun { parent, children: 1, first, end: at, depth, steps, locks, used }, slot);
         let (page, rest) = (self.page, &mut self.runs[run as usize]);
         let gone = step_of(&rest.steps, (at + 1) * page - 1);
         let left: Vec<Step> = rest.steps.drain(..gone).collect();
@@ -211,7 +212,7 @@ impl RadixCache {
     /// A run and all above it are used by one more, or by one less.
     fn lock(&mut self, mut node: u32) {
         while node != ROOT {
-            let Run { locks, used, children, parent, .. } = &mut self.runs[node as usize];
+            let PageRun { locks, used, children, parent, .. } = &mut self.runs[node as usize];
             *locks += 1;
             let (is_first, end, above) = (*locks == 1, (*used, node), *parent);
             if is_first {
@@ -226,7 +227,7 @@ impl RadixCache {
 
     fn unlock(&mut self, mut node: u32) {
         while node != ROOT {
-            let Run { locks, used, children, parent, .. } = &mut self.runs[node as usize];
+            let PageRun { locks, used, children, parent, .. } = &mut self.runs[node as usize];
             debug_assert!(*locks > 0, "nobody gives up what he does not hold");
             *locks -= 1;
             let (is_last, end, above) = (*locks == 0, (*used, node), *parent);
@@ -276,7 +277,7 @@ impl RadixCache {
         if was_end {
             self.ends.remove(&end);
         }
-        let leaf = Run { parent: node, children: 0, first: page, end: pages, depth, steps, locks: 0, used: 0 };
+        let leaf = PageRun { parent: node, children: 0, first: page, end: pages, depth, steps, locks: 0, used: 0 };
         let leaf = self.add(leaf, slot);
         self.note(leaf, true);
         self.known += pages - page;
@@ -291,7 +292,7 @@ impl RadixCache {
     /// The pages of a run that enters the tree, or is forgotten, are noted.
     fn note(&mut self, run: u32, is_known: bool) {
         let Some(reported) = &mut self.reported else { return };
-        let Run { first, end, ref steps, .. } = self.runs[run as usize];
+        let PageRun { first, end, ref steps, .. } = self.runs[run as usize];
         let mut page = first;
         for &Step { node, end: until } in steps {
             let (until, tree) = (end.min(u64::from(until) / self.page), &mut self.chains.tree);
@@ -312,7 +313,7 @@ impl RadixCache {
 
 impl PrefixCache for RadixCache {
     fn open(&mut self, slot: Slot, content: &[Segment], own: u64, prompt: u32) {
-        let share = Share { prompt: u64::from(prompt), node: ROOT, pages: 0 };
+        let share = RequestPages { prompt: u64::from(prompt), node: ROOT, pages: 0 };
         if self.shares.len() <= slot.index() {
             self.shares.resize(slot.index() + 1, share);
         }
@@ -408,7 +409,7 @@ impl PrefixCache for RadixCache {
                 debug_assert!(false, "whatever is idle has an end");
                 return;
             };
-            let Run { parent, first, .. } = *self.run(run);
+            let PageRun { parent, first, .. } = *self.run(run);
             let pages = self.run(run).pages();
             self.note(run, false);
             let steps = std::mem::take(&mut self.runs[run as usize].steps);

@@ -13,7 +13,7 @@ use super::content_tree::{Segment, Step, Tree};
 pub(super) struct Reported {
     /// For each node, was the block known, from the first on whose last token lies in it?
     nodes: Vec<Blocks>,
-    changes: Vec<Change>,
+    changes: Vec<ReportedChange>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -25,7 +25,7 @@ struct Blocks {
 
 /// Blocks of a node, counted from its first, have become known or been forgotten.
 #[derive(Debug)]
-struct Change {
+struct ReportedChange {
     node: u32,
     places: Range<u32>,
     is_known: bool,
@@ -45,12 +45,12 @@ impl Reported {
             }
         }
         tree.pin(node);
-        self.changes.push(Change { node, places, is_known });
+        self.changes.push(ReportedChange { node, places, is_known });
     }
 
     /// Reports what has changed.
     pub(super) fn update(&mut self, tree: &mut Tree) {
-        for Change { node, places, is_known } in self.changes.drain(..) {
+        for ReportedChange { node, places, is_known } in self.changes.drain(..) {
             if self.nodes.len() <= node as usize {
                 self.nodes.resize_with(node as usize + 1, Blocks::default);
             }

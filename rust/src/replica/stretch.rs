@@ -63,12 +63,12 @@ impl Stretch {
             Some(Limit::Seats) => Bound::Seats,
             Some(Limit::Blocks) => Bound::Blocks,
             None if state.running >= state.limits.max_seqs => Bound::Seats,
-            None if index < with_free_block => Bound::Policy,
+            None if index < with_free_block => Bound::SchedulerConfig,
             None => Bound::Blocks,
         };
         let of_iteration = |index: u64| {
             if has_started && (index < with_free_block || has_slack(state, index)) {
-                return Bound::Policy;
+                return Bound::SchedulerConfig;
             }
             match of_queue(index) {
                 Bound::Work if has_started => Bound::Blocks,

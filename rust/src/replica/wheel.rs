@@ -9,7 +9,7 @@ const NONE: u32 = u32::MAX;
 const LEVELS: usize = 11;
 
 #[derive(Clone, Copy, Debug)]
-struct Node {
+struct WheelEntry {
     tick: u64,
     previous: u32,
     next: u32,
@@ -17,7 +17,7 @@ struct Node {
     place: u8,
 }
 
-const VACANT: Node = Node { tick: 0, previous: NONE, next: NONE, level: u8::MAX, place: 0 };
+const VACANT: WheelEntry = WheelEntry { tick: 0, previous: NONE, next: NONE, level: u8::MAX, place: 0 };
 
 /// Members keyed by the tick at which they are due.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Wheel {
     now: u64,
     occupied: [u64; LEVELS],
     heads: [[u32; 64]; LEVELS],
-    nodes: Vec<Node>,
+    nodes: Vec<WheelEntry>,
 }
 
 impl Wheel {
@@ -48,7 +48,7 @@ impl Wheel {
         let level = ((63 - ((tick ^ self.now) | 1).leading_zeros()) / 6) as usize;
         let place = (tick >> (6 * level)) as usize & 63;
         let next = self.heads[level][place];
-        self.nodes[index as usize] = Node { tick, previous: NONE, next, level: level as u8, place: place as u8 };
+        self.nodes[index as usize] = WheelEntry { tick, previous: NONE, next, level: level as u8, place: place as u8 };
         if next != NONE {
             self.nodes[next as usize].previous = index;
         }

@@ -164,7 +164,7 @@ impl Fleet {
 /// A router as a user describes it.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "kind", deny_unknown_fields)]
-pub enum RouterKind {
+pub enum RouterConfig {
     /// One after the other, in the order of arrivals.
     RoundRobin {},
     /// Any, all alike.
@@ -201,21 +201,21 @@ pub enum RouterKind {
     },
 }
 
-impl RouterKind {
+impl RouterConfig {
     /// The router itself; `seed` is the run's. Each `pool` of a cluster draws apart from the others.
     pub fn build(&self, seed: u64, pool: u64) -> Result<Box<dyn Router>> {
         Ok(match *self {
-            RouterKind::RoundRobin {} => Box::new(round_robin::RoundRobin::default()),
-            RouterKind::Random {} => Box::new(random::Random::new(seed, pool)),
-            RouterKind::LeastRequests {} => Box::new(least_requests::LeastRequests),
-            RouterKind::LeastTokens {} => Box::new(least_tokens::LeastTokens),
-            RouterKind::PowerOfTwo {} => Box::new(power_of_two::PowerOfTwo::new(seed, pool)),
-            RouterKind::LeastKv {} => Box::new(least_kv::LeastKv),
-            RouterKind::BySession { spill } => {
+            RouterConfig::RoundRobin {} => Box::new(round_robin::RoundRobin::default()),
+            RouterConfig::Random {} => Box::new(random::Random::new(seed, pool)),
+            RouterConfig::LeastRequests {} => Box::new(least_requests::LeastRequests),
+            RouterConfig::LeastTokens {} => Box::new(least_tokens::LeastTokens),
+            RouterConfig::PowerOfTwo {} => Box::new(power_of_two::PowerOfTwo::new(seed, pool)),
+            RouterConfig::LeastKv {} => Box::new(least_kv::LeastKv),
+            RouterConfig::BySession { spill } => {
                 in_range("spill", spill, |spill| spill >= 1.0, "a finite number, at least 1")?;
                 Box::new(by_session::BySession::new(spill))
             }
-            RouterKind::PrefixAffinity { weight, update_s } => {
+            RouterConfig::PrefixAffinity { weight, update_s } => {
                 in_range("weight", Some(weight), |weight| weight >= 0.0, "a finite number, not negative")?;
                 let every = update_s.map(|seconds| attoseconds(seconds, "update_s")).transpose()?;
                 if every == Some(0) {
@@ -223,7 +223,7 @@ impl RouterKind {
                 }
                 Box::new(prefix_affinity::PrefixAffinity { weight, every: every.map(Span) })
             }
-            RouterKind::PrefixHash { prefix_tokens, load_factor } => {
+            RouterConfig::PrefixHash { prefix_tokens, load_factor } => {
                 if prefix_tokens == 0 {
                     return Err(Error::config("prefix_tokens", "0: a prefix has at least 1 token"));
                 }

@@ -2,7 +2,7 @@
 
 use super::queue::List;
 use super::queue::insert_by_arrival;
-use super::{Notice, Policy, PreemptionKind, Scheduler, policy::class_code};
+use super::{Notice, PreemptionKind, Scheduler, SchedulerConfig, policy::class_code};
 use crate::engine::Class;
 use crate::error::{Error, Result};
 use crate::kv::BlockPool;
@@ -13,7 +13,7 @@ use crate::workload::Arrival;
 /// For each class in order a policy of its own plans with the budget, the seats and the blocks that are left. Blocks
 /// that it lacks are taken from the lowest class. The standing decodes of a class are the group of its place.
 pub(super) struct ClassPriority {
-    classes: Vec<Share>,
+    classes: Vec<ClassShare>,
     /// The place of each class of the workload.
     places: Vec<usize>,
     /// Does the policy bring swapped requests back even when no budget is left?
@@ -21,7 +21,7 @@ pub(super) struct ClassPriority {
 }
 
 /// The requests of one class.
-struct Share {
+struct ClassShare {
     inner: Box<dyn Scheduler>,
     /// Its requests, waiting or running.
     present: u64,
@@ -30,24 +30,24 @@ struct Share {
 }
 
 impl ClassPriority {
-    pub(super) fn new(order: &[String], inner: &Policy, classes: Option<&[Class]>) -> Result<ClassPriority> {
+    pub(super) fn new(order: &[String], inner: &SchedulerConfig, classes: Option<&[Class]>) -> Result<ClassPriority> {
         if !inner.fills_a_budget() {
             let message = "only a policy that fills a token budget: Sarathi, KFcfs, VllmV1 or Orca with chunked=True";
             return Err(Error::config("inner", message));
         }
         let build = |_| {
             let inner = inner.build(classes).map_err(|error| error.within("inner"))?;
-            Ok(Share { inner, present: 0, admitted: List::default() })
+            Ok(ClassShare { inner, present: 0, admitted: List::default() })
         };
         Ok(ClassPriority {
             places: places(order, classes)?,
             classes: order.iter().map(build).collect::<Result<_>>()?,
-            swaps: matches!(inner, Policy::Sarathi { preemption: PreemptionKind::Swap { .. }, .. }),
+            swaps: matches!(inner, SchedulerConfig::Sarathi { preemption: PreemptionKind::Swap { .. }, .. }),
         })
     }
 
     #[inline]
-    fn class_of(&mut self, slot: Slot, requests: &Requests) -> &mut Share {
+    fn class_of(&mut self, slot: Slot, requests: &Requests) -> &mut ClassShare {
         &mut self.classes[self.places[requests.at(slot).arrival.class as usize]]
     }
 

@@ -1,7 +1,7 @@
 //! Which requests are in the next batch?
 //!
 //! A scheduler is told what happens, and asks for a batch when the replica can form one. One policy, one file; to add
-//! one, add its description to [`Policy`], its file, and nothing else.
+//! one, add its description to [`SchedulerConfig`], its file, and nothing else.
 
 // What policies are built from.
 mod queue;
@@ -33,7 +33,7 @@ use crate::timing::Pace;
 use crate::workload::Arrival;
 
 pub use policy::{
-    DynamicOffset, Free, Offset, Policy, PreemptionKind, QueueOrder, SglangPolicy, Thresholds, VllmV1Policy,
+    DynamicOffset, Free, Offset, PreemptionKind, QueueOrder, SchedulerConfig, SglangPolicy, Thresholds, VllmV1Policy,
 };
 pub use queue::{List, Queue};
 

@@ -16,7 +16,7 @@ pub(super) struct NestedWait {
     /// Segments of each group.
     per_group: usize,
     /// Those of the first group, then those of the second, and so on; each has its group of the standing decodes.
-    segments: Vec<Segment>,
+    segments: Vec<StageSegment>,
     /// The segment of each request, by place.
     segment_of: Vec<usize>,
     seniority: Seniority,
@@ -29,7 +29,7 @@ pub(super) struct NestedWait {
 /// Everybody inside advances in every iteration of the segment, and at most n_i enter in each, so no stage of it ever
 /// holds more than n_i, and whoever entered earlier leaves earlier.
 #[derive(Debug)]
-struct Segment {
+struct StageSegment {
     /// n_i.
     threshold: u64,
     /// Iterations that a request spends inside; no number is too large for the last segment.
@@ -47,9 +47,9 @@ struct Segment {
     takes_part: bool,
 }
 
-impl Segment {
-    fn new(threshold: u64, stages: u64) -> Segment {
-        Segment {
+impl StageSegment {
+    fn new(threshold: u64, stages: u64) -> StageSegment {
+        StageSegment {
             threshold,
             stages,
             entry: List::default(),
@@ -114,7 +114,7 @@ impl NestedWait {
         Ok(NestedWait {
             group_ends: prompt_groups.to_vec(),
             per_group,
-            segments: all.map(|&(threshold, stages)| Segment::new(threshold, stages)).collect(),
+            segments: all.map(|&(threshold, stages)| StageSegment::new(threshold, stages)).collect(),
             segment_of: Vec::new(),
             seniority: Seniority::default(),
             counted: 0,
@@ -251,7 +251,7 @@ impl Scheduler for NestedWait {
         // Who finds no room now finds none while nobody leaves; entries change with arrivals and with the next who
         // pauses.
         let taking_part = self.segments.iter().filter(|segment| segment.takes_part);
-        let iterations = taking_part.map(Segment::until_due).min().unwrap_or(u64::MAX);
+        let iterations = taking_part.map(StageSegment::until_due).min().unwrap_or(u64::MAX);
         plan.hold(Hold { iterations, through_arrivals: false });
         Ok(())
     }

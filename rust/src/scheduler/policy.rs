@@ -17,7 +17,7 @@ use crate::plan::{Limits, Preemption};
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "kind", deny_unknown_fields)]
 #[expect(missing_docs, reason = "the fields carry the names of the Python classes, which document them")]
-pub enum Policy {
+pub enum SchedulerConfig {
     /// Sarathi-Serve: decodes first, chunked prefills fill the budget.
     Sarathi { token_budget: u64, max_seqs: u64, order: QueueOrder, watermark: f64, preemption: PreemptionKind },
     /// vLLM v1: every request just owes tokens.
@@ -66,7 +66,7 @@ pub enum Policy {
     /// Whoever's next step fits, in order of arrival.
     SlotGreedy { chunk: u64 },
     /// A policy for each class, the classes in order.
-    ClassPriority { order: Vec<String>, inner: Box<Policy> },
+    ClassPriority { order: Vec<String>, inner: Box<SchedulerConfig> },
 }
 
 /// The order in which waiting requests are served; equal ones by arrival.
@@ -212,11 +212,11 @@ pub(super) fn class_code(field: &str, name: &str, classes: Option<&[Class]>) -> 
     })
 }
 
-impl Policy {
+impl SchedulerConfig {
     /// The scheduler itself, for a workload with these classes; `None` only tests the parameters.
     pub fn build(&self, classes: Option<&[Class]>) -> Result<Box<dyn Scheduler>> {
         Ok(match *self {
-            Policy::Sarathi { token_budget, max_seqs, order, watermark, preemption } => {
+            SchedulerConfig::Sarathi { token_budget, max_seqs, order, watermark, preemption } => {
                 Box::new(sarathi::Sarathi::new(
                     limits(token_budget, max_seqs)?,
                     order,
@@ -224,7 +224,7 @@ impl Policy {
                     preemption.build()?,
                 ))
             }
-            Policy::VllmV1 { token_budget, max_seqs, long_prefill_threshold, policy, reserve_full_prompt } => {
+            SchedulerConfig::VllmV1 { token_budget, max_seqs, long_prefill_threshold, policy, reserve_full_prompt } => {
                 Box::new(vllm_v1::VllmV1::new(
                     limits(token_budget, max_seqs)?,
                     long_prefill_threshold,
@@ -232,12 +232,10 @@ impl Policy {
                     reserve_full_prompt,
                 ))
             }
-            Policy::VllmV0 { token_budget, max_seqs, watermark, preemption } => Box::new(vllm_v0::VllmV0::new(
-                limits(token_budget, max_seqs)?,
-                Watermark::new(watermark)?,
-                preemption.build()?,
-            )),
-            Policy::Sglang {
+            SchedulerConfig::VllmV0 { token_budget, max_seqs, watermark, preemption } => Box::new(
+                vllm_v0::VllmV0::new(limits(token_budget, max_seqs)?, Watermark::new(watermark)?, preemption.build()?),
+            ),
+            SchedulerConfig::Sglang {
                 policy,
                 chunk_tokens,
                 max_prefill_tokens,
@@ -257,45 +255,47 @@ impl Policy {
                 conservativeness,
                 ignore_eos,
             })?),
-            Policy::Orca { max_seqs, max_model_len, token_budget, chunked } => {
+            SchedulerConfig::Orca { max_seqs, max_model_len, token_budget, chunked } => {
                 if chunked && token_budget.is_none() {
                     return Err(Error::config("token_budget", "a chunk is cut to the budget: chunked=True needs one"));
                 }
                 let limits = limits(token_budget.unwrap_or(Limits::NONE), max_seqs)?;
                 Box::new(orca::Orca::new(limits, count("max_model_len", max_model_len)?, chunked))
             }
-            Policy::FasterTransformer { max_seqs, max_model_len, free } => {
+            SchedulerConfig::FasterTransformer { max_seqs, max_model_len, free } => {
                 let limits = Limits { frees_with_batch: free == Free::Batch, ..limits(Limits::NONE, max_seqs)? };
                 Box::new(faster_transformer::FasterTransformer::new(limits, count("max_model_len", max_model_len)?))
             }
-            Policy::KFcfs { token_budget, k_prefill, k_decode } => Box::new(k_fcfs::KFcfs::new(
+            SchedulerConfig::KFcfs { token_budget, k_prefill, k_decode } => Box::new(k_fcfs::KFcfs::new(
                 limits(token_budget, Limits::NONE)?,
                 count("k_prefill", k_prefill)?,
                 count("k_decode", k_decode)?,
             )),
-            Policy::Rad { rows, columns, reduction, requests_per_cycle } => Box::new(rad::Rad::new(
+            SchedulerConfig::Rad { rows, columns, reduction, requests_per_cycle } => Box::new(rad::Rad::new(
                 rad::Tiles::new(rows, columns, reduction)?,
                 count("requests_per_cycle", requests_per_cycle)?,
             )),
-            Policy::RadPhased { rows, columns, reduction, requests_per_cycle } => Box::new(rad_phased::RadPhased::new(
-                rad::Tiles::new(rows, columns, reduction)?,
-                count("requests_per_cycle", requests_per_cycle)?,
-            )),
-            Policy::Slai { token_budget, max_active, max_decodes, offset, order, ref class_first } => {
+            SchedulerConfig::RadPhased { rows, columns, reduction, requests_per_cycle } => {
+                Box::new(rad_phased::RadPhased::new(
+                    rad::Tiles::new(rows, columns, reduction)?,
+                    count("requests_per_cycle", requests_per_cycle)?,
+                ))
+            }
+            SchedulerConfig::Slai { token_budget, max_active, max_decodes, offset, order, ref class_first } => {
                 let code = |name: &String| class_code("class_first", name, classes);
                 let limits = Limits { max_seqs: count("max_active", max_active)?, ..limits(token_budget, 1)? };
                 let first = class_first.as_ref().map(code).transpose()?;
                 Box::new(slai::Slai::new(limits, count("max_decodes", max_decodes)?, offset, order.queue(first))?)
             }
-            Policy::Wait { ref thresholds, max_seqs } => {
+            SchedulerConfig::Wait { ref thresholds, max_seqs } => {
                 let limits = limits(Limits::NONE, max_seqs.unwrap_or(Limits::NONE))?;
                 Box::new(wait::Wait::new(limits, thresholds, classes)?)
             }
-            Policy::NestedWait { ref segments, ref thresholds, ref prompt_groups } => {
+            SchedulerConfig::NestedWait { ref segments, ref thresholds, ref prompt_groups } => {
                 Box::new(nested_wait::NestedWait::new(segments, thresholds, prompt_groups)?)
             }
-            Policy::SlotGreedy { chunk } => Box::new(slot_greedy::SlotGreedy::new(count("chunk", chunk)?)),
-            Policy::ClassPriority { ref order, ref inner } => {
+            SchedulerConfig::SlotGreedy { chunk } => Box::new(slot_greedy::SlotGreedy::new(count("chunk", chunk)?)),
+            SchedulerConfig::ClassPriority { ref order, ref inner } => {
                 Box::new(class_priority::ClassPriority::new(order, inner, classes)?)
             }
         })
@@ -304,8 +304,8 @@ impl Policy {
     /// Does it load tokens up to its budget whenever it can?
     pub(super) fn fills_a_budget(&self) -> bool {
         match *self {
-            Policy::Sarathi { .. } | Policy::KFcfs { .. } | Policy::VllmV1 { .. } => true,
-            Policy::Orca { chunked, .. } => chunked,
+            SchedulerConfig::Sarathi { .. } | SchedulerConfig::KFcfs { .. } | SchedulerConfig::VllmV1 { .. } => true,
+            SchedulerConfig::Orca { chunked, .. } => chunked,
             _ => false,
         }
     }

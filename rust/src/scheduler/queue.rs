@@ -9,7 +9,7 @@ use crate::workload::Arrival;
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
-struct Link {
+struct Neighbours {
     previous: u32,
     next: u32,
     present: bool,
@@ -21,7 +21,7 @@ pub struct List {
     first: u32,
     last: u32,
     length: usize,
-    links: Vec<Link>,
+    links: Vec<Neighbours>,
 }
 
 impl Default for List {
@@ -104,7 +104,7 @@ impl List {
     #[inline]
     fn insert_after(&mut self, at: Slot, previous: u32) {
         if at.index() >= self.links.len() {
-            self.links.resize(at.index() + 1, Link { previous: NONE, next: NONE, present: false });
+            self.links.resize(at.index() + 1, Neighbours { previous: NONE, next: NONE, present: false });
         }
         let next = match slot(previous) {
             None => std::mem::replace(&mut self.first, at.0),
@@ -114,7 +114,7 @@ impl List {
             None => self.last = at.0,
             Some(next) => self.links[next.index()].previous = at.0,
         }
-        self.links[at.index()] = Link { previous, next, present: true };
+        self.links[at.index()] = Neighbours { previous, next, present: true };
         self.length += 1;
     }
 
@@ -130,7 +130,7 @@ impl List {
         if !self.contains(at) {
             return false;
         }
-        let Link { previous, next, .. } = self.links[at.index()];
+        let Neighbours { previous, next, .. } = self.links[at.index()];
         match slot(previous) {
             None => self.first = next,
             Some(previous) => self.links[previous.index()].next = next,

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::iter::once;
 
 use self::cohort::{Cohort, Key, LAST};
-use self::deadline::{Margin, Watch, later};
+use self::deadline::{DeadlineWatch, Margin, later};
 use super::roster::Lists;
 use super::{Notice, Offset, Queue, Scheduler};
 use crate::clock::{Instant, Span};
@@ -33,7 +33,7 @@ pub(super) struct Slai {
     alone: Cohort,
     /// Whom the present plan preempted.
     victims: Vec<Slot>,
-    watch: Option<Watch>,
+    watch: Option<DeadlineWatch>,
 }
 
 /// The decodes up to a place in the order.
@@ -323,7 +323,7 @@ impl Slai {
             let inside = self.cohorts.iter().filter(|cohort| cohort.takes_part);
             let tbts = inside.filter_map(|cohort| cohort.members.last_key_value()).map(|(&(tbt, _), _)| tbt);
             let (offset, lasts) = self.margin.offset_after(chosen.count, plan);
-            self.watch = Some(Watch {
+            self.watch = Some(DeadlineWatch {
                 start: plan.now(),
                 iterations: plan.iterations(),
                 busy: plan.busy(),

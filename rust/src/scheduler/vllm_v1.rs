@@ -18,7 +18,7 @@ pub(super) struct VllmV1 {
 }
 
 /// A row of the batch as the walk through the running decides it.
-struct Row {
+struct RunningRow {
     slot: Slot,
     tokens: u64,
     blocks: u64,
@@ -112,7 +112,7 @@ impl VllmV1 {
 
     /// Goes through the running one by one, as the engine does, preempting where blocks are short. Returns the victims.
     fn walk(&mut self, longest: u64, plan: &mut Plan) -> Result<Vec<Slot>> {
-        let mut rows: Vec<Row> = Vec::new();
+        let mut rows: Vec<RunningRow> = Vec::new();
         let mut victims = Vec::new();
         let mut budget = plan.budget_for_decodes();
         let mut claimed = 0;
@@ -141,7 +141,7 @@ impl VllmV1 {
                     break 'running;
                 }
             }
-            rows.push(Row { slot, tokens, blocks });
+            rows.push(RunningRow { slot, tokens, blocks });
             budget -= tokens;
             claimed += blocks;
             next = self.lists.running.after(slot);
@@ -151,7 +151,7 @@ impl VllmV1 {
     }
 
     /// Makes the batch of these rows, which are in order of admission.
-    fn place(&mut self, rows: &[Row], plan: &mut Plan) -> Result<()> {
+    fn place(&mut self, rows: &[RunningRow], plan: &mut Plan) -> Result<()> {
         let mut placed = rows.iter().map(|row| row.slot).peekable();
         self.lists.idle.clear();
         for slot in self.lists.running.iter() {
@@ -162,7 +162,7 @@ impl VllmV1 {
                 }
             }
         }
-        let (prefills, decodes): (Vec<&Row>, Vec<&Row>) =
+        let (prefills, decodes): (Vec<&RunningRow>, Vec<&RunningRow>) =
             rows.iter().partition(|row| self.lists.prefills.contains(row.slot));
         for row in decodes {
             if plan.requests().at(row.slot).phase() != Phase::Decoding {

@@ -116,7 +116,7 @@ pub(super) fn run_all<Own: Send, Done: Send>(
     if threads.min(count) == 1 {
         let mut left = 0;
         for (replica, own) in replicas.into_iter().enumerate() {
-            let outcome = job(replica, own, &mut Offset { watch, left, total })?;
+            let outcome = job(replica, own, &mut OffsetWatch { watch, left, total })?;
             left += done(replica, outcome);
         }
         return Ok(());
@@ -129,7 +129,7 @@ pub(super) fn run_all<Own: Send, Done: Send>(
     let work = || {
         let replica = next.fetch_add(1, Ordering::Relaxed);
         let own = replicas.get(replica)?.lock().ok()?.take()?;
-        let mut tally = Tally { seen: 0, left: &left, stop: &stop, replica, lowest_failure: &lowest_failure };
+        let mut tally = SharedWatch { seen: 0, left: &left, stop: &stop, replica, lowest_failure: &lowest_failure };
         let outcome = job(replica, own, &mut tally);
         if outcome.is_err() {
             lowest_failure.fetch_min(replica, Ordering::Relaxed);
@@ -173,20 +173,20 @@ pub(super) fn run_all<Own: Send, Done: Send>(
 const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// The watch of one replica after another: so many have left before.
-pub(super) struct Offset<'a> {
+pub(super) struct OffsetWatch<'a> {
     pub(super) watch: &'a mut dyn Watch,
     pub(super) left: u64,
     pub(super) total: u64,
 }
 
-impl Watch for Offset<'_> {
+impl Watch for OffsetWatch<'_> {
     fn poll(&mut self, left: u64, _requests: u64) -> Result<()> {
         self.watch.poll(self.left + left, self.total)
     }
 }
 
 /// The watch of one thread: adds to the common count, and stops when nobody needs it any more.
-struct Tally<'a> {
+struct SharedWatch<'a> {
     seen: u64,
     left: &'a AtomicU64,
     stop: &'a AtomicBool,
@@ -194,7 +194,7 @@ struct Tally<'a> {
     lowest_failure: &'a AtomicUsize,
 }
 
-impl Watch for Tally<'_> {
+impl Watch for SharedWatch<'_> {
     fn poll(&mut self, left: u64, _requests: u64) -> Result<()> {
         self.left.fetch_add(left - self.seen, Ordering::Relaxed);
         self.seen = left;

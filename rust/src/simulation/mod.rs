@@ -20,7 +20,7 @@ use crate::results::Results;
 use crate::workload::Workload;
 use run::Run;
 use sampler::Sampler;
-pub use streamed::{Outline, Rows, Sink, Source, simulate_streamed};
+pub use streamed::{Outline, Rows, Sink, WorkloadSource, simulate_streamed};
 
 /// How a run is done and what of it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]

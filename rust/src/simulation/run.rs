@@ -64,7 +64,7 @@ pub(super) struct Run<'a> {
     more_to_come: bool,
     /// Rows that wait for nobody any more, by the instant of their arrival.
     released: BinaryHeap<Reverse<(Instant, u32)>>,
-    patience: BinaryHeap<Reverse<Patience>>,
+    patience: BinaryHeap<Reverse<PatienceEnd>>,
     now: Instant,
     in_system: u64,
     in_system_area: u128,
@@ -74,7 +74,7 @@ pub(super) struct Run<'a> {
 }
 
 /// When a request loses patience, its id, its replica and its place there.
-type Patience = (Instant, u32, u32, u32);
+type PatienceEnd = (Instant, u32, u32, u32);
 
 /// Events between two polls: often enough for Ctrl-C, rarely enough to cost nothing.
 const POLL_EVERY: u32 = 1 << 10;

@@ -6,7 +6,7 @@
 //! the system and those behind the oldest of them. The events are those of [`simulate_cluster`](super::simulate_cluster),
 //! in the same order, so the results are the same bit for bit.
 
-use super::independent::{Offset, run_all, share_out, together};
+use super::independent::{OffsetWatch, run_all, share_out, together};
 use super::outcome::Outcome;
 use super::run::Run;
 use super::sampler::Sampler;
@@ -19,7 +19,7 @@ use crate::router::Router;
 use crate::workload::{Columns, Workload};
 
 /// Where the rows of a workload come from.
-pub trait Source {
+pub trait WorkloadSource {
     /// The next rows, in order of arrival; `None` after the last.
     fn next(&mut self) -> Result<Option<Columns>>;
 }
@@ -71,7 +71,7 @@ impl Outline {
 /// neither iterations nor batches can be kept, and no control may stand before the cluster.
 pub fn simulate_streamed(
     outline: &Outline,
-    source: &mut dyn Source,
+    source: &mut dyn WorkloadSource,
     sink: &mut dyn Sink,
     cluster: Cluster,
     options: &Options,
@@ -183,7 +183,7 @@ impl<'a> Road<'a> {
             lane.advance(classes, total, known_until, watch)?;
         } else {
             let before = self.lanes.iter_mut().map(Lane::left).sum();
-            let mut watch = Offset { watch, left: before, total };
+            let mut watch = OffsetWatch { watch, left: before, total };
             let job = |_, lane: &mut Lane, watch: &mut dyn Watch| {
                 let before = lane.left();
                 lane.advance(classes, total, known_until, &mut Since { watch, before })?;

@@ -60,7 +60,7 @@ pub struct DecodeGrid {
 /// and [`Timing::beyond`] tells which axis was too short.
 #[derive(Debug)]
 pub(super) struct TimingTable {
-    linear: Row,
+    linear: GridRow,
     /// Without what the chunks share.
     chunk: Surface,
     shared: i128,
@@ -72,7 +72,7 @@ impl TimingTable {
     pub(super) fn new(linear: &LinearGrid, chunk: &ChunkGrid, decode: &DecodeGrid) -> Result<TimingTable> {
         let row = || {
             let points = axis(&linear.tokens, "tokens", 1)?;
-            Ok(Row::new(points, times(&linear.seconds, linear.tokens.len(), "seconds")?))
+            Ok(GridRow::new(points, times(&linear.seconds, linear.tokens.len(), "seconds")?))
         };
         let surface = |rows: (&[u64], &str), columns: (&[u64], &str), seconds: &[Vec<Option<f64>>]| {
             Surface::new(axis(rows.0, rows.1, 1)?, axis(columns.0, columns.1, 0)?, seconds)
@@ -114,9 +114,9 @@ impl TimingTable {
     }
 
     /// Σ over the chunks, and what they share.
-    fn chunks(&self, shape: &Shape) -> Result<Line> {
+    fn chunks(&self, shape: &Shape) -> Result<GridLine> {
         let surface = &self.chunk;
-        let mut all = Line { first: self.shared, growth: 0, holds: u64::MAX };
+        let mut all = GridLine { first: self.shared, growth: 0, holds: u64::MAX };
         for chunk in shape.chunks {
             let (tokens, context) = (chunk.tokens, chunk.context);
             let row = surface.row(tokens);
@@ -134,12 +134,12 @@ impl TimingTable {
                 None if context == last => 1,
                 None => u64::MAX,
             };
-            all = all.plus(Line { first, growth: multiply(slope, i128::from(tokens))?, holds }.not_negative())?;
+            all = all.plus(GridLine { first, growth: multiply(slope, i128::from(tokens))?, holds }.not_negative())?;
         }
         Ok(all)
     }
 
-    fn decodes(&self, shape: &Shape) -> Result<Line> {
+    fn decodes(&self, shape: &Shape) -> Result<GridLine> {
         let surface = &self.decode;
         let count = shape.decodes;
         let context = u64::try_from(shape.decode_context).map_err(|_| overflow())?;
@@ -160,7 +160,7 @@ impl TimingTable {
             None if shape.decode_context == of_last => 1,
             None => u64::MAX,
         };
-        Ok(Line { first, growth: multiply(slope, i128::from(count))?, holds }.not_negative())
+        Ok(GridLine { first, growth: multiply(slope, i128::from(count))?, holds }.not_negative())
     }
 }
 
@@ -168,7 +168,7 @@ impl Timing for TimingTable {
     fn pace(&self, shape: &Shape) -> Result<Pace> {
         let tokens = shape.tokens();
         self.note_if(tokens > self.linear.last(), Beyond::TOKENS);
-        let mut line = Line { first: self.linear.at(tokens)?, growth: 0, holds: u64::MAX };
+        let mut line = GridLine { first: self.linear.at(tokens)?, growth: 0, holds: u64::MAX };
         if !shape.chunks.is_empty() {
             line = line.plus(self.chunks(shape)?)?;
         }
@@ -186,16 +186,16 @@ impl Timing for TimingTable {
 
 /// A pace while it is summed up: what a line was extended to may be negative.
 #[derive(Clone, Copy, Debug)]
-struct Line {
+struct GridLine {
     first: i128,
     growth: i128,
     holds: u64,
 }
 
-impl Line {
+impl GridLine {
     #[inline]
-    fn plus(self, other: Line) -> Result<Line> {
-        Ok(Line {
+    fn plus(self, other: GridLine) -> Result<GridLine> {
+        Ok(GridLine {
             first: add(self.first, other.first)?,
             growth: add(self.growth, other.growth)?,
             holds: self.holds.min(other.holds),
@@ -204,20 +204,20 @@ impl Line {
 
     /// The same line where it is positive and 0 where it is not, up to where it crosses.
     #[inline]
-    fn not_negative(self) -> Line {
+    fn not_negative(self) -> GridLine {
         if self.first >= 0 && self.growth >= 0 { self } else { self.cut_at_nothing() }
     }
 
     #[cold]
-    fn cut_at_nothing(self) -> Line {
-        let Line { first, growth, holds } = self;
+    fn cut_at_nothing(self) -> GridLine {
+        let GridLine { first, growth, holds } = self;
         let up_to = |count: i128| holds.min(u64::try_from(count).unwrap_or(u64::MAX));
         match (first < 0, growth > 0) {
             // The crossing is the first j with first + j · growth ≥ 0.
-            (true, true) => Line { first: 0, growth: 0, holds: up_to((-first - 1) / growth + 1) },
-            (true, false) => Line { first: 0, growth: 0, holds },
+            (true, true) => GridLine { first: 0, growth: 0, holds: up_to((-first - 1) / growth + 1) },
+            (true, false) => GridLine { first: 0, growth: 0, holds },
             // It falls: j is the last one with first + j · growth ≥ 0.
-            (false, _) => Line { first, growth, holds: up_to(first / -growth + 1) },
+            (false, _) => GridLine { first, growth, holds: up_to(first / -growth + 1) },
         }
     }
 }
@@ -230,16 +230,16 @@ fn cell(points: &[u64], at: u64) -> usize {
 
 /// Values at points, and the slope from each to the next; the last slope goes on.
 #[derive(Debug)]
-struct Row {
+struct GridRow {
     points: Vec<u64>,
     values: Vec<i128>,
     slopes: Vec<i128>,
 }
 
-impl Row {
-    fn new(points: Vec<u64>, values: Vec<i128>) -> Row {
+impl GridRow {
+    fn new(points: Vec<u64>, values: Vec<i128>) -> GridRow {
         let slopes = slopes(&points, |place| values[place]);
-        Row { points, values, slopes }
+        GridRow { points, values, slopes }
     }
 
     fn last(&self) -> u64 {

@@ -5,7 +5,7 @@ use inferq_core::cluster::{Cluster, HandsTo, Pool};
 use inferq_core::engine::{Engine, parse};
 use inferq_core::links::LinkDescription;
 use inferq_core::results::{NO_REPLICA, Results, Status};
-use inferq_core::router::RouterKind;
+use inferq_core::router::RouterConfig;
 use inferq_core::simulation::{Options, simulate_cluster};
 use inferq_core::workload::{Flow, Workload};
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ struct Paths {
     replicas: Vec<usize>,
     /// The pool that the first one hands off to, over which link.
     link: Option<LinkDescription>,
-    router: RouterKind,
+    router: RouterConfig,
     pool: Vec<u32>,
     parents: Vec<u32>,
     children_start: Vec<u32>,
@@ -31,7 +31,7 @@ struct Paths {
 
 impl Paths {
     /// `waits[row]` picks the earlier rows that a row waits for.
-    fn new(rows: usize, waits: &[(u32, u32, f64)], pools: &[u32], replicas: Vec<usize>, router: RouterKind) -> Paths {
+    fn new(rows: usize, waits: &[(u32, u32, f64)], pools: &[u32], replicas: Vec<usize>, router: RouterConfig) -> Paths {
         let mut of_parent = vec![Vec::new(); rows];
         let (mut parents, mut delay_s) = (vec![0; rows], vec![0.0; rows]);
         for row in 1..rows {
@@ -79,7 +79,7 @@ impl Paths {
     }
 }
 
-fn routers() -> impl Strategy<Value = RouterKind> {
+fn routers() -> impl Strategy<Value = RouterConfig> {
     prop::sample::select(ROUTERS.to_vec())
 }
 

@@ -5,7 +5,9 @@ use inferq_core::cluster::{Cluster, HandsTo, Pool};
 use inferq_core::error::Result;
 use inferq_core::links::LinkDescription;
 use inferq_core::results::{RequestColumns, Results};
-use inferq_core::simulation::{Options, Outline, Rows, Sink, Source, Timeline, simulate_cluster, simulate_streamed};
+use inferq_core::simulation::{
+    Options, Outline, Rows, Sink, Timeline, WorkloadSource, simulate_cluster, simulate_streamed,
+};
 use inferq_core::workload::{Columns, Workload};
 use proptest::prelude::*;
 use std::num::NonZeroUsize;
@@ -21,7 +23,7 @@ struct Parts<'a> {
     taken: usize,
 }
 
-impl Source for Parts<'_> {
+impl WorkloadSource for Parts<'_> {
     fn next(&mut self) -> Result<Option<Columns>> {
         let rows = self.columns.arrival_s.len();
         let size = *self.sizes.next().expect("a size");
@@ -215,7 +217,7 @@ fn calm() -> inferq_core::engine::EngineParts {
 /// Ready-made parts.
 struct Given(std::vec::IntoIter<Columns>);
 
-impl Source for Given {
+impl WorkloadSource for Given {
     fn next(&mut self) -> Result<Option<Columns>> {
         Ok(self.0.next())
     }

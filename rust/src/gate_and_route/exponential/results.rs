@@ -79,7 +79,7 @@ pub struct ExponentialResults {
 
 /// The instants of a request that leaves; `NEVER` for what did not happen.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Row {
+pub(super) struct SlotRow {
     pub(super) id: u32,
     pub(super) arrival: Instant,
     pub(super) admitted: Instant,
@@ -116,7 +116,7 @@ impl ExponentialResults {
     }
 
     /// Writes a request's row.
-    pub(super) fn write(&mut self, row: &Row, status: Status) {
+    pub(super) fn write(&mut self, row: &SlotRow, status: Status) {
         let place = row.id as usize;
         let columns = &mut self.requests;
         let at = |instant: Instant| if instant == Instant::NEVER { f64::NAN } else { instant.seconds() };

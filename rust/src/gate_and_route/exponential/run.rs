@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::results::{ExponentialResults, NO_REPLICA, Row, StageSample, StageSampler};
+use super::results::{ExponentialResults, NO_REPLICA, SlotRow, StageSample, StageSampler};
 use super::server::{Served, Server};
 use super::tally::{Stage, Tally};
 use crate::clock::{Instant, Span};
@@ -60,7 +60,7 @@ enum Location {
 
 #[derive(Clone, Copy, Debug)]
 struct SlotRequest {
-    row: Row,
+    row: SlotRow,
     class: u32,
     state: Location,
 }
@@ -308,7 +308,7 @@ impl<'a> SlotRun<'a> {
         let id = self.next_row as u32;
         let class = self.workload.class.get(self.next_row).copied().unwrap_or(0);
         let handle = self.free_handles.pop().unwrap_or(self.requests.len() as u32);
-        let row = Row {
+        let row = SlotRow {
             id,
             arrival: self.now,
             admitted: Instant::NEVER,

@@ -85,7 +85,7 @@ fn product(offset: u128, length: u128) -> u128 {
 
 /// When do other decodes than those in the batch become critical?
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct DeadlineWatch {
     /// Begin of the first iteration, and the replica's iterations and their length before it.
     pub(super) start: Instant,
     pub(super) iterations: u64,
@@ -100,7 +100,7 @@ pub(super) struct Watch {
     pub(super) deadline: Instant,
 }
 
-impl Watch {
+impl DeadlineWatch {
     /// A number of iterations for which the plan certainly holds.
     pub(super) fn holds(&self, pace: &Pace) -> u64 {
         let most = self.lasts.min(pace.holds);
