@@ -9,7 +9,7 @@ use inferq_core::engine::EngineParts;
 use inferq_core::error::{Error, Kind, Result};
 use inferq_core::kv::KvCache;
 use inferq_core::plan::{Hold, Limits, Plan, Preemption};
-use inferq_core::request::{FirstToken, Phase, Requests, Slot};
+use inferq_core::request::{FirstToken, Phase, Place, Requests};
 use inferq_core::scheduler::{Notice, Scheduler};
 use inferq_core::timing::Overhead;
 use inferq_core::timing::TimingModel;
@@ -108,7 +108,7 @@ pub(crate) struct PythonPolicy {
 /// A request that was admitted.
 #[derive(Clone, Copy)]
 struct Running {
-    slot: Slot,
+    place: Place,
     /// Everything that it owed is computed: its next row is a decode.
     is_ready: bool,
 }
@@ -161,7 +161,7 @@ struct PythonScheduler {
     lookahead: usize,
     block_tokens: u64,
     has_unlimited_cache: bool,
-    waiting: ByArrival<Slot>,
+    waiting: ByArrival<Place>,
     running: ByArrival<Running>,
     /// What was shown last, as long as it is still true.
     shown_waiting: Option<Py<PyRequests>>,
@@ -222,8 +222,8 @@ impl PythonScheduler {
     fn stops(&mut self, id: u32) {
         self.shown_running = None;
         self.shown_waiting = None;
-        if let Some((at, Running { slot, .. })) = self.running.remove(id) {
-            self.waiting.insert((at, id), slot);
+        if let Some((at, Running { place, .. })) = self.running.remove(id) {
+            self.waiting.insert((at, id), place);
         }
     }
 
@@ -231,15 +231,15 @@ impl PythonScheduler {
     fn starts(&mut self, id: u32) {
         self.shown_running = None;
         self.shown_waiting = None;
-        if let Some((at, slot)) = self.waiting.remove(id) {
-            self.running.insert((at, id), Running { slot, is_ready: false });
+        if let Some((at, place)) = self.waiting.remove(id) {
+            self.running.insert((at, id), Running { place, is_ready: false });
         }
     }
 
-    fn members(&self, slots: impl Iterator<Item = Slot>, table: &Requests) -> Arc<Members> {
+    fn members(&self, places: impl Iterator<Item = Place>, table: &Requests) -> Arc<Members> {
         let objectives = self.policy.objectives.reader();
-        let member = |slot: Slot| {
-            let request = table.at(slot);
+        let member = |place: Place| {
+            let request = table.at(place);
             let (ttft_slo_s, tbt_slo_s) = objectives(request.arrival.id);
             Member {
                 id: request.arrival.id,
@@ -252,22 +252,22 @@ impl PythonScheduler {
                 tbt_slo_s,
             }
         };
-        Arc::new(Members::new(slots.map(member).collect()))
+        Arc::new(Members::new(places.map(member).collect()))
     }
 
     fn show(&mut self, py: Python, plan: &Plan) -> PyResult<View> {
         let table = plan.requests();
-        let progress = |Running { slot, is_ready }| Progress {
-            context: table.context(slot) as i64,
-            emitted: table.emitted(slot) as i64,
-            blocks: held(plan, slot) as i64,
+        let progress = |Running { place, is_ready }| Progress {
+            context: table.context(place) as i64,
+            emitted: table.emitted(place) as i64,
+            blocks: held(plan, place) as i64,
             decodes: is_ready,
         };
         let waiting = match &self.shown_waiting {
             Some(waiting) => waiting.clone_ref(py),
             None => {
                 let first = || self.waiting.values().take(self.lookahead).copied();
-                let waits = |slot| progress(Running { slot, is_ready: false });
+                let waits = |place| progress(Running { place, is_ready: false });
                 let waiting = PyRequests::new(self.members(first(), table), first().map(waits).collect());
                 self.shown_waiting.insert(Py::new(py, waiting)?).clone_ref(py)
             }
@@ -275,7 +275,7 @@ impl PythonScheduler {
         let members = match &self.shown_running {
             Some(members) => Arc::clone(members),
             None => {
-                let members = self.members(self.running.values().map(|running| running.slot), table);
+                let members = self.members(self.running.values().map(|running| running.place), table);
                 Arc::clone(self.shown_running.insert(members))
             }
         };
@@ -315,8 +315,8 @@ impl PythonScheduler {
             }
         }
         for &id in &preempt {
-            let (id, Running { slot, .. }) = self.find(id, plan)?;
-            plan.preempt(slot, Preemption::Recompute)?;
+            let (id, Running { place, .. }) = self.find(id, plan)?;
+            plan.preempt(place, Preemption::Recompute)?;
             self.stops(id);
         }
         self.decode(&decode, plan)?;
@@ -335,7 +335,7 @@ impl PythonScheduler {
     /// The request that is here under an id; one that waits is not ready.
     fn find(&self, id: i64, plan: &Plan) -> Planned<(u32, Running)> {
         let find = |id: u32| {
-            let waits = || self.waiting.get(id).map(|&slot| Running { slot, is_ready: false });
+            let waits = || self.waiting.get(id).map(|&place| Running { place, is_ready: false });
             self.running.get(id).copied().or_else(waits).map(|here| (id, here))
         };
         let here = u32::try_from(id).ok().and_then(find);
@@ -347,37 +347,37 @@ impl PythonScheduler {
         self.plans += 1;
         let mut joining = Vec::new();
         for &id in ids {
-            let (id, Running { slot, is_ready }) = self.find(id, plan)?;
-            if self.decoded_by.len() <= slot.index() {
-                self.decoded_by.resize(slot.index() + 1, 0);
+            let (id, Running { place, is_ready }) = self.find(id, plan)?;
+            if self.decoded_by.len() <= place.index() {
+                self.decoded_by.resize(place.index() + 1, 0);
             }
-            if std::mem::replace(&mut self.decoded_by[slot.index()], self.plans) == self.plans {
+            if std::mem::replace(&mut self.decoded_by[place.index()], self.plans) == self.plans {
                 return Err(broken(plan, "a request decodes once in an iteration", request(id)));
             }
-            match plan.requests().at(slot).phase() {
+            match plan.requests().at(place).phase() {
                 Phase::Decoding => {}
                 Phase::Started if !is_ready => {
                     return Err(broken(plan, "no decode before the prompt is complete", request(id)));
                 }
-                _ => joining.push(slot),
+                _ => joining.push(place),
             }
         }
         if plan.decodes() > (ids.len() - joining.len()) as u64 {
-            for &Running { slot, .. } in self.running.values() {
-                let decodes = plan.requests().at(slot).phase() == Phase::Decoding;
-                if decodes && self.decoded_by[slot.index()] != self.plans {
-                    plan.pause(slot)?;
+            for &Running { place, .. } in self.running.values() {
+                let decodes = plan.requests().at(place).phase() == Phase::Decoding;
+                if decodes && self.decoded_by[place.index()] != self.plans {
+                    plan.pause(place)?;
                 }
             }
         }
-        for slot in joining {
-            plan.decode(slot)?;
+        for place in joining {
+            plan.decode(place)?;
         }
         if plan.free_blocks() < 0 {
             let mut left = plan.free_blocks_before_decodes();
             for &id in ids {
-                let (id, Running { slot, .. }) = self.find(id, plan)?;
-                let blocks = plan.new_blocks(slot, 1);
+                let (id, Running { place, .. }) = self.find(id, plan)?;
+                let blocks = plan.new_blocks(place, 1);
                 left = left.checked_sub(blocks).ok_or_else(|| broken(plan, BLOCKS, request(id)))?;
             }
         }
@@ -386,11 +386,11 @@ impl PythonScheduler {
 
     /// Computes a chunk, of a request that waits after admitting it.
     fn chunk(&mut self, id: i64, tokens: i64, admissions: &mut BTreeMap<u32, i64>, plan: &mut Plan) -> Planned<()> {
-        let (id, Running { slot, is_ready }) = self.find(id, plan)?;
-        let owed = if is_ready { 0 } else { plan.requests().owed(slot) };
+        let (id, Running { place, is_ready }) = self.find(id, plan)?;
+        let owed = if is_ready { 0 } else { plan.requests().owed(place) };
         let tokens = u64::try_from(tokens).ok().filter(|tokens| (1..=owed).contains(tokens));
         let tokens = tokens.ok_or_else(|| broken(plan, OWED, request(id)))?;
-        if plan.requests().at(slot).phase() == Phase::Waiting {
+        if plan.requests().at(place).phase() == Phase::Waiting {
             let taken = match admissions.remove(&id) {
                 None => tokens,
                 Some(taken) if taken > Limits::NONE as i64 => return Err(broken(plan, BLOCKS, request(id))),
@@ -398,12 +398,12 @@ impl PythonScheduler {
                     u64::try_from(taken).map_err(|_| broken(plan, PAIRS, format!("admit: ({id}, {taken})")))?
                 }
             };
-            plan.admit(slot, taken)?;
+            plan.admit(place, taken)?;
             self.starts(id);
         }
         // What the prefix cache has of it is no longer owed; a policy does not see that before.
-        let owed = plan.requests().owed(slot);
-        Ok(plan.chunk(slot, tokens.min(owed))?)
+        let owed = plan.requests().owed(place);
+        Ok(plan.chunk(place, tokens.min(owed))?)
     }
 
     /// For how long the plan holds, and when the policy wants to be asked again.
@@ -442,21 +442,21 @@ impl Scheduler for PythonScheduler {
 
     fn notice(&mut self, notice: Notice, table: &Requests) {
         match notice {
-            Notice::Arrived(slot) => {
+            Notice::Arrived(place) => {
                 // It is the last one: behind those that are shown, it changes nothing.
                 if self.waiting.len() < self.lookahead {
                     self.shown_waiting = None;
                 }
-                self.waiting.insert(table.at(slot).order(), slot);
+                self.waiting.insert(table.at(place).order(), place);
             }
-            Notice::Ready(slot) => {
-                if let Some(running) = self.running.get_mut(table.at(slot).arrival.id) {
+            Notice::Ready(place) => {
+                if let Some(running) = self.running.get_mut(table.at(place).arrival.id) {
                     running.is_ready = true;
                 }
             }
-            Notice::Preempted(slot) => self.stops(table.at(slot).arrival.id),
-            Notice::Left(slot) => {
-                let id = table.at(slot).arrival.id;
+            Notice::Preempted(place) => self.stops(table.at(place).arrival.id),
+            Notice::Left(place) => {
+                let id = table.at(place).arrival.id;
                 if self.running.remove(id).is_some() {
                     self.shown_running = None;
                 } else {
@@ -476,9 +476,9 @@ impl Scheduler for PythonScheduler {
 }
 
 /// Blocks that a request holds: those that it does not lack of many.
-fn held(plan: &Plan, slot: Slot) -> u64 {
+fn held(plan: &Plan, place: Place) -> u64 {
     const MANY: u64 = Limits::NONE;
-    plan.blocks(plan.requests().context(slot) + MANY) - plan.new_blocks(slot, MANY)
+    plan.blocks(plan.requests().context(place) + MANY) - plan.new_blocks(place, MANY)
 }
 
 #[cold]

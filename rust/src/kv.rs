@@ -16,7 +16,7 @@ use std::ops::RangeInclusive;
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
-use crate::request::Slot;
+use crate::request::Place;
 use crate::results::BlockOperations;
 use crate::workload::Arrival;
 use block_cache::BlockCache;
@@ -66,7 +66,7 @@ impl KvCache {
 
 /// The blocks of one replica.
 #[derive(Debug)]
-pub struct BlockPool {
+pub struct KvBlocks {
     block: Divisor,
     capacity: u64,
     used: u64,
@@ -81,11 +81,11 @@ pub(crate) const UNLIMITED: u64 = 1 << 62;
 /// Contexts are counted by their residue modulo the block.
 const LARGEST_BLOCK: u32 = 1 << 20;
 
-impl BlockPool {
+impl KvBlocks {
     /// An empty cache.
-    pub fn new(kv: &KvCache) -> BlockPool {
+    pub fn new(kv: &KvCache) -> KvBlocks {
         let block = u64::from(kv.block);
-        BlockPool {
+        KvBlocks {
             block: Divisor::new(block),
             capacity: kv.tokens.map_or(UNLIMITED, |tokens| (tokens / block).min(UNLIMITED)),
             used: 0,
@@ -150,7 +150,7 @@ impl BlockPool {
 /// What a prefix cache adds. Without one, every request has all of its blocks to itself.
 ///
 /// What only a cache needs is not inlined: replicas without one would pay for its set-up.
-impl BlockPool {
+impl KvBlocks {
     /// Can a request find what another has computed?
     #[inline]
     pub(crate) fn has_cache(&self) -> bool {
@@ -170,45 +170,45 @@ impl BlockPool {
 
     /// A request comes: its prompt begins with this content, and goes on with its own.
     #[inline]
-    pub(crate) fn open(&mut self, slot: Slot, content: &[Segment], arrival: &Arrival) {
+    pub(crate) fn open(&mut self, place: Place, content: &[Segment], arrival: &Arrival) {
         if let Some(cache) = &mut self.cache {
-            cache.open(slot, content, OWN | u64::from(arrival.id), arrival.prompt_tokens);
+            cache.open(place, content, OWN | u64::from(arrival.id), arrival.prompt_tokens);
         }
     }
 
     /// A request that holds nothing leaves.
     #[inline]
-    pub(crate) fn close(&mut self, slot: Slot) {
+    pub(crate) fn close(&mut self, place: Place) {
         if let Some(cache) = &mut self.cache {
-            cache.close(slot);
+            cache.close(place);
         }
     }
 
     /// With what the prompt of a request begins before its own content.
-    pub(crate) fn content(&self, slot: Slot) -> Vec<Segment> {
-        self.cache.as_ref().map_or_else(Vec::new, |cache| cache.content(slot))
+    pub(crate) fn content(&self, place: Place) -> Vec<Segment> {
+        self.cache.as_ref().map_or_else(Vec::new, |cache| cache.content(place))
     }
 
     /// The longest part of the first `most` tokens of a request that is in the cache.
-    pub(crate) fn find(&self, slot: Slot, most: u64) -> Found {
-        self.cache.as_ref().map_or(Found::NOTHING, |cache| cache.find(slot, most))
+    pub(crate) fn find(&self, place: Place, most: u64) -> Found {
+        self.cache.as_ref().map_or(Found::NOTHING, |cache| cache.find(place, most))
     }
 
     /// The same, which counts as a use of what is found, and cuts the run in which it ends; says how many tokens it is.
-    pub(crate) fn refresh(&mut self, slot: Slot, most: u64) -> u64 {
-        self.cache.as_mut().map_or(0, |cache| cache.refresh(slot, most))
+    pub(crate) fn refresh(&mut self, place: Place, most: u64) -> u64 {
+        self.cache.as_mut().map_or(0, |cache| cache.refresh(place, most))
     }
 
     /// The content in which a token of a request lies.
-    pub(crate) fn content_at(&self, slot: Slot, token: u64) -> Option<u32> {
-        self.cache.as_ref().map(|cache| cache.content_at(slot, token))
+    pub(crate) fn content_at(&self, place: Place, token: u64) -> Option<u32> {
+        self.cache.as_ref().map(|cache| cache.content_at(place, token))
     }
 
     /// A request takes what was found for it; says how many blocks that are.
-    pub(crate) fn take_found(&mut self, slot: Slot, found: Found) -> u64 {
+    pub(crate) fn take_found(&mut self, place: Place, found: Found) -> u64 {
         debug_assert!(found.idle <= self.free(), "L4: no more blocks than the cache has");
         if let Some(cache) = &mut self.cache {
-            cache.hold(slot, found);
+            cache.hold(place, found);
             self.used += found.idle;
             self.found += self.block.quotient(found.tokens);
         }
@@ -224,63 +224,63 @@ impl BlockPool {
 
     /// A batch is formed after which the first `tokens` tokens of a request lie in its blocks.
     #[inline]
-    pub(crate) fn scheduled(&mut self, slot: Slot, tokens: u64) {
+    pub(crate) fn scheduled(&mut self, place: Place, tokens: u64) {
         if let Some(cache) = &mut self.cache {
-            cache.scheduled(slot, tokens);
+            cache.scheduled(place, tokens);
             debug_assert!(cache.idle() <= self.capacity - self.used, "L4: nothing is idle but what is free");
         }
     }
 
     /// The first `tokens` tokens of a request have been computed, and it goes on.
     #[inline(never)]
-    pub(crate) fn computed(&mut self, slot: Slot, tokens: u64) {
+    pub(crate) fn computed(&mut self, place: Place, tokens: u64) {
         if self.cache.is_some() {
-            self.change(slot, |cache| cache.computed(slot, tokens));
+            self.change(place, |cache| cache.computed(place, tokens));
         }
     }
 
     /// The same step by step: so many tokens more in each of these iterations.
     #[inline(never)]
-    pub(crate) fn computed_in_steps(&mut self, slot: Slot, context: u64, step: u64, iterations: RangeInclusive<u64>) {
-        iterations.for_each(|iteration| self.computed(slot, context + step * iteration));
+    pub(crate) fn computed_in_steps(&mut self, place: Place, context: u64, step: u64, iterations: RangeInclusive<u64>) {
+        iterations.for_each(|iteration| self.computed(place, context + step * iteration));
     }
 
     /// Lets the cache do something with a request. Blocks that it learns of were the request's alone, and those that nobody
     /// holds any more are free.
     #[inline(never)]
-    fn change(&mut self, slot: Slot, act: impl FnOnce(&mut dyn PrefixCache)) {
+    fn change(&mut self, place: Place, act: impl FnOnce(&mut dyn PrefixCache)) {
         let Some(cache) = &mut self.cache else { return };
-        let alone = cache.shared(slot);
+        let alone = cache.shared(place);
         let held = cache.known() - cache.idle();
         act(cache.as_mut());
         self.used = self.used + (cache.known() - cache.idle()) - held;
-        self.used -= cache.shared(slot) - alone;
+        self.used -= cache.shared(place) - alone;
     }
 
     /// A request gives up all of its `blocks`, in which its first `context` tokens lie. Is it over?
     #[inline]
-    pub(crate) fn release(&mut self, slot: Slot, blocks: u64, context: u64, is_over: bool) {
-        let shared = self.end(slot, context, is_over);
+    pub(crate) fn release(&mut self, place: Place, blocks: u64, context: u64, is_over: bool) {
+        let shared = self.end(place, context, is_over);
         let mut free = blocks - shared;
         if let Some(cache) = &mut self.cache {
             let idle = cache.idle();
-            cache.leave(slot);
+            cache.leave(place);
             free += cache.idle() - idle;
         }
         self.give(free);
     }
 
     /// A request goes and its blocks stay taken until they are let go.
-    pub(crate) fn keep(&mut self, slot: Slot, blocks: u64, context: u64) -> Kept {
-        let shared = self.end(slot, context, true);
-        let part = self.cache.as_mut().map(|cache| cache.keep(slot));
+    pub(crate) fn keep(&mut self, place: Place, blocks: u64, context: u64) -> Kept {
+        let shared = self.end(place, context, true);
+        let part = self.cache.as_mut().map(|cache| cache.keep(place));
         Kept { blocks: blocks - shared, parts: part.into_iter().collect() }
     }
 
     /// Makes known what a request leaves; says how many of its blocks the cache then knows.
-    fn end(&mut self, slot: Slot, context: u64, is_over: bool) -> u64 {
-        self.change(slot, |cache| cache.ended(slot, context, is_over));
-        self.cache.as_ref().map_or(0, |cache| cache.shared(slot))
+    fn end(&mut self, place: Place, context: u64, is_over: bool) -> u64 {
+        self.change(place, |cache| cache.ended(place, context, is_over));
+        self.cache.as_ref().map_or(0, |cache| cache.shared(place))
     }
 
     /// Lets blocks go that were kept.
@@ -296,12 +296,12 @@ impl BlockPool {
 
     /// Requests that somebody here goes on from while they may still decode.
     #[inline]
-    pub(crate) fn followed(&self) -> &[Slot] {
+    pub(crate) fn followed(&self) -> &[Place] {
         self.cache.as_ref().map_or(&[], |cache| cache.followed())
     }
 
     /// Have two requests the same block behind their first `tokens` tokens, and all before it?
-    pub(crate) fn go_on_alike(&self, one: Slot, other: Slot, tokens: u64) -> bool {
+    pub(crate) fn go_on_alike(&self, one: Place, other: Place, tokens: u64) -> bool {
         self.cache.as_ref().is_some_and(|cache| cache.go_on_alike(one, other, tokens))
     }
 
@@ -317,7 +317,7 @@ impl BlockPool {
 
     /// How much of a prompt that begins with this content is known, and who is here that says what comes next (see
     /// [`PrefixCache::cached`]).
-    pub(crate) fn cached(&self, content: &[Segment], most: u64) -> (u64, Option<Slot>) {
+    pub(crate) fn cached(&self, content: &[Segment], most: u64) -> (u64, Option<Place>) {
         self.cache.as_ref().map_or((0, None), |cache| cache.cached(content, most))
     }
 
@@ -334,8 +334,8 @@ impl BlockPool {
     }
 
     /// Does a request compute what the cache knows already, so that blocks come free as it goes on?
-    pub(crate) fn is_computed_twice(&self, slot: Slot) -> bool {
-        self.cache.as_ref().is_some_and(|cache| cache.is_computed_twice(slot))
+    pub(crate) fn is_computed_twice(&self, place: Place) -> bool {
+        self.cache.as_ref().is_some_and(|cache| cache.is_computed_twice(place))
     }
 }
 

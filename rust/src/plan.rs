@@ -10,7 +10,7 @@ mod look;
 use crate::clock::{Instant, Span};
 use crate::error::{Error, Kind, Result};
 use crate::replica::{Chunk, State};
-use crate::request::{Phase, Slot};
+use crate::request::{Phase, Place};
 use crate::timing::ChunkShape;
 
 /// What a replica enforces for its scheduler.
@@ -93,39 +93,39 @@ impl Plan<'_> {
     /// Looks the next request in the queue up in the prefix cache. From here on what is found there is its context: it
     /// owes less, and needs fewer blocks. To be asked before anything else is asked about it; without a cache, for nothing.
     #[inline]
-    pub fn look_up(&mut self, slot: Slot) {
-        if self.state.pool.has_cache() && self.state.requests.at(slot).phase == Phase::Waiting {
-            self.state.look_up(slot);
+    pub fn look_up(&mut self, place: Place) {
+        if self.state.blocks.has_cache() && self.state.requests.at(place).phase == Phase::Waiting {
+            self.state.look_up(place);
         }
     }
 
     /// What the prefix cache has of a request's first `tokens` tokens counts as used now, whether it is admitted or not, and
     /// a run that it leaves in the middle is cut there. Returns how many tokens those are.
     #[inline]
-    pub fn refresh(&mut self, slot: Slot, tokens: u64) -> u64 {
-        self.state.pool.refresh(slot, tokens)
+    pub fn refresh(&mut self, place: Place, tokens: u64) -> u64 {
+        self.state.blocks.refresh(place, tokens)
     }
 
     /// Do requests hold blocks in common, so that one of them may give up fewer than it holds?
     #[inline]
     pub fn shares_blocks(&self) -> bool {
-        self.state.pool.has_cache()
+        self.state.blocks.has_cache()
     }
 
     /// So many of the free blocks are as good as taken, by rows that the plan has yet to ask for: what they still hold is
     /// found by nobody any more.
     #[inline]
     pub fn claim(&mut self, blocks: u64) {
-        if self.state.pool.has_cache() {
-            self.state.pool.claim(self.state.standing_growth() + blocks);
+        if self.state.blocks.has_cache() {
+            self.state.blocks.claim(self.state.standing_growth() + blocks);
         }
     }
 
     /// Somebody is in this batch with a decode that the plan has yet to ask for: who goes on from it finds what it computes.
     #[inline]
-    pub fn publish_decode(&mut self, slot: Slot) {
-        if self.state.pool.followed().contains(&slot) {
-            self.state.pool.scheduled(slot, self.state.requests.context(slot) + 1);
+    pub fn publish_decode(&mut self, place: Place) {
+        if self.state.blocks.followed().contains(&place) {
+            self.state.blocks.scheduled(place, self.state.requests.context(place) + 1);
         }
     }
 
@@ -139,8 +139,8 @@ impl Plan<'_> {
     /// Can the next request in the queue be admitted with the blocks for `tokens` tokens, leaving `spare` free while
     /// anybody else holds blocks (rule 11)? What stands in its way is noted for the audit of work conservation.
     #[inline]
-    pub fn has_room(&mut self, slot: Slot, tokens: u64, spare: u64) -> bool {
-        let left = self.free_blocks() - self.state.blocks_to_admit(slot, tokens) as i64;
+    pub fn has_room(&mut self, place: Place, tokens: u64, spare: u64) -> bool {
+        let left = self.free_blocks() - self.state.blocks_to_admit(place, tokens) as i64;
         let fits = left >= spare as i64 || (left >= 0 && self.cache_is_empty());
         if self.seats_left() == 0 {
             self.state.batch.refused = Some(Limit::Seats);
@@ -163,30 +163,30 @@ impl Plan<'_> {
 
     /// Lets a request emit a token in every iteration from this one on.
     #[inline]
-    pub fn decode(&mut self, slot: Slot) -> Result<()> {
-        let request = self.state.requests.at(slot);
+    pub fn decode(&mut self, place: Place) -> Result<()> {
+        let request = self.state.requests.at(place);
         if request.phase == Phase::Decoding {
-            return Err(self.broken("a request decodes once in an iteration", slot));
+            return Err(self.broken("a request decodes once in an iteration", place));
         }
         if request.phase != Phase::Started || request.placed {
-            return Err(self.broken("only an admitted request that has no chunk in this batch can decode", slot));
+            return Err(self.broken("only an admitted request that has no chunk in this batch can decode", place));
         }
         if !request.ready {
-            return Err(self.broken("no decode before the prompt is complete", slot));
+            return Err(self.broken("no decode before the prompt is complete", place));
         }
         if self.budget_left() == 0 && !self.state.groups[self.group].rests {
-            return Err(self.broken("no iteration loads more tokens than the budget", slot));
+            return Err(self.broken("no iteration loads more tokens than the budget", place));
         }
-        self.state.join_decodes(slot, self.group);
+        self.state.join_decodes(place, self.group);
         Ok(())
     }
 
     /// Takes a request out of the standing decodes; it keeps its blocks.
-    pub fn pause(&mut self, slot: Slot) -> Result<()> {
-        if self.state.requests.at(slot).phase != Phase::Decoding {
-            return Err(self.broken("only a decoding request can be paused", slot));
+    pub fn pause(&mut self, place: Place) -> Result<()> {
+        if self.state.requests.at(place).phase != Phase::Decoding {
+            return Err(self.broken("only a decoding request can be paused", place));
         }
-        self.state.leave_decodes(slot);
+        self.state.leave_decodes(place);
         Ok(())
     }
 
@@ -201,38 +201,38 @@ impl Plan<'_> {
     /// Computes the next `tokens` tokens that a request owes. One that has emitted before and computes its last owed token
     /// is priced as a decode.
     #[inline]
-    pub fn chunk(&mut self, slot: Slot, tokens: u64) -> Result<()> {
-        self.add_chunk(slot, tokens, true)
+    pub fn chunk(&mut self, place: Place, tokens: u64) -> Result<()> {
+        self.add_chunk(place, tokens, true)
     }
 
     /// The same, priced as a part of a prompt also then.
     #[inline]
-    pub fn prefill(&mut self, slot: Slot, tokens: u64) -> Result<()> {
-        self.add_chunk(slot, tokens, false)
+    pub fn prefill(&mut self, place: Place, tokens: u64) -> Result<()> {
+        self.add_chunk(place, tokens, false)
     }
 
     #[inline]
-    fn add_chunk(&mut self, slot: Slot, tokens: u64, may_be_decode: bool) -> Result<()> {
-        let request = self.state.requests.at(slot);
+    fn add_chunk(&mut self, place: Place, tokens: u64, may_be_decode: bool) -> Result<()> {
+        let request = self.state.requests.at(place);
         if request.phase != Phase::Started || request.placed {
-            return Err(self.broken("only an admitted request, and only once, can have a chunk in a batch", slot));
+            return Err(self.broken("only an admitted request, and only once, can have a chunk in a batch", place));
         }
-        let owed = self.state.requests.owed(slot);
+        let owed = self.state.requests.owed(place);
         if tokens == 0 || tokens > owed {
-            return Err(self.broken("a chunk holds at least 1 token and at most those that its request owes", slot));
+            return Err(self.broken("a chunk holds at least 1 token and at most those that its request owes", place));
         }
         if tokens > self.budget_left() {
-            return Err(self.broken("no iteration loads more tokens than the budget", slot));
+            return Err(self.broken("no iteration loads more tokens than the budget", place));
         }
-        let blocks = self.new_blocks(slot, tokens);
-        self.take(slot, blocks)?;
-        let context = self.state.requests.context(slot);
-        if self.state.pool.has_cache() {
-            self.state.publish_chunk(slot, context + tokens);
+        let blocks = self.new_blocks(place, tokens);
+        self.take(place, blocks)?;
+        let context = self.state.requests.context(place);
+        if self.state.blocks.has_cache() {
+            self.state.publish_chunk(place, context + tokens);
         }
-        let is_decode = may_be_decode && owed == 1 && self.state.requests.is_priced_as_decode(slot);
-        self.state.requests.at_mut(slot).placed = true;
-        self.state.batch.chunks.push(Chunk { slot, tokens, context, owed, is_decode });
+        let is_decode = may_be_decode && owed == 1 && self.state.requests.is_priced_as_decode(place);
+        self.state.requests.at_mut(place).placed = true;
+        self.state.batch.chunks.push(Chunk { place, tokens, context, owed, is_decode });
         if !is_decode {
             self.state.batch.priced.push(ChunkShape { tokens, context });
         }
@@ -242,71 +242,71 @@ impl Plan<'_> {
 
     /// Gives a waiting request a seat and the blocks for `tokens` tokens. It must be in this batch.
     #[inline]
-    pub fn admit(&mut self, slot: Slot, tokens: u64) -> Result<()> {
-        if self.state.requests.at(slot).phase != Phase::Waiting {
-            return Err(self.broken("only a waiting request can be admitted", slot));
+    pub fn admit(&mut self, place: Place, tokens: u64) -> Result<()> {
+        if self.state.requests.at(place).phase != Phase::Waiting {
+            return Err(self.broken("only a waiting request can be admitted", place));
         }
-        self.look_up(slot);
-        self.sit_down(slot)?;
-        if self.state.pool.has_cache() {
-            self.take_beside_found(slot, tokens)?;
+        self.look_up(place);
+        self.sit_down(place)?;
+        if self.state.blocks.has_cache() {
+            self.take_beside_found(place, tokens)?;
         } else {
-            self.take(slot, self.state.pool.need(tokens))?;
+            self.take(place, self.state.blocks.need(tokens))?;
         }
-        let prompt = u64::from(self.state.requests.at(slot).arrival.prompt_tokens);
-        self.state.waiting_blocks -= self.state.pool.need(prompt);
-        self.state.batch.admitted.push(slot);
+        let prompt = u64::from(self.state.requests.at(place).arrival.prompt_tokens);
+        self.state.waiting_blocks -= self.state.blocks.need(prompt);
+        self.state.batch.admitted.push(place);
         Ok(())
     }
 
     /// Brings a swapped request's context back, with the blocks for `tokens` tokens in all.
-    pub fn swap_in(&mut self, slot: Slot, preemption: Preemption, tokens: u64) -> Result<()> {
-        if self.state.requests.at(slot).phase != Phase::Swapped {
-            return Err(self.broken("only a swapped request can be swapped in", slot));
+    pub fn swap_in(&mut self, place: Place, preemption: Preemption, tokens: u64) -> Result<()> {
+        if self.state.requests.at(place).phase != Phase::Swapped {
+            return Err(self.broken("only a swapped request can be swapped in", place));
         }
-        self.sit_down(slot)?;
-        let context = self.state.requests.context(slot);
-        let blocks = self.state.pool.need(tokens.max(context));
-        self.take(slot, blocks)?;
-        self.state.pool.scheduled(slot, context);
+        self.sit_down(place)?;
+        let context = self.state.requests.context(place);
+        let blocks = self.state.blocks.need(tokens.max(context));
+        self.take(place, blocks)?;
+        self.state.blocks.scheduled(place, context);
         self.charge_swap(preemption, context)
     }
 
     /// Takes an admitted request's blocks away, because another lacks one; it waits again. Whoever was placed before that one
     /// has taken the blocks that were free.
-    pub fn preempt(&mut self, slot: Slot, preemption: Preemption) -> Result<()> {
-        self.leave_batch(slot)?;
+    pub fn preempt(&mut self, place: Place, preemption: Preemption) -> Result<()> {
+        self.leave_batch(place)?;
         self.claim(0);
-        self.give_up(slot, preemption)
+        self.give_up(place, preemption)
     }
 
     /// The same before anybody takes a block in this plan.
-    pub fn preempt_first(&mut self, slot: Slot, preemption: Preemption) -> Result<()> {
-        self.leave_batch(slot)?;
-        self.give_up(slot, preemption)
+    pub fn preempt_first(&mut self, place: Place, preemption: Preemption) -> Result<()> {
+        self.leave_batch(place)?;
+        self.give_up(place, preemption)
     }
 
-    fn leave_batch(&mut self, slot: Slot) -> Result<()> {
-        match self.state.requests.at(slot).phase {
-            Phase::Decoding => self.state.leave_decodes(slot),
-            Phase::Started => self.withdraw_chunk(slot)?,
+    fn leave_batch(&mut self, place: Place) -> Result<()> {
+        match self.state.requests.at(place).phase {
+            Phase::Decoding => self.state.leave_decodes(place),
+            Phase::Started => self.withdraw_chunk(place)?,
             Phase::Waiting | Phase::Swapped => {
-                return Err(self.broken("only an admitted request can be preempted", slot));
+                return Err(self.broken("only an admitted request can be preempted", place));
             }
         }
         Ok(())
     }
 
-    fn give_up(&mut self, slot: Slot, preemption: Preemption) -> Result<()> {
-        let context = self.state.requests.context(slot);
-        self.state.release(slot, false);
-        let request = self.state.requests.at_mut(slot);
+    fn give_up(&mut self, place: Place, preemption: Preemption) -> Result<()> {
+        let context = self.state.requests.context(place);
+        self.state.release(place, false);
+        let request = self.state.requests.at_mut(place);
         request.preemptions += 1;
         self.state.most_preempted = self.state.most_preempted.max(request.preemptions);
         if preemption == Preemption::Recompute {
             let prompt = request.arrival.prompt_tokens;
             self.state.tokens_ahead += u64::from(prompt.min(request.computed));
-            self.state.waiting_blocks += self.state.pool.need(u64::from(prompt));
+            self.state.waiting_blocks += self.state.blocks.need(u64::from(prompt));
             request.computed = 0;
             request.ready = false;
             request.phase = Phase::Waiting;
@@ -315,40 +315,40 @@ impl Plan<'_> {
         }
         self.state.running -= 1;
         self.state.waiting += 1;
-        self.state.batch.preempted.push(slot);
+        self.state.batch.preempted.push(place);
         self.charge_swap(preemption, context)
     }
 
     /// From now on the row of an admitted request stands behind those of all others.
     #[inline]
-    pub fn move_last(&mut self, slot: Slot) {
+    pub fn move_last(&mut self, place: Place) {
         self.state.last_row += 1;
-        self.state.requests.at_mut(slot).row = self.state.last_row;
+        self.state.requests.at_mut(place).row = self.state.last_row;
     }
 
     /// From now on it stands before them.
     #[inline]
-    pub fn move_first(&mut self, slot: Slot) {
+    pub fn move_first(&mut self, place: Place) {
         self.state.first_row -= 1;
-        self.state.requests.at_mut(slot).row = self.state.first_row;
+        self.state.requests.at_mut(place).row = self.state.first_row;
     }
 
     /// A victim had its place in the batch already: it has taken the blocks for so many tokens, and they are known.
-    pub fn pass(&mut self, slot: Slot, tokens: u64) {
-        if self.state.pool.has_cache() {
-            if self.state.requests.at(slot).phase == Phase::Decoding {
-                self.state.leave_decodes(slot);
+    pub fn pass(&mut self, place: Place, tokens: u64) {
+        if self.state.blocks.has_cache() {
+            if self.state.requests.at(place).phase == Phase::Decoding {
+                self.state.leave_decodes(place);
             }
-            let context = self.state.requests.context(slot);
-            let blocks = self.new_blocks(slot, tokens);
-            self.state.take(slot, blocks);
-            self.state.pool.scheduled(slot, context + tokens);
+            let context = self.state.requests.context(place);
+            let blocks = self.new_blocks(place, tokens);
+            self.state.take(place, blocks);
+            self.state.blocks.scheduled(place, context + tokens);
         }
     }
 
     /// Names the admitted requests that give up their blocks before anybody of the policy that plans next; the last one
     /// goes first. They must not be in the batch.
-    pub fn set_juniors(&mut self, juniors: Vec<Slot>) {
+    pub fn set_juniors(&mut self, juniors: Vec<Place>) {
         self.state.batch.juniors = juniors;
     }
 
@@ -361,7 +361,7 @@ impl Plan<'_> {
     }
 
     /// The juniors that were preempted since this was asked last, in order.
-    pub fn dismissed(&mut self) -> Vec<Slot> {
+    pub fn dismissed(&mut self) -> Vec<Place> {
         std::mem::take(&mut self.state.batch.dismissed)
     }
 
@@ -381,12 +381,12 @@ impl Plan<'_> {
     }
 
     #[inline]
-    fn sit_down(&mut self, slot: Slot) -> Result<()> {
+    fn sit_down(&mut self, place: Place) -> Result<()> {
         if self.seats_left() == 0 {
-            return Err(self.broken("no more requests are admitted than max_seqs", slot));
+            return Err(self.broken("no more requests are admitted than max_seqs", place));
         }
-        self.move_last(slot);
-        self.state.requests.at_mut(slot).phase = Phase::Started;
+        self.move_last(place);
+        self.state.requests.at_mut(place).phase = Phase::Started;
         self.state.running += 1;
         self.state.waiting -= 1;
         Ok(())
@@ -394,41 +394,41 @@ impl Plan<'_> {
 
     // A call costs more than what is done here, and every request pays for it twice.
     #[inline(always)]
-    fn take(&mut self, slot: Slot, blocks: u64) -> Result<()> {
+    fn take(&mut self, place: Place, blocks: u64) -> Result<()> {
         if blocks > 0 {
             if i64::try_from(blocks).map_or(true, |blocks| blocks > self.free_blocks()) {
-                return Err(self.broken(NO_BLOCK, slot));
+                return Err(self.broken(NO_BLOCK, place));
             }
-            self.state.take(slot, blocks);
+            self.state.take(place, blocks);
         }
         Ok(())
     }
 
     /// Takes what was found, and what is missing to the blocks for `tokens` tokens.
     #[inline(never)]
-    fn take_beside_found(&mut self, slot: Slot, tokens: u64) -> Result<()> {
-        if self.state.blocks_to_admit(slot, tokens) as i64 > self.free_blocks() {
-            return Err(self.broken(NO_BLOCK, slot));
+    fn take_beside_found(&mut self, place: Place, tokens: u64) -> Result<()> {
+        if self.state.blocks_to_admit(place, tokens) as i64 > self.free_blocks() {
+            return Err(self.broken(NO_BLOCK, place));
         }
-        self.state.take_found(slot);
-        let blocks = self.state.pool.need(tokens).saturating_sub(self.state.requests.at(slot).blocks);
-        self.take(slot, blocks)?;
-        self.state.pool.scheduled(slot, self.state.requests.context(slot));
+        self.state.take_found(place);
+        let blocks = self.state.blocks.need(tokens).saturating_sub(self.state.requests.at(place).blocks);
+        self.take(place, blocks)?;
+        self.state.blocks.scheduled(place, self.state.requests.context(place));
         Ok(())
     }
 
-    fn withdraw_chunk(&mut self, slot: Slot) -> Result<()> {
-        if self.state.batch.admitted.contains(&slot) {
-            return Err(self.broken("a request is not preempted by the plan that admits it", slot));
+    fn withdraw_chunk(&mut self, place: Place) -> Result<()> {
+        if self.state.batch.admitted.contains(&place) {
+            return Err(self.broken("a request is not preempted by the plan that admits it", place));
         }
-        if let Some(place) = self.state.batch.chunks.iter().position(|chunk| chunk.slot == slot) {
-            let chunk = self.state.batch.chunks.remove(place);
-            let priced = self.state.batch.chunks[..place].iter().filter(|chunk| !chunk.is_decode).count();
+        if let Some(index) = self.state.batch.chunks.iter().position(|chunk| chunk.place == place) {
+            let chunk = self.state.batch.chunks.remove(index);
+            let priced = self.state.batch.chunks[..index].iter().filter(|chunk| !chunk.is_decode).count();
             if !chunk.is_decode {
                 self.state.batch.priced.remove(priced);
             }
             self.state.batch.chunk_tokens -= chunk.tokens;
-            self.state.requests.at_mut(slot).placed = false;
+            self.state.requests.at_mut(place).placed = false;
         }
         Ok(())
     }
@@ -442,8 +442,8 @@ impl Plan<'_> {
     }
 
     #[cold]
-    pub(crate) fn broken(&self, rule: &'static str, slot: Slot) -> Error {
-        broken(self.now, rule, format!("request {}", self.state.requests.at(slot).arrival.id))
+    pub(crate) fn broken(&self, rule: &'static str, place: Place) -> Error {
+        broken(self.now, rule, format!("request {}", self.state.requests.at(place).arrival.id))
     }
 }
 

@@ -5,9 +5,9 @@ use crate::workload::Arrival;
 
 /// The place of a live request in its replica's table. Places are used again; ids are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Slot(pub u32);
+pub struct Place(pub u32);
 
-impl Slot {
+impl Place {
     /// The place as an index.
     #[inline]
     pub fn index(self) -> usize {
@@ -214,7 +214,7 @@ pub fn longest_context(arrival: &Arrival, first_token: FirstToken) -> u64 {
 #[derive(Debug)]
 pub struct Requests {
     table: Vec<Request>,
-    vacant: Vec<Slot>,
+    vacant: Vec<Place>,
     /// Ticks of each group of the standing decodes so far; the one number that moves all of its members.
     pub(crate) ticks: Vec<u64>,
     pub(crate) first_token: FirstToken,
@@ -225,27 +225,27 @@ impl Requests {
         Requests { table: Vec::new(), vacant: Vec::new(), ticks: vec![0], first_token }
     }
 
-    pub(crate) fn insert(&mut self, arrival: Arrival) -> Slot {
+    pub(crate) fn insert(&mut self, arrival: Arrival) -> Place {
         self.put(Request::new(arrival))
     }
 
-    pub(crate) fn put(&mut self, request: Request) -> Slot {
-        if let Some(slot) = self.vacant.pop() {
-            self.table[slot.index()] = request;
-            return slot;
+    pub(crate) fn put(&mut self, request: Request) -> Place {
+        if let Some(place) = self.vacant.pop() {
+            self.table[place.index()] = request;
+            return place;
         }
         self.table.push(request);
-        Slot(self.table.len() as u32 - 1)
+        Place(self.table.len() as u32 - 1)
     }
 
-    pub(crate) fn remove(&mut self, slot: Slot) {
-        self.vacant.push(slot);
+    pub(crate) fn remove(&mut self, place: Place) {
+        self.vacant.push(place);
     }
 
     /// Takes a request out as it stands.
-    pub(crate) fn take(&mut self, slot: Slot) -> Request {
-        self.remove(slot);
-        self.at(slot).clone()
+    pub(crate) fn take(&mut self, place: Place) -> Request {
+        self.remove(place);
+        self.at(place).clone()
     }
 
     /// Number of live requests.
@@ -262,13 +262,13 @@ impl Requests {
 
     /// The request at a place.
     #[inline]
-    pub fn at(&self, slot: Slot) -> &Request {
-        &self.table[slot.index()]
+    pub fn at(&self, place: Place) -> &Request {
+        &self.table[place.index()]
     }
 
     #[inline]
-    pub(crate) fn at_mut(&mut self, slot: Slot) -> &mut Request {
-        &mut self.table[slot.index()]
+    pub(crate) fn at_mut(&mut self, place: Place) -> &mut Request {
+        &mut self.table[place.index()]
     }
 
     /// Iterations in which a group of the standing decodes took part so far.
@@ -278,12 +278,12 @@ impl Requests {
     }
 
     /// All places that may hold live requests.
-    pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> + use<> {
-        (0..self.table.len() as u32).map(Slot)
+    pub(crate) fn places(&self) -> impl Iterator<Item = Place> + use<> {
+        (0..self.table.len() as u32).map(Place)
     }
 
     /// Places that hold no request now.
-    pub(crate) fn vacant(&self) -> &[Slot] {
+    pub(crate) fn vacant(&self) -> &[Place] {
         &self.vacant
     }
 
@@ -300,51 +300,51 @@ impl Requests {
 
     /// Tokens whose keys and values are in the cache (on the host, if swapped).
     #[inline]
-    pub fn context(&self, slot: Slot) -> u64 {
-        let request = self.at(slot);
+    pub fn context(&self, place: Place) -> u64 {
+        let request = self.at(place);
         u64::from(request.computed + self.ticks_of(request))
     }
 
     /// Output tokens emitted.
     #[inline]
-    pub fn emitted(&self, slot: Slot) -> u64 {
-        let request = self.at(slot);
+    pub fn emitted(&self, place: Place) -> u64 {
+        let request = self.at(place);
         u64::from(request.emitted + self.ticks_of(request))
     }
 
     /// Prompt and emitted tokens: what must be computed before the next token.
     #[inline]
-    pub fn known(&self, slot: Slot) -> u64 {
-        u64::from(self.at(slot).arrival.prompt_tokens) + self.emitted(slot)
+    pub fn known(&self, place: Place) -> u64 {
+        u64::from(self.at(place).arrival.prompt_tokens) + self.emitted(place)
     }
 
     /// The context with which a waiting request emits its next token. Under `FirstToken::Decode` the input alone brings
     /// no token: a policy that lets decodes wait while it admits must see room for one more, or two requests could take
     /// each other's blocks for ever.
     #[inline]
-    pub fn until_next_token(&self, slot: Slot) -> u64 {
-        self.known(slot) + u64::from(self.first_token == FirstToken::Decode)
+    pub fn until_next_token(&self, place: Place) -> u64 {
+        self.known(place) + u64::from(self.first_token == FirstToken::Decode)
     }
 
     /// Tokens still to compute before the next one is emitted. Under `FirstToken::Decode` a request with everything
     /// computed owes one more, the decode that makes the next token (rule 7).
     #[inline]
-    pub fn owed(&self, slot: Slot) -> u64 {
-        let owed = self.known(slot) - self.context(slot);
+    pub fn owed(&self, place: Place) -> u64 {
+        let owed = self.known(place) - self.context(place);
         if owed == 0 { 1 } else { owed }
     }
 
     /// The context once everything that it owes is computed: what an admission must hold. Who comes from another replica
     /// brings a part of it along.
     #[inline]
-    pub fn next_context(&self, slot: Slot) -> u64 {
-        self.context(slot) + self.owed(slot)
+    pub fn next_context(&self, place: Place) -> u64 {
+        self.context(place) + self.owed(place)
     }
 
     /// Is computing one token priced as a decode (rule 6)? It is for the tail of a recomputation too.
     #[inline]
-    pub fn is_priced_as_decode(&self, slot: Slot) -> bool {
-        let (known, context) = (self.known(slot), self.context(slot));
-        known == context || (known == context + 1 && self.emitted(slot) > 0)
+    pub fn is_priced_as_decode(&self, place: Place) -> bool {
+        let (known, context) = (self.known(place), self.context(place));
+        known == context || (known == context + 1 && self.emitted(place) > 0)
     }
 }

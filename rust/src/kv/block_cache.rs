@@ -8,16 +8,16 @@
 use super::content_tree::{Chains, NONE, OWN, Segment, Step, step_of};
 use super::prefix_cache::{Found, Part, PrefixCache};
 use super::reported::Reported;
-use crate::request::Slot;
+use crate::request::Place;
 
 /// A block whose content is known.
 #[derive(Debug)]
 struct Entry {
     /// Requests that hold it.
     holders: u32,
-    /// Where it is known: a node, and its place among the blocks that end there.
+    /// Where it is known: a node, and its number among the blocks that end there.
     node: u32,
-    place: u32,
+    offset: u32,
     /// The next younger entry for the same content.
     twin: u32,
     /// While it is idle: the neighbours in the list.
@@ -40,8 +40,8 @@ struct Entries {
 impl Entries {
     /// A new one, which its maker holds.
     #[inline]
-    fn add(&mut self, node: u32, place: u32) -> u32 {
-        let entry = Entry { holders: 1, node, place, twin: NONE, older: NONE, newer: NONE };
+    fn add(&mut self, node: u32, offset: u32) -> u32 {
+        let entry = Entry { holders: 1, node, offset, twin: NONE, older: NONE, newer: NONE };
         if let Some(vacant) = self.vacant.pop() {
             self.all[vacant as usize] = entry;
             return vacant;
@@ -122,7 +122,7 @@ pub(super) struct BlockCache {
     /// The entries that each request holds: those of its first blocks.
     held: Vec<Vec<u32>>,
     entries: Entries,
-    followed: Vec<Slot>,
+    followed: Vec<Place>,
     reported: Option<Reported>,
 }
 
@@ -169,12 +169,12 @@ impl BlockCache {
     /// Forgets the entry that nobody has held for longest.
     fn forget_oldest(&mut self) {
         let entry = self.entries.pop_oldest();
-        let Entry { node, place, twin, .. } = self.entries.all[entry as usize];
-        let first = &mut self.chains.tree.nodes[node as usize].blocks[place as usize];
+        let Entry { node, offset, twin, .. } = self.entries.all[entry as usize];
+        let first = &mut self.chains.tree.nodes[node as usize].blocks[offset as usize];
         if *first == entry {
             *first = twin;
             if let Some(reported) = self.reported.as_mut().filter(|_| twin == NONE) {
-                reported.note(&mut self.chains.tree, node, place..place + 1, false);
+                reported.note(&mut self.chains.tree, node, offset..offset + 1, false);
             }
         } else {
             let mut before = *first;
@@ -187,17 +187,17 @@ impl BlockCache {
     }
 
     /// The first `tokens` tokens of a request lie in blocks that it holds: others can find them.
-    fn publish(&mut self, slot: Slot, tokens: u64) {
+    fn publish(&mut self, place: Place, tokens: u64) {
         let whole = tokens / self.block;
-        let held = &mut self.held[slot.index()];
+        let held = &mut self.held[place.index()];
         let mut block = held.len() as u64;
         if whole <= block {
             return;
         }
         held.reserve((whole - block) as usize);
-        let mut step = step_of(self.chains.path(slot), (block + 1) * self.block - 1);
+        let mut step = step_of(self.chains.path(place), (block + 1) * self.block - 1);
         while block < whole {
-            let Step { node, end } = self.chains.path(slot)[step];
+            let Step { node, end } = self.chains.path(place)[step];
             step += 1;
             let until = whole.min(u64::from(end) / self.block);
             if until <= block {
@@ -211,11 +211,11 @@ impl BlockCache {
             if known.blocks.len() < (until - first) as usize {
                 known.blocks.resize((until - first) as usize, NONE);
             }
-            let held = &mut self.held[slot.index()];
-            for place in (block - first) as usize..(until - first) as usize {
-                let entry = self.entries.add(node, place as u32);
+            let held = &mut self.held[place.index()];
+            for offset in (block - first) as usize..(until - first) as usize {
+                let entry = self.entries.add(node, offset as u32);
                 held.push(entry);
-                let oldest = &mut known.blocks[place];
+                let oldest = &mut known.blocks[offset];
                 if *oldest == NONE {
                     *oldest = entry;
                 } else {
@@ -229,12 +229,12 @@ impl BlockCache {
 
     /// Of some blocks of a node, which now become known, those are noted that were not.
     #[inline]
-    fn note_new(&mut self, node: u32, places: std::ops::Range<u32>) {
+    fn note_new(&mut self, node: u32, offsets: std::ops::Range<u32>) {
         let Some(reported) = &mut self.reported else { return };
-        for place in places {
+        for offset in offsets {
             let blocks = &self.chains.tree.nodes[node as usize].blocks;
-            if blocks.get(place as usize).is_none_or(|&entry| entry == NONE) {
-                reported.note(&mut self.chains.tree, node, place..place + 1, true);
+            if blocks.get(offset as usize).is_none_or(|&entry| entry == NONE) {
+                reported.note(&mut self.chains.tree, node, offset..offset + 1, true);
             }
         }
     }
@@ -252,42 +252,42 @@ impl BlockCache {
 }
 
 impl PrefixCache for BlockCache {
-    fn open(&mut self, slot: Slot, content: &[Segment], own: u64, _prompt: u32) {
-        if self.held.len() <= slot.index() {
-            self.held.resize_with(slot.index() + 1, Vec::new);
+    fn open(&mut self, place: Place, content: &[Segment], own: u64, _prompt: u32) {
+        if self.held.len() <= place.index() {
+            self.held.resize_with(place.index() + 1, Vec::new);
         }
-        self.chains.open(slot, content, own);
-        let path = self.chains.path(slot);
+        self.chains.open(place, content, own);
+        let path = self.chains.path(place);
         for step in path {
             let owner = self.chains.tree.nodes[step.node as usize].owner;
-            if owner != NONE && !self.followed.contains(&Slot(owner)) {
-                self.followed.push(Slot(owner));
+            if owner != NONE && !self.followed.contains(&Place(owner)) {
+                self.followed.push(Place(owner));
             }
         }
         if let Some(&Step { node, .. }) = path.last() {
             let own = &mut self.chains.tree.nodes[node as usize];
-            own.owner = slot.0;
+            own.owner = place.0;
             if own.is_used_by_others() {
-                self.followed.push(slot);
+                self.followed.push(place);
             }
         }
     }
 
-    fn close(&mut self, slot: Slot) {
-        if let Some(&Step { node, .. }) = self.chains.path(slot).last() {
+    fn close(&mut self, place: Place) {
+        if let Some(&Step { node, .. }) = self.chains.path(place).last() {
             self.chains.tree.nodes[node as usize].owner = NONE;
         }
-        self.followed.retain(|&followed| followed != slot);
-        self.chains.close(slot);
+        self.followed.retain(|&followed| followed != place);
+        self.chains.close(place);
     }
 
-    fn content(&self, slot: Slot) -> Vec<Segment> {
-        self.chains.content(slot)
+    fn content(&self, place: Place) -> Vec<Segment> {
+        self.chains.content(place)
     }
 
-    fn find(&self, slot: Slot, most: u64) -> Found {
+    fn find(&self, place: Place, most: u64) -> Found {
         let (mut blocks, mut idle) = (0, 0);
-        for known in self.known_blocks(self.chains.path(slot).iter().copied(), most / self.block) {
+        for known in self.known_blocks(self.chains.path(place).iter().copied(), most / self.block) {
             blocks += known.len() as u64;
             idle += known.iter().filter(|&&entry| self.entries.all[entry as usize].holders == 0).count() as u64;
         }
@@ -295,51 +295,51 @@ impl PrefixCache for BlockCache {
     }
 
     /// Blocks are ordered by when they were left, not by when they were found.
-    fn refresh(&mut self, slot: Slot, most: u64) -> u64 {
-        self.find(slot, most).tokens
+    fn refresh(&mut self, place: Place, most: u64) -> u64 {
+        self.find(place, most).tokens
     }
 
-    fn content_at(&self, slot: Slot, token: u64) -> u32 {
-        self.chains.content_at(slot, token)
+    fn content_at(&self, place: Place, token: u64) -> u32 {
+        self.chains.content_at(place, token)
     }
 
-    fn hold(&mut self, slot: Slot, found: Found) {
-        let mut held = std::mem::take(&mut self.held[slot.index()]);
+    fn hold(&mut self, place: Place, found: Found) {
+        let mut held = std::mem::take(&mut self.held[place.index()]);
         debug_assert!(held.is_empty(), "only who holds nothing looks for anything");
-        let path = self.chains.path(slot).iter().copied();
+        let path = self.chains.path(place).iter().copied();
         self.known_blocks(path, found.tokens / self.block).for_each(|known| held.extend_from_slice(known));
         held.iter().for_each(|&entry| self.entries.hold(entry));
-        self.held[slot.index()] = held;
+        self.held[place.index()] = held;
     }
 
     #[inline]
-    fn scheduled(&mut self, slot: Slot, tokens: u64) {
-        self.publish(slot, tokens);
+    fn scheduled(&mut self, place: Place, tokens: u64) {
+        self.publish(place, tokens);
     }
 
     /// What was scheduled is known already; what decodes computed is not.
-    fn computed(&mut self, slot: Slot, tokens: u64) {
-        self.publish(slot, tokens);
+    fn computed(&mut self, place: Place, tokens: u64) {
+        self.publish(place, tokens);
     }
 
-    fn ended(&mut self, slot: Slot, tokens: u64, _is_over: bool) {
-        self.publish(slot, tokens);
+    fn ended(&mut self, place: Place, tokens: u64, _is_over: bool) {
+        self.publish(place, tokens);
     }
 
     #[inline]
-    fn shared(&self, slot: Slot) -> u64 {
-        self.held[slot.index()].len() as u64
+    fn shared(&self, place: Place) -> u64 {
+        self.held[place.index()].len() as u64
     }
 
-    fn leave(&mut self, slot: Slot) {
-        let mut held = std::mem::take(&mut self.held[slot.index()]);
+    fn leave(&mut self, place: Place) {
+        let mut held = std::mem::take(&mut self.held[place.index()]);
         self.drop_holder(&held);
         held.clear();
-        self.held[slot.index()] = held;
+        self.held[place.index()] = held;
     }
 
-    fn keep(&mut self, slot: Slot) -> Part {
-        Part(std::mem::take(&mut self.held[slot.index()]))
+    fn keep(&mut self, place: Place) -> Part {
+        Part(std::mem::take(&mut self.held[place.index()]))
     }
 
     fn let_go(&mut self, part: Part) {
@@ -371,20 +371,20 @@ impl PrefixCache for BlockCache {
     }
 
     #[inline]
-    fn followed(&self) -> &[Slot] {
+    fn followed(&self) -> &[Place] {
         &self.followed
     }
 
-    fn go_on_alike(&self, one: Slot, other: Slot, tokens: u64) -> bool {
+    fn go_on_alike(&self, one: Place, other: Place, tokens: u64) -> bool {
         self.chains.go_on_alike(one, other, tokens, self.block)
     }
 
     /// Equal blocks are not merged.
-    fn is_computed_twice(&self, _slot: Slot) -> bool {
+    fn is_computed_twice(&self, _slot: Place) -> bool {
         false
     }
 
-    fn cached(&self, content: &[Segment], most: u64) -> (u64, Option<Slot>) {
+    fn cached(&self, content: &[Segment], most: u64) -> (u64, Option<Place>) {
         let steps = || self.chains.tree.steps(content);
         let blocks: usize = self.known_blocks(steps(), most / self.block).map(<[u32]>::len).sum();
         let tokens = blocks as u64 * self.block;
@@ -393,7 +393,7 @@ impl PrefixCache for BlockCache {
         }
         let next = steps().find(|step| u64::from(step.end) >= tokens + self.block);
         let owner = next.map_or(NONE, |step| self.chains.tree.nodes[step.node as usize].owner);
-        (tokens, Some(Slot(owner)).filter(|_| owner != NONE))
+        (tokens, Some(Place(owner)).filter(|_| owner != NONE))
     }
 
     fn report(&mut self) {

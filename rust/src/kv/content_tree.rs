@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::request::Slot;
+use crate::request::Place;
 
 /// A part of a prompt: the first tokens of a content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub(super) struct Step {
 pub(super) struct Tree {
     pub(super) nodes: Vec<ContentNode>,
     vacant: Vec<u32>,
-    places: HashMap<(u32, u32, u64), u32, BuildHasherDefault<Mixer>>,
+    by_key: HashMap<(u32, u32, u64), u32, BuildHasherDefault<Mixer>>,
 }
 
 impl Tree {
@@ -88,11 +88,11 @@ impl Tree {
     /// Is nothing in it?
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.places.is_empty() && self.nodes.len() == self.vacant.len()
+        self.by_key.is_empty() && self.nodes.len() == self.vacant.len()
     }
 
     fn node(&mut self, key: (u32, u32, u64)) -> u32 {
-        if let Some(&node) = self.places.get(&key) {
+        if let Some(&node) = self.by_key.get(&key) {
             let uses = &mut self.nodes[node as usize].uses;
             *uses += 1;
             if *uses == 1 && key.0 != NONE {
@@ -111,7 +111,7 @@ impl Tree {
                 self.nodes.len() as u32 - 1
             }
         };
-        self.places.insert(key, node);
+        self.by_key.insert(key, node);
         if key.0 != NONE {
             self.nodes[key.0 as usize].uses += 1;
         }
@@ -134,7 +134,7 @@ impl Tree {
             let (key, is_pinned) = (left.key, left.pins > 0);
             left.blocks = Vec::new();
             if !is_pinned {
-                self.places.remove(&key);
+                self.by_key.remove(&key);
                 self.vacant.push(node);
             }
             if key.0 == NONE {
@@ -163,7 +163,7 @@ impl Tree {
             }
             let (key, is_used) = (*key, *uses > 0);
             if !is_used {
-                self.places.remove(&key);
+                self.by_key.remove(&key);
                 self.vacant.push(node);
             }
             node = key.0;
@@ -174,7 +174,7 @@ impl Tree {
     pub(super) fn steps(&self, content: &[Segment]) -> impl Iterator<Item = Step> {
         let (mut parent, mut start) = (NONE, 0);
         content.iter().map_while(move |segment| {
-            let node = *self.places.get(&(parent, start, segment.content))?;
+            let node = *self.by_key.get(&(parent, start, segment.content))?;
             (parent, start) = (node, start + segment.tokens);
             Some(Step { node, end: start })
         })
@@ -190,31 +190,31 @@ pub(super) struct Chains {
 
 impl Chains {
     /// A request comes. Its last node is its own.
-    pub(super) fn open(&mut self, slot: Slot, content: &[Segment], own: u64) {
-        if self.paths.len() <= slot.index() {
-            self.paths.resize_with(slot.index() + 1, Vec::new);
+    pub(super) fn open(&mut self, place: Place, content: &[Segment], own: u64) {
+        if self.paths.len() <= place.index() {
+            self.paths.resize_with(place.index() + 1, Vec::new);
         }
-        let path = &mut self.paths[slot.index()];
+        let path = &mut self.paths[place.index()];
         debug_assert!(path.is_empty(), "a place is one request's");
         self.tree.enter(content, own, path);
     }
 
     /// A request goes.
-    pub(super) fn close(&mut self, slot: Slot) {
-        for step in self.paths[slot.index()].drain(..) {
+    pub(super) fn close(&mut self, place: Place) {
+        for step in self.paths[place.index()].drain(..) {
             self.tree.leave(step.node);
         }
     }
 
     /// The nodes of a request.
     #[inline]
-    pub(super) fn path(&self, slot: Slot) -> &[Step] {
-        &self.paths[slot.index()]
+    pub(super) fn path(&self, place: Place) -> &[Step] {
+        &self.paths[place.index()]
     }
 
     /// What `open` was told, without the request's own content.
-    pub(super) fn content(&self, slot: Slot) -> Vec<Segment> {
-        let path = self.path(slot);
+    pub(super) fn content(&self, place: Place) -> Vec<Segment> {
+        let path = self.path(place);
         let mut start = 0;
         let segment = |step: &Step| {
             let tokens = step.end - std::mem::replace(&mut start, step.end);
@@ -224,13 +224,13 @@ impl Chains {
     }
 
     /// The node in which a token of a request lies.
-    pub(super) fn content_at(&self, slot: Slot, token: u64) -> u32 {
-        let path = self.path(slot);
+    pub(super) fn content_at(&self, place: Place, token: u64) -> u32 {
+        let path = self.path(place);
         path[step_of(path, token)].node
     }
 
     /// Have two requests the same block behind their first `tokens` tokens, and all before it?
-    pub(super) fn go_on_alike(&self, one: Slot, other: Slot, tokens: u64, block: u64) -> bool {
+    pub(super) fn go_on_alike(&self, one: Place, other: Place, tokens: u64, block: u64) -> bool {
         let last = tokens / block * block + block - 1;
         let (one, other) = (self.path(one), self.path(other));
         let step = step_of(one, last);

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use super::Segment;
-use crate::request::Slot;
+use crate::request::Place;
 
 /// What a cache has of a request's tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,43 +28,43 @@ pub(crate) struct Part(pub(super) Vec<u32>);
 /// says when idle blocks have to be forgotten. Blocks of a request that the cache does not know are the request's alone.
 pub(crate) trait PrefixCache: Debug + Send {
     /// A request comes whose tokens are those of `content`, then those of a content of its own; so many are its prompt.
-    fn open(&mut self, slot: Slot, content: &[Segment], own: u64, prompt: u32);
+    fn open(&mut self, place: Place, content: &[Segment], own: u64, prompt: u32);
 
     /// A request that holds nothing goes.
-    fn close(&mut self, slot: Slot);
+    fn close(&mut self, place: Place);
 
     /// What `open` was told, without the request's own content.
-    fn content(&self, slot: Slot) -> Vec<Segment>;
+    fn content(&self, place: Place) -> Vec<Segment>;
 
     /// The longest known part at the beginning of a request's first `most` tokens.
-    fn find(&self, slot: Slot, most: u64) -> Found;
+    fn find(&self, place: Place, most: u64) -> Found;
 
     /// The same, which counts as a use of what is found, as if it were held; says how many tokens it is.
-    fn refresh(&mut self, slot: Slot, most: u64) -> u64;
+    fn refresh(&mut self, place: Place, most: u64) -> u64;
 
     /// The content in which a token of a request lies: all requests that agree on it and on all before it have the same.
-    fn content_at(&self, slot: Slot, token: u64) -> u32;
+    fn content_at(&self, place: Place, token: u64) -> u32;
 
     /// The request holds what has just been found.
-    fn hold(&mut self, slot: Slot, found: Found);
+    fn hold(&mut self, place: Place, found: Found);
 
     /// A batch is formed after which the first `tokens` tokens of a request lie in its blocks.
-    fn scheduled(&mut self, slot: Slot, tokens: u64);
+    fn scheduled(&mut self, place: Place, tokens: u64);
 
     /// The first `tokens` tokens of a request have been computed, and it goes on.
-    fn computed(&mut self, slot: Slot, tokens: u64);
+    fn computed(&mut self, place: Place, tokens: u64);
 
     /// The first `tokens` tokens of a request have been computed, and it gives up its blocks: is it over, or preempted?
-    fn ended(&mut self, slot: Slot, tokens: u64, is_over: bool);
+    fn ended(&mut self, place: Place, tokens: u64, is_over: bool);
 
     /// The blocks that a request holds and that the cache knows.
-    fn shared(&self, slot: Slot) -> u64;
+    fn shared(&self, place: Place) -> u64;
 
     /// A request gives up what it holds, the end first.
-    fn leave(&mut self, slot: Slot);
+    fn leave(&mut self, place: Place);
 
     /// A request goes, and what it holds stays held.
-    fn keep(&mut self, slot: Slot) -> Part;
+    fn keep(&mut self, place: Place) -> Part;
 
     /// Lets go what was kept.
     fn let_go(&mut self, part: Part);
@@ -86,17 +86,17 @@ pub(crate) trait PrefixCache: Debug + Send {
 
     /// Requests here whose own content is also that of somebody else here, where what they say is known before they are
     /// over.
-    fn followed(&self) -> &[Slot];
+    fn followed(&self) -> &[Place];
 
     /// Have two requests the same block behind their first `tokens` tokens, and all before it?
-    fn go_on_alike(&self, one: Slot, other: Slot, tokens: u64) -> bool;
+    fn go_on_alike(&self, one: Place, other: Place, tokens: u64) -> bool;
 
     /// Does a request compute what the cache knows already, so that blocks come free as it goes on?
-    fn is_computed_twice(&self, slot: Slot) -> bool;
+    fn is_computed_twice(&self, place: Place) -> bool;
 
     /// How many of the first `most` tokens of a prompt that begins with this content are known; and who is here that says
     /// what comes next, where its decodes are known as they come.
-    fn cached(&self, content: &[Segment], most: u64) -> (u64, Option<Slot>);
+    fn cached(&self, content: &[Segment], most: u64) -> (u64, Option<Place>);
 
     /// From now on it is remembered what is known at this instant, until this is called again.
     fn report(&mut self);
@@ -122,30 +122,30 @@ mod tests {
 
     /// Requests come one after another, the last three of them side by side.
     fn run(cache: &mut dyn PrefixCache, block: u64, visits: &[Visit]) {
-        let held = |cache: &dyn PrefixCache| (0..3).map(|slot| cache.shared(Slot(slot))).collect::<Vec<_>>();
+        let held = |cache: &dyn PrefixCache| (0..3).map(|place| cache.shared(Place(place))).collect::<Vec<_>>();
         let texts = |cache: &dyn PrefixCache| {
             let known = |text| cache.cached(&[Segment { content: text, tokens: 60 }], 60).0;
             (0..3).map(known).collect::<Vec<u64>>()
         };
         let mut report = Vec::new();
         let mut here: [Option<u64>; 3] = [None; 3];
-        for slot in 0..3 {
-            cache.open(Slot(slot), &[], u64::MAX - u64::from(slot), 1);
-            cache.close(Slot(slot));
+        for place in 0..3 {
+            cache.open(Place(place), &[], u64::MAX - u64::from(place), 1);
+            cache.close(Place(place));
         }
         for (id, &(text, shared, rest, output, left)) in visits.iter().enumerate() {
-            let place = id % 3;
-            let slot = Slot(place as u32);
-            if let Some(context) = here[place].take() {
-                cache.ended(slot, context, id % 2 == 0);
-                cache.leave(slot);
-                cache.close(slot);
+            let index = id % 3;
+            let place = Place(index as u32);
+            if let Some(context) = here[index].take() {
+                cache.ended(place, context, id % 2 == 0);
+                cache.leave(place);
+                cache.close(place);
             }
             let prompt = shared + rest;
             let content = [Segment { content: text, tokens: shared }];
             let before = cache.cached(&content, u64::from(prompt) - 1).0;
-            cache.open(slot, &content, (1 << 63) | id as u64, prompt);
-            let found = cache.find(slot, u64::from(prompt) - 1);
+            cache.open(place, &content, (1 << 63) | id as u64, prompt);
+            let found = cache.find(place, u64::from(prompt) - 1);
             assert_eq!(before, found.tokens, "nobody need be here to be told what is there");
             if id % 4 == 0 {
                 cache.report();
@@ -159,20 +159,20 @@ mod tests {
                     && found.idle * block <= found.tokens
             );
             let before = cache.idle();
-            cache.hold(slot, found);
-            assert_eq!((cache.shared(slot), cache.idle()), (found.tokens / block, before - found.idle));
-            cache.scheduled(slot, u64::from(prompt));
-            cache.computed(slot, u64::from(prompt));
+            cache.hold(place, found);
+            assert_eq!((cache.shared(place), cache.idle()), (found.tokens / block, before - found.idle));
+            cache.scheduled(place, u64::from(prompt));
+            cache.computed(place, u64::from(prompt));
             // Everything that is known is there for whoever says the same.
-            assert_eq!(cache.find(slot, u64::from(prompt)).tokens, u64::from(prompt) / block * block);
-            here[place] = Some(u64::from(prompt + output) - 1);
+            assert_eq!(cache.find(place, u64::from(prompt)).tokens, u64::from(prompt) / block * block);
+            here[index] = Some(u64::from(prompt + output) - 1);
             cache.forget_until(left);
             assert!(cache.idle() <= left && cache.idle() <= cache.known());
             assert!(held(cache).into_iter().max() <= Some(cache.known() - cache.idle()));
         }
-        for place in (0..3).filter(|&place| here[place].is_some()) {
-            cache.leave(Slot(place as u32));
-            cache.close(Slot(place as u32));
+        for index in (0..3).filter(|&index| here[index].is_some()) {
+            cache.leave(Place(index as u32));
+            cache.close(Place(index as u32));
         }
         assert_eq!(cache.idle(), cache.known());
         cache.forget_until(0);

@@ -11,7 +11,7 @@ use std::hash::BuildHasherDefault;
 use super::content_tree::{Chains, Mixer, NONE, Segment, Step, step_of};
 use super::prefix_cache::{Found, Part, PrefixCache};
 use super::reported::Reported;
-use crate::request::Slot;
+use crate::request::Place;
 
 /// The node above all runs.
 const ROOT: u32 = 0;
@@ -56,7 +56,7 @@ pub(super) struct RadixCache {
     runs: Vec<PageRun>,
     vacant: Vec<u32>,
     /// Each run by its first page: the content that this ends in, and its number.
-    places: HashMap<(u32, u64), u32, BuildHasherDefault<Mixer>>,
+    by_first_page: HashMap<(u32, u64), u32, BuildHasherDefault<Mixer>>,
     /// Runs that can be forgotten, by the time of their last use.
     ends: BTreeSet<(u64, u32)>,
     known: u64,
@@ -76,7 +76,7 @@ impl RadixCache {
             shares: Vec::new(),
             runs: vec![root],
             vacant: Vec::new(),
-            places: HashMap::default(),
+            by_first_page: HashMap::default(),
             ends: BTreeSet::new(),
             known: 0,
             learned: 0,
@@ -93,19 +93,19 @@ impl RadixCache {
 
     /// The node of the contents in which a page of a request ends.
     #[inline]
-    fn content_of(&self, slot: Slot, page: u64) -> u32 {
-        self.chains.content_at(slot, (page + 1) * self.page - 1)
+    fn content_of(&self, place: Place, page: u64) -> u32 {
+        self.chains.content_at(place, (page + 1) * self.page - 1)
     }
 
     /// The run that begins with a page of a request.
     #[inline]
-    fn child(&self, slot: Slot, page: u64) -> Option<u32> {
-        self.places.get(&(self.content_of(slot, page), page)).copied()
+    fn child(&self, place: Place, page: u64) -> Option<u32> {
+        self.by_first_page.get(&(self.content_of(place, page), page)).copied()
     }
 
     /// Up to which page does a run, with whose first page a request goes on, hold what the request says?
-    fn agreed(&self, slot: Slot, run: u32, limit: u64) -> u64 {
-        self.agreed_with(self.chains.path(slot), run, limit)
+    fn agreed(&self, place: Place, run: u32, limit: u64) -> u64 {
+        self.agreed_with(self.chains.path(place), run, limit)
     }
 
     /// The same of a chain that begins with these steps.
@@ -136,12 +136,12 @@ impl RadixCache {
         }
     }
 
-    fn add(&mut self, run: PageRun, slot: Slot) -> u32 {
-        let key = (self.content_of(slot, run.first), run.first);
+    fn add(&mut self, run: PageRun, place: Place) -> u32 {
+        let key = (self.content_of(place, run.first), run.first);
         for step in &run.steps {
             self.chains.tree.use_node(step.node);
         }
-        let place = match self.vacant.pop() {
+        let number = match self.vacant.pop() {
             Some(vacant) => {
                 self.runs[vacant as usize] = run;
                 vacant
@@ -151,43 +151,43 @@ impl RadixCache {
                 self.runs.len() as u32 - 1
             }
         };
-        self.places.insert(key, place);
-        place
+        self.by_first_page.insert(key, number);
+        number
     }
 
     /// The steps of a request in which its pages from `first` to `end` end, and the place of the first of them.
-    fn steps(&self, slot: Slot, first: u64, end: u64) -> (usize, Vec<Step>) {
-        let path = self.chains.path(slot);
+    fn steps(&self, place: Place, first: u64, end: u64) -> (usize, Vec<Step>) {
+        let path = self.chains.path(place);
         let from = step_of(path, (first + 1) * self.page - 1);
         let to = step_of(path, end * self.page - 1);
         (from, path[from..=to].to_vec())
     }
 
     /// Cuts a run before a page on which a request agrees with it; returns the front. The rest stays what it is.
-    fn split(&mut self, slot: Slot, run: u32, at: u64) -> u32 {
+    fn split(&mut self, place: Place, run: u32, at: u64) -> u32 {
         let PageRun { parent, first, locks, used, .. } = *self.run(run);
-        let (depth, steps) = self.steps(slot, first, at);
-        let front = self.add(PageRun { parent, children: 1, first, end: at, depth, steps, locks, used }, slot);
+        let (depth, steps) = self.steps(place, first, at);
+        let front = self.add(PageRun { parent, children: 1, first, end: at, depth, steps, locks, used }, place);
         let (page, rest) = (self.page, &mut self.runs[run as usize]);
         let gone = step_of(&rest.steps, (at + 1) * page - 1);
         let left: Vec<Step> = rest.steps.drain(..gone).collect();
         (rest.parent, rest.first, rest.depth) = (front, at, rest.depth + gone);
         let content = rest.steps[0].node;
         left.iter().for_each(|step| self.chains.tree.leave(step.node));
-        self.places.insert((content, at), run);
+        self.by_first_page.insert((content, at), run);
         front
     }
 
     /// Goes down as far as a request's first `pages` pages are known, cutting a run where it leaves it. Returns the last
     /// run and the number of pages, and the rest of the run that was cut.
-    fn descend(&mut self, slot: Slot, pages: u64, mut see: impl FnMut(&mut Self, u32)) -> (u32, u64, Option<u32>) {
+    fn descend(&mut self, place: Place, pages: u64, mut see: impl FnMut(&mut Self, u32)) -> (u32, u64, Option<u32>) {
         let (mut node, mut page) = (ROOT, 0);
         while page < pages {
-            let Some(child) = self.child(slot, page) else { break };
-            let agreed = self.agreed(slot, child, pages);
+            let Some(child) = self.child(place, page) else { break };
+            let agreed = self.agreed(place, child, pages);
             debug_assert!(agreed > page, "the first page of a run is known to agree");
             if agreed < self.run(child).end {
-                let front = self.split(slot, child, agreed);
+                let front = self.split(place, child, agreed);
                 see(self, front);
                 return (front, agreed, Some(child));
             }
@@ -198,9 +198,9 @@ impl RadixCache {
     }
 
     /// A request uses its first `pages` pages now, as far as they are known; returns the last run and the number of pages.
-    fn follow(&mut self, slot: Slot, pages: u64) -> (u32, u64) {
+    fn follow(&mut self, place: Place, pages: u64) -> (u32, u64) {
         let mut path = Vec::new();
-        let (node, pages, rest) = self.descend(slot, pages, |_, run| path.push(run));
+        let (node, pages, rest) = self.descend(place, pages, |_, run| path.push(run));
         // The last is the newest, and all above it are a little older; the rest of a run that is cut is older than all.
         if let Some(rest) = rest {
             self.touch(rest);
@@ -242,34 +242,34 @@ impl RadixCache {
     }
 
     /// The first `tokens` tokens of a request enter the tree.
-    fn publish(&mut self, slot: Slot, tokens: u64) {
+    fn publish(&mut self, place: Place, tokens: u64) {
         let pages = tokens / self.page;
         if pages == 0 {
             return;
         }
-        let end = self.insert(slot, pages);
-        let prompt = self.shares[slot.index()].prompt / self.page;
+        let end = self.insert(place, pages);
+        let prompt = self.shares[place.index()].prompt / self.page;
         if (1..pages).contains(&prompt) {
-            self.insert(slot, prompt);
+            self.insert(place, prompt);
             // The end of a run keeps its place when the run is cut.
             debug_assert_eq!(self.run(end).end, pages, "all is in the tree");
         }
         self.lock(end);
-        self.unlock(self.shares[slot.index()].node);
-        let share = &mut self.shares[slot.index()];
+        self.unlock(self.shares[place.index()].node);
+        let share = &mut self.shares[place.index()];
         (share.node, share.pages) = (end, pages);
     }
 
     /// Makes the first pages of a request known; returns the run that they end with.
-    fn insert(&mut self, slot: Slot, pages: u64) -> u32 {
-        let (node, page, rest) = self.descend(slot, pages, |cache, run| cache.touch(run));
+    fn insert(&mut self, place: Place, pages: u64) -> u32 {
+        let (node, page, rest) = self.descend(place, pages, |cache, run| cache.touch(run));
         if let Some(rest) = rest {
             self.touch(rest);
         }
         if page == pages {
             return node;
         }
-        let (depth, steps) = self.steps(slot, page, pages);
+        let (depth, steps) = self.steps(place, page, pages);
         let parent = &mut self.runs[node as usize];
         let was_end = node != ROOT && parent.children == 0 && parent.locks == 0;
         parent.children += 1;
@@ -278,7 +278,7 @@ impl RadixCache {
             self.ends.remove(&end);
         }
         let leaf = PageRun { parent: node, children: 0, first: page, end: pages, depth, steps, locks: 0, used: 0 };
-        let leaf = self.add(leaf, slot);
+        let leaf = self.add(leaf, place);
         self.note(leaf, true);
         self.known += pages - page;
         self.learned += pages - page;
@@ -307,34 +307,34 @@ impl RadixCache {
     /// Is nothing known, and of nobody?
     #[cfg(test)]
     pub(super) fn is_bare(&self) -> bool {
-        self.chains.tree.is_empty() && self.places.is_empty() && self.ends.is_empty()
+        self.chains.tree.is_empty() && self.by_first_page.is_empty() && self.ends.is_empty()
     }
 }
 
 impl PrefixCache for RadixCache {
-    fn open(&mut self, slot: Slot, content: &[Segment], own: u64, prompt: u32) {
+    fn open(&mut self, place: Place, content: &[Segment], own: u64, prompt: u32) {
         let share = RequestPages { prompt: u64::from(prompt), node: ROOT, pages: 0 };
-        if self.shares.len() <= slot.index() {
-            self.shares.resize(slot.index() + 1, share);
+        if self.shares.len() <= place.index() {
+            self.shares.resize(place.index() + 1, share);
         }
-        self.shares[slot.index()] = share;
-        self.chains.open(slot, content, own);
+        self.shares[place.index()] = share;
+        self.chains.open(place, content, own);
     }
 
-    fn close(&mut self, slot: Slot) {
-        self.chains.close(slot);
+    fn close(&mut self, place: Place) {
+        self.chains.close(place);
     }
 
-    fn content(&self, slot: Slot) -> Vec<Segment> {
-        self.chains.content(slot)
+    fn content(&self, place: Place) -> Vec<Segment> {
+        self.chains.content(place)
     }
 
     /// Runs are cut, and count as used, when they are held, not when they are found.
-    fn find(&self, slot: Slot, most: u64) -> Found {
+    fn find(&self, place: Place, most: u64) -> Found {
         let (limit, mut page, mut idle) = (most / self.page, 0, 0);
         while page < limit {
-            let Some(child) = self.child(slot, page) else { break };
-            let agreed = self.agreed(slot, child, limit);
+            let Some(child) = self.child(place, page) else { break };
+            let agreed = self.agreed(place, child, limit);
             idle += if self.run(child).locks == 0 { agreed - page } else { 0 };
             page = agreed;
             if agreed < self.run(child).end {
@@ -344,45 +344,45 @@ impl PrefixCache for RadixCache {
         Found { tokens: page * self.page, idle }
     }
 
-    fn refresh(&mut self, slot: Slot, most: u64) -> u64 {
-        self.follow(slot, most / self.page).1 * self.page
+    fn refresh(&mut self, place: Place, most: u64) -> u64 {
+        self.follow(place, most / self.page).1 * self.page
     }
 
-    fn content_at(&self, slot: Slot, token: u64) -> u32 {
-        self.chains.content_at(slot, token)
+    fn content_at(&self, place: Place, token: u64) -> u32 {
+        self.chains.content_at(place, token)
     }
 
-    fn hold(&mut self, slot: Slot, found: Found) {
-        let (node, pages) = self.follow(slot, found.tokens / self.page);
+    fn hold(&mut self, place: Place, found: Found) {
+        let (node, pages) = self.follow(place, found.tokens / self.page);
         debug_assert_eq!(pages * self.page, found.tokens, "what was found is still there");
         self.lock(node);
-        let share = &mut self.shares[slot.index()];
+        let share = &mut self.shares[place.index()];
         (share.node, share.pages) = (node, pages);
     }
 
-    fn scheduled(&mut self, _slot: Slot, _tokens: u64) {}
+    fn scheduled(&mut self, _slot: Place, _tokens: u64) {}
 
-    fn computed(&mut self, slot: Slot, tokens: u64) {
-        self.publish(slot, tokens);
+    fn computed(&mut self, place: Place, tokens: u64) {
+        self.publish(place, tokens);
     }
 
-    fn ended(&mut self, slot: Slot, tokens: u64, is_over: bool) {
+    fn ended(&mut self, place: Place, tokens: u64, is_over: bool) {
         if is_over {
-            self.publish(slot, tokens);
+            self.publish(place, tokens);
         }
     }
 
-    fn shared(&self, slot: Slot) -> u64 {
-        self.shares[slot.index()].pages
+    fn shared(&self, place: Place) -> u64 {
+        self.shares[place.index()].pages
     }
 
-    fn leave(&mut self, slot: Slot) {
-        let node = self.keep(slot);
+    fn leave(&mut self, place: Place) {
+        let node = self.keep(place);
         self.let_go(node);
     }
 
-    fn keep(&mut self, slot: Slot) -> Part {
-        let share = &mut self.shares[slot.index()];
+    fn keep(&mut self, place: Place) -> Part {
+        let share = &mut self.shares[place.index()];
         share.pages = 0;
         Part(vec![std::mem::replace(&mut share.node, ROOT)])
     }
@@ -413,7 +413,7 @@ impl PrefixCache for RadixCache {
             let pages = self.run(run).pages();
             self.note(run, false);
             let steps = std::mem::take(&mut self.runs[run as usize].steps);
-            self.places.remove(&(steps[0].node, first));
+            self.by_first_page.remove(&(steps[0].node, first));
             steps.iter().for_each(|step| self.chains.tree.leave(step.node));
             self.vacant.push(run);
             self.known -= pages;
@@ -431,25 +431,25 @@ impl PrefixCache for RadixCache {
     }
 
     /// What decodes say is known when they are over.
-    fn followed(&self) -> &[Slot] {
+    fn followed(&self) -> &[Place] {
         &[]
     }
 
-    fn go_on_alike(&self, one: Slot, other: Slot, tokens: u64) -> bool {
+    fn go_on_alike(&self, one: Place, other: Place, tokens: u64) -> bool {
         self.chains.go_on_alike(one, other, tokens, self.page)
     }
 
-    fn is_computed_twice(&self, slot: Slot) -> bool {
-        self.child(slot, self.shares[slot.index()].pages).is_some()
+    fn is_computed_twice(&self, place: Place) -> bool {
+        self.child(place, self.shares[place.index()].pages).is_some()
     }
 
-    fn cached(&self, content: &[Segment], most: u64) -> (u64, Option<Slot>) {
+    fn cached(&self, content: &[Segment], most: u64) -> (u64, Option<Place>) {
         let path: Vec<Step> = self.chains.tree.steps(content).collect();
         let end = path.last().map_or(0, |step| u64::from(step.end));
         let (limit, mut page) = (most.min(end) / self.page, 0);
         while page < limit {
             let node = path[step_of(&path, (page + 1) * self.page - 1)].node;
-            let Some(&child) = self.places.get(&(node, page)) else { break };
+            let Some(&child) = self.by_first_page.get(&(node, page)) else { break };
             page = self.agreed_with(&path, child, limit);
             if page < self.run(child).end {
                 break;

@@ -27,39 +27,39 @@ struct Blocks {
 #[derive(Debug)]
 struct ReportedChange {
     node: u32,
-    places: Range<u32>,
+    offsets: Range<u32>,
     is_known: bool,
 }
 
 impl Reported {
     /// Something changes that will be reported.
-    pub(super) fn note(&mut self, tree: &mut Tree, node: u32, places: Range<u32>, is_known: bool) {
+    pub(super) fn note(&mut self, tree: &mut Tree, node: u32, offsets: Range<u32>, is_known: bool) {
         if let Some(last) = self.changes.last_mut().filter(|last| (last.node, last.is_known) == (node, is_known)) {
-            if last.places.end == places.start {
-                last.places.end = places.end;
+            if last.offsets.end == offsets.start {
+                last.offsets.end = offsets.end;
                 return;
             }
-            if last.places.start == places.end {
-                last.places.start = places.start;
+            if last.offsets.start == offsets.end {
+                last.offsets.start = offsets.start;
                 return;
             }
         }
         tree.pin(node);
-        self.changes.push(ReportedChange { node, places, is_known });
+        self.changes.push(ReportedChange { node, offsets, is_known });
     }
 
     /// Reports what has changed.
     pub(super) fn update(&mut self, tree: &mut Tree) {
-        for ReportedChange { node, places, is_known } in self.changes.drain(..) {
+        for ReportedChange { node, offsets, is_known } in self.changes.drain(..) {
             if self.nodes.len() <= node as usize {
                 self.nodes.resize_with(node as usize + 1, Blocks::default);
             }
             let blocks = &mut self.nodes[node as usize];
             let before = blocks.count;
-            if blocks.known.len() < places.end as usize {
-                blocks.known.resize(places.end as usize, false);
+            if blocks.known.len() < offsets.end as usize {
+                blocks.known.resize(offsets.end as usize, false);
             }
-            for known in &mut blocks.known[places.start as usize..places.end as usize] {
+            for known in &mut blocks.known[offsets.start as usize..offsets.end as usize] {
                 blocks.count = blocks.count + u32::from(is_known) - u32::from(*known);
                 *known = is_known;
             }

@@ -2,7 +2,7 @@
 
 use super::{Hold, Limit, Plan};
 use crate::clock::{Instant, Span};
-use crate::request::{Requests, Slot};
+use crate::request::{Place, Requests};
 
 impl Plan<'_> {
     /// The instant at which the batch is formed.
@@ -68,13 +68,13 @@ impl Plan<'_> {
 
     /// Has this plan preempted this request?
     #[inline]
-    pub fn was_preempted(&self, slot: Slot) -> bool {
-        self.state.batch.preempted.contains(&slot)
+    pub fn was_preempted(&self, place: Place) -> bool {
+        self.state.batch.preempted.contains(&place)
     }
 
     /// Whom this plan has admitted, in order.
     #[inline]
-    pub fn admitted(&self) -> &[Slot] {
+    pub fn admitted(&self) -> &[Place] {
         &self.state.batch.admitted
     }
 
@@ -105,51 +105,51 @@ impl Plan<'_> {
     /// preempted or paused.
     #[inline]
     pub fn free_blocks(&self) -> i64 {
-        self.state.pool.free() as i64 - self.state.standing_growth() as i64
+        self.state.blocks.free() as i64 - self.state.standing_growth() as i64
     }
 
     /// Free blocks before the standing decodes of the group take theirs.
     #[inline]
     pub fn free_blocks_before_decodes(&self) -> u64 {
         let others = self.state.standing_growth() - self.state.groups[self.group].next_growth();
-        self.state.pool.free().saturating_sub(others)
+        self.state.blocks.free().saturating_sub(others)
     }
 
     /// Is no block held by anybody?
     #[inline]
     pub fn cache_is_empty(&self) -> bool {
-        self.state.pool.used() == 0 && self.state.standing_growth() == 0
+        self.state.blocks.used() == 0 && self.state.standing_growth() == 0
     }
 
     /// All blocks of the cache.
     #[inline]
     pub fn all_blocks(&self) -> u64 {
-        self.state.pool.capacity()
+        self.state.blocks.capacity()
     }
 
     /// Those of them that the requests here can hold: not the ones of requests on their way to another replica.
     #[inline]
     pub fn blocks_here(&self) -> u64 {
-        self.state.pool.capacity() - self.state.sent_blocks
+        self.state.blocks.capacity() - self.state.sent_blocks
     }
 
     /// Tokens of a block.
     #[inline]
     pub fn block_tokens(&self) -> u64 {
-        self.state.pool.block_tokens()
+        self.state.blocks.block_tokens()
     }
 
     /// Blocks that hold so many tokens.
     #[inline]
     pub fn blocks(&self, tokens: u64) -> u64 {
-        self.state.pool.need(tokens)
+        self.state.blocks.need(tokens)
     }
 
     /// Blocks that a request must take to compute so many more tokens.
     #[inline]
-    pub fn new_blocks(&self, slot: Slot, tokens: u64) -> u64 {
-        let context = self.state.requests.context(slot);
-        self.state.pool.need(context + tokens).saturating_sub(self.state.blocks_of(slot))
+    pub fn new_blocks(&self, place: Place, tokens: u64) -> u64 {
+        let context = self.state.requests.context(place);
+        self.state.blocks.need(context + tokens).saturating_sub(self.state.blocks_of(place))
     }
 
     /// Blocks that the group of standing decodes takes in an iteration in which it takes part, also while it rests.
@@ -160,15 +160,15 @@ impl Plan<'_> {
 
     /// Free blocks that hold what was found for the next request in the queue.
     #[inline]
-    pub fn idle_found(&self, slot: Slot) -> u64 {
-        self.state.blocks_to_admit(slot, self.state.requests.context(slot))
+    pub fn idle_found(&self, place: Place) -> u64 {
+        self.state.blocks_to_admit(place, self.state.requests.context(place))
     }
 
     /// The content in which a token of a request lies, as a number: two requests agree on a token, and on all before it, if
     /// it is the same. Only where there is a prefix cache.
     #[inline]
-    pub fn content_at(&self, slot: Slot, token: u64) -> Option<u32> {
-        self.state.pool.content_at(slot, token)
+    pub fn content_at(&self, place: Place, token: u64) -> Option<u32> {
+        self.state.blocks.content_at(place, token)
     }
 
     /// When the last iteration ended.

@@ -24,8 +24,8 @@ pub(super) struct Reports {
 impl Replica {
     /// The cache reports what it knows at every multiple of a span.
     pub(crate) fn report_every(&mut self, every: Span) {
-        if self.state.pool.has_cache() && every > Span::ZERO {
-            self.state.pool.report();
+        if self.state.blocks.has_cache() && every > Span::ZERO {
+            self.state.blocks.report();
             self.reports = Some(Reports { every, next: Instant(every.0) });
         }
     }
@@ -42,27 +42,27 @@ impl Replica {
         let at = Instant(now.0 - now.0 % every.0);
         let begun = self.begun(at)?;
         self.catch_up(begun, begun.saturating_sub(1));
-        for slot in self.state.live().collect::<Vec<_>>() {
-            self.state.publish_decodes(slot, begun);
+        for place in self.state.live().collect::<Vec<_>>() {
+            self.state.publish_decodes(place, begun);
         }
-        self.state.pool.report();
+        self.state.blocks.report();
         self.reports = Some(Reports { every, next: at.after(every).unwrap_or(Instant::NEVER) });
         Ok(())
     }
 
     /// How many of the first `most` tokens of a prompt that begins with this content the cache had at its last report.
     pub(crate) fn reported_tokens(&mut self, content: &[Segment], most: u64, now: Instant) -> Result<u64> {
-        if content.is_empty() || !self.state.pool.has_cache() {
+        if content.is_empty() || !self.state.blocks.has_cache() {
             return Ok(0);
         }
         self.report(now)?;
-        Ok(self.state.pool.reported(content, most))
+        Ok(self.state.blocks.reported(content, most))
     }
 
     /// How many of the first `most` tokens of a prompt that begins with this content the cache has, before batches are
     /// formed at this instant.
     pub(crate) fn cached_tokens(&mut self, content: &[Segment], most: u64, now: Instant) -> Result<u64> {
-        if content.is_empty() || !self.state.pool.has_cache() {
+        if content.is_empty() || !self.state.blocks.has_cache() {
             return Ok(0);
         }
         let begun = self.begun(now)?;
@@ -71,11 +71,11 @@ impl Replica {
             None => 0,
         };
         self.catch_up(begun, over);
-        let (mut tokens, mut speaker) = self.state.pool.cached(content, most);
-        while let Some(slot) = speaker {
-            self.state.publish_decodes(slot, begun);
+        let (mut tokens, mut speaker) = self.state.blocks.cached(content, most);
+        while let Some(place) = speaker {
+            self.state.publish_decodes(place, begun);
             let before = tokens;
-            (tokens, speaker) = self.state.pool.cached(content, most);
+            (tokens, speaker) = self.state.blocks.cached(content, most);
             if tokens == before {
                 break;
             }
@@ -95,15 +95,15 @@ impl Replica {
         if let Some(stretch) = &self.stretch {
             if begun > 1 {
                 let before = state.more_blocks(begun - 1) - stretch.growth;
-                state.pool.claim(before + state.batch.claimed_each);
-                state.pool.claim(state.more_blocks(begun) - stretch.growth);
+                state.blocks.claim(before + state.batch.claimed_each);
+                state.blocks.claim(state.more_blocks(begun) - stretch.growth);
                 for chunk in &state.batch.chunks {
-                    state.pool.scheduled(chunk.slot, chunk.context + chunk.tokens * begun);
+                    state.blocks.scheduled(chunk.place, chunk.context + chunk.tokens * begun);
                 }
             }
             for iteration in state.batch.known + 1..=over {
                 for chunk in &state.batch.chunks {
-                    state.pool.computed(chunk.slot, chunk.context + chunk.tokens * iteration);
+                    state.blocks.computed(chunk.place, chunk.context + chunk.tokens * iteration);
                 }
             }
             state.batch.known = state.batch.known.max(over);

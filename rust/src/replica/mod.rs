@@ -19,9 +19,9 @@ mod cache_at;
 use crate::clock::{Instant, Span};
 use crate::engine::EngineParts;
 use crate::error::{Kind, Result};
-use crate::kv::{BlockPool, Kept, Segment};
+use crate::kv::{Kept, KvBlocks, Segment};
 use crate::plan::{Plan, broken};
-use crate::request::{Phase, Request, Requests, Slot};
+use crate::request::{Phase, Place, Request, Requests};
 use crate::results::{Recorder, Status};
 use crate::scheduler::{Notice, Scheduler};
 use crate::timing::{HostTime, Pace, Timing};
@@ -46,16 +46,16 @@ pub struct Replica {
     stepping: bool,
     role: Role,
     /// Those who are about to.
-    departing: Vec<Slot>,
+    departing: Vec<Place>,
     departures: Vec<Departure>,
     /// With what prompts begin, by place: of those who go on elsewhere, where no cache knows it.
     prefixes: Vec<Vec<Segment>>,
     reports: Option<cache_at::Reports>,
     /// Of the blocks sent, those whose keys and values arrived while an iteration ran here.
     arrived: Vec<Held>,
-    due: Vec<Slot>,
+    due: Vec<Place>,
     /// Rows at whose end something happens, by their places in the batch.
-    ending: Vec<(u64, Slot)>,
+    ending: Vec<(u64, Place)>,
     prefilled_tokens: u64,
     emitted_tokens: u64,
 }
@@ -110,15 +110,15 @@ impl Replica {
         measured: std::ops::Range<u32>,
         stepping: bool,
     ) -> Replica {
-        let pool = BlockPool::new(&engine.kv);
+        let blocks = KvBlocks::new(&engine.kv);
         let moduli = engine.timing.moduli().to_vec();
         Replica {
             index,
             state: State {
                 requests: Requests::new(engine.first_token),
                 standing: 0,
-                groups: vec![Decodes::new(pool.block_tokens(), classes, &moduli)],
-                pool,
+                groups: vec![Decodes::new(blocks.block_tokens(), classes, &moduli)],
+                blocks,
                 moduli,
                 limits: engine.scheduler.limits(),
                 publishes_in_row_order: engine.scheduler.publishes_in_row_order(),
@@ -162,22 +162,22 @@ impl Replica {
 
     /// A request arrives whose prompt begins with `content`. One that can never fit is rejected at once.
     #[inline]
-    pub fn arrive(&mut self, arrival: Arrival, content: &[Segment], results: &mut Recorder) -> Result<Option<Slot>> {
+    pub fn arrive(&mut self, arrival: Arrival, content: &[Segment], results: &mut Recorder) -> Result<Option<Place>> {
         if let Some(reason) = self.refuses(&arrival) {
             results.reject(&arrival, self.index, reason);
             return Ok(None);
         }
         self.state.tokens_ahead += u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
-        let slot = self.state.requests.insert(arrival);
-        self.state.pool.open(slot, content, &arrival);
-        if self.role == Role::Prefill && !self.state.pool.has_cache() {
-            if self.prefixes.len() <= slot.index() {
-                self.prefixes.resize_with(slot.index() + 1, Vec::new);
+        let place = self.state.requests.insert(arrival);
+        self.state.blocks.open(place, content, &arrival);
+        if self.role == Role::Prefill && !self.state.blocks.has_cache() {
+            if self.prefixes.len() <= place.index() {
+                self.prefixes.resize_with(place.index() + 1, Vec::new);
             }
-            self.prefixes[slot.index()] = content.to_vec();
+            self.prefixes[place.index()] = content.to_vec();
         }
-        self.queue(slot, arrival.at)?;
-        Ok(Some(slot))
+        self.queue(place, arrival.at)?;
+        Ok(Some(place))
     }
 
     /// A request comes from another replica with its context, which is kept on the host until it is admitted.
@@ -185,18 +185,18 @@ impl Replica {
         let request = departure.request.handed_off(departure.from, departure.at, now);
         self.state.tokens_ahead += u64::from(request.arrival.output_tokens - request.emitted);
         let arrival = request.arrival;
-        let slot = self.state.requests.put(request);
-        self.state.pool.open(slot, &departure.content, &arrival);
-        self.queue(slot, now)
+        let place = self.state.requests.put(request);
+        self.state.blocks.open(place, &departure.content, &arrival);
+        self.queue(place, now)
     }
 
     /// A request joins the queue.
     #[inline]
-    fn queue(&mut self, slot: Slot, now: Instant) -> Result<()> {
-        let prompt = self.state.requests.at(slot).arrival.prompt_tokens;
-        self.state.waiting_blocks += self.state.pool.need(u64::from(prompt));
+    fn queue(&mut self, place: Place, now: Instant) -> Result<()> {
+        let prompt = self.state.requests.at(place).arrival.prompt_tokens;
+        self.state.waiting_blocks += self.state.blocks.need(u64::from(prompt));
         self.state.waiting += 1;
-        self.scheduler.notice(Notice::Arrived(slot), &self.state.requests);
+        self.scheduler.notice(Notice::Arrived(place), &self.state.requests);
         if let Some(stretch) = &mut self.stretch {
             if !stretch.through_arrivals {
                 self.cut(now)?;
@@ -224,28 +224,28 @@ impl Replica {
     fn free_arrived(&mut self) {
         for Held { blocks, kept } in self.arrived.drain(..) {
             self.state.sent_blocks -= blocks;
-            self.state.pool.let_go(kept);
+            self.state.blocks.let_go(kept);
         }
     }
 
     /// Does this request still wait for its first admission? A place that is empty or taken by another is told from one
     /// where `id` still waits, since whoever left before had been admitted.
-    pub fn awaits_admission(&self, slot: Slot, id: u32) -> bool {
-        let request = self.state.requests.at(slot);
+    pub fn awaits_admission(&self, place: Place, id: u32) -> bool {
+        let request = self.state.requests.at(place);
         request.arrival.id == id && request.phase() == Phase::Waiting && request.admitted == Instant::NEVER
     }
 
     /// A request runs out of patience, if it still waits for its first admission.
-    pub fn abandon(&mut self, slot: Slot, id: u32, now: Instant, results: &mut Recorder) -> Result<bool> {
-        if !self.awaits_admission(slot, id) {
+    pub fn abandon(&mut self, place: Place, id: u32, now: Instant, results: &mut Recorder) -> Result<bool> {
+        if !self.awaits_admission(place, id) {
             return Ok(false);
         }
-        results.leave(self.state.requests.at(slot), self.index, Status::Abandoned, now);
-        self.scheduler.notice(Notice::Left(slot), &self.state.requests);
-        let arrival = self.state.requests.at(slot).arrival;
+        results.leave(self.state.requests.at(place), self.index, Status::Abandoned, now);
+        self.scheduler.notice(Notice::Left(place), &self.state.requests);
+        let arrival = self.state.requests.at(place).arrival;
         self.state.tokens_ahead -= u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
-        self.state.waiting_blocks -= self.state.pool.need(u64::from(arrival.prompt_tokens));
-        self.state.remove(slot);
+        self.state.waiting_blocks -= self.state.blocks.need(u64::from(arrival.prompt_tokens));
+        self.state.remove(place);
         self.state.waiting -= 1;
         self.cut(now)?;
         Ok(true)
@@ -270,7 +270,7 @@ impl Replica {
         self.wake_at = Instant::NEVER;
         loop {
             self.state.clear_batch();
-            if self.state.pool.has_cache() {
+            if self.state.blocks.has_cache() {
                 self.state.publish_followed(0);
             }
             self.scheduler.plan(&mut Plan::new(&mut self.state, now, drain))?;
@@ -304,12 +304,12 @@ impl Replica {
             let what = format!("{} tokens", standing + state.batch.chunk_tokens);
             return Err(broken(now, "no iteration loads more tokens than the budget", what));
         }
-        if state.standing_growth() > state.pool.free() {
-            let what = format!("{} decodes, {} free blocks", standing, state.pool.free());
+        if state.standing_growth() > state.blocks.free() {
+            let what = format!("{} decodes, {} free blocks", standing, state.blocks.free());
             return Err(broken(now, "no more blocks are taken than are free", what));
         }
-        for &slot in &state.batch.admitted {
-            let request = state.requests.at(slot);
+        for &place in &state.batch.admitted {
+            let request = state.requests.at(place);
             if !request.placed && request.phase() != Phase::Decoding {
                 let what = format!("request {}", request.arrival.id);
                 return Err(broken(now, "a request is admitted by the batch that it is in", what));
@@ -343,14 +343,14 @@ impl Replica {
             state.swap_charge = Span::ZERO;
             count = 1;
         }
-        if count > 1 && state.pool.has_cache() && state.order_matters() {
+        if count > 1 && state.blocks.has_cache() && state.order_matters() {
             count = 1;
         }
         let mut count = count.max(1);
         let growth = state.standing_growth();
-        state.pool.take(growth);
-        let free = state.pool.free();
-        let room = if state.pool.has_cache() { state.room() } else { free };
+        state.blocks.take(growth);
+        let free = state.blocks.free();
+        let room = if state.blocks.has_cache() { state.room() } else { free };
         let state = &*state;
         let more = |count| state.more_blocks(count) - growth;
         let growth_at_most = |group: &Decodes| group.growth.growth_at_most(count);
@@ -373,8 +373,8 @@ impl Replica {
         let before_anybody_waits = if state.waiting > 0 { 0 } else { u64::MAX };
         let decodes = state.standing;
         let state = &mut self.state;
-        for place in 0..state.batch.admitted.len() {
-            state.requests.at_mut(state.batch.admitted[place]).begin(now);
+        for index in 0..state.batch.admitted.len() {
+            state.requests.at_mut(state.batch.admitted[index]).begin(now);
         }
         self.stretch = Some(Stretch {
             start: now,

@@ -5,7 +5,7 @@ use super::stretch::Stretch;
 use super::{Replica, Role};
 use crate::clock::Instant;
 use crate::error::Result;
-use crate::request::{FirstToken, Phase, Slot, longest_context};
+use crate::request::{FirstToken, Phase, Place, longest_context};
 use crate::results::{BlockOperations, IterationRow, Recorder, Sample};
 use crate::timing::Beyond;
 use crate::workload::Arrival;
@@ -53,7 +53,7 @@ impl Replica {
         let Some(stretch) = &self.stretch else { return Ok(state.tokens_ahead) };
         let over = stretch.pace.count_within(at.since(stretch.start), stretch.count)?;
         let computed = |chunk: &Chunk| {
-            let prompt = u64::from(state.requests.at(chunk.slot).arrival.prompt_tokens);
+            let prompt = u64::from(state.requests.at(chunk.place).arrival.prompt_tokens);
             (chunk.context + chunk.tokens * over).min(prompt) - chunk.context.min(prompt)
         };
         Ok(state.tokens_ahead - over * stretch.decodes - state.batch.chunks.iter().map(computed).sum::<u64>())
@@ -66,7 +66,7 @@ impl Replica {
             Some(stretch) => state.more_blocks(stretch.begun_before(at)?.min(stretch.count)) - stretch.growth,
             None => 0,
         };
-        Ok((state.pool.free() - grown, state.pool.used() + grown))
+        Ok((state.blocks.free() - grown, state.blocks.used() + grown))
     }
 
     /// Blocks in use at an instant, before batches are formed at it, and those that the waiting prompts will take.
@@ -76,7 +76,7 @@ impl Replica {
 
     /// Tokens in a block.
     pub fn block_tokens(&self) -> u64 {
-        self.state.pool.block_tokens()
+        self.state.blocks.block_tokens()
     }
 
     /// Most preemptions of one request so far.
@@ -91,7 +91,7 @@ impl Replica {
 
     /// What its prefix cache did so far, if it has one.
     pub fn block_operations(&self) -> Option<BlockOperations> {
-        self.state.pool.operations(self.index)
+        self.state.blocks.operations(self.index)
     }
 
     /// What a reader of the results should know of its scheduler.
@@ -111,10 +111,10 @@ impl Replica {
 
     /// Why this replica can never serve a request, if that is so (rule 11).
     pub fn refuses(&self, arrival: &Arrival) -> Option<&'static str> {
-        if self.state.pool.need(self.longest_context(arrival)) > self.state.pool.capacity() {
+        if self.state.blocks.need(self.longest_context(arrival)) > self.state.blocks.capacity() {
             return Some("its largest context is larger than the KV cache");
         }
-        self.scheduler.refuses(arrival, &self.state.pool)
+        self.scheduler.refuses(arrival, &self.state.blocks)
     }
 
     /// The longest context that a request has here.
@@ -133,12 +133,12 @@ impl Replica {
 
     /// Blocks of the cache, and how many of them the longest context of a request takes.
     pub fn capacity_and_need(&self, arrival: &Arrival) -> (u64, u64) {
-        (self.state.pool.capacity(), self.state.pool.need(self.longest_context(arrival)))
+        (self.state.blocks.capacity(), self.state.blocks.need(self.longest_context(arrival)))
     }
 
     /// The requests that are here now.
     pub fn ids(&self) -> Vec<u32> {
-        let mut ids: Vec<u32> = self.state.live().map(|slot| self.state.requests.at(slot).arrival.id).collect();
+        let mut ids: Vec<u32> = self.state.live().map(|place| self.state.requests.at(place).arrival.id).collect();
         ids.sort_unstable();
         ids
     }
@@ -151,7 +151,7 @@ impl Replica {
             replica: self.index,
             waiting: state.waiting,
             running: state.running,
-            kv_used_tokens: state.pool.used() * state.pool.block_tokens(),
+            kv_used_tokens: state.blocks.used() * state.blocks.block_tokens(),
             prefilled_tokens: self.prefilled_tokens,
             emitted_tokens: self.emitted_tokens,
             cached_tokens: state.cached_tokens,
@@ -160,7 +160,7 @@ impl Replica {
             let over = stretch.pace.count_within(at.since(stretch.start), stretch.count)?;
             // The iteration that runs now took its blocks when it began.
             let begun = (over + 1).min(stretch.count);
-            sample.kv_used_tokens += (state.more_blocks(begun) - stretch.growth) * state.pool.block_tokens();
+            sample.kv_used_tokens += (state.more_blocks(begun) - stretch.growth) * state.blocks.block_tokens();
             sample.emitted_tokens += over * stretch.decodes;
             sample.prefilled_tokens += over * state.shape().chunk_tokens;
         }
@@ -179,7 +179,7 @@ impl Replica {
             prefill_tokens: shape.chunk_tokens,
             decodes: shape.decodes,
             context_tokens: shape.decode_context,
-            kv_used_tokens: state.pool.used() * state.pool.block_tokens(),
+            kv_used_tokens: state.blocks.used() * state.blocks.block_tokens(),
         }
     }
 
@@ -192,18 +192,18 @@ impl Replica {
         let chunks = state.batch.chunks.iter();
         let mut rows: Vec<(u64, u32, u64, bool)> = chunks
             .map(|chunk| {
-                let request = state.requests.at(chunk.slot);
+                let request = state.requests.at(chunk.place);
                 let emits = chunk.tokens == chunk.owed
                     && (state.requests.first_token == FirstToken::Prefill
-                        || chunk.context == state.requests.known(chunk.slot));
+                        || chunk.context == state.requests.known(chunk.place));
                 (request.row, request.arrival.id, chunk.tokens, emits)
             })
             .collect();
-        let takes_part = |slot: &Slot| {
-            let request = state.requests.at(*slot);
+        let takes_part = |place: &Place| {
+            let request = state.requests.at(*place);
             request.phase() == Phase::Decoding && !state.groups[request.group as usize].rests
         };
-        let decoding = state.live().filter(takes_part).map(|slot| state.requests.at(slot));
+        let decoding = state.live().filter(takes_part).map(|place| state.requests.at(place));
         rows.extend(decoding.map(|request| (request.row, request.arrival.id, 1, true)));
         rows.sort_unstable_by_key(|row| row.0);
         for (_, id, tokens, emits) in rows {

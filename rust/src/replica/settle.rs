@@ -4,7 +4,7 @@ use super::stretch::Stretch;
 use super::{Departure, Held, Replica, Role, end_after};
 use crate::clock::Instant;
 use crate::error::Result;
-use crate::request::{FirstToken, Phase, Slot};
+use crate::request::{FirstToken, Phase, Place};
 use crate::results::{Recorder, Status};
 use crate::scheduler::Notice;
 use crate::timing::Pace;
@@ -74,9 +74,9 @@ impl Replica {
             let gap = first_end.since(decodes.last_end);
             results.gaps(&decodes.measured, gap, 0, 1)?;
             decodes.note_gap(tick + 1, gap);
-            while let Some(slot) = decodes.odd.pop() {
-                let measured = state.measured.contains(&state.requests.at(slot).arrival.id);
-                let request = state.requests.at_mut(slot);
+            while let Some(place) = decodes.odd.pop() {
+                let measured = state.measured.contains(&state.requests.at(place).arrival.id);
+                let request = state.requests.at_mut(place);
                 if request.first_token == Instant::NEVER {
                     request.first_token = first_end;
                 } else {
@@ -99,16 +99,16 @@ impl Replica {
         }
         decodes.last_end = end;
         if count > 1 {
-            let claimed = if state.pool.has_cache() { state.batch.claimed_each } else { 0 };
+            let claimed = if state.blocks.has_cache() { state.batch.claimed_each } else { 0 };
             let (first, growth) = (decodes.growth.next_growth(), decodes.growth.growth(count));
             if claimed > 0 {
                 // Demands only rise from one iteration to the next, so the last one's is all that matters.
                 let before_last = decodes.growth.growth(count - 1);
-                state.pool.take(before_last - first);
-                state.pool.claim(claimed);
-                state.pool.take(growth - before_last);
+                state.blocks.take(before_last - first);
+                state.blocks.claim(claimed);
+                state.blocks.take(growth - before_last);
             } else {
-                state.pool.take(growth - first);
+                state.blocks.take(growth - first);
             }
         }
         decodes.advance(count);
@@ -123,29 +123,29 @@ impl Replica {
         for &chunk in &state.batch.chunks {
             let tokens = chunk.tokens * stretch.count;
             self.prefilled_tokens += if chunk.is_decode { 0 } else { tokens };
-            let known = state.requests.known(chunk.slot);
-            let measured = state.measured.contains(&state.requests.at(chunk.slot).arrival.id);
+            let known = state.requests.known(chunk.place);
+            let measured = state.measured.contains(&state.requests.at(chunk.place).arrival.id);
             let first_token = state.requests.first_token;
-            let request = state.requests.at_mut(chunk.slot);
+            let request = state.requests.at_mut(chunk.place);
             request.placed = false;
             let prompt = request.arrival.prompt_tokens;
             let before = request.computed.min(prompt);
             request.computed += tokens as u32;
             state.tokens_ahead -= u64::from(request.computed.min(prompt) - before);
             if stretch.count > 1 {
-                let more = state.pool.need(u64::from(request.computed)).saturating_sub(request.blocks);
-                state.pool.take(more);
+                let more = state.blocks.need(u64::from(request.computed)).saturating_sub(request.blocks);
+                state.blocks.take(more);
                 request.blocks += more;
             }
             if tokens < chunk.owed {
-                if !state.pool.has_cache() {
+                if !state.blocks.has_cache() {
                     continue;
                 }
                 let is_last = state.publishes_in_row_order;
                 let news = state.batch.known + 1..=stretch.count - u64::from(is_last);
-                state.pool.computed_in_steps(chunk.slot, chunk.context, chunk.tokens, news);
+                state.blocks.computed_in_steps(chunk.place, chunk.context, chunk.tokens, news);
                 if is_last {
-                    self.ending.push((u64::MAX, chunk.slot));
+                    self.ending.push((u64::MAX, chunk.place));
                 }
                 continue;
             }
@@ -164,23 +164,23 @@ impl Replica {
                 self.emitted_tokens += 1;
                 state.tokens_ahead -= 1;
                 if request.emitted == request.arrival.output_tokens {
-                    self.ending.push((request.row, chunk.slot));
+                    self.ending.push((request.row, chunk.place));
                     continue;
                 }
             }
             if self.role != Role::Whole && request.hand_off.is_none() {
-                self.departing.push(chunk.slot);
+                self.departing.push(chunk.place);
                 continue;
             }
             let was_ready = std::mem::replace(&mut request.ready, true);
-            if state.pool.has_cache() && !was_ready {
+            if state.blocks.has_cache() && !was_ready {
                 if state.publishes_in_row_order {
-                    self.ending.push((request.row, chunk.slot));
+                    self.ending.push((request.row, chunk.place));
                 } else {
-                    state.pool.computed(chunk.slot, u64::from(request.computed));
+                    state.blocks.computed(chunk.place, u64::from(request.computed));
                 }
             }
-            self.scheduler.notice(Notice::Ready(chunk.slot), &state.requests);
+            self.scheduler.notice(Notice::Ready(chunk.place), &state.requests);
         }
         Ok(())
     }
@@ -188,19 +188,19 @@ impl Replica {
     /// Standing decodes whose time has come: the last token is out, or the blocks taken ahead are full.
     fn settle_due(&mut self) {
         let state = &mut self.state;
-        for slot in self.due.drain(..) {
-            let emitted = state.requests.emitted(slot);
-            let context = state.requests.context(slot);
-            let tick = state.requests.tick(state.requests.at(slot));
-            let request = state.requests.at_mut(slot);
+        for place in self.due.drain(..) {
+            let emitted = state.requests.emitted(place);
+            let context = state.requests.context(place);
+            let tick = state.requests.tick(state.requests.at(place));
+            let request = state.requests.at_mut(place);
             let decodes = &mut state.groups[request.group as usize];
             let left = u64::from(request.arrival.output_tokens) - emitted;
             if left == 0 {
-                self.ending.push((request.row, slot));
+                self.ending.push((request.row, place));
             } else {
                 request.grows = true;
                 decodes.growth.join(context);
-                decodes.due.insert(slot, tick + left);
+                decodes.due.insert(place, tick + left);
             }
         }
     }
@@ -212,25 +212,25 @@ impl Replica {
             self.ending.sort_unstable_by_key(|&(row, _)| row);
         }
         let state = &mut self.state;
-        for (_, slot) in self.ending.drain(..) {
-            if state.requests.at(slot).phase() == Phase::Decoding {
-                state.left_decodes(slot);
+        for (_, place) in self.ending.drain(..) {
+            if state.requests.at(place).phase() == Phase::Decoding {
+                state.left_decodes(place);
             }
-            let request = state.requests.at(slot);
+            let request = state.requests.at(place);
             if request.emitted < request.arrival.output_tokens {
                 debug_assert!(state.publishes_in_row_order, "L5: exactly o tokens, once");
-                state.pool.computed(slot, u64::from(request.computed));
+                state.blocks.computed(place, u64::from(request.computed));
                 continue;
             }
             results.leave(request, self.index, Status::Finished, now);
             if state.limits.frees_with_batch {
-                let kept = state.keep(slot);
+                let kept = state.keep(place);
                 state.kept.add(kept);
             } else {
-                state.release(slot, true);
+                state.release(place, true);
             }
-            self.scheduler.notice(Notice::Left(slot), &state.requests);
-            state.remove(slot);
+            self.scheduler.notice(Notice::Left(place), &state.requests);
+            state.remove(place);
             state.running -= 1;
         }
         state.end_batch();
@@ -240,16 +240,16 @@ impl Replica {
     /// Those whose prompts are computed go, in order of their ids. What they hold stays taken until it has arrived.
     fn depart(&mut self, now: Instant) {
         let state = &mut self.state;
-        self.departing.sort_unstable_by_key(|&slot| state.requests.at(slot).arrival.id);
-        for slot in self.departing.drain(..) {
-            self.scheduler.notice(Notice::Left(slot), &state.requests);
-            let blocks = state.requests.at(slot).blocks;
-            let held = Held { blocks, kept: state.keep(slot) };
-            let content = match self.prefixes.get_mut(slot.index()) {
+        self.departing.sort_unstable_by_key(|&place| state.requests.at(place).arrival.id);
+        for place in self.departing.drain(..) {
+            self.scheduler.notice(Notice::Left(place), &state.requests);
+            let blocks = state.requests.at(place).blocks;
+            let held = Held { blocks, kept: state.keep(place) };
+            let content = match self.prefixes.get_mut(place.index()) {
                 Some(content) => std::mem::take(content),
-                None => state.pool.content(slot),
+                None => state.blocks.content(place),
             };
-            let request = state.take_out(slot);
+            let request = state.take_out(place);
             state.tokens_ahead -= u64::from(request.arrival.output_tokens - request.emitted);
             state.sent_blocks += blocks;
             state.running -= 1;
@@ -270,18 +270,18 @@ impl Replica {
                 stretch.count = whole;
                 stretch.end = end_after(stretch.start, &stretch.pace, whole)?;
                 self.settle_stretch(&stretch, results)?;
-                if goes_on && self.state.pool.has_cache() {
+                if goes_on && self.state.blocks.has_cache() {
                     self.state.begin_again();
                 }
             }
         }
-        let live: Vec<Slot> = self.state.live().collect();
-        for slot in live {
-            self.state.publish_decodes(slot, under_way);
-            if self.state.requests.at(slot).phase() == Phase::Decoding {
-                self.state.leave_decodes(slot);
+        let live: Vec<Place> = self.state.live().collect();
+        for place in live {
+            self.state.publish_decodes(place, under_way);
+            if self.state.requests.at(place).phase() == Phase::Decoding {
+                self.state.leave_decodes(place);
             }
-            results.leave(self.state.requests.at(slot), self.index, Status::Unfinished, end);
+            results.leave(self.state.requests.at(place), self.index, Status::Unfinished, end);
         }
         Ok(())
     }

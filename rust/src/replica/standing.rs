@@ -11,7 +11,7 @@
 use super::wheel::Wheel;
 use crate::clock::{Instant, Span};
 use crate::kv::Residues;
-use crate::request::Slot;
+use crate::request::Place;
 use crate::timing::Shape;
 
 /// A group of the standing decodes of one replica.
@@ -30,7 +30,7 @@ pub(crate) struct Decodes {
     /// Measured members by class whose last token came at `last_end`.
     pub(crate) measured: Vec<u64>,
     /// Members whose last token came at another instant, or that have none yet: their next gap is their own.
-    pub(crate) odd: Vec<Slot>,
+    pub(crate) odd: Vec<Place>,
     /// End of the last iteration in which the standing decodes took part.
     pub(crate) last_end: Instant,
     maxima: Maxima,

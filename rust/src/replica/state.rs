@@ -5,9 +5,9 @@
 use super::blocks::LookedUp;
 use super::standing::Decodes;
 use crate::clock::{Instant, Span};
-use crate::kv::{BlockPool, Kept};
+use crate::kv::{Kept, KvBlocks};
 use crate::plan::{Hold, Limit, Limits};
-use crate::request::{Phase, Requests, Slot};
+use crate::request::{Phase, Place, Requests};
 use crate::timing::{ChunkShape, Shape};
 
 /// Rows are counted up from here, or down, by those who go before all others.
@@ -16,7 +16,7 @@ pub(crate) const FIRST_ROW: u64 = 1 << 63;
 /// A row of the batch that is asked for by the iteration: a prefill chunk, or the one-token tail of a recomputation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chunk {
-    pub(crate) slot: Slot,
+    pub(crate) place: Place,
     pub(crate) tokens: u64,
     pub(crate) context: u64,
     pub(crate) owed: u64,
@@ -31,13 +31,13 @@ pub(crate) struct Batch {
     /// Those of them that are no decodes, as the timing model prices them.
     pub(crate) priced: Vec<ChunkShape>,
     pub(crate) chunk_tokens: u64,
-    pub(crate) admitted: Vec<Slot>,
+    pub(crate) admitted: Vec<Place>,
     pub(crate) refused: Option<Limit>,
     /// Admitted requests that give up their blocks before anybody of the policy that plans now, the last one first.
-    pub(crate) juniors: Vec<Slot>,
+    pub(crate) juniors: Vec<Place>,
     /// Juniors that did.
-    pub(crate) dismissed: Vec<Slot>,
-    pub(crate) preempted: Vec<Slot>,
+    pub(crate) dismissed: Vec<Place>,
+    pub(crate) preempted: Vec<Place>,
     /// Those who were looked up in the prefix cache.
     pub(crate) looked_up: Vec<LookedUp>,
     /// How often this plan made blocks change hands.
@@ -92,7 +92,7 @@ impl Batch {
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) requests: Requests,
-    pub(crate) pool: BlockPool,
+    pub(crate) blocks: KvBlocks,
     /// Those of the timing model.
     pub(crate) moduli: Vec<u64>,
     /// The standing decodes; there is always a first group.
@@ -143,7 +143,7 @@ impl State {
     /// An empty group of standing decodes more.
     pub(crate) fn add_group(&mut self) {
         let classes = self.groups[0].measured.len();
-        self.groups.push(Decodes::new(self.pool.block_tokens(), classes, &self.moduli));
+        self.groups.push(Decodes::new(self.blocks.block_tokens(), classes, &self.moduli));
         self.requests.ticks.push(0);
     }
 
@@ -160,11 +160,11 @@ impl State {
     /// When nobody is admitted any more, the blocks that were kept until then are free (`free="batch"`).
     pub(crate) fn end_batch(&mut self) {
         if self.running == 0 {
-            self.pool.let_go(std::mem::take(&mut self.kept));
+            self.blocks.let_go(std::mem::take(&mut self.kept));
         }
         debug_assert!(
             !self.requests.is_empty()
-                || (self.pool.used() <= self.sent_blocks && self.tokens_ahead == 0 && self.waiting_blocks == 0),
+                || (self.blocks.used() <= self.sent_blocks && self.tokens_ahead == 0 && self.waiting_blocks == 0),
             "L4: nothing is held after the last request"
         );
     }
@@ -188,13 +188,13 @@ impl State {
     }
 
     /// A request begins to decode in every iteration of its group.
-    pub(crate) fn join_decodes(&mut self, slot: Slot, group: usize) {
+    pub(crate) fn join_decodes(&mut self, place: Place, group: usize) {
         let tick = self.requests.ticks[group];
         let first_token = self.requests.first_token;
         let decodes = &mut self.groups[group];
         let alone = decodes.count == 0;
-        let block = self.pool.block_tokens();
-        let request = self.requests.at_mut(slot);
+        let block = self.blocks.block_tokens();
+        let request = self.requests.at_mut(place);
         let measured = self.measured.contains(&request.arrival.id);
         request.phase = Phase::Decoding;
         request.group = group as u32;
@@ -204,7 +204,7 @@ impl State {
         decodes.join(context, tick);
         self.standing += u64::from(!decodes.rests);
         let mut due = tick + u64::from(request.arrival.output_tokens - request.emitted);
-        request.grows = request.blocks == self.pool.need(context);
+        request.grows = request.blocks == self.blocks.need(context);
         if !request.grows && request.blocks * block < request.longest_context(first_token) {
             // Blocks taken ahead last for a while; from then on it grows like everybody else.
             due = due.min(tick + (request.blocks * block - context));
@@ -220,31 +220,31 @@ impl State {
                 decodes.measured[request.arrival.class as usize] += 1;
             }
         } else {
-            decodes.odd.push(slot);
+            decodes.odd.push(place);
         }
-        decodes.due.insert(slot, due);
+        decodes.due.insert(place, due);
     }
 
     /// A request decodes no more; what the ticks gave it is written to the request itself.
-    pub(crate) fn leave_decodes(&mut self, slot: Slot) {
-        let group = self.requests.at(slot).group as usize;
-        self.groups[group].due.remove(slot);
-        self.left_decodes(slot);
+    pub(crate) fn leave_decodes(&mut self, place: Place) {
+        let group = self.requests.at(place).group as usize;
+        self.groups[group].due.remove(place);
+        self.left_decodes(place);
     }
 
     /// The same for a member whose time has come: the wheel has let it go already.
-    pub(crate) fn left_decodes(&mut self, slot: Slot) {
-        let tick = self.requests.tick(self.requests.at(slot));
-        let context = self.requests.context(slot);
-        let request = self.requests.at_mut(slot);
+    pub(crate) fn left_decodes(&mut self, place: Place) {
+        let tick = self.requests.tick(self.requests.at(place));
+        let context = self.requests.context(place);
+        let request = self.requests.at_mut(place);
         let decodes = &mut self.groups[request.group as usize];
         let measured = self.measured.contains(&request.arrival.id);
         let ticks = (tick - request.joined) as u32;
         request.computed += ticks;
         request.emitted += ticks;
-        let is_odd = !decodes.odd.is_empty() && decodes.odd.contains(&slot);
+        let is_odd = !decodes.odd.is_empty() && decodes.odd.contains(&place);
         if is_odd {
-            decodes.odd.retain(|&odd| odd != slot);
+            decodes.odd.retain(|&odd| odd != place);
         } else {
             request.last_token = decodes.last_end;
             request.longest_gap = request.longest_gap.max(decodes.longest_gap_since(request.gaps_known));
@@ -253,7 +253,7 @@ impl State {
             }
         }
         if request.grows {
-            request.blocks = self.pool.need(context);
+            request.blocks = self.blocks.need(context);
             decodes.growth.leave(context);
         }
         request.phase = Phase::Started;
@@ -265,27 +265,27 @@ impl State {
     pub(crate) fn more_blocks(&self, count: u64) -> u64 {
         let growth = |group: &Decodes| if group.rests { 0 } else { group.growth.growth(count) };
         let of_chunk = |chunk: &Chunk| {
-            let held = self.requests.at(chunk.slot).blocks;
-            self.pool.need(chunk.context + chunk.tokens * count).saturating_sub(held)
+            let held = self.requests.at(chunk.place).blocks;
+            self.blocks.need(chunk.context + chunk.tokens * count).saturating_sub(held)
         };
         self.groups.iter().map(growth).sum::<u64>() + self.batch.chunks.iter().map(of_chunk).sum::<u64>()
     }
 
     /// The places that hold a request.
-    pub(crate) fn live(&self) -> impl Iterator<Item = Slot> {
-        let mut vacant = vec![false; self.requests.slots().count()];
-        for slot in self.requests.vacant() {
-            vacant[slot.index()] = true;
+    pub(crate) fn live(&self) -> impl Iterator<Item = Place> {
+        let mut vacant = vec![false; self.requests.places().count()];
+        for place in self.requests.vacant() {
+            vacant[place.index()] = true;
         }
-        self.requests.slots().filter(move |slot| !vacant[slot.index()])
+        self.requests.places().filter(move |place| !vacant[place.index()])
     }
 
     /// Blocks that a request holds now.
     #[inline]
-    pub(crate) fn blocks_of(&self, slot: Slot) -> u64 {
-        let request = self.requests.at(slot);
+    pub(crate) fn blocks_of(&self, place: Place) -> u64 {
+        let request = self.requests.at(place);
         if request.phase == Phase::Decoding && request.grows {
-            self.pool.need(self.requests.context(slot))
+            self.blocks.need(self.requests.context(place))
         } else {
             request.blocks
         }

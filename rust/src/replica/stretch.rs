@@ -4,7 +4,7 @@ use super::state::{Chunk, State};
 use crate::clock::Instant;
 use crate::error::Result;
 use crate::plan::Limit;
-use crate::request::{Phase, Slot};
+use crate::request::{Phase, Place};
 use crate::results::{Bound, Recorder};
 use crate::timing::Pace;
 
@@ -93,7 +93,7 @@ impl Stretch {
 
     /// Iterations of the running stretch during which a block is free.
     fn iterations_with_free_block(&self, state: &State) -> u64 {
-        let free = state.pool.free();
+        let free = state.blocks.free();
         let is_left_by = |count: u64| state.more_blocks(count) - self.growth < free;
         if free == 0 || is_left_by(self.count) {
             return if free == 0 { 0 } else { self.count };
@@ -109,11 +109,11 @@ impl Stretch {
 
 /// Could a started request load another token in iteration `index` of the stretch without a new block?
 fn has_slack(state: &State, index: u64) -> bool {
-    let holds = |slot: Slot, tokens: u64| state.pool.need(tokens) <= state.blocks_of(slot);
+    let holds = |place: Place, tokens: u64| state.blocks.need(tokens) <= state.blocks_of(place);
     let is_cut_short = |chunk: &Chunk| {
         let loaded = chunk.context + chunk.tokens * (index + 1);
-        let blocks = state.blocks_of(chunk.slot).max(state.pool.need(loaded));
-        chunk.tokens < chunk.owed && state.pool.need(loaded + 1) <= blocks
+        let blocks = state.blocks_of(chunk.place).max(state.blocks.need(loaded));
+        chunk.tokens < chunk.owed && state.blocks.need(loaded + 1) <= blocks
     };
     // Of a group that rests, whoever does not need a block for its next token has slack.
     let resting = || state.groups.iter().filter(|group| group.rests);
@@ -122,9 +122,9 @@ fn has_slack(state: &State, index: u64) -> bool {
     state.batch.chunks.iter().any(is_cut_short)
         || resting().any(|group| group.count > group.growth.next_growth())
         || paused > 0
-            && state.live().any(|slot| {
-                let request = state.requests.at(slot);
+            && state.live().any(|place| {
+                let request = state.requests.at(place);
                 let is_paused = request.phase() == Phase::Started && !request.placed;
-                is_paused && holds(slot, state.requests.context(slot) + 1)
+                is_paused && holds(place, state.requests.context(place) + 1)
             })
 }

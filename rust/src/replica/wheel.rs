@@ -1,9 +1,9 @@
 //! Which member is due first?
 //!
-//! A timing wheel of eleven levels with 64 places each, enough for every 64-bit tick: level l holds what differs from the current tick first in its
+//! A timing wheel of eleven levels with 64 buckets each, enough for every 64-bit tick: level l holds what differs from the current tick first in its
 //! l-th digit to the base 64. Insertion and removal are O(1); a member moves down at most once per level.
 
-use crate::request::Slot;
+use crate::request::Place;
 
 const NONE: u32 = u32::MAX;
 const LEVELS: usize = 11;
@@ -14,10 +14,10 @@ struct WheelEntry {
     previous: u32,
     next: u32,
     level: u8,
-    place: u8,
+    bucket: u8,
 }
 
-const VACANT: WheelEntry = WheelEntry { tick: 0, previous: NONE, next: NONE, level: u8::MAX, place: 0 };
+const VACANT: WheelEntry = WheelEntry { tick: 0, previous: NONE, next: NONE, level: u8::MAX, bucket: 0 };
 
 /// Members keyed by the tick at which they are due.
 #[derive(Debug)]
@@ -33,39 +33,40 @@ impl Wheel {
         Wheel { now: 0, occupied: [0; LEVELS], heads: [[NONE; 64]; LEVELS], nodes: Vec::new() }
     }
 
-    /// `slot` is due at `tick`, which is later than now.
+    /// `place` is due at `tick`, which is later than now.
     #[inline]
-    pub(crate) fn insert(&mut self, slot: Slot, tick: u64) {
+    pub(crate) fn insert(&mut self, place: Place, tick: u64) {
         debug_assert!(tick > self.now, "members are due in the future");
-        if slot.index() >= self.nodes.len() {
-            self.nodes.resize(slot.index() + 1, VACANT);
+        if place.index() >= self.nodes.len() {
+            self.nodes.resize(place.index() + 1, VACANT);
         }
-        self.link(slot.0, tick);
+        self.link(place.0, tick);
     }
 
     #[inline]
     fn link(&mut self, index: u32, tick: u64) {
         let level = ((63 - ((tick ^ self.now) | 1).leading_zeros()) / 6) as usize;
-        let place = (tick >> (6 * level)) as usize & 63;
-        let next = self.heads[level][place];
-        self.nodes[index as usize] = WheelEntry { tick, previous: NONE, next, level: level as u8, place: place as u8 };
+        let bucket = (tick >> (6 * level)) as usize & 63;
+        let next = self.heads[level][bucket];
+        self.nodes[index as usize] =
+            WheelEntry { tick, previous: NONE, next, level: level as u8, bucket: bucket as u8 };
         if next != NONE {
             self.nodes[next as usize].previous = index;
         }
-        self.heads[level][place] = index;
-        self.occupied[level] |= 1 << place;
+        self.heads[level][bucket] = index;
+        self.occupied[level] |= 1 << bucket;
     }
 
-    /// Takes `slot` out.
+    /// Takes `place` out.
     #[inline]
-    pub(crate) fn remove(&mut self, slot: Slot) {
-        let node = self.nodes[slot.index()];
+    pub(crate) fn remove(&mut self, place: Place) {
+        let node = self.nodes[place.index()];
         debug_assert!(node.level != u8::MAX, "only members leave");
-        let (level, place) = (node.level as usize, node.place as usize);
+        let (level, bucket) = (node.level as usize, node.bucket as usize);
         if node.previous == NONE {
-            self.heads[level][place] = node.next;
+            self.heads[level][bucket] = node.next;
             if node.next == NONE {
-                self.occupied[level] &= !(1 << place);
+                self.occupied[level] &= !(1 << bucket);
             }
         } else {
             self.nodes[node.previous as usize].next = node.next;
@@ -73,7 +74,7 @@ impl Wheel {
         if node.next != NONE {
             self.nodes[node.next as usize].previous = node.previous;
         }
-        self.nodes[slot.index()].level = u8::MAX;
+        self.nodes[place.index()].level = u8::MAX;
     }
 
     /// The earliest tick at which somebody is due.
@@ -95,7 +96,7 @@ impl Wheel {
 
     /// Moves to `tick`, which nobody's time precedes, and hands out those who are due at it.
     #[inline]
-    pub(crate) fn advance(&mut self, tick: u64, due: &mut Vec<Slot>) {
+    pub(crate) fn advance(&mut self, tick: u64, due: &mut Vec<Place>) {
         let changed = self.now ^ tick;
         self.now = tick;
         let top = ((63 - (changed | 1).leading_zeros()) / 6) as usize;
@@ -112,19 +113,19 @@ impl Wheel {
             let node = &mut self.nodes[index as usize];
             debug_assert_eq!(node.tick, tick, "nobody is passed over");
             node.level = u8::MAX;
-            due.push(Slot(index));
+            due.push(Place(index));
             index = node.next;
         }
     }
 
-    /// Empties a place and returns the first of those who were there.
+    /// Empties a bucket and returns the first of those who were there.
     #[inline]
-    fn clear(&mut self, level: usize, place: usize) -> u32 {
-        if self.occupied[level] & (1 << place) == 0 {
+    fn clear(&mut self, level: usize, bucket: usize) -> u32 {
+        if self.occupied[level] & (1 << bucket) == 0 {
             return NONE;
         }
-        self.occupied[level] &= !(1 << place);
-        std::mem::replace(&mut self.heads[level][place], NONE)
+        self.occupied[level] &= !(1 << bucket);
+        std::mem::replace(&mut self.heads[level][bucket], NONE)
     }
 }
 
@@ -144,13 +145,13 @@ mod tests {
             let mut wheel = Wheel { now: begun, ..Wheel::new() };
             let mut map: BTreeMap<u32, u64> = BTreeMap::new();
             let mut now = begun;
-            for (slot, ahead, removes) in steps {
-                if map.remove(&slot).is_some() {
-                    wheel.remove(Slot(slot));
+            for (place, ahead, removes) in steps {
+                if map.remove(&place).is_some() {
+                    wheel.remove(Place(place));
                 }
                 if !removes {
-                    wheel.insert(Slot(slot), now + ahead);
-                    map.insert(slot, now + ahead);
+                    wheel.insert(Place(place), now + ahead);
+                    map.insert(place, now + ahead);
                 }
                 let earliest = map.values().min().copied();
                 prop_assert_eq!(wheel.next(), earliest);
@@ -164,7 +165,7 @@ mod tests {
                     }
                     wheel.advance(earliest, &mut due);
                     now = earliest;
-                    let mut got: Vec<u32> = due.iter().map(|slot| slot.0).collect();
+                    let mut got: Vec<u32> = due.iter().map(|place| place.0).collect();
                     got.sort_unstable();
                     let expected: Vec<u32> =
                         map.iter().filter(|entry| *entry.1 == now).map(|entry| *entry.0).collect();

@@ -5,17 +5,17 @@ use super::queue::insert_by_arrival;
 use super::{Notice, PreemptionKind, Scheduler, SchedulerConfig, policy::class_code};
 use crate::engine::Class;
 use crate::error::{Error, Result};
-use crate::kv::BlockPool;
+use crate::kv::KvBlocks;
 use crate::plan::{Hold, Limit, Limits, Plan};
-use crate::request::{Phase, Requests, Slot};
+use crate::request::{Phase, Place, Requests};
 use crate::workload::Arrival;
 
 /// For each class in order a policy of its own plans with the budget, the seats and the blocks that are left. Blocks
-/// that it lacks are taken from the lowest class. The standing decodes of a class are the group of its place.
+/// that it lacks are taken from the lowest class. The standing decodes of a class are the group of its rank.
 pub(super) struct ClassPriority {
     classes: Vec<ClassShare>,
-    /// The place of each class of the workload.
-    places: Vec<usize>,
+    /// The rank of each class of the workload.
+    ranks: Vec<usize>,
     /// Does the policy bring swapped requests back even when no budget is left?
     swaps: bool,
 }
@@ -40,77 +40,77 @@ impl ClassPriority {
             Ok(ClassShare { inner, present: 0, admitted: List::default() })
         };
         Ok(ClassPriority {
-            places: places(order, classes)?,
+            ranks: ranks(order, classes)?,
             classes: order.iter().map(build).collect::<Result<_>>()?,
             swaps: matches!(inner, SchedulerConfig::Sarathi { preemption: PreemptionKind::Swap { .. }, .. }),
         })
     }
 
     #[inline]
-    fn class_of(&mut self, slot: Slot, requests: &Requests) -> &mut ClassShare {
-        &mut self.classes[self.places[requests.at(slot).arrival.class as usize]]
+    fn class_of(&mut self, place: Place, requests: &Requests) -> &mut ClassShare {
+        &mut self.classes[self.ranks[requests.at(place).arrival.class as usize]]
     }
 
     /// Plans the class that is talked about, and says for how long that holds.
-    fn plan_class(&mut self, place: usize, plan: &mut Plan) -> Result<Hold> {
-        if self.classes[place].present == 0 || (plan.budget_left() == 0 && !self.swaps) {
+    fn plan_class(&mut self, rank: usize, plan: &mut Plan) -> Result<Hold> {
+        if self.classes[rank].present == 0 || (plan.budget_left() == 0 && !self.swaps) {
             let arrivals_wait = plan.budget_left() == 0 || plan.seats_left() == 0;
             return Ok(if arrivals_wait { Hold::THROUGH_ARRIVALS } else { Hold::UNTIL_ARRIVAL });
         }
         plan.rest_decodes(false);
-        plan.set_juniors(self.juniors(place, plan));
+        plan.set_juniors(self.juniors(rank, plan));
         let refused = plan.refused();
         plan.set_refused(None);
         plan.hold(Hold::ONCE);
         let admitted = plan.admitted().len();
-        self.classes[place].inner.plan(plan)?;
+        self.classes[rank].inner.plan(plan)?;
         for victim in plan.dismissed() {
             self.class_of(victim, plan.requests()).inner.notice(Notice::Preempted(victim), plan.requests());
         }
-        let list = &mut self.classes[place].admitted;
-        for &slot in &plan.admitted()[admitted..] {
-            if !list.contains(slot) {
-                insert_by_arrival(list, slot, plan.requests());
+        let list = &mut self.classes[rank].admitted;
+        for &place in &plan.admitted()[admitted..] {
+            if !list.contains(place) {
+                insert_by_arrival(list, place, plan.requests());
             }
         }
         plan.set_refused(plan.refused().or(refused));
         Ok(plan.held())
     }
 
-    /// The running requests of the classes after `place`, the lowest class and the latest arrival last, as many as can
+    /// The running requests of the classes after `rank`, the lowest class and the latest arrival last, as many as can
     /// be asked to go. Each gives up a block at least, and who does not decode yet takes a block for itself and one for
     /// each block of the budget at most. Where blocks are shared, it may give up none.
-    fn juniors(&self, place: usize, plan: &Plan) -> Vec<Slot> {
-        let others = self.classes[place].admitted.len() as u64 - plan.decodes();
+    fn juniors(&self, rank: usize, plan: &Plan) -> Vec<Place> {
+        let others = self.classes[rank].admitted.len() as u64 - plan.decodes();
         let most = (plan.blocks(plan.budget_for_decodes()) + others) as i64 - plan.free_blocks();
-        let runs = |slot: &Slot| matches!(plan.requests().at(*slot).phase(), Phase::Started | Phase::Decoding);
-        let latest_first = |list| std::iter::successors(List::last(list), |&slot| list.before(slot));
-        let lowest_first = self.classes[place + 1..].iter().rev();
+        let runs = |place: &Place| matches!(plan.requests().at(*place).phase(), Phase::Started | Phase::Decoding);
+        let latest_first = |list| std::iter::successors(List::last(list), |&place| list.before(place));
+        let lowest_first = self.classes[rank + 1..].iter().rev();
         let juniors = lowest_first.flat_map(|class| latest_first(&class.admitted)).filter(runs);
         let most = if plan.shares_blocks() { usize::MAX } else { most.max(0) as usize };
-        let mut juniors: Vec<Slot> = juniors.take(most).collect();
+        let mut juniors: Vec<Place> = juniors.take(most).collect();
         juniors.reverse();
         juniors
     }
 }
 
-/// The place in `order` of each class of the workload. Every one that comes must be there, once, and no other.
-fn places(order: &[String], classes: Option<&[Class]>) -> Result<Vec<usize>> {
+/// The rank in `order` of each class of the workload. Every one that comes must be there, once, and no other.
+fn ranks(order: &[String], classes: Option<&[Class]>) -> Result<Vec<usize>> {
     if order.is_empty() {
         return Err(Error::config("order", "it must name the classes, the first one served first"));
     }
-    for (place, name) in order.iter().enumerate() {
+    for (rank, name) in order.iter().enumerate() {
         class_code("order", name, classes)?;
-        if order[..place].contains(name) {
+        if order[..rank].contains(name) {
             return Err(Error::config("order", format!("it names the class {name:?} twice")));
         }
     }
-    let place = |class: &Class| match order.iter().position(|other| *other == class.name) {
-        Some(place) => Ok(place),
+    let rank = |class: &Class| match order.iter().position(|other| *other == class.name) {
+        Some(rank) => Ok(rank),
         None if !class.comes => Ok(0),
         None => Err(Error::config("order", format!("the class {:?} of the workload is missing", class.name))),
     };
-    classes.unwrap_or_default().iter().map(place).collect()
+    classes.unwrap_or_default().iter().map(rank).collect()
 }
 
 impl Scheduler for ClassPriority {
@@ -118,18 +118,18 @@ impl Scheduler for ClassPriority {
         self.classes[0].inner.limits()
     }
 
-    fn refuses(&self, arrival: &Arrival, cache: &BlockPool) -> Option<&'static str> {
-        self.classes[self.places[arrival.class as usize]].inner.refuses(arrival, cache)
+    fn refuses(&self, arrival: &Arrival, cache: &KvBlocks) -> Option<&'static str> {
+        self.classes[self.ranks[arrival.class as usize]].inner.refuses(arrival, cache)
     }
 
     fn notice(&mut self, notice: Notice, requests: &Requests) {
-        let (Notice::Arrived(slot) | Notice::Ready(slot) | Notice::Preempted(slot) | Notice::Left(slot)) = notice;
-        let class = self.class_of(slot, requests);
+        let (Notice::Arrived(place) | Notice::Ready(place) | Notice::Preempted(place) | Notice::Left(place)) = notice;
+        let class = self.class_of(place, requests);
         match notice {
             Notice::Arrived(_) => class.present += 1,
             Notice::Left(_) => {
                 class.present -= 1;
-                class.admitted.remove(slot);
+                class.admitted.remove(place);
             }
             Notice::Ready(_) | Notice::Preempted(_) => {}
         }
@@ -137,14 +137,14 @@ impl Scheduler for ClassPriority {
     }
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
-        for place in 0..self.classes.len() {
-            plan.talk_about(place);
+        for rank in 0..self.classes.len() {
+            plan.talk_about(rank);
             plan.rest_decodes(true);
         }
         let mut hold = Hold::THROUGH_ARRIVALS;
-        for place in 0..self.classes.len() {
-            plan.talk_about(place);
-            let of_class = self.plan_class(place, plan)?;
+        for rank in 0..self.classes.len() {
+            plan.talk_about(rank);
+            let of_class = self.plan_class(rank, plan)?;
             hold.iterations = hold.iterations.min(of_class.iterations);
             hold.through_arrivals &= of_class.through_arrivals;
         }

@@ -4,7 +4,7 @@ use super::orca::refuses_length;
 use super::roster::Lists;
 use super::{Notice, Queue, Scheduler};
 use crate::error::Result;
-use crate::kv::BlockPool;
+use crate::kv::KvBlocks;
 use crate::plan::{Hold, Limits, Plan};
 use crate::request::Requests;
 use crate::workload::Arrival;
@@ -29,7 +29,7 @@ impl Scheduler for FasterTransformer {
         self.limits
     }
 
-    fn refuses(&self, arrival: &Arrival, cache: &BlockPool) -> Option<&'static str> {
+    fn refuses(&self, arrival: &Arrival, cache: &KvBlocks) -> Option<&'static str> {
         refuses_length(arrival, self.max_model_len, cache)
     }
 
@@ -39,16 +39,16 @@ impl Scheduler for FasterTransformer {
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
         if plan.running() == 0 {
-            while let Some(slot) = self.lists.queue.head() {
-                plan.look_up(slot);
-                if !plan.has_room(slot, self.max_model_len, 0) {
+            while let Some(place) = self.lists.queue.head() {
+                plan.look_up(place);
+                if !plan.has_room(place, self.max_model_len, 0) {
                     break;
                 }
-                self.lists.admit(slot, self.max_model_len, plan.requests().owed(slot), plan)?;
+                self.lists.admit(place, self.max_model_len, plan.requests().owed(place), plan)?;
             }
         }
-        for slot in self.lists.idle.drain(..) {
-            plan.decode(slot)?;
+        for place in self.lists.idle.drain(..) {
+            plan.decode(place)?;
         }
         // Nobody joins a batch under way; its prompts are complete after one iteration.
         plan.hold(Hold::THROUGH_ARRIVALS);

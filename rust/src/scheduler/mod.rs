@@ -26,9 +26,9 @@ mod class_priority;
 
 use crate::clock::attoseconds;
 use crate::error::{Error, Result};
-use crate::kv::{BlockPool, KvCache};
+use crate::kv::{KvBlocks, KvCache};
 use crate::plan::{Limits, Plan};
-use crate::request::{Requests, Slot};
+use crate::request::{Place, Requests};
 use crate::timing::Pace;
 use crate::workload::Arrival;
 
@@ -41,13 +41,13 @@ pub use queue::{List, Queue};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// It joined the queue.
-    Arrived(Slot),
+    Arrived(Place),
     /// Everything it owed is computed: from now on it can decode.
-    Ready(Slot),
+    Ready(Place),
     /// Somebody else's plan took its blocks: it waits again.
-    Preempted(Slot),
+    Preempted(Place),
     /// It left: finished, or tired of waiting.
-    Left(Slot),
+    Left(Place),
 }
 
 /// A scheduling policy of one replica. It asks, the replica checks (rule 6).
@@ -56,7 +56,7 @@ pub trait Scheduler: Send {
     fn limits(&self) -> Limits;
 
     /// Why this request can never be in a batch of this policy, if that is so (rule 11).
-    fn refuses(&self, _arrival: &Arrival, _cache: &BlockPool) -> Option<&'static str> {
+    fn refuses(&self, _arrival: &Arrival, _cache: &KvBlocks) -> Option<&'static str> {
         None
     }
 

@@ -6,7 +6,7 @@ use super::wait::Seniority;
 use super::{List, Notice, Scheduler};
 use crate::error::{Error, Result};
 use crate::plan::{Hold, Limits, Plan};
-use crate::request::{Phase, Requests, Slot};
+use crate::request::{Phase, Place, Requests};
 
 /// Of each group of prompt lengths the segments advance up to the first whose entry holds less than its threshold.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ struct StageSegment {
     /// For each request inside, by place, the iterations that the segment had had when it entered.
     entered: Vec<u64>,
     /// Those inside who can decode and are not among the standing decodes yet.
-    ready: Vec<Slot>,
+    ready: Vec<Place>,
     /// Iterations in which the segment took part.
     iterations: u64,
     takes_part: bool,
@@ -61,25 +61,25 @@ impl StageSegment {
         }
     }
 
-    fn enter(&mut self, slot: Slot) {
-        if slot.index() >= self.entered.len() {
-            self.entered.resize(slot.index() + 1, 0);
+    fn enter(&mut self, place: Place) {
+        if place.index() >= self.entered.len() {
+            self.entered.resize(place.index() + 1, 0);
         }
-        self.entered[slot.index()] = self.iterations;
-        self.inside.push_back(slot);
+        self.entered[place.index()] = self.iterations;
+        self.inside.push_back(place);
     }
 
     /// Iterations of the segment until the first of those inside has done its last stage.
     fn until_due(&self) -> u64 {
-        let left = |slot: Slot| self.stages - (self.iterations - self.entered[slot.index()]);
+        let left = |place: Place| self.stages - (self.iterations - self.entered[place.index()]);
         self.inside.first().map_or(u64::MAX, left)
     }
 
-    fn take_out(&mut self, slot: Slot) {
-        if self.inside.remove(slot) {
-            self.ready.retain(|&other| other != slot);
+    fn take_out(&mut self, place: Place) {
+        if self.inside.remove(place) {
+            self.ready.retain(|&other| other != place);
         } else {
-            self.entry.remove(slot);
+            self.entry.remove(place);
         }
     }
 }
@@ -121,18 +121,18 @@ impl NestedWait {
         })
     }
 
-    fn arrived(&mut self, slot: Slot, requests: &Requests) {
-        let prompt = u64::from(requests.at(slot).arrival.prompt_tokens);
+    fn arrived(&mut self, place: Place, requests: &Requests) {
+        let prompt = u64::from(requests.at(place).arrival.prompt_tokens);
         let group = self.group_ends.partition_point(|&end| end < prompt);
-        if slot.index() >= self.segment_of.len() {
-            self.segment_of.resize(slot.index() + 1, 0);
+        if place.index() >= self.segment_of.len() {
+            self.segment_of.resize(place.index() + 1, 0);
         }
-        self.segment_of[slot.index()] = group * self.per_group;
-        insert_by_arrival(&mut self.segments[group * self.per_group].entry, slot, requests);
+        self.segment_of[place.index()] = group * self.per_group;
+        insert_by_arrival(&mut self.segments[group * self.per_group].entry, place, requests);
     }
 
     /// Takes a request out of its segment and puts it at the head of its group's queue.
-    fn await_again(&mut self, victim: Slot) {
+    fn await_again(&mut self, victim: Place) {
         let at = self.segment_of[victim.index()];
         self.segments[at].take_out(victim);
         let first = at / self.per_group * self.per_group;
@@ -149,13 +149,13 @@ impl NestedWait {
                 continue;
             }
             self.segments[at].iterations += run;
-            while let Some(slot) = self.segments[at].inside.first().filter(|_| self.segments[at].until_due() == 0) {
-                if plan.requests().at(slot).phase() == Phase::Decoding {
-                    plan.pause(slot)?;
+            while let Some(place) = self.segments[at].inside.first().filter(|_| self.segments[at].until_due() == 0) {
+                if plan.requests().at(place).phase() == Phase::Decoding {
+                    plan.pause(place)?;
                 }
-                self.segments[at].inside.remove(slot);
-                self.segments[at + 1].entry.push_back(slot);
-                self.segment_of[slot.index()] = at + 1;
+                self.segments[at].inside.remove(place);
+                self.segments[at + 1].entry.push_back(place);
+                self.segment_of[place.index()] = at + 1;
             }
         }
         Ok(())
@@ -182,17 +182,17 @@ impl NestedWait {
             if !segment.takes_part {
                 continue;
             }
-            for slot in segment.ready.drain(..) {
-                plan.decode(slot)?;
+            for place in segment.ready.drain(..) {
+                plan.decode(place)?;
             }
             if at % self.per_group == 0 {
                 continue;
             }
             for _ in 0..segment.threshold {
-                let Some(slot) = segment.entry.first() else { break };
-                segment.entry.remove(slot);
-                segment.enter(slot);
-                plan.decode(slot)?;
+                let Some(place) = segment.entry.first() else { break };
+                segment.entry.remove(place);
+                segment.enter(place);
+                plan.decode(place)?;
                 enters = true;
             }
         }
@@ -204,8 +204,8 @@ impl NestedWait {
         let mut admits = false;
         for first in self.segments.iter_mut().step_by(self.per_group).filter(|first| first.takes_part) {
             for _ in 0..first.threshold {
-                let Some(slot) = self.seniority.admit_head(&mut first.entry, plan)? else { break };
-                first.enter(slot);
+                let Some(place) = self.seniority.admit_head(&mut first.entry, plan)? else { break };
+                first.enter(place);
                 admits = true;
             }
         }
@@ -220,20 +220,20 @@ impl Scheduler for NestedWait {
 
     fn notice(&mut self, notice: Notice, requests: &Requests) {
         match notice {
-            Notice::Arrived(slot) => self.arrived(slot, requests),
-            Notice::Ready(slot) => {
-                let segment = &mut self.segments[self.segment_of[slot.index()]];
+            Notice::Arrived(place) => self.arrived(place, requests),
+            Notice::Ready(place) => {
+                let segment = &mut self.segments[self.segment_of[place.index()]];
                 if segment.stages > 1 {
-                    segment.ready.push(slot);
+                    segment.ready.push(place);
                 }
             }
-            Notice::Preempted(slot) => {
-                self.seniority.remove(slot);
-                self.await_again(slot);
+            Notice::Preempted(place) => {
+                self.seniority.remove(place);
+                self.await_again(place);
             }
-            Notice::Left(slot) => {
-                self.seniority.remove(slot);
-                self.segments[self.segment_of[slot.index()]].take_out(slot);
+            Notice::Left(place) => {
+                self.seniority.remove(place);
+                self.segments[self.segment_of[place.index()]].take_out(place);
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::roster::Roster;
 use super::{Notice, Queue, Scheduler, Watermark};
 use crate::error::Result;
-use crate::kv::BlockPool;
+use crate::kv::KvBlocks;
 use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
 use crate::request::Requests;
 use crate::workload::Arrival;
@@ -26,21 +26,21 @@ impl Orca {
     /// Computes prompts with all of the budget, as if nobody decoded.
     fn prefill(&mut self, plan: &mut Plan) -> Result<()> {
         let lists = &mut self.roster.lists;
-        for slot in lists.prefills.iter() {
-            let tokens = plan.requests().owed(slot).min(plan.budget_left());
+        for place in lists.prefills.iter() {
+            let tokens = plan.requests().owed(place).min(plan.budget_left());
             if tokens == 0 {
                 break;
             }
-            plan.chunk(slot, tokens)?;
+            plan.chunk(place, tokens)?;
         }
-        while let Some(slot) = lists.queue.head() {
-            plan.look_up(slot);
-            let owed = plan.requests().owed(slot);
+        while let Some(place) = lists.queue.head() {
+            plan.look_up(place);
+            let owed = plan.requests().owed(place);
             let least = if self.chunked { 1 } else { owed };
-            if least > plan.budget_left() || !plan.has_room(slot, self.max_model_len, 0) {
+            if least > plan.budget_left() || !plan.has_room(place, self.max_model_len, 0) {
                 break;
             }
-            lists.admit(slot, self.max_model_len, owed.min(plan.budget_left()), plan)?;
+            lists.admit(place, self.max_model_len, owed.min(plan.budget_left()), plan)?;
         }
         Ok(())
     }
@@ -51,7 +51,7 @@ impl Scheduler for Orca {
         self.roster.limits
     }
 
-    fn refuses(&self, arrival: &Arrival, cache: &BlockPool) -> Option<&'static str> {
+    fn refuses(&self, arrival: &Arrival, cache: &KvBlocks) -> Option<&'static str> {
         let prompt = u64::from(arrival.prompt_tokens);
         if !self.chunked && prompt > self.roster.limits.token_budget {
             return Some("its prompt is longer than the token budget, and prompts are not chunked");
@@ -76,7 +76,7 @@ impl Scheduler for Orca {
 }
 
 /// Why a policy that reserves `max_model_len` tokens for every request can never admit this one, if that is so.
-pub(super) fn refuses_length(arrival: &Arrival, max_model_len: u64, cache: &BlockPool) -> Option<&'static str> {
+pub(super) fn refuses_length(arrival: &Arrival, max_model_len: u64, cache: &KvBlocks) -> Option<&'static str> {
     if u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens) > max_model_len {
         return Some("its prompt and output together are longer than max_model_len");
     }

@@ -205,8 +205,8 @@ fn limits(token_budget: u64, max_seqs: u64) -> Result<Limits> {
 /// The code of a class of the workload. Where no workload is known yet, any name will do.
 pub(super) fn class_code(field: &str, name: &str, classes: Option<&[Class]>) -> Result<u32> {
     let Some(classes) = classes else { return Ok(0) };
-    let place = classes.iter().position(|class| class.name == name);
-    place.map(|place| place as u32).ok_or_else(|| {
+    let code = classes.iter().position(|class| class.name == name);
+    code.map(|code| code as u32).ok_or_else(|| {
         let names: Vec<&str> = classes.iter().map(|class| class.name.as_str()).collect();
         Error::config(field, format!("no request has the class {name:?}; the workload has {}", names.join(", ")))
     })

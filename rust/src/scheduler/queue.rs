@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::clock::Instant;
-use crate::request::{Requests, Slot};
+use crate::request::{Place, Requests};
 use crate::workload::Arrival;
 
 const NONE: u32 = u32::MAX;
@@ -30,33 +30,33 @@ impl Default for List {
     }
 }
 
-fn slot(index: u32) -> Option<Slot> {
-    (index != NONE).then_some(Slot(index))
+fn place(index: u32) -> Option<Place> {
+    (index != NONE).then_some(Place(index))
 }
 
 impl List {
     /// The first request.
     #[inline]
-    pub fn first(&self) -> Option<Slot> {
-        slot(self.first)
+    pub fn first(&self) -> Option<Place> {
+        place(self.first)
     }
 
     /// The last request.
     #[inline]
-    pub fn last(&self) -> Option<Slot> {
-        slot(self.last)
+    pub fn last(&self) -> Option<Place> {
+        place(self.last)
     }
 
     /// The request after this one.
     #[inline]
-    pub fn after(&self, at: Slot) -> Option<Slot> {
-        slot(self.links[at.index()].next)
+    pub fn after(&self, at: Place) -> Option<Place> {
+        place(self.links[at.index()].next)
     }
 
     /// The request before this one.
     #[inline]
-    pub fn before(&self, at: Slot) -> Option<Slot> {
-        slot(self.links[at.index()].previous)
+    pub fn before(&self, at: Place) -> Option<Place> {
+        place(self.links[at.index()].previous)
     }
 
     /// Number of requests.
@@ -72,27 +72,27 @@ impl List {
     }
 
     /// All requests in order.
-    pub fn iter(&self) -> impl Iterator<Item = Slot> {
+    pub fn iter(&self) -> impl Iterator<Item = Place> {
         std::iter::successors(self.first(), |&at| self.after(at))
     }
 
     /// Adds at the end.
     #[inline]
-    pub fn push_back(&mut self, at: Slot) {
+    pub fn push_back(&mut self, at: Place) {
         self.insert_after(at, self.last);
     }
 
     /// Adds at the head.
     #[inline]
-    pub fn push_front(&mut self, at: Slot) {
+    pub fn push_front(&mut self, at: Place) {
         self.insert_after(at, NONE);
     }
 
     /// Adds behind the last request that `goes_before` it.
     #[inline]
-    pub fn insert_sorted(&mut self, at: Slot, goes_before: impl Fn(Slot) -> bool) {
+    pub fn insert_sorted(&mut self, at: Place, goes_before: impl Fn(Place) -> bool) {
         let mut previous = self.last;
-        while let Some(other) = slot(previous) {
+        while let Some(other) = place(previous) {
             if goes_before(other) {
                 break;
             }
@@ -102,15 +102,15 @@ impl List {
     }
 
     #[inline]
-    fn insert_after(&mut self, at: Slot, previous: u32) {
+    fn insert_after(&mut self, at: Place, previous: u32) {
         if at.index() >= self.links.len() {
             self.links.resize(at.index() + 1, Neighbours { previous: NONE, next: NONE, present: false });
         }
-        let next = match slot(previous) {
+        let next = match place(previous) {
             None => std::mem::replace(&mut self.first, at.0),
             Some(previous) => std::mem::replace(&mut self.links[previous.index()].next, at.0),
         };
-        match slot(next) {
+        match place(next) {
             None => self.last = at.0,
             Some(next) => self.links[next.index()].previous = at.0,
         }
@@ -120,22 +120,22 @@ impl List {
 
     /// Is this request in the list?
     #[inline]
-    pub fn contains(&self, at: Slot) -> bool {
+    pub fn contains(&self, at: Place) -> bool {
         self.links.get(at.index()).is_some_and(|link| link.present)
     }
 
     /// Takes a request out, if it is there.
     #[inline]
-    pub fn remove(&mut self, at: Slot) -> bool {
+    pub fn remove(&mut self, at: Place) -> bool {
         if !self.contains(at) {
             return false;
         }
         let Neighbours { previous, next, .. } = self.links[at.index()];
-        match slot(previous) {
+        match place(previous) {
             None => self.first = next,
             Some(previous) => self.links[previous.index()].next = next,
         }
-        match slot(next) {
+        match place(next) {
             None => self.last = previous,
             Some(next) => self.links[next.index()].previous = previous,
         }
@@ -147,13 +147,13 @@ impl List {
 
 /// Adds a request to a list that is sorted by arrival.
 #[inline]
-pub(super) fn insert_by_arrival(list: &mut List, slot: Slot, requests: &Requests) {
-    let order = requests.at(slot).order();
-    list.insert_sorted(slot, |other| requests.at(other).order() < order);
+pub(super) fn insert_by_arrival(list: &mut List, place: Place, requests: &Requests) {
+    let order = requests.at(place).order();
+    list.insert_sorted(place, |other| requests.at(other).order() < order);
 }
 
 /// What an ordered queue sorts by: is it of another class than the first, a key of the policy, then order of arrival.
-type Place = (bool, i64, Instant, u32);
+type Rank = (bool, i64, Instant, u32);
 
 /// The waiting requests of one replica.
 #[derive(Debug)]
@@ -167,7 +167,7 @@ pub enum Queue {
         /// The class that goes before all others.
         first: Option<u32>,
         /// The requests in order.
-        order: BTreeMap<Place, Slot>,
+        order: BTreeMap<Rank, Place>,
     },
 }
 
@@ -197,17 +197,17 @@ impl Queue {
 
     /// A request arrived: the last one, but for those of a higher id that were handed off at the same instant.
     #[inline]
-    pub fn push(&mut self, at: Slot, requests: &Requests) {
+    pub fn push(&mut self, at: Place, requests: &Requests) {
         match self {
             Queue::Fcfs(list) => insert_by_arrival(list, at, requests),
             Queue::Keyed { key, first, order } => {
-                order.insert(place(*key, *first, at, requests), at);
+                order.insert(rank(*key, *first, at, requests), at);
             }
         }
     }
 
     /// A victim comes back (rule 12). Several victims come back latest first, so they keep their order.
-    pub fn push_victim(&mut self, at: Slot, requests: &Requests) {
+    pub fn push_victim(&mut self, at: Place, requests: &Requests) {
         match self {
             Queue::Fcfs(list) => list.push_front(at),
             Queue::Keyed { .. } => self.push(at, requests),
@@ -216,7 +216,7 @@ impl Queue {
 
     /// Who is served next.
     #[inline]
-    pub fn head(&self) -> Option<Slot> {
+    pub fn head(&self) -> Option<Place> {
         match self {
             Queue::Fcfs(list) => list.first(),
             Queue::Keyed { order, .. } => order.first_key_value().map(|(_, &at)| at),
@@ -225,10 +225,10 @@ impl Queue {
 
     /// Takes a request out, if it is there.
     #[inline]
-    pub fn remove(&mut self, at: Slot, requests: &Requests) -> bool {
+    pub fn remove(&mut self, at: Place, requests: &Requests) -> bool {
         match self {
             Queue::Fcfs(list) => list.remove(at),
-            Queue::Keyed { key, first, order } => order.remove(&place(*key, *first, at, requests)).is_some(),
+            Queue::Keyed { key, first, order } => order.remove(&rank(*key, *first, at, requests)).is_some(),
         }
     }
 
@@ -238,7 +238,7 @@ impl Queue {
     }
 }
 
-fn place(key: fn(&Arrival) -> i64, first: Option<u32>, at: Slot, requests: &Requests) -> Place {
+fn rank(key: fn(&Arrival) -> i64, first: Option<u32>, at: Place, requests: &Requests) -> Rank {
     let request = requests.at(at);
     let (arrived, id) = request.order();
     (first.is_some_and(|class| class != request.arrival.class), key(&request.arrival), arrived, id)

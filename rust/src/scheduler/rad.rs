@@ -8,7 +8,7 @@ use super::roster::Roster;
 use super::{Notice, Queue, Scheduler, Watermark};
 use crate::error::{Error, Result};
 use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
-use crate::request::{Requests, Slot};
+use crate::request::{Place, Requests};
 
 /// A prompt is computed alone, chunk by chunk, until as many requests can decode as a tile has columns, or nobody waits,
 /// or the cycle is full. Then all decode.
@@ -30,9 +30,9 @@ impl Rad {
         Rad { tiles, requests_per_cycle, roster, completed: 0, decoded: false }
     }
 
-    fn compute(&mut self, slot: Slot, plan: &mut Plan) -> Result<()> {
+    fn compute(&mut self, place: Place, plan: &mut Plan) -> Result<()> {
         self.decoded = false;
-        self.completed += u64::from(self.tiles.compute(slot, plan)?);
+        self.completed += u64::from(self.tiles.compute(place, plan)?);
         Ok(())
     }
 }
@@ -49,8 +49,8 @@ impl Scheduler for Rad {
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
         // Decodes at rest take no block from the prompt that is admitted beside them.
         plan.rest_decodes(true);
-        if let Some(slot) = self.roster.lists.prefills.first() {
-            return self.compute(slot, plan);
+        if let Some(place) = self.roster.lists.prefills.first() {
+            return self.compute(place, plan);
         }
         // No prompt is under way, so the admitted are those that decode.
         if plan.running() == 0 && (self.decoded || self.completed >= self.requests_per_cycle) {
@@ -58,13 +58,13 @@ impl Scheduler for Rad {
         }
         let is_full = self.completed >= self.requests_per_cycle;
         let head = self.roster.lists.queue.head().filter(|_| !is_full);
-        if let Some(slot) = head.filter(|&slot| self.roster.has_room_for(slot, plan)) {
-            plan.admit(slot, plan.requests().next_context(slot))?;
+        if let Some(place) = head.filter(|&place| self.roster.has_room_for(place, plan)) {
+            plan.admit(place, plan.requests().next_context(place))?;
             let lists = &mut self.roster.lists;
-            lists.queue.remove(slot, plan.requests());
-            insert_by_arrival(&mut lists.running, slot, plan.requests());
-            lists.prefills.push_back(slot);
-            return self.compute(slot, plan);
+            lists.queue.remove(place, plan.requests());
+            insert_by_arrival(&mut lists.running, place, plan.requests());
+            lists.prefills.push_back(place);
+            return self.compute(place, plan);
         }
         self.decoded = true;
         plan.rest_decodes(false);
@@ -101,9 +101,9 @@ impl Tiles {
     }
 
     /// Computes the next chunk of a prompt, alone in its batch. Says whether it completes the prompt.
-    pub(super) fn compute(self, slot: Slot, plan: &mut Plan) -> Result<bool> {
-        let owed = plan.requests().owed(slot);
-        plan.chunk(slot, owed.min(self.chunk))?;
+    pub(super) fn compute(self, place: Place, plan: &mut Plan) -> Result<bool> {
+        let owed = plan.requests().owed(place);
+        plan.chunk(place, owed.min(self.chunk))?;
         plan.hold(Hold::THROUGH_ARRIVALS);
         Ok(owed <= self.chunk)
     }

@@ -6,7 +6,7 @@ use super::queue::List;
 use super::{Notice, Queue, Scheduler, rad::Tiles};
 use crate::error::Result;
 use crate::plan::{Hold, Limits, Plan, Preemption};
-use crate::request::{Requests, Slot};
+use crate::request::{Place, Requests};
 
 /// Prompts one after another, each alone, while any can be admitted and the cycle may have more of them. Then decodes, as
 /// many at once as a tile has columns, until nobody of the cycle is left.
@@ -19,7 +19,7 @@ pub(super) struct RadPhased {
     requests_per_cycle: u64,
     queue: Queue,
     /// The prompt under way.
-    prompt: Option<Slot>,
+    prompt: Option<Place>,
     /// D: their prompts are complete, and they wait for a column.
     ready: List,
     /// The standing decodes.
@@ -45,14 +45,16 @@ impl RadPhased {
     }
 
     /// A victim waits for the next cycle.
-    fn await_again(&mut self, victim: Slot, requests: &Requests) {
+    fn await_again(&mut self, victim: Place, requests: &Requests) {
         self.leave(victim);
         self.queue.push_victim(victim, requests);
     }
 
     /// Takes a request out of the admitted, if it is one of them.
-    fn leave(&mut self, slot: Slot) -> bool {
-        self.prompt.take_if(|prompt| *prompt == slot).is_some() || self.active.remove(slot) || self.ready.remove(slot)
+    fn leave(&mut self, place: Place) -> bool {
+        self.prompt.take_if(|prompt| *prompt == place).is_some()
+            || self.active.remove(place)
+            || self.ready.remove(place)
     }
 }
 
@@ -63,14 +65,14 @@ impl Scheduler for RadPhased {
 
     fn notice(&mut self, notice: Notice, requests: &Requests) {
         match notice {
-            Notice::Arrived(slot) => self.queue.push(slot, requests),
-            Notice::Ready(slot) => {
+            Notice::Arrived(place) => self.queue.push(place, requests),
+            Notice::Ready(place) => {
                 self.prompt = None;
-                self.ready.push_back(slot);
+                self.ready.push_back(place);
             }
-            Notice::Left(slot) => {
-                if !self.leave(slot) {
-                    self.queue.remove(slot, requests);
+            Notice::Left(place) => {
+                if !self.leave(place) {
+                    self.queue.remove(place, requests);
                 }
             }
             Notice::Preempted(victim) => self.await_again(victim, requests),
@@ -80,8 +82,8 @@ impl Scheduler for RadPhased {
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
         // Decodes at rest take no block from the prompt that is admitted beside them.
         plan.rest_decodes(true);
-        if let Some(slot) = self.prompt {
-            return self.tiles.compute(slot, plan).map(|_| ());
+        if let Some(place) = self.prompt {
+            return self.tiles.compute(place, plan).map(|_| ());
         }
         // Without decodes, because all outputs had length 1, a cycle ends when the replica stands empty.
         let idle = plan.now().0 - plan.busy().0;
@@ -89,23 +91,23 @@ impl Scheduler for RadPhased {
         if plan.running() == 0 && (self.left == 0 || stood_empty) {
             self.left = self.requests_per_cycle;
         }
-        if let Some(slot) = self.queue.head().filter(|_| self.left > 0) {
-            plan.look_up(slot);
-            let context = plan.requests().next_context(slot);
-            if plan.has_room(slot, context, 0) {
-                plan.admit(slot, context)?;
-                self.queue.remove(slot, plan.requests());
-                self.prompt = Some(slot);
+        if let Some(place) = self.queue.head().filter(|_| self.left > 0) {
+            plan.look_up(place);
+            let context = plan.requests().next_context(place);
+            if plan.has_room(place, context, 0) {
+                plan.admit(place, context)?;
+                self.queue.remove(place, plan.requests());
+                self.prompt = Some(place);
                 self.left -= 1;
-                return self.tiles.compute(slot, plan).map(|_| ());
+                return self.tiles.compute(place, plan).map(|_| ());
             }
         }
         self.left = 0;
         plan.rest_decodes(false);
-        while let Some(slot) = self.ready.first().filter(|_| plan.decodes() < self.tiles.columns) {
-            self.ready.remove(slot);
-            self.active.push_back(slot);
-            plan.decode(slot)?;
+        while let Some(place) = self.ready.first().filter(|_| plan.decodes() < self.tiles.columns) {
+            self.ready.remove(place);
+            self.active.push_back(place);
+            plan.decode(place)?;
         }
         while plan.free_blocks() < 0 {
             // All orders are that of arrival: the latest of those who do not decode goes first, then the latest decode.

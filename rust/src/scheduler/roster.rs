@@ -6,7 +6,7 @@ use super::{
 };
 use crate::error::Result;
 use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
-use crate::request::{Phase, Requests, Slot};
+use crate::request::{Phase, Place, Requests};
 
 /// The queue and the admitted requests, as most schedulers keep them.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(super) struct Lists {
     /// Those of them that cannot decode yet, in the same order.
     pub(super) prefills: List,
     /// Requests that can decode and are not among the standing decodes.
-    pub(super) idle: Vec<Slot>,
+    pub(super) idle: Vec<Place>,
 }
 
 impl Lists {
@@ -28,16 +28,16 @@ impl Lists {
     #[inline]
     pub(super) fn notice(&mut self, notice: Notice, requests: &Requests) {
         match notice {
-            Notice::Arrived(slot) => self.queue.push(slot, requests),
-            Notice::Ready(slot) => {
-                self.prefills.remove(slot);
-                self.idle.push(slot);
+            Notice::Arrived(place) => self.queue.push(place, requests),
+            Notice::Ready(place) => {
+                self.prefills.remove(place);
+                self.idle.push(place);
             }
-            Notice::Left(slot) => {
-                if !self.running.remove(slot) {
-                    self.queue.remove(slot, requests);
+            Notice::Left(place) => {
+                if !self.running.remove(place) {
+                    self.queue.remove(place, requests);
                 }
-                self.prefills.remove(slot);
+                self.prefills.remove(place);
             }
             Notice::Preempted(victim) => {
                 self.take_out(victim);
@@ -48,23 +48,23 @@ impl Lists {
 
     /// Admits the head of the queue with the blocks for `reserved` tokens, and computes the first `tokens` that it owes.
     #[inline]
-    pub(super) fn admit(&mut self, slot: Slot, reserved: u64, tokens: u64, plan: &mut Plan) -> Result<()> {
-        let owed = plan.requests().owed(slot);
-        plan.admit(slot, reserved)?;
-        plan.chunk(slot, tokens)?;
-        self.queue.remove(slot, plan.requests());
-        insert_by_arrival(&mut self.running, slot, plan.requests());
+    pub(super) fn admit(&mut self, place: Place, reserved: u64, tokens: u64, plan: &mut Plan) -> Result<()> {
+        let owed = plan.requests().owed(place);
+        plan.admit(place, reserved)?;
+        plan.chunk(place, tokens)?;
+        self.queue.remove(place, plan.requests());
+        insert_by_arrival(&mut self.running, place, plan.requests());
         if tokens < owed {
-            insert_by_arrival(&mut self.prefills, slot, plan.requests());
+            insert_by_arrival(&mut self.prefills, place, plan.requests());
         }
         Ok(())
     }
 
     /// Somebody was preempted: among the admitted no more.
-    pub(super) fn take_out(&mut self, victim: Slot) {
+    pub(super) fn take_out(&mut self, victim: Place) {
         self.running.remove(victim);
         self.prefills.remove(victim);
-        self.idle.retain(|&slot| slot != victim);
+        self.idle.retain(|&place| place != victim);
     }
 }
 
@@ -102,8 +102,8 @@ impl Roster {
         let most = most.min(plan.budget_for_decodes());
         let ready = plan.decodes() + self.lists.idle.len() as u64;
         if ready <= most {
-            for slot in self.lists.idle.drain(..) {
-                plan.decode(slot)?;
+            for place in self.lists.idle.drain(..) {
+                plan.decode(place)?;
             }
             return Ok(());
         }
@@ -114,19 +114,19 @@ impl Roster {
         // The last by arrival of all who can decode are left out.
         let mut left_out = Vec::new();
         let mut next = self.lists.running.last();
-        while let Some(slot) = next.filter(|_| (left_out.len() as u64) < ready - most) {
-            if !self.lists.prefills.contains(slot) && !plan.requests().at(slot).is_placed() {
-                left_out.push(slot);
-                if plan.requests().at(slot).phase() == Phase::Decoding {
-                    plan.pause(slot)?;
+        while let Some(place) = next.filter(|_| (left_out.len() as u64) < ready - most) {
+            if !self.lists.prefills.contains(place) && !plan.requests().at(place).is_placed() {
+                left_out.push(place);
+                if plan.requests().at(place).phase() == Phase::Decoding {
+                    plan.pause(place)?;
                 }
             }
-            next = self.lists.running.before(slot);
+            next = self.lists.running.before(place);
         }
-        let first = left_out.last().map(|&slot| plan.requests().at(slot).order());
-        for slot in std::mem::replace(&mut self.lists.idle, left_out) {
-            if Some(plan.requests().at(slot).order()) < first {
-                plan.decode(slot)?;
+        let first = left_out.last().map(|&place| plan.requests().at(place).order());
+        for place in std::mem::replace(&mut self.lists.idle, left_out) {
+            if Some(plan.requests().at(place).order()) < first {
+                plan.decode(place)?;
             }
         }
         Ok(())
@@ -162,7 +162,7 @@ impl Roster {
     }
 
     /// A victim waits again: in the queue, or swapped out.
-    fn await_again(&mut self, victim: Slot, requests: &Requests) {
+    fn await_again(&mut self, victim: Place, requests: &Requests) {
         if self.preemption == Preemption::Recompute {
             self.lists.queue.push_victim(victim, requests);
         } else {
@@ -173,21 +173,21 @@ impl Roster {
     /// The oldest swapped request comes back before any admission (rule 12), unless somebody has just been preempted.
     #[inline]
     pub(super) fn swap_in(&mut self, plan: &mut Plan) -> Result<()> {
-        while let Some(slot) = self.swapped.first().filter(|_| !plan.has_preempted()) {
-            let tokens = plan.requests().next_context(slot);
+        while let Some(place) = self.swapped.first().filter(|_| !plan.has_preempted()) {
+            let tokens = plan.requests().next_context(place);
             let spare = self.watermark.spare(plan);
-            if !plan.has_room(slot, tokens, spare) {
+            if !plan.has_room(place, tokens, spare) {
                 break;
             }
-            plan.swap_in(slot, self.preemption, tokens)?;
-            self.swapped.remove(slot);
-            insert_by_arrival(&mut self.lists.running, slot, plan.requests());
-            if !plan.requests().at(slot).is_ready() {
-                insert_by_arrival(&mut self.lists.prefills, slot, plan.requests());
+            plan.swap_in(place, self.preemption, tokens)?;
+            self.swapped.remove(place);
+            insert_by_arrival(&mut self.lists.running, place, plan.requests());
+            if !plan.requests().at(place).is_ready() {
+                insert_by_arrival(&mut self.lists.prefills, place, plan.requests());
             } else if plan.budget_left() > 0 {
-                plan.decode(slot)?;
+                plan.decode(place)?;
             } else {
-                self.lists.idle.push(slot);
+                self.lists.idle.push(place);
             }
         }
         Ok(())
@@ -197,37 +197,37 @@ impl Roster {
     #[inline]
     pub(super) fn prefill(&mut self, most: u64, plan: &mut Plan) -> Result<()> {
         let mut left = most;
-        for slot in self.lists.prefills.iter() {
-            let tokens = plan.requests().owed(slot).min(plan.budget_left());
+        for place in self.lists.prefills.iter() {
+            let tokens = plan.requests().owed(place).min(plan.budget_left());
             if tokens == 0 || left == 0 {
                 break;
             }
-            plan.chunk(slot, tokens)?;
+            plan.chunk(place, tokens)?;
             left -= 1;
         }
-        while let Some(slot) = self.lists.queue.head() {
+        while let Some(place) = self.lists.queue.head() {
             let may_admit = left > 0 && plan.budget_left() > 0 && self.swapped.is_empty();
-            if !may_admit || plan.was_preempted(slot) || !self.has_room_for(slot, plan) {
+            if !may_admit || plan.was_preempted(place) || !self.has_room_for(place, plan) {
                 break;
             }
-            self.admit(slot, plan)?;
+            self.admit(place, plan)?;
             left -= 1;
         }
         Ok(())
     }
 
     /// Can the head of the queue, with all that is known of it, be admitted now?
-    pub(super) fn has_room_for(&mut self, slot: Slot, plan: &mut Plan) -> bool {
+    pub(super) fn has_room_for(&mut self, place: Place, plan: &mut Plan) -> bool {
         let spare = self.watermark.spare(plan);
-        plan.look_up(slot);
-        plan.has_room(slot, plan.requests().next_context(slot), spare)
+        plan.look_up(place);
+        plan.has_room(place, plan.requests().next_context(place), spare)
     }
 
     /// Admits the head of the queue with the blocks for all its known tokens, and computes what the budget carries.
     #[inline]
-    pub(super) fn admit(&mut self, slot: Slot, plan: &mut Plan) -> Result<()> {
-        let (context, owed) = (plan.requests().next_context(slot), plan.requests().owed(slot));
-        self.lists.admit(slot, context, owed.min(plan.budget_left()), plan)
+    pub(super) fn admit(&mut self, place: Place, plan: &mut Plan) -> Result<()> {
+        let (context, owed) = (plan.requests().next_context(place), plan.requests().owed(place));
+        self.lists.admit(place, context, owed.min(plan.budget_left()), plan)
     }
 
     /// For how long a plan holds that decodes, continues and admits as much as it can: while nobody leaves, blocks only

@@ -8,9 +8,9 @@ use std::cmp::Reverse;
 
 use super::{List, Notice, Scheduler, SglangPolicy};
 use crate::error::{Error, Result};
-use crate::kv::{BlockPool, KvCache, PrefixKind};
+use crate::kv::{KvBlocks, KvCache, PrefixKind};
 use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
-use crate::request::{Requests, Slot};
+use crate::request::{Place, Requests};
 use crate::workload::Arrival;
 use pass::{Pass, Picked};
 use reserved::{MOST_RESERVED, Outstanding};
@@ -36,14 +36,14 @@ pub(super) struct Sglang {
     /// Who decodes, in the order of the rows.
     running: List,
     /// Those of them who are not yet among the standing decodes.
-    idle: Vec<Slot>,
+    idle: Vec<Place>,
     outstanding: Outstanding,
     /// Whose prompt the last step completed; they run from the next one on.
     last: List,
     /// Were the running in it too?
     last_was_mixed: bool,
     /// Whose prompt is cut.
-    partial: Option<Slot>,
+    partial: Option<Place>,
     /// Why nobody is admitted before somebody leaves, if that is so.
     closed: Option<Limit>,
     /// The iterations that had been run when the replica began to decode.
@@ -88,8 +88,8 @@ impl Ratio {
 const STEPS_AFTER_RETRACTION: u64 = 20;
 
 /// Tokens that a request has still to emit.
-fn to_emit(requests: &Requests, slot: Slot) -> u64 {
-    u64::from(requests.at(slot).arrival.output_tokens) - requests.emitted(slot)
+fn to_emit(requests: &Requests, place: Place) -> u64 {
+    u64::from(requests.at(place).arrival.output_tokens) - requests.emitted(place)
 }
 
 impl Sglang {
@@ -143,15 +143,15 @@ impl Sglang {
             self.closed = None;
         }
         let tick = plan.requests().ticks(0);
-        while let Some(slot) = if self.last_was_mixed { self.last.last() } else { self.last.first() } {
-            self.last.remove(slot);
+        while let Some(place) = if self.last_was_mixed { self.last.last() } else { self.last.first() } {
+            self.last.remove(place);
             if self.last_was_mixed {
-                self.running.push_front(slot);
+                self.running.push_front(place);
             } else {
-                self.running.push_back(slot);
+                self.running.push_back(place);
             }
-            self.outstanding.join(slot, tick + to_emit(plan.requests(), slot), tick);
-            self.idle.push(slot);
+            self.outstanding.join(place, tick + to_emit(plan.requests(), place), tick);
+            self.idle.push(place);
         }
         self.last_was_mixed = false;
     }
@@ -186,16 +186,16 @@ impl Sglang {
         let spare = if page > 1 { page * pass.picked.len() as u64 } else { 0 };
         plan.claim(plan.blocks(tokens + spare));
         self.partial = None;
-        for &Picked { slot, tokens, has_context } in &pass.picked {
-            if tokens < plan.requests().owed(slot) {
-                self.partial = Some(slot);
+        for &Picked { place, tokens, has_context } in &pass.picked {
+            if tokens < plan.requests().owed(place) {
+                self.partial = Some(place);
             } else {
-                self.last.push_back(slot);
+                self.last.push_back(place);
             }
             if has_context {
-                plan.chunk(slot, tokens)?;
+                plan.chunk(place, tokens)?;
             } else {
-                plan.prefill(slot, tokens)?;
+                plan.prefill(place, tokens)?;
             }
         }
         if self.mixes() && !self.running.is_empty() {
@@ -204,7 +204,7 @@ impl Sglang {
                 plan.claim(self.running.len() as u64);
                 plan.rest_decodes(false);
                 // They stand behind the prompts, and go on running behind them.
-                pass.picked.iter().rev().for_each(|row| plan.move_first(row.slot));
+                pass.picked.iter().rev().for_each(|row| plan.move_first(row.place));
                 self.last_was_mixed = true;
             }
         }
@@ -212,7 +212,7 @@ impl Sglang {
     }
 
     fn join_decodes(&mut self, plan: &mut Plan) -> Result<()> {
-        self.idle.drain(..).try_for_each(|slot| plan.decode(slot))
+        self.idle.drain(..).try_for_each(|place| plan.decode(place))
     }
 
     /// Is a page free for everybody who needs one for his next token? What the cache knows is forgotten for it.
@@ -253,8 +253,10 @@ impl Sglang {
     /// the last of them has none, the prompt that is cut gives up its memory (the engine would stop). Is there room now?
     fn retract(&mut self, plan: &mut Plan) -> Result<bool> {
         let requests = plan.requests();
-        let mut rows: Vec<Slot> = self.running.iter().collect();
-        rows.sort_by_key(|&slot| Reverse((requests.emitted(slot), Reverse(requests.at(slot).arrival.prompt_tokens))));
+        let mut rows: Vec<Place> = self.running.iter().collect();
+        rows.sort_by_key(|&place| {
+            Reverse((requests.emitted(place), Reverse(requests.at(place).arrival.prompt_tokens)))
+        });
         let mut fits = false;
         while !fits && rows.len() > 1 {
             let victim = rows[rows.len() - 1];
@@ -265,18 +267,18 @@ impl Sglang {
             plan.claim(plan.blocks(STEPS_AFTER_RETRACTION * rows.len() as u64));
             fits = self.decodes_fit(plan);
         }
-        if !fits && let Some(slot) = self.partial.take() {
-            self.send_back(slot, plan)?;
+        if !fits && let Some(place) = self.partial.take() {
+            self.send_back(place, plan)?;
             fits = self.decodes_fit(plan);
         }
-        for &slot in &rows {
-            self.running.remove(slot);
-            self.running.push_back(slot);
-            plan.move_last(slot);
+        for &place in &rows {
+            self.running.remove(place);
+            self.running.push_back(place);
+            plan.move_last(place);
         }
         let requests = plan.requests();
-        let emitted: u64 = rows.iter().map(|&slot| requests.emitted(slot)).sum();
-        let outputs: u64 = rows.iter().map(|&slot| u64::from(requests.at(slot).arrival.output_tokens)).sum();
+        let emitted: u64 = rows.iter().map(|&place| requests.emitted(place)).sum();
+        let outputs: u64 = rows.iter().map(|&place| u64::from(requests.at(place).arrival.output_tokens)).sum();
         let ahead = STEPS_AFTER_RETRACTION * rows.len() as u64;
         self.ratio.now = ((emitted + ahead) as f64 / (outputs + 1) as f64).min(1.0);
         self.closed = None;
@@ -284,15 +286,15 @@ impl Sglang {
     }
 
     /// A request loses what it has computed and waits behind all others.
-    fn send_back(&mut self, slot: Slot, plan: &mut Plan) -> Result<()> {
-        plan.preempt(slot, Preemption::Recompute)?;
-        self.queue.push_back(slot);
+    fn send_back(&mut self, place: Place, plan: &mut Plan) -> Result<()> {
+        plan.preempt(place, Preemption::Recompute)?;
+        self.queue.push_back(place);
         Ok(())
     }
 
     /// The tick at which a request that runs will be over.
-    fn end_of(&self, slot: Slot, requests: &Requests) -> u64 {
-        requests.ticks(0) + to_emit(requests, slot)
+    fn end_of(&self, place: Place, requests: &Requests) -> u64 {
+        requests.ticks(0) + to_emit(requests, place)
     }
 }
 
@@ -334,7 +336,7 @@ impl Scheduler for Sglang {
 
     /// With the whole cache to itself SGLang admits a request, as it arrives, that leaves so many tokens. One that leaves
     /// fewer than two would have its output cut.
-    fn refuses(&self, arrival: &Arrival, cache: &BlockPool) -> Option<&'static str> {
+    fn refuses(&self, arrival: &Arrival, cache: &KvBlocks) -> Option<&'static str> {
         let page = cache.block_tokens();
         let (prompt, output) = (u64::from(arrival.prompt_tokens), u64::from(arrival.output_tokens));
         let least = if self.settings.ignore_eos && !cache.has_cache() {
@@ -348,16 +350,16 @@ impl Scheduler for Sglang {
 
     fn notice(&mut self, notice: Notice, requests: &Requests) {
         match notice {
-            Notice::Arrived(slot) => self.queue.push_back(slot),
-            Notice::Left(slot) => {
-                let has_run = self.running.remove(slot);
+            Notice::Arrived(place) => self.queue.push_back(place),
+            Notice::Left(place) => {
+                let has_run = self.running.remove(place);
                 if has_run {
-                    self.outstanding.leave(slot, self.end_of(slot, requests));
+                    self.outstanding.leave(place, self.end_of(place, requests));
                 }
-                if has_run || self.last.remove(slot) {
+                if has_run || self.last.remove(place) {
                     self.closed = None;
                 } else {
-                    self.queue.remove(slot);
+                    self.queue.remove(place);
                 }
                 self.is_deserted = requests.len() == 1;
             }

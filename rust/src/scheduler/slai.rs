@@ -17,7 +17,7 @@ use super::{Notice, Offset, Queue, Scheduler};
 use crate::clock::{Instant, Span};
 use crate::error::Result;
 use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
-use crate::request::{Requests, Slot};
+use crate::request::{Place, Requests};
 use crate::timing::Pace;
 
 /// Critical decodes, then prompts, then the other decodes.
@@ -32,7 +32,7 @@ pub(super) struct Slai {
     /// All other ready requests; they are not among the standing decodes, and nobody's cohort.
     alone: Cohort,
     /// Whom the present plan preempted.
-    victims: Vec<Slot>,
+    victims: Vec<Place>,
     watch: Option<DeadlineWatch>,
 }
 
@@ -96,9 +96,9 @@ impl Slai {
             plan.talk_about(group);
             plan.rest_decodes(true);
         }
-        for place in 0..self.lists.idle.len() {
-            let slot = self.lists.idle[place];
-            let (tbt, id) = member(slot, plan.requests());
+        for index in 0..self.lists.idle.len() {
+            let place = self.lists.idle[index];
+            let (tbt, id) = member(place, plan.requests());
             let group = self.group(tbt);
             let cohort = &mut self.cohorts[group];
             if cohort.members.is_empty() {
@@ -107,10 +107,10 @@ impl Slai {
             if cohort.deadline(tbt) == later(now, tbt) {
                 plan.talk_about(group);
                 plan.rest_decodes(true);
-                plan.decode(slot)?;
-                cohort.members.insert((tbt, id), slot);
+                plan.decode(place)?;
+                cohort.members.insert((tbt, id), place);
             } else {
-                self.alone.members.insert((Span(later(now, tbt).0), id), slot);
+                self.alone.members.insert((Span(later(now, tbt).0), id), place);
             }
         }
         self.lists.idle.clear();
@@ -144,9 +144,9 @@ impl Slai {
                 plan.rest_decodes(!is_whole);
             }
             if !is_whole && cohort.first() <= last {
-                for (_, slot) in cohort.up_to(last) {
+                for (_, place) in cohort.up_to(last) {
                     chosen.rows += 1;
-                    chosen.blocks += plan.new_blocks(slot, 1);
+                    chosen.blocks += plan.new_blocks(place, 1);
                 }
             }
         }
@@ -178,7 +178,7 @@ impl Slai {
 
     /// Who goes, if the chosen lack blocks: the latest arrival that is not placed before the first of them that finds none,
     /// and that one itself last.
-    fn victim(&self, chosen: Chosen, plan: &Plan) -> Option<Slot> {
+    fn victim(&self, chosen: Chosen, plan: &Plan) -> Option<Place> {
         let mut lacking = chosen.blocks as i64 - plan.free_blocks();
         if lacking <= 0 {
             return None;
@@ -187,42 +187,42 @@ impl Slai {
         let mut ends: Vec<_> = self.ready().map(|cohort| cohort.up_to(chosen.last).rev().peekable()).collect();
         let mut lacks = None;
         while lacking > 0 {
-            let place = (0..ends.len()).max_by_key(|&place| ends[place].peek().map(|&(key, _)| key))?;
-            let (key, slot) = ends[place].next()?;
-            lacking -= plan.new_blocks(slot, 1) as i64;
-            lacks = Some((key, slot));
+            let index = (0..ends.len()).max_by_key(|&index| ends[index].peek().map(|&(key, _)| key))?;
+            let (key, place) = ends[index].next()?;
+            lacking -= plan.new_blocks(place, 1) as i64;
+            lacks = Some((key, place));
         }
-        let (key, slot) = lacks?;
+        let (key, place) = lacks?;
         let requests = plan.requests();
-        let stays = |&other: &Slot| {
+        let stays = |&other: &Place| {
             let comes_before = || self.key(other, requests).is_some_and(|of_other| of_other < key);
-            other == slot || requests.at(other).is_placed() || comes_before()
+            other == place || requests.at(other).is_placed() || comes_before()
         };
         let mut latest = self.lists.running.last();
         while let Some(other) = latest.filter(stays) {
             latest = self.lists.running.before(other);
         }
-        Some(latest.unwrap_or(slot))
+        Some(latest.unwrap_or(place))
     }
 
     /// The place of a request in the order, if it is ready.
-    fn key(&self, slot: Slot, requests: &Requests) -> Option<Key> {
-        let member = member(slot, requests);
+    fn key(&self, place: Place, requests: &Requests) -> Option<Key> {
+        let member = member(place, requests);
         match self.cohorts.iter().find(|cohort| cohort.members.contains_key(&member)) {
             Some(cohort) => Some(cohort.key(member)),
-            None => self.alone.up_to(LAST).find(|&(_, other)| other == slot).map(|(key, _)| key),
+            None => self.alone.up_to(LAST).find(|&(_, other)| other == place).map(|(key, _)| key),
         }
     }
 
     /// A request is admitted no more.
-    fn take_out(&mut self, slot: Slot, requests: &Requests) {
-        self.leave_cohort(slot, requests);
-        self.alone.members.retain(|_, other| *other != slot);
-        self.lists.take_out(slot);
+    fn take_out(&mut self, place: Place, requests: &Requests) {
+        self.leave_cohort(place, requests);
+        self.alone.members.retain(|_, other| *other != place);
+        self.lists.take_out(place);
     }
 
-    fn leave_cohort(&mut self, slot: Slot, requests: &Requests) {
-        let member = member(slot, requests);
+    fn leave_cohort(&mut self, place: Place, requests: &Requests) {
+        let member = member(place, requests);
         let kind = Cohort::kind(member.0);
         if let Some(cohort) = self.cohorts.iter_mut().find(|cohort| cohort.kind == kind) {
             cohort.members.remove(&member);
@@ -232,29 +232,29 @@ impl Slai {
     /// Computes prompts: unfinished ones, then new ones from the queue, each cut to the budget that the chosen leave.
     fn prefill(&mut self, chosen: Chosen, plan: &mut Plan) -> Result<Prompts> {
         let mut prompts = Prompts { left: plan.budget_left() - chosen.rows, lasts: u64::MAX };
-        for slot in self.lists.prefills.iter() {
+        for place in self.lists.prefills.iter() {
             if prompts.left == 0 {
                 break;
             }
-            plan.chunk(slot, prompts.cut(plan.requests().owed(slot)))?;
+            plan.chunk(place, prompts.cut(plan.requests().owed(place)))?;
         }
         if plan.shares_blocks() {
             // They have their places before the queue is looked at.
             plan.claim(chosen.blocks);
-            let places = self.ready().flat_map(|cohort| cohort.up_to(chosen.last));
-            places.for_each(|(_, slot)| plan.publish_decode(slot));
+            let decodes = self.ready().flat_map(|cohort| cohort.up_to(chosen.last));
+            decodes.for_each(|(_, place)| plan.publish_decode(place));
         }
-        while let Some(slot) = self.lists.queue.head() {
-            let may_admit = prompts.left > 0 && !plan.was_preempted(slot);
+        while let Some(place) = self.lists.queue.head() {
+            let may_admit = prompts.left > 0 && !plan.was_preempted(place);
             if !may_admit {
                 break;
             }
-            plan.look_up(slot);
-            if !plan.has_room(slot, plan.requests().until_next_token(slot), chosen.blocks) {
+            plan.look_up(place);
+            if !plan.has_room(place, plan.requests().until_next_token(place), chosen.blocks) {
                 break;
             }
-            let (context, owed) = (plan.requests().next_context(slot), plan.requests().owed(slot));
-            self.lists.admit(slot, context, prompts.cut(owed), plan)?;
+            let (context, owed) = (plan.requests().next_context(place), plan.requests().owed(place));
+            self.lists.admit(place, context, prompts.cut(owed), plan)?;
         }
         Ok(prompts)
     }
@@ -274,32 +274,32 @@ impl Slai {
             if cohort.takes_part {
                 std::mem::swap(&mut leaving, &mut cohort.members);
             }
-            for &slot in leaving.values() {
-                plan.pause(slot)?;
+            for &place in leaving.values() {
+                plan.pause(place)?;
             }
             if cohort.takes_part {
-                let with_deadline = |((tbt, id), slot)| ((Span(cohort.deadline(tbt).0), id), slot);
+                let with_deadline = |((tbt, id), place)| ((Span(cohort.deadline(tbt).0), id), place);
                 self.alone.members.append(&mut leaving.into_iter().map(with_deadline).collect());
             } else {
                 rows.extend(leaving.into_values());
             }
         }
-        for slot in self.alone.take_up_to(last).into_values() {
-            let member = member(slot, plan.requests());
+        for place in self.alone.take_up_to(last).into_values() {
+            let member = member(place, plan.requests());
             let group = self.group(member.0);
             let cohort = &mut self.cohorts[group];
             if cohort.takes_part || cohort.members.is_empty() {
                 cohort.takes_part = true;
-                cohort.members.insert(member, slot);
+                cohort.members.insert(member, place);
                 plan.talk_about(group);
                 plan.rest_decodes(false);
-                plan.decode(slot)?;
+                plan.decode(place)?;
             } else {
-                rows.push(slot);
+                rows.push(place);
             }
         }
         // Whose cohort rests decodes by itself, for this one iteration, and is told to be ready again.
-        rows.into_iter().try_for_each(|slot| plan.chunk(slot, 1))
+        rows.into_iter().try_for_each(|place| plan.chunk(place, 1))
     }
 
     /// Says for how long the plan holds. If critical decodes and prompts used the budget up, the critical ones must stay the
@@ -343,8 +343,8 @@ impl Scheduler for Slai {
 
     fn notice(&mut self, notice: Notice, requests: &Requests) {
         match notice {
-            Notice::Left(slot) => self.leave_cohort(slot, requests),
-            Notice::Preempted(slot) => self.take_out(slot, requests),
+            Notice::Left(place) => self.leave_cohort(place, requests),
+            Notice::Preempted(place) => self.take_out(place, requests),
             Notice::Arrived(_) | Notice::Ready(_) => {}
         }
         self.lists.notice(notice, requests);
@@ -377,7 +377,7 @@ impl Scheduler for Slai {
 }
 
 /// What stands for a request in its cohort.
-fn member(slot: Slot, requests: &Requests) -> (Span, u32) {
-    let arrival = &requests.at(slot).arrival;
+fn member(place: Place, requests: &Requests) -> (Span, u32) {
+    let arrival = &requests.at(place).arrival;
     (arrival.tbt_slo, arrival.id)
 }

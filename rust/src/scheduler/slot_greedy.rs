@@ -9,7 +9,7 @@ use super::{Notice, Queue, Scheduler};
 use crate::clock::Span;
 use crate::error::Result;
 use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
-use crate::request::{Phase, Requests, Slot};
+use crate::request::{Phase, Place, Requests};
 
 /// Stepping out of memory, and back, costs nothing.
 const STEP_OUT: Preemption = Preemption::Swap { per_token: Span::ZERO, base: Span::ZERO };
@@ -24,7 +24,7 @@ pub(super) struct SlotGreedy {
     /// Who has stepped out, by arrival.
     outside: List,
     /// Of those who share blocks: who comes back, as they are counted.
-    coming_back: Vec<Slot>,
+    coming_back: Vec<Place>,
 }
 
 impl SlotGreedy {
@@ -34,43 +34,43 @@ impl SlotGreedy {
 
     /// The tokens by which a request advances.
     #[inline]
-    fn step(&self, slot: Slot, requests: &Requests) -> u64 {
-        requests.owed(slot).min(self.chunk)
+    fn step(&self, place: Place, requests: &Requests) -> u64 {
+        requests.owed(place).min(self.chunk)
     }
 
     /// The blocks that a request holds after its next step.
     #[inline]
-    fn blocks(&self, slot: Slot, plan: &Plan) -> i64 {
-        let context = plan.requests().context(slot);
-        plan.blocks(context + self.step(slot, plan.requests())) as i64
+    fn blocks(&self, place: Place, plan: &Plan) -> i64 {
+        let context = plan.requests().context(place);
+        plan.blocks(context + self.step(place, plan.requests())) as i64
     }
 
     /// Whoever does not fit beside those before it steps out of memory.
     fn step_out(&mut self, plan: &mut Plan) -> Result<()> {
-        let more = |slot| plan.new_blocks(slot, self.step(slot, plan.requests())) as i64;
+        let more = |place| plan.new_blocks(place, self.step(place, plan.requests())) as i64;
         let mut left = plan.free_blocks() - self.lists.prefills.iter().map(more).sum::<i64>();
         // Back to the first who is outside, or for whom blocks are short: all before it stay as they are.
         let (mut outside, mut first) = (self.outside.len(), None);
         let mut next = self.lists.running.last();
-        while let Some(slot) = next.filter(|_| left < 0 || outside > 0) {
-            if plan.requests().at(slot).phase() == Phase::Swapped {
+        while let Some(place) = next.filter(|_| left < 0 || outside > 0) {
+            if plan.requests().at(place).phase() == Phase::Swapped {
                 outside -= 1;
             } else {
-                left += self.blocks(slot, plan);
+                left += self.blocks(place, plan);
             }
             first = next;
-            next = self.lists.running.before(slot);
+            next = self.lists.running.before(place);
         }
-        while let Some(slot) = first {
-            let blocks = self.blocks(slot, plan);
+        while let Some(place) = first {
+            let blocks = self.blocks(place, plan);
             if blocks <= left {
                 left -= blocks;
-            } else if plan.requests().at(slot).phase() != Phase::Swapped {
-                plan.preempt_first(slot, STEP_OUT)?;
-                self.lists.prefills.remove(slot);
-                insert_by_arrival(&mut self.outside, slot, plan.requests());
+            } else if plan.requests().at(place).phase() != Phase::Swapped {
+                plan.preempt_first(place, STEP_OUT)?;
+                self.lists.prefills.remove(place);
+                insert_by_arrival(&mut self.outside, place, plan.requests());
             }
-            first = self.lists.running.after(slot);
+            first = self.lists.running.after(place);
         }
         Ok(())
     }
@@ -80,19 +80,19 @@ impl SlotGreedy {
         self.coming_back.clear();
         let mut left = plan.blocks_here() as i64;
         let mut next = self.lists.running.first();
-        while let Some(slot) = next {
-            next = self.lists.running.after(slot);
-            let is_outside = plan.requests().at(slot).phase() == Phase::Swapped;
-            let blocks = self.blocks(slot, plan);
+        while let Some(place) = next {
+            next = self.lists.running.after(place);
+            let is_outside = plan.requests().at(place).phase() == Phase::Swapped;
+            let blocks = self.blocks(place, plan);
             if blocks <= left {
                 left -= blocks;
                 if is_outside {
-                    self.coming_back.push(slot);
+                    self.coming_back.push(place);
                 }
             } else if !is_outside {
-                plan.preempt_first(slot, STEP_OUT)?;
-                self.lists.prefills.remove(slot);
-                insert_by_arrival(&mut self.outside, slot, plan.requests());
+                plan.preempt_first(place, STEP_OUT)?;
+                self.lists.prefills.remove(place);
+                insert_by_arrival(&mut self.outside, place, plan.requests());
             }
         }
         Ok(left)
@@ -102,24 +102,24 @@ impl SlotGreedy {
     /// that fit beside the ones before them: everybody in memory was found to fit beside them too.
     fn come_back(&mut self, plan: &mut Plan) -> Result<()> {
         let mut next = self.outside.first();
-        while let Some(slot) = next {
-            next = self.outside.after(slot);
-            let step = self.step(slot, plan.requests());
-            let tokens = plan.requests().context(slot) + step;
-            if plan.shares_blocks() && !self.coming_back.contains(&slot) {
+        while let Some(place) = next {
+            next = self.outside.after(place);
+            let step = self.step(place, plan.requests());
+            let tokens = plan.requests().context(place) + step;
+            if plan.shares_blocks() && !self.coming_back.contains(&place) {
                 plan.set_refused(Some(Limit::Blocks));
                 continue;
             }
-            if !plan.has_room(slot, tokens, 0) {
+            if !plan.has_room(place, tokens, 0) {
                 continue;
             }
-            plan.swap_in(slot, STEP_OUT, tokens)?;
-            self.outside.remove(slot);
-            if plan.requests().at(slot).is_ready() {
-                plan.decode(slot)?;
+            plan.swap_in(place, STEP_OUT, tokens)?;
+            self.outside.remove(place);
+            if plan.requests().at(place).is_ready() {
+                plan.decode(place)?;
             } else {
-                plan.chunk(slot, step)?;
-                insert_by_arrival(&mut self.lists.prefills, slot, plan.requests());
+                plan.chunk(place, step)?;
+                insert_by_arrival(&mut self.lists.prefills, place, plan.requests());
             }
         }
         Ok(())
@@ -136,8 +136,8 @@ impl Scheduler for SlotGreedy {
     }
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
-        for slot in self.lists.idle.drain(..) {
-            plan.decode(slot)?;
+        for place in self.lists.idle.drain(..) {
+            plan.decode(place)?;
         }
         let mut left = i64::MAX;
         if plan.shares_blocks() {
@@ -145,16 +145,16 @@ impl Scheduler for SlotGreedy {
         } else {
             self.step_out(plan)?;
         }
-        for slot in self.lists.prefills.iter() {
-            plan.chunk(slot, self.step(slot, plan.requests()))?;
+        for place in self.lists.prefills.iter() {
+            plan.chunk(place, self.step(place, plan.requests()))?;
         }
         self.come_back(plan)?;
-        while let Some(slot) = self.lists.queue.head() {
-            plan.look_up(slot);
-            let step = self.step(slot, plan.requests());
-            let tokens = plan.requests().context(slot) + step;
+        while let Some(place) = self.lists.queue.head() {
+            plan.look_up(place);
+            let step = self.step(place, plan.requests());
+            let tokens = plan.requests().context(place) + step;
             let blocks = plan.blocks(tokens) as i64;
-            if !plan.has_room(slot, tokens, 0) {
+            if !plan.has_room(place, tokens, 0) {
                 break;
             }
             if blocks > left {
@@ -162,7 +162,7 @@ impl Scheduler for SlotGreedy {
                 break;
             }
             left -= blocks;
-            self.lists.admit(slot, tokens, step, plan)?;
+            self.lists.admit(place, tokens, step, plan)?;
         }
         if plan.shares_blocks() {
             return Ok(());

@@ -3,7 +3,7 @@
 use super::roster::Roster;
 use super::{Notice, Queue, Scheduler, Watermark};
 use crate::error::Result;
-use crate::kv::BlockPool;
+use crate::kv::KvBlocks;
 use crate::plan::{Hold, Limits, Plan, Preemption};
 use crate::request::Requests;
 use crate::workload::Arrival;
@@ -23,16 +23,16 @@ impl VllmV0 {
     fn prefill(&mut self, plan: &mut Plan) -> Result<bool> {
         let roster = &mut self.roster;
         let mut admitted = false;
-        while let Some(slot) = roster.lists.queue.head() {
-            plan.look_up(slot);
-            let owed = plan.requests().owed(slot);
+        while let Some(place) = roster.lists.queue.head() {
+            plan.look_up(place);
+            let owed = plan.requests().owed(place);
             // A resumed input longer than the budget is computed alone, in consecutive iterations.
             let alone = owed > roster.limits.token_budget;
             let too_long = if alone { admitted } else { owed > plan.budget_left() };
-            if too_long || !roster.swapped.is_empty() || !roster.has_room_for(slot, plan) {
+            if too_long || !roster.swapped.is_empty() || !roster.has_room_for(place, plan) {
                 break;
             }
-            roster.admit(slot, plan)?;
+            roster.admit(place, plan)?;
             admitted = true;
             if alone {
                 break;
@@ -47,7 +47,7 @@ impl Scheduler for VllmV0 {
         self.roster.limits
     }
 
-    fn refuses(&self, arrival: &Arrival, _cache: &BlockPool) -> Option<&'static str> {
+    fn refuses(&self, arrival: &Arrival, _cache: &KvBlocks) -> Option<&'static str> {
         let too_long = u64::from(arrival.prompt_tokens) > self.roster.limits.token_budget;
         too_long.then_some("its prompt is longer than the token budget, and prompts are not chunked")
     }
@@ -58,9 +58,9 @@ impl Scheduler for VllmV0 {
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
         plan.rest_decodes(true);
-        if let Some(slot) = self.roster.lists.prefills.first() {
-            let tokens = plan.requests().owed(slot).min(plan.budget_left());
-            plan.chunk(slot, tokens)?;
+        if let Some(place) = self.roster.lists.prefills.first() {
+            let tokens = plan.requests().owed(place).min(plan.budget_left());
+            plan.chunk(place, tokens)?;
             plan.hold(Hold::THROUGH_ARRIVALS);
             return Ok(());
         }

@@ -4,7 +4,7 @@ use super::roster::Lists;
 use super::{Notice, Queue, Scheduler, VllmV1Policy};
 use crate::error::Result;
 use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
-use crate::request::{Phase, Requests, Slot};
+use crate::request::{Phase, Place, Requests};
 
 /// The running in order of admission, while the budget lasts; then, if nobody was preempted, the queue.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(super) struct VllmV1 {
 
 /// A row of the batch as the walk through the running decides it.
 struct RunningRow {
-    slot: Slot,
+    place: Place,
     tokens: u64,
     blocks: u64,
 }
@@ -46,13 +46,13 @@ impl VllmV1 {
     /// Places the running without walking through them, where that is possible: all decodes fit the budget, prefills come
     /// last, and victims, if any, are taken from the tail. Returns the victims; `None` asks for the walk, and nothing but
     /// joined decodes has changed.
-    fn place_at_once(&mut self, longest: u64, plan: &mut Plan) -> Result<Option<Vec<Slot>>> {
+    fn place_at_once(&mut self, longest: u64, plan: &mut Plan) -> Result<Option<Vec<Place>>> {
         let decodes = plan.decodes() + self.lists.idle.len() as u64;
         if decodes > plan.budget_for_decodes() || !self.prefills_come_last() {
             return Ok(None);
         }
-        for slot in self.lists.idle.drain(..) {
-            plan.decode(slot)?;
+        for place in self.lists.idle.drain(..) {
+            plan.decode(place)?;
         }
         if self.policy == VllmV1Policy::Priority && self.lacks_blocks(longest, plan) {
             return Ok(None);
@@ -66,23 +66,23 @@ impl VllmV1 {
             self.preempt(last, plan, &mut victims)?;
         }
         let mut next = self.lists.prefills.first();
-        while let Some(slot) = next {
-            let tokens = plan.requests().owed(slot).min(longest).min(plan.budget_left());
+        while let Some(place) = next {
+            let tokens = plan.requests().owed(place).min(longest).min(plan.budget_left());
             if tokens == 0 {
                 break;
             }
-            while plan.new_blocks(slot, tokens) as i64 > plan.free_blocks() {
+            while plan.new_blocks(place, tokens) as i64 > plan.free_blocks() {
                 if plan.dismiss_junior(Preemption::Recompute)? {
                     continue;
                 }
-                let last = self.lists.running.last().unwrap_or(slot);
+                let last = self.lists.running.last().unwrap_or(place);
                 self.preempt(last, plan, &mut victims)?;
-                if last == slot {
+                if last == place {
                     return Ok(Some(victims));
                 }
             }
-            plan.chunk(slot, tokens)?;
-            next = self.lists.prefills.after(slot);
+            plan.chunk(place, tokens)?;
+            next = self.lists.prefills.after(place);
         }
         Ok(Some(victims))
     }
@@ -92,7 +92,7 @@ impl VllmV1 {
         let mut last = self.lists.running.last();
         for _ in 0..self.lists.prefills.len() {
             match last {
-                Some(slot) if self.lists.prefills.contains(slot) => last = self.lists.running.before(slot),
+                Some(place) if self.lists.prefills.contains(place) => last = self.lists.running.before(place),
                 _ => return false,
             }
         }
@@ -102,89 +102,89 @@ impl VllmV1 {
     /// Would the standing decodes and the prefills after them take more blocks than are free?
     fn lacks_blocks(&self, longest: u64, plan: &Plan) -> bool {
         let (mut budget, mut free) = (plan.budget_left(), plan.free_blocks());
-        for slot in self.lists.prefills.iter() {
-            let tokens = plan.requests().owed(slot).min(longest).min(budget);
+        for place in self.lists.prefills.iter() {
+            let tokens = plan.requests().owed(place).min(longest).min(budget);
             budget -= tokens;
-            free -= plan.new_blocks(slot, tokens) as i64;
+            free -= plan.new_blocks(place, tokens) as i64;
         }
         free < 0
     }
 
     /// Goes through the running one by one, as the engine does, preempting where blocks are short. Returns the victims.
-    fn walk(&mut self, longest: u64, plan: &mut Plan) -> Result<Vec<Slot>> {
+    fn walk(&mut self, longest: u64, plan: &mut Plan) -> Result<Vec<Place>> {
         let mut rows: Vec<RunningRow> = Vec::new();
         let mut victims = Vec::new();
         let mut budget = plan.budget_for_decodes();
         let mut claimed = 0;
         let mut next = self.lists.running.first();
-        'running: while let Some(slot) = next.filter(|_| budget > 0) {
-            let tokens = plan.requests().owed(slot).min(longest).min(budget);
-            let blocks = plan.new_blocks(slot, tokens);
+        'running: while let Some(place) = next.filter(|_| budget > 0) {
+            let tokens = plan.requests().owed(place).min(longest).min(budget);
+            let blocks = plan.new_blocks(place, tokens);
             while claimed + blocks > plan.free_blocks_before_decodes() {
                 if plan.dismiss_junior(Preemption::Recompute)? {
                     continue;
                 }
-                let victim = self.victim(plan.requests()).unwrap_or(slot);
+                let victim = self.victim(plan.requests()).unwrap_or(place);
                 // So far the rows have taken blocks, and the standing decodes have not.
                 plan.rest_decodes(true);
                 plan.claim(claimed);
-                if let Some(place) = rows.iter().position(|row| row.slot == victim) {
+                if let Some(index) = rows.iter().position(|row| row.place == victim) {
                     // What was placed for it returns to the budget.
-                    let row = rows.remove(place);
+                    let row = rows.remove(index);
                     budget += row.tokens;
                     claimed -= row.blocks;
                     plan.pass(victim, row.tokens);
                 }
                 self.preempt(victim, plan, &mut victims)?;
                 plan.rest_decodes(false);
-                if victim == slot {
+                if victim == place {
                     break 'running;
                 }
             }
-            rows.push(RunningRow { slot, tokens, blocks });
+            rows.push(RunningRow { place, tokens, blocks });
             budget -= tokens;
             claimed += blocks;
-            next = self.lists.running.after(slot);
+            next = self.lists.running.after(place);
         }
-        self.place(&rows, plan)?;
+        self.index(&rows, plan)?;
         Ok(victims)
     }
 
     /// Makes the batch of these rows, which are in order of admission.
-    fn place(&mut self, rows: &[RunningRow], plan: &mut Plan) -> Result<()> {
-        let mut placed = rows.iter().map(|row| row.slot).peekable();
+    fn index(&mut self, rows: &[RunningRow], plan: &mut Plan) -> Result<()> {
+        let mut placed = rows.iter().map(|row| row.place).peekable();
         self.lists.idle.clear();
-        for slot in self.lists.running.iter() {
-            if placed.next_if_eq(&slot).is_none() && !self.lists.prefills.contains(slot) {
-                self.lists.idle.push(slot);
-                if plan.requests().at(slot).phase() == Phase::Decoding {
-                    plan.pause(slot)?;
+        for place in self.lists.running.iter() {
+            if placed.next_if_eq(&place).is_none() && !self.lists.prefills.contains(place) {
+                self.lists.idle.push(place);
+                if plan.requests().at(place).phase() == Phase::Decoding {
+                    plan.pause(place)?;
                 }
             }
         }
         let (prefills, decodes): (Vec<&RunningRow>, Vec<&RunningRow>) =
-            rows.iter().partition(|row| self.lists.prefills.contains(row.slot));
+            rows.iter().partition(|row| self.lists.prefills.contains(row.place));
         for row in decodes {
-            if plan.requests().at(row.slot).phase() != Phase::Decoding {
-                plan.decode(row.slot)?;
+            if plan.requests().at(row.place).phase() != Phase::Decoding {
+                plan.decode(row.place)?;
             }
         }
         for row in prefills {
-            plan.chunk(row.slot, row.tokens)?;
+            plan.chunk(row.place, row.tokens)?;
         }
         Ok(())
     }
 
     /// Who is preempted next: the last admitted, or the worst by (priority, arrival, id).
-    fn victim(&self, requests: &Requests) -> Option<Slot> {
-        let worst = |slot: &Slot| (requests.at(*slot).arrival.priority, requests.at(*slot).order());
+    fn victim(&self, requests: &Requests) -> Option<Place> {
+        let worst = |place: &Place| (requests.at(*place).arrival.priority, requests.at(*place).order());
         match self.policy {
             VllmV1Policy::Fcfs => self.lists.running.last(),
             VllmV1Policy::Priority => self.lists.running.iter().max_by_key(worst),
         }
     }
 
-    fn preempt(&mut self, victim: Slot, plan: &mut Plan, victims: &mut Vec<Slot>) -> Result<()> {
+    fn preempt(&mut self, victim: Place, plan: &mut Plan, victims: &mut Vec<Place>) -> Result<()> {
         plan.preempt(victim, Preemption::Recompute)?;
         self.lists.take_out(victim);
         self.lists.queue.push_victim(victim, plan.requests());
@@ -214,23 +214,23 @@ impl Scheduler for VllmV1 {
             // A step that preempted admits nobody.
             return Ok(());
         }
-        while let Some(slot) = self.lists.queue.head() {
+        while let Some(place) = self.lists.queue.head() {
             if plan.budget_left() == 0 {
                 break;
             }
-            plan.look_up(slot);
+            plan.look_up(place);
             let requests = plan.requests();
-            let tokens = requests.owed(slot).min(longest).min(plan.budget_left());
-            let taken = requests.context(slot) + tokens;
-            let checked = if self.reserve_full_prompt { requests.next_context(slot) } else { taken };
-            if !plan.has_room(slot, checked, 0) {
+            let tokens = requests.owed(place).min(longest).min(plan.budget_left());
+            let taken = requests.context(place) + tokens;
+            let checked = if self.reserve_full_prompt { requests.next_context(place) } else { taken };
+            if !plan.has_room(place, checked, 0) {
                 break;
             }
-            plan.admit(slot, taken)?;
-            plan.chunk(slot, tokens)?;
-            self.lists.queue.remove(slot, plan.requests());
-            self.lists.running.push_back(slot);
-            self.lists.prefills.push_back(slot);
+            plan.admit(place, taken)?;
+            plan.chunk(place, tokens)?;
+            self.lists.queue.remove(place, plan.requests());
+            self.lists.running.push_back(place);
+            self.lists.prefills.push_back(place);
         }
         // Company brings the threshold into force; otherwise an arrival matters only if it could be admitted.
         let arrivals_wait = !(is_alone && has_threshold)

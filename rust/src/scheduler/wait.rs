@@ -6,7 +6,7 @@ use super::{List, Notice, Scheduler, Thresholds};
 use crate::engine::Class;
 use crate::error::{Error, Result};
 use crate::plan::{Hold, Limits, Plan, Preemption};
-use crate::request::{Requests, Slot};
+use crate::request::{Place, Requests};
 
 /// Each class is a type. One whose queue holds its threshold advances whole, by one stage, and as many as the threshold
 /// begin; the others pause.
@@ -29,7 +29,7 @@ struct Type {
     /// Stage 0, by arrival.
     queue: List,
     /// Those who can decode and are not among the standing decodes yet.
-    ready: Vec<Slot>,
+    ready: Vec<Place>,
     is_eligible: bool,
 }
 
@@ -65,9 +65,9 @@ impl Wait {
     }
 
     /// Takes a running request out and puts it at the head of its type's queue.
-    fn await_again(&mut self, victim: Slot, requests: &Requests) {
+    fn await_again(&mut self, victim: Place, requests: &Requests) {
         let of_type = &mut self.types[requests.at(victim).arrival.class as usize];
-        of_type.ready.retain(|&slot| slot != victim);
+        of_type.ready.retain(|&place| place != victim);
         of_type.queue.push_front(victim);
     }
 }
@@ -78,17 +78,17 @@ impl Scheduler for Wait {
     }
 
     fn notice(&mut self, notice: Notice, requests: &Requests) {
-        let of_type = |slot: Slot| requests.at(slot).arrival.class as usize;
+        let of_type = |place: Place| requests.at(place).arrival.class as usize;
         match notice {
-            Notice::Arrived(slot) => insert_by_arrival(&mut self.types[of_type(slot)].queue, slot, requests),
-            Notice::Ready(slot) => self.types[of_type(slot)].ready.push(slot),
-            Notice::Preempted(slot) => {
-                self.seniority.remove(slot);
-                self.await_again(slot, requests);
+            Notice::Arrived(place) => insert_by_arrival(&mut self.types[of_type(place)].queue, place, requests),
+            Notice::Ready(place) => self.types[of_type(place)].ready.push(place),
+            Notice::Preempted(place) => {
+                self.seniority.remove(place);
+                self.await_again(place, requests);
             }
-            Notice::Left(slot) => {
-                if !self.seniority.remove(slot) {
-                    self.types[of_type(slot)].queue.remove(slot);
+            Notice::Left(place) => {
+                if !self.seniority.remove(place) {
+                    self.types[of_type(place)].queue.remove(place);
                 }
             }
         }
@@ -100,8 +100,8 @@ impl Scheduler for Wait {
             plan.talk_about(code);
             plan.rest_decodes(!of_type.is_eligible);
             if of_type.is_eligible {
-                for slot in of_type.ready.drain(..) {
-                    plan.decode(slot)?;
+                for place in of_type.ready.drain(..) {
+                    plan.decode(place)?;
                 }
             }
         }
@@ -137,14 +137,14 @@ pub(super) struct Seniority {
 impl Seniority {
     /// Takes a request out, if it was admitted.
     #[inline]
-    pub(super) fn remove(&mut self, slot: Slot) -> bool {
-        self.admitted.remove(slot)
+    pub(super) fn remove(&mut self, place: Place) -> bool {
+        self.admitted.remove(place)
     }
 
     /// If the decodes that take part lack blocks, the latest admitted of all, whether it takes part or not, loses its
     /// context.
     #[inline]
-    pub(super) fn send_back_if_short(&mut self, plan: &mut Plan) -> Result<Option<Slot>> {
+    pub(super) fn send_back_if_short(&mut self, plan: &mut Plan) -> Result<Option<Place>> {
         let Some(latest) = self.admitted.last().filter(|_| plan.free_blocks() < 0) else { return Ok(None) };
         plan.preempt(latest, Preemption::Recompute)?;
         self.admitted.remove(latest);
@@ -153,17 +153,17 @@ impl Seniority {
 
     /// Admits the head of a queue, if there is room for it; its whole input is computed in this iteration.
     #[inline]
-    pub(super) fn admit_head(&mut self, queue: &mut List, plan: &mut Plan) -> Result<Option<Slot>> {
-        let Some(slot) = queue.first() else { return Ok(None) };
-        plan.look_up(slot);
-        if !plan.has_room(slot, plan.requests().until_next_token(slot), 0) {
+    pub(super) fn admit_head(&mut self, queue: &mut List, plan: &mut Plan) -> Result<Option<Place>> {
+        let Some(place) = queue.first() else { return Ok(None) };
+        plan.look_up(place);
+        if !plan.has_room(place, plan.requests().until_next_token(place), 0) {
             return Ok(None);
         }
-        let owed = plan.requests().owed(slot);
-        plan.admit(slot, plan.requests().next_context(slot))?;
-        plan.chunk(slot, owed)?;
-        queue.remove(slot);
-        self.admitted.push_back(slot);
-        Ok(Some(slot))
+        let owed = plan.requests().owed(place);
+        plan.admit(place, plan.requests().next_context(place))?;
+        plan.chunk(place, owed)?;
+        queue.remove(place);
+        self.admitted.push_back(place);
+        Ok(Some(place))
     }
 }

@@ -15,7 +15,7 @@ use crate::kv::Segment;
 use crate::links::Transfers;
 use crate::plan::Limits;
 use crate::replica::{Departure, Replica, Role};
-use crate::request::Slot;
+use crate::request::Place;
 use crate::results::{NO_REPLICA, Recorder, Status};
 use crate::router::{Fleet, Router};
 use crate::timing::Beyond;
@@ -191,10 +191,10 @@ impl<'a> Run<'a> {
 
     /// What a replica can prefill, some replica must be able to go on with: else the cluster makes no sense.
     fn every_hand_off_fits(&self, workload: &Workload) -> Result<()> {
-        for (place, station) in self.stations.iter().enumerate() {
+        for (index, station) in self.stations.iter().enumerate() {
             let Some(link) = station.link else { continue };
             let to = &self.stations[self.links[link].to].replicas;
-            for row in (0..self.rows).filter(|&row| workload.pool(row) == place) {
+            for row in (0..self.rows).filter(|&row| workload.pool(row) == index) {
                 let arrival = workload.request(row, Instant::ZERO);
                 let fits = |replica: usize| {
                     let (capacity, need) = self.replicas[replica].capacity_and_need(&arrival);
@@ -259,8 +259,8 @@ impl<'a> Run<'a> {
             others = others.min(dispatch.next_deadline(others));
         }
         // The patience of who has been admitted is no event any more.
-        while let Some(&Reverse((at, id, replica, slot))) = self.patience.peek() {
-            if at >= others || self.replicas[replica as usize].awaits_admission(Slot(slot), id) {
+        while let Some(&Reverse((at, id, replica, place))) = self.patience.peek() {
+            if at >= others || self.replicas[replica as usize].awaits_admission(Place(place), id) {
                 return others.min(at);
             }
             self.patience.pop();
@@ -316,8 +316,8 @@ impl<'a> Run<'a> {
         if self.touched.len() > 1 {
             self.touched.sort_unstable();
         }
-        for place in 0..self.touched.len() {
-            self.form(self.touched[place] as usize, false)?;
+        for index in 0..self.touched.len() {
+            self.form(self.touched[index] as usize, false)?;
         }
         self.touched.clear();
         Ok(())
@@ -421,12 +421,12 @@ impl<'a> Run<'a> {
     }
 
     fn lose_patience(&mut self) -> Result<()> {
-        while let Some(&Reverse((at, id, replica, slot))) = self.patience.peek() {
+        while let Some(&Reverse((at, id, replica, place))) = self.patience.peek() {
             if at > self.now {
                 break;
             }
             self.patience.pop();
-            if self.replicas[replica as usize].abandon(Slot(slot), id, self.now, &mut self.results)? {
+            if self.replicas[replica as usize].abandon(Place(place), id, self.now, &mut self.results)? {
                 self.in_system -= 1;
                 self.touch(replica as usize);
             }
@@ -510,10 +510,10 @@ impl<'a> Run<'a> {
         let replica = self.route(pool, &arrival, &mut content, false)?;
         if let Some(reason) = self.refuses_afterwards(pool, replica, &arrival) {
             self.results.reject(&arrival, replica as u32, reason);
-        } else if let Some(slot) = self.replicas[replica].arrive(arrival, &content, &mut self.results)? {
+        } else if let Some(place) = self.replicas[replica].arrive(arrival, &content, &mut self.results)? {
             self.in_system += 1;
             if let Some(patience) = workload.patience(row) {
-                self.patience.push(Reverse((self.now.after(patience)?, arrival.id, replica as u32, slot.0)));
+                self.patience.push(Reverse((self.now.after(patience)?, arrival.id, replica as u32, place.0)));
             }
             self.touch(replica);
         }

@@ -4,7 +4,7 @@ use inferq_core::clock::{Instant, SECOND, Span};
 use inferq_core::engine::{Engine, EngineParts, parse};
 use inferq_core::error::{Kind, Result};
 use inferq_core::plan::{Hold, Limits, Plan, Preemption};
-use inferq_core::request::{Phase, Requests, Slot};
+use inferq_core::request::{Phase, Place, Requests};
 use inferq_core::results::{Results, Status};
 use inferq_core::scheduler::{Notice, Scheduler};
 use inferq_core::simulation::{Options, simulate};
@@ -16,8 +16,8 @@ const LIMITS: Limits = Limits { token_budget: 16, max_seqs: 4, frees_with_batch:
 
 /// A policy made of a function: who waits and who was admitted, in order, and the plan.
 struct Scripted<F> {
-    waiting: Vec<Slot>,
-    admitted: Vec<Slot>,
+    waiting: Vec<Place>,
+    admitted: Vec<Place>,
     asked: u64,
     script: F,
 }
@@ -29,11 +29,11 @@ impl<F: FnMut(&mut Plan, &mut Lists) -> Result<()> + Send> Scheduler for Scripte
 
     fn notice(&mut self, notice: Notice, _requests: &Requests) {
         match notice {
-            Notice::Arrived(slot) => self.waiting.push(slot),
+            Notice::Arrived(place) => self.waiting.push(place),
             Notice::Ready(_) | Notice::Preempted(_) => {}
-            Notice::Left(slot) => {
-                self.waiting.retain(|&other| other != slot);
-                self.admitted.retain(|&other| other != slot);
+            Notice::Left(place) => {
+                self.waiting.retain(|&other| other != place);
+                self.admitted.retain(|&other| other != place);
             }
         }
     }
@@ -46,18 +46,18 @@ impl<F: FnMut(&mut Plan, &mut Lists) -> Result<()> + Send> Scheduler for Scripte
 }
 
 struct Lists<'a> {
-    waiting: &'a mut Vec<Slot>,
-    admitted: &'a mut Vec<Slot>,
+    waiting: &'a mut Vec<Place>,
+    admitted: &'a mut Vec<Place>,
     asked: u64,
 }
 
 impl Lists<'_> {
     /// Admits the head of the queue with blocks for `tokens`, and computes a chunk of it.
     fn admit(&mut self, plan: &mut Plan, tokens: u64, chunk: u64) -> Result<()> {
-        let slot = self.waiting.remove(0);
-        plan.admit(slot, tokens)?;
-        plan.chunk(slot, chunk)?;
-        self.admitted.push(slot);
+        let place = self.waiting.remove(0);
+        plan.admit(place, tokens)?;
+        plan.chunk(place, chunk)?;
+        self.admitted.push(place);
         Ok(())
     }
 }
@@ -96,8 +96,8 @@ fn columns(requests: &[(f64, i32, i32)]) -> Columns {
     }
 }
 
-fn ready(plan: &Plan, slot: Slot) -> bool {
-    plan.requests().at(slot).phase() == Phase::Started && plan.requests().at(slot).is_ready()
+fn ready(plan: &Plan, place: Place) -> bool {
+    plan.requests().at(place).phase() == Phase::Started && plan.requests().at(place).is_ready()
 }
 
 #[test]
@@ -204,9 +204,9 @@ fn an_empty_plan_that_preempted_is_asked_again_at_once() {
     let results = run(&[(0.0, 8, 1)], |plan, lists| match lists.asked {
         1 => lists.admit(plan, 8, 4),
         2 => {
-            let slot = lists.admitted.remove(0);
-            lists.waiting.push(slot);
-            plan.preempt(slot, Preemption::Recompute)
+            let place = lists.admitted.remove(0);
+            lists.waiting.push(place);
+            plan.preempt(place, Preemption::Recompute)
         }
         _ => lists.admit(plan, 8, 8),
     })
@@ -252,9 +252,9 @@ fn a_policy_that_swaps_in_and_out_for_ever_is_stopped() {
 #[test]
 fn a_policy_that_computes_a_prompt_anew_for_ever_is_stopped() {
     let error = run(&[(0.0, 8, 1)], |plan, lists| {
-        if let Some(&slot) = lists.admitted.first() {
-            plan.preempt(slot, Preemption::Recompute)?;
-            lists.waiting.push(slot);
+        if let Some(&place) = lists.admitted.first() {
+            plan.preempt(place, Preemption::Recompute)?;
+            lists.waiting.push(place);
             lists.admitted.clear();
             return Ok(());
         }
@@ -344,9 +344,9 @@ fn decodes_that_lack_a_block_are_an_error_if_the_policy_lets_them() {
         if lists.asked <= 2 {
             return lists.admit(plan, 14, 14);
         }
-        for &slot in lists.admitted.iter() {
-            if ready(plan, slot) {
-                plan.decode(slot)?;
+        for &place in lists.admitted.iter() {
+            if ready(plan, place) {
+                plan.decode(place)?;
             }
         }
         Ok(())
@@ -371,43 +371,43 @@ fn erratic(seed: u64) -> impl FnMut(&mut Plan, &mut Lists) -> Result<()> + Send 
             state % below
         };
         let swap = Preemption::Swap { per_token: Span(SECOND / 1000), base: Span(SECOND / 100) };
-        for slot in lists.admitted.clone() {
-            let phase = plan.requests().at(slot).phase();
+        for place in lists.admitted.clone() {
+            let phase = plan.requests().at(place).phase();
             match (phase, draw(6)) {
-                (Phase::Decoding, 0) => plan.pause(slot)?,
+                (Phase::Decoding, 0) => plan.pause(place)?,
                 (Phase::Decoding | Phase::Started, 1) => {
                     let how = if draw(2) == 0 { swap } else { Preemption::Recompute };
-                    plan.preempt(slot, how)?;
+                    plan.preempt(place, how)?;
                     if how == Preemption::Recompute {
-                        lists.admitted.retain(|&other| other != slot);
-                        lists.waiting.push(slot);
+                        lists.admitted.retain(|&other| other != place);
+                        lists.waiting.push(place);
                     }
                 }
                 _ => {}
             }
         }
         // Whoever lacks a block now is paused, latest first.
-        for &slot in lists.admitted.iter().rev() {
-            if plan.free_blocks() < 0 && plan.requests().at(slot).phase() == Phase::Decoding {
-                plan.pause(slot)?;
+        for &place in lists.admitted.iter().rev() {
+            if plan.free_blocks() < 0 && plan.requests().at(place).phase() == Phase::Decoding {
+                plan.pause(place)?;
             }
         }
         plan.rest_decodes(draw(5) == 0);
-        for slot in lists.admitted.clone() {
-            let fits = |plan: &Plan, tokens| plan.new_blocks(slot, tokens) as i64 <= plan.free_blocks();
-            match plan.requests().at(slot).phase() {
+        for place in lists.admitted.clone() {
+            let fits = |plan: &Plan, tokens| plan.new_blocks(place, tokens) as i64 <= plan.free_blocks();
+            match plan.requests().at(place).phase() {
                 Phase::Swapped => {
-                    let tokens = plan.requests().context(slot);
+                    let tokens = plan.requests().context(place);
                     if plan.seats_left() > 0 && plan.blocks(tokens) as i64 <= plan.free_blocks() {
-                        plan.swap_in(slot, swap, tokens)?;
+                        plan.swap_in(place, swap, tokens)?;
                     }
                 }
                 Phase::Started if draw(8) > 0 => {
-                    let tokens = plan.requests().owed(slot).min(plan.budget_left()).min(1 + draw(9));
-                    if ready(plan, slot) && plan.budget_left() > 0 && fits(plan, 1) && draw(4) > 0 {
-                        plan.decode(slot)?;
+                    let tokens = plan.requests().owed(place).min(plan.budget_left()).min(1 + draw(9));
+                    if ready(plan, place) && plan.budget_left() > 0 && fits(plan, 1) && draw(4) > 0 {
+                        plan.decode(place)?;
                     } else if tokens > 0 && fits(plan, tokens) {
-                        plan.chunk(slot, tokens)?;
+                        plan.chunk(place, tokens)?;
                     }
                 }
                 _ => {}

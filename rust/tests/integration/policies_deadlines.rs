@@ -6,7 +6,7 @@ use inferq_core::clock::{Instant, SECOND, Span, attoseconds};
 use inferq_core::engine::{Engine, EngineParts, parse};
 use inferq_core::error::{Kind, Result};
 use inferq_core::plan::{Limits, Plan, Preemption};
-use inferq_core::request::{Phase, Requests, Slot};
+use inferq_core::request::{Phase, Place, Requests};
 use inferq_core::results::Results;
 use inferq_core::scheduler::{Notice, Scheduler};
 use inferq_core::simulation::{Options, simulate};
@@ -294,12 +294,12 @@ struct Literal {
     /// What the queue sorts by; `None`: by arrival, victims at the head.
     key: Option<fn(&inferq_core::workload::Arrival) -> i64>,
     first: Option<u32>,
-    waiting: Vec<Slot>,
-    running: Vec<Slot>,
+    waiting: Vec<Place>,
+    running: Vec<Place>,
     /// Ready requests, each with its e once a plan has seen it.
     ready: BTreeMap<u32, Option<Instant>>,
-    placed: Vec<Slot>,
-    victims: Vec<Slot>,
+    placed: Vec<Place>,
+    victims: Vec<Place>,
 }
 
 impl Literal {
@@ -340,20 +340,20 @@ impl Literal {
 
     fn sort_queue(&mut self, requests: &Requests) {
         if let Some(key) = self.key {
-            let place = |slot: &Slot| {
-                let request = requests.at(*slot);
+            let order_of = |place: &Place| {
+                let request = requests.at(*place);
                 let is_other = self.first.is_some_and(|first| first != request.arrival.class);
                 (is_other, key(&request.arrival), request.order())
             };
-            self.waiting.sort_by_key(place);
+            self.waiting.sort_by_key(order_of);
         }
     }
 
-    fn decode(&mut self, slot: Slot, plan: &mut Plan) -> Result<()> {
-        while plan.new_blocks(slot, 1) as i64 > plan.free_blocks() {
-            let others = self.running.iter().filter(|&&other| other != slot && !self.placed.contains(&other));
+    fn decode(&mut self, place: Place, plan: &mut Plan) -> Result<()> {
+        while plan.new_blocks(place, 1) as i64 > plan.free_blocks() {
+            let others = self.running.iter().filter(|&&other| other != place && !self.placed.contains(&other));
             let latest = others.max_by_key(|&&other| plan.requests().at(other).order()).copied();
-            let victim = latest.unwrap_or(slot);
+            let victim = latest.unwrap_or(place);
             plan.preempt(victim, Preemption::Recompute)?;
             self.running.retain(|&other| other != victim);
             self.ready.remove(&victim.0);
@@ -363,13 +363,13 @@ impl Literal {
             self.victims.sort_by_key(|&victim| plan.requests().at(victim).order());
             self.waiting.splice(0..0, self.victims.clone());
             self.sort_queue(plan.requests());
-            if victim == slot {
+            if victim == place {
                 return Ok(());
             }
         }
-        plan.decode(slot)?;
-        self.placed.push(slot);
-        self.ready.insert(slot.0, None);
+        plan.decode(place)?;
+        self.placed.push(place);
+        self.ready.insert(place.0, None);
         Ok(())
     }
 }
@@ -381,16 +381,16 @@ impl Scheduler for Literal {
 
     fn notice(&mut self, notice: Notice, requests: &Requests) {
         match notice {
-            Notice::Arrived(slot) => {
-                self.waiting.push(slot);
+            Notice::Arrived(place) => {
+                self.waiting.push(place);
                 self.sort_queue(requests);
             }
-            Notice::Ready(slot) => drop(self.ready.insert(slot.0, None)),
+            Notice::Ready(place) => drop(self.ready.insert(place.0, None)),
             Notice::Preempted(_) => {}
-            Notice::Left(slot) => {
-                self.waiting.retain(|&other| other != slot);
-                self.running.retain(|&other| other != slot);
-                self.ready.remove(&slot.0);
+            Notice::Left(place) => {
+                self.waiting.retain(|&other| other != place);
+                self.running.retain(|&other| other != place);
+                self.ready.remove(&place.0);
             }
         }
     }
@@ -398,10 +398,10 @@ impl Scheduler for Literal {
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
         let now = plan.now();
         (self.placed, self.victims) = (Vec::new(), Vec::new());
-        for (&slot, end) in &mut self.ready {
+        for (&place, end) in &mut self.ready {
             end.get_or_insert(now);
-            if plan.requests().at(Slot(slot)).phase() == Phase::Decoding {
-                plan.pause(Slot(slot))?;
+            if plan.requests().at(Place(place)).phase() == Phase::Decoding {
+                plan.pause(Place(place))?;
             }
         }
         let used = u128::from(plan.all_blocks()) - plan.free_blocks() as u128;
@@ -409,51 +409,51 @@ impl Scheduler for Literal {
         let offset = if self.share.is_some_and(is_high) { self.high } else { self.low };
         let mean = plan.busy().0.checked_div(u128::from(plan.iterations())).unwrap_or(0);
         let margin = offset * mean / SECOND;
-        let mut order: Vec<(Instant, u32, Slot)> = Vec::new();
-        for (&slot, end) in &self.ready {
-            let arrival = &plan.requests().at(Slot(slot)).arrival;
+        let mut order: Vec<(Instant, u32, Place)> = Vec::new();
+        for (&place, end) in &self.ready {
+            let arrival = &plan.requests().at(Place(place)).arrival;
             let end = end.expect("every ready request has been served");
             let deadline = if arrival.tbt_slo == Span::NEVER { Instant::NEVER } else { end.after(arrival.tbt_slo)? };
-            order.push((deadline, arrival.id, Slot(slot)));
+            order.push((deadline, arrival.id, Place(place)));
         }
         order.sort_by_key(|&(deadline, id, _)| (deadline, id));
         let is_critical = |deadline: Instant| deadline != Instant::NEVER && now.0 + margin >= deadline.0;
         let mut decodes = 0;
-        for &(deadline, _, slot) in &order {
+        for &(deadline, _, place) in &order {
             let has_place = decodes < self.max_decodes && plan.budget_left() > 0;
-            if is_critical(deadline) && has_place && !self.victims.contains(&slot) {
-                self.decode(slot, plan)?;
-                decodes += usize::from(self.placed.last() == Some(&slot));
+            if is_critical(deadline) && has_place && !self.victims.contains(&place) {
+                self.decode(place, plan)?;
+                decodes += usize::from(self.placed.last() == Some(&place));
             }
         }
-        self.running.sort_by_key(|&slot| plan.requests().at(slot).order());
-        for &slot in self.running.iter().filter(|slot| !self.ready.contains_key(&slot.0)) {
-            let tokens = plan.requests().owed(slot).min(plan.budget_left());
+        self.running.sort_by_key(|&place| plan.requests().at(place).order());
+        for &place in self.running.iter().filter(|place| !self.ready.contains_key(&place.0)) {
+            let tokens = plan.requests().owed(place).min(plan.budget_left());
             if tokens > 0 {
-                plan.chunk(slot, tokens)?;
-                self.placed.push(slot);
+                plan.chunk(place, tokens)?;
+                self.placed.push(place);
             }
         }
-        while let Some(&slot) = self.waiting.first() {
-            if plan.budget_left() == 0 || self.victims.contains(&slot) {
+        while let Some(&place) = self.waiting.first() {
+            if plan.budget_left() == 0 || self.victims.contains(&place) {
                 break;
             }
-            let blocks = plan.blocks(plan.requests().until_next_token(slot));
+            let blocks = plan.blocks(plan.requests().until_next_token(place));
             if plan.seats_left() == 0 || blocks as i64 > plan.free_blocks() {
                 break;
             }
-            let known = plan.requests().known(slot);
-            plan.admit(slot, known)?;
-            plan.chunk(slot, known.min(plan.budget_left()))?;
+            let known = plan.requests().known(place);
+            plan.admit(place, known)?;
+            plan.chunk(place, known.min(plan.budget_left()))?;
             self.waiting.remove(0);
-            self.running.push(slot);
-            self.placed.push(slot);
+            self.running.push(place);
+            self.placed.push(place);
         }
-        for &(_, _, slot) in &order {
-            let is_open = self.running.contains(&slot) && !self.placed.contains(&slot);
+        for &(_, _, place) in &order {
+            let is_open = self.running.contains(&place) && !self.placed.contains(&place);
             if is_open && decodes < self.max_decodes && plan.budget_left() > 0 {
-                self.decode(slot, plan)?;
-                decodes += usize::from(self.placed.last() == Some(&slot));
+                self.decode(place, plan)?;
+                decodes += usize::from(self.placed.last() == Some(&place));
             }
         }
         Ok(())

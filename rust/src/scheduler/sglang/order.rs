@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::{Sglang, SglangPolicy};
 use crate::plan::Plan;
-use crate::request::Slot;
+use crate::request::Place;
 
 /// Of the passes that go by arrival, one in so many refreshes what the waiting find in the cache.
 const REFRESH_EVERY: u64 = 32;
@@ -20,14 +20,14 @@ impl Sglang {
         if !plan.shares_blocks() || self.queue.is_empty() {
             return;
         }
-        let waiting: Vec<Slot> = self.queue.iter().take(MOST_MATCHED).collect();
+        let waiting: Vec<Place> = self.queue.iter().take(MOST_MATCHED).collect();
         if self.settings.policy == SglangPolicy::Lpm && self.queue.len() <= MOST_MATCHED {
             self.sort_by_found(waiting, plan);
             return;
         }
         if self.passes.is_multiple_of(REFRESH_EVERY) {
-            for &slot in waiting.iter().rev() {
-                plan.refresh(slot, plan.requests().known(slot));
+            for &place in waiting.iter().rev() {
+                plan.refresh(place, plan.requests().known(place));
             }
         }
         self.passes += 1;
@@ -35,22 +35,22 @@ impl Sglang {
 
     /// Whoever finds most goes first. Of those who find little and begin alike only the first keeps its place, so that the
     /// others find what it computes.
-    fn sort_by_found(&mut self, waiting: Vec<Slot>, plan: &mut Plan) {
+    fn sort_by_found(&mut self, waiting: Vec<Place>, plan: &mut Plan) {
         let mut beginnings = BTreeSet::new();
-        let mut keyed: Vec<(Option<u64>, Slot)> = Vec::with_capacity(waiting.len());
-        for slot in waiting {
-            let known = plan.requests().known(slot);
-            let found = plan.refresh(slot, known);
+        let mut keyed: Vec<(Option<u64>, Place)> = Vec::with_capacity(waiting.len());
+        for place in waiting {
+            let known = plan.requests().known(place);
+            let found = plan.refresh(place, known);
             let is_like_another = found <= FOUND_LITTLE
                 && known >= FOUND_LITTLE
-                && !beginnings.insert(plan.content_at(slot, FOUND_LITTLE - 1));
-            keyed.push(((!is_like_another).then_some(found.min(known - 1)), slot));
+                && !beginnings.insert(plan.content_at(place, FOUND_LITTLE - 1));
+            keyed.push(((!is_like_another).then_some(found.min(known - 1)), place));
         }
         // Nothing, for those who begin alike, is less than any length.
         keyed.sort_by_key(|&(found, _)| Reverse(found));
-        for (_, slot) in keyed {
-            self.queue.remove(slot);
-            self.queue.push_back(slot);
+        for (_, place) in keyed {
+            self.queue.remove(place);
+            self.queue.push_back(place);
         }
     }
 }

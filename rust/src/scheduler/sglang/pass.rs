@@ -4,7 +4,7 @@ use super::reserved::{MOST_RESERVED, Reserved};
 use super::{Sglang, to_emit};
 use crate::error::Result;
 use crate::plan::{Limit, Plan};
-use crate::request::{Requests, Slot};
+use crate::request::{Place, Requests};
 
 /// May more be picked?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ enum Verdict {
 /// A row that a pass picked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Picked {
-    pub(super) slot: Slot,
+    pub(super) place: Place,
     pub(super) tokens: u64,
     /// Does it come from another replica with its context, so that what it computes is a decode?
     pub(super) has_context: bool,
@@ -80,40 +80,40 @@ impl Sglang {
         pass.picked.clear();
         pass.ends = None;
         match self.partial {
-            Some(slot) if !self.go_on(slot, pass, plan) => Ok(()),
+            Some(place) if !self.go_on(place, pass, plan) => Ok(()),
             _ => self.pick(pass, plan),
         }
     }
 
     /// The next chunk of the prompt that is cut. The engine would run out of memory where no page is free for it; here it
     /// waits, and the others decode.
-    fn go_on(&self, slot: Slot, pass: &mut Pass, plan: &mut Plan) -> bool {
+    fn go_on(&self, place: Place, pass: &mut Pass, plan: &mut Plan) -> bool {
         let Some(chunk) = pass.chunk else { return false };
         let left = pass.reserved.left(available(plan, 0), |ratio| self.sum(ratio, plan.requests()));
         let room = if left > 0 { chunk.min(left) } else { chunk } as u64;
         let requests = plan.requests();
-        let (owed, context) = (requests.owed(slot), requests.context(slot));
-        let pages = requests.at(slot).blocks() + plan.free_blocks() as u64;
+        let (owed, context) = (requests.owed(place), requests.context(place));
+        let pages = requests.at(place).blocks() + plan.free_blocks() as u64;
         let tokens = owed.min(room).min(pages.saturating_mul(pass.page) - context);
         if tokens == 0 {
             return false;
         }
-        let reserve = if tokens < owed { 0 } else { self.reserve(slot, requests) };
-        plan.move_last(slot);
-        pass.pick(Picked { slot, tokens, has_context: false }, reserve, plan);
+        let reserve = if tokens < owed { 0 } else { self.reserve(place, requests) };
+        plan.move_last(place);
+        pass.pick(Picked { place, tokens, has_context: false }, reserve, plan);
         true
     }
 
     /// What is reserved for the output of a request whose prompt is completed: all of it, also for one that was retracted.
-    fn reserve(&self, slot: Slot, requests: &Requests) -> u64 {
-        u64::from(requests.at(slot).arrival.output_tokens).min(MOST_RESERVED)
+    fn reserve(&self, place: Place, requests: &Requests) -> u64 {
+        u64::from(requests.at(place).arrival.output_tokens).min(MOST_RESERVED)
     }
 
     /// The shares of the outputs that are still to come, from left to right.
     fn sum(&self, ratio: f64, requests: &Requests) -> f64 {
         let running = self.running.iter();
         running
-            .map(|slot| to_emit(requests, slot).min(MOST_RESERVED) as f64 * ratio)
+            .map(|place| to_emit(requests, place).min(MOST_RESERVED) as f64 * ratio)
             .fold(0.0, |sum, share| sum + share)
     }
 
@@ -136,39 +136,39 @@ impl Sglang {
         if pass.is_spent() && self.verdict(pass, plan) == Verdict::Budget {
             return Ok(());
         }
-        while let Some(slot) = next {
+        while let Some(place) = next {
             if pass.picked.len() as u64 >= seats {
                 self.closed = Some(Limit::Seats);
             }
             if self.closed.is_some() {
                 break;
             }
-            let has_context = plan.requests().context(slot) > 0;
+            let has_context = plan.requests().context(place) > 0;
             if !has_context && plan.shares_blocks() {
-                plan.refresh(slot, plan.requests().known(slot) - 1);
-                plan.look_up(slot);
+                plan.refresh(place, plan.requests().known(place) - 1);
+                plan.look_up(place);
             }
             let by_ends = self.settings.ignore_eos && !plan.shares_blocks();
             let has_room = if by_ends {
-                self.has_room_by_ends(slot, has_context, pass, plan)
+                self.has_room_by_ends(place, has_context, pass, plan)
             } else {
-                self.has_room_by_share(slot, has_context, pass, plan)
+                self.has_room_by_share(place, has_context, pass, plan)
             };
             // Whoever has emitted, here or elsewhere, may be refused all of the cache that had room for it at its arrival:
             // there the engine would wait for ever.
             let accepted = if has_room || (pass.picked.is_empty() && plan.cache_is_empty()) {
-                self.cut(slot, by_ends, pass, plan)
+                self.cut(place, by_ends, pass, plan)
             } else {
                 Err(Verdict::Memory)
             };
             let verdict = match accepted {
                 Ok(tokens) => {
                     let requests = plan.requests();
-                    let reserve = if tokens < requests.owed(slot) { 0 } else { self.reserve(slot, requests) };
-                    plan.admit(slot, requests.context(slot))?;
-                    pass.pick(Picked { slot, tokens, has_context }, reserve, plan);
-                    next = self.queue.after(slot);
-                    self.queue.remove(slot);
+                    let reserve = if tokens < requests.owed(place) { 0 } else { self.reserve(place, requests) };
+                    plan.admit(place, requests.context(place))?;
+                    pass.pick(Picked { place, tokens, has_context }, reserve, plan);
+                    next = self.queue.after(place);
+                    self.queue.remove(place);
                     self.verdict(pass, plan)
                 }
                 Err(verdict) => verdict,
@@ -185,8 +185,8 @@ impl Sglang {
     }
 
     /// How many tokens of a candidate that has room are computed.
-    fn cut(&self, slot: Slot, by_ends: bool, pass: &Pass, plan: &Plan) -> std::result::Result<u64, Verdict> {
-        let owed = plan.requests().owed(slot);
+    fn cut(&self, place: Place, by_ends: bool, pass: &Pass, plan: &Plan) -> std::result::Result<u64, Verdict> {
+        let owed = plan.requests().owed(place);
         let pages = in_pages(owed, plan) as i64;
         match pass.chunk {
             Some(chunk) if by_ends => Ok(owed.min(chunk as u64)),
@@ -200,19 +200,19 @@ impl Sglang {
     }
 
     /// Has a candidate room beside the shares that are reserved?
-    fn has_room_by_share(&self, slot: Slot, has_context: bool, pass: &mut Pass, plan: &Plan) -> bool {
+    fn has_room_by_share(&self, place: Place, has_context: bool, pass: &mut Pass, plan: &Plan) -> bool {
         let requests = plan.requests();
-        let own = if has_context { requests.next_context(slot) } else { requests.owed(slot) };
-        let least = own + to_emit(requests, slot).min(MOST_RESERVED) + pass.page;
+        let own = if has_context { requests.next_context(place) } else { requests.owed(place) };
+        let least = own + to_emit(requests, place).min(MOST_RESERVED) + pass.page;
         // What is found is not free any more once it is held; a context that it brings lies nowhere yet.
-        let available = available(plan, if has_context { 0 } else { plan.idle_found(slot) });
+        let available = available(plan, if has_context { 0 } else { plan.idle_found(place) });
         pass.reserved.leaves_more_than(least, available, |ratio| self.sum(ratio, requests))
     }
 
     /// The same where every output is known to be as long as it may be: whoever ends first leaves its memory to the others.
-    fn has_room_by_ends(&self, slot: Slot, has_context: bool, pass: &mut Pass, plan: &Plan) -> bool {
+    fn has_room_by_ends(&self, place: Place, has_context: bool, pass: &mut Pass, plan: &Plan) -> bool {
         let requests = plan.requests();
-        let own = if has_context { requests.next_context(slot) } else { requests.owed(slot) };
+        let own = if has_context { requests.next_context(place) } else { requests.owed(place) };
         let need = in_pages(own, plan) + pass.page;
         let available = available(plan, 0);
         let left = i128::from(available) - i128::from(pass.current);
@@ -220,16 +220,16 @@ impl Sglang {
         if i128::from(need) > left || !has_room {
             return false;
         }
-        let end = |slot: Slot| (to_emit(requests, slot), requests.known(slot));
+        let end = |place: Place| (to_emit(requests, place), requests.known(place));
         match &mut pass.ends {
             Some(ends) => {
-                let own = end(slot);
-                let place = ends.iter().position(|&(to_emit, _)| own.0 <= to_emit);
-                ends.insert(place.unwrap_or(ends.len().saturating_sub(1)), own);
+                let own = end(place);
+                let index = ends.iter().position(|&(to_emit, _)| own.0 <= to_emit);
+                ends.insert(index.unwrap_or(ends.len().saturating_sub(1)), own);
             }
             ends => {
-                let picked = pass.picked.iter().map(|row| row.slot);
-                let all = std::iter::once(slot).chain(self.running.iter()).chain(picked);
+                let picked = pass.picked.iter().map(|row| row.place);
+                let all = std::iter::once(place).chain(self.running.iter()).chain(picked);
                 let mut all: Vec<(u64, u64)> = all.map(end).filter(|&(to_emit, _)| to_emit > 0).collect();
                 all.sort_by_key(|&(to_emit, _)| to_emit);
                 *ends = Some(all);
@@ -237,8 +237,8 @@ impl Sglang {
         }
         let ends = pass.ends.as_deref().unwrap_or_default();
         let mut freed = 0;
-        for (place, &(to_emit, known)) in ends.iter().enumerate() {
-            let rows = (ends.len() - place) as i128;
+        for (index, &(to_emit, known)) in ends.iter().enumerate() {
+            let rows = (ends.len() - index) as i128;
             if left - i128::from(need) + freed - i128::from(to_emit) * rows <= rows {
                 return false;
             }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::request::Slot;
+use crate::request::Place;
 
 /// Of an output, no more tokens than this are reserved.
 pub(super) const MOST_RESERVED: u64 = 4096;
@@ -22,17 +22,17 @@ pub(super) struct Outstanding {
 }
 
 impl Outstanding {
-    pub(super) fn join(&mut self, slot: Slot, end: u64, tick: u64) {
+    pub(super) fn join(&mut self, place: Place, end: u64, tick: u64) {
         if end - tick > MOST_RESERVED {
-            self.far.insert((end, slot.0));
+            self.far.insert((end, place.0));
         } else {
             self.near += 1;
             self.sum_of_ends += end;
         }
     }
 
-    pub(super) fn leave(&mut self, slot: Slot, end: u64) {
-        if self.far.is_empty() || !self.far.remove(&(end, slot.0)) {
+    pub(super) fn leave(&mut self, place: Place, end: u64) {
+        if self.far.is_empty() || !self.far.remove(&(end, place.0)) {
             self.near -= 1;
             self.sum_of_ends -= end;
         }
@@ -139,12 +139,12 @@ mod tests {
             (available, near) in (0_i64..400_000, -2_i64..3),
         ) {
             let mut outstanding = Outstanding::default();
-            for (slot, &(row, _)) in rows.iter().enumerate() {
-                outstanding.join(Slot(slot as u32), begun + row, begun);
+            for (place, &(row, _)) in rows.iter().enumerate() {
+                outstanding.join(Place(place as u32), begun + row, begun);
             }
             prop_assert_eq!(outstanding.tokens(begun), rows.iter().map(|row| row.0.min(MOST_RESERVED)).sum::<u64>());
-            for (slot, &(row, _)) in rows.iter().enumerate().filter(|(_, row)| !row.1) {
-                outstanding.leave(Slot(slot as u32), begun + row);
+            for (place, &(row, _)) in rows.iter().enumerate().filter(|(_, row)| !row.1) {
+                outstanding.leave(Place(place as u32), begun + row);
             }
             let here = rows.iter().filter(|row| row.1).map(|row| (row.0 - elapsed).min(MOST_RESERVED));
             let here: Vec<u64> = here.collect();

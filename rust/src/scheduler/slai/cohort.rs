@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use super::deadline::later;
 use crate::clock::{Instant, Span};
-use crate::request::Slot;
+use crate::request::Place;
 
 /// The place of a decode in the order: its deadline e + TBT, then its id.
 pub(super) type Key = (Instant, u32);
@@ -21,7 +21,7 @@ pub(super) struct Cohort {
     /// Their e. For those who are alone it is 0, and the deadline stands in the place of the TBT.
     pub(super) end: Instant,
     /// By TBT and id.
-    pub(super) members: BTreeMap<(Span, u32), Slot>,
+    pub(super) members: BTreeMap<(Span, u32), Place>,
     /// Is it in the batch?
     pub(super) takes_part: bool,
 }
@@ -29,8 +29,8 @@ pub(super) struct Cohort {
 impl Cohort {
     /// The three leading bits of a TBT, and how many follow.
     pub(super) fn kind(tbt: Span) -> u32 {
-        let places = (tbt.0 | 4).ilog2();
-        4 * places + (tbt.0 >> (places - 2)) as u32 % 4
+        let bits = (tbt.0 | 4).ilog2();
+        4 * bits + (tbt.0 >> (bits - 2)) as u32 % 4
     }
 
     pub(super) fn deadline(&self, tbt: Span) -> Instant {
@@ -52,13 +52,13 @@ impl Cohort {
     }
 
     /// The members up to a place in the order.
-    pub(super) fn up_to(&self, last: Key) -> impl DoubleEndedIterator<Item = (Key, Slot)> {
+    pub(super) fn up_to(&self, last: Key) -> impl DoubleEndedIterator<Item = (Key, Place)> {
         let end = self.last_up_to(last).map_or(Bound::Excluded((Span::ZERO, 0)), Bound::Included);
-        self.members.range((Bound::Unbounded, end)).map(|(&member, &slot)| (self.key(member), slot))
+        self.members.range((Bound::Unbounded, end)).map(|(&member, &place)| (self.key(member), place))
     }
 
     /// Takes them out.
-    pub(super) fn take_up_to(&mut self, last: Key) -> BTreeMap<(Span, u32), Slot> {
+    pub(super) fn take_up_to(&mut self, last: Key) -> BTreeMap<(Span, u32), Place> {
         let Some(last) = self.last_up_to(last) else { return BTreeMap::new() };
         let behind = self.members.range((Bound::Excluded(last), Bound::Unbounded)).next();
         let behind = behind.map(|(&member, _)| member).map(|member| self.members.split_off(&member));
