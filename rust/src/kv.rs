@@ -22,7 +22,7 @@ use crate::workload::Arrival;
 use block_cache::BlockCache;
 pub(crate) use content_tree::OWN;
 pub use content_tree::Segment;
-pub(crate) use prefix_cache::Found;
+pub(crate) use prefix_cache::Hit;
 use prefix_cache::PrefixCache;
 use radix_cache::RadixCache;
 use residues::Divisor;
@@ -71,7 +71,7 @@ pub struct KvBlocks {
     capacity: u64,
     used: u64,
     /// Blocks that were found.
-    found: u64,
+    hit_blocks: u64,
     cache: Option<Box<dyn PrefixCache>>,
 }
 
@@ -89,7 +89,7 @@ impl KvBlocks {
             block: Divisor::new(block),
             capacity: kv.tokens.map_or(UNLIMITED, |tokens| (tokens / block).min(UNLIMITED)),
             used: 0,
-            found: 0,
+            hit_blocks: 0,
             cache: kv.prefix_cache.map(|kind| -> Box<dyn PrefixCache> {
                 match kind {
                     PrefixKind::Blocks => Box::new(BlockCache::new(block)),
@@ -135,7 +135,7 @@ impl KvBlocks {
         debug_assert!(blocks <= self.free(), "L4: no more blocks than the cache has");
         self.used += blocks;
         if self.cache.is_some() {
-            self.claim(0);
+            self.reserve(0);
         }
     }
 
@@ -159,12 +159,12 @@ impl KvBlocks {
 
     /// So many of the free blocks are as good as taken: what they hold is forgotten, in the order in which it was left.
     #[inline(never)]
-    pub(crate) fn claim(&mut self, blocks: u64) {
+    pub(crate) fn reserve(&mut self, blocks: u64) {
         let most = self.free().saturating_sub(blocks);
         if let Some(cache) = &mut self.cache
-            && cache.idle() > most
+            && cache.unreferenced() > most
         {
-            cache.forget_until(most);
+            cache.evict_until(most);
         }
     }
 
@@ -190,8 +190,8 @@ impl KvBlocks {
     }
 
     /// The longest part of the first `most` tokens of a request that is in the cache.
-    pub(crate) fn find(&self, place: Place, most: u64) -> Found {
-        self.cache.as_ref().map_or(Found::NOTHING, |cache| cache.find(place, most))
+    pub(crate) fn find(&self, place: Place, most: u64) -> Hit {
+        self.cache.as_ref().map_or(Hit::NONE, |cache| cache.find(place, most))
     }
 
     /// The same, which counts as a use of what is found, and cuts the run in which it ends; says how many tokens it is.
@@ -205,21 +205,21 @@ impl KvBlocks {
     }
 
     /// A request takes what was found for it; says how many blocks that are.
-    pub(crate) fn take_found(&mut self, place: Place, found: Found) -> u64 {
-        debug_assert!(found.idle <= self.free(), "L4: no more blocks than the cache has");
+    pub(crate) fn take_hit(&mut self, place: Place, hit: Hit) -> u64 {
+        debug_assert!(hit.unreferenced <= self.free(), "L4: no more blocks than the cache has");
         if let Some(cache) = &mut self.cache {
-            cache.hold(place, found);
-            self.used += found.idle;
-            self.found += self.block.quotient(found.tokens);
+            cache.hold(place, hit);
+            self.used += hit.unreferenced;
+            self.hit_blocks += self.block.quotient(hit.tokens);
         }
-        self.need(found.tokens)
+        self.need(hit.tokens)
     }
 
     /// What the cache, if there is one, has done so far.
     pub(crate) fn operations(&self, replica: u32) -> Option<BlockOperations> {
         let cache = self.cache.as_ref()?;
-        let (found, learned) = (self.found, cache.learned());
-        Some(BlockOperations { replica, found, learned, forgotten: learned - cache.known() })
+        let (hit, inserted) = (self.hit_blocks, cache.inserted());
+        Some(BlockOperations { replica, hit, inserted, evicted: inserted - cache.cached() })
     }
 
     /// A batch is formed after which the first `tokens` tokens of a request lie in its blocks.
@@ -227,7 +227,7 @@ impl KvBlocks {
     pub(crate) fn scheduled(&mut self, place: Place, tokens: u64) {
         if let Some(cache) = &mut self.cache {
             cache.scheduled(place, tokens);
-            debug_assert!(cache.idle() <= self.capacity - self.used, "L4: nothing is idle but what is free");
+            debug_assert!(cache.unreferenced() <= self.capacity - self.used, "L4: nothing is idle but what is free");
         }
     }
 
@@ -251,9 +251,9 @@ impl KvBlocks {
     fn change(&mut self, place: Place, act: impl FnOnce(&mut dyn PrefixCache)) {
         let Some(cache) = &mut self.cache else { return };
         let alone = cache.shared(place);
-        let held = cache.known() - cache.idle();
+        let held = cache.cached() - cache.unreferenced();
         act(cache.as_mut());
-        self.used = self.used + (cache.known() - cache.idle()) - held;
+        self.used = self.used + (cache.cached() - cache.unreferenced()) - held;
         self.used -= cache.shared(place) - alone;
     }
 
@@ -263,9 +263,9 @@ impl KvBlocks {
         let shared = self.end(place, context, is_over);
         let mut free = blocks - shared;
         if let Some(cache) = &mut self.cache {
-            let idle = cache.idle();
+            let unreferenced = cache.unreferenced();
             cache.leave(place);
-            free += cache.idle() - idle;
+            free += cache.unreferenced() - unreferenced;
         }
         self.give(free);
     }
@@ -285,13 +285,13 @@ impl KvBlocks {
 
     /// Lets blocks go that were kept.
     pub(crate) fn let_go(&mut self, kept: Kept) {
-        let mut idle = kept.blocks;
+        let mut unreferenced = kept.blocks;
         if let Some(cache) = &mut self.cache {
-            let before = cache.idle();
+            let before = cache.unreferenced();
             kept.parts.into_iter().for_each(|part| cache.let_go(part));
-            idle += cache.idle() - before;
+            unreferenced += cache.unreferenced() - before;
         }
-        self.give(idle);
+        self.give(unreferenced);
     }
 
     /// Requests that somebody here goes on from while they may still decode.
@@ -306,19 +306,19 @@ impl KvBlocks {
     }
 
     /// Free blocks that the cache knows.
-    pub(crate) fn idle(&self) -> u64 {
-        self.cache.as_ref().map_or(0, |cache| cache.idle())
+    pub(crate) fn unreferenced(&self) -> u64 {
+        self.cache.as_ref().map_or(0, |cache| cache.unreferenced())
     }
 
     /// Does the cache forget several blocks for the sake of one?
-    pub(crate) fn forgets_runs(&self) -> bool {
-        self.cache.as_ref().is_some_and(|cache| cache.forgets_runs())
+    pub(crate) fn evicts_runs(&self) -> bool {
+        self.cache.as_ref().is_some_and(|cache| cache.evicts_runs())
     }
 
     /// How much of a prompt that begins with this content is known, and who is here that says what comes next (see
     /// [`PrefixCache::cached`]).
-    pub(crate) fn cached(&self, content: &[Segment], most: u64) -> (u64, Option<Place>) {
-        self.cache.as_ref().map_or((0, None), |cache| cache.cached(content, most))
+    pub(crate) fn cached_prefix(&self, content: &[Segment], most: u64) -> (u64, Option<Place>) {
+        self.cache.as_ref().map_or((0, None), |cache| cache.cached_prefix(content, most))
     }
 
     /// The cache reports what it knows now.

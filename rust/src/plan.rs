@@ -115,9 +115,9 @@ impl Plan<'_> {
     /// So many of the free blocks are as good as taken, by rows that the plan has yet to ask for: what they still hold is
     /// found by nobody any more.
     #[inline]
-    pub fn claim(&mut self, blocks: u64) {
+    pub fn reserve(&mut self, blocks: u64) {
         if self.state.blocks.has_cache() {
-            self.state.blocks.claim(self.state.standing_growth() + blocks);
+            self.state.blocks.reserve(self.state.standing_growth() + blocks);
         }
     }
 
@@ -132,8 +132,8 @@ impl Plan<'_> {
     /// In every iteration for which this plan holds, so many of the free blocks are as good as taken before the decodes take
     /// theirs.
     #[inline]
-    pub fn claim_each(&mut self, blocks: u64) {
-        self.state.batch.claimed_each = blocks;
+    pub fn reserve_each(&mut self, blocks: u64) {
+        self.state.batch.reserved_each = blocks;
     }
 
     /// Can the next request in the queue be admitted with the blocks for `tokens` tokens, leaving `spare` free while
@@ -249,7 +249,7 @@ impl Plan<'_> {
         self.look_up(place);
         self.sit_down(place)?;
         if self.state.blocks.has_cache() {
-            self.take_beside_found(place, tokens)?;
+            self.take_beside_hit(place, tokens)?;
         } else {
             self.take(place, self.state.blocks.need(tokens))?;
         }
@@ -276,7 +276,7 @@ impl Plan<'_> {
     /// has taken the blocks that were free.
     pub fn preempt(&mut self, place: Place, preemption: Preemption) -> Result<()> {
         self.leave_batch(place)?;
-        self.claim(0);
+        self.reserve(0);
         self.give_up(place, preemption)
     }
 
@@ -406,11 +406,11 @@ impl Plan<'_> {
 
     /// Takes what was found, and what is missing to the blocks for `tokens` tokens.
     #[inline(never)]
-    fn take_beside_found(&mut self, place: Place, tokens: u64) -> Result<()> {
+    fn take_beside_hit(&mut self, place: Place, tokens: u64) -> Result<()> {
         if self.state.blocks_to_admit(place, tokens) as i64 > self.free_blocks() {
             return Err(self.broken(NO_BLOCK, place));
         }
-        self.state.take_found(place);
+        self.state.take_hit(place);
         let blocks = self.state.blocks.need(tokens).saturating_sub(self.state.requests.at(place).blocks);
         self.take(place, blocks)?;
         self.state.blocks.scheduled(place, self.state.requests.context(place));

@@ -6,7 +6,7 @@
 //! the front. So an entry is never forgotten before those that come after it in its prompt, unless it has a twin.
 
 use super::content_tree::{Chains, NONE, OWN, Segment, Step, step_of};
-use super::prefix_cache::{Found, Part, PrefixCache};
+use super::prefix_cache::{Hit, Part, PrefixCache};
 use super::reported::Reported;
 use crate::request::Place;
 
@@ -30,7 +30,7 @@ struct Entry {
 struct Entries {
     all: Vec<Entry>,
     vacant: Vec<u32>,
-    idle: u64,
+    unreferenced: u64,
     oldest: u32,
     newest: u32,
     /// All that were ever made.
@@ -60,7 +60,7 @@ impl Entries {
         }
         let (older, newer) = (*older, *newer);
         self.join(older, newer);
-        self.idle -= 1;
+        self.unreferenced -= 1;
     }
 
     /// One holder less. Whoever nobody holds stands at the end of the list.
@@ -79,7 +79,7 @@ impl Entries {
             NONE => self.oldest = entry,
             newest => self.all[newest as usize].newer = entry,
         }
-        self.idle += 1;
+        self.unreferenced += 1;
     }
 
     /// Takes the first out of the list.
@@ -88,7 +88,7 @@ impl Entries {
         let entry = self.oldest;
         let newer = self.all[entry as usize].newer;
         self.join(NONE, newer);
-        self.idle -= 1;
+        self.unreferenced -= 1;
         self.vacant.push(entry);
         entry
     }
@@ -132,7 +132,14 @@ impl BlockCache {
             block,
             chains: Chains::default(),
             held: Vec::new(),
-            entries: Entries { all: Vec::new(), vacant: Vec::new(), idle: 0, oldest: NONE, newest: NONE, made: 0 },
+            entries: Entries {
+                all: Vec::new(),
+                vacant: Vec::new(),
+                unreferenced: 0,
+                oldest: NONE,
+                newest: NONE,
+                made: 0,
+            },
             followed: Vec::new(),
             reported: None,
         }
@@ -145,7 +152,7 @@ impl BlockCache {
     }
 
     /// The entries with which the first `most` whole blocks of a chain are known, as long as all are, node by node.
-    fn known_blocks(&self, path: impl Iterator<Item = Step>, most: u64) -> impl Iterator<Item = &[u32]> {
+    fn cached_blocks(&self, path: impl Iterator<Item = Step>, most: u64) -> impl Iterator<Item = &[u32]> {
         let mut block = 0;
         let mut goes_on = true;
         path.map_while(move |Step { node, end }| {
@@ -156,18 +163,18 @@ impl BlockCache {
             if until <= block {
                 return Some(&[][..]);
             }
-            let known = &self.chains.tree.nodes[node as usize].blocks;
-            let known = known.get((block - self.first_block(node)) as usize..).unwrap_or_default();
-            let known = &known[..known.len().min((until - block) as usize)];
-            let known = &known[..known.iter().position(|&entry| entry == NONE).unwrap_or(known.len())];
-            block += known.len() as u64;
+            let cached = &self.chains.tree.nodes[node as usize].blocks;
+            let cached = cached.get((block - self.first_block(node)) as usize..).unwrap_or_default();
+            let cached = &cached[..cached.len().min((until - block) as usize)];
+            let cached = &cached[..cached.iter().position(|&entry| entry == NONE).unwrap_or(cached.len())];
+            block += cached.len() as u64;
             goes_on = block == until;
-            Some(known)
+            Some(cached)
         })
     }
 
     /// Forgets the entry that nobody has held for longest.
-    fn forget_oldest(&mut self) {
+    fn evict_oldest(&mut self) {
         let entry = self.entries.pop_oldest();
         let Entry { node, offset, twin, .. } = self.entries.all[entry as usize];
         let first = &mut self.chains.tree.nodes[node as usize].blocks[offset as usize];
@@ -205,17 +212,17 @@ impl BlockCache {
             }
             let first = self.first_block(node);
             self.note_new(node, (block - first) as u32..(until - first) as u32);
-            let known = &mut self.chains.tree.nodes[node as usize];
-            known.add_uses((until - block) as u32);
+            let content = &mut self.chains.tree.nodes[node as usize];
+            content.add_uses((until - block) as u32);
             self.entries.made += until - block;
-            if known.blocks.len() < (until - first) as usize {
-                known.blocks.resize((until - first) as usize, NONE);
+            if content.blocks.len() < (until - first) as usize {
+                content.blocks.resize((until - first) as usize, NONE);
             }
             let held = &mut self.held[place.index()];
             for offset in (block - first) as usize..(until - first) as usize {
                 let entry = self.entries.add(node, offset as u32);
                 held.push(entry);
-                let oldest = &mut known.blocks[offset];
+                let oldest = &mut content.blocks[offset];
                 if *oldest == NONE {
                     *oldest = entry;
                 } else {
@@ -285,13 +292,14 @@ impl PrefixCache for BlockCache {
         self.chains.content(place)
     }
 
-    fn find(&self, place: Place, most: u64) -> Found {
-        let (mut blocks, mut idle) = (0, 0);
-        for known in self.known_blocks(self.chains.path(place).iter().copied(), most / self.block) {
-            blocks += known.len() as u64;
-            idle += known.iter().filter(|&&entry| self.entries.all[entry as usize].holders == 0).count() as u64;
+    fn find(&self, place: Place, most: u64) -> Hit {
+        let (mut blocks, mut unreferenced) = (0, 0);
+        for cached in self.cached_blocks(self.chains.path(place).iter().copied(), most / self.block) {
+            blocks += cached.len() as u64;
+            unreferenced +=
+                cached.iter().filter(|&&entry| self.entries.all[entry as usize].holders == 0).count() as u64;
         }
-        Found { tokens: blocks * self.block, idle }
+        Hit { tokens: blocks * self.block, unreferenced }
     }
 
     /// Blocks are ordered by when they were left, not by when they were found.
@@ -303,11 +311,11 @@ impl PrefixCache for BlockCache {
         self.chains.content_at(place, token)
     }
 
-    fn hold(&mut self, place: Place, found: Found) {
+    fn hold(&mut self, place: Place, hit: Hit) {
         let mut held = std::mem::take(&mut self.held[place.index()]);
         debug_assert!(held.is_empty(), "only who holds nothing looks for anything");
         let path = self.chains.path(place).iter().copied();
-        self.known_blocks(path, found.tokens / self.block).for_each(|known| held.extend_from_slice(known));
+        self.cached_blocks(path, hit.tokens / self.block).for_each(|cached| held.extend_from_slice(cached));
         held.iter().for_each(|&entry| self.entries.hold(entry));
         self.held[place.index()] = held;
     }
@@ -347,26 +355,26 @@ impl PrefixCache for BlockCache {
     }
 
     #[inline]
-    fn known(&self) -> u64 {
+    fn cached(&self) -> u64 {
         (self.entries.all.len() - self.entries.vacant.len()) as u64
     }
 
-    fn learned(&self) -> u64 {
+    fn inserted(&self) -> u64 {
         self.entries.made
     }
 
     #[inline]
-    fn idle(&self) -> u64 {
-        self.entries.idle
+    fn unreferenced(&self) -> u64 {
+        self.entries.unreferenced
     }
 
-    fn forget_until(&mut self, idle: u64) {
-        while self.entries.idle > idle {
-            self.forget_oldest();
+    fn evict_until(&mut self, unreferenced: u64) {
+        while self.entries.unreferenced > unreferenced {
+            self.evict_oldest();
         }
     }
 
-    fn forgets_runs(&self) -> bool {
+    fn evicts_runs(&self) -> bool {
         false
     }
 
@@ -384,9 +392,9 @@ impl PrefixCache for BlockCache {
         false
     }
 
-    fn cached(&self, content: &[Segment], most: u64) -> (u64, Option<Place>) {
+    fn cached_prefix(&self, content: &[Segment], most: u64) -> (u64, Option<Place>) {
         let steps = || self.chains.tree.steps(content);
-        let blocks: usize = self.known_blocks(steps(), most / self.block).map(<[u32]>::len).sum();
+        let blocks: usize = self.cached_blocks(steps(), most / self.block).map(<[u32]>::len).sum();
         let tokens = blocks as u64 * self.block;
         if !content.iter().any(|segment| segment.content & OWN > 0) {
             return (tokens, None);

@@ -7,15 +7,15 @@ use crate::request::Place;
 
 /// What a cache has of a request's tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct Hit {
     /// The first so many are there.
     pub(crate) tokens: u64,
     /// Of the blocks that they lie in, those that nobody holds.
-    pub(crate) idle: u64,
+    pub(crate) unreferenced: u64,
 }
 
-impl Found {
-    pub(crate) const NOTHING: Found = Found { tokens: 0, idle: 0 };
+impl Hit {
+    pub(crate) const NONE: Hit = Hit { tokens: 0, unreferenced: 0 };
 }
 
 /// What somebody held who is gone, in terms of its cache.
@@ -37,7 +37,7 @@ pub(crate) trait PrefixCache: Debug + Send {
     fn content(&self, place: Place) -> Vec<Segment>;
 
     /// The longest known part at the beginning of a request's first `most` tokens.
-    fn find(&self, place: Place, most: u64) -> Found;
+    fn find(&self, place: Place, most: u64) -> Hit;
 
     /// The same, which counts as a use of what is found, as if it were held; says how many tokens it is.
     fn refresh(&mut self, place: Place, most: u64) -> u64;
@@ -46,7 +46,7 @@ pub(crate) trait PrefixCache: Debug + Send {
     fn content_at(&self, place: Place, token: u64) -> u32;
 
     /// The request holds what has just been found.
-    fn hold(&mut self, place: Place, found: Found);
+    fn hold(&mut self, place: Place, hit: Hit);
 
     /// A batch is formed after which the first `tokens` tokens of a request lie in its blocks.
     fn scheduled(&mut self, place: Place, tokens: u64);
@@ -70,19 +70,19 @@ pub(crate) trait PrefixCache: Debug + Send {
     fn let_go(&mut self, part: Part);
 
     /// Blocks that the cache knows.
-    fn known(&self) -> u64;
+    fn cached(&self) -> u64;
 
     /// Blocks that the cache has come to know since it was empty, those that it has forgotten too.
-    fn learned(&self) -> u64;
+    fn inserted(&self) -> u64;
 
     /// Those that it knows and nobody holds.
-    fn idle(&self) -> u64;
+    fn unreferenced(&self) -> u64;
 
     /// Forgets idle blocks, those that were left first before the others, until at most so many are idle.
-    fn forget_until(&mut self, idle: u64);
+    fn evict_until(&mut self, unreferenced: u64);
 
     /// Are several blocks forgotten at once, and more than asked?
-    fn forgets_runs(&self) -> bool;
+    fn evicts_runs(&self) -> bool;
 
     /// Requests here whose own content is also that of somebody else here, where what they say is known before they are
     /// over.
@@ -96,7 +96,7 @@ pub(crate) trait PrefixCache: Debug + Send {
 
     /// How many of the first `most` tokens of a prompt that begins with this content are known; and who is here that says
     /// what comes next, where its decodes are known as they come.
-    fn cached(&self, content: &[Segment], most: u64) -> (u64, Option<Place>);
+    fn cached_prefix(&self, content: &[Segment], most: u64) -> (u64, Option<Place>);
 
     /// From now on it is remembered what is known at this instant, until this is called again.
     fn report(&mut self);
@@ -124,8 +124,8 @@ mod tests {
     fn run(cache: &mut dyn PrefixCache, block: u64, visits: &[Visit]) {
         let held = |cache: &dyn PrefixCache| (0..3).map(|place| cache.shared(Place(place))).collect::<Vec<_>>();
         let texts = |cache: &dyn PrefixCache| {
-            let known = |text| cache.cached(&[Segment { content: text, tokens: 60 }], 60).0;
-            (0..3).map(known).collect::<Vec<u64>>()
+            let cached = |text| cache.cached_prefix(&[Segment { content: text, tokens: 60 }], 60).0;
+            (0..3).map(cached).collect::<Vec<u64>>()
         };
         let mut report = Vec::new();
         let mut here: [Option<u64>; 3] = [None; 3];
@@ -143,40 +143,40 @@ mod tests {
             }
             let prompt = shared + rest;
             let content = [Segment { content: text, tokens: shared }];
-            let before = cache.cached(&content, u64::from(prompt) - 1).0;
+            let before = cache.cached_prefix(&content, u64::from(prompt) - 1).0;
             cache.open(place, &content, (1 << 63) | id as u64, prompt);
-            let found = cache.find(place, u64::from(prompt) - 1);
-            assert_eq!(before, found.tokens, "nobody need be here to be told what is there");
+            let hit = cache.find(place, u64::from(prompt) - 1);
+            assert_eq!(before, hit.tokens, "nobody need be here to be told what is there");
             if id % 4 == 0 {
                 cache.report();
                 report = texts(cache);
             }
-            let known = |text| cache.reported(&[Segment { content: text, tokens: 60 }], 60);
-            assert_eq!((0..3).map(known).collect::<Vec<u64>>(), report, "as it was at the last report");
+            let cached = |text| cache.reported(&[Segment { content: text, tokens: 60 }], 60);
+            assert_eq!((0..3).map(cached).collect::<Vec<u64>>(), report, "as it was at the last report");
             assert!(
-                found.tokens < u64::from(prompt)
-                    && found.tokens.is_multiple_of(block)
-                    && found.idle * block <= found.tokens
+                hit.tokens < u64::from(prompt)
+                    && hit.tokens.is_multiple_of(block)
+                    && hit.unreferenced * block <= hit.tokens
             );
-            let before = cache.idle();
-            cache.hold(place, found);
-            assert_eq!((cache.shared(place), cache.idle()), (found.tokens / block, before - found.idle));
+            let before = cache.unreferenced();
+            cache.hold(place, hit);
+            assert_eq!((cache.shared(place), cache.unreferenced()), (hit.tokens / block, before - hit.unreferenced));
             cache.scheduled(place, u64::from(prompt));
             cache.computed(place, u64::from(prompt));
             // Everything that is known is there for whoever says the same.
             assert_eq!(cache.find(place, u64::from(prompt)).tokens, u64::from(prompt) / block * block);
             here[index] = Some(u64::from(prompt + output) - 1);
-            cache.forget_until(left);
-            assert!(cache.idle() <= left && cache.idle() <= cache.known());
-            assert!(held(cache).into_iter().max() <= Some(cache.known() - cache.idle()));
+            cache.evict_until(left);
+            assert!(cache.unreferenced() <= left && cache.unreferenced() <= cache.cached());
+            assert!(held(cache).into_iter().max() <= Some(cache.cached() - cache.unreferenced()));
         }
         for index in (0..3).filter(|&index| here[index].is_some()) {
             cache.leave(Place(index as u32));
             cache.close(Place(index as u32));
         }
-        assert_eq!(cache.idle(), cache.known());
-        cache.forget_until(0);
-        assert_eq!((cache.idle(), cache.known()), (0, 0));
+        assert_eq!(cache.unreferenced(), cache.cached());
+        cache.evict_until(0);
+        assert_eq!((cache.unreferenced(), cache.cached()), (0, 0));
         cache.report();
     }
 

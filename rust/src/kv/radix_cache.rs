@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
 
 use super::content_tree::{Chains, Mixer, NONE, Segment, Step, step_of};
-use super::prefix_cache::{Found, Part, PrefixCache};
+use super::prefix_cache::{Hit, Part, PrefixCache};
 use super::reported::Reported;
 use crate::request::Place;
 
@@ -59,9 +59,9 @@ pub(super) struct RadixCache {
     by_first_page: HashMap<(u32, u64), u32, BuildHasherDefault<Mixer>>,
     /// Runs that can be forgotten, by the time of their last use.
     ends: BTreeSet<(u64, u32)>,
-    known: u64,
-    learned: u64,
-    idle: u64,
+    cached: u64,
+    inserted: u64,
+    unreferenced: u64,
     clock: u64,
     reported: Option<Reported>,
 }
@@ -78,9 +78,9 @@ impl RadixCache {
             vacant: Vec::new(),
             by_first_page: HashMap::default(),
             ends: BTreeSet::new(),
-            known: 0,
-            learned: 0,
-            idle: 0,
+            cached: 0,
+            inserted: 0,
+            unreferenced: 0,
             clock: 0,
             reported: None,
         }
@@ -219,7 +219,7 @@ impl RadixCache {
                 if *children == 0 {
                     self.ends.remove(&end);
                 }
-                self.idle -= self.run(node).pages();
+                self.unreferenced -= self.run(node).pages();
             }
             node = above;
         }
@@ -235,7 +235,7 @@ impl RadixCache {
                 if *children == 0 {
                     self.ends.insert(end);
                 }
-                self.idle += self.run(node).pages();
+                self.unreferenced += self.run(node).pages();
             }
             node = above;
         }
@@ -280,9 +280,9 @@ impl RadixCache {
         let leaf = PageRun { parent: node, children: 0, first: page, end: pages, depth, steps, locks: 0, used: 0 };
         let leaf = self.add(leaf, place);
         self.note(leaf, true);
-        self.known += pages - page;
-        self.learned += pages - page;
-        self.idle += pages - page;
+        self.cached += pages - page;
+        self.inserted += pages - page;
+        self.unreferenced += pages - page;
         self.clock += 1;
         self.runs[leaf as usize].used = self.clock;
         self.ends.insert((self.clock, leaf));
@@ -290,7 +290,7 @@ impl RadixCache {
     }
 
     /// The pages of a run that enters the tree, or is forgotten, are noted.
-    fn note(&mut self, run: u32, is_known: bool) {
+    fn note(&mut self, run: u32, is_cached: bool) {
         let Some(reported) = &mut self.reported else { return };
         let PageRun { first, end, ref steps, .. } = self.runs[run as usize];
         let mut page = first;
@@ -298,7 +298,7 @@ impl RadixCache {
             let (until, tree) = (end.min(u64::from(until) / self.page), &mut self.chains.tree);
             let from = u64::from(tree.nodes[node as usize].start()) / self.page;
             if page < until {
-                reported.note(tree, node, (page - from) as u32..(until - from) as u32, is_known);
+                reported.note(tree, node, (page - from) as u32..(until - from) as u32, is_cached);
                 page = until;
             }
         }
@@ -330,18 +330,18 @@ impl PrefixCache for RadixCache {
     }
 
     /// Runs are cut, and count as used, when they are held, not when they are found.
-    fn find(&self, place: Place, most: u64) -> Found {
-        let (limit, mut page, mut idle) = (most / self.page, 0, 0);
+    fn find(&self, place: Place, most: u64) -> Hit {
+        let (limit, mut page, mut unreferenced) = (most / self.page, 0, 0);
         while page < limit {
             let Some(child) = self.child(place, page) else { break };
             let agreed = self.agreed(place, child, limit);
-            idle += if self.run(child).locks == 0 { agreed - page } else { 0 };
+            unreferenced += if self.run(child).locks == 0 { agreed - page } else { 0 };
             page = agreed;
             if agreed < self.run(child).end {
                 break;
             }
         }
-        Found { tokens: page * self.page, idle }
+        Hit { tokens: page * self.page, unreferenced }
     }
 
     fn refresh(&mut self, place: Place, most: u64) -> u64 {
@@ -352,9 +352,9 @@ impl PrefixCache for RadixCache {
         self.chains.content_at(place, token)
     }
 
-    fn hold(&mut self, place: Place, found: Found) {
-        let (node, pages) = self.follow(place, found.tokens / self.page);
-        debug_assert_eq!(pages * self.page, found.tokens, "what was found is still there");
+    fn hold(&mut self, place: Place, hit: Hit) {
+        let (node, pages) = self.follow(place, hit.tokens / self.page);
+        debug_assert_eq!(pages * self.page, hit.tokens, "what was found is still there");
         self.lock(node);
         let share = &mut self.shares[place.index()];
         (share.node, share.pages) = (node, pages);
@@ -391,20 +391,20 @@ impl PrefixCache for RadixCache {
         part.0.into_iter().for_each(|node| self.unlock(node));
     }
 
-    fn known(&self) -> u64 {
-        self.known
+    fn cached(&self) -> u64 {
+        self.cached
     }
 
-    fn learned(&self) -> u64 {
-        self.learned
+    fn inserted(&self) -> u64 {
+        self.inserted
     }
 
-    fn idle(&self) -> u64 {
-        self.idle
+    fn unreferenced(&self) -> u64 {
+        self.unreferenced
     }
 
-    fn forget_until(&mut self, idle: u64) {
-        while self.idle > idle {
+    fn evict_until(&mut self, unreferenced: u64) {
+        while self.unreferenced > unreferenced {
             let Some((_, run)) = self.ends.pop_first() else {
                 debug_assert!(false, "whatever is idle has an end");
                 return;
@@ -416,8 +416,8 @@ impl PrefixCache for RadixCache {
             self.by_first_page.remove(&(steps[0].node, first));
             steps.iter().for_each(|step| self.chains.tree.leave(step.node));
             self.vacant.push(run);
-            self.known -= pages;
-            self.idle -= pages;
+            self.cached -= pages;
+            self.unreferenced -= pages;
             let above = &mut self.runs[parent as usize];
             above.children -= 1;
             if parent != ROOT && above.children == 0 && above.locks == 0 {
@@ -426,7 +426,7 @@ impl PrefixCache for RadixCache {
         }
     }
 
-    fn forgets_runs(&self) -> bool {
+    fn evicts_runs(&self) -> bool {
         true
     }
 
@@ -443,7 +443,7 @@ impl PrefixCache for RadixCache {
         self.child(place, self.shares[place.index()].pages).is_some()
     }
 
-    fn cached(&self, content: &[Segment], most: u64) -> (u64, Option<Place>) {
+    fn cached_prefix(&self, content: &[Segment], most: u64) -> (u64, Option<Place>) {
         let path: Vec<Step> = self.chains.tree.steps(content).collect();
         let end = path.last().map_or(0, |step| u64::from(step.end));
         let (limit, mut page) = (most.min(end) / self.page, 0);

@@ -18,7 +18,7 @@ pub(super) struct Reported {
 
 #[derive(Clone, Debug, Default)]
 struct Blocks {
-    known: Vec<bool>,
+    cached: Vec<bool>,
     /// How many were.
     count: u32,
 }
@@ -28,13 +28,13 @@ struct Blocks {
 struct ReportedChange {
     node: u32,
     offsets: Range<u32>,
-    is_known: bool,
+    is_cached: bool,
 }
 
 impl Reported {
     /// Something changes that will be reported.
-    pub(super) fn note(&mut self, tree: &mut Tree, node: u32, offsets: Range<u32>, is_known: bool) {
-        if let Some(last) = self.changes.last_mut().filter(|last| (last.node, last.is_known) == (node, is_known)) {
+    pub(super) fn note(&mut self, tree: &mut Tree, node: u32, offsets: Range<u32>, is_cached: bool) {
+        if let Some(last) = self.changes.last_mut().filter(|last| (last.node, last.is_cached) == (node, is_cached)) {
             if last.offsets.end == offsets.start {
                 last.offsets.end = offsets.end;
                 return;
@@ -45,30 +45,30 @@ impl Reported {
             }
         }
         tree.pin(node);
-        self.changes.push(ReportedChange { node, offsets, is_known });
+        self.changes.push(ReportedChange { node, offsets, is_cached });
     }
 
     /// Reports what has changed.
     pub(super) fn update(&mut self, tree: &mut Tree) {
-        for ReportedChange { node, offsets, is_known } in self.changes.drain(..) {
+        for ReportedChange { node, offsets, is_cached } in self.changes.drain(..) {
             if self.nodes.len() <= node as usize {
                 self.nodes.resize_with(node as usize + 1, Blocks::default);
             }
             let blocks = &mut self.nodes[node as usize];
             let before = blocks.count;
-            if blocks.known.len() < offsets.end as usize {
-                blocks.known.resize(offsets.end as usize, false);
+            if blocks.cached.len() < offsets.end as usize {
+                blocks.cached.resize(offsets.end as usize, false);
             }
-            for known in &mut blocks.known[offsets.start as usize..offsets.end as usize] {
-                blocks.count = blocks.count + u32::from(is_known) - u32::from(*known);
-                *known = is_known;
+            for cached in &mut blocks.cached[offsets.start as usize..offsets.end as usize] {
+                blocks.count = blocks.count + u32::from(is_cached) - u32::from(*cached);
+                *cached = is_cached;
             }
             // What was noted is one reason to keep the node, what is known in it another.
             if before == 0 && blocks.count > 0 {
                 tree.pin(node);
             }
             if blocks.count == 0 {
-                blocks.known = Vec::new();
+                blocks.cached = Vec::new();
                 if before > 0 {
                     tree.unpin(node);
                 }
@@ -84,9 +84,9 @@ impl Reported {
             let until = most.min(u64::from(end)) / block;
             if until > count {
                 let first = u64::from(tree.nodes[node as usize].start()) / block;
-                let known = self.nodes.get(node as usize).map_or(&[][..], |blocks| &blocks.known);
-                let known = known.get((count - first) as usize..).unwrap_or_default();
-                count += known.iter().take((until - count) as usize).take_while(|&&known| known).count() as u64;
+                let cached = self.nodes.get(node as usize).map_or(&[][..], |blocks| &blocks.cached);
+                let cached = cached.get((count - first) as usize..).unwrap_or_default();
+                count += cached.iter().take((until - count) as usize).take_while(|&&cached| cached).count() as u64;
                 if count < until {
                     break;
                 }

@@ -160,7 +160,7 @@ impl Plan<'_> {
 
     /// Free blocks that hold what was found for the next request in the queue.
     #[inline]
-    pub fn idle_found(&self, place: Place) -> u64 {
+    pub fn unreferenced_hit(&self, place: Place) -> u64 {
         self.state.blocks_to_admit(place, self.state.requests.context(place))
     }
 

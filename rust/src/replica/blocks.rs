@@ -9,14 +9,14 @@
 //! - what is found at admission counts as computed. It is looked up anew at each attempt.
 
 use super::state::{Chunk, State};
-use crate::kv::{Found, Kept};
+use crate::kv::{Hit, Kept};
 use crate::request::{Phase, Place, Request};
 
 /// What was found for a request that waits, when the policy thought of admitting it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LookedUp {
     place: Place,
-    found: Found,
+    hit: Hit,
     /// Blocks had changed hands so often in this plan.
     exchanges: u64,
 }
@@ -35,45 +35,45 @@ impl State {
             return;
         }
         // Decodes come before admissions: the blocks that they take are gone.
-        self.blocks.claim(self.standing_growth());
+        self.blocks.reserve(self.standing_growth());
         self.publish_followed(1);
-        let found = self.blocks.find(place, self.requests.known(place) - 1);
-        self.requests.at_mut(place).computed = found.tokens as u32;
+        let hit = self.blocks.find(place, self.requests.known(place) - 1);
+        self.requests.at_mut(place).computed = hit.tokens as u32;
         match before {
-            Some(index) => self.batch.looked_up[index] = LookedUp { place, found, exchanges },
-            None => self.batch.looked_up.push(LookedUp { place, found, exchanges }),
+            Some(index) => self.batch.looked_up[index] = LookedUp { place, hit, exchanges },
+            None => self.batch.looked_up.push(LookedUp { place, hit, exchanges }),
         }
     }
 
-    fn found(&self, place: Place) -> Found {
+    fn hit(&self, place: Place) -> Hit {
         let looked_up = self.batch.looked_up.iter().rfind(|looked_up| looked_up.place == place);
-        looked_up.map_or(Found::NOTHING, |looked_up| looked_up.found)
+        looked_up.map_or(Hit::NONE, |looked_up| looked_up.hit)
     }
 
     /// Free blocks that an admission uses up: new ones, and idle ones that it finds.
     #[inline]
     pub(crate) fn blocks_to_admit(&self, place: Place, tokens: u64) -> u64 {
         let blocks = self.blocks.need(tokens);
-        if self.batch.looked_up.is_empty() { blocks } else { self.blocks_beside_found(place, blocks) }
+        if self.batch.looked_up.is_empty() { blocks } else { self.blocks_beside_hit(place, blocks) }
     }
 
     #[inline(never)]
-    fn blocks_beside_found(&self, place: Place, blocks: u64) -> u64 {
-        let found = self.found(place);
-        blocks.saturating_sub(self.blocks.need(found.tokens)) + found.idle
+    fn blocks_beside_hit(&self, place: Place, blocks: u64) -> u64 {
+        let hit = self.hit(place);
+        blocks.saturating_sub(self.blocks.need(hit.tokens)) + hit.unreferenced
     }
 
     /// A waiting request takes what was found for it.
-    pub(crate) fn take_found(&mut self, place: Place) {
-        let found = self.found(place);
-        let blocks = self.blocks.take_found(place, found);
+    pub(crate) fn take_hit(&mut self, place: Place) {
+        let hit = self.hit(place);
+        let blocks = self.blocks.take_hit(place, hit);
         let request = self.requests.at_mut(place);
         request.blocks += blocks;
         if request.is_new() {
-            request.cached_tokens = found.tokens as u32;
+            request.cached_tokens = hit.tokens as u32;
         }
-        self.tokens_ahead -= found.tokens.min(u64::from(request.arrival.prompt_tokens));
-        self.cached_tokens += found.tokens;
+        self.tokens_ahead -= hit.tokens.min(u64::from(request.arrival.prompt_tokens));
+        self.cached_tokens += hit.tokens;
         self.batch.exchanges += 1;
     }
 
@@ -156,7 +156,7 @@ impl State {
     /// One more iteration of the batch that was just settled has begun: what it takes, and what it makes known.
     pub(crate) fn begin_again(&mut self) {
         self.publish_followed(0);
-        self.blocks.claim(self.batch.claimed_each);
+        self.blocks.reserve(self.batch.reserved_each);
         self.blocks.take(self.standing_growth());
         for index in 0..self.batch.chunks.len() {
             let Chunk { place, tokens, .. } = self.batch.chunks[index];
@@ -168,7 +168,7 @@ impl State {
 
     /// Whoever was looked up and is not admitted has nothing computed.
     #[inline(never)]
-    pub(crate) fn forget_looked_up(&mut self) {
+    pub(crate) fn discard_hits(&mut self) {
         for index in 0..self.batch.looked_up.len() {
             let place = self.batch.looked_up[index].place;
             if self.requests.at(place).phase() == Phase::Waiting {
@@ -182,8 +182,8 @@ impl State {
     pub(crate) fn room(&self) -> u64 {
         let waits = |one: &LookedUp| self.requests.at(one.place).phase() == Phase::Waiting;
         let mut looked_up = self.batch.looked_up.iter();
-        let forgets = looked_up.any(|one| one.found.idle > 0 && waits(one)) && self.blocks.forgets_runs();
-        self.blocks.free() - if forgets { self.blocks.idle() } else { 0 }
+        let evicts = looked_up.any(|one| one.hit.unreferenced > 0 && waits(one)) && self.blocks.evicts_runs();
+        self.blocks.free() - if evicts { self.blocks.unreferenced() } else { 0 }
     }
 
     /// Does it matter to the cache which iteration of a stretch of this batch comes when? Somebody who was looked up and
@@ -203,7 +203,7 @@ impl State {
             let mut waiting = self.batch.looked_up.iter().filter(refused);
             self.blocks.is_computed_twice(chunk.place)
                 || others.any(|other| self.blocks.go_on_alike(chunk.place, other.place, computed(other)))
-                || waiting.any(|one| self.blocks.go_on_alike(one.place, chunk.place, one.found.tokens))
+                || waiting.any(|one| self.blocks.go_on_alike(one.place, chunk.place, one.hit.tokens))
         })
     }
 }

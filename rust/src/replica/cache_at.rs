@@ -71,11 +71,11 @@ impl Replica {
             None => 0,
         };
         self.catch_up(begun, over);
-        let (mut tokens, mut speaker) = self.state.blocks.cached(content, most);
+        let (mut tokens, mut speaker) = self.state.blocks.cached_prefix(content, most);
         while let Some(place) = speaker {
             self.state.publish_decodes(place, begun);
             let before = tokens;
-            (tokens, speaker) = self.state.blocks.cached(content, most);
+            (tokens, speaker) = self.state.blocks.cached_prefix(content, most);
             if tokens == before {
                 break;
             }
@@ -95,18 +95,18 @@ impl Replica {
         if let Some(stretch) = &self.stretch {
             if begun > 1 {
                 let before = state.more_blocks(begun - 1) - stretch.growth;
-                state.blocks.claim(before + state.batch.claimed_each);
-                state.blocks.claim(state.more_blocks(begun) - stretch.growth);
+                state.blocks.reserve(before + state.batch.reserved_each);
+                state.blocks.reserve(state.more_blocks(begun) - stretch.growth);
                 for chunk in &state.batch.chunks {
                     state.blocks.scheduled(chunk.place, chunk.context + chunk.tokens * begun);
                 }
             }
-            for iteration in state.batch.known + 1..=over {
+            for iteration in state.batch.cached_iterations + 1..=over {
                 for chunk in &state.batch.chunks {
                     state.blocks.computed(chunk.place, chunk.context + chunk.tokens * iteration);
                 }
             }
-            state.batch.known = state.batch.known.max(over);
+            state.batch.cached_iterations = state.batch.cached_iterations.max(over);
         }
         state.publish_followed(begun);
     }

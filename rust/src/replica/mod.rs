@@ -275,7 +275,7 @@ impl Replica {
             }
             self.scheduler.plan(&mut Plan::new(&mut self.state, now, drain))?;
             if !self.state.batch.looked_up.is_empty() {
-                self.state.forget_looked_up();
+                self.state.discard_hits();
             }
             self.check_plan(now)?;
             let batch = &self.state.batch;

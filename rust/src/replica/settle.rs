@@ -99,13 +99,13 @@ impl Replica {
         }
         decodes.last_end = end;
         if count > 1 {
-            let claimed = if state.blocks.has_cache() { state.batch.claimed_each } else { 0 };
+            let reserved = if state.blocks.has_cache() { state.batch.reserved_each } else { 0 };
             let (first, growth) = (decodes.growth.next_growth(), decodes.growth.growth(count));
-            if claimed > 0 {
+            if reserved > 0 {
                 // Demands only rise from one iteration to the next, so the last one's is all that matters.
                 let before_last = decodes.growth.growth(count - 1);
                 state.blocks.take(before_last - first);
-                state.blocks.claim(claimed);
+                state.blocks.reserve(reserved);
                 state.blocks.take(growth - before_last);
             } else {
                 state.blocks.take(growth - first);
@@ -142,7 +142,7 @@ impl Replica {
                     continue;
                 }
                 let is_last = state.publishes_in_row_order;
-                let news = state.batch.known + 1..=stretch.count - u64::from(is_last);
+                let news = state.batch.cached_iterations + 1..=stretch.count - u64::from(is_last);
                 state.blocks.computed_in_steps(chunk.place, chunk.context, chunk.tokens, news);
                 if is_last {
                     self.ending.push((u64::MAX, chunk.place));

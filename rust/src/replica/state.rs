@@ -43,9 +43,9 @@ pub(crate) struct Batch {
     /// How often this plan made blocks change hands.
     pub(crate) exchanges: u64,
     /// Free blocks that every iteration claims before its decodes take theirs.
-    pub(crate) claimed_each: u64,
+    pub(crate) reserved_each: u64,
     /// Iterations of it of which the prefix cache knows the chunks as computed, because somebody asked.
-    pub(crate) known: u64,
+    pub(crate) cached_iterations: u64,
     pub(crate) hold: Hold,
     pub(crate) wake_at: Option<Instant>,
 }
@@ -63,8 +63,8 @@ impl Batch {
             preempted: Vec::new(),
             looked_up: Vec::new(),
             exchanges: 0,
-            claimed_each: 0,
-            known: 0,
+            reserved_each: 0,
+            cached_iterations: 0,
             hold: Hold::ONCE,
             wake_at: None,
         }
@@ -81,8 +81,8 @@ impl Batch {
         self.preempted.clear();
         self.looked_up.clear();
         self.exchanges = 0;
-        self.claimed_each = 0;
-        self.known = 0;
+        self.reserved_each = 0;
+        self.cached_iterations = 0;
         self.hold = Hold::ONCE;
         self.wake_at = None;
     }

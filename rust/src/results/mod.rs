@@ -101,11 +101,11 @@ pub struct BlockOperations {
     /// Where.
     pub replica: u32,
     /// Blocks that admissions found, those after a preemption too.
-    pub found: u64,
+    pub hit: u64,
     /// Blocks whose content became known.
-    pub learned: u64,
+    pub inserted: u64,
     /// Blocks whose content was forgotten, to be taken by others.
-    pub forgotten: u64,
+    pub evicted: u64,
 }
 
 /// Whole-number totals of a run.

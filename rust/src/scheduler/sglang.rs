@@ -184,7 +184,7 @@ impl Sglang {
         let tokens: u64 = pass.picked.iter().map(|row| row.tokens).sum();
         let page = plan.block_tokens();
         let spare = if page > 1 { page * pass.picked.len() as u64 } else { 0 };
-        plan.claim(plan.blocks(tokens + spare));
+        plan.reserve(plan.blocks(tokens + spare));
         self.partial = None;
         for &Picked { place, tokens, has_context } in &pass.picked {
             if tokens < plan.requests().owed(place) {
@@ -201,7 +201,7 @@ impl Sglang {
         if self.mixes() && !self.running.is_empty() {
             self.join_decodes(plan)?;
             if self.decodes_fit(plan) {
-                plan.claim(self.running.len() as u64);
+                plan.reserve(self.running.len() as u64);
                 plan.rest_decodes(false);
                 // They stand behind the prompts, and go on running behind them.
                 pass.picked.iter().rev().for_each(|row| plan.move_first(row.place));
@@ -218,7 +218,7 @@ impl Sglang {
     /// Is a page free for everybody who needs one for his next token? What the cache knows is forgotten for it.
     fn decodes_fit(&self, plan: &mut Plan) -> bool {
         let growth = plan.decode_growth();
-        plan.claim(growth);
+        plan.reserve(growth);
         growth as i64 <= plan.free_blocks()
     }
 
@@ -233,8 +233,8 @@ impl Sglang {
             return Ok(());
         }
         let rows = self.running.len() as u64;
-        plan.claim(rows);
-        plan.claim_each(rows);
+        plan.reserve(rows);
+        plan.reserve_each(rows);
         plan.rest_decodes(false);
         if fits {
             self.decodes_since = Some(plan.iterations());
@@ -264,7 +264,7 @@ impl Sglang {
             self.outstanding.leave(victim, self.end_of(victim, plan.requests()));
             self.running.remove(victim);
             self.send_back(victim, plan)?;
-            plan.claim(plan.blocks(STEPS_AFTER_RETRACTION * rows.len() as u64));
+            plan.reserve(plan.blocks(STEPS_AFTER_RETRACTION * rows.len() as u64));
             fits = self.decodes_fit(plan);
         }
         if !fits && let Some(place) = self.partial.take() {

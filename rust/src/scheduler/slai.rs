@@ -158,7 +158,7 @@ impl Slai {
         let before = self.victims.len();
         let mut chosen = self.choose(last, most, plan);
         while let Some(victim) = self.victim(chosen, plan) {
-            plan.claim(chosen.blocks);
+            plan.reserve(chosen.blocks);
             plan.preempt(victim, Preemption::Recompute)?;
             self.take_out(victim, plan.requests());
             self.victims.push(victim);
@@ -240,7 +240,7 @@ impl Slai {
         }
         if plan.shares_blocks() {
             // They have their places before the queue is looked at.
-            plan.claim(chosen.blocks);
+            plan.reserve(chosen.blocks);
             let decodes = self.ready().flat_map(|cohort| cohort.up_to(chosen.last));
             decodes.for_each(|(_, place)| plan.publish_decode(place));
         }

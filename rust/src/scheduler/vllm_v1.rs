@@ -115,24 +115,24 @@ impl VllmV1 {
         let mut rows: Vec<RunningRow> = Vec::new();
         let mut victims = Vec::new();
         let mut budget = plan.budget_for_decodes();
-        let mut claimed = 0;
+        let mut reserved = 0;
         let mut next = self.lists.running.first();
         'running: while let Some(place) = next.filter(|_| budget > 0) {
             let tokens = plan.requests().owed(place).min(longest).min(budget);
             let blocks = plan.new_blocks(place, tokens);
-            while claimed + blocks > plan.free_blocks_before_decodes() {
+            while reserved + blocks > plan.free_blocks_before_decodes() {
                 if plan.dismiss_junior(Preemption::Recompute)? {
                     continue;
                 }
                 let victim = self.victim(plan.requests()).unwrap_or(place);
                 // So far the rows have taken blocks, and the standing decodes have not.
                 plan.rest_decodes(true);
-                plan.claim(claimed);
+                plan.reserve(reserved);
                 if let Some(index) = rows.iter().position(|row| row.place == victim) {
                     // What was placed for it returns to the budget.
                     let row = rows.remove(index);
                     budget += row.tokens;
-                    claimed -= row.blocks;
+                    reserved -= row.blocks;
                     plan.pass(victim, row.tokens);
                 }
                 self.preempt(victim, plan, &mut victims)?;
@@ -143,7 +143,7 @@ impl VllmV1 {
             }
             rows.push(RunningRow { place, tokens, blocks });
             budget -= tokens;
-            claimed += blocks;
+            reserved += blocks;
             next = self.lists.running.after(place);
         }
         self.index(&rows, plan)?;

@@ -129,8 +129,8 @@ fn l1_to_l7_and_l9_hold(scenario: &Scenario) -> Outcome {
     // What was found is what the requests say, but for what came back after preemptions.
     for cache in &results.block_operations {
         let cached = columns.cached_tokens.iter().map(|&tokens| tokens as u64).sum::<u64>() / scenario.block;
-        prop_assert!(cached == cache.found || (cached < cache.found && columns.preemptions.iter().any(|&n| n > 0)));
-        prop_assert!(cache.forgotten <= cache.learned);
+        prop_assert!(cached == cache.hit || (cached < cache.hit && columns.preemptions.iter().any(|&n| n > 0)));
+        prop_assert!(cache.evicted <= cache.inserted);
     }
     // L9, Little: both sides in whole attoseconds.
     prop_assert_eq!(results.totals.in_system, results.totals.sojourn);

@@ -40,14 +40,14 @@ impl Sglang {
         let mut keyed: Vec<(Option<u64>, Place)> = Vec::with_capacity(waiting.len());
         for place in waiting {
             let known = plan.requests().known(place);
-            let found = plan.refresh(place, known);
-            let is_like_another = found <= FOUND_LITTLE
+            let hit = plan.refresh(place, known);
+            let is_like_another = hit <= FOUND_LITTLE
                 && known >= FOUND_LITTLE
                 && !beginnings.insert(plan.content_at(place, FOUND_LITTLE - 1));
-            keyed.push(((!is_like_another).then_some(found.min(known - 1)), place));
+            keyed.push(((!is_like_another).then_some(hit.min(known - 1)), place));
         }
         // Nothing, for those who begin alike, is less than any length.
-        keyed.sort_by_key(|&(found, _)| Reverse(found));
+        keyed.sort_by_key(|&(hit, _)| Reverse(hit));
         for (_, place) in keyed {
             self.queue.remove(place);
             self.queue.push_back(place);

@@ -205,7 +205,7 @@ impl Sglang {
         let own = if has_context { requests.next_context(place) } else { requests.owed(place) };
         let least = own + to_emit(requests, place).min(MOST_RESERVED) + pass.page;
         // What is found is not free any more once it is held; a context that it brings lies nowhere yet.
-        let available = available(plan, if has_context { 0 } else { plan.idle_found(place) });
+        let available = available(plan, if has_context { 0 } else { plan.unreferenced_hit(place) });
         pass.reserved.leaves_more_than(least, available, |ratio| self.sum(ratio, requests))
     }
 
