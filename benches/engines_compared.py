@@ -144,10 +144,10 @@ def measured(workload: iq.Workload, served_by: iq.Engine, ttft_s: float) -> dict
     steady = in_time.filter(pl.col("tpot_s").fill_null(0) <= TPOT_S).height
     smooth = in_time.filter(pl.col("max_tbt_s").fill_null(0) <= GAP_S).height
     return {
-        "TTFT p50, s": told["p50_ttft_s"],
-        "TTFT p99, s": told["p99_ttft_s"],
-        "TBT p50, ms": 1000 * told["p50_tbt_s"],
-        "TBT p99, ms": 1000 * told["p99_tbt_s"],
+        "TTFT p50, s": told["ttft_p50"],
+        "TTFT p99, s": told["ttft_p99"],
+        "TBT p50, ms": 1000 * told["tbt_p50"],
+        "TBT p99, ms": 1000 * told["tbt_p99"],
         "good, %": 100 * steady / requests.height,
         "good without a gap, %": 100 * smooth / requests.height,
         "goodput, requests/s": steady / told["duration_s"],

@@ -228,7 +228,7 @@ def told(result: iq.Result) -> dict[str, Any]:
         raise SystemExit(f"requests failed: {result.findings}")
     overloaded = any(finding.startswith("overload") for finding in result.findings)
     operations = result.block_operations.select(pl.exclude("replica").sum())
-    ttft = {f"{p}_ttft_s": float(summary[f"{p}_ttft_s"].item()) for p in ("p50", "p90", "p99")}
+    ttft = {name: float(summary[name].item()) for name in ("ttft_p50", "ttft_p90", "ttft_p99")}
     counted = sum(operations.row(0)) if result.block_operations.height else 0
     return {"hit_rate": hit_rate(result), **ttft, "overloaded": overloaded, "operations": counted}
 
@@ -248,7 +248,7 @@ def size(tokens: float | None) -> str:
 
 def of_run(row: dict[str, Any]) -> list[str]:
     """The cells that every table of runs has."""
-    ttft = [f"{row[f'{p}_ttft_s'] * 1000:,.0f}" for p in ("p50", "p90", "p99")]
+    ttft = [f"{row[name] * 1000:,.0f}" for name in ("ttft_p50", "ttft_p90", "ttft_p99")]
     if row["overloaded"]:
         ttft = ["overloaded"] * 3
     cache = f"`{row['cache']}`, {size(row['tokens'])}" if row["cache"] else "no cache"
@@ -344,7 +344,7 @@ def drawn_fleet(frames: dict[str, pl.DataFrame]) -> str:
     rows = pl.concat([frame.with_columns(trace=pl.lit(name)) for name, frame in frames.items()])
     told = rows.filter((pl.col("tokens") == ENGINE.kv.tokens) & ~pl.col("overloaded")).with_columns(
         cache=pl.when(pl.col("cache").is_null()).then(pl.lit("no cache")).otherwise(pl.lit("blocks")),
-        p90_ms=pl.col("p90_ttft_s") * 1000,
+        p90_ms=pl.col("ttft_p90") * 1000,
         percent=pl.format("{} % found", (pl.col("hit_rate") * 100).round(0).cast(pl.Int32)),
     )
     panels = []

@@ -370,7 +370,7 @@ def _assert_gaps(outcome: Outcome, result: iq.Result) -> None:
     assert counted == {name: count for name, count in expected.items() if count}
     longest = max((gap for r in outcome.requests for gap in _gaps(r)), default=None)
     if longest is not None:
-        assert result.summary()["max_tbt_s"].to_list() == [_seconds(longest)]
+        assert result.summary()["tbt_max"].to_list() == [_seconds(longest)]
 
 
 @grouped(seed=_SEEDS)

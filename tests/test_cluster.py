@@ -357,7 +357,7 @@ def test_replicas_may_differ() -> None:
     two = work((0.0, 10, 4), (0.0, 10, 4))
     result = iq.simulate(two, iq.Cluster([quick, engine()]))
     assert rows(result, "replica", "finish_s") == [(0, 2.0), (1, 4.0)]
-    assert result.summary(by="replica").select("replica", "completed", "max_e2e_s").rows() == [
+    assert result.summary(by="replica").select("replica", "completed", "e2e_max").rows() == [
         (0, 1, 2.0),
         (1, 1, 4.0),
     ]

@@ -244,8 +244,8 @@ def test_the_summary_counts_as_for_engines():
     )
     summary = result.summary(by="class")
     assert summary["completed"].to_list() == [1, 1]
-    assert summary["max_ttft_s"].to_list() == result.requests["ttft_s"].to_list()
-    assert summary["p50_tbt_s"].to_list() == [None, None]
+    assert summary["ttft_max"].to_list() == result.requests["ttft_s"].to_list()
+    assert summary["tbt_p50"].to_list() == [None, None]
     assert result.requests["tpot_s"][1] is None
 
 

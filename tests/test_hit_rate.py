@@ -65,7 +65,7 @@ def test_a_stored_run_has_the_same(tmp_path: Path):
 
 
 def test_the_hit_rate_is_a_metric_of_which_more_is_better():
-    assert Metric.of("hit_rate") == Metric("hit_rate", "hit_rate", "share", "higher")
+    assert Metric.of("hit_rate") == Metric("hit_rate", "share", "higher")
     found = iq.compare(WORKLOAD, {"small": engine(tokens=160), "large": engine()}, baseline="small")
     rows = {row["system"]: row for row in found.frame.filter(metric="hit_rate").rows(named=True)}
     shares = [Metric.of("hit_rate").value(iq.simulate(WORKLOAD, engine(tokens=size))) for size in (160, 2000)]

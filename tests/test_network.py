@@ -500,7 +500,7 @@ def test_warm_up_and_cool_down_count_jobs() -> None:
 
 def test_summaries_by_stage_and_engine() -> None:
     result = iq.simulate({"arrival_s": [0.0, 100.0]}, AGENTS)
-    assert result.summary(by="stage").select("stage", "completed", "max_e2e_s").rows() == [
+    assert result.summary(by="stage").select("stage", "completed", "e2e_max").rows() == [
         ("plan", 2, 3.0),
         ("search", 2, 2.0),
         ("code", 2, 5.0),

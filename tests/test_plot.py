@@ -82,7 +82,7 @@ def test_percentile_curves_pass_through_the_summary(fleet: iq.Result):
             curve = curves.filter(pl.col("measure") == measure, pl.col("class") == str(row["class"]))
             for percentile in (50, 90, 95, 99):
                 found = curve.filter(pl.col("share") == percentile / 100)["seconds"].item()
-                assert found == pytest.approx(row[f"p{percentile}_{measure}_s"], rel=1e-12)
+                assert found == pytest.approx(row[f"{measure}_p{percentile}"], rel=1e-12)
             assert curve["seconds"].is_sorted() and curve["share"].max() < 1
 
 
@@ -140,7 +140,7 @@ def test_gaps_are_shares_of_their_class_on_a_few_bins(fleet: iq.Result):
     for row in fleet.summary(by="class").rows(named=True):
         for percentile in ("p50", "p99"):
             found = marks.filter(pl.col("class") == str(row["class"]), pl.col("percentile") == percentile)
-            assert found["seconds"].item() == row[f"{percentile}_tbt_s"]
+            assert found["seconds"].item() == row[f"tbt_{percentile}"]
 
 
 def test_rates_count_every_arrival_and_every_completion(fleet: iq.Result):

@@ -15,7 +15,7 @@ from polars.testing import assert_frame_equal
 
 import inferq as iq
 
-LATENCIES = ["ttft_s", "tbt_s", "tpot_s", "e2e_s", "queue_s"]
+QUANTITIES = ["ttft", "tbt", "tpot", "e2e", "queue"]
 STATISTICS = ["mean", "p50", "p90", "p95", "p99", "max"]
 
 
@@ -75,14 +75,14 @@ def recomputed(result: iq.Result, by: list[str], ttft_slo: Any, tbt_slo: Any) ->
             "total_token_throughput": (prompts + outputs) / duration_s,
             "request_goodput": len(good) / duration_s,
         }
-        for name in LATENCIES:
-            if name == "tbt_s":
+        for name in QUANTITIES:
+            if name == "tbt":
                 continue
-            values = [row[name] for row in members if row[name] is not None]
-            told[f"mean_{name}"] = math.fsum(values) / len(values) if values else None
-            told[f"max_{name}"] = max(values, default=None)
+            values = [row[f"{name}_s"] for row in members if row[f"{name}_s"] is not None]
+            told[f"{name}_mean"] = math.fsum(values) / len(values) if values else None
+            told[f"{name}_max"] = max(values, default=None)
             for percent in (50, 90, 95, 99):
-                told[f"p{percent}_{name}"] = float(np.percentile(values, percent)) if values else None
+                told[f"{name}_p{percent}"] = float(np.percentile(values, percent)) if values else None
         summary.append(told)
     return summary
 
@@ -119,7 +119,7 @@ def test_the_run_behind_these_tests_has_every_status() -> None:
 def test_the_summary_has_these_columns_in_this_order() -> None:
     counts = ["completed", "failed", "duration_s"]
     rates = ["request_throughput", "output_throughput", "total_token_throughput", "request_goodput"]
-    latencies = [f"{statistic}_{name}" for name in LATENCIES for statistic in STATISTICS]
+    latencies = [f"{name}_{statistic}" for name in QUANTITIES for statistic in STATISTICS]
     assert busy(0).summary().columns == [*counts, *rates, *latencies, "cached_tokens", "hit_rate"]
     assert busy(0).summary(by=["replica", "class"]).columns[:2] == ["replica", "class"]
 
@@ -150,11 +150,11 @@ def test_token_gaps_are_all_counted_and_percentiles_are_upper_edges(case: int, w
         bins = result.tbt if name == "all" else result.tbt.filter(pl.col("class") == name)
         assert bins["count"].sum() == len(values)
         row = summary[name]
-        assert row["mean_tbt_s"] == pytest.approx(np.mean(values), rel=1e-9)
-        assert row["max_tbt_s"] == pytest.approx(values[-1], rel=1e-9)
+        assert row["tbt_mean"] == pytest.approx(np.mean(values), rel=1e-9)
+        assert row["tbt_max"] == pytest.approx(values[-1], rel=1e-9)
         for percent in (50, 90, 95, 99):
             exact = values[-(-percent * len(values) // 100) - 1]
-            told = row[f"p{percent}_tbt_s"]
+            told = row[f"tbt_p{percent}"]
             assert told in bins["upper_s"]
             assert exact * (1 - 1e-9) <= told <= exact * (1 + 1 / 128 + 1e-9)
 
@@ -162,7 +162,7 @@ def test_token_gaps_are_all_counted_and_percentiles_are_upper_edges(case: int, w
 def test_token_gaps_are_known_by_class_only() -> None:
     summary = busy(1).summary(by=["class", "replica"])
     for statistic in STATISTICS:
-        assert summary[f"{statistic}_tbt_s"].null_count() == summary.height
+        assert summary[f"tbt_{statistic}"].null_count() == summary.height
 
 
 def test_objectives_given_take_the_place_of_the_workloads() -> None:
@@ -224,7 +224,7 @@ def test_a_run_in_which_nothing_finished_has_counts_and_no_latencies() -> None:
     row = result.summary().row(0, named=True)
     assert (row["completed"], row["failed"], row["duration_s"]) == (0, 1, None)
     assert row["request_throughput"] == row["output_throughput"] == row["request_goodput"] == 0
-    assert all(row[f"{statistic}_{name}"] is None for name in LATENCIES for statistic in STATISTICS)
+    assert all(row[f"{name}_{statistic}"] is None for name in QUANTITIES for statistic in STATISTICS)
 
 
 def test_a_run_in_which_nothing_is_measured_has_no_groups() -> None:

@@ -96,7 +96,7 @@ def test_an_entry_of_a_list_in_a_file_is_set_by_its_number(tmp_path: Path):
     path = tmp_path / "two.toml"
     path.write_text(TOML[: TOML.index("[engine.timing]")] + "[[cluster.engines]]\n" + engine)
     frame = iq.sweep(path, **{"cluster.engines.0.timing.seconds": [0.05, 0.1]})
-    assert frame["mean_ttft_s"][0] < frame["mean_ttft_s"][1]
+    assert frame["ttft_mean"][0] < frame["ttft_mean"][1]
     with pytest.raises(iq.ConfigError, match=r"cluster\.engines is a list of 1, and has no entry 1"):
         iq.sweep(path, **{"cluster.engines.1.timing.seconds": [0.05]})
 
@@ -156,7 +156,7 @@ def test_the_rows_are_the_product_in_the_given_order(grid, seeds):
     ("grid", "said"),
     [
         ({"seed": [1]}, "seed: is a column of the result already"),
-        ({"rate": [1], "p99_ttft_s": [1]}, "p99_ttft_s: is a column of the result already"),
+        ({"rate": [1], "ttft_p99": [1]}, "ttft_p99: is a column of the result already"),
         ({"fingerprint": [1]}, "fingerprint: is a column"),
         ({"rate": []}, "rate: has no values"),
         ({"rate": 3}, "rate: must be a list of values such as [1, 2], is 3"),

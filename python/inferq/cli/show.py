@@ -12,6 +12,7 @@ from inferq.reports.numbers import NONE as _NONE
 from inferq.reports.numbers import number as _number
 from inferq.reports.numbers import percent as _percent
 from inferq.reports.numbers import seconds as _seconds
+from inferq.results.metric import QUANTITIES, STATISTICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,12 +27,10 @@ if TYPE_CHECKING:
     from inferq.theory.bounds.stability import Stability
     from inferq.workload.workload import Workload
 
-_LATENCIES = ("ttft", "tbt", "tpot", "e2e", "queue")
 _LEGEND = (
     "ttft: arrival to first token; tbt: gaps between tokens; tpot: mean gap of a request;",
     "e2e: arrival to last token; queue: wait for admission",
 )
-_STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
 _QUANTITIES = ("count", "mean", "cv", "p50", "p90", "p99", "min", "max")
 _MOST_REPLICAS = 32
 """Up to so many replicas are shown one by one."""
@@ -186,10 +185,10 @@ def points(frame: pl.DataFrame, names: list[str], most: int) -> None:
     from rich.text import Text
 
     rates = {"request_throughput": "req/s", "request_goodput": "good/s"}
-    latencies = ("p99_ttft_s", "p99_tbt_s", "p99_e2e_s")
+    latencies = ("ttft_p99", "tbt_p99", "e2e_p99")
     short = [name.rpartition(".")[2] for name in names]  # of the path of a field
     heads = names if len(set(short)) < len(short) else short
-    measured = [*rates.values(), *(name[:-2].replace("_", " ") for name in latencies)]
+    measured = [*rates.values(), *(name.replace("_", " ") for name in latencies)]
     table = empty_table([*heads, "seed", *measured], left=len(names))
     for row in frame.head(most).rows(named=True):
         cells = [_number(row[name]) for name in rates] + [_seconds(row[name]) for name in latencies]
@@ -263,11 +262,11 @@ def _counts(summary: pl.DataFrame, by_class: pl.DataFrame | None) -> Table:
 def _latencies(summary: pl.DataFrame, by_class: pl.DataFrame | None) -> Table:
     """Mean, percentiles and maximum of each latency."""
     texts = ["", "class"] if by_class is not None else [""]
-    table = empty_table([*texts, *_STATISTICS], left=len(texts))
+    table = empty_table([*texts, *STATISTICS], left=len(texts))
     groups = _groups(summary, by_class)
-    for latency in _LATENCIES:
+    for latency in QUANTITIES:
         for place, (name, row) in enumerate(groups):
-            cells = [_seconds(row[f"{statistic}_{latency}_s"]) for statistic in _STATISTICS]
+            cells = [_seconds(row[f"{latency}_{statistic}"]) for statistic in STATISTICS]
             label = latency if place == 0 else ""
             last = place == len(groups) - 1 and len(groups) > 1
             table.add_row(label, *([name] if by_class is not None else []), *cells, end_section=last)
@@ -288,12 +287,12 @@ def _shares(run: Result) -> Table | None:
     if not 1 < run.requests[by].n_unique() <= _MOST_REPLICAS:
         return None
     cached = run.has_prefix_cache
-    names = [by, "completed", "failed", "tok/s", "p50 ttft", "p99 ttft", "p99 e2e"]
+    names = [by, "completed", "failed", "tok/s", "ttft p50", "ttft p99", "e2e p99"]
     table = empty_table([*names, "hit rate"] if cached else names)
     table.collapse_padding = True  # so that it fits into 80 columns
     for row in run.summary(by=by).rows(named=True):
         cells = [f"{row['completed']:,}", f"{row['failed']:,}", _number(row["output_throughput"])]
-        cells += [_seconds(row[name]) for name in ("p50_ttft_s", "p99_ttft_s", "p99_e2e_s")]
+        cells += [_seconds(row[name]) for name in ("ttft_p50", "ttft_p99", "e2e_p99")]
         cells += [_percent(row["hit_rate"])] if cached else []
         table.add_row(str(row[by]), *cells)
     return table

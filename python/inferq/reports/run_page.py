@@ -13,14 +13,13 @@ from inferq.reports.document import Chapter, Document, Grid, Picture, cut
 from inferq.reports.numbers import NONE, number, percent, seconds
 from inferq.reports.run_charts import throughput
 from inferq.reports.words import in_the_long_run, in_this_run, sentence
+from inferq.results.metric import QUANTITIES, STATISTICS
 
 if TYPE_CHECKING:
     from inferq.results.result import Result
     from inferq.simulation.simulate import System
     from inferq.theory.bounds.stability import Stability
 
-_LATENCIES = ("ttft", "tbt", "tpot", "e2e", "queue")
-_STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
 _LEGEND = (
     "ttft: arrival to first token; tbt: gaps between tokens; tpot: mean gap of a request; e2e: arrival to "
     "last token; queue: wait for admission. Percentiles are over the measured requests, those of tbt over "
@@ -145,11 +144,11 @@ def _facts(result: Result, whole: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         *facts,
         ("output tokens per second", number(whole["output_throughput"])),
-        (f"TTFT{stages}, p50", seconds(whole["p50_ttft_s"])),
-        (f"TTFT{stages}, p99", seconds(whole["p99_ttft_s"])),
-        ("gap between tokens, p99", seconds(whole["p99_tbt_s"])),
-        (f"arrival to last token{stages}, p50", seconds(whole["p50_e2e_s"])),
-        (f"arrival to last token{stages}, p99", seconds(whole["p99_e2e_s"])),
+        (f"TTFT{stages}, p50", seconds(whole["ttft_p50"])),
+        (f"TTFT{stages}, p99", seconds(whole["ttft_p99"])),
+        ("gap between tokens, p99", seconds(whole["tbt_p99"])),
+        (f"arrival to last token{stages}, p50", seconds(whole["e2e_p50"])),
+        (f"arrival to last token{stages}, p99", seconds(whole["e2e_p99"])),
     ]
 
 
@@ -166,12 +165,12 @@ def _latency(
         [
             name if place == 0 else "",
             *([group] if several else []),
-            *(seconds(row[f"{one}_{name}_s"]) for one in _STATISTICS),
+            *(seconds(row[f"{name}_{one}"]) for one in STATISTICS),
         ]
-        for name in _LATENCIES
+        for name in QUANTITIES
         for place, (group, row) in enumerate(rows)
     ]
-    header = ["", *(["class"] if several else []), *_STATISTICS]
+    header = ["", *(["class"] if several else []), *STATISTICS]
     left_out = (
         f" Shown are the {_MOST_CLASSES} classes with the most requests; Result.summary has all "
         f"{len(sizes):,}."
@@ -206,12 +205,12 @@ def _jobs(result: Result) -> Grid:
         [
             "all" if row["workflow"] is None else row["workflow"],
             *(f"{row['completed']:,}", f"{row['failed']:,}"),
-            *(seconds(row[one]) for one in _STATISTICS),
+            *(seconds(row[one]) for one in STATISTICS),
         ]
         for row in (found if len(found) > 2 else found[-1:])
     ]
     note = "Measured jobs, from their arrival to the last token of their last stage."
-    return Grid(title="Jobs", header=("jobs", "finished", "failed", *_STATISTICS), lines=lines, note=note)
+    return Grid(title="Jobs", header=("jobs", "finished", "failed", *STATISTICS), lines=lines, note=note)
 
 
 def _largest(classes: int) -> str:
@@ -272,12 +271,12 @@ def _shares(result: Result) -> Chapter | None:
         [
             NONE if row[by] is None else str(row[by]),
             *(f"{row['completed']:,}", f"{row['failed']:,}", number(row["output_throughput"])),
-            *(seconds(row[name]) for name in ("p50_ttft_s", "p99_ttft_s", "p99_e2e_s")),
+            *(seconds(row[name]) for name in ("ttft_p50", "ttft_p99", "e2e_p99")),
             *([percent(row["hit_rate"])] if cached else []),
         ]
         for row in result.summary(by=by).rows(named=True)
     ]
-    names = ("finished", "failed", "output tokens/s", "p50 ttft", "p99 ttft", "p99 e2e")
+    names = ("finished", "failed", "output tokens/s", "ttft p50", "ttft p99", "e2e p99")
     header = (by, *names, *(["hit rate"] if cached else []))
     return Chapter(title=f"How did each {by} fare?", grids=(Grid(title="", header=header, lines=lines),))
 

@@ -1,4 +1,4 @@
-"""Which number of a run is looked at, in which unit, and which way is better?"""
+"""The numbers of a run by name: unit, and which way is better."""
 
 from __future__ import annotations
 
@@ -7,20 +7,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from inferq.errors import ConfigError
-from inferq.results.result import PERCENTILES
 from inferq.workload.columns import nearest
 
 if TYPE_CHECKING:
     from inferq.results.result import Result
 
-_MEASURES = ("ttft", "tbt", "tpot", "e2e", "queue")
-_STATISTICS = ("mean", *(f"p{share}" for share in PERCENTILES), "max")
-_RATES = {
+QUANTITIES = ("ttft", "tbt", "tpot", "e2e", "queue")
+"""What is measured in seconds; their statistics are `ttft_mean`, `ttft_p50`, … `queue_max`."""
+PERCENTILES = (50, 90, 95, 99)
+STATISTICS = ("mean", *(f"p{p}" for p in PERCENTILES), "max")
+RATES = {
     "request_throughput": "requests/s",
-    "request_goodput": "requests/s",
     "output_throughput": "tokens/s",
     "total_token_throughput": "tokens/s",
+    "request_goodput": "requests/s",
 }
+LATENCIES = {
+    f"{quantity}_{statistic}": (quantity, statistic) for quantity in QUANTITIES for statistic in STATISTICS
+}
+COUNTS = ("completed", "failed", "cached_tokens")
+SUMMARY = ("completed", "failed", "duration_s", *RATES, *LATENCIES, "cached_tokens", "hit_rate")
+"""The columns of `Result.summary`, after those of its groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,37 +37,34 @@ class Metric:
     Example:
         >>> from inferq.results.metric import Metric
         >>> Metric.of("ttft_p99")
-        Metric(name='ttft_p99', column='p99_ttft_s', unit='s', better='lower')
+        Metric(name='ttft_p99', unit='s', better='lower')
     """
 
     name: str
-    """`ttft_p99`, `request_goodput`, `failed_share`."""
-
-    column: str
-    """Of `Result.summary`; empty for a share, which is made of two."""
+    """`ttft_p99`, `request_goodput`: a column of `Result.summary`; or `failed_share`."""
 
     unit: str
     better: Literal["lower", "higher"]
 
     @classmethod
     def of(cls, name: object, field: str = "metric") -> Metric:
-        """The metric of that name, or of that column of `Result.summary`.
+        """The metric of that name.
 
         Args:
-            name: `ttft_p99` or `p99_ttft_s`; `ttft`, `tbt`, `tpot`, `e2e` or `queue` with `mean`, `p50`,
-                `p90`, `p95`, `p99` or `max`; a throughput or the goodput; `failed_share`; `hit_rate`.
+            name: `ttft`, `tbt`, `tpot`, `e2e` or `queue` with `_mean`, `_p50`, `_p90`, `_p95`, `_p99` or
+                `_max`, all in seconds; a throughput or the goodput; `failed_share`; `hit_rate`.
             field: the argument that an error names.
 
         Raises:
             ConfigError: there is none of that name.
         """
-        found = _KNOWN.get(name) if isinstance(name, str) else None
-        if found is None:
-            by_column = {metric.column: metric for metric in _KNOWN.values()}
-            found = by_column.get(name) if isinstance(name, str) and name else None
-        if found is None:
-            raise ConfigError(f"{field}: unknown metric {name!r}{nearest(str(name), _KNOWN)}")
-        return found
+        metric = _METRICS.get(name) if isinstance(name, str) else None
+        if metric is None:
+            renamed = {f"{statistic}_{quantity}_s": new for new, (quantity, statistic) in LATENCIES.items()}
+            if name in renamed:
+                raise ConfigError(f"{field}: {name} is now {renamed[str(name)]}")
+            raise ConfigError(f"{field}: unknown metric {name!r}{nearest(str(name), _METRICS)}")
+        return metric
 
     @classmethod
     def several(cls, names: object, field: str = "metrics") -> tuple[Metric, ...]:
@@ -71,12 +75,22 @@ class Metric:
         """
         if isinstance(names, str) or not isinstance(names, Iterable):
             raise ConfigError(f"{field}: must be names such as ['ttft_p99'], is {names!r}")
-        found = tuple(cls.of(name, field) for name in names)
-        if not found:
+        metrics = tuple(cls.of(name, field) for name in names)
+        if not metrics:
             raise ConfigError(f"{field}: none is named")
-        if len(set(found)) < len(found):
+        if len(set(metrics)) < len(metrics):
             raise ConfigError(f"{field}: one is there twice")
-        return found
+        return metrics
+
+    @property
+    def quantity(self) -> str:
+        """Of a latency, what is measured: `ttft` of `ttft_p99`; else the name."""
+        return LATENCIES.get(self.name, (self.name,))[0]
+
+    @property
+    def statistic(self) -> str:
+        """Of a latency, which statistic: `p99` of `ttft_p99`; `""` of others."""
+        return LATENCIES.get(self.name, ("", ""))[1]
 
     def value(self, result: Result, slo: Mapping[str, float | None] | None = None) -> float | None:
         """The number of a run; None where no request tells it, or for `hit_rate` no prefix cache does.
@@ -89,20 +103,18 @@ class Metric:
 
     def of_row(self, row: Mapping[str, float | None]) -> float | None:
         """The number in a row of `Result.summary`; None where no request tells it."""
-        if self.column:
-            return row[self.column]
+        if self.name != "failed_share":
+            return row[self.name]
         failed, completed = row["failed"] or 0, row["completed"] or 0
         return failed / (failed + completed) if failed + completed else None
 
 
-def _known() -> dict[str, Metric]:
-    found = {name: Metric(name, name, unit, "higher") for name, unit in _RATES.items()}
-    for measure in _MEASURES:
-        for statistic in _STATISTICS:
-            name = f"{measure}_{statistic}"
-            found[name] = Metric(name, f"{statistic}_{measure}_s", "s", "lower")
-    shares = (Metric("failed_share", "", "share", "lower"), Metric("hit_rate", "hit_rate", "share", "higher"))
-    return {**found, **{one.name: one for one in shares}}
-
-
-_KNOWN = _known()
+_METRICS = {
+    metric.name: metric
+    for metric in (
+        *(Metric(name, unit, "higher") for name, unit in RATES.items()),
+        *(Metric(name, "s", "lower") for name in LATENCIES),
+        Metric("failed_share", "share", "lower"),
+        Metric("hit_rate", "share", "higher"),
+    )
+}

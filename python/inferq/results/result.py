@@ -15,6 +15,7 @@ from inferq import _core
 from inferq._lazy import np, pl
 from inferq.errors import ConfigError
 from inferq.results.measured import Measured
+from inferq.results.metric import PERCENTILES, QUANTITIES, STATISTICS
 from inferq.results.work_conservation import WorkConservation
 from inferq.workload.columns import nearest
 
@@ -41,8 +42,6 @@ NO_REPLICA = 2**32 - 1
 """The `replica` of a request that none served, and the `prefill_replica` of one not handed off."""
 
 STATUSES = ("finished", "rejected", "abandoned", "unfinished")
-PERCENTILES = (50, 90, 95, 99)
-STATISTICS = ("mean", *(f"p{p}" for p in PERCENTILES), "max")
 _OBJECTIVES = {"ttft_s": ("ttft_s", "ttft_slo_s"), "tbt_s": ("max_tbt_s", "tbt_slo_s")}
 """For each objective, the column of `requests` that it bounds and the column of the workload that sets it."""
 
@@ -411,8 +410,8 @@ class Result:
         | `output_throughput` | output tokens of completed requests per second |
         | `total_token_throughput` | prompt and output tokens of completed requests per second |
         | `request_goodput` | finished with `ttft_s` and `max_tbt_s` within objectives, per second |
-        | `mean_ttft_s`, then `p50_…`, `p90_…`, `p95_…`, `p99_…`, `max_…` | of those that have it, or null |
-        | the same six of `tbt`, `tpot`, `e2e`, `queue` | in seconds |
+        | `ttft_mean`, then `_p50`, `_p90`, `_p95`, `_p99`, `_max` | seconds, of those that have it, or null |
+        | the same six of `tbt`, `tpot`, `e2e`, `queue` | |
         | `cached_tokens` | prompt tokens that admitted requests found in a prefix cache |
         | `hit_rate` | their share of all prompt tokens of admitted requests |
 
@@ -441,7 +440,7 @@ class Result:
             >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=kv)
             >>> workload = {"arrival_s": [0.0, 0.5], "prompt_tokens": [10, 5], "output_tokens": [3, 1]}
             >>> summary = iq.simulate(workload, engine).summary(slo={"ttft_s": 1.0})
-            >>> summary.select("completed", "duration_s", "output_throughput", "mean_ttft_s").rows()
+            >>> summary.select("completed", "duration_s", "output_throughput", "ttft_mean").rows()
             [(2, 3.0, 1.3333333333333333, 1.25)]
             >>> summary["request_goodput"].item() == 1 / 3
             True
@@ -476,14 +475,14 @@ class Result:
             "total_token_throughput": (outputs + total(finished, values["prompt_tokens"])) / span_s,
             "request_goodput": total(good) / span_s,
         }
-        names = ("ttft_s", "tpot_s", "e2e_s", "queue_s")
-        statistics: dict[str, dict[str, NDArray[np.float64]]] = {}
-        for name in names:  # one after the other: of a stored result each is read when its turn comes
-            statistics |= _core.summarise(groups, count, {name: values[name]})
-        statistics["tbt_s"] = self._gaps(keys, named, count)
-        for name in ("ttft_s", "tbt_s", "tpot_s", "e2e_s", "queue_s"):
-            told = statistics[name]
-            table.update({f"{kind}_{name}": pl.Series(told[kind], nan_to_null=True) for kind in STATISTICS})
+        for name in QUANTITIES:  # one after the other: of a stored result each is read when its turn comes
+            if name == "tbt":
+                statistics = self._gaps(keys, named, count)
+            else:
+                statistics = _core.summarise(groups, count, {name: values[f"{name}_s"]})[name]
+            table.update(
+                {f"{name}_{kind}": pl.Series(statistics[kind], nan_to_null=True) for kind in STATISTICS}
+            )
         cached = prompts = np.full(count, math.nan)
         if self.has_prefix_cache:
             admitted = ~np.isnan(values["admitted_s"])

@@ -40,7 +40,7 @@ class StoredResult(Result):
         StoredResult(2 requests: 2 finished; 0 findings)
         >>> result.requests.select("id", "finish_s").collect().rows()
         [(0, 3.0), (1, 2.0)]
-        >>> iq.Result.read(place).summary()["mean_ttft_s"].item()
+        >>> iq.Result.read(place).summary()["ttft_mean"].item()
         1.25
     """
 

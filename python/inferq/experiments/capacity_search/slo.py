@@ -91,8 +91,6 @@ class Slo:
             metric = Metric.of(name, "slo")
             if metric.unit != "s":
                 raise ConfigError(f"slo.{name}: is no latency, and an SLO bounds latencies from above")
-            if metric.name in known:
-                raise ConfigError(f"slo.{metric.name}: is given twice")
             known[metric.name] = not_negative(f"slo.{name}", limit)
         if failed_share is not None:
             failed_share = finite("slo.failed_share", failed_share)
@@ -200,7 +198,7 @@ def _of_jobs(metric: Metric, result: Result) -> float | None:
     e2e_s: Any = result.jobs.filter("measured")["e2e_s"].drop_nulls()
     if e2e_s.is_empty():
         return None
-    statistic = metric.name.removeprefix("e2e_")
+    statistic = metric.statistic
     if statistic in ("mean", "max"):
         return float(e2e_s.mean() if statistic == "mean" else e2e_s.max())
     return float(e2e_s.quantile(int(statistic.removeprefix("p")) / 100, "linear"))

@@ -77,7 +77,7 @@ def count_for(metric: Metric, requests: int) -> int | None:
 
 def needed(metric: Metric, blocks: int = COUNTS[-1]) -> int | None:
     """How many requests so many blocks need; None where no number is enough."""
-    statistic = metric.name.rpartition("_")[2]
+    statistic = metric.statistic
     if statistic == "max":
         return None
     beyond = 100 - int(statistic[1:]) if statistic[1:].isdecimal() else 100 * LEAST_BEYOND
@@ -122,13 +122,13 @@ def pseudo_values(
     found: dict[Metric, NDArray[np.float64]] = {}
     for metric in metrics:
         count = count_for(metric, int(keep.sum()))
-        if count is None or metric.name.startswith("tbt_"):
+        if count is None or metric.quantity == "tbt":
             continue
         begins = edges(result, count)
         block = np.clip(np.searchsorted(begins, rows, side="right") - 1, 0, count - 1)
         if metric.unit == "s":
-            measure, statistic = metric.name.rsplit("_", 1)
-            values = _without_each(columns[f"{measure}_s"][keep], block[keep], count, statistic)
+            column = columns[f"{metric.quantity}_s"]
+            values = _without_each(column[keep], block[keep], count, metric.statistic)
         else:
             values = _of_ratio(result, metric, keep, span, block, count, slo)
         if values is not None:
@@ -149,7 +149,7 @@ def of_histograms(
         sums_s: of each block, the sum of all its gaps.
         metric: of `tbt`.
     """
-    statistic = metric.name.rpartition("_")[2]
+    statistic = metric.statistic
     lower_s, index = np.unique(np.concatenate([one["lower_s"] for one in histograms]), return_inverse=True)
     if statistic == "max" or lower_s.size == 0:
         return None

@@ -17,7 +17,8 @@ from inferq.experiments.arguments import check_options
 from inferq.experiments.arguments import seeds_of as given_seeds
 from inferq.experiments.sweeps.closure_digest import digest_of
 from inferq.experiments.sweeps.fingerprint import digest_of_value
-from inferq.experiments.sweeps.point import SUMMARY, Source
+from inferq.experiments.sweeps.point import Source
+from inferq.results.metric import SUMMARY
 from inferq.scenario import ScenarioFile
 from inferq.workload.workload import Workload
 

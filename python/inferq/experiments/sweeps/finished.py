@@ -14,8 +14,9 @@ from inferq._lazy import pl
 from inferq.errors import ConfigError
 from inferq.experiments.sweeps.axes import OWN_COLUMNS, Axis, Key, Label, dtype
 from inferq.experiments.sweeps.fingerprint import joined, parted
-from inferq.experiments.sweeps.point import COUNTS, SUMMARY, Outcome
+from inferq.experiments.sweeps.point import Outcome
 from inferq.results.files import replacing
+from inferq.results.metric import COUNTS, SUMMARY
 
 _WRITE_AFTER_S = 1.0
 _SHARE = 0.1

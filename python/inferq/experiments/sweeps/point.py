@@ -11,30 +11,12 @@ from typing import Any, TypeAlias
 
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import check_options
-from inferq.results.result import STATISTICS
+from inferq.results.metric import SUMMARY
 from inferq.scenario import Scenario, ScenarioFile
 from inferq.simulation.simulate import simulate
 
 Source: TypeAlias = Callable[..., Any] | ScenarioFile
 """What makes a scenario of a point: a function of its values, or a file whose fields they set."""
-
-LATENCIES = ("ttft_s", "tbt_s", "tpot_s", "e2e_s", "queue_s")
-SUMMARY = (
-    "completed",
-    "failed",
-    "duration_s",
-    "request_throughput",
-    "output_throughput",
-    "total_token_throughput",
-    "request_goodput",
-    *(f"{statistic}_{latency}" for latency in LATENCIES for statistic in STATISTICS),
-    "cached_tokens",
-    "hit_rate",
-)
-"""The columns of `Result.summary`."""
-
-COUNTS = (*SUMMARY[:2], "cached_tokens")
-"""Those that hold whole numbers."""
 
 
 @dataclass(frozen=True, slots=True)

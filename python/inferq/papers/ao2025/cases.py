@@ -180,9 +180,9 @@ def measures(result: iq.Result) -> dict[str, float | int]:
     return {
         "tokens/s": round(tokens_per_s("finish_s")),
         "served": min(1.0, tokens_per_s("finish_s") / tokens_per_s("arrival_s")),
-        "mean E2E, s": summary["mean_e2e_s"],
-        "P99 E2E, s": summary["p99_e2e_s"],
-        "mean TTFT, s": summary["mean_ttft_s"],
+        "mean E2E, s": summary["e2e_mean"],
+        "P99 E2E, s": summary["e2e_p99"],
+        "mean TTFT, s": summary["ttft_mean"],
         "preempted": int(requests["preemptions"].sum()),
         "most tokens held": held,
     }

@@ -124,14 +124,14 @@ class Study:
 
     def median_ttft_s(self, engine: Engine, rate: float, seed: int) -> float:
         """Of all requests, in seconds."""
-        return float(self.run(engine, rate, seed).summary()["p50_ttft_s"].item())
+        return float(self.run(engine, rate, seed).summary()["ttft_p50"].item())
 
     def measures(self, engine: Engine, rate: float, seed: int) -> dict[str, float]:
         """Median time to first token of all, and the 99th percentile of token gaps by class, in seconds."""
         result = self.run(engine, rate, seed)
-        gaps = dict(result.summary(by="class").select("class", "p99_tbt_s").iter_rows())
+        gaps = dict(result.summary(by="class").select("class", "tbt_p99").iter_rows())
         return {
-            "median TTFT": float(result.summary()["p50_ttft_s"].item()),
+            "median TTFT": float(result.summary()["ttft_p50"].item()),
             "P99 TBT, paying": float(gaps["paying"]),
             "P99 TBT, free": float(gaps["free"]),
         }
@@ -336,7 +336,7 @@ def answered(study: Study, cost: float) -> dict[str, Answer]:
     found["fall"] = ratio(*([one["median TTFT"] for one in high[name]] for name in (SLAI, SARATHI)))
     for key, engine in (("plain", engines[SLAI]), ("first", Hardware().engine(cost, PRIORITY))):
         runs = together(partial(study.run, engine, HIGH_RATE), seeds)
-        means = [dict(run.summary(by="class").select("class", "mean_ttft_s").iter_rows()) for run in runs]
+        means = [dict(run.summary(by="class").select("class", "ttft_mean").iter_rows()) for run in runs]
         for who in TBT_SLO_S:
             found[f"{key} {who}"] = Answer.over([float(one[who]) for one in means])
     found["stable"] = stable(study, cost)

@@ -169,11 +169,11 @@ def latencies(name: str, share: float, size: Size) -> pl.DataFrame:
         run = simulate(work.speed(rate), replica, seed=1, warmup=size.measured // 10)
         summary = run.summary().row(0, named=True)
         wanted = {
-            "median TTFT, s": "p50_ttft_s",
-            "P99 TTFT, s": "p99_ttft_s",
-            "median TBT, s": "p50_tbt_s",
-            "P99 TBT, s": "p99_tbt_s",
-            "longest TBT, s": "max_tbt_s",
+            "median TTFT, s": "ttft_p50",
+            "P99 TTFT, s": "ttft_p99",
+            "median TBT, s": "tbt_p50",
+            "P99 TBT, s": "tbt_p99",
+            "longest TBT, s": "tbt_max",
         }
         row: dict[str, Any] = {"costs": name, "of the limit": share, "policy": policy}
         rows.append(row | {title: summary[column] for title, column in wanted.items()})

@@ -30,9 +30,9 @@ def measured_on_gpus(sizes: Sizes) -> Section:
             {
                 "token budget": budget,
                 "limit (2.7), per s": token_capacity(CHAT, TIMING, token_budget=budget).capacity_per_s,
-                "median TTFT, s": row["p50_ttft_s"],
-                "median E2E, s": row["p50_e2e_s"],
-                "99th percentile of E2E, s": row["p99_e2e_s"],
+                "median TTFT, s": row["ttft_p50"],
+                "median E2E, s": row["e2e_p50"],
+                "99th percentile of E2E, s": row["e2e_p99"],
             }
         )
     small, paper, large = found[0], found[2], found[3]
