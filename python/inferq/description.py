@@ -9,11 +9,29 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from inferq import _core
 from inferq.errors import ConfigError
 from inferq.workload.columns import nearest as nearest
+
+
+class Answer(NamedTuple):
+    """What a description says of itself: whether something holds, None where that is not known, and why."""
+
+    holds: bool | None
+    why: str
 
 
 class Description:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from inferq.description import Answer
 from inferq.scheduler.k_fcfs import KFcfs
 from inferq.scheduler.orca import Orca
 from inferq.scheduler.sarathi import Sarathi
@@ -45,3 +46,27 @@ class ClassPriority(Scheduler):
 
     order: Sequence[str]
     inner: Sarathi | KFcfs | Orca | VllmV1
+
+    def budget(self) -> int | None:
+        """That of the policy within the classes."""
+        return self.inner.budget()
+
+    def seats(self) -> int | None:
+        """Those of the policy within the classes."""
+        return self.inner.seats()
+
+    def reserved_tokens(self) -> int | None:
+        """Those of the policy within the classes."""
+        return self.inner.reserved_tokens()
+
+    def cuts_prompts(self) -> bool:
+        """As the policy within the classes does."""
+        return self.inner.cuts_prompts()
+
+    def spared_share(self) -> float:
+        """That of the policy within the classes."""
+        return self.inner.spared_share()
+
+    def fills_budget(self) -> Answer:
+        """As the policy within the classes does."""
+        return self.inner.fills_budget()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from inferq.description import Answer
 from inferq.scheduler.scheduler import Scheduler
 
 
@@ -46,3 +47,10 @@ class KFcfs(Scheduler):
     token_budget: int
     k_prefill: int
     k_decode: int
+
+    def fills_budget(self) -> Answer:
+        """It does if its caps let as many requests in as the budget has tokens."""
+        kinds = min(self.k_prefill, self.k_decode)
+        if kinds >= self.token_budget:
+            return Answer(True, "KFcfs lets as many requests in as the budget has tokens")
+        return Answer(None, f"KFcfs lets only {kinds:,} requests of one kind into an iteration")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from inferq.description import Answer
 from inferq.scheduler.scheduler import Scheduler
 
 
@@ -49,6 +50,20 @@ class Orca(Scheduler):
     token_budget: int | None = None
     chunked: bool = False
 
+    def reserved_tokens(self) -> int:
+        """The longest sequence, for every request."""
+        return self.max_model_len
+
+    def cuts_prompts(self) -> bool:
+        """Only with `chunked`."""
+        return self.chunked
+
+    def fills_budget(self) -> Answer:
+        """It does where prompts are cut."""
+        if self.chunked:
+            return Answer(True, "Orca fills its budget while anybody is there to run")
+        return Answer(False, "Orca leaves the end of a budget empty that no whole prompt fits")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FasterTransformer(Scheduler):
@@ -90,3 +105,7 @@ class FasterTransformer(Scheduler):
     max_seqs: int = 128
     max_model_len: int = 8192
     free: Literal["each", "batch"] = "each"
+
+    def reserved_tokens(self) -> int:
+        """The longest sequence, for every request."""
+        return self.max_model_len

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from inferq.description import Answer
 from inferq.scheduler.by_key import Order
 from inferq.scheduler.scheduler import Recompute, Scheduler, Swap
 
@@ -45,3 +46,11 @@ class Sarathi(Scheduler):
     order: Order = "fcfs"
     watermark: float = 0.01
     preemption: Recompute | Swap = Recompute()  # noqa: RUF009  # frozen
+
+    def fills_budget(self) -> Answer:
+        """It does while a request is there to run."""
+        return Answer(True, "Sarathi fills its budget while anybody is there to run")
+
+    def serves_oldest(self) -> bool:
+        """First come, first served, the youngest preempted by recomputation."""
+        return self.order == "fcfs" and isinstance(self.preemption, Recompute)

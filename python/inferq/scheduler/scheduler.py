@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from inferq.description import Description
+from inferq.description import Answer, Description
 from inferq.scheduler import user_defined
 
 
@@ -36,6 +36,49 @@ class Scheduler(Description):
         """Let the core judge a policy of inferq; the fields of any other are its own affair."""
         if not self.is_written():
             Description.__post_init__(self)
+
+    def __init_subclass__(cls) -> None:
+        """What a policy says of its batches holds for no policy that is derived from it."""
+        for name in ("fills_budget", "serves_oldest"):
+            if name not in vars(cls):
+                setattr(cls, name, vars(Scheduler)[name])
+
+    def budget(self) -> int | None:
+        """Tokens that an iteration may load; None where there is no such limit."""
+        budget: int | None = getattr(self, "token_budget", None)
+        return budget
+
+    def seats(self) -> int | None:
+        """Requests that may run at once; None where there is no such limit."""
+        seats: int | None = getattr(self, "max_seqs", None)
+        return seats
+
+    def reserved_tokens(self) -> int | None:
+        """Tokens for which each request reserves blocks, none being longer; None: its own alone."""
+        return None
+
+    def cuts_prompts(self) -> bool:
+        """Whether a prompt may be longer than the budget."""
+        return True
+
+    def spared_share(self) -> float:
+        """The share of all blocks that an admission leaves free."""
+        share: float = getattr(self, "watermark", 0.0)
+        return share
+
+    def fills_budget(self) -> Answer:
+        """Whether a token is loaded whenever budget, seats and memory have room for one, li2025 (2.6)."""
+        if self.is_written():
+            return Answer(None, f"{type(self).__name__} is written in Python")
+        return Answer(None, f"nothing is known of {type(self).__name__}")
+
+    def serves_oldest(self) -> bool:
+        """Whether the oldest requests always go on; False where that is not known.
+
+        As many as fit the cache at their longest are never preempted, and each iteration takes of them what
+        the budget holds.
+        """
+        return False
 
     def is_written(self) -> bool:
         """Whether this is an object of a class that is no policy of inferq itself."""

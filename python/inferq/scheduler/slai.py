@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inferq.description import Description
+from inferq.description import Answer, Description
 from inferq.scheduler.by_key import Order
 from inferq.scheduler.scheduler import Scheduler
 
@@ -96,3 +96,13 @@ class Slai(Scheduler):
     offset: float | DynamicOffset = 10
     order: Order = "spf"
     class_first: str | None = None
+
+    def seats(self) -> int:
+        """Requests that are active at once."""
+        return self.max_active
+
+    def fills_budget(self) -> Answer:
+        """It does if as many decodes may join an iteration as there are seats."""
+        if self.max_decodes < min(self.max_active, self.token_budget):
+            return Answer(None, f"Slai lets only {self.max_decodes:,} decodes into an iteration")
+        return Answer(True, "Slai fills its budget while anybody is there to run")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from inferq.description import Answer
 from inferq.scheduler.scheduler import Recompute, Scheduler, Swap
 
 
@@ -44,6 +45,16 @@ class VllmV1(Scheduler):
     policy: Literal["fcfs", "priority"] = "fcfs"
     reserve_full_prompt: bool = True
 
+    def fills_budget(self) -> Answer:
+        """It does unless the part of one prompt is bounded."""
+        if 0 < self.long_prefill_threshold < self.token_budget:
+            return Answer(False, f"VllmV1 cuts a prompt to {self.long_prefill_threshold:,} tokens")
+        return Answer(True, "VllmV1 fills its budget while anybody is there to run")
+
+    def serves_oldest(self) -> bool:
+        """First come, first served, with prompts that only the budget cuts."""
+        return self.policy == "fcfs" and not self.long_prefill_threshold
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VllmV0(Scheduler):
@@ -77,3 +88,11 @@ class VllmV0(Scheduler):
     max_seqs: int = 256
     watermark: float = 0.01
     preemption: Recompute | Swap = Recompute()  # noqa: RUF009  # frozen
+
+    def cuts_prompts(self) -> bool:
+        """Prompts are computed whole."""
+        return False
+
+    def fills_budget(self) -> Answer:
+        """It does not: prompts alone, else decodes alone."""
+        return Answer(False, "VllmV0 does not mix prompts and decodes")

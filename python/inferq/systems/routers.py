@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from inferq._lazy import np
 from inferq.description import Description, nearest, read
@@ -146,11 +146,23 @@ class Router(Description):
 
     __slots__ = ()
     part = "router"
+    draws: ClassVar[bool | None] = None
+    """Whether it draws at random, so that another seed routes otherwise; None where that is not known."""
+    looks_at_request: ClassVar[bool | None] = None
+    """Whether the replica depends on the request that is sent; None where that is not known."""
+    spreads: ClassVar[Literal["in turns", "by chance", "to the fewest"] | None] = None
+    """How it gives every replica its share of the load; None where nothing is known of that."""
 
     def __post_init__(self) -> None:
         """The fields of a router of one's own are its own affair."""
         if not self.is_written():
             Description.__post_init__(self)
+
+    def __init_subclass__(cls) -> None:
+        """What a router says of its choice holds for no router that is derived from it."""
+        for name in ("draws", "looks_at_request", "spreads"):
+            if name not in vars(cls):
+                setattr(cls, name, None)
 
     def is_written(self) -> bool:
         """Whether this is an object of a class that is no router of inferq itself."""
@@ -183,6 +195,10 @@ class RoundRobin(Router):
         {'kind': 'RoundRobin'}
     """
 
+    draws = False
+    looks_at_request = False
+    spreads = "in turns"
+
 
 @dataclass(frozen=True, slots=True)
 class Random(Router):
@@ -198,6 +214,10 @@ class Random(Router):
         {'kind': 'Random'}
     """
 
+    draws = True
+    looks_at_request = False
+    spreads = "by chance"
+
 
 @dataclass(frozen=True, slots=True)
 class LeastRequests(Router):
@@ -210,6 +230,10 @@ class LeastRequests(Router):
         >>> iq.LeastRequests().describe()
         {'kind': 'LeastRequests'}
     """
+
+    draws = False
+    looks_at_request = False
+    spreads = "to the fewest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +250,10 @@ class LeastTokens(Router):
         {'kind': 'LeastTokens'}
     """
 
+    draws = False
+    looks_at_request = False
+    spreads = "to the fewest"
+
 
 @dataclass(frozen=True, slots=True)
 class PowerOfTwo(Router):
@@ -241,6 +269,9 @@ class PowerOfTwo(Router):
         {'kind': 'PowerOfTwo'}
     """
 
+    draws = True
+    looks_at_request = False
+
 
 @dataclass(frozen=True, slots=True)
 class LeastKv(Router):
@@ -254,6 +285,8 @@ class LeastKv(Router):
         >>> iq.LeastKv().describe()
         {'kind': 'LeastKv'}
     """
+
+    draws = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +325,9 @@ class BySession(Router):
         >>> iq.simulate(turns, pair).requests["replica"].to_list()
         [0, 1, 1]
     """
+
+    draws = False
+    looks_at_request = True
 
     spill: float | None = None
 
@@ -352,6 +388,9 @@ class PrefixAffinity(Router):
         [0, 1] [0, 0]
     """
 
+    draws = False
+    looks_at_request = True
+
     weight: float = 1.0
     update_s: float | None = None
 
@@ -401,6 +440,9 @@ class PrefixHash(Router):
         >>> homes(iq.PrefixHash()), homes(iq.PrefixHash(load_factor=2.0))
         (1, 2)
     """
+
+    draws = False
+    looks_at_request = True
 
     prefix_tokens: int = 1024
     load_factor: float | None = None

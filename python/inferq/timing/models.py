@@ -13,11 +13,37 @@ from typing import ClassVar
 from inferq.description import Description
 
 
+@dataclass(frozen=True, slots=True)
+class TokenCost:
+    """An iteration's length by its n tokens, and what contexts add, request by request.
+
+    base + per_token·max(0, n − knee), and the terms of `PiecewiseLinear` and of `MemoryLinear`.
+    """
+
+    base_s: float
+    per_token_s: float = 0.0
+    knee: int = 0
+    per_context_token_s: float = 0.0
+    per_prefill_square_s: float = 0.0
+    per_chunk_context_s: float = 0.0
+    per_kv_token_s: float = 0.0
+
+
 class TimingModel(Description):
     """A description of how long an iteration takes: one of the classes of this module."""
 
     __slots__ = ()
     part: ClassVar[str | None] = "timing"
+    uncounted: ClassVar[str] = "has no closed form by tokens; see what stability bounds"
+    """Why a model has no `cost()`."""
+
+    def cost(self) -> TokenCost | None:
+        """The model as a function of tokens and contexts; None where it is no such function."""
+        return None
+
+    def shortest_iteration_s(self) -> float:
+        """No iteration is shorter; 0 where nothing is known of that."""
+        return 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +65,14 @@ class Constant(TimingModel):
     """
 
     seconds: float
+
+    def cost(self) -> TokenCost:
+        """The same for any number of tokens."""
+        return TokenCost(self.seconds)
+
+    def shortest_iteration_s(self) -> float:
+        """Each is as long."""
+        return self.seconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,6 +113,21 @@ class PiecewiseLinear(TimingModel):
     per_prefill_square: float = 0
     per_chunk_context: float = 0
 
+    def cost(self) -> TokenCost:
+        """All of its terms."""
+        return TokenCost(
+            self.base,
+            self.per_token,
+            self.knee,
+            self.per_context_token,
+            self.per_prefill_square,
+            self.per_chunk_context,
+        )
+
+    def shortest_iteration_s(self) -> float:
+        """One of few tokens."""
+        return self.base
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryLinear(TimingModel):
@@ -106,6 +155,14 @@ class MemoryLinear(TimingModel):
     base: float
     per_kv_token: float
 
+    def cost(self) -> TokenCost:
+        """Both of its terms."""
+        return TokenCost(self.base, per_kv_token_s=self.per_kv_token)
+
+    def shortest_iteration_s(self) -> float:
+        """One that touches no memory."""
+        return self.base
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MixedSolo(TimingModel):
@@ -132,6 +189,12 @@ class MixedSolo(TimingModel):
     alpha: float
     beta: float
     solo: float
+
+    uncounted: ClassVar[str] = "asks whether a prompt is there, not for tokens; use allocation"
+
+    def shortest_iteration_s(self) -> float:
+        """One of decodes, or of a short chunk."""
+        return min(self.alpha, self.solo)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,3 +252,9 @@ class TiledGemm(TimingModel):
     gemm_s: float
     gemv_s: float
     layers: int
+
+    uncounted: ClassVar[str] = "counts tiles, not tokens; use tile_capacity"
+
+    def shortest_iteration_s(self) -> float:
+        """One token, its attention left out."""
+        return self.linear_s_per_tile + self.other_s_per_token

@@ -234,6 +234,10 @@ class Roofline(TimingModel):
         object.__setattr__(self, "made_of", made_of)
         Description.__post_init__(self)
 
+    def shortest_iteration_s(self) -> float:
+        """The weights are read, whatever is computed."""
+        return self.base_s + self.all_reduce_latency_s + self.linear_weight_s
+
     def describe(self) -> dict[str, Any]:
         """The seconds of every part, as the core reads them."""
         flat = fields_of(self)

@@ -169,6 +169,14 @@ class TimingTable(TimingModel):
         if flag("check_units", check_units):
             refuse_milliseconds(self)
 
+    def shortest_iteration_s(self) -> float:
+        """What the linear layers take at least; 0 where their last line falls and goes on falling."""
+        tokens, seconds = self.linear.tokens, self.linear.seconds
+        if seconds[-1] < seconds[-2]:
+            return 0.0
+        slope_s = (seconds[1] - seconds[0]) / (tokens[1] - tokens[0])
+        return max(0.0, min(*seconds, seconds[0] - slope_s * (tokens[0] - 1)))
+
     def describe(self) -> dict[str, Any]:
         """The three parts as JSON-ready values, with the `kind`: what the core reads."""
         parts = {name: getattr(self, name).describe() for name in ("linear", "chunk", "decode")}
