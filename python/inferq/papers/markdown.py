@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from inferq.papers import cells
 from inferq.papers.report import Report, Row, Section, Table
 from inferq.reports.style import svg
+
+WIDTH = 118
+"""Characters of a line of prose at most."""
 
 QUICK = "Made with smaller runs than the full report (`--quick`): its intervals are wider."
 
@@ -21,7 +26,8 @@ def markdown(report: Report, stem: str) -> tuple[str, dict[str, str]]:
     if report.slips:
         lines = [(slip.where, slip.printed, slip.right) for slip in report.slips]
         parts += ["## Where the paper slips", _grid(("where", "printed", "right"), (False,) * 3, lines)]
-    return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n", pictures
+    page = "\n\n".join(part.strip() for part in parts if part.strip())
+    return "\n".join(_wrapped(line) for line in page.split("\n")) + "\n", pictures
 
 
 def _section(section: Section, stem: str, pictures: dict[str, str]) -> list[str]:
@@ -70,3 +76,21 @@ def _inside(text: str) -> str:
 def _bullet(mark: str, text: str) -> str:
     """An entry of a list, its further lines indented."""
     return mark + text.strip().replace("\n", "\n" + " " * len(mark))
+
+
+# No line breaks before a unit, or before what would make it look like an entry of a list.
+_TOGETHER = re.compile(r"(?<=\d) (?=(?:%|ms|s|µs|GB)(?!\w))| (?=(?:[-*+>#=±≤≥·×→/−–]|\d+[.)])(?: |$))")
+_CODE_OR_TARGET = re.compile(r"`[^`]*`|\]\([^)]*\)")
+
+
+def _wrapped(line: str) -> str:
+    """Lines of at most `WIDTH` characters; tables, headings and pictures stay as they are."""
+    if len(line) <= WIDTH or line.startswith(("|", "#", "![")):
+        return line
+    whole = _TOGETHER.sub("\0", _CODE_OR_TARGET.sub(lambda match: match[0].replace(" ", "\0"), line))
+    mark = re.match(r" *(?:[-*] |\d+\. )?", line)
+    further = " " * len(mark[0] if mark else "")
+    filled = textwrap.fill(
+        whole, WIDTH, subsequent_indent=further, break_long_words=False, break_on_hyphens=False
+    )
+    return filled.replace("\0", " ")
