@@ -14,7 +14,7 @@ from .reference_cache import Cache, Token, said
 from .reference_policies import SCHEDULERS, most_seqs, most_tokens, never_runs
 from .reference_radix import Tree
 
-Described = dict[str, Any]  # an object as its describe() gives it, or a row of the workload
+Described = dict[str, Any]  # an object as its to_json() gives it, or a row of the workload
 NEVER = 1 << 127  # later than every event
 CACHES: dict[str | None, type[Cache | Tree] | None] = {None: None, "blocks": Cache, "radix": Tree}
 UNLIMITED = 1 << 100  # more blocks than anybody takes

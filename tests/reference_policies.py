@@ -1,6 +1,6 @@
 """What does each scheduler ask for? One function each, written from its source and the design's section 7.
 
-`replica` is the engine of `reference.py`, `rules` the scheduler as its describe() gives it. A function adds
+`replica` is the engine of `reference.py`, `rules` the scheduler as its to_json() gives it. A function adds
 rows with `place` and `decode`, asks for `room`, and preempts. Requests are sorted by (arrival, id).
 """
 

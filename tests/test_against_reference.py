@@ -291,7 +291,7 @@ def test_the_core_agrees_with_the_reference(kind: str, seed: int) -> None:
     engine, requests, horizon_s = _scenario(kind, seed)
     result = iq.simulate(
         iq.Workload(_frame(requests)),
-        iq.Engine.from_description(engine),
+        iq.Engine.from_json(engine),
         horizon_s=horizon_s,
         batches=True,
     )

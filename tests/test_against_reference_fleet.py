@@ -73,7 +73,7 @@ def _router(kind: str) -> Any:
 
 
 def _real(engine: Described) -> iq.Engine:
-    return iq.Engine.from_description(engine)
+    return iq.Engine.from_json(engine)
 
 
 def _cluster(rng: random.Random, kind: str, rows: list[Described]) -> Service:

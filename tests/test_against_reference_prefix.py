@@ -68,7 +68,7 @@ def test_the_core_agrees_with_the_reference(kind: str, seed: int) -> None:
     outcome = _outcome(kind, seed)
     result = iq.simulate(
         iq.Workload(pl.DataFrame(requests, schema_overrides=_TYPES)),
-        iq.Engine.from_description(engine),
+        iq.Engine.from_json(engine),
         horizon_s=horizon_s,
         batches=True,
     )

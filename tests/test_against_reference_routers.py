@@ -62,7 +62,7 @@ def _router(rng: random.Random, which: str) -> iq.Router:
 
 
 def _described(router: iq.Router) -> Described:
-    return {"kind": "Written"} if isinstance(router, Written) else router.describe()
+    return {"kind": "Written"} if isinstance(router, Written) else router.to_json()
 
 
 class Scenario:
@@ -86,7 +86,7 @@ class Scenario:
             engines *= rng.randint(2, 4)
         router = _router(rng, which)
         pool = {"engines": engines, "counts": [1] * len(engines), "router": _described(router)}
-        real = [iq.Engine.from_description(one) for one in engines]
+        real = [iq.Engine.from_json(one) for one in engines]
         self.horizon_s = None if rng.random() < 0.8 else round(self.rows[-1]["arrival_s"], 3)
         if which != "hand-off":
             self.system = [{**pool, "hands_to": None}]
@@ -100,8 +100,8 @@ class Scenario:
         after = {"engines": [decode], "counts": [m], "router": _described(other), "hands_to": None}
         self.system = [{**pool, "hands_to": {"pool": 1, "link": link}}, after]
         self.real = iq.Disaggregated(
-            prefill=(iq.Engine.from_description(prefill), n),
-            decode=(iq.Engine.from_description(decode), m),
+            prefill=(iq.Engine.from_json(prefill), n),
+            decode=(iq.Engine.from_json(decode), m),
             link=iq.Link(**link),
             prefill_router=router,
             decode_router=other,

@@ -239,7 +239,7 @@ kind = "Sarathi"
     result = scenario.simulate()
     # The scenario of a result holds the numbers, and repeats the run without the file.
     (tmp_path / "config.json").unlink()
-    again = iq.Engine.from_description(json.loads(result.scenario)["engine"])
+    again = iq.Engine.from_json(json.loads(result.scenario)["engine"])
     assert again == wanted
 
 
@@ -261,7 +261,7 @@ kind = "Sarathi"
 )
 def test_a_table_that_names_nothing_is_refused_where_it_is(table, said: str):
     with pytest.raises(iq.ConfigError) as refused:
-        iq.Engine.from_description(table)
+        iq.Engine.from_json(table)
     assert said in str(refused.value)
 
 
@@ -343,7 +343,7 @@ def test_the_same_clock_with_and_without_a_table():
         assert engine.timing == iq.Roofline("mixtral-8x7b", "h100-80gb", gpus)
         assert "as asked" in engine.explain()
     table = {"model": "qwen3-8b", "gpu": "h200", "timing": "roofline"}
-    assert iq.Engine.from_description(table) == iq.Engine.on("qwen3-8b", "h200", timing="roofline")
+    assert iq.Engine.from_json(table) == iq.Engine.on("qwen3-8b", "h200", timing="roofline")
     with pytest.raises(iq.ConfigError, match="timing: must be a timing model or 'roofline'"):
         iq.Engine.on("qwen3-8b", "h200", timing="table")
 

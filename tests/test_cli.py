@@ -90,7 +90,7 @@ def test_replay_agrees_with_the_package(tmp_path: Path):
     engine = iq.Engine(timing=A100, scheduler=iq.VllmV0(max_seqs=32), kv=iq.KvCache(tokens=432_000))
     here = iq.simulate(iq.read_trace(AZURE).at_rate(9), engine)
     assert pl.read_parquet(out / "requests.parquet").equals(here.requests)
-    assert json.loads((out / "scenario.json").read_text())["engine"] == engine.describe()
+    assert json.loads((out / "scenario.json").read_text())["engine"] == engine.to_json()
 
 
 @pytest.mark.parametrize("name", ["Sarathi", "sarathi", "VllmV1", "vllmv1", "vllm-v1", "vllm_v0", "VllmV0"])
@@ -382,7 +382,7 @@ def test_replay_through_several_replicas(tmp_path: Path):
     assert "replicas   3, router LeastRequests()" in shown.stdout
     assert re.search(r"^ *replica +completed ", shown.stdout, re.MULTILINE)
     described = json.loads((out / "scenario.json").read_text())["cluster"]
-    fleet = iq.Cluster.from_description(described)
+    fleet = iq.Cluster.from_json(described)
     assert (fleet.replicas, fleet.router) == (3, iq.LeastRequests())
     assert pl.read_parquet(out / "requests.parquet").equals(iq.simulate(iq.read_trace(AZURE), fleet).requests)
 
@@ -416,7 +416,7 @@ def test_replay_of_a_model_on_a_gpu_is_the_engine_of_the_package(tmp_path: Path)
     assert f"           / 131,072 bytes a token = {engine.kv.tokens:,} tokens, in blocks of 16" in lines
     assert "illustration" not in shown.stdout
     described = json.loads((out / "scenario.json").read_text())["engine"]
-    assert iq.Engine.from_description(described) == engine
+    assert iq.Engine.from_json(described) == engine
 
 
 @pytest.mark.parametrize(
@@ -445,8 +445,8 @@ def test_what_a_replay_of_a_model_is_given_goes_before_what_is_worked_out(
     assert shown.exit_code == 0, shown.output
     described = json.loads((tmp_path / "scenario.json").read_text())["engine"]
     scheduler = {"kind": "Sarathi"}
-    wanted = iq.Engine.from_description({**where, "scheduler": scheduler, **settings})
-    assert iq.Engine.from_description(described) == wanted
+    wanted = iq.Engine.from_json({**where, "scheduler": scheduler, **settings})
+    assert iq.Engine.from_json(described) == wanted
 
 
 def test_replay_of_a_model_keeps_the_name_of_the_illustration():

@@ -54,15 +54,15 @@ def rows(result: iq.Result, *columns: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("router", ROUTERS, ids=repr)
 def test_a_cluster_is_read_back_from_what_it_says(router: iq.Router) -> None:
-    assert router.describe() == {"kind": type(router).__name__, **dataclasses.asdict(router)}
+    assert router.to_json() == {"kind": type(router).__name__, **dataclasses.asdict(router)}
     for cluster in (
         iq.Cluster(engine(), replicas=3, router=router),
         iq.Cluster([engine(), engine(max_seqs=2)], router=router),
     ):
-        described = json.loads(json.dumps(cluster.describe()))
-        again = iq.Cluster.from_description(described)
+        described = json.loads(json.dumps(cluster.to_json()))
+        again = iq.Cluster.from_json(described)
         assert again == cluster
-        assert again.describe() == described
+        assert again.to_json() == described
         assert hash(again) == hash(cluster)
 
 
@@ -70,7 +70,7 @@ def test_a_cluster_says_how_many_replicas_it_has() -> None:
     assert iq.Cluster(engine()).replicas == 1
     assert iq.Cluster([engine(), engine()]).replicas == 2
     assert iq.Cluster([engine(), engine()], replicas=2).replicas == 2
-    assert iq.Cluster(engine(), replicas=np.int64(3)).describe()["replicas"] == 3  # type: ignore[arg-type]
+    assert iq.Cluster(engine(), replicas=np.int64(3)).to_json()["replicas"] == 3  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -103,14 +103,14 @@ def test_a_wrong_part_of_a_cluster_is_named(arguments: dict[str, Any], said: str
         ({"replica": 3}, r"^cluster: unknown field 'replica'; did you mean replicas"),
         ({"replicas": 0}, r"^cluster\.replicas: "),
         ({"engines": {"timing": {"kind": "Constant"}}}, r"^cluster\.engines\.scheduler: missing"),
-        ({"engines": [engine().describe(), {}]}, r"^cluster\.engines\[1\]\.timing: missing"),
+        ({"engines": [engine().to_json(), {}]}, r"^cluster\.engines\[1\]\.timing: missing"),
         ({"kind": "Clutter"}, r"^cluster\.kind: "),
     ],
 )
 def test_a_wrong_description_of_a_cluster_is_named(change: dict[str, Any], said: str) -> None:
-    described = iq.Cluster(engine()).describe()
+    described = iq.Cluster(engine()).to_json()
     with pytest.raises(iq.ConfigError, match=said):
-        iq.Cluster.from_description({**described, **change})
+        iq.Cluster.from_json({**described, **change})
 
 
 def test_a_hand_off_is_read_back_from_what_it_says() -> None:
@@ -120,8 +120,8 @@ def test_a_hand_off_is_read_back_from_what_it_says() -> None:
         link=iq.Link(0.001, 25e9, 131_072, concurrent=4),
         prefill_router=iq.LeastTokens(),
     )
-    described = json.loads(json.dumps(split.describe()))
-    assert iq.Disaggregated.from_description(described) == split
+    described = json.loads(json.dumps(split.to_json()))
+    assert iq.Disaggregated.from_json(described) == split
     assert described["decode_router"] == {"kind": "LeastRequests"}
     assert described["link"]["concurrent"] == 4
 
@@ -165,7 +165,7 @@ def test_a_wrong_number_of_a_link_is_named(change: dict[str, Any], said: str) ->
 
 
 def test_a_wrong_description_of_a_hand_off_is_named_by_its_path() -> None:
-    described = iq.Disaggregated(prefill=(engine(), 1), decode=(engine(), 1), link=LINK).describe()
+    described = iq.Disaggregated(prefill=(engine(), 1), decode=(engine(), 1), link=LINK).to_json()
     for change, said in [
         ({"link": {**described["link"], "latency_s": -1}}, r"^disaggregated\.link\.latency_s: "),
         ({"prefill": {"replicas": 2}}, r"^disaggregated\.prefill\.engine: missing"),
@@ -173,7 +173,7 @@ def test_a_wrong_description_of_a_hand_off_is_named_by_its_path() -> None:
         ({"decode": 3}, r"^disaggregated\.decode: "),
     ]:
         with pytest.raises(iq.ConfigError, match=said):
-            iq.Disaggregated.from_description({**described, **change})
+            iq.Disaggregated.from_json({**described, **change})
 
 
 # what goes through the door
@@ -209,7 +209,7 @@ ONE = work((0.0, 10, 3))
 def test_an_engine_is_a_pool_of_one(door: Door) -> None:
     door.through(ONE, engine(), threads=2)
     pool = {
-        "engines": [engine().describe()],
+        "engines": [engine().to_json()],
         "counts": [1],
         "paths": [""],
         "router": None,
@@ -225,12 +225,12 @@ def test_a_cluster_is_a_pool_and_a_hand_off_two(door: Door) -> None:
     one, other = engine(), engine(max_seqs=1)
     (pool,) = door.through(ONE, iq.Cluster([one, one, other])).scenario["pools"]
     assert pool["counts"] == [2, 1]
-    assert pool["engines"] == [one.describe(), other.describe()]
+    assert pool["engines"] == [one.to_json(), other.to_json()]
     assert pool["router"] == {"kind": "RoundRobin"}
     split = iq.Disaggregated(prefill=(one, 2), decode=(other, 3), link=LINK)
     first, second = door.through(ONE, split).scenario["pools"]
     assert (first["counts"], second["counts"]) == ([2], [3])
-    assert first["hands_to"] == {"pool": 1, "link": LINK.describe()}
+    assert first["hands_to"] == {"pool": 1, "link": LINK.to_json()}
     assert second["hands_to"] is None
     assert second["router"] == {"kind": "LeastRequests"}
 
@@ -399,7 +399,7 @@ def test_the_scenario_repeats_the_run_of_a_cluster() -> None:
     result = iq.simulate(two, fleet, seed=4)
     told = json.loads(result.scenario)
     assert "engine" not in told and "threads" not in told
-    again = iq.simulate(two, iq.Cluster.from_description(told["cluster"]), seed=told["seed"])
+    again = iq.simulate(two, iq.Cluster.from_json(told["cluster"]), seed=told["seed"])
     assert again.requests.equals(result.requests)
 
 
@@ -487,7 +487,7 @@ def test_a_class_without_route_is_no_router() -> None:
 
 
 def test_a_router_of_ones_own_is_shown_by_its_name() -> None:
-    described = iq.Cluster(engine(), router=Scripted(None)).describe()["router"]
+    described = iq.Cluster(engine(), router=Scripted(None)).to_json()["router"]
     assert described["kind"] == "Python" and described["name"].endswith(".Scripted")
 
 

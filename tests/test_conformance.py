@@ -52,7 +52,7 @@ def _microseconds(instant: int | None) -> int:
 def test_every_batch_of_the_reference_is_vllms(place: int) -> None:
     scenario = VLLM[place]["scenario"]
     rows = [{**row, "arrival_s": row["arrival_us"] / 1e6} for row in scenario["requests"]]
-    outcome = reference.simulate(rows, vllm_engine(scenario).describe())
+    outcome = reference.simulate(rows, vllm_engine(scenario).to_json())
     assert {
         "first_token_us": [_microseconds(r.first_token) for r in outcome.requests],
         "finish_us": [_microseconds(r.finish) for r in outcome.requests],

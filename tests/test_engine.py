@@ -99,8 +99,8 @@ DESCRIPTIONS = [
 
 @pytest.mark.parametrize(("made", "described"), DESCRIPTIONS)
 def test_a_description_is_json_with_every_field(made: Any, described: dict[str, Any]) -> None:
-    assert made.describe() == described
-    assert json.loads(json.dumps(made.describe())) == described
+    assert made.to_json() == described
+    assert json.loads(json.dumps(made.to_json())) == described
 
 
 @pytest.mark.parametrize("made", [made for made, _ in DESCRIPTIONS])
@@ -122,14 +122,14 @@ def test_an_engine_comes_back_from_its_description(
     timing: Any, scheduler: Any, kv: Any, first_token: Any
 ) -> None:
     engine = iq.Engine(timing=timing, scheduler=scheduler, kv=kv, first_token=first_token)
-    assert iq.Engine.from_description(engine.describe()) == engine
-    assert iq.Engine.from_description(json.loads(json.dumps(engine.describe()))) == engine
+    assert iq.Engine.from_json(engine.to_json()) == engine
+    assert iq.Engine.from_json(json.loads(json.dumps(engine.to_json()))) == engine
 
 
 def test_numpy_scalars_become_plain_numbers() -> None:
     kv = iq.KvCache(tokens=np.int64(1000), block=np.uint8(4))
     assert (type(kv.tokens), type(kv.block)) == (int, int)
-    assert iq.Constant(np.float64(0.5)).describe() == {"kind": "Constant", "seconds": 0.5}
+    assert iq.Constant(np.float64(0.5)).to_json() == {"kind": "Constant", "seconds": 0.5}
     assert kv == iq.KvCache(tokens=1000, block=4)
 
 
@@ -234,11 +234,11 @@ ENGINE: dict[str, Any] = {
 
 
 def test_what_a_description_leaves_out_has_its_default() -> None:
-    assert iq.Engine.from_description(ENGINE) == iq.Engine(timing=TIMING, scheduler=iq.Sarathi(), kv=KV)
+    assert iq.Engine.from_json(ENGINE) == iq.Engine(timing=TIMING, scheduler=iq.Sarathi(), kv=KV)
 
 
 def test_a_description_can_ask_for_an_unlimited_cache() -> None:
-    assert iq.Engine.from_description({**ENGINE, "kv": "unlimited"}).kv == iq.KvCache.unlimited()
+    assert iq.Engine.from_json({**ENGINE, "kv": "unlimited"}).kv == iq.KvCache.unlimited()
 
 
 @pytest.mark.parametrize(
@@ -274,19 +274,19 @@ def test_a_description_can_ask_for_an_unlimited_cache() -> None:
 )
 def test_a_wrong_description_is_an_error_at_its_path(change: dict[str, Any], said: str) -> None:
     with pytest.raises(iq.ConfigError, match=said):
-        iq.Engine.from_description({**ENGINE, **change})
+        iq.Engine.from_json({**ENGINE, **change})
 
 
 @pytest.mark.parametrize("part", ["timing", "scheduler", "kv"])
 def test_a_description_without_a_part_is_an_error(part: str) -> None:
     with pytest.raises(iq.ConfigError, match=rf"engine\.{part}: missing"):
-        iq.Engine.from_description({name: value for name, value in ENGINE.items() if name != part})
+        iq.Engine.from_json({name: value for name, value in ENGINE.items() if name != part})
 
 
 @pytest.mark.parametrize("nothing", [None, [], "engine"])
 def test_a_description_that_is_no_table_is_an_error(nothing: Any) -> None:
     with pytest.raises(iq.ConfigError, match="engine"):
-        iq.Engine.from_description(nothing)
+        iq.Engine.from_json(nothing)
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:

@@ -47,7 +47,7 @@ def _times(described: dict[str, Any], factor: int) -> dict[str, Any]:
 
 
 def _slower(engine: iq.Engine, factor: int) -> iq.Engine:
-    return iq.Engine.from_description(_times(engine.describe(), factor))
+    return iq.Engine.from_json(_times(engine.to_json(), factor))
 
 
 class Fleet(NamedTuple):

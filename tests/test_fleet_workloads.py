@@ -166,7 +166,7 @@ def test_columns_are_keyed_by_seed_stream_and_place_alone(of: Any) -> None:
 def test_a_law_without_lengths_is_jobs() -> None:
     jobs = iq.Workload.law(requests=3, arrivals=iq.Poisson(1.0))
     assert jobs.draw(2).frame.columns == ["arrival_s"]
-    assert jobs.describe_json()["law"] == {"requests": 3, "arrivals": {"kind": "Poisson", "rate": 1.0}}
+    assert jobs.to_json()["law"] == {"requests": 3, "arrivals": {"kind": "Poisson", "rate": 1.0}}
     assert repr(jobs) == "Workload.law(requests=3, arrivals=Poisson(rate=1.0))"
     assert (jobs.draw(2).frame["arrival_s"] == law(3, iq.Poisson(1.0)).draw(2).frame["arrival_s"]).all()
     with pytest.raises(iq.TraceError, match="no prompt_tokens"):
@@ -347,7 +347,7 @@ def test_sessions_are_drawn_each_alone() -> None:
 def test_numbers_stand_for_fixed_laws() -> None:
     by_law = talks(turns=iq.Fixed(3), prompt=iq.Fixed(4), output=iq.Fixed(5), think=2)
     assert talks(turns=3, prompt=4, output=5, think=2.0).draw(1).frame.equals(by_law.draw(1).frame)
-    assert by_law.describe_json()["sessions"]["think"] == 2.0
+    assert by_law.to_json()["sessions"]["think"] == 2.0
 
 
 def test_a_conversation_beyond_the_context_forgets_its_start() -> None:
@@ -465,7 +465,7 @@ def test_a_range_of_servegen_starts_its_own_clock(samples: Path) -> None:
     alone = iq.read_trace(samples / "servegen", clients=["chunk-2"], rate_factor=20).draw(5).frame
     kept = whole.draw(5).frame.filter(pl.col("class") == "chunk-2")
     assert kept.drop("class").equals(alone.drop("class"))
-    assert json.loads(json.dumps(whole.describe_json()))["clients"] == ["chunk-0", "chunk-1", "chunk-2"]
+    assert json.loads(json.dumps(whole.to_json()))["clients"] == ["chunk-0", "chunk-1", "chunk-2"]
     assert whole.draw(5).frame.equals(iq.read_trace(samples / "servegen", rate_factor=20).draw(5).frame)
 
 
@@ -577,8 +577,8 @@ def test_a_range_is_for_servegen_alone(samples: Path, tmp_path: Path) -> None:
     ids=lambda of: type(of).__name__,
 )
 def test_a_law_is_read_back_from_its_description(of: Any, kinds: Any) -> None:
-    assert read("law", json.loads(json.dumps(of.describe())), kinds) == of
-    assert hash(of) == hash(read("law", of.describe(), kinds))
+    assert read("law", json.loads(json.dumps(of.to_json())), kinds) == of
+    assert hash(of) == hash(read("law", of.to_json(), kinds))
 
 
 def test_every_public_law_can_stand_in_a_scenario() -> None:
@@ -617,7 +617,7 @@ prompt = { kind = "Uniform", low = 1, high = 50 }
 output = { kind = "Geometric", mean = 20.0 }
 think = { kind = "Exponential", mean_s = 4.0 }
 """
-    assert scenario("[workload]" + sessions).describe_json() == talks().describe_json()
+    assert scenario("[workload]" + sessions).to_json() == talks().to_json()
     limited = scenario("[workload]" + sessions + "max_context = 4096\npatience = 9")
     assert limited.draw(1).frame.equals(talks(max_context=4096).with_patience(9).draw(1).frame)
     (tmp_path / "load.csv").write_bytes((samples / "inferq.csv").read_bytes())

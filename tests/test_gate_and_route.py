@@ -39,12 +39,12 @@ def test_what_is_described_can_be_read_back():
         router="general",
         replicas=np.int64(7),
     )
-    told = json.loads(json.dumps(made.describe()))
+    told = json.loads(json.dumps(made.to_json()))
     assert told["kind"] == "GateAndRoute"
     assert told["allocation"]["mixed"] == {"a": 1, "b": 2}
-    assert iq.GateAndRoute.from_description(told) == made
-    assert iq.GateAndRoute.from_description(told | {"kv": "unlimited"}) == made
-    assert hash(made) == hash(iq.GateAndRoute.from_description(told))
+    assert iq.GateAndRoute.from_json(told) == made
+    assert iq.GateAndRoute.from_json(told | {"kv": "unlimited"}) == made
+    assert hash(made) == hash(iq.GateAndRoute.from_json(told))
 
 
 @pytest.mark.parametrize(

@@ -95,12 +95,12 @@ def rows(result: iq.Result, *columns: str) -> list[tuple[Any, ...]]:
     ids=["fork-join", "rybko-stolyar", "nested"],
 )
 def test_a_network_is_read_back_from_what_it_says(network: iq.Network) -> None:
-    described = json.loads(json.dumps(network.describe()))
-    again = iq.Network.from_description(described)
+    described = json.loads(json.dumps(network.to_json()))
+    again = iq.Network.from_json(described)
     assert again == network
     assert list(again.engines) == list(network.engines)
     assert [list(one.stages) for one in again.workflows] == [list(one.stages) for one in network.workflows]
-    assert again.describe() == described
+    assert again.to_json() == described
     assert hash(again) == hash(network)
     assert pickle.loads(pickle.dumps(network)) == network
 
@@ -203,13 +203,13 @@ AT_X = r"^network\.workflows\.w\.stages\.x"
     ],
 )
 def test_a_wrong_description_of_a_network_is_named(path: tuple[str, ...], value: Any, said: str) -> None:
-    described = iq.Network({"a": engine()}, [W]).describe()
+    described = iq.Network({"a": engine()}, [W]).to_json()
     inner = described
     for name in path[:-1]:
         inner = inner[name]
     inner[path[-1]] = value
     with pytest.raises(iq.ConfigError, match=said):
-        iq.Network.from_description(described)
+        iq.Network.from_json(described)
 
 
 # how jobs become rows
@@ -533,7 +533,7 @@ def test_what_is_written_of_a_network_repeats_it(tmp_path: Any) -> None:
     result = iq.simulate({"arrival_s": [0.0, 1.0]}, AGENTS)
     place = result.write(tmp_path)
     assert pl.read_parquet(place / "jobs.parquet").equals(result.jobs)
-    network = iq.Network.from_description(json.loads((place / "scenario.json").read_text())["network"])
+    network = iq.Network.from_json(json.loads((place / "scenario.json").read_text())["network"])
     again = iq.simulate(pl.read_parquet(place / "workload.parquet"), network)
     assert again.requests.equals(result.requests)
     one = {"arrival_s": [0.0], "prompt_tokens": [1], "output_tokens": [1]}

@@ -551,7 +551,7 @@ def test_a_run_leaves_nothing_behind() -> None:
 
 def test_the_record_names_the_class_and_cannot_be_read_back() -> None:
     scheduler = Scripted(lambda view, asked: iq.Batch(prefill=[(0, 4)]), token_budget=np.int64(16))
-    described = engine(scheduler).describe()
+    described = engine(scheduler).to_json()
     assert described["scheduler"] == {
         "kind": "Python",
         "name": f"{__name__}.Scripted",
@@ -562,7 +562,7 @@ def test_the_record_names_the_class_and_cannot_be_read_back() -> None:
     result = iq.simulate(requests((0.0, 4, 1)), engine(scheduler))
     assert json.loads(result.scenario)["engine"] == described
     with pytest.raises(iq.ConfigError) as caught:
-        iq.Engine.from_description(described)
+        iq.Engine.from_json(described)
     text = "a scheduler written in Python cannot be read back from a description; build the engine in Python"
     assert str(caught.value) == f"engine.scheduler: {text}"
 
@@ -623,7 +623,7 @@ def test_a_class_may_be_derived_from_a_policy() -> None:
             return iq.Batch(prefill=[(view.waiting.id[0], view.waiting.prompt_left[0])])
 
     scheduler = Polite(token_budget=64)
-    assert scheduler.describe()["name"].endswith("Polite")
+    assert scheduler.to_json()["name"].endswith("Polite")
     assert iq.simulate(requests((0.0, 4, 1), (0.0, 4, 1)), engine(scheduler)).requests[
         "finish_s"
     ].to_list() == [1, 2]

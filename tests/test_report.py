@@ -151,8 +151,8 @@ def test_a_comparison_has_a_page(tmp_path: Path):
     for finding in found.findings:
         assert any(finding.rstrip(".")[1:] in one for one in held.of("li"))
     scenario = json.loads(held.of("pre")[-1])
-    assert scenario["systems"]["vllm-v0"] == whole.describe()
-    assert scenario["seeds"] == [0, 1, 2] and scenario["workload"] == law(300, 8, 600, 60).describe_json()
+    assert scenario["systems"]["vllm-v0"] == whole.to_json()
+    assert scenario["seeds"] == [0, 1, 2] and scenario["workload"] == law(300, 8, 600, 60).to_json()
     assert "The seeds are 3, 0 to 2." in " ".join(held.of("p"))
 
 
@@ -172,7 +172,7 @@ def test_a_capacity_has_a_page(tmp_path: Path):
     assert plan.theory is not None and plan.theory.load is not None
     at_rate = percent(plan.rate / plan.theory.binding.capacity_per_s)
     assert at_rate in held.of("td") and at_rate != percent(plan.theory.load)
-    assert json.loads(held.of("pre")[-1])["system"] == ENGINE.describe()
+    assert json.loads(held.of("pre")[-1])["system"] == ENGINE.to_json()
     for probe in plan.probed:
         assert f"{probe.rate:.4g}" in held.of("td")
     assert held.tags.count("svg") == 1

@@ -307,7 +307,7 @@ def test_the_scenario_repeats_the_run(tmp_path: pathlib.Path) -> None:
     assert scenario["workload"]["sha256"] == iq.Workload(result._workload_frame).sha256()
     assert (scenario["warmup"], scenario["cooldown"]) == ({"requests": 5}, {"seconds": 2.0})
     workload = pl.read_parquet(result.write(tmp_path) / "workload.parquet")
-    engine = iq.Engine.from_description(scenario["engine"])
+    engine = iq.Engine.from_json(scenario["engine"])
     again = iq.simulate(workload, engine, seed=scenario["seed"], warmup=5, cooldown="2s")
     assert_frame_equal(again.requests, result.requests, check_exact=True)
     assert again.scenario == result.scenario

@@ -164,8 +164,8 @@ def test_quantised_weights_are_read_faster_and_computed_with_eight_bits_where_th
 @pytest.mark.parametrize("model", CASES, ids=repr)
 def test_a_description_brings_back_the_very_numbers(model: iq.Roofline):
     engine = iq.Engine(timing=model, scheduler=iq.VllmV1(), kv=iq.KvCache(tokens=10**6))
-    again = iq.Engine.from_description(json.loads(json.dumps(engine.describe())))
-    assert again == engine and hash(again) == hash(engine) and again.describe() == engine.describe()
+    again = iq.Engine.from_json(json.loads(json.dumps(engine.to_json())))
+    assert again == engine and hash(again) == hash(engine) and again.to_json() == engine.to_json()
     numbers = {name: getattr(model, name) for name in ROOFLINE_SECONDS}
     assert iq.Roofline.of_seconds(**numbers) == model == pickle.loads(pickle.dumps(model))
     assert eval(repr(again.timing), {"Roofline": iq.Roofline}) == model
@@ -176,9 +176,7 @@ def test_a_table_names_model_and_gpu_and_so_does_the_command_line():
     from inferq.cli.options import timing
 
     described = {"kind": "Roofline", "model": "qwen3-8b", "gpu": "h100-80gb", "tensor_parallel": 2}
-    engine = iq.Engine.from_description(
-        {"timing": described, "scheduler": {"kind": "VllmV1"}, "kv": "unlimited"}
-    )
+    engine = iq.Engine.from_json({"timing": described, "scheduler": {"kind": "VllmV1"}, "kv": "unlimited"})
     assert engine.timing == iq.Roofline("qwen3-8b", "h100-80gb", 2)
     assert timing("roofline:qwen3-8b,h100-80gb,tensor_parallel=2") == engine.timing
 
@@ -217,7 +215,7 @@ def test_a_table_names_model_and_gpu_and_so_does_the_command_line():
 def test_bad_fields_are_refused_where_they_are(fields, said: str):
     table = {"timing": {"kind": "Roofline", **fields}, "scheduler": {"kind": "VllmV1"}, "kv": "unlimited"}
     with pytest.raises(iq.ConfigError) as refused:
-        iq.Engine.from_description(table)
+        iq.Engine.from_json(table)
     assert str(refused.value).startswith(said)
 
 
@@ -247,8 +245,8 @@ def test_the_host_is_added_or_hidden():
         assert result.requests["first_token_s"].to_list() == [iteration_s] * 4
         assert result.requests["finish_s"].to_list() == pytest.approx([3 * iteration_s] * 4, abs=1e-15)
         described = json.loads(result.scenario)["engine"]
-        assert iq.Engine.from_description(described).overhead == overhead
-    assert "overhead" not in iq.Engine(**parts).describe()
+        assert iq.Engine.from_json(described).overhead == overhead
+    assert "overhead" not in iq.Engine(**parts).to_json()
 
 
 @pytest.mark.parametrize(

@@ -121,8 +121,8 @@ def test_every_scheduler_is_among_these_or_the_engines() -> None:
 
 @pytest.mark.parametrize(("made", "described"), DESCRIBED)
 def test_a_scheduler_is_described_in_json_with_every_field(made: Any, described: dict[str, Any]) -> None:
-    assert made.describe() == described
-    assert json.loads(json.dumps(made.describe())) == described
+    assert made.to_json() == described
+    assert json.loads(json.dumps(made.to_json())) == described
 
 
 @pytest.mark.parametrize("made", [*MADE, iq.DynamicOffset(), SAME, iq.Sarathi(order=SAME)])
@@ -137,9 +137,9 @@ def test_a_scheduler_is_a_frozen_value(made: Any) -> None:
 
 @pytest.mark.parametrize("made", MADE)
 def test_an_engine_comes_back_from_its_description(made: Any) -> None:
-    described = engine(made).describe()
-    assert iq.Engine.from_description(described) == engine(made)
-    assert iq.Engine.from_description(json.loads(json.dumps(described))) == engine(made)
+    described = engine(made).to_json()
+    assert iq.Engine.from_json(described) == engine(made)
+    assert iq.Engine.from_json(json.loads(json.dumps(described))) == engine(made)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_what_has_no_default_must_be_given(kind: type[Any], needed: dict[str, An
         with pytest.raises(TypeError, match=field):
             kind(**others)
         with pytest.raises(iq.ConfigError, match=rf"engine\.scheduler\.{field}: missing"):
-            iq.Engine.from_description(table({"kind": kind.__name__, **others}))
+            iq.Engine.from_json(table({"kind": kind.__name__, **others}))
 
 
 def test_parameters_are_keywords() -> None:
@@ -175,9 +175,9 @@ def test_what_numpy_gives_becomes_plain() -> None:
     assert [type(one) for one in (*nested.segments, *nested.thresholds)] == [int] * 4
     wait = iq.Wait(thresholds={np.str_("chat"): np.int32(4)})
     assert wait == iq.Wait(thresholds={"chat": 4})
-    assert json.dumps(wait.describe()["thresholds"]) == '{"chat": 4}'
-    assert iq.Slai(offset=np.float32(2.5)).describe()["offset"] == 2.5
-    assert json.dumps(iq.ClassPriority(order=np.array(["a", "b"]), inner=iq.Sarathi()).describe()["order"])
+    assert json.dumps(wait.to_json()["thresholds"]) == '{"chat": 4}'
+    assert iq.Slai(offset=np.float32(2.5)).to_json()["offset"] == 2.5
+    assert json.dumps(iq.ClassPriority(order=np.array(["a", "b"]), inner=iq.Sarathi()).to_json()["order"])
 
 
 def test_a_description_keeps_what_it_was_made_with() -> None:
@@ -187,9 +187,9 @@ def test_a_description_keeps_what_it_was_made_with() -> None:
     thresholds["chat"] = segments[0] = 1
     assert wait.thresholds == {"chat": 4, "code": 2}
     assert list(nested.segments) == [0, 2]
-    described = wait.describe()
+    described = wait.to_json()
     described["thresholds"]["chat"] = 1
-    assert wait.describe()["thresholds"]["chat"] == 4
+    assert wait.to_json()["thresholds"]["chat"] == 4
     with pytest.raises(TypeError):
         wait.thresholds["chat"] = 1
 
@@ -197,7 +197,7 @@ def test_a_description_keeps_what_it_was_made_with() -> None:
 def test_tables_are_equal_in_any_order() -> None:
     one, other = iq.Wait(thresholds={"a": 1, "b": 2}), iq.Wait(thresholds={"b": 2, "a": 1})
     assert one == other and hash(one) == hash(other)
-    assert json.dumps(one.describe()) == json.dumps(other.describe())
+    assert json.dumps(one.to_json()) == json.dumps(other.to_json())
     assert one != iq.Wait(thresholds={"a": 1, "b": 3})
     assert repr(one) == "Wait(thresholds={'a': 1, 'b': 2}, max_seqs=None)"
 
@@ -318,7 +318,7 @@ def test_an_error_names_the_place_and_what_may_stand_there(make: Any, said: str)
 )
 def test_a_wrong_description_is_an_error_at_its_path(scheduler: dict[str, Any], said: str) -> None:
     with pytest.raises(iq.ConfigError, match=said):
-        iq.Engine.from_description(table(scheduler))
+        iq.Engine.from_json(table(scheduler))
 
 
 @pytest.mark.parametrize(
@@ -330,16 +330,16 @@ def test_a_wrong_description_is_an_error_at_its_path(scheduler: dict[str, Any], 
     ],
 )
 def test_a_key_function_is_described_by_its_kind_and_cannot_be_read_back(made: Any) -> None:
-    described = json.loads(json.dumps(engine(made).describe()))
+    described = json.loads(json.dumps(engine(made).to_json()))
     assert described["scheduler"].get("inner", described["scheduler"])["order"] == "ByKey"
     with pytest.raises(iq.ConfigError, match=r"engine\.scheduler\..*order: .*cannot be read back"):
-        iq.Engine.from_description(described)
+        iq.Engine.from_json(described)
 
 
 def test_a_key_function_alone_is_described_by_its_kind() -> None:
-    assert SAME.describe() == {"kind": "ByKey"}
+    assert SAME.to_json() == "ByKey"
     with pytest.raises(iq.ConfigError, match="cannot be read back"):
-        iq.Engine.from_description(table({"kind": "Sarathi", "order": SAME.describe()}))
+        iq.Engine.from_json(table({"kind": "Sarathi", "order": SAME.to_json()}))
 
 
 TOML = """

@@ -229,7 +229,7 @@ def test_a_stage_that_contradicts_itself_is_refused(fields: dict[str, Any], mess
 
 def test_a_network_with_contexts_is_its_description() -> None:
     network = iq.Network({"chat": _engine()}, [_agent()])
-    assert iq.Network.from_description(json.loads(json.dumps(network.describe()))) == network
+    assert iq.Network.from_json(json.loads(json.dumps(network.to_json()))) == network
 
 
 def test_theory_counts_the_tokens_of_a_context() -> None:

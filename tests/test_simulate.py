@@ -359,7 +359,7 @@ def test_a_wrong_option_is_named(option: str, bad: Any) -> None:
         iq.simulate(ONE, engine(), **options)
 
 
-@pytest.mark.parametrize("wrong", [None, "engine", iq.Sarathi(), iq.Engine, engine().describe()])
+@pytest.mark.parametrize("wrong", [None, "engine", iq.Sarathi(), iq.Engine, engine().to_json()])
 def test_what_is_no_engine_is_an_error(wrong: Any) -> None:
     with pytest.raises(iq.ConfigError, match=r"^system: "):
         iq.simulate(ONE, wrong)

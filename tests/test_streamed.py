@@ -196,7 +196,7 @@ def test_a_scanned_file_is_its_frame(scanned: iq.Workload, tmp_path: Path) -> No
     frame = iq.Workload(fixed(50, 1, **COLUMNS))
     assert scanned.frame.equals(frame.frame)
     assert scanned.frame.schema == frame.frame.schema
-    assert (scanned.sha256(), scanned.describe_json()) == (frame.sha256(), frame.describe_json())
+    assert (scanned.sha256(), scanned.to_json()) == (frame.sha256(), frame.to_json())
     assert not scanned.is_law and scanned.draw(3) is scanned
     whole = iq.simulate(frame, SYSTEMS["BySession"])
     same(iq.simulate(scanned, SYSTEMS["BySession"], out=tmp_path / "out"), whole)

@@ -511,7 +511,7 @@ def test_the_plan_is_what_gate_and_route_takes():
     fleet = iq.GateAndRoute(plan, **fields)
     assert fleet == iq.GateAndRoute(plan.allocation, **fields)
     assert fleet.allocation == plan.allocation
-    assert iq.GateAndRoute.from_description(fleet.describe()) == fleet
+    assert iq.GateAndRoute.from_json(fleet.to_json()) == fleet
     with pytest.raises(iq.ConfigError, match=r"^allocation: must be Allocation\(…\) or None, is 3"):
         iq.GateAndRoute(3, **fields)
 

@@ -234,7 +234,7 @@ def test_iterations_that_all_last_equally_long_have_no_r_squared():
 def test_the_model_of_a_fit_runs_and_reads_back():
     fitted = iq.timing.fit(drawn(300))
     engine = iq.Engine(timing=fitted.model, scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
-    assert "PiecewiseLinear" in json.dumps(engine.describe())
+    assert "PiecewiseLinear" in json.dumps(engine.to_json())
     assert str(fitted) == fitted.explain()
     assert repr(fitted).startswith("Fit(PiecewiseLinear(")
 

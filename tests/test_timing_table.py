@@ -213,7 +213,7 @@ def test_a_file_keeps_numbers_and_provenance(tmp_path):
     written.write(file)
     again = iq.TimingTable.read(file)
     assert again == written and hash(again) == hash(written)
-    assert again.describe() == written.describe()
+    assert again.to_json() == written.to_json()
     assert again.provenance["notes"] == ("one", 2, None, {"deep": 0.1}) and again.provenance["ä"] == "µs"
     assert repr(again) == "TimingTable(toy on none: linear 3, chunk 3 × 3, decode 2 × 3)"
     points = pl.read_parquet(file)
@@ -235,15 +235,15 @@ def test_columns_of_frames_and_arrays_are_grids_too():
 
 def test_provenance_is_no_part_of_what_a_table_is():
     assert table(provenance={"model": "a"}) == table(provenance={"model": "b"})
-    assert "provenance" not in table(provenance={"model": "a"}).describe()
-    assert set(table().describe()) == {"kind", "linear", "chunk", "decode"}
+    assert "provenance" not in table(provenance={"model": "a"}).to_json()
+    assert set(table().to_json()) == {"kind", "linear", "chunk", "decode"}
     assert table() != table(linear=LinearPart([1, 2], [0.010, 0.011]))
 
 
 def test_a_description_may_name_a_file_or_a_shipped_table(tmp_path):
     def read(**fields):
         parts = {"scheduler": {"kind": "Sarathi"}, "kv": "unlimited"}
-        return iq.Engine.from_description({"timing": {"kind": "TimingTable", **fields}, **parts}).timing
+        return iq.Engine.from_json({"timing": {"kind": "TimingTable", **fields}, **parts}).timing
 
     table().write(tmp_path / "own.parquet")
     assert read(file=str(tmp_path / "own.parquet")) == table()
@@ -267,11 +267,11 @@ def test_the_command_line_takes_a_table(tmp_path):
 
 def test_a_description_is_read_back_and_repeats_the_run():
     engine = iq.Engine(timing=table(), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
-    again = iq.Engine.from_description(json.loads(json.dumps(engine.describe())))
+    again = iq.Engine.from_json(json.loads(json.dumps(engine.to_json())))
     assert again == engine
     toy = table(linear=LinearPart([1, 2], [5.0, 6.0]), check_units=False)
     engine = iq.Engine(timing=toy, scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
-    assert iq.Engine.from_description(engine.describe()) == engine
+    assert iq.Engine.from_json(engine.to_json()) == engine
 
 
 SCENARIO = """
@@ -296,7 +296,7 @@ def test_a_scenario_names_a_file_from_its_own_directory(tmp_path):
     done = CliRunner().invoke(app, ["simulate", str(tmp_path / "own.toml"), "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     described = json.loads(next((tmp_path / "out").glob("*.json")).read_text())
-    assert table().describe() in list(_tables_in(described)), "the numbers, and no name of a file"
+    assert table().to_json() in list(_tables_in(described)), "the numbers, and no name of a file"
     fleet = text + "[cluster]\nreplicas = 2\n"
     (tmp_path / "own.toml").write_text(fleet)
     assert CliRunner().invoke(app, ["simulate", str(tmp_path / "own.toml")]).exit_code == 0
@@ -364,7 +364,7 @@ def test_what_is_no_table_is_refused_where_it_is_wrong(made, said):
 def test_milliseconds_are_refused_and_no_shipped_table_is():
     for row in iq.timing.shipped_tables().iter_rows(named=True):
         shipped = iq.TimingTable.shipped(row["model"], row["gpu"])
-        seconds = shipped.describe()
+        seconds = shipped.to_json()
         thousand = {"linear": LinearPart(shipped.linear.tokens, [1000 * s for s in shipped.linear.seconds])}
         thousand |= {
             name: type(getattr(shipped, name))(
@@ -496,4 +496,4 @@ def test_a_wrong_description_is_refused_at_its_path(fields, said):
         "kv": "unlimited",
     }
     with pytest.raises(iq.ConfigError, match=f"engine.{said}"):
-        iq.Engine.from_description(described)
+        iq.Engine.from_json(described)

@@ -171,7 +171,7 @@ def test_fewer_points_say_how_far_they_are_from_the_measurements(tmp_path):
     assert few.linear.tokens[0] == 1
     assert few.linear.tokens[-1] == 8192
     assert few.provenance["chunk_points"]["p95_error"] > 0
-    assert iq.Engine(timing=few, scheduler=iq.VllmV1(), kv=iq.KvCache.unlimited()).describe()
+    assert iq.Engine(timing=few, scheduler=iq.VllmV1(), kv=iq.KvCache.unlimited()).to_json()
 
 
 def test_two_all_reduces_a_layer_are_added_of_two_bytes_a_number(tmp_path):

@@ -540,7 +540,7 @@ def test_describe_by_hand() -> None:
 
 def test_the_description_of_a_law_holds_all_of_it() -> None:
     work = law(lengths=iq.Empirical(three()), prompt=None, output=None).at_rate(4).with_classes({"a": 1.0})
-    described = json.loads(json.dumps(work.describe_json(), allow_nan=False))
+    described = json.loads(json.dumps(work.to_json(), allow_nan=False))
     assert described == {
         "kind": "Law",
         "law": {
@@ -551,12 +551,12 @@ def test_the_description_of_a_law_holds_all_of_it() -> None:
         "steps": [{"kind": "at_rate", "rate": 4.0}, {"kind": "with_classes", "classes": {"a": 1.0}}],
     }
     every = law().window(1.0).concat(iq.Workload(three())).with_arrivals(list(range(53)))
-    assert json.dumps(every.describe_json(), allow_nan=False)
+    assert json.dumps(every.to_json(), allow_nan=False)
 
 
 def test_the_hash_of_a_frame_changes_with_any_value() -> None:
     base = three(patience_s=[None, 1.0, 0.0], session_id=["a", "b", None])
-    hashes = {iq.Workload(base).describe_json()["sha256"]}
+    hashes = {iq.Workload(base).to_json()["sha256"]}
     assert iq.Workload(pl.DataFrame(base)).sha256() in hashes
     for change in (
         {"arrival_s": [0.0, 1.0, 3.0000001]},

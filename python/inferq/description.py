@@ -52,9 +52,9 @@ class Description:
         for name, options in alternatives(type(self)).items():
             object.__setattr__(self, name, plain(name, getattr(self, name), options))
         if self.part is not None:
-            _core.check(self.part, json.dumps(self.describe()))
+            _core.check(self.part, json.dumps(self.to_json()))
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The description as JSON-ready values, with its `kind`."""
         return {"kind": type(self).__name__, **fields_of(self)}
 
@@ -67,10 +67,6 @@ class Description:
     def from_elsewhere(cls, path: str, description: Mapping[str, Any]) -> Description | None:
         """What a description at `path` that names a place stands for; None where it has the fields."""
         return None
-
-    def described_inside(self) -> Any:
-        """How a description that has this one in a field shows it."""
-        return self.describe()
 
 
 D = TypeVar("D", bound=Description)
@@ -118,7 +114,7 @@ def fields_of(description: Description) -> dict[str, Any]:
 
 def _json(value: object) -> object:
     if isinstance(value, Description):
-        return value.described_inside()
+        return value.to_json()
     if isinstance(value, Table):
         return dict(value)
     return list(value) if isinstance(value, tuple) else value
@@ -241,7 +237,7 @@ def member(path: str, value: object, kinds: tuple[type[Any], ...]) -> None:
 
 
 def read(path: str, description: object, kinds: tuple[type[D], ...]) -> D:
-    """The member of `kinds` that `description` names, the inverse of `describe()`."""
+    """The member of `kinds` that `description` names, the inverse of `to_json()`."""
     if not isinstance(description, Mapping):
         raise ConfigError(f"{path}: {description!r} is not a table with a 'kind'")
     names = [kind.__name__ for kind in kinds]

@@ -332,7 +332,7 @@ def _system(tables: Mapping[str, Any]) -> System:
     if not given:
         if "engine" not in tables:
             raise ConfigError("engine: missing")
-        return Engine.from_description(tables["engine"])
+        return Engine.from_json(tables["engine"])
     if len(given) > 1:
         names = " and ".join(kind.name_of_kind for kind in given)
         raise ConfigError(f"{names}: a scenario has one of them")
@@ -340,10 +340,10 @@ def _system(tables: Mapping[str, Any]) -> System:
     if given[0] is GateAndRoute:
         if "engine" in tables:
             raise ConfigError(f"engine: not used; {name} has slots and a timing of its own")
-        return GateAndRoute.from_description({"kind": "GateAndRoute", **_table(name, tables[name])})
+        return GateAndRoute.from_json({"kind": "GateAndRoute", **_table(name, tables[name])})
     used: list[str] = []
     described = _with_engine(_table(name, tables[name]), given[0].__name__, tables.get("engine"), used)
-    made = given[0].from_description(described)
+    made = given[0].from_json(described)
     if "engine" in tables and not used:
         raise ConfigError(f"engine: not used; every part of {name} has an engine of its own")
     return made

@@ -118,7 +118,7 @@ def _names(files: Sequence[Path]) -> list[str]:
 
 def _described(workload: Any) -> Any:
     """Which requests a workload has, without where they were read from."""
-    return {name: value for name, value in workload.describe_json().items() if name != "metadata"}
+    return {name: value for name, value in workload.to_json().items() if name != "metadata"}
 
 
 def _difference(path: str, one: Any, other: Any) -> tuple[str, str, str] | None:

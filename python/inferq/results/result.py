@@ -389,7 +389,7 @@ class Result:
     def scenario(self) -> str:
         """JSON that says what was run: the engine, the options, the seed, and the workload.
 
-        Under `engine`, `cluster`, `disaggregated` or `network` stands what served it; the `from_description`
+        Under `engine`, `cluster`, `disaggregated` or `network` stands what served it; the `from_json`
         of that class reads it back. A law is described in full, a fixed workload by its rows and a SHA-256
         of its columns; `write` puts the requests themselves (for a network: the jobs) beside the scenario.
         """
@@ -616,7 +616,7 @@ def scenario_of(workload: Workload, options: Mapping[str, Any]) -> str:
     """JSON that says what a run is: the workload, what serves it, the options."""
     from importlib.metadata import version
 
-    described = {"inferq": version("inferq"), "workload": workload.describe_json(), **options}
+    described = {"inferq": version("inferq"), "workload": workload.to_json(), **options}
     return json.dumps(described, indent=2)
 
 

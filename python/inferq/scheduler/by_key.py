@@ -7,7 +7,7 @@ import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from inferq._lazy import np, pl
 from inferq.description import Description
@@ -59,7 +59,7 @@ class ByKey(Description):
         >>> import inferq as iq
         >>> urgent = iq.ByKey(lambda request: request.arrival_s + request.ttft_slo_s)
         >>> scheduler = iq.Sarathi(max_seqs=1, order=urgent)
-        >>> scheduler.describe()["order"]
+        >>> scheduler.to_json()["order"]
         'ByKey'
         >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=scheduler, kv=iq.KvCache.unlimited())
         >>> lengths = {"prompt_tokens": [10, 10, 10], "output_tokens": [1, 1, 1]}
@@ -74,12 +74,8 @@ class ByKey(Description):
 
     key: Callable[[Request], float]
 
-    def describe(self) -> dict[str, str]:
+    def to_json(self) -> Any:
         """Its kind alone: JSON cannot hold the function."""
-        return {"kind": "ByKey"}
-
-    def described_inside(self) -> str:
-        """How a scheduler shows it as its order."""
         return "ByKey"
 
 

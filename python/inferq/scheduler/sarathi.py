@@ -37,7 +37,7 @@ class Sarathi(Scheduler):
 
     Example:
         >>> import inferq as iq
-        >>> iq.Sarathi(token_budget=1024, order="spf").describe()["order"]
+        >>> iq.Sarathi(token_budget=1024, order="spf").to_json()["order"]
         'spf'
     """
 

@@ -86,9 +86,9 @@ class Scheduler(Description):
 
         return type(self) not in SCHEDULERS
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The policy as JSON-ready values, with its `kind`: `"Python"` for one of your own."""
-        return user_defined.describe(self) if self.is_written() else Description.describe(self)
+        return user_defined.describe(self) if self.is_written() else Description.to_json(self)
 
 
 class Preemption(Description):
@@ -107,7 +107,7 @@ class Recompute(Preemption):
 
     Example:
         >>> import inferq as iq
-        >>> iq.Recompute().describe()
+        >>> iq.Recompute().to_json()
         {'kind': 'Recompute'}
     """
 

@@ -28,7 +28,7 @@ class DynamicOffset(Description):
 
     Example:
         >>> import inferq as iq
-        >>> iq.Slai(offset=iq.DynamicOffset(low=5, high=20)).describe()["offset"]
+        >>> iq.Slai(offset=iq.DynamicOffset(low=5, high=20)).to_json()["offset"]
         {'kind': 'DynamicOffset', 'low': 5, 'high': 20, 'kv_share': 0.96}
     """
 

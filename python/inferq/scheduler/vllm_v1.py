@@ -80,7 +80,7 @@ class VllmV0(Scheduler):
 
     Example:
         >>> import inferq as iq
-        >>> iq.VllmV0(preemption=iq.Swap(per_token=2e-7, base=0)).describe()["preemption"]["kind"]
+        >>> iq.VllmV0(preemption=iq.Swap(per_token=2e-7, base=0)).to_json()["preemption"]["kind"]
         'Swap'
     """
 

@@ -49,7 +49,7 @@ class Wait(Scheduler):
         >>> workload = {"arrival_s": [0.0, 3.0], "prompt_tokens": [10, 10], "output_tokens": [2, 2]}
         >>> iq.simulate(workload, engine).requests["admitted_s"].to_list()
         [3.0, 3.0]
-        >>> iq.Wait(thresholds={"chat": 4, "code": 2}).describe()["thresholds"]
+        >>> iq.Wait(thresholds={"chat": 4, "code": 2}).to_json()["thresholds"]
         {'chat': 4, 'code': 2}
     """
 

@@ -34,7 +34,7 @@ class Crossing:
 
     def __init__(self, system: System, columns: Sequence[str]) -> None:
         self.pools: Sequence[Pool] = system.pools()
-        self.control = system.describe() if isinstance(system, GateAndRoute) else None
+        self.control = system.to_json() if isinstance(system, GateAndRoute) else None
         self._alone = isinstance(system, Engine)
         by_session = any(isinstance(one.router, BySession) for one in self.pools)
         if by_session and "session_id" not in columns:
@@ -47,7 +47,7 @@ class Crossing:
 
     def scenario(self, options: dict[str, Any]) -> str:
         """JSON that says what is run."""
-        pools = [one.describe() for one in self.pools]
+        pools = [one.to_json() for one in self.pools]
         return json.dumps({"pools": pools, "gate_and_route": self.control, **options})
 
     def written(self) -> dict[str, list[Any]]:

@@ -145,7 +145,7 @@ def served(
 ) -> Result:
     """Draw the workload, take it through the pools of the system, and keep what came out: the one road."""
     seed = options["seed"]
-    scenario = {system.name_of_kind: system.describe(), **options}
+    scenario = {system.name_of_kind: system.to_json(), **options}
     if isinstance(system, Network):
         frame = source.draw(seed).frame
         jobs = expanded(system, frame, seed)

@@ -43,7 +43,7 @@ def of_slots(
         if options[name] not in (False, {"requests": 0}):
             raise ConfigError(f"{name}: means nothing where services are exponential, leave it out")
     kept = {name: options[name] for name in ("seed", "horizon_s", "warmup", "timeline_s")}
-    scenario = {"gate_and_route": cluster.describe(), **kept}
+    scenario = {"gate_and_route": cluster.to_json(), **kept}
     columns, classes = {name: frame[name].to_numpy() for name in _COLUMNS}, ["default"]
     if "class" in frame.columns:
         named = frame["class"]

@@ -37,7 +37,7 @@ def streamed(
     """Take a workload through a system, its results into a directory; arguments as those of `simulate`."""
     from inferq.simulation.simulate import served
 
-    asked = {system.name_of_kind: system.describe(), **options}
+    asked = {system.name_of_kind: system.to_json(), **options}
     scenario = scenario_of(source, asked)
     parts = None if isinstance(system, (Network, GateAndRoute)) else source.parts(options["seed"])
     in_memory = options["iterations"] or options["batches"]

@@ -78,29 +78,29 @@ class Cluster(Description):
         object.__setattr__(self, "engines", engines)
         object.__setattr__(self, "replicas", replicas)
         plain("router", self.router, (Router,))
-        self.router.describe()
+        self.router.to_json()
 
-    def describe(self) -> dict[str, Any]:
-        """The cluster as JSON-ready values, with its `kind`; the inverse of `from_description`.
+    def to_json(self) -> dict[str, Any]:
+        """The cluster as JSON-ready values, with its `kind`; the inverse of `from_json`.
 
         A router of your own is shown by the name of its class, and cannot be read back.
         """
         engines = self.engines
         return {
             "kind": "Cluster",
-            "engines": engines.describe()
+            "engines": engines.to_json()
             if isinstance(engines, Engine)
-            else [one.describe() for one in engines],
+            else [one.to_json() for one in engines],
             "replicas": self.replicas,
-            "router": self.router.describe(),
+            "router": self.router.to_json(),
         }
 
     @classmethod
-    def from_description(cls, description: Mapping[str, Any]) -> Cluster:
+    def from_json(cls, description: Mapping[str, Any]) -> Cluster:
         """The cluster that a table describes, as read from JSON or TOML.
 
         Args:
-            description: `engines`, a table as `Engine.from_description` takes it, or a list of such tables;
+            description: `engines`, a table as `Engine.from_json` takes it, or a list of such tables;
                 optionally `replicas` and `router`, a table with its `kind` or its name alone.
 
         Raises:
@@ -112,7 +112,7 @@ class Cluster(Description):
             >>> kv = iq.KvCache(tokens=100_000)
             >>> engine = iq.Engine(timing=iq.Constant(0.02), scheduler=iq.Sarathi(), kv=kv)
             >>> pair = iq.Cluster(engine, replicas=2, router=iq.PowerOfTwo())
-            >>> iq.Cluster.from_description(pair.describe()) == pair
+            >>> iq.Cluster.from_json(pair.to_json()) == pair
             True
         """
         return read_cluster("cluster", description)
@@ -138,7 +138,7 @@ class Cluster(Description):
 def read_engine(path: str, description: object) -> Engine:
     """The engine that a table describes; an error names its place from `path` on."""
     try:
-        return Engine.from_description(description)  # type: ignore[arg-type]  # it refuses what is no table
+        return Engine.from_json(description)  # type: ignore[arg-type]  # it refuses what is no table
     except ConfigError as error:
         raise ConfigError(f"{path}{str(error).removeprefix('engine')}") from None
 

@@ -40,7 +40,7 @@ class Link(Description):
         Llama-3-8B holds 131,072 bytes a token; a prompt of 1,000 tokens over 25 GB/s takes 5.2 ms:
 
         >>> import inferq as iq
-        >>> iq.Link(0.0001, 25e9, 131_072, concurrent=1).describe()
+        >>> iq.Link(0.0001, 25e9, 131_072, concurrent=1).to_json()
         {'latency_s': 0.0001, 'bytes_per_s': 25000000000.0, 'bytes_per_token': 131072, 'concurrent': 1}
     """
 
@@ -62,7 +62,7 @@ class Link(Description):
         if self.concurrent == 0:
             raise ConfigError("concurrent: must be 1 or above, or None for no limit; is 0")
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The link as JSON-ready values."""
         return fields_of(self)
 
@@ -120,7 +120,7 @@ class Disaggregated(Description):
         plain("link", self.link, (Link,))
         for name in ("prefill_router", "decode_router"):
             router = plain(name, getattr(self, name), (Router,))
-            router.describe()  # type: ignore[attr-defined]  # a router
+            router.to_json()  # type: ignore[attr-defined]  # a router
         theirs, ours = self.prefill[0].first_token, self.decode[0].first_token
         if theirs != ours:
             raise ConfigError(
@@ -128,25 +128,25 @@ class Disaggregated(Description):
                 "the tokens of one request are counted one way"
             )
 
-    def describe(self) -> dict[str, Any]:
-        """Both sides and the link as JSON-ready values with a `kind`; the inverse of `from_description`."""
+    def to_json(self) -> dict[str, Any]:
+        """Both sides and the link as JSON-ready values with a `kind`; the inverse of `from_json`."""
         return {
             "kind": "Disaggregated",
             **{
-                name: {"engine": side[0].describe(), "replicas": side[1]}
+                name: {"engine": side[0].to_json(), "replicas": side[1]}
                 for name, side in (("prefill", self.prefill), ("decode", self.decode))
             },
-            "link": self.link.describe(),
-            "prefill_router": self.prefill_router.describe(),
-            "decode_router": self.decode_router.describe(),
+            "link": self.link.to_json(),
+            "prefill_router": self.prefill_router.to_json(),
+            "decode_router": self.decode_router.to_json(),
         }
 
     @classmethod
-    def from_description(cls, description: Mapping[str, Any]) -> Disaggregated:
+    def from_json(cls, description: Mapping[str, Any]) -> Disaggregated:
         """What a table describes, as read from JSON or TOML.
 
         Args:
-            description: `prefill` and `decode`, each a table with `engine` (as `Engine.from_description`
+            description: `prefill` and `decode`, each a table with `engine` (as `Engine.from_json`
                 takes it) and optionally `replicas`; `link` with its fields; optionally `prefill_router` and
                 `decode_router`, each a table with its `kind` or its name alone.
 
@@ -160,7 +160,7 @@ class Disaggregated(Description):
             >>> one = iq.Engine(timing=iq.Constant(0.02), scheduler=iq.Sarathi(), kv=kv)
             >>> link = iq.Link(0.001, 25e9, 131_072)
             >>> split = iq.Disaggregated(prefill=(one, 2), decode=(one, 3), link=link)
-            >>> iq.Disaggregated.from_description(split.describe()) == split
+            >>> iq.Disaggregated.from_json(split.to_json()) == split
             True
         """
         return read_disaggregated("disaggregated", description)

@@ -47,7 +47,7 @@ class KvCache(Description):
 
     Example:
         >>> import inferq as iq
-        >>> iq.KvCache(tokens=432_000).describe()
+        >>> iq.KvCache(tokens=432_000).to_json()
         {'tokens': 432000, 'block': 16, 'prefix_cache': None}
     """
 
@@ -68,7 +68,7 @@ class KvCache(Description):
         """
         return cls(tokens=None)
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The cache as JSON-ready values."""
         return fields_of(self)
 
@@ -123,7 +123,7 @@ class Overhead(Description):
                     f"{longest_s:g} s at most"
                 )
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The overhead as JSON-ready values."""
         return fields_of(self)
 
@@ -149,7 +149,7 @@ class Engine(Description):
     Example:
         >>> import inferq as iq
         >>> engine = iq.Engine(timing=iq.Constant(0.02), scheduler=iq.Sarathi(), kv=iq.KvCache(tokens=10**5))
-        >>> iq.Engine.from_description(engine.describe()) == engine
+        >>> iq.Engine.from_json(engine.to_json()) == engine
         True
     """
 
@@ -325,8 +325,8 @@ class Engine(Description):
         host = "nothing" if self.overhead is None else repr(self.overhead)
         return f"{parts}\noverhead: {host}"
 
-    def describe(self) -> dict[str, Any]:
-        """The engine as JSON-ready values, the inverse of `from_description`.
+    def to_json(self) -> dict[str, Any]:
+        """The engine as JSON-ready values, the inverse of `from_json`.
 
         A scheduler of your own is shown by the name of its class, and cannot be read back.
         """
@@ -336,7 +336,7 @@ class Engine(Description):
         return described
 
     @classmethod
-    def from_description(cls, description: Mapping[str, Any]) -> Engine:
+    def from_json(cls, description: Mapping[str, Any]) -> Engine:
         """The engine that a table describes, as read from JSON or TOML.
 
         Args:
@@ -350,14 +350,14 @@ class Engine(Description):
 
         Example:
             >>> import inferq as iq
-            >>> engine = iq.Engine.from_description({
+            >>> engine = iq.Engine.from_json({
             ...     "timing": {"kind": "Constant", "seconds": 0.02},
             ...     "scheduler": {"kind": "VllmV1", "max_seqs": 64},
             ...     "kv": {"tokens": 100_000},
             ... })
             >>> engine.scheduler == iq.VllmV1(max_seqs=64)
             True
-            >>> engine = iq.Engine.from_description({"model": "qwen3-8b", "gpu": "h200"})
+            >>> engine = iq.Engine.from_json({"model": "qwen3-8b", "gpu": "h200"})
             >>> engine == iq.Engine.on("qwen3-8b", "h200")
             True
         """

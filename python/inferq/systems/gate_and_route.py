@@ -52,7 +52,7 @@ class Allocation(Description):
     prefill_queue: Mapping[str, float] | None = None
     decode_queue: Mapping[str, float] | None = None
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The tables as JSON-ready values."""
         return fields_of(self)
 
@@ -98,7 +98,7 @@ class Prices(Description):
     prefill: float
     decode: float
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The prices as JSON-ready values."""
         return fields_of(self)
 
@@ -216,7 +216,7 @@ class GateAndRoute(Description):
         >>> result = iq.simulate(work, cluster, seed=1)
         >>> result.requests["handoff_s"].to_list(), result.revenue["bundled"][-1]
         ([0.0, 0.0], 610.0)
-        >>> iq.GateAndRoute.from_description(cluster.describe()) == cluster
+        >>> iq.GateAndRoute.from_json(cluster.to_json()) == cluster
         True
     """
 
@@ -240,8 +240,8 @@ class GateAndRoute(Description):
     kv: KvCache = field(default_factory=KvCache.unlimited)
 
     @classmethod
-    def from_description(cls, description: Mapping[str, Any]) -> GateAndRoute:
-        """The cluster that a table describes, the inverse of `describe()`.
+    def from_json(cls, description: Mapping[str, Any]) -> GateAndRoute:
+        """The cluster that a table describes, the inverse of `to_json()`.
 
         Args:
             description: the `kind` and the fields, as read from JSON; `kv` may be the text `"unlimited"`.

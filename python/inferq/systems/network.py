@@ -149,7 +149,7 @@ class Stage(Description):
             if len(set(named)) < len(named):
                 raise ConfigError(f"{name}: a stage twice in {list(named)}")
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The stage as JSON-ready values."""
         return fields_of(self)
 
@@ -261,9 +261,9 @@ class Workflow(Description):
         """The class of the requests of a stage."""
         return self.stages[stage].class_name or self.name
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The stages as JSON-ready values; a network keeps them under the workflow's name."""
-        return {"stages": {name: stage.describe() for name, stage in self.stages.items()}}
+        return {"stages": {name: stage.to_json() for name, stage in self.stages.items()}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,20 +347,20 @@ class Network(Description):
         object.__setattr__(self, "engines", InOrder(self.engines))
         object.__setattr__(self, "workflows", tuple(self.workflows))
 
-    def describe(self) -> dict[str, Any]:
-        """The network as JSON-ready values, with its `kind`; the inverse of `from_description`."""
+    def to_json(self) -> dict[str, Any]:
+        """The network as JSON-ready values, with its `kind`; the inverse of `from_json`."""
         return {
             "kind": "Network",
-            "engines": {name: engine.describe() for name, engine in self.engines.items()},
-            "workflows": {workflow.name: workflow.describe() for workflow in self.workflows},
+            "engines": {name: engine.to_json() for name, engine in self.engines.items()},
+            "workflows": {workflow.name: workflow.to_json() for workflow in self.workflows},
         }
 
     @classmethod
-    def from_description(cls, description: Mapping[str, Any]) -> Network:
+    def from_json(cls, description: Mapping[str, Any]) -> Network:
         """The network that a table describes, as read from JSON or TOML.
 
         Args:
-            description: `engines`, under each name a table as `Engine.from_description` takes it, or one with
+            description: `engines`, under each name a table as `Engine.from_json` takes it, or one with
                 the `kind` `"Cluster"` or `"Disaggregated"`; `workflows`, under each name a table with
                 `stages`, under each name of these a table with the fields of `Stage`.
 
@@ -374,7 +374,7 @@ class Network(Description):
             >>> engine = iq.Engine(timing=iq.Constant(0.02), scheduler=iq.Sarathi(), kv=kv)
             >>> ask = iq.Workflow("ask", stages={"answer": iq.Stage("chat", prompt=100, output=iq.Fixed(20))})
             >>> network = iq.Network({"chat": iq.Cluster(engine, replicas=2)}, [ask])
-            >>> iq.Network.from_description(network.describe()) == network
+            >>> iq.Network.from_json(network.to_json()) == network
             True
         """
         return read_network("network", description)

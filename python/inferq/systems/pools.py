@@ -37,16 +37,14 @@ class Pool:
     hands_to: tuple[int, Link] | None = None
     """The place of the pool that decodes what this one has prefilled, and the way there."""
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The pool in the form that the core reads."""
-        to = (
-            None if self.hands_to is None else {"pool": self.hands_to[0], "link": self.hands_to[1].describe()}
-        )
+        to = None if self.hands_to is None else {"pool": self.hands_to[0], "link": self.hands_to[1].to_json()}
         return {
-            "engines": [engine.describe() for engine in self.engines],
+            "engines": [engine.to_json() for engine in self.engines],
             "counts": list(self.counts),
             "paths": list(self.paths),
-            "router": None if self.router is None else self.router.describe(),
+            "router": None if self.router is None else self.router.to_json(),
             "hands_to": to,
         }
 

@@ -168,10 +168,10 @@ class Router(Description):
         """Whether this is an object of a class that is no router of inferq itself."""
         return type(self) not in ROUTERS
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The router as JSON-ready values, with its `kind`: `"Python"` for one of your own."""
         if not self.is_written():
-            return Description.describe(self)
+            return Description.to_json(self)
         kind = type(self)
         if not callable(getattr(self, "route", None)):
             raise ConfigError(
@@ -191,7 +191,7 @@ class RoundRobin(Router):
 
     Example:
         >>> import inferq as iq
-        >>> iq.RoundRobin().describe()
+        >>> iq.RoundRobin().to_json()
         {'kind': 'RoundRobin'}
     """
 
@@ -210,7 +210,7 @@ class Random(Router):
 
     Example:
         >>> import inferq as iq
-        >>> iq.Random().describe()
+        >>> iq.Random().to_json()
         {'kind': 'Random'}
     """
 
@@ -227,7 +227,7 @@ class LeastRequests(Router):
 
     Example:
         >>> import inferq as iq
-        >>> iq.LeastRequests().describe()
+        >>> iq.LeastRequests().to_json()
         {'kind': 'LeastRequests'}
     """
 
@@ -246,7 +246,7 @@ class LeastTokens(Router):
 
     Example:
         >>> import inferq as iq
-        >>> iq.LeastTokens().describe()
+        >>> iq.LeastTokens().to_json()
         {'kind': 'LeastTokens'}
     """
 
@@ -265,7 +265,7 @@ class PowerOfTwo(Router):
 
     Example:
         >>> import inferq as iq
-        >>> iq.PowerOfTwo().describe()
+        >>> iq.PowerOfTwo().to_json()
         {'kind': 'PowerOfTwo'}
     """
 
@@ -282,7 +282,7 @@ class LeastKv(Router):
 
     Example:
         >>> import inferq as iq
-        >>> iq.LeastKv().describe()
+        >>> iq.LeastKv().to_json()
         {'kind': 'LeastKv'}
     """
 
@@ -312,7 +312,7 @@ class BySession(Router):
 
     Example:
         >>> import inferq as iq
-        >>> iq.BySession().describe()
+        >>> iq.BySession().to_json()
         {'kind': 'BySession', 'spill': None}
 
         Three turns of one conversation, each while the one before is served. At 0.1 s its replica has one

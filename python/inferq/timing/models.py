@@ -60,7 +60,7 @@ class Constant(TimingModel):
 
     Example:
         >>> import inferq as iq
-        >>> iq.Constant(0.02).describe()
+        >>> iq.Constant(0.02).to_json()
         {'kind': 'Constant', 'seconds': 0.02}
     """
 

@@ -50,5 +50,5 @@ def iteration_s(
     contexts = [whole(f"decodes[{place}]", context, 0, MOST_TOKENS) for place, context in enumerate(decodes)]
     if not rows and not contexts:
         raise ConfigError("chunks: an iteration needs a chunk or a decode")
-    seconds, _ = _core.price(json.dumps(model.describe()), rows, contexts)
+    seconds, _ = _core.price(json.dumps(model.to_json()), rows, contexts)
     return seconds

@@ -238,7 +238,7 @@ class Roofline(TimingModel):
         """The weights are read, whatever is computed."""
         return self.base_s + self.all_reduce_latency_s + self.linear_weight_s
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The seconds of every part, as the core reads them."""
         flat = fields_of(self)
         nested = {part: {name: flat[f"{part}_{name}"] for name in names} for part, names in _PARTS.items()}
@@ -258,7 +258,7 @@ class Roofline(TimingModel):
 
     @classmethod
     def from_elsewhere(cls, path: str, description: Mapping[str, Any]) -> Roofline:
-        """The roofline of a table with `model`, `gpu` and so on, or of what `describe()` says.
+        """The roofline of a table with `model`, `gpu` and so on, or of what `to_json()` says.
 
         Raises:
             ConfigError: an unknown or missing field, named by its path.
@@ -279,7 +279,7 @@ class Roofline(TimingModel):
 
     @classmethod
     def _of_numbers(cls, path: str, table: Mapping[str, Any]) -> Roofline:
-        """The inverse of `describe()`."""
+        """The inverse of `to_json()`."""
         seconds: dict[str, float] = {}
         for key, part in table.items():
             if key == "base_s":

@@ -31,7 +31,7 @@ class _Part(Description):
             raise ConfigError(f"seconds{place}: a hole in the grid: every point needs a time")
         Description.__post_init__(self)
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The part as JSON-ready values."""
         return {name: _listed(value) for name, value in fields_of(self).items()}
 
@@ -49,7 +49,7 @@ class LinearPart(_Part):
 
     Example:
         >>> from inferq.timing import LinearPart
-        >>> LinearPart([1, 1024], [0.01, 0.05]).describe()
+        >>> LinearPart([1, 1024], [0.01, 0.05]).to_json()
         {'tokens': [1, 1024], 'seconds': [0.01, 0.05]}
     """
 
@@ -165,7 +165,7 @@ class TimingTable(TimingModel):
         object.__setattr__(self, "provenance", frozen("provenance", self.provenance))
         for name in ("linear", "chunk", "decode"):
             object.__setattr__(self, name, plain(name, getattr(self, name), alternatives(type(self))[name]))
-        _core.check("timing", json.dumps(self.describe()))
+        _core.check("timing", json.dumps(self.to_json()))
         if flag("check_units", check_units):
             refuse_milliseconds(self)
 
@@ -177,13 +177,13 @@ class TimingTable(TimingModel):
         slope_s = (seconds[1] - seconds[0]) / (tokens[1] - tokens[0])
         return max(0.0, min(*seconds, seconds[0] - slope_s * (tokens[0] - 1)))
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The three parts as JSON-ready values, with the `kind`: what the core reads."""
-        parts = {name: getattr(self, name).describe() for name in ("linear", "chunk", "decode")}
+        parts = {name: getattr(self, name).to_json() for name in ("linear", "chunk", "decode")}
         return {"kind": "TimingTable", **parts}
 
     def __repr__(self) -> str:
-        """What it is of, where that is known, and how many points it has; the numbers are in `describe()`."""
+        """What it is of, where that is known, and how many points it has; the numbers are in `to_json()`."""
         size = (
             f"linear {len(self.linear.tokens)}, "
             f"chunk {len(self.chunk.chunk)} × {len(self.chunk.context)}, "

@@ -74,7 +74,7 @@ class LengthLaw(Description):
             >>> iq.Uniform(1, 6).draw_column(4, seed=1, stream=2).dtype
             dtype('int32')
         """
-        return _core.draw_column(json.dumps(self.describe()), n, seed, stream)
+        return _core.draw_column(json.dumps(self.to_json()), n, seed, stream)
 
 
 class DurationLaw(Description):
@@ -101,7 +101,7 @@ class DurationLaw(Description):
             >>> bool((iq.Exponential(mean_s=2.0).draw(9, seed=1, stream=4)[:3] == short).all())
             True
         """
-        return _core.draw_durations(json.dumps(self.describe()), n, seed, "column", stream)
+        return _core.draw_durations(json.dumps(self.to_json()), n, seed, "column", stream)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Poisson(ArrivalLaw):
 
     Example:
         >>> import inferq as iq
-        >>> iq.Poisson(rate=5.5).describe()
+        >>> iq.Poisson(rate=5.5).to_json()
         {'kind': 'Poisson', 'rate': 5.5}
     """
 
@@ -142,7 +142,7 @@ class Gamma(ArrivalLaw):
 
     Example:
         >>> import inferq as iq
-        >>> iq.Gamma(rate=5, cv=2).describe()
+        >>> iq.Gamma(rate=5, cv=2).to_json()
         {'kind': 'Gamma', 'rate': 5, 'cv': 2}
     """
 
@@ -168,7 +168,7 @@ class Weibull(ArrivalLaw):
 
     Example:
         >>> import inferq as iq
-        >>> iq.Weibull(rate=5, shape=0.7).describe()
+        >>> iq.Weibull(rate=5, shape=0.7).to_json()
         {'kind': 'Weibull', 'rate': 5, 'shape': 0.7}
     """
 
@@ -231,7 +231,7 @@ class TimeVarying(ArrivalLaw):
     Example:
         >>> import inferq as iq
         >>> day = iq.TimeVarying(times_s=[0, 28_800, 72_000], rates=[0.5, 6, 2], period_s=86_400)
-        >>> day.describe()["rates"]
+        >>> day.to_json()["rates"]
         [0.5, 6, 2]
     """
 
@@ -254,7 +254,7 @@ class Deterministic(ArrivalLaw):
 
     Example:
         >>> import inferq as iq
-        >>> iq.Deterministic(rate=4).describe()
+        >>> iq.Deterministic(rate=4).to_json()
         {'kind': 'Deterministic', 'rate': 4}
     """
 
@@ -275,7 +275,7 @@ class Fixed(LengthLaw):
 
     Example:
         >>> import inferq as iq
-        >>> iq.Fixed(128).describe()
+        >>> iq.Fixed(128).to_json()
         {'kind': 'Fixed', 'tokens': 128}
     """
 
@@ -297,7 +297,7 @@ class Uniform(LengthLaw):
 
     Example:
         >>> import inferq as iq
-        >>> iq.Uniform(10, 20).describe()
+        >>> iq.Uniform(10, 20).to_json()
         {'kind': 'Uniform', 'low': 10, 'high': 20}
     """
 
@@ -320,7 +320,7 @@ class LogUniform(LengthLaw):
 
     Example:
         >>> import inferq as iq
-        >>> iq.LogUniform(low=2000, high=128_000).describe()
+        >>> iq.LogUniform(low=2000, high=128_000).to_json()
         {'kind': 'LogUniform', 'low': 2000, 'high': 128000}
     """
 
@@ -346,7 +346,7 @@ class Lognormal(LengthLaw):
 
     Example:
         >>> import inferq as iq
-        >>> iq.Lognormal(mean=250, median=160, cap=4096).describe()
+        >>> iq.Lognormal(mean=250, median=160, cap=4096).to_json()
         {'kind': 'Lognormal', 'mean': 250, 'median': 160, 'cap': 4096}
     """
 
@@ -370,7 +370,7 @@ class Geometric(LengthLaw):
 
     Example:
         >>> import inferq as iq
-        >>> iq.Geometric(mean=64).describe()
+        >>> iq.Geometric(mean=64).to_json()
         {'kind': 'Geometric', 'mean': 64, 'cap': None}
     """
 
@@ -393,7 +393,7 @@ class PoissonLength(LengthLaw):
 
     Example:
         >>> import inferq as iq
-        >>> iq.PoissonLength(mean=32).describe()
+        >>> iq.PoissonLength(mean=32).to_json()
         {'kind': 'PoissonLength', 'mean': 32, 'cap': None}
     """
 
@@ -415,7 +415,7 @@ class Exponential(DurationLaw):
 
     Example:
         >>> import inferq as iq
-        >>> iq.Exponential(mean_s=7.5).describe()
+        >>> iq.Exponential(mean_s=7.5).to_json()
         {'kind': 'Exponential', 'mean_s': 7.5}
     """
 
@@ -438,7 +438,7 @@ class Empirical(LengthLaw):
 
     Example:
         >>> import inferq as iq
-        >>> iq.Empirical({"prompt_tokens": [10, 200], "output_tokens": [7, 3]}).describe()
+        >>> iq.Empirical({"prompt_tokens": [10, 200], "output_tokens": [7, 3]}).to_json()
         {'kind': 'Empirical', 'prompt_tokens': [10, 200], 'output_tokens': [7, 3]}
     """
 
@@ -463,6 +463,6 @@ class Empirical(LengthLaw):
         """As a number of rows; there may be millions."""
         return f"Empirical({self.frame.height} rows)"
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The law as JSON-ready data, in the form that the core reads: all rows."""
         return {"kind": "Empirical", **self.frame.to_dict(as_series=False)}

@@ -32,7 +32,7 @@ class Recipe:
 
     __slots__ = ()
 
-    def described(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """JSON-ready data, with a `kind`."""
         raise NotImplementedError
 
@@ -81,14 +81,14 @@ class Law(Recipe):
         assert prompt is not None and output is not None
         return cls(int(requests), arrivals, (("prompt", prompt), ("output", output)))
 
-    def describe(self) -> dict[str, Any]:
-        """The law as JSON-ready data, in the form that the core reads."""
-        parts = {name: law.describe() for name, law in self.lengths}
-        return {"requests": self.requests, "arrivals": self.arrivals.describe(), **parts}
+    def core_form(self) -> dict[str, Any]:
+        """The requests as JSON-ready data, in the form that the core reads."""
+        parts = {name: law.to_json() for name, law in self.lengths}
+        return {"requests": self.requests, "arrivals": self.arrivals.to_json(), **parts}
 
-    def described(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As JSON-ready data."""
-        return {"kind": "Law", "law": self.describe()}
+        return {"kind": "Law", "law": self.core_form()}
 
     def __repr__(self) -> str:
         """As the call that makes it."""
@@ -102,7 +102,7 @@ class Law(Recipe):
 
     def draw(self, seed: int) -> pl.DataFrame:
         """The canonical frame that belongs to `seed`."""
-        columns = _core.draw(json.dumps(self.describe()), seed)
+        columns = _core.draw(json.dumps(self.core_form()), seed)
         return pl.DataFrame({name: columns[name] for name in self.columns})
 
 
@@ -148,7 +148,7 @@ class Sessions(Recipe):
         think = duration("think", think)
         return cls(int(sessions), arrivals, laws[0], laws[1], laws[2], think, grows, max_context)
 
-    def described(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As JSON-ready data."""
         return {"kind": "Sessions", "sessions": {name: _described(value) for name, value in self._fields()}}
 
@@ -172,7 +172,7 @@ class Sessions(Recipe):
 
     def draw(self, seed: int) -> pl.DataFrame:
         """The canonical frame that belongs to `seed`."""
-        form = self.described()["sessions"] | {"think": duration_form(self.think)}
+        form = self.to_json()["sessions"] | {"think": duration_form(self.think)}
         columns = _core.draw_sessions(json.dumps(form), seed)
         names = [name for name in self.columns if name != "continues"]
         frame = pl.DataFrame({name: columns[name] for name in names}).with_columns(
@@ -218,9 +218,9 @@ class Mix(Recipe):
         """Whether a draw depends on the seed."""
         return any(part.is_law for _, part in self.parts)
 
-    def described(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As JSON-ready data."""
-        parts = {name: part.describe_json() for name, part in self.parts}
+        parts = {name: part.to_json() for name, part in self.parts}
         return {"kind": "Mix", "parts": parts, "requests": self.requests}
 
     def __repr__(self) -> str:
@@ -334,7 +334,7 @@ class Step:
         )
         return by_row and not any(isinstance(value, pl.Series) for value in self.arguments.values())
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The step as JSON-ready data; given values by their number and their SHA-256."""
         return {"kind": self.verb, **{name: _described(value) for name, value in self.arguments.items()}}
 
@@ -349,9 +349,9 @@ def _described(value: Any) -> Any:
     if isinstance(value, pl.Series):
         return {"kind": "Given", "rows": value.len(), "sha256": sha256(value.to_frame())}
     if isinstance(value, Description):
-        return value.describe()
+        return value.to_json()
     if isinstance(value, tuple):  # the workloads of a merge
-        return [one.describe_json() for one in value]
+        return [one.to_json() for one in value]
     if isinstance(value, float) and value == float("inf"):
         return None  # JSON has no infinity; the open end of a window
     return value

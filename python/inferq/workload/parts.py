@@ -77,7 +77,7 @@ class OfLaw(Parts):
 
     def __init__(self, law: Law, seed: int) -> None:
         self.rows, self.columns, self.classes = law.requests, law.columns, None
-        self._law, self._seed = json.dumps(law.describe()), seed
+        self._law, self._seed = json.dumps(law.core_form()), seed
 
     def arrivals(self) -> Iterator[NDArray[np.float64]]:
         """The arrivals, drawn without the lengths."""

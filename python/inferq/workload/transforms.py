@@ -45,7 +45,7 @@ def duration(field: str, value: object) -> float | DurationLaw:
 
 def duration_form(value: float | DurationLaw) -> dict[str, Any]:
     """Seconds or a law of them, in the form that the core reads."""
-    return value.describe() if isinstance(value, DurationLaw) else {"kind": "Fixed", "seconds": value}
+    return value.to_json() if isinstance(value, DurationLaw) else {"kind": "Fixed", "seconds": value}
 
 
 def need(frame: pl.DataFrame, verb: str, name: str) -> None:
@@ -141,7 +141,7 @@ def with_arrivals(frame: pl.DataFrame, seed: int, arrivals: object) -> pl.DataFr
     """Arrivals from a law or given ones, the rows keeping their order."""
     if not isinstance(arrivals, ArrivalLaw):
         return _filled(frame, "arrival_s", arrivals)
-    drawn = _core.draw_arrivals(json.dumps(arrivals.describe()), frame.height, seed)
+    drawn = _core.draw_arrivals(json.dumps(arrivals.to_json()), frame.height, seed)
     return _ordered(frame.with_columns(pl.Series("arrival_s", drawn)))
 
 
@@ -154,7 +154,7 @@ def with_lengths(frame: pl.DataFrame, seed: int, name: str, lengths: object) -> 
         rows = _core.draw_rows(lengths.frame.height, frame.height, subseed(seed, "lengths", source))
         drawn = lengths.frame[name].to_numpy()[rows]
     else:
-        drawn = _core.draw_lengths(json.dumps(lengths.describe()), frame.height, seed, source)
+        drawn = _core.draw_lengths(json.dumps(lengths.to_json()), frame.height, seed, source)
     # checked again: a drawn length may be too long for the one beside it
     return checked(frame.with_columns(pl.Series(name, drawn.astype(np.int32, copy=False))))
 

@@ -421,11 +421,11 @@ class Workload(Changes):
             _need(frame.columns, ("output_tokens",))
         return pl.Series("reused_tokens", reused(frame, block))
 
-    def describe_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """JSON-ready data that says which workload it is: a law in full, a frame by rows and SHA-256."""
         source = self._source
         if isinstance(source, Recipe):
-            described = source.described()
+            described = source.to_json()
         else:
             described = {
                 "kind": "Frame",
@@ -436,7 +436,7 @@ class Workload(Changes):
         if self._metadata:
             described["metadata"] = self._metadata
         if self._steps:
-            described["steps"] = [step.describe() for step in self._steps]
+            described["steps"] = [step.to_json() for step in self._steps]
         return described
 
     def sha256(self) -> str:

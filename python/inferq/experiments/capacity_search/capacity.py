@@ -374,8 +374,8 @@ def capacity(
         most_seeds=prober.looks[-1],
         scenario=json.dumps(
             {
-                "workload": source.describe_json(),
-                "system": system.describe(),
+                "workload": source.to_json(),
+                "system": system.to_json(),
                 "seeds": list(prober.seeds),
                 "options": run,
             },

@@ -291,8 +291,8 @@ def compare(
         by=by,
         scenario=json.dumps(
             {
-                "workload": source.describe_json(),
-                "systems": {name: system.describe() for name, system in named.items()},
+                "workload": source.to_json(),
+                "systems": {name: system.to_json() for name, system in named.items()},
                 "seeds": list(evidence.seeds),
                 "options": run,
             },

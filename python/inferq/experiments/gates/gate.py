@@ -261,7 +261,7 @@ def _planned(trial: Trial) -> Record:
         run={name: trial.run[name] for name in _MEASURING if name in trial.run},
         seeds=tuple(trial.seeds),
         slo=trial.terms.slo,
-        system={system.name_of_kind: _short(system.describe())},
+        system={system.name_of_kind: _short(system.to_json())},
         values={},
     )
 

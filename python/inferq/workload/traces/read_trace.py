@@ -166,7 +166,7 @@ def read_trace(
         "rows_left_out": reading.rows_left_out,
         "columns_left_out": reading.columns_left_out,
         **reading.metadata,
-        "token_count": counts.describe() if counts else "as in the source",
+        "token_count": counts.to_json() if counts else "as in the source",
     }
     return Workload._of(frame, metadata=metadata)
 

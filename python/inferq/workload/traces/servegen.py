@@ -65,7 +65,7 @@ class Clients(Recipe):
     forms: tuple[tuple[str, str], ...]
     """Each client's name and its law as JSON, in the form that the core reads."""
 
-    def described(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As JSON-ready data: names and a SHA-256 of the laws, which are too many numbers to repeat."""
         digest = hashlib.sha256("".join(f"{name}:{form}" for name, form in self.forms).encode()).hexdigest()
         end = None if self.wanted.end_s == math.inf else self.wanted.end_s

@@ -19,7 +19,7 @@ class Counter(Protocol):
         """Tokens of each text."""
         ...
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """How the tokens were counted, for the metadata of the workload."""
         ...
 
@@ -38,7 +38,7 @@ class WordRatio:
         """Tokens of each text."""
         return [max(1, round(words * self._ratio)) if (words := len(text.split())) else 0 for text in texts]
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The ratio."""
         return {"tokens_per_word": self._ratio}
 
@@ -78,7 +78,7 @@ class TokenizerFile:
             counts.extend(len(encoding.ids) for encoding in batch)
         return counts
 
-    def describe(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The file and its SHA-256."""
         return dict(self._described)
 
