@@ -120,7 +120,7 @@ def report(
         sections.append(part())
     return Report(
         name="ao2025",
-        title="Waiting for company under a memory limit",
+        title="Waiting for larger batches under a memory limit",
         citation=(
             "Ao, Luo, Simchi-Levi and Wang, *Optimizing LLM Inference: Fluid-Guided Online Scheduling with "
             "Memory Constraints* (2025)"

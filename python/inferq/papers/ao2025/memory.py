@@ -151,7 +151,7 @@ def designs() -> Section:
     return Section(
         title="Which part of the memory is risk, and how many segments are best?",
         text=(
-            "Section 7.2: outputs of 1 to 500 tokens nobody knows beforehand, prompts of 62. The real "
+            "Section 7.2: outputs of 1 to 500 tokens, unknown beforehand, prompts of 62. The real "
             "frequencies are not in the paper; here those of its ten bins (23:11:8:7:6:4:3:2:1:1), alike "
             "within a bin. The thresholds are the least that meet (14) strictly."
         ),

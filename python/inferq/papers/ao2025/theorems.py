@@ -302,7 +302,7 @@ def convergence(quick: bool) -> Section:
         text=(
             "The same example, thresholds 1 and 1, a cache of exactly M^π = 9 tokens. The gap at T is Σ "
             "λ(l' + 1) less the tokens, prompts' iterations counted, of requests complete by T, over T. Its "
-            "mean is measured by the tokens of those who have come and are not complete: same mean, less "
+            "mean is measured by the tokens of requests that are there and not complete: same mean, less "
             "noise. "
             f"{len(seeds)} runs, T up to {horizons_s[-1]:,.0f} s; the exponent is the slope in the picture."
         ),
@@ -320,7 +320,7 @@ def convergence(quick: bool) -> Section:
             + "; ".join(f"{label}: −{-slope:.2f} ± {width:.2f}" for label, (slope, width) in fitted.items())
             + ".",
             "**The gap is nothing but requests under way**: what has come is served, a little later. Any "
-            "policy with bounded queues has the rate 1/T; it says nothing about who is faster.",
+            "policy with bounded queues has the rate 1/T; it says nothing about which is faster.",
         ),
     )
 

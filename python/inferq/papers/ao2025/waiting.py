@@ -160,10 +160,10 @@ def against(quick: bool, tell: Callable[[str], None]) -> Section:
     slower = (beside["mean E2E, s"] / beside["mean E2E, s_right"]).to_list()
     jams = found.filter(pl.col("served") < KEEPS_UP).filter(~pl.col("policy").is_in(["VllmV1", "Sarathi"]))
     return Section(
-        title="Does it pay to wait for company?",
+        title="Does it pay to wait for larger batches?",
         text=(
             'Section 6: "the throughput of WAIT surpasses that of the benchmark algorithms across all tested '
-            "arrival rates\". Each instance runs at several demands, told by its load d1 Σ λ (l' + 1)(l + "
+            "arrival rates\". Each instance runs at several demands, named by its load d1 Σ λ (l' + 1)(l + "
             "l'/2); "
             f"the printed low demand is load {cases.load(cases.LOW):.2f}. All policies have the same limit "
             f"on "
@@ -189,7 +189,7 @@ def against(quick: bool, tell: Callable[[str], None]) -> Section:
             ),
         ),
         remarks=(
-            "**Throughput: nobody surpasses anybody.** Who keeps up serves what arrives. "
+            "**Throughput: no policy surpasses another.** One that keeps up serves what arrives. "
             + (
                 "VllmV1 and Sarathi make the very same decisions here, and "
                 if alike
@@ -200,15 +200,15 @@ def against(quick: bool, tell: Callable[[str], None]) -> Section:
             "in the system.",
             "**Why: it follows from the paper's own model.** A request of type j passes l'_j + 1 stages, "
             "and under WAIT each waits for n_j newcomers, so its time is (l'_j + 1)·n_j/λ_j. Condition (9) "
-            "is that n_j/λ_j is *at least* the time of an iteration. Whoever runs everybody in each "
-            "iteration takes (l'_j + 1) iterations, and spreads d0 over the largest batch there is. Waiting "
-            "adds idle time or pauses and takes nothing away: (1) has no term that it saves. It costs least "
-            "where thresholds are large numbers.",
+            "is that n_j/λ_j is *at least* the time of an iteration. A policy that runs all requests in "
+            "each iteration takes (l'_j + 1) iterations, and spreads d0 over the largest batch there is. "
+            "Waiting adds idle time or pauses and takes nothing away: (1) has no term that it saves. It "
+            "costs least where thresholds are large numbers.",
             "**What jams**: "
             + "; ".join(jammed_text(jams))
             + ". On the low demand the rule of 6.1 gives the type with the longer output fewer places than "
             "(9) asks for. In whole numbers 15:14:12:8 falls short of (10): requests pile up at a segment's "
-            "entry, hold their cache, and preemption sends everybody back to stage 0. Strict thresholds jam "
+            "entry, hold their cache, and preemption sends them back to stage 0. Strict thresholds jam "
             "where their memory, (12), exceeds the cache.",
         ),
     )

@@ -38,7 +38,7 @@ SLIPS = (
     Slip(
         where="Algorithm 1, end of a cycle",
         printed="the count of a cycle is set to 0 only after a decode iteration",
-        right="also when it has reached n and nobody decodes (all outputs of length 1), or RAD waits for "
+        right="also when it has reached n and no request decodes (all outputs of length 1), or RAD waits for "
         "ever",
     ),
     Slip(
@@ -95,7 +95,7 @@ def report(
             "Inference: Theory and Practice, 2025"
         ),
         setting=(
-            "The paper proves what RAD serves, without a number, and measures SLAI on a GPU whose law of "
+            "The paper proves what RAD serves, without a number, and measures SLAI on a GPU whose model of "
             "batch times it does not give. So theory stands beside simulation in the first part, the paper's "
             "figures beside simulation in the second. Intervals are of 99 %."
         ),

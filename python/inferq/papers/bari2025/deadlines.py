@@ -214,7 +214,7 @@ ASKED: tuple[tuple[str, str, str, str, float | None, str], ...] = (
     ("output p50", "Table 1", "median output", "tokens", 415, ""),
     ("output p90", "Table 1", "P90 of outputs", "tokens", 834, ""),
     ("output std", "Table 1", "standard deviation of outputs", "tokens", 101, "a slip: see below"),
-    ("cost", "Section 7", "cost of a token", "µs", None, "fitted to Sarathi at 1.15/s; the paper has no law"),
+    ("cost", "Section 7", "cost of a token", "µs", None, "fitted to Sarathi at 1.15/s; the paper has none"),
     *(
         (
             f"capacity {name}",

@@ -53,7 +53,7 @@ def sections(quick: bool, traces: Path | None, tell: Callable[[str], None]) -> t
         "SLAI delays tokens that are not due yet and computes prompts instead. The lengths are those of "
         "`openchat_sharegpt4`, at most 8,192 tokens in all; 5 % of the requests pay for a token every 0.1 s, "
         "the others get one every 0.5 s (50 % and 95 % in appendix F.3). Poisson arrivals, budget 512, at "
-        "most 128 requests and 128 decodes. The paper gives neither its law of batch times nor the memory "
+        "most 128 requests and 128 decodes. The paper gives neither its model of batch times nor the memory "
         "that is left for the cache. Chosen: Mistral-7B on an RTX 6000 Ada from its data sheet, that is 15 "
         "ms to read the weights, 0.137 µs for each token of context, 229,000 tokens of cache. One number is "
         "fitted, the cost of a token, so that Sarathi (first come, first served) has a median time to first "

@@ -212,7 +212,7 @@ def roofline_section() -> Section:
             f"**Without experts**, median and P95: {told}.",
             f"**The worst of all** is {worst['model'][0]} on {worst['gpu'][0]}, {worst['regime'][0]}: "
             f"{worst['P95 of |error|'][0]:.0f} % in the 95th percentile.",
-            "**Where there is a table, use it**; a roofline is for a card or a model that nobody measured, "
+            "**Where there is a table, use it**; a roofline is for a card or a model without measurements, "
             "and for the direction of a change.",
         ),
     )

@@ -223,7 +223,7 @@ def _fork_join(sizes: Sizes, tell: Callable[[str], None], curves: pl.DataFrame) 
         pictures=(
             Picture(
                 title="Jobs of a fork-join with two slow branches",
-                caption="Dashed: the theory at load 1.05, from the jobs under way when nobody waits.",
+                caption="Dashed: the theory at load 1.05, from the jobs under way when no job waits.",
                 chart=lambda: fork_join_chart(curves),
             ),
         ),

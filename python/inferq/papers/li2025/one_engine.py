@@ -1,4 +1,4 @@
-"""Who serves every load that the hardware can serve? li2025 section 3 and Figure 1."""
+"""Which schedulers serve every load that the hardware can serve? li2025 section 3 and Figure 1."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def figure_1(sizes: Sizes, tell: Tell) -> Section:
         "because no seat was free.",
     )
     return Section(
-        title="Who serves every load that the hardware can serve? Section 3, Figure 1",
+        title="Which schedulers serve every load that the hardware can serve? Section 3, Figure 1",
         text=(
             f"An iteration of n tokens takes t(n) = 45.5 ms + 0.30 ms · max(0, n − 64), (2.3); requests have "
             f"{PROMPT_TOKENS} prompt and {OUTPUT_TOKENS} output tokens, the lengths of Figure 1, and "
@@ -256,12 +256,12 @@ def figure_1(sizes: Sizes, tell: Tell) -> Section:
             "before any prefill and one batch of prompts at a time, it would serve far less.",
             "**A cap on sequences can cost more than a poor policy.** A full budget needs "
             f"{math.floor(TOKEN_BUDGET * (1 + OUTPUT_TOKENS) / (PROMPT_TOKENS + OUTPUT_TOKENS))} requests "
-            "at once. With S seats nobody passes one request for each m·t(n)/n seconds at n = S·m/(1 + "
-            "m_d) tokens an iteration: a request holds a seat for m_d + 1 iterations at least. For the "
-            f"usual default of 128 that is {seats.capacity_per_s:.2f}, "
-            f"{100 * (1 - seats.capacity_per_s / LIMIT):.0f} % below the limit; whoever uses every seat and "
-            f"token is sure to serve {seats.sure_per_s:.2f} (`seats_capacity`). Orca stays below the bound: "
-            "prompts come first, and a decode that finds no budget left keeps its seat for longer.",
+            "at once. With S seats no scheduler passes one request for each m·t(n)/n seconds at n = "
+            "S·m/(1 + m_d) tokens an iteration: a request holds a seat for m_d + 1 iterations at least. For "
+            f"the usual default of 128 that is {seats.capacity_per_s:.2f}, "
+            f"{100 * (1 - seats.capacity_per_s / LIMIT):.0f} % below the limit; a scheduler that uses every "
+            f"seat and token is sure to serve {seats.sure_per_s:.2f} (`seats_capacity`). Orca stays below "
+            "the bound: prompts come first, and a decode that finds no budget left keeps its seat longer.",
             f"**How a rate is found.** A run counts as stable while less than {100 * sizes.tolerance:.1f} % "
             "of its arrivals stay in the system; a rate at which just so many stay is above the limit by "
             "that share, which is taken off.",

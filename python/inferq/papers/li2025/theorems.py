@@ -80,9 +80,9 @@ def lengths_and_times(sizes: Sizes, tell: Tell) -> Section:
     return Section(
         title="Does it hold for other lengths and other iterations?",
         text=(
-            "Theorem 1 asks for independent requests with any law of lengths. (A.1) adds attention, β·Σ "
-            "contexts of decodes + α·Σ c² for chunks of c tokens, which (2.7) does not cover: summed over "
-            "the life of a request it is a number of seconds, and the condition becomes λ((m_p + "
+            "Theorem 1 asks for independent requests with any distribution of lengths. (A.1) adds attention, "
+            "β·Σ contexts of decodes + α·Σ c² for chunks of c tokens, which (2.7) does not cover: summed "
+            "over the life of a request it is a number of seconds, and the condition becomes λ((m_p + "
             "m_d)·t_b/b + A) < 1. A depends on how the prompt is cut, unless a chunk also pays ε·c·x for "
             "its x tokens of context, with ε = 2α (α = 1 µs, β = 2 µs here)."
         ),
@@ -90,7 +90,7 @@ def lengths_and_times(sizes: Sizes, tell: Tell) -> Section:
         remarks=(
             "**Means are enough** where time goes by tokens: geometric and uniform lengths reach the same "
             "limit as fixed ones of the same mean. With attention they are not: A holds E[s²] and E[s·o], "
-            "which `token_capacity` takes over the joint law.",
+            "which `token_capacity` takes over the joint distribution.",
         ),
     )
 

@@ -63,8 +63,8 @@ def report(
         "(arXiv 2602.02987)",
         setting="n replicas with B slots; a prefill beside decodes slows them by a half (γτ = 1.51). Half "
         "of the requests have prompts of 300 tokens and outputs of 1,000 (decode-heavy, class 0), half "
-        "3,000 and 400 (prefill-heavy, class 1), one request a second and replica in all; who waits gives "
-        "up after 10 s on average. Services are exponential, as in the paper's model. A linear program "
+        "3,000 and 400 (prefill-heavy, class 1), one request a second and replica in all; a waiting request "
+        "gives up after 10 s on average. Services are exponential, as in the paper's model. A linear program "
         "gives the plan that gates and routers follow. In the long run no policy passes its optimum at any "
         "n, because averages satisfy every constraint; what shows above it is the chance of the arrivals, "
         f"the same for all policies. Intervals are of 99 % over {effort.seeds} seeds, runs of up to "

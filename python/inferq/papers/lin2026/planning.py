@@ -107,7 +107,7 @@ def plans_section() -> Section:
         tables=(occupied, prices()),
         remarks=(
             f"At B = 16 the plan's prefill capacity Σx* = {x:.4f} is {100 * (1 - x / offered):.1f} % below "
-            f"the offered {offered:.4f}, so that now and then nobody waits for a prefill.",
+            f"the offered {offered:.4f}, so that now and then no request waits for a prefill.",
             "Decode slots bind, the one prefill place of each replica does not: its price is 0.",
         ),
     )
@@ -153,8 +153,8 @@ def arrivals_section() -> Section:
             ),
         ),
         remarks=(
-            "What the figure says holds: bundled plans let nobody wait for a decode, separate ones prefill "
-            f"everything and let it wait there. From λ ≈ {full:.2f} on a bundled plan earns no more.",
+            "What the figure says holds: bundled plans let no request wait for a decode, separate ones "
+            f"prefill everything and let it wait there. From λ ≈ {full:.2f} on a bundled plan earns no more.",
         ),
     )
 

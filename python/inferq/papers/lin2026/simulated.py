@@ -111,7 +111,7 @@ def convergence_section(effort: Effort) -> Section:
         remarks=(
             f"**The theorems hold, slowly.** At B = 16 and n = {largest:,} a bundled "
             f"{100 * (1 - wide.mean):.1f} % is still missing: prefill capacity is only 0.6 % below what is "
-            "offered, so now and then nobody waits for a prefill, and the decode buffer does not vanish.",
+            "offered, so now and then no request waits for a prefill, and the decode buffer does not vanish.",
             f"**At B = 8 the plan is hard to follow**: {100 * narrow.mean:.1f} % of the bundled optimum at "
             f"n = {largest:,}. It holds the decode-heavy class back, x* = "
             f"{planned(NARROW)['prefill 0']:.4f}, about one prefill at n = 200, while the other class is "
@@ -321,7 +321,7 @@ def policies_section(effort: Effort) -> Section:
             f"routing, earns {100 * coupled[16]:.1f} % and {100 * coupled[8]:.1f} % of the optimum at B = "
             f"16 and 8, gate-and-route {100 * ours[16]:.1f} % and {100 * ours[8]:.1f} % (where prompt and "
             "output pay apart, it earns less there at B = 8): a prefill that keeps its slot for the "
-            "decode can only begin when there is one, so nobody waits for a decode, every slot is busy, "
+            "decode can only begin when there is one, so no request waits for a decode, every slot is busy, "
             "and the gate needs only to choose the class.",
             "The paper's figure has GG-SP first. With the policies as section 6.3 words them the order on "
             "this instance is another. What does cost is to have no gate (FI-WSP, FG-SP) where decodes are "

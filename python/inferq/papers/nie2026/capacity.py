@@ -114,11 +114,11 @@ def one_replica(rates: dict[str, list[float]]) -> tuple[Section, list[Bound]]:
         "engine takes whole chunks: two where the formula counts one and a half, say. The sum over whole "
         "chunks is the μ that a simulation can reach; it is at most 0.1 % lower here.",
         f"**The bound is all but reached**: {', '.join(shares)} of μ over whole chunks. What is missing is "
-        f"memory too small for anybody's next step: over {use.slots:,} slots with a backlog "
+        f"memory too small for any request's next step: over {use.slots:,} slots with a backlog "
         f"{100 * (1 - use.mean):.2f} % of it on average and {100 * (1 - use.least):.2f} % at most. (A share "
         "above 1 is chance, within its interval.)",
         "**(1 − δ)μ is cautious.** The proof lets a slot leave as much free as the largest request ever "
-        "holds; with a hundred requests in memory somebody small nearly always fits.",
+        "holds; with a hundred requests in memory a small one nearly always fits.",
     )
     section = Section(
         title="What does one replica serve?",
@@ -246,9 +246,9 @@ def long_prompts(sizes: Sizes, traces: Path | None) -> tuple[Section, list[Bound
             f"**LongBench v2 is outside the theorem's regime.** δ = {points[-1]['delta']:.2f} is not much "
             f"smaller than 1: stability is promised below {1 - float(points[-1]['delta']):.2f} of μ only, "
             f"while slots use {100 * float(points[-1]['mean']):.1f} % of the memory. What is missing is what "
-            "is too little for anybody's next step, now that few are in memory. A first chunk nearly always "
-            'fits, so everybody begins at once and then steps out, over and over; the policy\'s "no cost" '
-            "carries more weight here than in the paper's ratios.",
+            "is too little for any request's next step, now that few are in memory. A first chunk nearly "
+            'always fits, so all begin at once and are then preempted, over and over; the policy\'s "no '
+            'cost" carries more weight here than in the paper's ratios.",
         )
     picture = Picture(
         title="Share of the memory that slots with a backlog use",

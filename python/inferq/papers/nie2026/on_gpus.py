@@ -87,7 +87,7 @@ def _slots(seed: int = 1) -> Table:
         frame=pl.DataFrame(lines),
         decimals=dict.fromkeys(("b̄ of the paper", "M / (μ_gpu · E[g])", "mean", "median"), 1),
         note="Slots in ms. The third column is the mean slot of a replica that serves μ_gpu with all of M in "
-        "use and preempts nobody.",
+        "use and preempts no request.",
     )
 
 
