@@ -285,7 +285,7 @@ def test_the_number_in_the_system_is_what_counting_gives(gaps: list[float], at: 
 def test_explain_has_every_number():
     seen = md1(3000, 1.3, 0)
     text = str(seen)
-    from inferq.theory.bounds.hypothesis import number
+    from inferq.theory.statement import number
 
     for value in (
         seen.rate_per_s,

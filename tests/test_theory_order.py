@@ -14,8 +14,8 @@ from inferq.theory.capacities.kv_capacity import kv_capacity
 from inferq.theory.capacities.oldest_requests import Oldest
 from inferq.theory.capacities.seats_capacity import seats_capacity
 from inferq.theory.capacities.token_capacity import token_capacity
+from inferq.theory.demands.demand import Order
 from inferq.theory.demands.lengths import Lengths
-from inferq.theory.demands.peak_memory import Order
 from inferq.timing import TimingModel
 
 SHORT, LONG = (20, 10), (250, 200)

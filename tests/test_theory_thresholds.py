@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import inferq as iq
 from inferq.theory import RequestClass, nested_wait_thresholds, wait_thresholds
-from inferq.theory.demands.rates import Periods
-from inferq.theory.thresholds.stages import exponent
+from inferq.theory.thresholds.nested_wait_thresholds import exponent
+from inferq.theory.thresholds.wait_thresholds import Periods
 
 LLAMA = iq.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
 LOW = [

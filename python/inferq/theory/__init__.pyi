@@ -1,7 +1,7 @@
-from .bounds.hypothesis import Hypothesis as Hypothesis
-from .bounds.hypothesis import Statement as Statement
 from .bounds.stability import Stability as Stability
 from .bounds.stability import stability as stability
+from .capacities.fluid import Fluid as Fluid
+from .capacities.fluid import fluid as fluid
 from .capacities.kv_capacity import KvCapacity as KvCapacity
 from .capacities.kv_capacity import kv_capacity as kv_capacity
 from .capacities.kv_capacity import request_memory as request_memory
@@ -19,14 +19,14 @@ from .capacities.tile_capacity import tile_capacity as tile_capacity
 from .capacities.token_capacity import TokenCapacity as TokenCapacity
 from .capacities.token_capacity import token_capacity as token_capacity
 from .demands.demand import RequestClass as RequestClass
-from .equilibrium.fluid import Fluid as Fluid
-from .equilibrium.fluid import fluid as fluid
 from .gate_and_route.allocation import AllocationPlan as AllocationPlan
 from .gate_and_route.allocation import allocation as allocation
 from .runs.agree import Agreement as Agreement
 from .runs.agree import agree as agree
 from .runs.observed import Observed as Observed
 from .runs.observed import observed as observed
+from .statement import Hypothesis as Hypothesis
+from .statement import Statement as Statement
 from .thresholds.nested_wait_thresholds import NestedWaitThresholds as NestedWaitThresholds
 from .thresholds.nested_wait_thresholds import nested_wait_thresholds as nested_wait_thresholds
 from .thresholds.wait_thresholds import WaitThresholds as WaitThresholds

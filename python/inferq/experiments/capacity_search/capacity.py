@@ -22,8 +22,8 @@ from inferq.simulation.simulate import SYSTEMS, System
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.network import Network
 from inferq.systems.routers import PowerOfTwo, Random
-from inferq.theory.bounds.hypothesis import number
 from inferq.theory.bounds.stability import Stability, stability
+from inferq.theory.statement import number
 from inferq.workload.columns import MOST_SECONDS
 from inferq.workload.workload import Workload
 

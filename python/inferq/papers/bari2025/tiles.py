@@ -15,8 +15,7 @@ from inferq.reports.style import BLUE, ORANGE, SKY, VERMILION
 from inferq.scheduler import Rad, RadPhased, Sarathi, Scheduler
 from inferq.simulation.simulate import simulate
 from inferq.systems.engine import Engine, KvCache
-from inferq.theory.capacities.tile_capacity import TileCapacity, tile_capacity
-from inferq.theory.capacities.tile_sums import TilePrices
+from inferq.theory.capacities.tile_capacity import TileCapacity, TilePrices, tile_capacity
 from inferq.timing import TiledGemm
 from inferq.workload.distributions import Empirical, Poisson
 from inferq.workload.workload import Workload

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from inferq.systems.routers import LeastRequests, LeastTokens, PowerOfTwo, Random, RoundRobin, Router
-from inferq.theory.bounds.hypothesis import Hypothesis, number
 from inferq.theory.demands.demand import Demand
-from inferq.theory.demands.peak_memory import Work
+from inferq.theory.demands.lengths import Work
+from inferq.theory.statement import Hypothesis, number
 
 Kind = Literal["ceiling", "guarantee"]
 

@@ -10,8 +10,7 @@ from inferq.scheduler import FasterTransformer, Rad, RadPhased, SlotGreedy, Wait
 from inferq.systems.engine import Engine, Overhead
 from inferq.systems.routers import Router
 from inferq.theory.bounds.bound import Bound, Fleet, Kind, busiest, ceiling, guarantee, in_random_order, stays
-from inferq.theory.bounds.hypothesis import Hypothesis, number
-from inferq.theory.capacities.batch_corners import PRICED
+from inferq.theory.capacities.fluid import Hardware
 from inferq.theory.capacities.iteration_cost import (
     COUNTED,
     Iteration,
@@ -20,20 +19,20 @@ from inferq.theory.capacities.iteration_cost import (
     budget_of,
     enough_seats,
     fills_budget,
+    least_iteration_s,
     memory_slack,
     seats_of,
 )
 from inferq.theory.capacities.kv_capacity import kv_capacity, occupied_by
 from inferq.theory.capacities.oldest_requests import Oldest
 from inferq.theory.capacities.seats_capacity import request_level_capacity, seats_capacity
-from inferq.theory.capacities.shortest_iteration import least_iteration_s
 from inferq.theory.capacities.tile_capacity import tile_capacity
 from inferq.theory.capacities.token_capacity import token_capacity
-from inferq.theory.capacities.token_prices import cache_may_fill, least_prices, sure_prices
-from inferq.theory.demands.demand import Demand
+from inferq.theory.capacities.token_prices import PRICED, cache_may_fill, least_prices, sure_prices
+from inferq.theory.demands.demand import Demand, each
 from inferq.theory.demands.hits import Found, finds_its_own, found, least_cost, nothing_shared, only_helps
-from inferq.theory.demands.peak_memory import Work, each
-from inferq.theory.equilibrium.fluid import Hardware
+from inferq.theory.demands.lengths import Work
+from inferq.theory.statement import Hypothesis, number
 from inferq.theory.thresholds.wait_thresholds import equal_lengths, wait_thresholds
 from inferq.timing import (
     Constant,

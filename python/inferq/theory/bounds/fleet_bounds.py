@@ -11,14 +11,19 @@ from inferq.errors import ConfigError
 from inferq.systems.routers import Random, RoundRobin, Router
 from inferq.theory.bounds.bound import Bound, in_random_order, stays
 from inferq.theory.bounds.engine_bounds import assuming, engine_bounds
-from inferq.theory.bounds.hypothesis import Hypothesis, number
-from inferq.theory.capacities.batch_corners import PRICED
-from inferq.theory.capacities.iteration_cost import COUNTED, Iteration, budget_of, has_closed_form, seats_of
+from inferq.theory.capacities.iteration_cost import (
+    COUNTED,
+    Iteration,
+    budget_of,
+    has_closed_form,
+    least_iteration_s,
+    seats_of,
+)
 from inferq.theory.capacities.network_capacity import network_capacity
-from inferq.theory.capacities.shortest_iteration import least_iteration_s
-from inferq.theory.capacities.token_prices import cache_may_fill, least_prices
+from inferq.theory.capacities.token_prices import PRICED, cache_may_fill, least_prices
 from inferq.theory.demands.demand import Demand
 from inferq.theory.demands.hits import found, least_cost
+from inferq.theory.statement import Hypothesis, number
 
 if TYPE_CHECKING:
     from inferq.systems.disaggregated import Disaggregated

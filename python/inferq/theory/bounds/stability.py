@@ -19,11 +19,11 @@ from inferq.theory.bounds.fleet_bounds import (
     mixed_fleet_bounds,
     network_bounds,
 )
-from inferq.theory.bounds.hypothesis import Hypothesis, Statement, number
 from inferq.theory.capacities.iteration_cost import never_served
 from inferq.theory.demands.demand import Asked, Demand
 from inferq.theory.demands.hits import stated
-from inferq.theory.demands.peak_memory import Work
+from inferq.theory.demands.lengths import Work
+from inferq.theory.statement import Hypothesis, Statement, number
 
 if TYPE_CHECKING:
     from inferq.simulation.simulate import System

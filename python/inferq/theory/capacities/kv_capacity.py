@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, overload
 from inferq._lazy import np
 from inferq.checks import MOST_TOKENS, flag, shown, whole, within
 from inferq.errors import ConfigError
-from inferq.theory.bounds.hypothesis import Hypothesis, Statement, hypotheses_text, number
 from inferq.theory.demands.demand import Asked, Demand
 from inferq.theory.demands.lengths import FirstToken, Lengths
+from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, ClassVar
 from inferq.errors import ConfigError
 from inferq.systems.cluster import Cluster
 from inferq.systems.engine import Engine
-from inferq.theory.bounds.hypothesis import Hypothesis, Statement, hypotheses_text, number
 from inferq.theory.capacities.iteration_cost import Iteration, budget_of, fills_budget
 from inferq.theory.demands.demand import rate_of
 from inferq.theory.demands.lengths import FirstToken, Lengths
+from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
 from inferq.workload.workload import Workload
 
 if TYPE_CHECKING:

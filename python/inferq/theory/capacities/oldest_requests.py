@@ -8,11 +8,10 @@ from typing import Any
 
 from inferq.scheduler import Recompute, Sarathi, VllmV1
 from inferq.systems.engine import Engine
-from inferq.theory.bounds.hypothesis import number
-from inferq.theory.capacities.batch_corners import PRICED
 from inferq.theory.capacities.iteration_cost import Iteration
-from inferq.theory.capacities.token_prices import longest_iteration_s
+from inferq.theory.capacities.token_prices import PRICED, longest_iteration_s
 from inferq.theory.demands.lengths import FirstToken, Lengths
+from inferq.theory.statement import number
 
 
 @dataclass(frozen=True, slots=True)

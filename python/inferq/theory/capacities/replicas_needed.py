@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from inferq.theory.bounds.hypothesis import Statement, number
 from inferq.theory.capacities.kv_capacity import KvCapacity, kv_capacity
 from inferq.theory.demands.demand import Asked, Demand
 from inferq.theory.demands.lengths import FirstToken
+from inferq.theory.statement import Statement, number
 
 _ROUNDING = 1e-9
 """A number of replicas that is above a whole one by a smaller share than this is that whole number."""

@@ -10,7 +10,6 @@ from inferq._lazy import np
 from inferq.checks import MOST_COUNT, whole
 from inferq.errors import ConfigError
 from inferq.scheduler import FasterTransformer
-from inferq.theory.bounds.hypothesis import Hypothesis, Statement, hypotheses_text, number
 from inferq.theory.capacities.iteration_cost import (
     Iteration,
     all_fit,
@@ -24,6 +23,7 @@ from inferq.theory.capacities.iteration_cost import (
 from inferq.theory.demands.demand import Asked, Demand
 from inferq.theory.demands.hits import found, least_cost, no_hits, stated
 from inferq.theory.demands.lengths import FirstToken, Lengths
+from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

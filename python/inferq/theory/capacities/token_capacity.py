@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from inferq.checks import MOST_COUNT, whole
 from inferq.errors import ConfigError
-from inferq.theory.bounds.hypothesis import Hypothesis, Statement, hypotheses_text, number
 from inferq.theory.capacities.iteration_cost import (
     Iteration,
     all_fit,
@@ -21,6 +20,7 @@ from inferq.theory.capacities.iteration_cost import (
 from inferq.theory.demands.demand import Asked, ClassDemand, Demand
 from inferq.theory.demands.hits import found, least_cost, stated
 from inferq.theory.demands.lengths import FirstToken
+from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
 
 if TYPE_CHECKING:
     from inferq.systems.engine import Engine

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from inferq.checks import within
 from inferq.errors import ConfigError
-from inferq.theory.bounds.hypothesis import Hypothesis, number
 from inferq.theory.capacities.iteration_cost import Iteration, memory_slack
 from inferq.theory.demands.lengths import Lengths
+from inferq.theory.statement import Hypothesis, number
 
 if TYPE_CHECKING:
     from inferq.systems.engine import Engine

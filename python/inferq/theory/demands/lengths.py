@@ -7,7 +7,7 @@ import numbers
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from inferq._lazy import np
 from inferq.errors import ConfigError
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.float64]
 
 FirstToken = Literal["prefill", "decode"]
+
+Work: TypeAlias = Callable[[Any, Any], Any]
+"""What requests of s prompt and o output tokens ask for, in any unit: arrays in, arrays out."""
 
 _TAIL = 1e-16
 """Of a law without a longest length, what is longer with a smaller chance is left out."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, get_args
 
@@ -11,11 +11,22 @@ from inferq.checks import shown, whole, within
 from inferq.description import Table
 from inferq.errors import ConfigError
 from inferq.systems.gate_and_route import Allocation, GateAndRoute, Planned, Prices
-from inferq.theory.bounds.hypothesis import Hypothesis, Statement, number
 from inferq.theory.demands.demand import MOST_RATE, Asked, Demand
-from inferq.theory.gate_and_route.division import divided, dual_gap, revenue, spread, within_one
-from inferq.theory.gate_and_route.shadow_prices import ShadowPrice, infeasible, shadow_prices
-from inferq.theory.gate_and_route.steady_state import STAGES, FluidClass, Optimum, Program, Scheme, solved
+from inferq.theory.gate_and_route.steady_state import (
+    STAGES,
+    FluidClass,
+    Held,
+    Optimum,
+    Program,
+    Scheme,
+    divided,
+    dual_gap,
+    revenue,
+    solved,
+    spread,
+    within_one,
+)
+from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
 from inferq.timing import MixedSolo
 from inferq.workload.workload import Workload
 
@@ -186,9 +197,8 @@ class AllocationPlan(Statement, Planned):
 
     def explain(self) -> str:
         """The program with its numbers, the optimum, what binds and what each constraint is worth."""
-        from inferq.theory.gate_and_route.allocation_text import explained
-
-        return explained(self)
+        rest = _optimum_lines(self) if self.feasible else _no_plan_lines(self)
+        return "\n".join([*_program_lines(self), *rest])
 
 
 def allocation(
@@ -446,3 +456,188 @@ def _planned(empty: AllocationPlan, program: Program, state: Optimum, tangent: O
         shadow_prices=tuple(shadow_prices(program, held, tangent)),
         duality_gap=dual_gap(program, held, spreads, tangent),
     )
+
+
+_DUST = 1e-9
+"""A share of a bound below which what is left of it counts as nothing."""
+_ROUNDING = 1e-12
+"""A share of what one class can pay below which a price counts as nothing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShadowPrice:
+    """What a constraint of the program costs."""
+
+    constraint: str
+    """`"prefill slots"`, `"mixed slots"`, `"solo slots"`, `"arrivals"`, `"decodes"`, `"TPOT limit"`,
+    `"prefill fairness"` or `"decode fairness"`."""
+    request_class: str | None
+    """Of a constraint that each class has."""
+    price: float
+    """By how much the objective, in money per replica and second, grows for each unit of the bound."""
+    unit: str
+    slack: float
+    """What is left until the constraint binds, in units of the bound; 0 for a balance."""
+    binds: bool
+
+    def __str__(self) -> str:
+        """One line."""
+        worth = f"{number(self.price)} {self.unit}"
+        if self.request_class is not None:
+            return f"{self.constraint} of {self.request_class!r}: {worth}"
+        return f"{self.constraint}: {worth} ({'binds' if self.binds else f'{number(self.slack)} left'})"
+
+
+def shadow_prices(program: Program, held: Held, tangent: Optimum) -> Iterator[ShadowPrice]:
+    """Those of the capacities, of the limits and of each class's balances.
+
+    Args:
+        program: what was solved.
+        held: the occupancies of the plan.
+        tangent: the optimum whose prices hold.
+    """
+    prefills, slots = math.fsum(held["prefill"]), program.slots
+
+    def limit(kind: str, name: str, unit: str, slack: float, bound: float, by: float = 1.0) -> ShadowPrice:
+        return ShadowPrice(
+            constraint=name,
+            request_class=None,
+            price=_clean(max(0.0, tangent.prices[kind, -1]) * by, bound, program),
+            unit=f"money/s per {unit}",
+            slack=max(0.0, slack),
+            binds=slack <= _DUST * bound,
+        )
+
+    yield limit("prefill", "prefill slots", "place for a prefill", 1 - prefills, 1)
+    beside = (slots - 1) * prefills - math.fsum(held["mixed"])
+    yield limit("mixed", "mixed slots", "slot beside a prefill", beside, slots)
+    alone = slots * (1 - prefills) - math.fsum(held["solo"])
+    yield limit("solo", "solo slots", "slot without a prefill beside it", alone, slots)
+    if program.tpot_s is not None:
+        # the row is (47) times B − Σx and has η_3 on both sides: one unit of η_3 moves its bound by B − Σx
+        left_s = program.tpot_s - program.tpot(prefills)
+        yield limit("tpot", "TPOT limit", "second of TPOT", left_s, program.tpot_s, slots - prefills)
+    if program.prefill_fairness is not None:
+        left = program.prefill_fairness - spread(held["prefill"])
+        yield limit("prefill_fairness", "prefill fairness", "prefill of spread", left, 1)
+    if program.decode_fairness is not None:
+        left = program.decode_fairness - spread(held["solo"])
+        yield limit("decode_fairness", "decode fairness", "decode of spread", left, slots)
+    for kind, unit in (("arrivals", "arriving request"), ("decodes", "request that comes prefilled")):
+        for i, one in enumerate(program.classes):
+            yield ShadowPrice(
+                constraint=kind,
+                request_class=one.name,
+                price=_clean(tangent.prices[kind, i], one.rate_per_s, program),
+                unit=f"money per {unit}",
+                slack=0.0,
+                binds=True,
+            )
+
+
+def _clean(price: float, bound: float, program: Program) -> float:
+    """The price, or 0 where the whole bound is worth no more than the solver's rounding."""
+    return price if abs(price) * bound > _ROUNDING * program.money else 0.0
+
+
+def infeasible(program: Program, share: float | None) -> str:
+    """Why no state satisfies the constraints.
+
+    Args:
+        program: that has no state.
+        share: the largest share of all rates for which it has one; None if none.
+    """
+    if share is None:
+        return (
+            f"no Σx that requests can bring about meets the TPOT limit of {number(program.tpot_s)} s: (47) "
+            f"is {number(program.tpot(0.0))} s at Σx = 0 and {number(program.tpot(1.0))} s at Σx = 1"
+        )
+    patient = ", ".join(repr(one.name) for one in program.classes if not one.abandonment_per_s)
+    return (
+        f"of {patient} nobody gives up, so that all must be served, which is possible up to {number(share)} "
+        "times the rates"
+    )
+
+
+def _program_lines(plan: AllocationPlan) -> Iterator[str]:
+    tau, gamma, slots = plan.mixed_s, 1 / plan.timing.solo, plan.slots
+    equation, pays = {
+        "bundled": ("(40)", "Σ (c_p P_i + c_d D_i)(μ_m,i y_m,i + μ_s,i y_s,i)"),
+        "separate": ("(42)", "c_p (C/τ) Σx_i + (c_d/τ) Σy_m,i + c_d γ Σy_s,i"),
+    }[plan.scheme]
+    yield f"lin2026 {equation}, {plan.scheme} prices: per replica, maximise {pays}"
+    yield "  with Σx_i ≤ 1, Σy_m,i ≤ (B − 1)Σx_i, Σy_s,i ≤ B(1 − Σx_i),"
+    yield "  λ_i = μ_p,i x_i + θ_i q_p,i, μ_p,i x_i = μ_m,i y_m,i + μ_s,i y_s,i + θ_i q_d,i"
+    yield (
+        f"c_p = {number(plan.prices.prefill)} and c_d = {number(plan.prices.decode)} per token, B = "
+        f"{number(slots)} slots, C = {number(plan.chunk)} tokens, "
+        f"τ = α + βC = {number(plan.timing.alpha)} + {number(plan.timing.beta)}·{number(plan.chunk)} = "
+        f"{number(tau)} s, 1/γ = {number(plan.timing.solo)} s"
+    )
+    for one in plan.classes:
+        prompt, output = one.prompt_tokens, one.output_tokens
+        whole = plan.prices.prefill * prompt + plan.prices.decode * output
+        yield (
+            f"class {one.name!r}: λ = {number(one.rate_per_s * plan.replicas)}/{number(plan.replicas)} = "
+            f"{number(one.rate_per_s)} per replica and second, P = {number(prompt)}, D = {number(output)}, "
+            f"θ = {number(one.abandonment_per_s)}/s; μ_p = {number(plan.chunk / (prompt * tau))}, "
+            f"μ_m = {number(1 / (output * tau))}, μ_s = {number(gamma / output)} per second; "
+            f"pays {number(whole)}"
+        )
+    limits = (
+        ("max x_i − min x_i ≤ η_1", plan.prefill_fairness, "(43)", ""),
+        ("max y_s,i − min y_s,i ≤ η_2", plan.decode_fairness, "(45)", ""),
+        ("(τ(B − 1)Σx + B(1 − Σx)/γ) / (B − Σx) ≤ η_3", plan.tpot_limit_s, "(47)", " s"),
+    )
+    for text, bound, where, unit in limits:
+        if bound is not None:
+            yield f"limit {where}: {text} = {number(bound)}{unit}"
+    penalties = (
+        ("(44): η'_1 (max x_i − min x_i)", "η'_1", plan.prefill_fairness_penalty),
+        ("(46): η'_2 (max y_s,i − min y_s,i)", "η'_2", plan.decode_fairness_penalty),
+        ("(48): η'_3 (τ(B − 1)Σx + B(1 − Σx)/γ) / (B − Σx)", "η'_3", plan.tpot_penalty),
+    )
+    for text, name, weight in penalties:
+        if weight:
+            yield f"penalty {text}, {name} = {number(weight)}"
+    if not plan.decode_queue:
+        yield "nobody is planned to wait for a decode: q_d,i = 0"
+
+
+def _no_plan_lines(plan: AllocationPlan) -> Iterator[str]:
+    share = plan.feasible_share
+    yield f"infeasible: {plan.reason}"
+    yield f"plans exist up to {number(share)} times the rates" if share else "no plan exists for any rates"
+
+
+def _optimum_lines(plan: AllocationPlan) -> Iterator[str]:
+    slots, prefills = plan.slots, plan.prefill_use
+    yield f"optimum: R* = {number(plan.revenue_per_replica_s)} per replica and second"
+    if plan.penalty_per_replica_s:
+        less = number(plan.penalty_per_replica_s)
+        yield f"  less penalties of {less}: {number(plan.objective_per_replica_s)}"
+    beside, alone = math.fsum(plan.mixed.values()), math.fsum(plan.solo.values())
+    yield f"prefill slots: Σx = {number(prefills)} of 1, {prefills:.1%} in use"
+    yield (
+        f"mixed slots: Σy_m = {number(beside)} of (B − 1)Σx = {number((slots - 1) * prefills)}, "
+        f"{plan.mixed_use:.1%} in use"
+    )
+    yield (
+        f"solo slots: Σy_s = {number(alone)} of B(1 − Σx) = {number(slots * (1 - prefills))}, "
+        f"{plan.solo_use:.1%} in use"
+    )
+    yield (
+        f"spread of x {number(plan.prefill_spread)}, of y_s {number(plan.solo_spread)}; TPOT by (47) "
+        f"{number(plan.tpot_s)} s"
+    )
+    for one in plan.classes:
+        name = one.name
+        yield (
+            f"class {name!r}: x = {number(plan.prefill[name])}, y_m = {number(plan.mixed[name])}, "
+            f"y_s = {number(plan.solo[name])}, q_p = {number(plan.prefill_queue[name])}, "
+            f"q_d = {number(plan.decode_queue_held[name])}"
+        )
+    yield "what one more unit of each bound is worth (at a kink, a value between both one-sided ones):"
+    yield from (f"  - {price}" for price in plan.shadow_prices)
+    yield f"the dual program agrees but for a share of {plan.duality_gap:.1e}"
+    yield from hypotheses_text(plan.hypotheses)

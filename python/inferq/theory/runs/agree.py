@@ -12,12 +12,12 @@ from inferq._lazy import np, pl
 from inferq.checks import finite, shown, whole
 from inferq.description import Table
 from inferq.errors import ConfigError
-from inferq.theory.bounds.hypothesis import Statement, number
 from inferq.theory.bounds.stability import Stability, stability
+from inferq.theory.capacities.fluid import Settled, settled_capacity
 from inferq.theory.capacities.iteration_cost import has_closed_form
 from inferq.theory.demands.demand import Asked, Demand
-from inferq.theory.equilibrium.settled import Settled, settled_capacity
 from inferq.theory.runs.observed import Observed, hit_rate, observed
+from inferq.theory.statement import Statement, number
 
 if TYPE_CHECKING:
     from inferq.results.result import Result

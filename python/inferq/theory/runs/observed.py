@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from inferq._lazy import np, pl
 from inferq.errors import ConfigError
 from inferq.results.result import Result
-from inferq.theory.bounds.hypothesis import Statement, number
 from inferq.theory.runs.number_in_system import Present, presence
+from inferq.theory.statement import Statement, number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,1 +1,0 @@
-"""The fluid limit of an engine."""
