@@ -247,8 +247,8 @@ def long_prompts(sizes: Sizes, traces: Path | None) -> tuple[Section, list[Bound
             f"smaller than 1: stability is promised below {1 - float(points[-1]['delta']):.2f} of μ only, "
             f"while slots use {100 * float(points[-1]['mean']):.1f} % of the memory. What is missing is what "
             "is too little for any request's next step, now that few are in memory. A first chunk nearly "
-            'always fits, so all begin at once and are then preempted, over and over; the policy\'s "no '
-            'cost" carries more weight here than in the paper's ratios.",
+            "always fits, so all begin at once and are then preempted, over and over; "
+            "the policy's \"no cost\" carries more weight here than in the paper's ratios.",
         )
     picture = Picture(
         title="Share of the memory that slots with a backlog use",
