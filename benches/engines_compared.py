@@ -280,7 +280,7 @@ def report(folder: Path) -> Report:
             Section(
                 title="What explains it?",
                 text="The same runs, seen from the replica. *Prompts alone*: the share of its working "
-                "time in which it computes prompts and nobody decodes.",
+                "time in which it computes prompts and no request decodes.",
                 tables=(
                     Table(
                         title="At load 0.8",
@@ -318,8 +318,8 @@ real schedulers form, scheduling and GPU one after the other; host time is left 
 differences are differences on these requests, and small ones say little about others.
 
 *Load* is the rate of requests over the rate at which `VllmV1` serves the same requests when all of them are
-there from the start: what memory and clock allow when nobody is waited for. It is the mean over the trace,
-whose rate rises and falls."""
+there from the start: what memory and clock allow when a request is always there. It is the mean over the
+trace, whose rate rises and falls."""
 
 
 def _busiest(frame: pl.DataFrame) -> float:
@@ -383,7 +383,7 @@ there from the start."""
 
 REMARKS = (
     """
-**SGLang lets those who decode wait for prompts.** At load 0.8 prompts are computed alone during
+**SGLang lets decodes wait for prompts.** At load 0.8 prompts are computed alone during
 <azure fcfs 0.8 alone>, <mooncake fcfs 0.8 alone> and <chat fcfs 0.8 alone> % of the time (Azure,
 Mooncake, ShareGPT); under `VllmV1`, which decodes beside prompts, during <azure vllm 0.8 alone>,
 <mooncake vllm 0.8 alone> and <chat vllm 0.8 alone> %. Meanwhile no token is emitted: the 99th percentile
@@ -397,8 +397,8 @@ of TBT on Azure is <azure fcfs 0.8 tbt99> ms, that of `VllmV1` <azure vllm 0.8 t
 <mooncake vllm 0.5 smooth> %. Prompts are computed in few iterations, of <mooncake fcfs 0.5 chunk> tokens
 in the mean, the longest <mooncake fcfs 0.5 longest> ms: few gaps, but most requests meet one.""",
     """
-**Who computes prompts alone serves fewer requests**, since an iteration reads the weights whether or not
-others decode beside the prompts. When all are there from the start, `Sglang(fcfs)` serves
+**A policy that computes prompts alone serves fewer requests**, since an iteration reads the weights
+whether or not requests decode beside the prompts. When all are there from the start, `Sglang(fcfs)` serves
 <azure fcfs served>, <mooncake fcfs served> and <chat fcfs served> % beside `VllmV1`; `Sarathi`, whose
 iterations of at most 512 tokens read the weights more often, <azure sarathi served>,
 <mooncake sarathi served> and <chat sarathi served> %. So queues differ at one rate: the 99th percentile
@@ -413,12 +413,12 @@ Azure, <mooncake vllm 0.95 good>, <mooncake sarathi-2048 good> and <mooncake mix
 without decodes beside them do not help SGLang: good are <azure fcfs-2048 good> % on Azure, with chunks of
 8,192 <azure fcfs 0.95 good> %.""",
     """
-**The cache holds what conversations said, until a queue forms.** On ShareGPT `VllmV1` finds
+**The cache holds the earlier turns of conversations, until a queue forms.** On ShareGPT `VllmV1` finds
 <chat vllm 0.5 hits> % of the prompt tokens at load 0.5, <chat vllm 0.8 hits> % at 0.8 and
-<chat vllm 0.95 hits> % at 0.95: while a turn waits, what was said before it is forgotten; it must be
-computed again, and others wait the longer. Who is a little slower falls first: at 0.8 `Sglang(fcfs)`
-finds <chat fcfs 0.8 hits> %, and its 99th percentile of TTFT is <chat fcfs 0.8 ttft99> s, that of
-`VllmV1` <chat vllm 0.8 ttft99> s.""",
+<chat vllm 0.95 hits> % at 0.95: while a turn waits, the turns before it are evicted; they must be
+computed again, and other requests wait the longer. A slightly slower policy falls first: at 0.8
+`Sglang(fcfs)` finds <chat fcfs 0.8 hits> %, and its 99th percentile of TTFT is <chat fcfs 0.8 ttft99> s,
+that of `VllmV1` <chat vllm 0.8 ttft99> s.""",
     """
 **`lpm` needs something to find, and a queue that is not too long.** On Azure nothing is known of
 prefixes, and both orders do the same. On Mooncake at load 0.95 `lpm` finds <mooncake lpm 0.95 hits> %,
