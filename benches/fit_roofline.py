@@ -51,7 +51,7 @@ def rows() -> dict[str, np.ndarray]:
 
 
 def seconds(part: dict[str, np.ndarray], given: dict[str, float]) -> np.ndarray:
-    """The roofline with other efficiencies: the law of `Roofline`, batch by batch."""
+    """The roofline with other efficiencies: the formula of `Roofline`, batch by batch."""
     attention, cache = given["attention_flops_efficiency"], given["kv_bandwidth_efficiency"]
     return (
         np.maximum(part["flops"] / given["flops_efficiency"], part["read"] / given["bandwidth_efficiency"])

@@ -77,7 +77,7 @@ def in_a_process(name: str, requests: int, rate: float) -> dict[str, float]:
     """Draw a workload, and measure it in a new process."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "workload.ipc")
-        workloads.law(name, requests, rate).draw(1).frame.write_ipc(path)
+        workloads.synthetic(name, requests, rate).draw(1).frame.write_ipc(path)
         done = subprocess.run([sys.executable, __file__, "--one", path], check=True, capture_output=True)
     measured: dict[str, float] = json.loads(done.stdout)
     return measured
@@ -85,11 +85,11 @@ def in_a_process(name: str, requests: int, rate: float) -> dict[str, float]:
 
 def generation() -> float:
     """Seconds to draw one request of W1: the least of seven runs of a million."""
-    law = workloads.law("W1", 10**6, rate=10.0)
+    workload = workloads.synthetic("W1", 10**6, rate=10.0)
     seconds = []
     for _ in range(7):
         start = time.perf_counter()
-        assert law.draw(1).frame.height == 10**6
+        assert workload.draw(1).frame.height == 10**6
         seconds.append(time.perf_counter() - start)
     return min(seconds) / 10**6
 

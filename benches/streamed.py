@@ -36,10 +36,10 @@ def memory() -> int:
 def run(requests: int, rate: float, out: str) -> dict[str, float]:
     """One run into a directory."""
     with tempfile.TemporaryDirectory() as warm:  # what is loaded only once is no cost of a request
-        iq.simulate(workloads.law("W1", 1000, rate), workloads.ENGINE, out=warm).summary()
+        iq.simulate(workloads.synthetic("W1", 1000, rate), workloads.ENGINE, out=warm).summary()
     before = memory()
     start = time.perf_counter()
-    result = iq.simulate(workloads.law("W1", requests, rate), workloads.ENGINE, out=out)
+    result = iq.simulate(workloads.synthetic("W1", requests, rate), workloads.ENGINE, out=out)
     seconds = time.perf_counter() - start
     assert result.height == requests
     return {"seconds": seconds, "bytes": memory() - before}

@@ -24,7 +24,7 @@ def test_frame_to_frames(benchmark: Any, name: str, load: float, requests: int) 
     if name == "W2" and not workloads.AZURE_TRACE.exists():
         pytest.skip("there is no Azure 2023 conversation trace here (AZURE_TRACE=PATH says where it is)")
     rate = load * workloads.saturated_rate(name)
-    frame = workloads.law(name, requests, rate).draw(1).frame
+    frame = workloads.synthetic(name, requests, rate).draw(1).frame
     kept: list[iq.Result] = []
 
     def free() -> None:
@@ -40,5 +40,5 @@ def test_frame_to_frames(benchmark: Any, name: str, load: float, requests: int) 
 
 
 def test_draw_w1(benchmark: Any) -> None:
-    law = workloads.law("W1", 10**6, rate=10.0)
-    benchmark.pedantic(lambda: law.draw(1).frame, rounds=10, warmup_rounds=1)
+    workload = workloads.synthetic("W1", 10**6, rate=10.0)
+    benchmark.pedantic(lambda: workload.draw(1).frame, rounds=10, warmup_rounds=1)

@@ -35,7 +35,7 @@ def main() -> None:
     for name, timing in MODELS.items():
         engine = replace(workloads.ENGINE, timing=timing)
         saturated = workloads.saturated_rate("W1", engine=engine)
-        runs[name] = (workloads.law("W1", REQUESTS, 0.9 * saturated).draw(1), engine)
+        runs[name] = (workloads.synthetic("W1", REQUESTS, 0.9 * saturated).draw(1), engine)
     costs_ns: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(REPETITIONS):
         for name, (workload, engine) in runs.items():

@@ -37,7 +37,7 @@ AZURE_TRACE = Path(os.environ.get("AZURE_TRACE", _BESIDE))
 
 
 def lengths(name: str) -> dict[str, Any]:
-    """The laws of a workload's lengths."""
+    """The distributions of a workload's lengths."""
     if name != "W2":
         return LENGTHS[name]
     return {"lengths": iq.Empirical(iq.read_trace(AZURE_TRACE).frame)}
@@ -47,11 +47,11 @@ def saturated_rate(name: str, requests: int = 100_000, engine: iq.Engine = ENGIN
     """Requests per second that an engine serves when all of them come at time 0."""
     import polars as pl
 
-    frame = law(name, requests, rate=1.0).draw(1).frame
+    frame = synthetic(name, requests, rate=1.0).draw(1).frame
     result = iq.simulate(frame.with_columns(arrival_s=pl.lit(0.0)), engine)
     return requests / float(result.requests["left_s"].max())  # type: ignore[arg-type]
 
 
-def law(name: str, requests: int, rate: float) -> iq.Workload:
+def synthetic(name: str, requests: int, rate: float) -> iq.Workload:
     """A workload that is not drawn yet."""
-    return iq.Workload.law(requests=requests, arrivals=iq.Poisson(rate), **lengths(name))
+    return iq.Workload.synthetic(requests=requests, arrivals=iq.Poisson(rate), **lengths(name))

@@ -4,7 +4,7 @@ from typing import Any
 
 import inferq as iq
 
-CHAT = iq.Workload.law(
+CHAT = iq.Workload.synthetic(
     requests=300, arrivals=iq.Poisson(2), prompt=iq.Geometric(500), output=iq.Geometric(60)
 )
 
@@ -23,7 +23,7 @@ def one_by_one(service_s: float) -> iq.Engine:
 
 def md1(requests: int, rate: float = 1.0) -> iq.Workload:
     one = iq.Fixed(1)
-    return iq.Workload.law(requests=requests, arrivals=iq.Poisson(rate), prompt=one, output=one)
+    return iq.Workload.synthetic(requests=requests, arrivals=iq.Poisson(rate), prompt=one, output=one)
 
 
 def md1_wait_s(service_s: float, rate: float = 1.0) -> float:

@@ -19,7 +19,7 @@ import polars as pl
 
 import inferq as iq
 
-synthetic = iq.Workload.law
+synthetic = iq.Workload.synthetic
 
 CLASSES = ("chat", "code")
 TRACES = Path(__file__).parent.parent / "traces"
@@ -113,8 +113,8 @@ def in_classes(c: Chance) -> iq.Workload:
 def empirical(c: Chance) -> iq.Workload:
     c.kinds.add("Empirical")
     rows = {"prompt_tokens": [c.randint(1, 500) for _ in range(30)], "output_tokens": list(range(1, 31))}
-    law = synthetic(requests=150, arrivals=c.one(ARRIVALS), lengths=iq.Empirical(pl.DataFrame(rows)))
-    return law.with_classes({"chat": 0.25, "code": 0.75}).with_patience(patience(c))
+    workload = synthetic(requests=150, arrivals=c.one(ARRIVALS), lengths=iq.Empirical(pl.DataFrame(rows)))
+    return workload.with_classes({"chat": 0.25, "code": 0.75}).with_patience(patience(c))
 
 
 def patience(c: Chance) -> Any:

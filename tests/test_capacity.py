@@ -33,17 +33,19 @@ ENGINE = iq.Engine(
 
 def one_by_one(requests: int) -> iq.Workload:
     """One token in, one token out, Poisson arrivals."""
-    return iq.Workload.law(
+    return iq.Workload.synthetic(
         requests=requests, arrivals=iq.Poisson(1.0), prompt=iq.Fixed(8), output=iq.Fixed(1)
     )
 
 
 def by_rate(rate: float) -> iq.Workload:
-    return iq.Workload.law(requests=50, arrivals=iq.Poisson(rate), prompt=iq.Fixed(8), output=iq.Fixed(1))
+    return iq.Workload.synthetic(
+        requests=50, arrivals=iq.Poisson(rate), prompt=iq.Fixed(8), output=iq.Fixed(1)
+    )
 
 
 def chat(requests: int, prompt: int = 230, output: int = 60) -> iq.Workload:
-    return iq.Workload.law(
+    return iq.Workload.synthetic(
         requests=requests,
         arrivals=iq.Poisson(8.0),
         prompt=iq.Lognormal(mean=prompt, median=prompt / 2, cap=4096),
@@ -270,7 +272,7 @@ def test_jobs_of_a_network_are_judged_by_their_own_ends():
         },
     )
     network = iq.Network({"chat": SERVER}, [chain])
-    jobs = iq.Workload.law(requests=400, arrivals=iq.Poisson(1.0))
+    jobs = iq.Workload.synthetic(requests=400, arrivals=iq.Poisson(1.0))
     plan = iq.capacity(jobs, network, iq.Slo(e2e_mean=4.0), precision=0.1)
     # a stage takes one second and a job two, so no more than one job in two seconds can last
     assert 0.2 < plan.rate < 0.5
@@ -374,14 +376,14 @@ def test_probes_look_again_only_while_they_are_undecided():
     assert undecided.height > 0 and set(undecided["seeds"]) == {10}
 
 
-def test_twice_the_law_goes_on_as_the_law_did():
+def test_twice_the_workload_goes_on_as_the_workload_did():
     half, whole = one_by_one(50).speed(3.0), longer(one_by_one(50).speed(3.0))
     assert whole is not None
     assert whole.draw(4).frame.head(50).equals(half.draw(4).frame)
     mixed = iq.Workload.mix({"a": one_by_one(1), "b": one_by_one(1)}, requests=40)
     twice = longer(mixed)
     assert twice is not None and twice.draw(4).frame.head(40).equals(mixed.draw(4).frame)
-    surge = iq.Workload.law(requests=9, arrivals=iq.TimeVarying([0, 5], [1.0, 9.0]))
+    surge = iq.Workload.synthetic(requests=9, arrivals=iq.TimeVarying([0, 5], [1.0, 9.0]))
     fixed_part = iq.Workload.mix({"a": one_by_one(9), "b": one_by_one(9).draw(1)}, requests=12)
     for none in (surge, fixed_part, one_by_one(9).draw(1), one_by_one(9).head(5)):
         assert longer(none) is None

@@ -185,7 +185,7 @@ def test_describe_names_format_and_lengths():
         assert word in result.stdout
 
 
-def test_simulate_reads_a_law(scenario, tmp_path: Path):
+def test_simulate_reads_a_synthetic_workload(scenario, tmp_path: Path):
     out = tmp_path / "out"
     result = run("simulate", scenario(SCENARIO), "--out", str(out))
     assert result.exit_code == 0, result.output

@@ -76,15 +76,15 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", SYSTEMS)
 def test_every_value_is_that_of_a_run_of_its_own(kind: str):
     systems, metrics = SYSTEMS[kind], ["ttft_p99", "e2e_mean", "output_throughput", "failed_share"]
-    law = CHAT
+    workload = CHAT
     if kind == "networks":
-        law = iq.Workload.law(requests=60, arrivals=iq.Poisson(2))
+        workload = iq.Workload.synthetic(requests=60, arrivals=iq.Poisson(2))
     cuts = {"warmup": 20, "cooldown": 10} if kind != "slots" else {"warmup": "5s"}
-    found = iq.compare(law, systems, seeds=[7, 3], metrics=metrics, **cuts)
+    found = iq.compare(workload, systems, seeds=[7, 3], metrics=metrics, **cuts)
     assert found.seeds == (7, 3) and found.chance == "seeds"
     for seed in found.seeds:
         for name, system in systems.items():
-            run = iq.simulate(law, system, seed=seed, **cuts)
+            run = iq.simulate(workload, system, seed=seed, **cuts)
             wanted = {metric: Metric.of(metric).value(run) for metric in metrics}
             assert (
                 dict(found.values.filter(seed=seed, system=name).select("metric", "value").rows()) == wanted
@@ -128,7 +128,9 @@ class Tires(iq.Scheduler):
 
 
 def test_a_scheduler_that_remembers_begins_every_run_anew():
-    workload = iq.Workload.law(requests=20, arrivals=iq.Poisson(1), prompt=iq.Fixed(5), output=iq.Fixed(3))
+    workload = iq.Workload.synthetic(
+        requests=20, arrivals=iq.Poisson(1), prompt=iq.Fixed(5), output=iq.Fixed(3)
+    )
     scheduler = Tires()
     asked: dict[str, Any] = {"metrics": ["e2e_mean"], "seeds": [1, 2, 1 + 2]}
     found = iq.compare(workload, {"tires": engine(scheduler)}, **asked)
@@ -148,7 +150,7 @@ def test_a_scheduler_that_cannot_be_copied_is_named():
 
 
 def test_jobs_of_a_network_have_blocks_too():
-    jobs = iq.Workload.law(requests=300, arrivals=iq.Poisson(2)).draw(3)
+    jobs = iq.Workload.synthetic(requests=300, arrivals=iq.Poisson(2)).draw(3)
     found = iq.compare(jobs, SYSTEMS["networks"], seeds=[0], metrics=["e2e_mean", "tbt_mean"])
     assert found.chance == "blocks"
     assert found.frame.filter(system="two")["p_value"].null_count() == 0
@@ -226,7 +228,7 @@ def test_one_seed_has_no_interval():
 
 def test_a_number_that_a_run_does_not_tell_has_no_mean():
     """Prompts of 1,000 tokens never fit: in runs where both requests are long none finishes."""
-    long_or_short = iq.Workload.law(
+    long_or_short = iq.Workload.synthetic(
         requests=2, arrivals=iq.Poisson(1), prompt=iq.Uniform(1, 2000), output=iq.Fixed(2)
     )
     small = {"small": engine(kv=iq.KvCache(tokens=1000)), "large": engine()}
@@ -327,7 +329,7 @@ def test_a_workload_is_drawn_once_for_a_seed():
 
 LONG = """
 import inferq as iq
-long = iq.Workload.law(
+long = iq.Workload.synthetic(
     requests=300_000, arrivals=iq.Poisson(0.05), prompt=iq.Fixed(100), output=iq.Geometric(2000)
 )
 engine = iq.Engine(timing=iq.Constant(0.01), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
@@ -447,11 +449,11 @@ def test_the_command_says_what_the_function_says(files: list[str], tmp_path: Pat
     asked = ["--seeds", "4", "--metric", "ttft_p99", "--metric", "tbt_p99", "--out", str(out)]
     done = CliRunner().invoke(app, ["compare", *files, *asked])
     assert done.exit_code == 0, done.output
-    law = iq.Workload.law(
+    workload = iq.Workload.synthetic(
         requests=200, arrivals=iq.Poisson(3.0), prompt=iq.Geometric(200), output=iq.Geometric(40)
     )
     systems = {"sarathi": engine(), "vllmv0": engine(iq.VllmV0())}
-    found = iq.compare(law, systems, seeds=range(5, 9), metrics=["ttft_p99", "tbt_p99"], warmup=20)
+    found = iq.compare(workload, systems, seeds=range(5, 9), metrics=["ttft_p99", "tbt_p99"], warmup=20)
     assert found.explain() in done.stdout
     assert pl.read_parquet(out).equals(found.frame)
 
@@ -459,7 +461,7 @@ def test_the_command_says_what_the_function_says(files: list[str], tmp_path: Pat
 @pytest.mark.parametrize(
     ("ours", "theirs", "said"),
     [
-        ("rate = 3.0", "rate = 4.0", "workload.law.arrivals.rate: is 3.0 in sarathi and 4.0 in vllmv0"),
+        ("rate = 3.0", "rate = 4.0", "workload.synthetic.arrivals.rate: is 3.0 in sarathi and 4.0 in vllmv0"),
         ("warmup = 20", "warmup = 30", "run.warmup: is 20 in sarathi and 30 in vllmv0"),
         ("warmup = 20", "", "run.warmup: is 20 in sarathi and not given in vllmv0"),
     ],

@@ -1,6 +1,6 @@
-"""Are the workloads of fleets what their laws say: bursts, mixes of classes, sessions, and measured clients?
+"""Are the workloads of fleets what their distributions say: bursts, mixes, sessions, and measured clients?
 
-Statistics are judged at fixed seeds and at a stated level; limits come from the law alone.
+Statistics are judged at fixed seeds and at a stated level; limits come from the distribution alone.
 """
 
 import json
@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 import inferq as iq
 from inferq.description import read
-from inferq.scenario import ARRIVAL_LAWS, DURATION_LAWS, LENGTH_LAWS, read_scenario
-from inferq.workload.distributions import ArrivalLaw, DurationLaw, LengthLaw
+from inferq.scenario import ARRIVAL_PROCESSES, DURATION_DISTRIBUTIONS, LENGTH_DISTRIBUTIONS, read_scenario
+from inferq.workload.distributions import ArrivalProcess, DurationDistribution, LengthDistribution
 
 SHORT = {"prompt": iq.Fixed(5), "output": iq.Fixed(2)}
-ARRIVALS: list[ArrivalLaw] = [
+ARRIVALS: list[ArrivalProcess] = [
     iq.Poisson(3.0),
     iq.Gamma(3.0, cv=2.5),
     iq.Weibull(3.0, shape=0.6),
@@ -31,12 +31,12 @@ ARRIVALS: list[ArrivalLaw] = [
 ]
 
 
-def law(requests: int, arrivals: ArrivalLaw, **parts: Any) -> iq.Workload:
-    return iq.Workload.law(requests=requests, arrivals=arrivals, **(parts or SHORT))
+def synthetic(requests: int, arrivals: ArrivalProcess, **parts: Any) -> iq.Workload:
+    return iq.Workload.synthetic(requests=requests, arrivals=arrivals, **(parts or SHORT))
 
 
-def arrivals(of: ArrivalLaw, requests: int, seed: int = 1) -> Any:
-    return law(requests, of).draw(seed).frame["arrival_s"].to_numpy()
+def arrivals(of: ArrivalProcess, requests: int, seed: int = 1) -> Any:
+    return synthetic(requests, of).draw(seed).frame["arrival_s"].to_numpy()
 
 
 def kolmogorov(sample: Any, cdf: Callable[[Any], Any]) -> float:
@@ -47,7 +47,7 @@ def kolmogorov(sample: Any, cdf: Callable[[Any], Any]) -> float:
 
 
 LEVEL = 2.69
-"""P(√n·D > 2.69) ≈ 2·exp(−2·2.69²) = 1e-6 (Kolmogorov's law): a right law fails once in a million seeds."""
+"""P(√n·D > 2.69) ≈ 2·exp(−2·2.69²) = 1e-6 (Kolmogorov): a right distribution fails one seed in a million."""
 
 
 # Arrivals
@@ -101,7 +101,7 @@ def test_a_day_has_its_hours() -> None:
 
 @pytest.mark.parametrize("of", ARRIVALS, ids=lambda of: type(of).__name__)
 @pytest.mark.parametrize("requests", [1, 4, 255, 257])
-def test_the_first_requests_do_not_depend_on_how_many_follow(of: ArrivalLaw, requests: int) -> None:
+def test_the_first_requests_do_not_depend_on_how_many_follow(of: ArrivalProcess, requests: int) -> None:
     assert (arrivals(of, requests) == arrivals(of, 1000)[:requests]).all()
     assert (np.diff(arrivals(of, 1000)) >= 0).all()
 
@@ -115,7 +115,7 @@ def test_the_first_requests_do_not_depend_on_how_many_follow(of: ArrivalLaw, req
         (iq.TimeVarying([0, 1], [0, 8]), iq.TimeVarying([0, 2], [0, 4])),
     ],
 )
-def test_half_the_rate_doubles_every_arrival(fast: ArrivalLaw, slow: ArrivalLaw) -> None:
+def test_half_the_rate_doubles_every_arrival(fast: ArrivalProcess, slow: ArrivalProcess) -> None:
     assert np.abs(2 * arrivals(fast, 2000) - arrivals(slow, 2000)).max() < 1.5e-9
 
 
@@ -150,7 +150,7 @@ def test_durations_have_their_distribution_on_whole_nanoseconds() -> None:
 
 @pytest.mark.parametrize("of", [iq.Exponential(2.0), iq.Uniform(1, 10**6), iq.PoissonLength(50.0)])
 def test_columns_are_keyed_by_seed_stream_and_place_alone(of: Any) -> None:
-    draw = of.draw if isinstance(of, DurationLaw) else of.draw_column
+    draw = of.draw if isinstance(of, DurationDistribution) else of.draw_column
     column = draw(1000, 8, 3)
     assert (draw(10, 8, 3) == column[:10]).all()
     assert (draw(1000, 8, 3) == column).all()
@@ -163,12 +163,12 @@ def test_columns_are_keyed_by_seed_stream_and_place_alone(of: Any) -> None:
 # Jobs
 
 
-def test_a_law_without_lengths_is_jobs() -> None:
-    jobs = iq.Workload.law(requests=3, arrivals=iq.Poisson(1.0))
+def test_a_synthetic_workload_without_lengths_is_jobs() -> None:
+    jobs = iq.Workload.synthetic(requests=3, arrivals=iq.Poisson(1.0))
     assert jobs.draw(2).frame.columns == ["arrival_s"]
-    assert jobs.to_json()["law"] == {"requests": 3, "arrivals": {"kind": "Poisson", "rate": 1.0}}
-    assert repr(jobs) == "Workload.law(requests=3, arrivals=Poisson(rate=1.0))"
-    assert (jobs.draw(2).frame["arrival_s"] == law(3, iq.Poisson(1.0)).draw(2).frame["arrival_s"]).all()
+    assert jobs.to_json()["synthetic"] == {"requests": 3, "arrivals": {"kind": "Poisson", "rate": 1.0}}
+    assert repr(jobs) == "Workload.synthetic(requests=3, arrivals=Poisson(rate=1.0))"
+    assert (jobs.draw(2).frame["arrival_s"] == synthetic(3, iq.Poisson(1.0)).draw(2).frame["arrival_s"]).all()
     with pytest.raises(iq.TraceError, match="no prompt_tokens"):
         jobs.ready()
 
@@ -177,11 +177,11 @@ def test_a_law_without_lengths_is_jobs() -> None:
 
 
 def chat(rate: float = 8.0, requests: int = 400) -> iq.Workload:
-    return law(requests, iq.Poisson(rate), prompt=iq.Uniform(1, 999), output=iq.Geometric(20.0))
+    return synthetic(requests, iq.Poisson(rate), prompt=iq.Uniform(1, 999), output=iq.Geometric(20.0))
 
 
 def code(rate: float = 2.0, requests: int = 100) -> iq.Workload:
-    return law(requests, iq.Gamma(rate, cv=2.0), prompt=iq.Uniform(1000, 9999), output=iq.Fixed(7))
+    return synthetic(requests, iq.Gamma(rate, cv=2.0), prompt=iq.Uniform(1000, 9999), output=iq.Fixed(7))
 
 
 def only(mixed: iq.Workload, name: str, seed: int = 6) -> pl.DataFrame:
@@ -230,12 +230,12 @@ def test_fixed_parts_are_mixed_at_once() -> None:
         {"arrival_s": [0, 1], "prompt_tokens": [3, 4], "output_tokens": [1, 1], "class": ["x", "y"]}
     )
     mixed = iq.Workload.mix({"b": one, "a": two})
-    assert not mixed.is_law
+    assert not mixed.is_synthetic
     assert mixed.frame.select("prompt_tokens", "class").rows() == [(1, "b"), (3, "a"), (4, "a"), (2, "b")]
     assert iq.Workload.mix({"b": one, "a": two}, requests=2).frame["prompt_tokens"].to_list() == [1, 3]
     with pytest.raises(iq.TraceError, match="requests is 5, the parts have only 4"):
         iq.Workload.mix({"b": one, "a": two}, requests=5)
-    beside = iq.Workload.mix({"fixed": one, "law": chat(1.0)}, requests=50).draw(1).frame
+    beside = iq.Workload.mix({"fixed": one, "drawn": chat(1.0)}, requests=50).draw(1).frame
     assert beside.height == 50 and (beside["class"] == "fixed").sum() == 2
 
 
@@ -254,7 +254,7 @@ def test_sessions_of_two_parts_stay_apart() -> None:
         (lambda: iq.Workload.mix({"a": 5}), r"parts\['a'\]: must be a Workload"),  # type: ignore[dict-item]
         (lambda: iq.Workload.mix({1: chat()}), "the name 1 must be a text"),  # type: ignore[dict-item]
         (lambda: iq.Workload.mix({"a": chat()}, requests=0), "requests"),
-        (lambda: iq.Workload.law(requests=1, arrivals=iq.Poisson(1), prompt=iq.Fixed(1)), "output"),
+        (lambda: iq.Workload.synthetic(requests=1, arrivals=iq.Poisson(1), prompt=iq.Fixed(1)), "output"),
         (lambda: iq.Weibull(1, 0.01), "shape"),
         (lambda: iq.Weibull(0, 1), "rate"),
         (lambda: iq.OnOff(0, mean_on_s=1, mean_off_s=1), "on_rate"),
@@ -287,7 +287,7 @@ def test_a_part_without_arrivals_or_lengths_is_named() -> None:
     bare = iq.Workload({"prompt_tokens": [1]})
     with pytest.raises(iq.TraceError, match="part 'b' has no arrival_s"):
         iq.Workload.mix({"a": chat(), "b": bare}).draw()
-    jobs = iq.Workload.law(requests=1, arrivals=iq.Poisson(1))
+    jobs = iq.Workload.synthetic(requests=1, arrivals=iq.Poisson(1))
     with pytest.raises(iq.TraceError, match="mix: part 'b' has no prompt_tokens, others have one"):
         iq.Workload.mix({"a": chat(), "b": jobs}).draw()
 
@@ -344,10 +344,10 @@ def test_sessions_are_drawn_each_alone() -> None:
     )
 
 
-def test_numbers_stand_for_fixed_laws() -> None:
-    by_law = talks(turns=iq.Fixed(3), prompt=iq.Fixed(4), output=iq.Fixed(5), think=2)
-    assert talks(turns=3, prompt=4, output=5, think=2.0).draw(1).frame.equals(by_law.draw(1).frame)
-    assert by_law.to_json()["sessions"]["think"] == 2.0
+def test_numbers_stand_for_fixed_distributions() -> None:
+    drawn = talks(turns=iq.Fixed(3), prompt=iq.Fixed(4), output=iq.Fixed(5), think=2)
+    assert talks(turns=3, prompt=4, output=5, think=2.0).draw(1).frame.equals(drawn.draw(1).frame)
+    assert drawn.to_json()["sessions"]["think"] == 2.0
 
 
 def test_a_conversation_beyond_the_context_forgets_its_start() -> None:
@@ -402,7 +402,7 @@ def test_think_times_are_for_all_but_first_turns() -> None:
     assert thinking.open_loop().frame.equals(conversation().frame)
     assert conversation().open_loop().frame.equals(conversation().frame)
     drawn = conversation().with_think(iq.Exponential(2.0))
-    assert drawn.is_law and drawn.draw(4).frame["think_s"].is_null().to_list() == [
+    assert drawn.is_synthetic and drawn.draw(4).frame["think_s"].is_null().to_list() == [
         True,
         True,
         False,
@@ -414,7 +414,7 @@ def test_think_times_are_for_all_but_first_turns() -> None:
         iq.Workload({"arrival_s": [0]}).with_think(1)
 
 
-def test_patience_for_all_for_each_and_by_a_law() -> None:
+def test_patience_for_all_for_each_and_by_a_distribution() -> None:
     work = conversation()
     assert work.with_patience(2).frame["patience_s"].to_list() == [2.0] * 5
     assert work.with_patience([1, None, 2, 3, 0]).frame["patience_s"].to_list() == [1.0, None, 2.0, 3.0, 0.0]
@@ -422,7 +422,7 @@ def test_patience_for_all_for_each_and_by_a_law() -> None:
         work.with_patience([1, -1, 2, 3, 0])
     with pytest.raises(iq.TraceError, match="patience_s: 2 values for 5 requests"):
         work.with_patience([1, 2])
-    many = law(50_000, iq.Poisson(1.0)).with_patience(iq.Exponential(30.0)).draw(2).frame["patience_s"]
+    many = synthetic(50_000, iq.Poisson(1.0)).with_patience(iq.Exponential(30.0)).draw(2).frame["patience_s"]
     assert kolmogorov(many.to_numpy(), lambda x: 1 - np.exp(-x / 30.0)) < LEVEL
     thinking = work.with_think(iq.Exponential(30.0)).with_patience(iq.Exponential(30.0)).draw(2).frame
     assert thinking["think_s"][2] != thinking["patience_s"][2]
@@ -511,7 +511,7 @@ def test_outputs_of_0_are_left_out_and_told(client: Callable[[str, str], Path]) 
         ("0,1,1,Gamma,1,1\nx,1,1,Gamma,1,1\n", LENGTHS, {}, "row 1: start is 'x'"),
         ("0,-1,1,Gamma,1,1\n", LENGTHS, {}, "row 0: rate is '-1'"),
         ("0,nan,1,Gamma,1,1\n", LENGTHS, {}, "row 0: rate is 'nan'"),
-        ("0,1,1,Normal,1,1\n", LENGTHS, {}, "row 0: has a rate but no law"),
+        ("0,1,1,Normal,1,1\n", LENGTHS, {}, "row 0: has a rate but no distribution"),
         ("0,1,1,Gamma,1,1\n0,1,1,Gamma,1,1\n", LENGTHS, {}, "row 1: the window starts at 0.0, not after"),
         (TRACE, "[]", {}, "must hold objects"),
         (TRACE, "{", {}, "cannot be read as JSON"),
@@ -570,22 +570,26 @@ def test_a_range_is_for_servegen_alone(samples: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("of", "kinds"),
     [
-        *((one, ARRIVAL_LAWS) for one in ARRIVALS),
-        (iq.PoissonLength(32.0, cap=50), LENGTH_LAWS),
-        (iq.Exponential(2.5), DURATION_LAWS),
+        *((one, ARRIVAL_PROCESSES) for one in ARRIVALS),
+        (iq.PoissonLength(32.0, cap=50), LENGTH_DISTRIBUTIONS),
+        (iq.Exponential(2.5), DURATION_DISTRIBUTIONS),
     ],
     ids=lambda of: type(of).__name__,
 )
-def test_a_law_is_read_back_from_its_description(of: Any, kinds: Any) -> None:
-    assert read("law", json.loads(json.dumps(of.to_json())), kinds) == of
-    assert hash(of) == hash(read("law", of.to_json(), kinds))
+def test_a_distribution_is_read_back_from_its_description(of: Any, kinds: Any) -> None:
+    assert read("arrivals", json.loads(json.dumps(of.to_json())), kinds) == of
+    assert hash(of) == hash(read("arrivals", of.to_json(), kinds))
 
 
-def test_every_public_law_can_stand_in_a_scenario() -> None:
-    for family, kinds in ((ArrivalLaw, ARRIVAL_LAWS), (LengthLaw, LENGTH_LAWS), (DurationLaw, DURATION_LAWS)):
+def test_every_public_distribution_can_stand_in_a_scenario() -> None:
+    for family, kinds in (
+        (ArrivalProcess, ARRIVAL_PROCESSES),
+        (LengthDistribution, LENGTH_DISTRIBUTIONS),
+        (DurationDistribution, DURATION_DISTRIBUTIONS),
+    ):
         public = {getattr(iq, name) for name in iq.__all__ if isinstance(getattr(iq, name), type)}
-        laws = {one for one in public if issubclass(one, family)} - {iq.Empirical}
-        assert laws == set(kinds)
+        distributions = {one for one in public if issubclass(one, family)} - {iq.Empirical}
+        assert distributions == set(kinds)
 
 
 ENGINE = """
@@ -635,7 +639,7 @@ patience = {{ kind = "Exponential", mean_s = 3 }}
 trace = "load.csv"
 """
     )
-    code = law(
+    code = synthetic(
         1,
         iq.OnOff(20, mean_on_s=3, mean_off_s=9),
         prompt=iq.PoissonLength(512),

@@ -73,14 +73,14 @@ def engine(seconds: float = 0.02, scheduler: iq.Scheduler | None = None) -> iq.E
     return iq.Engine(timing=timing, scheduler=scheduler or iq.Sarathi(), kv=iq.KvCache.unlimited())
 
 
-def law(requests: int = 200, rate: float = 5.0) -> iq.Workload:
-    return iq.Workload.law(
+def synthetic(requests: int = 200, rate: float = 5.0) -> iq.Workload:
+    return iq.Workload.synthetic(
         requests=requests, arrivals=iq.Poisson(rate), prompt=iq.Fixed(50), output=iq.Geometric(mean=20)
     )
 
 
 def trial(system: object, workload: object = None, name: str = "chat", **terms: object) -> Trial:
-    workload = law() if workload is None else workload
+    workload = synthetic() if workload is None else workload
     requests = workload if isinstance(workload, iq.Workload) else iq.Workload(workload)
     return Trial(name, requests, maker(system), {}, Terms.of(**{"seeds": 3, **terms}))
 
@@ -153,7 +153,7 @@ def trials_of(scheduler: type[Fcfs]) -> list[Trial]:
     terms = Terms.of(seeds=5, tolerance={"request_goodput": "1%"}, slo={"ttft_s": 0.5})
     found = []
     for number in range(20):
-        workload = iq.Workload.law(
+        workload = iq.Workload.synthetic(
             requests=330,
             arrivals=iq.Poisson(rate=4 + number),
             prompt=iq.Uniform(low=10, high=100 + 20 * number),
@@ -246,7 +246,7 @@ def test_a_policy_that_remembers_begins_anew_in_every_run(tmp_path: Path):
     assert checked([once], baseline).scenarios[0].verdict == "identical"
     assert checked([trial(lambda: engine(scheduler=Tiring()))], baseline).scenarios[0].verdict == "identical"
     values = read_baseline(baseline)["chat"].values["ttft_p99"]
-    alone = [iq.simulate(law(), engine(scheduler=Tiring()), seed=seed) for seed in range(3)]
+    alone = [iq.simulate(synthetic(), engine(scheduler=Tiring()), seed=seed) for seed in range(3)]
     assert values == tuple(one.summary()["ttft_p99"].item() for one in alone)
 
 
@@ -367,7 +367,7 @@ def systems() -> dict[str, System]:
 
 def test_every_system_can_be_gated(tmp_path: Path):
     asked = {"tolerance": {"request_goodput": "1%", "e2e_p99": "2%"}}
-    jobs = iq.Workload.law(requests=200, arrivals=iq.Poisson(5))  # the stages of a network have lengths
+    jobs = iq.Workload.synthetic(requests=200, arrivals=iq.Poisson(5))  # the stages of a network have lengths
     trials = [
         trial(system, jobs if name == "network" else None, name=name, **asked)
         for name, system in systems().items()

@@ -43,13 +43,13 @@ def cluster(gate: str = "occupancy", router: str = "greedy", planned: bool = Tru
 
 
 def work(requests: int = 300, rate: float = 30.0) -> iq.Workload:
-    law = iq.Workload.law(
+    workload = iq.Workload.synthetic(
         requests=requests,
         arrivals=iq.Poisson(rate=rate),
         prompt=iq.Uniform(1, 300),
         output=iq.Geometric(mean=30),
     )
-    return law.with_classes(dict.fromkeys(CLASSES, 0.5))
+    return workload.with_classes(dict.fromkeys(CLASSES, 0.5))
 
 
 def test_a_prompt_goes_in_chunks_and_its_decodes_to_a_solo_replica():

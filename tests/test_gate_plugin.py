@@ -23,7 +23,7 @@ def system():
     return iq.Engine(timing=iq.Constant(SECONDS), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
 
 def chat():
-    return iq.Workload.law(
+    return iq.Workload.synthetic(
         requests=100, arrivals=iq.Poisson(5), prompt=iq.Fixed(50), output=iq.Geometric(mean=20)
     )
 

@@ -163,7 +163,7 @@ def test_pseudo_values_of_a_percentile_leave_one_block_out(percent: int):
 def test_blocks_make_up_the_whole_run():
     """Throughputs without a block, and all gaps of all blocks."""
     lengths = {"prompt": iq.Geometric(500), "output": iq.Geometric(60)}
-    fixed = iq.Workload.law(requests=1000, arrivals=iq.Poisson(2), **lengths).draw(5)
+    fixed = iq.Workload.synthetic(requests=1000, arrivals=iq.Poisson(2), **lengths).draw(5)
     result = iq.simulate(fixed, engine(), warmup=30)
     rates = [
         Metric.of(name) for name in ("request_throughput", "output_throughput", "total_token_throughput")
@@ -239,8 +239,8 @@ def test_a_recorded_trace_is_run_once_where_nothing_draws():
     assert "e2e_p99: no interval, since 300 requests were measured and blocks need 8,000" in found.findings
 
 
-def test_a_law_without_chance_is_a_recorded_trace():
-    even = iq.Workload.law(
+def test_a_synthetic_workload_without_chance_is_a_recorded_trace():
+    even = iq.Workload.synthetic(
         requests=500, arrivals=iq.Deterministic(2), prompt=iq.Fixed(100), output=iq.Fixed(9)
     )
     found = iq.compare(even, PAIR, seeds=range(3), metrics=["ttft_mean"])

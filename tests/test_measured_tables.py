@@ -62,7 +62,7 @@ def test_a_shipped_table_is_small_attributed_and_priced(model, gpu):
     short, long = (iteration_s(shipped, chunks=[(count, 0)]) for count in (512, 8192))
     assert 4 * short < long
     engine = iq.Engine(timing=shipped, scheduler=iq.VllmV1(), kv=iq.KvCache(tokens=100_000))
-    workload = iq.Workload.law(
+    workload = iq.Workload.synthetic(
         requests=200,
         arrivals=iq.Poisson(1.0),
         prompt=iq.Uniform(low=10, high=2000),

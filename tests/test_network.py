@@ -15,7 +15,7 @@ import inferq as iq
 from inferq import _core
 from inferq.scenario import read_scenario
 from inferq.systems.network_jobs import expanded
-from inferq.workload.distributions import DurationLaw
+from inferq.workload.distributions import DurationDistribution
 
 
 def engine(kv: iq.KvCache | None = None, **scheduler: Any) -> iq.Engine:
@@ -266,16 +266,16 @@ def drawn(output: Any, *, other: Any = 5, seed: int = 0, jobs: int = 50) -> tupl
 
 
 def test_each_stage_has_draws_of_its_own() -> None:
-    law = iq.Uniform(1, 10**6)
-    first, second = drawn(law, other=law)
+    lengths = iq.Uniform(1, 10**6)
+    first, second = drawn(lengths, other=lengths)
     assert first != second
-    assert drawn(law)[0] == first  # whatever the other stage is
-    assert drawn(law, jobs=20)[0] == first[:20]  # whatever the other jobs are
-    assert drawn(law, seed=1)[0] != first
+    assert drawn(lengths)[0] == first  # whatever the other stage is
+    assert drawn(lengths, jobs=20)[0] == first[:20]  # whatever the other jobs are
+    assert drawn(lengths, seed=1)[0] != first
 
 
 @dataclass(frozen=True, slots=True)
-class Steps(DurationLaw):
+class Steps(DurationDistribution):
     """Half a second more for every job."""
 
     part: ClassVar[str | None] = None
@@ -523,9 +523,9 @@ def test_only_networks_have_jobs() -> None:
         _ = iq.simulate(one, engine()).jobs
 
 
-def test_jobs_may_be_drawn_from_a_law() -> None:
-    law = iq.Workload.law(requests=5, arrivals=iq.Deterministic(rate=0.01))
-    result = iq.simulate(law, AGENTS)
+def test_jobs_may_be_synthetic() -> None:
+    workload = iq.Workload.synthetic(requests=5, arrivals=iq.Deterministic(rate=0.01))
+    result = iq.simulate(workload, AGENTS)
     assert result.jobs.select("status", "e2e_s").rows() == [("finished", 9.0)] * 5
 
 

@@ -142,7 +142,7 @@ def test_queues_of_wait_grow_like_the_root_of_time_at_equality():
         float(theorems.waiting(theorems.run(iq.Wait(thresholds=1), "d1 = 0", steps, seed), [steps])[0])
         for seed in range(runs)
     ]
-    # The reflected walk has |normal| for a law, of standard deviation √((1 − 2/π)·t): 99.9 % within 3.3.
+    # The reflected walk is distributed as |normal|, of standard deviation √((1 − 2/π)·t): 99.9 % within 3.3.
     error = math.sqrt((1 - 2 / math.pi) * steps / runs)
     assert np.mean(ends) == pytest.approx(math.sqrt(2 * steps / math.pi), abs=3.3 * error + 2)
 

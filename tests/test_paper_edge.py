@@ -10,7 +10,7 @@ ONE_SERVER = iq.Engine(timing=iq.Constant(0.5), scheduler=iq.Sarathi(max_seqs=1)
 
 
 def asked(requests: int, arrivals: object) -> iq.Workload:
-    return iq.Workload.law(requests=requests, arrivals=arrivals, prompt=iq.Fixed(8), output=iq.Fixed(1))
+    return iq.Workload.synthetic(requests=requests, arrivals=arrivals, prompt=iq.Fixed(8), output=iq.Fixed(1))
 
 
 @pytest.mark.parametrize("seed", range(3))

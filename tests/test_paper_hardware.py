@@ -106,7 +106,7 @@ def test_one_setting_alone_takes_the_unevenness_away() -> None:
 
 def test_the_window_counts_what_a_server_of_two_a_second_serves() -> None:
     # One request at a time, half a second each, four arrivals a second: from then on two a second leave.
-    asked = iq.Workload.law(
+    asked = iq.Workload.synthetic(
         requests=4_000, arrivals=iq.Deterministic(4.0), prompt=iq.Fixed(8), output=iq.Fixed(1)
     )
     one = iq.Engine(

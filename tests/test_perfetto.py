@@ -18,7 +18,7 @@ ENGINE = iq.Engine(
     scheduler=iq.Sarathi(token_budget=512, max_seqs=16),
     kv=iq.KvCache(tokens=6_000),
 )
-CHAT = iq.Workload.law(
+CHAT = iq.Workload.synthetic(
     requests=150, arrivals=iq.Poisson(15), prompt=iq.Geometric(200), output=iq.Geometric(40)
 )
 LINK = iq.Link(latency_s=0.01, bytes_per_s=25e9, bytes_per_token=131_072)

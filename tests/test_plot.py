@@ -26,8 +26,8 @@ SHORT = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache
 NAMES = ("latency", "timeline", "tbt", "queue", "throughput")
 
 
-def law(requests: int, rate: float, prompt: int, output: int) -> iq.Workload:
-    return iq.Workload.law(
+def synthetic(requests: int, rate: float, prompt: int, output: int) -> iq.Workload:
+    return iq.Workload.synthetic(
         requests=requests,
         arrivals=iq.Poisson(rate),
         prompt=iq.Geometric(prompt),
@@ -37,7 +37,7 @@ def law(requests: int, rate: float, prompt: int, output: int) -> iq.Workload:
 
 @pytest.fixture(scope="module")
 def fleet() -> iq.Result:
-    asked = iq.Workload.mix({"chat": law(900, 20, 200, 100), "code": law(300, 7, 900, 30)})
+    asked = iq.Workload.mix({"chat": synthetic(900, 20, 200, 100), "code": synthetic(300, 7, 900, 30)})
     return iq.simulate(asked, iq.Cluster(ENGINE, replicas=3, router=iq.LeastRequests()), seed=4, warmup=100)
 
 
@@ -66,7 +66,7 @@ def test_a_picture_is_the_same_without_the_check_of_its_parts(fleet: iq.Result):
 
 
 def test_the_size_of_a_picture_does_not_grow_with_the_run():
-    asked = law(4000, 20, 50, 20)
+    asked = synthetic(4000, 20, 50, 20)
     long = iq.simulate(asked, ENGINE, seed=1, timeline_s=0.01)
     assert long.timeline.height > 10_000
     for name in NAMES:
@@ -159,13 +159,13 @@ def test_a_limit_of_theory_is_drawn_where_it_can_be_seen(fleet: iq.Result):
     labels = near["encoding"]["color"]["scale"]["domain"]
     assert labels[:2] == ["arrived", "finished"]
     assert labels[2].endswith(said.binding.name)
-    idle = iq.simulate(law(50, 0.01, 20, 5), ENGINE, seed=1)
+    idle = iq.simulate(synthetic(50, 0.01, 20, 5), ENGINE, seed=1)
     far = throughput(idle, _stability(idle)).to_dict()
     assert far["encoding"]["color"]["scale"]["domain"] == ["arrived", "finished"]
 
 
 def test_more_classes_than_colours_leave_the_rarest_out():
-    kinds = {f"class {place}": law(20 * (9 - place), 5, 50, 10) for place in range(8)}
+    kinds = {f"class {place}": synthetic(20 * (9 - place), 5, 50, 10) for place in range(8)}
     many = iq.simulate(iq.Workload.mix(kinds), ENGINE, seed=1)
     assert run_data.classes(many) == [f"class {place}" for place in range(6)]
     for name in NAMES:
@@ -200,7 +200,7 @@ def test_gate_and_route_shows_queues_and_slots():
         prices=iq.Prices(prefill=0.1, decode=0.2),
         abandonment=0.1,
     )
-    asked = iq.Workload.mix({"a": law(200, 3, 300, 300), "b": law(200, 3, 900, 100)})
+    asked = iq.Workload.mix({"a": synthetic(200, 3, 300, 300), "b": synthetic(200, 3, 900, 100)})
     result = iq.simulate(asked, cluster, seed=1)
     for name in ("latency", "timeline", "queue", "throughput"):
         assert svg(getattr(result.plot, name)()), name
@@ -235,12 +235,12 @@ def test_a_class_of_one_request_is_a_point():
     chart = iq.simulate(iq.Workload(few), ENGINE).plot.latency()
     drawing = svg(chart)
     assert "mark-symbol" in drawing.split("mark-group role-legend")[0] or "filled point" in drawing
-    many = svg(iq.simulate(law(100, 5, 20, 5), ENGINE).plot.latency())
+    many = svg(iq.simulate(synthetic(100, 5, 20, 5), ENGINE).plot.latency())
     assert "filled point" not in many
 
 
 def test_what_is_always_zero_lies_at_the_foot_of_its_axis():
-    idle = iq.simulate(law(40, 0.1, 20, 5), ENGINE, seed=1)
+    idle = iq.simulate(synthetic(40, 0.1, 20, 5), ENGINE, seed=1)
     assert idle.timeline["waiting"].max() == 0
     scale = idle.plot.queue().to_dict()["encoding"]["y"]["scale"]
     assert scale["domain"] == [0, 1]

@@ -43,7 +43,7 @@ def agrees(expected: float, mean_of: Callable[[int], float], narrow: float) -> N
 
 def mean_time(router: iq.Router, replicas: int, load: float, requests: int) -> Callable[[int], float]:
     """Mean seconds in the system of the requests after the first fifth, each replica with this load."""
-    workload = iq.Workload.law(
+    workload = iq.Workload.synthetic(
         requests=requests,
         arrivals=iq.Poisson(replicas * load),
         prompt=iq.Geometric(1 / TOKEN_S),
@@ -216,13 +216,13 @@ def tandem(link_s: float, concurrent: int | None, prefill: int = 1) -> iq.Disagg
 
 def handed_off(system: iq.Disaggregated, rate: float, requests: int, seed: int) -> dict[str, np.ndarray]:
     """When each request arrived, how long it waited for its prefill, and its hand-off; all in seconds."""
-    law = iq.Workload.law(
+    workload = iq.Workload.synthetic(
         requests=requests,
         arrivals=iq.Poisson(rate),
         prompt=iq.Fixed(round(1 / TOKEN_S)),
         output=iq.Fixed(2),
     )
-    rows = iq.simulate(law, system, seed=seed).requests
+    rows = iq.simulate(workload, system, seed=seed).requests
     arrival_s, prefilled_s = rows["arrival_s"].to_numpy(), rows["prefilled_s"].to_numpy()
     return {
         "arrival": arrival_s,

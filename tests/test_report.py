@@ -38,8 +38,8 @@ QUESTIONS = [
 SCREENS = [(1280, False), (1280, True), (390, False), (390, True)]
 
 
-def law(requests: int, rate: float, prompt: int, output: int) -> iq.Workload:
-    return iq.Workload.law(
+def synthetic(requests: int, rate: float, prompt: int, output: int) -> iq.Workload:
+    return iq.Workload.synthetic(
         requests=requests,
         arrivals=iq.Poisson(rate),
         prompt=iq.Geometric(prompt),
@@ -49,7 +49,7 @@ def law(requests: int, rate: float, prompt: int, output: int) -> iq.Workload:
 
 @pytest.fixture(scope="module")
 def fleet() -> iq.Result:
-    asked = iq.Workload.mix({NAMES[0]: law(900, 20, 200, 100), NAMES[1]: law(300, 7, 900, 30)})
+    asked = iq.Workload.mix({NAMES[0]: synthetic(900, 20, 200, 100), NAMES[1]: synthetic(300, 7, 900, 30)})
     return iq.simulate(asked, iq.Cluster(ENGINE, replicas=3, router=iq.LeastRequests()), seed=4, warmup=100)
 
 
@@ -112,7 +112,7 @@ def test_the_scenario_on_the_page_repeats_the_run(fleet: iq.Result, page: Path):
 
 
 def test_findings_stand_on_top_with_the_limit_that_binds(tmp_path: Path):
-    drowning = iq.simulate(law(2000, 60, 400, 100).with_patience(20.0), ENGINE, seed=1)
+    drowning = iq.simulate(synthetic(2000, 60, 400, 100).with_patience(20.0), ENGINE, seed=1)
     assert drowning.findings
     held = Page(iq.report(drowning, tmp_path / "page.html").read_text(encoding="utf-8"))
     told = held.of("li")
@@ -125,7 +125,7 @@ def test_findings_stand_on_top_with_the_limit_that_binds(tmp_path: Path):
 
 
 def test_an_unstable_run_is_called_so(tmp_path: Path):
-    drowning = iq.simulate(law(3000, 60, 400, 100), ENGINE, seed=1)
+    drowning = iq.simulate(synthetic(3000, 60, 400, 100), ENGINE, seed=1)
     told = Page(iq.report(drowning, tmp_path / "page.html").read_text(encoding="utf-8")).of("li")
     assert iq.theory.observed(drowning).verdict == "unstable"
     assert any(one.startswith("The queue grew while requests came") for one in told)
@@ -139,7 +139,7 @@ def test_a_comparison_has_a_page(tmp_path: Path):
 
     whole = iq.Engine(timing=ENGINE.timing, scheduler=iq.VllmV0(), kv=ENGINE.kv)
     systems = {"sarathi": ENGINE, "vllm-v0": whole}
-    found = compare(law(300, 8, 600, 60), systems, seeds=range(3), metrics=["ttft_p99", "tbt_p99"])
+    found = compare(synthetic(300, 8, 600, 60), systems, seeds=range(3), metrics=["ttft_p99", "tbt_p99"])
     held = Page(iq.report(found, tmp_path / "page.html").read_text(encoding="utf-8"))
     assert held.of("h1") == ["Which is better than sarathi?"]
     assert held.tags.count("svg") == 1
@@ -152,7 +152,7 @@ def test_a_comparison_has_a_page(tmp_path: Path):
         assert any(finding.rstrip(".")[1:] in one for one in held.of("li"))
     scenario = json.loads(held.of("pre")[-1])
     assert scenario["systems"]["vllm-v0"] == whole.to_json()
-    assert scenario["seeds"] == [0, 1, 2] and scenario["workload"] == law(300, 8, 600, 60).to_json()
+    assert scenario["seeds"] == [0, 1, 2] and scenario["workload"] == synthetic(300, 8, 600, 60).to_json()
     assert "The seeds are 3, 0 to 2." in " ".join(held.of("p"))
 
 
@@ -160,7 +160,7 @@ def test_a_capacity_has_a_page(tmp_path: Path):
     from inferq.experiments.capacity_search.capacity import capacity
     from inferq.experiments.capacity_search.slo import Slo
 
-    plan = capacity(law(300, 8, 600, 60), ENGINE, Slo(ttft_p50=0.5), seeds=range(2), precision=0.5)
+    plan = capacity(synthetic(300, 8, 600, 60), ENGINE, Slo(ttft_p50=0.5), seeds=range(2), precision=0.5)
     held = Page(iq.report(plan, tmp_path / "page.html").read_text(encoding="utf-8"))
     facts = dict(zip(held.of("dt"), held.of("dd"), strict=True))
     assert facts["largest rate that keeps it, per second"] == f"{plan.rate:.4g}"
@@ -203,7 +203,7 @@ def test_every_kind_of_system_has_a_page(tmp_path: Path):
     network = iq.Network(
         {"large": iq.Cluster(ENGINE, replicas=2, router=iq.Random()), "small": ENGINE}, [chain]
     )
-    jobs = iq.simulate(iq.Workload.law(requests=60, arrivals=iq.Poisson(3)), network, seed=1)
+    jobs = iq.simulate(iq.Workload.synthetic(requests=60, arrivals=iq.Poisson(3)), network, seed=1)
     held = Page(iq.report(jobs, tmp_path / "network.html").read_text(encoding="utf-8"))
     assert "How did each stage fare?" in held.of("h2")
     assert held.of("p")[0].startswith("120 requests of 60 jobs through the engines large, small")
@@ -218,7 +218,7 @@ def test_every_kind_of_system_has_a_page(tmp_path: Path):
 
     link = iq.Link(latency_s=0.001, bytes_per_s=25e9, bytes_per_token=131_072)
     handed = iq.simulate(
-        law(60, 10, 100, 20), iq.Disaggregated(prefill=(ENGINE, 1), decode=(ENGINE, 2), link=link)
+        synthetic(60, 10, 100, 20), iq.Disaggregated(prefill=(ENGINE, 1), decode=(ENGINE, 2), link=link)
     )
     held = Page(iq.report(handed, tmp_path / "handed.html").read_text(encoding="utf-8"))
     assert "1 prefill and 2 decode replicas under Sarathi" in held.of("p")[0]
@@ -228,7 +228,7 @@ def test_every_kind_of_system_has_a_page(tmp_path: Path):
     prices = iq.Prices(prefill=0.1, decode=0.2)
     slots = iq.GateAndRoute(plan, replicas=5, timing=timing, slots=16, chunk=256, prices=prices)
     held = Page(
-        iq.report(iq.simulate(law(60, 3, 300, 30), slots), tmp_path / "slots.html").read_text("utf-8")
+        iq.report(iq.simulate(synthetic(60, 3, 300, 30), slots), tmp_path / "slots.html").read_text("utf-8")
     )
     assert "5 replicas under GateAndRoute" in held.of("p")[0]
 
@@ -240,7 +240,7 @@ def told_of(result: iq.Result, folder: Path) -> tuple[Page, list[str], dict[str,
 
 
 def test_a_run_that_its_horizon_cut_says_so(tmp_path: Path):
-    cut = iq.simulate(law(3000, 20, 400, 100), ENGINE, seed=1, horizon_s=30.0)
+    cut = iq.simulate(synthetic(3000, 20, 400, 100), ENGINE, seed=1, horizon_s=30.0)
     status = cut.requests["status"].value_counts().rows()
     under_way = dict(status)["unfinished"]
     _, told, facts = told_of(cut, tmp_path)
@@ -258,7 +258,7 @@ def test_a_run_that_its_horizon_cut_says_so(tmp_path: Path):
 
 
 def test_goodput_is_told_where_there_are_objectives(tmp_path: Path):
-    plain = law(60, 3, 30, 10)
+    plain = synthetic(60, 3, 30, 10)
     assert "within objectives per second" not in told_of(iq.simulate(plain, ENGINE), tmp_path)[2]
     asked = {"arrival_s": [0.0, 0.1], "prompt_tokens": [50, 9], "output_tokens": [5, 5]}
     bound = iq.simulate({**asked, "ttft_slo_s": [0.001, 0.5]}, ENGINE)
@@ -281,8 +281,8 @@ def test_findings_are_sentences(fleet: iq.Result, page: Path):
 
 def test_many_classes_are_shown_as_far_as_they_can_be_read(tmp_path: Path):
     long = "a class with a name that is far too long for a table of numbers on any screen"
-    kinds = {f"class {place:02}": law(30 - place, 5, 20, 5) for place in range(24)}
-    many = iq.simulate(iq.Workload.mix({long: law(40, 5, 20, 5), **kinds}), ENGINE, seed=1)
+    kinds = {f"class {place:02}": synthetic(30 - place, 5, 20, 5) for place in range(24)}
+    many = iq.simulate(iq.Workload.mix({long: synthetic(40, 5, 20, 5), **kinds}), ENGINE, seed=1)
     text = iq.report(many, tmp_path / "page.html").read_text(encoding="utf-8")
     held = Page(text)
     assert (
@@ -298,7 +298,7 @@ def test_many_classes_are_shown_as_far_as_they_can_be_read(tmp_path: Path):
 
 
 def test_links_stay_and_devices_are_written_to(tmp_path: Path):
-    result = iq.simulate(law(30, 3, 30, 3), ENGINE, iterations=True)
+    result = iq.simulate(synthetic(30, 3, 30, 3), ENGINE, iterations=True)
     kept, link = tmp_path / "kept.html", tmp_path / "link.html"
     kept.write_text("old", encoding="utf-8")
     kept.chmod(0o640)
@@ -319,7 +319,7 @@ def test_links_stay_and_devices_are_written_to(tmp_path: Path):
 
 def test_a_scenario_too_long_to_read_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(document, "MOST_LETTERS", 100)
-    result = iq.simulate(law(30, 3, 30, 3), ENGINE)
+    result = iq.simulate(synthetic(30, 3, 30, 3), ENGINE)
     scenario = Page(iq.report(result, tmp_path / "page.html").read_text(encoding="utf-8")).of("pre")[0]
     assert scenario.startswith(" ".join(result.scenario[:100].split())) and "more letters" in scenario
 
@@ -341,7 +341,7 @@ def test_what_cannot_be_shown_or_written_is_refused(fleet: iq.Result, tmp_path: 
 
 
 def test_a_full_disk_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    result = iq.simulate(law(30, 3, 30, 3), ENGINE)
+    result = iq.simulate(synthetic(30, 3, 30, 3), ENGINE)
     page = iq.report(result, tmp_path / "page.html")
     old = page.read_bytes()
 

@@ -313,10 +313,12 @@ def test_the_scenario_repeats_the_run(tmp_path: pathlib.Path) -> None:
     assert again.scenario == result.scenario
 
 
-def test_a_law_is_in_the_scenario_in_full() -> None:
-    law = iq.Workload.law(requests=9, arrivals=iq.Poisson(2), prompt=iq.Fixed(5), output=iq.Geometric(5))
-    workload = json.loads(iq.simulate(law, SLOTS).scenario)["workload"]
-    assert workload["law"]["arrivals"] == {"kind": "Poisson", "rate": 2}
+def test_a_synthetic_workload_is_in_the_scenario_in_full() -> None:
+    synthetic = iq.Workload.synthetic(
+        requests=9, arrivals=iq.Poisson(2), prompt=iq.Fixed(5), output=iq.Geometric(5)
+    )
+    workload = json.loads(iq.simulate(synthetic, SLOTS).scenario)["workload"]
+    assert workload["synthetic"]["arrivals"] == {"kind": "Poisson", "rate": 2}
 
 
 def test_what_is_written_is_what_the_frames_hold(tmp_path: pathlib.Path) -> None:
@@ -335,8 +337,10 @@ def test_what_is_written_is_what_the_frames_hold(tmp_path: pathlib.Path) -> None
 
 def test_writing_again_leaves_nothing_of_the_run_before(tmp_path: pathlib.Path) -> None:
     busy(5, batches=True).write(tmp_path)
-    law = iq.Workload.law(requests=9, arrivals=iq.Poisson(2), prompt=iq.Fixed(5), output=iq.Geometric(5))
-    iq.simulate(law, SLOTS).write(tmp_path)
+    workload = iq.Workload.synthetic(
+        requests=9, arrivals=iq.Poisson(2), prompt=iq.Fixed(5), output=iq.Geometric(5)
+    )
+    iq.simulate(workload, SLOTS).write(tmp_path)
     assert {file.name for file in tmp_path.iterdir()} == {
         *["requests.parquet", "tbt.parquet", "timeline.parquet", "workload.parquet"],
         *["scenario.json", "findings.json"],

@@ -19,7 +19,7 @@ LLAMA, H100 = ModelShape.of("llama-3.1-8b"), Gpu.of("h100-80gb")
 
 
 def seconds(model: iq.Roofline, chunks=(), decodes=()) -> float:
-    """The law of the class, in floats."""
+    """The formula of the class, in floats."""
     tokens = sum(c for c, _ in chunks) + len(decodes)
     pairs = sum(c * (x + (c + 1) / 2) for c, x in chunks)
     read = sum(c + x for c, x in chunks)
@@ -46,7 +46,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("model", CASES, ids=repr)
-def test_the_core_prices_the_law(model: iq.Roofline):
+def test_the_core_prices_the_formula(model: iq.Roofline):
     draw = random.Random(7)
     for _ in range(100):
         chunks = [(draw.randint(1, 4096), draw.randint(0, 20_000)) for _ in range(draw.randint(0, 3))]
@@ -267,8 +267,8 @@ def test_an_overhead_that_cannot_be_is_refused(fields):
 
 def test_theory_counts_the_host_and_bounds_tables_and_rooflines():
     parts = {"timing": iq.Constant(0.01), "scheduler": iq.Sarathi(), "kv": iq.KvCache.unlimited()}
-    law = {"arrivals": iq.Poisson(100.0), "prompt": iq.Fixed(100), "output": iq.Fixed(10)}
-    workload = iq.Workload.law(requests=100, **law)
+    parts = {"arrivals": iq.Poisson(100.0), "prompt": iq.Fixed(100), "output": iq.Fixed(10)}
+    workload = iq.Workload.synthetic(requests=100, **parts)
     assert iq.theory.stability(workload, iq.Engine(**parts)).verdict == "stable"
     # 109 tokens a request, 512 in an iteration of 1.01 s.
     slow = iq.theory.stability(workload, iq.Engine(**parts, overhead=iq.Overhead(base_s=1.0)))

@@ -159,7 +159,7 @@ def test_no_call_finds_more_than_its_context_and_all_jobs_are_served(data: st.Da
     tokens = data.draw(st.sampled_from([2000, None]))
     lengths: dict[str, Any] = {"prompt": iq.Uniform(1, 60), "output": iq.Uniform(1, 60)}
     workflow = _agent(**{name: lengths for name in ("plan", "look", "code", "answer")})
-    jobs = iq.Workload.law(requests=data.draw(st.integers(1, 12)), arrivals=iq.Poisson(rate=5))
+    jobs = iq.Workload.synthetic(requests=data.draw(st.integers(1, 12)), arrivals=iq.Poisson(rate=5))
     kind = data.draw(st.sampled_from(["blocks", "radix", None]))
     seed = data.draw(st.integers(0, 5))
     result = iq.simulate(jobs, iq.Network({"chat": _engine(kind, 4, tokens)}, [workflow]), seed=seed)

@@ -279,14 +279,14 @@ def test_the_timeline_is_sampled_at_the_period_asked_for() -> None:
     assert all(b - a == 2.0 for a, b in pairwise(times[:-1]))
 
 
-def test_the_seed_draws_the_law_and_nothing_else() -> None:
-    law = iq.Workload.law(
+def test_the_seed_draws_the_workload_and_nothing_else() -> None:
+    workload = iq.Workload.synthetic(
         requests=50, arrivals=iq.Poisson(2), prompt=iq.Uniform(1, 99), output=iq.Geometric(5)
     )
-    one, same, other = (iq.simulate(law, engine(), seed=seed).requests for seed in (1, 1, 2))
+    one, same, other = (iq.simulate(workload, engine(), seed=seed).requests for seed in (1, 1, 2))
     assert one.equals(same)
     assert not one.equals(other)
-    assert iq.simulate(law.draw(1), engine(), seed=9).requests.equals(one)
+    assert iq.simulate(workload.draw(1), engine(), seed=9).requests.equals(one)
 
 
 def test_a_workload_may_be_given_as_what_makes_one() -> None:
@@ -308,11 +308,11 @@ def test_classes_keep_their_names() -> None:
 
 
 def test_stepping_changes_no_frame() -> None:
-    law = iq.Workload.law(
+    workload = iq.Workload.synthetic(
         requests=200, arrivals=iq.Poisson(1), prompt=iq.Uniform(1, 600), output=iq.Geometric(40)
     )
     tight = engine(kv=iq.KvCache(tokens=2000))
-    fast, slow = (iq.simulate(law, tight, stepping=stepping) for stepping in (False, True))
+    fast, slow = (iq.simulate(workload, tight, stepping=stepping) for stepping in (False, True))
     for frame in ("requests", "tbt", "timeline"):
         assert getattr(fast, frame).equals(getattr(slow, frame))
 
@@ -390,15 +390,15 @@ LONG: dict[str, Any] = {"arrival_s": [0.0], "prompt_tokens": [1], "output_tokens
 
 def test_progress_tells_a_callable_how_far_the_run_is() -> None:
     seen: list[tuple[int, int]] = []
-    law = iq.Workload.law(
+    workload = iq.Workload.synthetic(
         requests=20_000, arrivals=iq.Poisson(1), prompt=iq.Fixed(5), output=iq.Geometric(200)
     )
     result = iq.simulate(
-        law, engine(), stepping=True, progress=lambda done, total: seen.append((done, total))
+        workload, engine(), stepping=True, progress=lambda done, total: seen.append((done, total))
     )
     assert seen == sorted(seen)
     assert all(0 <= done <= total == 20_000 for done, total in seen)
-    assert result.requests.equals(iq.simulate(law, engine()).requests)
+    assert result.requests.equals(iq.simulate(workload, engine()).requests)
 
 
 def test_an_exception_of_a_progress_callable_passes_untouched() -> None:

@@ -29,7 +29,7 @@ from inferq.results import store
 parts.ROWS, store.PART_ROWS = 512, 1000
 out, requests, rate, most_bytes = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
 length = iq.Fixed(3)
-work = iq.Workload.law(requests=requests, arrivals=iq.Poisson(rate), prompt=length, output=length)
+work = iq.Workload.synthetic(requests=requests, arrivals=iq.Poisson(rate), prompt=length, output=length)
 engine = iq.Engine(timing=iq.Constant(0.01), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
 if most_bytes:
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
@@ -37,8 +37,8 @@ iq.simulate(work, engine, out=out)
 """
 
 
-def law(requests: int, rate: float = 50.0) -> iq.Workload:
-    return iq.Workload.law(
+def synthetic(requests: int, rate: float = 50.0) -> iq.Workload:
+    return iq.Workload.synthetic(
         requests=requests, arrivals=iq.Poisson(rate), prompt=iq.Fixed(3), output=iq.Fixed(3)
     )
 
@@ -82,18 +82,18 @@ def stopped(out: Path, requests: int = 5000, rate: float = 50.0, seed: int = 0) 
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Enough):
         patch.setattr(store.Store, "take", take)
-        iq.simulate(law(requests, rate), ENGINE, seed=seed, out=out)
+        iq.simulate(synthetic(requests, rate), ENGINE, seed=seed, out=out)
 
 
 def test_what_is_written(small: None, tmp_path: Path) -> None:
-    result = iq.simulate(law(2500), ENGINE, out=tmp_path)
+    result = iq.simulate(synthetic(2500), ENGINE, out=tmp_path)
     assert [part["rows"] for part in told(tmp_path)["parts"]] == [1000, 1000, 500]
     assert told(tmp_path)["complete"] and told(tmp_path)["written"] == told(tmp_path)["rows"] == 2500
     assert {file.name for file in tmp_path.iterdir()} == {
         "manifest.json", "scenario.json", "findings.json", "totals.json", "requests", "tbt.parquet",
         "timeline.parquet", "block_operations.parquet",
     }  # fmt: skip
-    assert parts_are_those_of(tmp_path, iq.simulate(law(2500), ENGINE).requests) == 2500
+    assert parts_are_those_of(tmp_path, iq.simulate(synthetic(2500), ENGINE).requests) == 2500
     again = iq.Result.read(tmp_path)
     assert again.summary().equals(result.summary()) and again.scenario == result.scenario
     assert result.directory == tmp_path
@@ -102,8 +102,8 @@ def test_what_is_written(small: None, tmp_path: Path) -> None:
 
 
 def test_nobody_arrives(small: None, tmp_path: Path) -> None:
-    result = iq.simulate(law(5), ENGINE, horizon_s=0.0, out=tmp_path / "out")
-    whole = iq.simulate(law(5), ENGINE, horizon_s=0.0)
+    result = iq.simulate(synthetic(5), ENGINE, horizon_s=0.0, out=tmp_path / "out")
+    whole = iq.simulate(synthetic(5), ENGINE, horizon_s=0.0)
     assert result.requests.collect().equals(whole.requests)
     assert result.summary().equals(whole.summary())
     assert repr(result) == "StoredResult(0 requests; 0 findings)"
@@ -123,7 +123,7 @@ def test_a_run_that_is_killed_leaves_parts_and_a_rerun_ends_it(small: None, tmp_
     before = told(out)
     assert not before["complete"] and 5 <= len(before["parts"]) < 400
     # Requests that arrive later change nothing before them: so the parts are those of a shorter run.
-    whole = iq.simulate(law(before["written"] + 1000), ENGINE).requests
+    whole = iq.simulate(synthetic(before["written"] + 1000), ENGINE).requests
     assert parts_are_those_of(out, whole) == before["written"]
     with pytest.raises(
         iq.ConfigError, match=r"holds a run that was stopped after [\d,]+ of 400,000 requests"
@@ -142,24 +142,24 @@ def test_a_rerun_keeps_what_is_there_and_says_so(small: None, tmp_path: Path) ->
         "holds this very run, which was stopped after 3,000 of 5,000 requests: they stay, and it is run again"
     )
     with pytest.warns(UserWarning, match=re.escape(says)):
-        result = iq.simulate(law(5000), ENGINE, out=tmp_path / "out")
-    assert result.requests.collect().equals(iq.simulate(law(5000), ENGINE).requests)
+        result = iq.simulate(synthetic(5000), ENGINE, out=tmp_path / "out")
+    assert result.requests.collect().equals(iq.simulate(synthetic(5000), ENGINE).requests)
     for file, written in files.items():
         assert (tmp_path / "out" / file).stat().st_mtime_ns == written
     assert not list((tmp_path / "out").rglob("*.new"))
 
 
 def test_a_finished_run_is_never_overwritten(small: None, tmp_path: Path) -> None:
-    iq.simulate(law(1500), ENGINE, out=tmp_path / "out")
+    iq.simulate(synthetic(1500), ENGINE, out=tmp_path / "out")
     before = {file: file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file()}
     with pytest.raises(
         iq.ConfigError, match=r"^out: .* holds this very run, finished, with 1,500 requests: read it"
     ):
-        iq.simulate(law(1500), ENGINE, out=tmp_path / "out")
+        iq.simulate(synthetic(1500), ENGINE, out=tmp_path / "out")
     with pytest.raises(
         iq.ConfigError, match=r"^out: .* holds a run of another scenario, finished, with 1,500"
     ):
-        iq.simulate(law(1500), ENGINE, seed=1, out=tmp_path / "out")
+        iq.simulate(synthetic(1500), ENGINE, seed=1, out=tmp_path / "out")
     assert before == {file: file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file()}
 
 
@@ -167,15 +167,15 @@ def test_a_stopped_run_of_another_scenario_is_not_overwritten(small: None, tmp_p
     stopped(tmp_path / "out")
     says = r"^out: .* holds a run of another scenario, which was stopped after 3,000 of 5,000 requests: take"
     with pytest.raises(iq.ConfigError, match=says):
-        iq.simulate(law(5000), ENGINE, seed=1, out=tmp_path / "out")
-    assert parts_are_those_of(tmp_path / "out", iq.simulate(law(5000), ENGINE).requests) == 3000
+        iq.simulate(synthetic(5000), ENGINE, seed=1, out=tmp_path / "out")
+    assert parts_are_those_of(tmp_path / "out", iq.simulate(synthetic(5000), ENGINE).requests) == 3000
 
 
 def test_a_part_that_is_gone_is_told(small: None, tmp_path: Path) -> None:
     stopped(tmp_path / "out")
     (tmp_path / "out" / "requests" / "part-00001.parquet").unlink()
     with pytest.raises(iq.ConfigError, match=r"part-00001\.parquet is missing"):
-        iq.simulate(law(5000), ENGINE, out=tmp_path / "out")
+        iq.simulate(synthetic(5000), ENGINE, out=tmp_path / "out")
 
 
 def test_other_rows_than_those_that_are_there_are_told(small: None, tmp_path: Path) -> None:
@@ -204,14 +204,14 @@ def test_other_rows_than_those_that_are_there_are_told(small: None, tmp_path: Pa
 def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(iq.ConfigError, match=r"^out: .* is not empty, and no run is in it"):
-        iq.simulate(law(5), ENGINE, out=tmp_path)
+        iq.simulate(synthetic(5), ENGINE, out=tmp_path)
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
     with pytest.raises(iq.ConfigError, match=r"holds no run"):
         iq.Result.read(tmp_path)
     for text in ("{", "[]", "{}", '{"complete": false}'):
         (tmp_path / "manifest.json").write_text(text)
         with pytest.raises(iq.ConfigError, match="is no manifest of a run"):
-            iq.simulate(law(5), ENGINE, out=tmp_path)
+            iq.simulate(synthetic(5), ENGINE, out=tmp_path)
         with pytest.raises(iq.ConfigError, match="is no manifest of a run"):
             iq.Result.read(tmp_path)
 
@@ -222,14 +222,14 @@ def test_a_run_that_failed_at_once_is_no_obstacle(tmp_path: Path) -> None:
     with pytest.raises(iq.SimulationError):
         iq.simulate(wrong, iq.Cluster(ENGINE, replicas=2, router=router), out=tmp_path / "out")
     assert (tmp_path / "out" / "workload.parquet").exists()
-    result = iq.simulate(law(5), ENGINE, out=tmp_path / "out")
+    result = iq.simulate(synthetic(5), ENGINE, out=tmp_path / "out")
     assert result.height == 5 and not (tmp_path / "out" / "workload.parquet").exists()
 
 
 def test_a_file_in_the_way_is_an_error_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
     with pytest.raises(OSError, match="out"):
-        iq.simulate(law(5), ENGINE, out=tmp_path / "out")
+        iq.simulate(synthetic(5), ENGINE, out=tmp_path / "out")
     assert (tmp_path / "out").read_text() == "a file"
 
 
@@ -258,11 +258,11 @@ def test_a_full_disk_is_an_error_and_loses_nothing(small: None, tmp_path: Path) 
     )
     before = told(full)
     assert not before["complete"] and len(before["parts"]) == sizes.index(largest)
-    assert parts_are_those_of(full, iq.simulate(law(8000), ENGINE).requests) == before["written"]
+    assert parts_are_those_of(full, iq.simulate(synthetic(8000), ENGINE).requests) == before["written"]
     assert not list(full.rglob("*.new"))
     with pytest.warns(UserWarning, match="which was stopped") if before["parts"] else _nothing():
-        ended = iq.simulate(law(8000), ENGINE, out=full)
-    assert ended.requests.collect().equals(iq.simulate(law(8000), ENGINE).requests)
+        ended = iq.simulate(synthetic(8000), ENGINE, out=full)
+    assert ended.requests.collect().equals(iq.simulate(synthetic(8000), ENGINE).requests)
 
 
 def _nothing() -> Any:
@@ -279,23 +279,26 @@ def test_ctrl_c_leaves_what_was_written(small: None, tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        iq.simulate(law(300_000), ENGINE, out=out, progress=stop)
+        iq.simulate(synthetic(300_000), ENGINE, out=out, progress=stop)
     before = told(out)
     assert not before["complete"] and len(before["parts"]) >= 2
-    assert parts_are_those_of(out, iq.simulate(law(before["written"] + 1000), ENGINE).requests) > 0
+    assert parts_are_those_of(out, iq.simulate(synthetic(before["written"] + 1000), ENGINE).requests) > 0
 
 
 def test_progress_ends_with_all(tmp_path: Path) -> None:
     calls: list[tuple[int, int]] = []
     iq.simulate(
-        law(20_000), ENGINE, out=tmp_path / "out", progress=lambda done, total: calls.append((done, total))
+        synthetic(20_000),
+        ENGINE,
+        out=tmp_path / "out",
+        progress=lambda done, total: calls.append((done, total)),
     )
     assert calls[-1] == (20_000, 20_000)
     assert all(total == 20_000 for _, total in calls) and calls == sorted(calls)
 
 
 def test_objectives_of_a_scanned_workload_are_read_where_they_lie(small: None, tmp_path: Path) -> None:
-    frame = law(2000).draw(0).frame.with_columns(ttft_slo_s=pl.Series([0.01, 0.02] * 1000))
+    frame = synthetic(2000).draw(0).frame.with_columns(ttft_slo_s=pl.Series([0.01, 0.02] * 1000))
     frame.write_parquet(tmp_path / "work.parquet")
     whole = iq.simulate(frame, ENGINE)
     iq.simulate(iq.Workload.scan(tmp_path / "work.parquet"), ENGINE, out=tmp_path / "out")

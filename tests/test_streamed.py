@@ -157,30 +157,32 @@ LENGTHS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("arrivals", ARRIVALS, ids=str)
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
-def test_a_law_drawn_in_parts_is_the_law(
+def test_a_workload_drawn_in_parts_is_the_whole(
     arrivals: Any, lengths: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for rows, part in ((1, 4), (4, 4), (1000, 64), (1001, 256), (515, 260)):
-        law = iq.Workload.law(requests=rows, arrivals=arrivals, **lengths)
+        workload = iq.Workload.synthetic(requests=rows, arrivals=arrivals, **lengths)
         monkeypatch.setattr(parts, "ROWS", part)
-        drawn = law.parts(seed=5)
-        whole = law.draw(5).frame
+        drawn = workload.parts(seed=5)
+        whole = workload.draw(5).frame
         assert (drawn.rows, drawn.columns) == (whole.height, whole.columns)
         assert pl.concat(drawn.frames()).equals(whole)
         assert pl.Series([at for one in drawn.arrivals() for at in one]).equals(whole["arrival_s"])
 
 
 @pytest.mark.parametrize("arrivals", ARRIVALS, ids=str)
-def test_a_law_goes_through_part_by_part(arrivals: Any, small: None, tmp_path: Path) -> None:
-    law = iq.Workload.law(requests=41, arrivals=arrivals, **LENGTHS[0])
-    same(iq.simulate(law, engine(), seed=3, out=tmp_path / "out"), iq.simulate(law, engine(), seed=3))
+def test_a_synthetic_workload_goes_through_part_by_part(arrivals: Any, small: None, tmp_path: Path) -> None:
+    workload = iq.Workload.synthetic(requests=41, arrivals=arrivals, **LENGTHS[0])
+    same(
+        iq.simulate(workload, engine(), seed=3, out=tmp_path / "out"), iq.simulate(workload, engine(), seed=3)
+    )
     assert not (tmp_path / "out" / "workload.parquet").exists()
 
 
-def test_a_law_that_reaches_the_end_of_time_is_an_error_before_anything_runs(tmp_path: Path) -> None:
-    law = iq.Workload.law(requests=100_000, arrivals=iq.Poisson(rate=1e-9), **LENGTHS[0])
+def test_arrivals_that_reach_the_end_of_time_are_an_error_before_anything_runs(tmp_path: Path) -> None:
+    workload = iq.Workload.synthetic(requests=100_000, arrivals=iq.Poisson(rate=1e-9), **LENGTHS[0])
     with pytest.raises(iq.ConfigError, match=r"^arrivals\.rate: is too low"):
-        iq.simulate(law, engine(), out=tmp_path / "out")
+        iq.simulate(workload, engine(), out=tmp_path / "out")
 
 
 # A file that is scanned
@@ -197,7 +199,7 @@ def test_a_scanned_file_is_its_frame(scanned: iq.Workload, tmp_path: Path) -> No
     assert scanned.frame.equals(frame.frame)
     assert scanned.frame.schema == frame.frame.schema
     assert (scanned.sha256(), scanned.to_json()) == (frame.sha256(), frame.to_json())
-    assert not scanned.is_law and scanned.draw(3) is scanned
+    assert not scanned.is_synthetic and scanned.draw(3) is scanned
     whole = iq.simulate(frame, SYSTEMS["BySession"])
     same(iq.simulate(scanned, SYSTEMS["BySession"], out=tmp_path / "out"), whole)
     assert not (tmp_path / "out" / "workload.parquet").exists()
@@ -314,8 +316,10 @@ def test_what_every_iteration_did_is_kept(small: None, tmp_path: Path) -> None:
 
 
 def test_what_a_run_shows_of_stability_is_the_same(tmp_path: Path) -> None:
-    law = iq.Workload.law(requests=3000, arrivals=iq.Poisson(rate=2), prompt=iq.Fixed(9), output=iq.Fixed(5))
-    for name, work in (("law", law), ("sessions", chats())):
+    workload = iq.Workload.synthetic(
+        requests=3000, arrivals=iq.Poisson(rate=2), prompt=iq.Fixed(9), output=iq.Fixed(5)
+    )
+    for name, work in (("synthetic", workload), ("sessions", chats())):
         whole, stored = iq.simulate(work, engine()), iq.simulate(work, engine(), out=tmp_path / name)
         assert str(iq.theory.observed(stored)) == str(iq.theory.observed(whole))
 

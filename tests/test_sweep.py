@@ -70,7 +70,7 @@ def test_options_and_objectives_reach_the_run():
 def test_findings_are_told():
     def drowned(rate: float):
         kv = iq.KvCache(tokens=160)
-        return iq.Workload.law(
+        return iq.Workload.synthetic(
             requests=40, arrivals=iq.Poisson(rate), prompt=iq.Uniform(100, 300), output=iq.Fixed(10)
         ), iq.Engine(timing=iq.Constant(0.05), scheduler=iq.Sarathi(), kv=kv)
 

@@ -143,7 +143,7 @@ def local_scenario(folder: Path | None = None):
             (folder / "killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
         arrivals, prompt, output = iq.Poisson(rate), iq.Geometric(100), iq.Geometric(20)
-        workload = iq.Workload.law(requests=40, arrivals=arrivals, prompt=prompt, output=output)
+        workload = iq.Workload.synthetic(requests=40, arrivals=arrivals, prompt=prompt, output=output)
         scheduler = iq.Sarathi(token_budget=budget)
         return workload, iq.Engine(timing=iq.Constant(0.05), scheduler=scheduler, kv=iq.KvCache.unlimited())
 

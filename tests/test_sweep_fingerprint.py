@@ -185,9 +185,9 @@ LINES = "arrival_s,prompt_tokens,output_tokens\n0,10,3\n1,10,3\n"
 
 
 def test_files_that_the_grid_names_count_with_their_content(tmp_path: Path):
-    law = TOML[TOML.index("requests =") : TOML.index("[engine.timing]")]
+    drawn = TOML[TOML.index("requests =") : TOML.index("[engine.timing]")]
     replay = tmp_path / "replay.toml"
-    replay.write_text(TOML.replace(law, 'trace = "one.csv"\n'))
+    replay.write_text(TOML.replace(drawn, 'trace = "one.csv"\n'))
     for name in ("one.csv", "two.csv", "three.csv"):
         (tmp_path / name).write_text(LINES)
     points, grid = tmp_path / "points.parquet", {"workload.trace": ["one.csv", "two.csv"]}
@@ -234,9 +234,9 @@ def of_file(scenario):
 
 @pytest.mark.parametrize("kind", [str, Path])
 def test_scenarios_that_the_grid_names_count_with_their_traces(kind: type, tmp_path: Path):
-    law = TOML[TOML.index("requests =") : TOML.index("[engine.timing]")]
+    drawn = TOML[TOML.index("requests =") : TOML.index("[engine.timing]")]
     replay, points = tmp_path / "replay.toml", tmp_path / "points.parquet"
-    replay.write_text(TOML.replace(law, 'trace = "one.csv"\n').replace("seed = 7", ""))
+    replay.write_text(TOML.replace(drawn, 'trace = "one.csv"\n').replace("seed = 7", ""))
     (tmp_path / "one.csv").write_text(LINES)
     assert iq.sweep(of_file, resume=points, scenario=[kind(replay)])["error"].to_list() == [None]
     iq.sweep(of_file, resume=points, scenario=[kind(replay)])

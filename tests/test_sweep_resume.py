@@ -178,8 +178,8 @@ def test_a_change_of_what_a_function_uses_changes_its_fingerprint(before: str, a
 
 def test_a_trace_with_another_content_is_another_scenario(tmp_path: Path):
     path, points = tmp_path / "replay.toml", tmp_path / "points.parquet"
-    law = TOML[TOML.index("requests =") : TOML.index("[engine.timing]")]
-    path.write_text(TOML.replace(law, 'trace = "trace.csv"\n'))
+    drawn = TOML[TOML.index("requests =") : TOML.index("[engine.timing]")]
+    path.write_text(TOML.replace(drawn, 'trace = "trace.csv"\n'))
     lines = "arrival_s,prompt_tokens,output_tokens\n0,10,3\n1,10,3\n"
     (tmp_path / "trace.csv").write_text(lines)
     iq.sweep(path, resume=points, **{"workload.speed": [1, 2]})
@@ -232,7 +232,7 @@ def test_ctrl_c_ends_the_runs_that_threads_are_at():
 
     def endless(rate):
         lengths = {"prompt": iq.Fixed(1000), "output": iq.Fixed(4000)}
-        workload = iq.Workload.law(requests=500_000, arrivals=iq.Poisson(rate), **lengths)
+        workload = iq.Workload.synthetic(requests=500_000, arrivals=iq.Poisson(rate), **lengths)
         next(interrupts, int)()
         return workload, ENGINE, {"stepping": True}
 

@@ -477,9 +477,9 @@ def test_slack_decode_slots_are_filled_solo_first():
 # --- what is asked
 
 
-def test_classes_and_the_workload_with_the_same_laws_have_the_same_plan():
+def test_classes_and_the_workload_with_the_same_distributions_have_the_same_plan():
     def part(prompt: int, output: int) -> iq.Workload:
-        return iq.Workload.law(
+        return iq.Workload.synthetic(
             requests=100, arrivals=iq.Poisson(5), prompt=iq.Fixed(prompt), output=iq.Fixed(output)
         )
 

@@ -1,4 +1,4 @@
-"""Is what theory takes from a workload what the workload's law says?"""
+"""Is what theory takes from a workload what the workload's distribution says?"""
 
 import math
 
@@ -11,10 +11,10 @@ import inferq as iq
 from inferq.theory import RequestClass
 from inferq.theory.demands.demand import Demand
 from inferq.theory.demands.lengths import Lengths
-from inferq.workload.distributions import LengthLaw
+from inferq.workload.distributions import LengthDistribution
 
 PAIR = iq.Empirical({"prompt_tokens": [1], "output_tokens": [1]})
-LAWS = [
+DISTRIBUTIONS = [
     iq.Fixed(7),
     iq.Uniform(3, 40),
     iq.Uniform(1, 20_000),
@@ -28,26 +28,26 @@ LAWS = [
 ]
 
 
-@pytest.mark.parametrize("law", LAWS, ids=repr)
-def test_expectations_over_a_law_are_those_of_what_the_core_draws(law: LengthLaw):
-    drawn = law.draw_column(400_000, seed=5).astype(float)
-    taken = Lengths.of(law, 1)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=repr)
+def test_expectations_over_a_distribution_are_those_of_what_the_core_draws(distribution: LengthDistribution):
+    drawn = distribution.draw_column(400_000, seed=5).astype(float)
+    taken = Lengths.of(distribution, 1)
     for f in (lambda s: s, lambda s: s * s, lambda s: np.ceil(s / 16)):
         values = f(drawn)
         error = values.std() / math.sqrt(len(drawn))
-        # 5 standard errors: missed by a right law once in 1.7 million times.
+        # 5 standard errors: missed by a right distribution once in 1.7 million times.
         assert abs(taken.mean(lambda s, o, f=f: f(s) * o) - values.mean()) <= 5 * error + 1e-9 * values.mean()
 
 
 @given(low=st.integers(1, 30), span=st.integers(0, 30), tokens=st.integers(1, 50))
 def test_a_mean_over_independent_lengths_is_the_sum_over_all_pairs(low: int, span: int, tokens: int):
-    law = Lengths.of(iq.Uniform(low, low + span), iq.Uniform(1, tokens))
+    lengths = Lengths.of(iq.Uniform(low, low + span), iq.Uniform(1, tokens))
     pairs = [(s, o) for s in range(low, low + span + 1) for o in range(1, tokens + 1)]
     by_hand = sum(s * o + o * o for s, o in pairs) / len(pairs)
-    assert law.mean(lambda s, o: s * o + o * o) == pytest.approx(by_hand, rel=1e-12)
-    assert law.prompt_mean == pytest.approx(low + span / 2, rel=1e-12)
-    assert law.decode_mean("prefill") == pytest.approx((tokens + 1) / 2 - 1, rel=1e-12, abs=1e-12)
-    assert law.most(lambda s, o: s + o) == low + span + tokens
+    assert lengths.mean(lambda s, o: s * o + o * o) == pytest.approx(by_hand, rel=1e-12)
+    assert lengths.prompt_mean == pytest.approx(low + span / 2, rel=1e-12)
+    assert lengths.decode_mean("prefill") == pytest.approx((tokens + 1) / 2 - 1, rel=1e-12, abs=1e-12)
+    assert lengths.most(lambda s, o: s + o) == low + span + tokens
 
 
 def test_observed_pairs_stay_pairs():
@@ -60,34 +60,34 @@ def test_observed_pairs_stay_pairs():
     assert apart.is_fixed
 
 
-def test_a_law_without_a_longest_length_has_no_end():
+def test_a_distribution_without_a_longest_length_has_no_end():
     assert math.isinf(Lengths.of(iq.Geometric(mean=5), 1).most(lambda s, o: s + o))
     assert Lengths.of(iq.Geometric(mean=5, cap=90), 1).most(lambda s, o: s + o) == 91
     assert Lengths.of(iq.Uniform(1, 100_000), 1).most(lambda s, o: s + o) == 100_001
 
 
-def law_of(rate: float, **more: object) -> iq.Workload:
+def synthetic(rate: float, **more: object) -> iq.Workload:
     lengths = {"prompt": iq.Fixed(10), "output": iq.Uniform(1, 9), **more}
-    return iq.Workload.law(requests=50, arrivals=iq.Poisson(rate), **lengths)  # type: ignore[arg-type]
+    return iq.Workload.synthetic(requests=50, arrivals=iq.Poisson(rate), **lengths)  # type: ignore[arg-type]
 
 
-def test_a_law_is_taken_as_it_is_and_not_as_it_is_drawn():
-    demand = Demand.of(law_of(3.0).speed(2))
+def test_a_distribution_is_taken_as_it_is_and_not_as_it_is_drawn():
+    demand = Demand.of(synthetic(3.0).speed(2))
     assert demand.rate == 6
     assert demand.poisson is True
-    assert demand.law.output_mean == 5
+    assert demand.lengths.output_mean == 5
 
 
 def test_a_mix_keeps_its_parts_apart_and_weighs_them_by_their_rates():
-    mix = iq.Workload.mix({"chat": law_of(3.0), "code": law_of(1.0, prompt=iq.Fixed(90))})
+    mix = iq.Workload.mix({"chat": synthetic(3.0), "code": synthetic(1.0, prompt=iq.Fixed(90))})
     demand = Demand.of(mix)
     assert demand.rate == 4
     assert demand.shares() == {"chat": 0.75, "code": 0.25}
-    assert demand.law.prompt_mean == 0.75 * 10 + 0.25 * 90
+    assert demand.lengths.prompt_mean == 0.75 * 10 + 0.25 * 90
 
 
 def test_shares_of_classes_divide_the_rate():
-    demand = Demand.of(law_of(8.0).with_classes({"a": 0.25, "b": 0.75}))
+    demand = Demand.of(synthetic(8.0).with_classes({"a": 0.25, "b": 0.75}))
     assert [(one.name, one.rate) for one in demand.classes] == [("a", 2.0), ("b", 6.0)]
 
 
@@ -97,7 +97,7 @@ def test_a_recorded_workload_counts_its_gaps_and_its_rows():
     assert demand.rate == 3 / 6
     assert demand.poisson is None
     assert demand.shares() == {"a": 0.75, "b": 0.25}
-    assert demand.law.mean(lambda s, o: s * o) == (4 + 6 + 6 + 4) / 4
+    assert demand.lengths.mean(lambda s, o: s * o) == (4 + 6 + 6 + 4) / 4
     # Five tokens each; of the ten parts of the span, 0.6 s each, none has more than one request.
     assert demand.peak(lambda s, o: s + o) == pytest.approx(10 / 4)
     # Prompts alone: 4 of 10. Class "b": one request in one part. Of two in turn one has 4 of 10.
@@ -108,12 +108,12 @@ def test_a_recorded_workload_counts_its_gaps_and_its_rows():
 
 def test_rates_that_change_count_in_the_long_run():
     day = iq.TimeVarying(times_s=[0, 10], rates=[1, 4], period_s=40)
-    workload = iq.Workload.law(requests=9, arrivals=day, prompt=iq.Fixed(1), output=iq.Fixed(1))
+    workload = iq.Workload.synthetic(requests=9, arrivals=day, prompt=iq.Fixed(1), output=iq.Fixed(1))
     demand = Demand.of(workload)
     assert demand.rate == (10 * 1 + 30 * 4) / 40
     assert demand.busiest == demand.peak(lambda s, o: s) == 4 / demand.rate
     bursts = iq.OnOff(on_rate=20, mean_on_s=5, mean_off_s=15)
-    workload = iq.Workload.law(requests=9, arrivals=bursts, prompt=iq.Fixed(1), output=iq.Fixed(1))
+    workload = iq.Workload.synthetic(requests=9, arrivals=bursts, prompt=iq.Fixed(1), output=iq.Fixed(1))
     assert Demand.of(workload).rate == 5
 
 

@@ -159,7 +159,7 @@ def test_a_larger_cache_comes_close_to_the_limit_of_time():
     assert shares[-1] == pytest.approx(1, rel=1e-4)
 
 
-def test_the_joint_law_counts_not_the_means():
+def test_the_joint_distribution_counts_not_the_means():
     # Long prompts with long outputs: E[(o + 1)(s + o/2)] by hand, far above what the means give.
     frame = pl.DataFrame({"prompt_tokens": [10, 1000], "output_tokens": [10, 1000]})
     joint = RequestClass(rate=1.0, lengths=iq.Empirical(frame))
@@ -203,14 +203,16 @@ def test_an_engine_brings_its_cache_and_convention():
 
 
 def test_a_workload_is_taken_with_its_own_rate():
-    law = iq.Workload.law(requests=10, arrivals=iq.Poisson(40), prompt=iq.Fixed(20), output=iq.Fixed(30))
-    assert fluid(law, LLAMA).kv_tokens_needed == pytest.approx(
+    workload = iq.Workload.synthetic(
+        requests=10, arrivals=iq.Poisson(40), prompt=iq.Fixed(20), output=iq.Fixed(30)
+    )
+    assert fluid(workload, LLAMA).kv_tokens_needed == pytest.approx(
         fluid(kinds((40.0, 20, 30)), LLAMA).kv_tokens_needed
     )
     lengths_only = iq.Workload({"prompt_tokens": [20], "output_tokens": [30]})
     found = fluid(lengths_only, LLAMA, kv_tokens=10**5, first_token="decode")
     assert found.rate is None and found.load is None and found.feasible is None
-    assert found.capacity_per_s == pytest.approx(fluid(law, LLAMA, kv_tokens=10**5).capacity_per_s)
+    assert found.capacity_per_s == pytest.approx(fluid(workload, LLAMA, kv_tokens=10**5).capacity_per_s)
 
 
 def said_numbers(found: Fluid) -> str:

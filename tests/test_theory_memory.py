@@ -196,12 +196,12 @@ def test_verdicts_are_those_of_the_theorems() -> None:
 
 
 def test_nothing_is_claimed_where_a_hypothesis_fails() -> None:
-    law = {"prompt": iq.Fixed(100), "output": iq.Fixed(50)}
+    lengths = {"prompt": iq.Fixed(100), "output": iq.Fixed(50)}
     known = {"kv_tokens": 5000, "slot_s": 0.01}
     for arrivals, stable in ((iq.Poisson(1.0), True), (iq.OnOff(2.0, mean_on_s=1.0, mean_off_s=1.0), None)):
-        asked = iq.Workload.law(requests=10, arrivals=arrivals, **law)
+        asked = iq.Workload.synthetic(requests=10, arrivals=arrivals, **lengths)
         assert kv_capacity(asked, **known).stable is stable
-    impatient = iq.Workload.law(requests=10, arrivals=iq.Poisson(1.0), **law).with_patience(5.0)
+    impatient = iq.Workload.synthetic(requests=10, arrivals=iq.Poisson(1.0), **lengths).with_patience(5.0)
     assert kv_capacity(impatient, rate=1e6, **known).stable is None
     endless = kv_capacity(chat(0.1, 100, iq.Geometric(mean=50)), **known)
     assert endless.delta is None and endless.stable_below_per_s is None and endless.stable is None
@@ -261,7 +261,7 @@ def test_bad_arguments_are_named(changed: dict[str, object], named: str) -> None
             theory(**arguments)  # type: ignore[arg-type]
 
 
-def test_a_law_without_an_end_that_does_not_fit_is_refused() -> None:
+def test_a_distribution_without_an_end_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"a share of .* is larger, without a cap"):
         kv_capacity(chat(output=iq.Geometric(mean=50)), kv_tokens=400, slot_s=0.1)
 
@@ -342,7 +342,7 @@ def test_trimming_leaves_out_the_longest_alone() -> None:
 def test_the_slot_of_a_run_is_that_of_its_single_iterations() -> None:
     timing = iq.MemoryLinear(base=0.01, per_kv_token=1e-6)
     engine = iq.Engine(timing=timing, scheduler=iq.Sarathi(), kv=iq.KvCache(tokens=20_000))
-    asked = iq.Workload.law(
+    asked = iq.Workload.synthetic(
         requests=300, arrivals=iq.Poisson(8.0), prompt=iq.Uniform(10, 900), output=iq.Uniform(10, 200)
     )
     fast, slow = (iq.simulate(asked, engine, seed=3, iterations=True, stepping=one) for one in (False, True))

@@ -18,7 +18,9 @@ ONE_SERVER = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(max_seqs=1)
 
 
 def asked(requests: int, arrivals: object, output: int = 1) -> iq.Workload:
-    return iq.Workload.law(requests=requests, arrivals=arrivals, prompt=iq.Fixed(10), output=iq.Fixed(output))
+    return iq.Workload.synthetic(
+        requests=requests, arrivals=arrivals, prompt=iq.Fixed(10), output=iq.Fixed(output)
+    )
 
 
 def md1(requests: int, load: float, seed: int) -> iq.theory.Observed:
@@ -133,22 +135,22 @@ def test_a_horizon_ends_the_window_and_leaves_the_unfinished_in_the_system():
 
 
 def test_the_warmup_of_the_run_and_of_the_call():
-    law = asked(4000, iq.Deterministic(0.9))
-    plain = observed(iq.simulate(law, ONE_SERVER))
+    workload = asked(4000, iq.Deterministic(0.9))
+    plain = observed(iq.simulate(workload, ONE_SERVER))
     assert plain.start_s == pytest.approx(plain.end_s / 4, rel=0.01)
-    own = iq.simulate(law, ONE_SERVER, warmup=2000, cooldown=500)
+    own = iq.simulate(workload, ONE_SERVER, warmup=2000, cooldown=500)
     arrival_s = own.requests["arrival_s"]
     seen = observed(own)
     assert (seen.start_s, seen.end_s, seen.arrived) == (arrival_s[2000], arrival_s[3499], 1499)
     assert observed(own, warmup="2500s").start_s == 2500.0
     assert observed(own, warmup=1000).start_s == arrival_s[1000]
-    short = iq.simulate(law, ONE_SERVER, warmup="10s")
+    short = iq.simulate(workload, ONE_SERVER, warmup="10s")
     assert observed(short).start_s == plain.start_s  # the later of the two
 
 
 def test_patience_bounds_the_queue_and_is_named():
-    law = asked(6000, iq.Deterministic(2.0)).with_patience(5.0)
-    seen = observed(iq.simulate(law, ONE_SERVER))
+    workload = asked(6000, iq.Deterministic(2.0)).with_patience(5.0)
+    seen = observed(iq.simulate(workload, ONE_SERVER))
     assert seen.verdict == "stable"
     assert any("gave up" in reason and "patience" in reason for reason in seen.reasons)
 
@@ -201,15 +203,15 @@ def test_a_fixed_number_of_users_is_bounded_and_said_so():
 @pytest.mark.parametrize(("rate", "verdict"), [(0.3, "stable"), (0.7, "unstable")])
 def test_sessions_that_come_faster_than_they_end_drift(rate: float, verdict: str):
     # two turns of one second each: the server ends half a session a second
-    law = iq.Workload.sessions(
+    workload = iq.Workload.sessions(
         sessions=4000, arrivals=iq.Deterministic(rate), turns=2, prompt=10, output=1, think=3.0, grows=False
     )
-    seen = observed(iq.simulate(law, ONE_SERVER))
+    seen = observed(iq.simulate(workload, ONE_SERVER))
     assert (seen.verdict, seen.counted) == (verdict, "sessions")
     if verdict == "unstable":
         # every session's second turn queues behind the newer ones' first: at most 0.5 sessions end a second
         assert seen.drift_per_s >= rate - 0.5 - 0.01
-    assert presence(iq.simulate(law, ONE_SERVER)).arrival_s.size == 4000
+    assert presence(iq.simulate(workload, ONE_SERVER)).arrival_s.size == 4000
 
 
 def test_a_session_under_a_horizon_is_here_until_its_last_turn():
@@ -236,7 +238,7 @@ def test_a_network_is_judged_by_its_jobs(rate: float, verdict: str):
             "b": iq.Stage("one", prompt=5, output=1, after="a"),
         },
     )
-    jobs = iq.Workload.law(requests=4000, arrivals=iq.Deterministic(rate))
+    jobs = iq.Workload.synthetic(requests=4000, arrivals=iq.Deterministic(rate))
     seen = observed(iq.simulate(jobs, iq.Network({"one": ONE_SERVER}, [chain])))
     assert (seen.verdict, seen.counted) == (verdict, "jobs")
     assert seen.rate_per_s == pytest.approx(rate, rel=0.01)

@@ -40,7 +40,7 @@ def turns(rate: float, requests: int = 4000) -> iq.Workload:
 
     def part(prompt: int, output: int) -> iq.Workload:
         arrivals = iq.Deterministic(rate / 2)
-        return iq.Workload.law(
+        return iq.Workload.synthetic(
             requests=requests, arrivals=arrivals, prompt=iq.Fixed(prompt), output=iq.Fixed(output)
         )
 
@@ -68,17 +68,17 @@ def test_turns_give_every_long_request_to_the_same_replica(router: iq.Router, ve
 def test_turns_are_fair_where_the_order_is_random():
     fleet = iq.Cluster(engine(), replicas=2, router=iq.RoundRobin())
     streams = [
-        iq.Workload.law(requests=4000, arrivals=iq.Poisson(8), prompt=iq.Fixed(p), output=iq.Fixed(o))
+        iq.Workload.synthetic(requests=4000, arrivals=iq.Poisson(8), prompt=iq.Fixed(p), output=iq.Fixed(o))
         for p, o in (SHORT, LONG)
     ]
     mix = iq.Workload.mix({"short": streams[0], "long": streams[1]})
     classes = [RequestClass(name=str(p), rate=8, prompt=p, output=o) for p, o in (SHORT, LONG)]
-    one_law = iq.Workload.law(
+    one_class = iq.Workload.synthetic(
         requests=4000,
         arrivals=iq.Deterministic(16),
         lengths=iq.Empirical({"prompt_tokens": [20, 250], "output_tokens": [10, 200]}),
     )
-    for asked in (mix, classes, one_law):
+    for asked in (mix, classes, one_class):
         assert stability(asked, fleet).verdict == "stable"
     assert observed(iq.simulate(mix, fleet, seed=3)).verdict != "unstable"
 
@@ -112,14 +112,14 @@ def test_a_mixed_fleet_that_takes_turns_does_not_get_the_same_mix(asked: iq.Work
     assert stability(asked, drawn).verdict == "stable"
 
 
-def test_whole_batches_have_a_law_only_in_random_order():
+def test_whole_batches_have_a_limit_only_in_random_order():
     # Two seats: in turns each batch has a long request, by chance three of four; in blocks half of them.
     whole = engine(iq.FasterTransformer(max_seqs=2), timing=iq.Constant(1.0))
-    law = Lengths.mixed([(1, Lengths.of(4, 2)), (1, Lengths.of(4, 8))])
+    mixed = Lengths.mixed([(1, Lengths.of(4, 2)), (1, Lengths.of(4, 8))])
     batch_s = 1 + 0.75 * 8 + 0.25 * 2
     classes = [RequestClass(name=str(o), rate=1, prompt=4, output=o) for o in (2, 8)]
     found = stability(classes, whole)
-    assert law.output_mean == 5
+    assert mixed.output_mean == 5
     assert found.sure_per_s == pytest.approx(2 / batch_s)
     lengths = [(4, 2), (4, 8)]
     in_turns = recorded(lengths * 2000, poisson(0.98 * 2 / batch_s, 4000))
@@ -173,7 +173,7 @@ def test_thresholds_are_judged_class_by_class():
 @pytest.mark.parametrize("first_token", ["prefill", "decode"])
 def test_the_unit_of_a_guarantee_is_that_of_its_capacity(timing: TimingModel, first_token: str):
     """1 / E[what a request asks for] is the rate up to which one replica is stable."""
-    law = Lengths.observed([1, 7, 30, 64], [5, 1, 12, 3])
+    lengths = Lengths.observed([1, 7, 30, 64], [5, 1, 12, 3])
     asked = iq.Workload({"prompt_tokens": [1, 7, 30, 64], "output_tokens": [5, 1, 12, 3]})
     kv = iq.KvCache(tokens=400, block=4)
     one = engine(iq.Sarathi(token_budget=16, max_seqs=6), timing=timing, kv=kv, first_token=first_token)
@@ -181,13 +181,15 @@ def test_the_unit_of_a_guarantee_is_that_of_its_capacity(timing: TimingModel, fi
     seats, tokens = seats_capacity(asked, one), token_capacity(asked, one)
     more_s = (seats.idle_s or 0.0) / 6
     full, seated = (cost.full_batch_work(16, one.first_token, more) for more in (0.0, more_s))
-    assert 1 / law.mean(full) == pytest.approx(tokens.sure_per_s, rel=1e-12)
-    assert 1 / law.mean(seated) == pytest.approx(seats.sure_per_s, rel=1e-12)
-    oldest = Oldest.of(one, law, one.first_token)
+    assert 1 / lengths.mean(full) == pytest.approx(tokens.sure_per_s, rel=1e-12)
+    assert 1 / lengths.mean(seated) == pytest.approx(seats.sure_per_s, rel=1e-12)
+    oldest = Oldest.of(one, lengths, one.first_token)
     assert oldest is not None
-    assert 1 / (oldest.longest_s * law.mean(oldest.work)) == pytest.approx(oldest.capacity_per_s, rel=1e-12)
+    assert 1 / (oldest.longest_s * lengths.mean(oldest.work)) == pytest.approx(
+        oldest.capacity_per_s, rel=1e-12
+    )
     held = kv_capacity(asked, kv_tokens=400, slot_s=0.5, chunk=16, first_token=one.first_token)
-    assert 400 / (0.5 * law.mean(held.work)) == pytest.approx(held.mu_whole_chunks, rel=1e-12)
+    assert 400 / (0.5 * lengths.mean(held.work)) == pytest.approx(held.mu_whole_chunks, rel=1e-12)
 
 
 @pytest.mark.parametrize("first_token", ["prefill", "decode"])
@@ -200,8 +202,8 @@ def test_the_unit_of_whole_cycles_is_that_of_their_capacity(first_token: str):
     one = engine(scheduler, timing=timing, first_token=first_token)
     asked = iq.Workload({"prompt_tokens": [1, 7, 30], "output_tokens": [5, 1, 12]})
     found = tile_capacity(asked, one)
-    law = Lengths.observed([1, 7, 30], [5, 1, 12])
-    assert 1 / law.mean(found.work_s) == pytest.approx(found.assured_per_s, rel=1e-12)
+    lengths = Lengths.observed([1, 7, 30], [5, 1, 12])
+    assert 1 / lengths.mean(found.work_s) == pytest.approx(found.assured_per_s, rel=1e-12)
 
 
 def test_the_busiest_part_is_that_of_the_busiest_replica():
@@ -240,7 +242,7 @@ def ordered_scenario(chance: random.Random, requests: int) -> tuple[iq.Workload,
         system = iq.Cluster(pair, router=router)
     if chance.random() < 0.3:
         parts = {
-            name: iq.Workload.law(
+            name: iq.Workload.synthetic(
                 requests=requests,
                 arrivals=iq.Deterministic(rate),
                 prompt=iq.Fixed(chance.randint(1, 16)),

@@ -66,8 +66,8 @@ def random_engine(chance: random.Random) -> tuple[iq.Engine, Lengths, int, int, 
         ),
     )
     output = iq.Uniform(1, 4)
-    law = Lengths.of(iq.Uniform(pick([1, 3]), longest - 4), output)
-    return engine, law, budget, seats, longest
+    lengths = Lengths.of(iq.Uniform(pick([1, 3]), longest - 4), output)
+    return engine, lengths, budget, seats, longest
 
 
 def random_batch(
@@ -95,9 +95,11 @@ def random_batch(
 @given(seed=st.integers(0, 2**32))
 def test_no_batch_undercuts_the_prices_and_none_is_longer_than_the_longest(seed: int):
     chance = random.Random(seed)
-    engine, law, budget, seats, longest = random_engine(chance)
-    below = least_prices(engine, law, "prefill", seats=chance.random() < 0.8, memory=chance.random() < 0.8)
-    longest_s = longest_iteration_s(engine, law)
+    engine, lengths, budget, seats, longest = random_engine(chance)
+    below = least_prices(
+        engine, lengths, "prefill", seats=chance.random() < 0.8, memory=chance.random() < 0.8
+    )
+    longest_s = longest_iteration_s(engine, lengths)
     for _ in range(60):
         chunks, decodes = random_batch(chance, engine, budget, seats, longest)
         taken_s = seconds(engine, chunks, decodes)
@@ -106,7 +108,7 @@ def test_no_batch_undercuts_the_prices_and_none_is_longer_than_the_longest(seed:
         if longest_s is not None:
             assert taken_s <= longest_s * (1 + 1e-9)
     if below is not None:  # recomputing is no cheaper than the decode that it replaces
-        for context in range(int(law.shortest_prompt), longest):
+        for context in range(int(lengths.shortest_prompt), longest):
             recomputed = paid(below, [(context + 1, 0)], [], 1)
             assert paid(below, [], [context], 0) <= recomputed * (1 + 1e-6) + 1e-12
 
@@ -114,9 +116,9 @@ def test_no_batch_undercuts_the_prices_and_none_is_longer_than_the_longest(seed:
 @given(seed=st.integers(0, 2**32))
 def test_every_saturated_batch_is_paid_for(seed: int):
     chance = random.Random(seed)
-    engine, law, budget, seats, longest = random_engine(chance)
+    engine, workload, budget, seats, longest = random_engine(chance)
     engine = replace(engine, kv=UNLIMITED)
-    above, most = sure_prices(engine, law, "prefill"), longest - 4
+    above, most = sure_prices(engine, workload, "prefill"), longest - 4
     if above is None:
         return
     for _ in range(60):
@@ -167,11 +169,11 @@ def test_a_part_that_falls_to_nothing_counts_nothing_and_leaves_no_guarantee():
         scheduler = iq.Sarathi(token_budget=64, max_seqs=8)
         return iq.Engine(timing=made, scheduler=scheduler, kv=UNLIMITED)
 
-    law = Lengths.of(20, 20)
+    lengths = Lengths.of(20, 20)
     flat, falls = table(1.0), table(0.5)  # at a mean of 20 it would be 0, and 39 is within reach
-    assert sure_prices(flat, law, "prefill") is not None
-    assert sure_prices(falls, law, "prefill") is None
-    one, other = (least_prices(of, law, "prefill", seats=True, memory=True) for of in (flat, falls))
+    assert sure_prices(flat, lengths, "prefill") is not None
+    assert sure_prices(falls, lengths, "prefill") is None
+    one, other = (least_prices(of, lengths, "prefill", seats=True, memory=True) for of in (flat, falls))
     assert one is not None
     assert other is not None
     # Eight decodes take 1 + 7/63 s, and with attention a second more.
@@ -196,7 +198,7 @@ def test_the_rate_of_a_saturated_run_lies_between_guarantee_and_ceiling(
 ):
     engine = iq.Engine.on(model, gpu, overhead=host)
     found = stability(CHAT, engine)
-    flood = iq.Workload.law(
+    flood = iq.Workload.synthetic(
         requests=3000,
         arrivals=iq.Poisson(1000),
         prompt=CHAT.prompt,
@@ -307,7 +309,9 @@ def test_a_side_of_a_hand_off_with_a_table_has_a_ceiling():
     assert min(names["prefill side: tokens"], names["decode side: tokens"]) > alone
     seen = (
         iq.simulate(
-            iq.Workload.law(requests=1500, arrivals=iq.Poisson(1000), prompt=CHAT.prompt, output=CHAT.output),  # type: ignore[arg-type]
+            iq.Workload.synthetic(
+                requests=1500, arrivals=iq.Poisson(1000), prompt=CHAT.prompt, output=CHAT.output
+            ),  # type: ignore[arg-type]
             pair,
         )
         .requests["finish_s"]
@@ -323,4 +327,4 @@ def test_a_cache_that_may_be_full_lowers_the_ceiling():
     assert names[0] == "batches that fit the cache"
     assert found.binding is not None
     assert found.binding.resource == "memory"
-    assert Demand.of(CHAT).law.is_bounded
+    assert Demand.of(CHAT).lengths.is_bounded

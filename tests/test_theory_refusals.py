@@ -100,7 +100,9 @@ def test_what_some_requests_lack_is_said_and_never_stable():
 
 
 def test_a_run_that_took_nobody_in_says_so():
-    asked = iq.Workload.law(requests=300, arrivals=iq.Poisson(1), prompt=iq.Fixed(100), output=iq.Fixed(5))
+    asked = iq.Workload.synthetic(
+        requests=300, arrivals=iq.Poisson(1), prompt=iq.Fixed(100), output=iq.Fixed(5)
+    )
     text = observed(iq.simulate(asked, engine(iq.KvCache(tokens=32)))).explain()
     assert "not known" not in text
     assert "nothing to judge: none of the requests was taken in" in text

@@ -11,7 +11,7 @@ import inferq as iq
 from inferq.theory import RequestClass, agree, observed, stability
 from inferq.theory.bounds.stability import Stability
 from inferq.timing import TimingModel
-from inferq.workload.distributions import LengthLaw
+from inferq.workload.distributions import LengthDistribution
 
 from .random_kernels import random_roofline, random_table
 
@@ -34,7 +34,7 @@ def hypothesis_of(found: Stability, name: str) -> list[bool | None]:
 
 def random_scenario(
     chance: random.Random, kinds: Callable[[random.Random], list[TimingModel]] | None = None
-) -> tuple[LengthLaw, LengthLaw, iq.Engine | iq.Cluster]:
+) -> tuple[LengthDistribution, LengthDistribution, iq.Engine | iq.Cluster]:
     """A small engine of any timing model and scheduler, alone or in a fleet."""
     pick = chance.choice
     timing = pick(
@@ -114,7 +114,7 @@ def decisions(scenarios: int, kinds: Callable[[random.Random], list[TimingModel]
         if not limits:
             continue
         rate = chance.choice(limits) * chance.choice([0.5, 0.8, 0.9, 0.97, 1.03, 1.1, 1.3])
-        work = iq.Workload.law(requests=4000, arrivals=iq.Poisson(rate), prompt=prompt, output=output)
+        work = iq.Workload.synthetic(requests=4000, arrivals=iq.Poisson(rate), prompt=prompt, output=output)
         proved, seen = stability(work, system), observed(iq.simulate(work, system, seed=seed))
         contradicts = {proved.verdict, seen.verdict} == {"stable", "unstable"}
         assert not contradicts, f"seed {seed}: {proved.explain()}\n{seen.explain()}"
@@ -244,17 +244,17 @@ def test_a_policy_written_in_python_has_ceilings_and_no_guarantee():
     assert stability(CHAT, engine(Mine()), rate=0.01).verdict == "unknown"
 
 
-def law(rate: float = 9.0) -> iq.Workload:
+def synthetic(rate: float = 9.0) -> iq.Workload:
     lengths = {"prompt": iq.Fixed(129), "output": iq.Fixed(112)}
-    return iq.Workload.law(requests=2000, arrivals=iq.Poisson(rate), **lengths)
+    return iq.Workload.synthetic(requests=2000, arrivals=iq.Poisson(rate), **lengths)
 
 
 def test_those_who_give_up_keep_theory_from_saying_unstable():
-    patient = stability(law(20.0), engine())
-    leaving = stability(law(20.0).with_patience(1.0), engine())
+    patient = stability(synthetic(20.0), engine())
+    leaving = stability(synthetic(20.0).with_patience(1.0), engine())
     assert (patient.verdict, leaving.verdict) == ("unstable", "unknown")
     assert False in hypothesis_of(leaving, "everybody stays")
-    assert stability(law(5.0).with_patience(1.0), engine()).verdict == "stable"
+    assert stability(synthetic(5.0).with_patience(1.0), engine()).verdict == "stable"
 
 
 def test_a_closed_loop_has_limits_and_no_load():
@@ -342,7 +342,7 @@ def test_a_hand_off_is_bound_by_each_of_its_sides():
     link = stability(CHAT, pair(9, 9, concurrent=2), rate=4.1)
     assert (link.verdict, link.binding and link.binding.resource) == ("unstable", "link")
     assert link.capacity_per_s == pytest.approx(2 / 0.5, rel=1e-3)
-    seen = [observed(iq.simulate(law(rate), pair(9, 9, concurrent=2))).verdict for rate in (2.0, 8.0)]
+    seen = [observed(iq.simulate(synthetic(rate), pair(9, 9, concurrent=2))).verdict for rate in (2.0, 8.0)]
     assert seen == ["stable", "unstable"]
 
 
@@ -474,7 +474,7 @@ def test_agree_covers_every_kind_of_system():
         assert found.frame.filter(quantity="throughput")["simulation"].item() > 0
         assert "simulation:" in found.explain()
     stage = iq.Workflow("job", stages={"only": iq.Stage("agent", prompt=129, output=112)})
-    jobs = iq.Workload.law(requests=300, arrivals=iq.Poisson(2.0))
+    jobs = iq.Workload.synthetic(requests=300, arrivals=iq.Poisson(2.0))
     network = agree(jobs, iq.Network({"agent": engine()}, [stage]), seeds=[1, 2])
     assert network.theory.load == pytest.approx(2 / 11.8092, rel=0.2)
 
@@ -494,4 +494,4 @@ def test_agree_refuses_what_makes_no_sense(more: dict[str, object], said: str):
     with pytest.raises(iq.ConfigError, match=said):
         agree(CHAT, engine(), **more)  # type: ignore[arg-type]
     with pytest.raises(iq.ConfigError, match="requests: a workload has its own"):
-        agree(law(), engine(), requests=5)
+        agree(synthetic(), engine(), requests=5)

@@ -159,7 +159,9 @@ def test_a_class_of_many_lengths_is_taken_with_means_and_says_so():
 def test_wait_holds_no_more_than_it_should_and_queues_stay_below_their_bound():
     found = wait_thresholds(LOW, LLAMA, first_token="prefill")
     parts = [
-        iq.Workload.law(requests=40_000, arrivals=iq.Poisson(1000), prompt=iq.Fixed(10), output=iq.Fixed(o))
+        iq.Workload.synthetic(
+            requests=40_000, arrivals=iq.Poisson(1000), prompt=iq.Fixed(10), output=iq.Fixed(o)
+        )
         for o in (10, 20)
     ]
     requests = parts[0].with_classes("short").concat(parts[1].with_classes("long"))
@@ -222,7 +224,7 @@ def test_wait_keeps_up_with_rates_that_change():
         for name in ("short", "long")
     }
     parts = [
-        iq.Workload.law(
+        iq.Workload.synthetic(
             requests=number, arrivals=laws[name], prompt=iq.Fixed(10), output=iq.Fixed(o)
         ).with_classes(name)
         for name, o, number in (("short", 10, 26_400), ("long", 20, 19_600))

@@ -228,7 +228,7 @@ def test_costs_times_a_factor_divide_the_capacity_by_it(
 
 @settings(max_examples=60)
 @given(timing=tile_times(), pairs=pairs_of, more=st.tuples(st.integers(0, 5), st.integers(0, 5)))
-def test_longer_requests_take_longer_and_the_law_mixes_linearly(
+def test_longer_requests_take_longer_and_the_distribution_mixes_linearly(
     timing: iq.TiledGemm, pairs: list[tuple[int, int]], more: tuple[int, int]
 ):
     found = tile_capacity(at_once(pairs), timing)
@@ -242,9 +242,9 @@ def test_longer_requests_take_longer_and_the_law_mixes_linearly(
     assert together.request_s == pytest.approx(mixed / math.fsum(one.rate for one in classes), rel=1e-12)
 
 
-def test_a_law_is_summed_exactly_also_for_outputs_of_thousands():
-    law = RequestClass(rate=1.0, prompt=iq.Uniform(100, 131), output=iq.Uniform(1, 4_000))
-    found = tile_capacity(law, DEAR)
+def test_a_distribution_is_summed_exactly_also_for_outputs_of_thousands():
+    workload = RequestClass(rate=1.0, prompt=iq.Uniform(100, 131), output=iq.Uniform(1, 4_000))
+    found = tile_capacity(workload, DEAR)
     by_hand, number = 0.0, 0
     for prompt in range(100, 132):
         lasted = rad_s(DEAR, prompt, 1, "prefill")
@@ -290,7 +290,7 @@ def test_smaller_chunks_serve_more_than_theorem_1_allows():
 def stable_at(load: float, engine: iq.Engine, requests: int, seed: int) -> tuple[TileCapacity, iq.Result]:
     """What theory says of a load, and a run at it: prompts in whole tiles, Poisson arrivals."""
     lengths = pl.DataFrame({"prompt_tokens": [256, 512, 1024], "output_tokens": [200, 60, 20]})
-    work = iq.Workload.law(requests=requests, arrivals=iq.Poisson(1.0), lengths=iq.Empirical(lengths))
+    work = iq.Workload.synthetic(requests=requests, arrivals=iq.Poisson(1.0), lengths=iq.Empirical(lengths))
     rate = load * tile_capacity(work, engine).capacity_per_s
     found = tile_capacity(work, engine, rate=rate)
     return found, iq.simulate(work.speed(rate), engine, seed=seed)
@@ -339,7 +339,7 @@ def met(found: TileCapacity) -> dict[str, bool | None]:
 
 
 def test_every_hypothesis_is_judged():
-    work = iq.Workload.law(
+    work = iq.Workload.synthetic(
         requests=10, arrivals=iq.Poisson(1.0), prompt=iq.Fixed(256), output=iq.Uniform(1, 65)
     )
     free = tile_capacity(work, rad(DEAR))
@@ -360,13 +360,13 @@ def test_every_hypothesis_is_judged():
     sarathi = tile_capacity(work, rad(DEAR, scheduler=iq.Sarathi()))
     assert met(sarathi)["the policy is RAD"] is False and sarathi.stable is None
     assert tile_capacity(work, rad(DEAR, scheduler=iq.Sarathi()), rate=1e6).stable is False
-    endless = iq.Workload.law(
+    endless = iq.Workload.synthetic(
         requests=10, arrivals=iq.Poisson(1.0), prompt=iq.Fixed(256), output=iq.Geometric(mean=30)
     )
     found = tile_capacity(endless, rad(DEAR))
     assert met(found)["lengths are bounded"] is False and found.stable is None
     assert found.cycle_end_s is None and found.longest_request_s is None
-    even = iq.Workload.law(
+    even = iq.Workload.synthetic(
         requests=10, arrivals=iq.Gamma(1.0, cv=3), prompt=iq.Fixed(256), output=iq.Fixed(9)
     )
     assert tile_capacity(even, rad(DEAR)).stable is None

@@ -39,14 +39,14 @@ def chat(rate: float = 10.0, **lengths: Any) -> RequestClass:
     return RequestClass(rate=rate, **(lengths or FIXED))
 
 
-def found(law: iq.Workload, system: iq.Engine | iq.Cluster, theory: float) -> float:
+def found(workload: iq.Workload, system: iq.Engine | iq.Cluster, theory: float) -> float:
     """The largest stable rate of a system, between 0.9 and 1.1 of what is expected."""
-    asked = unit(law, seed=1)
+    asked = unit(workload, seed=1)
     return edge(lambda rate: iq.simulate(asked.speed(rate), system), 0.9 * theory, 1.1 * theory, steps=6).rate
 
 
 def poisson(requests: int = 30_000, **lengths: Any) -> iq.Workload:
-    return iq.Workload.law(requests=requests, arrivals=iq.Poisson(1.0), **(lengths or FIXED))
+    return iq.Workload.synthetic(requests=requests, arrivals=iq.Poisson(1.0), **(lengths or FIXED))
 
 
 # Closed forms.
@@ -95,14 +95,14 @@ def test_a_workload_is_asked_for_its_joint_lengths_and_its_rate():
 def test_attention_adds_what_every_cut_of_the_prompt_adds_where_it_makes_no_difference():
     # ε = 2α: α·s² for the prompt; β·(d·s + d(d − 1)/2) for d decodes. Independent uniform lengths.
     line = replace(TIMING, per_context_token=2e-6, per_prefill_square=1e-6, per_chunk_context=2e-6)
-    law = Lengths.of(UNIFORM["prompt"], UNIFORM["output"])
+    lengths = Lengths.of(UNIFORM["prompt"], UNIFORM["output"])
     s, d = np.arange(1, 1201), np.arange(1, 224)
     seconds = 1e-6 * np.mean(s**2) + 2e-6 * (s.mean() * d.mean() + np.mean(d * (d - 1)) / 2)
     limit = token_capacity(chat(**UNIFORM), line, token_budget=512)
     assert limit.context_s_least == pytest.approx(limit.context_s_most) == pytest.approx(seconds)
     whole = (600.5 + 112) * 0.1799 / 512 + seconds
     assert limit.capacity_per_s == pytest.approx(1 / whole)
-    assert law.prompt_mean == pytest.approx(600.5)
+    assert lengths.prompt_mean == pytest.approx(600.5)
 
 
 @given(
@@ -172,8 +172,8 @@ def test_full_batches_of_random_requests_are_the_mean_of_all_batches(first_token
     line = iq.PiecewiseLinear(
         base=1.0, per_token=0.25, knee=2, per_context_token=0.01, per_prefill_square=0.1
     )
-    law = iq.Empirical({"prompt_tokens": [1, 5] * 4, "output_tokens": [1, 2, 3, 4, 4, 3, 2, 1]})
-    pairs = list(law.frame.iter_rows())
+    pairs_drawn = iq.Empirical({"prompt_tokens": [1, 5] * 4, "output_tokens": [1, 2, 3, 4, 4, 3, 2, 1]})
+    pairs = list(pairs_drawn.frame.iter_rows())
     less = first_token == "prefill"
     lengths = []
     for batch in ((a, b, c) for a in pairs for b in pairs for c in pairs):
@@ -184,13 +184,15 @@ def test_full_batches_of_random_requests_are_the_mean_of_all_batches(first_token
             length += 1.0 + 0.25 * max(0, len(alive) - 2) + 0.01 * sum(alive)
         lengths.append(length)
     served = request_level_capacity(
-        RequestClass(rate=1, lengths=law), line, max_seqs=3, first_token=first_token
+        RequestClass(rate=1, lengths=pairs_drawn), line, max_seqs=3, first_token=first_token
     )
     assert served.capacity_per_s == pytest.approx(3 / np.mean(lengths))
     # With a floor for more tokens than any batch has, the few prompts below it count too.
     flat = replace(line, knee=11)
     missing = np.mean([max(0, 11 - a - b - c) for a, _ in pairs for b, _ in pairs for c, _ in pairs])
-    got = request_level_capacity(RequestClass(rate=1, lengths=law), flat, max_seqs=3, first_token=first_token)
+    got = request_level_capacity(
+        RequestClass(rate=1, lengths=pairs_drawn), flat, max_seqs=3, first_token=first_token
+    )
     assert got.prompts_s == pytest.approx(1.0 + 0.25 * (9 - 11 + missing))
 
 
@@ -302,7 +304,8 @@ def test_the_edge_of_two_classes():
         [RequestClass(name=n, rate=0.5, **one) for n, one in types.items()], engine(SARATHI)
     )
     parts = {
-        name: iq.Workload.law(requests=60_000, arrivals=iq.Poisson(0.5), **one) for name, one in types.items()
+        name: iq.Workload.synthetic(requests=60_000, arrivals=iq.Poisson(0.5), **one)
+        for name, one in types.items()
     }
     mixed = iq.Workload.mix(parts, requests=60_000)
     assert token_capacity(mixed, engine(SARATHI)).capacity_per_s == pytest.approx(said.capacity_per_s)
@@ -398,8 +401,10 @@ def test_what_is_known_of_a_policy():
     assert fills_budget(urgent, 65).met is False
     assert fills_budget(None, 64).met is None
     assert fills_budget(iq.Wait(thresholds={"a": 1}), 64).met is False
-    law = Lengths.of(iq.Geometric(10), 5)
-    assert memory_slack(engine(SARATHI, kv=iq.KvCache(tokens=10**6)), law).met is None  # no longest request
+    lengths = Lengths.of(iq.Geometric(10), 5)
+    assert (
+        memory_slack(engine(SARATHI, kv=iq.KvCache(tokens=10**6)), lengths).met is None
+    )  # no longest request
 
 
 @pytest.mark.parametrize("first_token", ["decode", "prefill"])
@@ -447,10 +452,10 @@ def test_an_engine_of_a_network_is_asked_for_the_tokens_of_all_its_stages():
 
 
 def test_a_workload_of_jobs_is_counted():
-    law = iq.Workload.law(requests=4_000, arrivals=iq.Deterministic(3.0)).with_classes(
+    workload = iq.Workload.synthetic(requests=4_000, arrivals=iq.Deterministic(3.0)).with_classes(
         {"job": 0.6, "ask": 0.4}
     )
-    counted = network_capacity(law, agents())
+    counted = network_capacity(workload, agents())
     assert counted.rate == pytest.approx(3.0)
     # The share of 4,000 draws is known to 0.8 %, three times that in 997 of 1,000.
     assert counted.rates["job"] == pytest.approx(1.8, abs=3 * 0.024)

@@ -179,7 +179,7 @@ def growing_noise(duration, chance):
 def test_intervals_hold_the_truth_as_often_as_they_say(noisy, options):
     runs, share = 150, 0.9
     held = covered(noisy, runs, confidence=share, **options)
-    # Whole knees and the kink make the law of the knee only nearly normal; it may be held more often.
+    # Whole knees and the kink make the knee only nearly normal; it may be held more often.
     assert all(within_chance(held[name], runs, share) for name in TRUE if name != "knee"), held
     assert within_chance(held["knee"], runs, share) or held["knee"] > share * runs, held
 

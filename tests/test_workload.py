@@ -19,9 +19,9 @@ def three(**columns: object) -> dict[str, object]:
     return {"arrival_s": [0.0, 1.0, 3.0], "prompt_tokens": [10, 20, 30], "output_tokens": [1, 2, 3]} | columns
 
 
-def law(requests: int = 50, **parts: Any) -> iq.Workload:
+def synthetic(requests: int = 50, **parts: Any) -> iq.Workload:
     usual = {"arrivals": iq.Poisson(2.0), "prompt": iq.Uniform(1, 100), "output": iq.Geometric(20.0)}
-    return iq.Workload.law(requests=requests, **(usual | parts))
+    return iq.Workload.synthetic(requests=requests, **(usual | parts))
 
 
 @st.composite
@@ -326,15 +326,15 @@ def test_given_arrivals_outputs_prompts_and_classes() -> None:
         (lambda work: work.concat([1]), iq.ConfigError, "concat: takes workloads"),
         (lambda work: work.with_arrivals([0, 1]), iq.TraceError, "arrival_s: 2 values for 3 requests"),
         (lambda work: work.with_arrivals([0, 2, 1]), iq.TraceError, "row 2: arrival_s"),
-        (lambda work: work.with_arrivals(iq.Fixed(3)), iq.ConfigError, "arrival_s: takes a law of arrivals"),
+        (lambda work: work.with_arrivals(iq.Fixed(3)), iq.ConfigError, "arrival_s: takes an arrival process"),
         (
             lambda work: work.with_outputs(iq.Poisson(3)),
             iq.ConfigError,
-            "output_tokens: takes a law of lengths",
+            "output_tokens: takes a distribution of lengths",
         ),
         (lambda work: work.with_outputs(0), iq.ConfigError, "output_tokens: must be"),
         (lambda work: work.with_outputs([1, 0, 1]), iq.TraceError, "row 1: output_tokens is 0"),
-        (lambda work: work.with_outputs(None), iq.ConfigError, "output_tokens: must be a law"),
+        (lambda work: work.with_outputs(None), iq.ConfigError, "output_tokens: must be a distribution"),
         (lambda work: work.with_outputs(LARGEST), iq.TraceError, "row 0: prompt_tokens [+] output_tokens"),
         (lambda work: work.with_classes(["a"]), iq.TraceError, "class: 1 values for 3 requests"),
         (lambda work: work.with_classes({"a": 0.5, "b": 0.4}), iq.ConfigError, "shares must add up to 1"),
@@ -355,17 +355,17 @@ def test_a_wrong_argument_is_an_error_that_names_it(
 @pytest.mark.parametrize(
     "work",
     [
-        law(),
-        law(lengths=iq.Empirical(three()), prompt=None, output=None),
-        law().at_rate(7.0).window(1.0, 4.0),
+        synthetic(),
+        synthetic(lengths=iq.Empirical(three()), prompt=None, output=None),
+        synthetic().at_rate(7.0).window(1.0, 4.0),
         iq.Workload(three()).with_arrivals(iq.Gamma(1.0, cv=3.0)),
         iq.Workload(three()).with_outputs(iq.Lognormal(50, 20)).with_classes({"a": 0.2, "b": 0.8}),
-        iq.Workload(three()).concat(law()),
+        iq.Workload(three()).concat(synthetic()),
     ],
     ids=repr,
 )
 def test_the_seed_and_nothing_else_decides(work: iq.Workload) -> None:
-    assert work.is_law
+    assert work.is_synthetic
     assert work.draw(5).frame.equals(work.draw(5).frame)
     assert not work.draw(5).frame.equals(work.draw(6).frame)
     iq.Workload(work.draw(5).frame)  # a drawn frame is a right one
@@ -377,8 +377,8 @@ def test_the_seed_and_nothing_else_decides(work: iq.Workload) -> None:
     assert copied.draw(5).frame.equals(work.draw(5).frame)
 
 
-def test_verbs_on_a_law_are_those_on_its_draw() -> None:
-    drawn = law().draw(9)
+def test_verbs_on_a_synthetic_workload_are_those_on_its_draw() -> None:
+    drawn = synthetic().draw(9)
     for verb in (
         lambda work: work.at_rate(3.0),
         lambda work: work.speed(3.0),
@@ -390,11 +390,11 @@ def test_verbs_on_a_law_are_those_on_its_draw() -> None:
         lambda work: work.with_classes("chat"),
         lambda work: work.concat(iq.Workload(three())),
     ):
-        assert verb(law()).draw(9).frame.equals(verb(drawn).frame)
+        assert verb(synthetic()).draw(9).frame.equals(verb(drawn).frame)
 
 
-def test_parts_of_a_law_drawn_alone_are_those_of_the_whole() -> None:
-    whole = law().draw(11).frame
+def test_parts_of_a_synthetic_workload_drawn_alone_are_those_of_the_whole() -> None:
+    whole = synthetic().draw(11).frame
     parts = (
         iq.Workload({"prompt_tokens": [1] * 50})
         .with_prompts(iq.Uniform(1, 100))
@@ -404,18 +404,20 @@ def test_parts_of_a_law_drawn_alone_are_those_of_the_whole() -> None:
 
 
 def test_a_change_of_one_part_leaves_the_others_alone() -> None:
-    base, changed = law().draw(2).frame, law(output=iq.Fixed(3)).draw(2).frame
+    base, changed = synthetic().draw(2).frame, synthetic(output=iq.Fixed(3)).draw(2).frame
     assert changed.drop("output_tokens").equals(base.drop("output_tokens"))
 
 
-def test_two_equal_laws_in_a_merge_draw_apart() -> None:
-    frame = law(2000).concat(law(2000)).draw(4).frame
-    # about 2,000 rows twice would show if the second law repeated the first
+def test_two_equal_workloads_in_a_merge_draw_apart() -> None:
+    frame = synthetic(2000).concat(synthetic(2000)).draw(4).frame
+    # about 2,000 rows twice would show if the second workload repeated the first
     assert frame["arrival_s"].n_unique() == 4000
 
 
-def test_a_poisson_law_has_its_rate_and_variation() -> None:
-    gaps = np.diff(law(40_000, arrivals=iq.Poisson(8.0)).draw(1).frame["arrival_s"].to_numpy(), prepend=0.0)
+def test_a_poisson_process_has_its_rate_and_variation() -> None:
+    gaps = np.diff(
+        synthetic(40_000, arrivals=iq.Poisson(8.0)).draw(1).frame["arrival_s"].to_numpy(), prepend=0.0
+    )
     # the mean of 40,000 exponential gaps has a relative deviation of 1/200, their cv one of about 1/200
     assert gaps.mean() == pytest.approx(1 / 8, rel=5 / 200)
     assert gaps.std() / gaps.mean() == pytest.approx(1.0, rel=5 / 200)
@@ -435,9 +437,9 @@ def test_classes_are_drawn_by_their_shares_apart_from_the_lengths() -> None:
 
 def test_joint_lengths_stay_together_and_apart_when_asked() -> None:
     pairs = {"prompt_tokens": [10, 1000], "output_tokens": [500, 1]}
-    joint = law(500, lengths=iq.Empirical(pairs), prompt=None, output=None).draw(1).frame
+    joint = synthetic(500, lengths=iq.Empirical(pairs), prompt=None, output=None).draw(1).frame
     assert set(joint.select("prompt_tokens", "output_tokens").rows()) == {(10, 500), (1000, 1)}
-    whole = law(500, lengths=iq.Empirical(pairs), prompt=None, output=None)
+    whole = synthetic(500, lengths=iq.Empirical(pairs), prompt=None, output=None)
     apart = whole.with_outputs(iq.Empirical(pairs)).draw(1).frame
     lengths = {(10, 500), (10, 1), (1000, 500), (1000, 1)}
     assert set(apart.select("prompt_tokens", "output_tokens").rows()) == lengths
@@ -475,25 +477,25 @@ def test_joint_lengths_stay_together_and_apart_when_asked() -> None:
         (lambda: iq.Geometric(5.0, cap=1.5), "cap"),
         (lambda: iq.Empirical({"prompt_tokens": [1]}), "Empirical.frame: has no column output_tokens"),
         (
-            lambda: iq.Workload.law(
+            lambda: iq.Workload.synthetic(
                 requests=0, arrivals=iq.Poisson(1), prompt=iq.Fixed(1), output=iq.Fixed(1)
             ),
             "requests",
         ),
-        (lambda: law(arrivals=iq.Fixed(1)), "arrivals"),
-        (lambda: law(output=None), "output"),
-        (lambda: law(prompt=iq.Poisson(1)), "prompt"),
-        (lambda: law(lengths=iq.Empirical(three())), "lengths"),
-        (lambda: law().draw(-1), "seed"),
-        (lambda: law().draw(2**64), "seed"),
+        (lambda: synthetic(arrivals=iq.Fixed(1)), "arrivals"),
+        (lambda: synthetic(output=None), "output"),
+        (lambda: synthetic(prompt=iq.Poisson(1)), "prompt"),
+        (lambda: synthetic(lengths=iq.Empirical(three())), "lengths"),
+        (lambda: synthetic().draw(-1), "seed"),
+        (lambda: synthetic().draw(2**64), "seed"),
     ],
 )
-def test_a_wrong_law_is_an_error_that_names_its_field(make: Callable[[], object], message: str) -> None:
+def test_a_wrong_distribution_names_its_field(make: Callable[[], object], message: str) -> None:
     with pytest.raises(iq.ConfigError, match=message):
         make()
 
 
-def test_an_empirical_law_names_the_wrong_row() -> None:
+def test_an_empirical_distribution_names_the_wrong_row() -> None:
     with pytest.raises(iq.TraceError, match="row 1: output_tokens is 0"):
         iq.Empirical({"prompt_tokens": [1, 2], "output_tokens": [3, 0]})
 
@@ -538,19 +540,21 @@ def test_describe_by_hand() -> None:
     assert (rate["column"], rate["mean"]) == ("rate_per_s", 2 / 3)
 
 
-def test_the_description_of_a_law_holds_all_of_it() -> None:
-    work = law(lengths=iq.Empirical(three()), prompt=None, output=None).at_rate(4).with_classes({"a": 1.0})
+def test_the_description_of_a_synthetic_workload_holds_all_of_it() -> None:
+    work = (
+        synthetic(lengths=iq.Empirical(three()), prompt=None, output=None).at_rate(4).with_classes({"a": 1.0})
+    )
     described = json.loads(json.dumps(work.to_json(), allow_nan=False))
     assert described == {
-        "kind": "Law",
-        "law": {
+        "kind": "Synthetic",
+        "synthetic": {
             "requests": 50,
             "arrivals": {"kind": "Poisson", "rate": 2.0},
             "lengths": {"kind": "Empirical", "prompt_tokens": [10, 20, 30], "output_tokens": [1, 2, 3]},
         },
         "steps": [{"kind": "at_rate", "rate": 4.0}, {"kind": "with_classes", "classes": {"a": 1.0}}],
     }
-    every = law().window(1.0).concat(iq.Workload(three())).with_arrivals(list(range(53)))
+    every = synthetic().window(1.0).concat(iq.Workload(three())).with_arrivals(list(range(53)))
     assert json.dumps(every.to_json(), allow_nan=False)
 
 
@@ -574,4 +578,4 @@ def test_metadata_tells_what_was_done() -> None:
         "seed": 3,
         "changes": ["at_rate(rate=5.0)", "with_arrivals(arrivals=Poisson(rate=1.0))"],
     }
-    assert "Poisson(rate=2.0)" in law().draw(1).metadata["law"]
+    assert "Poisson(rate=2.0)" in synthetic().draw(1).metadata["drawn_from"]

@@ -196,8 +196,8 @@ def servegen(folder: Path) -> None:
         lines = []
         for window, rate in enumerate(rates):
             variation = round(math.sqrt(square / mean**2 - 1), 3)
-            law = f"{rate},{variation},{family},{shape},{round(1 / rate / mean, 3)}" if rate else "0,0,,0,0"
-            lines.append(f"{600 * window},{law}")
+            gaps = f"{rate},{variation},{family},{shape},{round(1 / rate / mean, 3)}" if rate else "0,0,,0,0"
+            lines.append(f"{600 * window},{gaps}")
         windows: dict[str, dict[str, str]] = {}
         for start in (0, 1200):
             prompt = "text_tokens" if client == 2 else "input_tokens"

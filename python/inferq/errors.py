@@ -21,10 +21,22 @@ Example:
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from inferq._core import ConfigError, SimulationError, TraceError
 from inferq._lazy import pl
 
 __all__ = ["ConfigError", "SimulationError", "SweepInterrupted", "SweepStopped", "TraceError"]
+
+
+class Renamed:
+    """An attribute of a class that has another name now: asking for it says so."""
+
+    def __init__(self, old: str, new: str) -> None:
+        self._message = f"{old} is now {new}"
+
+    def __get__(self, instance: object, owner: type) -> NoReturn:
+        raise AttributeError(self._message)
 
 
 class SweepStopped(SimulationError):

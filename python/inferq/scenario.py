@@ -7,12 +7,12 @@ rate = 12.0                     # or speed; further fields: head, output_tokens,
                                 # format, columns, tokenizer, tokens_per_word,
                                 # and for ServeGen clients, start_s, end_s, rate_factor
 
-[workload]                      # … or laws
+[workload]                      # … or distributions
 requests = 10_000
 arrivals = { kind = "Poisson", rate = 12.0 }
 prompt = { kind = "Lognormal", mean = 230, median = 90, cap = 4096 }
 output = { kind = "Geometric", mean = 250 }     # or, instead of both: lengths = { trace = "azure.csv" }
-patience = 30.0                 # optional, of each of the four; or a law, as think below
+patience = 30.0                 # optional, of each of the four; or a distribution, as think below
 prefix = { text = "system", tokens = 1200 }     # optional, of each of the four: `Workload.with_prefix`
 
 [workload]                      # … or sessions in a closed loop
@@ -25,7 +25,7 @@ think = { kind = "Exponential", mean_s = 20 }   # or seconds
 max_context = 32_768            # optional, as grows = true
 
 [workload]                      # … or classes side by side, each a workload as above
-requests = 10_000               # optional: in all; then a class of laws needs no number of its own
+requests = 10_000               # optional: in all; then a synthetic class needs no number of its own
 [workload.mix.chat]
 arrivals = { kind = "OnOff", on_rate = 20, off_rate = 2, mean_on_s = 30, mean_off_s = 90 }
 prompt = { kind = "PoissonLength", mean = 512 }
@@ -69,7 +69,7 @@ tolerance = { request_goodput = "1%", ttft_p99 = "20ms" }
 Instead of `[cluster]` there may be `[disaggregated]`, with `prefill = { replicas = 2 }`, `decode`, `link` and
 the two routers, or `[network]`, with `[network.engines.NAME]` and `[network.workflows.NAME.stages.NAME]`. A
 cluster without `engines` and a side without `engine`, in a network too, take `[engine]`. The workload of a
-network is jobs: a law of it has no lengths, and `classes = { NAME = share }` where workflows are several.
+network is jobs: a synthetic one has no lengths, and `classes = { NAME = share }` where workflows are several.
 """
 
 from __future__ import annotations
@@ -95,13 +95,13 @@ from inferq.systems.network import Network
 from inferq.timing.hardware.model_shape import is_path
 from inferq.workload.distributions import (
     Deterministic,
-    DurationLaw,
+    DurationDistribution,
     Empirical,
     Exponential,
     Fixed,
     Gamma,
     Geometric,
-    LengthLaw,
+    LengthDistribution,
     Lognormal,
     LogUniform,
     OnOff,
@@ -115,14 +115,14 @@ from inferq.workload.traces.read_trace import read_trace
 from inferq.workload.transforms import duration
 from inferq.workload.workload import Workload
 
-ARRIVAL_LAWS = (Poisson, Gamma, Weibull, Deterministic, OnOff, TimeVarying)
-LENGTH_LAWS = (Fixed, Uniform, LogUniform, Lognormal, Geometric, PoissonLength)
-DURATION_LAWS = (Exponential,)
+ARRIVAL_PROCESSES = (Poisson, Gamma, Weibull, Deterministic, OnOff, TimeVarying)
+LENGTH_DISTRIBUTIONS = (Fixed, Uniform, LogUniform, Lognormal, Geometric, PoissonLength)
+DURATION_DISTRIBUTIONS = (Exponential,)
 
 _RANGE = ("clients", "start_s", "end_s", "rate_factor")
 _READING = ("trace", "format", "columns", "tokenizer", "tokens_per_word", *_RANGE)
 _CHANGES = ("head", "output_tokens", "rate", "speed")
-_LAW = ("requests", "arrivals", "prompt", "output", "lengths", "classes")
+_SYNTHETIC = ("requests", "arrivals", "prompt", "output", "lengths", "classes")
 _SESSIONS = ("sessions", "arrivals", "turns", "prompt", "output", "think", "grows", "max_context")
 _MIX = ("mix", "requests")
 _ON_ALL = ("prefix", "patience")
@@ -279,7 +279,7 @@ def _workload(
     requests: int | None = None,
     jobs: bool = False,
 ) -> Workload:
-    """The workload that a table describes; `requests` is the number of a law that does not say its own.
+    """The workload that a table describes; `requests` is for a synthetic one without a number of its own.
 
     `jobs` need no lengths.
     """
@@ -297,8 +297,8 @@ def _workload(
         made = _sessions(path, table)
     else:
         others = () if "requests" in table else ("trace", "mix", "sessions")
-        _known(path, table, (*others, *_LAW, *_ON_ALL))
-        made = _law(path, table, directory, requests, jobs)
+        _known(path, table, (*others, *_SYNTHETIC, *_ON_ALL))
+        made = _synthetic(path, table, directory, requests, jobs)
     if "prefix" in table:
         prefix = _table(f"{path}.prefix", table["prefix"])
         _known(f"{path}.prefix", prefix, ("text", "tokens"))
@@ -376,23 +376,27 @@ def _with_engine(described: Mapping[str, Any], kind: str, engine: Any, used: lis
     return full
 
 
-def _law(path: str, table: Mapping[str, Any], directory: Path, requests: int | None, jobs: bool) -> Workload:
-    """The workload that the laws of a table describe; `jobs` need no lengths."""
+def _synthetic(
+    path: str, table: Mapping[str, Any], directory: Path, requests: int | None, jobs: bool
+) -> Workload:
+    """The workload that the distributions of a table describe; `jobs` need no lengths."""
     for name in ("requests", "arrivals"):
         if name not in table and (name == "arrivals" or requests is None):
-            raise ConfigError(f"{path}.{name}: missing; a workload is a trace, or requests drawn from laws")
-    parts: dict[str, Any] = {"arrivals": read(f"{path}.arrivals", table["arrivals"], ARRIVAL_LAWS)}
+            raise ConfigError(
+                f"{path}.{name}: missing; a workload is a trace, or requests drawn from distributions"
+            )
+    parts: dict[str, Any] = {"arrivals": read(f"{path}.arrivals", table["arrivals"], ARRIVAL_PROCESSES)}
     if "lengths" in table:
         lengths = _table(f"{path}.lengths", table["lengths"])
         _known(f"{path}.lengths", lengths, _READING)
         parts["lengths"] = Empirical(_read(f"{path}.lengths", lengths, directory).frame)
     for name in ("prompt", "output"):
         if name in table:
-            parts[name] = read(f"{path}.{name}", table[name], LENGTH_LAWS)
+            parts[name] = read(f"{path}.{name}", table[name], LENGTH_DISTRIBUTIONS)
         elif "lengths" not in table and (not jobs or "prompt" in table or "output" in table):
             raise ConfigError(f"{path}.{name}: missing")
     with _at(path):
-        drawn = Workload.law(requests=table.get("requests", requests), **parts)
+        drawn = Workload.synthetic(requests=table.get("requests", requests), **parts)
         return drawn.with_classes(_table("classes", table["classes"])) if "classes" in table else drawn
 
 
@@ -402,7 +406,7 @@ def _sessions(path: str, table: Mapping[str, Any]) -> Workload:
         if name not in table:
             raise ConfigError(f"{path}.{name}: missing")
     parts = {name: value for name, value in table.items() if name not in _ON_ALL}
-    parts["arrivals"] = read(f"{path}.arrivals", table["arrivals"], ARRIVAL_LAWS)
+    parts["arrivals"] = read(f"{path}.arrivals", table["arrivals"], ARRIVAL_PROCESSES)
     for name in ("turns", "prompt", "output"):
         parts[name] = _length(f"{path}.{name}", table[name])
     parts["think"] = _duration(f"{path}.think", table["think"])
@@ -417,7 +421,7 @@ def _mix(path: str, table: Mapping[str, Any], directory: Path, notes: list[str],
     for name, part in _table(f"{path}.mix", table["mix"]).items():
         own = f"{path}.mix.{name}"
         told: list[str] = []
-        # any number does for a law of a mix that says how many it takes in all
+        # any number does for a synthetic part of a mix that says how many it takes in all
         parts[name] = _workload(
             own, _table(own, part), directory, told, requests=None if requests is None else 1, jobs=jobs
         )
@@ -435,15 +439,15 @@ def _at(path: str) -> Iterator[None]:
         raise ConfigError(f"{path}.{error}") from None
 
 
-def _length(path: str, value: object) -> int | LengthLaw:
-    """A number of tokens, or a law of it."""
-    return read(path, value, LENGTH_LAWS) if isinstance(value, Mapping) else value  # type: ignore[return-value]
+def _length(path: str, value: object) -> int | LengthDistribution:
+    """A number of tokens, or a distribution of it."""
+    return read(path, value, LENGTH_DISTRIBUTIONS) if isinstance(value, Mapping) else value  # type: ignore[return-value]
 
 
-def _duration(path: str, value: object) -> float | DurationLaw:
-    """Seconds, or a law of them."""
+def _duration(path: str, value: object) -> float | DurationDistribution:
+    """Seconds, or a distribution of them."""
     if isinstance(value, Mapping):
-        return read(path, value, DURATION_LAWS)
+        return read(path, value, DURATION_DISTRIBUTIONS)
     return duration(path, value)
 
 
@@ -487,7 +491,7 @@ def adapted(
     columns = trace._source.columns  # of a frame or of what is drawn
     notes += _reading(trace)
     if head is not None:
-        rows = None if trace.is_law else trace.frame.height
+        rows = None if trace.is_synthetic else trace.frame.height
         trace = trace.head(head)
         count = f"the first {head:,}" if rows is None else f"the first {trace.frame.height:,} of {rows:,}"
         notes.append(f"{count} requests")

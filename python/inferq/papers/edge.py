@@ -31,8 +31,8 @@ class Edge:
 def unit(workload: Workload, seed: int = 0) -> Workload:
     """The same requests with one arrival a second, exactly, over the part of the run that is observed.
 
-    `observed` leaves a quarter of the span out. The rate of the rest differs from that of the law by a share
-    of about 1/√n for n arrivals, and the edge with it; after this it does not.
+    `observed` leaves a quarter of the span out. The rate of the rest differs from that of the arrival process
+    by a share of about 1/√n for n arrivals, and the edge with it; after this it does not.
 
     Args:
         workload: with arrivals; drawn here.
@@ -44,10 +44,10 @@ def unit(workload: Workload, seed: int = 0) -> Workload:
     Example:
         >>> import inferq as iq
         >>> from inferq.papers.edge import unit
-        >>> law = iq.Workload.law(
+        >>> workload = iq.Workload.synthetic(
         ...     requests=1000, arrivals=iq.Poisson(7.0), prompt=iq.Fixed(8), output=iq.Fixed(4)
         ... )
-        >>> arrival_s = unit(law).frame["arrival_s"]
+        >>> arrival_s = unit(workload).frame["arrival_s"]
         >>> start_s = arrival_s[0] + (arrival_s[-1] - arrival_s[0]) / 4
         >>> round((arrival_s > start_s).sum() / (arrival_s[-1] - start_s), 9)
         1.0
@@ -108,7 +108,7 @@ def edge(
         >>> from inferq.papers.edge import edge, unit
         >>> kv = iq.KvCache.unlimited()
         >>> one = iq.Engine(timing=iq.Constant(0.25), scheduler=iq.Sarathi(max_seqs=1), kv=kv)
-        >>> asked = unit(iq.Workload.law(
+        >>> asked = unit(iq.Workload.synthetic(
         ...     requests=4000, arrivals=iq.Poisson(1.0), prompt=iq.Fixed(8), output=iq.Fixed(1)
         ... ))
         >>> found = edge(lambda rate: iq.simulate(asked.speed(rate), one), 2.0, 8.0, steps=8)

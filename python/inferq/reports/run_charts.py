@@ -44,8 +44,8 @@ class Pictures:
         >>> kv = iq.KvCache(tokens=1000)
         >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=kv)
         >>> arrivals, prompt, output = iq.Poisson(0.2), iq.Fixed(10), iq.Fixed(5)
-        >>> law = iq.Workload.law(requests=50, arrivals=arrivals, prompt=prompt, output=output)
-        >>> result = iq.simulate(law, engine, seed=1)
+        >>> workload = iq.Workload.synthetic(requests=50, arrivals=arrivals, prompt=prompt, output=output)
+        >>> result = iq.simulate(workload, engine, seed=1)
         >>> type(result.plot.latency()).__name__
         'Chart'
     """

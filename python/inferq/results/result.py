@@ -390,8 +390,9 @@ class Result:
         """JSON that says what was run: the engine, the options, the seed, and the workload.
 
         Under `engine`, `cluster`, `disaggregated` or `network` stands what served it; the `from_json`
-        of that class reads it back. A law is described in full, a fixed workload by its rows and a SHA-256
-        of its columns; `write` puts the requests themselves (for a network: the jobs) beside the scenario.
+        of that class reads it back. A synthetic workload is described in full, a fixed workload by its rows
+        and a SHA-256 of its columns; `write` puts the requests themselves (for a network: the jobs) beside
+        the scenario.
         """
         return scenario_of(self._workload, self._options)
 

@@ -173,7 +173,7 @@ class GateAndRoute(Description):
 
     Two policies under one seed meet the same requests with the same work: each request's draws depend on its
     row alone. What is left of a decode when its speed changes is not drawn anew; as an exponential has no
-    memory, this is the paper's model in law.
+    memory, this is the paper's model in distribution.
 
     Source: lin2026 sections 2.3 and 4 to 6. τ_mix(C) = alpha + beta·C, γ = 1/solo, B = `slots`, C = `chunk`,
         θ = `abandonment`.

@@ -14,7 +14,7 @@ from inferq.systems.engine import Engine
 from inferq.systems.pools import Pool, moved
 from inferq.workload import distributions
 from inferq.workload.columns import MOST_TOKENS
-from inferq.workload.distributions import DurationLaw, Empirical, LengthLaw
+from inferq.workload.distributions import DurationDistribution, Empirical, LengthDistribution
 
 System: TypeAlias = Engine | Cluster | Disaggregated
 """What may serve the stages of a network."""
@@ -23,7 +23,7 @@ _SYSTEMS = (Engine, Cluster, Disaggregated)
 
 
 def _kinds(family: type[Description]) -> tuple[type[Any], ...]:
-    """The laws of one kind that a description may name; joint laws have no place in a stage."""
+    """The distributions of one kind that a description may name; a stage takes none of two lengths."""
     found = (getattr(distributions, name) for name in distributions.__all__)
     return tuple(kind for kind in found if issubclass(kind, family) and kind not in (family, Empirical))
 
@@ -51,9 +51,9 @@ class Stage(Description):
 
     Args:
         engine: name of the engine that serves it.
-        prompt: tokens of its prompt, 1 or above, or a law, drawn for each job. What `prefix`, `continues` and
-            `includes` bring comes on top; with one of them it may be 0.
-        output: tokens that it generates, 1 or above, or a law, drawn for each job.
+        prompt: tokens of its prompt, 1 or above, or a distribution, drawn for each job. What `prefix`,
+            `continues` and `includes` bring comes on top; with one of them it may be 0.
+        output: tokens that it generates, 1 or above, or a distribution, drawn for each job.
         after: stages of the same workflow that must have finished: a name, or several. More than one is a
             join; several stages after the same one are a fork.
         includes: stages whose output tokens are added to the prompt: a name, or several. Each must have
@@ -66,7 +66,7 @@ class Stage(Description):
         prefix: name of a shared text at the very beginning, a system prompt: the same name is the same
             content in every stage, job and workflow. A stage that continues another begins with that one's.
         prefix_tokens: how many tokens the text has; 0 without one.
-        delay_s: seconds, 0 or above, that a tool takes first; or a law, drawn for each job.
+        delay_s: seconds, 0 or above, that a tool takes first; or a distribution, drawn for each job.
         class_name: the class that schedulers and results see; the name of the workflow if not given.
 
     Raises:
@@ -98,20 +98,20 @@ class Stage(Description):
     """
 
     parts: ClassVar[Mapping[str, tuple[type[Any], ...]]] = {
-        "prompt": (int, *_kinds(LengthLaw), LengthLaw),
-        "output": (int, *_kinds(LengthLaw), LengthLaw),
-        "delay_s": (float, *_kinds(DurationLaw), DurationLaw),
+        "prompt": (int, *_kinds(LengthDistribution), LengthDistribution),
+        "output": (int, *_kinds(LengthDistribution), LengthDistribution),
+        "delay_s": (float, *_kinds(DurationDistribution), DurationDistribution),
     }
 
     engine: str
-    prompt: int | LengthLaw = field(kw_only=True)
-    output: int | LengthLaw = field(kw_only=True)
+    prompt: int | LengthDistribution = field(kw_only=True)
+    output: int | LengthDistribution = field(kw_only=True)
     after: str | Sequence[str] = field(default=(), kw_only=True)
     includes: str | Sequence[str] = field(default=(), kw_only=True)
     continues: str | None = field(default=None, kw_only=True)
     prefix: str | None = field(default=None, kw_only=True)
     prefix_tokens: int = field(default=0, kw_only=True)
-    delay_s: float | DurationLaw = field(default=0.0, kw_only=True)
+    delay_s: float | DurationDistribution = field(default=0.0, kw_only=True)
     class_name: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -124,7 +124,9 @@ class Stage(Description):
         for name, least in (("prompt", 0 if more else 1), ("output", 1)):
             length = getattr(self, name)
             if isinstance(length, Empirical):
-                raise ConfigError(f"{name}: takes a law of one length such as Fixed(100), not {length!r}")
+                raise ConfigError(
+                    f"{name}: takes a distribution of one length such as Fixed(100), not {length!r}"
+                )
             if isinstance(length, int) and not least <= length <= MOST_TOKENS:
                 raise ConfigError(f"{name}: must be from {least} to {MOST_TOKENS} tokens, is {length}")
         if isinstance(self.delay_s, (int, float)) and self.delay_s < 0:

@@ -15,7 +15,7 @@ from inferq._lazy import np, pl
 from inferq.errors import ConfigError, TraceError
 from inferq.workload.columns import MOST_SECONDS, MOST_TOKENS, nearest
 from inferq.workload.dependencies import Flow, starts
-from inferq.workload.distributions import DurationLaw, LengthLaw
+from inferq.workload.distributions import DurationDistribution, LengthDistribution
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -150,7 +150,7 @@ def expanded(network: Network, frame: pl.DataFrame, seed: int) -> Jobs:
             raise ConfigError(f"workload.{name}: {why}")
     if "arrival_s" not in frame.columns:
         raise TraceError(
-            "workload: no arrival_s: use .with_arrivals(iq.Poisson(rate=…)) or another law of arrivals"
+            "workload: no arrival_s: use .with_arrivals(iq.Poisson(rate=…)) or another arrival process"
         )
     workflow = _workflows(network, frame)
     stages = np.array([len(one.stages) for one in network.workflows])[workflow]
@@ -282,7 +282,7 @@ def _length(
 ) -> NDArray[np.int64]:
     """The tokens of one part of a stage, for the jobs `here` among so many."""
     length = getattr(stage, part)
-    if not isinstance(length, LengthLaw):
+    if not isinstance(length, LengthDistribution):
         return np.full(here.size, length, dtype=np.int64)
     # drawn for every job, so that what one gets does not depend on what the others are
     return length.draw_column(jobs, seed, 3 * number + _STREAMS[part])[here].astype(np.int64)
@@ -293,7 +293,7 @@ def _delays(
 ) -> float | NDArray[np.float64]:
     """The seconds that a stage of the jobs `here` is delayed."""
     delay = workflow.stages[name].delay_s
-    if not isinstance(delay, DurationLaw):
+    if not isinstance(delay, DurationDistribution):
         return delay
     drawn = delay.draw(jobs, seed, 3 * number + _STREAMS["delay_s"])[here]
     wrong = ~((drawn >= 0) & (drawn < MOST_SECONDS))

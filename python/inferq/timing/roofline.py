@@ -201,8 +201,8 @@ class Roofline(TimingModel):
         """A roofline of numbers of your own, without a model and a GPU.
 
         Args:
-            seconds: the fields that the law of this class names, all of them; those of the all-reduce may be
-                left out.
+            seconds: the fields that the formula of this class names, all of them; those of the all-reduce may
+                be left out.
 
         Raises:
             ConfigError: an unknown or missing field; a number that is negative, not finite, or rounds to 0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from inferq.checks import finite, positive, whole
 from inferq.errors import ConfigError
 from inferq.workload.columns import as_series
-from inferq.workload.distributions import ArrivalLaw, DurationLaw, LengthLaw
+from inferq.workload.distributions import ArrivalProcess, DurationDistribution, LengthDistribution
 from inferq.workload.generated import Step
 from inferq.workload.transforms import duration
 
@@ -30,8 +30,8 @@ class Changes:
     def at_rate(self, rate: float) -> Workload:
         """Scale all arrival times so that the mean rate, (n − 1) / (last − first), becomes `rate`.
 
-        It is `speed(rate / present mean rate)`. For a law it acts on the drawn arrivals, whose mean rate is
-        then `rate` exactly; to change the law itself, change its `arrivals`.
+        It is `speed(rate / present mean rate)`. For a synthetic workload it acts on the drawn arrivals, whose
+        mean rate is then `rate` exactly; to change the distribution itself, change its `arrivals`.
 
         Args:
             rate: requests per second, above 0 and finite.
@@ -97,26 +97,26 @@ class Changes:
         return self._then("sample", n=whole("n", n, 1, 2**32 - 1), draw=whole("seed", seed, 0, 2**64 - 1))
 
     def with_arrivals(self, arrivals: Any) -> Workload:
-        """The same requests in the same order, arriving by a law or at given times.
+        """The same requests in the same order, arriving by an arrival process or at given times.
 
         Args:
-            arrivals: a law such as `Poisson(rate=…)`, or one time in seconds for each request, sorted.
+            arrivals: a process such as `Poisson(rate=…)`, or one time in seconds for each request, sorted.
 
         Raises:
             TraceError: naming the wrong row.
         """
-        return self._with("with_arrivals", "arrival_s", arrivals, ArrivalLaw, "arrivals")
+        return self._with("with_arrivals", "arrival_s", arrivals, ArrivalProcess, "arrivals")
 
     def with_prompts(self, prompts: Any) -> Workload:
-        """The same requests with other prompt lengths: a law, one number for all, or one number each."""
+        """The same requests with other prompt lengths: a distribution, or one number for all or each."""
         return self._with(
-            "with_lengths", "prompt_tokens", prompts, LengthLaw, "lengths", name="prompt_tokens"
+            "with_lengths", "prompt_tokens", prompts, LengthDistribution, "lengths", name="prompt_tokens"
         )
 
     def with_outputs(self, outputs: Any) -> Workload:
-        """The same requests with other output lengths: a law, one number for all, or one number each.
+        """The same requests with other output lengths: as prompt lengths of `with_prompts`.
 
-        An `Empirical` law gives its outputs here, drawn apart from the prompts.
+        An `Empirical` distribution gives its outputs here, drawn apart from the prompts.
 
         Example:
             >>> import inferq as iq
@@ -125,7 +125,7 @@ class Changes:
             [128, 128]
         """
         return self._with(
-            "with_lengths", "output_tokens", outputs, LengthLaw, "lengths", name="output_tokens"
+            "with_lengths", "output_tokens", outputs, LengthDistribution, "lengths", name="output_tokens"
         )
 
     def with_classes(self, classes: Any) -> Workload:
@@ -156,7 +156,7 @@ class Changes:
             classes = as_series("class", classes)
         return self._then("with_classes", classes=classes)
 
-    def with_think(self, think: float | DurationLaw) -> Workload:
+    def with_think(self, think: float | DurationDistribution) -> Workload:
         """The same requests as sessions whose users think: each turn is sent so long after the answer before.
 
         It fills `think_s` for every row but the first of its `session_id`, in the order of the rows; rows
@@ -164,8 +164,8 @@ class Changes:
         session has finished, whatever its own `arrival_s` says.
 
         Args:
-            think: seconds, or a law of them; drawn for each row, keyed by the seed, a source of its own and
-                the row.
+            think: seconds, or a distribution of them; drawn for each row, keyed by the seed, a source of its
+                own and the row.
 
         Raises:
             ConfigError: for something else.
@@ -180,7 +180,7 @@ class Changes:
             [None, 2.5]
         """
         value = duration("think", think)
-        return self._then("with_think", chance=isinstance(value, DurationLaw), think=value)
+        return self._then("with_think", chance=isinstance(value, DurationDistribution), think=value)
 
     def open_loop(self) -> Workload:
         """The same requests without `think_s`: every turn comes at its own `arrival_s`, answered or not.
@@ -197,8 +197,8 @@ class Changes:
         """The same requests with a patience: who is not admitted by then leaves.
 
         Args:
-            patience: seconds for all, a law of them, or one number for each request (None for ever). A law is
-                drawn for each row, keyed by the seed, a source of its own and the row.
+            patience: seconds for all, a distribution of them, or one number for each request (None for ever).
+                A distribution is drawn for each row, keyed by the seed, a source of its own and the row.
 
         Raises:
             ConfigError: for something else.
@@ -211,13 +211,13 @@ class Changes:
             >>> work = iq.Workload({"arrival_s": [0, 1], "prompt_tokens": [5, 20]})
             >>> work.with_patience(30).frame["patience_s"].to_list()
             [30.0, 30.0]
-            >>> work.with_patience(iq.Exponential(mean_s=30)).is_law
+            >>> work.with_patience(iq.Exponential(mean_s=30)).is_synthetic
             True
         """
         if hasattr(patience, "__len__") and not isinstance(patience, str):
             return self._then("with_patience", patience=as_series("patience_s", patience))
         value = duration("patience", patience)
-        return self._then("with_patience", chance=isinstance(value, DurationLaw), patience=value)
+        return self._then("with_patience", chance=isinstance(value, DurationDistribution), patience=value)
 
     def with_prefix(self, text: str, tokens: int) -> Workload:
         """The same requests with a text in front of every prompt that all of them share: a system prompt.
@@ -272,11 +272,12 @@ class Changes:
     def concat(self, *others: Workload) -> Workload:
         """All requests of this and the other workloads, merged by arrival; at one instant in the order given.
 
-        Laws among the others draw from seeds of their own, so two equal laws give different requests. Columns
-        that only some have are null for the rest (`priority` is 0); `class`, arrivals and lengths must be in
-        all or none. Sessions, texts and prefix hashes with equal identities are taken to be the same: traces
-        that each number their blocks from 0 must be numbered apart before. Where one says with what prompts
-        begin in a column and another by its sessions, these are written down as `continues`.
+        Synthetic ones among the others draw from seeds of their own, so two equal ones give different
+        requests. Columns that only some have are null for the rest (`priority` is 0); `class`, arrivals and
+        lengths must be in all or none. Sessions, texts and prefix hashes with equal identities are taken to
+        be the same: traces that each number their blocks from 0 must be numbered apart before. Where one says
+        with what prompts begin in a column and another by its sessions, these are written down as
+        `continues`.
 
         Raises:
             ConfigError: for something that is no workload.
@@ -292,24 +293,29 @@ class Changes:
         for other in others:
             if not isinstance(other, Changes):
                 raise ConfigError(f"concat: takes workloads, not {type(other).__name__}")
-        chance = any(one.is_law for one in others)
+        chance = any(one.is_synthetic for one in others)
         return self._then("concat", chance=chance, others=others, step=len(self._steps))
 
     def _then(self, verb: str, *, chance: bool = False, **arguments: Any) -> Workload:
         raise NotImplementedError("a workload says how a verb is done")
 
     @property
-    def is_law(self) -> bool:
+    def is_synthetic(self) -> bool:
         """Whether it has random parts, so that `draw` depends on the seed."""
-        raise NotImplementedError("a workload says whether it is a law")
+        raise NotImplementedError("a workload says whether it is synthetic")
 
-    def _with(self, verb: str, column: str, values: Any, law: type, what: str, **arguments: Any) -> Workload:
-        if isinstance(values, (ArrivalLaw, LengthLaw)):
-            if not isinstance(values, law):
-                raise ConfigError(f"{column}: takes a law of {what}, not {values!r}")
+    def _with(
+        self, verb: str, column: str, values: Any, distribution: type, what: str, **arguments: Any
+    ) -> Workload:
+        if isinstance(values, (ArrivalProcess, LengthDistribution)):
+            if not isinstance(values, distribution):
+                kind = "an arrival process" if what == "arrivals" else "a distribution of lengths"
+                raise ConfigError(f"{column}: takes {kind}, not {values!r}")
             return self._then(verb, chance=True, **arguments, **{what: values})
         if isinstance(values, str) or values is None:
-            raise ConfigError(f"{column}: must be a law or one number for each request, not {values!r}")
+            raise ConfigError(
+                f"{column}: must be a distribution or one number for each request, not {values!r}"
+            )
         if what == "lengths" and not hasattr(values, "__len__"):
             values = whole(column, values, 1, 2**31 - 1)
         else:

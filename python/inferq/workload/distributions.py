@@ -1,7 +1,7 @@
-"""From which laws are arrivals, lengths and durations drawn?
+"""Arrival processes, and distributions of lengths and durations.
 
-A law is a plain description, checked when it is made. It is drawn in the core, from counters keyed by the
-seed, the source (arrivals, prompts, outputs, …) and the request, so that the same seed gives the same
+A distribution is a plain description, checked when it is made. It is drawn in the core, from counters keyed
+by the seed, the source (arrivals, prompts, outputs, …) and the request, so that the same seed gives the same
 requests on every machine and under every scheduler. Rates are requests per second, lengths are tokens,
 durations are seconds.
 """
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "ArrivalLaw",
+    "ArrivalProcess",
     "Deterministic",
-    "DurationLaw",
+    "DurationDistribution",
     "Empirical",
     "Exponential",
     "Fixed",
     "Gamma",
     "Geometric",
-    "LengthLaw",
+    "LengthDistribution",
     "LogUniform",
     "Lognormal",
     "OnOff",
@@ -42,15 +42,15 @@ __all__ = [
 ]
 
 
-class ArrivalLaw(Description):
-    """A law of arrival times. The first request arrives one gap after time 0."""
+class ArrivalProcess(Description):
+    """An arrival process. The first request arrives one gap after time 0."""
 
     __slots__ = ()
     part: ClassVar[str | None] = "arrivals"
 
 
-class LengthLaw(Description):
-    """A law of lengths, in tokens; every draw is at least 1."""
+class LengthDistribution(Description):
+    """A distribution of lengths, in tokens; every draw is at least 1."""
 
     __slots__ = ()
     part: ClassVar[str | None] = "lengths"
@@ -67,7 +67,8 @@ class LengthLaw(Description):
             stream: number of the column, 0 or more.
 
         Raises:
-            ConfigError: for an `Empirical` law, which draws pairs; for a length beyond 2³¹ − 1 without a cap.
+            ConfigError: for an `Empirical` distribution, which draws pairs; for a length beyond 2³¹ − 1
+                without a cap.
 
         Example:
             >>> import inferq as iq
@@ -77,8 +78,8 @@ class LengthLaw(Description):
         return _core.draw_column(json.dumps(self.to_json()), n, seed, stream)
 
 
-class DurationLaw(Description):
-    """A law of durations in seconds: think times, delays of tools, patience."""
+class DurationDistribution(Description):
+    """A distribution of durations in seconds: think times, delays of tools, patience."""
 
     __slots__ = ()
     part: ClassVar[str | None] = "durations"
@@ -105,7 +106,7 @@ class DurationLaw(Description):
 
 
 @dataclass(frozen=True, slots=True)
-class Poisson(ArrivalLaw):
+class Poisson(ArrivalProcess):
     """Independent exponential gaps with mean `1 / rate`: a Poisson process.
 
     Args:
@@ -126,10 +127,10 @@ class Poisson(ArrivalLaw):
 
 
 @dataclass(frozen=True, slots=True)
-class Gamma(ArrivalLaw):
+class Gamma(ArrivalProcess):
     """Independent gamma gaps with mean `1 / rate` and coefficient of variation `cv`.
 
-    `cv=1` is a Poisson process in law, above 1 burstier, below 1 smoother.
+    `cv=1` is a Poisson process in distribution, above 1 burstier, below 1 smoother.
 
     Args:
         rate: requests per second, from 1e-9 to 1e12.
@@ -151,7 +152,7 @@ class Gamma(ArrivalLaw):
 
 
 @dataclass(frozen=True, slots=True)
-class Weibull(ArrivalLaw):
+class Weibull(ArrivalProcess):
     """Independent Weibull gaps with mean `1 / rate`.
 
     `shape=1` is `Poisson`, request for request; below 1 burstier, above 1 smoother. The scale is
@@ -177,12 +178,12 @@ class Weibull(ArrivalLaw):
 
 
 @dataclass(frozen=True, slots=True)
-class OnOff(ArrivalLaw):
+class OnOff(ArrivalProcess):
     """A Poisson process whose rate takes turns: `on_rate` while on, `off_rate` while off.
 
     Phases have independent exponential lengths (a Markov-modulated Poisson process with two states). It
-    starts in its stationary law: on with chance mean_on_s / (mean_on_s + mean_off_s). The mean rate is
-    (on_rate·mean_on_s + off_rate·mean_off_s) / (mean_on_s + mean_off_s). Phases are drawn apart from the
+    starts in its stationary distribution: on with chance mean_on_s / (mean_on_s + mean_off_s). The mean rate
+    is (on_rate·mean_on_s + off_rate·mean_off_s) / (mean_on_s + mean_off_s). Phases are drawn apart from the
     gaps, so other rates meet the same phases.
 
     Args:
@@ -210,7 +211,7 @@ class OnOff(ArrivalLaw):
 
 
 @dataclass(frozen=True, slots=True)
-class TimeVarying(ArrivalLaw):
+class TimeVarying(ArrivalProcess):
     """A Poisson process with rate `rates[i]` from `times_s[i]` on: hours of a day, a surge, a ramp in steps.
 
     Gaps are drawn in expected requests and mapped through the cumulative rate, exactly; one piece is
@@ -241,7 +242,7 @@ class TimeVarying(ArrivalLaw):
 
 
 @dataclass(frozen=True, slots=True)
-class Deterministic(ArrivalLaw):
+class Deterministic(ArrivalProcess):
     """Equal gaps of `1 / rate`.
 
     Args:
@@ -262,7 +263,7 @@ class Deterministic(ArrivalLaw):
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed(LengthLaw):
+class Fixed(LengthDistribution):
     """Every length is `tokens`.
 
     Args:
@@ -283,7 +284,7 @@ class Fixed(LengthLaw):
 
 
 @dataclass(frozen=True, slots=True)
-class Uniform(LengthLaw):
+class Uniform(LengthDistribution):
     """Every whole length from `low` to `high`, both included, is equally likely.
 
     Args:
@@ -306,7 +307,7 @@ class Uniform(LengthLaw):
 
 
 @dataclass(frozen=True, slots=True)
-class LogUniform(LengthLaw):
+class LogUniform(LengthDistribution):
     """Lengths from `low` to `high` whose logarithm is uniform: as many requests in each doubling.
 
     Args:
@@ -329,13 +330,13 @@ class LogUniform(LengthLaw):
 
 
 @dataclass(frozen=True, slots=True)
-class Lognormal(LengthLaw):
+class Lognormal(LengthDistribution):
     """Lognormal lengths with the given mean and median, rounded to whole tokens, at least 1, at most `cap`.
 
     The parameters of the underlying normal are mu = ln(median) and sigma² = 2·ln(mean / median).
 
     Args:
-        mean: tokens, at least `median`; that of the law before rounding and the cap.
+        mean: tokens, at least `median`; that of the distribution before rounding and the cap.
         median: tokens, at least 1e-9.
         cap: longest length, or None for no cap but that of a request.
 
@@ -356,11 +357,11 @@ class Lognormal(LengthLaw):
 
 
 @dataclass(frozen=True, slots=True)
-class Geometric(LengthLaw):
+class Geometric(LengthDistribution):
     """Geometric lengths on 1, 2, 3, …: after each token the request ends with chance `1 / mean`.
 
     Args:
-        mean: tokens, at least 1; that of the law before the cap.
+        mean: tokens, at least 1; that of the distribution before the cap.
         cap: longest length, or None for no cap but that of a request.
 
     Raises:
@@ -379,11 +380,11 @@ class Geometric(LengthLaw):
 
 
 @dataclass(frozen=True, slots=True)
-class PoissonLength(LengthLaw):
+class PoissonLength(LengthDistribution):
     """Poisson distributed lengths; 0 counts as 1.
 
     Args:
-        mean: tokens, from 1e-9 to 1e6; that of the law before the cap and before 0 counts as 1.
+        mean: tokens, from 1e-9 to 1e6; that of the distribution before the cap and before 0 counts as 1.
         cap: longest length, or None for no cap but that of a request.
 
     Raises:
@@ -402,7 +403,7 @@ class PoissonLength(LengthLaw):
 
 
 @dataclass(frozen=True, slots=True)
-class Exponential(DurationLaw):
+class Exponential(DurationDistribution):
     """Exponential durations.
 
     Args:
@@ -423,7 +424,7 @@ class Exponential(DurationLaw):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Empirical(LengthLaw):
+class Empirical(LengthDistribution):
     """Joint lengths: rows of a frame drawn with replacement, prompt and output of a row staying together.
 
     Args:
@@ -457,12 +458,14 @@ class Empirical(LengthLaw):
 
     def draw_column(self, n: int, seed: int, stream: int = 0) -> NDArray[np.int32]:
         """Refused: it draws prompt and output together, not one column."""
-        raise ConfigError("Empirical: draws a prompt and an output together; give a law of one length")
+        raise ConfigError(
+            "Empirical: draws a prompt and an output together; give a distribution of one length"
+        )
 
     def __repr__(self) -> str:
         """As a number of rows; there may be millions."""
         return f"Empirical({self.frame.height} rows)"
 
     def to_json(self) -> dict[str, Any]:
-        """The law as JSON-ready data, in the form that the core reads: all rows."""
+        """The distribution as JSON-ready data, in the form that the core reads: all rows."""
         return {"kind": "Empirical", **self.frame.to_dict(as_series=False)}

@@ -1,4 +1,4 @@
-"""How is a workload written down until it is drawn: its law, the verbs on it, and the JSON that says so?"""
+"""A workload before it is drawn: its distributions, the transforms on it, and their JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from inferq.checks import whole
 from inferq.description import Description
 from inferq.errors import ConfigError, TraceError
 from inferq.workload import transforms
-from inferq.workload.distributions import ArrivalLaw, DurationLaw, Empirical, Fixed, LengthLaw
+from inferq.workload.distributions import (
+    ArrivalProcess,
+    DurationDistribution,
+    Empirical,
+    Fixed,
+    LengthDistribution,
+)
 from inferq.workload.transforms import duration, duration_form, subseed
 
 if TYPE_CHECKING:
@@ -47,53 +53,55 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Law(Recipe):
+class Synthetic(Recipe):
     """Requests whose columns are drawn at once in the core."""
 
     requests: int
-    arrivals: ArrivalLaw
-    lengths: tuple[tuple[str, LengthLaw], ...]
+    arrivals: ArrivalProcess
+    lengths: tuple[tuple[str, LengthDistribution], ...]
     """`prompt` and `output`, or the joint `lengths`, or nothing."""
 
     @classmethod
     def of(
         cls,
         requests: int,
-        arrivals: ArrivalLaw,
-        prompt: LengthLaw | None,
-        output: LengthLaw | None,
+        arrivals: ArrivalProcess,
+        prompt: LengthDistribution | None,
+        output: LengthDistribution | None,
         lengths: Empirical | None,
-    ) -> Law:
-        """The arguments of `Workload.law`, checked."""
+    ) -> Synthetic:
+        """The arguments of `Workload.synthetic`, checked."""
         whole("requests", requests, 1, _MOST)
         _arrivals(arrivals)
         if lengths is not None:
             if prompt is not None or output is not None:
                 raise ConfigError("lengths: is joint; give it alone, or prompt and output")
             if not isinstance(lengths, Empirical):
-                raise ConfigError(f"lengths: must be an Empirical law, not {lengths!r}")
+                raise ConfigError(f"lengths: must be an Empirical distribution, not {lengths!r}")
             return cls(int(requests), arrivals, (("lengths", lengths),))
         if prompt is None and output is None:
             return cls(int(requests), arrivals, ())
         for name, one in (("prompt", prompt), ("output", output)):
-            if not isinstance(one, LengthLaw) or isinstance(one, Empirical):
-                raise ConfigError(f"{name}: must be a law of one length such as Fixed(100), not {one!r}")
+            if not isinstance(one, LengthDistribution) or isinstance(one, Empirical):
+                raise ConfigError(
+                    f"{name}: must be a distribution of one length such as Fixed(100), not {one!r}"
+                )
         assert prompt is not None and output is not None
         return cls(int(requests), arrivals, (("prompt", prompt), ("output", output)))
 
     def core_form(self) -> dict[str, Any]:
         """The requests as JSON-ready data, in the form that the core reads."""
-        parts = {name: law.to_json() for name, law in self.lengths}
+        parts = {name: distribution.to_json() for name, distribution in self.lengths}
         return {"requests": self.requests, "arrivals": self.arrivals.to_json(), **parts}
 
     def to_json(self) -> dict[str, Any]:
         """As JSON-ready data."""
-        return {"kind": "Law", "law": self.core_form()}
+        return {"kind": "Synthetic", "synthetic": self.core_form()}
 
     def __repr__(self) -> str:
         """As the call that makes it."""
-        parts = "".join(f", {name}={law!r}" for name, law in self.lengths)
-        return f"Workload.law(requests={self.requests}, arrivals={self.arrivals!r}{parts})"
+        parts = "".join(f", {name}={distribution!r}" for name, distribution in self.lengths)
+        return f"Workload.synthetic(requests={self.requests}, arrivals={self.arrivals!r}{parts})"
 
     @property
     def columns(self) -> list[str]:
@@ -111,11 +119,11 @@ class Sessions(Recipe):
     """Conversations in a closed loop."""
 
     sessions: int
-    arrivals: ArrivalLaw
-    turns: LengthLaw
-    prompt: LengthLaw
-    output: LengthLaw
-    think: float | DurationLaw
+    arrivals: ArrivalProcess
+    turns: LengthDistribution
+    prompt: LengthDistribution
+    output: LengthDistribution
+    think: float | DurationDistribution
     grows: bool
     max_context: int | None
 
@@ -123,22 +131,24 @@ class Sessions(Recipe):
     def of(
         cls,
         sessions: int,
-        arrivals: ArrivalLaw,
-        turns: int | LengthLaw,
-        prompt: int | LengthLaw,
-        output: int | LengthLaw,
-        think: float | DurationLaw,
+        arrivals: ArrivalProcess,
+        turns: int | LengthDistribution,
+        prompt: int | LengthDistribution,
+        output: int | LengthDistribution,
+        think: float | DurationDistribution,
         grows: bool,
         max_context: int | None,
     ) -> Sessions:
         """The arguments of `Workload.sessions`, checked."""
         whole("sessions", sessions, 1, _MOST)
         _arrivals(arrivals)
-        laws = []
+        distributions = []
         for name, one in (("turns", turns), ("prompt", prompt), ("output", output)):
             if isinstance(one, Empirical):
-                raise ConfigError(f"{name}: must be a number or a law of one length, not {one!r}")
-            laws.append(one if isinstance(one, LengthLaw) else Fixed(whole(name, one, 1, 2**31 - 1)))
+                raise ConfigError(f"{name}: must be a number or a distribution of one length, not {one!r}")
+            distributions.append(
+                one if isinstance(one, LengthDistribution) else Fixed(whole(name, one, 1, 2**31 - 1))
+            )
         if not isinstance(grows, bool):
             raise ConfigError(f"grows: must be True or False, not {grows!r}")
         if max_context is not None:
@@ -146,7 +156,16 @@ class Sessions(Recipe):
             if not grows:
                 raise ConfigError("max_context: has nothing to cut where no prompt grows; leave it out")
         think = duration("think", think)
-        return cls(int(sessions), arrivals, laws[0], laws[1], laws[2], think, grows, max_context)
+        return cls(
+            int(sessions),
+            arrivals,
+            distributions[0],
+            distributions[1],
+            distributions[2],
+            think,
+            grows,
+            max_context,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As JSON-ready data."""
@@ -214,9 +233,9 @@ class Mix(Recipe):
         return cls(tuple(parts.items()), requests)
 
     @property
-    def is_law(self) -> bool:
+    def is_synthetic(self) -> bool:
         """Whether a draw depends on the seed."""
-        return any(part.is_law for _, part in self.parts)
+        return any(part.is_synthetic for _, part in self.parts)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON-ready data."""
@@ -303,8 +322,8 @@ class _Part:
 
 
 def _arrivals(arrivals: object) -> None:
-    if not isinstance(arrivals, ArrivalLaw):
-        raise ConfigError(f"arrivals: must be a law of arrivals such as Poisson(rate=10), not {arrivals!r}")
+    if not isinstance(arrivals, ArrivalProcess):
+        raise ConfigError(f"arrivals: must be an arrival process such as Poisson(rate=10), not {arrivals!r}")
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)

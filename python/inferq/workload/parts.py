@@ -1,7 +1,7 @@
 """How does a workload come in parts, so that it is never in memory as a whole?
 
-Two kinds do: laws of arrivals and lengths, which are drawn part by part, and files that are scanned. All
-others are drawn or held whole and cut.
+Two kinds do: arrivals and lengths from distributions, which are drawn part by part, and files that are
+scanned. All others are drawn or held whole and cut.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from inferq.workload.generated import Law
+    from inferq.workload.generated import Synthetic
 
 ROWS = 2**17
-"""Rows of a part: 131,072. A multiple of four, as the parts of a law must be."""
+"""Rows of a part: 131,072. A multiple of four, as the parts of a synthetic workload must be."""
 
 
 class Parts:
@@ -72,22 +72,22 @@ class OfFrame(Parts):
         return _later(self.frame.lazy(), self.columns)
 
 
-class OfLaw(Parts):
-    """A law of arrivals and lengths, drawn as far as it is gone through."""
+class OfSynthetic(Parts):
+    """Arrivals and lengths from distributions, drawn as far as it is gone through."""
 
-    def __init__(self, law: Law, seed: int) -> None:
-        self.rows, self.columns, self.classes = law.requests, law.columns, None
-        self._law, self._seed = json.dumps(law.core_form()), seed
+    def __init__(self, distribution: Synthetic, seed: int) -> None:
+        self.rows, self.columns, self.classes = distribution.requests, distribution.columns, None
+        self._synthetic, self._seed = json.dumps(distribution.core_form()), seed
 
     def arrivals(self) -> Iterator[NDArray[np.float64]]:
         """The arrivals, drawn without the lengths."""
-        drawing = _core.Drawing(self._law, self._seed)
+        drawing = _core.Drawing(self._synthetic, self._seed)
         for _ in range(0, self.rows, ROWS):
             yield drawing.arrivals(ROWS)
 
     def frames(self) -> Iterator[pl.DataFrame]:
-        """The same rows as those of the law's frame."""
-        drawing = _core.Drawing(self._law, self._seed)
+        """The same rows as those of the drawn frame."""
+        drawing = _core.Drawing(self._synthetic, self._seed)
         for _ in range(0, self.rows, ROWS):
             drawn = drawing.columns(ROWS)
             yield pl.DataFrame({name: drawn[name] for name in self.columns})

@@ -1,8 +1,8 @@
 """What does each verb of a workload do to its frame?
 
 Each function takes a canonical frame, the seed, the verb's own arguments, and returns a canonical frame.
-Verbs without chance do not look at the seed. `APPLY` names them, so that a verb recorded on a law is plain
-data (a name and its arguments) until it is drawn.
+Verbs without chance do not look at the seed. `APPLY` names them, so that a verb recorded on a synthetic
+workload is plain data (a name and its arguments) until it is drawn.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from inferq.checks import finite
 from inferq.errors import ConfigError, TraceError
 from inferq.workload import prefixes
 from inferq.workload.columns import COLUMNS, check_sorted, checked
-from inferq.workload.distributions import ArrivalLaw, DurationLaw, Empirical, LengthLaw
+from inferq.workload.distributions import ArrivalProcess, DurationDistribution, Empirical, LengthDistribution
 
 if TYPE_CHECKING:
     from inferq.workload.workload import Workload
@@ -31,21 +31,23 @@ def subseed(seed: int, *key: object) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def duration(field: str, value: object) -> float | DurationLaw:
-    """`value` as a law of durations or as seconds from 0 to 1e9, or a `ConfigError` naming `field`."""
-    if isinstance(value, DurationLaw):
+def duration(field: str, value: object) -> float | DurationDistribution:
+    """`value`, a distribution of durations or seconds from 0 to 1e9, or a `ConfigError` naming `field`."""
+    if isinstance(value, DurationDistribution):
         return value
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ConfigError(f"{field}: must be seconds or a law such as Exponential(mean_s=5), not {value!r}")
+        raise ConfigError(
+            f"{field}: must be seconds or a distribution such as Exponential(mean_s=5), not {value!r}"
+        )
     seconds = finite(field, value)
     if not 0 <= seconds <= 1e9:
         raise ConfigError(f"{field}: must be from 0 to 1e9 seconds, not {value!r}")
     return seconds
 
 
-def duration_form(value: float | DurationLaw) -> dict[str, Any]:
-    """Seconds or a law of them, in the form that the core reads."""
-    return value.to_json() if isinstance(value, DurationLaw) else {"kind": "Fixed", "seconds": value}
+def duration_form(value: float | DurationDistribution) -> dict[str, Any]:
+    """Seconds or a distribution of them, in the form that the core reads."""
+    return value.to_json() if isinstance(value, DurationDistribution) else {"kind": "Fixed", "seconds": value}
 
 
 def need(frame: pl.DataFrame, verb: str, name: str) -> None:
@@ -138,16 +140,16 @@ def _filled(frame: pl.DataFrame, name: str, values: object) -> pl.DataFrame:
 
 
 def with_arrivals(frame: pl.DataFrame, seed: int, arrivals: object) -> pl.DataFrame:
-    """Arrivals from a law or given ones, the rows keeping their order."""
-    if not isinstance(arrivals, ArrivalLaw):
+    """Arrivals from a process or given ones, the rows keeping their order."""
+    if not isinstance(arrivals, ArrivalProcess):
         return _filled(frame, "arrival_s", arrivals)
     drawn = _core.draw_arrivals(json.dumps(arrivals.to_json()), frame.height, seed)
     return _ordered(frame.with_columns(pl.Series("arrival_s", drawn)))
 
 
 def with_lengths(frame: pl.DataFrame, seed: int, name: str, lengths: object) -> pl.DataFrame:
-    """One column of lengths from a law, or given ones."""
-    if not isinstance(lengths, LengthLaw):
+    """One column of lengths from a distribution, or given ones."""
+    if not isinstance(lengths, LengthDistribution):
         return _filled(frame, name, lengths if not isinstance(lengths, int) else [lengths] * frame.height)
     source = name.removesuffix("_tokens")
     if isinstance(lengths, Empirical):
@@ -177,7 +179,7 @@ def with_classes(frame: pl.DataFrame, seed: int, classes: object) -> pl.DataFram
     return _ordered(frame.with_columns(pl.Series("class", names, dtype=pl.Enum(names))[ordered]))
 
 
-def with_think(frame: pl.DataFrame, seed: int, think: float | DurationLaw) -> pl.DataFrame:
+def with_think(frame: pl.DataFrame, seed: int, think: float | DurationDistribution) -> pl.DataFrame:
     """`think_s` for all but the first row of each session; rows without a session have none."""
     need(frame, "with_think", "session_id")
     follows = frame["session_id"].is_not_null() & ~frame["session_id"].is_first_distinct()
@@ -198,8 +200,8 @@ def with_patience(frame: pl.DataFrame, seed: int, patience: Any) -> pl.DataFrame
     return _ordered(frame.with_columns(patience_s=pl.Series(drawn)))
 
 
-def _durations(law: float | DurationLaw, n: int, seed: int, source: str) -> Any:
-    return _core.draw_durations(json.dumps(duration_form(law)), n, seed, source, 0)
+def _durations(distribution: float | DurationDistribution, n: int, seed: int, source: str) -> Any:
+    return _core.draw_durations(json.dumps(duration_form(distribution)), n, seed, source, 0)
 
 
 def with_prefix(frame: pl.DataFrame, seed: int, text: str, tokens: int) -> pl.DataFrame:
@@ -225,7 +227,7 @@ def with_prefix(frame: pl.DataFrame, seed: int, text: str, tokens: int) -> pl.Da
 
 def concat(frame: pl.DataFrame, seed: int, others: tuple[Workload, ...], step: int) -> pl.DataFrame:
     """All rows merged by arrival; at one instant in the order of the workloads."""
-    # each law in the merge draws from a seed of its own, or two equal laws would give equal requests
+    # each workload draws from a seed of its own, or two equal ones would give equal requests
     frames = [frame, *(other.draw(subseed(seed, "concat", step, k)).frame for k, other in enumerate(others))]
     return merged(frames, "concat", [f"workload {k}" for k in range(len(frames))])
 

@@ -1,7 +1,7 @@
 """Which requests are served, and when do they arrive?
 
-A `Workload` is either **fixed** (a frame of requests) or a **law** (drawn from the seed of the run). Both are
-immutable; every verb returns a new workload. On a fixed workload a verb without chance acts at once;
+A `Workload` is either **fixed** (a frame of requests) or **synthetic** (drawn from the seed of the run). Both
+are immutable; every verb returns a new workload. On a fixed workload a verb without chance acts at once;
 everything else is recorded and done when the workload is drawn, so the same seed gives the same requests
 under every scheduler.
 """
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import pl
 from inferq.checks import whole
-from inferq.errors import ConfigError, TraceError
+from inferq.errors import ConfigError, Renamed, TraceError
 from inferq.workload import transforms
 from inferq.workload.changes import Changes
 from inferq.workload.columns import MOST_TOKENS, as_frame, checked, quantities
-from inferq.workload.distributions import ArrivalLaw, DurationLaw, Empirical, LengthLaw
-from inferq.workload.generated import Law, Mix, Recipe, Sessions, Step, sha256
-from inferq.workload.parts import OfFrame, OfLaw, Parts, Scanned
+from inferq.workload.distributions import ArrivalProcess, DurationDistribution, Empirical, LengthDistribution
+from inferq.workload.generated import Mix, Recipe, Sessions, Step, Synthetic, sha256
+from inferq.workload.parts import OfFrame, OfSynthetic, Parts, Scanned
 from inferq.workload.prefix_reuse import reused
 from inferq.workload.prefixes import EXPLICIT, is_linked_by_session
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["Workload"]
 
 _FILLED_BY = {
-    "arrival_s": "use .with_arrivals(iq.Poisson(rate=…)) or another law of arrivals",
-    "prompt_tokens": "use .with_prompts(iq.Fixed(…)) or another law of lengths",
-    "output_tokens": "use .with_outputs(iq.Fixed(…)) or another law of lengths",
+    "arrival_s": "use .with_arrivals(iq.Poisson(rate=…)) or another arrival process",
+    "prompt_tokens": "use .with_prompts(iq.Fixed(…)) or another distribution of lengths",
+    "output_tokens": "use .with_outputs(iq.Fixed(…)) or another distribution of lengths",
 }
 
 _NEEDED = ("arrival_s", "prompt_tokens", "output_tokens")
@@ -49,7 +49,7 @@ def _need(columns: Sequence[str], needs: Sequence[str] = _NEEDED) -> None:
 
 @dataclass(frozen=True, init=False, repr=False, eq=False, slots=True)
 class Workload(Changes):
-    """Requests: a fixed frame, or a law that is drawn from the seed when simulated.
+    """Requests: a fixed frame, or synthetic: drawn from the seed when simulated.
 
     Args:
         data: a polars or pandas frame or a dict of columns, sorted by arrival. A run needs `arrival_s`,
@@ -95,8 +95,9 @@ class Workload(Changes):
         >>> chat
         Workload(2 requests, 0.5 s, 2 per second)
         >>> even = iq.Deterministic(rate=2)
-        >>> law = iq.Workload.law(requests=3, arrivals=even, prompt=iq.Fixed(9), output=iq.Fixed(5))
-        >>> law.draw(seed=1).frame["arrival_s"].to_list()
+        >>> lengths = {"prompt": iq.Fixed(9), "output": iq.Fixed(5)}
+        >>> workload = iq.Workload.synthetic(requests=3, arrivals=even, **lengths)
+        >>> workload.draw(seed=1).frame["arrival_s"].to_list()
         [0.5, 1.0, 1.5]
     """
 
@@ -126,38 +127,40 @@ class Workload(Changes):
         steps: tuple[Step, ...] = (),
         metadata: dict[str, Any] | None = None,
     ) -> Workload:
-        """A workload of a frame that is canonical and right already, or of a law."""
+        """A workload of a frame that is canonical and right already, or a synthetic one."""
         made = cls.__new__(cls)
         made._fill(source, steps, metadata or {})
         return made
 
+    law = Renamed("Workload.law", "Workload.synthetic")
+
     @classmethod
-    def law(
+    def synthetic(
         cls,
         *,
         requests: int,
-        arrivals: ArrivalLaw,
-        prompt: LengthLaw | None = None,
-        output: LengthLaw | None = None,
+        arrivals: ArrivalProcess,
+        prompt: LengthDistribution | None = None,
+        output: LengthDistribution | None = None,
         lengths: Empirical | None = None,
     ) -> Workload:
-        """A workload drawn from laws: `prompt` and `output` apart, or joint `lengths`.
+        """A workload drawn from distributions: `prompt` and `output` apart, or joint `lengths`.
 
         Without any of the three it has arrivals alone: the jobs of a `Network`, whose stages have lengths.
 
         Args:
             requests: how many, at least 1.
-            arrivals: law of arrival times.
-            prompt: law of prompt tokens.
-            output: law of output tokens.
-            lengths: joint law of both, instead of `prompt` and `output`.
+            arrivals: when they arrive.
+            prompt: distribution of prompt tokens.
+            output: distribution of output tokens.
+            lengths: joint distribution of both, instead of `prompt` and `output`.
 
         Raises:
             ConfigError: naming the argument.
 
         Example:
             >>> import inferq as iq
-            >>> w1 = iq.Workload.law(
+            >>> w1 = iq.Workload.synthetic(
             ...     requests=1000,
             ...     arrivals=iq.Poisson(rate=10),
             ...     prompt=iq.Lognormal(mean=230, median=90, cap=4096),
@@ -165,10 +168,10 @@ class Workload(Changes):
             ... )
             >>> w1.draw(seed=7).frame.height
             1000
-            >>> iq.Workload.law(requests=2, arrivals=iq.Deterministic(rate=1)).draw().frame.columns
+            >>> iq.Workload.synthetic(requests=2, arrivals=iq.Deterministic(rate=1)).draw().frame.columns
             ['arrival_s']
         """
-        return cls._of(Law.of(requests, arrivals, prompt, output, lengths))
+        return cls._of(Synthetic.of(requests, arrivals, prompt, output, lengths))
 
     @classmethod
     def scan(cls, path: str | os.PathLike[str]) -> Workload:
@@ -202,11 +205,11 @@ class Workload(Changes):
         cls,
         *,
         sessions: int,
-        arrivals: ArrivalLaw,
-        turns: int | LengthLaw,
-        prompt: int | LengthLaw,
-        output: int | LengthLaw,
-        think: float | DurationLaw,
+        arrivals: ArrivalProcess,
+        turns: int | LengthDistribution,
+        prompt: int | LengthDistribution,
+        output: int | LengthDistribution,
+        think: float | DurationDistribution,
         grows: bool = True,
         max_context: int | None = None,
     ) -> Workload:
@@ -219,11 +222,11 @@ class Workload(Changes):
 
         Args:
             sessions: how many, at least 1.
-            arrivals: law of the sessions' starts.
-            turns: turns of a session: a number, or a law of "tokens" that counts them.
-            prompt: tokens that the user adds in a turn: a number or a law.
-            output: tokens of an answer: a number or a law.
-            think: seconds from an answer to the next turn: a number or a law.
+            arrivals: of the sessions' starts.
+            turns: turns of a session: a number, or a distribution of "tokens" that counts them.
+            prompt: tokens that the user adds in a turn: a number or a distribution.
+            output: tokens of an answer: a number or a distribution.
+            think: seconds from an answer to the next turn: a number or a distribution.
             grows: whether a prompt carries the conversation so far (all prompts and answers before) in front
                 of what the user adds.
             max_context: with `grows`: most tokens of a prompt and its answer. A conversation beyond it
@@ -257,12 +260,12 @@ class Workload(Changes):
         dropping a part leaves the requests of the others alone.
 
         Args:
-            parts: laws and fixed workloads with arrivals, by class. Columns that only some have are null for
-                the rest (`priority` is 0); lengths must be in all or none.
-            requests: how many in all, the first by arrival. A part that is a law is then drawn as long as
-                that takes, whatever its own number says; all other parts (fixed ones, sessions, laws cut or
-                scaled by a verb that looks at the whole) end where they end. None: every part with its own
-                number.
+            parts: synthetic and fixed workloads with arrivals, by class. Columns that only some have are null
+                for the rest (`priority` is 0); lengths must be in all or none.
+            requests: how many in all, the first by arrival. A synthetic part is then drawn as long as
+                that takes, whatever its own number says; all other parts (fixed ones, sessions, synthetic
+                ones cut or scaled by a verb that looks at the whole) end where they end. None: every part
+                with its own number.
 
         Raises:
             ConfigError: naming the part or `requests`.
@@ -274,30 +277,30 @@ class Workload(Changes):
             >>> import inferq as iq
             >>> def part(rate, tokens):
             ...     arrivals = iq.Poisson(rate)
-            ...     lengths = iq.Fixed(tokens)
-            ...     return iq.Workload.law(requests=100, arrivals=arrivals, prompt=lengths, output=lengths)
+            ...     same = iq.Fixed(tokens)
+            ...     return iq.Workload.synthetic(requests=100, arrivals=arrivals, prompt=same, output=same)
             >>> both = iq.Workload.mix({"chat": part(8, 50), "code": part(2, 900)}, requests=1000)
             >>> counts = both.draw(1).frame["class"].value_counts().sort("class").rows()
             >>> [name for name, _ in counts], sum(count for _, count in counts)
             (['chat', 'code'], 1000)
         """
         mixed = Mix.of(parts, requests)
-        return cls._of(mixed) if mixed.is_law else cls._of(mixed.draw(0), metadata={"mix": repr(mixed)})
+        return cls._of(mixed) if mixed.is_synthetic else cls._of(mixed.draw(0), metadata={"mix": repr(mixed)})
 
     @property
-    def is_law(self) -> bool:
+    def is_synthetic(self) -> bool:
         """Whether it has random parts, so that `draw` depends on the seed."""
         return isinstance(self._source, Recipe) or bool(self._steps)
 
     @property
     def frame(self) -> pl.DataFrame:
-        """The requests of a fixed workload, one row each; a law must be drawn first.
+        """The requests of a fixed workload, one row each; a synthetic one must be drawn first.
 
         Raises:
-            ConfigError: for a law.
+            ConfigError: for a synthetic workload.
         """
-        if self.is_law:
-            raise ConfigError("workload: is a law, its frame depends on the seed: use .draw(seed).frame")
+        if self.is_synthetic:
+            raise ConfigError("workload: is synthetic, its frame depends on the seed: use .draw(seed).frame")
         frame: pl.DataFrame = self._source.frame() if isinstance(self._source, Scanned) else self._source
         return frame
 
@@ -312,14 +315,14 @@ class Workload(Changes):
         Example:
             >>> import inferq as iq
             >>> lengths = iq.Workload({"prompt_tokens": [100, 200], "output_tokens": [5, 6]})
-            >>> law = lengths.with_arrivals(iq.Poisson(rate=1))
-            >>> law.draw(3).frame.equals(law.draw(3).frame)
+            >>> poisson = lengths.with_arrivals(iq.Poisson(rate=1))
+            >>> poisson.draw(3).frame.equals(poisson.draw(3).frame)
             True
         """
         import numpy  # noqa: F401  # here, where Ctrl-C can interrupt it, and not first in the core
 
         whole("seed", seed, 0, 2**64 - 1)
-        if not self.is_law:
+        if not self.is_synthetic:
             return self
         source = self._source
         frame = source.draw(seed) if isinstance(source, Recipe) else self._source
@@ -327,7 +330,7 @@ class Workload(Changes):
             frame = transforms.APPLY[step.verb](frame, seed, **step.arguments)
         metadata = dict(self._metadata)
         if isinstance(source, Recipe):
-            metadata["law"] = repr(source)
+            metadata["drawn_from"] = repr(source)
         return Workload._of(frame, metadata={**metadata, "seed": int(seed), **self._changes(*self._steps)})
 
     def ready(self, seed: int = 0, needs: Sequence[str] = _NEEDED) -> pl.DataFrame:
@@ -347,7 +350,7 @@ class Workload(Changes):
     def parts(self, seed: int = 0) -> Parts:
         """The rows of `ready(seed)` part by part. `simulate(..., out=…)` calls this.
 
-        A law of arrivals and lengths without verbs is drawn, and a scanned file read, as far as it is needed.
+        A synthetic workload without verbs is drawn, and a scanned file read, as far as it is needed.
         All other workloads are held or drawn whole: 16 to 24 bytes a request and column of each.
 
         Raises:
@@ -357,8 +360,8 @@ class Workload(Changes):
         source = self._source
         if isinstance(source, Scanned):
             parts: Parts = source
-        elif isinstance(source, Law) and not self._steps:
-            parts = OfLaw(source, seed)
+        elif isinstance(source, Synthetic) and not self._steps:
+            parts = OfSynthetic(source, seed)
         else:
             parts = OfFrame(self.draw(seed).frame)
         _need(parts.columns)
@@ -374,7 +377,7 @@ class Workload(Changes):
         16 (see `reuse`); and `reused_share`, whose `mean` is their sum over that of the prompts.
 
         Raises:
-            ConfigError: for a law, which must be drawn first.
+            ConfigError: for a synthetic workload, which must be drawn first.
             TraceError: naming the row whose prompt cannot begin as it says.
 
         Example:
@@ -401,7 +404,7 @@ class Workload(Changes):
             block: tokens of a block, at least 1; 1 for a cache of single tokens, as `"radix"` with `block=1`.
 
         Raises:
-            ConfigError: for a law, which must be drawn first; naming `block`.
+            ConfigError: for a synthetic workload, which must be drawn first; naming `block`.
             TraceError: no `prompt_tokens`, or rows continue others and there are no `output_tokens`; naming
                 the row whose prompt cannot begin as it says.
 
@@ -422,7 +425,7 @@ class Workload(Changes):
         return pl.Series("reused_tokens", reused(frame, block))
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready data that says which workload it is: a law in full, a frame by rows and SHA-256."""
+        """JSON-ready data that says which workload it is: synthetic in full, a frame by rows and SHA-256."""
         source = self._source
         if isinstance(source, Recipe):
             described = source.to_json()
@@ -443,7 +446,7 @@ class Workload(Changes):
         """SHA-256 over the columns of its frame, before the verbs that wait for the draw."""
         if not self._digest:
             if isinstance(self._source, Recipe):
-                raise ConfigError("workload: is a law, which has no columns before it is drawn")
+                raise ConfigError("workload: is synthetic and has no columns before it is drawn")
             scanned = isinstance(self._source, Scanned)
             self._digest.append(self._source.sha256() if scanned else sha256(self._source))
         return self._digest[0]
@@ -468,18 +471,18 @@ class Workload(Changes):
     def _then(self, verb: str, *, chance: bool = False, **arguments: Any) -> Workload:
         step = Step(verb, arguments)
         source = self._source.frame() if isinstance(self._source, Scanned) else self._source
-        if chance or self.is_law:
+        if chance or self.is_synthetic:
             return Workload._of(source, (*self._steps, step), self._metadata)
         frame = transforms.APPLY[verb](source, 0, **arguments)
         return Workload._of(frame, metadata={**self._metadata, **self._changes(step)})
 
     @property
     def _goes_on(self) -> bool:
-        """Whether it is a law that can be drawn further without a change of what is drawn already."""
-        return isinstance(self._source, Law) and all(step.is_by_row for step in self._steps)
+        """Whether it is synthetic and can be drawn further without a change of what is drawn already."""
+        return isinstance(self._source, Synthetic) and all(step.is_by_row for step in self._steps)
 
     def _first(self, requests: int, seed: int) -> pl.DataFrame:
-        """The first requests of a law that goes on, however many it says it has."""
+        """The first requests of a synthetic workload that goes on, however many it says it has."""
         source = replace(self._source, requests=requests)
         return Workload._of(source, self._steps).draw(seed).frame
 

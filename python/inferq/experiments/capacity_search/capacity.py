@@ -269,8 +269,8 @@ def capacity(
         high: the largest rate that is tried, above `low`, as far as 1e12; it may be above the ceiling of
             theory.
         precision: of the bracket, high / low − 1, above 0.0001 and below 1.
-        seeds: of every probe, two or more of a law. A fixed workload through a system that draws nothing is
-            run once.
+        seeds: of every probe, two or more of a synthetic workload. A fixed workload through a system that
+            draws nothing is run once.
         most_seeds: the most seeds of a probe, four times as many as `seeds` unless told; those after `seeds`
             are the next whole numbers.
         confidence: above 0.5 and below 1.
@@ -301,7 +301,7 @@ def capacity(
         >>> import inferq as iq
         >>> server = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(max_seqs=1),
         ...                    kv=iq.KvCache.unlimited())
-        >>> asked = iq.Workload.law(
+        >>> asked = iq.Workload.synthetic(
         ...     requests=4000, arrivals=iq.Poisson(1.0), prompt=iq.Fixed(8), output=iq.Fixed(1)
         ... )
         >>> plan = iq.capacity(asked, server, iq.Slo(queue_mean=0.5), warmup=200, precision=0.05)
@@ -411,7 +411,7 @@ class _Asked:
             raise ConfigError("workload: all requests arrive at one instant, which is no rate")
         rate = (frame.height - 1) / (last_s - first_s)
         routers = (Random, PowerOfTwo)
-        drawn = workload.is_law or isinstance(system, (Network, GateAndRoute))
+        drawn = workload.is_synthetic or isinstance(system, (Network, GateAndRoute))
         drawn = drawn or any(isinstance(pool.router, routers) for pool in system.pools())
         return cls(frame.height, rate, 2 * rate * last_s / MOST_SECONDS, drawn)
 

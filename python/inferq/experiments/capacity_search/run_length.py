@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from inferq.theory.runs.observed import observed
 from inferq.workload.distributions import TimeVarying
-from inferq.workload.generated import Law, Mix
+from inferq.workload.generated import Mix, Synthetic
 from inferq.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -32,21 +32,21 @@ class Length:
 
 
 def longer(workload: Workload) -> Workload | None:
-    """The same law with twice the requests; None where there are no more to be had.
+    """The same workload with twice the requests; None where there are no more to be had.
 
     Example:
         >>> import inferq as iq
         >>> from inferq.experiments.capacity_search.run_length import longer
-        >>> arrivals = iq.Workload.law(requests=3, arrivals=iq.Poisson(1.0))
+        >>> arrivals = iq.Workload.synthetic(requests=3, arrivals=iq.Poisson(1.0))
         >>> longer(arrivals.at_rate(5.0))
-        Workload.law(requests=6, arrivals=Poisson(rate=1.0)).at_rate(rate=5.0)
+        Workload.synthetic(requests=6, arrivals=Poisson(rate=1.0)).at_rate(rate=5.0)
         >>> longer(arrivals.draw(1)) is None
         True
     """
     source, steps = workload._source, workload._steps
     if not all(step.is_by_row or step.verb == "at_rate" for step in steps):
         return None
-    if isinstance(source, Law):
+    if isinstance(source, Synthetic):
         surge = isinstance(source.arrivals, TimeVarying) and source.arrivals.period_s is None
         return None if surge else Workload._of(replace(source, requests=2 * source.requests), steps)
     if not isinstance(source, Mix):

@@ -66,7 +66,7 @@ class Comparison:
 
     chance: Literal["seeds", "blocks"]
     """Where the intervals come from: runs that differ by their seed, or blocks of one trace,
-    which is recorded or a law that draws nothing."""
+    which is recorded or synthetic without anything drawn."""
 
     stopped: str
     """Why there are so many runs and no more."""
@@ -175,7 +175,7 @@ def compare(
     (a burst, a long prompt) drops out of the differences, so that their intervals are far narrower than if
     each system had met requests of its own (common random numbers): `narrowed_by` says by how much.
 
-    **Where chance comes from.** A workload that is a law is drawn anew for each seed. Runs of different seeds
+    **Where chance comes from.** A synthetic workload is drawn anew for each seed. Runs of different seeds
     are independent, and intervals are Student's t over the seeds. A recorded trace is the same for every
     seed: its runs differ by what the system draws (a random router), or not at all, and an interval over
     seeds would claim a certainty about requests to come that one trace does not give. Intervals then come
@@ -229,7 +229,7 @@ def compare(
         >>> def engine(scheduler):
         ...     timing = iq.PiecewiseLinear(base=0.02, per_token=0.0002)
         ...     return iq.Engine(timing=timing, scheduler=scheduler, kv=iq.KvCache(tokens=100_000))
-        >>> chat = iq.Workload.law(
+        >>> chat = iq.Workload.synthetic(
         ...     requests=500, arrivals=iq.Poisson(2), prompt=iq.Geometric(500), output=iq.Geometric(100)
         ... )
         >>> systems = {"sarathi": engine(iq.Sarathi()), "vllm-v0": engine(iq.VllmV0())}
@@ -256,9 +256,10 @@ def compare(
     drawn = source.draw(first[0]).frame
     chosen = Metric.several(_usual(drawn.columns, slo) if metrics is None else metrics)
     chosen += tuple(one.metric for one in asked if one.metric not in chosen)
-    is_fixed = not source.is_law or drawn.equals(source.draw(first[0] ^ 1).frame)
+    is_fixed = not source.is_synthetic or drawn.equals(source.draw(first[0] ^ 1).frame)
     if is_fixed and asked:
-        better = "more of them do, or laws that draw" if source.is_law else "a longer trace does, or a law"
+        more = ("a longer trace does, or a synthetic workload", "more of them do, or distributions that draw")
+        better = more[source.is_synthetic]
         raise ConfigError(
             "until: the workload is the same for every seed, so that more seeds tell no more about its "
             f"requests; {better}"
@@ -274,7 +275,7 @@ def compare(
         options=run,
     )
     stopped = (
-        evidence.over_blocks(first, is_law=source.is_law)
+        evidence.over_blocks(first, is_synthetic=source.is_synthetic)
         if is_fixed
         else evidence.over_seeds(first, asked, most)
     )

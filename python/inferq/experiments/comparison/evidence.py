@@ -52,7 +52,7 @@ class Evidence:
         return tuple(self.runs[self._baseline])
 
     def over_seeds(self, seeds: Sequence[int], asked: Sequence[Precision], most: int) -> str:
-        """Run a law for each seed, and where a precision is asked for as many more as that takes.
+        """Run the workload for each seed, and where a precision is asked for as many more as that takes.
 
         Args:
             seeds: to begin with.
@@ -89,12 +89,12 @@ class Evidence:
                 return wording.reached(reached, count, is_met=excess <= 1)
             count = next_count(count, most, excess)
 
-    def over_blocks(self, seeds: Sequence[int], *, is_law: bool) -> str:
+    def over_blocks(self, seeds: Sequence[int], *, is_synthetic: bool) -> str:
         """Run a workload that no seed changes, for as many seeds as change anything.
 
         Args:
             seeds: of the runs.
-            is_law: that it is a law all the same, which draws nothing.
+            is_synthetic: that it is synthetic all the same, and draws nothing.
 
         Returns:
             Why there are so many runs.
@@ -126,7 +126,7 @@ class Evidence:
         return (
             wording.as_asked(len(seeds))
             if drawing or len(seeds) == 1
-            else wording.nothing_drawn(is_law=is_law)
+            else wording.nothing_drawn(is_synthetic=is_synthetic)
         )
 
     def keys(self, *, only_told: bool) -> list[Key]:

@@ -21,9 +21,9 @@ def as_asked(seeds: int) -> str:
     return f"{_seeds(seeds)}, as asked"
 
 
-def nothing_drawn(*, is_law: bool) -> str:
+def nothing_drawn(*, is_synthetic: bool) -> str:
     """Why one run of each system is enough."""
-    what = "the laws of the workload draw nothing" if is_law else "the trace is recorded"
+    what = "the distributions of the workload draw nothing" if is_synthetic else "the trace is recorded"
     return f"one run of each system: {what} and no system draws, so every seed gives the same"
 
 

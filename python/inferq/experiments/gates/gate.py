@@ -245,7 +245,7 @@ def _planned(trial: Trial) -> Record:
     """What will be run, without the values."""
     from importlib.metadata import version
 
-    if trial.workload.is_law and trial.terms.seeds < 2:
+    if trial.workload.is_synthetic and trial.terms.seeds < 2:
         raise ConfigError(
             f"{trial.name}: seeds: must be 2 or more where requests are drawn: one run says nothing of chance"
         )

@@ -112,7 +112,7 @@ def _label(name: str, value: object, kind: str) -> Label:
             raise ConfigError(f"{name}: a value is NaN")
         return number
     text = repr(value)
-    if isinstance(value, Workload) and not value.is_law:
+    if isinstance(value, Workload) and not value.is_synthetic:
         text = f"{text} {value.sha256()[:_SHOWN]}"  # others may have its size and rate
     if " at 0x" in text:
         raise ConfigError(

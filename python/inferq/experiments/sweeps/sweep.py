@@ -42,7 +42,7 @@ def sweep(
             file, whose fields the names of the grid set. It is called once for each run, and by threads at
             the same time.
         seeds: of each point, each the `seed` of a run; None takes that of the file, or 0. The same seed draws
-            the same requests at every point that draws them by the same law.
+            the same requests at every point that draws them from the same distributions.
         slo: objectives in seconds for `request_goodput`, as `Result.summary` takes them.
         executor: where the runs go. None: threads of this process, as many as it has cores. Or a
             `concurrent.futures.Executor`, a `dask.distributed.Client`, or the module `ray`; see
@@ -54,7 +54,7 @@ def sweep(
             (points done, points in all) now and then.
         grid: a list of values for each name; the points are their product in the given order, the last name
             fastest, the seeds faster still. Values are numbers, texts, None, or anything with a lasting
-            `repr`, such as `iq.Sarathi(token_budget=512)`; workloads that are not laws, and values that
+            `repr`, such as `iq.Sarathi(token_budget=512)`; workloads that are not synthetic, and values that
             differ and share a `repr`, have a short digest behind it.
 
     Returns:
@@ -73,8 +73,8 @@ def sweep(
     Example:
         >>> import inferq as iq
         >>> def chat(rate, budget):
-        ...     arrivals, prompt, output = iq.Poisson(rate), iq.Fixed(100), iq.Geometric(20)
-        ...     workload = iq.Workload.law(requests=200, arrivals=arrivals, prompt=prompt, output=output)
+        ...     lengths = {"prompt": iq.Fixed(100), "output": iq.Geometric(20)}
+        ...     workload = iq.Workload.synthetic(requests=200, arrivals=iq.Poisson(rate), **lengths)
         ...     scheduler = iq.Sarathi(token_budget=budget)
         ...     return workload, iq.Engine(
         ...         timing=iq.Constant(0.05), scheduler=scheduler, kv=iq.KvCache.unlimited()

@@ -112,7 +112,7 @@ def workload(kinds: Kinds, requests: int, seed: int = 1) -> iq.Workload:
     """A Poisson process of each type, its class named after its output length."""
     total = sum(one.rate for one in kinds)
     parts = [
-        iq.Workload.law(
+        iq.Workload.synthetic(
             requests=max(1, round(requests * one.rate / total)),
             arrivals=iq.Poisson(one.rate),
             prompt=iq.Fixed(one.prompt_tokens),

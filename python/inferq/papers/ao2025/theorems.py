@@ -43,7 +43,7 @@ def run(scheduler: iq.Scheduler, costs: str, horizon_s: float, seed: int, rate: 
     """The requests of one run, in the order of their arrival; they go on to come beyond the horizon."""
     number = round(rate * horizon_s + 6 * math.sqrt(rate * horizon_s) + 50)
     parts = [
-        iq.Workload.law(
+        iq.Workload.synthetic(
             requests=number, arrivals=iq.Poisson(rate), prompt=iq.Fixed(1), output=iq.Fixed(output)
         ).with_classes(name)
         for name, output in KINDS.items()

@@ -111,10 +111,10 @@ class Study:
 
     def requests(self, rate: float, seed: int) -> Workload:
         """Requests drawn from the measured lengths, with their classes and deadlines."""
-        law = Workload.law(
+        workload = Workload.synthetic(
             requests=self.size.requests, arrivals=Poisson(rate), lengths=Empirical(self.lengths)
         )
-        frame = law.with_classes({"paying": self.paying, "free": 1 - self.paying}).draw(seed).frame
+        frame = workload.with_classes({"paying": self.paying, "free": 1 - self.paying}).draw(seed).frame
         slo = pl.col("class").cast(pl.String).replace_strict(TBT_SLO_S, return_dtype=pl.Float64)
         return Workload(frame.with_columns(slo.alias("tbt_slo_s")))
 
@@ -366,8 +366,8 @@ def stable(study: Study, cost: float) -> Answer:
     request_s = tokens * (cost + hardware.base_s / 512) + read * hardware.per_context_token_s
     mean, spread = study.lengths.select(request_s.mean().alias("mean"), request_s.std().alias("std")).row(0)
     requests = 10 * study.size.requests
-    law = Workload.law(requests=requests, arrivals=Poisson(1.0), lengths=Empirical(study.lengths))
-    work = unit(law, seed=1)
+    workload = Workload.synthetic(requests=requests, arrivals=Poisson(1.0), lengths=Empirical(study.lengths))
+    work = unit(workload, seed=1)
     found = edge(
         lambda rate: simulate(work.speed(rate), engine), 0.75 / mean, 1.1 / mean, steps=study.size.edge_steps
     )

@@ -86,7 +86,7 @@ def arriving(requests: int) -> Workload:
     """One request a second: prompts of 8 to 24 whole chunks, outputs of 1 to 513 tokens, each pair alike."""
     prompts = pl.DataFrame({"prompt_tokens": [CHUNK * tiles for tiles in range(8, 25)]})
     pairs = prompts.join(pl.DataFrame({"output_tokens": list(range(1, 514))}), how="cross")
-    return Workload.law(requests=requests, arrivals=Poisson(1.0), lengths=Empirical(pairs))
+    return Workload.synthetic(requests=requests, arrivals=Poisson(1.0), lengths=Empirical(pairs))
 
 
 def at_once(requests: int) -> Workload:

@@ -142,7 +142,7 @@ def run(network: iq.Network, rate: float, horizon: int, seed: int) -> iq.Result:
     """Jobs at so many per slot, the types of equal rates, until the horizon."""
     expected = rate * horizon
     requests = math.ceil(expected + 8 * math.sqrt(expected) + 100)
-    jobs = iq.Workload.law(requests=requests, arrivals=iq.Poisson(rate))
+    jobs = iq.Workload.synthetic(requests=requests, arrivals=iq.Poisson(rate))
     if len(network.workflows) > 1:
         share = 1 / len(network.workflows)
         jobs = jobs.with_classes({workflow.name: share for workflow in network.workflows})

@@ -107,7 +107,7 @@ def poisson(requests: int, **lengths: Any) -> iq.Workload:
     """One arrival a second."""
     if not lengths:
         lengths = {"prompt": iq.Fixed(PROMPT_TOKENS), "output": iq.Fixed(OUTPUT_TOKENS)}
-    return iq.Workload.law(requests=requests, arrivals=iq.Poisson(1.0), **lengths)
+    return iq.Workload.synthetic(requests=requests, arrivals=iq.Poisson(1.0), **lengths)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from inferq.theory.demands.demand import RequestClass
 
 
 def lengths_and_times(sizes: Sizes, tell: Tell) -> Section:
-    """Theorem 1 with other laws of lengths, the other convention, and other lengths of iterations."""
+    """Theorem 1 with other distributions of lengths, the other convention, and other iterations."""
     sarathi = iq.Sarathi(token_budget=TOKEN_BUDGET, max_seqs=TOKEN_BUDGET)
     vllm = iq.VllmV1(token_budget=TOKEN_BUDGET, max_seqs=TOKEN_BUDGET)
     random: dict[str, Any] = {"prompt": iq.Geometric(PROMPT_TOKENS), "output": iq.Geometric(OUTPUT_TOKENS)}
@@ -127,7 +127,9 @@ def several(sizes: Sizes, tell: Tell) -> Section:
         classes = [RequestClass(name=name, rate=shares[name], **types[name]) for name in types]
         said = token_capacity(classes, sarathi)
         parts = {
-            name: iq.Workload.law(requests=sizes.requests, arrivals=iq.Poisson(shares[name]), **types[name])
+            name: iq.Workload.synthetic(
+                requests=sizes.requests, arrivals=iq.Poisson(shares[name]), **types[name]
+            )
             for name in types
         }
         mixed = unit(iq.Workload.mix(parts, requests=sizes.requests))

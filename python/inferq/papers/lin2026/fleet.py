@@ -167,9 +167,9 @@ def requests(instance: Instance, replicas: int, until_s: float, seed: int) -> Wo
     rate = replicas * sum(instance.rate)
     number = math.ceil(rate * until_s + 6 * math.sqrt(rate * until_s))
     one = Fixed(1)
-    law = Workload.law(requests=number, arrivals=Poisson(rate), prompt=one, output=one)
+    workload = Workload.synthetic(requests=number, arrivals=Poisson(rate), prompt=one, output=one)
     shares = {name: share / sum(instance.rate) for name, share in zip(CLASSES, instance.rate, strict=True)}
-    frame = law.with_classes(shares).draw(seed).frame
+    frame = workload.with_classes(shares).draw(seed).frame
 
     def lengths(of: tuple[int, int]) -> pl.Expr:
         return pl.col("class").replace_strict(dict(zip(CLASSES, of, strict=True)), return_dtype=pl.Int32)

@@ -60,7 +60,7 @@ class Assumed:
         rate = STORM if row == EIGHT_TO_ONE else self.rate
         if not self.tied:
             return setting.workload(rate, requests)
-        return iq.Workload.law(
+        return iq.Workload.synthetic(
             requests=requests, arrivals=iq.Poisson(rate), lengths=iq.Empirical(_tied(setting))
         )
 

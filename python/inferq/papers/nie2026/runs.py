@@ -65,13 +65,15 @@ class Setting:
 
     @property
     def lengths(self) -> tuple[iq.Uniform, iq.Uniform]:
-        """The laws of prompt and output, discrete and uniform."""
+        """The distributions of prompt and output, discrete and uniform."""
         return iq.Uniform(SHORTEST, self.prompt), iq.Uniform(SHORTEST, self.output)
 
     def workload(self, rate: float, requests: int) -> iq.Workload:
         """Poisson arrivals at `rate` per second."""
         prompt, output = self.lengths
-        return iq.Workload.law(requests=requests, arrivals=iq.Poisson(rate), prompt=prompt, output=output)
+        return iq.Workload.synthetic(
+            requests=requests, arrivals=iq.Poisson(rate), prompt=prompt, output=output
+        )
 
     def capacity(self, slot_s: float | None = None, kv_tokens: int = MEMORY_TOKENS) -> KvCapacity:
         """μ and its bounds, with the printed slot or another."""
@@ -283,7 +285,7 @@ def longbench(
 
 def longbench_workload(frame: pl.DataFrame, requests: int, rate: float = 20.0) -> iq.Workload:
     """Requests drawn from the benchmark's pairs at the paper's 20 a second."""
-    return iq.Workload.law(requests=requests, arrivals=iq.Poisson(rate), lengths=iq.Empirical(frame))
+    return iq.Workload.synthetic(requests=requests, arrivals=iq.Poisson(rate), lengths=iq.Empirical(frame))
 
 
 def longbench_memory(frame: pl.DataFrame) -> float:

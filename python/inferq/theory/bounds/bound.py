@@ -121,7 +121,7 @@ def spreads(
 def _turns(demand: Demand, replicas: int, capacity_per_s: float, work: Work) -> Hypothesis:
     """Does every replica get its share of the work, where they take turns?"""
     name = "a router that spreads the load"
-    if demand.law.is_fixed:
+    if demand.lengths.is_fixed:
         why = f"RoundRobin gives each of {replicas} replicas its share of requests, which are all alike"
         return Hypothesis(name=name, met=True, why=why)
     if demand.alike:
@@ -138,7 +138,7 @@ def _turns(demand: Demand, replicas: int, capacity_per_s: float, work: Work) -> 
 def in_random_order(demand: Demand, router: Router | None, replicas: int) -> Hypothesis:
     """Are the requests that a replica gets one after another a sample of all?"""
     name = "lengths in random order"
-    if demand.law.is_fixed:
+    if demand.lengths.is_fixed:
         return Hypothesis(name=name, met=True, why="all requests are alike")
     if not demand.alike:
         return Hypothesis(name=name, met=None, why=f"{demand.arrivals}: long ones may come together")

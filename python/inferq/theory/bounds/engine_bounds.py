@@ -99,8 +99,8 @@ def assuming(bound: Bound, demand: Demand, engine: Engine, hits: Found | None) -
 def _of_policy(
     demand: Demand, engine: Engine, replicas: int, router: Router | None, hits: Found | None
 ) -> Iterator[Bound]:
-    law, timing, scheduler = demand.law, engine.timing, engine.scheduler
-    fit = all_fit(engine, law, engine.first_token)
+    lengths, timing, scheduler = demand.lengths, engine.timing, engine.scheduler
+    fit = all_fit(engine, lengths, engine.first_token)
     if fit.met and hits is not None:
         yield from _memory_alone(demand, engine, replicas, hits)
     if fit.met:
@@ -145,10 +145,10 @@ def _tokens(
     hits: Found | None,
 ) -> Iterator[Bound]:
     """What a batch can hold: its budget of tokens, and its seats."""
-    scheduler, law = engine.scheduler, demand.law
+    scheduler, lengths = engine.scheduler, demand.lengths
     budget, seats = budget_of(scheduler), seats_of(scheduler)
     cost = Iteration.of(engine)
-    slack, fleet = memory_slack(engine, law), (demand, router, replicas)
+    slack, fleet = memory_slack(engine, lengths), (demand, router, replicas)
     if budget is None:
         yield from _without_budget(demand, engine, replicas, cost, fit, hits)
     elif cost.seconds(cost.best_tokens(budget)) > 0:
@@ -196,7 +196,7 @@ def _at(hits: Found | None, hit_rate: float | None, bound: Bound) -> Bound:
 def _oldest(fleet: Fleet, engine: Engine, fit: Hypothesis, hits: Found | None) -> Iterator[Bound]:
     """What is sure although memory may run short."""
     demand, _, replicas = fleet
-    oldest = Oldest.of(engine, demand.law, engine.first_token, shared=hits is not None)
+    oldest = Oldest.of(engine, demand.lengths, engine.first_token, shared=hits is not None)
     if oldest is not None:
         yield guarantee(
             fleet,
@@ -223,42 +223,42 @@ def _priced(
     The ceiling is that of tokens alone, then with seats, then with a cache that may be full: what binds is
     the last that lowers it.
     """
-    law, scheduler, first_token = demand.law, engine.scheduler, engine.first_token
+    lengths, scheduler, first_token = demand.lengths, engine.scheduler, engine.first_token
     budget, seats, fleet = budget_of(scheduler), seats_of(scheduler), (demand, router, replicas)
     source = f"prices at the corners of a {type(engine.timing).__name__}"
     scarce = seats is not None and (budget is None or seats < budget)
     limits = [("tokens of full batches", "tokens", False, False)]
     if scarce:
         limits.append(("requests at once", "seats", True, False))
-    if cache_may_fill(engine, law) and hits is None:
+    if cache_may_fill(engine, lengths) and hits is None:
         limits.append(("batches that fit the cache", "memory", scarce, True))
     known_s = 0.0
     for name, resource, by_seats, by_memory in limits:
-        prices = least_prices(engine, law, first_token, seats=by_seats, memory=by_memory, hits=hits)
-        least_s = 0.0 if prices is None else prices.request_s(law, first_token, hits)
+        prices = least_prices(engine, lengths, first_token, seats=by_seats, memory=by_memory, hits=hits)
+        least_s = 0.0 if prices is None else prices.request_s(lengths, first_token, hits)
         if prices is None or least_s <= known_s * (1 + 1e-6):
             continue
         known_s = least_s
-        formula = prices.formula("no batch takes less than", law, first_token, replicas, hits)
+        formula = prices.formula("no batch takes less than", lengths, first_token, replicas, hits)
         made = {"resource": resource, "source": source, "formula": formula}
         yield ceiling(demand, name, replicas / least_s, (fit,), **made)
-    slack = memory_slack(engine, law)
+    slack = memory_slack(engine, lengths)
     yield from _oldest(fleet, engine, fit, hits)
     if budget is None:
         return
-    sure = sure_prices(engine, law, first_token)
+    sure = sure_prices(engine, lengths, first_token)
     if sure is None:
         return
     name, resource, *_ = limits[1 if scarce else 0]
     yield guarantee(
         fleet,
         name,
-        replicas / sure.request_s(law, first_token),
+        replicas / sure.request_s(lengths, first_token),
         (fills_budget(scheduler, budget), slack, fit),
         sure.work(first_token),
         resource=resource,
         source=source,
-        formula=sure.formula("every saturated batch is paid by", law, first_token, replicas),
+        formula=sure.formula("every saturated batch is paid by", lengths, first_token, replicas),
     )
 
 
@@ -278,14 +278,14 @@ def _without_budget(
     hits: Found | None,
 ) -> Iterator[Bound]:
     """A batch may hold any number of tokens: what is left is the price of each, and of its context."""
-    law = demand.law
+    lengths = demand.lengths
     each_s = cost.per_token_s if cost.gains_with_tokens else cost.base_s / cost.knee
-    decodes, prompt = law.decode_mean(engine.first_token), law.prompt_mean
-    contexts_s = cost.prompt_contexts_s(law, None)[0]
+    decodes, prompt = lengths.decode_mean(engine.first_token), lengths.prompt_mean
+    contexts_s = cost.prompt_contexts_s(lengths, None)[0]
     if hits is not None:
-        prompt, contexts_s = hits.tokens, hits.contexts_s(cost, law, None)
+        prompt, contexts_s = hits.tokens, hits.contexts_s(cost, lengths, None)
     tokens = prompt + decodes
-    least_s = contexts_s + least_cost(cost, engine, law).decode_contexts_s(law, engine.first_token)
+    least_s = contexts_s + least_cost(cost, engine, lengths).decode_contexts_s(lengths, engine.first_token)
     request_s = tokens * each_s + least_s
     if request_s > 0:
         yield ceiling(
@@ -304,7 +304,7 @@ def _memory(demand: Demand, engine: Engine, replicas: int, router: Router | None
     """Tokens in the cache times iterations: who stays long with much occupies most."""
     kv, scheduler = engine.kv, engine.scheduler
     slot_s = least_iteration_s(engine)
-    if kv.tokens is None or slot_s <= 0 or not demand.law.is_bounded:
+    if kv.tokens is None or slot_s <= 0 or not demand.lengths.is_bounded:
         return
     held = kv.tokens // kv.block * kv.block
     greedy = scheduler if isinstance(scheduler, SlotGreedy) else None
@@ -341,12 +341,12 @@ def _memory(demand: Demand, engine: Engine, replicas: int, router: Router | None
 
 def _memory_alone(demand: Demand, engine: Engine, replicas: int, hits: Found) -> Iterator[Bound]:
     """The same of what each request alone holds: blocks that others may hold too are nobody's."""
-    kv, slot_s, law = engine.kv, least_iteration_s(engine), hits.alone
-    if kv.tokens is None or law is None or slot_s <= 0:
+    kv, slot_s, lengths = engine.kv, least_iteration_s(engine), hits.alone
+    if kv.tokens is None or lengths is None or slot_s <= 0:
         return
     held = kv.tokens // kv.block * kv.block
     budget = getattr(engine.scheduler, "chunk", None) or budget_of(engine.scheduler) or 2**31
-    each = law.mean(lambda s, decodes: occupied_by(s, decodes, budget, whole_chunks=False))
+    each = lengths.mean(lambda s, decodes: occupied_by(s, decodes, budget, whole_chunks=False))
     if each > 0:
         formula = (
             f"M / (b̄·E[g]) = {number(held)} / ({number(slot_s)}·{number(each)}) a replica, g of what a "
@@ -373,7 +373,7 @@ def _tiles(
     least = f"no scheduler needs less than {number(limit.least_s)} s a request"
     made = {"resource": "tiles", "source": limit.source}
     most_per_s = limit.most_per_s
-    if hits is not None or finds_its_own(engine, demand.law):
+    if hits is not None or finds_its_own(engine, demand.lengths):
         request_s = _least_of_tiles_s(demand, engine, hits)
         most_per_s = replicas / request_s if request_s > 0 else math.inf
         least = f"a token takes its share of a full tile: {number(request_s)} s a request at least"
@@ -385,7 +385,7 @@ def _tiles(
         f"{number(limit.capacity_per_s)} per second"
     )
     fewest = tuple(one for one in limit.hypotheses if one.name == _FEWEST)
-    if hits is None and not finds_its_own(engine, demand.law):
+    if hits is None and not finds_its_own(engine, demand.lengths):
         yield ceiling(demand, "whole tiles", limit.capacity_per_s, (fit, *fewest), formula=formula, **made)
     if limit.assured_per_s is not None:
         formula = (
@@ -410,11 +410,11 @@ def _tiles(
 
 def _least_of_tiles_s(demand: Demand, engine: Engine, hits: Found | None) -> float:
     """Seconds of the tokens that a request computes at least, each its share of full tiles."""
-    law, timing = demand.law, engine.timing
+    lengths, timing = demand.lengths, engine.timing
     assert isinstance(timing, TiledGemm)
-    prompt = law.prompt_mean if hits is None else hits.tokens
+    prompt = lengths.prompt_mean if hits is None else hits.tokens
     each_s = timing.linear_s_per_tile / timing.columns + timing.other_s_per_token
-    return each_s * (prompt + law.decode_mean(engine.first_token))
+    return each_s * (prompt + lengths.decode_mean(engine.first_token))
 
 
 def _thresholds(demand: Demand, engine: Engine, scheduler: Wait) -> Iterator[Bound]:

@@ -111,7 +111,7 @@ def _same_mix(demand: Demand, router: Router | None) -> Hypothesis:
 
 def hand_off_bounds(demand: Demand, system: Disaggregated) -> Iterator[Bound]:
     """Prompts on one side, decodes on the other, transfers between; no theorem covers the three together."""
-    law = demand.law
+    lengths = demand.lengths
     (prefill, prefills), (decode, decodes) = system.prefill, system.decode
     hits = found(demand, prefill)
     for bound in _side(demand, "prefill side", prefill, prefills, prompts=True):
@@ -119,7 +119,7 @@ def hand_off_bounds(demand: Demand, system: Disaggregated) -> Iterator[Bound]:
     yield from _side(demand, "decode side", decode, decodes, prompts=False)
     link = system.link
     if link.concurrent is not None:
-        each_s = link.latency_s + link.bytes_per_token * law.prompt_mean / link.bytes_per_s
+        each_s = link.latency_s + link.bytes_per_token * lengths.prompt_mean / link.bytes_per_s
         if each_s > 0:
             yield Bound(
                 name="link",
@@ -135,7 +135,7 @@ def hand_off_bounds(demand: Demand, system: Disaggregated) -> Iterator[Bound]:
 
 def _several(demand: Demand) -> tuple[Hypothesis, ...]:
     """Requests of one output token may never be handed over."""
-    one = demand.law.mean(lambda s, o: 1.0 * (o == 1) + 0 * s)
+    one = demand.lengths.mean(lambda s, o: 1.0 * (o == 1) + 0 * s)
     why = "all have two output tokens or more" if one == 0 else f"{number(one)} of all have one output token"
     return (Hypothesis(name="every request is handed over", met=True if one == 0 else None, why=why),)
 
@@ -150,17 +150,17 @@ def _side(demand: Demand, name: str, engine: Engine, replicas: int, *, prompts: 
     hits = found(demand, engine)
     if not has_closed_form(engine):  # the longer of two times is at least that of the kernels
         engine = replace(engine, overhead=None)
-    cost, law, first_token = Iteration.of(engine), demand.law, engine.first_token
+    cost, lengths, first_token = Iteration.of(engine), demand.lengths, engine.first_token
     budget, seats = budget_of(engine.scheduler), seats_of(engine.scheduler)
     size = budget or 2**31
     if prompts:
-        tokens, contexts_s = law.prompt_mean, cost.prompt_contexts_s(law, budget)[0]
+        tokens, contexts_s = lengths.prompt_mean, cost.prompt_contexts_s(lengths, budget)[0]
         if hits is not None:
-            tokens, contexts_s = hits.tokens, hits.contexts_s(cost, law, budget)
+            tokens, contexts_s = hits.tokens, hits.contexts_s(cost, lengths, budget)
         most = math.inf if budget is None else float(budget)
     else:
-        tokens = law.decode_mean(first_token)
-        contexts_s = least_cost(cost, engine, law).decode_contexts_s(law, first_token)
+        tokens = lengths.decode_mean(first_token)
+        contexts_s = least_cost(cost, engine, lengths).decode_contexts_s(lengths, first_token)
         most = min(float(size), math.inf if seats is None else float(seats))
     best = cost.best_tokens(most)
     each_s = cost.per_token_s if math.isinf(best) else cost.seconds(best) / best if best else 0.0
@@ -185,13 +185,13 @@ def _priced_side(
     demand: Demand, name: str, engine: Engine, replicas: int, *, prompts: bool
 ) -> Iterator[Bound]:
     """The same of tables and rooflines: prices that no batch of this side undercuts."""
-    law, first_token = demand.law, engine.first_token
+    lengths, first_token = demand.lengths, engine.first_token
     half: Literal["prompts", "decodes"] = "prompts" if prompts else "decodes"
     hits = found(demand, engine)
-    memory = cache_may_fill(engine, law) and hits is None
-    prices = least_prices(engine, law, first_token, seats=True, memory=memory, only=half, hits=hits)
+    memory = cache_may_fill(engine, lengths) and hits is None
+    prices = least_prices(engine, lengths, first_token, seats=True, memory=memory, only=half, hits=hits)
     if prices is not None:
-        price_s = prices.request_s(law, first_token, hits)
+        price_s = prices.request_s(lengths, first_token, hits)
         yield Bound(
             name=f"{name}: tokens",
             resource="prefills" if prompts else "decodes",
@@ -199,7 +199,7 @@ def _priced_side(
             capacity_per_s=replicas / price_s,
             rate=demand.rate,
             source=f"prices at the corners of a {type(engine.timing).__name__}",
-            formula=prices.formula("no batch takes less than", law, first_token, replicas, hits),
+            formula=prices.formula("no batch takes less than", lengths, first_token, replicas, hits),
             hypotheses=(*(() if prompts else _several(demand)), *stays(demand)),
         )
     yield from _memory_of_side(demand, name, engine, replicas, prompts=prompts)
@@ -209,17 +209,17 @@ def _memory_of_side(
     demand: Demand, name: str, engine: Engine, replicas: int, *, prompts: bool
 ) -> Iterator[Bound]:
     """Tokens in the cache of a side times iterations."""
-    law, less = demand.law, 1.0 if engine.first_token == "prefill" else 0.0
+    lengths, less = demand.lengths, 1.0 if engine.first_token == "prefill" else 0.0
     hits = found(demand, engine)
     if hits is not None:  # what others may hold too is nobody's
         if hits.alone is None:
             return
-        law, less = hits.alone, 0.0
+        lengths, less = hits.alone, 0.0
     needs = (*(() if prompts else _several(demand)), *stays(demand))
     if prompts:
-        held = law.mean(lambda s, o: 1.0 * s + 0 * o)  # a chunk holds what is computed, at least once
+        held = lengths.mean(lambda s, o: 1.0 * s + 0 * o)  # a chunk holds what is computed, at least once
     else:
-        held = law.mean(lambda s, o: (o - less) * s + (o - less) * (o - less + 1) / 2)
+        held = lengths.mean(lambda s, o: (o - less) * s + (o - less) * (o - less + 1) / 2)
     slot_s = least_iteration_s(engine)
     if engine.kv.tokens is not None and slot_s > 0 and held > 0:
         whole = engine.kv.tokens // engine.kv.block * engine.kv.block
@@ -239,18 +239,18 @@ def _memory_of_side(
 def gate_bounds(demand: Demand, system: GateAndRoute) -> Iterator[Bound]:
     """Prefills one at a time on a replica, decodes in the other slots: lin2026 without those who give up."""
     if system.service != "tokens":
-        yield from _gate_bounds(demand, system, demand.law.prompt_mean)
+        yield from _gate_bounds(demand, system, demand.lengths.prompt_mean)
         return
     (engine,) = system.pools()[0].engines
     hits = found(demand, engine)
-    computed = demand.law.prompt_mean if hits is None else hits.tokens
+    computed = demand.lengths.prompt_mean if hits is None else hits.tokens
     for bound in _gate_bounds(demand, system, computed):
         yield assuming(bound, demand, engine, hits)
 
 
 def _gate_bounds(demand: Demand, system: GateAndRoute, prompt: float) -> Iterator[Bound]:
     """The same where so many tokens of a mean prompt are computed."""
-    law, n, b = demand.law, system.replicas, system.slots
+    lengths, n, b = demand.lengths, system.replicas, system.slots
     mixed_s = system.timing.alpha + system.timing.beta * system.chunk
     solo_s = system.timing.solo
     prefill_s = prompt / system.chunk * mixed_s
@@ -270,8 +270,8 @@ def _gate_bounds(demand: Demand, system: GateAndRoute, prompt: float) -> Iterato
     # x prefills a replica leave (B − 1)·x decodes at 1/τ and B·(1 − x) at γ; per request x = λ·prefill_s.
     beside_s = 1 - (b - 1) * solo_s / (b * mixed_s)
     if beside_s < 0:  # decodes are then faster beside prefills, and those that hits save do not help
-        prefill_s = law.prompt_mean / system.chunk * mixed_s
-    decode_s = law.output_mean * solo_s / b + prefill_s * beside_s
+        prefill_s = lengths.prompt_mean / system.chunk * mixed_s
+    decode_s = lengths.output_mean * solo_s / b + prefill_s * beside_s
     if decode_s > 0:
         yield Bound(
             name="slots",
@@ -280,7 +280,7 @@ def _gate_bounds(demand: Demand, system: GateAndRoute, prompt: float) -> Iterato
             capacity_per_s=n / decode_s,
             rate=demand.rate,
             source="lin2026 (40)",
-            formula=f"Σ λ·D ≤ n·((B − 1)·x/τ + B·(1 − x)·γ): {number(law.output_mean)} tokens a request, "
+            formula=f"Σ λ·D ≤ n·((B − 1)·x/τ + B·(1 − x)·γ): {number(lengths.output_mean)} tokens a request, "
             f"τ = {number(mixed_s)} s, 1/γ = {number(solo_s)} s, B = {b}, x = λ·{number(prefill_s)}/n",
             hypotheses=leaves,
         )

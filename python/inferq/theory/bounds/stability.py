@@ -357,7 +357,7 @@ def _engines(cluster: Engine | Cluster | Disaggregated | GateAndRoute) -> list[E
 
 def _never_served(demand: Demand, pool: Pool) -> float:
     """The share of requests that some replica can never serve; refused where none can serve any."""
-    found = [never_served(engine, demand.law, engine.first_token) for engine in pool.engines]
+    found = [never_served(engine, demand.lengths, engine.first_token) for engine in pool.engines]
     if all(one is not None and one.share == 1 for one in found):
         path, one = pool.paths[0] or "engine", found[0]
         assert one is not None
@@ -371,7 +371,7 @@ def _hand_over(demand: Demand, cluster: Disaggregated) -> None:
         engine = getattr(cluster, side)[0]
         tokens = engine.kv.tokens
         # With the first token from the prefill the last one is never held.
-        if tokens is not None and not demand.law.mean(_holds(tokens, weight)):
+        if tokens is not None and not demand.lengths.mean(_holds(tokens, weight)):
             raise ConfigError(f"{side}.kv.tokens: {number(tokens)} hold none of the requests that are asked")
 
 

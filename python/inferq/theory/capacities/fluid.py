@@ -72,20 +72,20 @@ class Hardware:
         """Output tokens that need no decode: l' is the output less these."""
         return 1 if self.first_token == "prefill" else 0
 
-    def iterations(self, law: Lengths) -> float:
+    def iterations(self, lengths: Lengths) -> float:
         """E[l' + 1]: the iterations of a request, that of its prompt and one for each decode."""
-        return law.output_mean - self.shift + 1
+        return lengths.output_mean - self.shift + 1
 
-    def kv_token_iterations(self, law: Lengths) -> float:
+    def kv_token_iterations(self, lengths: Lengths) -> float:
         """E[(l' + 1)(l + l'/2)]: the tokens in the cache, summed over the iterations of a request."""
-        return law.mean(lambda s, o: (o - self.shift + 1) * (s + (o - self.shift) / 2))
+        return lengths.mean(lambda s, o: (o - self.shift + 1) * (s + (o - self.shift) / 2))
 
-    def share_that_fits(self, law: Lengths) -> float:
+    def share_that_fits(self, lengths: Lengths) -> float:
         """Of the requests, those whose largest context, l + l', the cache can hold."""
         if self.kv_tokens is None:
             return 1.0
         limit = self.kv_tokens + self.shift
-        return law.mean(lambda s, o: s + o <= limit)
+        return lengths.mean(lambda s, o: s + o <= limit)
 
     def hypotheses(self, demand: Demand) -> tuple[Hypothesis, ...]:
         """What the formulas assume of the engine and of the lengths."""
@@ -119,7 +119,7 @@ class Hardware:
             return Hypothesis(
                 name=name, met=None, why=f"{type(self.scheduler).__name__} states no token budget"
             )
-        over = max(one.law.mean(lambda s, o: (s > budget) + 0 * o) for one in demand.classes)
+        over = max(one.lengths.mean(lambda s, o: (s > budget) + 0 * o) for one in demand.classes)
         why = f"{type(self.scheduler).__name__} computes at most {number(budget)} tokens at once"
         if over:
             return Hypothesis(name=name, met=False, why=f"{why}, and there are longer prompts")
@@ -130,12 +130,12 @@ class Hardware:
         if self.kv_tokens is None:
             return Hypothesis(name=name, met=True, why="the cache has no limit")
         for one in demand.classes:
-            fits = self.share_that_fits(one.law)
+            fits = self.share_that_fits(one.lengths)
             if fits == 0:
                 raise ConfigError(
                     f"kv_tokens: {number(self.kv_tokens)} tokens hold no request of class {one.name!r}"
                 )
-            if fits < 1 - 1e-12 or not one.law.is_bounded:
+            if fits < 1 - 1e-12 or not one.lengths.is_bounded:
                 left = max(0.0, 1 - fits)
                 return Hypothesis(
                     name=name, met=False, why=f"class {one.name!r}: {number(left)} of them are too long"
@@ -282,7 +282,7 @@ def fluid(
     (from 0) with l + k tokens: W = (l' + 1)(l + l'/2) in all. If each iteration lasts ΔT, λ_j·ΔT requests of
     a class begin in it, λ_j·ΔT·P(l' ≥ k) are in their k-th, and the batch holds M = ΔT·Σ λ_j E[W_j] tokens.
     With ΔT = d0 + d1·M this gives ΔT = d0 / (1 − d1·Σ λ_j E[W_j]); W is no function of the mean lengths, so
-    its mean is taken over the joint law.
+    its mean is taken over the joint distribution.
 
     No policy serves more than `capacity_per_s`, whatever it does: a batch of M tokens works off M of the
     Σ λ_j E[W_j] that come each second, in d0 + d1·M seconds, and M / (d0 + d1·M) grows with M ≤ C. Chunked
@@ -323,7 +323,7 @@ def fluid(
     """
     hardware = Hardware.of(timing, kv_tokens, first_token)
     demand = Demand.of(workload, rate=rate, needs_rate=False)
-    work = [hardware.kv_token_iterations(one.law) for one in demand.classes]
+    work = [hardware.kv_token_iterations(one.lengths) for one in demand.classes]
     mixed = math.fsum(one.share * each for one, each in zip(demand.classes, work, strict=True))
     base_s, per_kv_token_s = hardware.base_s, hardware.per_kv_token_s
     cache_load = None if demand.rate is None else demand.rate * per_kv_token_s * mixed
@@ -343,11 +343,11 @@ def fluid(
             name=one.name,
             rate=one.rate,
             share=one.share,
-            iterations=hardware.iterations(one.law),
+            iterations=hardware.iterations(one.lengths),
             kv_token_iterations=each,
             requests=None
             if iteration_s is None
-            else (one.rate or 0.0) * iteration_s * hardware.iterations(one.law),
+            else (one.rate or 0.0) * iteration_s * hardware.iterations(one.lengths),
             kv_tokens=None if iteration_s is None else (one.rate or 0.0) * iteration_s * each,
         )
         for one, each in zip(demand.classes, work, strict=True)
@@ -377,7 +377,7 @@ def fluid(
         steps_per_s=None
         if demand.rate is None
         else math.fsum((one.rate or 0.0) * one.iterations for one in classes),
-        output_tokens_per_s=None if demand.rate is None else demand.rate * demand.law.output_mean,
+        output_tokens_per_s=None if demand.rate is None else demand.rate * demand.lengths.output_mean,
         time_capacity_per_s=by_time,
         memory_capacity_per_s=by_memory,
         capacity_per_s=capacity,
@@ -409,9 +409,9 @@ class Settled:
     kv_tokens: float
 
     @classmethod
-    def at(cls, rate: float, engine: Engine, law: Lengths, first_token: FirstToken) -> Settled | None:
+    def at(cls, rate: float, engine: Engine, lengths: Lengths, first_token: FirstToken) -> Settled | None:
         """Where a replica settles at a rate; None if it is asked for more work than there is time."""
-        return _Balance.of(engine, law, first_token).at(rate)
+        return _Balance.of(engine, lengths, first_token).at(rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,19 +428,19 @@ class _Balance:
     """Budget, seats, tokens of the cache."""
 
     @classmethod
-    def of(cls, engine: Engine, law: Lengths, first_token: FirstToken) -> _Balance:
-        cost, decodes = Iteration.of(engine), law.decode_mean(first_token)
+    def of(cls, engine: Engine, lengths: Lengths, first_token: FirstToken) -> _Balance:
+        cost, decodes = Iteration.of(engine), lengths.decode_mean(first_token)
         budget, seats = budget_of(engine.scheduler), seats_of(engine.scheduler)
         less = 1 if first_token == "prefill" else 0
-        least_s, most_s = cost.prompt_contexts_s(law, budget)
+        least_s, most_s = cost.prompt_contexts_s(lengths, budget)
         prompt_s = least_s if cost.per_kv_token_s or cost.per_row_s else (least_s + most_s) / 2
         kv = engine.kv
         return cls(
             cost=cost,
-            tokens=law.prompt_mean + decodes,
-            contexts_s=prompt_s + cost.decode_contexts_s(law, first_token),
+            tokens=lengths.prompt_mean + decodes,
+            contexts_s=prompt_s + cost.decode_contexts_s(lengths, first_token),
             iterations=1 + decodes,
-            held=law.mean(lambda s, o: (o - less + 1) * (s + (o - less) / 2 + (kv.block - 1) / 2)),
+            held=lengths.mean(lambda s, o: (o - less + 1) * (s + (o - less) / 2 + (kv.block - 1) / 2)),
             limits=(
                 math.inf if budget is None else float(budget),
                 math.inf if seats is None else float(seats),
@@ -472,9 +472,9 @@ class _Balance:
         return all(amount <= limit for amount, limit in zip(used, self.limits, strict=True))
 
 
-def settled_capacity(engine: Engine, law: Lengths, first_token: FirstToken) -> float | None:
+def settled_capacity(engine: Engine, lengths: Lengths, first_token: FirstToken) -> float | None:
     """The largest rate at which the fluid of a replica settles within its limits; None if there is none."""
-    balance = _Balance.of(engine, law, first_token)
+    balance = _Balance.of(engine, lengths, first_token)
     low, high = 0.0, 1.0
     while balance.is_within(high):
         low, high = high, 2 * high

@@ -127,11 +127,11 @@ class Iteration:
         """t(n) − n·t(b)/b: what an iteration of n tokens costs beyond its share of full ones."""
         return max(0.0, self.seconds(tokens) - tokens * self.seconds(budget) / budget)
 
-    def decode_contexts_s(self, law: Lengths, first_token: FirstToken) -> float:
+    def decode_contexts_s(self, lengths: Lengths, first_token: FirstToken) -> float:
         """Mean seconds that contexts and rows add to all decodes of a request, whatever the schedule."""
         if not self.per_context_token_s and not self.per_kv_token_s and not self.per_row_s:
             return 0.0
-        return law.mean(self._decode_contexts_s(first_token))
+        return lengths.mean(self._decode_contexts_s(first_token))
 
     def _decode_contexts_s(self, first_token: FirstToken) -> Work:
         """Those of one: d decodes begin at contexts s, s + 1, …: d·s + d(d − 1)/2; with themselves d more."""
@@ -144,7 +144,7 @@ class Iteration:
 
         return seconds
 
-    def prompt_contexts_s(self, law: Lengths, budget: int | None) -> tuple[float, float]:
+    def prompt_contexts_s(self, lengths: Lengths, budget: int | None) -> tuple[float, float]:
         """Mean seconds that contexts and rows add to a prompt, least and most over all ways to cut it.
 
         Chunks c_i hold at most `budget` tokens, x_i = c_1 + … + c_{i−1}. Since Σ c_i·x_i = (s² − Σ c_i²)/2,
@@ -156,7 +156,7 @@ class Iteration:
             self.per_prefill_square_s or self.per_chunk_context_s or self.per_kv_token_s or self.per_row_s
         ):
             return 0.0, 0.0
-        least, most = (law.mean(self._prompt_contexts_s(budget, dear=dear)) for dear in (False, True))
+        least, most = (lengths.mean(self._prompt_contexts_s(budget, dear=dear)) for dear in (False, True))
         return least, most
 
     def _prompt_contexts_s(self, budget: int | None, *, dear: bool) -> Work:
@@ -286,7 +286,7 @@ def enough_seats(scheduler: Scheduler | None, token_budget: int) -> Hypothesis:
     return Hypothesis(name="seats to spare", met=met, why=why)
 
 
-def memory_slack(engine: Engine | None, law: Lengths) -> Hypothesis:
+def memory_slack(engine: Engine | None, lengths: Lengths) -> Hypothesis:
     """Can the KV cache never run short: all seats taken by the largest requests?"""
 
     def said(met: bool | None, why: str) -> Hypothesis:
@@ -300,7 +300,7 @@ def memory_slack(engine: Engine | None, law: Lengths) -> Hypothesis:
     seats = seats_of(engine.scheduler)
     if seats is None:
         return said(None, f"any number of requests may want its {number(tokens)} tokens")
-    most = law.most(lambda s, o: s + o)
+    most = lengths.most(lambda s, o: s + o)
     reserved = getattr(_own(engine.scheduler), "max_model_len", None)
     if reserved is not None:
         most = float(reserved)
@@ -317,9 +317,9 @@ def memory_slack(engine: Engine | None, law: Lengths) -> Hypothesis:
     )
 
 
-def all_fit(engine: Engine, law: Lengths, first_token: FirstToken) -> Hypothesis:
+def all_fit(engine: Engine, lengths: Lengths, first_token: FirstToken) -> Hypothesis:
     """Is no request so long that its policy or the cache can never take it?"""
-    name, worst = "every request fits", never_served(engine, law, first_token)
+    name, worst = "every request fits", never_served(engine, lengths, first_token)
     if worst is None:
         return Hypothesis(name=name, met=True, why="none is too long to be served")
     return Hypothesis(name=name, met=False, why=worst.why)
@@ -336,7 +336,7 @@ class NeverServed:
     why: str
 
 
-def never_served(engine: Engine, law: Lengths, first_token: FirstToken) -> NeverServed | None:
+def never_served(engine: Engine, lengths: Lengths, first_token: FirstToken) -> NeverServed | None:
     """What an engine can never serve; None where it serves everything."""
     own, budget = _own(engine.scheduler), budget_of(engine.scheduler)
     limits: list[tuple[str, str, float, float]] = []  # field, what, weight of the output, most tokens
@@ -354,17 +354,17 @@ def never_served(engine: Engine, law: Lengths, first_token: FirstToken) -> Never
             return NeverServed(1.0, "kv.tokens", why)
         limits.append(("kv.tokens", "requests larger than the cache", 1.0, held + last))
     for field, what, weight, limit in limits:
-        share = _longer(law, weight, limit)
+        share = _longer(lengths, weight, limit)
         if share > 0:
             part = "all" if share == 1 else f"{share:.3g} of all"
             return NeverServed(share, field, f"{part} are {what}, {number(limit)} tokens")
     return None
 
 
-def _longer(law: Lengths, output_weight: float, limit: float) -> float:
+def _longer(lengths: Lengths, output_weight: float, limit: float) -> float:
     """How likely a request is longer; 1 exactly where all are."""
-    share = law.mean(lambda s, o: 1.0 * (s + output_weight * o > limit))
-    if law.mean(lambda s, o: 1.0 * (s + output_weight * o <= limit)) == 0:
+    share = lengths.mean(lambda s, o: 1.0 * (s + output_weight * o > limit))
+    if lengths.mean(lambda s, o: 1.0 * (s + output_weight * o <= limit)) == 0:
         return 1.0
     return share
 

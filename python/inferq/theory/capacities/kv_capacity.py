@@ -274,7 +274,7 @@ def kv_capacity(
     last, shorter chunk as an engine does, and μ stays an upper bound.
 
     Source: nie2026 (1), Theorems 4.1 and 4.2, and section 5.2 for mixtures; M = `kv_tokens`, b̄ = `slot_s`,
-        ŝ = `chunk`, λ = `rate`. The mixed row of the paper's Table 1 prints 3.385 where this law of mixtures
+        ŝ = `chunk`, λ = `rate`. The mixed row of the paper's Table 1 prints 3.385 where this rule of mixtures
         gives 3.348.
 
     Args:
@@ -289,7 +289,7 @@ def kv_capacity(
 
     Raises:
         ConfigError: naming the argument; `kv_tokens` below a request that may come, which then would never
-            be served (of a law without an end: give it a cap).
+            be served (of a distribution without an end: give it a cap).
         TraceError: a workload without lengths.
 
     Example:
@@ -311,10 +311,10 @@ def kv_capacity(
     classes = []
     largest: float | None = 0.0
     for one in demand.classes:
-        top = _largest(one.law, tokens, less, one.name)
+        top = _largest(one.lengths, tokens, less, one.name)
         largest = None if top is None or largest is None else max(largest, top)
-        real = one.law.mean(lambda s, o: occupied_by(s, o - less, step, whole_chunks=False))
-        in_chunks = one.law.mean(lambda s, o: occupied_by(s, o - less, step, whole_chunks=True))
+        real = one.lengths.mean(lambda s, o: occupied_by(s, o - less, step, whole_chunks=False))
+        in_chunks = one.lengths.mean(lambda s, o: occupied_by(s, o - less, step, whole_chunks=True))
         length_s = slots[one.name]
         classes.append(
             ClassMemory(
@@ -355,7 +355,7 @@ def _hypotheses(
 ) -> tuple[Hypothesis, ...]:
     lengths_s = sorted({one.slot_s for one in classes})
     told = " and ".join(f"{number(one)} s" for one in lengths_s)
-    alike = all(one.law.mean(lambda s, o: (s % chunk > 0) + 0.0 * o) == 0 for one in demand.classes)
+    alike = all(one.lengths.mean(lambda s, o: (s % chunk > 0) + 0.0 * o) == 0 for one in demand.classes)
     if largest is None:
         slack: tuple[bool | None, str] = (False, "lengths have no end")
     else:
@@ -412,10 +412,10 @@ def _slots_of(slot_s: object, names: Sequence[str]) -> dict[str, float]:
     return {name: within(f"slot_s[{name!r}]", slot_s[name], *_SLOT_S) for name in names}
 
 
-def _largest(law: Lengths, kv_tokens: int, less: int, name: str) -> float | None:
+def _largest(lengths: Lengths, kv_tokens: int, less: int, name: str) -> float | None:
     """Most tokens that a request of the class holds, if there is an end; none may exceed the memory."""
-    above = law.mean(lambda s, o: (s + o - less > kv_tokens) * 1.0)
-    top = law.most(lambda s, o: s + o - less)
+    above = lengths.mean(lambda s, o: (s + o - less > kv_tokens) * 1.0)
+    top = lengths.most(lambda s, o: s + o - less)
     if above > 0 or (math.isfinite(top) and top > kv_tokens):
         held = f"up to {number(top)} tokens" if math.isfinite(top) else "without a cap"
         raise ConfigError(

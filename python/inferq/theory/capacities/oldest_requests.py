@@ -60,7 +60,7 @@ class Oldest:
 
     @classmethod
     def of(
-        cls, engine: Engine, law: Lengths, first_token: FirstToken, *, shared: bool = False
+        cls, engine: Engine, lengths: Lengths, first_token: FirstToken, *, shared: bool = False
     ) -> Oldest | None:
         """The bound of an engine, whose requests may share blocks; None where it does not apply."""
         scheduler, kv = engine.scheduler, engine.kv
@@ -76,14 +76,14 @@ class Oldest:
         ):
             return None
         budget, seats = scheduler.token_budget, scheduler.max_seqs
-        if kv.tokens is None or not law.is_bounded or budget <= seats:
+        if kv.tokens is None or not lengths.is_bounded or budget <= seats:
             return None
-        blocks, largest = kv.tokens // kv.block, law.most(lambda s, o: s + o)
+        blocks, largest = kv.tokens // kv.block, lengths.most(lambda s, o: s + o)
         at_once = min(seats, (blocks - int(watermark * blocks)) // math.ceil(largest / kv.block))
         if at_once < 1:
             return None
         if isinstance(engine.timing, PRICED):
-            most_s = longest_iteration_s(engine, law, shared=shared)
+            most_s = longest_iteration_s(engine, lengths, shared=shared)
             if most_s is None:
                 return None
             longest_s = most_s
@@ -97,9 +97,9 @@ class Oldest:
                 + cost.per_prefill_square_s * budget**2
                 + cost.per_chunk_context_s * budget * largest
             )
-        stages = 1 + law.decode_mean(first_token)
+        stages = 1 + lengths.decode_mean(first_token)
         per_prompt_token = 1 / (budget - seats + at_once)
-        work = law.prompt_mean * per_prompt_token + stages / at_once
+        work = lengths.prompt_mean * per_prompt_token + stages / at_once
         if longest_s <= 0:
             return None
         return cls(at_once, longest_s, 1 / (longest_s * work), per_prompt_token, first_token)

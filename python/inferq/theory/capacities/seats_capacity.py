@@ -168,23 +168,23 @@ def seats_capacity(
     seats, k = whole("max_seqs", max_seqs, 1, MOST_COUNT), whole("engines", engines, 1, MOST_COUNT)
     b = None if token_budget is None else whole("token_budget", token_budget, 1, MOST_COUNT)
     demand = Demand.of(workload, rate=rate, needs_rate=False)
-    law = demand.law
-    decodes = law.decode_mean(first_token)
-    tokens = needed = law.prompt_mean + decodes
-    iterations = _prompt_iterations(law, b) + decodes
+    lengths = demand.lengths
+    decodes = lengths.decode_mean(first_token)
+    tokens = needed = lengths.prompt_mean + decodes
+    iterations = _prompt_iterations(lengths, b) + decodes
     if hit_rate is not None:
         demand = stated(demand, hit_rate, engine)
     hits = found(demand, engine)
-    lean = least_cost(cost, engine, law)
+    lean = least_cost(cost, engine, lengths)
 
-    decodes_s = cost.decode_contexts_s(law, first_token)
-    least_s, most_s = (decodes_s + one for one in cost.prompt_contexts_s(law, b))
+    decodes_s = cost.decode_contexts_s(lengths, first_token)
+    least_s, most_s = (decodes_s + one for one in cost.prompt_contexts_s(lengths, b))
     if hits is not None:
         tokens, iterations = hits.tokens + decodes, hits.chunks(b) + decodes
-        least_s = lean.decode_contexts_s(law, first_token) + hits.contexts_s(cost, law, b)
+        least_s = lean.decode_contexts_s(lengths, first_token) + hits.contexts_s(cost, lengths, b)
         needed = tokens if hits.stated and cost.by_tokens else needed
     elif lean is not cost:
-        least_s += lean.decode_contexts_s(law, first_token) - decodes_s
+        least_s += lean.decode_contexts_s(lengths, first_token) - decodes_s
     mean_batch = seats * tokens / iterations
     if b is not None:
         mean_batch = min(mean_batch, float(b))
@@ -203,7 +203,7 @@ def seats_capacity(
     if engine is not None:
         if b is not None:
             policy.append(fills_budget(engine.scheduler, b))
-        policy += [memory_slack(engine, law), all_fit(engine, law, first_token)]
+        policy += [memory_slack(engine, lengths), all_fit(engine, lengths, first_token)]
     stays = all(one.met is not False for one in around)
     stable = None
     if demand.rate is not None and stays:
@@ -233,9 +233,9 @@ def seats_capacity(
     )
 
 
-def _prompt_iterations(law: Lengths, budget: int | None) -> float:
+def _prompt_iterations(lengths: Lengths, budget: int | None) -> float:
     """E[⌈s/b⌉], iterations that a prompt takes at least."""
-    return 1.0 if budget is None else law.mean(lambda s, o: np.ceil(s / budget) + 0 * o)
+    return 1.0 if budget is None else lengths.mean(lambda s, o: np.ceil(s / budget) + 0 * o)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -326,7 +326,7 @@ def request_level_capacity(
     engine, cost, first_token = parts_of(engine_or_timing, first_token)
     policy: list[Hypothesis] = []
     demand = Demand.of(workload, rate=rate, needs_rate=False)
-    law = demand.law
+    lengths = demand.lengths
     if engine is not None:
         scheduler = engine.scheduler
         if not isinstance(scheduler, FasterTransformer):
@@ -334,7 +334,7 @@ def request_level_capacity(
                 f"engine_or_timing: {type(scheduler).__name__} runs no whole batches, FasterTransformer does"
             )
         max_seqs = scheduler.max_seqs if max_seqs is None else max_seqs
-        policy.append(all_fit(engine, law, first_token))
+        policy.append(all_fit(engine, lengths, first_token))
         if engine.kv.tokens is not None:
             reserved = -(-scheduler.max_model_len // engine.kv.block)
             max_seqs = min(max_seqs, engine.kv.tokens // engine.kv.block // reserved)
@@ -346,17 +346,17 @@ def request_level_capacity(
         raise ConfigError("max_seqs: a timing model has none; give max_seqs=")
     seats, k = whole("max_seqs", max_seqs, 1, MOST_COUNT), whole("engines", engines, 1, MOST_COUNT)
 
-    prompts_s = cost.base_s + cost.per_token_s * (seats * law.prompt_mean - cost.knee)
+    prompts_s = cost.base_s + cost.per_token_s * (seats * lengths.prompt_mean - cost.knee)
     if seats < cost.knee:
-        prompts_s += cost.per_token_s * _missing_prompts(law, seats, cost.knee)
-    decodes, above = _decodes(law, first_token)
+        prompts_s += cost.per_token_s * _missing_prompts(lengths, seats, cost.knee)
+    decodes, above = _decodes(lengths, first_token)
     decode_iterations, decodes_s = _decode_iterations(cost, seats, decodes, above)
     # A whole prompt is one chunk at context 0.
-    squares = law.mean(lambda s, o: s * s + 0 * o) if cost.per_prefill_square_s else 0.0
+    squares = lengths.mean(lambda s, o: s * s + 0 * o) if cost.per_prefill_square_s else 0.0
     prompt_contexts_s = (
-        cost.per_prefill_square_s * squares + cost.per_kv_token_s * law.prompt_mean + cost.per_row_s
+        cost.per_prefill_square_s * squares + cost.per_kv_token_s * lengths.prompt_mean + cost.per_row_s
     )
-    context_s = seats * (cost.decode_contexts_s(law, first_token) + prompt_contexts_s)
+    context_s = seats * (cost.decode_contexts_s(lengths, first_token) + prompt_contexts_s)
     batch_s = prompts_s + decodes_s + context_s
     if not batch_s > 0:
         raise ConfigError("timing: a batch lasts 0 seconds")
@@ -380,11 +380,11 @@ def request_level_capacity(
     )
 
 
-def _missing_prompts(law: Lengths, seats: int, knee: int) -> float:
+def _missing_prompts(lengths: Lengths, seats: int, knee: int) -> float:
     """E[max(0, knee − Σ s)] over S independent prompts."""
 
     def chance(tokens: int) -> float:
-        return law.mean(lambda s, o: 1.0 * (s == tokens) + 0 * o)
+        return lengths.mean(lambda s, o: 1.0 * (s == tokens) + 0 * o)
 
     below = np.array([chance(tokens) for tokens in range(knee)])
     total = np.zeros(knee)
@@ -394,9 +394,9 @@ def _missing_prompts(law: Lengths, seats: int, knee: int) -> float:
     return float((total * (knee - np.arange(knee))).sum())
 
 
-def _decodes(law: Lengths, first_token: FirstToken) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _decodes(lengths: Lengths, first_token: FirstToken) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The numbers of decodes that requests have, ascending, and how likely one has so many or more."""
-    values, chances, _ = law.by_output()
+    values, chances, _ = lengths.by_output()
     decodes = values - (1.0 if first_token == "prefill" else 0.0)
     return decodes, np.minimum(1.0, np.cumsum(chances[::-1])[::-1])
 

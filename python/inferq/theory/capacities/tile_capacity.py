@@ -259,7 +259,7 @@ def tile_capacity(
     """The rate up to which tiles that are never wasted serve everybody: λ·T^R < r.
 
     Args:
-        workload: what is asked, by its whole joint law of lengths; it may lack arrivals.
+        workload: what is asked, by its whole joint distribution of lengths; it may lack arrivals.
         engine: an engine with `TiledGemm` times, or the times alone: then RAD is meant, with as many requests
             a cycle as it takes and memory enough.
         rate: requests per second in all, instead of the workload's.
@@ -299,25 +299,25 @@ def tile_capacity(
     elif policy is not None:
         requests_per_cycle = policy.requests_per_cycle
     demand = Demand.of(workload, rate=rate, needs_rate=False)
-    law = demand.law
+    lengths = demand.lengths
     tile = timing if policy is None else policy
     chunk, together = math.lcm(tile.rows, tile.columns, tile.reduction), tile.columns
     emitted_before = 1 if first_token == "prefill" else 0
     prices = TilePrices(timing, chunk, emitted_before)
-    decodes = law.decode_mean(first_token)
+    decodes = lengths.decode_mean(first_token)
     full_s = timing.linear_s_per_tile * -(-together // timing.columns)
-    tokens = law.prompt_mean + decodes
-    decode_attention_s = law.mean(prices.decode_attention_s)
+    tokens = lengths.prompt_mean + decodes
+    decode_attention_s = lengths.mean(prices.decode_attention_s)
     other_s = timing.other_s_per_token * tokens
     least_linear_s = timing.linear_s_per_tile * tokens / timing.columns
-    least_s = least_linear_s + law.mean(prices.least_attention_s) + decode_attention_s + other_s
+    least_s = least_linear_s + lengths.mean(prices.least_attention_s) + decode_attention_s + other_s
     if least_s == 0:
         raise ConfigError("timing: costs nothing for these requests, so nothing limits their rate")
     cycle_end_s = longest_s = None
-    if law.is_bounded:
-        most_decodes = law.most(lambda s, o: o + 0 * s) - emitted_before
+    if lengths.is_bounded:
+        most_decodes = lengths.most(lambda s, o: o + 0 * s) - emitted_before
         cycle_end_s = most_decodes * timing.linear_s_per_tile * _waste(together, timing.columns)
-        longest = law.most(lambda s, o: s + 0 * o) + most_decodes
+        longest = lengths.most(lambda s, o: s + 0 * o) + most_decodes
         longest_s = longest * (timing.linear_s_per_tile + timing.other_s_per_token)
         longest_s += float(prices.gemv_s(longest))
     found = TileCapacity(
@@ -326,13 +326,13 @@ def tile_capacity(
         first_token=first_token,
         rate=demand.rate,
         engines=engines,
-        prompt_tokens_mean=law.prompt_mean,
+        prompt_tokens_mean=lengths.prompt_mean,
         decode_tokens_mean=decodes,
         chunk_tokens=chunk,
         decodes_together=together,
         requests_per_cycle=requests_per_cycle,
-        prompt_linear_s=law.mean(prices.prompt_linear_s),
-        prompt_attention_s=law.mean(prices.prompt_attention_s),
+        prompt_linear_s=lengths.mean(prices.prompt_linear_s),
+        prompt_attention_s=lengths.mean(prices.prompt_attention_s),
         decode_linear_s=decodes * full_s / together,
         decode_attention_s=decode_attention_s,
         other_s=other_s,
@@ -379,7 +379,7 @@ def _waste(together: int, columns: int) -> float:
 
 def _hypotheses(found: TileCapacity, demand: Demand, engine: Engine | TiledGemm) -> tuple[Hypothesis, ...]:
     """What the theorems assume, judged from what is known."""
-    timing, law, chunk = found.timing, demand.law, found.chunk_tokens
+    timing, lengths, chunk = found.timing, demand.lengths, found.chunk_tokens
     is_rad = found.policy in ("Rad", "RadPhased")
     said = "in its cycles" if is_rad else f"{found.policy} is another one, to which only the floor applies"
     judged = [Hypothesis(name=_POLICY, met=is_rad, why=f"{found.policy}, {said}" if is_rad else said)]
@@ -387,7 +387,7 @@ def _hypotheses(found: TileCapacity, demand: Demand, engine: Engine | TiledGemm)
     # With 65 in tiles of 64 a decode of 64 takes fewer tiles than one of 65, and T^R is no lower bound.
     fewest = found.decodes_together < timing.columns or found.decodes_together % timing.columns == 0
     judged.append(Hypothesis(name=_TILES, met=fewest, why=columns))
-    short = law.mean(lambda s, o: (s % chunk != 0) + 0 * o)
+    short = lengths.mean(lambda s, o: (s % chunk != 0) + 0 * o)
     why = f"{short:.1%} of the prompts are no multiple of {chunk}; what their last chunks waste is in T^R"
     if short == 0:
         why = f"all are multiples of {chunk}"
@@ -399,9 +399,9 @@ def _hypotheses(found: TileCapacity, demand: Demand, engine: Engine | TiledGemm)
     judged.append(Hypothesis(name=_BOUND, met=beaten == 0, why=why))
     why = f"{timing.reduction} · {number(timing.gemv_s)} s beside {number(timing.gemm_s)} s"
     judged.append(Hypothesis(name=_PRODUCTS, met=timing.reduction * timing.gemv_s > timing.gemm_s, why=why))
-    judged.append(_memory(found, law, engine))
-    ended = "the law has a longest prompt and output" if law.is_bounded else "the law has no longest length"
-    judged.append(Hypothesis(name=_BOUNDED, met=law.is_bounded, why=ended))
+    judged.append(_memory(found, lengths, engine))
+    ended = "there is a longest prompt and output" if lengths.is_bounded else "there is no longest length"
+    judged.append(Hypothesis(name=_BOUNDED, met=lengths.is_bounded, why=ended))
     judged.append(_cycles(found))
     judged.append(Hypothesis(name=_POISSON, met=demand.poisson, why=demand.arrivals))
     alone = "there is one" if found.engines == 1 else "the theorem divides at random; a router may differ"
@@ -413,21 +413,21 @@ def _hypotheses(found: TileCapacity, demand: Demand, engine: Engine | TiledGemm)
     return (*judged, *no_hits(engine))
 
 
-def _memory(found: TileCapacity, law: Lengths, engine: Engine | TiledGemm) -> Hypothesis:
+def _memory(found: TileCapacity, lengths: Lengths, engine: Engine | TiledGemm) -> Hypothesis:
     """Assumption 4: memory for all whom RAD holds at once, were they the longest."""
     if isinstance(engine, TiledGemm):
         return Hypothesis(name=_MEMORY, met=None, why="no cache is given")
     capacity, block = engine.kv.tokens, engine.kv.block
     if capacity is None:
         return Hypothesis(name=_MEMORY, met=True, why="the cache has no limit")
-    if not law.is_bounded:
+    if not lengths.is_bounded:
         return Hypothesis(name=_MEMORY, met=False, why="lengths have no end, the cache has one")
     before = 1 if found.first_token == "prefill" else 0
-    largest = math.ceil(law.most(lambda s, o: s + o - before) / block)
+    largest = math.ceil(lengths.most(lambda s, o: s + o - before) / block)
     held, needed = found.decodes_together, found.decodes_together * largest
     if found.policy == "RadPhased" and found.requests_per_cycle is not None:
         held = max(found.requests_per_cycle, held)
-        needed += (held - found.decodes_together) * math.ceil(law.most(lambda s, o: s + 0 * o) / block)
+        needed += (held - found.decodes_together) * math.ceil(lengths.most(lambda s, o: s + 0 * o) / block)
     why = f"{number(held)} requests need {number(needed)} of {number(capacity // block)} blocks at most"
     return Hypothesis(name=_MEMORY, met=needed <= capacity // block, why=why)
 
@@ -453,7 +453,7 @@ class TilePrices:
     """Seconds of a request with a prompt of s and an output of o tokens, its prompt in chunks.
 
     Every method takes arrays that broadcast, and answers likewise. Lengths that are no whole numbers, the
-    means of bins of a law, are between their neighbours.
+    means of bins of a distribution, are between their neighbours.
 
     Source: (4), (5) and (6) of bari2025, with the symbols of `TiledGemm`.
     """

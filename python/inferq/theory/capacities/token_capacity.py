@@ -46,8 +46,8 @@ class ClassTokens:
             name=one.name,
             rate=one.rate,
             share=one.share,
-            prompt_tokens_mean=one.law.prompt_mean,
-            decode_tokens_mean=one.law.decode_mean(first_token),
+            prompt_tokens_mean=one.lengths.prompt_mean,
+            decode_tokens_mean=one.lengths.decode_mean(first_token),
         )
 
 
@@ -261,23 +261,23 @@ def token_capacity(
     b = whole("token_budget", token_budget, 1, MOST_COUNT)
     k = whole("engines", engines, 1, MOST_COUNT)
     demand = Demand.of(workload, rate=rate, needs_rate=False)
-    law, scheduler = demand.law, None if engine is None else engine.scheduler
-    decodes = law.decode_mean(first_token)
-    tokens = law.prompt_mean + decodes
+    lengths, scheduler = demand.lengths, None if engine is None else engine.scheduler
+    decodes = lengths.decode_mean(first_token)
+    tokens = lengths.prompt_mean + decodes
     if hit_rate is not None:
         demand = stated(demand, hit_rate, engine)
     hits = found(demand, engine)
-    lean = least_cost(cost, engine, law)
+    lean = least_cost(cost, engine, lengths)
 
-    decodes_s = cost.decode_contexts_s(law, first_token)
-    least_s, most_s = (decodes_s + one for one in cost.prompt_contexts_s(law, b))
+    decodes_s = cost.decode_contexts_s(lengths, first_token)
+    least_s, most_s = (decodes_s + one for one in cost.prompt_contexts_s(lengths, b))
     computed, needed = tokens, tokens
     if hits is not None:
         computed = hits.tokens + decodes
-        least_s = lean.decode_contexts_s(law, first_token) + hits.contexts_s(cost, law, b)
+        least_s = lean.decode_contexts_s(lengths, first_token) + hits.contexts_s(cost, lengths, b)
         needed = computed if hits.stated and cost.by_tokens else tokens
     elif lean is not cost:
-        least_s += lean.decode_contexts_s(law, first_token) - decodes_s
+        least_s += lean.decode_contexts_s(lengths, first_token) - decodes_s
     best = int(cost.best_tokens(b))
     needed_s = needed * cost.seconds(b) / b + most_s
     fastest_s = computed * cost.seconds(best) / best + least_s if best else 0.0
@@ -295,9 +295,9 @@ def token_capacity(
         False: "the policy loads more into a batch",
     }
     keeps = Hypothesis(name=f"batches of at most {number(b)} tokens", met=within, why=says[within])
-    policy = [fills_budget(scheduler, b), enough_seats(scheduler, b), memory_slack(engine, law)]
+    policy = [fills_budget(scheduler, b), enough_seats(scheduler, b), memory_slack(engine, lengths)]
     if engine is not None:
-        policy.append(all_fit(engine, law, first_token))
+        policy.append(all_fit(engine, lengths, first_token))
     around = open_arrivals(demand)
     if k > 1:
         why = "random routing and the fewest requests are proved; round robin by the same argument"
@@ -317,8 +317,8 @@ def token_capacity(
     return TokenCapacity(
         rate=demand.rate,
         classes=tuple(ClassTokens.of(one, first_token) for one in demand.classes),
-        prompt_tokens_mean=law.prompt_mean,
-        decode_tokens_mean=law.decode_mean(first_token),
+        prompt_tokens_mean=lengths.prompt_mean,
+        decode_tokens_mean=lengths.decode_mean(first_token),
         first_token=first_token,
         token_budget=b,
         iteration_s=cost.seconds(b),
@@ -331,7 +331,7 @@ def token_capacity(
         sure_per_s=sure,
         hypotheses=hypotheses,
         hit_rate=None if hits is None else hits.hit_rate,
-        computed_tokens_mean=law.prompt_mean if hits is None else hits.tokens,
+        computed_tokens_mean=lengths.prompt_mean if hits is None else hits.tokens,
         sure_hit_rate=None if hits is None else hits.hit_rate if needed == computed else 0.0,
         stable=stable,
     )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a mean request of a law brings: the numbers that prices are for."""
+    """What a mean request of a distribution brings: the numbers that prices are for."""
 
     prompt: float
     """Tokens of its prompt."""
@@ -81,9 +81,9 @@ class Prices:
     budget: float
     """Tokens of a largest chunk from below; infinite where every prompt pays for one chunk."""
 
-    def request_s(self, law: Lengths, first_token: FirstToken, hits: Found | None = None) -> float:
+    def request_s(self, lengths: Lengths, first_token: FirstToken, hits: Found | None = None) -> float:
         """The price of a mean request."""
-        asked = _asked(law, first_token, self.budget, hits)
+        asked = _asked(lengths, first_token, self.budget, hits)
         return (
             self.token_s * asked.prompt
             + self.decode_s * asked.decodes
@@ -110,11 +110,11 @@ class Prices:
         return seconds
 
     def formula(
-        self, kind: str, law: Lengths, first_token: FirstToken, replicas: int, hits: Found | None = None
+        self, kind: str, lengths: Lengths, first_token: FirstToken, replicas: int, hits: Found | None = None
     ) -> str:
         """The numbers of a bound in a line."""
-        asked = _asked(law, first_token, self.budget, hits)
-        sum_s = self.request_s(law, first_token, hits)
+        asked = _asked(lengths, first_token, self.budget, hits)
+        sum_s = self.request_s(lengths, first_token, hits)
         return (
             f"{kind}: {number(asked.prompt)} prompt tokens at {number(self.token_s)} s, "
             f"{number(asked.decodes)} decodes at {number(self.decode_s)} s, their contexts of "
@@ -127,7 +127,7 @@ class Prices:
 
 def least_prices(
     engine: Engine,
-    law: Lengths,
+    lengths: Lengths,
     first_token: FirstToken,
     *,
     seats: bool,
@@ -135,11 +135,11 @@ def least_prices(
     only: Literal["prompts", "decodes"] | None = None,
     hits: Found | None = None,
 ) -> Prices | None:
-    """Prices that no batch undercuts, those that make this law's requests the dearest; None if all are 0.
+    """Prices that no batch undercuts, those that make these lengths' requests the dearest; None if all are 0.
 
     Args:
         engine: with a table or a roofline.
-        law: the lengths.
+        lengths: of the requests.
         first_token: how the first token is counted.
         seats: does the limit on requests that run at once count?
         memory: do the contexts of a batch have to fit the cache?
@@ -147,18 +147,18 @@ def least_prices(
         hits: what prefix caches find; None: nothing. Requests that share blocks may have contexts of more
             tokens than the cache has, so that `memory` says nothing of their sum.
     """
-    kernels = Kernels.of(engine, law)
+    kernels = Kernels.of(engine, lengths)
     if not seats:
         kernels = replace(kernels, seats=kernels.budget)
     if not memory:
         kernels = replace(kernels, kv_tokens=float("inf"))
-    wanted = _asked(law, first_token, kernels.budget, hits)
+    wanted = _asked(lengths, first_token, kernels.budget, hits)
     if only == "prompts":
         wanted = replace(wanted, decodes=0.0, contexts=0.0)
     elif only == "decodes":
         wanted = replace(wanted, prompt=0.0, chunks=0.0, pairs=0.0)
-    from_below = _Below(kernels, law)
-    found = from_below.solved(wanted, _decodes_are_decodes(engine) and not finds_its_own(engine, law))
+    from_below = _Below(kernels, lengths)
+    found = from_below.solved(wanted, _decodes_are_decodes(engine) and not finds_its_own(engine, lengths))
     if kernels.host.overlapped:  # the longer of both is at least either
         alone = from_below.host_alone(wanted)
         if found is None or (alone is not None and _sum(alone, wanted) > _sum(found, wanted)):
@@ -172,41 +172,41 @@ def least_prices(
     return replace(found, **rest)
 
 
-def sure_prices(engine: Engine, law: Lengths, first_token: FirstToken) -> Prices | None:
-    """Prices that pay for every saturated batch, the least for this law; None where none are known."""
-    return _Above(Kernels.of(engine, law), law).solved(_asked(law, first_token, float("inf")))
+def sure_prices(engine: Engine, lengths: Lengths, first_token: FirstToken) -> Prices | None:
+    """Prices that pay for every saturated batch, the least for these lengths; None where none are known."""
+    return _Above(Kernels.of(engine, lengths), lengths).solved(_asked(lengths, first_token, float("inf")))
 
 
-def longest_iteration_s(engine: Engine, law: Lengths, *, shared: bool = False) -> float | None:
+def longest_iteration_s(engine: Engine, lengths: Lengths, *, shared: bool = False) -> float | None:
     """No iteration of an engine with a budget is longer; None where that is not known.
 
     The linear layers, the decodes and all chunks together each at their longest: min(S, b) chunks of b tokens
     in all that attend to no more than the largest request has. The contexts of decodes fit the cache, but
     where they are `shared`.
     """
-    kernels = Kernels.of(engine, law)
+    kernels = Kernels.of(engine, lengths)
     if shared:
         kernels = replace(kernels, kv_tokens=float("inf"))
-    return _Above(kernels, law).longest_s()
+    return _Above(kernels, lengths).longest_s()
 
 
-def cache_may_fill(engine: Engine, law: Lengths) -> bool:
+def cache_may_fill(engine: Engine, lengths: Lengths) -> bool:
     """Can decodes on all seats, each at its longest, hold more than the cache?"""
-    return Kernels.of(engine, law).may_be_full
+    return Kernels.of(engine, lengths).may_be_full
 
 
-def _asked(law: Lengths, first_token: FirstToken, budget: float, hits: Found | None = None) -> Asked:
+def _asked(lengths: Lengths, first_token: FirstToken, budget: float, hits: Found | None = None) -> Asked:
     less = 1.0 if first_token == "prefill" else 0.0
     if hits is not None:
-        all_of_it = _asked(law, first_token, float("inf"))
+        all_of_it = _asked(lengths, first_token, float("inf"))
         chunks = hits.chunks(None if budget == float("inf") else budget)
         return replace(all_of_it, prompt=hits.tokens, chunks=chunks, pairs=hits.pairs)
     return Asked(
-        prompt=law.prompt_mean,
-        decodes=law.decode_mean(first_token),
-        contexts=law.mean(lambda s, o: (o - less) * s + (o - less) * (o - less - 1) / 2),
-        chunks=1.0 if budget == float("inf") else law.mean(lambda s, o: np.ceil(s / budget) + 0 * o),
-        pairs=law.mean(lambda s, o: s * (s + 1) / 2 + 0 * o),
+        prompt=lengths.prompt_mean,
+        decodes=lengths.decode_mean(first_token),
+        contexts=lengths.mean(lambda s, o: (o - less) * s + (o - less) * (o - less - 1) / 2),
+        chunks=1.0 if budget == float("inf") else lengths.mean(lambda s, o: np.ceil(s / budget) + 0 * o),
+        pairs=lengths.mean(lambda s, o: s * (s + 1) / 2 + 0 * o),
     )
 
 
@@ -242,8 +242,8 @@ def _costs(asked: Asked) -> list[float]:
 class _Below:
     """Prices that no batch undercuts."""
 
-    def __init__(self, kernels: Kernels, law: Lengths) -> None:
-        self._kernels, self._law = kernels, law
+    def __init__(self, kernels: Kernels, lengths: Lengths) -> None:
+        self._kernels, self._synthetic = kernels, lengths
 
     def solved(self, asked: Asked, decodes_are_decodes: bool) -> Prices | None:
         """The dearest for what is asked."""
@@ -266,7 +266,7 @@ class _Below:
         program.at_most(0.0, token=-1, chunk_token=-1)
         program.at_most(row_s, row=-1, chunk=-1)
         # Recomputing x + 1 tokens is no cheaper than a decode at context x ≥ the shortest prompt.
-        shortest = self._law.shortest_prompt
+        shortest = self._synthetic.shortest_prompt
         program.at_most(0.0, context=1, token=-1, chunk_token=-1)
         program.at_most(
             row_s,
@@ -354,8 +354,8 @@ class _Below:
 class _Above:
     """Prices that pay for every saturated batch."""
 
-    def __init__(self, kernels: Kernels, law: Lengths) -> None:
-        self._kernels, self._law = kernels, law
+    def __init__(self, kernels: Kernels, lengths: Lengths) -> None:
+        self._kernels, self._synthetic = kernels, lengths
 
     def solved(self, asked: Asked) -> Prices | None:
         """The least for what is asked; None where none are known."""
@@ -397,7 +397,7 @@ class _Above:
         # Only recomputing makes a chunk of more than a prompt, and only where memory runs short.
         longest = kernels.most_context
         if of_prompts:
-            longest = min(self._law.most(lambda s, o: s + 0 * o), longest)
+            longest = min(self._synthetic.most(lambda s, o: s + 0 * o), longest)
         most = min(kernels.budget, longest)
         if isinstance(timing, Roofline):
             program.at_most(-timing.chunk_compute_s_per_pair, pair=-1)
@@ -556,15 +556,15 @@ class Kernels:
     host: Overhead
 
     @classmethod
-    def of(cls, engine: Engine, law: Lengths) -> Kernels:
-        """Those of an engine with a table or a roofline, as far as requests of a law can reach."""
+    def of(cls, engine: Engine, lengths: Lengths) -> Kernels:
+        """Those of an engine with a table or a roofline, as far as requests of these lengths can reach."""
         timing = engine.timing
         assert isinstance(timing, PRICED)
         budget = float(budget_of(engine.scheduler) or MOST_TOKENS_OF_A_BATCH)
         seats = min(float(seats_of(engine.scheduler) or budget), budget)
         kv = engine.kv
         kv_tokens = float("inf") if kv.tokens is None else float(kv.tokens // kv.block * kv.block)
-        longest = min(law.most(lambda s, o: s + o), kv_tokens, MOST_CONTEXT)
+        longest = min(lengths.most(lambda s, o: s + o), kv_tokens, MOST_CONTEXT)
         if isinstance(timing, TimingTable):
             points: Sequence[int | float] = timing.linear.tokens
             linear_s, decode = timing.linear.seconds, timing.decode

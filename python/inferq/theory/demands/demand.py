@@ -13,17 +13,17 @@ from inferq.errors import ConfigError
 from inferq.theory.demands.lengths import Lengths, Work, chances
 from inferq.theory.demands.shared_prefixes import Rows
 from inferq.workload.distributions import (
-    ArrivalLaw,
+    ArrivalProcess,
     Deterministic,
     Empirical,
     Gamma,
-    LengthLaw,
+    LengthDistribution,
     OnOff,
     Poisson,
     TimeVarying,
     Weibull,
 )
-from inferq.workload.generated import Law, Mix, Sessions
+from inferq.workload.generated import Mix, Sessions, Synthetic
 from inferq.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ class RequestClass:
 
     Args:
         rate: requests per second, from 1e-9 to 1e12.
-        prompt: prompt tokens: a number, or a law of one length.
+        prompt: prompt tokens: a number, or a distribution of one length.
         output: output tokens, likewise.
-        lengths: joint law of both, instead of `prompt` and `output`.
+        lengths: joint distribution of both, instead of `prompt` and `output`.
         name: of the class; each in a list has its own.
         abandonment: how fast those who wait give up, per second; only `allocation` looks at it.
 
@@ -59,13 +59,13 @@ class RequestClass:
     Example:
         >>> import inferq as iq
         >>> chat = iq.theory.RequestClass(rate=10, prompt=iq.Uniform(10, 1600), output=iq.Geometric(mean=200))
-        >>> round(chat.law.prompt_mean), round(chat.law.output_mean)
+        >>> round(chat.joint_lengths.prompt_mean), round(chat.joint_lengths.output_mean)
         (805, 200)
     """
 
     rate: float
-    prompt: int | LengthLaw | None = None
-    output: int | LengthLaw | None = None
+    prompt: int | LengthDistribution | None = None
+    output: int | LengthDistribution | None = None
     lengths: Empirical | None = None
     name: str = "default"
     abandonment: float = 0.0
@@ -83,7 +83,7 @@ class RequestClass:
                 )
             if not isinstance(self.lengths, Empirical):
                 raise ConfigError(
-                    f"class {self.name!r}: lengths: must be an Empirical law, not {self.lengths!r}"
+                    f"class {self.name!r}: lengths: must be an Empirical distribution, not {self.lengths!r}"
                 )
             return
         for side in ("prompt", "output"):
@@ -94,8 +94,8 @@ class RequestClass:
                 raise ConfigError(f"class {self.name!r}: {side}: {told}") from None
 
     @property
-    def law(self) -> Lengths:
-        """The joint law of its lengths."""
+    def joint_lengths(self) -> Lengths:
+        """The joint distribution of its lengths."""
         if self.lengths is not None:
             return _of_frame(self.lengths.frame)
         assert self.prompt is not None and self.output is not None
@@ -111,13 +111,13 @@ class ClassDemand:
     """Requests per second; None where nothing says when they come."""
     share: float
     """Of all requests."""
-    law: Lengths
+    lengths: Lengths
     abandonment: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Demand:
-    """All that is asked: classes with rates and joint laws of lengths."""
+    """All that is asked: classes with rates and joint distributions of lengths."""
 
     classes: tuple[ClassDemand, ...]
     rate: float | None
@@ -133,7 +133,7 @@ class Demand:
     alike: bool = False
     """Whether lengths and class of a request are known to be independent of those of all before it."""
     busiest: float = 1.0
-    """Of arrivals whose rate changes by a law: the largest rate, over the mean."""
+    """Of arrivals whose rate changes over time: the largest rate, over the mean."""
     order: Order | None = None
     """The requests one after another, where they were recorded or drawn."""
     rows: Rows | None = None
@@ -152,13 +152,13 @@ class Demand:
     ) -> Demand:
         """What a workload or classes ask.
 
-        A `Workload.law`, and a mix of them, is taken exactly, with its own rate. Anything else is drawn with
-        `seed` and taken as it is: its pairs of lengths, and (n − 1) / (last − first arrival).
+        A `Workload.synthetic`, and a mix of them, is taken exactly, with its own rate. Anything else is drawn
+        with `seed` and taken as it is: its pairs of lengths, and (n − 1) / (last − first arrival).
 
         Args:
             asked: a workload, a class, or several; what is a `Demand` already stays as it is.
             rate: requests per second in all, instead of what `asked` says; shares of classes stay.
-            seed: with which a workload that has no exact law is drawn.
+            seed: with which a workload whose distributions are not known exactly is drawn.
             needs_rate: whether a workload without arrivals is an error.
 
         Raises:
@@ -179,9 +179,9 @@ class Demand:
         return demand
 
     @property
-    def law(self) -> Lengths:
-        """The joint law of a request of any class."""
-        return Lengths.mixed((one.share, one.law) for one in self.classes)
+    def lengths(self) -> Lengths:
+        """The joint distribution of a request of any class."""
+        return Lengths.mixed((one.share, one.lengths) for one in self.classes)
 
     def shares(self) -> dict[str, float]:
         """The share of each class among all requests."""
@@ -190,7 +190,7 @@ class Demand:
     def at_rate(self, rate: float) -> Demand:
         """The same at another total rate; shares of classes stay."""
         classes = tuple(
-            ClassDemand(one.name, rate * one.share, one.share, one.law, one.abandonment)
+            ClassDemand(one.name, rate * one.share, one.share, one.lengths, one.abandonment)
             for one in self.classes
         )
         return replace(self, classes=classes, rate=rate)
@@ -233,7 +233,7 @@ def _of_classes(asked: object) -> Demand:
             raise ConfigError(f"workload[{place}].name: {one.name!r} is there already")
     total = math.fsum(one.rate for one in given)
     classes = tuple(
-        ClassDemand(one.name, float(one.rate), one.rate / total, one.law, float(one.abandonment))
+        ClassDemand(one.name, float(one.rate), one.rate / total, one.joint_lengths, float(one.abandonment))
         for one in given
     )
     gives_up = any(one.abandonment > 0 for one in given)
@@ -246,7 +246,7 @@ def _of_workload(workload: Workload, seed: int) -> Demand:
 
 
 def _exact(workload: Workload) -> Demand | None:
-    """The demand of a workload whose laws are known to the last chance; None for any other."""
+    """The demand of a workload whose distributions are known to the last chance; None for any other."""
     source = workload._source
     if isinstance(source, Mix):
         if workload._steps:
@@ -257,7 +257,7 @@ def _exact(workload: Workload) -> Demand | None:
             return None
         total = math.fsum(part.rate or 0.0 for _, part in found)
         classes = tuple(
-            ClassDemand(name, part.rate, (part.rate or 0.0) / total, part.law) for name, part in found
+            ClassDemand(name, part.rate, (part.rate or 0.0) / total, part.lengths) for name, part in found
         )
         ways = " and ".join(dict.fromkeys(part.arrivals for _, part in found))
         poisson = all(part.poisson for _, part in found)
@@ -266,7 +266,7 @@ def _exact(workload: Workload) -> Demand | None:
         # Of independent streams only Poisson ones mix so that the next class owes nothing to the last.
         alike = all(part.alike for _, part in found) and (len(found) == 1 or poisson)
         return Demand(classes, total, ways, poisson, gives_up=gives_up, alike=alike, busiest=busiest)
-    if not isinstance(source, Law) or not source.lengths:
+    if not isinstance(source, Synthetic) or not source.lengths:
         return None
     arrivals, rate = source.arrivals, _rate(source.arrivals)
     lengths = dict(source.lengths)
@@ -282,13 +282,13 @@ def _exact(workload: Workload) -> Demand | None:
         else:
             return None
     if "lengths" in lengths:
-        law = _of_frame(lengths["lengths"].frame)  # type: ignore[attr-defined]  # only Empirical stands there
+        joint = _of_frame(lengths["lengths"].frame)  # type: ignore[attr-defined]  # only Empirical stands there
     else:
-        law = Lengths.of(lengths["prompt"], lengths["output"])
+        joint = Lengths.of(lengths["prompt"], lengths["output"])
     shares = classes_of if isinstance(classes_of, dict) else {classes_of or "default": 1.0}
     whole = math.fsum(shares.values())
     classes = tuple(
-        ClassDemand(str(name), rate * share / whole, share / whole, law) for name, share in shares.items()
+        ClassDemand(str(name), rate * share / whole, share / whole, joint) for name, share in shares.items()
     )
     return Demand(
         classes,
@@ -301,19 +301,22 @@ def _exact(workload: Workload) -> Demand | None:
     )
 
 
-def _rate(law: ArrivalLaw) -> float:
+def _rate(arrivals: ArrivalProcess) -> float:
     """Requests per second in the long run."""
-    if isinstance(law, OnOff):
-        on, off = law.mean_on_s, law.mean_off_s
-        return (law.on_rate * on + law.off_rate * off) / (on + off)
-    if isinstance(law, TimeVarying):
-        if law.period_s is None:
-            return float(law.rates[-1])
-        ends = (*law.times_s[1:], law.period_s)
-        spans = (end - start for start, end in zip(law.times_s, ends, strict=True))
-        return math.fsum(rate * span for rate, span in zip(law.rates, spans, strict=True)) / law.period_s
-    assert isinstance(law, (Poisson, Gamma, Weibull, Deterministic))
-    return float(law.rate)
+    if isinstance(arrivals, OnOff):
+        on, off = arrivals.mean_on_s, arrivals.mean_off_s
+        return (arrivals.on_rate * on + arrivals.off_rate * off) / (on + off)
+    if isinstance(arrivals, TimeVarying):
+        if arrivals.period_s is None:
+            return float(arrivals.rates[-1])
+        ends = (*arrivals.times_s[1:], arrivals.period_s)
+        spans = (end - start for start, end in zip(arrivals.times_s, ends, strict=True))
+        return (
+            math.fsum(rate * span for rate, span in zip(arrivals.rates, spans, strict=True))
+            / arrivals.period_s
+        )
+    assert isinstance(arrivals, (Poisson, Gamma, Weibull, Deterministic))
+    return float(arrivals.rate)
 
 
 def _of_frame(frame: pl.DataFrame) -> Lengths:

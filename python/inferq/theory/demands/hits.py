@@ -51,21 +51,21 @@ class Found:
         """Chunks of a mean prompt at least."""
         return max(1.0, self.tokens / budget) if budget else 1.0
 
-    def contexts_s(self, cost: Iteration, law: Lengths, budget: int | None) -> float:
+    def contexts_s(self, cost: Iteration, lengths: Lengths, budget: int | None) -> float:
         """Seconds that contexts and rows add at least to what is computed of a mean prompt.
 
         With P = Σ (c·x + c(c + 1)/2) over its chunks, ε·Σ c·x + α·Σ c² = ε·(P − C/2) + (α − ε/2)·Σ c², and
         Σ c² lies between C and the largest chunk times C. The last chunk holds all of the prompt.
         """
         alpha, epsilon = cost.per_prefill_square_s, cost.per_chunk_context_s
-        longest = law.most(lambda s, o: s + 0 * o)
+        longest = lengths.most(lambda s, o: s + 0 * o)
         largest = longest if budget is None else min(longest, float(budget))
         squares = self.tokens if alpha >= epsilon / 2 else largest * self.tokens
         attention_s = -float("inf")
         if squares < float("inf"):
             attention_s = epsilon * (self.pairs - self.tokens / 2) + (alpha - epsilon / 2) * squares
         attention_s = max(attention_s, alpha * self.tokens)
-        held_s = cost.per_kv_token_s * law.prompt_mean
+        held_s = cost.per_kv_token_s * lengths.prompt_mean
         return attention_s + held_s + cost.per_row_s * self.chunks(budget)
 
 
@@ -94,7 +94,7 @@ def found(demand: Demand, engine: Engine | None) -> Found | None:
     hit_rate = demand.hit_rate
     if (engine is None and hit_rate is None) or (engine is not None and engine.kv.prefix_cache is None):
         return None
-    mean = demand.law.prompt_mean
+    mean = demand.lengths.prompt_mean
     shared, alone, block = None if demand.rows is None else demand.rows.shared, None, 1
     if engine is not None:
         block = engine.kv.block
@@ -118,19 +118,19 @@ def found(demand: Demand, engine: Engine | None) -> Found | None:
     return Found(tokens, tokens * (tokens + 1) / 2, hit_rate, True, alone, mean)
 
 
-def least_cost(cost: Iteration, engine: Engine | None, law: Lengths) -> Iteration:
+def least_cost(cost: Iteration, engine: Engine | None, lengths: Lengths) -> Iteration:
     """What a decode costs at least, where one that was preempted may find its own blocks again.
 
     It is then one chunk that is as short as a decode, and pays for its context as chunks do.
     """
-    if engine is None or engine.kv.prefix_cache is None or memory_slack(engine, law).met:
+    if engine is None or engine.kv.prefix_cache is None or memory_slack(engine, lengths).met:
         return cost
     return replace(cost, per_context_token_s=min(cost.per_context_token_s, cost.per_chunk_context_s))
 
 
-def finds_its_own(engine: Engine, law: Lengths) -> bool:
+def finds_its_own(engine: Engine, lengths: Lengths) -> bool:
     """May a preempted request find what it had computed, so that one token stands for its next decode?"""
-    return engine.kv.prefix_cache is not None and not memory_slack(engine, law).met
+    return engine.kv.prefix_cache is not None and not memory_slack(engine, lengths).met
 
 
 def no_hits(engine: object) -> tuple[Hypothesis, ...]:

@@ -1,4 +1,4 @@
-"""How long are requests: expectations over the joint law of prompt and output tokens."""
+"""How long are requests: expectations over the joint distribution of prompt and output tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from inferq.errors import ConfigError
 from inferq.workload.distributions import (
     Fixed,
     Geometric,
-    LengthLaw,
+    LengthDistribution,
     Lognormal,
     LogUniform,
     PoissonLength,
@@ -32,9 +32,9 @@ Work: TypeAlias = Callable[[Any, Any], Any]
 """What requests of s prompt and o output tokens ask for, in any unit: arrays in, arrays out."""
 
 _TAIL = 1e-16
-"""Of a law without a longest length, what is longer with a smaller chance is left out."""
+"""Of a distribution without a longest length, what is longer with a smaller chance is left out."""
 _SINGLE = 2048
-"""Up to here every length of a law is kept; longer ones are put in as many bins of equal ratio."""
+"""Up to here every length of a distribution is kept; longer ones are put in as many bins of equal ratio."""
 _AT_ONCE = 2**16
 """Pairs of lengths that are looked at together: few enough to stay in the cache of a core."""
 
@@ -49,7 +49,7 @@ class _Pairs:
     output_chance: Numbers | None
     """None: `output[k]` belongs to `prompt[k]`."""
     most: tuple[float, float]
-    """The longest prompt and output that the law allows."""
+    """The longest prompt and output that the distribution allows."""
 
     def blocks(self) -> Iterable[tuple[Numbers, Numbers, Numbers]]:
         """Prompts, outputs and chances that broadcast against each other, not too many at once."""
@@ -76,12 +76,12 @@ class _Pairs:
 
 
 class Lengths:
-    """A joint law of prompt and output tokens, whose expectations are sums over the law.
+    """A joint distribution of prompt and output tokens, whose expectations are sums over the distribution.
 
-    Of `Fixed`, `Uniform`, `Geometric`, `PoissonLength`, `LogUniform` and `Lognormal` laws the exact chances
-    are used, of observed lengths the pairs as they are. Beyond 2,048 tokens a law is taken in 2,048 bins of
-    equal ratio, each by its mean: means stay exact, second moments are low by less than a millionth where the
-    longest length is below 2,000,000.
+    Of `Fixed`, `Uniform`, `Geometric`, `PoissonLength`, `LogUniform` and `Lognormal` distributions the exact
+    chances are used, of observed lengths the pairs as they are. Beyond 2,048 tokens a distribution is taken
+    in 2,048 bins of equal ratio, each by its mean: means stay exact, second moments are low by less than a
+    millionth where the longest length is below 2,000,000.
     """
 
     __slots__ = ("__dict__", "_parts")
@@ -90,8 +90,8 @@ class Lengths:
         self._parts = tuple(parts)
 
     @classmethod
-    def of(cls, prompt: int | LengthLaw, output: int | LengthLaw) -> Lengths:
-        """Prompt and output independent of each other, each a number of tokens or a law.
+    def of(cls, prompt: int | LengthDistribution, output: int | LengthDistribution) -> Lengths:
+        """Prompt and output independent of each other, each a number of tokens or a distribution.
 
         Raises:
             ConfigError: naming the side.
@@ -118,17 +118,19 @@ class Lengths:
 
     @classmethod
     def mixed(cls, parts: Iterable[tuple[float, Lengths]]) -> Lengths:
-        """A mixture: with chance `share` a pair of that law; the shares need not add up to 1."""
+        """A mixture: with chance `share` a pair of that distribution; the shares need not add up to 1."""
         given = list(parts)
         total = math.fsum(share for share, _ in given)
-        return cls([(share / total * one, pairs) for share, law in given for one, pairs in law._parts])
+        return cls(
+            [(share / total * one, pairs) for share, lengths in given for one, pairs in lengths._parts]
+        )
 
     def mean(self, f: Callable[[Numbers, Numbers], Any]) -> float:
         """E[f(s, o)]: `f` gets prompts and outputs, arrays that broadcast, and answers likewise."""
         return math.fsum(share * pairs.mean(f) for share, pairs in self._parts)
 
     def most(self, f: Callable[[Numbers, Numbers], Any]) -> float:
-        """The largest f(s, o), which must grow with both; infinite for a law without a longest length."""
+        """The largest f(s, o), which must grow with both; infinite without a longest length."""
         return max(pairs.top(f) for _, pairs in self._parts)
 
     @cached_property
@@ -173,7 +175,7 @@ class Lengths:
 
     @cached_property
     def shortest_prompt(self) -> float:
-        """Tokens of the shortest prompt that the law allows."""
+        """Tokens of the shortest prompt that the distribution allows."""
         return min(float(pairs.prompt.min()) for _, pairs in self._parts)
 
     @cached_property
@@ -192,42 +194,47 @@ class Lengths:
         return all(math.inf not in pairs.most for _, pairs in self._parts)
 
 
-def chances(side: str, law: object) -> tuple[Numbers, Numbers, float]:
-    """Lengths, their chances, and the longest that the law allows."""
-    number: Any = None if isinstance(law, bool) else law
+def chances(side: str, distribution: object) -> tuple[Numbers, Numbers, float]:
+    """Lengths, their chances, and the longest that the distribution allows."""
+    number: Any = None if isinstance(distribution, bool) else distribution
     if isinstance(number, numbers.Integral):
-        law = Fixed(int(number))
-    if isinstance(law, Fixed):
-        return np.array([float(law.tokens)]), np.ones(1), float(law.tokens)
-    if isinstance(law, Uniform):
-        values = np.arange(law.low, law.high + 1, dtype=np.float64)
-        return (*_binned(values, np.full(len(values), 1 / len(values))), float(law.high))
-    if isinstance(law, LogUniform):  # k with a chance proportional to ln(1 + 1/k)
-        values = np.arange(law.low, law.high + 1, dtype=np.float64)
-        return (*_binned(values, np.log1p(1 / values)), float(law.high))
-    if isinstance(law, (Lognormal, Geometric, PoissonLength)):
-        longer = _longer_than(law)
-        cap = law.cap if law.cap is not None else 2**31 - 1
+        distribution = Fixed(int(number))
+    if isinstance(distribution, Fixed):
+        return np.array([float(distribution.tokens)]), np.ones(1), float(distribution.tokens)
+    if isinstance(distribution, Uniform):
+        values = np.arange(distribution.low, distribution.high + 1, dtype=np.float64)
+        return (*_binned(values, np.full(len(values), 1 / len(values))), float(distribution.high))
+    if isinstance(distribution, LogUniform):  # k with a chance proportional to ln(1 + 1/k)
+        values = np.arange(distribution.low, distribution.high + 1, dtype=np.float64)
+        return (*_binned(values, np.log1p(1 / values)), float(distribution.high))
+    if isinstance(distribution, (Lognormal, Geometric, PoissonLength)):
+        longer = _longer_than(distribution)
+        cap = distribution.cap if distribution.cap is not None else 2**31 - 1
         end = min(cap, _first(lambda k: longer(np.array([float(k)]))[0] < _TAIL))
         values = np.arange(1, end + 1, dtype=np.float64)
         above = longer(values)
         above[-1] = 0.0  # what is longer is cut to the cap
         chances = np.concatenate([[1.0], above[:-1]]) - above
-        return (*_binned(values, chances), math.inf if law.cap is None else float(law.cap))
-    raise ConfigError(f"{side}: must be a number of tokens or a law of one length, not {law!r}")
+        return (*_binned(values, chances), math.inf if distribution.cap is None else float(distribution.cap))
+    raise ConfigError(
+        f"{side}: must be a number of tokens or a distribution of one length, not {distribution!r}"
+    )
 
 
-def _longer_than(law: Lognormal | Geometric | PoissonLength) -> Callable[[Numbers], Numbers]:
+def _longer_than(distribution: Lognormal | Geometric | PoissonLength) -> Callable[[Numbers], Numbers]:
     """P(more than k tokens) before the cap, for an array of k from 1 on."""
-    if isinstance(law, Geometric):
-        return lambda k: np.asarray((1 - 1 / law.mean) ** k, dtype=np.float64)
+    if isinstance(distribution, Geometric):
+        return lambda k: np.asarray((1 - 1 / distribution.mean) ** k, dtype=np.float64)
     from scipy import special
 
-    if isinstance(law, PoissonLength):
-        return lambda k: np.asarray(special.pdtrc(k, law.mean), dtype=np.float64)
-    mu, sigma = math.log(law.median), math.sqrt(2 * math.log(law.mean / law.median))
+    if isinstance(distribution, PoissonLength):
+        return lambda k: np.asarray(special.pdtrc(k, distribution.mean), dtype=np.float64)
+    mu, sigma = (
+        math.log(distribution.median),
+        math.sqrt(2 * math.log(distribution.mean / distribution.median)),
+    )
     if sigma == 0:
-        return lambda k: np.where(k + 0.5 <= law.median, 1.0, 0.0)
+        return lambda k: np.where(k + 0.5 <= distribution.median, 1.0, 0.0)
     return lambda k: np.asarray(special.ndtr((mu - np.log(k + 0.5)) / sigma), dtype=np.float64)
 
 
@@ -243,7 +250,7 @@ def _first(is_so: Callable[[int], Any]) -> int:
 
 
 def _binned(values: Numbers, chances: Numbers) -> tuple[Numbers, Numbers]:
-    """The same law with at most 2·`_SINGLE` lengths; its chances add up to 1."""
+    """The same distribution with at most 2·`_SINGLE` lengths; its chances add up to 1."""
     chances = chances / math.fsum(chances)
     if len(values) > 2 * _SINGLE:
         edges = np.geomspace(values[_SINGLE], values[-1] + 1, _SINGLE + 1)

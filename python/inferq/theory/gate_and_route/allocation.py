@@ -262,7 +262,7 @@ def allocation(
         decode_fairness_penalty: η'_2 of (46), money per second and decode of spread.
         tpot_penalty: η'_3 of (48), money per second and second of TPOT.
         rate: requests per second in all, instead of what `workload` says.
-        seed: with which a workload that has no exact law is drawn.
+        seed: with which a workload whose distributions are not known exactly is drawn.
 
     Raises:
         ConfigError: an argument outside its range, or a class of `abandonment` that is not asked for.
@@ -377,8 +377,8 @@ def _classes(demand: Demand, abandonment: object, replicas: int, recorded: bool)
             FluidClass(
                 one.name,
                 one.rate / replicas,
-                one.law.prompt_mean,
-                one.law.output_mean,
+                one.lengths.prompt_mean,
+                one.lengths.output_mean,
                 one.abandonment if leaving is None else float(leaving),
             )
         )

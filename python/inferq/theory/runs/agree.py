@@ -134,7 +134,7 @@ def agree(
     seeds = _seeds(seeds)
     theory = stability(workload, cluster)
     drawn = _workload(workload, requests)
-    if not drawn.is_law and not isinstance(cluster, Network):
+    if not drawn.is_synthetic and not isinstance(cluster, Network):
         seeds = seeds[:1]
     engine, replicas = None, 1
     if isinstance(cluster, (Engine, Cluster)):
@@ -190,15 +190,15 @@ def _workload(workload: Any, requests: int | None) -> Workload:
     for one in given:
         lengths: dict[str, Any] = {"lengths": one.lengths}
         if one.lengths is None:
-            lengths = {"prompt": _law(one.prompt), "output": _law(one.output)}
-        parts[one.name] = Workload.law(requests=count, arrivals=Poisson(one.rate), **lengths)
+            lengths = {"prompt": _synthetic(one.prompt), "output": _synthetic(one.output)}
+        parts[one.name] = Workload.synthetic(requests=count, arrivals=Poisson(one.rate), **lengths)
     return Workload.mix(parts, requests=count)
 
 
-def _law(length: Any) -> Any:
-    from inferq.workload.distributions import Fixed, LengthLaw
+def _synthetic(length: Any) -> Any:
+    from inferq.workload.distributions import Fixed, LengthDistribution
 
-    return length if isinstance(length, LengthLaw) else Fixed(int(length))
+    return length if isinstance(length, LengthDistribution) else Fixed(int(length))
 
 
 def _observed(result: Result, warmup: float) -> Observed:
@@ -275,10 +275,10 @@ def _fluid(demand: Demand | None, engine: Engine | None, replicas: int) -> _Flui
     """The balance of one of `replicas` that share the load."""
     if demand is None or engine is None or demand.rate is None:
         return None
-    capacity, share = settled_capacity(engine, demand.law, engine.first_token), demand.rate / replicas
+    capacity, share = settled_capacity(engine, demand.lengths, engine.first_token), demand.rate / replicas
     if capacity is not None:
         share = min(share, capacity)
-    settled = Settled.at(share, engine, demand.law, engine.first_token)
+    settled = Settled.at(share, engine, demand.lengths, engine.first_token)
     return _Fluid(None if capacity is None else replicas * capacity, settled)
 
 
@@ -294,7 +294,7 @@ def _rows(
     flows = None
     if fluid is not None and rate is not None:
         flows = rate if fluid.capacity_per_s is None else min(rate, fluid.capacity_per_s)
-    tokens = None if demand is None else demand.law.output_mean
+    tokens = None if demand is None else demand.lengths.output_mean
     at = None if fluid is None else fluid.settled
 
     def times(per_s: float | None, each: float | None) -> float | None:

@@ -174,7 +174,7 @@ def observed(
         >>> import inferq as iq
         >>> kv = iq.KvCache.unlimited()
         >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(max_seqs=1), kv=kv)
-        >>> asked = iq.Workload.law(
+        >>> asked = iq.Workload.synthetic(
         ...     requests=2000, arrivals=iq.Deterministic(1.1), prompt=iq.Fixed(10), output=iq.Fixed(1)
         ... )
         >>> run = iq.theory.observed(iq.simulate(asked, engine))

@@ -232,11 +232,11 @@ def nested_wait_thresholds(
 ) -> NestedWaitThresholds:
     """The least whole thresholds with which nested WAIT keeps up, or what given ones are worth.
 
-    Nobody knows how long an output will be; only the law of the lengths is known. Segment i covers the decode
-    stages after l'_(i−1) up to l'_i (the first from stage 0, the prompt, on), and of those in segment i the
-    share p_i goes on. Condition (10): an iteration with n_i requests at every stage is shorter than n_1
-    requests take to arrive, and n_(i+1) > p_i·n_i. As with `wait_thresholds` there is a least n, and one
-    exists exactly if the load is below 1; but the load counts all who enter a segment to its end, and the
+    Nobody knows how long an output will be; only the distribution of the lengths is known. Segment i covers
+    the decode stages after l'_(i−1) up to l'_i (the first from stage 0, the prompt, on), and of those in
+    segment i the share p_i goes on. Condition (10): an iteration with n_i requests at every stage is shorter
+    than n_1 requests take to arrive, and n_(i+1) > p_i·n_i. As with `wait_thresholds` there is a least n, and
+    one exists exactly if the load is below 1; but the load counts all who enter a segment to its end, and the
     fewer segments the larger it is.
 
     Memory, (12) and (15): M^π tokens in the stages, n_i requests at the entry of each segment from the second
@@ -245,7 +245,8 @@ def nested_wait_thresholds(
     1 − δ at least.
 
     Args:
-        workload: what is asked; only the joint law of lengths and the rate count, not who is of which class.
+        workload: what is asked; only the joint distribution of lengths and the rate count, not who is of
+            which class.
         timing: d0 and d1; or an engine, whose cache and convention then count.
         kv_tokens: C; None: that of the engine, else without a limit.
         first_token: see `fluid`; with `"prefill"` the last stage of a request is its output less 1.
@@ -263,8 +264,8 @@ def nested_wait_thresholds(
             of those of `workload`: (13), the fullest window of length ΔT, the largest p_i of any instant.
 
     Raises:
-        ConfigError: naming the argument; outputs without a longest one (draw the workload, or give the law a
-            cap).
+        ConfigError: naming the argument; outputs without a longest one (draw the workload, or give the
+            lengths a cap).
 
     Source: ao2025 (10)-(17), Lemma 8, sections 5 and 7, with n_i = `thresholds`, l'_i = `segments`. (11) and
         the M^π of 7.2 are right for two segments at most and leave out the stage of the prompt: a segment
@@ -308,11 +309,11 @@ def nested_wait_thresholds(
     if horizon_s is not None:
         horizon_s = within("horizon_s", horizon_s, 1e-9, 1e15)
     for one in demand.classes:
-        if not one.law.is_bounded:
+        if not one.lengths.is_bounded:
             raise ConfigError(
-                f"class {one.name!r}: its lengths have no end; draw the workload or give the law a cap"
+                f"class {one.name!r}: its lengths have no end; draw the workload or give the lengths a cap"
             )
-    stages = {one.name: Stages.of(one.law, hardware.shift) for one in demand.classes}
+    stages = {one.name: Stages.of(one.lengths, hardware.shift) for one in demand.classes}
     lengths = sorted({end for one in stages.values() for end in one.ends})
     hypotheses = (*hardware.hypotheses(demand), *_hypotheses(demand, pace))
 
@@ -478,8 +479,8 @@ def _parts(lengths: Sequence[int], count: int) -> tuple[int, ...]:
 
 
 def _hypotheses(demand: Demand, pace: Periods) -> list[Hypothesis]:
-    prompts = demand.law.mean(lambda s, o: s * s + 0 * o) - demand.law.prompt_mean**2
-    alike = prompts <= 1e-9 * demand.law.prompt_mean**2
+    prompts = demand.lengths.mean(lambda s, o: s * s + 0 * o) - demand.lengths.prompt_mean**2
+    alike = prompts <= 1e-9 * demand.lengths.prompt_mean**2
     return [
         *arrival_hypotheses(demand, pace),
         Hypothesis(
@@ -492,7 +493,7 @@ def _hypotheses(demand: Demand, pace: Periods) -> list[Hypothesis]:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """The law of the last stage, l', of a request, and the prompts that go with it."""
+    """The distribution of the last stage, l', of a request, and the prompts that go with it."""
 
     ends: tuple[int, ...]
     """The last stages that occur, ascending."""
@@ -502,13 +503,13 @@ class Stages:
     """E[l; l' ≥ end] for each of them."""
 
     @classmethod
-    def of(cls, law: Lengths, shift: int) -> Stages:
-        """Those of a law of lengths, whose last stage is the output less `shift`.
+    def of(cls, lengths: Lengths, shift: int) -> Stages:
+        """Those of a distribution of lengths, whose last stage is the output less `shift`.
 
         What is binned in it (see `Lengths`) counts as the whole number next to it.
         """
         weight: dict[int, tuple[float, float]] = {}
-        outputs, chances, prompts = law.by_output()
+        outputs, chances, prompts = lengths.by_output()
         ends = np.rint(outputs - shift).astype(np.int64).tolist()
         for end, chance, tokens in zip(ends, chances.tolist(), prompts.tolist(), strict=True):
             before = weight.get(end, (0.0, 0.0))

@@ -190,7 +190,7 @@ def wait_thresholds(
     flag("strict", strict)
     hypotheses = [*hardware.hypotheses(demand), *_hypotheses(demand, pace)]
     names = [one.name for one in demand.classes]
-    work = [hardware.kv_token_iterations(one.law) for one in demand.classes]
+    work = [hardware.kv_token_iterations(one.lengths) for one in demand.classes]
     load = hardware.per_kv_token_s * math.fsum(
         pace.mean(name) * each for name, each in zip(names, work, strict=True)
     )
@@ -203,18 +203,18 @@ def wait_thresholds(
         lasts_s = iteration_s(n) if n else None
         needed: float | None = None
         held: int | None = None
-        if n and demand.law.is_bounded:
+        if n and demand.lengths.is_bounded:
             top = [
-                one.law.most(lambda s, o: (o - hardware.shift + 1) * (s + (o - hardware.shift) / 2))
+                one.lengths.most(lambda s, o: (o - hardware.shift + 1) * (s + (o - hardware.shift) / 2))
                 for one in demand.classes
             ]
             needed = math.fsum(count * each for count, each in zip(n, top, strict=True))
-            longest = [one.law.most(lambda s, o: o + 0 * s) for one in demand.classes]
+            longest = [one.lengths.most(lambda s, o: o + 0 * s) for one in demand.classes]
             held = sum(
                 count * (round(each) - hardware.shift + 1) for count, each in zip(n, longest, strict=True)
             )
         classes = tuple(
-            _class(hardware, one.name, pace, one.law, each, count, lasts_s or 0.0)
+            _class(hardware, one.name, pace, one.lengths, each, count, lasts_s or 0.0)
             for one, each, count in zip(demand.classes if n else (), work, n, strict=False)
         )
         if not reason:
@@ -303,13 +303,13 @@ def kingman(variance: float, drift: float) -> float:
 
 
 def _class(
-    hardware: Hardware, name: str, pace: Periods, law: Lengths, work: float, count: int, lasts_s: float
+    hardware: Hardware, name: str, pace: Periods, lengths: Lengths, work: float, count: int, lasts_s: float
 ) -> WaitClass:
     arrivals = pace.most(lasts_s, name)
     bound = None
     if enough(count, arrivals, strict=True):
         bound = 2 * count + kingman(arrivals, count - arrivals)
-    iterations = hardware.iterations(law)
+    iterations = hardware.iterations(lengths)
     return WaitClass(
         name=name,
         rate=pace.mean(name),
@@ -351,7 +351,7 @@ def _hypotheses(demand: Demand, pace: Periods) -> list[Hypothesis]:
 
 def equal_lengths(demand: Demand) -> Hypothesis:
     """Is the class of a request all that there is to know about it?"""
-    mixed = [one.name for one in demand.classes if not one.law.is_fixed]
+    mixed = [one.name for one in demand.classes if not one.lengths.is_fixed]
     return Hypothesis(
         name="all requests of a class have the same lengths",
         met=not mixed,

@@ -33,9 +33,9 @@ class Fit:
     """What an `Engine` takes as its `timing`."""
     coefficients: pl.DataFrame
     """One row a coefficient: `coefficient`, `value`, `standard_error`, `low` and `high` (between which the
-    true value lies with the asked confidence, by Student's law), `unit`, and `how`: `fitted`, `fixed` (by the
-    caller), `absent` (its column is not in the log), `bound` (at 0, below which least squares alone would go)
-    or `undetermined` (a knee that no iteration shows). Those but `fitted` have no error.
+    true value lies with the asked confidence, by Student's t distribution), `unit`, and `how`: `fitted`,
+    `fixed` (by the caller), `absent` (its column is not in the log), `bound` (at 0, below which least squares
+    alone would go) or `undetermined` (a knee that no iteration shows). Those but `fitted` have no error.
 
     Of a `TimingTable` one row a grid point: `part`, `row` (tokens of the batch or the chunk, or decodes),
     `column` (context; null for `linear`), `seconds`, `iterations` (how many lie on it, those between points
@@ -134,7 +134,7 @@ def fit(
         model: one of the names above.
         robust: Huber's loss: residuals beyond 1.345 standard deviations count linearly, so that a few
             iterations that were disturbed do not bend the model. The standard deviation is that of a normal
-            law with the same median of absolute residuals.
+            distribution with the same median of absolute residuals.
         relative: make the relative errors small, not those in seconds: right when the noise grows with the
             length of the iteration, and when short iterations are to be met as well as long ones.
         fixed: coefficients that are known, such as `{"knee": 0, "per_context_token": 0}`; of a `TimingTable`

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 HUBER = 1.345
 """Standard deviations beyond which a residual counts linearly: 95 % efficient where noise is normal."""
 NORMAL_MAD = 1.4826
-"""The standard deviation of a normal law over the median of its absolute values."""
+"""The standard deviation of a normal distribution over the median of its absolute values."""
 _FAR = 1e-6
 """A row that Huber's loss trusts less, a million standard deviations off, is left out: its square would hide
 the differences between knees."""

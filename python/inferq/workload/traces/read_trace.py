@@ -60,7 +60,7 @@ def read_trace(
     | `longbench` | LongBench v2 JSON or JSONL, text | prompts, class (domain), shared documents |
     | `dolly` | Dolly JSONL, text | lengths, class (category) |
     | `table` | any other CSV or Parquet, with `columns` | the columns named |
-    | `servegen` | a folder of ServeGen: `NAME-trace.csv`, `NAME-dataset.json` by client | a law, see below |
+    | `servegen` | a folder of ServeGen: `NAME-trace.csv`, `NAME-dataset.json` by client | see below |
 
     Prompts that begin alike share what a prefix cache keeps: blocks with equal hashes (`mooncake`), turns
     that go on from the turn before (`sharegpt`, and tables with `session_id` and `turn`), the document of
@@ -76,10 +76,10 @@ def read_trace(
     (BurstGPT's failed requests; empty messages of conversations), `columns_left_out`, `columns_empty` (null
     in every row, taken as absent) and `token_count`. Any other length of 0 is an error.
 
-    ServeGen publishes no requests but measurements of clients, so its folder becomes a law that is drawn
-    from the seed. Each client is a renewal process: gaps have the family and the shape of the window in which
-    they begin, and the window's published rate (the published scale, whose mean differs from 1 / rate as a
-    fit does, is not used); they run on over the edges of windows in expected requests, so the rates are
+    ServeGen publishes no requests but measurements of clients, so its folder becomes a synthetic workload,
+    drawn from the seed. Each client is a renewal process: gaps have the family and the shape of the window in
+    which they begin, and the window's published rate (the published scale, whose mean differs from 1 / rate
+    as a fit does, is not used); they run on over the edges of windows in expected requests, so the rates are
     kept. Lengths come from the client's histograms of the time, prompt and output apart: only marginals are
     published. A prompt of a multimodal client is its text and the tokens of each of its images, audios and
     videos. The client's name is the class. Clients with requests but without lengths are left out and counted

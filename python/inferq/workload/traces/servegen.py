@@ -1,7 +1,7 @@
 """ServeGen: clients of production services, by their arrivals in windows and their lengths in histograms.
 
-It is no trace of requests: for each client and window of 10 minutes it gives a rate and a law of gaps, for
-each of some longer windows the histograms of its lengths. So a workload read from it is a law.
+It is no trace of requests: for each client and window of 10 minutes it gives a rate and a distribution of
+gaps, for each of some longer windows the histograms of its lengths. So a workload read from it is synthetic.
 
 Source: alibaba/ServeGen, `data/**`; cite "ServeGen", arXiv 2505.09999.
 """
@@ -63,10 +63,10 @@ class Clients(Recipe):
     source: str
     wanted: Range
     forms: tuple[tuple[str, str], ...]
-    """Each client's name and its law as JSON, in the form that the core reads."""
+    """Each client's name and its distributions as JSON, in the form that the core reads."""
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON-ready data: names and a SHA-256 of the laws, which are too many numbers to repeat."""
+        """As JSON-ready data: names and a SHA-256 of the distributions, too many numbers to repeat."""
         digest = hashlib.sha256("".join(f"{name}:{form}" for name, form in self.forms).encode()).hexdigest()
         end = None if self.wanted.end_s == math.inf else self.wanted.end_s
         return {
@@ -104,7 +104,7 @@ class Clients(Recipe):
 
 
 def read(folder: Path, wanted: Range) -> tuple[Clients, dict[str, Any]]:
-    """The law of the clients in `folder`, and what a reader of the workload should know."""
+    """The synthetic workload of the clients in `folder`, and what a reader of the workload should know."""
     traces = {
         path.name.removesuffix(_TRACE): path for path in sorted(folder.glob(f"*{_TRACE}"), key=_natural)
     }
@@ -249,7 +249,9 @@ def _row(fields: list[str], place: str) -> tuple[float, float, str, float]:
     start, rate, shape = numbers
     family = fields[3]
     if rate > 0 and (family not in ("Gamma", "Weibull") or shape == 0):
-        raise TraceError(f"{place}: has a rate but no law of gaps (family {family!r}, shape {fields[4]!r})")
+        raise TraceError(
+            f"{place}: has a rate but no distribution of gaps (family {family!r}, shape {fields[4]!r})"
+        )
     return start, rate, family, shape
 
 
