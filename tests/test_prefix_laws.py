@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 import inferq as iq
 from inferq.results import store
 from inferq.workload import parts
-from inferq.workload.chains import OWN
-from inferq.workload.prefixes import Contents
+from inferq.workload.prefixes import OWN, Contents
 
 Token = tuple[Any, ...]
 PAIR = pl.List(pl.Struct({"text": pl.String, "tokens": pl.Int64}))

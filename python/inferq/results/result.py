@@ -416,7 +416,7 @@ class Result:
         | `cached_tokens` | prompt tokens that admitted requests found in a prefix cache |
         | `hit_rate` | their share of all prompt tokens of admitted requests |
 
-        The last two are null where there is no prefix cache; `hit_rate` also where nobody was admitted.
+        The last two are null where there is no prefix cache; `hit_rate` also where none was admitted.
 
         `duration_s` counts as vLLM's benchmark does and is the same for every group, so that the throughputs
         of groups add up to that of the whole.

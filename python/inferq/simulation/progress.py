@@ -1,4 +1,4 @@
-"""Who is told how far the work is?"""
+"""Progress of a run: a bar on a terminal, or a callable of the user's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def watched(progress: object, what: str = "requests") -> Iterator[Progress | Non
     """The callable that shall be told how far the work is, or None.
 
     Args:
-        progress: True for a bar on a terminal, which counts `what`; a callable; None or False for nobody.
+        progress: True for a bar on a terminal, which counts `what`; a callable; None or False for none.
         what: of which the bar shows how many are done.
 
     Raises:

@@ -214,7 +214,7 @@ def _run(
         entered: the pool that each enters; None where all enter the first.
         options: of `simulate`, in the form that the core reads.
         threads: how many may be used.
-        progress: who is told how far the run is.
+        progress: gets how far the run is.
     """
     crossing = Crossing(system, frame.columns)
     columns = crossing.columns(frame, entered)

@@ -37,7 +37,7 @@ def of_slots(
         cluster: under gate and route.
         frame: the requests.
         options: of `simulate`, in the form that the core reads; those about iterations mean nothing here.
-        progress: who is told how far the run is.
+        progress: gets how far the run is.
     """
     for name in ("cooldown", "batches", "iterations", "stepping"):
         if options[name] not in (False, {"requests": 0}):

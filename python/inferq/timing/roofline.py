@@ -71,7 +71,7 @@ class Roofline(TimingModel):
     1)/p · 2·layers·hidden·2 bytes/(l·link). `base_s` is `layers·layer_s`, the latency `2·layers·exchange_s`.
 
     Where it is wrong: it knows no tiles, caches or kernel launches beside `layer_s`, and the output layer is
-    computed for nobody (it is read). For experts all weights are read in every iteration, as is so once a
+    computed for no request (it is read). For experts all weights are read in every iteration, as is so once a
     batch touches them all. But n tokens touch about 1 − (1 − active/experts)ⁿ of them, so that small batches
     come out too long: for one token of Mixtral-8x7B three times what was measured.
     What an all-reduce over PCIe costs depends on how the GPUs are wired; one share stands for all of them.

@@ -194,7 +194,7 @@ class TimingTable(TimingModel):
 
     @classmethod
     def written_fields(cls) -> list[str]:
-        """A file, or by name a model and a GPU: nobody types the numbers on a command line."""
+        """A file, or by name a model and a GPU: the numbers are too many for a command line."""
         return ["file"]
 
     @classmethod

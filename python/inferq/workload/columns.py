@@ -1,4 +1,4 @@
-"""What may a workload's columns hold?
+"""The columns of a workload: what each may hold.
 
 One table says it, one function checks it: whole columns at a time, so that a million rows cost milliseconds;
 the first wrong row is looked for only when there is one.
@@ -7,6 +7,8 @@ the first wrong row is looked for only when there is one.
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -305,3 +307,22 @@ def quantities(frame: pl.DataFrame, reused: pl.Series | None = None) -> pl.DataF
         schema={"column": pl.String, "count": pl.Int64, **numbers},
         orient="row",
     )
+
+
+def sha256(frame: pl.DataFrame) -> str:
+    """SHA-256 over names and values, independent of how polars lays a column out."""
+    return sha256_of((name, frame[name]) for name in frame.columns)
+
+
+def sha256_of(columns: Iterable[tuple[str, pl.Series]]) -> str:
+    """The same of columns that come one after the other."""
+    digest = hashlib.sha256()
+    for name, series in columns:
+        digest.update(f"{name}:{series.len()}:".encode())
+        if series.dtype.is_numeric():
+            digest.update(series.is_null().to_numpy().tobytes())
+            values = series.fill_null(0).to_numpy()
+            digest.update(values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes())
+        else:
+            digest.update(json.dumps(series.to_list()).encode())
+    return digest.hexdigest()

@@ -17,6 +17,7 @@ from inferq import _core
 from inferq._lazy import np, pl
 from inferq.description import Description
 from inferq.errors import ConfigError
+from inferq.workload.columns import as_frame, checked
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -447,14 +448,12 @@ class Empirical(LengthDistribution):
 
     def __post_init__(self) -> None:
         """Keep the two columns, checked."""
-        from inferq.workload.workload import Workload
-
-        source: object = self.frame
-        given = source if isinstance(source, Workload) else Workload(source)
+        inner = getattr(self.frame, "frame", None)  # of a workload, which is checked already
+        frame = inner if isinstance(inner, pl.DataFrame) else checked(as_frame(self.frame))
         for name in ("prompt_tokens", "output_tokens"):
-            if name not in given.frame.columns:
+            if name not in frame.columns:
                 raise ConfigError(f"Empirical.frame: has no column {name}")
-        object.__setattr__(self, "frame", given.frame.select("prompt_tokens", "output_tokens"))
+        object.__setattr__(self, "frame", frame.select("prompt_tokens", "output_tokens"))
 
     def draw_column(self, n: int, seed: int, stream: int = 0) -> NDArray[np.int32]:
         """Refused: it draws prompt and output together, not one column."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from inferq.checks import whole
 from inferq.description import Description
 from inferq.errors import ConfigError, TraceError
 from inferq.workload import transforms
+from inferq.workload.columns import sha256
 from inferq.workload.distributions import (
     ArrivalProcess,
     DurationDistribution,
@@ -328,21 +328,20 @@ def _arrivals(arrivals: object) -> None:
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Step:
-    """A verb that waits for the draw: its name in `transforms.APPLY` and its arguments."""
+    """A transform that waits for the draw: its name in `transforms.APPLY` and its arguments."""
 
-    verb: str
+    transform: str
     arguments: dict[str, Any]
 
     def __repr__(self) -> str:
         """As the call that makes it."""
-        return (
-            f"{self.verb}({', '.join(f'{name}={_brief(value)}' for name, value in self.arguments.items())})"
-        )
+        arguments = ", ".join(f"{name}={_brief(value)}" for name, value in self.arguments.items())
+        return f"{self.transform}({arguments})"
 
     @property
     def is_by_row(self) -> bool:
         """Whether the first rows come out the same however many follow."""
-        by_row = self.verb in (
+        by_row = self.transform in (
             "speed",
             "with_lengths",
             "with_classes",
@@ -355,7 +354,7 @@ class Step:
 
     def to_json(self) -> dict[str, Any]:
         """The step as JSON-ready data; given values by their number and their SHA-256."""
-        return {"kind": self.verb, **{name: _described(value) for name, value in self.arguments.items()}}
+        return {"kind": self.transform, **{name: _described(value) for name, value in self.arguments.items()}}
 
 
 def _brief(value: Any) -> str:
@@ -374,22 +373,3 @@ def _described(value: Any) -> Any:
     if isinstance(value, float) and value == float("inf"):
         return None  # JSON has no infinity; the open end of a window
     return value
-
-
-def sha256(frame: pl.DataFrame) -> str:
-    """SHA-256 over names and values, independent of how polars lays a column out."""
-    return sha256_of((name, frame[name]) for name in frame.columns)
-
-
-def sha256_of(columns: Iterable[tuple[str, pl.Series]]) -> str:
-    """The same of columns that come one after the other."""
-    digest = hashlib.sha256()
-    for name, series in columns:
-        digest.update(f"{name}:{series.len()}:".encode())
-        if series.dtype.is_numeric():
-            digest.update(series.is_null().to_numpy().tobytes())
-            values = series.fill_null(0).to_numpy()
-            digest.update(values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes())
-        else:
-            digest.update(json.dumps(series.to_list()).encode())
-    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""How does a workload come in parts, so that it is never in memory as a whole?
+"""A workload in parts, so that it is never in memory as a whole.
 
 Two kinds do: arrivals and lengths from distributions, which are drawn part by part, and files that are
 scanned. All others are drawn or held whole and cut.
@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from inferq import _core
 from inferq._lazy import np, pl
 from inferq.errors import TraceError
-from inferq.workload.columns import COLUMNS, checked, class_names, nearest
-from inferq.workload.generated import sha256_of
+from inferq.workload.columns import COLUMNS, checked, class_names, nearest, sha256_of
 from inferq.workload.prefixes import EXPLICIT, Later
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from inferq.workload.generated import Synthetic
 
 ROWS = 2**17
 """Rows of a part: 131,072. A multiple of four, as the parts of a synthetic workload must be."""
@@ -75,19 +73,19 @@ class OfFrame(Parts):
 class OfSynthetic(Parts):
     """Arrivals and lengths from distributions, drawn as far as it is gone through."""
 
-    def __init__(self, distribution: Synthetic, seed: int) -> None:
-        self.rows, self.columns, self.classes = distribution.requests, distribution.columns, None
-        self._synthetic, self._seed = json.dumps(distribution.core_form()), seed
+    def __init__(self, form: dict[str, Any], columns: list[str], seed: int) -> None:
+        self.rows, self.columns, self.classes = int(form["requests"]), columns, None
+        self._form, self._seed = json.dumps(form), seed
 
     def arrivals(self) -> Iterator[NDArray[np.float64]]:
         """The arrivals, drawn without the lengths."""
-        drawing = _core.Drawing(self._synthetic, self._seed)
+        drawing = _core.Drawing(self._form, self._seed)
         for _ in range(0, self.rows, ROWS):
             yield drawing.arrivals(ROWS)
 
     def frames(self) -> Iterator[pl.DataFrame]:
         """The same rows as those of the drawn frame."""
-        drawing = _core.Drawing(self._synthetic, self._seed)
+        drawing = _core.Drawing(self._form, self._seed)
         for _ in range(0, self.rows, ROWS):
             drawn = drawing.columns(ROWS)
             yield pl.DataFrame({name: drawn[name] for name in self.columns})
@@ -166,7 +164,7 @@ class Scanned(Parts):
 
 
 def _later(lazy: pl.LazyFrame, columns: list[str]) -> Later | None:
-    """To which rows later parts go back. Wrong values are left to those who check the parts."""
+    """To which rows later parts go back. Wrong values are left to the check of the parts."""
     by_session = {"session_id", "turn"} <= set(columns)
     if not by_session and not any(name in columns for name in EXPLICIT):
         return None

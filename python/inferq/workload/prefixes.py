@@ -1,4 +1,4 @@
-"""With what does each prompt begin that somebody else has said too?
+"""Prefixes: shared beginnings of prompts, as chains of contents, and how much of them an endless cache has.
 
 A prompt begins with a chain of contents and goes on with its own. The core knows contents by number and never
 sees a token: two prompts begin alike for as long as their chains do.
@@ -6,18 +6,19 @@ sees a token: two prompts begin alike for as long as their chains do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from inferq._lazy import np, pl
 from inferq.errors import TraceError
-from inferq.workload.chains import OWN as OWN
-from inferq.workload.chains import Chains, both, no_segments, nothing, resolved, starts, upwards
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+OWN = 1 << 63
+"""Added to the number of a row: what that row alone says, the rest of its prompt and its output."""
 
 _TEXT = 1 << 62
 """Added to the number of a text. Below it are hashes, each its own number."""
@@ -30,6 +31,118 @@ EXPLICIT = ("prefix_hashes", "prefix_parts", "continues")
 
 COLUMNS = (*EXPLICIT, "session_id")
 """Those and the column that says it where none of them is there."""
+
+
+class Chains(NamedTuple):
+    """With what each of some rows begins: its segments are those from `start[row]` to `start[row + 1]`."""
+
+    start: NDArray[Any]
+    content: NDArray[Any]
+    tokens: NDArray[Any]
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """In the form that the core reads."""
+        return {
+            "content_start": self.start.astype(np.uint64),
+            "content_id": self.content.astype(np.uint64, copy=False),
+            "content_tokens": self.tokens.astype(np.uint32),
+        }
+
+    def totals(self) -> NDArray[Any]:
+        """Tokens in each chain."""
+        sums = np.concatenate([[0], np.cumsum(self.tokens)])
+        totals: NDArray[Any] = sums[self.start[1:]] - sums[self.start[:-1]]
+        return totals
+
+    def of(self, rows: NDArray[Any]) -> Chains:
+        """The chains of some rows."""
+        lengths = (self.start[1:] - self.start[:-1])[rows]
+        start = starts(lengths)
+        from_ = ranges(self.start[rows], lengths)
+        return Chains(start, self.content[from_], self.tokens[from_])
+
+    def after(self, earlier: Chains) -> Chains:
+        """These rows behind others."""
+        return Chains(
+            np.concatenate([earlier.start, self.start[1:] + earlier.start[-1]]),
+            np.concatenate([earlier.content, self.content]),
+            np.concatenate([earlier.tokens, self.tokens]),
+        )
+
+
+def both(one: Chains, other: Chains) -> Chains:
+    """The chains of rows that have one in the one or in the other."""
+    if not one.content.size:
+        return other
+    lengths = [np.diff(chains.start) for chains in (one, other)]
+    start = starts(lengths[0] + lengths[1])
+    content, tokens = np.empty(int(start[-1]), dtype=np.uint64), np.empty(int(start[-1]), dtype=np.int64)
+    for chains, length in zip((one, other), lengths, strict=True):
+        here = ranges(start[:-1], length)
+        content[here], tokens[here] = chains.content, chains.tokens
+    return Chains(start, content, tokens)
+
+
+def resolved(chains: Chains, link: NDArray[Any], said: NDArray[Any], rows: NDArray[Any]) -> Chains:
+    """Whole chains: a linked row has that of the row it continues, and then what that row itself said.
+
+    Args:
+        chains: of the rows that are not linked.
+        link: for each row the place of the one that it continues; -1 for none.
+        said: tokens of prompt and output of each.
+        rows: the number of each.
+    """
+    total = np.where(link >= 0, said[link], chains.totals()) if link.size else said
+    own, numbers = said - total, rows.astype(np.uint64) | np.uint64(OWN)
+    depth, root = np.zeros(link.size, dtype=np.int64), np.arange(link.size)
+    for row, earlier in upwards(link):
+        depth[row] += 1
+        root[row] = earlier
+    first = np.diff(chains.start)[root]
+    start = starts(first + depth)
+    content, tokens = np.empty(int(start[-1]), dtype=np.uint64), np.empty(int(start[-1]), dtype=np.int64)
+    here, there = ranges(start[:-1], first), ranges(chains.start[root], first)
+    content[here], tokens[here] = chains.content[there], chains.tokens[there]
+    last = start[1:].copy()
+    for row, earlier in upwards(link):
+        last[row] -= 1
+        content[last[row]], tokens[last[row]] = numbers[earlier], own[earlier]
+    return Chains(start, content, tokens)
+
+
+def upwards(link: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """All rows that continue one, and those they continue; then those before these; and so on."""
+    row = np.flatnonzero(link >= 0)
+    earlier = link[row]
+    while row.size:
+        yield row, earlier
+        further = link[earlier]
+        row, earlier = row[further >= 0], further[further >= 0]
+
+
+def starts(lengths: NDArray[Any]) -> NDArray[Any]:
+    """Where each of some stretches begins that lie behind one another, and where the last ends."""
+    found: NDArray[Any] = np.concatenate([[0], np.cumsum(lengths)])
+    return found
+
+
+def ranges(start: NDArray[Any], lengths: NDArray[Any]) -> NDArray[Any]:
+    """The places `start[i]`, `start[i] + 1`, … of each of some stretches, one stretch after the other."""
+    ends = np.cumsum(lengths)
+    places: NDArray[Any] = np.arange(int(ends[-1]) if ends.size else 0)
+    places = places + np.repeat(start - (ends - lengths), lengths)
+    return places
+
+
+def no_segments() -> tuple[NDArray[Any], NDArray[Any]]:
+    """Contents and tokens of chains that are empty."""
+    return np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
+
+
+def nothing() -> tuple[NDArray[Any], NDArray[Any], Chains]:
+    """No row, and so nothing said."""
+    none = np.empty(0, dtype=np.int64)
+    return none, none, Chains(np.zeros(1, dtype=np.int64), *no_segments())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -277,7 +390,7 @@ def is_linked_by_session(frame: pl.DataFrame) -> bool:
     )
 
 
-def with_links(frame: pl.DataFrame, verb: str) -> pl.DataFrame:
+def with_links(frame: pl.DataFrame, transform: str) -> pl.DataFrame:
     """The frame with the column `continues` where sessions have said it so far.
 
     Raises:
@@ -288,13 +401,13 @@ def with_links(frame: pl.DataFrame, verb: str) -> pl.DataFrame:
     for name in ("prompt_tokens", "output_tokens"):
         if name not in frame.columns:
             raise TraceError(
-                f"{verb}: the workload has sessions and no {name}, which decides whose turns go on from one "
-                f"another: use .with_{name.removesuffix('_tokens')}s(…) before"
+                f"{transform}: the workload has sessions and no {name}, which decides whose turns go on from "
+                f"one another: use .with_{name.removesuffix('_tokens')}s(…) before"
             )
     try:
         link = Contents()._before(frame, 0)
     except TraceError as error:
-        raise TraceError(f"{verb}: {error}") from None
+        raise TraceError(f"{transform}: {error}") from None
     prompts = frame["prompt_tokens"].to_numpy()
     link[said_in(frame)[link] > prompts] = -1
     made = pl.Series("continues", link.astype("int32"))
@@ -397,3 +510,61 @@ def said_in(frame: pl.DataFrame) -> NDArray[Any]:
     """Tokens of prompt and output together; an output that is not known says nothing."""
     said = frame["prompt_tokens"].to_numpy().astype(np.int64)
     return said + frame["output_tokens"].to_numpy() if "output_tokens" in frame.columns else said + 1
+
+
+def reused(frame: pl.DataFrame, block: int) -> NDArray[Any]:
+    """Tokens of each prompt that an endless cache of whole blocks would have, had all before it finished.
+
+    The last token of an answer is never computed, and the last token of a prompt always is.
+    """
+    rows = frame.height
+    prompts = frame["prompt_tokens"].to_numpy().astype(np.int64)
+    chains = Contents().of(frame)
+    found = np.zeros(rows, dtype=np.int64)
+    if chains is None:
+        return found
+    # the own content of a row that others continue is the last of its chain
+    lengths, is_own = np.diff(chains.start), chains.content >= np.uint64(OWN)
+    continued = np.zeros(rows, dtype=bool)
+    continued[(chains.content[is_own] ^ np.uint64(OWN)).astype(np.int64)] = True
+    whole = starts(lengths + continued)
+    content = np.empty(int(whole[-1]), dtype=np.uint64)
+    end = np.empty(content.size, dtype=np.int64)
+    sums = np.concatenate([[0], np.cumsum(chains.tokens)])
+    here = ranges(whole[:-1], lengths)
+    content[here] = chains.content
+    end[here] = sums[1:] - np.repeat(sums[chains.start[:-1]], lengths)
+    last = whole[1:][continued] - 1
+    content[last] = np.flatnonzero(continued).astype(np.uint64) | np.uint64(OWN)
+    end[last] = (said_in(frame) - 1)[continued]
+    codes = np.unique(content, return_inverse=True)[1].astype(np.int64)
+    # a node is a content behind all that came before it: level by level, those where two rows or more stand
+    active = np.flatnonzero(np.diff(whole) > 0)
+    place = whole[active]
+    node, start = np.zeros((2, active.size), dtype=np.int64)
+    while active.size:
+        stands = _pairs(_pairs(node, start), codes[place])
+        order = np.argsort(stands, kind="stable")
+        active, place, stands = active[order], place[order], stands[order]
+        many = np.bincount(stands)[stands] > 1
+        active, place, stands = active[many], place[many], stands[many]
+        if not active.size:
+            break
+        ends = end[place]
+        # the furthest of the rows before at the same node; between two nodes the sums cannot meet
+        furthest = np.maximum.accumulate(stands << 32 | ends)
+        earlier = np.where(np.diff(stands, prepend=-1) == 0, np.append(0, furthest[:-1]) & 0xFFFFFFFF, 0)
+        found[active] = np.maximum(found[active], np.minimum(earlier, ends))
+        deeper = place + 1 < whole[active + 1]
+        active, place, node, start = active[deeper], place[deeper] + 1, stands[deeper], ends[deeper]
+        rows_in_order = np.argsort(active, kind="stable")
+        active, place = active[rows_in_order], place[rows_in_order]
+        node, start = node[rows_in_order], start[rows_in_order]
+    whole_blocks: NDArray[Any] = np.minimum(found, prompts - 1) // block * block
+    return whole_blocks
+
+
+def _pairs(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
+    """Equal numbers, from 0, for equal pairs."""
+    pairs: NDArray[Any] = np.unique(one * (int(other.max()) + 1) + other, return_inverse=True)[1]
+    return pairs.astype(np.int64)

@@ -1,8 +1,8 @@
-"""What does each verb of a workload do to its frame?
+"""The transforms of a workload, on its frame.
 
-Each function takes a canonical frame, the seed, the verb's own arguments, and returns a canonical frame.
-Verbs without chance do not look at the seed. `APPLY` names them, so that a verb recorded on a synthetic
-workload is plain data (a name and its arguments) until it is drawn.
+Each function takes a canonical frame, the seed, the transform's own arguments, and returns a canonical frame.
+Transforms without chance do not look at the seed. `APPLY` names them, so that a transform recorded on a
+synthetic workload is plain data (a name and its arguments) until it is drawn.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from inferq._lazy import np, pl
 from inferq.checks import finite
 from inferq.errors import ConfigError, TraceError
 from inferq.workload import prefixes
-from inferq.workload.columns import COLUMNS, check_sorted, checked
+from inferq.workload.columns import COLUMNS, as_series, check_sorted, checked
 from inferq.workload.distributions import ArrivalProcess, DurationDistribution, Empirical, LengthDistribution
 
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ def duration_form(value: float | DurationDistribution) -> dict[str, Any]:
     return value.to_json() if isinstance(value, DurationDistribution) else {"kind": "Fixed", "seconds": value}
 
 
-def need(frame: pl.DataFrame, verb: str, name: str) -> None:
-    """A `TraceError` unless the frame has the column that the verb works on."""
+def need(frame: pl.DataFrame, transform: str, name: str) -> None:
+    """A `TraceError` unless the frame has the column that the transform works on."""
     if name not in frame.columns:
-        raise TraceError(f"{verb}: the workload has no {name}")
+        raise TraceError(f"{transform}: the workload has no {name}")
 
 
 def speed(frame: pl.DataFrame, seed: int, factor: float) -> pl.DataFrame:
@@ -86,7 +86,7 @@ def _cut(frame: pl.DataFrame, start: int, stop: int) -> pl.DataFrame:
         return cut
     moved = cut["continues"] - start
     if "prefix_parts" in cut.columns:
-        # who has lost the row that it continued still begins with the parts with which that one began
+        # a row that lost the row it continued still begins with the parts with which that one began
         rows = pl.int_range(start, stop, eager=True)
         first = pl.Series(prefixes.firsts(frame["continues"])[start:stop])
         from_ = pl.select(pl.when((moved < 0).fill_null(False)).then(first).otherwise(rows)).to_series()
@@ -131,8 +131,6 @@ def sample(frame: pl.DataFrame, seed: int, n: int, draw: int) -> pl.DataFrame:
 
 def _filled(frame: pl.DataFrame, name: str, values: object) -> pl.DataFrame:
     """The frame with one column replaced by values given by the user."""
-    from inferq.workload.columns import as_series
-
     series = as_series(name, values)
     if series.len() != frame.height:
         raise TraceError(f"{name}: {series.len()} values for {frame.height} requests")
@@ -205,7 +203,7 @@ def _durations(distribution: float | DurationDistribution, n: int, seed: int, so
 
 
 def with_prefix(frame: pl.DataFrame, seed: int, text: str, tokens: int) -> pl.DataFrame:
-    """A shared text in front of every prompt; who continues another row has it from there."""
+    """A shared text in front of every prompt; a row that continues another has it from there."""
     need(frame, "with_prefix", "prompt_tokens")
     frame = prefixes.with_links(frame, "with_prefix")
     if "prefix_hashes" in frame.columns and frame["prefix_hashes"].null_count() < frame.height:
@@ -232,7 +230,7 @@ def concat(frame: pl.DataFrame, seed: int, others: tuple[Workload, ...], step: i
     return merged(frames, "concat", [f"workload {k}" for k in range(len(frames))])
 
 
-def merged(frames: list[pl.DataFrame], verb: str, names: list[str]) -> pl.DataFrame:
+def merged(frames: list[pl.DataFrame], transform: str, names: list[str]) -> pl.DataFrame:
     """All rows of all frames by arrival, at one instant in the order of the frames; errors name a frame."""
     present = {name for one in frames for name in one.columns}
     for name, column in COLUMNS.items():
@@ -240,11 +238,11 @@ def merged(frames: list[pl.DataFrame], verb: str, names: list[str]) -> pl.DataFr
             continue
         for which, one in zip(names, frames, strict=True):
             if name not in one.columns and not (column.nullable or name == "priority"):
-                raise TraceError(f"{verb}: {which} has no {name}, others have one")
+                raise TraceError(f"{transform}: {which} has no {name}, others have one")
     if present.intersection(prefixes.EXPLICIT):
-        # a column that says with what prompts begin would silence the sessions of those who have none
+        # a column that says with what prompts begin would silence the sessions of those that have none
         frames = [
-            prefixes.with_links(one, f"{verb}: {name}") for name, one in zip(names, frames, strict=True)
+            prefixes.with_links(one, f"{transform}: {name}") for name, one in zip(names, frames, strict=True)
         ]
         present = {name for one in frames for name in one.columns}
     offset = 0
@@ -258,7 +256,7 @@ def merged(frames: list[pl.DataFrame], verb: str, names: list[str]) -> pl.DataFr
             kinds = {other[name].dtype for other in frames if name in other.columns}
             if len(kinds) > 1 and name in one.columns:
                 if name == "prefix_hashes":
-                    raise TraceError(f"{verb}: {name} holds {' and '.join(sorted(map(str, kinds)))}")
+                    raise TraceError(f"{transform}: {name} holds {' and '.join(sorted(map(str, kinds)))}")
                 alike = one[name].cast(pl.String) if name == "session_id" else prefixes.spelled(one[name])
                 one = one.with_columns(alike)
         if "priority" in present and "priority" not in one.columns:
@@ -284,8 +282,8 @@ def _ordered(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 APPLY: dict[str, Callable[..., Any]] = {
-    verb.__name__: verb
-    for verb in (
+    transform.__name__: transform
+    for transform in (
         speed,
         at_rate,
         window,
@@ -302,4 +300,4 @@ APPLY: dict[str, Callable[..., Any]] = {
         concat,
     )
 }
-"""Each verb by the name under which a workload records it."""
+"""Each transform by the name under which a workload records it."""

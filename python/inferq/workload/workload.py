@@ -1,29 +1,29 @@
-"""Which requests are served, and when do they arrive?
+"""The requests of a run: a fixed frame, or drawn from the seed of the run, and transforms of both.
 
 A `Workload` is either **fixed** (a frame of requests) or **synthetic** (drawn from the seed of the run). Both
-are immutable; every verb returns a new workload. On a fixed workload a verb without chance acts at once;
-everything else is recorded and done when the workload is drawn, so the same seed gives the same requests
-under every scheduler.
+are immutable; every transform returns a new workload. On a fixed workload a transform without chance acts at
+once; everything else is recorded and done when the workload is drawn, so the same seed gives the same
+requests under every scheduler. What a transform does to a frame is in `inferq.workload.transforms`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import pl
-from inferq.checks import whole
+from inferq.checks import finite, positive, whole
 from inferq.errors import ConfigError, Renamed, TraceError
 from inferq.workload import transforms
-from inferq.workload.changes import Changes
-from inferq.workload.columns import MOST_TOKENS, as_frame, checked, quantities
+from inferq.workload.columns import MOST_TOKENS, as_frame, as_series, checked, quantities, sha256
 from inferq.workload.distributions import ArrivalProcess, DurationDistribution, Empirical, LengthDistribution
-from inferq.workload.generated import Mix, Recipe, Sessions, Step, Synthetic, sha256
+from inferq.workload.generated import Mix, Recipe, Sessions, Step, Synthetic
 from inferq.workload.parts import OfFrame, OfSynthetic, Parts, Scanned
-from inferq.workload.prefix_reuse import reused
-from inferq.workload.prefixes import EXPLICIT, is_linked_by_session
+from inferq.workload.prefixes import EXPLICIT, is_linked_by_session, reused
+from inferq.workload.transforms import duration
 
 if TYPE_CHECKING:
     import os
@@ -40,7 +40,7 @@ _NEEDED = ("arrival_s", "prompt_tokens", "output_tokens")
 
 
 def _need(columns: Sequence[str], needs: Sequence[str] = _NEEDED) -> None:
-    """A `TraceError` that names the first column which is not there, and the verb that fills it."""
+    """A `TraceError` that names the first column which is not there, and the transform that fills it."""
     for name in needs:
         if name not in columns:
             how = _FILLED_BY.get(name)
@@ -48,7 +48,7 @@ def _need(columns: Sequence[str], needs: Sequence[str] = _NEEDED) -> None:
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False, slots=True)
-class Workload(Changes):
+class Workload:
     """Requests: a fixed frame, or synthetic: drawn from the seed when simulated.
 
     Args:
@@ -178,7 +178,7 @@ class Workload(Changes):
         """The requests of Parquet files that are read when they are needed, and then part by part.
 
         A run with `simulate(..., out=…)` never has more than a part of them in memory, and checks each part
-        as it comes. `frame` and every verb read the whole; so does a run without `out`.
+        as it comes. `frame` and every transform read the whole; so does a run without `out`.
 
         Args:
             path: a Parquet file, or a folder of them in the order of their names; columns named as those of
@@ -264,7 +264,7 @@ class Workload(Changes):
                 for the rest (`priority` is 0); lengths must be in all or none.
             requests: how many in all, the first by arrival. A synthetic part is then drawn as long as
                 that takes, whatever its own number says; all other parts (fixed ones, sessions, synthetic
-                ones cut or scaled by a verb that looks at the whole) end where they end. None: every part
+                ones cut or scaled by a transform of the whole) end where they end. None: every part
                 with its own number.
 
         Raises:
@@ -306,7 +306,7 @@ class Workload(Changes):
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """Where the requests come from: file, format, what was left out, token count, verbs applied."""
+        """Where the requests come from: file, format, what was left out, token count, transforms applied."""
         return MappingProxyType(self._metadata)
 
     def draw(self, seed: int = 0) -> Workload:
@@ -327,7 +327,7 @@ class Workload(Changes):
         source = self._source
         frame = source.draw(seed) if isinstance(source, Recipe) else self._source
         for step in self._steps:
-            frame = transforms.APPLY[step.verb](frame, seed, **step.arguments)
+            frame = transforms.APPLY[step.transform](frame, seed, **step.arguments)
         metadata = dict(self._metadata)
         if isinstance(source, Recipe):
             metadata["drawn_from"] = repr(source)
@@ -341,7 +341,7 @@ class Workload(Changes):
             needs: columns that the run cannot do without; a network needs `arrival_s` alone.
 
         Raises:
-            TraceError: naming a missing column and the verb that fills it.
+            TraceError: naming a missing column and the transform that fills it.
         """
         frame = self.draw(seed).frame
         _need(frame.columns, needs)
@@ -350,22 +350,291 @@ class Workload(Changes):
     def parts(self, seed: int = 0) -> Parts:
         """The rows of `ready(seed)` part by part. `simulate(..., out=…)` calls this.
 
-        A synthetic workload without verbs is drawn, and a scanned file read, as far as it is needed.
+        A synthetic workload without transforms is drawn, and a scanned file read, as far as it is needed.
         All other workloads are held or drawn whole: 16 to 24 bytes a request and column of each.
 
         Raises:
-            TraceError: naming a missing column and the verb that fills it.
+            TraceError: naming a missing column and the transform that fills it.
         """
         whole("seed", seed, 0, 2**64 - 1)
         source = self._source
         if isinstance(source, Scanned):
             parts: Parts = source
         elif isinstance(source, Synthetic) and not self._steps:
-            parts = OfSynthetic(source, seed)
+            parts = OfSynthetic(source.core_form(), source.columns, seed)
         else:
             parts = OfFrame(self.draw(seed).frame)
         _need(parts.columns)
         return parts
+
+    def at_rate(self, rate: float) -> Workload:
+        """Scale all arrival times so that the mean rate, (n − 1) / (last − first), becomes `rate`.
+
+        It is `speed(rate / present mean rate)`. For a synthetic workload it acts on the drawn arrivals, whose
+        mean rate is then `rate` exactly; to change the distribution itself, change its `arrivals`.
+
+        Args:
+            rate: requests per second, above 0 and finite.
+
+        Raises:
+            ConfigError: naming `rate`.
+            TraceError: without arrivals at two different instants.
+
+        Example:
+            >>> import inferq as iq
+            >>> work = iq.Workload({"arrival_s": [0, 1, 4], "prompt_tokens": [1, 1, 1]})
+            >>> work.at_rate(4).frame["arrival_s"].to_list()
+            [0.0, 0.125, 0.5]
+        """
+        return self._then("at_rate", rate=positive("rate", rate))
+
+    def speed(self, factor: float) -> Workload:
+        """Divide all arrival times by `factor`: 2 sends the same requests in half the time.
+
+        Each time is divided once in float64; the core then takes it to the nearest nanosecond.
+
+        Raises:
+            ConfigError: unless `factor` is above 0 and finite.
+        """
+        return self._then("speed", factor=positive("factor", factor))
+
+    def window(self, start_s: float = 0.0, end_s: float = math.inf) -> Workload:
+        """The requests with `start_s` ≤ arrival < `end_s`, on a clock that starts at `start_s`.
+
+        A request that continues one before the window begins only with the `prefix_parts` with which that
+        one's conversation began; what was said since is its own.
+
+        Raises:
+            ConfigError: unless `start_s` < `end_s`.
+            TraceError: when no request is left.
+        """
+        start = finite("start_s", start_s)
+        end = math.inf if end_s == math.inf else finite("end_s", end_s)
+        if not start < end:
+            raise ConfigError(f"end_s: must be above start_s, {start}, not {end}")
+        return self._then("window", start_s=start, end_s=end)
+
+    def head(self, n: int) -> Workload:
+        """The first `n` requests, or all where there are fewer.
+
+        Raises:
+            ConfigError: for `n` below 1.
+        """
+        return self._then("head", n=whole("n", n, 1, 2**63 - 1))
+
+    def sample(self, n: int, seed: int) -> Workload:
+        """`n` requests drawn with replacement, from a seed of its own (not that of the run).
+
+        With arrivals the drawn requests keep theirs and come in that order; without, they come as drawn.
+        Requests that say with what they begin keep it. Turns of sessions are drawn like all others, so they
+        come twice or out of their order. A prefix cache refuses that, and so does a merge with a workload
+        whose columns say with what prompts begin: drop the column `turn` then.
+
+        Raises:
+            ConfigError: naming `n` or `seed`.
+            TraceError: requests continue others (`continues`), which need not be drawn.
+        """
+        return self._then("sample", n=whole("n", n, 1, 2**32 - 1), draw=whole("seed", seed, 0, 2**64 - 1))
+
+    def with_arrivals(self, arrivals: Any) -> Workload:
+        """The same requests in the same order, arriving by an arrival process or at given times.
+
+        Args:
+            arrivals: a process such as `Poisson(rate=…)`, or one time in seconds for each request, sorted.
+
+        Raises:
+            TraceError: naming the wrong row.
+        """
+        return self._with("with_arrivals", "arrival_s", arrivals, ArrivalProcess, "arrivals")
+
+    def with_prompts(self, prompts: Any) -> Workload:
+        """The same requests with other prompt lengths: a distribution, or one number for all or each."""
+        return self._with(
+            "with_lengths", "prompt_tokens", prompts, LengthDistribution, "lengths", name="prompt_tokens"
+        )
+
+    def with_outputs(self, outputs: Any) -> Workload:
+        """The same requests with other output lengths: as prompt lengths of `with_prompts`.
+
+        An `Empirical` distribution gives its outputs here, drawn apart from the prompts.
+
+        Example:
+            >>> import inferq as iq
+            >>> documents = iq.Workload({"arrival_s": [0, 1], "prompt_tokens": [9000, 400]})
+            >>> documents.with_outputs(128).frame["output_tokens"].to_list()
+            [128, 128]
+        """
+        return self._with(
+            "with_lengths", "output_tokens", outputs, LengthDistribution, "lengths", name="output_tokens"
+        )
+
+    def with_classes(self, classes: Any) -> Workload:
+        """The same requests with classes: one name for all, one name each, or drawn from `{name: share}`.
+
+        Raises:
+            ConfigError: when shares are negative or do not add up to 1.
+            TraceError: when there are not as many names as requests.
+
+        Example:
+            >>> import inferq as iq
+            >>> work = iq.Workload({"prompt_tokens": [5] * 4}).with_classes({"chat": 0.5, "code": 0.5})
+            >>> set(work.draw(seed=1).frame["class"]) <= {"chat", "code"}
+            True
+        """
+        if isinstance(classes, Mapping):
+            shares = {}
+            for name, share in classes.items():
+                if not isinstance(name, str):
+                    raise ConfigError(f"classes: names must be text, not {name!r}")
+                shares[name] = finite(f"classes[{name!r}]", share)
+                if shares[name] < 0:
+                    raise ConfigError(f"classes[{name!r}]: must not be negative, is {share!r}")
+            if abs(math.fsum(shares.values()) - 1) > 1e-9:
+                raise ConfigError(f"classes: shares must add up to 1, not {math.fsum(shares.values())}")
+            return self._then("with_classes", chance=True, classes=shares)
+        if not isinstance(classes, str):
+            classes = as_series("class", classes)
+        return self._then("with_classes", classes=classes)
+
+    def with_think(self, think: float | DurationDistribution) -> Workload:
+        """The same requests as sessions whose users think: each turn is sent so long after the answer before.
+
+        It fills `think_s` for every row but the first of its `session_id`, in the order of the rows; rows
+        without a session get none. A run then sends such a row `think_s` after the nearest earlier row of its
+        session has finished, whatever its own `arrival_s` says.
+
+        Args:
+            think: seconds, or a distribution of them; drawn for each row, keyed by the seed, a source of its
+                own and the row.
+
+        Raises:
+            ConfigError: for something else.
+            TraceError: where the workload has no `session_id`.
+
+        Source: the closed loop of machine-repair and terminal models; users of chat services.
+
+        Example:
+            >>> import inferq as iq
+            >>> talk = iq.Workload({"arrival_s": [0, 9], "prompt_tokens": [5, 20], "session_id": ["a", "a"]})
+            >>> talk.with_think(2.5).frame["think_s"].to_list()
+            [None, 2.5]
+        """
+        value = duration("think", think)
+        return self._then("with_think", chance=isinstance(value, DurationDistribution), think=value)
+
+    def open_loop(self) -> Workload:
+        """The same requests without `think_s`: every turn comes at its own `arrival_s`, answered or not.
+
+        Example:
+            >>> import inferq as iq
+            >>> talk = iq.Workload({"arrival_s": [0, 9], "prompt_tokens": [5, 20], "session_id": ["a", "a"]})
+            >>> talk.with_think(2.5).open_loop().frame.columns
+            ['arrival_s', 'prompt_tokens', 'session_id']
+        """
+        return self._then("open_loop")
+
+    def with_patience(self, patience: Any) -> Workload:
+        """The same requests with a patience: a request that is not admitted by then leaves.
+
+        Args:
+            patience: seconds for all, a distribution of them, or one number for each request (None for ever).
+                A distribution is drawn for each row, keyed by the seed, a source of its own and the row.
+
+        Raises:
+            ConfigError: for something else.
+            TraceError: naming the row of a wrong patience.
+
+        Source: the abandonment of lin2026.
+
+        Example:
+            >>> import inferq as iq
+            >>> work = iq.Workload({"arrival_s": [0, 1], "prompt_tokens": [5, 20]})
+            >>> work.with_patience(30).frame["patience_s"].to_list()
+            [30.0, 30.0]
+            >>> work.with_patience(iq.Exponential(mean_s=30)).is_synthetic
+            True
+        """
+        if hasattr(patience, "__len__") and not isinstance(patience, str):
+            return self._then("with_patience", patience=as_series("patience_s", patience))
+        value = duration("patience", patience)
+        return self._then("with_patience", chance=isinstance(value, DurationDistribution), patience=value)
+
+    def with_prefix(self, text: str, tokens: int) -> Workload:
+        """The same requests with a text in front of every prompt that all of them share: a system prompt.
+
+        Prompts grow by `tokens`. A request that continues another one, by `continues` or as a turn of its
+        session, begins with the text because that one does; sessions are written down as `continues` then.
+        `prefix_parts` come behind the text. The same text in front of other workloads, merged by `mix` or
+        `concat`, is the same content.
+
+        Args:
+            text: its name; the words themselves do not matter.
+            tokens: how many, at least 1.
+
+        Raises:
+            ConfigError: naming the argument.
+            TraceError: no `prompt_tokens`; a row with `prefix_hashes`, which say already with what its prompt
+                begins; turns of sessions without lengths; a prompt that grows too long.
+
+        Source: the system prompts of chat services and agents, the case for which prefix caches were made.
+
+        Example:
+            >>> import inferq as iq
+            >>> chat = iq.Workload({"prompt_tokens": [30, 80]}).with_prefix("be kind", 500)
+            >>> chat.frame["prompt_tokens"].to_list()
+            [530, 580]
+            >>> chat.reuse(block=100).to_list()
+            [0, 500]
+        """
+        if not isinstance(text, str) or not text:
+            raise ConfigError(f"text: must be the name of a text, not {text!r}")
+        return self._then("with_prefix", text=text, tokens=whole("tokens", tokens, 1, 2**31 - 1))
+
+    def split(self, at: int | float) -> tuple[Workload, Workload]:
+        """Two workloads: the first `at` requests (an int), or that share of them (a float), and the rest.
+
+        Both keep their arrival times, so `first.concat(rest)` is the whole again, except that
+        requests of the rest which continued one of the first part begin only with the `prefix_parts` with
+        which that one's conversation began; what was said since is their own.
+
+        Raises:
+            ConfigError: for a share outside (0, 1) or a number below 1.
+            TraceError: when one part would be empty.
+        """
+        if isinstance(at, float):
+            if not 0 < at < 1:
+                raise ConfigError(f"at: a share must lie between 0 and 1, not {at}")
+            cut: int | float = at
+        else:
+            cut = whole("at", at, 1, 2**63 - 1)
+        return self._then("part", at=cut, second=False), self._then("part", at=cut, second=True)
+
+    def concat(self, *others: Workload) -> Workload:
+        """All requests of this and the other workloads, merged by arrival; at one instant in the order given.
+
+        Synthetic ones among the others draw from seeds of their own, so two equal ones give different
+        requests. Columns that only some have are null for the rest (`priority` is 0); `class`, arrivals and
+        lengths must be in all or none. Sessions, texts and prefix hashes with equal identities are taken to
+        be the same: traces that each number their blocks from 0 must be numbered apart before. Where one says
+        with what prompts begin in a column and another by its sessions, these are written down as
+        `continues`.
+
+        Raises:
+            ConfigError: for something that is no workload.
+            TraceError: naming a column that only some have.
+
+        Example:
+            >>> import inferq as iq
+            >>> chat = iq.Workload({"arrival_s": [0, 2], "prompt_tokens": [50, 60]}).with_classes("chat")
+            >>> code = iq.Workload({"arrival_s": [1], "prompt_tokens": [900]}).with_classes("code")
+            >>> chat.concat(code).frame["class"].to_list()
+            ['chat', 'code', 'chat']
+        """
+        for other in others:
+            if not isinstance(other, Workload):
+                raise ConfigError(f"concat: takes workloads, not {type(other).__name__}")
+        chance = any(one.is_synthetic for one in others)
+        return self._then("concat", chance=chance, others=others, step=len(self._steps))
 
     def describe(self) -> pl.DataFrame:
         """Its lengths, gaps and rate: one row per quantity.
@@ -443,7 +712,7 @@ class Workload(Changes):
         return described
 
     def sha256(self) -> str:
-        """SHA-256 over the columns of its frame, before the verbs that wait for the draw."""
+        """SHA-256 over the columns of its frame, before the transforms that wait for the draw."""
         if not self._digest:
             if isinstance(self._source, Recipe):
                 raise ConfigError("workload: is synthetic and has no columns before it is drawn")
@@ -468,12 +737,30 @@ class Workload(Changes):
             text += ")"
         return ".".join([text, *(repr(step) for step in self._steps)])
 
-    def _then(self, verb: str, *, chance: bool = False, **arguments: Any) -> Workload:
-        step = Step(verb, arguments)
+    def _with(
+        self, transform: str, column: str, values: Any, distribution: type, what: str, **arguments: Any
+    ) -> Workload:
+        if isinstance(values, (ArrivalProcess, LengthDistribution)):
+            if not isinstance(values, distribution):
+                kind = "an arrival process" if what == "arrivals" else "a distribution of lengths"
+                raise ConfigError(f"{column}: takes {kind}, not {values!r}")
+            return self._then(transform, chance=True, **arguments, **{what: values})
+        if isinstance(values, str) or values is None:
+            raise ConfigError(
+                f"{column}: must be a distribution or one number for each request, not {values!r}"
+            )
+        if what == "lengths" and not hasattr(values, "__len__"):
+            values = whole(column, values, 1, 2**31 - 1)
+        else:
+            values = as_series(column, values)
+        return self._then(transform, **arguments, **{what: values})
+
+    def _then(self, transform: str, *, chance: bool = False, **arguments: Any) -> Workload:
+        step = Step(transform, arguments)
         source = self._source.frame() if isinstance(self._source, Scanned) else self._source
         if chance or self.is_synthetic:
             return Workload._of(source, (*self._steps, step), self._metadata)
-        frame = transforms.APPLY[verb](source, 0, **arguments)
+        frame = transforms.APPLY[transform](source, 0, **arguments)
         return Workload._of(frame, metadata={**self._metadata, **self._changes(step)})
 
     @property

@@ -44,7 +44,7 @@ def longer(workload: Workload) -> Workload | None:
         True
     """
     source, steps = workload._source, workload._steps
-    if not all(step.is_by_row or step.verb == "at_rate" for step in steps):
+    if not all(step.is_by_row or step.transform == "at_rate" for step in steps):
         return None
     if isinstance(source, Synthetic):
         surge = isinstance(source.arrivals, TimeVarying) and source.arrivals.period_s is None

@@ -273,11 +273,11 @@ def _exact(workload: Workload) -> Demand | None:
     gives_up = False
     classes_of: object = None
     for step in workload._steps:
-        if step.verb == "speed":
+        if step.transform == "speed":
             rate *= step.arguments["factor"]
-        elif step.verb == "with_patience":
+        elif step.transform == "with_patience":
             gives_up = True
-        elif step.verb == "with_classes" and isinstance(step.arguments["classes"], (str, dict)):
+        elif step.transform == "with_classes" and isinstance(step.arguments["classes"], (str, dict)):
             classes_of = step.arguments["classes"]
         else:
             return None

@@ -318,7 +318,7 @@ def _device_name(kind: str, name: str) -> str:
 
 
 def _driver(kind: str) -> str | None:
-    """The version of the display driver, which PyTorch does not tell; None where nobody does."""
+    """The version of the display driver, which PyTorch does not tell; None where nothing does."""
     if kind == "cpu":
         return None
     asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]

@@ -140,7 +140,7 @@ class Routing:
 
     Args:
         chosen: the experts of each token, (tokens, active experts).
-        groups: for each expert that anybody visits the expert, the rows of its visitors, and the places of
+        groups: for each expert that has visitors the expert, the rows of its visitors, and the places of
             these visits in `chosen`, counted row by row.
     """
 

@@ -9,7 +9,7 @@ _KEPT = 16
 
 
 def room_bytes(system: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Bytes that can still be taken; None where nobody tells, as outside Linux.
+    """Bytes that can still be taken; None where that is unknown, as outside Linux.
 
     Linux promises memory that it does not have, and ends the process that touches it: there a large array is
     no `MemoryError`, so that it must be asked before.

@@ -42,7 +42,7 @@ QUANTISATION = (
 
 _MILLISECOND = 1e-3
 _LEAST_DECODE_CONTEXT = 3
-"""Below this context of a decode the database answers what nobody measured, up to 40 % off its neighbours."""
+"""Below this context of a decode the database answers unmeasured, up to 40 % off its neighbours."""
 
 Operations = list[tuple[str, float, float, str]]
 

@@ -174,7 +174,7 @@ def errors(database: KernelDatabase, parts: Mapping[str, Any], tried: Tried, cou
     """
     rng = np.random.default_rng(SEED)
     linear, chunk, decode = parts["linear"], parts["chunk"], parts["decode"]
-    # More are drawn than are kept: what was tried, and caches that nobody has, are left out.
+    # More are drawn than are kept: what was tried, and caches of sizes that no GPU has, are left out.
     batches = _loguniform(rng, tried.tokens[-1], 4 * count)
     batches = batches[~np.isin(batches, tried.tokens)][:count]
     chunks = _loguniform(rng, tried.chunk[-1], 2 * count)
