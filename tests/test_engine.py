@@ -250,7 +250,7 @@ def test_a_description_can_ask_for_an_unlimited_cache() -> None:
         ({"timing": {"kind": ["Constant"]}}, r"engine\.timing\.kind"),
         ({"timing": {"kind": "Constant", "seconds": -1}}, r"engine\.timing\.seconds: "),
         ({"timing": 1.0}, r"engine\.timing"),
-        ({"scheduler": "Sarathi"}, r"engine\.scheduler"),
+        ({"scheduler": "Sarati"}, r"engine\.scheduler"),
         ({"scheduler": {"kind": "VllmV2"}}, r"engine\.scheduler\.kind: .*did you mean .?VllmV"),
         (
             {"scheduler": {"kind": "Sarathi", "max_seq": 4}},

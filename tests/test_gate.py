@@ -21,7 +21,7 @@ from inferq.experiments.gates.baseline import Record, read_baseline, text_of, wr
 from inferq.experiments.gates.gate import Trial, accepted, checked, maker
 from inferq.experiments.gates.tolerance import Terms
 from inferq.scenario import read_scenario
-from inferq.simulation.simulate import System
+from inferq.systems.system import System
 
 DOCS = Path(__file__).parent.parent / "docs"
 SCENARIO = """

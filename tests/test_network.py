@@ -15,6 +15,7 @@ import inferq as iq
 from inferq import _core
 from inferq.scenario import read_scenario
 from inferq.systems.network_jobs import expanded
+from inferq.systems.pools import pools_of
 from inferq.workload.distributions import DurationDistribution
 
 
@@ -253,7 +254,7 @@ def test_pools_are_counted_over_all_engines() -> None:
     stages = {name: stage(name) for name in "xyz"}
     workflow = iq.Workflow("w", stages=stages)
     network = iq.Network({"x": split, "y": iq.Cluster(engine()), "z": split}, [workflow])
-    assert [pool.hands_to and pool.hands_to[0] for pool in network.pools()] == [1, None, None, 4, None]
+    assert [pool.hands_to and pool.hands_to[0] for pool in pools_of(network)] == [1, None, None, 4, None]
     jobs = expanded(network, iq.Workload({"arrival_s": [0.0]}).frame, 0)
     assert jobs.pool.tolist() == [0, 2, 3]
 

@@ -612,7 +612,7 @@ def test_a_class_without_a_plan_is_refused() -> None:
         with pytest.raises(iq.ConfigError) as caught:
             engine(kind())
         assert str(caught.value) == text
-    with pytest.raises(iq.ConfigError, match=r"scheduler: must be Sarathi\(…\) or"):
+    with pytest.raises(iq.ConfigError, match=r"scheduler: must be ClassPriority\(…\) or"):
         engine(Scripted)  # type: ignore[arg-type]
 
 

@@ -301,7 +301,10 @@ def test_an_error_names_the_place_and_what_may_stand_there(make: Any, said: str)
             {"kind": "Slai", "offset": {"kind": "DynamicOffset", "low": "x"}},
             r"^engine\.scheduler\.offset\.low: ",
         ),
-        ({"kind": "ClassPriority", "order": ["a"], "inner": "Sarathi"}, r"^engine\.scheduler\.inner: .*kind"),
+        (
+            {"kind": "ClassPriority", "order": ["a"], "inner": "Sarati"},
+            r"^engine\.scheduler\.inner: .*Sarathi",
+        ),
         (
             {"kind": "ClassPriority", "order": ["a"], "inner": {"kind": "Sarath"}},
             r"^engine\.scheduler\.inner\.kind: .*did you mean Sarathi",

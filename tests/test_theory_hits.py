@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 import inferq as iq
+from inferq.systems.pools import pools_of
 from inferq.theory import RequestClass, agree, observed, stability, token_capacity
 from inferq.theory.capacities.seats_capacity import request_level_capacity
 from inferq.theory.demands.shared_prefixes import Shared
@@ -119,7 +120,7 @@ def test_ceilings_of_a_real_trace_take_what_an_endless_cache_finds(block: int, s
 
 def cached(system: iq.Engine | iq.Cluster, kind: str | None) -> iq.Engine | iq.Cluster:
     """The same with another prefix cache."""
-    engine = system.pools()[0].engines[0]
+    engine = pools_of(system)[0].engines[0]
     engine = replace(engine, kv=replace(engine.kv, prefix_cache=kind))
     if isinstance(system, iq.Engine):
         return engine

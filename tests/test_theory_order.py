@@ -8,6 +8,7 @@ import pytest
 from tests.test_theory_stability import engine, hypothesis_of, random_scenario
 
 import inferq as iq
+from inferq.systems.pools import pools_of
 from inferq.theory import RequestClass, observed, stability, tile_capacity
 from inferq.theory.capacities.iteration_cost import Iteration
 from inferq.theory.capacities.kv_capacity import kv_capacity
@@ -238,7 +239,7 @@ def ordered_scenario(chance: random.Random, requests: int) -> tuple[iq.Workload,
     if chance.random() < 0.3:  # a fleet of two kinds
         other = random_scenario(chance)[2]
         router = chance.choice([iq.RoundRobin(), iq.Random(), iq.LeastRequests()])
-        pair = [one.pools()[0].engines[0] for one in (system, other)]
+        pair = [pools_of(one)[0].engines[0] for one in (system, other)]
         system = iq.Cluster(pair, router=router)
     if chance.random() < 0.3:
         parts = {

@@ -10,6 +10,6 @@ Example:
     [(1.0, 3.0)]
 """
 
-import lazy_loader
+from inferq._lazy import attach
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__)

@@ -6,13 +6,10 @@ from numpy.typing import NDArray
 
 __all__ = [
     "Batch",
-    "ConfigError",
     "Drawing",
     "Fleet",
     "Requests",
     "RoutedRequest",
-    "SimulationError",
-    "TraceError",
     "View",
     "check",
     "draw",
@@ -29,10 +26,6 @@ __all__ = [
     "simulate_streamed",
     "summarise",
 ]
-
-class ConfigError(ValueError): ...
-class TraceError(ValueError): ...
-class SimulationError(RuntimeError): ...
 
 _Ids: TypeAlias = Iterable[SupportsIndex] | NDArray[np.integer]
 _Pairs: TypeAlias = Iterable[Iterable[SupportsIndex]] | Mapping[int, int] | NDArray[np.integer]

@@ -25,13 +25,13 @@ def shown(value: object) -> str:
 def finite(field: str, value: object) -> float:
     """`value` as a finite float, or a `ConfigError` naming `field`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ConfigError(f"{field}: must be a number, not {shown(value)}")
+        raise ConfigError(field, f"must be a number, not {shown(value)}")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise ConfigError(f"{field}: must be finite, not {shown(value)}")
+        raise ConfigError(field, f"must be finite, not {shown(value)}")
     return number
 
 
@@ -39,7 +39,7 @@ def positive(field: str, value: object) -> float:
     """`value` as a finite float above 0, or a `ConfigError` naming `field`."""
     number = finite(field, value)
     if number <= 0:
-        raise ConfigError(f"{field}: must be above 0, not {shown(value)}")
+        raise ConfigError(field, f"must be above 0, not {shown(value)}")
     return number
 
 
@@ -47,7 +47,7 @@ def not_negative(field: str, value: object) -> float:
     """`value` as a finite float from 0 on, or a `ConfigError` naming `field`."""
     number = finite(field, value)
     if number < 0:
-        raise ConfigError(f"{field}: must be 0 or above, not {shown(value)}")
+        raise ConfigError(field, f"must be 0 or above, not {shown(value)}")
     return number
 
 
@@ -56,10 +56,10 @@ def whole(field: str, value: object, least: int, most: int | None = None) -> int
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise ConfigError(f"{field}: must be a whole number, not {shown(value)}") from None
+        raise ConfigError(field, f"must be a whole number, not {shown(value)}") from None
     if isinstance(value, bool) or number < least or (most is not None and number > most):
         bounds = f"from {least} on" if most is None else f"from {least} to {most}"
-        raise ConfigError(f"{field}: must be a whole number {bounds}, not {shown(value)}")
+        raise ConfigError(field, f"must be a whole number {bounds}, not {shown(value)}")
     return number
 
 
@@ -67,12 +67,12 @@ def within(field: str, value: object, least: float, most: float) -> float:
     """`value` as a float from `least`, 0 or above, to `most`, or a `ConfigError` naming `field`."""
     number = (positive if least > 0 else not_negative)(field, value)
     if not least <= number <= most:
-        raise ConfigError(f"{field}: must be from {least:g} to {most:g}, not {shown(value)}")
+        raise ConfigError(field, f"must be from {least:g} to {most:g}, not {shown(value)}")
     return number
 
 
 def flag(field: str, value: object) -> bool:
     """`value` if it is True or False, else a `ConfigError` naming `field`."""
     if not isinstance(value, bool):
-        raise ConfigError(f"{field}: must be True or False, not {shown(value)}")
+        raise ConfigError(field, f"must be True or False, not {shown(value)}")
     return value

@@ -1,11 +1,10 @@
-"""How does a description become the JSON that the core reads, and come back from it?"""
+"""Descriptions: plain values that are checked when they are made, written as JSON and read back."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import numbers
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import NoneType, UnionType
@@ -42,8 +41,8 @@ class Description:
     """What the core calls this description; None for one that it reads only inside another."""
     parts: ClassVar[Mapping[str, tuple[type[Any], ...]]] = {}
     """For a field whose type is a family of descriptions: the classes of that family."""
-    unreadable: ClassVar[str | None] = None
-    """Why a description of this class cannot be read back from what it says; None for one that can."""
+    unreadable: ClassVar[tuple[str, str] | None] = None
+    """What stands in a description for one that cannot be read back, and why; None where all can."""
     beside: ClassVar[Mapping[str, Any]] = {}
     """Arguments, no fields, with which the class is called when a description is read."""
 
@@ -62,6 +61,11 @@ class Description:
     def written_fields(cls) -> list[str]:
         """The fields in which a user writes it, in order."""
         return field_names(cls)
+
+    @classmethod
+    def from_text(cls, text: str) -> Description | None:
+        """What a text in place of a table of its fields stands for; None where it stands for nothing."""
+        return None
 
     @classmethod
     def from_elsewhere(cls, path: str, description: Mapping[str, Any]) -> Description | None:
@@ -169,7 +173,7 @@ def plain(path: str, value: object, options: tuple[Any, ...]) -> object:
         if taken is not _REFUSED:
             return taken
     wanted = [_wanted(option) for option in options]
-    raise ConfigError(f"{path}: must be {' or '.join(wanted)}, is {value!r}")
+    raise ConfigError(path, f"must be {' or '.join(wanted)}, is {value!r}")
 
 
 def _taken(path: str, value: object, option: Any) -> object:
@@ -191,7 +195,7 @@ def _taken(path: str, value: object, option: Any) -> object:
             return _REFUSED
         for key in value:
             if not isinstance(key, str):
-                raise ConfigError(f"{path}: the name {key!r} must be a text")
+                raise ConfigError(path, f"the name {key!r} must be a text")
         return Table({str(key): plain(f"{path}.{key}", entry, inner[1:]) for key, entry in value.items()})
     if option is int:
         whole = isinstance(number, numbers.Integral) and 0 <= int(number) < 2**63
@@ -233,26 +237,43 @@ def _wanted(option: Any) -> str:
 def member(path: str, value: object, kinds: tuple[type[Any], ...]) -> None:
     """Refuse a `value` that is none of `kinds`."""
     if not isinstance(value, kinds):
-        raise ConfigError(f"{path}: {value!r} is none of {', '.join(kind.__name__ for kind in kinds)}")
+        raise ConfigError(path, f"{value!r} is none of {', '.join(kind.__name__ for kind in kinds)}")
+
+
+def plain_name(text: str) -> str:
+    """A name without case, hyphens and underscores: `vllm-v1` and `VllmV1` are one."""
+    return text.strip().lower().replace("-", "").replace("_", "")
+
+
+def kind_of(name: object, kinds: tuple[type[D], ...]) -> type[D] | None:
+    """The class of that name, in any spelling; None where none is called so."""
+    return next((kind for kind in kinds if plain_name(kind.__name__) == plain_name(str(name))), None)
 
 
 def read(path: str, description: object, kinds: tuple[type[D], ...]) -> D:
-    """The member of `kinds` that `description` names, the inverse of `to_json()`."""
-    if not isinstance(description, Mapping):
-        raise ConfigError(f"{path}: {description!r} is not a table with a 'kind'")
+    """The member of `kinds` that a table with a `kind`, or its name alone, describes: `to_json()` back."""
+    table = {"kind": description} if isinstance(description, str) else description
+    if not isinstance(table, Mapping):
+        raise ConfigError(path, f"{description!r} is not a table with a 'kind'")
     names = [kind.__name__ for kind in kinds]
-    if "kind" not in description:
-        raise ConfigError(f"{path}.kind: missing (known: {', '.join(names)})")
-    name = description["kind"]
-    if name not in names:
-        raise ConfigError(f"{path}.kind: unknown kind {name!r}{nearest(str(name), names)}")
-    return read_fields(path, {k: v for k, v in description.items() if k != "kind"}, kinds[names.index(name)])
+    if "kind" not in table:
+        raise ConfigError(f"{path}.kind", f"missing (known: {', '.join(names)})")
+    name = table["kind"]
+    _refuse_unreadable(path, name, kinds)
+    kind = kind_of(name, kinds)
+    if kind is None:
+        place, what = (path, kinds[0].part) if table is not description else (f"{path}.kind", "kind")
+        raise ConfigError(place, f"unknown {what} {name!r}{nearest(str(name), names)}")
+    return read_fields(path, {k: v for k, v in table.items() if k != "kind"}, kind)
 
 
 def read_fields(path: str, description: object, kind: type[D]) -> D:
     """The description of class `kind` with the given fields, descriptions among them read too."""
+    short = kind.from_text(description) if isinstance(description, str) else None
+    if short is not None:
+        return cast("D", short)
     if not isinstance(description, Mapping):
-        raise ConfigError(f"{path}: {description!r} is not a table of fields")
+        raise ConfigError(path, f"{description!r} is not a table of fields")
     elsewhere = kind.from_elsewhere(path, description)
     if elsewhere is not None:
         return cast("D", elsewhere)
@@ -260,11 +281,11 @@ def read_fields(path: str, description: object, kind: type[D]) -> D:
     for key in description:
         if key not in names:
             known = nearest(str(key), names) if names else "; it has none"
-            raise ConfigError(f"{path}: unknown field {key!r}{known}")
+            raise ConfigError(path, f"unknown field {key!r}{known}")
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and field.name not in description:
-            raise ConfigError(f"{path}.{field.name}: missing")
+            raise ConfigError(f"{path}.{field.name}", "missing")
     options = alternatives(kind)
     values = {
         name: _read_field(f"{path}.{name}", value, options[name]) for name, value in description.items()
@@ -272,20 +293,23 @@ def read_fields(path: str, description: object, kind: type[D]) -> D:
     try:
         return kind(**values, **kind.beside)
     except ConfigError as error:
-        at_field = re.match(r"\w*", str(error)).group() in names  # type: ignore[union-attr]  # it always matches
-        raise ConfigError(f"{path}{'.' if at_field else ': '}{error}") from None
+        raise error.within(path) from None
 
 
 def _read_field(path: str, value: object, options: tuple[Any, ...]) -> object:
     """The value of a field, read where it describes something; where one class may, no `kind` is asked."""
     kinds = _descriptions(options)
-    table = isinstance(value, Mapping)
-    named = value["kind"] if isinstance(value, Mapping) and "kind" in value else value
-    for kind in kinds:
-        if kind.unreadable is not None and isinstance(named, str) and named == kind.__name__:
-            raise ConfigError(f"{path}: {kind.unreadable}")
-    if not kinds or (len(kinds) < len(options) and not table):
+    _refuse_unreadable(path, value, kinds)
+    is_name = isinstance(value, str) and not any(one is str or get_origin(one) is Literal for one in options)
+    if not kinds or not (is_name or isinstance(value, Mapping) or len(kinds) == len(options)):
         return value
-    if len(kinds) == 1 and named is value:
+    if len(kinds) == 1 and not (isinstance(value, Mapping) and "kind" in value):
         return read_fields(path, value, kinds[0])
     return read(path, value, kinds)
+
+
+def _refuse_unreadable(path: str, name: object, kinds: tuple[type[Description], ...]) -> None:
+    """Refuse the name that stands in a description for what no description can hold."""
+    for kind in kinds:
+        if kind.unreadable is not None and name == kind.unreadable[0]:
+            raise ConfigError(path, kind.unreadable[1])

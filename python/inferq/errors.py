@@ -21,12 +21,58 @@ Example:
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import TYPE_CHECKING, ClassVar, NoReturn, TypeVar
 
-from inferq._core import ConfigError, SimulationError, TraceError
-from inferq._lazy import pl
+if TYPE_CHECKING:
+    import polars as pl
 
 __all__ = ["ConfigError", "SimulationError", "SweepInterrupted", "SweepStopped", "TraceError"]
+
+E = TypeVar("E", bound="Misplaced")
+
+
+class Misplaced(ValueError):
+    """Something that is wrong at a place: `path` says where, `message` what; its text is both."""
+
+    _joint: ClassVar[str]
+    """What stands between an outer place and an inner one."""
+
+    def __init__(self, path: object, message: str | None = None) -> None:
+        """Say where and what; one text alone is a message about no place."""
+        self.path, self.message = ("", str(path)) if message is None else (str(path), message)
+        super().__init__(self.path, self.message)
+
+    def within(self: E, outer: str, joint: str | None = None) -> E:
+        """The same error with its place one level further out.
+
+        Args:
+            outer: the path of the table, or the name of the file, that holds what is wrong.
+            joint: what stands between the two, where it is not what usually does.
+        """
+        between = self._joint if joint is None else joint
+        if not self.path or (joint is None and self.path.startswith("[")):
+            between = ""
+        return type(self)(f"{outer}{between}{self.path}", self.message)
+
+    def __str__(self) -> str:
+        """`path: message`."""
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class ConfigError(Misplaced):
+    """An argument or a field of a description makes no sense; `path` is the field's, from the outside in."""
+
+    _joint = "."
+
+
+class TraceError(Misplaced):
+    """A workload or a trace makes no sense; `path` is the file's and the row's."""
+
+    _joint = ": "
+
+
+class SimulationError(RuntimeError):
+    """A run cannot go on; the message says why."""
 
 
 class Renamed:

@@ -86,12 +86,13 @@ from inferq.description import nearest, read
 from inferq.errors import ConfigError
 from inferq.experiments.gates.tolerance import Terms
 from inferq.results.result import Result
-from inferq.simulation.simulate import SYSTEMS, System, simulate
+from inferq.simulation.simulate import simulate
 from inferq.systems.cluster import Cluster
 from inferq.systems.disaggregated import Disaggregated
 from inferq.systems.engine import Engine
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.network import Network
+from inferq.systems.system import SYSTEMS, System
 from inferq.timing.hardware.model_shape import is_path
 from inferq.workload.distributions import (
     Deterministic,
@@ -176,7 +177,7 @@ class ScenarioFile:
         try:
             return cls(file, _parsed(file), file.parent)
         except ConfigError as error:
-            raise ConfigError(f"{file}: {error}") from None
+            raise error.within(str(file), ": ") from None
 
     def with_fields(self, fields: Mapping[str, object]) -> ScenarioFile:
         """The scenario with some fields set.
@@ -194,7 +195,7 @@ class ScenarioFile:
             for path, value in fields.items():
                 tables = _with(tables, path.split("."), value, path)
         except ConfigError as error:
-            raise ConfigError(f"{self.file}: {error}") from None
+            raise error.within(str(self.file), ": ") from None
         return ScenarioFile(self.file, tables, self.directory)
 
     def scenario(self) -> Scenario:
@@ -208,7 +209,7 @@ class ScenarioFile:
         try:
             return _scenario(self.tables, self.directory)
         except ConfigError as error:
-            raise ConfigError(f"{self.file}: {error}") from None
+            raise error.within(str(self.file), ": ") from None
 
 
 def _with(tables: Any, parts: list[str], value: object, path: str) -> Any:
@@ -217,18 +218,18 @@ def _with(tables: Any, parts: list[str], value: object, path: str) -> Any:
     before = ".".join(path.split(".")[: -len(parts)])
     if isinstance(tables, list):
         if not name.isdecimal() or int(name) >= len(tables):
-            raise ConfigError(f"{path}: {before} is a list of {len(tables)}, and has no entry {name}")
+            raise ConfigError(path, f"{before} is a list of {len(tables)}, and has no entry {name}")
         return [
             (_with(one, rest, value, path) if rest else value) if place == int(name) else one
             for place, one in enumerate(tables)
         ]
     if not isinstance(tables, Mapping):
-        raise ConfigError(f"{path}: {before} is {tables!r}, not a table")
+        raise ConfigError(path, f"{before} is {tables!r}, not a table")
     if not rest:
         return {**tables, name: value}
     if name not in tables and path != f"run.{rest[0]}":
         known = nearest(name, tables) if tables else ""
-        raise ConfigError(f"{path}: the file has no {f'{before}.' if before else ''}{name}{known}")
+        raise ConfigError(path, f"the file has no {f'{before}.' if before else ''}{name}{known}")
     return {**tables, name: _with(tables.get(name, {}), rest, value, path)}
 
 
@@ -259,7 +260,7 @@ def _parsed(file: Path) -> dict[str, Any]:
 def _scenario(tables: Mapping[str, Any], directory: Path) -> Scenario:
     _known("", tables, ("workload", *(kind.name_of_kind for kind in SYSTEMS), "run", "gate"))
     if "workload" not in tables:
-        raise ConfigError("workload: missing")
+        raise ConfigError("workload", "missing")
     workload, run = _table("workload", tables["workload"]), _table("run", tables.get("run", {}))
     _known("run", run, _RUN)
     system = _system(_placed(tables, directory))
@@ -304,7 +305,7 @@ def _workload(
         _known(f"{path}.prefix", prefix, ("text", "tokens"))
         for name in ("text", "tokens"):
             if name not in prefix:
-                raise ConfigError(f"{path}.prefix.{name}: missing")
+                raise ConfigError(f"{path}.prefix.{name}", "missing")
         with _at(f"{path}.prefix"):
             made = made.with_prefix(**prefix)
     if "patience" in table:
@@ -331,21 +332,21 @@ def _system(tables: Mapping[str, Any]) -> System:
     given = [kind for kind in _SYSTEMS if kind.name_of_kind in tables]
     if not given:
         if "engine" not in tables:
-            raise ConfigError("engine: missing")
+            raise ConfigError("engine", "missing")
         return Engine.from_json(tables["engine"])
     if len(given) > 1:
         names = " and ".join(kind.name_of_kind for kind in given)
-        raise ConfigError(f"{names}: a scenario has one of them")
+        raise ConfigError(names, "a scenario has one of them")
     name = given[0].name_of_kind
     if given[0] is GateAndRoute:
         if "engine" in tables:
-            raise ConfigError(f"engine: not used; {name} has slots and a timing of its own")
+            raise ConfigError("engine", f"not used; {name} has slots and a timing of its own")
         return GateAndRoute.from_json({"kind": "GateAndRoute", **_table(name, tables[name])})
     used: list[str] = []
     described = _with_engine(_table(name, tables[name]), given[0].__name__, tables.get("engine"), used)
     made = given[0].from_json(described)
     if "engine" in tables and not used:
-        raise ConfigError(f"engine: not used; every part of {name} has an engine of its own")
+        raise ConfigError("engine", f"not used; every part of {name} has an engine of its own")
     return made
 
 
@@ -383,7 +384,7 @@ def _synthetic(
     for name in ("requests", "arrivals"):
         if name not in table and (name == "arrivals" or requests is None):
             raise ConfigError(
-                f"{path}.{name}: missing; a workload is a trace, or requests drawn from distributions"
+                f"{path}.{name}", "missing; a workload is a trace, or requests drawn from distributions"
             )
     parts: dict[str, Any] = {"arrivals": read(f"{path}.arrivals", table["arrivals"], ARRIVAL_PROCESSES)}
     if "lengths" in table:
@@ -394,7 +395,7 @@ def _synthetic(
         if name in table:
             parts[name] = read(f"{path}.{name}", table[name], LENGTH_DISTRIBUTIONS)
         elif "lengths" not in table and (not jobs or "prompt" in table or "output" in table):
-            raise ConfigError(f"{path}.{name}: missing")
+            raise ConfigError(f"{path}.{name}", "missing")
     with _at(path):
         drawn = Workload.synthetic(requests=table.get("requests", requests), **parts)
         return drawn.with_classes(_table("classes", table["classes"])) if "classes" in table else drawn
@@ -404,7 +405,7 @@ def _sessions(path: str, table: Mapping[str, Any]) -> Workload:
     """The sessions that a table describes."""
     for name in ("arrivals", "turns", "prompt", "output", "think"):
         if name not in table:
-            raise ConfigError(f"{path}.{name}: missing")
+            raise ConfigError(f"{path}.{name}", "missing")
     parts = {name: value for name, value in table.items() if name not in _ON_ALL}
     parts["arrivals"] = read(f"{path}.arrivals", table["arrivals"], ARRIVAL_PROCESSES)
     for name in ("turns", "prompt", "output"):
@@ -436,7 +437,7 @@ def _at(path: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"{path}.{error}") from None
+        raise error.within(path) from None
 
 
 def _length(path: str, value: object) -> int | LengthDistribution:
@@ -455,9 +456,9 @@ def _read(path: str, table: Mapping[str, Any], directory: Path) -> Workload:
     """The trace that a table names, relative to `directory`."""
     for name in ("trace", "tokenizer"):
         if not isinstance(table.get(name, ""), str):
-            raise ConfigError(f"{path}.{name}: must be the name of a file, not {table[name]!r}")
+            raise ConfigError(f"{path}.{name}", f"must be the name of a file, not {table[name]!r}")
     if "trace" not in table:
-        raise ConfigError(f"{path}.trace: missing")
+        raise ConfigError(f"{path}.trace", "missing")
     columns = table.get("columns")
     return read_trace(
         directory / table["trace"],
@@ -487,7 +488,7 @@ def adapted(
         ConfigError: a value outside its range, or a part that the trace lacks and nobody gave.
     """
     if rate is not None and speed is not None:
-        raise ConfigError("speed: scales the arrivals that rate sets; give only one of the two")
+        raise ConfigError("speed", "scales the arrivals that rate sets; give only one of the two")
     columns = trace._source.columns  # of a frame or of what is drawn
     notes += _reading(trace)
     if head is not None:
@@ -501,11 +502,13 @@ def adapted(
         notes.append(f"output lengths {done} {output_tokens:,} tokens each")
     elif "output_tokens" not in columns and not jobs:
         raise ConfigError(
-            "output_tokens: the trace has no output lengths; say how many tokens a request generates"
+            "output_tokens", "the trace has no output lengths; say how many tokens a request generates"
         )
     if "arrival_s" not in columns:
         if rate is None:
-            raise ConfigError("rate: the trace has no arrival times; say how many requests arrive per second")
+            raise ConfigError(
+                "rate", "the trace has no arrival times; say how many requests arrive per second"
+            )
         notes.append(f"arrival times not in the trace, drawn: Poisson at {rate:g} requests per second")
         return trace.with_arrivals(Poisson(rate))
     if rate is not None:
@@ -535,7 +538,7 @@ def _reading(trace: Workload) -> list[str]:
 
 def _table(path: str, value: object) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{path}: must be a table, not {value!r}")
+        raise ConfigError(path, f"must be a table, not {value!r}")
     return value
 
 

@@ -10,34 +10,27 @@ use inferq_core::router::RouterConfig;
 use inferq_core::scheduler::SchedulerConfig;
 use inferq_core::simulation::Watch;
 use inferq_core::timing::TimingModel;
-use pyo3::create_exception;
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::import_exception;
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::policy::WrittenEngine;
 
-create_exception!(
-    inferq,
-    ConfigError,
-    PyValueError,
-    "A description that makes no sense; the message begins with the field's path."
-);
-create_exception!(inferq, TraceError, PyValueError, "A workload that makes no sense; the message says in which row.");
-create_exception!(inferq, SimulationError, PyRuntimeError, "A run that cannot go on; the message says why.");
+import_exception!(inferq.errors, ConfigError);
+import_exception!(inferq.errors, TraceError);
+import_exception!(inferq.errors, SimulationError);
 
 /// The exception for an error of the core.
 pub(crate) fn raise(error: Error) -> PyErr {
-    let message = error.to_string();
     match error.kind() {
-        Kind::Config { .. } => ConfigError::new_err(message),
-        Kind::Trace { .. } => TraceError::new_err(message),
+        Kind::Config { path, message } => ConfigError::new_err((path.clone(), message.clone())),
+        Kind::Trace { row, message } => TraceError::new_err((format!("row {row}"), message.clone())),
         Kind::Rule { .. }
         | Kind::Route { .. }
         | Kind::Overflow(_)
         | Kind::EmptyIteration(_)
         | Kind::TooMuch(_)
-        | Kind::Stopped => SimulationError::new_err(message),
+        | Kind::Stopped => SimulationError::new_err(error.to_string()),
     }
 }
 

@@ -18,10 +18,6 @@ use pyo3::prelude::*;
 /// The compiled core of inferq. Use the package `inferq`, which is typed and documented.
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    let py = module.py();
-    module.add("ConfigError", py.get_type::<border::ConfigError>())?;
-    module.add("TraceError", py.get_type::<border::TraceError>())?;
-    module.add("SimulationError", py.get_type::<border::SimulationError>())?;
     module.add_class::<batch::PyBatch>()?;
     module.add_class::<draw::PyDrawing>()?;
     module.add_class::<router::PyFleet>()?;

@@ -219,7 +219,7 @@ def replay(
         first_token=first_token,
     )
     if replicas is None and router is not None:
-        raise ConfigError("--router: one replica has nothing to choose from; give --replicas too")
+        raise ConfigError("--router", "one replica has nothing to choose from; give --replicas too")
     system = (
         engine
         if replicas is None

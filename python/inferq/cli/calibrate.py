@@ -65,7 +65,7 @@ def calibrate(
     from inferq.timing.calibration.calibrate import calibrate as timed
 
     if out.suffix != ".parquet":
-        raise ConfigError(f"--out: must be a .parquet file, is {str(out)!r}")
+        raise ConfigError("--out", f"must be a .parquet file, is {str(out)!r}")
     check_writable(out)
     table = timed(
         model,

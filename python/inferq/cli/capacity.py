@@ -61,7 +61,7 @@ def capacity(
     numbers = seeds_from(run.pop("seed", 0), seeds)
     if picture is not None:
         if picture.suffix != ".svg":
-            raise ConfigError(f"--picture: must end in .svg, is {picture}")
+            raise ConfigError("--picture", f"must end in .svg, is {picture}")
         check_writable(picture)
     show.lines([f"capacity {scenario}", *plan.notes])
     show.system(plan.system)
@@ -100,10 +100,10 @@ def _slo(texts: list[str]) -> Slo:
         except ValueError:
             equals = ""
         if not equals or not metric or bool(dot) != bool(class_name):
-            raise ConfigError(f"--slo: {text!r} is not of the form ttft_p99=0.5 or chat.ttft_p99=0.5")
+            raise ConfigError("--slo", f"{text!r} is not of the form ttft_p99=0.5 or chat.ttft_p99=0.5")
         limits = of_class.setdefault(class_name or None, {})
         if metric in limits:
-            raise ConfigError(f"--slo: {name} is given twice")
+            raise ConfigError("--slo", f"{name} is given twice")
         limits[metric] = number
     whole = of_class.pop(None)
     by_class = {str(name): Slo(**limits) for name, limits in of_class.items()}

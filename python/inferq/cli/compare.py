@@ -61,7 +61,7 @@ def compare(
     from inferq.scenario import read_scenario
 
     if out is not None and out.suffix not in (".csv", ".parquet"):
-        raise ConfigError(f"--out: must end in .csv or .parquet, is {out}")
+        raise ConfigError("--out", f"must end in .csv or .parquet, is {out}")
     if out is not None:
         check_writable(out)
     names = _names(scenarios)
@@ -73,8 +73,9 @@ def compare(
         if differing := _difference("", ours, theirs):
             path, one, other = differing
             raise ConfigError(
-                f"{path}: is {one} in {names[0]} and {other} in {name}; what is compared must differ in the "
-                "system alone"
+                path,
+                f"is {one} in {names[0]} and {other} in {name}; what is compared must differ in the "
+                "system alone",
             )
     run = dict(first.run)
     threads = run.pop("threads", None)
@@ -112,7 +113,7 @@ def _names(files: Sequence[Path]) -> list[str]:
         names = [str(file) for file in files]
     for place, name in enumerate(names):
         if name in names[:place]:
-            raise ConfigError(f"{name}: is there twice")
+            raise ConfigError(name, "is there twice")
     return names
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal, TypeVar, cast
 
-from inferq.description import Description, nearest, read
+from inferq.description import Description, kind_of, nearest, plain_name, read
 from inferq.errors import ConfigError
 from inferq.scheduler import Scheduler
 from inferq.systems.engine import Engine, KvCache
@@ -28,11 +28,6 @@ TIMING_PRESETS = {"a100": "a100, an illustration: roughly a 7-8B model on one A1
 """The timing models with a name of their own, and how they are called on screen."""
 
 
-def plain_name(text: str) -> str:
-    """A name without case, hyphens and underscores: `vllm-v1` and `VllmV1` are one."""
-    return text.strip().lower().replace("-", "").replace("_", "")
-
-
 def description(
     option: str, text: str, kinds: tuple[type[D], ...], presets: Iterable[str] = (), **given: object
 ) -> D:
@@ -41,11 +36,10 @@ def description(
     A value without a name is the next field in order, so `Constant:0.05` is `Constant(seconds=0.05)`.
     """
     name, _, rest = text.partition(":")
-    by_name = {plain_name(kind.__name__): kind for kind in kinds}
-    if plain_name(name) not in by_name:
+    kind = kind_of(name, kinds)
+    if kind is None:
         known = [*presets, *(kind.__name__ for kind in kinds)]
-        raise ConfigError(f"{option}: unknown name {name!r}{nearest(name, known)}")
-    kind = by_name[plain_name(name)]
+        raise ConfigError(option, f"unknown name {name!r}{nearest(name, known)}")
     names = kind.written_fields()
     fields: dict[str, object] = {}
     for place, part in enumerate(rest.split(",") if rest.strip() else ()):
@@ -97,7 +91,7 @@ def engine(
     spelt = None if timing_spec is None or asked else timing(timing_spec)
     if model is None and gpu is None:
         if tensor_parallel is not None:
-            raise ConfigError("--tensor-parallel: GPUs of which model? Give --model and --gpu too")
+            raise ConfigError("--tensor-parallel", "GPUs of which model? Give --model and --gpu too")
         return Engine(
             timing=spelt or A100,
             scheduler=scheduler,
@@ -105,11 +99,11 @@ def engine(
             first_token=when,
         )
     if model is None:
-        raise ConfigError("--gpu: it serves which model? Give --model too")
+        raise ConfigError("--gpu", "it serves which model? Give --model too")
     if gpu is None:
-        raise ConfigError("--model: it runs on which GPU? Give --gpu too")
+        raise ConfigError("--model", "it runs on which GPU? Give --gpu too")
     if kv_spec is None and block is not None:
-        raise ConfigError("--block: what the GPU leaves comes in blocks of 16; give --kv-tokens too")
+        raise ConfigError("--block", "what the GPU leaves comes in blocks of 16; give --kv-tokens too")
     return Engine.on(
         model,
         gpu,
@@ -140,7 +134,7 @@ def columns(text: str | None) -> dict[str, str] | None:
     for part in text.split(","):
         ours, equals, theirs = (piece.strip() for piece in part.partition("="))
         if not (ours and equals and theirs):
-            raise ConfigError(f"--columns: {part!r} is not of the form arrival_s=name_in_the_file")
+            raise ConfigError("--columns", f"{part!r} is not of the form arrival_s=name_in_the_file")
         _set("--columns", mapped, ours, theirs)
     return mapped
 
@@ -157,12 +151,12 @@ def kv_tokens(text: str) -> int | None:
     try:
         return int(text.replace("_", "").replace(",", ""))
     except ValueError:
-        raise ConfigError(f"--kv-tokens: must be a number of tokens or 'unlimited', is {text!r}") from None
+        raise ConfigError("--kv-tokens", f"must be a number of tokens or 'unlimited', is {text!r}") from None
 
 
 def _set(option: str, fields: dict[str, Any], field: str, value: object) -> None:
     if field in fields:
-        raise ConfigError(f"{option}: {field} is given twice")
+        raise ConfigError(option, f"{field} is given twice")
     fields[field] = value
 
 

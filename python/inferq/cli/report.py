@@ -36,7 +36,7 @@ def report(
     page = report.checked(Path(f"{scenario.stem}.html") if out is None else out, "out")
     heading = report.heading(title) or f"What became of {scenario.stem}?"
     if perfetto is not None and writable("perfetto", perfetto).resolve() == page.resolve():
-        raise ConfigError(f"perfetto: must be another file than the page, is {str(perfetto)!r}")
+        raise ConfigError("perfetto", f"must be another file than the page, is {str(perfetto)!r}")
     run = plan.run if perfetto is None else {**plan.run, "iterations": True}
     show.lines([f"report {scenario}", *plan.notes])
     show.system(plan.system)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from inferq.papers.report import Report
     from inferq.results.result import Result
-    from inferq.simulation.simulate import System
     from inferq.systems.engine import Engine
+    from inferq.systems.system import System
     from inferq.theory.bounds.stability import Stability
     from inferq.workload.workload import Workload
 

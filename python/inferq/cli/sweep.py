@@ -65,7 +65,7 @@ def sweep(
         "progress": True,
     }
     if out is not None and out.suffix not in (".parquet", ".csv"):
-        raise ConfigError(f"--out: must be a .parquet or a .csv file, is {str(out)!r}")
+        raise ConfigError("--out", f"must be a .parquet or a .csv file, is {str(out)!r}")
     if out is not None and out.suffix == ".parquet":
         arguments["resume"] = out
     elif out is not None:
@@ -115,9 +115,9 @@ def _grid(settings: list[str]) -> dict[str, list[Any]]:
         name, equals, values = text.partition("=")
         name = name.strip()
         if not (equals and values.strip() and "." in name):
-            raise ConfigError(f"--set: {text!r} is not of the form engine.scheduler.token_budget=256,512")
+            raise ConfigError("--set", f"{text!r} is not of the form engine.scheduler.token_budget=256,512")
         if name in grid:
-            raise ConfigError(f"--set: {name} is given twice")
+            raise ConfigError("--set", f"{name} is given twice")
         grid[name] = _values(values)
     return grid
 
@@ -160,5 +160,5 @@ def _objectives(text: str) -> dict[str, float]:
                 raise ValueError
             found[name] = float(seconds)
         except ValueError:
-            raise ConfigError(f"--slo: {part!r} is not of the form ttft_s=0.5") from None
+            raise ConfigError("--slo", f"{part!r} is not of the form ttft_s=0.5") from None
     return found

@@ -68,9 +68,9 @@ def bake(
     for text in quantisation or ():
         name, equals, value = text.partition("=")
         if not equals or not value:
-            raise ConfigError(f"--quantisation: {text!r} is not of the form gemm_quant_mode=fp8")
+            raise ConfigError("--quantisation", f"{text!r} is not of the form gemm_quant_mode=fp8")
         if name in modes:
-            raise ConfigError(f"--quantisation: {name} is given twice")
+            raise ConfigError("--quantisation", f"{name} is given twice")
         modes[name] = value
     if out is None:
         out = Path(f"{Path(model).resolve().name}_{gpu}_tp{tensor_parallel}_{backend}.parquet")
@@ -105,7 +105,7 @@ def show(
     from inferq.timing import TimingTable
 
     if len(table) > 2:
-        raise ConfigError(f"{table[2]!r}: one name too many; give a file, or a model and a GPU")
+        raise ConfigError(f"{table[2]!r}", "one name too many; give a file, or a model and a GPU")
     if len(table) == 2:
         model, gpu = table
         _show(TimingTable.shipped(model, gpu, tensor_parallel=tensor_parallel, backend=backend or "vllm"))
@@ -113,11 +113,11 @@ def show(
     (file,) = table
     if not Path(file).is_file():
         raise ConfigError(
-            f"{file!r}: no such file; a shipped table is named by model and GPU, {_shipped(file)}"
+            f"{file!r}", f"no such file; a shipped table is named by model and GPU, {_shipped(file)}"
         )
     for option, given in (("--tensor-parallel", tensor_parallel), ("--backend", backend)):
         if given is not None:
-            raise ConfigError(f"{option}: is for shipped tables; a file has one table")
+            raise ConfigError(option, "is for shipped tables; a file has one table")
     _show(TimingTable.read(file))
 
 

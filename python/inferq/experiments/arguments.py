@@ -44,15 +44,15 @@ def seeds_of(seeds: object, most: int = MOST_SEEDS) -> tuple[int, ...]:
         (0, 1, 2)
     """
     if isinstance(seeds, (str, bytes, set, frozenset)) or not isinstance(seeds, Iterable):
-        raise ConfigError(f"seeds: must be whole numbers such as range(10), is {seeds!r}")
+        raise ConfigError("seeds", f"must be whole numbers such as range(10), is {seeds!r}")
     given = tuple(islice(seeds, most + 1))
     if len(given) > most:
-        raise ConfigError(f"seeds: are more than {most:,}")
+        raise ConfigError("seeds", f"are more than {most:,}")
     found = tuple(whole("seeds", seed, 0, MOST_SEED) for seed in given)
     if not found:
-        raise ConfigError("seeds: there are none")
+        raise ConfigError("seeds", "there are none")
     if len(set(found)) < len(found):
-        raise ConfigError("seeds: one is there twice")
+        raise ConfigError("seeds", "one is there twice")
     return found
 
 
@@ -83,12 +83,12 @@ def check_options(
     for name in options:
         if name == "out":
             raise ConfigError(
-                f"{field}out: is for one run; the runs of an experiment would all go to one directory"
+                f"{field}out", "is for one run; the runs of an experiment would all go to one directory"
             )
         if name in _EXPERIMENT and name not in known:
-            raise ConfigError(f"{field}{name}: no option here, the experiment sets it for each run")
+            raise ConfigError(f"{field}{name}", "no option here, the experiment sets it for each run")
         if name not in known:
-            raise ConfigError(f"{field}{name}: unknown option of simulate{nearest(str(name), known)}")
+            raise ConfigError(f"{field}{name}", f"unknown option of simulate{nearest(str(name), known)}")
     return dict(options)
 
 

@@ -64,7 +64,7 @@ def student(samples: Sequence[float], confidence: float = 0.95) -> Interval:
     confidence = share("confidence", confidence)
     count = len(samples)
     if count == 0:
-        raise ConfigError("samples: there are none")
+        raise ConfigError("samples", "there are none")
     values = [finite("samples", float(value)) for value in samples]
     mean = math.fsum(values) / count
     if count == 1:
@@ -84,5 +84,5 @@ def share(field: str, value: object) -> float:
     """`value` as a float strictly between 0 and 1, or a `ConfigError` naming `field`."""
     number = finite(field, value)
     if not 0 < number < 1:
-        raise ConfigError(f"{field}: must be between 0 and 1, not {value!r}")
+        raise ConfigError(field, f"must be between 0 and 1, not {value!r}")
     return number

@@ -15,10 +15,11 @@ from inferq.checks import whole
 from inferq.errors import ConfigError
 from inferq.simulation.progress import Progress
 from inferq.simulation.simulate import simulate
+from inferq.systems.pools import pools_of
 
 if TYPE_CHECKING:
     from inferq.results.result import Result
-    from inferq.simulation.simulate import System
+    from inferq.systems.system import System
     from inferq.workload.workload import Workload
 
 T = TypeVar("T")
@@ -167,12 +168,12 @@ def cores() -> int:
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
-def is_written(system: System) -> bool:
+def is_user_defined(system: System) -> bool:
     """Whether a scheduler or a router of a system is written in Python, and may remember what it has seen."""
     return any(
-        any(engine.scheduler.is_written() for engine in pool.engines)
-        or (pool.router is not None and pool.router.is_written())
-        for pool in system.pools()
+        any(engine.scheduler.is_user_defined() for engine in pool.engines)
+        or (pool.router is not None and pool.router.is_user_defined())
+        for pool in pools_of(system)
     )
 
 
@@ -203,11 +204,11 @@ class _Drawn:
 
 def _own(name: str, system: System) -> System:
     """The system, or a copy where a part of it is written in Python."""
-    if not is_written(system):
+    if not is_user_defined(system):
         return system
     try:
         return copy.deepcopy(system)
     except (TypeError, copy.Error) as error:
         raise ConfigError(
-            f"systems.{name}: a part written in Python cannot be copied for each run: {error}"
+            f"systems.{name}", f"a part written in Python cannot be copied for each run: {error}"
         ) from error

@@ -35,7 +35,7 @@ def known(name: str) -> str:
         ConfigError: there is none of that name; it says which is nearest.
     """
     if name.strip().lower() not in PAPERS:
-        raise ConfigError(f"paper: unknown name {name!r}{nearest(name, PAPERS)}")
+        raise ConfigError("paper", f"unknown name {name!r}{nearest(name, PAPERS)}")
     return name.strip().lower()
 
 
@@ -64,7 +64,7 @@ def folder(path: Path) -> Path:
         ConfigError: it is none.
     """
     if not path.is_dir():
-        raise ConfigError(f"trace: {path} is no folder")
+        raise ConfigError("trace", f"{path} is no folder")
     return path
 
 

@@ -57,7 +57,7 @@ def unit(workload: Workload, seed: int = 0) -> Workload:
     first_s, last_s = float(arrival_s[0]), float(arrival_s[-1])
     start_s = first_s + WARM_SHARE * (last_s - first_s)
     if last_s <= start_s:
-        raise ConfigError("workload: all requests arrive at once, which is no rate")
+        raise ConfigError("workload", "all requests arrive at once, which is no rate")
     return drawn.speed((last_s - start_s) / float((arrival_s > start_s).sum()))
 
 
@@ -118,13 +118,13 @@ def edge(
     if not (0 < low < high < math.inf):
         raise ConfigError(f"low, high: must be rates per second, 0 < low < high, are {low!r} and {high!r}")
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ConfigError(f"steps: must be a whole number, 1 or above, is {steps!r}")
+        raise ConfigError("steps", f"must be a whole number, 1 or above, is {steps!r}")
     probes: list[tuple[float, Observed]] = []
 
     def grows(rate: float) -> bool:
         seen = observed(run(rate), tolerance=tolerance, confidence=confidence)
         if seen.growth is None:
-            raise ConfigError(f"run: at {rate:g} per second it is {seen.reasons[0]}")
+            raise ConfigError("run", f"at {rate:g} per second it is {seen.reasons[0]}")
         probes.append((rate, seen))
         if tell is not None:
             tell(f"{rate:.4g} per s: {seen.verdict}, {100 * seen.growth:.2f} % of the arrivals stay")
@@ -132,9 +132,9 @@ def edge(
 
     lowest, highest = float(low), float(high)
     if grows(lowest):
-        raise ConfigError(f"low: the system is not stable at {lowest:g} per second")
+        raise ConfigError("low", f"the system is not stable at {lowest:g} per second")
     if not grows(highest):
-        raise ConfigError(f"high: the system is stable at {highest:g} per second")
+        raise ConfigError("high", f"the system is stable at {highest:g} per second")
     below, above = lowest, highest
     for _ in range(steps):
         middle = (below + above) / 2

@@ -165,4 +165,4 @@ def check_ending(page: Path) -> None:
         ConfigError: it names the endings.
     """
     if page.suffix not in PAGES:
-        raise ConfigError(f"{page}: a page ends in {' or '.join(PAGES)}")
+        raise ConfigError(page, f"a page ends in {' or '.join(PAGES)}")

@@ -47,7 +47,7 @@ def chart(comparison: Comparison, width: int = PANEL) -> Any:
 
     every = _drawn(comparison)
     if every.is_empty():
-        raise ConfigError("plot: there is no difference to draw")
+        raise ConfigError("plot", "there is no difference to draw")
     systems, many = shown_systems(comparison), every["system"].n_unique()
     drawn = (
         every.filter(pl.col("system").is_in(systems)).group_by("system", maintain_order=True).head(MOST_ROWS)

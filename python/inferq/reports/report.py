@@ -61,7 +61,7 @@ def checked(path: object, field: str = "path") -> Path:
     """
     page = writable(field, path)
     if page.suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(f"{field}: a page ends in .html, not {page.name!r}")
+        raise ConfigError(field, f"a page ends in .html, not {page.name!r}")
     return page
 
 
@@ -73,7 +73,7 @@ def heading(title: object) -> str | None:
     """
     if title is None or (isinstance(title, str) and title.strip()):
         return title
-    raise ConfigError(f"title: must be a text, not empty, is {title!r}")
+    raise ConfigError("title", f"must be a text, not empty, is {title!r}")
 
 
 def _document(shown: Any, title: str | None) -> Any:
@@ -96,5 +96,5 @@ def _document(shown: Any, title: str | None) -> Any:
 
         return capacity_page.document(shown, title)
     raise ConfigError(
-        f"report: shows what simulate, compare or capacity returned, not a {type(shown).__name__}"
+        "report", f"shows what simulate, compare or capacity returned, not a {type(shown).__name__}"
     )

@@ -68,7 +68,7 @@ class Pictures:
         names = run_data.classes(self._result)
         curves = run_data.latencies(self._result, names).filter(pl.col("seconds") > 0)
         if curves.is_empty():
-            raise ConfigError("latency: no measured request was served")
+            raise ConfigError("latency", "no measured request was served")
         curves = curves.with_columns(tail=-(1 - pl.col("share")).log10())
         if len(names) == 1:
             measures = [one for one in run_data.MEASURES if one in curves["measure"]]
@@ -95,7 +95,7 @@ class Pictures:
         """
         samples = run_data.over_time(self._result)
         if samples.is_empty():
-            raise ConfigError("timeline: the run was too short for a sample; give a smaller timeline_s")
+            raise ConfigError("timeline", "the run was too short for a sample; give a smaller timeline_s")
         cached = run_data.has_hit_rates(self._result)
         if cached:
             samples = pl.concat([samples, run_data.hit_rates(self._result)], how="diagonal")
@@ -138,7 +138,7 @@ class Pictures:
         names = run_data.classes(self._result)
         bins = run_data.gaps(self._result, names)
         if bins.is_empty():
-            raise ConfigError("tbt: no measured request emitted two tokens")
+            raise ConfigError("tbt", "no measured request emitted two tokens")
         marks = run_data.gap_percentiles(self._result, names)
         names = [one for one in names if one in bins["class"]]
         if len(names) == 1:
@@ -165,7 +165,7 @@ class Pictures:
 
         samples = run_data.waiting(self._result)
         if samples.is_empty():
-            raise ConfigError("queue: the run was too short for a sample; give a smaller timeline_s")
+            raise ConfigError("queue", "the run was too short for a sample; give a smaller timeline_s")
         samples, time = _in_time(samples)
         if "class" in samples.columns:
             order = samples.group_by("class").agg(pl.col("mean").mean()).sort("mean", descending=True)
@@ -216,7 +216,7 @@ def throughput(result: Result, said: Stability | None) -> Any:
 
     happened = run_data.rates(result)
     if happened.is_empty():
-        raise ConfigError("throughput: nobody came, or all at one instant")
+        raise ConfigError("throughput", "nobody came, or all at one instant")
     happened, time = _in_time(happened)
     top = max(happened["arrived"].max(), happened["finished"].max())  # type: ignore[type-var]
     limits = {label: value for label, value, _ in _limits(said) if value <= _FARTHEST * float(top)}  # type: ignore[arg-type]

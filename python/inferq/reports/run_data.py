@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import np, pl
+from inferq.systems.pools import pools_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -168,7 +169,7 @@ def kv_tokens(result: Result) -> int | None:
     if result._system is None:
         return None
     tokens = 0
-    for pool in result._system.pools():
+    for pool in pools_of(result._system):
         for engine, count in zip(pool.engines, pool.counts, strict=True):
             if engine.kv.tokens is None:
                 return None

@@ -14,10 +14,11 @@ from inferq.reports.numbers import NONE, number, percent, seconds
 from inferq.reports.run_charts import throughput
 from inferq.reports.words import in_the_long_run, in_this_run, sentence
 from inferq.results.metric import QUANTITIES, STATISTICS
+from inferq.systems.pools import pools_of
 
 if TYPE_CHECKING:
     from inferq.results.result import Result
-    from inferq.simulation.simulate import System
+    from inferq.systems.system import System
     from inferq.theory.bounds.stability import Stability
 
 _LEGEND = (
@@ -314,12 +315,12 @@ def _words(system: System) -> str:
         return f"one replica under {type(system.scheduler).__name__}"
     if isinstance(system, GateAndRoute):
         return f"{system.replicas} replicas under GateAndRoute"
-    policies = {type(engine.scheduler).__name__: None for pool in system.pools() for engine in pool.engines}
+    policies = {type(engine.scheduler).__name__: None for pool in pools_of(system) for engine in pool.engines}
     under = f"under {' and '.join(policies)}"
     if isinstance(system, Cluster):
         return f"{system.replicas} replicas behind {type(system.router).__name__} {under}"
     if isinstance(system, Disaggregated):
-        prefill, decode = (sum(pool.counts) for pool in system.pools())
+        prefill, decode = (sum(pool.counts) for pool in pools_of(system))
         return f"{prefill} prefill and {decode} decode replicas {under}"
     assert isinstance(system, Network)
     return f"the engines {', '.join(system.engines)} {under}"

@@ -26,12 +26,12 @@ def writable(field: str, path: object) -> Path:
     """
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text or "\0" in text:
-        raise ConfigError(f"{field}: must be the path of a file, is {path!r}")
+        raise ConfigError(field, f"must be the path of a file, is {path!r}")
     place = Path(text)
     if not place.parent.is_dir():
-        raise ConfigError(f"{field}: there is no folder {str(place.parent)!r}")
+        raise ConfigError(field, f"there is no folder {str(place.parent)!r}")
     if place.is_dir():
-        raise ConfigError(f"{field}: {text!r} is a folder")
+        raise ConfigError(field, f"{text!r} is a folder")
     return place
 
 

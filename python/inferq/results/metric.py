@@ -62,8 +62,8 @@ class Metric:
         if metric is None:
             renamed = {f"{statistic}_{quantity}_s": new for new, (quantity, statistic) in LATENCIES.items()}
             if name in renamed:
-                raise ConfigError(f"{field}: {name} is now {renamed[str(name)]}")
-            raise ConfigError(f"{field}: unknown metric {name!r}{nearest(str(name), _METRICS)}")
+                raise ConfigError(field, f"{name} is now {renamed[str(name)]}")
+            raise ConfigError(field, f"unknown metric {name!r}{nearest(str(name), _METRICS)}")
         return metric
 
     @classmethod
@@ -74,12 +74,12 @@ class Metric:
             ConfigError: there are none, an unknown one, or one twice.
         """
         if isinstance(names, str) or not isinstance(names, Iterable):
-            raise ConfigError(f"{field}: must be names such as ['ttft_p99'], is {names!r}")
+            raise ConfigError(field, f"must be names such as ['ttft_p99'], is {names!r}")
         metrics = tuple(cls.of(name, field) for name in names)
         if not metrics:
-            raise ConfigError(f"{field}: none is named")
+            raise ConfigError(field, "none is named")
         if len(set(metrics)) < len(metrics):
-            raise ConfigError(f"{field}: one is there twice")
+            raise ConfigError(field, "one is there twice")
         return metrics
 
     @property

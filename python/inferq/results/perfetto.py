@@ -252,12 +252,12 @@ def _chosen(result: Result, requests: int | Iterable[int] | None) -> pl.DataFram
         slowest = rows.sort(["e2e_s", "id"], descending=[True, False], nulls_last=True).head(count)
         return slowest.sort("arrival_s", "id").collect()
     if isinstance(requests, (str, bytes)) or not isinstance(requests, Iterable):
-        raise ConfigError(f"requests: must be a number of them, or ids such as [0, 17], is {requests!r}")
+        raise ConfigError("requests", f"must be a number of them, or ids such as [0, 17], is {requests!r}")
     asked = [whole("requests", one, 0) for one in requests]
     found = rows.filter(pl.col("id").is_in(asked)).sort("arrival_s", "id").collect()
     missing = sorted(set(asked) - set(found["id"].to_list()))
     if missing:
-        raise ConfigError(f"requests: there is no request {missing[0]} among those that arrived")
+        raise ConfigError("requests", f"there is no request {missing[0]} among those that arrived")
     return found
 
 

@@ -17,6 +17,7 @@ from inferq.errors import ConfigError
 from inferq.results.measured import Measured
 from inferq.results.metric import PERCENTILES, QUANTITIES, STATISTICS
 from inferq.results.work_conservation import WorkConservation
+from inferq.systems.routers import NO_REPLICA
 from inferq.workload.columns import nearest
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
     from inferq.reports.run_charts import Pictures
     from inferq.results.stored_result import StoredResult
-    from inferq.simulation.simulate import System
     from inferq.systems.network_jobs import Jobs
+    from inferq.systems.system import System
     from inferq.workload.workload import Workload
 
 Tables = dict[str, Any]
@@ -37,9 +38,6 @@ Beside the frames of `Result`: `work`, columns `load`, `iterations`, `broken`, `
 each number of tokens that an iteration loaded; and `drained`, one column of ids. For a network, `simulate`
 adds `jobs`, and `job`, `stage` and `engine` to the requests.
 """
-
-NO_REPLICA = 2**32 - 1
-"""The `replica` of a request that none served, and the `prefill_replica` of one not handed off."""
 
 STATUSES = ("finished", "rejected", "abandoned", "unfinished")
 _OBJECTIVES = {"ttft_s": ("ttft_s", "ttft_slo_s"), "tbt_s": ("max_tbt_s", "tbt_slo_s")}
@@ -137,7 +135,7 @@ class Result:
             [(0, 'chain', 'finished', 5.0, 2)]
         """
         if self._jobs is None:
-            raise ConfigError("jobs: only a run over a Network has jobs; see requests")
+            raise ConfigError("jobs", "only a run over a Network has jobs; see requests")
         arrival_s = self._workload_frame["arrival_s"].to_numpy()
         horizon_s, measured = self._options["horizon_s"], self._tables["measured"]
         elapsed_s = self._tables["elapsed_s"]
@@ -367,10 +365,10 @@ class Result:
             WorkConservation(0.25, cap_share=0.0, memory_share=0.0, budget=8, iterations=4)
         """
         if self._tables["work"] is None:
-            raise ConfigError("work_conservation: exponential services have no iterations")
+            raise ConfigError("work_conservation", "exponential services have no iterations")
         budget = self._common_budget() if budget is None else budget
         if isinstance(budget, bool) or not isinstance(budget, numbers.Integral) or budget < 1:
-            raise ConfigError(f"budget: must be a whole number of tokens, 1 or above, is {budget!r}")
+            raise ConfigError("budget", f"must be a whole number of tokens, 1 or above, is {budget!r}")
         work = self._tables["work"]
         below = work["load"] < min(int(budget), 2**63)
         iterations = int(work["iterations"].sum())
@@ -546,24 +544,26 @@ class Result:
                 scheduler = scheduler["inner"]
             budget = scheduler.get("token_budget")
             if budget is None:
-                raise ConfigError(f"budget: {scheduler['kind']} has no token budget: give one")
+                raise ConfigError("budget", f"{scheduler['kind']} has no token budget: give one")
             found[budget] = None
         if len(found) > 1:
-            raise ConfigError(f"budget: the schedulers have several, {', '.join(map(str, found))}: give one")
+            raise ConfigError(
+                "budget", f"the schedulers have several, {', '.join(map(str, found))}: give one"
+            )
         if not found:
-            raise ConfigError("budget: the replicas have slots and no token budget: give one")
+            raise ConfigError("budget", "the replicas have slots and no token budget: give one")
         return next(iter(found))
 
     def _recorded(self, name: str) -> Mapping[str, NDArray[Any]]:
         columns: Mapping[str, NDArray[Any]] | None = self._tables[name]
         if columns is None:
-            raise ConfigError(f"{name}: not recorded; ask for them with simulate(..., {name}=True)")
+            raise ConfigError(name, f"not recorded; ask for them with simulate(..., {name}=True)")
         return columns
 
     def _of_slots(self, name: str) -> Mapping[str, NDArray[Any]]:
         columns: Mapping[str, NDArray[Any]] | None = self._tables.get(name)
         if columns is None:
-            raise ConfigError(f"{name}: only runs of a GateAndRoute have it")
+            raise ConfigError(name, "only runs of a GateAndRoute have it")
         return columns
 
     def _keys(self, by: str | Iterable[str] | None) -> list[str]:
@@ -571,9 +571,9 @@ class Result:
         known = self._tables["requests"]
         for key in keys:
             if key not in known:
-                raise ConfigError(f"by: unknown column {key!r}{nearest(str(key), known)}")
+                raise ConfigError("by", f"unknown column {key!r}{nearest(str(key), known)}")
         if len(set(keys)) < len(keys):
-            raise ConfigError(f"by: a column twice in {keys}")
+            raise ConfigError("by", f"a column twice in {keys}")
         return keys
 
     def _limits(
@@ -628,14 +628,14 @@ def objectives(slo: object) -> Mapping[str, Any]:
         ConfigError: an unknown objective, or one that is no number of seconds.
     """
     if slo is not None and not isinstance(slo, Mapping):
-        raise ConfigError(f"slo: must be a mapping such as {{'ttft_s': 0.5}}, is {slo!r}")
+        raise ConfigError("slo", f"must be a mapping such as {{'ttft_s': 0.5}}, is {slo!r}")
     given: Mapping[str, Any] = slo or {}
     for name, limit in given.items():
         if name not in _OBJECTIVES:
-            raise ConfigError(f"slo: unknown objective {name!r}{nearest(str(name), _OBJECTIVES)}")
+            raise ConfigError("slo", f"unknown objective {name!r}{nearest(str(name), _OBJECTIVES)}")
         number = isinstance(limit, numbers.Real) and not isinstance(limit, bool)
         if limit is not None and not (number and 0 <= limit < math.inf):
-            raise ConfigError(f"slo.{name}: must be None or seconds, finite and 0 or above, is {limit!r}")
+            raise ConfigError(f"slo.{name}", f"must be None or seconds, finite and 0 or above, is {limit!r}")
     return given
 
 

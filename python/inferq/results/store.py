@@ -116,8 +116,9 @@ class Store:
         if number < len(parts):
             if parts[number] != part:
                 raise ConfigError(
-                    f"out: {self.place / file} holds other rows than this run gives: what runs is not what "
-                    "ran there (has a policy written in Python changed?); take another directory"
+                    "out",
+                    f"{self.place / file} holds other rows than this run gives: what runs is not what "
+                    "ran there (has a policy written in Python changed?); take another directory",
                 )
             return
         self.frame(file, as_frame(columns, self._names))
@@ -170,7 +171,7 @@ def manifest(place: Path) -> dict[str, Any] | None:
         {told[name] for name in ("complete", "rows", "written", "scenario_sha256", "workload")}
         [(part["file"], part["first"], part["rows"]) for part in told["parts"]]
     except (ValueError, KeyError, TypeError):
-        raise ConfigError(f"out: {place / 'manifest.json'} is no manifest of a run") from None
+        raise ConfigError("out", f"{place / 'manifest.json'} is no manifest of a run") from None
     return dict(told)
 
 
@@ -179,7 +180,7 @@ def _earlier(place: Path, scenario: str) -> dict[str, Any] | None:
     told = manifest(place)
     if told is None:
         if place.is_dir() and any(place.iterdir()):
-            raise ConfigError(f"out: {place} is not empty, and no run is in it; take an empty directory")
+            raise ConfigError("out", f"{place} is not empty, and no run is in it; take an empty directory")
         return None
     if not told["complete"] and not told["parts"]:
         return None  # it failed before anything was there that could be lost
@@ -187,15 +188,15 @@ def _earlier(place: Path, scenario: str) -> dict[str, Any] | None:
     which = "this very run" if same else "a run of another scenario"
     if told["complete"]:
         how = f"read it with iq.Result.read({str(place)!r}), or take another directory"
-        raise ConfigError(f"out: {place} holds {which}, finished, with {told['written']:,} requests: {how}")
+        raise ConfigError("out", f"{place} holds {which}, finished, with {told['written']:,} requests: {how}")
     of_all = "" if told["rows"] is None else f" of {told['rows']:,}"
     came = f"which was stopped after {told['written']:,}{of_all} requests"
     if not same:
-        raise ConfigError(f"out: {place} holds {which}, {came}: take another directory, or remove this one")
+        raise ConfigError("out", f"{place} holds {which}, {came}: take another directory, or remove this one")
     lost = [part["file"] for part in told["parts"] if not (place / part["file"]).is_file()]
     if lost:
         raise ConfigError(
-            f"out: {place} holds {which}, {came}, and {lost[0]} is missing: remove the directory"
+            "out", f"{place} holds {which}, {came}, and {lost[0]} is missing: remove the directory"
         )
     warnings.warn(f"out: {place} holds {which}, {came}: they stay, and it is run again", stacklevel=6)
     return told

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import np, pl
 from inferq.errors import ConfigError
-from inferq.results.result import NO_REPLICA, STATUSES, Result
+from inferq.results.result import STATUSES, Result
 from inferq.results.store import manifest
+from inferq.systems.routers import NO_REPLICA
 
 if TYPE_CHECKING:
     import os
@@ -54,12 +55,13 @@ class StoredResult(Result):
         place = Path(directory)
         told = manifest(place)
         if told is None:
-            raise ConfigError(f"directory: {place} holds no run of simulate(..., out=…)")
+            raise ConfigError("directory", f"{place} holds no run of simulate(..., out=…)")
         if not told["complete"]:
             of_all = "" if told["rows"] is None else f" of {told['rows']:,}"
             raise ConfigError(
-                f"directory: {place} holds a run that was stopped after {told['written']:,}{of_all} "
-                "requests; its parts can be read with polars, and the same run with this `out` ends it"
+                "directory",
+                f"{place} holds a run that was stopped after {told['written']:,}{of_all} "
+                "requests; its parts can be read with polars, and the same run with this `out` ends it",
             )
         rest = json.loads((place / "totals.json").read_text(encoding="utf-8"))
         scenario = (place / "scenario.json").read_text(encoding="utf-8").removesuffix("\n")
@@ -92,7 +94,7 @@ class StoredResult(Result):
     def jobs(self) -> pl.DataFrame:
         """As `Result.jobs`."""
         if not (self.directory / "jobs.parquet").exists():
-            raise ConfigError("jobs: only a run over a Network has jobs; see requests")
+            raise ConfigError("jobs", "only a run over a Network has jobs; see requests")
         return self._frame("jobs")
 
     @cached_property
@@ -137,7 +139,7 @@ class StoredResult(Result):
 
     def write(self, directory: str | os.PathLike[str]) -> Path:
         """Refused: the result is written already, in `directory`."""
-        raise ConfigError(f"directory: the result lies in {self.directory}; copy that to {directory}")
+        raise ConfigError("directory", f"the result lies in {self.directory}; copy that to {directory}")
 
     def __repr__(self) -> str:
         counts = self._tables["statuses"]

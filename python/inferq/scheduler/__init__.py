@@ -1,7 +1,7 @@
-"""Which requests join the next iteration, and who must leave when the cache is full?
+"""Which requests join the next iteration, and which must leave when the cache is full?
 
 A scheduler only asks; the replica checks the token budget, the cap on sequences and the KV blocks. Each file
-holds one family of policies. In their rules
+holds one policy; adding one is such a file and its line in `__init__.pyi`. In their rules
 
 - "by arrival" means by arrival time, then `id`;
 - a seat is free while fewer than `max_seqs` requests run;
@@ -11,63 +11,6 @@ holds one family of policies. In their rules
   order of its own, to its place in it.
 """
 
-from inferq.scheduler.by_key import ByKey, Order, Request
-from inferq.scheduler.class_priority import ClassPriority
-from inferq.scheduler.k_fcfs import KFcfs
-from inferq.scheduler.orca import FasterTransformer, Orca
-from inferq.scheduler.rad import Rad, RadPhased
-from inferq.scheduler.sarathi import Sarathi
-from inferq.scheduler.scheduler import Preemption, Recompute, Scheduler, Swap
-from inferq.scheduler.sglang import Sglang
-from inferq.scheduler.slai import DynamicOffset, Slai
-from inferq.scheduler.slot_greedy import SlotGreedy
-from inferq.scheduler.user_defined import Batch, Requests, View
-from inferq.scheduler.vllm_v1 import VllmV0, VllmV1
-from inferq.scheduler.wait import NestedWait, Wait
+from inferq._lazy import attach
 
-__all__ = [
-    "SCHEDULERS",
-    "Batch",
-    "ByKey",
-    "ClassPriority",
-    "DynamicOffset",
-    "FasterTransformer",
-    "KFcfs",
-    "NestedWait",
-    "Orca",
-    "Order",
-    "Preemption",
-    "Rad",
-    "RadPhased",
-    "Recompute",
-    "Request",
-    "Requests",
-    "Sarathi",
-    "Scheduler",
-    "Sglang",
-    "Slai",
-    "SlotGreedy",
-    "Swap",
-    "View",
-    "VllmV0",
-    "VllmV1",
-    "Wait",
-]
-
-SCHEDULERS = (
-    Sarathi,
-    VllmV1,
-    VllmV0,
-    Sglang,
-    Orca,
-    FasterTransformer,
-    KFcfs,
-    Rad,
-    RadPhased,
-    Slai,
-    Wait,
-    NestedWait,
-    SlotGreedy,
-    ClassPriority,
-)
-"""Every policy that an engine may be described with."""
+__getattr__, __dir__, __all__ = attach(__name__, SCHEDULERS="Scheduler")

@@ -1,4 +1,4 @@
-"""In which order does a queue admit its requests?"""
+"""Orders of a queue: by arrival, by length, or by a function of one's own."""
 
 from __future__ import annotations
 
@@ -68,8 +68,9 @@ class ByKey(Description):
         [1.0, 3.0, 2.0]
     """
 
-    unreadable: ClassVar[str | None] = (
-        "a key function cannot be read back from a description; make the scheduler anew, with ByKey(f)"
+    unreadable: ClassVar[tuple[str, str] | None] = (
+        "ByKey",
+        "a key function cannot be read back from a description; make the scheduler anew, with ByKey(f)",
     )
 
     key: Callable[[Request], float]
@@ -107,5 +108,5 @@ def _finite(request: Request, key: object) -> float:
     except OverflowError:
         number = math.nan
     if not math.isfinite(number):
-        raise ConfigError(f"order: the key of request {request.id} must be a finite number, is {key!r}")
+        raise ConfigError("order", f"the key of request {request.id} must be a finite number, is {key!r}")
     return number

@@ -1,4 +1,4 @@
-"""How does one class come before another, whatever the policy within a class?"""
+"""ClassPriority: one class before another, whatever the policy within a class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is the family of policies for which throughput optimality is proved?"""
+"""KFcfs: the family of policies for which throughput optimality is proved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How can prompts be served without a decode ever waiting for one?"""
+"""Sarathi: chunked prefill beside decodes, so that no decode waits for a prompt."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from inferq.description import Answer
 from inferq.scheduler.by_key import Order
-from inferq.scheduler.scheduler import Recompute, Scheduler, Swap
+from inferq.scheduler.preemption import Recompute, Swap
+from inferq.scheduler.scheduler import Scheduler
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,12 +1,19 @@
-"""What is common to all policies, and what becomes of a request that must give up its blocks?"""
+"""Scheduler: what is common to all policies, those of inferq and those of a user."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from inferq.description import Answer, Description
-from inferq.scheduler import user_defined
+import inferq.scheduler
+from inferq.description import Answer, Description, plain
+from inferq.errors import ConfigError
+
+_READ: dict[str, tuple[int | None, tuple[Any, ...]]] = {
+    "token_budget": (None, (int, type(None))),
+    "max_seqs": (None, (int, type(None))),
+    "lookahead": (256, (int,)),
+}
+"""The attributes of a user-defined policy that the core reads: their defaults, and their types."""
 
 
 class Scheduler(Description):
@@ -31,10 +38,14 @@ class Scheduler(Description):
 
     __slots__ = ()
     part: ClassVar[str | None] = "scheduler"
+    unreadable: ClassVar[tuple[str, str] | None] = (
+        "Python",
+        "a scheduler written in Python cannot be read back from a description; build the engine in Python",
+    )
 
     def __post_init__(self) -> None:
         """Let the core judge a policy of inferq; the fields of any other are its own affair."""
-        if not self.is_written():
+        if not self.is_user_defined():
             Description.__post_init__(self)
 
     def __init_subclass__(cls) -> None:
@@ -68,7 +79,7 @@ class Scheduler(Description):
 
     def fills_budget(self) -> Answer:
         """Whether a token is loaded whenever budget, seats and memory have room for one, li2025 (2.6)."""
-        if self.is_written():
+        if self.is_user_defined():
             return Answer(None, f"{type(self).__name__} is written in Python")
         return Answer(None, f"nothing is known of {type(self).__name__}")
 
@@ -80,66 +91,23 @@ class Scheduler(Description):
         """
         return False
 
-    def is_written(self) -> bool:
+    def is_user_defined(self) -> bool:
         """Whether this is an object of a class that is no policy of inferq itself."""
-        from inferq.scheduler import SCHEDULERS
-
-        return type(self) not in SCHEDULERS
+        return type(self) not in inferq.scheduler.SCHEDULERS
 
     def to_json(self) -> dict[str, Any]:
-        """The policy as JSON-ready values, with its `kind`: `"Python"` for one of your own."""
-        return user_defined.describe(self) if self.is_written() else Description.to_json(self)
+        """The policy as JSON-ready values, with its `kind`: `"Python"` for one of your own.
 
-
-class Preemption(Description):
-    """A description of what becomes of a request that must give up its blocks: `Recompute` or `Swap`."""
-
-    __slots__ = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Recompute(Preemption):
-    """A preempted request loses its context and computes prompt and generated tokens anew.
-
-    The tokens that it has emitted stay emitted: its time to first token is not reset.
-
-    Source: vLLM v0 and v1, Sarathi-Serve.
-
-    Example:
-        >>> import inferq as iq
-        >>> iq.Recompute().to_json()
-        {'kind': 'Recompute'}
-    """
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Swap(Preemption):
-    """A preempted request keeps its context on the host and comes back before anyone is admitted.
-
-    Moving `x` tokens of context costs `base + per_token·x`, charged to the iteration that swaps out and again
-    to the one that swaps in. The oldest swapped request returns first.
-
-    Source: li2025 (A.3) with a1 = `per_token`, a2 = `base`; the order of returning is vLLM v0's.
-
-    Args:
-        per_token: seconds for each token of context that is moved.
-        base: seconds for each move.
-
-    Raises:
-        ConfigError: a cost is negative, not finite, or rounds to 0 attoseconds although it is not 0.
-
-    Example:
-        >>> import inferq as iq
-        >>> iq.VllmV0(preemption=iq.Swap(per_token=2e-7, base=0.001)).preemption.base
-        0.001
-    """
-
-    per_token: float
-    base: float
-
-    def __post_init__(self) -> None:
-        """Let the core judge the costs where it reads them: inside a scheduler."""
-        from inferq.scheduler.vllm_v1 import VllmV0
-
-        Preemption.__post_init__(self)
-        VllmV0(preemption=self)
+        Raises:
+            ConfigError: one of your own has no `plan`, or an attribute that is no number.
+        """
+        if not self.is_user_defined():
+            return Description.to_json(self)
+        kind = type(self)
+        if not callable(getattr(self, "plan", None)):
+            raise ConfigError("scheduler", f"{kind.__name__} has no plan(view), and is no policy of inferq")
+        attributes = {
+            name: plain(f"scheduler.{name}", getattr(self, name, default), types)
+            for name, (default, types) in _READ.items()
+        }
+        return {"kind": "Python", "name": f"{kind.__module__}.{kind.__qualname__}", **attributes}

@@ -1,4 +1,4 @@
-"""How does SGLang schedule?"""
+"""Sglang: the scheduler of SGLang."""
 
 from __future__ import annotations
 

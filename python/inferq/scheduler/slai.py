@@ -1,4 +1,4 @@
-"""How long may a decode be put off in favour of prompts, if its next token has a deadline?"""
+"""SLAI: decodes put off in favour of prompts, as long as the deadlines of their next tokens allow."""
 
 from __future__ import annotations
 

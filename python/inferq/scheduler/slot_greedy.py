@@ -1,4 +1,4 @@
-"""What does the greedy policy of the KV-memory stability model do in each slot?"""
+"""SlotGreedy: the greedy policy of the KV-memory stability model, slot by slot."""
 
 from __future__ import annotations
 

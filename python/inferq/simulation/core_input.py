@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import np, pl
 from inferq.errors import ConfigError
-from inferq.systems import pools
 from inferq.systems.engine import Engine
 from inferq.systems.gate_and_route import GateAndRoute
-from inferq.systems.pools import Pool
+from inferq.systems.pools import Pool, keys, pools_of, user_defined
 from inferq.systems.routers import BySession, PrefixHash
 from inferq.workload.dependencies import NO_SESSION, sessions
 from inferq.workload.prefixes import Contents
@@ -23,7 +22,7 @@ from inferq.workload.prefixes import Contents
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from inferq.simulation.simulate import System
+    from inferq.systems.system import System
 
 ONE_CLASS = "default"
 """The class of every request of a workload that names none."""
@@ -33,13 +32,15 @@ class Crossing:
     """A system on its way to the core, and how the requests get there."""
 
     def __init__(self, system: System, columns: Sequence[str]) -> None:
-        self.pools: Sequence[Pool] = system.pools()
+        self.pools: Sequence[Pool] = pools_of(system)
         self.control = system.to_json() if isinstance(system, GateAndRoute) else None
         self._alone = isinstance(system, Engine)
         by_session = any(isinstance(one.router, BySession) for one in self.pools)
         if by_session and "session_id" not in columns:
-            raise ConfigError("router: BySession needs to know sessions, and the workload has no session_id")
-        written = any(one.router is not None and one.router.is_written() for one in self.pools)
+            raise ConfigError(
+                "router", "BySession needs to know sessions, and the workload has no session_id"
+            )
+        written = any(one.router is not None and one.router.is_user_defined() for one in self.pools)
         hashes = any(isinstance(one.router, PrefixHash) for one in self.pools)
         caches = any(engine.kv.prefix_cache for one in self.pools for engine in one.engines)
         self.knows_prefixes = hashes or caches
@@ -52,7 +53,7 @@ class Crossing:
 
     def written(self) -> dict[str, list[Any]]:
         """The schedulers and routers that are written in Python."""
-        return pools.written(self.pools, alone=self._alone)
+        return user_defined(self.pools, alone=self._alone)
 
     def columns(
         self,
@@ -81,7 +82,7 @@ class Crossing:
                 columns[name] = frame[name].fill_null(math.nan).to_numpy()
         if self._wants_sessions:
             columns["session"] = coded(frame["session_id"])
-        queue_key = pools.keys(self.pools, frame, entered, first)
+        queue_key = keys(self.pools, frame, entered, first)
         if queue_key is not None:
             columns["queue_key"] = queue_key
         if entered is not None:

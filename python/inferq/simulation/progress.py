@@ -32,7 +32,7 @@ def watched(progress: object, what: str = "requests") -> Iterator[Progress | Non
     elif callable(progress):
         yield progress
     elif progress is not True:
-        raise ConfigError(f"progress: must be True, False, None or a callable, is {progress!r}")
+        raise ConfigError("progress", f"must be True, False, None or a callable, is {progress!r}")
     elif not sys.stderr.isatty():
         yield None
     else:

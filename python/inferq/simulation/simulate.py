@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import re
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from inferq import _core
 from inferq._lazy import np, pl
@@ -15,13 +15,10 @@ from inferq.results.result import STATUSES, Result
 from inferq.simulation.core_input import ONE_CLASS, Crossing
 from inferq.simulation.progress import Progress, watched
 from inferq.simulation.slots import NOTHING_MEASURED, of_slots
-from inferq.systems.cluster import Cluster
-from inferq.systems.disaggregated import Disaggregated
-from inferq.systems.earnings import earned
-from inferq.systems.engine import Engine
-from inferq.systems.gate_and_route import GateAndRoute
+from inferq.systems.gate_and_route import GateAndRoute, earned
 from inferq.systems.network import Network
 from inferq.systems.network_jobs import expanded
+from inferq.systems.system import SYSTEMS, System
 from inferq.workload.columns import class_names
 from inferq.workload.dependencies import Flow, of_sessions
 from inferq.workload.workload import Workload
@@ -30,11 +27,6 @@ if TYPE_CHECKING:
     import os
 
     from numpy.typing import NDArray
-
-System: TypeAlias = Engine | Cluster | Disaggregated | Network | GateAndRoute
-"""What a workload may be sent through."""
-
-SYSTEMS = (Engine, Cluster, Disaggregated, Network, GateAndRoute)
 
 _SECONDS = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*s")
 
@@ -122,7 +114,7 @@ def simulate(
         "stepping": _switch("stepping", stepping),
     }
     if timeline_s == 0:
-        raise ConfigError("timeline_s: must be above 0, is 0")
+        raise ConfigError("timeline_s", "must be above 0, is 0")
     workers = _threads(threads)
     source = workload if isinstance(workload, Workload) else Workload(workload)
     with watched(progress) as watch:
@@ -159,11 +151,11 @@ def served(
     frame = source.ready(seed)
     if isinstance(system, GateAndRoute):
         if "patience_s" in frame.columns:
-            raise ConfigError("patience_s: under GateAndRoute patience is drawn by its `abandonment`")
+            raise ConfigError("patience_s", "under GateAndRoute patience is drawn by its `abandonment`")
         if system.service == "exponential":
             if of_sessions(frame) is not None:
                 raise ConfigError(
-                    "think_s: exponential services know no sessions: use .open_loop(), or service='tokens'"
+                    "think_s", "exponential services know no sessions: use .open_loop(), or service='tokens'"
                 )
             return Result(*of_slots(system, frame, options, progress), frame, source, scenario, None, system)
     tables, classes, _ = _run(system, frame, of_sessions(frame), None, options, threads, progress)
@@ -189,7 +181,7 @@ def _counted_from(warmup: dict[str, float], frame: pl.DataFrame) -> float:
         return warmup["seconds"]
     rows = int(warmup["requests"])
     if rows >= frame.height:
-        raise ConfigError(f"warmup: {rows} requests of {frame.height}: none is left to measure")
+        raise ConfigError("warmup", f"{rows} requests of {frame.height}: none is left to measure")
     return float(frame["arrival_s"][rows]) if rows else 0.0
 
 
@@ -236,14 +228,14 @@ def _threads(threads: object) -> int | None:
         or not 1 <= int(threads) < 2**16
     ):
         raise ConfigError(
-            f"threads: must be a whole number, 1 or above, or None for every core; is {threads!r}"
+            "threads", f"must be a whole number, 1 or above, or None for every core; is {threads!r}"
         )
     return int(threads)
 
 
 def _seed(seed: object) -> int:
     if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or not 0 <= int(seed) < 2**64:
-        raise ConfigError(f"seed: must be a whole number from 0 to 2^64 - 1, is {seed!r}")
+        raise ConfigError("seed", f"must be a whole number from 0 to 2^64 - 1, is {seed!r}")
     return int(seed)
 
 
@@ -251,7 +243,7 @@ def _seconds(name: str, value: object) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= float(value) < math.inf:
-        raise ConfigError(f"{name}: must be a finite number of seconds, 0 or above, or None; is {value!r}")
+        raise ConfigError(name, f"must be a finite number of seconds, 0 or above, or None; is {value!r}")
     return float(value)
 
 
@@ -262,11 +254,11 @@ def _cut(name: str, value: object) -> dict[str, float]:
         return {"requests": int(requests)}
     text = _SECONDS.fullmatch(value.strip()) if isinstance(value, str) else None
     if text is None or not math.isfinite(float(text[1])):
-        raise ConfigError(f"{name}: must be requests such as 1000 or seconds such as '30s', is {value!r}")
+        raise ConfigError(name, f"must be requests such as 1000 or seconds such as '30s', is {value!r}")
     return {"seconds": float(text[1])}
 
 
 def _switch(name: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise ConfigError(f"{name}: must be True or False, is {value!r}")
+        raise ConfigError(name, f"must be True or False, is {value!r}")
     return value

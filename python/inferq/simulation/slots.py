@@ -41,7 +41,7 @@ def of_slots(
     """
     for name in ("cooldown", "batches", "iterations", "stepping"):
         if options[name] not in (False, {"requests": 0}):
-            raise ConfigError(f"{name}: means nothing where services are exponential, leave it out")
+            raise ConfigError(name, "means nothing where services are exponential, leave it out")
     kept = {name: options[name] for name in ("seed", "horizon_s", "warmup", "timeline_s")}
     scenario = {"gate_and_route": cluster.to_json(), **kept}
     columns, classes = {name: frame[name].to_numpy() for name in _COLUMNS}, ["default"]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from inferq.simulation.progress import Progress
-    from inferq.simulation.simulate import System
+    from inferq.systems.system import System
     from inferq.workload.workload import Workload
 
 

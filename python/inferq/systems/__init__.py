@@ -1,1 +1,5 @@
-"""What serves a workload: an engine, a cluster, separate pools, a network, a fleet under control."""
+"""What serves requests: engines, replicas behind a router, prefill and decode apart, networks."""
+
+from inferq._lazy import attach
+
+__getattr__, __dir__, __all__ = attach(__name__)

@@ -1,4 +1,4 @@
-"""Who stands behind one router?"""
+"""Cluster: replicas behind one router."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from inferq.description import Description, nearest, plain
+from inferq.description import Description, nearest, plain, read, read_fields
 from inferq.errors import ConfigError
 from inferq.systems.engine import Engine
-from inferq.systems.pools import Pool
-from inferq.systems.routers import RoundRobin, Router, read_router
+from inferq.systems.routers import ROUTERS, RoundRobin, Router
 
 MOST_REPLICAS = 65_536
 """The most replicas of one engine; a slip of the pen should not fill the memory."""
@@ -62,17 +61,17 @@ class Cluster(Description):
         if isinstance(engines, Engine):
             replicas = 1 if replicas is None else replicas
             if not 1 <= replicas <= MOST_REPLICAS:  # type: ignore[operator]  # a whole number
-                raise ConfigError(f"replicas: must be from 1 to {MOST_REPLICAS}, is {replicas}")
+                raise ConfigError("replicas", f"must be from 1 to {MOST_REPLICAS}, is {replicas}")
         else:
             if not isinstance(engines, (list, tuple)):
-                raise ConfigError(f"engines: must be Engine(…) or a list of them, is {engines!r}")
+                raise ConfigError("engines", f"must be Engine(…) or a list of them, is {engines!r}")
             if not engines:
-                raise ConfigError("engines: no engine; a cluster has at least one replica")
+                raise ConfigError("engines", "no engine; a cluster has at least one replica")
             for place, engine in enumerate(engines):
                 plain(f"engines[{place}]", engine, (Engine,))
             if replicas is not None and replicas != len(engines):
                 raise ConfigError(
-                    f"replicas: is {replicas}, but there are {len(engines)} engines, one for each"
+                    "replicas", f"is {replicas}, but there are {len(engines)} engines, one for each"
                 )
             engines, replicas = tuple(engines), len(engines)
         object.__setattr__(self, "engines", engines)
@@ -117,30 +116,10 @@ class Cluster(Description):
         """
         return read_cluster("cluster", description)
 
-    def pools(self) -> tuple[Pool, ...]:
-        """The cluster as the core runs it: engines that are one object are replicas of one engine."""
-        if isinstance(self.engines, Engine):
-            assert self.replicas is not None
-            return (Pool((self.engines,), (self.replicas,), ("engines",), self.router),)
-        kinds: list[Engine] = []
-        counts: list[int] = []
-        paths: list[str] = []
-        for place, engine in enumerate(self.engines):
-            if kinds and kinds[-1] is engine:
-                counts[-1] += 1
-            else:
-                kinds.append(engine)
-                counts.append(1)
-                paths.append(f"engines[{place}]")
-        return (Pool(tuple(kinds), tuple(counts), tuple(paths), self.router),)
-
 
 def read_engine(path: str, description: object) -> Engine:
     """The engine that a table describes; an error names its place from `path` on."""
-    try:
-        return Engine.from_json(description)  # type: ignore[arg-type]  # it refuses what is no table
-    except ConfigError as error:
-        raise ConfigError(f"{path}{str(error).removeprefix('engine')}") from None
+    return read_fields(path, description, Engine)
 
 
 def read_cluster(path: str, description: object) -> Cluster:
@@ -153,11 +132,11 @@ def read_cluster(path: str, description: object) -> Cluster:
         if listed
         else read_engine(f"{path}.engines", told)
     )
-    router = read_router(f"{path}.router", table["router"]) if "router" in table else RoundRobin()
+    router = read(f"{path}.router", table["router"], ROUTERS) if "router" in table else RoundRobin()
     try:
         return Cluster(engines, replicas=table.get("replicas"), router=router)
     except ConfigError as error:
-        raise ConfigError(f"{path}.{error}") from None
+        raise error.within(path) from None
 
 
 def fields(
@@ -165,14 +144,14 @@ def fields(
 ) -> Mapping[str, Any]:
     """The fields of a table that describes a `kind`, refused where one is unknown or missing."""
     if not isinstance(description, Mapping):
-        raise ConfigError(f"{path}: {description!r} is not a table of fields")
+        raise ConfigError(path, f"{description!r} is not a table of fields")
     if description.get("kind", kind) != kind:
-        raise ConfigError(f"{path}.kind: must be {kind!r}, is {description['kind']!r}")
+        raise ConfigError(f"{path}.kind", f"must be {kind!r}, is {description['kind']!r}")
     table = {name: value for name, value in description.items() if name != "kind"}
     for name in table:
         if name not in names:
-            raise ConfigError(f"{path}: unknown field {name!r}{nearest(str(name), names)}")
+            raise ConfigError(path, f"unknown field {name!r}{nearest(str(name), names)}")
     for name in required:
         if name not in table:
-            raise ConfigError(f"{path}.{name}: missing")
+            raise ConfigError(f"{path}.{name}", "missing")
     return table

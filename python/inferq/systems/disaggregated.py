@@ -1,4 +1,4 @@
-"""Who prefills, who decodes, and how does the context get from one to the other?"""
+"""Disaggregated: replicas that prefill, others that decode, and the link between them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from inferq.description import Description, fields_of, plain, read_fields
+from inferq.description import Description, fields_of, plain, read, read_fields
 from inferq.errors import ConfigError
 from inferq.systems.cluster import MOST_REPLICAS, fields, read_engine
 from inferq.systems.engine import Engine
-from inferq.systems.pools import Pool
-from inferq.systems.routers import LeastRequests, RoundRobin, Router, read_router
+from inferq.systems.routers import ROUTERS, LeastRequests, RoundRobin, Router
 
 _LEAST_S = 5e-19
 """Half an attosecond: what is not above it rounds to no time at all."""
@@ -54,13 +53,13 @@ class Link(Description):
         Description.__post_init__(self)
         for name in ("latency_s", "bytes_per_s", "bytes_per_token"):
             if getattr(self, name) < 0:
-                raise ConfigError(f"{name}: must not be negative, is {getattr(self, name)!r}")
+                raise ConfigError(name, f"must not be negative, is {getattr(self, name)!r}")
         if 0 < self.latency_s <= _LEAST_S:
-            raise ConfigError(f"latency_s: is {self.latency_s!r}, which rounds to 0 attoseconds")
+            raise ConfigError("latency_s", f"is {self.latency_s!r}, which rounds to 0 attoseconds")
         if self.bytes_per_s == 0:
-            raise ConfigError("bytes_per_s: must be above 0, is 0")
+            raise ConfigError("bytes_per_s", "must be above 0, is 0")
         if self.concurrent == 0:
-            raise ConfigError("concurrent: must be 1 or above, or None for no limit; is 0")
+            raise ConfigError("concurrent", "must be 1 or above, or None for no limit; is 0")
 
     def to_json(self) -> dict[str, Any]:
         """The link as JSON-ready values."""
@@ -124,8 +123,9 @@ class Disaggregated(Description):
         theirs, ours = self.prefill[0].first_token, self.decode[0].first_token
         if theirs != ours:
             raise ConfigError(
-                f"decode: counts the first token with the {ours}, prefill with the {theirs}; "
-                "the tokens of one request are counted one way"
+                "decode",
+                f"counts the first token with the {ours}, prefill with the {theirs}; "
+                "the tokens of one request are counted one way",
             )
 
     def to_json(self) -> dict[str, Any]:
@@ -165,23 +165,15 @@ class Disaggregated(Description):
         """
         return read_disaggregated("disaggregated", description)
 
-    def pools(self) -> tuple[Pool, ...]:
-        """Both sides as the core runs them: the first hands to the second."""
-        (prefill, n), (decode, m) = self.prefill, self.decode
-        return (
-            Pool((prefill,), (n,), ("prefill",), self.prefill_router, (1, self.link)),
-            Pool((decode,), (m,), ("decode",), self.decode_router),
-        )
-
 
 def _side(name: str, value: object) -> tuple[Engine, int]:
     """An engine and how many replicas there are of it."""
     if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
-        raise ConfigError(f"{name}: must be a pair (engine, replicas), is {value!r}")
+        raise ConfigError(name, f"must be a pair (engine, replicas), is {value!r}")
     engine, replicas = plain(f"{name}[0]", value[0], (Engine,)), plain(f"{name}[1]", value[1], (int,))
     assert isinstance(engine, Engine) and isinstance(replicas, int)
     if not 1 <= replicas <= MOST_REPLICAS:
-        raise ConfigError(f"{name}[1]: replicas must be from 1 to {MOST_REPLICAS}, is {replicas}")
+        raise ConfigError(f"{name}[1]", f"replicas must be from 1 to {MOST_REPLICAS}, is {replicas}")
     return engine, replicas
 
 
@@ -197,8 +189,8 @@ def read_disaggregated(path: str, description: object) -> Disaggregated:
         parts[name] = (read_engine(f"{here}.engine", side["engine"]), side.get("replicas", 1))
     for name in routers:
         if name in table:
-            parts[name] = read_router(f"{path}.{name}", table[name])
+            parts[name] = read(f"{path}.{name}", table[name], ROUTERS)
     try:
         return Disaggregated(**parts)
     except ConfigError as error:
-        raise ConfigError(f"{path}.{error}") from None
+        raise error.within(path) from None

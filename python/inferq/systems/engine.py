@@ -1,4 +1,4 @@
-"""What is one replica made of? A timing model, a scheduler and a KV cache."""
+"""Engine: one replica, made of a timing model, a scheduler and a KV cache."""
 
 from __future__ import annotations
 
@@ -11,66 +11,12 @@ from inferq.checks import not_negative
 from inferq.description import Description, fields_of, nearest, read, read_fields
 from inferq.errors import ConfigError
 from inferq.scheduler import SCHEDULERS, ClassPriority, Scheduler, VllmV1
-from inferq.scheduler.user_defined import UNREADABLE
-from inferq.systems.pools import Pool
+from inferq.systems.kv_cache import KvCache
 from inferq.timing import TIMING_MODELS, Roofline, TimingModel, TimingTable
 
 if TYPE_CHECKING:
     from inferq.timing.hardware.gpu import Gpu
     from inferq.timing.hardware.model_shape import KvType, ModelShape, Weights
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KvCache(Description):
-    """The memory for keys and values, in blocks of tokens.
-
-    The capacity is `tokens // block` blocks. Blocks are taken when a batch is formed and freed when the
-    request leaves or is preempted. A request whose largest context needs more blocks than there are is
-    rejected at arrival.
-
-    Source: vLLM's paged cache and SGLang's radix tree; with `block=1` the token-wise memory of nie2026 and
-    ao2025.
-
-    Args:
-        tokens: capacity in tokens, at least one block; None sets no limit, see `KvCache.unlimited`.
-        block: tokens of one block, from 1 to 1,048,576.
-        prefix_cache: `"blocks"`: a request uses whole blocks that others have computed, as in vLLM: those
-            with which both prompts begin, see the columns about prefixes in `Workload`. A block stays known
-            after its last request has left, until it is needed for something else, the least recently left
-            first. `"radix"`: the same for pages of `block` tokens in a tree of runs, as in SGLang: what an
-            iteration computes is known after it, pages that were known already are not kept twice, and runs
-            are forgotten whole, the least recently used first.
-            None: every request computes all of its prompt.
-
-    Raises:
-        ConfigError: a number outside these ranges, or an unknown prefix cache.
-
-    Example:
-        >>> import inferq as iq
-        >>> iq.KvCache(tokens=432_000).to_json()
-        {'tokens': 432000, 'block': 16, 'prefix_cache': None}
-    """
-
-    part: ClassVar[str | None] = "kv"
-
-    tokens: int | None
-    block: int = 16
-    prefix_cache: Literal["blocks", "radix"] | None = None
-
-    @classmethod
-    def unlimited(cls) -> KvCache:
-        """A cache that never runs short.
-
-        Example:
-            >>> import inferq as iq
-            >>> iq.KvCache.unlimited().tokens is None
-            True
-        """
-        return cls(tokens=None)
-
-    def to_json(self) -> dict[str, Any]:
-        """The cache as JSON-ready values."""
-        return fields_of(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,8 +65,9 @@ class Overhead(Description):
         for name, longest_s in (("base_s", 1.0), ("per_sequence_s", 0.05)):
             if not_negative(name, getattr(self, name)) > longest_s:
                 raise ConfigError(
-                    f"{name}: {getattr(self, name):g} s looks like milliseconds or microseconds; it may be "
-                    f"{longest_s:g} s at most"
+                    name,
+                    f"{getattr(self, name):g} s looks like milliseconds or microseconds; it may be "
+                    f"{longest_s:g} s at most",
                 )
 
     def to_json(self) -> dict[str, Any]:
@@ -239,7 +186,7 @@ class Engine(Description):
 
         shape, card = ModelShape.of(model), Gpu.of(gpu)
         if kv is not None and prefix_cache is not None:
-            raise ConfigError("prefix_cache: a kv is given, which says it itself")
+            raise ConfigError("prefix_cache", "a kv is given, which says it itself")
         for name, word, known in (
             ("weights", weights, get_args(Weights)),
             ("kv_dtype", kv_dtype, get_args(KvType)),
@@ -248,7 +195,7 @@ class Engine(Description):
             one_of(name, word, known)
         scheduler = VllmV1() if scheduler is None else scheduler
         if not isinstance(scheduler, Scheduler):
-            raise ConfigError(f"scheduler: must be a scheduler such as VllmV1(), is {scheduler!r}")
+            raise ConfigError("scheduler", f"must be a scheduler such as VllmV1(), is {scheduler!r}")
         inner = scheduler.inner if isinstance(scheduler, ClassPriority) else scheduler
 
         def memory(gpus: int | None) -> KvMemory:
@@ -267,12 +214,12 @@ class Engine(Description):
         asked = timing == "roofline"
         given = None if asked else timing
         if isinstance(given, str):
-            raise ConfigError(f"timing: must be a timing model or 'roofline', is {given!r}")
+            raise ConfigError("timing", f"must be a timing model or 'roofline', is {given!r}")
         measured = _measured(shape, card, backend) if timing is None and plain else {}
         of_table = given.provenance.get("tensor_parallel") if isinstance(given, TimingTable) else None
         if tensor_parallel is not None and of_table not in (None, tensor_parallel):
             raise ConfigError(
-                f"tensor_parallel: {tensor_parallel}, but the timing is of {of_table}: {given!r}"
+                "tensor_parallel", f"{tensor_parallel}, but the timing is of {of_table}: {given!r}"
             )
         tensor_parallel = of_table if tensor_parallel is None else tensor_parallel
         if tensor_parallel is not None:
@@ -361,12 +308,6 @@ class Engine(Description):
             >>> engine == iq.Engine.on("qwen3-8b", "h200")
             True
         """
-        if isinstance(description, Mapping):
-            scheduler = description.get("scheduler")
-            if isinstance(scheduler, Mapping) and scheduler.get("kind") == "Python":
-                raise ConfigError(f"engine.scheduler: {UNREADABLE}")
-            if description.get("kv") == "unlimited":
-                description = {**description, "kv": {"tokens": None}}
         return read_fields("engine", description, cls)
 
     @classmethod
@@ -376,10 +317,10 @@ class Engine(Description):
             return None
         for key in description:
             if key not in _ON:
-                raise ConfigError(f"{path}: unknown field {key!r}{nearest(str(key), _ON)}")
+                raise ConfigError(path, f"unknown field {key!r}{nearest(str(key), _ON)}")
         for key in ("model", "gpu"):
             if key not in description:
-                raise ConfigError(f"{path}.{key}: missing")
+                raise ConfigError(f"{path}.{key}", "missing")
         parts = dict(description)
         for name, kinds in (("timing", TIMING_MODELS), ("scheduler", SCHEDULERS)):
             if name in parts and parts[name] != "roofline":
@@ -390,11 +331,7 @@ class Engine(Description):
         try:
             return cls.on(**parts)
         except ConfigError as error:
-            raise ConfigError(f"{path}.{error}") from None
-
-    def pools(self) -> tuple[Pool, ...]:
-        """The engine as the core runs it: one replica that everything goes to."""
-        return (Pool((self,), (1,), ("",)),)
+            raise error.within(path) from None
 
 
 _ON = (

@@ -1,4 +1,4 @@
-"""Which engines does a job call, in which order, and with what?"""
+"""Network: engines with names, and the workflows of jobs that call them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from inferq.errors import ConfigError
 from inferq.systems.cluster import Cluster, fields, read_cluster, read_engine
 from inferq.systems.disaggregated import Disaggregated, read_disaggregated
 from inferq.systems.engine import Engine
-from inferq.systems.pools import Pool, moved
 from inferq.workload import distributions
 from inferq.workload.columns import MOST_TOKENS
 from inferq.workload.distributions import DurationDistribution, Empirical, LengthDistribution
@@ -125,31 +124,31 @@ class Stage(Description):
             length = getattr(self, name)
             if isinstance(length, Empirical):
                 raise ConfigError(
-                    f"{name}: takes a distribution of one length such as Fixed(100), not {length!r}"
+                    name, f"takes a distribution of one length such as Fixed(100), not {length!r}"
                 )
             if isinstance(length, int) and not least <= length <= MOST_TOKENS:
-                raise ConfigError(f"{name}: must be from {least} to {MOST_TOKENS} tokens, is {length}")
+                raise ConfigError(name, f"must be from {least} to {MOST_TOKENS} tokens, is {length}")
         if isinstance(self.delay_s, (int, float)) and self.delay_s < 0:
-            raise ConfigError(f"delay_s: must not be negative, is {self.delay_s!r}")
+            raise ConfigError("delay_s", f"must not be negative, is {self.delay_s!r}")
         for name in ("engine", "class_name", "continues", "prefix"):
             if getattr(self, name) == "":
-                raise ConfigError(f"{name}: must not be empty")
+                raise ConfigError(name, "must not be empty")
         if self.prefix is not None and self.continues is not None:
             raise ConfigError(
-                f"prefix: the prompt begins already with that of {self.continues!r} (continues)"
+                "prefix", f"the prompt begins already with that of {self.continues!r} (continues)"
             )
         if self.prefix is None and self.prefix_tokens:
-            raise ConfigError(f"prefix_tokens: {self.prefix_tokens} tokens of which text? Give prefix too")
+            raise ConfigError("prefix_tokens", f"{self.prefix_tokens} tokens of which text? Give prefix too")
         if self.prefix is not None and not 1 <= self.prefix_tokens <= MOST_TOKENS:
             raise ConfigError(
-                f"prefix_tokens: must be from 1 to {MOST_TOKENS} for a prefix, is {self.prefix_tokens}"
+                "prefix_tokens", f"must be from 1 to {MOST_TOKENS} for a prefix, is {self.prefix_tokens}"
             )
         if self.continues in self.includes:
-            raise ConfigError(f"includes: the output of {self.continues!r} is there already (continues)")
+            raise ConfigError("includes", f"the output of {self.continues!r} is there already (continues)")
         for name in ("after", "includes"):
             named = getattr(self, name)
             if len(set(named)) < len(named):
-                raise ConfigError(f"{name}: a stage twice in {list(named)}")
+                raise ConfigError(name, f"a stage twice in {list(named)}")
 
     def to_json(self) -> dict[str, Any]:
         """The stage as JSON-ready values."""
@@ -194,15 +193,15 @@ class Workflow(Description):
         """Check the names, and that no stage waits for itself."""
         plain("name", self.name, (str,))
         if not self.name:
-            raise ConfigError("name: must not be empty")
+            raise ConfigError("name", "must not be empty")
         here = f"workflows.{self.name}.stages"
         if not isinstance(self.stages, Mapping):
-            raise ConfigError(f"{here}: must be a table of Stage(…) by name, is {self.stages!r}")
+            raise ConfigError(here, f"must be a table of Stage(…) by name, is {self.stages!r}")
         if not self.stages:
-            raise ConfigError(f"{here}: no stage; a workflow has at least one")
+            raise ConfigError(here, "no stage; a workflow has at least one")
         for name, stage in self.stages.items():
             if not isinstance(name, str) or not name:
-                raise ConfigError(f"{here}: the name {name!r} must be a text, not empty")
+                raise ConfigError(here, f"the name {name!r} must be a text, not empty")
             plain(f"{here}.{name}", stage, (Stage,))
             named = [
                 (f"{column}[{place}]", other)
@@ -214,7 +213,7 @@ class Workflow(Description):
             for where, other in named:
                 if other not in self.stages:
                     hint = nearest(other, self.stages)
-                    raise ConfigError(f"{here}.{name}.{where}: unknown stage {other!r}{hint}")
+                    raise ConfigError(f"{here}.{name}.{where}", f"unknown stage {other!r}{hint}")
         object.__setattr__(self, "stages", InOrder(self.stages))
         done: dict[str, frozenset[str]] = {}
         for name in self.in_order():
@@ -223,8 +222,9 @@ class Workflow(Description):
             for place, other in enumerate(self.stages[name].includes):
                 if other not in done[name]:
                     raise ConfigError(
-                        f"{here}.{name}.includes[{place}]: {other!r} need not have finished before {name!r}; "
-                        "name it in after, or a stage that comes after it"
+                        f"{here}.{name}.includes[{place}]",
+                        f"{other!r} need not have finished before {name!r}; "
+                        "name it in after, or a stage that comes after it",
                     )
         order = list(self.stages)
         for name, stage in self.stages.items():
@@ -233,12 +233,13 @@ class Workflow(Description):
                 continue
             if earlier not in done[name]:
                 raise ConfigError(
-                    f"{here}.{name}.continues: {earlier!r} need not have finished before {name!r}; "
-                    "name it in after, or a stage that comes after it"
+                    f"{here}.{name}.continues",
+                    f"{earlier!r} need not have finished before {name!r}; "
+                    "name it in after, or a stage that comes after it",
                 )
             if order.index(earlier) > order.index(name):
                 raise ConfigError(
-                    f"{here}.{name}.continues: {earlier!r} must stand before {name!r} in stages"
+                    f"{here}.{name}.continues", f"{earlier!r} must stand before {name!r} in stages"
                 )
 
     def in_order(self) -> Iterator[str]:
@@ -252,8 +253,8 @@ class Workflow(Description):
             ready = [name for name, stage in left.items() if not any(other in left for other in stage.after)]
             if not ready:
                 raise ConfigError(
-                    f"workflows.{self.name}.stages.{next(iter(left))}.after: these stages wait for each "
-                    f"other in a circle, or for one that does: {', '.join(left)}"
+                    f"workflows.{self.name}.stages.{next(iter(left))}.after",
+                    f"these stages wait for each other in a circle, or for one that does: {', '.join(left)}",
                 )
             for name in ready:
                 yield name
@@ -323,28 +324,28 @@ class Network(Description):
     def __post_init__(self) -> None:
         """Check the parts, and that every stage has its engine."""
         if not isinstance(self.engines, Mapping):
-            raise ConfigError(f"engines: must be a table of engines by name, is {self.engines!r}")
+            raise ConfigError("engines", f"must be a table of engines by name, is {self.engines!r}")
         if not self.engines:
-            raise ConfigError("engines: no engine; a network has at least one")
+            raise ConfigError("engines", "no engine; a network has at least one")
         for name, engine in self.engines.items():
             if not isinstance(name, str) or not name:
-                raise ConfigError(f"engines: the name {name!r} must be a text, not empty")
+                raise ConfigError("engines", f"the name {name!r} must be a text, not empty")
             plain(f"engines.{name}", engine, _SYSTEMS)
         if isinstance(self.workflows, (str, Mapping)) or not isinstance(self.workflows, Sequence):
-            raise ConfigError(f"workflows: must be a list of Workflow(…), is {self.workflows!r}")
+            raise ConfigError("workflows", f"must be a list of Workflow(…), is {self.workflows!r}")
         if not self.workflows:
-            raise ConfigError("workflows: no workflow; a network has at least one")
+            raise ConfigError("workflows", "no workflow; a network has at least one")
         names = set()
         for place, workflow in enumerate(self.workflows):
             plain(f"workflows[{place}]", workflow, (Workflow,))
             if workflow.name in names:
-                raise ConfigError(f"workflows[{place}].name: {workflow.name!r} is there already")
+                raise ConfigError(f"workflows[{place}].name", f"{workflow.name!r} is there already")
             names.add(workflow.name)
             for name, stage in workflow.stages.items():
                 if stage.engine not in self.engines:
                     raise ConfigError(
-                        f"workflows.{workflow.name}.stages.{name}.engine: unknown engine {stage.engine!r}"
-                        f"{nearest(stage.engine, self.engines)}"
+                        f"workflows.{workflow.name}.stages.{name}.engine",
+                        f"unknown engine {stage.engine!r}{nearest(stage.engine, self.engines)}",
                     )
         object.__setattr__(self, "engines", InOrder(self.engines))
         object.__setattr__(self, "workflows", tuple(self.workflows))
@@ -381,21 +382,6 @@ class Network(Description):
         """
         return read_network("network", description)
 
-    def pools(self) -> tuple[Pool, ...]:
-        """All engines as the core runs them, in the order of the table."""
-        pools: list[Pool] = []
-        for name, system in self.engines.items():
-            pools += moved(system.pools(), len(pools), f"engines.{name}")
-        return tuple(pools)
-
-    def entries(self) -> list[int]:
-        """For each engine the place, in `pools`, of the pool that its requests enter."""
-        places, here = [], 0
-        for system in self.engines.values():
-            places.append(here)
-            here += len(system.pools())
-        return places
-
 
 def read_network(path: str, description: object) -> Network:
     """The network that a table describes; an error names its place from `path` on."""
@@ -420,7 +406,7 @@ def _read_system(path: str, told: object) -> System:
         return read_disaggregated(path, told)
     if kind is not None:
         known = nearest(str(kind), ("Cluster", "Disaggregated"))
-        raise ConfigError(f"{path}.kind: unknown kind {kind!r}{known}; a table without kind is an engine")
+        raise ConfigError(f"{path}.kind", f"unknown kind {kind!r}{known}; a table without kind is an engine")
     return read_engine(path, told)
 
 
@@ -429,10 +415,10 @@ def _at(path: str, kind: Any, *arguments: object) -> Any:
     try:
         return kind(*arguments)
     except ConfigError as error:
-        raise ConfigError(f"{path}.{error}") from None
+        raise error.within(path) from None
 
 
 def _table(path: str, value: object) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{path}: must be a table by name, is {value!r}")
+        raise ConfigError(path, f"must be a table by name, is {value!r}")
     return value

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import np, pl
 from inferq.errors import ConfigError, TraceError
+from inferq.systems.pools import entries
 from inferq.workload.columns import MOST_SECONDS, MOST_TOKENS, nearest
 from inferq.workload.dependencies import Flow, starts
 from inferq.workload.distributions import DurationDistribution, LengthDistribution
@@ -147,21 +148,21 @@ def expanded(network: Network, frame: pl.DataFrame, seed: int) -> Jobs:
     """
     for name, why in _REFUSED.items():
         if name in frame.columns and frame[name].null_count() < frame.height:
-            raise ConfigError(f"workload.{name}: {why}")
+            raise ConfigError(f"workload.{name}", f"{why}")
     if "arrival_s" not in frame.columns:
         raise TraceError(
-            "workload: no arrival_s: use .with_arrivals(iq.Poisson(rate=…)) or another arrival process"
+            "workload", "no arrival_s: use .with_arrivals(iq.Poisson(rate=…)) or another arrival process"
         )
     workflow = _workflows(network, frame)
     stages = np.array([len(one.stages) for one in network.workflows])[workflow]
     first = np.concatenate([[0], np.cumsum(stages)])
     rows = int(first[-1])
     if rows >= 2**32:
-        raise ConfigError(f"workload: {frame.height} jobs have {rows} stages, must be below 2^32")
+        raise ConfigError("workload", f"{frame.height} jobs have {rows} stages, must be below 2^32")
 
     names = _names(network)
     place = {kind: {name: code for code, name in enumerate(listed)} for kind, listed in names.items()}
-    entries = network.entries()
+    enters = entries(network)
     made = {
         name: np.empty(rows, dtype=np.uint32)
         for name in ("pool", "stage", "engine", "class", "parents", "next")
@@ -178,7 +179,7 @@ def expanded(network: Network, frame: pl.DataFrame, seed: int) -> Jobs:
         for at, (name, stage) in enumerate(one.stages.items()):
             mine = first[here] + at
             engine = place["engine"][stage.engine]
-            made["pool"][mine], made["engine"][mine] = entries[engine], engine
+            made["pool"][mine], made["engine"][mine] = enters[engine], engine
             made["stage"][mine] = place["stage"][name]
             made["class"][mine] = place["class"][one.class_of(name)]
             made["parents"][mine] = len(stage.after)
@@ -223,8 +224,9 @@ def _workflows(network: Network, frame: pl.DataFrame) -> NDArray[np.uint32]:
     if "class" not in frame.columns:
         if len(names) > 1:
             raise ConfigError(
-                "workload.class: not there, and there are several workflows; it says which one each job is: "
-                f"{', '.join(names)}"
+                "workload.class",
+                "not there, and there are several workflows; it says which one each job is: "
+                f"{', '.join(names)}",
             )
         return np.zeros(frame.height, dtype=np.uint32)
     given = frame["class"]

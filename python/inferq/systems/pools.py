@@ -1,4 +1,4 @@
-"""Which groups of replicas does the core run, and what does it need to know of each?
+"""Pools: the groups of replicas that the core runs, and what it needs to know of each.
 
 An engine, a cluster, both sides of a hand-off and every engine of a network are pools: replicas behind one
 router. A request enters a pool; a pool may hand its requests to another one after their prefill.
@@ -15,13 +15,17 @@ from inferq._lazy import np, pl
 from inferq.description import held
 from inferq.errors import ConfigError
 from inferq.scheduler.by_key import ByKey, queue_keys
+from inferq.scheduler.slot_greedy import SlotGreedy
+from inferq.systems.cluster import Cluster
+from inferq.systems.disaggregated import Disaggregated, Link
+from inferq.systems.engine import Engine
+from inferq.systems.gate_and_route import GateAndRoute
+from inferq.systems.network import Network
+from inferq.systems.routers import Router
+from inferq.systems.system import System
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from inferq.systems.disaggregated import Link
-    from inferq.systems.engine import Engine
-    from inferq.systems.routers import Router
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,57 @@ class Pool:
         }
 
 
-def moved(pools: Sequence[Pool], by: int, path: str) -> list[Pool]:
+def pools_of(system: System) -> tuple[Pool, ...]:
+    """What serves a workload as the core runs it.
+
+    An engine is one replica that everything goes to; engines of a cluster that are one object are replicas of
+    one engine; of a `Disaggregated` the first pool hands to the second; under `GateAndRoute` the control
+    before the pool says what goes where; those of a network come in the order of its table.
+    """
+    if isinstance(system, Engine):
+        return (Pool((system,), (1,), ("",)),)
+    if isinstance(system, Cluster):
+        return (_of_cluster(system),)
+    if isinstance(system, Disaggregated):
+        (prefill, n), (decode, m) = system.prefill, system.decode
+        return (
+            Pool((prefill,), (n,), ("prefill",), system.prefill_router, (1, system.link)),
+            Pool((decode,), (m,), ("decode",), system.decode_router),
+        )
+    if isinstance(system, GateAndRoute):
+        scheduler = SlotGreedy(chunk=system.chunk)
+        engine = Engine(timing=system.timing, scheduler=scheduler, kv=system.kv, first_token="decode")
+        return (Pool((engine,), (system.replicas,), ("gate_and_route",)),)
+    pools: list[Pool] = []
+    for name, part in system.engines.items():
+        pools += _moved(pools_of(part), len(pools), f"engines.{name}")
+    return tuple(pools)
+
+
+def entries(network: Network) -> list[int]:
+    """For each engine of a network the place, in `pools_of`, of the pool that its requests enter."""
+    sizes = [len(pools_of(part)) for part in network.engines.values()]
+    return [sum(sizes[:place]) for place in range(len(sizes))]
+
+
+def _of_cluster(cluster: Cluster) -> Pool:
+    if isinstance(cluster.engines, Engine):
+        assert cluster.replicas is not None
+        return Pool((cluster.engines,), (cluster.replicas,), ("engines",), cluster.router)
+    kinds: list[Engine] = []
+    counts: list[int] = []
+    paths: list[str] = []
+    for place, engine in enumerate(cluster.engines):
+        if kinds and kinds[-1] is engine:
+            counts[-1] += 1
+        else:
+            kinds.append(engine)
+            counts.append(1)
+            paths.append(f"engines[{place}]")
+    return Pool(tuple(kinds), tuple(counts), tuple(paths), cluster.router)
+
+
+def _moved(pools: Sequence[Pool], by: int, path: str) -> list[Pool]:
     """The pools of a part of a larger system: `by` places further on, named from `path` on."""
     return [
         replace(
@@ -61,8 +115,8 @@ def moved(pools: Sequence[Pool], by: int, path: str) -> list[Pool]:
     ]
 
 
-def written(pools: Sequence[Pool], alone: bool) -> dict[str, list[Any]]:
-    """The schedulers and routers of pools that are written in Python, where the core finds them.
+def user_defined(pools: Sequence[Pool], alone: bool) -> dict[str, list[Any]]:
+    """The user-defined schedulers and routers of pools, where the core finds them.
 
     Replicas must not share what a scheduler remembers, so that each has a copy, but for an engine `alone`.
     """
@@ -70,11 +124,11 @@ def written(pools: Sequence[Pool], alone: bool) -> dict[str, list[Any]]:
     routers: list[tuple[int, Router]] = []
     for place, pool in enumerate(pools):
         for which, (engine, count) in enumerate(zip(pool.engines, pool.counts, strict=True)):
-            if engine.scheduler.is_written():
+            if engine.scheduler.is_user_defined():
                 one = engine.scheduler
                 objects = [one] if alone else [copy.deepcopy(one) for _ in range(count)]
                 schedulers.append((place, which, objects))
-        if pool.router is not None and pool.router.is_written():
+        if pool.router is not None and pool.router.is_user_defined():
             routers.append((place, pool.router))
     return {"schedulers": schedulers, "routers": routers}
 
@@ -114,11 +168,12 @@ def _order(pools: Sequence[Pool], entry: int) -> ByKey | None:
     while place is not None:
         pool = pools[place]
         for path, engine in zip(pool.paths, pool.engines, strict=True):
-            for order in () if engine.scheduler.is_written() else held(engine, ByKey):
+            for order in () if engine.scheduler.is_user_defined() else held(engine, ByKey):
                 if found is not None and found[1] != order:
                     raise ConfigError(
-                        f"{path}: orders its queue by another function than {found[0]}; "
-                        "a request has one key, so give both the same ByKey"
+                        path,
+                        f"orders its queue by another function than {found[0]}; "
+                        "a request has one key, so give both the same ByKey",
                     )
                 found = found or (path, order)
         place = pool.hands_to and pool.hands_to[0]

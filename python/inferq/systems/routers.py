@@ -23,35 +23,18 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from inferq._lazy import np
-from inferq.description import Description, nearest, read
+from inferq.description import Description
 from inferq.errors import ConfigError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = [
-    "ROUTERS",
-    "Arrival",
-    "BySession",
-    "Fleet",
-    "LeastKv",
-    "LeastRequests",
-    "LeastTokens",
-    "PowerOfTwo",
-    "PrefixAffinity",
-    "PrefixHash",
-    "Random",
-    "RoundRobin",
-    "Router",
-]
-
-UNREADABLE = "a router written in Python cannot be read back from a description; build the cluster in Python"
-"""Why such a description is refused."""
+NO_REPLICA = 2**32 - 1
+"""The `replica` of a request that none served, and the `prefill_replica` of one not handed off."""
 
 
 class Arrival(Protocol):
@@ -146,6 +129,10 @@ class Router(Description):
 
     __slots__ = ()
     part = "router"
+    unreadable = (
+        "Python",
+        "a router written in Python cannot be read back from a description; build the cluster in Python",
+    )
     draws: ClassVar[bool | None] = None
     """Whether it draws at random, so that another seed routes otherwise; None where that is not known."""
     looks_at_request: ClassVar[bool | None] = None
@@ -155,7 +142,7 @@ class Router(Description):
 
     def __post_init__(self) -> None:
         """The fields of a router of one's own are its own affair."""
-        if not self.is_written():
+        if not self.is_user_defined():
             Description.__post_init__(self)
 
     def __init_subclass__(cls) -> None:
@@ -164,18 +151,18 @@ class Router(Description):
             if name not in vars(cls):
                 setattr(cls, name, None)
 
-    def is_written(self) -> bool:
+    def is_user_defined(self) -> bool:
         """Whether this is an object of a class that is no router of inferq itself."""
         return type(self) not in ROUTERS
 
     def to_json(self) -> dict[str, Any]:
         """The router as JSON-ready values, with its `kind`: `"Python"` for one of your own."""
-        if not self.is_written():
+        if not self.is_user_defined():
             return Description.to_json(self)
         kind = type(self)
         if not callable(getattr(self, "route", None)):
             raise ConfigError(
-                f"router: {kind.__name__} has no route(request, fleet), and is no router of inferq"
+                "router", f"{kind.__name__} has no route(request, fleet), and is no router of inferq"
             )
         return {"kind": "Python", "name": f"{kind.__module__}.{kind.__qualname__}"}
 
@@ -448,30 +435,7 @@ class PrefixHash(Router):
     load_factor: float | None = None
 
 
-ROUTERS = (
-    RoundRobin,
-    Random,
-    LeastRequests,
-    LeastTokens,
-    PowerOfTwo,
-    LeastKv,
-    BySession,
-    PrefixAffinity,
-    PrefixHash,
+ROUTERS: tuple[type[Router], ...] = tuple(
+    kind for kind in vars().values() if isinstance(kind, type) and Router in kind.__bases__
 )
 """Every router that a cluster may be described with."""
-
-
-def read_router(path: str, described: object) -> Router:
-    """The router that a table with a `kind`, or its name alone, describes."""
-    named = described.get("kind") if isinstance(described, Mapping) else described
-    if named == "Python":
-        raise ConfigError(f"{path}: {UNREADABLE}")
-    if not isinstance(described, str):
-        return read(path, described, ROUTERS)
-    for kind in ROUTERS:
-        if kind.__name__ == described:
-            return kind()
-    raise ConfigError(
-        f"{path}: unknown router {described!r}{nearest(described, (k.__name__ for k in ROUTERS))}"
-    )

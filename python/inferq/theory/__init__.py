@@ -27,6 +27,6 @@ Example:
     (11.81, True)
 """
 
-import lazy_loader
+from inferq._lazy import attach
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__)

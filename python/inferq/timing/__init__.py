@@ -24,12 +24,6 @@ Example:
     (0.009, 0.001)
 """
 
-import lazy_loader
+from inferq._lazy import attach
 
-from inferq.timing.models import Constant, MemoryLinear, MixedSolo, PiecewiseLinear, TiledGemm
-from inferq.timing.roofline import Roofline
-from inferq.timing.timing_table import TimingTable
-
-TIMING_MODELS = (Constant, PiecewiseLinear, MemoryLinear, MixedSolo, TiledGemm, TimingTable, Roofline)
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__, TIMING_MODELS="TimingModel")

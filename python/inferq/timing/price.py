@@ -34,13 +34,13 @@ def iteration_s(
         0.0398
     """
     if not isinstance(model, TimingModel):
-        raise ConfigError(f"model: must be a timing model such as inferq.Constant, is {model!r}")
+        raise ConfigError("model", f"must be a timing model such as inferq.Constant, is {model!r}")
     rows = []
     for place, chunk in enumerate(chunks):
         try:
             tokens, context = chunk
         except (TypeError, ValueError):
-            raise ConfigError(f"chunks[{place}]: must be (tokens, context), is {chunk!r}") from None
+            raise ConfigError(f"chunks[{place}]", f"must be (tokens, context), is {chunk!r}") from None
         rows.append(
             (
                 whole(f"chunks[{place}] tokens", tokens, 1, MOST_TOKENS),
@@ -49,6 +49,6 @@ def iteration_s(
         )
     contexts = [whole(f"decodes[{place}]", context, 0, MOST_TOKENS) for place, context in enumerate(decodes)]
     if not rows and not contexts:
-        raise ConfigError("chunks: an iteration needs a chunk or a decode")
+        raise ConfigError("chunks", "an iteration needs a chunk or a decode")
     seconds, _ = _core.price(json.dumps(model.to_json()), rows, contexts)
     return seconds

@@ -220,10 +220,10 @@ class Roofline(TimingModel):
         """
         for name in seconds:
             if name not in ROOFLINE_SECONDS:
-                raise ConfigError(f"{name}: unknown{nearest(name, ROOFLINE_SECONDS)}")
+                raise ConfigError(name, f"unknown{nearest(name, ROOFLINE_SECONDS)}")
         values = {"all_reduce_latency_s": 0.0, "all_reduce_s_per_token": 0.0, **seconds}
         if missing := [name for name in ROOFLINE_SECONDS if name not in values]:
-            raise ConfigError(f"{missing[0]}: missing")
+            raise ConfigError(f"{missing[0]}", "missing")
         made = object.__new__(cls)
         made._settle(values, "")
         return made
@@ -268,14 +268,14 @@ class Roofline(TimingModel):
         names = cls.written_fields()
         for key in description:
             if key not in names:
-                raise ConfigError(f"{path}: unknown field {key!r}{nearest(str(key), names)}")
+                raise ConfigError(path, f"unknown field {key!r}{nearest(str(key), names)}")
         for key in ("model", "gpu"):
             if key not in description:
-                raise ConfigError(f"{path}.{key}: missing")
+                raise ConfigError(f"{path}.{key}", "missing")
         try:
             return cls(**description)
         except ConfigError as error:
-            raise ConfigError(f"{path}.{error}") from None
+            raise error.within(path) from None
 
     @classmethod
     def _of_numbers(cls, path: str, table: Mapping[str, Any]) -> Roofline:
@@ -286,19 +286,19 @@ class Roofline(TimingModel):
                 seconds[key] = part
                 continue
             if key not in _PARTS:
-                raise ConfigError(f"{path}: unknown field {key!r}{nearest(str(key), (*_PARTS, 'base_s'))}")
+                raise ConfigError(path, f"unknown field {key!r}{nearest(str(key), (*_PARTS, 'base_s'))}")
             if not isinstance(part, Mapping):
-                raise ConfigError(f"{path}.{key}: {part!r} is not a table of fields")
+                raise ConfigError(f"{path}.{key}", f"{part!r} is not a table of fields")
             for name, value in part.items():
                 if name not in _PARTS[key]:
                     raise ConfigError(
-                        f"{path}.{key}: unknown field {name!r}{nearest(str(name), _PARTS[key])}"
+                        f"{path}.{key}", f"unknown field {name!r}{nearest(str(name), _PARTS[key])}"
                     )
                 seconds[f"{key}_{name}"] = value
         try:
             return cls.of_seconds(**seconds)
         except ConfigError as error:
-            raise ConfigError(f"{path}.{error}") from None
+            raise error.within(path) from None
 
 
 ROOFLINE_SECONDS = (*(f"{part}_{name}" for part, names in _PARTS.items() for name in names), "base_s")

@@ -28,7 +28,7 @@ class _Part(Description):
         for name in field_names(type(self)):
             object.__setattr__(self, name, _listed(getattr(self, name)))
         for place in _holes(self.seconds):  # type: ignore[attr-defined]  # every part has it
-            raise ConfigError(f"seconds{place}: a hole in the grid: every point needs a time")
+            raise ConfigError(f"seconds{place}", "a hole in the grid: every point needs a time")
         Description.__post_init__(self)
 
     def to_json(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class TimingTable(TimingModel):
     def __post_init__(self, check_units: bool) -> None:
         """Judge the parts, then the whole."""
         if not isinstance(self.provenance, Mapping):
-            raise ConfigError(f"provenance: must be a table, is {self.provenance!r}")
+            raise ConfigError("provenance", f"must be a table, is {self.provenance!r}")
         object.__setattr__(self, "provenance", frozen("provenance", self.provenance))
         for name in ("linear", "chunk", "decode"):
             object.__setattr__(self, name, plain(name, getattr(self, name), alternatives(type(self))[name]))
@@ -211,21 +211,21 @@ class TimingTable(TimingModel):
             made, needed, optional = cls.shipped, ["model", "gpu"], ["tensor_parallel", "backend"]
             why = "not beside model and gpu, which name a shipped table"
         elif not description:
-            raise ConfigError(f"{path}: which table? Give its file, or model and gpu of one that is shipped")
+            raise ConfigError(path, "which table? Give its file, or model and gpu of one that is shipped")
         elif "provenance" in description:
-            raise ConfigError(f"{path}: unknown field 'provenance'; it is kept in files of tables")
+            raise ConfigError(path, "unknown field 'provenance'; it is kept in files of tables")
         else:
             return None
         for name in description:
             if name not in (*needed, *optional):
-                raise ConfigError(f"{path}.{name}: {why}")
+                raise ConfigError(f"{path}.{name}", f"{why}")
         for name in needed:
             if name not in description:
-                raise ConfigError(f"{path}.{name}: missing")
+                raise ConfigError(f"{path}.{name}", "missing")
         try:
             return made(**description)
         except ConfigError as error:
-            raise ConfigError(f"{path}.{error}") from None
+            raise error.within(path) from None
 
     @classmethod
     def read(cls, file: str | PathLike[str], *, check_units: bool = True) -> TimingTable:
@@ -366,8 +366,9 @@ def refuse_milliseconds(table: TimingTable) -> None:
     token_s = table.linear.seconds[0] + table.decode.seconds[0][0]
     if token_s > LONGEST_TOKEN_S:
         raise ConfigError(
-            f"linear.seconds[0]: with decode.seconds[0][0], an iteration of one decode takes {token_s:.4g} "
-            "s, which looks like milliseconds: divide the times by 1000, or say check_units=False"
+            "linear.seconds[0]",
+            f"with decode.seconds[0][0], an iteration of one decode takes {token_s:.4g} "
+            "s, which looks like milliseconds: divide the times by 1000, or say check_units=False",
         )
 
 
@@ -386,7 +387,7 @@ def frozen(path: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
-                raise ConfigError(f"{path}: the name {key!r} must be a text")
+                raise ConfigError(path, f"the name {key!r} must be a text")
         return Table({key: frozen(f"{path}.{key}", one) for key, one in value.items()}, as_given=True)
     if isinstance(value, (list, tuple)):
         return tuple(frozen(f"{path}[{place}]", one) for place, one in enumerate(value))
@@ -396,7 +397,7 @@ def frozen(path: str, value: Any) -> Any:
         or (isinstance(value, float) and value - value == 0)
     ):
         return value
-    raise ConfigError(f"{path}: {value!r} is nothing that JSON can hold")
+    raise ConfigError(path, f"{value!r} is nothing that JSON can hold")
 
 
 def thawed(value: Any) -> Any:

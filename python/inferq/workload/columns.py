@@ -88,7 +88,7 @@ def as_series(name: str, values: object) -> pl.Series:
             return pl.Series(name, values, dtype=pl.Float64, strict=False)
         if name == "prefix_parts" and isinstance(values, (list, tuple)):
             return paired(values)
-        raise TraceError(f"{name}: cannot be read as a column: {str(error).splitlines()[0]}") from error
+        raise TraceError(name, f"cannot be read as a column: {str(error).splitlines()[0]}") from error
 
 
 def as_frame(data: object) -> pl.DataFrame:
@@ -103,7 +103,7 @@ def as_frame(data: object) -> pl.DataFrame:
         series = [as_series(str(name), _of_pandas(data[name])) for name in data.columns]  # type: ignore[index]
     else:
         raise ConfigError(
-            f"workload: must be a polars or pandas frame or a dict of columns, not {type(data).__name__}"
+            "workload", f"must be a polars or pandas frame or a dict of columns, not {type(data).__name__}"
         )
     heights = {one.name: one.len() for one in series}
     if len(set(heights.values())) > 1:
@@ -147,7 +147,7 @@ def checked(frame: pl.DataFrame, place: Place = row, first: int = 0) -> pl.DataF
         if wrong.any():
             at = int(wrong.argmax())
             output, most = frame["output_tokens"][at], frame["max_output_tokens"][at]
-            raise TraceError(f"{place(at)}: output_tokens is {output}, above its max_output_tokens of {most}")
+            raise TraceError(place(at), f"output_tokens is {output}, above its max_output_tokens of {most}")
     if "continues" in ordered:
         _check_continues(frame["continues"], place, first)
     return frame
@@ -169,13 +169,12 @@ def check_sorted(arrivals: pl.Series, place: Place = row) -> None:
     wrong = ~((values >= 0) & (values < MOST_SECONDS))
     if wrong.any():
         at = int(wrong.argmax())
-        raise TraceError(
-            f"{place(at)}: arrival_s is {values[at]}, must be from 0 to below {MOST_SECONDS:g} s"
-        )
+        raise TraceError(place(at), f"arrival_s is {values[at]}, must be from 0 to below {MOST_SECONDS:g} s")
     at = int((values[1:] < values[:-1]).argmax()) + 1
     raise TraceError(
-        f"{place(at)}: arrival_s is {values[at]}, before the {values[at - 1]} of {place(at - 1)}: "
-        "sort the rows by arrival_s"
+        place(at),
+        f"arrival_s is {values[at]}, before the {values[at - 1]} of {place(at - 1)}: "
+        "sort the rows by arrival_s",
     )
 
 
@@ -183,7 +182,7 @@ def _canonical(name: str, series: pl.Series, place: Place) -> pl.Series:
     column = COLUMNS[name]
     if not column.nullable and series.null_count():
         at = int(series.is_null().to_numpy().argmax())
-        raise TraceError(f"{place(at)}: {name} is null")
+        raise TraceError(place(at), f"{name} is null")
     if series.dtype == pl.Null:
         empty = {"seconds": pl.Float64(), "tokens": pl.Int32(), "whole": pl.Int32(), "identity": pl.String()}
         nothing: pl.Series = series.cast(empty.get(column.kind, pl.List(pl.Int64)))
@@ -209,7 +208,7 @@ def _canonical(name: str, series: pl.Series, place: Place) -> pl.Series:
 
 
 def _type_error(name: str, series: pl.Series, wanted: str) -> TraceError:
-    return TraceError(f"{name}: holds {series.dtype}, must hold {wanted}")
+    return TraceError(name, f"holds {series.dtype}, must hold {wanted}")
 
 
 def _seconds(name: str, series: pl.Series, column: Column, place: Place) -> pl.Series:
@@ -222,7 +221,7 @@ def _seconds(name: str, series: pl.Series, column: Column, place: Place) -> pl.S
     if not wrong.any():
         return values
     at = int(wrong.to_numpy().argmax())
-    raise TraceError(f"{place(at)}: {name} is {values[at]}, must be a finite number of seconds, 0 or above")
+    raise TraceError(place(at), f"{name} is {values[at]}, must be a finite number of seconds, 0 or above")
 
 
 def _whole(name: str, series: pl.Series, column: Column, place: Place) -> pl.Series:
@@ -232,12 +231,12 @@ def _whole(name: str, series: pl.Series, column: Column, place: Place) -> pl.Ser
         wrong = (~(series.is_finite() & (series.floor() == series))).fill_null(False).to_numpy()
         if wrong.any():
             at = int(wrong.argmax())
-            raise TraceError(f"{place(at)}: {name} is {series[at]}, must be a whole number")
+            raise TraceError(place(at), f"{name} is {series[at]}, must be a whole number")
     low, high = series.min(), series.max()
     if low is not None and (low < column.least or high > column.most):  # type: ignore[operator]
         at = int(((series < column.least) | (series > column.most)).fill_null(False).to_numpy().argmax())
         limit = f"at least {column.least}" if series[at] < column.least else f"at most {column.most}"
-        raise TraceError(f"{place(at)}: {name} is {series[at]}, must be {limit}")
+        raise TraceError(place(at), f"{name} is {series[at]}, must be {limit}")
     values: pl.Series = series.cast(pl.Int64 if column.kind == "priority" else pl.Int32).rechunk()
     return values
 
@@ -262,8 +261,9 @@ def _check_total(frame: pl.DataFrame, place: Place) -> None:
     if wrong.any():
         at = int(wrong.argmax())
         raise TraceError(
-            f"{place(at)}: prompt_tokens + output_tokens is {int(prompts[at]) + int(outputs[at])}, "
-            f"must be at most {MOST_TOKENS}"
+            place(at),
+            f"prompt_tokens + output_tokens is {int(prompts[at]) + int(outputs[at])}, "
+            f"must be at most {MOST_TOKENS}",
         )
 
 
@@ -272,7 +272,7 @@ def _check_continues(series: pl.Series, place: Place, first: int) -> None:
     wrong = (series >= rows).fill_null(False).to_numpy()
     if wrong.any():
         at = int(wrong.argmax())
-        raise TraceError(f"{place(at)}: continues is {series[at]}, must be an earlier row")
+        raise TraceError(place(at), f"continues is {series[at]}, must be an earlier row")
 
 
 def quantities(frame: pl.DataFrame, reused: pl.Series | None = None) -> pl.DataFrame:

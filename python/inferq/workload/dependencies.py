@@ -56,8 +56,9 @@ def of_sessions(frame: pl.DataFrame) -> Flow | None:
         return None
     if "session_id" not in frame.columns:
         raise ConfigError(
-            "workload.think_s: there is no session_id, so no turn knows whose answer it waits for; "
-            "add the column, or use .open_loop() to replay every turn at its arrival_s"
+            "workload.think_s",
+            "there is no session_id, so no turn knows whose answer it waits for; "
+            "add the column, or use .open_loop() to replay every turn at its arrival_s",
         )
     rows = frame.height
     numbered = frame.select("session_id", "think_s", pl.int_range(pl.len(), dtype=pl.Int64).alias("row"))
@@ -87,7 +88,7 @@ def starts(counts: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """
     ends = np.cumsum(counts, dtype=np.int64)
     if ends.size and ends[-1] >= 2**32:
-        raise ConfigError(f"workload: {ends[-1]} waits of one request for another, must be below 2^32")
+        raise ConfigError("workload", f"{ends[-1]} waits of one request for another, must be below 2^32")
     return np.concatenate([[0], ends]).astype(np.uint32)
 
 

@@ -452,13 +452,13 @@ class Empirical(LengthDistribution):
         frame = inner if isinstance(inner, pl.DataFrame) else checked(as_frame(self.frame))
         for name in ("prompt_tokens", "output_tokens"):
             if name not in frame.columns:
-                raise ConfigError(f"Empirical.frame: has no column {name}")
+                raise ConfigError("Empirical.frame", f"has no column {name}")
         object.__setattr__(self, "frame", frame.select("prompt_tokens", "output_tokens"))
 
     def draw_column(self, n: int, seed: int, stream: int = 0) -> NDArray[np.int32]:
         """Refused: it draws prompt and output together, not one column."""
         raise ConfigError(
-            "Empirical: draws a prompt and an output together; give a distribution of one length"
+            "Empirical", "draws a prompt and an output together; give a distribution of one length"
         )
 
     def __repr__(self) -> str:

@@ -75,16 +75,16 @@ class Synthetic(Recipe):
         _arrivals(arrivals)
         if lengths is not None:
             if prompt is not None or output is not None:
-                raise ConfigError("lengths: is joint; give it alone, or prompt and output")
+                raise ConfigError("lengths", "is joint; give it alone, or prompt and output")
             if not isinstance(lengths, Empirical):
-                raise ConfigError(f"lengths: must be an Empirical distribution, not {lengths!r}")
+                raise ConfigError("lengths", f"must be an Empirical distribution, not {lengths!r}")
             return cls(int(requests), arrivals, (("lengths", lengths),))
         if prompt is None and output is None:
             return cls(int(requests), arrivals, ())
         for name, one in (("prompt", prompt), ("output", output)):
             if not isinstance(one, LengthDistribution) or isinstance(one, Empirical):
                 raise ConfigError(
-                    f"{name}: must be a distribution of one length such as Fixed(100), not {one!r}"
+                    name, f"must be a distribution of one length such as Fixed(100), not {one!r}"
                 )
         assert prompt is not None and output is not None
         return cls(int(requests), arrivals, (("prompt", prompt), ("output", output)))
@@ -145,16 +145,16 @@ class Sessions(Recipe):
         distributions = []
         for name, one in (("turns", turns), ("prompt", prompt), ("output", output)):
             if isinstance(one, Empirical):
-                raise ConfigError(f"{name}: must be a number or a distribution of one length, not {one!r}")
+                raise ConfigError(name, f"must be a number or a distribution of one length, not {one!r}")
             distributions.append(
                 one if isinstance(one, LengthDistribution) else Fixed(whole(name, one, 1, 2**31 - 1))
             )
         if not isinstance(grows, bool):
-            raise ConfigError(f"grows: must be True or False, not {grows!r}")
+            raise ConfigError("grows", f"must be True or False, not {grows!r}")
         if max_context is not None:
             max_context = whole("max_context", max_context, 2, 2**31 - 1)
             if not grows:
-                raise ConfigError("max_context: has nothing to cut where no prompt grows; leave it out")
+                raise ConfigError("max_context", "has nothing to cut where no prompt grows; leave it out")
         think = duration("think", think)
         return cls(
             int(sessions),
@@ -222,12 +222,12 @@ class Mix(Recipe):
         from inferq.workload.workload import Workload
 
         if not isinstance(parts, Mapping) or not parts:
-            raise ConfigError(f"parts: must be workloads by class, at least one, not {parts!r}")
+            raise ConfigError("parts", f"must be workloads by class, at least one, not {parts!r}")
         for name, part in parts.items():
             if not isinstance(name, str) or not name:
-                raise ConfigError(f"parts: the name {name!r} must be a text")
+                raise ConfigError("parts", f"the name {name!r} must be a text")
             if not isinstance(part, Workload):
-                raise ConfigError(f"parts[{name!r}]: must be a Workload, not {type(part).__name__}")
+                raise ConfigError(f"parts[{name!r}]", f"must be a Workload, not {type(part).__name__}")
         if requests is not None:
             requests = whole("requests", requests, 1, _MOST)
         return cls(tuple(parts.items()), requests)
@@ -266,7 +266,7 @@ class Mix(Recipe):
         if self.requests is None:
             return merged
         if merged.height < self.requests:
-            raise TraceError(f"mix: requests is {self.requests}, the parts have only {merged.height}")
+            raise TraceError("mix", f"requests is {self.requests}, the parts have only {merged.height}")
         return transforms.head(merged, seed, self.requests)
 
     def _frames(self, seed: int) -> list[pl.DataFrame]:
@@ -294,7 +294,7 @@ class _Part:
         self.endless = most is not None and part._goes_on
         self.frame = part.draw(seed).frame if not self.endless else part._first(1, seed)
         if "arrival_s" not in self.frame.columns:
-            raise TraceError(f"mix: part {name!r} has no arrival_s: use .with_arrivals(…)")
+            raise TraceError("mix", f"part {name!r} has no arrival_s: use .with_arrivals(…)")
 
     def draw(self, requests: int) -> None:
         """Its first requests, as many or all that the mix can need."""
@@ -323,7 +323,9 @@ class _Part:
 
 def _arrivals(arrivals: object) -> None:
     if not isinstance(arrivals, ArrivalProcess):
-        raise ConfigError(f"arrivals: must be an arrival process such as Poisson(rate=10), not {arrivals!r}")
+        raise ConfigError(
+            "arrivals", f"must be an arrival process such as Poisson(rate=10), not {arrivals!r}"
+        )
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)

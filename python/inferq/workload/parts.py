@@ -102,18 +102,16 @@ class Scanned(Parts):
             schema = self._lazy.collect_schema()
             self.rows = int(self._lazy.select(pl.len()).collect().item())
         except pl.exceptions.PolarsError as error:
-            raise TraceError(
-                f"{self.path}: cannot be read as Parquet: {str(error).splitlines()[0]}"
-            ) from error
+            raise TraceError(self.path, f"cannot be read as Parquet: {str(error).splitlines()[0]}") from error
         for name in schema:
             if name not in COLUMNS:
-                raise TraceError(f"{self.path}: unknown column {name}{nearest(name, COLUMNS)}")
+                raise TraceError(self.path, f"unknown column {name}{nearest(name, COLUMNS)}")
         if self.rows == 0:
-            raise TraceError(f"{self.path}: no rows: a workload has at least one request")
+            raise TraceError(self.path, "no rows: a workload has at least one request")
         self.columns = [name for name in COLUMNS if name in schema]
         if "arrival_s" in schema and not schema["arrival_s"].is_numeric():
             raise TraceError(
-                f"{self.path}: arrival_s: holds {schema['arrival_s']}, must hold seconds as numbers"
+                self.path, f"arrival_s: holds {schema['arrival_s']}, must hold seconds as numbers"
             )
         self.classes = self._classes(schema["class"]) if "class" in schema else None
 

@@ -242,7 +242,7 @@ class Contents:
         """The tokens of a block, which are the same in every row."""
         if "prefix_block_tokens" not in frame.columns:
             raise TraceError(
-                "workload: there are prefix_hashes, and no prefix_block_tokens that says of what blocks"
+                "workload", "there are prefix_hashes, and no prefix_block_tokens that says of what blocks"
             )
         block, hashes = frame["prefix_block_tokens"], frame["prefix_hashes"]
         missing = (block.is_null() & hashes.is_not_null()).to_numpy()
@@ -401,13 +401,14 @@ def with_links(frame: pl.DataFrame, transform: str) -> pl.DataFrame:
     for name in ("prompt_tokens", "output_tokens"):
         if name not in frame.columns:
             raise TraceError(
-                f"{transform}: the workload has sessions and no {name}, which decides whose turns go on from "
-                f"one another: use .with_{name.removesuffix('_tokens')}s(…) before"
+                transform,
+                f"the workload has sessions and no {name}, which decides whose turns go on from "
+                f"one another: use .with_{name.removesuffix('_tokens')}s(…) before",
             )
     try:
         link = Contents()._before(frame, 0)
     except TraceError as error:
-        raise TraceError(f"{transform}: {error}") from None
+        raise TraceError(transform, f"{error}") from None
     prompts = frame["prompt_tokens"].to_numpy()
     link[said_in(frame)[link] > prompts] = -1
     made = pl.Series("continues", link.astype("int32"))
@@ -448,13 +449,14 @@ def spelled(parts: pl.Series, first: int = 0) -> pl.Series:
         kinds, pair = [pl.Null()] * 2, [pl.element(), pl.element()]
     else:
         raise TraceError(
-            f"prefix_parts: holds {parts.dtype}, must hold lists of pairs, a text and its tokens"
+            "prefix_parts", f"holds {parts.dtype}, must hold lists of pairs, a text and its tokens"
         )
     named = kinds[0].is_integer() or kinds[0] in (pl.String, pl.Categorical, pl.Enum, pl.Null)
     if not named or not (kinds[1].is_integer() or kinds[1] == pl.Null):
         raise TraceError(
-            f"prefix_parts: holds {parts.dtype}; a text is named by a text or a whole number, and its tokens "
-            "are a whole number"
+            "prefix_parts",
+            f"holds {parts.dtype}; a text is named by a text or a whole number, and its tokens "
+            "are a whole number",
         )
     made = pl.struct(pair[0].cast(pl.String).alias("text"), pair[1].cast(pl.Int64).alias("tokens"))
     as_pairs: pl.Series = parts.list.eval(made)

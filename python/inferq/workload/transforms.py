@@ -37,11 +37,11 @@ def duration(field: str, value: object) -> float | DurationDistribution:
         return value
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ConfigError(
-            f"{field}: must be seconds or a distribution such as Exponential(mean_s=5), not {value!r}"
+            field, f"must be seconds or a distribution such as Exponential(mean_s=5), not {value!r}"
         )
     seconds = finite(field, value)
     if not 0 <= seconds <= 1e9:
-        raise ConfigError(f"{field}: must be from 0 to 1e9 seconds, not {value!r}")
+        raise ConfigError(field, f"must be from 0 to 1e9 seconds, not {value!r}")
     return seconds
 
 
@@ -53,7 +53,7 @@ def duration_form(value: float | DurationDistribution) -> dict[str, Any]:
 def need(frame: pl.DataFrame, transform: str, name: str) -> None:
     """A `TraceError` unless the frame has the column that the transform works on."""
     if name not in frame.columns:
-        raise TraceError(f"{transform}: the workload has no {name}")
+        raise TraceError(transform, f"the workload has no {name}")
 
 
 def speed(frame: pl.DataFrame, seed: int, factor: float) -> pl.DataFrame:
@@ -71,11 +71,11 @@ def at_rate(frame: pl.DataFrame, seed: int, rate: float) -> pl.DataFrame:
     arrivals = frame["arrival_s"]
     span = arrivals[-1] - arrivals[0]
     if not span > 0:
-        raise TraceError("at_rate: needs arrivals at two different instants at least")
+        raise TraceError("at_rate", "needs arrivals at two different instants at least")
     factor = rate / ((frame.height - 1) / span)
     if not 0 < factor < float("inf"):
         raise ConfigError(
-            f"at_rate: rate {rate} is out of reach from {(frame.height - 1) / span} requests per second"
+            "at_rate", f"rate {rate} is out of reach from {(frame.height - 1) / span} requests per second"
         )
     return speed(frame, seed, factor)
 
@@ -101,7 +101,7 @@ def window(frame: pl.DataFrame, seed: int, start_s: float, end_s: float) -> pl.D
         int(at) for at in frame["arrival_s"].to_numpy().searchsorted([start_s, end_s], side="left")
     )
     if first == last:
-        raise TraceError(f"window: no request arrives from {start_s} to {end_s} s")
+        raise TraceError("window", f"no request arrives from {start_s} to {end_s} s")
     cut = _cut(frame, first, last)
     return cut.with_columns(cut["arrival_s"] - start_s)
 
@@ -115,7 +115,7 @@ def part(frame: pl.DataFrame, seed: int, at: float, second: bool) -> pl.DataFram
     """The rows before, or from, row `at` (an int), or the row at that share of all (a float)."""
     row = at if isinstance(at, int) else round(at * frame.height)
     if not 0 < row < frame.height:
-        raise TraceError(f"split: {at} leaves one part of {frame.height} requests empty")
+        raise TraceError("split", f"{at} leaves one part of {frame.height} requests empty")
     return _cut(frame, row, frame.height) if second else _cut(frame, 0, row)
 
 
@@ -123,7 +123,7 @@ def sample(frame: pl.DataFrame, seed: int, n: int, draw: int) -> pl.DataFrame:
     """`n` rows drawn with replacement; in order of arrival where there are arrivals."""
     if "continues" in frame.columns:
         raise TraceError(
-            "sample: a drawn row would lose the row that it continues; drop the column continues first"
+            "sample", "a drawn row would lose the row that it continues; drop the column continues first"
         )
     rows = _core.draw_rows(frame.height, n, draw)
     return frame[np.sort(rows) if "arrival_s" in frame.columns else rows]
@@ -133,7 +133,7 @@ def _filled(frame: pl.DataFrame, name: str, values: object) -> pl.DataFrame:
     """The frame with one column replaced by values given by the user."""
     series = as_series(name, values)
     if series.len() != frame.height:
-        raise TraceError(f"{name}: {series.len()} values for {frame.height} requests")
+        raise TraceError(name, f"{series.len()} values for {frame.height} requests")
     return checked(frame.with_columns(series))
 
 
@@ -208,7 +208,9 @@ def with_prefix(frame: pl.DataFrame, seed: int, text: str, tokens: int) -> pl.Da
     frame = prefixes.with_links(frame, "with_prefix")
     if "prefix_hashes" in frame.columns and frame["prefix_hashes"].null_count() < frame.height:
         at = int(frame["prefix_hashes"].is_not_null().arg_max() or 0)
-        raise TraceError(f"with_prefix: row {at}: its prefix_hashes say already with what its prompt begins")
+        raise TraceError(
+            "with_prefix", f"row {at}: its prefix_hashes say already with what its prompt begins"
+        )
     pair = pl.Struct({"text": pl.String, "tokens": pl.Int64})
     head = pl.Series([[{"text": text, "tokens": tokens}]], dtype=pl.List(pair)).new_from_index(
         0, frame.height
@@ -238,7 +240,7 @@ def merged(frames: list[pl.DataFrame], transform: str, names: list[str]) -> pl.D
             continue
         for which, one in zip(names, frames, strict=True):
             if name not in one.columns and not (column.nullable or name == "priority"):
-                raise TraceError(f"{transform}: {which} has no {name}, others have one")
+                raise TraceError(transform, f"{which} has no {name}, others have one")
     if present.intersection(prefixes.EXPLICIT):
         # a column that says with what prompts begin would silence the sessions of those that have none
         frames = [
@@ -256,7 +258,7 @@ def merged(frames: list[pl.DataFrame], transform: str, names: list[str]) -> pl.D
             kinds = {other[name].dtype for other in frames if name in other.columns}
             if len(kinds) > 1 and name in one.columns:
                 if name == "prefix_hashes":
-                    raise TraceError(f"{transform}: {name} holds {' and '.join(sorted(map(str, kinds)))}")
+                    raise TraceError(transform, f"{name} holds {' and '.join(sorted(map(str, kinds)))}")
                 alike = one[name].cast(pl.String) if name == "session_id" else prefixes.spelled(one[name])
                 one = one.with_columns(alike)
         if "priority" in present and "priority" not in one.columns:

@@ -44,7 +44,7 @@ def _need(columns: Sequence[str], needs: Sequence[str] = _NEEDED) -> None:
     for name in needs:
         if name not in columns:
             how = _FILLED_BY.get(name)
-            raise TraceError(f"workload: no {name}{f': {how}' if how else ''}")
+            raise TraceError("workload", f"no {name}{f': {how}' if how else ''}")
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False, slots=True)
@@ -109,7 +109,7 @@ class Workload:
     def __init__(self, data: object) -> None:
         """Check the columns and bring them to their types."""
         if isinstance(data, Workload):
-            raise ConfigError("workload: is a Workload already")
+            raise ConfigError("workload", "is a Workload already")
         self._fill(checked(as_frame(data)), (), {})
 
     def _fill(
@@ -300,7 +300,9 @@ class Workload:
             ConfigError: for a synthetic workload.
         """
         if self.is_synthetic:
-            raise ConfigError("workload: is synthetic, its frame depends on the seed: use .draw(seed).frame")
+            raise ConfigError(
+                "workload", "is synthetic, its frame depends on the seed: use .draw(seed).frame"
+            )
         frame: pl.DataFrame = self._source.frame() if isinstance(self._source, Scanned) else self._source
         return frame
 
@@ -411,7 +413,7 @@ class Workload:
         start = finite("start_s", start_s)
         end = math.inf if end_s == math.inf else finite("end_s", end_s)
         if not start < end:
-            raise ConfigError(f"end_s: must be above start_s, {start}, not {end}")
+            raise ConfigError("end_s", f"must be above start_s, {start}, not {end}")
         return self._then("window", start_s=start, end_s=end)
 
     def head(self, n: int) -> Workload:
@@ -485,12 +487,12 @@ class Workload:
             shares = {}
             for name, share in classes.items():
                 if not isinstance(name, str):
-                    raise ConfigError(f"classes: names must be text, not {name!r}")
+                    raise ConfigError("classes", f"names must be text, not {name!r}")
                 shares[name] = finite(f"classes[{name!r}]", share)
                 if shares[name] < 0:
-                    raise ConfigError(f"classes[{name!r}]: must not be negative, is {share!r}")
+                    raise ConfigError(f"classes[{name!r}]", f"must not be negative, is {share!r}")
             if abs(math.fsum(shares.values()) - 1) > 1e-9:
-                raise ConfigError(f"classes: shares must add up to 1, not {math.fsum(shares.values())}")
+                raise ConfigError("classes", f"shares must add up to 1, not {math.fsum(shares.values())}")
             return self._then("with_classes", chance=True, classes=shares)
         if not isinstance(classes, str):
             classes = as_series("class", classes)
@@ -587,7 +589,7 @@ class Workload:
             [0, 500]
         """
         if not isinstance(text, str) or not text:
-            raise ConfigError(f"text: must be the name of a text, not {text!r}")
+            raise ConfigError("text", f"must be the name of a text, not {text!r}")
         return self._then("with_prefix", text=text, tokens=whole("tokens", tokens, 1, 2**31 - 1))
 
     def split(self, at: int | float) -> tuple[Workload, Workload]:
@@ -603,7 +605,7 @@ class Workload:
         """
         if isinstance(at, float):
             if not 0 < at < 1:
-                raise ConfigError(f"at: a share must lie between 0 and 1, not {at}")
+                raise ConfigError("at", f"a share must lie between 0 and 1, not {at}")
             cut: int | float = at
         else:
             cut = whole("at", at, 1, 2**63 - 1)
@@ -632,7 +634,7 @@ class Workload:
         """
         for other in others:
             if not isinstance(other, Workload):
-                raise ConfigError(f"concat: takes workloads, not {type(other).__name__}")
+                raise ConfigError("concat", f"takes workloads, not {type(other).__name__}")
         chance = any(one.is_synthetic for one in others)
         return self._then("concat", chance=chance, others=others, step=len(self._steps))
 
@@ -715,7 +717,7 @@ class Workload:
         """SHA-256 over the columns of its frame, before the transforms that wait for the draw."""
         if not self._digest:
             if isinstance(self._source, Recipe):
-                raise ConfigError("workload: is synthetic and has no columns before it is drawn")
+                raise ConfigError("workload", "is synthetic and has no columns before it is drawn")
             scanned = isinstance(self._source, Scanned)
             self._digest.append(self._source.sha256() if scanned else sha256(self._source))
         return self._digest[0]
@@ -743,11 +745,11 @@ class Workload:
         if isinstance(values, (ArrivalProcess, LengthDistribution)):
             if not isinstance(values, distribution):
                 kind = "an arrival process" if what == "arrivals" else "a distribution of lengths"
-                raise ConfigError(f"{column}: takes {kind}, not {values!r}")
+                raise ConfigError(column, f"takes {kind}, not {values!r}")
             return self._then(transform, chance=True, **arguments, **{what: values})
         if isinstance(values, str) or values is None:
             raise ConfigError(
-                f"{column}: must be a distribution or one number for each request, not {values!r}"
+                column, f"must be a distribution or one number for each request, not {values!r}"
             )
         if what == "lengths" and not hasattr(values, "__len__"):
             values = whole(column, values, 1, 2**31 - 1)

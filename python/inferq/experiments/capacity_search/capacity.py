@@ -18,10 +18,10 @@ from inferq.experiments.capacity_search.probes import Probe, Prober
 from inferq.experiments.capacity_search.run_length import Length, judged
 from inferq.experiments.capacity_search.search import Search
 from inferq.experiments.capacity_search.slo import Slo
-from inferq.simulation.simulate import SYSTEMS, System
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.network import Network
-from inferq.systems.routers import PowerOfTwo, Random
+from inferq.systems.pools import pools_of
+from inferq.systems.system import SYSTEMS, System
 from inferq.theory.bounds.stability import Stability, stability
 from inferq.theory.statement import number
 from inferq.workload.columns import MOST_SECONDS
@@ -314,12 +314,10 @@ def capacity(
     low, high = _ends(low, high)
     for name in ("seed", "progress"):
         if name in run:
-            raise ConfigError(
-                f"{name}: not for capacity, which takes {'seeds' if name == 'seed' else 'tell'}"
-            )
+            raise ConfigError(name, f"not for capacity, which takes {'seeds' if name == 'seed' else 'tell'}")
     check_options(run)
     if tell is not None and not callable(tell):
-        raise ConfigError(f"tell: must be a callable that gets a sentence, or None, is {tell!r}")
+        raise ConfigError("tell", f"must be a callable that gets a sentence, or None, is {tell!r}")
     at_rate: Callable[[float], Workload]
     if callable(workload):
         if low is None or high is None:
@@ -336,12 +334,13 @@ def capacity(
         for name, rate in (("low", low), ("high", high)):
             if rate is not None and rate < asked.floor:
                 raise ConfigError(
-                    f"{name}: must be {asked.floor:.3g} per second or above, so that the last of "
-                    f"{asked.requests:,} requests arrives within {MOST_SECONDS:g} seconds; is {rate!r}"
+                    name,
+                    f"must be {asked.floor:.3g} per second or above, so that the last of "
+                    f"{asked.requests:,} requests arrives within {MOST_SECONDS:g} seconds; is {rate!r}",
                 )
     exact = not asked.drawn
     if not exact and looks[0] < 2:
-        raise ConfigError("seeds: one run of what is drawn has no interval; give two or more")
+        raise ConfigError("seeds", "one run of what is drawn has no interval; give two or more")
     prober = Prober(
         at_rate=at_rate,
         system=system,
@@ -403,16 +402,17 @@ class _Asked:
         frame = workload.ready(seed, *([("arrival_s",)] if network else []))
         if scaled and "think_s" in frame.columns and frame["think_s"].is_not_null().any():
             raise ConfigError(
-                "think_s: turns wait for answers, so that nobody sets their rate: use .open_loop(), or give "
-                "a function of the rate: lambda rate: iq.Workload.sessions(arrivals=iq.Poisson(rate), …)"
+                "think_s",
+                "turns wait for answers, so that nobody sets their rate: use .open_loop(), or give "
+                "a function of the rate: lambda rate: iq.Workload.sessions(arrivals=iq.Poisson(rate), …)",
             )
         first_s, last_s = float(frame["arrival_s"][0]), float(frame["arrival_s"][-1])
         if last_s <= first_s:
-            raise ConfigError("workload: all requests arrive at one instant, which is no rate")
+            raise ConfigError("workload", "all requests arrive at one instant, which is no rate")
         rate = (frame.height - 1) / (last_s - first_s)
-        routers = (Random, PowerOfTwo)
         drawn = workload.is_synthetic or isinstance(system, (Network, GateAndRoute))
-        drawn = drawn or any(isinstance(pool.router, routers) for pool in system.pools())
+        routers = (pool.router for pool in pools_of(system) if pool.router is not None)
+        drawn = drawn or any(router.draws is not False for router in routers)
         return cls(frame.height, rate, 2 * rate * last_s / MOST_SECONDS, drawn)
 
 
@@ -472,7 +472,7 @@ def _returned(workload: object) -> Workload:
     """What a function of the rate returned, refused unless it is a workload."""
     if isinstance(workload, Workload):
         return workload
-    raise ConfigError(f"workload: the function of the rate must return a Workload, returned {workload!r}")
+    raise ConfigError("workload", f"the function of the rate must return a Workload, returned {workload!r}")
 
 
 def _looks(seeds: Iterable[int], most: int | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -503,12 +503,12 @@ def _at(name: str, rate: float) -> Iterator[None]:
     try:
         yield
     except (ConfigError, TraceError) as error:
-        raise ConfigError(f"{name}: at {rate:g} per second the requests cannot be run: {error}") from None
+        raise ConfigError(name, f"at {rate:g} per second the requests cannot be run: {error}") from None
 
 
 def _within(field: str, value: object, least: float, most: float) -> float:
     """`value` as a float between two numbers, neither of them included."""
     given = finite(field, value)
     if not least < given < most:
-        raise ConfigError(f"{field}: must be above {least:g} and below {most:g}, not {value!r}")
+        raise ConfigError(field, f"must be above {least:g} and below {most:g}, not {value!r}")
     return given

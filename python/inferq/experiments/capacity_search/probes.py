@@ -14,7 +14,7 @@ from inferq.experiments.replication import Run, replications
 
 if TYPE_CHECKING:
     from inferq.results.result import Result
-    from inferq.simulation.simulate import System
+    from inferq.systems.system import System
     from inferq.workload.workload import Workload
 
 Verdict = Literal["kept", "broken", "undecided"]

@@ -90,22 +90,22 @@ class Slo:
         for name, limit in limits.items():
             metric = Metric.of(name, "slo")
             if metric.unit != "s":
-                raise ConfigError(f"slo.{name}: is no latency, and an SLO bounds latencies from above")
+                raise ConfigError(f"slo.{name}", "is no latency, and an SLO bounds latencies from above")
             known[metric.name] = not_negative(f"slo.{name}", limit)
         if failed_share is not None:
             failed_share = finite("slo.failed_share", failed_share)
             if not 0 <= failed_share <= 1:
-                raise ConfigError(f"slo.failed_share: must be from 0 to 1, not {failed_share!r}")
+                raise ConfigError("slo.failed_share", f"must be from 0 to 1, not {failed_share!r}")
         classes = {} if by_class is None else by_class
         if not isinstance(classes, Mapping):
-            raise ConfigError(f"slo.by_class: must be a table of Slo by class, is {by_class!r}")
+            raise ConfigError("slo.by_class", f"must be a table of Slo by class, is {by_class!r}")
         for name, slo in classes.items():
             if not isinstance(name, str) or not isinstance(slo, Slo):
-                raise ConfigError(f"slo.by_class: must be a table of Slo by class, holds {name!r}: {slo!r}")
+                raise ConfigError("slo.by_class", f"must be a table of Slo by class, holds {name!r}: {slo!r}")
             if slo.by_class:
-                raise ConfigError(f"slo.by_class[{name!r}]: has classes of its own, which a class has not")
+                raise ConfigError(f"slo.by_class[{name!r}]", "has classes of its own, which a class has not")
         if not known and not classes and failed_share is None:
-            raise ConfigError("slo: bounds nothing; give a limit such as ttft_p99=0.5")
+            raise ConfigError("slo", "bounds nothing; give a limit such as ttft_p99=0.5")
         object.__setattr__(self, "limits", Table(known))
         object.__setattr__(self, "by_class", Table(classes))
         object.__setattr__(self, "failed_share", failed_share)
@@ -149,7 +149,7 @@ def measured(objectives: tuple[Objective, ...], rate: float, result: Result) -> 
     classes: list[str] = cast("pl.Enum", result.requests["class"].dtype).categories.to_list()
     named = {one.class_name for one in objectives if one.class_name is not None}
     for name in sorted(named - set(classes)):
-        raise ConfigError(f"slo.by_class: the workload has no class {name!r}{nearest(name, classes)}")
+        raise ConfigError("slo.by_class", f"the workload has no class {name!r}{nearest(name, classes)}")
     rows: dict[str | None, dict[str, Any]] = {None: result.summary().row(0, named=True)}
     if named:
         by_class = result.summary(by="class").rows(named=True)
@@ -161,8 +161,9 @@ def measured(objectives: tuple[Objective, ...], rate: float, result: Result) -> 
         if value is None and failed[one.class_name] == 0:
             whose = "no request" if one.class_name is None else f"no request of class {one.class_name!r}"
             raise ConfigError(
-                f"slo.{one.metric.name}: {whose} of a run at {rate:.4g} per second tells it: warm-up, "
-                "cool-down and horizon must leave some, and gaps between tokens need more than one token"
+                f"slo.{one.metric.name}",
+                f"{whose} of a run at {rate:.4g} per second tells it: warm-up, "
+                "cool-down and horizon must leave some, and gaps between tokens need more than one token",
             )
         values.append(math.inf if value is None else value)
     return tuple(values)
@@ -177,7 +178,7 @@ def _value(
         return failed[name]
     if metric.name.startswith("e2e_") and "job" in result.requests.columns:
         if name is not None:
-            raise ConfigError(f"slo.by_class[{name!r}].{metric.name}: a job has stages of several classes")
+            raise ConfigError(f"slo.by_class[{name!r}].{metric.name}", "a job has stages of several classes")
         return _of_jobs(metric, result)
     return metric.of_row(row) if row else None
 

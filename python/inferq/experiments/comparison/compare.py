@@ -23,7 +23,7 @@ from inferq.experiments.comparison.precision import Precision
 from inferq.experiments.interval import share
 from inferq.results.metric import Metric
 from inferq.simulation.progress import Progress
-from inferq.simulation.simulate import SYSTEMS, System
+from inferq.systems.system import SYSTEMS, System
 from inferq.workload.columns import nearest
 from inferq.workload.workload import Workload
 
@@ -241,15 +241,15 @@ def compare(
     if baseline is None:
         baseline = next(iter(named))
     elif baseline not in named:
-        raise ConfigError(f"baseline: unknown system {baseline!r}{nearest(str(baseline), named)}")
+        raise ConfigError("baseline", f"unknown system {baseline!r}{nearest(str(baseline), named)}")
     confidence = share("confidence", confidence)
     if by not in (None, "class"):
-        raise ConfigError(f"by: must be 'class' or None, is {by!r}")
+        raise ConfigError("by", f"must be 'class' or None, is {by!r}")
     check_options(run)
     check_progress(progress)
     asked = Precision.several(until)
     if most_seeds is not None and not asked:
-        raise ConfigError("most_seeds: is for until, which is not given")
+        raise ConfigError("most_seeds", "is for until, which is not given")
     most = whole("most_seeds", MOST_SEEDS if most_seeds is None else most_seeds, 2, MOST_AT_ALL)
     first = seeds_of(seeds)
     source = workload if isinstance(workload, Workload) else Workload(workload)
@@ -261,8 +261,9 @@ def compare(
         more = ("a longer trace does, or a synthetic workload", "more of them do, or distributions that draw")
         better = more[source.is_synthetic]
         raise ConfigError(
-            "until: the workload is the same for every seed, so that more seeds tell no more about its "
-            f"requests; {better}"
+            "until",
+            "the workload is the same for every seed, so that more seeds tell no more about its "
+            f"requests; {better}",
         )
     evidence = Evidence(
         source,
@@ -382,10 +383,10 @@ def _values(evidence: Evidence, keys: Iterable[Key]) -> tuple[dict[str, Any], ..
 
 def _systems(systems: object) -> dict[str, System]:
     if not isinstance(systems, Mapping) or not systems:
-        raise ConfigError(f"systems: must be a table of systems by name, is {systems!r}")
+        raise ConfigError("systems", f"must be a table of systems by name, is {systems!r}")
     for name, system in systems.items():
         if not isinstance(name, str) or not name:
-            raise ConfigError(f"systems: the name {name!r} must be a text")
+            raise ConfigError("systems", f"the name {name!r} must be a text")
         member(f"systems.{name}", system, SYSTEMS)
     return dict(systems)
 

@@ -18,7 +18,7 @@ from inferq.simulation.progress import Progress, watched
 
 if TYPE_CHECKING:
     from inferq.results.result import Result
-    from inferq.simulation.simulate import System
+    from inferq.systems.system import System
     from inferq.workload.workload import Workload
 
 T = TypeVar("T")
@@ -67,11 +67,11 @@ class Evidence:
             return wording.as_asked(len(seeds))
         count = max(len(seeds), LEAST_SEEDS)
         if most < count:
-            raise ConfigError(f"most_seeds: {count} are run before the first look at until, is {most}")
+            raise ConfigError("most_seeds", f"{count} are run before the first look at until, is {most}")
         following = max(seeds) + 1
         if following + most > 2**64:
             raise ConfigError(
-                f"seeds: until goes on after the largest of them, and none follows {max(seeds)}"
+                "seeds", f"until goes on after the largest of them, and none follows {max(seeds)}"
             )
         self._run(seeds, self._systems)
         while True:

@@ -48,20 +48,20 @@ class Precision:
         """
         found = _TEXT.fullmatch(text) if isinstance(text, str) else None
         if found is None:
-            raise ConfigError(f"{field}: must be such as 'ttft_p99 ± 2%' or 'ttft_p99 ± 0.01s', is {text!r}")
+            raise ConfigError(field, f"must be such as 'ttft_p99 ± 2%' or 'ttft_p99 ± 0.01s', is {text!r}")
         metric = Metric.of(found[1], field)
         try:
             amount = positive(field, float(found[2]))
         except ValueError as error:  # that of `positive` is one too
             if isinstance(error, ConfigError):
                 raise
-            raise ConfigError(f"{field}: {found[2]!r} in {text!r} is no number") from None
+            raise ConfigError(field, f"{found[2]!r} in {text!r} is no number") from None
         if found[3] == "%":
             return cls(metric, amount / 100, is_relative=True)
         scales = {metric.unit: 1.0, **_SCALES.get(metric.unit, {})}
         if found[3] not in scales:
             units = " or ".join(["%", *scales])
-            raise ConfigError(f"{field}: {metric.name} is in {units}, not in {found[3]!r}")
+            raise ConfigError(field, f"{metric.name} is in {units}, not in {found[3]!r}")
         return cls(metric, amount * scales[found[3]], is_relative=False)
 
     @classmethod
@@ -77,9 +77,9 @@ class Precision:
             return (cls.of(texts, field),)
         found = tuple(cls.of(text, field) for text in texts)
         if not found:
-            raise ConfigError(f"{field}: none is named")
+            raise ConfigError(field, "none is named")
         if len({one.metric for one in found}) < len(found):
-            raise ConfigError(f"{field}: a metric is there twice")
+            raise ConfigError(field, "a metric is there twice")
         return found
 
     def target(self, baseline_mean: float) -> float:

@@ -107,14 +107,14 @@ def read_baseline(path: Path) -> dict[str, Record]:
         _check_depth(data)
         return _records(data)
     except RecursionError:
-        raise ConfigError(f"{path}: {_TOO_DEEP}; {_REMEDY}") from None
+        raise ConfigError(path, f"{_TOO_DEEP}; {_REMEDY}") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is no UTF-8 text (byte {error.start})") from None
+        raise ConfigError(path, f"is no UTF-8 text (byte {error.start})") from None
     except json.JSONDecodeError as error:
         told = "has the marks of a merge conflict" if "<<<<<<<" in text else f"is no JSON: {error}"
-        raise ConfigError(f"{path}: {told}; {_REMEDY}") from None
+        raise ConfigError(path, f"{told}; {_REMEDY}") from None
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}; {_REMEDY}") from None
+        raise ConfigError(path, f"{error}; {_REMEDY}") from None
 
 
 def text_of(records: Mapping[str, Record]) -> str:
@@ -196,37 +196,37 @@ def _check_depth(data: object) -> None:
 def _records(data: object) -> dict[str, Record]:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         said = data.get("format") if isinstance(data, dict) else None
-        raise ConfigError(f"format: must be {FORMAT!r}, is {said!r}")
+        raise ConfigError("format", f"must be {FORMAT!r}, is {said!r}")
     scenarios = data.get("scenarios")
     if not isinstance(scenarios, dict):
-        raise ConfigError("scenarios: must be a table of scenarios by name")
+        raise ConfigError("scenarios", "must be a table of scenarios by name")
     return {name: _record(f"scenarios.{name}", one) for name, one in scenarios.items()}
 
 
 def _record(path: str, data: object) -> Record:
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: must be a table")
+        raise ConfigError(path, "must be a table")
     for field in fields(Record):
         if field.name not in data:
-            raise ConfigError(f"{path}.{field.name}: missing")
+            raise ConfigError(f"{path}.{field.name}", "missing")
     if unknown := sorted({*data} - {field.name for field in fields(Record)}):
-        raise ConfigError(f"{path}.{unknown[0]}: unknown")
+        raise ConfigError(f"{path}.{unknown[0]}", "unknown")
     for name in ("inferq", "requests", "requests_sha256"):
         if not isinstance(data[name], str):
-            raise ConfigError(f"{path}.{name}: must be a text")
+            raise ConfigError(f"{path}.{name}", "must be a text")
     for name in ("run", "system", "values", "slo"):
         if not isinstance(data[name], dict) and not (name == "slo" and data[name] is None):
-            raise ConfigError(f"{path}.{name}: must be a table")
+            raise ConfigError(f"{path}.{name}", "must be a table")
     seeds = data["seeds"]
     if not isinstance(seeds, list) or not all(type(seed) is int for seed in seeds) or not seeds:
-        raise ConfigError(f"{path}.seeds: must be a list of whole numbers")
+        raise ConfigError(f"{path}.seeds", "must be a list of whole numbers")
     values = {name: _values(f"{path}.values.{name}", one, len(seeds)) for name, one in data["values"].items()}
     return Record(**{**data, "seeds": tuple(seeds), "values": values})
 
 
 def _values(path: str, data: object, count: int) -> tuple[float | None, ...]:
     if not isinstance(data, list) or len(data) != count:
-        raise ConfigError(f"{path}: must be a list of {count} numbers, one a seed")
+        raise ConfigError(path, f"must be a list of {count} numbers, one a seed")
     return tuple(
         None if value is None else finite(f"{path}[{place}]", value) for place, value in enumerate(data)
     )

@@ -23,11 +23,12 @@ from inferq.experiments.gates.baseline import Record, read_baseline, write_basel
 from inferq.experiments.gates.gate_report import GateReport, ScenarioVerdict
 from inferq.experiments.gates.judgement import fresh, judge
 from inferq.experiments.gates.tolerance import Terms
-from inferq.experiments.replication import Task, at_once, is_written, workers
+from inferq.experiments.replication import Task, at_once, is_user_defined, workers
 from inferq.results.files import check_writable
 from inferq.scenario import read_scenario
 from inferq.simulation.progress import Progress
-from inferq.simulation.simulate import SYSTEMS, System, simulate
+from inferq.simulation.simulate import simulate
+from inferq.systems.system import SYSTEMS, System
 from inferq.workload.workload import Workload
 
 _MEASURING = ("horizon_s", "warmup", "cooldown")
@@ -140,15 +141,13 @@ def read_trials(scenarios: str | os.PathLike[str] | Iterable[str | os.PathLike[s
     for path in map(Path, given):
         found = sorted(path.glob("*.toml")) if path.is_dir() else [path]
         if not found:
-            raise ConfigError(f"{path}: holds no scenario, no file that ends in .toml")
+            raise ConfigError(path, "holds no scenario, no file that ends in .toml")
         for file in found:
             other = files.setdefault(file.stem, file)
             if other.resolve() != file.resolve():
-                raise ConfigError(
-                    f"{file}: is called {file.stem} like {other}; a name stands for one scenario"
-                )
+                raise ConfigError(file, f"is called {file.stem} like {other}; a name stands for one scenario")
     if not files:
-        raise ConfigError("scenarios: none is named")
+        raise ConfigError("scenarios", "none is named")
     return [_of_file(name, file) for name, file in files.items()]
 
 
@@ -157,7 +156,7 @@ def _of_file(name: str, file: Path) -> Trial:
     try:
         check_options(plan.run, but=("seed", "threads"), field="run.")
     except ConfigError as error:
-        raise ConfigError(f"{file}: {error}") from None
+        raise error.within(str(file), ": ") from None
     return Trial(name, plan.workload, maker(plan.system), plan.run, plan.gate or Terms.of())
 
 
@@ -211,13 +210,13 @@ def checked(
     if update:
         check_writable(baseline)
     elif not baseline.exists():
-        raise ConfigError(f"{baseline}: there is no baseline yet; make it with {accept} and commit it")
+        raise ConfigError(baseline, f"there is no baseline yet; make it with {accept} and commit it")
     known = read_baseline(baseline) if baseline.exists() else {}
     plans = [_planned(trial) for trial in trials]
     problems = [_unfit(trial, plan, known) for trial, plan in zip(trials, plans, strict=True)]
     if not update and any(problems):
         told = "; ".join(filter(None, problems))
-        raise ConfigError(f"{baseline}: {told}. If that is meant, accept it with {accept}")
+        raise ConfigError(baseline, f"{told}. If that is meant, accept it with {accept}")
     verdicts = []
     for trial, plan, problem in zip(trials, plans, problems, strict=True):
         if tell is not None:
@@ -247,13 +246,13 @@ def _planned(trial: Trial) -> Record:
 
     if trial.workload.is_synthetic and trial.terms.seeds < 2:
         raise ConfigError(
-            f"{trial.name}: seeds: must be 2 or more where requests are drawn: one run says nothing of chance"
+            trial.name, "seeds: must be 2 or more where requests are drawn: one run says nothing of chance"
         )
     try:
         drawn = "".join(trial.workload.draw(seed).sha256() for seed in trial.seeds)
         system = trial.make()
     except (ConfigError, TraceError) as error:
-        raise type(error)(f"{trial.name}: {error}") from None
+        raise error.within(trial.name, ": ") from None
     return Record(
         inferq=version("inferq"),
         requests=repr(trial.workload),
@@ -312,7 +311,7 @@ def _values(trial: Trial, threads: int | None) -> tuple[dict[str, tuple[float | 
     metrics = [tolerance.metric for tolerance in trial.terms.tolerances]
     options = {name: value for name, value in trial.run.items() if name != "seed"}
     # Policies written in Python hold the interpreter anyway, and what a class of theirs remembers is theirs.
-    if is_written(trial.make()):
+    if is_user_defined(trial.make()):
         threads = 1
     alone = workers(threads, len(trial.seeds)) == 1
     if not alone:

@@ -14,7 +14,7 @@ import pytest
 
 if TYPE_CHECKING:
     from inferq.experiments.gates.gate_report import GateReport
-    from inferq.simulation.simulate import System
+    from inferq.systems.system import System
 
 _BASELINE = "inferq-baseline.json"
 _ACCEPT = "pytest --inferq-update"

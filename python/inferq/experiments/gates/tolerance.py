@@ -56,10 +56,10 @@ class Tolerance:
         found = _AMOUNT.fullmatch(text.strip()) if isinstance(text, str) else None
         if found is None or found[2] not in units:
             spelled = " or ".join(f"'3 {unit}'".replace(" '", "'") for unit in units)
-            raise ConfigError(f"{path}: must be a text such as {spelled}, is {text!r}")
+            raise ConfigError(path, f"must be a text such as {spelled}, is {text!r}")
         amount, is_relative = finite(path, float(found[1])) / units[found[2]], found[2] == "%"
         if is_relative and metric.better == "higher" and amount >= 1:
-            raise ConfigError(f"{path}: must be below 100 %, which nothing can lose, is {text!r}")
+            raise ConfigError(path, f"must be below 100 %, which nothing can lose, is {text!r}")
         return cls(metric, amount, is_relative)
 
     def __str__(self) -> str:
@@ -115,15 +115,15 @@ class Terms:
         """
         sure = finite(f"{field}confidence", confidence)
         if not 0.5 < sure < 1:
-            raise ConfigError(f"{field}confidence: must be above 0.5 and below 1, is {confidence!r}")
+            raise ConfigError(f"{field}confidence", f"must be above 0.5 and below 1, is {confidence!r}")
         asked = _table(f"{field}tolerance", TOLERANCES if tolerance is None else tolerance)
         if not asked:
-            raise ConfigError(f"{field}tolerance: names no metric")
+            raise ConfigError(f"{field}tolerance", "names no metric")
         tolerances = tuple(Tolerance.of(name, text, f"{field}tolerance") for name, text in asked.items())
         names = [one.metric.name for one in tolerances]
         for name in names:
             if names.count(name) > 1:
-                raise ConfigError(f"{field}tolerance.{name}: is there twice, under two names")
+                raise ConfigError(f"{field}tolerance.{name}", "is there twice, under two names")
         return cls(
             tolerances,
             whole(f"{field}seeds", seeds, 1, _MOST_SEEDS),
@@ -142,7 +142,7 @@ class Terms:
         known = ("tolerance", "seeds", "confidence", "slo")
         for name in fields:
             if name not in known:
-                raise ConfigError(f"gate.{name}: unknown{nearest(name, known)}")
+                raise ConfigError(f"gate.{name}", f"unknown{nearest(name, known)}")
         return cls.of(**fields, field="gate.")
 
 
@@ -150,12 +150,12 @@ def _objectives(field: str, slo: object) -> dict[str, float]:
     limits = {}
     for name, limit in sorted(_table(field, slo).items()):
         if name not in _OBJECTIVES:
-            raise ConfigError(f"{field}.{name}: unknown objective{nearest(str(name), _OBJECTIVES)}")
+            raise ConfigError(f"{field}.{name}", f"unknown objective{nearest(str(name), _OBJECTIVES)}")
         limits[name] = not_negative(f"{field}.{name}", limit)
     return limits
 
 
 def _table(field: str, value: object) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{field}: must be a table of values by name, is {value!r}")
+        raise ConfigError(field, f"must be a table of values by name, is {value!r}")
     return value

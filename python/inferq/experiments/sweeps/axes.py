@@ -51,18 +51,18 @@ class Axis:
             ConfigError: a name that is a column already, no values, or values that cannot be told apart.
         """
         if name in OWN_COLUMNS:
-            raise ConfigError(f"{name}: is a column of the result already; call it something else")
+            raise ConfigError(name, "is a column of the result already; call it something else")
         if isinstance(values, (str, bytes, Mapping, set, frozenset)) or not isinstance(values, Iterable):
-            raise ConfigError(f"{name}: must be a list of values such as [1, 2], is {values!r}")
+            raise ConfigError(name, f"must be a list of values such as [1, 2], is {values!r}")
         plain = tuple(_plain(value) for value in values)
         if not plain:
-            raise ConfigError(f"{name}: has no values")
+            raise ConfigError(name, "has no values")
         kind = _kind(plain)
         labels = _apart(name, plain, tuple(_label(name, value, kind) for value in plain))
         seen: set[Label] = set()
         for label in labels:
             if label in seen:
-                raise ConfigError(f"{name}: two values are {label!r}")
+                raise ConfigError(name, f"two values are {label!r}")
             seen.add(label)
         return cls(name, plain, labels, kind)
 
@@ -107,17 +107,18 @@ def _label(name: str, value: object, kind: str) -> Label:
         try:
             number = float(value)  # type: ignore[arg-type]  # its kind says so
         except OverflowError:
-            raise ConfigError(f"{name}: {value!r} is too large for a number") from None
+            raise ConfigError(name, f"{value!r} is too large for a number") from None
         if math.isnan(number):
-            raise ConfigError(f"{name}: a value is NaN")
+            raise ConfigError(name, "a value is NaN")
         return number
     text = repr(value)
     if isinstance(value, Workload) and not value.is_synthetic:
         text = f"{text} {value.sha256()[:_SHOWN]}"  # others may have its size and rate
     if " at 0x" in text:
         raise ConfigError(
-            f"{name}: {text} has no lasting name to stand in the frame; "
-            "name the choices by texts and look them up in the scenario"
+            name,
+            f"{text} has no lasting name to stand in the frame; "
+            "name the choices by texts and look them up in the scenario",
         )
     return text
 
@@ -151,7 +152,7 @@ def axes_of(grid: Mapping[str, object], source: Source) -> tuple[Axis, ...]:
             check_options({"out": None}, field="run.")
         for axis in axes:
             if axis.name == "run.seed":
-                raise ConfigError("run.seed: name the seeds of a sweep by seeds=[…]")
+                raise ConfigError("run.seed", "name the seeds of a sweep by seeds=[…]")
             source.with_fields({axis.name: axis.values[0]})
         return axes
     try:
@@ -162,7 +163,7 @@ def axes_of(grid: Mapping[str, object], source: Source) -> tuple[Axis, ...]:
         signature.bind(**{axis.name: axis.values[0] for axis in axes})
     except TypeError as error:
         named = ", ".join(axis.name for axis in axes) or "no names"
-        raise ConfigError(f"scenario: takes {signature}, and the grid has {named}: {error}") from None
+        raise ConfigError("scenario", f"takes {signature}, and the grid has {named}: {error}") from None
     return axes
 
 

@@ -39,7 +39,7 @@ def digest_of(value: object, field: str) -> str:
     try:
         return digest(_Teller().told(value))
     except RecursionError:
-        raise ConfigError(f"{field}: {type(value).__name__} is nested too deeply to be compared") from None
+        raise ConfigError(field, f"{type(value).__name__} is nested too deeply to be compared") from None
 
 
 def digest(texts: Iterable[str]) -> str:

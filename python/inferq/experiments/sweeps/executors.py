@@ -52,14 +52,16 @@ def chosen(executor: Any) -> Executor | None:
         return DaskExecutor(executor)
     if not isinstance(executor, Executor):
         raise ConfigError(
-            "executor: must be a concurrent.futures.Executor, a dask.distributed.Client, the module ray or "
-            f"None, is {executor!r}"
+            "executor",
+            "must be a concurrent.futures.Executor, a dask.distributed.Client, the module ray or "
+            f"None, is {executor!r}",
         )
     context = getattr(executor, "_mp_context", None)
     if context is not None and context.get_start_method() == "fork":
         raise ConfigError(
-            "executor: its processes are forked, and polars can hang in a forked process; give "
-            "ProcessPoolExecutor(…, mp_context=multiprocessing.get_context('spawn'))"
+            "executor",
+            "its processes are forked, and polars can hang in a forked process; give "
+            "ProcessPoolExecutor(…, mp_context=multiprocessing.get_context('spawn'))",
         )
     return executor
 
@@ -180,7 +182,7 @@ class RayExecutor(_ClusterExecutor):
         try:
             self._ray: Any = import_module("ray")
         except ImportError:
-            raise ConfigError("executor: Ray is not installed: pip install 'inferq[ray]'") from None
+            raise ConfigError("executor", "Ray is not installed: pip install 'inferq[ray]'") from None
         self._remote = self._ray.remote(**options)(_call) if options else self._ray.remote(_call)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:

@@ -87,7 +87,7 @@ def parted(text: str) -> tuple[str, dict[str, str]]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise ConfigError(f"fingerprint: {text!r} is none of a sweep")
+        raise ConfigError("fingerprint", f"{text!r} is none of a sweep")
     return scenario, found
 
 

@@ -108,8 +108,9 @@ class Finished:
             if theirs.get(name) != ours:
                 label = dict(zip((axis.name for axis in self.axes), key[0], strict=True))[name]
                 raise ConfigError(
-                    f"resume: {self.path} holds points of another {name}: {label!r} is not what it was when "
-                    "they were run; name another file, or remove this one"
+                    "resume",
+                    f"{self.path} holds points of another {name}: {label!r} is not what it was when "
+                    "they were run; name another file, or remove this one",
                 )
 
     def write(self, order: Iterable[Key], *, now: bool = True) -> None:
@@ -156,33 +157,35 @@ class Finished:
 def _checked(path: Path, axes: Collection[Axis], fingerprint: str) -> pl.DataFrame:
     """The file of a sweep over these names and this scenario."""
     if path.stat().st_size == 0:
-        raise ConfigError(f"resume: {path} is empty, no Parquet file of a sweep")
+        raise ConfigError("resume", f"{path} is empty, no Parquet file of a sweep")
     try:
         frame = pl.read_parquet(io.BytesIO(path.read_bytes()))
     except (pl.exceptions.PolarsError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise ConfigError(f"resume: {path} is no Parquet file: {str(error).splitlines()[0]}") from None
+        raise ConfigError("resume", f"{path} is no Parquet file: {str(error).splitlines()[0]}") from None
     if not set(OWN_COLUMNS) <= set(frame.columns):
-        raise ConfigError(f"resume: {path} is no file of a sweep by this version of inferq")
+        raise ConfigError("resume", f"{path} is no file of a sweep by this version of inferq")
     names = [axis.name for axis in axes]
     held = [name for name in frame.columns if name not in OWN_COLUMNS]
     if set(held) != set(names):
         raise ConfigError(
-            f"resume: {path} holds points over {', '.join(held) or 'no names'}, "
-            f"this sweep is over {', '.join(names) or 'no names'}"
+            "resume",
+            f"{path} holds points over {', '.join(held) or 'no names'}, "
+            f"this sweep is over {', '.join(names) or 'no names'}",
         )
     for held_for in frame["fingerprint"].unique(maintain_order=True):
         if (other := parted(held_for)[0]) != fingerprint:
             raise ConfigError(
-                f"resume: {path} holds points of another scenario: they are of {other}, "
+                "resume",
+                f"{path} holds points of another scenario: they are of {other}, "
                 f"this sweep is of {fingerprint}; a function counts with all that it uses by name; name "
-                "another file, or remove this one"
+                "another file, or remove this one",
             )
     for axis in axes:
         if not _fits(frame.schema[axis.name], axis):
             raise ConfigError(
-                f"resume: {axis.name} is {frame.schema[axis.name]} in {path}, and {axis.kind} in this sweep"
+                "resume", f"{axis.name} is {frame.schema[axis.name]} in {path}, and {axis.kind} in this sweep"
             )
     return frame
 

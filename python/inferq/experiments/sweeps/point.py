@@ -96,16 +96,17 @@ def scenario_of(source: Source, point: Mapping[str, Any]) -> tuple[Any, Any, Map
         made = (made.workload, made.system, made.run)
     if not isinstance(made, tuple) or not 2 <= len(made) <= 3:
         raise ConfigError(
-            "scenario: must return (workload, system), (workload, system, options) or a Scenario, "
-            f"returned {type(made).__name__}"
+            "scenario",
+            "must return (workload, system), (workload, system, options) or a Scenario, "
+            f"returned {type(made).__name__}",
         )
     options = made[2] if len(made) == 3 else {}
     if not isinstance(options, Mapping):
-        raise ConfigError(f"scenario: the options that it returned must be a dict, are {options!r}")
+        raise ConfigError("scenario", f"the options that it returned must be a dict, are {options!r}")
     if "seed" in options:
-        raise ConfigError("seed: the sweep sets it; leave it out of the options and name seeds=[…]")
+        raise ConfigError("seed", "the sweep sets it; leave it out of the options and name seeds=[…]")
     if "progress" in options:
-        raise ConfigError("progress: is one for the whole sweep; leave it out of the options")
+        raise ConfigError("progress", "is one for the whole sweep; leave it out of the options")
     check_options(options, but=("threads",))
     return made[0], made[1], options
 
@@ -122,7 +123,8 @@ def source_of(scenario: object) -> Source:
         return ScenarioFile(read.file, read.tables, read.directory.absolute())
     if not callable(scenario):
         raise ConfigError(
-            "scenario: must be a function that returns (workload, system), or the path of a TOML file, "
-            f"is {scenario!r}"
+            "scenario",
+            "must be a function that returns (workload, system), or the path of a TOML file, "
+            f"is {scenario!r}",
         )
     return scenario

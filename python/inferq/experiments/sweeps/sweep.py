@@ -166,7 +166,7 @@ def _file(resume: object) -> Path | None:
     if resume is None:
         return None
     if not isinstance(resume, (str, os.PathLike)) or Path(resume).suffix != ".parquet":
-        raise ConfigError(f"resume: must be the name of a .parquet file, is {resume!r}")
+        raise ConfigError("resume", f"must be the name of a .parquet file, is {resume!r}")
     return Path(resume)
 
 
@@ -177,6 +177,7 @@ def _check_travels(source: Source, axes: tuple[Axis, ...]) -> None:
             pickle.dumps(value)
         except Exception as error:  # whatever a class of the user raises
             raise ConfigError(
-                f"{name}: cannot be sent to another process ({failure(error)}); define it at the top level "
-                "of a module, or run the sweep without executor"
+                name,
+                f"cannot be sent to another process ({failure(error)}); define it at the top level "
+                "of a module, or run the sweep without executor",
             ) from None

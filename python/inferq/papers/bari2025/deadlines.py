@@ -184,7 +184,7 @@ def read_lengths(traces: Path) -> pl.DataFrame:
     """
     path = Path(traces) / FILE
     if not path.is_file():
-        raise ConfigError(f"trace: the folder {traces} has no {FILE}")
+        raise ConfigError("trace", f"the folder {traces} has no {FILE}")
     return capped(pl.read_parquet(path, columns=["prompt_tokens", "output_tokens"]))
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from inferq.errors import ConfigError
+from inferq.systems.pools import pools_of
 from inferq.systems.routers import Random, RoundRobin, Router
 from inferq.theory.bounds.bound import Bound, in_random_order, stays
 from inferq.theory.bounds.engine_bounds import assuming, engine_bounds
@@ -241,7 +242,7 @@ def gate_bounds(demand: Demand, system: GateAndRoute) -> Iterator[Bound]:
     if system.service != "tokens":
         yield from _gate_bounds(demand, system, demand.lengths.prompt_mean)
         return
-    (engine,) = system.pools()[0].engines
+    (engine,) = pools_of(system)[0].engines
     hits = found(demand, engine)
     computed = demand.lengths.prompt_mean if hits is None else hits.tokens
     for bound in _gate_bounds(demand, system, computed):
@@ -306,7 +307,7 @@ def network_bounds(
     try:
         limit = network_capacity(workload, network)
     except ConfigError as error:
-        if str(error).startswith("workload"):
+        if error.path.startswith("workload"):
             raise
         return [], (Hypothesis(name="engines whose load is known", met=False, why=str(error)),)
     found = []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from inferq._lazy import pl
 from inferq.errors import ConfigError
+from inferq.systems.pools import pools_of
 from inferq.theory.bounds.bound import Bound as Bound
 from inferq.theory.bounds.bound import stays
 from inferq.theory.bounds.engine_bounds import engine_bounds
@@ -26,12 +27,12 @@ from inferq.theory.demands.lengths import Work
 from inferq.theory.statement import Hypothesis, Statement, number
 
 if TYPE_CHECKING:
-    from inferq.simulation.simulate import System
     from inferq.systems.cluster import Cluster
     from inferq.systems.disaggregated import Disaggregated
     from inferq.systems.engine import Engine
     from inferq.systems.gate_and_route import GateAndRoute
     from inferq.systems.pools import Pool
+    from inferq.systems.system import System
 
 Verdict = Literal["stable", "unstable", "unknown"]
 
@@ -306,20 +307,20 @@ def stability(
 
     if isinstance(cluster, Network):
         if rate is not None:
-            raise ConfigError("rate: a network's jobs have rates by workflow; give them as the workload")
+            raise ConfigError("rate", "a network's jobs have rates by workflow; give them as the workload")
         if hit_rate is not None:
             raise ConfigError(
-                "hit_rate: the engines of a network have rates of their own; none can be stated"
+                "hit_rate", "the engines of a network have rates of their own; none can be stated"
             )
         bounds, shared = network_bounds(_jobs(workload), cluster)
         return _judged(bounds, bounds[0].rate if bounds else None, shared)
     if isinstance(workload, Mapping):
-        raise ConfigError("workload: rates by workflow are for a Network; give a workload or classes")
+        raise ConfigError("workload", "rates by workflow are for a Network; give a workload or classes")
     demand = Demand.of(workload, rate=rate, needs_rate=False)
     if hit_rate is not None and isinstance(cluster, (Engine, Cluster, Disaggregated, GateAndRoute)):
         demand = stated(demand, hit_rate, *_engines(cluster))
     if isinstance(cluster, (Engine, Cluster)):
-        pool = cluster.pools()[0]
+        pool = pools_of(cluster)[0]
         rejected = _never_served(demand, pool)
         if len(set(pool.engines)) == 1:
             found = list(engine_bounds(demand, pool.engines[0], sum(pool.counts), pool.router))
@@ -333,12 +334,12 @@ def stability(
         return replace(judged, hit_rate=demand.hit_rate)
     if isinstance(cluster, GateAndRoute):
         if cluster.service == "tokens":
-            _never_served(demand, cluster.pools()[0])
+            _never_served(demand, pools_of(cluster)[0])
         shared = (*stays(demand), *_given_up(cluster))
         judged = _judged(list(gate_bounds(demand, cluster)), demand.rate, shared)
         return replace(judged, hit_rate=demand.hit_rate)
     raise ConfigError(
-        f"cluster: must be an Engine, Cluster, Disaggregated, GateAndRoute or Network, is {cluster!r}"
+        "cluster", f"must be an Engine, Cluster, Disaggregated, GateAndRoute or Network, is {cluster!r}"
     )
 
 
@@ -349,7 +350,7 @@ def _engines(cluster: Engine | Cluster | Disaggregated | GateAndRoute) -> list[E
 
     if isinstance(cluster, GateAndRoute) and cluster.service != "tokens":
         return []
-    pools = cluster.pools()
+    pools = pools_of(cluster)
     return [
         one for pool in (pools[:1] if isinstance(cluster, Disaggregated) else pools) for one in pool.engines
     ]
@@ -361,7 +362,7 @@ def _never_served(demand: Demand, pool: Pool) -> float:
     if all(one is not None and one.share == 1 for one in found):
         path, one = pool.paths[0] or "engine", found[0]
         assert one is not None
-        raise ConfigError(f"{path}.{one.field}: nothing that is asked can ever be served: {one.why}")
+        raise ConfigError(f"{path}.{one.field}", f"nothing that is asked can ever be served: {one.why}")
     return max(0.0 if one is None else one.share for one in found)
 
 
@@ -372,7 +373,9 @@ def _hand_over(demand: Demand, cluster: Disaggregated) -> None:
         tokens = engine.kv.tokens
         # With the first token from the prefill the last one is never held.
         if tokens is not None and not demand.lengths.mean(_holds(tokens, weight)):
-            raise ConfigError(f"{side}.kv.tokens: {number(tokens)} hold none of the requests that are asked")
+            raise ConfigError(
+                f"{side}.kv.tokens", f"{number(tokens)} hold none of the requests that are asked"
+            )
 
 
 def _holds(tokens: int, output_weight: int) -> Work:
@@ -429,5 +432,5 @@ def _jobs(workload: Any) -> Any:
     if isinstance(workload, (Mapping, Workload)):
         return workload
     raise ConfigError(
-        "workload: a network serves jobs: give a Workload with arrivals, or jobs per second by workflow"
+        "workload", "a network serves jobs: give a Workload with arrivals, or jobs per second by workflow"
     )

@@ -48,18 +48,19 @@ class Hardware:
             host = timing.overhead
             if host is not None and (host.per_sequence_s or (host.overlapped and host.base_s)):
                 raise ConfigError(
-                    f"overhead: {host!r} is no part of the formulas of ao2025, which know a base for every "
-                    "iteration; base_s alone, not overlapped, is one"
+                    "overhead",
+                    f"{host!r} is no part of the formulas of ao2025, which know a base for every "
+                    "iteration; base_s alone, not overlapped, is one",
                 )
             host_s = 0.0 if host is None else float(host.base_s)
             timing = timing.timing
         if not isinstance(timing, MemoryLinear):
             raise ConfigError(
-                "timing: the formulas of ao2025 are for MemoryLinear(…), alone or in an Engine, "
-                f"not for {timing!r}"
+                "timing",
+                f"the formulas of ao2025 are for MemoryLinear(…), alone or in an Engine, not for {timing!r}",
             )
         if timing.base + host_s == 0 and timing.per_kv_token == 0:
-            raise ConfigError("timing: base and per_kv_token are both 0, so an iteration lasts no time")
+            raise ConfigError("timing", "base and per_kv_token are both 0, so an iteration lasts no time")
         if kv_tokens is not None:
             kv_tokens = whole("kv_tokens", kv_tokens, 1, MOST_TOKENS)
         if first_token not in (None, "prefill", "decode"):
@@ -133,7 +134,7 @@ class Hardware:
             fits = self.share_that_fits(one.lengths)
             if fits == 0:
                 raise ConfigError(
-                    f"kv_tokens: {number(self.kv_tokens)} tokens hold no request of class {one.name!r}"
+                    "kv_tokens", f"{number(self.kv_tokens)} tokens hold no request of class {one.name!r}"
                 )
             if fits < 1 - 1e-12 or not one.lengths.is_bounded:
                 left = max(0.0, 1 - fits)

@@ -70,8 +70,9 @@ class Iteration:
             cost, host = cls.of(engine_or_timing.timing), engine_or_timing.overhead or Overhead()
             if host.overlapped and adds_time(host):
                 raise ConfigError(
-                    f"overhead: {host!r} is the longer of two times, which has no closed form here; "
-                    "stability bounds it"
+                    "overhead",
+                    f"{host!r} is the longer of two times, which has no closed form here; "
+                    "stability bounds it",
                 )
             return replace(cost, base_s=cost.base_s + host.base_s, per_row_s=host.per_sequence_s)
         timing = engine_or_timing
@@ -89,13 +90,13 @@ class Iteration:
         if isinstance(timing, MemoryLinear):
             return cls(timing.base, per_kv_token_s=timing.per_kv_token)
         if isinstance(timing, TiledGemm):
-            raise ConfigError("timing: TiledGemm counts tiles, not tokens; use tile_capacity")
+            raise ConfigError("timing", "TiledGemm counts tiles, not tokens; use tile_capacity")
         if isinstance(timing, MixedSolo):
             raise ConfigError(
-                "timing: MixedSolo asks whether a prompt is there, not for tokens; use allocation"
+                "timing", "MixedSolo asks whether a prompt is there, not for tokens; use allocation"
             )
         raise ConfigError(
-            f"timing: {type(timing).__name__} has no closed form by tokens; see what stability bounds"
+            "timing", f"{type(timing).__name__} has no closed form by tokens; see what stability bounds"
         )
 
     @property
@@ -214,12 +215,12 @@ def parts_of(
     timing: object = engine.timing if engine is not None else engine_or_timing
     if not isinstance(timing, TimingModel):
         raise ConfigError(
-            f"engine_or_timing: must be an Engine or a timing model such as Constant(0.02), is {timing!r}"
+            "engine_or_timing", f"must be an Engine or a timing model such as Constant(0.02), is {timing!r}"
         )
     if first_token is None:
         first_token = engine.first_token if engine is not None else "decode"
     if first_token not in ("prefill", "decode"):
-        raise ConfigError(f"first_token: must be 'prefill' or 'decode', is {first_token!r}")
+        raise ConfigError("first_token", f"must be 'prefill' or 'decode', is {first_token!r}")
     return engine, Iteration.of(engine or timing), first_token
 
 
@@ -403,7 +404,7 @@ def _least_of_kernels_s(timing: TimingModel) -> float:
         return timing.base_s + timing.all_reduce_latency_s + timing.linear_weight_s
     if isinstance(timing, TimingTable):
         return _least_of_table_s(timing)
-    raise ConfigError(f"timing: nothing is known of {type(timing).__name__}")
+    raise ConfigError("timing", f"nothing is known of {type(timing).__name__}")
 
 
 def _least_of_table_s(table: TimingTable) -> float:

@@ -71,12 +71,12 @@ def request_memory(
     flag("whole_chunks", whole_chunks)
     s, o = _tokens("prompt_tokens", prompt_tokens), _tokens("output_tokens", output_tokens)
     if not (s > 0).all():
-        raise ConfigError(f"prompt_tokens: must be above 0, is {shown(prompt_tokens)}")
+        raise ConfigError("prompt_tokens", f"must be above 0, is {shown(prompt_tokens)}")
     try:
         np.broadcast_shapes(s.shape, o.shape)
     except ValueError:
         raise ConfigError(
-            f"output_tokens: of shape {o.shape}, which does not go with prompt_tokens of shape {s.shape}"
+            "output_tokens", f"of shape {o.shape}, which does not go with prompt_tokens of shape {s.shape}"
         ) from None
     occupied = occupied_by(s, o, chunk, whole_chunks)
     return float(occupied) if occupied.ndim == 0 else occupied
@@ -89,10 +89,10 @@ def _tokens(field: str, given: Any) -> Numbers:
     except ValueError:
         values = np.asarray(None)
     if values.dtype.kind not in "iuf" and values.size:
-        raise ConfigError(f"{field}: must be a number or an array of numbers, is {shown(given)}")
+        raise ConfigError(field, f"must be a number or an array of numbers, is {shown(given)}")
     numbers = values.astype(np.float64)
     if not ((numbers >= 0) & (numbers <= _LONGEST)).all():
-        raise ConfigError(f"{field}: must be from 0 to {_LONGEST:g}, is {shown(given)}")
+        raise ConfigError(field, f"must be from 0 to {_LONGEST:g}, is {shown(given)}")
     return numbers
 
 
@@ -305,7 +305,7 @@ def kv_capacity(
     step = whole("chunk", chunk, 1, MOST_TOKENS)
     used = _share("utilisation", utilisation)
     if first_token not in ("prefill", "decode"):
-        raise ConfigError(f"first_token: must be 'prefill' or 'decode', is {first_token!r}")
+        raise ConfigError("first_token", f"must be 'prefill' or 'decode', is {first_token!r}")
     slots = _slots_of(slot_s, [one.name for one in demand.classes])
     less = 1 if first_token == "prefill" else 0
     classes = []
@@ -405,10 +405,10 @@ def _slots_of(slot_s: object, names: Sequence[str]) -> dict[str, float]:
         return dict.fromkeys(names, within("slot_s", slot_s, *_SLOT_S))
     for name in slot_s:
         if name not in names:
-            raise ConfigError(f"slot_s: no class {name!r}; there are {', '.join(map(repr, names))}")
+            raise ConfigError("slot_s", f"no class {name!r}; there are {', '.join(map(repr, names))}")
     for name in names:
         if name not in slot_s:
-            raise ConfigError(f"slot_s: no length for class {name!r}")
+            raise ConfigError("slot_s", f"no length for class {name!r}")
     return {name: within(f"slot_s[{name!r}]", slot_s[name], *_SLOT_S) for name in names}
 
 
@@ -419,8 +419,9 @@ def _largest(lengths: Lengths, kv_tokens: int, less: int, name: str) -> float | 
     if above > 0 or (math.isfinite(top) and top > kv_tokens):
         held = f"up to {number(top)} tokens" if math.isfinite(top) else "without a cap"
         raise ConfigError(
-            f"kv_tokens: {number(kv_tokens)} is below a request of class {name!r}: a share of "
+            "kv_tokens",
+            f"{number(kv_tokens)} is below a request of class {name!r}: a share of "
             f"{number(above)} is larger, {held}; what never fits is never served: cap the lengths or leave "
-            "it out"
+            "it out",
         )
     return top if math.isfinite(top) else None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from inferq.errors import ConfigError
 from inferq.systems.cluster import Cluster
 from inferq.systems.engine import Engine
+from inferq.systems.pools import pools_of
 from inferq.theory.capacities.iteration_cost import Iteration, budget_of, fills_budget
 from inferq.theory.demands.demand import rate_of
 from inferq.theory.demands.lengths import FirstToken, Lengths
@@ -139,7 +140,7 @@ def network_capacity(workload: Mapping[str, float] | Workload, network: Network)
     from inferq.systems.network import Network
 
     if not isinstance(network, Network):
-        raise ConfigError(f"network: must be a Network(…), is {network!r}")
+        raise ConfigError("network", f"must be a Network(…), is {network!r}")
     workflows = {one.name: one for one in network.workflows}
     rates, known = _rates(workload, workflows)
     engines = []
@@ -148,7 +149,7 @@ def network_capacity(workload: Mapping[str, float] | Workload, network: Network)
         members = _members(name, system)
         conventions = {engine.first_token for engine, _ in members}
         if len(conventions) > 1:
-            raise ConfigError(f"engines.{name}: its replicas count first tokens in two ways")
+            raise ConfigError(f"engines.{name}", "its replicas count first tokens in two ways")
         first_token: FirstToken = members[0][0].first_token
         asked, least = (
             math.fsum(
@@ -204,27 +205,27 @@ def _rates(workload: object, workflows: Mapping[str, Workflow]) -> tuple[dict[st
     if isinstance(workload, Mapping):
         rates = {str(name): rate_of(f"workload[{name!r}]", rate) for name, rate in workload.items()}
         if not rates:
-            raise ConfigError("workload: no workflow has a rate")
+            raise ConfigError("workload", "no workflow has a rate")
         said = "given"
     elif isinstance(workload, Workload):
         frame = workload.ready(0, needs=("arrival_s",))
         span_s = float(frame["arrival_s"][-1] - frame["arrival_s"][0]) if frame.height else 0.0
         if not span_s > 0:
-            raise ConfigError("workload: its jobs arrive at one instant; give rates by workflow")
+            raise ConfigError("workload", "its jobs arrive at one instant; give rates by workflow")
         total = (frame.height - 1) / span_s
         if "class" in frame.columns:
             counts = frame["class"].cast(str).value_counts().rows()
         elif len(workflows) == 1:
             counts = [(next(iter(workflows)), frame.height)]
         else:
-            raise ConfigError("workload: has no column class, which names the workflow of each job")
+            raise ConfigError("workload", "has no column class, which names the workflow of each job")
         rates = {str(name): total * count / frame.height for name, count in sorted(counts)}
         said = ""
     else:
-        raise ConfigError(f"workload: must be rates by workflow or a Workload of jobs, is {workload!r}")
+        raise ConfigError("workload", f"must be rates by workflow or a Workload of jobs, is {workload!r}")
     for name in rates:
         if name not in workflows:
-            raise ConfigError(f"workload: unknown workflow {name!r}; there are {', '.join(workflows)}")
+            raise ConfigError("workload", f"unknown workflow {name!r}; there are {', '.join(workflows)}")
     return rates, said
 
 
@@ -235,28 +236,30 @@ def _members(name: str, system: object) -> list[tuple[Engine, int]]:
     if isinstance(system, Cluster):
         return [
             (one, count)
-            for pool in system.pools()
+            for pool in pools_of(system)
             for one, count in zip(pool.engines, pool.counts, strict=True)
         ]
-    raise ConfigError(f"engines.{name}: {type(system).__name__} computes a stage at two places; not covered")
+    raise ConfigError(
+        f"engines.{name}", f"{type(system).__name__} computes a stage at two places; not covered"
+    )
 
 
 def _cost(path: str, engine: Engine) -> tuple[Iteration, int]:
     if engine.overhead is not None and engine.overhead.per_sequence_s:
         raise ConfigError(
-            f"{path}.overhead.per_sequence_s: its time is no function of the tokens alone, as (4.3) needs"
+            f"{path}.overhead.per_sequence_s", "its time is no function of the tokens alone, as (4.3) needs"
         )
     try:
         cost = Iteration.of(engine)
     except ConfigError as error:
-        raise ConfigError(f"{path}.{error}") from None
+        raise error.within(path) from None
     if not cost.by_tokens:
-        raise ConfigError(f"{path}.timing: its time is no function of the tokens alone, as (4.3) needs")
+        raise ConfigError(f"{path}.timing", "its time is no function of the tokens alone, as (4.3) needs")
     budget = budget_of(engine.scheduler)
     if budget is None:
-        raise ConfigError(f"{path}.scheduler: {type(engine.scheduler).__name__} has no token budget")
+        raise ConfigError(f"{path}.scheduler", f"{type(engine.scheduler).__name__} has no token budget")
     if not cost.seconds(cost.best_tokens(budget)) > 0:
-        raise ConfigError(f"{path}.timing: an iteration lasts 0 seconds")
+        raise ConfigError(f"{path}.timing", "an iteration lasts 0 seconds")
     return cost, budget
 
 

@@ -164,7 +164,7 @@ def seats_capacity(
         max_seqs = seats_of(engine.scheduler) if max_seqs is None else max_seqs
         token_budget = budget_of(engine.scheduler) if token_budget is None else token_budget
     if max_seqs is None:
-        raise ConfigError("max_seqs: no limit on requests that run at once is given")
+        raise ConfigError("max_seqs", "no limit on requests that run at once is given")
     seats, k = whole("max_seqs", max_seqs, 1, MOST_COUNT), whole("engines", engines, 1, MOST_COUNT)
     b = None if token_budget is None else whole("token_budget", token_budget, 1, MOST_COUNT)
     demand = Demand.of(workload, rate=rate, needs_rate=False)
@@ -191,7 +191,7 @@ def seats_capacity(
     best = cost.best_tokens(mean_batch)
     fastest_s = tokens * cost.seconds(best) / best + least_s if best else 0.0
     if not fastest_s > 0:
-        raise ConfigError(f"timing: an iteration of up to {number(max(best, 1))} tokens lasts 0 seconds")
+        raise ConfigError("timing", f"an iteration of up to {number(max(best, 1))} tokens lasts 0 seconds")
     capacity = k / fastest_s
     idle_s = sure = None
     if b is not None:
@@ -331,7 +331,8 @@ def request_level_capacity(
         scheduler = engine.scheduler
         if not isinstance(scheduler, FasterTransformer):
             raise ConfigError(
-                f"engine_or_timing: {type(scheduler).__name__} runs no whole batches, FasterTransformer does"
+                "engine_or_timing",
+                f"{type(scheduler).__name__} runs no whole batches, FasterTransformer does",
             )
         max_seqs = scheduler.max_seqs if max_seqs is None else max_seqs
         policy.append(all_fit(engine, lengths, first_token))
@@ -340,10 +341,10 @@ def request_level_capacity(
             max_seqs = min(max_seqs, engine.kv.tokens // engine.kv.block // reserved)
             if not max_seqs:
                 raise ConfigError(
-                    f"kv.tokens: {engine.kv.tokens} hold no request of {scheduler.max_model_len} tokens"
+                    "kv.tokens", f"{engine.kv.tokens} hold no request of {scheduler.max_model_len} tokens"
                 )
     if max_seqs is None:
-        raise ConfigError("max_seqs: a timing model has none; give max_seqs=")
+        raise ConfigError("max_seqs", "a timing model has none; give max_seqs=")
     seats, k = whole("max_seqs", max_seqs, 1, MOST_COUNT), whole("engines", engines, 1, MOST_COUNT)
 
     prompts_s = cost.base_s + cost.per_token_s * (seats * lengths.prompt_mean - cost.knee)
@@ -359,7 +360,7 @@ def request_level_capacity(
     context_s = seats * (cost.decode_contexts_s(lengths, first_token) + prompt_contexts_s)
     batch_s = prompts_s + decodes_s + context_s
     if not batch_s > 0:
-        raise ConfigError("timing: a batch lasts 0 seconds")
+        raise ConfigError("timing", "a batch lasts 0 seconds")
     capacity = k * seats / batch_s
     hypotheses = (*policy, *open_arrivals(demand), *no_hits(engine))
     judged = demand.rate is not None and demand.rate != capacity and not no_hits(engine)

@@ -67,9 +67,9 @@ def slot(
 
     share = finite("trim", trim)
     if not 0 <= share < 1:
-        raise ConfigError(f"trim: must be a share, 0 or above and below 1, is {trim!r}")
+        raise ConfigError("trim", f"must be a share, 0 or above and below 1, is {trim!r}")
     if estimator not in ("median", "mean", "trimmed"):
-        raise ConfigError(f"estimator: must be 'median', 'mean' or 'trimmed', is {estimator!r}")
+        raise ConfigError("estimator", f"must be 'median', 'mean' or 'trimmed', is {estimator!r}")
     lengths = _Slots.of(recorded.iterations if isinstance(recorded, Result) else recorded)
     if estimator == "median":
         low, high = lengths.ranked((lengths.total + 1) // 2), lengths.ranked(lengths.total // 2 + 1)
@@ -92,29 +92,30 @@ class _Slots:
         names, given = ("count", "first_s", "growth_s"), []
         what = f"must be a Result or a frame with the columns {', '.join(names)}"
         if not isinstance(frame, Mapping) and not hasattr(frame, "columns"):
-            raise ConfigError(f"recorded: {what}, is {shown(frame)}")
+            raise ConfigError("recorded", f"{what}, is {shown(frame)}")
         for name in names:
             if name not in (frame if isinstance(frame, Mapping) else frame.columns):
-                raise ConfigError(f"recorded: {what}, has no {name}")
+                raise ConfigError("recorded", f"{what}, has no {name}")
             try:
                 given.append(np.asarray(frame[name], dtype=np.float64))
             except (TypeError, ValueError, OverflowError):
-                raise ConfigError(f"recorded: {name}: must be a column of numbers") from None
+                raise ConfigError("recorded", f"{name}: must be a column of numbers") from None
         count, first_s, growth_s = given
         if not count.shape == first_s.shape == growth_s.shape or count.ndim != 1:
-            raise ConfigError("recorded: count, first_s and growth_s must be columns of one length")
+            raise ConfigError("recorded", "count, first_s and growth_s must be columns of one length")
         last_s = first_s + (count - 1) * growth_s
         right = (count >= 1) & (count == np.floor(count)) & np.isfinite(first_s) & np.isfinite(growth_s)
         wrong = np.flatnonzero(~(right & (np.minimum(first_s, last_s) >= 0)))
         if wrong.size:
             row = int(wrong[0])
             raise ConfigError(
-                f"recorded: row {row}: a stretch has 1 iteration or more, none shorter than 0 s; here count "
-                f"is {count[row]}, first_s {first_s[row]}, growth_s {growth_s[row]}"
+                "recorded",
+                f"row {row}: a stretch has 1 iteration or more, none shorter than 0 s; here count "
+                f"is {count[row]}, first_s {first_s[row]}, growth_s {growth_s[row]}",
             )
         whole_count = count.astype(np.int64)
         if not whole_count.size:
-            raise ConfigError("recorded: no iteration, so no length of a slot")
+            raise ConfigError("recorded", "no iteration, so no length of a slot")
         return cls(np.minimum(first_s, last_s), np.abs(growth_s), whole_count, int(whole_count.sum()))
 
     def up_to(self, length_s: float) -> NDArray[np.int64]:

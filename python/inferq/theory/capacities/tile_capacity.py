@@ -295,7 +295,7 @@ def tile_capacity(
     if requests_per_cycle is not None:
         requests_per_cycle = whole("requests_per_cycle", requests_per_cycle, 1, MOST_COUNT)
         if policy is not None:
-            raise ConfigError("requests_per_cycle: is the scheduler's; give it with a timing model alone")
+            raise ConfigError("requests_per_cycle", "is the scheduler's; give it with a timing model alone")
     elif policy is not None:
         requests_per_cycle = policy.requests_per_cycle
     demand = Demand.of(workload, rate=rate, needs_rate=False)
@@ -312,7 +312,7 @@ def tile_capacity(
     least_linear_s = timing.linear_s_per_tile * tokens / timing.columns
     least_s = least_linear_s + lengths.mean(prices.least_attention_s) + decode_attention_s + other_s
     if least_s == 0:
-        raise ConfigError("timing: costs nothing for these requests, so nothing limits their rate")
+        raise ConfigError("timing", "costs nothing for these requests, so nothing limits their rate")
     cycle_end_s = longest_s = None
     if lengths.is_bounded:
         most_decodes = lengths.most(lambda s, o: o + 0 * s) - emitted_before
@@ -347,21 +347,24 @@ def tile_capacity(
 def _parts(engine: object, first_token: FirstToken | None) -> tuple[TiledGemm, Scheduler | None, FirstToken]:
     """The iteration times, the scheduler if there is one, and when the first token comes."""
     if first_token not in (None, "prefill", "decode"):
-        raise ConfigError(f"first_token: must be 'prefill' or 'decode', is {first_token!r}")
+        raise ConfigError("first_token", f"must be 'prefill' or 'decode', is {first_token!r}")
     if isinstance(engine, Engine):
         if not isinstance(engine.timing, TiledGemm):
-            raise ConfigError(f"engine.timing: must be TiledGemm(…), is {engine.timing!r}")
+            raise ConfigError("engine.timing", f"must be TiledGemm(…), is {engine.timing!r}")
         if adds_time(engine.overhead):
             raise ConfigError(
-                f"engine.overhead: {engine.overhead!r} takes no tiles, and is no part of bari2025 (7); "
-                "give the timing alone, or an engine without it"
+                "engine.overhead",
+                f"{engine.overhead!r} takes no tiles, and is no part of bari2025 (7); "
+                "give the timing alone, or an engine without it",
             )
         if first_token not in (None, engine.first_token):
-            raise ConfigError(f"first_token: is {first_token!r}, but the engine's is {engine.first_token!r}")
+            raise ConfigError(
+                "first_token", f"is {first_token!r}, but the engine's is {engine.first_token!r}"
+            )
         return engine.timing, engine.scheduler, engine.first_token
     if isinstance(engine, TiledGemm):
         return engine, None, first_token or "prefill"
-    raise ConfigError(f"engine: must be an Engine(…) with TiledGemm times, or TiledGemm(…), is {engine!r}")
+    raise ConfigError("engine", f"must be an Engine(…) with TiledGemm times, or TiledGemm(…), is {engine!r}")
 
 
 def _waste(together: int, columns: int) -> float:

@@ -255,9 +255,9 @@ def token_capacity(
         token_budget = budget_of(engine.scheduler)
         if token_budget is None:
             kind = type(engine.scheduler).__name__
-            raise ConfigError(f"token_budget: {kind} has none; give token_budget= to ask about one")
+            raise ConfigError("token_budget", f"{kind} has none; give token_budget= to ask about one")
     if token_budget is None:
-        raise ConfigError("token_budget: a timing model has none; give token_budget=")
+        raise ConfigError("token_budget", "a timing model has none; give token_budget=")
     b = whole("token_budget", token_budget, 1, MOST_COUNT)
     k = whole("engines", engines, 1, MOST_COUNT)
     demand = Demand.of(workload, rate=rate, needs_rate=False)
@@ -283,7 +283,7 @@ def token_capacity(
     fastest_s = computed * cost.seconds(best) / best + least_s if best else 0.0
     if not fastest_s > 0:
         raise ConfigError(
-            f"timing: an iteration of up to {number(max(best, 1))} tokens lasts 0 s; no rate is too high"
+            "timing", f"an iteration of up to {number(max(best, 1))} tokens lasts 0 s; no rate is too high"
         )
     sure, capacity = k / needed_s, k / fastest_s
 

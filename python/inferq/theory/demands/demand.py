@@ -73,7 +73,7 @@ class RequestClass:
     def __post_init__(self) -> None:
         """Check every argument."""
         if not isinstance(self.name, str) or not self.name:
-            raise ConfigError(f"name: must be a text, not empty, is {self.name!r}")
+            raise ConfigError("name", f"must be a text, not empty, is {self.name!r}")
         rate_of(f"class {self.name!r}: rate", self.rate)
         within(f"class {self.name!r}: abandonment", self.abandonment, 0, MOST_RATE)
         if self.lengths is not None:
@@ -90,8 +90,7 @@ class RequestClass:
             try:
                 chances(side, getattr(self, side))
             except ConfigError as error:
-                told = str(error).removeprefix(f"{side}: ")
-                raise ConfigError(f"class {self.name!r}: {side}: {told}") from None
+                raise error.within(f"class {self.name!r}", ": ") from None
 
     @property
     def joint_lengths(self) -> Lengths:
@@ -175,7 +174,7 @@ class Demand:
         elif demand.rate is not None and demand is not asked:
             rate_of("workload: rate", demand.rate)
         if needs_rate and demand.rate is None:
-            raise ConfigError(f"rate: {demand.arrivals}; give rate=, in requests per second")
+            raise ConfigError("rate", f"{demand.arrivals}; give rate=, in requests per second")
         return demand
 
     @property
@@ -212,10 +211,10 @@ def rate_of(path: str, rate: object) -> float:
     except ConfigError:
         number = 0.0
     if number <= 0:
-        raise ConfigError(f"{path}: must be a number per second above 0, is {shown(rate)}")
+        raise ConfigError(path, f"must be a number per second above 0, is {shown(rate)}")
     if not LEAST_RATE <= number <= MOST_RATE:
         raise ConfigError(
-            f"{path}: must be from {LEAST_RATE:g} to {MOST_RATE:g} requests per second, is {number:g}"
+            path, f"must be from {LEAST_RATE:g} to {MOST_RATE:g} requests per second, is {number:g}"
         )
     return number
 
@@ -223,14 +222,14 @@ def rate_of(path: str, rate: object) -> float:
 def _of_classes(asked: object) -> Demand:
     given = [asked] if isinstance(asked, RequestClass) else asked
     if not isinstance(given, Sequence) or isinstance(given, (str, bytes)):
-        raise ConfigError(f"workload: must be a Workload or RequestClass(…), one or several, is {asked!r}")
+        raise ConfigError("workload", f"must be a Workload or RequestClass(…), one or several, is {asked!r}")
     if not given:
-        raise ConfigError("workload: no class; there must be one at least")
+        raise ConfigError("workload", "no class; there must be one at least")
     for place, one in enumerate(given):
         if not isinstance(one, RequestClass):
-            raise ConfigError(f"workload[{place}]: must be a RequestClass(…), is {one!r}")
+            raise ConfigError(f"workload[{place}]", f"must be a RequestClass(…), is {one!r}")
         if one.name in [other.name for other in given[:place]]:
-            raise ConfigError(f"workload[{place}].name: {one.name!r} is there already")
+            raise ConfigError(f"workload[{place}].name", f"{one.name!r} is there already")
     total = math.fsum(one.rate for one in given)
     classes = tuple(
         ClassDemand(one.name, float(one.rate), one.rate / total, one.joint_lengths, float(one.abandonment))
@@ -327,7 +326,7 @@ def _of_rows(workload: Workload, seed: int) -> Demand:
     """The demand of a workload as it is drawn."""
     frame = workload.ready(seed, needs=("prompt_tokens", "output_tokens"))
     if not frame.height:
-        raise ConfigError("workload: has no request")
+        raise ConfigError("workload", "has no request")
     closed = isinstance(workload._source, Sessions) or (
         "think_s" in frame.columns and bool(frame["think_s"].is_not_null().any())
     )

@@ -77,7 +77,7 @@ def stated(demand: Demand, hit_rate: object, *engines: Engine | None) -> Demand:
     """
     rate = within("hit_rate", hit_rate, 0, 1)
     if not any(engine is None or engine.kv.prefix_cache for engine in engines):
-        raise ConfigError(f"hit_rate: is {number(rate)}, and there is no prefix cache that finds anything")
+        raise ConfigError("hit_rate", f"is {number(rate)}, and there is no prefix cache that finds anything")
     return replace(demand, hit_rate=rate)
 
 
@@ -105,14 +105,16 @@ def found(demand: Demand, engine: Engine | None) -> Found | None:
         return Found(tokens, pairs, most, False, alone, mean) if most else None
     if demand.rows is not None and hit_rate > most * (1 + 1e-9):
         raise ConfigError(
-            f"hit_rate: is {number(hit_rate)}, and an endless cache finds {number(most)} of the prompt "
-            "tokens of this workload"
+            "hit_rate",
+            f"is {number(hit_rate)}, and an endless cache finds {number(most)} of the prompt "
+            "tokens of this workload",
         )
     tokens = (1 - hit_rate) * mean
     if tokens < 1:
         raise ConfigError(
-            f"hit_rate: is {number(hit_rate)}, which leaves {number(tokens)} of {number(mean)} tokens of a "
-            "mean prompt; a request computes one at least"
+            "hit_rate",
+            f"is {number(hit_rate)}, which leaves {number(tokens)} of {number(mean)} tokens of a "
+            "mean prompt; a request computes one at least",
         )
     # x(x + 1)/2 is convex, and the tokens that are computed are the last.
     return Found(tokens, tokens * (tokens + 1) / 2, hit_rate, True, alone, mean)

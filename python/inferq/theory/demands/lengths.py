@@ -111,7 +111,7 @@ class Lengths:
         output = np.asarray(output_tokens, dtype=np.float64)
         if not len(prompt) or len(prompt) != len(output):
             raise ConfigError(
-                f"lengths: {len(prompt)} prompts and {len(output)} outputs are no pairs of lengths"
+                "lengths", f"{len(prompt)} prompts and {len(output)} outputs are no pairs of lengths"
             )
         even = np.full(len(prompt), 1 / len(prompt))
         return cls([(1.0, _Pairs(prompt, even, output, None, (float(prompt.max()), float(output.max()))))])
@@ -217,7 +217,7 @@ def chances(side: str, distribution: object) -> tuple[Numbers, Numbers, float]:
         chances = np.concatenate([[1.0], above[:-1]]) - above
         return (*_binned(values, chances), math.inf if distribution.cap is None else float(distribution.cap))
     raise ConfigError(
-        f"{side}: must be a number of tokens or a distribution of one length, not {distribution!r}"
+        side, f"must be a number of tokens or a distribution of one length, not {distribution!r}"
     )
 
 

@@ -101,7 +101,7 @@ class AllocationPlan(Statement, Planned):
             ConfigError: there is no plan, or a number beyond those of an `Allocation`.
         """
         if not self.feasible:
-            raise ConfigError(f"allocation: infeasible: {self.reason}")
+            raise ConfigError("allocation", f"infeasible: {self.reason}")
         return Allocation(
             prefill=within_one(self.prefill),
             mixed=self.mixed,
@@ -120,16 +120,18 @@ class AllocationPlan(Statement, Planned):
             given, planned = getattr(cluster, name), getattr(self, name)
             if given != planned:
                 raise ConfigError(
-                    f"{name}: is {given!r}, but the plan is for {planned!r}; solve it anew, or give "
-                    "plan.allocation, which fits any"
+                    name,
+                    f"is {given!r}, but the plan is for {planned!r}; solve it anew, or give "
+                    "plan.allocation, which fits any",
                 )
         leaving = cluster.abandonment
         for one in self.classes:
             rate = (leaving.get(one.name) if isinstance(leaving, Mapping) else leaving) or 0.0
             if rate != one.abandonment_per_s:
                 raise ConfigError(
-                    f"abandonment: is {rate!r} for class {one.name!r}, but the plan is for "
-                    f"{one.abandonment_per_s!r}; solve it anew, or give plan.allocation, which fits any"
+                    "abandonment",
+                    f"is {rate!r} for class {one.name!r}, but the plan is for "
+                    f"{one.abandonment_per_s!r}; solve it anew, or give plan.allocation, which fits any",
                 )
 
     @property
@@ -192,7 +194,7 @@ class AllocationPlan(Statement, Planned):
                 return one.price
         known = ", ".join(dict.fromkeys(repr(one.constraint) for one in self.shadow_prices))
         raise ConfigError(
-            f"constraint: the plan has no {constraint!r} of {request_class!r} (known: {known or 'none'})"
+            "constraint", f"the plan has no {constraint!r} of {request_class!r} (known: {known or 'none'})"
         )
 
     def explain(self) -> str:
@@ -289,9 +291,9 @@ def allocation(
     """
     demand = Demand.of(workload, rate=rate, seed=seed)
     if not isinstance(timing, MixedSolo):
-        raise ConfigError(f"timing: must be MixedSolo(…), is {timing!r}")
+        raise ConfigError("timing", f"must be MixedSolo(…), is {timing!r}")
     if not isinstance(prices, Prices):
-        raise ConfigError(f"prices: must be Prices(…), is {prices!r}")
+        raise ConfigError("prices", f"must be Prices(…), is {prices!r}")
     for name in ("prefill", "decode"):
         within(f"prices.{name}", getattr(prices, name), 1e-18, 1e6)
     whole("slots", slots, 2, _MOST_COUNT)
@@ -299,9 +301,9 @@ def allocation(
     whole("replicas", replicas, 1, _MOST_COUNT)
     whole("seed", seed, 0, 2**64 - 1)
     if scheme not in get_args(Scheme):
-        raise ConfigError(f"scheme: must be 'bundled' or 'separate', is {scheme!r}")
+        raise ConfigError("scheme", f"must be 'bundled' or 'separate', is {scheme!r}")
     if decode_queue is not None and not isinstance(decode_queue, bool):
-        raise ConfigError(f"decode_queue: must be True, False or None, is {shown(decode_queue)}")
+        raise ConfigError("decode_queue", f"must be True, False or None, is {shown(decode_queue)}")
     limits = {"prefill_fairness": prefill_fairness, "decode_fairness": decode_fairness, "tpot_s": tpot_s}
     for name, limit in limits.items():
         if limit is not None:
@@ -316,7 +318,7 @@ def allocation(
     fair = (prefill_fairness, decode_fairness) != (None, None)
     fair = fair or prefill_fairness_penalty > 0 or decode_fairness_penalty > 0
     if timing.alpha + timing.beta * chunk <= 0 or timing.solo <= 0:
-        raise ConfigError("timing: an iteration must take some time, with a chunk and without one")
+        raise ConfigError("timing", "an iteration must take some time, with a chunk and without one")
     nothing: Mapping[str, float] = Table({})
     empty = AllocationPlan(
         scheme=scheme,
@@ -358,14 +360,16 @@ def _classes(demand: Demand, abandonment: object, replicas: int, recorded: bool)
     """The classes with what a replica gets of each."""
     names = [one.name for one in demand.classes]
     if abandonment is None and recorded and demand.gives_up:
-        raise ConfigError("abandonment: missing: the workload has a patience, and the program needs its rate")
+        raise ConfigError(
+            "abandonment", "missing: the workload has a patience, and the program needs its rate"
+        )
     if isinstance(abandonment, Mapping):
         for name in abandonment:
             if name not in names:
-                raise ConfigError(f"abandonment.{name}: no such class (there are {', '.join(names)})")
+                raise ConfigError(f"abandonment.{name}", f"no such class (there are {', '.join(names)})")
         for name in names:
             if name not in abandonment:
-                raise ConfigError(f"abandonment.{name}: missing: every class needs a rate")
+                raise ConfigError(f"abandonment.{name}", "missing: every class needs a rate")
             within(f"abandonment.{name}", abandonment[name], 0, MOST_RATE)
     elif abandonment is not None:
         within("abandonment", abandonment, 0, MOST_RATE)

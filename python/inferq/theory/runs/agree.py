@@ -12,6 +12,7 @@ from inferq._lazy import np, pl
 from inferq.checks import finite, shown, whole
 from inferq.description import Table
 from inferq.errors import ConfigError
+from inferq.systems.pools import pools_of
 from inferq.theory.bounds.stability import Stability, stability
 from inferq.theory.capacities.fluid import Settled, settled_capacity
 from inferq.theory.capacities.iteration_cost import has_closed_form
@@ -21,8 +22,8 @@ from inferq.theory.statement import Statement, number
 
 if TYPE_CHECKING:
     from inferq.results.result import Result
-    from inferq.simulation.simulate import System
     from inferq.systems.engine import Engine
+    from inferq.systems.system import System
     from inferq.workload.workload import Workload
 
 CONFIDENCE = 0.99
@@ -130,7 +131,7 @@ def agree(
     from inferq.systems.network import Network
 
     if not 0 <= finite("warmup", warmup) < 1:
-        raise ConfigError(f"warmup: must be a share of the span, from 0 up to but not 1, is {warmup!r}")
+        raise ConfigError("warmup", f"must be a share of the span, from 0 up to but not 1, is {warmup!r}")
     seeds = _seeds(seeds)
     theory = stability(workload, cluster)
     drawn = _workload(workload, requests)
@@ -138,7 +139,7 @@ def agree(
         seeds = seeds[:1]
     engine, replicas = None, 1
     if isinstance(cluster, (Engine, Cluster)):
-        pool = cluster.pools()[0]
+        pool = pools_of(cluster)[0]
         engine = pool.engines[0] if len(set(pool.engines)) == 1 else None
         replicas = sum(pool.counts)
     linear = engine is not None and has_closed_form(engine)
@@ -162,15 +163,15 @@ def agree(
 def _seeds(seeds: object) -> list[int]:
     """Different seeds, one at least."""
     if isinstance(seeds, (str, bytes, Mapping)) or not isinstance(seeds, Iterable):
-        raise ConfigError(f"seeds: must be several whole numbers, such as [1, 2, 3], is {shown(seeds)}")
+        raise ConfigError("seeds", f"must be several whole numbers, such as [1, 2, 3], is {shown(seeds)}")
     found: list[int] = []
     for place, seed in enumerate(seeds):
         one = whole(f"seeds[{place}]", seed, 0, 2**64 - 1)
         if one in found:
-            raise ConfigError(f"seeds[{place}]: {one} is there already; a run repeated shows nothing new")
+            raise ConfigError(f"seeds[{place}]", f"{one} is there already; a run repeated shows nothing new")
         found.append(one)
     if not found:
-        raise ConfigError("seeds: none; one run at least is needed")
+        raise ConfigError("seeds", "none; one run at least is needed")
     return found
 
 
@@ -182,7 +183,7 @@ def _workload(workload: Any, requests: int | None) -> Workload:
 
     if isinstance(workload, Workload):
         if requests is not None:
-            raise ConfigError("requests: a workload has its own; it is for classes with rates")
+            raise ConfigError("requests", "a workload has its own; it is for classes with rates")
         return workload
     count = 20_000 if requests is None else whole("requests", requests, 2, 2**32 - 1)
     given = [workload] if isinstance(workload, RequestClass) else list(workload)
@@ -213,7 +214,7 @@ def _measured(result: Result, warmup: float, replicas: int | None) -> dict[str, 
     requests = result.requests
     arrival_s = requests["arrival_s"].to_numpy()
     if len(arrival_s) < 2 or arrival_s[-1] <= arrival_s[0]:
-        raise ConfigError("workload: all requests arrive at one instant, so that there is no rate")
+        raise ConfigError("workload", "all requests arrive at one instant, so that there is no rate")
     start = arrival_s[0] + warmup * (arrival_s[-1] - arrival_s[0])
     end = arrival_s[-1]
     span_s = end - start

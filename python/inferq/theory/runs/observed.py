@@ -184,7 +184,9 @@ def observed(
         'stable'
     """
     if not isinstance(result, Result):
-        raise ConfigError(f"result: must be a Result, as inferq.simulate returns, is {type(result).__name__}")
+        raise ConfigError(
+            "result", f"must be a Result, as inferq.simulate returns, is {type(result).__name__}"
+        )
     _between("confidence", confidence, above=True)
     _between("tolerance", tolerance, above=False)
     present = presence(result)
@@ -323,7 +325,7 @@ def _start_s(present: Present, warmup: int | str | None) -> float:
             return float(text[1])
     elif _is_count(warmup):
         return present.after(int(warmup))
-    raise ConfigError(f"warmup: must be requests such as 1000 or seconds such as '30s', is {warmup!r}")
+    raise ConfigError("warmup", f"must be requests such as 1000 or seconds such as '30s', is {warmup!r}")
 
 
 def _is_count(value: object) -> bool:
@@ -334,4 +336,4 @@ def _between(name: str, value: object, *, above: bool) -> None:
     number_given = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not number_given or not 0 <= float(value) < 1 or (above and value == 0):  # type: ignore[arg-type]
         least = "above 0" if above else "0 or above"
-        raise ConfigError(f"{name}: must be a number {least} and below 1, is {value!r}")
+        raise ConfigError(name, f"must be a number {least} and below 1, is {value!r}")

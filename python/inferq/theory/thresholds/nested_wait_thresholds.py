@@ -100,7 +100,7 @@ class NestedWaitThresholds(Statement):
             ConfigError: they are not feasible.
         """
         if not self.feasible:
-            raise ConfigError(f"thresholds: {self.reason}")
+            raise ConfigError("thresholds", f"{self.reason}")
         return NestedWait(segments=list(self.segments), thresholds=list(self.thresholds))
 
     def explain(self) -> str:
@@ -301,9 +301,9 @@ def nested_wait_thresholds(
     margin = margin_of(margin)
     risk = within("risk", risk, 1e-100, 1)
     if risk == 1:
-        raise ConfigError(f"risk: must be below 1, is {risk}")
+        raise ConfigError("risk", f"must be below 1, is {risk}")
     if iterations is not None and horizon_s is not None:
-        raise ConfigError("horizon_s: give it or iterations, not both")
+        raise ConfigError("horizon_s", "give it or iterations, not both")
     if iterations is not None:
         iterations = whole("iterations", iterations, 1, 2**62)
     if horizon_s is not None:
@@ -342,7 +342,7 @@ def nested_wait_thresholds(
     if segments is not None and not isinstance(segments, int):
         return judged(_ends(segments, lengths))
     if thresholds is not None:
-        raise ConfigError("thresholds: give the last stage of each segment too, segments=[…]")
+        raise ConfigError("thresholds", "give the last stage of each segment too, segments=[…]")
     if segments is not None:
         return judged(_parts(lengths, whole("segments", segments, 1, len(lengths))))
     found = [judged(_parts(lengths, count)) for count in range(1, min(len(lengths), _TRIED) + 1)]
@@ -455,21 +455,23 @@ def _memory(one: NestedWaitThresholds) -> float:
 
 def _given(thresholds: object, ends: Sequence[int]) -> tuple[int, ...]:
     if not isinstance(thresholds, Sequence) or len(thresholds) != len(ends):
-        raise ConfigError(f"thresholds: must be {len(ends)} numbers, one for each segment, is {thresholds!r}")
+        raise ConfigError(
+            "thresholds", f"must be {len(ends)} numbers, one for each segment, is {thresholds!r}"
+        )
     return tuple(whole(f"thresholds[{place}]", one, 1, MOST_COUNT) for place, one in enumerate(thresholds))
 
 
 def _ends(segments: object, lengths: Sequence[int]) -> tuple[int, ...]:
     if not isinstance(segments, Sequence) or isinstance(segments, (str, bytes)) or not segments:
-        raise ConfigError(f"segments: must be a number, or the last stage of each segment, is {segments!r}")
+        raise ConfigError("segments", f"must be a number, or the last stage of each segment, is {segments!r}")
     ends = tuple(whole(f"segments[{place}]", one, 0, MOST_COUNT) for place, one in enumerate(segments))
     for place, (before, end) in enumerate(pairwise(ends)):
         if end <= before:
-            raise ConfigError(f"segments[{place + 1}]: must be above the {before} before it, is {end}")
+            raise ConfigError(f"segments[{place + 1}]", f"must be above the {before} before it, is {end}")
     if ends[-1] < lengths[-1]:
-        raise ConfigError(f"segments: the last stage is {lengths[-1]}, the last segment ends at {ends[-1]}")
+        raise ConfigError("segments", f"the last stage is {lengths[-1]}, the last segment ends at {ends[-1]}")
     if len(ends) > 1 and ends[-2] >= lengths[-1]:
-        raise ConfigError(f"segments: nobody comes to the last one, the longest has {lengths[-1]} stages")
+        raise ConfigError("segments", f"nobody comes to the last one, the longest has {lengths[-1]} stages")
     return ends
 
 

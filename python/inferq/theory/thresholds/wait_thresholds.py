@@ -89,7 +89,7 @@ class WaitThresholds(Statement):
             ConfigError: they are not feasible.
         """
         if not self.feasible:
-            raise ConfigError(f"thresholds: {self.reason}")
+            raise ConfigError("thresholds", f"{self.reason}")
         return Wait(thresholds=dict(self.thresholds), max_seqs=max_seqs)
 
     def explain(self) -> str:
@@ -339,7 +339,7 @@ def _given(names: Sequence[str], thresholds: object) -> list[int]:
     if isinstance(thresholds, Mapping):
         if set(thresholds) != set(names):
             raise ConfigError(
-                f"thresholds: has {shown(sorted(map(str, thresholds)))}, the classes are {sorted(names)}"
+                "thresholds", f"has {shown(sorted(map(str, thresholds)))}, the classes are {sorted(names)}"
             )
         return [whole(f"thresholds[{name!r}]", thresholds[name], 1, MOST_COUNT) for name in names]
     return [whole("thresholds", thresholds, 1, MOST_COUNT)] * len(names)
@@ -394,25 +394,23 @@ class Periods:
             return cls((1.0,), ({one.name: one.rate or 0.0 for one in demand.classes},))
         if isinstance(given, (str, bytes)) or not isinstance(given, Sequence) or not given:
             raise ConfigError(
-                "periods: must be [(seconds, {class: rate per second}), …], one period at least"
+                "periods", "must be [(seconds, {class: rate per second}), …], one period at least"
             )
         seconds, rates = [], []
         for place, period in enumerate(given):
             path = f"periods[{place}]"
             if not isinstance(period, Sequence) or len(period) != 2 or not isinstance(period[1], Mapping):
-                raise ConfigError(f"{path}: must be (seconds, {{class: rate per second}}), is {period!r}")
+                raise ConfigError(path, f"must be (seconds, {{class: rate per second}}), is {period!r}")
             seconds.append(within(f"{path}: seconds", period[0], 1e-9, 1e12))
             if set(period[1]) != set(names):
-                raise ConfigError(
-                    f"{path}: has rates of {sorted(period[1])}, the classes are {sorted(names)}"
-                )
+                raise ConfigError(path, f"has rates of {sorted(period[1])}, the classes are {sorted(names)}")
             here = {
                 name: within(f"{path}: rate of {name!r}", period[1][name], 0, MOST_RATE) for name in names
             }
             rates.append(here)
         for name in names:
             if not any(here[name] for here in rates):
-                raise ConfigError(f"periods: class {name!r} has a rate of 0 in all of them")
+                raise ConfigError("periods", f"class {name!r} has a rate of 0 in all of them")
         return cls(tuple(seconds), tuple(rates))
 
     @property

@@ -143,7 +143,7 @@ def calibrate(
         dtype = "bfloat16" if kind == "cuda" else "float32"
     for field, value, known in (("dtype", dtype, _DTYPES), ("cache", cache, ("paged", "contiguous"))):
         if value not in known:
-            raise ConfigError(f"{field}: must be one of {', '.join(known)}, is {value!r}")
+            raise ConfigError(field, f"must be one of {', '.join(known)}, is {value!r}")
     paged = cache == "paged"
 
     import torch
@@ -166,7 +166,7 @@ def calibrate(
             if not is_out_of_memory(error):
                 raise
             raise ConfigError(
-                f"layers: the weights of {count} layers do not fit the memory of {name}; time fewer layers"
+                "layers", f"the weights of {count} layers do not fit the memory of {name}; time fewer layers"
             ) from None
         survey = Survey(lambda done: told(done, total) if told is not None else None)
         parts = _measured(rig, points, survey)
@@ -257,11 +257,11 @@ def _share(shape: ModelShape, tensor_parallel: int) -> LayerSizes:
 def _points(grids: Grids | None, defaults: Grids, quick: bool) -> dict[str, list[int]]:
     """The points of every axis, those that are given judged."""
     if grids is not None and not isinstance(grids, Mapping):
-        raise ConfigError(f"grids: must be a mapping from axes to points, is {grids!r}")
+        raise ConfigError("grids", f"must be a mapping from axes to points, is {grids!r}")
     given = dict(grids or {})
     for name in given:
         if name not in _LEAST:
-            raise ConfigError(f"grids: unknown axis {name!r}{nearest(str(name), list(_LEAST))}")
+            raise ConfigError("grids", f"unknown axis {name!r}{nearest(str(name), list(_LEAST))}")
     found = {}
     for name, default in defaults.items():
         if name not in given:
@@ -269,12 +269,12 @@ def _points(grids: Grids | None, defaults: Grids, quick: bool) -> dict[str, list
             continue
         axis = given[name]
         if isinstance(axis, (str, bytes)) or not hasattr(axis, "__iter__"):
-            raise ConfigError(f"grids.{name}: must be a list of whole numbers, is {axis!r}")
+            raise ConfigError(f"grids.{name}", f"must be a list of whole numbers, is {axis!r}")
         points = [
             whole(f"grids.{name}[{place}]", one, _LEAST[name], MOST_COUNT) for place, one in enumerate(axis)
         ]
         if len(points) < 2 or any(after <= before for before, after in pairwise(points)):
-            raise ConfigError(f"grids.{name}: must be at least two points, ascending, is {points}")
+            raise ConfigError(f"grids.{name}", f"must be at least two points, ascending, is {points}")
         found[name] = points
     return found
 
@@ -282,9 +282,9 @@ def _points(grids: Grids | None, defaults: Grids, quick: bool) -> dict[str, list
 def _device(device: str | None) -> tuple[str, str]:
     """The kind of a device, and its name as PyTorch writes it."""
     if device is not None and not isinstance(device, str):
-        raise ConfigError(f"device: must be a text such as 'cuda', is {device!r}")
+        raise ConfigError("device", f"must be a text such as 'cuda', is {device!r}")
     if importlib.util.find_spec("torch") is None:
-        raise ConfigError(f"{_NEEDS_TORCH}: pip install 'inferq[calibrate]'")
+        raise ConfigError(_NEEDS_TORCH, "pip install 'inferq[calibrate]'")
     import torch
 
     major, minor = map(int, torch.__version__.split(".")[:2])
@@ -294,13 +294,13 @@ def _device(device: str | None) -> tuple[str, str]:
     name = device or ("cuda" if there else "cpu")
     kind, colon, place = name.partition(":")
     if kind not in _REPETITIONS or (colon and (kind == "cpu" or not place.isdecimal())):
-        raise ConfigError(f"device: must be 'cuda', 'cuda:N' or 'cpu', is {device!r}")
+        raise ConfigError("device", f"must be 'cuda', 'cuda:N' or 'cpu', is {device!r}")
     if kind == "cpu":
         return kind, name
     if not there:
-        raise ConfigError("device: PyTorch finds no CUDA device here")
+        raise ConfigError("device", "PyTorch finds no CUDA device here")
     if place and int(place) >= torch.cuda.device_count():
-        raise ConfigError(f"device: there are {torch.cuda.device_count()} CUDA devices, not {name!r}")
+        raise ConfigError("device", f"there are {torch.cuda.device_count()} CUDA devices, not {name!r}")
     return kind, name
 
 

@@ -86,7 +86,7 @@ class Survey:
                 break
             found.append(measured)
         if len(found) < 2:
-            raise ConfigError(f"grids: {part}: no two points of {row_name} fit the memory of the device")
+            raise ConfigError("grids", f"{part}: no two points of {row_name} fit the memory of the device")
         width = len(found[0])
         self.spread[part] = [[timed.spread for timed in row] for row in found]
         if column_axis is None:

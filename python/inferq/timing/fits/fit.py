@@ -174,7 +174,7 @@ def fit(
     """
     if not isinstance(model, str) or model not in (*LINEAR, TABLE):
         raise ConfigError(
-            f"model: {model!r} is none that can be fitted{nearest(str(model), [*LINEAR, TABLE])}"
+            "model", f"{model!r} is none that can be fitted{nearest(str(model), [*LINEAR, TABLE])}"
         )
     robust, relative = flag("robust", robust), flag("relative", relative)
     check_units = flag("check_units", check_units)
@@ -183,7 +183,7 @@ def fit(
     if model == TABLE:
         return _table(log, grids, fixed, robust, relative, confidence)
     if grids is not None:
-        raise ConfigError(f"grids: a {model} has none, only a {TABLE}")
+        raise ConfigError("grids", f"a {model} has none, only a {TABLE}")
     linear = LINEAR[model]
     return _Fitting(linear, log, _fixed(linear, fixed), robust, relative, confidence).fit()
 
@@ -218,12 +218,12 @@ def _fixed(linear: Linear, fixed: Mapping[str, float] | None) -> dict[str, float
     if fixed is None:
         return {}
     if not isinstance(fixed, Mapping):
-        raise ConfigError(f"fixed: must map coefficients to numbers, not {fixed!r}")
+        raise ConfigError("fixed", f"must map coefficients to numbers, not {fixed!r}")
     known = {}
     for name, value in fixed.items():
         if name not in names:
             raise ConfigError(
-                f"fixed: {name!r} is no coefficient of {linear.kind.__name__}{nearest(str(name), names)}"
+                "fixed", f"{name!r} is no coefficient of {linear.kind.__name__}{nearest(str(name), names)}"
             )
         path = f"fixed.{name}"
         known[name] = (
@@ -268,41 +268,46 @@ class _Fitting:
             if term.needs is None or term.needs in self.log:
                 continue
             if term.optional and self.fixed.get(term.name):
-                raise ConfigError(f"fixed.{term.name}: the frame has no column {term.needs}")
+                raise ConfigError(f"fixed.{term.name}", f"the frame has no column {term.needs}")
             if not term.optional and self.log["prefill_tokens"].any():
                 raise ConfigError(
-                    f"{term.name}: the frame has prefill_tokens but no column {term.needs} "
-                    "(Σ of the contexts of the chunks; 0 where no prompt is cut)"
+                    term.name,
+                    f"the frame has prefill_tokens but no column {term.needs} "
+                    "(Σ of the contexts of the chunks; 0 where no prompt is cut)",
                 )
 
     def _check_rows(self) -> None:
         rows, asked = self.tokens.size, len(self.free) + self.search
         if rows <= asked:
-            raise ConfigError(f"frame: {asked} coefficients need at least {asked + 1} iterations, not {rows}")
+            raise ConfigError(
+                "frame", f"{asked} coefficients need at least {asked + 1} iterations, not {rows}"
+            )
         for term in self.free:
             column = self.columns[term.name]
             if not column.any():
-                raise ConfigError(f"{term.name}: no iteration has {term.counted}: {_remedy(term.name)}")
+                raise ConfigError(term.name, f"no iteration has {term.counted}: {_remedy(term.name)}")
             if np.ptp(column) or term.name == "base":
                 continue
             if any(other.name == "base" for other in self.free):
                 raise ConfigError(
-                    f"{term.name}: every iteration has {column[0]:g} {term.counted}, so it cannot be told "
-                    f"from base: {_remedy(term.name)}"
+                    term.name,
+                    f"every iteration has {column[0]:g} {term.counted}, so it cannot be told "
+                    f"from base: {_remedy(term.name)}",
                 )
         if not self.search:
             return
         counts = np.unique(self.tokens).size
         if counts < 3:
             raise ConfigError(
-                f"knee: the iterations have fewer than 3 different counts of tokens: {_remedy('knee')}"
+                "knee", f"the iterations have fewer than 3 different counts of tokens: {_remedy('knee')}"
             )
         if counts < asked:
             shapes = np.unique(np.column_stack(list(self.columns.values())), axis=0).shape[0]
             if shapes < asked:
                 raise ConfigError(
-                    f"knee: {shapes} different iterations cannot tell it beside "
-                    f"{', '.join(term.name for term in self.free)}: {_remedy('knee')}"
+                    "knee",
+                    f"{shapes} different iterations cannot tell it beside "
+                    f"{', '.join(term.name for term in self.free)}: {_remedy('knee')}",
                 )
 
     def design(self, knee: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -368,15 +373,17 @@ class _Fitting:
         empty = [name for name, column in zip(names, columns.T, strict=True) if not column.any()]
         if empty:
             raise ConfigError(
-                f"{empty[0]}: no iteration has tokens above the knee of {solution.knee}: {_remedy(empty[0])}"
+                f"{empty[0]}",
+                f"no iteration has tokens above the knee of {solution.knee}: {_remedy(empty[0])}",
             )
         mixed = inseparable(columns * solution.weights[:, None])
         if mixed:
             several = ", ".join(names[place] for place in mixed)
             counted = ", ".join(self.free[place].counted for place in mixed)
             raise ConfigError(
-                f"{several}: what they multiply ({counted}) moves together in these iterations: "
-                f"{_remedy(names[mixed[-1]])}"
+                several,
+                f"what they multiply ({counted}) moves together in these iterations: "
+                f"{_remedy(names[mixed[-1]])}",
             )
 
     def _errors(self, solution: Solution, values: dict[str, float]) -> dict[str, float]:

@@ -38,17 +38,17 @@ def checked_log(frame: object, check_units: bool) -> Log:
     """
     if not isinstance(frame, Mapping) and not hasattr(frame, "columns"):
         raise ConfigError(
-            f"frame: must be a polars or pandas frame or a dict of columns, not {type(frame).__name__}"
+            "frame", f"must be a polars or pandas frame or a dict of columns, not {type(frame).__name__}"
         )
     try:
         table = as_frame(frame)
     except TraceError as error:
-        raise ConfigError(f"frame: {error}") from None
+        raise ConfigError("frame", f"{error}") from None
     for name in NEEDED:
         if name not in table.columns:
-            raise ConfigError(f"frame: has no column {name}{nearest(name, table.columns)}")
+            raise ConfigError("frame", f"has no column {name}{nearest(name, table.columns)}")
     if table.height == 0:
-        raise ConfigError("frame: has no rows")
+        raise ConfigError("frame", "has no rows")
     log = {name: _numbers(name, table[name]) for name in COLUMNS if name in table.columns}
     _refuse(log["duration_s"] <= 0, "duration_s", log, "must be above 0")
     least, most = PLAUSIBLE_S
@@ -78,7 +78,7 @@ def checked_log(frame: object, check_units: bool) -> Log:
 def _numbers(name: str, series: Any) -> NDArray[np.float64]:
 
     if not series.dtype.is_numeric():
-        raise ConfigError(f"{name}: holds {series.dtype}, must hold numbers")
+        raise ConfigError(name, f"holds {series.dtype}, must hold numbers")
     values = series.cast(pl.Float64).to_numpy()
     wrong = ~np.isfinite(values)
     if series.null_count() or wrong.any():
@@ -99,16 +99,17 @@ def _check_units(log: Log) -> None:
     median_s = float(np.median(duration_s))
     if median_s > LONGEST_MEDIAN_S:
         raise ConfigError(
-            f"duration_s: half of the iterations last {median_s:.4g} s or more, which looks like "
-            f"milliseconds: {remedy}"
+            "duration_s",
+            f"half of the iterations last {median_s:.4g} s or more, which looks like milliseconds: {remedy}",
         )
     if "start_s" not in log or duration_s.size < 2:
         return
     at_once = float(duration_s.sum() / (np.ptp(log["start_s"]) + duration_s.min()))
     if at_once > MOST_AT_ONCE:
         raise ConfigError(
-            f"duration_s: by start_s, {at_once:.4g} iterations would run at once, so the durations look like "
-            f"milliseconds beside starts in seconds: {remedy}"
+            "duration_s",
+            f"by start_s, {at_once:.4g} iterations would run at once, so the durations look like "
+            f"milliseconds beside starts in seconds: {remedy}",
         )
 
 

@@ -46,14 +46,14 @@ def read_iterations(
         [0.0125]
     """
     if not isinstance(unit, str) or unit not in UNITS:
-        raise ConfigError(f"unit: {unit!r} is no unit of time{nearest(str(unit), UNITS)}")
+        raise ConfigError("unit", f"{unit!r} is no unit of time{nearest(str(unit), UNITS)}")
     if columns is not None and not isinstance(columns, Mapping):
-        raise ConfigError(f"columns: must map columns of fit to columns of the file, not {columns!r}")
+        raise ConfigError("columns", f"must map columns of fit to columns of the file, not {columns!r}")
     source = source_of(path)
     wanted = {name: name for name in COLUMNS if name in source.columns}
     for name, other in (columns or {}).items():
         if name not in COLUMNS:
-            raise ConfigError(f"columns: {name!r} is no column of a log{nearest(str(name), COLUMNS)}")
+            raise ConfigError("columns", f"{name!r} is no column of a log{nearest(str(name), COLUMNS)}")
         if other not in source.columns:
             raise source.error(f"has no column {other!r}{nearest(str(other), source.columns)}")
         wanted[name] = other
@@ -112,7 +112,7 @@ def iterations_of(result: Result) -> pl.DataFrame:
 def source_of(path: str | os.PathLike[str]) -> Source:
     """The table in a file."""
     if not isinstance(path, (str, os.PathLike)):
-        raise ConfigError(f"path: must be a path, not {path!r}")
+        raise ConfigError("path", f"must be a path, not {path!r}")
     source = Source(Path(path))
     if source.kind == "json":
         raise source.error("is json, not a table")
@@ -127,5 +127,5 @@ def checked_source(source: Source, frame: pl.DataFrame) -> pl.DataFrame:
     try:
         checked_log(frame, check_units=False)
     except ConfigError as error:
-        raise TraceError(f"{source.path}: {error}") from None
+        raise TraceError(source.path, f"{error}") from None
     return frame

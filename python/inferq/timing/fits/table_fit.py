@@ -67,7 +67,7 @@ def tabulated(
     """
     known = _fixed(fixed)
     if known.keys() == PARTS.keys():
-        raise ConfigError("fixed: every part is known, nothing is left to fit")
+        raise ConfigError("fixed", "every part is known, nothing is left to fit")
     return _Tabulating(log, _grids(grids, known), known, robust, relative).run()
 
 
@@ -75,13 +75,15 @@ def _fixed(fixed: Mapping[str, Any] | None) -> dict[str, Any]:
     if fixed is None:
         return {}
     if not isinstance(fixed, Mapping):
-        raise ConfigError(f"fixed: must map parts of the table to parts, not {fixed!r}")
+        raise ConfigError("fixed", f"must map parts of the table to parts, not {fixed!r}")
     kinds: dict[str, type[Any]] = {"linear": LinearPart, "chunk": ChunkPart, "decode": DecodePart}
     for name, part in fixed.items():
         if name not in kinds:
-            raise ConfigError(f"fixed: {name!r} is no part of a TimingTable{nearest(str(name), kinds)}")
+            raise ConfigError("fixed", f"{name!r} is no part of a TimingTable{nearest(str(name), kinds)}")
         if not isinstance(part, kinds[name]):
-            raise ConfigError(f"fixed.{name}: must be a {kinds[name].__name__}, not a {type(part).__name__}")
+            raise ConfigError(
+                f"fixed.{name}", f"must be a {kinds[name].__name__}, not a {type(part).__name__}"
+            )
     return dict(fixed)
 
 
@@ -89,26 +91,28 @@ def _grids(grids: Mapping[str, Sequence[int]] | None, known: Iterable[str]) -> d
     if grids is None:
         return {}
     if not isinstance(grids, Mapping):
-        raise ConfigError(f"grids: must map axes to grid points, not {grids!r}")
+        raise ConfigError("grids", f"must map axes to grid points, not {grids!r}")
     given = {}
     for name, points in grids.items():
         if name not in MOST_POINTS:
-            raise ConfigError(f"grids: {name!r} is no axis of a TimingTable{nearest(str(name), MOST_POINTS)}")
+            raise ConfigError(
+                "grids", f"{name!r} is no axis of a TimingTable{nearest(str(name), MOST_POINTS)}"
+            )
         for part in known:
             if name in PARTS[part]:
-                raise ConfigError(f"grids.{name}: the part {part} is given whole by fixed")
+                raise ConfigError(f"grids.{name}", f"the part {part} is given whole by fixed")
         if isinstance(points, (str, bytes)) or not hasattr(points, "__iter__"):
-            raise ConfigError(f"grids.{name}: must be a list of whole numbers, is {points!r}")
+            raise ConfigError(f"grids.{name}", f"must be a list of whole numbers, is {points!r}")
         least = 0 if name in ("context", "mean_context") else 1
         line = [
             whole(f"grids.{name}[{place}]", point, least, MOST_TOKENS) for place, point in enumerate(points)
         ]
         if len(line) < 2:
-            raise ConfigError(f"grids.{name}: a line needs at least two points, here are {len(line)}")
+            raise ConfigError(f"grids.{name}", f"a line needs at least two points, here are {len(line)}")
         for place in range(1, len(line)):
             if line[place] <= line[place - 1]:
                 raise ConfigError(
-                    f"grids.{name}[{place}]: {line[place]} after {line[place - 1]}: must ascend"
+                    f"grids.{name}[{place}]", f"{line[place]} after {line[place - 1]}: must ascend"
                 )
         given[name] = line
     return given
@@ -165,8 +169,9 @@ class _Tabulating:
             if not there.any():
                 what = "has a chunk" if part == "chunk" else "has decodes"
                 raise ConfigError(
-                    f"{part}: no iteration {what}: add such iterations, or say "
-                    f'fixed={{"{part}": …}} with the part of another table'
+                    part,
+                    f"no iteration {what}: add such iterations, or say "
+                    f'fixed={{"{part}": …}} with the part of another table',
                 )
             for axis in PARTS[part]:
                 values = self.values[axis][there]
@@ -175,8 +180,9 @@ class _Tabulating:
         points = sum(math.prod(len(axes[axis]) for axis in PARTS[part]) for part in self.asked)
         if self.measured.size <= points:
             raise ConfigError(
-                f"frame: {self.measured.size} iterations cannot identify {points} grid points: give more "
-                "iterations, or fewer points in grids"
+                "frame",
+                f"{self.measured.size} iterations cannot identify {points} grid points: give more "
+                "iterations, or fewer points in grids",
             )
         return axes
 
@@ -187,21 +193,23 @@ class _Tabulating:
         flat = axis == "context" and alike and len(points) < 3
         if alike and not flat:
             raise ConfigError(
-                f"{name}: every iteration has {low:g}, so nothing is known at other points: add iterations "
-                "that differ in it"
+                name,
+                f"every iteration has {low:g}, so nothing is known at other points: add iterations "
+                "that differ in it",
             )
         if points[0] > low or points[-1] < high:
             raise ConfigError(
-                f"grids.{axis}: goes from {points[0]} to {points[-1]}, but the iterations have from {low:g} "
-                f"to {high:g}"
+                f"grids.{axis}",
+                f"goes from {points[0]} to {points[-1]}, but the iterations have from {low:g} to {high:g}",
             )
         if flat:
             return  # the price is taken to be the same at every context, and said to be
         empty = unvisited(points, values)
         if empty is not None:
             raise ConfigError(
-                f"{name}: no iteration lies between {empty[0]:g} and {empty[1]:g}, so the grid point in "
-                "there cannot be identified: leave it out, or add iterations"
+                name,
+                f"no iteration lies between {empty[0]:g} and {empty[1]:g}, so the grid point in "
+                "there cannot be identified: leave it out, or add iterations",
             )
 
     def _design(self, part: str, axes: Mapping[str, Sequence[int]]) -> Any:

@@ -151,7 +151,7 @@ def read_vidur_table(
     most_points = whole("most_points", most_points, 2)
     if (all_reduce is None) != (tensor_parallel == 1):
         why = "one GPU has nothing to reduce" if tensor_parallel == 1 else f"{tensor_parallel} GPUs need it"
-        raise ConfigError(f"all_reduce: {why}: Vidur's all_reduce.csv goes with tensor_parallel above 1")
+        raise ConfigError("all_reduce", f"{why}: Vidur's all_reduce.csv goes with tensor_parallel above 1")
     mlp, by_tokens, hidden = _linear_ms(linear, tensor_parallel)
     counts = by_tokens["num_tokens"].to_numpy().astype(np.float64)
     if counts.size < 2:

@@ -36,7 +36,7 @@ def entry(kind: str, field: str, name: str) -> Mapping[str, Any]:
     if plain not in known:
         longer = [one for one in known if plain and one.startswith(plain)]
         hint = f"; did you mean {' or '.join(longer)}?" if longer else nearest(name, known)
-        raise ConfigError(f"{field}: unknown name {name!r}{hint}")
+        raise ConfigError(field, f"unknown name {name!r}{hint}")
     return known[plain]
 
 

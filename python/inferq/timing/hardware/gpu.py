@@ -60,8 +60,9 @@ class Gpu:
             is_left_out = value is None and one.name in ("fp8_flops", "int8_flops")
             if is_number and not is_left_out and positive(f"gpu.{one.name}", value) < _LEAST:
                 raise ConfigError(
-                    f"gpu.{one.name}: {value:g} looks like GB, GB/s or TFLOPS: give bytes, bytes a second, "
-                    "operations a second"
+                    f"gpu.{one.name}",
+                    f"{value:g} looks like GB, GB/s or TFLOPS: give bytes, bytes a second, "
+                    "operations a second",
                 )
         flag("gpu.nvlink", self.nvlink)
 
@@ -82,12 +83,12 @@ class Gpu:
             numbers = {key: value for key, value in found.items() if key != "source"}
             return cls(name=gpu.strip().lower(), **numbers)
         if not isinstance(gpu, Mapping):
-            raise ConfigError(f"gpu: must be a name of timing.known_gpus() or a Gpu(…), is {gpu!r}")
+            raise ConfigError("gpu", f"must be a name of timing.known_gpus() or a Gpu(…), is {gpu!r}")
         names = [one.name for one in fields(cls)]
         for key in gpu:
             if key not in names:
-                raise ConfigError(f"gpu: unknown field {key!r}{nearest(str(key), names)}")
+                raise ConfigError("gpu", f"unknown field {key!r}{nearest(str(key), names)}")
         needed = ("memory_bytes", "bandwidth_bytes_per_s", "bf16_flops", "link_bytes_per_s")
         if missing := [name for name in needed if name not in gpu]:
-            raise ConfigError(f"gpu: missing {', '.join(missing)}")
+            raise ConfigError("gpu", f"missing {', '.join(missing)}")
         return cls(**gpu)

@@ -133,10 +133,11 @@ class KvMemory:
         beside = memory.activation_bytes + reserved
         advice = "it fits on no number of them" if fitting is None else f"tensor_parallel={fitting} fits"
         raise ConfigError(
-            f"tensor_parallel: {shape.name} does not fit on {memory.tensor_parallel} × {card.name}: its "
+            "tensor_parallel",
+            f"{shape.name} does not fit on {memory.tensor_parallel} × {card.name}: its "
             f"weights are {_gib(memory.weight_bytes)} GiB a GPU, beside {_gib(beside)} GiB for "
             f"activations and everything else, and {_gib(share * card.memory_bytes)} GiB of "
-            f"{_gib(card.memory_bytes)} may be used; {advice}"
+            f"{_gib(card.memory_bytes)} may be used; {advice}",
         )
 
     @property

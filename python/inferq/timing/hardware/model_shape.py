@@ -117,9 +117,9 @@ class ModelShape:
         for size in (*sizes, "active_experts"):
             whole(f"model.{size}", getattr(self, size), 1, 2**31 - 1)
         if self.heads % self.kv_heads:
-            raise ConfigError(f"model.kv_heads: {self.kv_heads} does not divide {self.heads} heads")
+            raise ConfigError("model.kv_heads", f"{self.kv_heads} does not divide {self.heads} heads")
         if self.active_experts > self.experts:
-            raise ConfigError(f"model.active_experts: {self.active_experts} of only {self.experts} experts")
+            raise ConfigError("model.active_experts", f"{self.active_experts} of only {self.experts} experts")
 
     @classmethod
     def of(cls, model: ModelShape | str | Path | Mapping[str, Any]) -> ModelShape:
@@ -145,7 +145,8 @@ class ModelShape:
             return cls._of_config("config.json", "a model", model)
         if not isinstance(model, (str, Path)):
             raise ConfigError(
-                f"model: must be a name of timing.known_models(), a config.json or a ModelShape, is {model!r}"
+                "model",
+                f"must be a name of timing.known_models(), a config.json or a ModelShape, is {model!r}",
             )
         if isinstance(model, str) and model.strip().lower() in entries("models"):
             name = model.strip().lower()
@@ -158,14 +159,14 @@ class ModelShape:
                 last = Path(model).name.lower()
                 known = max((one for one in entries("models") if last.startswith(one)), key=len, default="")
                 hint = f"; did you mean {known} of timing.known_models()?" if known else ""
-                raise ConfigError(f"model: there is no file {file}{hint}")
+                raise ConfigError("model", f"there is no file {file}{hint}")
             entry("models", "model", str(model))  # which refuses the name
         try:
             config = json.loads(file.read_text(encoding="utf-8-sig"))
         except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{file}: is no JSON: {error}") from None
+            raise ConfigError(file, f"is no JSON: {error}") from None
         if not isinstance(config, Mapping):
-            raise ConfigError(f"{file}: must hold one table, is {type(config).__name__}")
+            raise ConfigError(file, f"must hold one table, is {type(config).__name__}")
         return cls._of_config(str(file), file.resolve().parent.name or file.stem, config)
 
     @classmethod
@@ -177,20 +178,19 @@ class ModelShape:
 
         for key, part in _UNKNOWN_PARTS.items():
             if config.get(key):
-                raise ConfigError(
-                    f"{where}: {key} says that the model has {part}, which is not described here"
-                )
+                raise ConfigError(where, f"{key} says that the model has {part}, which is not described here")
         kind = str(config.get("model_type", ""))
         if kind in _NOT_GATED:
             raise ConfigError(
-                f"{where}: a model of type {kind!r} has no gated feed-forward part of three matrices, which "
-                "is what is described here"
+                where,
+                f"a model of type {kind!r} has no gated feed-forward part of three matrices, which "
+                "is what is described here",
             )
         experts = next((key for key in _EXPERTS if given(key)), None)
         marks = [key for key in _OF_EXPERTS if given(key)]
         if marks and not experts:
             raise ConfigError(
-                f"{where}: {marks[0]} is of a model with experts, but none of {', '.join(_EXPERTS)} is there"
+                where, f"{marks[0]} is of a model with experts, but none of {', '.join(_EXPERTS)} is there"
             )
         width = "moe_intermediate_size" if given("moe_intermediate_size") else "intermediate_size"
         needed = (
@@ -200,15 +200,15 @@ class ModelShape:
         )
         if missing := [key for key in needed if not given(key)]:
             nested = "; it has a text_config: give that table instead" if given("text_config") else ""
-            raise ConfigError(f"{where}: missing {', '.join(missing)}{nested}")
+            raise ConfigError(where, f"missing {', '.join(missing)}{nested}")
         layer_types = config.get("layer_types")
         for one in layer_types if isinstance(layer_types, (list, tuple)) else ():
             if one not in _ATTENTION:
-                raise ConfigError(f"{where}: layer_types has {one!r}, which is not described here")
+                raise ConfigError(where, f"layer_types has {one!r}, which is not described here")
         steps = ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq")
         sparse = [key for key in ("mlp_only_layers", "first_k_dense_replace") if config.get(key)]
         if experts and (sparse or any(given(step) and config[step] != 1 for step in steps)):
-            raise ConfigError(f"{where}: only some of the layers have experts, which is not described here")
+            raise ConfigError(where, "only some of the layers have experts, which is not described here")
 
         def size(key: str) -> int:
             return whole(f"{where}: {key}", config[key], 1, 2**31 - 1)
@@ -220,7 +220,7 @@ class ModelShape:
         if given("head_dim"):
             head_size = size("head_dim")
         elif size("hidden_size") % heads:
-            raise ConfigError(f"{where}: {heads} heads do not divide a hidden_size of {size('hidden_size')}")
+            raise ConfigError(where, f"{heads} heads do not divide a hidden_size of {size('hidden_size')}")
         else:
             head_size = size("hidden_size") // heads
         try:
@@ -330,8 +330,9 @@ class ModelShape:
         gpus = whole("tensor_parallel", tensor_parallel, 1, 1024)
         if self.heads % gpus or (self.kv_heads % gpus and gpus % self.kv_heads):
             raise ConfigError(
-                f"tensor_parallel: {gpus} GPUs cannot share the {self.heads} heads of queries and "
-                f"{self.kv_heads} of keys and values of {self.name}"
+                "tensor_parallel",
+                f"{gpus} GPUs cannot share the {self.heads} heads of queries and "
+                f"{self.kv_heads} of keys and values of {self.name}",
             )
         return max(1, self.kv_heads // gpus)
 
@@ -346,4 +347,4 @@ def is_path(model: object) -> bool:
 def one_of(field: str, value: object, known: tuple[str, ...]) -> None:
     """Refuse a `value` that is none of the words `known`."""
     if value not in known:
-        raise ConfigError(f"{field}: must be one of {', '.join(map(repr, known))}, is {value!r}")
+        raise ConfigError(field, f"must be one of {', '.join(map(repr, known))}, is {value!r}")

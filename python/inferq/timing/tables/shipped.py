@@ -49,7 +49,7 @@ def find(model: str, gpu: str, tensor_parallel: int | None, backend: str) -> Shi
         left = [one for one in left if getattr(one, field) == plain]
         if not left:
             of = "" if field == "model" else f" of {model}" + (f" on {gpu}" if field == "backend" else "")
-            raise ConfigError(f"{field}: no shipped table{of} has {value!r}{near(value, names)}")
+            raise ConfigError(field, f"no shipped table{of} has {value!r}{near(value, names)}")
     if tensor_parallel is None:
         return min(left, key=lambda one: one.tensor_parallel)
     for one in left:
@@ -57,7 +57,7 @@ def find(model: str, gpu: str, tensor_parallel: int | None, backend: str) -> Shi
             return one
     known = ", ".join(str(one.tensor_parallel) for one in left)
     raise ConfigError(
-        f"tensor_parallel: the shipped table of {model} on {gpu} is for {known}, not {tensor_parallel}"
+        "tensor_parallel", f"the shipped table of {model} on {gpu} is for {known}, not {tensor_parallel}"
     )
 
 

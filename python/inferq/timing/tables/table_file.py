@@ -54,11 +54,11 @@ def read(file: str | os.PathLike[str], check_units: bool) -> TimingTable:
         metadata = pl.read_parquet_metadata(place)
         frame = pl.read_parquet(place)
     except pl.exceptions.PolarsError as error:
-        raise ConfigError(f"file: {place} is no Parquet file ({str(error).splitlines()[0]})") from None
+        raise ConfigError("file", f"{place} is no Parquet file ({str(error).splitlines()[0]})") from None
     try:
         return _table(frame, metadata, check_units)
     except ConfigError as error:
-        raise ConfigError(f"file: {place}: {error}") from None
+        raise ConfigError("file", f"{place}: {error}") from None
 
 
 def provenance_of(file: Path) -> Mapping[str, Any]:
@@ -70,10 +70,10 @@ def existing(file: object) -> Path:
     """The path of a file that is there, or a `ConfigError`."""
     text = os.fspath(file) if isinstance(file, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text or "\0" in text:
-        raise ConfigError(f"file: must be the path of a file, is {file!r}")
+        raise ConfigError("file", f"must be the path of a file, is {file!r}")
     place = Path(text)
     if not place.is_file():
-        raise ConfigError(f"file: there is no file {text!r}")
+        raise ConfigError("file", f"there is no file {text!r}")
     return place
 
 

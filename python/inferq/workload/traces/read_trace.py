@@ -117,14 +117,16 @@ def read_trace(
         (1080.0, ['arrival_s', 'prompt_tokens', 'output_tokens', 'class'])
     """
     if not isinstance(path, (str, os.PathLike)):
-        raise ConfigError(f"path: must be a path, not {path!r}")
+        raise ConfigError("path", f"must be a path, not {path!r}")
     chosen = None
     if format is not None:
         if format not in FORMATS:
-            raise ConfigError(f"format: unknown format {format!r}{nearest(str(format), FORMATS)}")
+            raise ConfigError("format", f"unknown format {format!r}{nearest(str(format), FORMATS)}")
         chosen = next((one for one in _FORMATS if one.name == format), None)
     if columns is not None and not isinstance(columns, Mapping):
-        raise ConfigError(f"columns: must map columns of a workload to columns of the file, not {columns!r}")
+        raise ConfigError(
+            "columns", f"must map columns of a workload to columns of the file, not {columns!r}"
+        )
     ranges = {"clients": clients, "start_s": start_s, "end_s": end_s, "rate_factor": rate_factor}
     if format == servegen.NAME or (format is None and Path(path).is_dir()):
         if columns is not None or tokenizer is not None or tokens_per_word is not None:
@@ -132,25 +134,25 @@ def read_trace(
                 "columns, tokenizer, tokens_per_word: ServeGen has columns and token counts of its own"
             )
         if not Path(path).is_dir():
-            raise TraceError(f"{path}: is a file, which servegen is not: it is a folder")
+            raise TraceError(path, "is a file, which servegen is not: it is a folder")
         recipe, told = servegen.read(Path(path), servegen.Range.of(clients, start_s, end_s, rate_factor))
         return Workload._of(recipe, metadata=told)
     for name, value in ranges.items():
         if value is not None:
             raise ConfigError(
-                f"{name}: is for ServeGen; cut and scale other traces with window, at_rate and speed"
+                name, "is for ServeGen; cut and scale other traces with window, at_rate and speed"
             )
     source = Source(Path(path))
     form = chosen or _found(source, columns is not None)
     if columns and not form.maps_columns:
-        raise ConfigError(f"columns: {form.name} has columns of its own; use format='table' to name others")
+        raise ConfigError("columns", f"{form.name} has columns of its own; use format='table' to name others")
     if form.counts_text and tokenizer is None and tokens_per_word is None:
         raise ConfigError(
-            f"{path}: {form.name} holds text: give tokenizer or tokens_per_word to count its tokens"
+            path, f"{form.name} holds text: give tokenizer or tokens_per_word to count its tokens"
         )
     if not form.counts_text and (tokenizer is not None or tokens_per_word is not None):
         name = "tokens_per_word" if tokenizer is None else "tokenizer"
-        raise ConfigError(f"{name}: {form.name} has token counts, there is nothing to count")
+        raise ConfigError(name, f"{form.name} has token counts, there is nothing to count")
     if (source.kind == "json") == (form in (AZURE, BURSTGPT, VIDUR, INFERQ, TABLE)):
         raise source.error(f"is {source.kind}, which {form.name} is not")
     counts = counter(tokenizer, tokens_per_word)
@@ -158,7 +160,7 @@ def read_trace(
     try:
         frame = checked(reading.frame, reading.place)
     except TraceError as error:
-        raise source.error(str(error)) from None
+        raise error.within(str(path)) from None
     metadata = {
         "source": str(path),
         "format": form.name,

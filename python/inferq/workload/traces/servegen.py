@@ -45,14 +45,14 @@ class Range:
         """The arguments of `read_trace`, checked."""
         if clients is not None:
             if isinstance(clients, str) or not isinstance(clients, Sequence) or not clients:
-                raise ConfigError(f"clients: must be names of clients, at least one, not {clients!r}")
+                raise ConfigError("clients", f"must be names of clients, at least one, not {clients!r}")
             if len(set(clients)) < len(clients):
-                raise ConfigError(f"clients: names one twice: {', '.join(map(str, clients))}")
+                raise ConfigError("clients", f"names one twice: {', '.join(map(str, clients))}")
             clients = tuple(clients)
         start = 0.0 if start_s is None else finite("start_s", start_s)
         end = math.inf if end_s is None else finite("end_s", end_s)
         if not 0 <= start < end:
-            raise ConfigError(f"end_s: must be above start_s, which is 0 or more, not {start} and {end}")
+            raise ConfigError("end_s", f"must be above start_s, which is 0 or more, not {start} and {end}")
         return cls(clients, start, end, 1.0 if rate_factor is None else positive("rate_factor", rate_factor))
 
 
@@ -94,7 +94,7 @@ class Clients(Recipe):
         order = whole["arrival_s"].argsort(kind="stable")
         if not order.size:
             raise TraceError(
-                f"{self.source}: no request is drawn; choose a longer range or a larger rate_factor"
+                self.source, "no request is drawn; choose a longer range or a larger rate_factor"
             )
         names = sorted(name for name, _ in self.forms)
         sizes = [one["arrival_s"].size for one in drawn]
@@ -111,10 +111,10 @@ def read(folder: Path, wanted: Range) -> tuple[Clients, dict[str, Any]]:
     if not traces:
         inner = sorted({str(path.parent.relative_to(folder)) for path in folder.rglob(f"*{_TRACE}")})
         hint = f"; give one of its folders {', '.join(inner[:10])}" if inner else ""
-        raise TraceError(f"{folder}: is not a file, and as a folder holds no client of ServeGen{hint}")
+        raise TraceError(folder, f"is not a file, and as a folder holds no client of ServeGen{hint}")
     for name in wanted.clients or ():
         if name not in traces:
-            raise ConfigError(f"clients: {folder} has no client {name!r}{nearest(str(name), traces)}")
+            raise ConfigError("clients", f"{folder} has no client {name!r}{nearest(str(name), traces)}")
     forms: list[tuple[str, str]] = []
     left_out: dict[str, float] = {}
     borrowed: dict[str, int] = {}
@@ -135,7 +135,7 @@ def read(folder: Path, wanted: Range) -> tuple[Clients, dict[str, Any]]:
         if not tables.whole:
             if wanted.clients is not None:
                 raise TraceError(
-                    f"{traces[name]}: client {name} sends requests, but has no histogram of lengths"
+                    f"{traces[name]}", f"client {name} sends requests, but has no histogram of lengths"
                 )
             left_out[name] = round(expected, 3)
             continue
@@ -148,11 +148,12 @@ def read(folder: Path, wanted: Range) -> tuple[Clients, dict[str, Any]]:
         total += expected
     if not forms:
         why = "has lengths" if left_out else "sends requests in this range"
-        raise TraceError(f"{folder}: no client {why}")
+        raise TraceError(folder, f"no client {why}")
     if total > _MOST:
         raise ConfigError(
-            f"rate_factor: {folder} would send {total:.3g} requests, at most {_MOST} can be numbered: "
-            "choose a shorter range, fewer clients or a smaller factor"
+            "rate_factor",
+            f"{folder} would send {total:.3g} requests, at most {_MOST} can be numbered: "
+            "choose a shorter range, fewer clients or a smaller factor",
         )
     metadata: dict[str, Any] = {
         "source": str(folder),
@@ -191,7 +192,7 @@ def _windows(path: Path, wanted: Range) -> dict[str, Any]:
     for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
         if not start < end:
             raise TraceError(
-                f"{path}: row {row + 1}: the window starts at {end}, not after the {start} before it"
+                path, f"row {row + 1}: the window starts at {end}, not after the {start} before it"
             )
     last = min(ends[-1], wanted.end_s)
     if last <= wanted.start_s:
@@ -226,16 +227,16 @@ def _rows(path: Path) -> list[tuple[float, float, str, float]]:
                 if fields:
                     rows.append(_row(fields, f"{path}: row {number}"))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise TraceError(f"{path}: cannot be read: {error}") from error
+        raise TraceError(path, f"cannot be read: {error}") from error
     if not rows:
-        raise TraceError(f"{path}: is empty")
+        raise TraceError(path, "is empty")
     return rows
 
 
 def _row(fields: list[str], place: str) -> tuple[float, float, str, float]:
     if len(fields) != 6:
         raise TraceError(
-            f"{place}: has {len(fields)} fields, must have start, rate, cv, family, shape and scale"
+            place, f"has {len(fields)} fields, must have start, rate, cv, family, shape and scale"
         )
     numbers = []
     for name, text in (("start", fields[0]), ("rate", fields[1]), ("shape", fields[4])):
@@ -244,13 +245,13 @@ def _row(fields: list[str], place: str) -> tuple[float, float, str, float]:
         except ValueError:
             number = math.nan
         if not 0 <= number < 9e9:
-            raise TraceError(f"{place}: {name} is {text!r}, must be a number, 0 or above")
+            raise TraceError(place, f"{name} is {text!r}, must be a number, 0 or above")
         numbers.append(number)
     start, rate, shape = numbers
     family = fields[3]
     if rate > 0 and (family not in ("Gamma", "Weibull") or shape == 0):
         raise TraceError(
-            f"{place}: has a rate but no distribution of gaps (family {family!r}, shape {fields[4]!r})"
+            place, f"has a rate but no distribution of gaps (family {family!r}, shape {fields[4]!r})"
         )
     return start, rate, family, shape
 
@@ -274,16 +275,16 @@ def _tables(path: Path) -> _Lengths:
     try:
         windows = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise TraceError(f"{path}: cannot be read as JSON: {error}") from error
+        raise TraceError(path, f"cannot be read as JSON: {error}") from error
     if not isinstance(windows, dict) or not all(isinstance(fields, dict) for fields in windows.values()):
-        raise TraceError(f"{path}: must hold objects by the start of their window")
+        raise TraceError(path, "must hold objects by the start of their window")
     zeros = 0.0
     for key, fields in windows.items():
         place = f"{path}: window {key}"
         try:
             start = float(key)
         except ValueError:
-            raise TraceError(f"{place}: must be named by its start in seconds") from None
+            raise TraceError(place, "must be named by its start in seconds") from None
         found.starts.append(start)
         used = ["output_tokens"]
         prompt: list[dict[str, Any] | None] = []
@@ -327,7 +328,7 @@ def _histogram(fields: Mapping[str, Any], name: str, place: str) -> dict[int, fl
     else:
         pairs = [list(pair) for pair in given.items()] if isinstance(given, dict) else None
     if pairs is None:
-        raise TraceError(f"{place}: {name} must be a histogram such as {{90: 0.5, 94: 0.5}}")
+        raise TraceError(place, f"{name} must be a histogram such as {{90: 0.5, 94: 0.5}}")
     histogram = {}
     for pair in pairs:
         try:
@@ -337,7 +338,7 @@ def _histogram(fields: Mapping[str, Any], name: str, place: str) -> dict[int, fl
             good = False
         if not good:
             raise TraceError(
-                f"{place}: {name} holds {': '.join(map(str, pair))}, must hold a whole number: weight"
+                place, f"{name} holds {': '.join(map(str, pair))}, must hold a whole number: weight"
             )
         if weight:
             histogram[int(value)] = weight

@@ -88,7 +88,7 @@ class Source:
 
     def error(self, message: str) -> TraceError:
         """The error that names this file."""
-        return TraceError(f"{self.path}: {message}")
+        return TraceError(self.path, f"{message}")
 
     def _unpack(self) -> bytes:
         try:

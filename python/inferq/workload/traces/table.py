@@ -32,7 +32,7 @@ def _wanted(source: Source, options: Options, others: Mapping[str, str]) -> dict
     }
     for name, other in (options.columns or {}).items():
         if name not in COLUMNS:
-            raise ConfigError(f"columns: {name!r} is no column of a workload{nearest(str(name), COLUMNS)}")
+            raise ConfigError("columns", f"{name!r} is no column of a workload{nearest(str(name), COLUMNS)}")
         if other not in source.columns:
             raise source.error(f"has no column {other!r}{nearest(str(other), source.columns)}")
         wanted[name] = other

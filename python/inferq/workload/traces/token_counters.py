@@ -49,20 +49,20 @@ class TokenizerFile:
     def __init__(self, path: object) -> None:
         """Load the file."""
         if not isinstance(path, (str, Path)):
-            raise ConfigError(f"tokenizer: must be the path of a tokenizer.json, not {path!r}")
+            raise ConfigError("tokenizer", f"must be the path of a tokenizer.json, not {path!r}")
         try:
             from tokenizers import Tokenizer
         except ImportError:
             raise ConfigError(
-                "tokenizer: needs the tokenizers library: pip install inferq[tokenizers]"
+                "tokenizer", "needs the tokenizers library: pip install inferq[tokenizers]"
             ) from None
         try:
             data = Path(path).read_bytes()
             self._tokenizer = Tokenizer.from_buffer(data)
         except OSError as error:
-            raise ConfigError(f"tokenizer: {path}: {error.strerror or error}") from error
+            raise ConfigError("tokenizer", f"{path}: {error.strerror or error}") from error
         except Exception as error:  # the library raises bare exceptions
-            raise ConfigError(f"tokenizer: {path}: is no tokenizer file: {error}") from error
+            raise ConfigError("tokenizer", f"{path}: is no tokenizer file: {error}") from error
         # a file may cut or fill texts to the length of a model; a count must not
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()

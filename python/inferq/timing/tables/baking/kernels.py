@@ -77,7 +77,7 @@ class KernelDatabase:
         self.version = _version(self.system, backend, version)
         for name in quantisation:
             if name not in QUANTISATION:
-                raise ConfigError(f"quantisation: unknown mode {name!r}{nearest(str(name), QUANTISATION)}")
+                raise ConfigError("quantisation", f"unknown mode {name!r}{nearest(str(name), QUANTISATION)}")
         with _folder(model) as (folder, self.model), _quiet():
             self.most_context = _most_context(Path(folder, "config.json"))
             try:
@@ -92,7 +92,7 @@ class KernelDatabase:
                     **quantisation,
                 )
             except AssertionError as error:
-                raise ConfigError(f"tensor_parallel: {tensor_parallel}: {error}") from None
+                raise ConfigError("tensor_parallel", f"{tensor_parallel}: {error}") from None
             except (ValueError, RuntimeError, LookupError, TypeError, AttributeError, OSError) as error:
                 raise ConfigError(self._refusal(model, quantisation, error)) from None
         with self._answers(model, quantisation):
@@ -109,8 +109,9 @@ class KernelDatabase:
             near, far = (self._rest(context) for context in (16, 4096))
         if near != far:
             raise ConfigError(
-                "model: a table needs all but attention to depend on the tokens of the batch alone; in this "
-                "model it depends on their context too"
+                "model",
+                "a table needs all but attention to depend on the tokens of the batch alone; in this "
+                "model it depends on their context too",
             )
 
     def linear(self, tokens: int) -> float:
@@ -197,8 +198,8 @@ def _engine() -> Callable[..., Any]:
         from aiconfigurator_core.sdk.engine import EngineHandle
     except ImportError:
         raise ConfigError(
-            "from_aiconfigurator: needs a package: pip install 'inferq[aiconfigurator]' "
-            "(Linux on x86-64, Python 3.11 or newer)"
+            "from_aiconfigurator",
+            "needs a package: pip install 'inferq[aiconfigurator]' (Linux on x86-64, Python 3.11 or newer)",
         ) from None
     compiled: Callable[..., Any] = EngineHandle.compile
     return compiled
@@ -213,17 +214,17 @@ def _version(system: str, backend: str, version: str | None) -> str:
         if system not in measured:
             names = [*SYSTEMS, *sorted(measured)]
             raise ConfigError(
-                f"system: aiconfigurator has measured nothing on {system!r}{near(system, names)}"
+                "system", f"aiconfigurator has measured nothing on {system!r}{near(system, names)}"
             )
         backends = measured[system]
         if backend not in backends:
             hint = nearest(backend, sorted(backends))
-            raise ConfigError(f"backend: aiconfigurator has not measured {backend!r} on {system}{hint}")
+            raise ConfigError("backend", f"aiconfigurator has not measured {backend!r} on {system}{hint}")
         if version is None:
             return str(perf_database.get_latest_database_version(system, backend))
     if version not in backends[backend]:
         known = ", ".join(backends[backend])
-        raise ConfigError(f"version: {backend} {version!r} was not measured on {system}; known are {known}")
+        raise ConfigError("version", f"{backend} {version!r} was not measured on {system}; known are {known}")
     return version
 
 
@@ -249,7 +250,7 @@ def _folder(model: str) -> Iterator[tuple[str, str]]:
             known = [one.removesuffix(ending).replace("--", "/") for one in all_names]
             hint = nearest(model, [*entries("models"), *known]).partition("; known")[0]
             raise ConfigError(
-                f"model: aiconfigurator carries no {model!r}; give a folder with its config.json{hint}"
+                "model", f"aiconfigurator carries no {model!r}; give a folder with its config.json{hint}"
             )
         yield folder, name
 
@@ -260,9 +261,11 @@ def _most_context(config: Path) -> int:
         said = json.loads(config.read_text(encoding="utf-8"))
         most = said.get("max_position_embeddings", 131_072)
     except (ValueError, AttributeError) as error:
-        raise ConfigError(f"model: {config} is no table in JSON: {error}") from None
+        raise ConfigError("model", f"{config} is no table in JSON: {error}") from None
     if not isinstance(most, int) or most < 32:
-        raise ConfigError(f"model: {config}: max_position_embeddings is {most!r}, must be a number of tokens")
+        raise ConfigError(
+            "model", f"{config}: max_position_embeddings is {most!r}, must be a number of tokens"
+        )
     return min(most, 131_072)
 
 
@@ -296,5 +299,5 @@ def _attention(names: list[str]) -> int:
     found = [at for at, name in enumerate(names) if "attention" in name]
     if len(found) != 1:
         has = ", ".join(names[at] for at in found) or "none"
-        raise ConfigError(f"model: a table needs attention as one operation a phase; this model has {has}")
+        raise ConfigError("model", f"a table needs attention as one operation a phase; this model has {has}")
     return found[0]

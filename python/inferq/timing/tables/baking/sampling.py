@@ -45,7 +45,7 @@ def sampled(
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
     for name, text in (("model", model), ("system", system), ("backend", backend)):
         if not isinstance(text, str) or not text:
-            raise ConfigError(f"{name}: must be a name, is {text!r}")
+            raise ConfigError(name, f"must be a name, is {text!r}")
     whole("tensor_parallel", tensor_parallel, 1, 1024)
     whole("most_tokens", most_tokens, 32, 1_048_576)
     whole("most_sequences", most_sequences, 4, 65_536)
@@ -53,7 +53,7 @@ def sampled(
     if most_context is not None:
         whole("most_context", most_context, 32, 1_048_576)
     if quantisation is not None and not isinstance(quantisation, Mapping):
-        raise ConfigError(f"quantisation: must be a table of modes, is {quantisation!r}")
+        raise ConfigError("quantisation", f"must be a table of modes, is {quantisation!r}")
     database = KernelDatabase(
         model,
         system,
