@@ -1,23 +1,23 @@
 """What must happen, said plainly: the slow reference that the fast core is tested against.
 
 One replica, iteration by iteration, request by request. "Rule n": the design's; "C1.2.4": a step of a real
-engine (C1 vLLM v1, C2 vLLM v0, C5 Sarathi-Serve). The schedulers are in `reference_policies.py`; many
+engine (C1 vLLM v1, C2 vLLM v0, C5 Sarathi-Serve). The rules of the schedulers are in `policies/`; many
 replicas, hand-offs between them and requests that wait for others in `reference_fleet.py`.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Any, NamedTuple
 
 from .reference_cache import Cache, Token, said
-from .reference_policies import SCHEDULERS, most_seqs, most_tokens, never_runs
 from .reference_radix import Tree
 
 Described = dict[str, Any]  # an object as its to_json() gives it, or a row of the workload
 NEVER = 1 << 127  # later than every event
 CACHES: dict[str | None, type[Cache | Tree] | None] = {None: None, "blocks": Cache, "radix": Tree}
 UNLIMITED = 1 << 100  # more blocks than anybody takes
+NO_LIMIT = 1 << 60
 COUNTS = ("knee", "rows", "columns", "reduction", "width", "layers")  # of a timing model: no seconds
 AXES = ("tokens", "chunk", "context", "sequences", "mean_context")  # of a table of times
 
@@ -174,6 +174,19 @@ class Request:  # what it asks for, holds now and has become; times in attosecon
         return (self.came, self.id) < (other.came, other.id)
 
 
+ORDERS: dict[str, Callable[[Request], int]] = {  # the keys of a queue; ties by (arrival, id)
+    "fcfs": lambda r: 0,
+    "spf": lambda r: r.prompt,
+    "srf": lambda r: r.prompt + r.output,
+    "lpf": lambda r: -r.prompt,
+}
+
+
+def ordered(queue: list[Request], order: str) -> list[Request]:
+    """Rule 12: where a queue has an order of its own, victims come to their place in it, not to its head."""
+    return queue if order == "fcfs" else sorted(queue, key=lambda r: (ORDERS[order](r), r))
+
+
 class Iteration(NamedTuple):
     start: int
     length: int
@@ -191,6 +204,8 @@ class Outcome(NamedTuple):
 
 class Replica:  # one engine: who waits, runs and is swapped out, the free blocks, the batch under way
     def __init__(self, engine: Described, classes: list[str]) -> None:
+        from .policies import POLICIES  # whose files import this one
+
         self.rules, kv, timing = engine["scheduler"], engine["kv"], engine["timing"]
         assert kv["prefix_cache"] in CACHES and engine["first_token"] in ("prefill", "decode")
         self.decode_first = engine["first_token"] == "decode"
@@ -199,7 +214,9 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
         self.classes = classes  # sorted
         self.scope: str | None = None  # the one class that is planned now (ClassPriority), None for all
         self.limits = self.rules.get("inner", self.rules)
-        self.most_seqs, self.most_tokens = most_seqs(self.limits), most_tokens(self.limits)
+        self.rule, self.policy = POLICIES[self.rules["kind"]].rule, POLICIES[self.limits["kind"]]
+        bounds = self.policy.bounds(self.limits)
+        self.most_seqs, self.most_tokens = (NO_LIMIT if most is None else int(most) for most in bounds)
         self.swap = {k: exact(v) for k, v in self.limits.get("preemption", {}).items() if k != "kind"}
         if self.rules["kind"] == "SlotGreedy":
             self.swap = {"base": 0, "per_token": 0}  # its requests step out of memory at no cost
@@ -376,7 +393,7 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
         self.rows = {}
         self.victims: list[Request] = []
         self.budget = self.most_tokens
-        SCHEDULERS[self.rules["kind"]](self, self.rules)
+        self.rule(self, self.rules)
         if not self.rows:
             return self.form_batch(now, drain) if self.victims else False
         # Section 6: a decode is the last owed token of who has emitted before, or makes the next one.
@@ -430,6 +447,17 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
             self.free = self.cache.left
         self.ended = [] if over else self.ended
         self.end = NEVER
+
+
+def never_runs(replica: Replica, r: Request) -> bool:
+    """Rule 11: it is longer than its policy can batch, or takes more blocks than there are."""
+    longest = r.prompt if replica.hands_over else r.prompt + r.output - (not replica.decode_first)
+    if reserved := replica.limits.get("max_model_len"):
+        longest = reserved
+        if r.prompt + r.output > reserved:
+            return True
+    whole = replica.policy.whole_prompts(replica.limits)
+    return (whole and r.prompt > replica.most_tokens) or replica.lacks(r, longest) > replica.total
 
 
 def simulate(requests: list[Described], engine: Described, horizon_s: float | None = None) -> Outcome:

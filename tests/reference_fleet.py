@@ -11,9 +11,8 @@ from functools import cache
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from .reference import NEVER, Described, Iteration, Replica, Request, exact
+from .reference import NEVER, Described, Iteration, Replica, Request, exact, never_runs
 from .reference_cache import said, whole_blocks
-from .reference_policies import never_runs
 
 
 class Call(Request):  # a request on its way through a fleet

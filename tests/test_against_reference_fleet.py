@@ -17,10 +17,20 @@ import pytest
 import inferq as iq
 
 from . import reference_fleet
+from .agreement import assert_batches, call_row, frame, gaps, seconds
 from .grouped import grouped
+from .random_scenarios import (
+    KINDS,
+    engine_of,
+    holds_all,
+    horizon_of,
+    lengths,
+    requests,
+    tight,
+    with_sessions,
+)
 from .reference import exact
-from .reference_fleet import ROUTERS, Call, Outcome
-from .test_against_reference import _KINDS, _requests, _scheduler, _seconds, _timing
+from .reference_fleet import ROUTERS, Outcome
 
 Described = dict[str, Any]
 
@@ -42,32 +52,6 @@ class Scenario(NamedTuple):
     horizon_s: float | None
 
 
-def _engine(
-    rng: random.Random, kind: str, rows: list[Described], kv: Described, first_token: str
-) -> Described:
-    classes = sorted({row["class"] for row in rows})
-    longest = max(row["prompt_tokens"] + row["output_tokens"] for row in rows)
-    scheduler = _scheduler(kind, rng, longest, classes)
-    return {"timing": _timing(rng), "scheduler": scheduler, "kv": kv, "first_token": first_token}
-
-
-def _tight(rng: random.Random, tokens: int) -> Described:
-    """A cache of some requests, sometimes of none, sometimes without bounds."""
-    block = rng.choice([1, 4, 7, 16])
-    held = None if rng.random() < 0.2 else int(tokens * rng.uniform(0.7, 3)) + block
-    return {"tokens": held, "block": block, "prefix_cache": None}
-
-
-def _holds_all(rng: random.Random, engine: Described, rows: list[Described]) -> Described:
-    """The engine with room for each of the rows, often not for two."""
-    tokens = max(row["prompt_tokens"] + row["output_tokens"] for row in rows)
-    limits = engine["scheduler"].get("inner", engine["scheduler"])
-    tokens = max(tokens, limits.get("max_model_len", 0))
-    block = engine["kv"]["block"]
-    held = None if rng.random() < 0.2 else -(-int(tokens * rng.uniform(1, 2)) // block) * block
-    return {**engine, "kv": {**engine["kv"], "tokens": held}}
-
-
 def _router(kind: str) -> Any:
     return getattr(iq, kind)()
 
@@ -81,11 +65,13 @@ def _cluster(rng: random.Random, kind: str, rows: list[Described]) -> Service:
     router, replicas = rng.choice(list(ROUTERS)), rng.randint(1, 5)
 
     def engine(of_kind: str) -> Described:
-        return _engine(rng, of_kind, rows, _tight(rng, longest), rng.choice(["prefill", "prefill", "decode"]))
+        return engine_of(
+            rng, of_kind, rows, tight(rng, longest), rng.choice(["prefill", "prefill", "decode"])
+        )
 
     engines, counts = [engine(kind)], [replicas]
     if rng.random() < 0.4:  # not all alike
-        engines += [engine(rng.choice([kind, rng.choice(_KINDS)])) for _ in range(replicas - 1)]
+        engines += [engine(rng.choice([kind, rng.choice(KINDS)])) for _ in range(replicas - 1)]
         counts = [1] * replicas
     pool = {"engines": engines, "counts": counts, "router": {"kind": router}, "hands_to": None}
 
@@ -101,9 +87,9 @@ def _disaggregated(rng: random.Random, kind: str, rows: list[Described]) -> Serv
     """The kind on one of the two sides, any on the other."""
     prompt = max(row["prompt_tokens"] for row in rows)
     first_token = rng.choice(["prefill", "prefill", "decode"])
-    kinds = rng.sample([kind, rng.choice(_KINDS)], 2)
-    prefill = _engine(rng, kinds[0], rows, _tight(rng, prompt), first_token)
-    decode = _holds_all(rng, _engine(rng, kinds[1], rows, _tight(rng, prompt), first_token), rows)
+    kinds = rng.sample([kind, rng.choice(KINDS)], 2)
+    prefill = engine_of(rng, kinds[0], rows, tight(rng, prompt), first_token)
+    decode = holds_all(rng, engine_of(rng, kinds[1], rows, tight(rng, prompt), first_token), rows)
     n, m = rng.choice([1, 1, 2, 3]), rng.choice([1, 1, 2, 3])
     routers = rng.choices(list(ROUTERS), k=2)
     link = {
@@ -134,34 +120,9 @@ def _disaggregated(rng: random.Random, kind: str, rows: list[Described]) -> Serv
 
 def _lone(rng: random.Random, kind: str, rows: list[Described]) -> Service:
     longest = max(row["prompt_tokens"] + row["output_tokens"] for row in rows)
-    engine = _engine(rng, kind, rows, _tight(rng, longest), rng.choice(["prefill", "decode"]))
+    engine = engine_of(rng, kind, rows, tight(rng, longest), rng.choice(["prefill", "decode"]))
     pool = {"engines": [engine], "counts": [1], "router": None, "hands_to": None}
     return Service(lambda first: [pool], lambda: _real(engine))
-
-
-def _horizon(rng: random.Random, rows: list[Described]) -> float | None:
-    last = rows[-1]["arrival_s"]
-    return None if rng.random() < 0.8 else round(rng.uniform(0, last * 1.5), 3)
-
-
-def _frame(rows: list[Described]) -> pl.DataFrame:
-    types = {"patience_s": pl.Float64, "tbt_slo_s": pl.Float64, "think_s": pl.Float64, "session_id": pl.Int64}
-    return pl.DataFrame(rows, schema_overrides={name: t for name, t in types.items() if name in rows[0]})
-
-
-def _lengths(rng: random.Random) -> tuple[int, int]:
-    return rng.choice([20, 60, 200]), rng.choice([1, 5, 40])
-
-
-def _with_sessions(rng: random.Random, rows: list[Described], thinking: bool) -> list[Described]:
-    """Each row with its session, or none; a turn that thinks waits for the one before it."""
-    sessions = rng.choice([1, 2, 5])
-    thoughts = rng.choice([[0.0], [None, 0.0, 0.01, 0.5], [None, 1e-9, 0.003, 2.0]])
-    for row in rows:
-        row["session_id"] = rng.choice([None, *range(sessions)])
-        if thinking:
-            row["think_s"] = rng.choice(thoughts)
-    return rows
 
 
 def _waiting(rows: list[Described]) -> list[Described]:
@@ -182,10 +143,10 @@ def _waiting(rows: list[Described]) -> list[Described]:
 def _one_service(what: str, kind: str, seed: int) -> Scenario:
     rng = random.Random(f"{what} {kind} {seed}")
     thinking = what.startswith("sessions")
-    rows = _with_sessions(rng, _requests(rng, *_lengths(rng)), thinking)
+    rows = with_sessions(rng, requests(rng, *lengths(rng)), thinking)
     serve = {"cluster": _cluster, "disaggregated": _disaggregated, "alone": _lone}[what.split(" ")[-1]]
     service = serve(rng, kind, rows)
-    return Scenario(service.pools(0), _waiting(rows), service.real, _frame(rows), _horizon(rng, rows))
+    return Scenario(service.pools(0), _waiting(rows), service.real, frame(rows), horizon_of(rng, rows))
 
 
 # Networks.
@@ -247,8 +208,8 @@ def _network(kind: str, seed: int) -> Scenario:
     """One to three engines, clusters or pairs; one or two workflows, both used."""
     rng = random.Random(f"network {kind} {seed}")
     engines = ["x", "y", "z"][: rng.randint(1, 3)]
-    workflows = [_workflow(rng, name, engines, *_lengths(rng)) for name in ["v", "w"][: rng.randint(1, 2)]]
-    jobs = _requests(rng, 1, 1)
+    workflows = [_workflow(rng, name, engines, *lengths(rng)) for name in ["v", "w"][: rng.randint(1, 2)]]
+    jobs = requests(rng, 1, 1)
     while len(jobs) < len(workflows):
         jobs.append({**jobs[-1]})
     rows: list[Described] = []
@@ -261,20 +222,20 @@ def _network(kind: str, seed: int) -> Scenario:
     pool: dict[str, int] = {}
     for at, name in enumerate(engines):
         serve = rng.choice([_lone, _lone, _cluster, _disaggregated])
-        service = serve(rng, kind if at == 0 else rng.choice(_KINDS), rows)
+        service = serve(rng, kind if at == 0 else rng.choice(KINDS), rows)
         pool[name], services[name] = len(system), service.real
         system += service.pools(len(system))
     rows = [{**row, "pool": pool[row["engine"]]} for row in rows]
     names = ["arrival_s", "class", "priority", "patience_s", "tbt_slo_s"]
-    frame = _frame([{name: row[name] for name in names} for row in jobs])
+    workload = frame([{name: row[name] for name in names} for row in jobs])
     if len(workflows) == 1 and rng.random() < 0.5:
-        frame = frame.drop("class")
+        workload = workload.drop("class")
 
     def real() -> iq.Network:
         made = {name: service() for name, service in services.items()}
         return iq.Network(made, [_real_workflow(workflow) for workflow in workflows])
 
-    return Scenario(system, rows, real, frame, _horizon(rng, jobs))
+    return Scenario(system, rows, real, workload, horizon_of(rng, jobs))
 
 
 _WHAT = (
@@ -301,80 +262,19 @@ def _outcome(what: str, kind: str, seed: int) -> Outcome:
 # What must come out.
 
 
-def _gaps(r: Call) -> list[int]:
-    return [later - earlier for earlier, later in zip(r.tokens, r.tokens[1:], strict=False)]
-
-
-def _row(r: Call, hands_off: bool) -> Described:
-    """A row of the frame of requests, without what a network adds."""
-
-    def since(instant: int | None, other: int | None = r.arrival) -> float | None:
-        return None if instant is None or other is None else _seconds(instant - other)
-
-    steps = r.output - 1
-    row = {
-        "id": r.id,
-        "class": r.name,
-        "replica": r.replica,
-        "status": r.status,
-        "measured": True,
-        "arrival_s": _seconds(r.arrival),
-        "admitted_s": _seconds(r.admitted),
-        "first_token_s": _seconds(r.first_token),
-        "finish_s": _seconds(r.finish),
-        "left_s": _seconds(r.left),
-        "queue_s": since(r.admitted),
-        "ttft_s": since(r.first_token),
-        "tpot_s": None if not steps or r.finish is None else _seconds((r.finish - r.tokens[0]) // steps),
-        "max_tbt_s": _seconds(max(_gaps(r), default=None)),
-        "e2e_s": since(r.finish),
-        "prompt_tokens": r.prompt,
-        "output_tokens": r.output,
-        "preemptions": r.preemptions,
-        "cached_tokens": 0,
-    }
-    if hands_off:
-        row["prefill_replica"] = r.source
-        row["prefilled_s"] = None if r.source is None else _seconds(r.prefilled)
-        row["handoff_s"] = None if r.source is None else since(r.resumed, r.prefilled)
-    return row
-
-
-def _assert_iterations(outcome: Outcome, result: iq.Result, horizon_s: float | None) -> None:
-    """Start, rows and blocks of every iteration of every replica that ended by the horizon."""
-    horizon = None if horizon_s is None else exact(horizon_s)
-    rows: dict[int, list[tuple[int, int, bool]]] = {}
-    for iteration, request, tokens, emits in result.batches.iter_rows():
-        rows.setdefault(iteration, []).append((request, tokens, emits))
-    found: list[list[tuple[float | None, list[tuple[int, int, bool]], int | None]]]
-    found = [[] for _ in outcome.iterations]
-    columns = result.iterations.select("replica", "start_s", "count", "kv_used_tokens")
-    for place, (replica, start, count, used) in enumerate(columns.iter_rows()):
-        batch = sorted(rows[place])
-        found[replica] += [(start, batch, used)] + [(None, batch, None)] * (count - 1)
-    count = 0
-    for iterations, here in zip(outcome.iterations, found, strict=True):
-        ended = [i for i in iterations if horizon is None or i.start + i.length <= horizon]
-        count += len(ended)
-        assert [batch for _, batch, _ in here] == [sorted(i.rows) for i in ended]
-        for (start, _, used), expected in zip(here, ended, strict=True):
-            assert start is None or (start, used) == (_seconds(expected.start), expected.kv_used_tokens)
-    assert result.totals["iterations"] == count
-
-
 def _assert_gaps(outcome: Outcome, result: iq.Result) -> None:
     expected: Counter[str] = Counter()
     for r in outcome.requests:
-        expected[r.name] += len(_gaps(r))
+        expected[r.name] += len(gaps(r))
     counted = dict(result.tbt.group_by("class").agg(pl.col("count").sum()).iter_rows())
     assert counted == {name: count for name, count in expected.items() if count}
-    longest = max((gap for r in outcome.requests for gap in _gaps(r)), default=None)
+    longest = max((gap for r in outcome.requests for gap in gaps(r)), default=None)
     if longest is not None:
-        assert result.summary()["tbt_max"].to_list() == [_seconds(longest)]
+        assert result.summary()["tbt_max"].to_list() == [seconds(longest)]
 
 
 @grouped(seed=_SEEDS)
-@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("what", _WHAT)
 def test_the_core_agrees_with_the_reference(what: str, kind: str, seed: int) -> None:
     system, rows, real, workload, horizon_s = _scenario(what, kind, seed)
@@ -384,7 +284,7 @@ def test_the_core_agrees_with_the_reference(what: str, kind: str, seed: int) -> 
     result = iq.simulate(
         workload, real(), seed=seed, horizon_s=horizon_s, batches=True, stepping=stepping, threads=threads
     )
-    expected = [_row(r, any(pool["hands_to"] for pool in system)) for r in outcome.requests]
+    expected = [call_row(r, any(pool["hands_to"] for pool in system)) for r in outcome.requests]
     if what == "network":
         for row in expected:
             row |= {name: rows[row["id"]][name] for name in ("job", "stage", "engine")}
@@ -395,10 +295,11 @@ def test_the_core_agrees_with_the_reference(what: str, kind: str, seed: int) -> 
     for one, other in zip(found, expected, strict=False):
         assert one == other
     assert len(found) == len(expected)
-    _assert_iterations(outcome, result, horizon_s)
+    ended = assert_batches(result, outcome.iterations, horizon_s)
+    assert result.totals["iterations"] == sum(map(len, ended))
     _assert_gaps(outcome, result)
     assert result.drained.to_list() == outcome.drained
-    assert result.totals["end_s"] == _seconds(outcome.end)
+    assert result.totals["end_s"] == seconds(outcome.end)
     sojourn = sum((outcome.end if r.left is None else r.left) - r.arrival for r in outcome.requests)
     assert result.totals["in_system_as"] == result.totals["sojourn_as"] == sojourn
     if what == "network":
@@ -429,10 +330,10 @@ def _jobs(
                 "workflow": workflow,
                 "status": status,
                 "measured": True,
-                "arrival_s": _seconds(at),
-                "finish_s": _seconds(finish),
-                "left_s": _seconds(gone),
-                "e2e_s": None if finish is None else _seconds(finish - at),
+                "arrival_s": seconds(at),
+                "finish_s": seconds(finish),
+                "left_s": seconds(gone),
+                "e2e_s": None if finish is None else seconds(finish - at),
                 "stages": len(arrived),
                 "finished_stages": counts["finished"],
                 "prompt_tokens": sum(r.prompt for r in arrived),
@@ -474,7 +375,7 @@ def test_the_random_scenarios_reach_what_they_are_for(what: str) -> None:
     if what == "network":
         everything.add("of several at once")
     seen: Counter[str] = Counter()
-    for kind in _KINDS:
+    for kind in KINDS:
         of_kind = _seen(what, kind)
         assert of_kind["finished"] > len(_SEEDS), (kind, of_kind)
         seen += of_kind

@@ -5,17 +5,15 @@ from collections import Counter
 from functools import cache
 from typing import Any
 
-import polars as pl
 import pytest
 
 import inferq as iq
 
 from . import reference_fleet
+from .agreement import call_row, frame
 from .grouped import grouped
+from .random_scenarios import KINDS, engine_of, holds_all, lengths, requests, shared, tight, with_sessions
 from .reference_fleet import Call, Outcome
-from .test_against_reference import _KINDS, _requests
-from .test_against_reference_fleet import _engine, _holds_all, _lengths, _row, _tight, _with_sessions
-from .test_against_reference_prefix import _TYPES, _shared
 
 Described = dict[str, Any]
 
@@ -68,16 +66,16 @@ def _described(router: iq.Router) -> Described:
 class Scenario:
     def __init__(self, which: str, seed: int) -> None:
         rng = random.Random(f"{which} {seed}")
-        plain = _requests(rng, *_lengths(rng))
-        self.rows = _with_sessions(rng, _shared(rng, plain), thinking=False)
+        plain = requests(rng, *lengths(rng))
+        self.rows = with_sessions(rng, shared(rng, plain), thinking=False)
         longest = max(row["prompt_tokens"] + row["output_tokens"] for row in self.rows)
         caches = ["blocks", "radix", rng.choice(["blocks", "radix", None])]
 
         def engine() -> Described:
-            kv = {**_tight(rng, longest), "prefix_cache": rng.choice(caches)}
-            return _engine(rng, rng.choice(kinds), self.rows, kv, first_token)
+            kv = {**tight(rng, longest), "prefix_cache": rng.choice(caches)}
+            return engine_of(rng, rng.choice(kinds), self.rows, kv, first_token)
 
-        kinds = list(_KINDS)
+        kinds = list(KINDS)
         if which == "hand-off":  # it counts what it holds for those that have left
             kinds += ["SlotGreedy"] * 3
         first_token = rng.choice(["prefill", "prefill", "decode"])
@@ -94,7 +92,7 @@ class Scenario:
             return
         latency_s, bytes_per_s = rng.choice([0, 0.001, 0.3]), rng.choice([1000.0, 1e12])
         link = {"latency_s": latency_s, "bytes_per_s": bytes_per_s, "bytes_per_token": 1, "concurrent": None}
-        prefill, decode = engines[0], _holds_all(rng, engines[-1], self.rows)
+        prefill, decode = engines[0], holds_all(rng, engines[-1], self.rows)
         n, m, other = rng.randint(1, 3), rng.randint(1, 3), _router(rng, which)
         pool = {"engines": [prefill], "counts": [n], "router": _described(router)}
         after = {"engines": [decode], "counts": [m], "router": _described(other), "hands_to": None}
@@ -124,12 +122,12 @@ def _outcome(which: str, seed: int) -> Outcome:
 def test_the_core_agrees_with_the_reference(which: str, seed: int) -> None:
     scenario, outcome = _scenario(which, seed), _outcome(which, seed)
     rng = random.Random(seed)
-    workload = iq.Workload(pl.DataFrame(scenario.rows, schema_overrides={**_TYPES, "session_id": pl.Int64}))
+    workload = iq.Workload(frame(scenario.rows))
     result = iq.simulate(
         workload, scenario.real, seed=seed, horizon_s=scenario.horizon_s, stepping=rng.random() < 0.3
     )
     hands_off = which == "hand-off"
-    expected = [{**_row(r, hands_off), "cached_tokens": r.cached} for r in outcome.requests]
+    expected = [call_row(r, hands_off) for r in outcome.requests]
     if "class" not in result.requests.columns:
         for row in expected:
             del row["class"]

@@ -13,7 +13,7 @@ from polars.testing import assert_frame_equal
 
 import inferq as iq
 
-from .test_laws import _CLASSES, _ENGINES, _SCHEDULERS, _TIMINGS, _workloads
+from .test_laws import CLASSES, ENGINES, SCHEDULERS, TIMINGS, workloads
 
 _ROUTERS = (
     "RoundRobin",
@@ -98,10 +98,10 @@ class Jobs(NamedTuple):
 System = Fleet | Pair | Jobs
 
 _FLEETS = st.one_of(
-    st.builds(Fleet, st.lists(_ENGINES, min_size=1, max_size=4), st.sampled_from(_ROUTERS)),
+    st.builds(Fleet, st.lists(ENGINES, min_size=1, max_size=4), st.sampled_from(_ROUTERS)),
     st.builds(
         lambda engine, n, router: Fleet([engine] * n, router),
-        *(_ENGINES, st.integers(2, 4), st.sampled_from(_ROUTERS)),
+        *(ENGINES, st.integers(2, 4), st.sampled_from(_ROUTERS)),
     ),
 )
 
@@ -112,7 +112,7 @@ def _pairs(draw: st.DrawFn) -> Pair:
     first_token = draw(st.sampled_from(["prefill", "decode"]))
 
     def side(kv: st.SearchStrategy[Any]) -> tuple[iq.Engine, int]:
-        timing, scheduler = draw(_TIMINGS), draw(_SCHEDULERS)
+        timing, scheduler = draw(TIMINGS), draw(SCHEDULERS)
         engine = iq.Engine(timing=timing, scheduler=scheduler, kv=draw(kv), first_token=first_token)
         return engine, draw(st.integers(1, 3))
 
@@ -145,20 +145,20 @@ def _jobs(draw: st.DrawFn) -> Jobs:
             "after": after,
             "includes": draw(st.lists(st.sampled_from(after), unique=True)) if after else [],
             "delay_s": draw(st.sampled_from([0.0, 0.0, 0.01, 0.25])),
-            "class_name": draw(st.sampled_from(_CLASSES)),
+            "class_name": draw(st.sampled_from(CLASSES)),
         }
     # The policies name these classes, so each must be somebody's.
-    for name, stage in zip(_CLASSES, list(stages.values())[:2], strict=False):
+    for name, stage in zip(CLASSES, list(stages.values())[:2], strict=False):
         stage["class_name"] = name
     if len(stages) == 1:
-        stages["also"] = {**stages["s0"], "class_name": _CLASSES[1]}
+        stages["also"] = {**stages["s0"], "class_name": CLASSES[1]}
     return Jobs(services, stages)
 
 
 @st.composite
 def _scenarios(draw: st.DrawFn, systems: st.SearchStrategy[System] | None = None) -> Scenario:
     """A workload and what serves it; some rows wait for the turn before."""
-    frame = draw(_workloads())
+    frame = draw(workloads())
     system = draw(systems if systems is not None else st.one_of(_FLEETS, _pairs(), _jobs()))
     if isinstance(system, Jobs):
         return Scenario(frame.select("arrival_s", "priority", "patience_s", "tbt_slo_s"), system)
@@ -191,7 +191,7 @@ def _batches(result: iq.Result) -> list[tuple[int, list[tuple[Any, ...]]]]:
     return sorted(listed, key=lambda one: one[0])
 
 
-@settings(max_examples=400)
+@settings(max_examples=40)
 @given(_scenarios(), _THREADS)
 def test_laws_one_to_five_seven_and_nine(scenario: Scenario, threads: int | None) -> None:
     frame, system = scenario
@@ -237,7 +237,7 @@ def test_laws_one_to_five_seven_and_nine(scenario: Scenario, threads: int | None
     assert result.totals["in_system_as"] == result.totals["sojourn_as"]
 
 
-@settings(max_examples=200)
+@settings(max_examples=40)
 @given(_scenarios(), st.one_of(st.none(), st.integers(0, 600).map(lambda n: n / 1000)))
 def test_law_six_threads_change_no_byte(scenario: Scenario, horizon_s: float | None) -> None:
     one, *others = [scenario.run(batches=True, horizon_s=horizon_s, threads=n) for n in (1, 2, 4, None)]
@@ -248,7 +248,7 @@ def test_law_six_threads_change_no_byte(scenario: Scenario, horizon_s: float | N
         assert (one.findings, one.drained.to_list()) == (other.findings, other.drained.to_list())
 
 
-@settings(max_examples=400)
+@settings(max_examples=40)
 @given(_scenarios(), st.one_of(st.none(), st.integers(0, 600).map(lambda n: n / 1000)), _THREADS)
 def test_law_eight_stretches_equal_stepping(
     scenario: Scenario, horizon_s: float | None, threads: int | None
@@ -265,7 +265,7 @@ def test_law_eight_stretches_equal_stepping(
         assert fast.totals[total] == slow.totals[total]
 
 
-@settings(max_examples=200)
+@settings(max_examples=40)
 @given(_scenarios())
 def test_law_ten_twice_the_times_give_twice_the_latencies(scenario: Scenario) -> None:
     frame, system = scenario
@@ -279,7 +279,7 @@ def test_law_ten_twice_the_times_give_twice_the_latencies(scenario: Scenario) ->
     assert_frame_equal(twice.requests.drop("tpot_s"), expected.drop("tpot_s"), check_exact=True)
 
 
-@settings(max_examples=200)
+@settings(max_examples=40)
 @given(_scenarios(), st.floats(0, 1))
 def test_law_eleven_the_future_does_not_change_the_past(scenario: Scenario, share: float) -> None:
     """The last rows are dropped; what happened before the first of them arrived is as it was."""
@@ -306,7 +306,7 @@ def test_law_eleven_the_future_does_not_change_the_past(scenario: Scenario, shar
     assert first.filter(~moved)["replica"].to_list() == second.filter(~moved)["replica"].to_list()
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(_scenarios(st.one_of(_FLEETS, _pairs())))
 def test_law_four_nothing_is_held_after_the_last_request(scenario: Scenario) -> None:
     frame, system = scenario
@@ -356,8 +356,8 @@ def _assert_separate(frame: pl.DataFrame, engine: iq.Engine, n: int, **options: 
     assert whole.drained.to_list() == sorted(drained)
 
 
-@settings(max_examples=200)
-@given(_workloads(), _ENGINES, st.integers(2, 4), _HORIZONS, _THREADS)
+@settings(max_examples=40)
+@given(workloads(), ENGINES, st.integers(2, 4), _HORIZONS, _THREADS)
 def test_round_robin_is_so_many_separate_runs(
     frame: pl.DataFrame, engine: iq.Engine, n: int, horizon_s: float | None, threads: int | None
 ) -> None:
@@ -365,8 +365,8 @@ def test_round_robin_is_so_many_separate_runs(
 
 
 @pytest.mark.parametrize("router", _ROUTERS)
-@settings(max_examples=60)
-@given(_workloads(), _ENGINES, _HORIZONS, st.integers(0, 10))
+@settings(max_examples=40)
+@given(workloads(), ENGINES, _HORIZONS, st.integers(0, 10))
 def test_a_cluster_of_one_is_its_engine(
     router: str, frame: pl.DataFrame, engine: iq.Engine, horizon_s: float | None, warmup: int
 ) -> None:
@@ -380,7 +380,7 @@ def test_a_cluster_of_one_is_its_engine(
     assert alone.drained.to_list() == one.drained.to_list()
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(_scenarios(st.one_of(_FLEETS, _pairs())), st.integers(0, 15), st.integers(0, 15))
 def test_warm_up_cuts_rows_and_their_gaps(scenario: Scenario, warmup: int, cooldown: int) -> None:
     """What is measured changes no row; without a horizon whoever is admitted finishes, with o − 1 gaps."""

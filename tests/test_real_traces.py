@@ -8,6 +8,8 @@ import pytest
 import inferq as iq
 from inferq.scheduler import Scheduler
 
+from .policies import POLICIES
+
 _TRACES = [
     "azure_llm_2023_code.parquet",
     "azure_llm_2023_conv.parquet",
@@ -28,23 +30,7 @@ _TIMING = iq.PiecewiseLinear(
     per_prefill_square=650e-12,
     per_chunk_context=1.3e-9,
 )
-_SCHEDULERS = {
-    "sarathi": iq.Sarathi(token_budget=2048, max_seqs=256),
-    "spf": iq.Sarathi(token_budget=2048, max_seqs=256, order="spf"),
-    "vllm-v1": iq.VllmV1(token_budget=2048, max_seqs=256),
-    "vllm-v0": iq.VllmV0(token_budget=262_144, max_seqs=256),
-    "sglang": iq.Sglang(max_seqs=256),
-    "orca": iq.Orca(max_model_len=200_000, max_seqs=256),
-    "orca-chunked": iq.Orca(max_model_len=200_000, max_seqs=256, token_budget=2048, chunked=True),
-    "faster-transformer": iq.FasterTransformer(max_model_len=200_000, max_seqs=256, free="batch"),
-    "k-fcfs": iq.KFcfs(token_budget=2048, k_prefill=4, k_decode=256),
-    "rad": iq.Rad(rows=256, columns=128, reduction=32, requests_per_cycle=1000),
-    "rad-phased": iq.RadPhased(rows=256, columns=128, reduction=32, requests_per_cycle=200),
-    "slai": iq.Slai(offset=iq.DynamicOffset()),
-    "wait": iq.Wait(thresholds=2),
-    "nested-wait": iq.NestedWait(segments=[50, 200], thresholds=[2, 1]),
-    "slot-greedy": iq.SlotGreedy(chunk=2048),
-}
+_SCHEDULERS = {name: made for policy in POLICIES.values() for name, made in policy.traced.items()}
 
 
 @pytest.mark.parametrize("scheduler", _SCHEDULERS.values(), ids=_SCHEDULERS.keys())

@@ -1,7 +1,7 @@
 """Is the reference right about fleets? Cases worked out by hand, and what they share with one replica.
 
-Slots of one second and blocks of one token unless said. A batch is drawn as in `test_reference.py`: 'start:
-request+tokens …', a star where a row emits.
+Slots of one second and blocks of one token unless said. A batch is drawn as in `worked.py`:
+'start: request+tokens …', a star where a row emits.
 """
 
 import random
@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from .policies.sarathi import sarathi
+from .policies.vllm_v0 import vllm_v0
+from .policies.wait import wait
+from .random_scenarios import KINDS, scenario
 from .reference import simulate as alone
 from .reference_fleet import ROUTERS, Call, Link, Member, Outcome, Router, philox, simulate
-from .test_reference import SECOND, Described, engine, request, sarathi, scenario, vllm_v0
-from .test_reference_waiting import wait
+from .worked import SECOND, Described, engine, request
 
 SEEDS = range(120)
 
@@ -118,7 +121,7 @@ def told(outcome: Any) -> list[Any]:
 @pytest.mark.parametrize("router", ROUTERS)
 def test_a_fleet_of_one_is_the_replica(router: str) -> None:
     for seed in SEEDS:
-        rows, described = scenario(seed)
+        described, rows, _ = scenario(KINDS[seed % len(KINDS)], seed)
         for horizon_s in (None, rows[len(rows) // 2]["arrival_s"]):
             one = alone(rows, described, horizon_s)
             fleet = simulate(rows, [pool(described, router=router)], seed, horizon_s)
@@ -128,7 +131,7 @@ def test_a_fleet_of_one_is_the_replica(router: str) -> None:
 
 def test_round_robin_is_so_many_runs() -> None:
     for seed in SEEDS:
-        rows, described = scenario(seed)
+        described, rows, _ = scenario(KINDS[seed % len(KINDS)], seed)
         fleet = simulate(rows, [pool(*[described] * 3)])
         parts = [alone(rows[at::3], described) for at in range(3)]
         for r in fleet.requests:
@@ -353,7 +356,7 @@ def system(draw: random.Random, described: Described) -> list[Described]:
 def test_laws_of_hand_offs() -> None:
     handed = preempted = 0
     for seed in SEEDS:
-        rows, described = scenario(seed)
+        described, rows, _ = scenario(KINDS[seed % 3], seed)  # those that reserve nothing
         outcome = simulate(rows, system(random.Random(seed), described), seed)
         assert len(outcome.requests) == len(rows)
         for r in outcome.requests:

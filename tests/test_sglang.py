@@ -17,26 +17,6 @@ def _pages(tokens: int, page: int = 1, cache: Any = "radix") -> iq.KvCache:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "named"),
-    [
-        (
-            {"mixed": True, "chunk_tokens": 64, "max_seqs": 64},
-            r"^chunk_tokens: 64: .*larger than max_seqs \(64\)",
-        ),
-        ({"policy": "lof"}, "^policy: .*fcfs.*lpm"),
-        ({"conservativeness": -0.1}, "^conservativeness: -0.1"),
-        ({"conservativeness": float("inf")}, "^conservativeness"),
-        ({"max_prefill_tokens": 0}, "^max_prefill_tokens: 0"),
-        ({"max_seqs": 0}, "^max_seqs: 0"),
-        ({"chunk_tokens": -1}, "^chunk_tokens"),
-    ],
-)
-def test_a_bad_parameter_is_named(parameters: dict[str, Any], named: str) -> None:
-    with pytest.raises(iq.ConfigError, match=named):
-        iq.Sglang(**parameters)
-
-
-@pytest.mark.parametrize(
     ("kv", "parameters", "named"),
     [
         (_pages(1000, 16), {}, r"^kv\.block: pages of 16 do not divide the 1000 tokens"),

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from tests.test_theory_stability import engine, hypothesis_of, random_scenario
 
 import inferq as iq
 from inferq.systems.pools import pools_of
@@ -18,6 +17,7 @@ from inferq.theory.capacities.token_capacity import token_capacity
 from inferq.theory.demands.demand import Order
 from inferq.theory.demands.lengths import Lengths
 from inferq.timing import TimingModel
+from tests.test_theory_stability import engine, hypothesis_of, random_scenario
 
 SHORT, LONG = (20, 10), (250, 200)
 

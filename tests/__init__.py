@@ -1,0 +1,1 @@
+"""What must hold of inferq. `policies/` has a file for each built-in scheduler."""

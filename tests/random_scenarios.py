@@ -1,0 +1,220 @@
+"""Random scenarios for the fast core and the slow reference: engines, and requests that crowd them."""
+
+import random
+from functools import cache
+
+from .policies import POLICIES
+from .policy import Described
+
+Scenario = tuple[Described, list[Described], float | None]  # an engine, requests and a horizon
+
+WAYS = {way: draw for policy in POLICIES.values() if policy.rule for way, draw in policy.ways.items()}
+KINDS = tuple(WAYS)
+
+
+def timing(rng: random.Random) -> Described:
+    return rng.choice(
+        [
+            {"kind": "Constant", "seconds": rng.choice([0.01, 1.0])},
+            {
+                "kind": "PiecewiseLinear",
+                "base": 0.006,
+                "per_token": 3.2e-5,
+                "knee": rng.choice([0, 20, 200]),
+                "per_context_token": rng.choice([0.0, 4e-8]),
+                "per_prefill_square": rng.choice([0.0, 6.5e-10]),
+                "per_chunk_context": rng.choice([0.0, 1.3e-9]),
+            },
+            {"kind": "MemoryLinear", "base": 0.01, "per_kv_token": 1e-5},
+            {"kind": "MixedSolo", "alpha": 0.0174, "beta": 6.2e-5, "solo": 0.022},
+            {
+                "kind": "TiledGemm",
+                "rows": rng.choice([1, 4, 16]),
+                "columns": rng.choice([2, 8]),
+                "reduction": rng.choice([4, 16]),
+                "width": 32,
+                "linear_s_per_tile": 0.004,
+                "other_s_per_token": rng.choice([0.0, 1e-5]),
+                "gemm_s": 3.1e-6,
+                "gemv_s": rng.choice([1.7e-6, 5e-5]),
+                "layers": rng.choice([1, 3]),
+            },
+        ]
+    )
+
+
+def _table(rng: random.Random) -> Described:
+    """A table with short axes, with lines that rise and fall, and that end inside and outside what runs."""
+
+    def axis(least: int, most: int) -> list[int]:
+        return sorted(rng.sample(range(least, most), rng.choice([2, 3, 6])))
+
+    def grid(rows: list[int], columns: list[int]) -> list[list[float]]:
+        return [[rng.choice([0.0, 1e-3, 2e-2]) * rng.random() for _ in columns] for _ in rows]
+
+    tokens = [1, *axis(2, rng.choice([12, 90, 700]))]
+    seconds = [0.002 + 0.01 * rng.random() for _ in tokens]
+    seconds[-1] = max(seconds[-2:])  # an iteration of length 0 is an error
+    chunk, context = axis(1, rng.choice([8, 60, 300])), axis(0, rng.choice([9, 60, 400]))
+    sequences, mean = axis(1, rng.choice([8, 20])), axis(0, rng.choice([9, 60, 400]))
+    of_chunk = grid(chunk, context)
+    shared_s = rng.choice([0.0, min(map(min, of_chunk))])
+    return {
+        "kind": "TimingTable",
+        "linear": {"tokens": tokens, "seconds": seconds},
+        "chunk": {"chunk": chunk, "context": context, "seconds": of_chunk, "shared_s": shared_s},
+        "decode": {"sequences": sequences, "mean_context": mean, "seconds": grid(sequences, mean)},
+    }
+
+
+def _roofline(rng: random.Random) -> Described:
+    """Parts that cross from memory to computing within what runs, or do not."""
+    return {
+        "kind": "Roofline",
+        "linear": {
+            "flops_s_per_token": rng.choice([1e-5, 3.3e-4]),
+            "weight_s": 0.004,
+            "activation_s_per_token": 1.1e-6,
+        },
+        "chunk": {
+            "compute_s_per_pair": rng.choice([1e-7, 3.1e-6]),
+            "memory_s_per_token": rng.choice([1e-6, 6.4e-5]),
+        },
+        "decode": {"compute_s_per_token": 1e-7, "memory_s_per_token": rng.choice([1e-8, 1.7e-6])},
+        "all_reduce": {"latency_s": rng.choice([0.0, 2e-5]), "s_per_token": 1e-6},
+        "base_s": 0.0013,
+    }
+
+
+def _of_hardware(rng: random.Random) -> Described:
+    """For some engines a timing of a GPU, and a host; the others stay as they are."""
+    changed: Described = {}
+    if rng.random() < 0.35:
+        changed["timing"] = rng.choice([_table, _table, _roofline])(rng)
+    return changed | _overhead(rng)
+
+
+def _overhead(rng: random.Random) -> Described:
+    """Nothing most of the time; else a host that works beside the GPU or after it."""
+    if rng.random() < 0.7:
+        return {}
+    host = {"base_s": rng.choice([0.0, 0.002, 0.03]), "per_sequence_s": rng.choice([0.0, 2.5e-4])}
+    return {"overhead": host | {"overlapped": rng.choice([True, False])}}
+
+
+def requests(rng: random.Random, prompt: int, output: int) -> list[Described]:
+    """Arrivals often fall on the ends of iterations, often all together."""
+    grid, now, rows = rng.choice([0.01, 1.0, 0.001, 0.0062]), 0.0, []
+    gaps = rng.choice([[0, 0, 1, 2, 5, 20], [0, 0, 0, 0, 0, 1]])
+    for _ in range(rng.randint(1, 18)):
+        now = round(now + rng.choice(gaps) * grid, 9)
+        rows.append(
+            {
+                "arrival_s": now,
+                "prompt_tokens": rng.randint(1, prompt),
+                "output_tokens": rng.randint(1, output),
+                "class": rng.choice(["b", "a", "a"]),
+                "priority": rng.randint(0, 2),
+                "patience_s": None if rng.random() < 0.8 else round(rng.choice([0, 1, 5, 20]) * grid, 9),
+                "tbt_slo_s": rng.choice([None, 0.02, 0.035, 0.1, 2.5]),
+            }
+        )
+    return rows
+
+
+@cache
+def scenario(kind: str, seed: int) -> Scenario:
+    """An engine, requests and a horizon; KV is often tight."""
+    rng = random.Random(f"{kind} {seed}")
+    block, prompt, output = rng.choice([1, 4, 7, 16]), rng.choice([20, 60, 200]), rng.choice([1, 5, 40])
+    tokens = None if rng.random() < 0.2 else int((prompt + output) * rng.uniform(0.7, 3)) + block
+    rows = requests(rng, prompt, output)
+    classes = sorted({row["class"] for row in rows})
+    engine = {
+        "timing": timing(rng),
+        "scheduler": WAYS[kind](rng, prompt + output, classes),
+        "kv": {"tokens": tokens, "block": block, "prefix_cache": None},
+        "first_token": rng.choice(["prefill", "prefill", "decode"]),
+        **_of_hardware(random.Random(f"hardware {kind} {seed}")),
+    }
+    last = rows[-1]["arrival_s"]
+    horizon_s = None if rng.random() < 0.8 else round(rng.uniform(0, last * 1.5), 3)
+    return engine, rows, horizon_s
+
+
+def shared(rng: random.Random, alone: list[Described]) -> list[Described]:
+    """The same requests with prompts that begin with common texts, or with what an earlier one says."""
+    rows: list[Described] = []
+    for at, request in enumerate(alone):
+        row = {**request, "continues": None, "prefix_parts": None}
+        earlier = rng.randrange(at) if at else None
+        said = 0 if earlier is None else rows[earlier]["prompt_tokens"] + rows[earlier]["output_tokens"]
+        if earlier is not None and said < 400 and rng.random() < 0.3:
+            row |= {"continues": earlier, "prompt_tokens": said + rng.choice([0, 1, 5, 20])}
+        elif rng.random() < 0.8:
+            prompt = row["prompt_tokens"]
+            first = max(1, int(prompt * rng.choice([0.2, 0.5, 0.9, 1])))
+            parts = [[rng.choice([7, 7, 8]), first]]
+            if first < prompt and rng.random() < 0.5:
+                parts.append([rng.choice([7, 9]), rng.randint(1, prompt - first)])
+            row["prefix_parts"] = parts
+        rows.append(row)
+    return rows
+
+
+@cache
+def sharing(kind: str, seed: int) -> Scenario:
+    """The same with prompts that begin alike, and a cache that knows it."""
+    engine, rows, horizon_s = scenario(kind, seed)
+    rng = random.Random(f"sharing {kind} {seed}")
+    kv = {**engine["kv"], "prefix_cache": rng.choice(["blocks", "radix"])}
+    return {**engine, "kv": kv}, shared(rng, rows), horizon_s
+
+
+# Of fleets.
+
+
+def lengths(rng: random.Random) -> tuple[int, int]:
+    return rng.choice([20, 60, 200]), rng.choice([1, 5, 40])
+
+
+def engine_of(
+    rng: random.Random, kind: str, rows: list[Described], kv: Described, first_token: str
+) -> Described:
+    classes = sorted({row["class"] for row in rows})
+    longest = max(row["prompt_tokens"] + row["output_tokens"] for row in rows)
+    scheduler = WAYS[kind](rng, longest, classes)
+    return {"timing": timing(rng), "scheduler": scheduler, "kv": kv, "first_token": first_token}
+
+
+def tight(rng: random.Random, tokens: int) -> Described:
+    """A cache of some requests, sometimes of none, sometimes without bounds."""
+    block = rng.choice([1, 4, 7, 16])
+    held = None if rng.random() < 0.2 else int(tokens * rng.uniform(0.7, 3)) + block
+    return {"tokens": held, "block": block, "prefix_cache": None}
+
+
+def holds_all(rng: random.Random, engine: Described, rows: list[Described]) -> Described:
+    """The engine with room for each of the rows, often not for two."""
+    tokens = max(row["prompt_tokens"] + row["output_tokens"] for row in rows)
+    limits = engine["scheduler"].get("inner", engine["scheduler"])
+    tokens = max(tokens, limits.get("max_model_len", 0))
+    block = engine["kv"]["block"]
+    held = None if rng.random() < 0.2 else -(-int(tokens * rng.uniform(1, 2)) // block) * block
+    return {**engine, "kv": {**engine["kv"], "tokens": held}}
+
+
+def with_sessions(rng: random.Random, rows: list[Described], thinking: bool) -> list[Described]:
+    """Each row with its session, or none; a turn that thinks waits for the one before it."""
+    sessions = rng.choice([1, 2, 5])
+    thoughts = rng.choice([[0.0], [None, 0.0, 0.01, 0.5], [None, 1e-9, 0.003, 2.0]])
+    for row in rows:
+        row["session_id"] = rng.choice([None, *range(sessions)])
+        if thinking:
+            row["think_s"] = rng.choice(thoughts)
+    return rows
+
+
+def horizon_of(rng: random.Random, rows: list[Described]) -> float | None:
+    last = rows[-1]["arrival_s"]
+    return None if rng.random() < 0.8 else round(rng.uniform(0, last * 1.5), 3)
