@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import inferq as iq
 from inferq.cli import app
-from inferq.experiments.capacity_search.capacity import CapacityPlan
+from inferq.experiments.capacity_search.capacity_plan import CapacityPlan
 from inferq.experiments.capacity_search.run_length import longer
 from inferq.reports.style import svg
 
@@ -198,8 +198,8 @@ def test_an_slo_that_no_rate_keeps_says_what_a_lone_request_takes():
     plan = iq.capacity(one_by_one(200), SERVER, iq.Slo(ttft_p50=0.5))
     assert (plan.rate, plan.low) == (0.0, 0.0)
     assert plan.reason is not None
-    assert "cannot be kept at any rate" in plan.reason and "ttft_p50 is 1 s" in plan.reason
-    assert "limit 0.5 s" in plan.reason
+    assert "cannot be kept at any rate" in plan.reason and "ttft_p50 is 1.00 s" in plan.reason
+    assert "limit 500.0 ms" in plan.reason
     assert plan.probes.height > 0 and set(plan.probes["verdict"]) == {"broken"}
 
 

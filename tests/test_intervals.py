@@ -12,7 +12,7 @@ from scipy import stats
 import inferq as iq
 from inferq.experiments.comparison import blocks, evidence
 from inferq.experiments.comparison.contrast import Sample, contrast, holm
-from inferq.experiments.comparison.measurement import Measured, Measurement
+from inferq.experiments.comparison.measurement import Measurement, RunNumbers
 from inferq.experiments.comparison.precision import Precision
 from inferq.experiments.replication import Run
 from inferq.results.metric import Metric
@@ -76,9 +76,9 @@ def test_stopping_when_narrow_enough_keeps_intervals_of_normal_numbers_at_93_to_
     metric = Metric.of("ttft_mean")
     chance = np.random.default_rng(5)
 
-    def drawn(workload: Any, systems: Any, runs: list[Run], measure: Any, **options: Any) -> list[Measured]:
+    def drawn(workload: Any, systems: Any, runs: list[Run], measure: Any, **options: Any) -> list[RunNumbers]:
         values = chance.normal(10.0, 1.0, len(runs))
-        return [Measured({(None, metric): float(v)}, (), {}, {}, (), b"") for v in values]
+        return [RunNumbers({(None, metric): float(v)}, (), {}, {}, (), b"") for v in values]
 
     monkeypatch.setattr(evidence, "replications", drawn)
     for target in (6, 4, 2.5):
@@ -245,7 +245,7 @@ def test_a_synthetic_workload_without_chance_is_a_recorded_trace():
     )
     found = iq.compare(even, PAIR, seeds=range(3), metrics=["ttft_mean"])
     assert found.chance == "blocks"
-    assert "the laws of the workload draw nothing" in found.stopped and "recorded" not in str(found)
+    assert "the distributions of the workload draw nothing" in found.stopped and "recorded" not in str(found)
 
 
 def test_a_random_router_over_a_recorded_trace_is_run_for_every_seed():

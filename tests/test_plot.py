@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import inferq as iq
-from inferq.experiments.comparison.compare import NUMBERS, Comparison
+from inferq.experiments.comparison.comparison import NUMBERS, Comparison
 from inferq.reports import run_data
 from inferq.reports.comparison_charts import shown_systems
 from inferq.reports.run_charts import _powers, throughput
@@ -151,16 +151,14 @@ def test_rates_count_every_arrival_and_every_completion(fleet: iq.Result):
 
 
 def test_a_limit_of_theory_is_drawn_where_it_can_be_seen(fleet: iq.Result):
-    from inferq.reports.run_charts import _stability
-
-    said = _stability(fleet)
-    assert said is not None and said.binding is not None
+    said = run_data.theory(fleet)
+    assert not isinstance(said, str) and said.binding is not None
     near = throughput(fleet, said).to_dict()
     labels = near["encoding"]["color"]["scale"]["domain"]
     assert labels[:2] == ["arrived", "finished"]
     assert labels[2].endswith(said.binding.name)
     idle = iq.simulate(synthetic(50, 0.01, 20, 5), ENGINE, seed=1)
-    far = throughput(idle, _stability(idle)).to_dict()
+    far = throughput(idle, run_data.theory(idle)).to_dict()
     assert far["encoding"]["color"]["scale"]["domain"] == ["arrived", "finished"]
 
 
@@ -293,7 +291,7 @@ def test_small_differences_are_seen_beside_huge_ones():
 def test_the_picture_of_many_systems_is_bounded_and_says_so():
     metrics = {f"metric_{place}": 0.01 * (place + 1) for place in range(7)}
     many = comparison(30, metrics)
-    shown = shown_systems(many)
+    shown = shown_systems(many.frame)
     assert shown == [f"system {place}" for place in range(1, 9)]
     drawing = svg(many.plot())
     high = re.search(r'<svg [^>]*\bheight="([\d.]+)"', drawing)

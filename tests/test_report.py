@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 import inferq as iq
 from inferq.cli import app
 from inferq.reports import document
-from inferq.reports.numbers import number, percent, seconds
 from inferq.reports.style import DARK, INK
+from inferq.reports.text import number, percent, seconds
 from inferq.scenario import Scenario
 
 from .browser import Browser, chromium
@@ -163,9 +163,9 @@ def test_a_capacity_has_a_page(tmp_path: Path):
     plan = capacity(synthetic(300, 8, 600, 60), ENGINE, Slo(ttft_p50=0.5), seeds=range(2), precision=0.5)
     held = Page(iq.report(plan, tmp_path / "page.html").read_text(encoding="utf-8"))
     facts = dict(zip(held.of("dt"), held.of("dd"), strict=True))
-    assert facts["largest rate that keeps it, per second"] == f"{plan.rate:.4g}"
+    assert facts["largest rate that keeps it, per second"] == number(plan.rate, 4)
     assert facts["probes"] == str(len(plan.probed))
-    answer = f"Up to {plan.rate:.4g} per second keep ttft_p50 ≤ 0.5 s, with 95 % confidence."
+    answer = f"Up to {number(plan.rate, 4)} per second keep ttft_p50 ≤ 500.0 ms, with 95 % confidence."
     assert held.of("li")[0] == answer
     assert all(one[0].isupper() and one.endswith(".") for one in held.of("li"))
     assert f"load at {number(plan.rate)} per second" in held.of("th")

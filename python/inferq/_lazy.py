@@ -1,4 +1,4 @@
-"""What is loaded when it is first used: numpy and polars, and the public names of packages.
+"""What is loaded when it is first used: numpy, polars and altair, and the public names of packages.
 
 They take longer to load than many a command takes to run: looking at help and importing inferq stay light.
 """
@@ -12,9 +12,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["attach", "np", "pl"]
+__all__ = ["alt", "attach", "np", "pl"]
 
 if TYPE_CHECKING:
+    import altair as alt
     import numpy as np
     import polars as pl
 else:
@@ -30,6 +31,7 @@ else:
             setattr(self, name, value)
             return value
 
+    alt = _Module("altair")
     np = _Module("numpy")
     pl = _Module("polars")
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import Annotated, Literal, cast
 
 import typer
 
-if TYPE_CHECKING:
-    from inferq.timing.timing_table import TimingTable
+from inferq.cli import show
+from inferq.errors import ConfigError
+from inferq.results.files import check_writable
+from inferq.timing.calibration.calibrate import calibrate as timed
+from inferq.timing.price import iteration_s
+from inferq.timing.timing_table import TimingTable, refuse_milliseconds
 
 
 def calibrate(
@@ -59,11 +63,6 @@ def calibrate(
 
     Example: inferq calibrate llama-3.1-8b --out llama-3.1-8b_here.parquet
     """
-    from inferq.cli import show
-    from inferq.errors import ConfigError
-    from inferq.results.files import check_writable
-    from inferq.timing.calibration.calibrate import calibrate as timed
-
     if out.suffix != ".parquet":
         raise ConfigError("--out", f"must be a .parquet file, is {str(out)!r}")
     check_writable(out)
@@ -84,8 +83,6 @@ def calibrate(
 
 def _summary(table: TimingTable) -> list[str]:
     """What was timed, how far its repetitions lie apart, and what that makes of a few iterations."""
-    from inferq.timing.price import iteration_s
-
     said = table.provenance
     linear, chunk, decode = table.linear, table.chunk, table.decode
     sequences, context = decode.sequences[-1], decode.mean_context[len(decode.mean_context) // 2]
@@ -110,9 +107,6 @@ def _summary(table: TimingTable) -> list[str]:
 
 def _use(table: TimingTable, out: Path) -> list[str]:
     """How the file becomes a timing model."""
-    from inferq.errors import ConfigError
-    from inferq.timing.timing_table import refuse_milliseconds
-
     try:
         refuse_milliseconds(table)
         slow_python, slow_toml = "", ""

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from inferq.cli import arguments, show
 from inferq.errors import ConfigError
-
-if TYPE_CHECKING:
-    from inferq.experiments.capacity_search.slo import Slo
+from inferq.experiments.arguments import check_options, seeds_from
+from inferq.experiments.capacity_search.capacity import capacity as largest_rate
+from inferq.experiments.capacity_search.slo import Slo
+from inferq.reports.style import svg
+from inferq.results.files import check_writable
+from inferq.scenario import read_scenario
 
 
 def capacity(
-    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", show_default=False, help="A TOML file.")],
+    scenario: arguments.Scenario,
     slo: Annotated[
         list[str],
         typer.Option(
@@ -33,9 +37,7 @@ def capacity(
         int | None, typer.Option(metavar="N", help="The most runs at a rate; four times --seeds unless told.")
     ] = None,
     confidence: Annotated[float, typer.Option(metavar="C", help="Above 0.5 and below 1.")] = 0.95,
-    threads: Annotated[
-        int | None, typer.Option(metavar="N", help="How many runs go on at once; every core unless told.")
-    ] = None,
+    threads: arguments.Threads = None,
     picture: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the search into this SVG file.")
     ] = None,
@@ -46,13 +48,6 @@ def capacity(
 
     Example: inferq capacity docs/chat.toml --slo ttft_p99=0.5 --slo tbt_p99=0.05
     """
-    from inferq.cli import show
-    from inferq.experiments.arguments import check_options, seeds_from
-    from inferq.experiments.capacity_search.capacity import capacity as largest_rate
-    from inferq.reports.style import svg
-    from inferq.results.files import check_writable
-    from inferq.scenario import read_scenario
-
     plan = read_scenario(scenario)
     objectives = _slo(slo)
     run: dict[str, Any] = dict(plan.run)
@@ -89,8 +84,6 @@ def capacity(
 
 def _slo(texts: list[str]) -> Slo:
     """The SLO that the options spell."""
-    from inferq.experiments.capacity_search.slo import Slo
-
     of_class: dict[str | None, dict[str, Any]] = {None: {}}
     for text in texts:
         name, equals, limit = (part.strip() for part in text.partition("="))

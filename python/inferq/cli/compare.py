@@ -1,4 +1,4 @@
-"""What does `inferq compare` do? Scenarios that send the same requests through different systems."""
+"""`inferq compare`: scenarios that send the same requests through different systems."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from inferq.cli import show
 from inferq.errors import ConfigError
+from inferq.experiments.arguments import check_options, seeds_from
+from inferq.experiments.comparison.compare import compare as compared
+from inferq.results.files import check_writable
+from inferq.scenario import read_scenario
 
 
 def compare(
@@ -54,12 +59,6 @@ def compare(
 
     Example: inferq compare sarathi.toml vllm.toml --until "ttft_p99 +- 2%"
     """
-    from inferq.cli import show
-    from inferq.experiments.arguments import check_options, seeds_from
-    from inferq.experiments.comparison import compare
-    from inferq.results.files import check_writable
-    from inferq.scenario import read_scenario
-
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise ConfigError("--out", f"must end in .csv or .parquet, is {out}")
     if out is not None:
@@ -86,7 +85,7 @@ def compare(
     for name, plan in plans.items():
         show.lines([name])
         show.system(plan.system)
-    found = compare.compare(
+    found = compared(
         first.workload,
         {name: plan.system for name, plan in plans.items()},
         seeds=numbers,

@@ -1,4 +1,4 @@
-"""Has a change made a scenario worse than it may become? `inferq gate`."""
+"""`inferq gate`: has a change made a scenario worse than it may become?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from typing import Annotated
 
 import typer
 
+from inferq.cli import arguments, show
+from inferq.errors import ConfigError, TraceError
 from inferq.experiments.gates.baseline import DEFAULT_FILE
+from inferq.experiments.gates.gate import accepted, checked, read_trials
+from inferq.experiments.gates.gate_report import refused
+from inferq.results.files import check_writable
 
 
 def gate(
@@ -25,9 +30,7 @@ def gate(
     summary: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the report as Markdown, for a pull request.")
     ] = None,
-    threads: Annotated[
-        int | None, typer.Option(metavar="N", help="Runs at once; every core unless told.")
-    ] = None,
+    threads: arguments.Threads = None,
 ) -> None:
     """Hold scenarios against a baseline; exit status 1 where a metric is worse than it may become.
 
@@ -36,12 +39,6 @@ def gate(
 
     Example: inferq gate docs/chat.toml --baseline docs/gate-baseline.json --summary gate.md
     """
-    from inferq.cli import show
-    from inferq.errors import ConfigError, TraceError
-    from inferq.experiments.gates import wording as gate_words
-    from inferq.experiments.gates.gate import accepted, checked, read_trials
-    from inferq.results.files import check_writable
-
     if summary is not None:
         check_writable(summary)
     paths = [str(path) for path in scenarios]
@@ -59,7 +56,7 @@ def gate(
             said = str(error)
             if isinstance(error, OSError) and error.filename and error.strerror:
                 said = f"{error.filename}: {error.strerror}"
-            summary.write_text(gate_words.refused(said), encoding="utf-8")
+            summary.write_text(refused(said), encoding="utf-8")
         raise
     failure: OSError | None = None
     if update:

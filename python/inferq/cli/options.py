@@ -1,12 +1,15 @@
-"""What do the texts on a command line mean?"""
+"""The texts on a command line, and what they stand for."""
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Iterable
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast, get_origin
 
-from inferq.description import Description, kind_of, nearest, plain_name, read
+from inferq.description import Description, alternatives, kind_of, nearest, plain_name, read
 from inferq.errors import ConfigError
+from inferq.reports.text import listed
 from inferq.scheduler import Scheduler
 from inferq.systems.engine import Engine, KvCache
 from inferq.systems.routers import ROUTERS, Router
@@ -26,6 +29,35 @@ A100 = PiecewiseLinear(
 
 TIMING_PRESETS = {"a100": "a100, an illustration: roughly a 7-8B model on one A100-80GB"}
 """The timing models with a name of their own, and how they are called on screen."""
+
+
+def option_name(kind: type[Description]) -> str:
+    """How a command line spells a description: `VllmV1` as `vllm-v1`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower()
+
+
+def spelled(kinds: Iterable[type[Description]]) -> str:
+    """The descriptions that a command line can name, listed for a help text."""
+    return listed([option_name(kind) for kind in kinds if _is_spelled(kind)], "or")
+
+
+def unspelled(kinds: Iterable[type[Description]]) -> str:
+    """The others, which have a field that must be given and is a list, a table or a description."""
+    return listed(option_name(kind) for kind in kinds if not _is_spelled(kind))
+
+
+def _is_spelled(kind: type[Description]) -> bool:
+    missing = dataclasses.MISSING
+    required = {
+        field.name
+        for field in dataclasses.fields(kind)  # type: ignore[arg-type]  # all are dataclasses
+        if field.default is missing and field.default_factory is missing
+    }
+    return not required & {*kind.written_fields()} or all(
+        any(option in (bool, int, float, str) or get_origin(option) is Literal for option in options)
+        for name, options in alternatives(kind).items()
+        if name in required
+    )
 
 
 def description(

@@ -1,4 +1,4 @@
-"""What does a person get to look at? `inferq report`: a page of a run, and its trace for Perfetto."""
+"""`inferq report`: a page about a run, and its trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from typing import Annotated
 
 import typer
 
+from inferq.cli import arguments, show
+from inferq.errors import ConfigError
+from inferq.reports.report import checked, heading
+from inferq.reports.report import report as write_report
+from inferq.results.files import writable
+from inferq.scenario import Scenario, read_scenario
+
 
 def report(
-    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", show_default=False, help="A TOML file.")],
+    scenario: arguments.Scenario,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The page; the scenario's name and .html here unless told."),
@@ -26,15 +33,9 @@ def report(
 
     Example: inferq report docs/chat.toml --out chat.html
     """
-    from inferq.cli import show
-    from inferq.errors import ConfigError
-    from inferq.reports import report
-    from inferq.results.files import writable
-    from inferq.scenario import Scenario, read_scenario
-
     plan = read_scenario(scenario)
-    page = report.checked(Path(f"{scenario.stem}.html") if out is None else out, "out")
-    heading = report.heading(title) or f"What became of {scenario.stem}?"
+    page = checked(Path(f"{scenario.stem}.html") if out is None else out, "out")
+    title = heading(title) or f"What became of {scenario.stem}?"
     if perfetto is not None and writable("perfetto", perfetto).resolve() == page.resolve():
         raise ConfigError("perfetto", f"must be another file than the page, is {str(perfetto)!r}")
     run = plan.run if perfetto is None else {**plan.run, "iterations": True}
@@ -42,6 +43,6 @@ def report(
     show.system(plan.system)
     result = Scenario(plan.workload, plan.system, run).simulate(progress=True)
     show.lines(f"finding: {text}" for text in result.findings)
-    show.lines([f"written to {report.report(result, page, title=heading)}"])
+    show.lines([f"written to {write_report(result, page, title=title)}"])
     if perfetto is not None:
         show.lines([f"written to {result.to_perfetto(perfetto)}"])

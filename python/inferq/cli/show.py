@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from inferq._lazy import pl
-from inferq.reports.numbers import NONE as _NONE
-from inferq.reports.numbers import number as _number
-from inferq.reports.numbers import percent as _percent
-from inferq.reports.numbers import seconds as _seconds
+from inferq.papers import cells
+from inferq.papers.report import Report
+from inferq.reports.text import NONE, number, percent, seconds
 from inferq.results.metric import QUANTITIES, STATISTICS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from rich.padding import Padding
-    from rich.table import Table
-
-    from inferq.papers.report import Report
-    from inferq.results.result import Result
-    from inferq.systems.engine import Engine
-    from inferq.systems.system import System
-    from inferq.theory.bounds.stability import Stability
-    from inferq.workload.workload import Workload
+from inferq.results.result import Result
+from inferq.systems.cluster import Cluster
+from inferq.systems.disaggregated import Disaggregated
+from inferq.systems.engine import Engine
+from inferq.systems.gate_and_route import GateAndRoute
+from inferq.systems.system import System
+from inferq.theory.bounds.stability import Stability
+from inferq.workload.workload import Workload
 
 _LEGEND = (
     "ttft: arrival to first token; tbt: gaps between tokens; tpot: mean gap of a request;",
@@ -49,29 +50,24 @@ def system(described: System, timing: str | None = None) -> None:
 
 def _system(described: System, timing: str | None = None) -> list[str]:
     """An engine, or what is made of engines, in lines of a name and what it is."""
-    from inferq.systems.cluster import Cluster
-    from inferq.systems.disaggregated import Disaggregated
-    from inferq.systems.engine import Engine
-    from inferq.systems.gate_and_route import GateAndRoute
-
     if isinstance(described, Engine):
         return _engine(described, timing)
     if isinstance(described, Cluster):
-        told = [f"replicas   {described.replicas}, router {described.router!r}"]
+        parts = [f"replicas   {described.replicas}, router {described.router!r}"]
         if isinstance(described.engines, Engine):
-            return [*told, *_engine(described.engines, timing)]
+            return [*parts, *_engine(described.engines, timing)]
         for place, engine in enumerate(described.engines):
-            told += [f"replica {place}", *_indented(_engine(engine, timing))]
-        return told
+            parts += [f"replica {place}", *_indented(_engine(engine, timing))]
+        return parts
     if isinstance(described, Disaggregated):
-        told = []
+        parts = []
         for name in ("prefill", "decode"):
             (engine, replicas), router = getattr(described, name), getattr(described, f"{name}_router")
-            told += [
+            parts += [
                 f"{name:<9}  {replicas} replicas, router {router!r}",
                 *_indented(_engine(engine, timing)),
             ]
-        return [*told, f"link       {described.link!r}"]
+        return [*parts, f"link       {described.link!r}"]
     if isinstance(described, GateAndRoute):
         plan = "planned" if described.planned else "without a plan"
         return [
@@ -80,12 +76,12 @@ def _system(described: System, timing: str | None = None) -> list[str]:
             f"service    {described.service}, chunks of {described.chunk:,} tokens",
             f"timing     {described.timing!r}",
         ]
-    told = []
+    parts = []
     for name, one in described.engines.items():
-        told += [f"engine {name}", *_indented(_system(one, timing))]
+        parts += [f"engine {name}", *_indented(_system(one, timing))]
     for workflow in described.workflows:
-        told += [f"workflow {workflow.name}: {', '.join(workflow.stages)}"]
-    return told
+        parts += [f"workflow {workflow.name}: {', '.join(workflow.stages)}"]
+    return parts
 
 
 def _engine(described: Engine, timing: str | None) -> list[str]:
@@ -100,7 +96,7 @@ def _engine(described: Engine, timing: str | None) -> list[str]:
     return [
         f"scheduler  {described.scheduler!r}",
         f"kv cache   {memory}",
-        *(re.sub(r"^(\w+): |^ +", lambda found: f"{found[1] or '':<11}", line) for line in made_of),
+        *(re.sub(r"^(\w+): |^ +", lambda label: f"{label[1] or '':<11}", line) for line in made_of),
         *([] if described.overhead is None else [f"overhead   {described.overhead!r}"]),
     ]
 
@@ -111,8 +107,6 @@ def _indented(texts: Iterable[str]) -> list[str]:
 
 def result(run: Result) -> None:
     """Print the summary of a run, by class where there is more than one, and its findings."""
-    from rich.console import Console
-
     summary = run.summary()
     classes = run.requests["class"].n_unique()
     by_class = run.summary(by="class") if classes > 1 else None
@@ -123,9 +117,9 @@ def result(run: Result) -> None:
     shares = _shares(run)
     if shares is not None:
         console.print(shares)
-    found = summary.row(0, named=True)
-    if found["hit_rate"] is not None:
-        share, tokens = _percent(found["hit_rate"]), found["cached_tokens"]
+    whole = summary.row(0, named=True)
+    if whole["hit_rate"] is not None:
+        share, tokens = percent(whole["hit_rate"]), whole["cached_tokens"]
         lines([f"prefix cache: {share} of the prompt tokens were found, {tokens:,} tokens."])
     if "job" in run.requests.columns:
         lines([_jobs(run)])
@@ -137,10 +131,16 @@ def result(run: Result) -> None:
     lines(f"finding: {text}" for text in run.findings)
 
 
+def written(run: Result, out: Path | None) -> None:
+    """Print a run, and write it where asked."""
+    result(run)
+    if out is not None:
+        run.write(out)
+        lines([f"written to {out}"])
+
+
 def workload(trace: Workload) -> None:
     """Print what a trace holds."""
-    from rich.console import Console
-
     frame = trace.frame
     lines(f"{name}: {_text(value)}" for name, value in trace.metadata.items() if value)
     lines([f"columns: {', '.join(frame.columns)}"])
@@ -149,41 +149,34 @@ def workload(trace: Workload) -> None:
         lines([f"classes: {', '.join(f'{name} {count:,}' for name, count in counts.rows())}"])
     described = trace.describe().rows(named=True)
     single = ("rate_per_s", "reused_share")
-    lines(f"{row['column']}: {_number(row['mean'])}" for row in described if row["column"] in single)
+    lines(f"{row['column']}: {number(row['mean'])}" for row in described if row["column"] in single)
     shown = [row for row in described if row["column"] not in single]
     table = empty_table(["", *(row["column"] for row in shown)])
     for statistic in _QUANTITIES:
-        table.add_row(statistic, *(_number(row[statistic]) for row in shown))
+        table.add_row(statistic, *(number(row[statistic]) for row in shown))
     Console(highlight=False).print(table)
 
 
-def stability(said: Stability) -> None:
+def stability(verdict: Stability) -> None:
     """Print the bounds of theory on a scenario, and what it says about each of them."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    cached = any(bound.hit_rate is not None for bound in said.bounds)
-    found = ("hit rate",) if cached else ()
-    for name in ("limit", "kind", "per second", "load", *found, "hypotheses", "says"):
+    cached = any(bound.hit_rate is not None for bound in verdict.bounds)
+    shares = ("hit rate",) if cached else ()
+    for name in ("limit", "kind", "per second", "load", *shares, "hypotheses", "says"):
         left = name in ("limit", "kind")
         table.add_column(name, justify="left" if left else "right", no_wrap=name != "limit")
-    for bound in said.bounds:
-        cells = [_number(bound.capacity_per_s), _number(bound.load)]
-        cells += [_percent(bound.hit_rate)] if cached else []
+    for bound in verdict.bounds:
+        cells = [number(bound.capacity_per_s), number(bound.load)]
+        cells += [percent(bound.hit_rate)] if cached else []
         met = "met" if bound.applies else "not all met"
-        table.add_row(bound.name, bound.kind, *cells, met, _NONE if bound.says == "nothing" else bound.says)
-    if said.bounds:
+        table.add_row(bound.name, bound.kind, *cells, met, NONE if bound.says == "nothing" else bound.says)
+    if verdict.bounds:
         Console(highlight=False).print(table)
-    lines(said.explain().splitlines())
+    lines(verdict.explain().splitlines())
 
 
 def points(frame: pl.DataFrame, names: list[str], most: int) -> None:
     """Print the points of a sweep, up to `most` of them, and why those failed that did."""
-    from rich.console import Console
-    from rich.text import Text
-
     rates = {"request_throughput": "req/s", "request_goodput": "good/s"}
     latencies = ("ttft_p99", "tbt_p99", "e2e_p99")
     short = [name.rpartition(".")[2] for name in names]  # of the path of a field
@@ -191,7 +184,7 @@ def points(frame: pl.DataFrame, names: list[str], most: int) -> None:
     measured = [*rates.values(), *(name.replace("_", " ") for name in latencies)]
     table = empty_table([*heads, "seed", *measured], left=len(names))
     for row in frame.head(most).rows(named=True):
-        cells = [_number(row[name]) for name in rates] + [_seconds(row[name]) for name in latencies]
+        cells = [number(row[name]) for name in rates] + [seconds(row[name]) for name in latencies]
         table.add_row(*(Text(_text(row[name])) for name in names), str(row["seed"]), *cells)
     Console(highlight=False).print(table)
     if frame.height > most:
@@ -199,21 +192,14 @@ def points(frame: pl.DataFrame, names: list[str], most: int) -> None:
     for row in frame.filter(status="failed").head(most).rows(named=True):
         where = ", ".join(f"{name}={_text(row[name])}" for name in (*names, "seed"))
         lines([f"failed: {where}: {row['error']}"])
-    found = frame.filter(frame["findings"].is_not_null())
-    for row in found.head(most).rows(named=True):
+    with_findings = frame.filter(frame["findings"].is_not_null())
+    for row in with_findings.head(most).rows(named=True):
         where = ", ".join(f"{name}={_text(row[name])}" for name in (*names, "seed"))
         lines([f"finding: {where}: {row['findings']}"])
 
 
 def report(made: Report) -> None:
     """Print the rows of a paper's report, section by section, with their notes below."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from inferq.papers import cells
-
     console = Console(highlight=False)
     lines([made.title])
     for section in made.sections:
@@ -240,9 +226,6 @@ def report(made: Report) -> None:
 
 def _paragraph(text: str) -> Padding:
     """A text in Markdown, without its marks, under a table."""
-    from rich.padding import Padding
-    from rich.text import Text
-
     plain = " ".join(text.replace("**", "").replace("`", "").split())
     return Padding(Text(plain), (0, 0, 0, 1))
 
@@ -253,8 +236,8 @@ def _counts(summary: pl.DataFrame, by_class: pl.DataFrame | None) -> Table:
     table = empty_table(["class", *names] if by_class is not None else names, left=int(by_class is not None))
     for name, row in _groups(summary, by_class):
         cells = [f"{row['completed']:,}", f"{row['failed']:,}"]
-        cells += [_number(row[column]) for column in ("request_throughput", "request_goodput")]
-        cells += [_number(row[column]) for column in ("output_throughput", "total_token_throughput")]
+        cells += [number(row[column]) for column in ("request_throughput", "request_goodput")]
+        cells += [number(row[column]) for column in ("output_throughput", "total_token_throughput")]
         table.add_row(*([name] if by_class is not None else []), *cells)
     return table
 
@@ -266,7 +249,7 @@ def _latencies(summary: pl.DataFrame, by_class: pl.DataFrame | None) -> Table:
     groups = _groups(summary, by_class)
     for latency in QUANTITIES:
         for place, (name, row) in enumerate(groups):
-            cells = [_seconds(row[f"{latency}_{statistic}"]) for statistic in STATISTICS]
+            cells = [seconds(row[f"{latency}_{statistic}"]) for statistic in STATISTICS]
             label = latency if place == 0 else ""
             last = place == len(groups) - 1 and len(groups) > 1
             table.add_row(label, *([name] if by_class is not None else []), *cells, end_section=last)
@@ -291,9 +274,9 @@ def _shares(run: Result) -> Table | None:
     table = empty_table([*names, "hit rate"] if cached else names)
     table.collapse_padding = True  # so that it fits into 80 columns
     for row in run.summary(by=by).rows(named=True):
-        cells = [f"{row['completed']:,}", f"{row['failed']:,}", _number(row["output_throughput"])]
-        cells += [_seconds(row[name]) for name in ("ttft_p50", "ttft_p99", "e2e_p99")]
-        cells += [_percent(row["hit_rate"])] if cached else []
+        cells = [f"{row['completed']:,}", f"{row['failed']:,}", number(row["output_throughput"])]
+        cells += [seconds(row[name]) for name in ("ttft_p50", "ttft_p99", "e2e_p99")]
+        cells += [percent(row["hit_rate"])] if cached else []
         table.add_row(str(row[by]), *cells)
     return table
 
@@ -304,10 +287,10 @@ def _earned(run: Result) -> list[str]:
         return []
     last = run.revenue.row(-1, named=True)
     means = run.occupancy.drop("class").sum().row(0, named=True)
-    where = ", ".join(f"{name} {_number(mean)}" for name, mean in means.items())
+    where = ", ".join(f"{name} {number(mean)}" for name, mean in means.items())
     return [
-        f"revenue per replica and second: {_number(last['bundled_per_replica_s'])} bundled, "
-        f"{_number(last['separate_per_replica_s'])} separate",
+        f"revenue per replica and second: {number(last['bundled_per_replica_s'])} bundled, "
+        f"{number(last['separate_per_replica_s'])} separate",
         f"requests per replica: {where}",
     ]
 
@@ -317,15 +300,12 @@ def _jobs(run: Result) -> str:
     jobs = run.jobs.filter("measured")
     counts = [f"{n:,} {status}" for status, n in jobs["status"].value_counts().sort("status").rows()]
     e2e = jobs["e2e_s"]
-    shown = ", ".join(f"p{p} {_seconds(e2e.quantile(p / 100, 'linear'))}" for p in (50, 99))
+    shown = ", ".join(f"p{p} {seconds(e2e.quantile(p / 100, 'linear'))}" for p in (50, 99))
     return f"jobs: {', '.join(counts) or 'none measured'}; arrival to last token: {shown}"
 
 
 def empty_table(names: list[str], left: int = 1) -> Table:
     """An empty table whose first `left` columns hold text."""
-    from rich import box
-    from rich.table import Table
-
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, name in enumerate(names):
         table.add_column(name, justify="left" if place < left else "right", no_wrap=True)

@@ -1,20 +1,32 @@
-"""What happens over a grid of settings, from a shell?"""
+"""`inferq sweep`: a scenario over a grid of settings."""
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from inferq._lazy import pl
-from inferq.errors import ConfigError
+from inferq.checks import whole
+from inferq.cli import arguments, show
+from inferq.errors import ConfigError, SimulationError, SweepInterrupted, SweepStopped
+from inferq.experiments.arguments import MOST_SEEDS
+from inferq.experiments.sweeps.sweep import sweep as run
+from inferq.results.files import check_writable
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 _MOST_ROWS = 60
 
 
 def sweep(
-    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", show_default=False, help="A TOML file.")],
+    scenario: arguments.Scenario,
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -32,9 +44,7 @@ def sweep(
         str | None,
         typer.Option(metavar="NAME=SECONDS,…", help="Objectives of the goodput, as ttft_s=0.5,tbt_s=0.1."),
     ] = None,
-    threads: Annotated[
-        int | None, typer.Option(metavar="N", help="Runs at the same time, else as many as there are cores.")
-    ] = None,
+    threads: arguments.Threads = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -48,15 +58,6 @@ def sweep(
 
     Example: inferq sweep docs/chat.toml --set workload.arrivals.rate=6,8,10 --seeds 3 --out points.parquet
     """
-    from concurrent.futures import ThreadPoolExecutor
-
-    from inferq.checks import whole
-    from inferq.cli import show
-    from inferq.errors import SimulationError, SweepInterrupted, SweepStopped
-    from inferq.experiments.arguments import MOST_SEEDS
-    from inferq.experiments.sweeps.sweep import sweep as run
-    from inferq.results.files import check_writable
-
     grid = _grid(set_ or [])
     arguments: dict[str, Any] = {
         **grid,
@@ -98,8 +99,6 @@ def _without_frame(error: BaseException) -> str:
 
 def _finish(frame: pl.DataFrame, names: list[str], out: Path | None) -> None:
     """Show the points and write them where asked."""
-    from inferq.cli import show
-
     show.points(frame, names, _MOST_ROWS)
     if out is None:
         return
@@ -137,12 +136,6 @@ def _value(text: str) -> Any:
 
 def _toml(text: str) -> Any:
     """What a text means as a value of TOML; None where it is none."""
-    import sys
-
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
         tables = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:

@@ -1,33 +1,38 @@
-"""How long does a model's iteration take on a GPU? `inferq timing`: bake a table of it, or show one."""
+"""`inferq timing`: how long does a model's iteration take on a GPU? Bake a table of it, or show one."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
+from inferq.cli import show as screen
 from inferq.errors import ConfigError
+from inferq.reports.text import listed, seconds
+from inferq.results.files import check_writable, writable
+from inferq.timing.hardware.catalogue import entries
+from inferq.timing.price import iteration_s
+from inferq.timing.tables.shipped import files
+from inferq.timing.timing_table import TimingTable
 
-if TYPE_CHECKING:
-    from inferq.timing import TimingTable
-
-app = typer.Typer(
+timing = typer.Typer(
     help="Tables of measured times: bake one from a kernel database, show one.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
 )
 
-_SAID = ("model", "gpu", "tensor_parallel", "backend", "backend_version", "source", "version", "date")
-_SAID_LATER = ("date_of_measurement", "licence", "attribution", "changes")
+_FIRST = ("model", "gpu", "tensor_parallel", "backend", "backend_version", "source", "version", "date")
+_LATER = ("date_of_measurement", "licence", "attribution", "changes")
 _DECODES = ((1, 1000), (8, 1000), (64, 1000), (64, 8000), (256, 1000))
 """Decodes, and the context of each, that are shown where they lie on the grid."""
 _CHUNKS = ((32, 0), (128, 0), (512, 0), (512, 8000), (2048, 0), (8192, 0))
 """Tokens of a chunk, and its context."""
 
 
-@app.command()
+@timing.command()
 def bake(
     model: Annotated[
         str,
@@ -36,7 +41,7 @@ def bake(
         ),
     ],
     gpu: Annotated[
-        str, typer.Argument(metavar="GPU", show_default=False, help="a100-80gb, h100-80gb, h200, l40s, …")
+        str, typer.Argument(metavar="GPU", show_default=False, help=f"{listed(entries('gpus'), 'or')}.")
     ],
     tensor_parallel: Annotated[
         int, typer.Option("--tensor-parallel", metavar="N", help="GPUs that share the model.")
@@ -60,10 +65,6 @@ def bake(
 
     Example: inferq timing bake qwen3-8b h200 --out qwen3-8b.parquet
     """
-    from inferq.cli import show as screen
-    from inferq.results.files import check_writable, writable
-    from inferq.timing import TimingTable
-
     modes: dict[str, str] = {}
     for text in quantisation or ():
         name, equals, value = text.partition("=")
@@ -83,7 +84,7 @@ def bake(
     screen.lines([f"written to {out}"])
 
 
-@app.command()
+@timing.command()
 def show(
     table: Annotated[
         list[str],
@@ -102,8 +103,6 @@ def show(
 
     Example: inferq timing show llama-3.1-8b a100-80gb
     """
-    from inferq.timing import TimingTable
-
     if len(table) > 2:
         raise ConfigError(f"{table[2]!r}", "one name too many; give a file, or a model and a GPU")
     if len(table) == 2:
@@ -123,8 +122,6 @@ def show(
 
 def _shipped(name: str) -> str:
     """The shipped tables of a model, or the models."""
-    from inferq.timing.tables.shipped import files
-
     gpus = [one.gpu for one in files() if one.model == name]
     if gpus:
         return f"as in: inferq timing show {name} {gpus[0]} (or {', '.join(gpus[1:])})"
@@ -132,15 +129,11 @@ def _shipped(name: str) -> str:
 
 
 def _show(table: TimingTable) -> None:
-    from rich.console import Console
-
-    from inferq.cli import show as screen
-
     said = table.provenance
-    width = max((len(name) for name in (*_SAID, *_SAID_LATER) if name in said), default=0)
+    width = max((len(name) for name in (*_FIRST, *_LATER) if name in said), default=0)
     screen.lines([repr(table)])
     screen.lines(
-        f"{name.replace('_', ' '):<{width}}  {said[name]}" for name in (*_SAID, *_SAID_LATER) if name in said
+        f"{name.replace('_', ' '):<{width}}  {said[name]}" for name in (*_FIRST, *_LATER) if name in said
     )
     console = Console(highlight=False)
     console.print(_iterations(table))
@@ -151,11 +144,7 @@ def _show(table: TimingTable) -> None:
 
 def _iterations(table: TimingTable) -> Any:
     """What some iterations take, as far as they are on the grid."""
-    from inferq.cli.show import empty_table
-    from inferq.reports.numbers import seconds
-    from inferq.timing import iteration_s
-
-    shown = empty_table(["prefill tokens", "at context", "decodes", "of context", "iteration"], left=0)
+    shown = screen.empty_table(["prefill tokens", "at context", "decodes", "of context", "iteration"], left=0)
     last_tokens, last_chunk = table.linear.tokens[-1], table.chunk.chunk[-1]
     last_context, last_count = table.chunk.context[-1], table.decode.sequences[-1]
     decodes = [
@@ -182,9 +171,7 @@ def _iterations(table: TimingTable) -> Any:
 
 def _errors(held_out: Any) -> Any:
     """How far the table is from its source where it was not sampled."""
-    from inferq.cli.show import empty_table
-
-    shown = empty_table(["error on held-out points", "median", "p95", "max"])
+    shown = screen.empty_table(["error on held-out points", "median", "p95", "max"])
     for part, error in held_out.items():
         if hasattr(error, "items"):
             cells = [f"{100 * error[name]:.2f} %" for name in ("median", "p95", "max")]

@@ -1,17 +1,12 @@
-"""What does the page of a capacity say, in which order?"""
+"""The page about a capacity: the answer first, then the search, and what theory knows."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from inferq.reports.bound_charts import bounds
+from inferq.experiments.capacity_search.capacity_plan import CapacityPlan
+from inferq.experiments.capacity_search.probe import Probe
 from inferq.reports.document import Chapter, Document, Grid, Picture, cut
-from inferq.reports.numbers import NONE, number, percent, seconds
-from inferq.reports.words import sentence
-
-if TYPE_CHECKING:
-    from inferq.experiments.capacity_search.capacity import CapacityPlan
-    from inferq.experiments.capacity_search.probes import Probe
+from inferq.reports.stability import bounds
+from inferq.reports.text import NONE, amount, counted, number, percent, sentence
 
 
 def document(plan: CapacityPlan, title: str | None) -> Document:
@@ -35,8 +30,8 @@ def document(plan: CapacityPlan, title: str | None) -> Document:
 
 def _findings(plan: CapacityPlan) -> list[str]:
     """The answer, what breaks first above it, and what to know before trusting it."""
-    sure = "for these very requests" if plan.exact else f"with {percent(plan.confidence)} confidence"
-    told = [f"Up to {plan.rate:.4g} per second keep {_objectives(plan)}, {sure}."]
+    sure = "for these very requests" if plan.exact else f"with {percent(plan.confidence, 6)} confidence"
+    told = [f"Up to {number(plan.rate, 4)} per second keep {_objectives(plan)}, {sure}."]
     if plan.rate == 0:
         told = [f"No rate was found that keeps {_objectives(plan)}."]
     if plan.reason is not None:
@@ -44,10 +39,10 @@ def _findings(plan: CapacityPlan) -> list[str]:
     told += [_broken(one) for one in plan.probed if plan.rate > 0 and one.rate == plan.high]
     if plan.undecided:
         first, last = plan.undecided[0].rate, plan.undecided[-1].rate
-        where = f"At {first:.4g}" if first == last else f"From {first:.4g} to {last:.4g}"
+        where = f"At {number(first, 4)}" if first == last else f"From {number(first, 4)} to {number(last, 4)}"
         told.append(
-            f"{where} per second it stayed undecided with {plan.most_seeds} seeds. More seeds or longer "
-            "runs would tell."
+            f"{where} per second it stayed undecided with {counted(plan.most_seeds, 'seed')}. More seeds or "
+            "longer runs would tell."
         )
     if plan.ceiling_per_s is not None:
         share = f" The answer is {percent(plan.rate / plan.ceiling_per_s)} of that." if plan.rate > 0 else ""
@@ -62,7 +57,7 @@ def _findings(plan: CapacityPlan) -> list[str]:
         }
         told.append(sentence(f"{longer[plan.limited_by_length]}: {plan.length.reason}"))
     told += [
-        sentence(f"In the run at {one.rate:.4g} per second with the first seed: {text}")
+        sentence(f"In the run at {number(one.rate, 4)} per second with the first seed: {text}")
         for one in plan.probed
         if one.rate == plan.rate
         for text in one.findings
@@ -75,26 +70,26 @@ def _findings(plan: CapacityPlan) -> list[str]:
 
 def _objectives(plan: CapacityPlan) -> str:
     """What must be kept, but for a share of failures that is 0."""
-    told = [f"{one} ≤ {one.told(one.limit)}" for one in plan.slo.objectives if one.limit > 0]
-    return " and ".join(told) or str(plan.slo)
+    limits = [f"{one} ≤ {amount(one.limit, one.metric.unit)}" for one in plan.slo.objectives if one.limit > 0]
+    return " and ".join(limits) or str(plan.slo)
 
 
 def _broken(probe: Probe) -> str:
     """What is beyond its limit at a rate."""
     worst = probe.worst
-    words = worst.objective.told
+    unit = worst.objective.metric.unit
     return (
-        f"At {probe.rate:.4g} per second {worst.objective} is {words(worst.value)}, above the limit of "
-        f"{words(worst.objective.limit)}."
+        f"At {number(probe.rate, 4)} per second {worst.objective} is {amount(worst.value, unit)}, above the "
+        f"limit of {amount(worst.objective.limit, unit)}."
     )
 
 
 def _facts(plan: CapacityPlan) -> list[tuple[str, str]]:
-    rate = f"{plan.rate:.4g}" if plan.rate > 0 else "none"
+    rate = number(plan.rate, 4) if plan.rate > 0 else "none"
     facts = [
         ("largest rate that keeps it, per second", rate),
-        ("broken for sure at", NONE if plan.high is None else f"{plan.high:.4g}"),
-        ("confidence", "these requests" if plan.exact else percent(plan.confidence)),
+        ("broken for sure at", number(plan.high, 4)),
+        ("confidence", "these requests" if plan.exact else percent(plan.confidence, 6)),
         ("probes", f"{len(plan.probed):,}"),
     ]
     if plan.ceiling_per_s is not None:
@@ -116,12 +111,14 @@ def _probes(plan: CapacityPlan) -> Chapter:
     several = plan.probes["class"].is_not_null().any()
     lines, last = [], -1
     for row in plan.probes.sort("rate", "probe", maintain_order=True).rows(named=True):
-        shown = seconds if row["unit"] == "s" else percent
-        between = NONE if row["low"] is None else f"{shown(row['low'])} to {shown(row['high'])}"
-        rate = "" if row["probe"] == last else f"{row['rate']:.4g}"
-        named = [row["class"] or "all"] if several else []
-        values = (shown(row["value"]), between, shown(row["limit"]), f"{row['seeds']:,}")
-        lines.append([rate, row["metric"], *named, *values, row["metric_verdict"]])
+        value, low, high, limit = (
+            amount(row[name], row["unit"]) for name in ("value", "low", "high", "limit")
+        )
+        between = NONE if row["low"] is None else f"{low} to {high}"
+        rate = "" if row["probe"] == last else number(row["rate"], 4)
+        of_class = [row["class"] or "all"] if several else []
+        values = (value, between, limit, f"{row['seeds']:,}")
+        lines.append([rate, row["metric"], *of_class, *values, row["metric_verdict"]])
         last = row["probe"]
     classes = ["class"] if several else []
     header = ["per second", "metric", *classes, "mean", "between", "limit", "seeds", "verdict"]
@@ -132,7 +129,7 @@ def _probes(plan: CapacityPlan) -> Chapter:
 def _repeats(plan: CapacityPlan) -> Chapter:
     """What was asked and what served it, and how often."""
     seeds = max(one.seeds for one in plan.probed)
-    runs = "One run at each rate" if plan.exact else f"Up to {seeds:,} seeds at each rate"
+    runs = "One run at each rate" if plan.exact else f"Up to {counted(seeds, 'seed')} at each rate"
     what = f"{runs}. The same scenario and seeds give the same numbers, bit for bit, on every machine."
     return Chapter(
         title="What repeats it?", text=what, folded=(("The scenario as JSON", cut(plan.scenario)),)

@@ -1,16 +1,14 @@
-"""What distinguishes the systems, in a picture: every difference with its interval."""
+"""The picture of a comparison: every difference with its interval."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from inferq._lazy import pl
+from inferq._lazy import alt, pl
 from inferq.errors import ConfigError
 from inferq.reports.style import BLUE, GREY, PANEL, VERMILION
-
-if TYPE_CHECKING:
-    from inferq.experiments.comparison.compare import Comparison
+from inferq.reports.text import percent
 
 COLOURS = {"better": BLUE, "worse": VERMILION, "not distinguishable": GREY, "same": GREY}
 SHAPES = {
@@ -28,7 +26,7 @@ _WIDE_PERCENT = 200.0
 _LINEAR_PERCENT = 10.0
 
 
-def chart(comparison: Comparison, width: int = PANEL) -> Any:
+def of_comparison(frame: pl.DataFrame, baseline: str, confidence: float) -> Any:
     """The relative difference of every metric with its interval, a panel for each system but the baseline.
 
     Colour and shape say the verdict. A metric whose baseline is 0 has no relative difference and is left out,
@@ -37,22 +35,21 @@ def chart(comparison: Comparison, width: int = PANEL) -> Any:
     An altair chart without a configuration of its own.
 
     Args:
-        comparison: of two systems or more.
-        width: of a panel, in pixels.
+        frame: `Comparison.frame` of two systems or more.
+        baseline: the one that the others are compared with.
+        confidence: of the intervals.
 
     Raises:
         ConfigError: there is no difference to be drawn.
     """
-    import altair as alt
-
-    every = _drawn(comparison)
+    every = _drawn(frame)
     if every.is_empty():
         raise ConfigError("plot", "there is no difference to draw")
-    systems, many = shown_systems(comparison), every["system"].n_unique()
+    systems, many = shown_systems(frame), every["system"].n_unique()
     drawn = (
         every.filter(pl.col("system").is_in(systems)).group_by("system", maintain_order=True).head(MOST_ROWS)
     )
-    of = f"difference to {comparison.baseline} (%), {100 * comparison.confidence:g} % interval"
+    of = f"difference to {baseline} (%), {percent(confidence, 6)} interval"
     scale, ticks = _across(drawn)
     titled = of if len(systems) == 1 else None
 
@@ -79,34 +76,34 @@ def chart(comparison: Comparison, width: int = PANEL) -> Any:
             ),
             data=drawn,
         ).transform_filter(alt.FieldEqualPredicate(field="system", equal=name))
-        title = f"{name} against {comparison.baseline}" if len(systems) == 1 else name
+        title = f"{name} against {baseline}" if len(systems) == 1 else name
         step = alt.Step(26 if drawn.height <= 20 else 19)
-        panels.append(panel.properties(width=width, height=step, title=title))
+        panels.append(panel.properties(width=PANEL, height=step, title=title))
     if len(panels) == 1:
         return panels[0]
     left_out = f"; the first {len(systems)} of {many} systems" if len(systems) < many else ""
     return alt.vconcat(*panels, title=alt.TitleParams(f"{of}{left_out}"), spacing=14)
 
 
-def shown_systems(comparison: Comparison) -> list[str]:
+def shown_systems(frame: pl.DataFrame) -> list[str]:
     """The systems that the picture shows: the first ones, with `MOST_ROWS` differences together."""
-    sizes = dict(_drawn(comparison).group_by("system").len().rows())
-    shown: list[str] = []
     rows = 0
-    for name in comparison.systems:
-        rows += sizes.get(name, 0)
-        if name in sizes and (rows <= MOST_ROWS or not shown):
+    shown: list[str] = []
+    for name in frame["system"].unique(maintain_order=True):
+        drawn = _drawn(frame.filter(system=name)).height
+        rows += drawn
+        if drawn and (rows <= MOST_ROWS or not shown):
             shown.append(name)
     return shown
 
 
-def _drawn(comparison: Comparison) -> pl.DataFrame:
+def _drawn(frame: pl.DataFrame) -> pl.DataFrame:
     """The differences in percent: `system`, `verdict`, `metric`, `percent`, `low`, `high`."""
     label = pl.col("metric")
-    if comparison.by is not None:
+    if "class" in frame.columns:
         label = pl.when(pl.col("class").is_null()).then(label).otherwise(label + " of " + pl.col("class"))
     half = pl.col("relative_half_width")
-    return comparison.frame.filter(pl.col("relative").is_not_null()).select(
+    return frame.filter(pl.col("relative").is_not_null()).select(
         "system",
         pl.col("verdict").fill_null("not distinguishable"),
         label.alias("metric"),
@@ -118,8 +115,6 @@ def _drawn(comparison: Comparison) -> pl.DataFrame:
 
 def _across(drawn: pl.DataFrame) -> tuple[Any, Any]:
     """The scale and the axis that all panels share."""
-    import altair as alt
-
     values = [one for name in ("percent", "low", "high") for one in drawn[name].drop_nulls()]
     low, high = min(0.0, *values), max(0.0, *values)
     if low == high:

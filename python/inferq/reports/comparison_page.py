@@ -1,18 +1,15 @@
-"""What does the page of a comparison say, in which order?"""
+"""The page about a comparison: what is real first, then every difference, and what repeats it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inferq.errors import ConfigError
+from inferq.experiments.comparison.comparison import Comparison, row_name
 from inferq.reports.comparison_charts import shown_systems
 from inferq.reports.document import Chapter, Document, Grid, Picture, cut
-from inferq.reports.numbers import NONE, number, percent, seconds
-from inferq.reports.words import sentence
-
-if TYPE_CHECKING:
-    from inferq.experiments.comparison.compare import Comparison
+from inferq.reports.text import NONE, amount, listed, percent, sentence
 
 _MOST_NAMED = 4
 """So many metrics are named in a sentence, those with the largest differences."""
@@ -58,13 +55,13 @@ def _confidence(comparison: Comparison) -> str:
         "seeds": "independent runs, pair by pair: runs of the same seed served the same requests",
         "blocks": "blocks of consecutive arrivals of the trace, pair by pair: they are about such requests",
     }
-    sure = percent(comparison.confidence)
+    sure = percent(comparison.confidence, 6)
     return f"The intervals hold with {sure} confidence, from {chance[comparison.chance]}."
 
 
 def _verdict(name: str, rows: list[dict[str, Any]]) -> str:
     """What one system does better and worse than the baseline: a short sentence for each."""
-    told: list[str] = []
+    parts: list[str] = []
     for verdict, words in (
         ("better", "is better in"),
         ("worse", "is worse in"),
@@ -73,23 +70,18 @@ def _verdict(name: str, rows: list[dict[str, Any]]) -> str:
         found = [row for row in rows if row["verdict"] == verdict]
         found.sort(key=lambda row: -abs(row["relative"] or 0.0))
         if found:
-            named = [_metric(row) + _by(row, verdict) for row in found[:_MOST_NAMED]]
+            names = [row_name(row) + _by(row, verdict) for row in found[:_MOST_NAMED]]
             if len(found) > _MOST_NAMED:
-                named.append(f"{len(found) - _MOST_NAMED:,} more")
-            listed = f"{', '.join(named[:-1])} and {named[-1]}" if len(named) > 1 else named[0]
-            told.append(f"{'It' if told else name} {words} {listed}.")
-    return " ".join(told) or f"{name} is the same in everything that was compared."
+                names.append(f"{len(found) - _MOST_NAMED:,} more")
+            parts.append(f"{'It' if parts else name} {words} {listed(names)}.")
+    return " ".join(parts) or f"{name} is the same in everything that was compared."
 
 
 def _by(row: Mapping[str, Any], verdict: str) -> str:
     relative = row["relative"]
     if verdict == "not distinguishable" or relative is None:
         return ""
-    return f" ({_signed(relative)})"
-
-
-def _signed(share: float) -> str:
-    return f"{'−' if share < 0 else '+'}{percent(abs(share))}"
+    return f" ({percent(relative, sign=True)})"
 
 
 def _grid(comparison: Comparison, name: str, rows: list[dict[str, Any]]) -> Grid:
@@ -97,14 +89,17 @@ def _grid(comparison: Comparison, name: str, rows: list[dict[str, Any]]) -> Grid
     base = {(row.get("class"), row["metric"]): row for row in rows if row["system"] == comparison.baseline}
     of_system = [row for row in rows if row["system"] == name]
     if name == comparison.baseline:
-        lines = [[_metric(row), _value(row, "mean"), _half(row, "half_width")] for row in of_system]
+        lines = [
+            [row_name(row), amount(row["mean"], row["unit"]), amount(row["half_width"], row["unit"])]
+            for row in of_system
+        ]
         return Grid(title=name, header=("metric", "mean", "±"), lines=lines)
     lines = [
         [
-            _metric(row),
-            _value(base[row.get("class"), row["metric"]], "mean"),
-            _value(row, "mean"),
-            NONE if row["relative"] is None else _signed(row["relative"]),
+            row_name(row),
+            amount(base[row.get("class"), row["metric"]]["mean"], row["unit"]),
+            amount(row["mean"], row["unit"]),
+            percent(row["relative"], sign=True),
             NONE if row["relative_half_width"] is None else f"± {percent(row['relative_half_width'])}",
             row["verdict"] or NONE,
         ]
@@ -114,25 +109,12 @@ def _grid(comparison: Comparison, name: str, rows: list[dict[str, Any]]) -> Grid
     return Grid(title=f"{name} against {comparison.baseline}", header=header, lines=lines, last_is_text=True)
 
 
-def _metric(row: Mapping[str, Any]) -> str:
-    named = row.get("class")
-    return str(row["metric"]) if named is None else f"{row['metric']} of {named}"
-
-
-def _value(row: Mapping[str, Any], column: str) -> str:
-    return seconds(row[column]) if row["unit"] == "s" else number(row[column])
-
-
-def _half(row: Mapping[str, Any], column: str) -> str:
-    return NONE if row[column] is None else f"± {_value(row, column)}"
-
-
 def _picture(comparison: Comparison) -> tuple[Picture, ...]:
     try:
         made = comparison.plot()
     except ConfigError:
         return ()
-    shown, drawn = len(shown_systems(comparison)), len(comparison.systems) - 1
+    shown, drawn = len(shown_systems(comparison.frame)), len(comparison.systems) - 1
     left_out = f" Shown are the first {shown} of {drawn} systems." if shown < drawn else ""
     caption = f"Each difference to the baseline with its interval. One that keeps off 0 is real.{left_out}"
     return (Picture(title="Differences", caption=caption, chart=lambda: made),)
@@ -148,7 +130,9 @@ def _runs(comparison: Comparison) -> Chapter:
     if values.height > _MOST_RUNS:
         lines.append(f"… and {values.height - _MOST_RUNS:,} more: `Comparison.values` has all of them")
     seeds = comparison.seeds
-    many = f"The seed is {seeds[0]}" if len(seeds) == 1 else f"The seeds are {len(seeds):,}, {_listed(seeds)}"
+    many = (
+        f"The seed is {seeds[0]}" if len(seeds) == 1 else f"The seeds are {len(seeds):,}, {_in_short(seeds)}"
+    )
     text = f"{many}. The same scenario and seeds give the same numbers, bit for bit, on every machine."
     folded = (
         ("All of it in words", comparison.explain()),
@@ -158,10 +142,10 @@ def _runs(comparison: Comparison) -> Chapter:
     return Chapter(title="Where does it come from, and what repeats it?", text=text, folded=folded)
 
 
-def _listed(seeds: tuple[int, ...]) -> str:
+def _in_short(seeds: tuple[int, ...]) -> str:
     """Seeds in few words.
 
-    >>> _listed((0, 1, 2, 3)), _listed((3, 7))
+    >>> _in_short((0, 1, 2, 3)), _in_short((3, 7))
     ('0 to 3', '3, 7')
     """
     if seeds == tuple(range(seeds[0], seeds[0] + len(seeds))):

@@ -1,4 +1,4 @@
-"""How does a page read in a browser? One file, on light and dark screens, which asks for no other."""
+"""A page for a browser: one file, on light and dark screens, which asks for no other."""
 
 from __future__ import annotations
 

@@ -1,14 +1,11 @@
-"""How well does a fitted timing model meet what was measured?"""
+"""The picture of a fit: what a timing model predicts against what was measured."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from inferq._lazy import pl
+from inferq._lazy import alt, pl
 from inferq.reports.style import BLUE, GREEN, INK, ORANGE, PANEL, SKY
-
-if TYPE_CHECKING:
-    from inferq.timing.fits.fit import Fit
 
 _COLOURS = {"decode small": SKY, "decode large": BLUE, "prefill": ORANGE, "mixed": GREEN}
 _MOST = 2000
@@ -16,19 +13,18 @@ _MOST = 2000
 _HEIGHT = 240
 
 
-def of_fit(fit: Fit) -> Any:
+def of_fit(predictions: pl.DataFrame, title: str) -> Any:
     """Predicted against measured length with the line where they agree, and the relative error by tokens.
 
     Args:
-        fit: of `inferq.timing.fit`.
+        predictions: `Fit.predictions`.
+        title: of the picture.
 
     Returns:
         An altair chart without a style of its own.
     """
-    import altair as alt
-
-    every = -(-fit.predictions.height // _MOST)
-    points = fit.predictions.gather_every(every).with_columns(
+    every = -(-predictions.height // _MOST)
+    points = predictions.gather_every(every).with_columns(
         error=pl.col("predicted_s") / pl.col("measured_s") - 1
     )
     names = [name for name in _COLOURS if name in points["regime"].to_list()]
@@ -64,15 +60,11 @@ def of_fit(fit: Fit) -> Any:
         ),
     )
     panels = [panel.properties(width=PANEL, height=_HEIGHT) for panel in (left, right)]
-    r_squared = "" if fit.r_squared is None else f", R² = {fit.r_squared:.4f}"
-    title = f"{type(fit.model).__name__} fitted to {fit.predictions.height:,} iterations{r_squared}"
     return alt.vconcat(*panels).properties(title=title)
 
 
 def _along(ends: list[float]) -> tuple[Any, Any]:
     """Scale and axis from one end to the other: by factors, with few lines, where the ends are far apart."""
-    import altair as alt
-
     low, high = ends
     if low <= 0 or high <= 20 * low:
         return alt.Scale(zero=False), alt.Axis(tickCount=6, format=",~g")

@@ -1,4 +1,4 @@
-"""How does somebody else get to see it? `iq.report`: one page that opens without a network."""
+"""`iq.report`: one page about a run, a comparison or a capacity, which opens without a network."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from inferq.errors import ConfigError
+from inferq.experiments.capacity_search.capacity_plan import CapacityPlan
+from inferq.experiments.comparison.comparison import Comparison
+from inferq.reports import capacity_page, comparison_page, run_page
+from inferq.reports.document import Document
 from inferq.reports.style import unchecked
 from inferq.results.files import replacing, writable
+from inferq.results.result import Result
 
 
 def report(shown: Any, path: str | os.PathLike[str], title: str | None = None) -> Path:
@@ -76,24 +81,13 @@ def heading(title: object) -> str | None:
     raise ConfigError("title", f"must be a text, not empty, is {title!r}")
 
 
-def _document(shown: Any, title: str | None) -> Any:
+def _document(shown: Any, title: str | None) -> Document:
     """The page of whatever can be shown."""
-    from inferq.results.result import Result
-
     if isinstance(shown, Result):
-        from inferq.reports import run_page
-
         return run_page.document(shown, title)
-    from inferq.experiments.capacity_search.capacity import CapacityPlan
-    from inferq.experiments.comparison.compare import Comparison
-
     if isinstance(shown, Comparison):
-        from inferq.reports import comparison_page
-
         return comparison_page.document(shown, title)
     if isinstance(shown, CapacityPlan):
-        from inferq.reports import capacity_page
-
         return capacity_page.document(shown, title)
     raise ConfigError(
         "report", f"shows what simulate, compare or capacity returned, not a {type(shown).__name__}"

@@ -1,10 +1,10 @@
-"""Where is a roofline off, and by how much?"""
+"""The picture of a roofline against measured tables: where is it off, and by how much?"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from inferq._lazy import pl
+from inferq._lazy import alt, pl
 from inferq.reports.style import BLUE, GREEN, INK, ORANGE, PURPLE
 
 _COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
@@ -25,8 +25,6 @@ def of_residuals(frame: pl.DataFrame) -> Any:
         An altair chart without a style of its own: a panel for each regime, a row for each model, a colour
         for each GPU. What is beyond `MOST` stands at the edge.
     """
-    import altair as alt
-
     quantiles = {"low": 0.05, "middle": 0.5, "high": 0.95}
     told = (
         frame.group_by("regime", "model", "gpu", "tensor_parallel", maintain_order=True)

@@ -1,4 +1,4 @@
-"""How does a run look? `result.plot`: latency, queue and memory over time, token gaps."""
+"""`result.plot`: latency, queue and memory over time, token gaps."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from inferq._lazy import pl
+from inferq._lazy import alt, pl
 from inferq.errors import ConfigError
 from inferq.reports import run_data
-from inferq.reports.numbers import number
 from inferq.reports.style import BLUE, GREEN, GREY, INK, ORANGE, PANEL, PURPLE, SKY, VERMILION, styled
+from inferq.reports.text import number
 
 if TYPE_CHECKING:
     from inferq.results.result import Result
@@ -63,8 +63,6 @@ class Pictures:
         Raises:
             ConfigError: no measured request has a latency.
         """
-        import altair as alt
-
         names = run_data.classes(self._result)
         curves = run_data.latencies(self._result, names).filter(pl.col("seconds") > 0)
         if curves.is_empty():
@@ -161,8 +159,6 @@ class Pictures:
         Raises:
             ConfigError: the run was too short for a sample.
         """
-        import altair as alt
-
         samples = run_data.waiting(self._result)
         if samples.is_empty():
             raise ConfigError("queue", "the run was too short for a sample; give a smaller timeline_s")
@@ -197,7 +193,7 @@ class Pictures:
         Raises:
             ConfigError: nobody came, or all at one instant.
         """
-        return throughput(self._result, _stability(self._result))
+        return throughput(self._result, run_data.theory(self._result))
 
     def _memory(self, samples: pl.DataFrame, time: Any) -> Any:
         """KV cache in use, of what there is."""
@@ -210,18 +206,16 @@ class Pictures:
         return _lines(filled, time, word, "KV cache used", legend=False, most=1.0)
 
 
-def throughput(result: Result, said: Stability | None) -> Any:
-    """The picture of `Pictures.throughput`, with what theory says worked out already."""
-    import altair as alt
-
+def throughput(result: Result, verdict: Stability | str) -> Any:
+    """The picture of `Pictures.throughput`, with what `run_data.theory` says of the run."""
     happened = run_data.rates(result)
     if happened.is_empty():
         raise ConfigError("throughput", "nobody came, or all at one instant")
     happened, time = _in_time(happened)
     top = max(happened["arrived"].max(), happened["finished"].max())  # type: ignore[type-var]
-    limits = {label: value for label, value, _ in _limits(said) if value <= _FARTHEST * float(top)}  # type: ignore[arg-type]
+    limits = {label: value for label, value, _ in _limits(verdict) if value <= _FARTHEST * float(top)}  # type: ignore[arg-type]
     labels = ["arrived", "finished", *limits]
-    colours = [GREY, BLUE, *(colour for label, _, colour in _limits(said) if label in limits)]
+    colours = [GREY, BLUE, *(colour for label, _, colour in _limits(verdict) if label in limits)]
     dashes = [[1, 0], [1, 0], *([5, 3] for _ in limits)]
     told = happened.unpivot(
         on=["arrived", "finished"], index="time", variable_name="which", value_name="rate"
@@ -238,34 +232,21 @@ def throughput(result: Result, said: Stability | None) -> Any:
     return styled(line.properties(width=PANEL, height=190))
 
 
-def _limits(said: Stability | None) -> list[tuple[str, float, str]]:
+def _limits(verdict: Stability | str) -> list[tuple[str, float, str]]:
     """What theory says of the rate: in words, the rate, a colour."""
-    found = []
-    if said is not None and said.binding is not None:
-        ceiling = said.binding.capacity_per_s
-        found.append((f"no policy passes {number(ceiling)}: {said.binding.name}", ceiling, VERMILION))
-    if said is not None and said.sure_per_s is not None:
-        found.append((f"known to be stable below {number(said.sure_per_s)}", said.sure_per_s, GREEN))
-    return found
-
-
-def _stability(result: Result) -> Stability | None:
-    """What theory says of the scenario of a run; None where it has no word for it."""
-    from inferq.errors import TraceError
-    from inferq.theory.bounds.stability import stability
-
-    if result._system is None:
-        return None
-    try:
-        return stability(result._workload, result._system)
-    except (ConfigError, TraceError):
-        return None
+    limits: list[tuple[str, float, str]] = []
+    if isinstance(verdict, str):
+        return limits
+    if verdict.binding is not None:
+        ceiling = verdict.binding.capacity_per_s
+        limits.append((f"no policy passes {number(ceiling)}: {verdict.binding.name}", ceiling, VERMILION))
+    if verdict.sure_per_s is not None:
+        limits.append((f"known to be stable below {number(verdict.sure_per_s)}", verdict.sure_per_s, GREEN))
+    return limits
 
 
 def _curves(curves: pl.DataFrame, colour: Any, width: int, height: int) -> Any:
     """Percentile curves, a colour each; one of a single request is a point."""
-    import altair as alt
-
     tails = [*([-math.log10(0.5)] if width == PANEL else []), *(float(nines) for nines in range(1, 8))]
     shares = alt.Axis(values=tails, labelExpr=_SHARE, labelOverlap="greedy", labelFlush=False, labelPadding=4)
     last = max(float(curves["tail"].max()), 0.302)  # type: ignore[arg-type]
@@ -293,8 +274,6 @@ def _histogram(
     scale_of: pl.DataFrame | None = None,
 ) -> Any:
     """Bars of shares, with rules where percentiles are; on the scales of all classes."""
-    import altair as alt
-
     every = bins if scale_of is None else scale_of
     low, high = float(every["lower_s"].min()), float(every["upper_s"].max())  # type: ignore[arg-type]
     if high < 2 * low:
@@ -359,8 +338,6 @@ def _lines(
         legend: whether there is one.
         most: where the axis ends.
     """
-    import altair as alt
-
     parts = [
         samples.select(
             "time",
@@ -390,8 +367,6 @@ def _lines(
 
 def _stacked(panels: list[Any]) -> Any:
     """Panels one above the other, over one time or one scale of gaps: it is named below the last."""
-    import altair as alt
-
     for panel in panels[:-1]:
         for layer in panel.layer:
             layer.encoding.x = layer.encoding.x.copy()
@@ -401,8 +376,6 @@ def _stacked(panels: list[Any]) -> Any:
 
 def _in_time(samples: pl.DataFrame) -> tuple[pl.DataFrame, Any]:
     """Samples with `time` in a unit that can be read, and its axis."""
-    import altair as alt
-
     first_s, last_s = (float(end) for end in (samples["time_s"].min(), samples["time_s"].max()))  # type: ignore[arg-type]
     unit, seconds = "s", 1.0
     for name, longer, least_s in (
@@ -422,8 +395,6 @@ def _in_time(samples: pl.DataFrame) -> tuple[pl.DataFrame, Any]:
 
 def _key(column: str, names: list[str], colours: list[str], legend: bool = True) -> Any:
     """A colour for each name, told above the picture."""
-    import altair as alt
-
     scale = alt.Scale(domain=names, range=colours)
     if not legend:
         return alt.Color(f"{column}:N", scale=scale, legend=None)
@@ -432,8 +403,6 @@ def _key(column: str, names: list[str], colours: list[str], legend: bool = True)
 
 
 def _classes(names: list[str]) -> Any:
-    import altair as alt
-
     shown = alt.Legend(
         orient="top", title=None, symbolType="stroke", labelLimit=120, columns=min(3, len(names))
     )
@@ -443,14 +412,10 @@ def _classes(names: list[str]) -> Any:
 
 def _few(whole: bool = False) -> Any:
     """An axis of counts, in whole steps, or of rates: few ticks, thousands as k."""
-    import altair as alt
-
     return alt.Axis(tickCount=4, tickMinStep=1 if whole else alt.Undefined, labelExpr=_COUNT)
 
 
 def _log_seconds(column: str, values: list[float]) -> Any:
-    import altair as alt
-
     low, high = min(values), max(values)
     if high < 2 * low:
         low, high = low / 1.5, high * 1.5
@@ -460,8 +425,6 @@ def _log_seconds(column: str, values: list[float]) -> Any:
 
 def _decades(low: float, high: float) -> Any:
     """The axis of seconds on a scale of logarithms, whose ticks can be told apart."""
-    import altair as alt
-
     return alt.Axis(values=_powers(low, high), labelExpr=_SECONDS, labelOverlap="greedy")
 
 

@@ -1,4 +1,4 @@
-"""What of a run is drawn? Some hundred marks, whatever its size."""
+"""What of a run is drawn: some hundred marks, whatever its size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import np, pl
+from inferq.errors import ConfigError, TraceError
 from inferq.systems.pools import pools_of
+from inferq.theory.bounds.stability import Stability, stability
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,6 +37,16 @@ _INNER = (0.5, 0.9, 0.95, 0.99)
 
 OF_SLOTS = ("prefill_queue", "decode_queue", "prefill", "mixed", "solo")
 """Where requests are under `GateAndRoute`."""
+
+
+def theory(result: Result) -> Stability | str:
+    """What theory says of the scenario of a run, or why it says nothing."""
+    if result._system is None:
+        return "what served the requests is not kept"
+    try:
+        return stability(result._workload, result._system)
+    except (ConfigError, TraceError) as error:
+        return str(error)
 
 
 def sizes(result: Result) -> list[tuple[str, int]]:

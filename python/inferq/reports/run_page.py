@@ -1,25 +1,27 @@
-"""What does the page of a run say, in which order?"""
+"""The page about a run: its findings, numbers and pictures, and what repeats it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inferq._lazy import pl
 from inferq.errors import ConfigError, TraceError
 from inferq.reports import run_data
-from inferq.reports.bound_charts import bounds
 from inferq.reports.document import Chapter, Document, Grid, Picture, cut
-from inferq.reports.numbers import NONE, number, percent, seconds
 from inferq.reports.run_charts import throughput
-from inferq.reports.words import in_the_long_run, in_this_run, sentence
+from inferq.reports.stability import bounds, in_the_long_run, in_this_run
+from inferq.reports.text import NONE, counted, number, percent, seconds, sentence
 from inferq.results.metric import QUANTITIES, STATISTICS
+from inferq.results.result import Result
+from inferq.systems.cluster import Cluster
+from inferq.systems.disaggregated import Disaggregated
+from inferq.systems.engine import Engine
+from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.pools import pools_of
-
-if TYPE_CHECKING:
-    from inferq.results.result import Result
-    from inferq.systems.system import System
-    from inferq.theory.bounds.stability import Stability
+from inferq.systems.system import System
+from inferq.theory.bounds.stability import Stability
+from inferq.theory.runs.observed import observed
 
 _LEGEND = (
     "ttft: arrival to first token; tbt: gaps between tokens; tpot: mean gap of a request; e2e: arrival to "
@@ -42,40 +44,26 @@ def document(result: Result, title: str | None) -> Document:
     sizes = run_data.sizes(result)
     by_class = result.summary(by="class") if len(sizes) > 1 else None
     whole = summary.row(0, named=True)
-    said = _theory(result)
+    verdict = run_data.theory(result)
     chapters = [
         _latency(result, whole, by_class, sizes),
         _over_time(result),
         _gaps(result, len(sizes)),
-        _throughput(result, said),
+        _throughput(result, verdict),
         _shares(result),
-        _scenario(result, said),
+        _scenario(result, verdict),
     ]
     return Document(
         title=title if title is not None else "What became of the requests?",
         setting=_setting(result),
-        findings=tuple(_findings(result, said)),
+        findings=tuple(_findings(result, verdict)),
         facts=tuple(_facts(result, whole)),
         chapters=tuple(one for one in chapters if one is not None),
     )
 
 
-def _theory(result: Result) -> Stability | str:
-    """What theory says of the scenario, or why it says nothing."""
-    from inferq.theory.bounds.stability import stability
-
-    if result._system is None:
-        return "what served the requests is not kept"
-    try:
-        return stability(result._workload, result._system)
-    except (ConfigError, TraceError) as error:
-        return str(error)
-
-
-def _findings(result: Result, said: Stability | str) -> list[str]:
+def _findings(result: Result, verdict: Stability | str) -> list[str]:
     """Whether the run was cut, its findings, what its queue did, and what theory says."""
-    from inferq.theory.runs.observed import observed
-
     told = [*_cut(result), *(sentence(one) for one in result.findings)]
     given = ""
     try:
@@ -86,11 +74,11 @@ def _findings(result: Result, said: Stability | str) -> list[str]:
         arrival_s = result.requests.lazy().select("arrival_s").collect()["arrival_s"].to_numpy()
         arriving_s = float(arrival_s.max() - arrival_s.min()) if arrival_s.size else 0.0
         told.append(in_this_run(seen, arriving_s))
-        if seen.rate_per_s is None and not isinstance(said, str) and said.rate is not None:
+        if seen.rate_per_s is None and not isinstance(verdict, str) and verdict.rate is not None:
             given = f"If {_unit(result)} keep coming at this rate"
-    if isinstance(said, str):
-        return [*told, f"Theory says nothing about this scenario: {said}."]
-    return [*told, *in_the_long_run(said, _unit(result), given=given)]
+    if isinstance(verdict, str):
+        return [*told, f"Theory says nothing about this scenario: {verdict}."]
+    return [*told, *in_the_long_run(verdict, _unit(result), given=given)]
 
 
 def _cut(result: Result) -> list[str]:
@@ -248,17 +236,16 @@ def _gaps(result: Result, classes: int) -> Chapter | None:
     return Chapter(title="How evenly did tokens come?", pictures=pictures)
 
 
-def _throughput(result: Result, said: Stability | str) -> Chapter:
-    known = None if isinstance(said, str) else said
+def _throughput(result: Result, verdict: Stability | str) -> Chapter:
     pictures = _drawn(
         "Arrivals and completions",
         "All requests, measured or not. Dashed what theory says of the long run; a limit more than eight "
         "times above all that came is left out.",
-        lambda: throughput(result, known),
+        lambda: throughput(result, verdict),
     )
-    if known is None or not known.bounds:
+    if isinstance(verdict, str) or not verdict.bounds:
         return Chapter(title="How close to the limit?", pictures=pictures)
-    grid = bounds(known)
+    grid = bounds(verdict)
     return Chapter(title="How close to the limit?", grids=(grid,), pictures=pictures)
 
 
@@ -282,35 +269,28 @@ def _shares(result: Result) -> Chapter | None:
     return Chapter(title=f"How did each {by} fare?", grids=(Grid(title="", header=header, lines=lines),))
 
 
-def _scenario(result: Result, said: Stability | str) -> Chapter:
+def _scenario(result: Result, verdict: Stability | str) -> Chapter:
     folded = [("The scenario as JSON", cut(result.scenario))]
-    if not isinstance(said, str):
-        folded.append(("What theory says, with the numbers put in", said.explain()))
+    if not isinstance(verdict, str):
+        folded.append(("What theory says, with the numbers put in", verdict.explain()))
     what = "The same scenario and seed give the same numbers, bit for bit, on every machine."
     return Chapter(title="What repeats it?", text=what, folded=tuple(folded))
 
 
 def _setting(result: Result) -> str:
     """How many requests, through what, and what was measured of it."""
-    rows = result.requests.lazy()
-    counted = rows.select(pl.len().alias("all"), pl.col("measured").sum().alias("measured")).collect()
-    arrived, measured = counted.row(0)
-    told = f"{arrived:,} request{'' if arrived == 1 else 's'}"
+    rows = result.requests.lazy().select(pl.len().alias("all"), pl.col("measured").sum())
+    arrived, measured = rows.collect().row(0)
+    served = counted(arrived, "request")
     if result._jobs is not None:
-        told += f" of {result.jobs.height:,} {_unit(result, result.jobs.height)}"
+        served += f" of {counted(result.jobs.height, 'job')}"
     system = "" if result._system is None else f" through {_words(result._system)}"
     left_out = "" if measured == arrived else f"; {measured:,} of them measured"
-    return f"{told}{system}, seed {result._options['seed']}{left_out}."
+    return f"{served}{system}, seed {result._options['seed']}{left_out}."
 
 
 def _words(system: System) -> str:
     """What served the requests, in a line."""
-    from inferq.systems.cluster import Cluster
-    from inferq.systems.disaggregated import Disaggregated
-    from inferq.systems.engine import Engine
-    from inferq.systems.gate_and_route import GateAndRoute
-    from inferq.systems.network import Network
-
     if isinstance(system, Engine):
         return f"one replica under {type(system.scheduler).__name__}"
     if isinstance(system, GateAndRoute):
@@ -322,7 +302,6 @@ def _words(system: System) -> str:
     if isinstance(system, Disaggregated):
         prefill, decode = (sum(pool.counts) for pool in pools_of(system))
         return f"{prefill} prefill and {decode} decode replicas {under}"
-    assert isinstance(system, Network)
     return f"the engines {', '.join(system.engines)} {under}"
 
 

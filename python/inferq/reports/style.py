@@ -1,4 +1,4 @@
-"""How do the pictures look? One palette, one style."""
+"""The palette and the style of all pictures, and how one becomes SVG."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
+
+from inferq._lazy import alt
 
 # Colours that people who do not see red or green can tell apart (Okabe and Ito). One meaning over all pages:
 # blue is the policy that is compared with, grey the older engines, warm colours the policies under study and
@@ -51,8 +53,6 @@ def styled(chart: Any) -> Any:
 
 def _style() -> dict[str, Any]:
     """What altair calls the configuration of a chart."""
-    import altair as alt
-
     return {
         "background": PAPER,
         "font": FONT,
@@ -80,8 +80,6 @@ def _style() -> dict[str, Any]:
 @cache
 def _configuration() -> dict[str, Any]:
     """The style as Vega-Lite reads it."""
-    import altair as alt
-
     return dict(alt.Config(**_style()).to_dict())
 
 
@@ -124,7 +122,6 @@ def svg(chart: Any, prefix: str = "part-") -> str:
         >>> svg(line).startswith("<svg") and svg(line) == svg(line)
         True
     """
-    import altair as alt
     import vl_convert
 
     # A check of the whole against the schema would take longer than drawing it.

@@ -3,218 +3,31 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from inferq._lazy import pl
 from inferq.checks import finite, whole, within
 from inferq.description import member
 from inferq.errors import ConfigError, TraceError
 from inferq.experiments.arguments import MOST_SEED, MOST_SEEDS, check_options, seeds_of
-from inferq.experiments.capacity_search.probes import Probe, Prober
+from inferq.experiments.capacity_search.capacity_plan import CapacityPlan, ceiling_of
+from inferq.experiments.capacity_search.probe import Prober
 from inferq.experiments.capacity_search.run_length import Length, judged
 from inferq.experiments.capacity_search.search import Search
 from inferq.experiments.capacity_search.slo import Slo
+from inferq.reports.text import number
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.network import Network
 from inferq.systems.pools import pools_of
 from inferq.systems.system import SYSTEMS, System
 from inferq.theory.bounds.stability import Stability, stability
-from inferq.theory.statement import number
 from inferq.workload.columns import MOST_SECONDS
 from inferq.workload.workload import Workload
 
 _RATES = (1e-9, 1e12)
 """Requests per second that may be asked about: from one in 30 years to a thousand in a nanosecond."""
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class CapacityPlan:
-    """The largest rate at which a system keeps an SLO, and how that was found; made by `inferq.capacity`.
-
-    Rates are requests per second, of a network: jobs.
-    """
-
-    slo: Slo
-    rate: float
-    """The largest rate at which the SLO is kept with the stated confidence; 0 where none was found."""
-    high: float | None
-    """The smallest rate above it at which the SLO is broken for sure; None where none was found."""
-    reason: str | None
-    """Why there is no such rate, or no end to them; None where both ends were found."""
-    confidence: float
-    exact: bool
-    """Whether the workload is fixed and nothing else is drawn: the answer is about these very requests."""
-    requests: int
-    """How many requests (of a network: jobs) a run has."""
-    probed: tuple[Probe, ...]
-    """Every rate that was run, in order."""
-    length: Length
-    """Whether longer runs would say the same, and why."""
-    theory: Stability | None
-    """What is proved about the scenario; its ceiling began the search. None for a function of the rate."""
-    most_seeds: int
-    """Beyond so many a probe is left undecided."""
-    scenario: str
-    """JSON that says what was run: the workload (of a function of the rate: at the lowest rate), the system,
-    the seeds in order, and the options of the runs."""
-
-    @property
-    def low(self) -> float:
-        """The lower end of the bracket, which is `rate`."""
-        return self.rate
-
-    @property
-    def limited_by_length(self) -> bool | None:
-        """Whether the SLO is kept at this rate only because the runs end; None where that cannot be told."""
-        return self.length.limited
-
-    @property
-    def ceiling_per_s(self) -> float | None:
-        """The rate above which no policy is stable, of the limits whose hypotheses all hold."""
-        return None if self.theory is None else _ceiling(self.theory)
-
-    @property
-    def undecided(self) -> tuple[Probe, ...]:
-        """The probes within the bracket: neither kept nor broken for sure, with as many seeds as may be."""
-        return tuple(
-            one for one in self._by_rate if one.verdict == "undecided" and self.low < one.rate < self._top
-        )
-
-    @property
-    def contradictions(self) -> tuple[Probe, ...]:
-        """The probes at rates below the answer that break the SLO.
-
-        Waiting should grow with the rate. It need not: a policy that waits for company serves a few worse
-        than many.
-        """
-        return tuple(one for one in self._by_rate if one.verdict == "broken" and one.rate < self.rate)
-
-    @property
-    def probes(self) -> pl.DataFrame:
-        """One row for each probe and objective, in the order in which they were run.
-
-        `probe`, `rate` (per second), `seeds` (that it took), `verdict` (of the probe), `metric`, `class`
-        (null for all requests), `unit`, `limit`, `value` (mean over the seeds), `low` and `high` (between
-        which the true mean lies, either with a chance that is shared out among the looks at more seeds, `low`
-        also among the objectives; null for `exact` plans), `metric_verdict`.
-        """
-        return pl.DataFrame(
-            [
-                (
-                    place,
-                    probe.rate,
-                    probe.seeds,
-                    probe.verdict,
-                    one.objective.metric.name,
-                    one.objective.class_name,
-                    one.objective.metric.unit,
-                    one.objective.limit,
-                    one.value,
-                    one.low,
-                    one.high,
-                    one.verdict,
-                )
-                for place, probe in enumerate(self.probed)
-                for one in probe.judged
-            ],
-            schema={
-                "probe": pl.Int64,
-                "rate": pl.Float64,
-                "seeds": pl.Int64,
-                "verdict": pl.String,
-                "metric": pl.String,
-                "class": pl.String,
-                "unit": pl.String,
-                "limit": pl.Float64,
-                "value": pl.Float64,
-                "low": pl.Float64,
-                "high": pl.Float64,
-                "metric_verdict": pl.String,
-            },
-            orient="row",
-        )
-
-    def plot(self) -> Any:
-        """The value of each objective against the rate, with its interval, limit, the bracket and theory.
-
-        Returns:
-            An altair chart, one panel for each objective but those that are 0 throughout.
-        """
-        from inferq.reports.capacity_charts import of_plan
-
-        return of_plan(self)
-
-    def explain(self) -> str:
-        """The answer in words: the bracket, what breaks first, what theory says, and what to know."""
-        return "\n".join([*self._answer(), *self._beside()])
-
-    def __str__(self) -> str:
-        """What `explain()` says."""
-        return self.explain()
-
-    def __repr__(self) -> str:
-        """The bracket and the number of probes."""
-        high = "None" if self.high is None else f"{self.high:.6g}"
-        return f"CapacityPlan(rate={self.rate:.6g}, high={high}, probes={len(self.probed)})"
-
-    @property
-    def _by_rate(self) -> list[Probe]:
-        return sorted(self.probed, key=lambda one: one.rate)
-
-    @property
-    def _top(self) -> float:
-        return math.inf if self.high is None else self.high
-
-    def _answer(self) -> list[str]:
-        lines = []
-        sure = "for these very requests" if self.exact else f"with {100 * self.confidence:g} % confidence"
-        if self.rate > 0:
-            lines.append(f"{self.rate:.4g} per second keep {self.slo} {sure}")
-        else:
-            lines.append(f"no rate was found that keeps {self.slo}")
-        if self.reason is not None:
-            lines.append(f"  {self.reason}")
-        for probe in self._by_rate:
-            if self.rate > 0 and probe.rate in (self.rate, self.high):
-                lines.append(f"  at {probe}")
-        if self.undecided:
-            first, last = self.undecided[0].rate, self.undecided[-1].rate
-            where = f"at {first:.4g}" if first == last else f"from {first:.4g} to {last:.4g}"
-            lines.append(
-                f"  {where} per second it is undecided with {self.most_seeds} seeds: a larger most_seeds, or "
-                "longer runs, would tell"
-            )
-        return lines
-
-    def _beside(self) -> list[str]:
-        lines = []
-        ceiling = self.ceiling_per_s
-        if self.theory is not None and ceiling is not None:
-            share = f": the answer is {self.rate / ceiling:.0%} of that" if self.rate > 0 else ""
-            lines.append(f"theory: no policy is stable above {number(ceiling)} per second{share}")
-        elif self.theory is not None:
-            lines.append("theory: no ceiling is known")
-        if self.rate > 0:
-            limited = {True: "limited by", False: "not limited by", None: "perhaps limited by"}
-            told = limited[self.limited_by_length]
-            lines.append(f"run length: {told} the {self.requests:,} requests of a run; {self.length.reason}")
-        lines += [
-            f"finding at {one.rate:.4g} per second, in the run with the first seed: {text}"
-            for one in self.probed
-            if one.rate == self.rate
-            for text in one.findings
-        ]
-        for one in self.contradictions:
-            lines.append(f"lower rates are not always better: {one}")
-        if self.exact:
-            lines.append(
-                "a fixed workload is one sample: other requests of the same kind would give another answer"
-            )
-        return lines
 
 
 def capacity(
@@ -301,10 +114,10 @@ def capacity(
         >>> import inferq as iq
         >>> server = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(max_seqs=1),
         ...                    kv=iq.KvCache.unlimited())
-        >>> asked = iq.Workload.synthetic(
+        >>> arrivals = iq.Workload.synthetic(
         ...     requests=4000, arrivals=iq.Poisson(1.0), prompt=iq.Fixed(8), output=iq.Fixed(1)
         ... )
-        >>> plan = iq.capacity(asked, server, iq.Slo(queue_mean=0.5), warmup=200, precision=0.05)
+        >>> plan = iq.capacity(arrivals, server, iq.Slo(queue_mean=0.5), warmup=200, precision=0.05)
         >>> plan.low < 0.5 < plan.high, plan.high < 0.56, plan.limited_by_length
         (True, True, False)
     """
@@ -325,20 +138,20 @@ def capacity(
         at_rate, theory = workload, None
         source = _returned(at_rate(low))
         with _at("low", low):
-            asked = _Asked.of(source, system, numbers[0])
+            arrivals = _Arrivals.of(source, system, numbers[0])
     else:
         source = workload if isinstance(workload, Workload) else Workload(workload)
         at_rate = source.at_rate
-        asked = _Asked.of(source, system, numbers[0], scaled=True)
+        arrivals = _Arrivals.of(source, system, numbers[0], scaled=True)
         theory = stability(source, system)
         for name, rate in (("low", low), ("high", high)):
-            if rate is not None and rate < asked.floor:
+            if rate is not None and rate < arrivals.floor:
                 raise ConfigError(
                     name,
-                    f"must be {asked.floor:.3g} per second or above, so that the last of "
-                    f"{asked.requests:,} requests arrives within {MOST_SECONDS:g} seconds; is {rate!r}",
+                    f"must be {arrivals.floor:.3g} per second or above, so that the last of "
+                    f"{arrivals.requests:,} requests arrives within {MOST_SECONDS:g} seconds; is {rate!r}",
                 )
-    exact = not asked.drawn
+    exact = not arrivals.drawn
     if not exact and looks[0] < 2:
         raise ConfigError("seeds", "one run of what is drawn has no interval; give two or more")
     prober = Prober(
@@ -353,20 +166,20 @@ def capacity(
         run=run,
     )
     search = Search(prober, _within("precision", precision, 1e-4, 1), tell)
-    ceiling = None if theory is None else _ceiling(theory)
+    ceiling = None if theory is None else ceiling_of(theory)
     top = ceiling if high is None and ceiling is not None and (low or 0.0) < ceiling else high
     if top is None:
-        search.upwards(low, asked.rate, asked.floor)
+        search.upwards(low, arrivals.rate, arrivals.floor)
     else:
-        search.between(low, top, asked.floor, ceiling)
+        search.between(low, top, arrivals.floor, ceiling)
     return CapacityPlan(
         slo=slo,
         rate=search.low,
         high=search.high,
-        reason=_reason(search, low, top, ceiling, asked),
+        reason=_reason(search, low, top, ceiling, arrivals),
         confidence=prober.confidence,
         exact=exact,
-        requests=asked.requests,
+        requests=arrivals.requests,
         probed=tuple(search.probed),
         length=_length(prober, search, top, theory),
         theory=theory,
@@ -385,7 +198,7 @@ def capacity(
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Arrivals:
     """What has to be known of a workload before its first run."""
 
     requests: int
@@ -396,7 +209,7 @@ class _Asked:
     """Whether another seed gives another run."""
 
     @classmethod
-    def of(cls, workload: Workload, system: System, seed: int, *, scaled: bool = False) -> _Asked:
+    def of(cls, workload: Workload, system: System, seed: int, *, scaled: bool = False) -> _Arrivals:
         """Of a workload that is drawn here; `scaled` says that its arrivals are to be moved."""
         network = isinstance(system, Network)
         frame = workload.ready(seed, *([("arrival_s",)] if network else []))
@@ -417,7 +230,7 @@ class _Asked:
 
 
 def _reason(
-    search: Search, low: float | None, top: float | None, ceiling: float | None, asked: _Asked
+    search: Search, low: float | None, top: float | None, ceiling: float | None, arrivals: _Arrivals
 ) -> str | None:
     """Why one end of the bracket was not found, in words; None where both were."""
     last = max(search.probed, key=lambda one: one.rate)
@@ -428,7 +241,7 @@ def _reason(
         best = min(search.probed, key=lambda one: one.share)
         if best.share < first.share:
             return f"fewer requests are not served better, and no more than this was found: at {best}"
-        if first.rate > asked.floor:
+        if first.rate > arrivals.floor:
             return f"no rate that was tried keeps it for sure; the lowest is {first}"
         said = "cannot be kept" if first.verdict == "broken" else "is not kept for sure"
         return f"it {said} at any rate: even where requests hardly meet, at {first}"
@@ -436,8 +249,8 @@ def _reason(
         return None
     if top is None:
         return (
-            f"it is {last.verdict} however fast they come: at {last.rate:.4g} per second all "
-            f"{asked.requests:,} requests of a run come as one"
+            f"it is {last.verdict} however fast they come: at {number(last.rate, 4)} per second all "
+            f"{arrivals.requests:,} requests of a run come as one"
         )
     if top == ceiling:
         return (
@@ -451,21 +264,15 @@ def _length(prober: Prober, search: Search, top: float | None, theory: Stability
     rate = search.low
     if rate == 0:
         return Length(None, "there is no rate to be judged")
-    ceiling = None if theory is None else _ceiling(theory)
+    ceiling = None if theory is None else ceiling_of(theory)
     if theory is None:
         said = stability(prober.at_rate(rate), prober.system)
         ceiling = said.capacity_per_s if said.verdict == "unstable" else None
     if ceiling is not None and (theory is None or rate >= ceiling):
-        return Length(True, f"no rate above {number(ceiling)} per second lasts in the long run")
+        return Length(True, f"no rate above {number(ceiling, 4)} per second lasts in the long run")
     if top is None and search.high is None:
         return Length(True, "more requests at once would take longer")
     return judged(prober, rate, search.precision)
-
-
-def _ceiling(theory: Stability) -> float | None:
-    """The least rate above which a theorem says that nothing is stable, all its hypotheses met."""
-    ceilings = (one.capacity_per_s for one in theory.bounds if one.kind == "ceiling" and one.applies)
-    return min(ceilings, default=None)
 
 
 def _returned(workload: object) -> Workload:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from inferq.reports.text import number
 from inferq.theory.runs.observed import observed
 from inferq.workload.distributions import TimeVarying
 from inferq.workload.generated import Mix, Synthetic
 from inferq.workload.workload import Workload
 
 if TYPE_CHECKING:
-    from inferq.experiments.capacity_search.probes import Probe, Prober
+    from inferq.experiments.capacity_search.probe import Probe, Prober
     from inferq.results.result import Result
 
 _OBSERVED_RUNS = 3
@@ -81,10 +82,12 @@ def judged(prober: Prober, rate: float, precision: float) -> Length:
     if twice is not None:
         probe = replace(prober, at_rate=lambda rate: twice).probe(lower)
         if probe.verdict == "broken":
-            return Length(True, f"twice the requests break it even at {probe.rate:.4g} per second", probe)
+            return Length(
+                True, f"twice the requests break it even at {number(probe.rate, 4)} per second", probe
+            )
         if probe.verdict == "kept":
-            return Length(False, f"twice the requests keep it at {probe.rate:.4g} per second", probe)
-        said = f"twice the requests are undecided at {probe.rate:.4g} per second"
+            return Length(False, f"twice the requests keep it at {number(probe.rate, 4)} per second", probe)
+        said = f"twice the requests are undecided at {number(probe.rate, 4)} per second"
     seeds = prober.seeds[: 1 if prober.exact else min(_OBSERVED_RUNS, prober.looks[0])]
     verdicts = prober.runs(prober.at_rate(rate), seeds, _drift)
     if "unstable" in verdicts:

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable
 
-from inferq.experiments.capacity_search.probes import Probe, Prober
+from inferq.experiments.capacity_search.probe import Probe, Prober
 
 STEPS = (2, 4, 16, 256, 65_536)
 """The first rates are so many times below, or above, that at which a search begins."""

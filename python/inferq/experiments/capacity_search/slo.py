@@ -11,6 +11,7 @@ from inferq._lazy import pl
 from inferq.checks import finite, not_negative
 from inferq.description import Table
 from inferq.errors import ConfigError
+from inferq.reports.text import number
 from inferq.results.metric import Metric
 from inferq.workload.columns import nearest
 
@@ -32,10 +33,6 @@ class Objective:
     def __str__(self) -> str:
         """The metric, and of which class."""
         return self.metric.name if self.class_name is None else f"{self.metric.name} of {self.class_name}"
-
-    def told(self, value: float) -> str:
-        """A value of its metric with the unit."""
-        return f"{value:.4g}{' s' if self.metric.unit == 's' else ''}"
 
 
 @dataclass(frozen=True, init=False, repr=False, slots=True)
@@ -162,7 +159,7 @@ def measured(objectives: tuple[Objective, ...], rate: float, result: Result) -> 
             whose = "no request" if one.class_name is None else f"no request of class {one.class_name!r}"
             raise ConfigError(
                 f"slo.{one.metric.name}",
-                f"{whose} of a run at {rate:.4g} per second tells it: warm-up, "
+                f"{whose} of a run at {number(rate, 4)} per second tells it: warm-up, "
                 "cool-down and horizon must leave some, and gaps between tokens need more than one token",
             )
         values.append(math.inf if value is None else value)

@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal
 
-from inferq._lazy import pl
 from inferq.checks import whole
 from inferq.description import member
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import MOST_SEEDS as MOST_AT_ALL
 from inferq.experiments.arguments import check_options, check_progress, seeds_of
-from inferq.experiments.comparison import wording
+from inferq.experiments.comparison.comparison import NUMBERS, Comparison
 from inferq.experiments.comparison.contrast import Contrast, Sample, holm
 from inferq.experiments.comparison.evidence import Evidence
 from inferq.experiments.comparison.measurement import Key, Measurement
@@ -33,124 +30,6 @@ there is a prefix cache."""
 
 MOST_SEEDS = 200
 """Where `until` gives up unless told otherwise."""
-
-NUMBERS = (
-    *(
-        "mean",
-        "half_width",
-        "difference",
-        "difference_half_width",
-        "relative",
-        "relative_half_width",
-        "ratio",
-    ),
-    *("unpaired_half_width", "narrowed_by", "p_value"),
-)
-"""The columns of `Comparison.frame` that hold them."""
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Comparison:
-    """What distinguishes systems that served the same requests; made by `inferq.compare`."""
-
-    systems: tuple[str, ...]
-    """Their names, in the order given."""
-
-    baseline: str
-    """The one that the others are compared with."""
-
-    seeds: tuple[int, ...]
-    """Of the runs."""
-
-    confidence: float
-
-    chance: Literal["seeds", "blocks"]
-    """Where the intervals come from: runs that differ by their seed, or blocks of one trace,
-    which is recorded or synthetic without anything drawn."""
-
-    stopped: str
-    """Why there are so many runs and no more."""
-
-    findings: tuple[str, ...]
-    """What a reader should know before trusting the numbers: about the comparison, then of the runs."""
-
-    by: Literal["class"] | None
-
-    scenario: str
-    """JSON that says what was compared: the workload, the systems by name, the seeds, and the options."""
-
-    _rows: tuple[dict[str, Any], ...]
-    _values: tuple[dict[str, Any], ...]
-
-    @cached_property
-    def frame(self) -> pl.DataFrame:
-        """One row for each metric and system, the baseline among them.
-
-        | column | meaning |
-        |---|---|
-        | `class` | only with `by="class"`; null for all requests together |
-        | `metric`, `unit`, `better` | its name, its unit, whether `lower` or `higher` is better |
-        | `system` | whose number it is |
-        | `mean`, `half_width` | over the seeds, and half of its interval |
-        | `difference`, `difference_half_width` | to the baseline, from pairs, and half of its interval |
-        | `relative`, `relative_half_width` | the same two over the baseline's mean |
-        | `ratio` | mean over the baseline's mean |
-        | `unpaired_half_width` | of the difference, if the systems had not served the same requests (Welch) |
-        | `narrowed_by` | by which factor pairing narrows the interval |
-        | `p_value` | the chance of so large a difference where there is none |
-        | `verdict` | `better` or `worse` (real: the interval excludes 0), `not distinguishable`, or `same` |
-        | `holds_together` | whether it is real also when all rows are judged together (Holm) |
-        | `samples` | independent numbers behind the difference (of the baseline: behind its mean) |
-        | `missing` | runs in which no request tells the number; then there is no mean |
-
-        What there is not is null: the baseline has no difference, one seed has no interval, a relative
-        difference to 0 has no value.
-        """
-        text = dict.fromkeys(("metric", "unit", "better", "system"), pl.String)
-        numbers = dict.fromkeys(NUMBERS, pl.Float64)
-        judged = {
-            "verdict": pl.String,
-            "holds_together": pl.Boolean,
-            "samples": pl.Int64,
-            "missing": pl.Int64,
-        }
-        schema = {**({"class": pl.String} if self.by else {}), **text, **numbers, **judged}
-        return pl.DataFrame(list(self._rows), schema=schema, strict=True)
-
-    @cached_property
-    def values(self) -> pl.DataFrame:
-        """The numbers of every run: `seed`, `system`, (`class`), `metric`, `value`; null where it has none.
-
-        Rows with the same seed are pairs: those systems served the same requests.
-        """
-        group = {"class": pl.String} if self.by else {}
-        schema = {"seed": pl.UInt64, "system": pl.String, **group, "metric": pl.String, "value": pl.Float64}
-        return pl.DataFrame(list(self._values), schema=schema, strict=True)
-
-    def explain(self) -> str:
-        """Every difference with its interval and verdict, where chance was taken from, and the findings."""
-        return wording.explained(self)
-
-    def plot(self) -> Any:
-        """The relative differences with their intervals, as an altair chart.
-
-        Raises:
-            ConfigError: there is no difference to be drawn.
-        """
-        from inferq.reports.comparison_charts import chart
-        from inferq.reports.style import styled
-
-        return styled(chart(self))
-
-    def __str__(self) -> str:
-        """As `explain`."""
-        return self.explain()
-
-    def __repr__(self) -> str:
-        return (
-            f"Comparison({', '.join(self.systems)}; baseline {self.baseline}, {len(self.seeds)} "
-            f"seed{'' if len(self.seeds) == 1 else 's'}, intervals from {self.chance})"
-        )
 
 
 def compare(
@@ -281,7 +160,8 @@ def compare(
         else evidence.over_seeds(first, asked, most)
     )
     keys = evidence.keys(only_told=metrics is None)
-    findings = [wording.one_seed()] if not is_fixed and len(evidence.seeds) == 1 else []
+    alone = "one seed: no interval can be given and no difference judged; take ten"
+    findings = [alone] if not is_fixed and len(evidence.seeds) == 1 else []
     return Comparison(
         systems=tuple(named),
         baseline=baseline,

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from inferq._lazy import np
 from inferq.errors import ConfigError
-from inferq.experiments.comparison import wording
 from inferq.experiments.comparison.blocks import needed
 from inferq.experiments.comparison.contrast import Contrast, Sample, contrast
-from inferq.experiments.comparison.measurement import Gaps, Key, Measured, Measurement
+from inferq.experiments.comparison.measurement import Gaps, Key, Measurement, RunNumbers
 from inferq.experiments.comparison.precision import LEAST_SEEDS, Precision, next_count
 from inferq.experiments.replication import Run, replications
+from inferq.reports.text import counted, number
 from inferq.simulation.progress import Progress, watched
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from inferq.workload.workload import Workload
 
 T = TypeVar("T")
+
+_NUMBER = re.compile(r"\d[\d.,]*")
 
 
 class Evidence:
@@ -43,7 +46,7 @@ class Evidence:
         self._measurement, self._confidence = measurement, confidence
         self._threads, self._progress, self._options = threads, progress, options
         self._done = 0
-        self.runs: dict[str, dict[int, Measured]] = {name: {} for name in systems}
+        self.runs: dict[str, dict[int, RunNumbers]] = {name: {} for name in systems}
         self.chance: Literal["seeds", "blocks"] = "seeds"
 
     @property
@@ -64,7 +67,7 @@ class Evidence:
         """
         if not asked:
             self._run(seeds, self._systems)
-            return wording.as_asked(len(seeds))
+            return f"{counted(len(seeds), 'seed')}, as asked"
         count = max(len(seeds), LEAST_SEEDS)
         if most < count:
             raise ConfigError("most_seeds", f"{count} are run before the first look at until, is {most}")
@@ -79,14 +82,19 @@ class Evidence:
             self._run(range(following, following + count - have), self._systems)
             following += count - have
             widths = [(one, *self._width(one)) for one in asked]
-            reached = [
+            known = [
                 (one, half, target) for one, half, target in widths if half is not None and target is not None
             ]
-            if len(reached) < len(widths):
-                return wording.unreachable([one for one, half, _ in widths if half is None], count)
-            excess = max(half / target if half > 0 else 0.0 for _, half, target in reached)
+            if len(known) < len(widths):
+                names = " and ".join(one.metric.name for one, half, _ in widths if half is None)
+                return (
+                    f"{counted(count, 'seed')}: no number of them is enough, since some run does not tell "
+                    f"{names}"
+                )
+            excess = max(half / target if half > 0 else 0.0 for _, half, target in known)
             if excess <= 1 or count == most:
-                return wording.reached(reached, count, is_met=excess <= 1)
+                why = "narrow enough" if excess <= 1 else "the most allowed, and not narrow enough"
+                return f"{counted(count, 'seed')}, {why}: {', '.join(map(_width_of, known))}"
             count = next_count(count, most, excess)
 
     def over_blocks(self, seeds: Sequence[int], *, is_synthetic: bool) -> str:
@@ -123,11 +131,10 @@ class Evidence:
         for name, repeated in repeats.items():
             if repeated:
                 self.runs[name] = {seed: self.runs[name][first] for seed in kept}
-        return (
-            wording.as_asked(len(seeds))
-            if drawing or len(seeds) == 1
-            else wording.nothing_drawn(is_synthetic=is_synthetic)
-        )
+        if drawing or len(seeds) == 1:
+            return f"{counted(len(seeds), 'seed')}, as asked"
+        what = "the distributions of the workload draw nothing" if is_synthetic else "the trace is recorded"
+        return f"one run of each system: {what} and no system draws, so every seed gives the same"
 
     def keys(self, *, only_told: bool) -> list[Key]:
         """All metrics of all requests, then of each class; `only_told`: those that a run has."""
@@ -174,18 +181,27 @@ class Evidence:
             alike = []
             for name in self.runs:
                 if missing := self.missing(name, key):
-                    found.append(wording.missing(name, key, missing, len(self.runs[name])))
+                    source = "prefix cache" if key[1].name == "hit_rate" else "request"
+                    found.append(
+                        f"{_named(key)}: no {source} tells it in {missing} of {len(self.runs[name])} runs of "
+                        f"{name}, so it has no mean"
+                    )
                 elif self.chance == "blocks" and name != self._baseline:
                     compared = self.contrast(name, key)
                     alike += [name] if compared is not None and compared.is_alike else []
             if alike:
-                found.append(wording.alike(key, alike))
+                found.append(
+                    f"{_named(key)}: neighbouring blocks of the trace are alike even where there are only 8 ("
+                    f"{', '.join(alike)}), so that the interval is too narrow; take a longer trace"
+                )
             if self.chance == "blocks":
                 self._note_short(key, short)
-        found += [
-            wording.no_maximum(of) if why is None else wording.too_few(of, *why) for why, of in short.items()
-        ]
-        return [*found, *wording.of_runs(self.runs)]
+        for why, of in short.items():
+            reason = "a maximum grows with the length of the trace"
+            if why is not None:
+                reason = f"{why[0]:,} requests were measured and blocks need {why[1]:,}"
+            found.append(f"{', '.join(map(_named, of))}: no interval, since {reason}")
+        return [*found, *_of_runs(self.runs)]
 
     def _note_short(self, key: Key, short: dict[tuple[int, int] | None, list[Key]]) -> None:
         """Note a metric about which blocks tell nothing under the reason, None for a maximum."""
@@ -233,3 +249,36 @@ class Evidence:
                 progress=None if tell is None else lambda done, total: tell(before + done, before + total),
                 **self._options,
             )
+
+
+def _width_of(width: tuple[Precision, float, float]) -> str:
+    """How near an interval came to what was asked: metric, half width, and what it should be."""
+    asked, half, target = width
+    unit = "" if asked.metric.unit == "share" else f" {asked.metric.unit}"
+    return f"{asked.metric.name} ± {number(half, 4)} (asked {number(target, 4)}){unit}"
+
+
+def _named(key: Key) -> str:
+    """A metric, and of which class."""
+    return key[1].name if key[0] is None else f"{key[1].name} of {key[0]}"
+
+
+def _of_runs(runs: Mapping[str, Mapping[int, RunNumbers]]) -> list[str]:
+    """The findings of the runs of each system: those that differ in numbers only are told once."""
+    found = []
+    for name, measured in runs.items():
+        kinds: dict[str, list[str]] = {}
+        for one in measured.values():
+            for text in one.findings:
+                kinds.setdefault(_NUMBER.sub("#", text), []).append(text)
+        for texts in kinds.values():
+            count = (
+                f" (in {len(texts)} of {len(measured)} runs; this is the first)" if len(measured) > 1 else ""
+            )
+            found.append(f"{name}: {texts[0]}{count}")
+        if any(kind.startswith("overload") for kind in kinds):
+            found.append(
+                f"{name}: where the system is overloaded a mean has no limit as runs get longer; its "
+                "intervals are about runs of just this length"
+            )
+    return found

@@ -33,7 +33,7 @@ class Gaps:
 
 
 @dataclass(slots=True)
-class Measured:
+class RunNumbers:
     """The numbers of a run."""
 
     values: dict[Key, float | None]
@@ -63,11 +63,11 @@ class Measurement:
     slo: Mapping[str, float | None] | None
     by: Literal["class"] | None
 
-    def of_run(self, run: Run, result: Result) -> Measured:
+    def of_run(self, run: Run, result: Result) -> RunNumbers:
         """The metrics of a run."""
-        return Measured(self._values(result), tuple(result.findings), {}, {}, (), b"")
+        return RunNumbers(self._values(result), tuple(result.findings), {}, {}, (), b"")
 
-    def of_trace(self, run: Run, result: Result) -> Measured:
+    def of_trace(self, run: Run, result: Result) -> RunNumbers:
         """The metrics of a run over a recorded trace, and what blocks of it tell."""
         columns = result._tables["requests"]
         measured = columns["measured"]
@@ -89,7 +89,7 @@ class Measurement:
         digest = hashlib.blake2b()
         for name in sorted(columns):
             digest.update(columns[name].tobytes())
-        return Measured(values, tuple(result.findings), pseudo, requests, tuple(cuts), digest.digest())
+        return RunNumbers(values, tuple(result.findings), pseudo, requests, tuple(cuts), digest.digest())
 
     def of_block(self, run: Run, result: Result) -> dict[str | None, Gaps]:
         """The gaps of a run that measured one block, by class."""
@@ -104,7 +104,7 @@ class Measurement:
             found[name] = Gaps(bins["lower_s"][held], bins["upper_s"][held], count, sum_s)
         return found
 
-    def add_gaps(self, measured: Measured, blocks: Sequence[Mapping[str | None, Gaps]]) -> None:
+    def add_gaps(self, measured: RunNumbers, blocks: Sequence[Mapping[str | None, Gaps]]) -> None:
         """Put what the gaps of all blocks tell into the numbers of a run."""
         for group, metric in self._of_gaps(measured.values):
             count = count_for(metric, measured.requests[group])

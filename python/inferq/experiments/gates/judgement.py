@@ -16,6 +16,7 @@ from typing import Literal
 
 from inferq.experiments.gates.tolerance import Tolerance
 from inferq.experiments.interval import Interval, quantile, student
+from inferq.reports.text import counted
 from inferq.results.metric import Metric
 
 Verdict = Literal["identical", "better", "within", "undecided", "worse", "new"]
@@ -87,11 +88,11 @@ def judge(
     gone = sum(b is not None and n is None for b, n in zip(before, now, strict=True))
     if gone:
         return Judgement(
-            tolerance, "worse", *means, note=f"no request tells it any more under {_seeds(gone)}"
+            tolerance, "worse", *means, note=f"no request tells it any more under {counted(gone, 'seed')}"
         )
     pairs = [(b, n) for b, n in zip(before, now, strict=True) if b is not None and n is not None]
     fresh = sum(b is None and n is not None for b, n in zip(before, now, strict=True))
-    note = f"without {_seeds(fresh)} under which the baseline has no value" if fresh else ""
+    note = f"without {counted(fresh, 'seed')} under which the baseline has no value" if fresh else ""
     if len(pairs) < min(2, len(before)):
         return Judgement(tolerance, "undecided", *means, note=note)
     sign = 1 if tolerance.metric.better == "lower" else -1
@@ -169,7 +170,3 @@ def _more(excess: Interval) -> str:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known else None
-
-
-def _seeds(count: int) -> str:
-    return f"{count:,} seed{'' if count == 1 else 's'}"

@@ -64,7 +64,9 @@ class Fit:
         """
         from inferq.reports.fit_charts import of_fit
 
-        return of_fit(self)
+        r_squared = "" if self.r_squared is None else f", R² = {self.r_squared:.4f}"
+        fitted = f"{type(self.model).__name__} fitted to {self.predictions.height:,} iterations"
+        return of_fit(self.predictions, f"{fitted}{r_squared}")
 
     def explain(self) -> str:
         """The coefficients with their errors, the misses by regime, and what to know."""

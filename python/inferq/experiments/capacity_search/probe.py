@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from inferq.experiments.capacity_search.slo import Objective, measured
 from inferq.experiments.interval import student
 from inferq.experiments.replication import Run, replications
+from inferq.reports.text import amount, counted, number
 
 if TYPE_CHECKING:
     from inferq.results.result import Result
@@ -23,7 +24,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class ObjectiveValue:
     """An objective at one rate."""
 
     objective: Objective
@@ -43,9 +44,12 @@ class Judged:
 
     def __str__(self) -> str:
         """The value, its interval and the limit."""
-        told = self.objective.told
-        between = "" if self.low is None or self.high is None else f" ({self.low:.4g} to {self.high:.4g})"
-        return f"{self.objective} is {told(self.value)}{between}, limit {told(self.objective.limit)}"
+        unit = self.objective.metric.unit
+        value, low, high, limit = (
+            amount(one, unit) for one in (self.value, self.low, self.high, self.objective.limit)
+        )
+        between = "" if self.low is None else f" ({low} to {high})"
+        return f"{self.objective} is {value}{between}, limit {limit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class Probe:
     rate: float
     """Requests (of a network: jobs) per second."""
     seeds: int
-    judged: tuple[Judged, ...]
+    judged: tuple[ObjectiveValue, ...]
     findings: tuple[str, ...] = ()
     """What to know before trusting the numbers, as `Result.findings` of the first run says."""
 
@@ -66,7 +70,7 @@ class Probe:
         return "broken" if "broken" in said else "undecided" if "undecided" in said else "kept"
 
     @property
-    def worst(self) -> Judged:
+    def worst(self) -> ObjectiveValue:
         """The objective that decides: with the verdict of the probe, and the largest share of its limit."""
         found = [one for one in self.judged if one.verdict == self.verdict]
         return max(found, key=lambda one: one.share)
@@ -78,8 +82,8 @@ class Probe:
 
     def __str__(self) -> str:
         """Rate, verdict, and the objective that decides."""
-        seeds = "one run" if self.seeds == 1 else f"{self.seeds} seeds"
-        return f"{self.rate:.4g} per second: {self.verdict} ({seeds}); {self.worst}"
+        seeds = "one run" if self.seeds == 1 else counted(self.seeds, "seed")
+        return f"{number(self.rate, 4)} per second: {self.verdict} ({seeds}); {self.worst}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,14 +136,14 @@ class Prober:
     def _seen(self, rate: float, result: Result) -> tuple[tuple[float, ...], list[str]]:
         return measured(self.objectives, rate, result), result.findings
 
-    def _judged(self, objective: Objective, values: tuple[float, ...]) -> Judged:
+    def _judged(self, objective: Objective, values: tuple[float, ...]) -> ObjectiveValue:
         value, limit = math.fsum(values) / len(values), objective.limit
         if self.exact or math.isinf(value):
-            return Judged(objective, value, None, None, "kept" if value <= limit else "broken")
+            return ObjectiveValue(objective, value, None, None, "kept" if value <= limit else "broken")
         chance = (1 - self.confidence) / len(self.looks)
         high = value + student(values, 1 - 2 * chance).half_width
         low = value - student(values, 1 - 2 * chance / len(self.objectives)).half_width
         verdict: Verdict = "kept" if high <= limit else "broken" if low > limit else "undecided"
         if limit == 0 and value > 0:  # what is never negative has a mean of 0 only when it never happens
             verdict = "broken"
-        return Judged(objective, value, max(low, 0.0), high, verdict)
+        return ObjectiveValue(objective, value, max(low, 0.0), high, verdict)

@@ -1,0 +1,160 @@
+"""`inferq replay`: a trace through one replica, or through several behind a router."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from inferq.cli import arguments, options, show
+from inferq.errors import ConfigError
+from inferq.reports.text import listed
+from inferq.scenario import Scenario, adapted
+from inferq.scheduler import SCHEDULERS
+from inferq.systems.cluster import Cluster
+from inferq.systems.routers import ROUTERS
+from inferq.timing import TIMING_MODELS
+from inferq.timing.hardware.catalogue import entries
+
+
+def replay(
+    file: arguments.Trace,
+    format: arguments.Format = None,
+    columns: arguments.Columns = None,
+    tokenizer: arguments.Tokenizer = None,
+    tokens_per_word: arguments.TokensPerWord = None,
+    head: Annotated[int | None, typer.Option(metavar="N", help="Only the first N requests.")] = None,
+    output_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens that each request generates.")
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            metavar="R",
+            help="Requests per second: scales arrival times, or draws Poisson arrivals where there are none.",
+        ),
+    ] = None,
+    speed: Annotated[float | None, typer.Option(metavar="F", help="Divide the arrival times by F.")] = None,
+    scheduler: Annotated[
+        str,
+        typer.Option(
+            metavar="SPEC",
+            help=f"{options.spelled(SCHEDULERS)}; with fields: Sarathi:order=spf. Fields that are lists or "
+            f"tables, and so {options.unspelled(SCHEDULERS)}, are for scenarios: inferq simulate.",
+        ),
+    ] = "sarathi",
+    token_budget: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens of one iteration, else the scheduler's default.")
+    ] = None,
+    max_seqs: Annotated[
+        int | None, typer.Option(metavar="N", help="Requests that run at once, else the scheduler's default.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help=f"A model by its name ({listed(entries('models'), 'or')}), or its config.json. It and "
+            "--gpu decide timing and KV cache.",
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help=f"The GPU that serves --model: {listed(entries('gpus'), 'or')}."),
+    ] = None,
+    tensor_parallel: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="GPUs that share --model, else those of the shipped table."),
+    ] = None,
+    timing: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPEC",
+            show_default=False,
+            help=f"Length of an iteration: {options.spelled(TIMING_MODELS)}, as in Constant:0.05, "
+            "PiecewiseLinear:base=0.006,per_token=3.2e-5, TimingTable:model=qwen3-8b,gpu=h200 (measured, see "
+            "inferq timing show) or TimingTable:FILE. Without --model it is a100, an illustration, roughly a "
+            "7-8B model on one A100-80GB.",
+        ),
+    ] = None,
+    kv_tokens: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N",
+            show_default=False,
+            help="Capacity of the KV cache in tokens, or unlimited; what the GPU leaves, or without --model "
+            "432000.",
+        ),
+    ] = None,
+    block: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens of one block of the KV cache, else 16.")
+    ] = None,
+    prefix_cache: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="Find again what prompts have in common: blocks (by hash, as in vLLM) or radix (a tree of "
+            "tokens, as in SGLang).",
+        ),
+    ] = None,
+    first_token: Annotated[
+        str, typer.Option(metavar="WHEN", help="The first token comes with the prefill, or one decode later.")
+    ] = "prefill",
+    replicas: Annotated[
+        int | None, typer.Option(metavar="N", help="So many replicas of the engine behind a router.")
+    ] = None,
+    router: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPEC",
+            help=f"{options.spelled(ROUTERS)}; with fields: prefix-affinity:weight=4. With --replicas; "
+            "round-robin unless told.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of whatever is drawn.")] = 0,
+    horizon: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="End the run at this instant.")
+    ] = None,
+    warmup: Annotated[
+        str, typer.Option(metavar="CUT", help="Do not measure the first requests (500) or seconds (30s).")
+    ] = "0",
+    cooldown: Annotated[
+        str, typer.Option(metavar="CUT", help="Do not measure the last requests (500) or seconds (30s).")
+    ] = "0",
+    out: arguments.Out = None,
+) -> None:
+    """Replay a trace through one replica, or through several behind a router.
+
+    Example: inferq replay traces/azure_2023.csv --model llama-3.1-8b --gpu a100-80gb --rate 8
+    """
+    engine = options.engine(
+        model,
+        gpu,
+        tensor_parallel,
+        timing_spec=timing,
+        kv_spec=kv_tokens,
+        block=block,
+        prefix_cache=prefix_cache,
+        scheduler=options.description(
+            "--scheduler", scheduler, SCHEDULERS, token_budget=token_budget, max_seqs=max_seqs
+        ),
+        first_token=first_token,
+    )
+    if replicas is None and router is not None:
+        raise ConfigError("--router", "one replica has nothing to choose from; give --replicas too")
+    system = (
+        engine
+        if replicas is None
+        else Cluster(engine, replicas=replicas, router=options.router(router or "round-robin"))
+    )
+    trace = arguments.trace(file, format, columns, tokenizer, tokens_per_word)
+    notes: list[str] = []
+    workload = adapted(trace, head=head, output_tokens=output_tokens, rate=rate, speed=speed, notes=notes)
+    run = {
+        "seed": seed,
+        "horizon_s": horizon,
+        "warmup": options.cut(warmup),
+        "cooldown": options.cut(cooldown),
+    }
+    show.lines([f"replay {file}", *notes])
+    show.system(system, options.preset(timing, model))
+    show.written(Scenario(workload, system, run).simulate(progress=True), out)

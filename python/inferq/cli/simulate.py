@@ -1,0 +1,17 @@
+"""`inferq simulate`: a scenario written in TOML."""
+
+from __future__ import annotations
+
+from inferq.cli import arguments, show
+from inferq.scenario import read_scenario
+
+
+def simulate(scenario: arguments.Scenario, out: arguments.Out = None) -> None:
+    """Run a scenario written in TOML.
+
+    Example: inferq simulate docs/chat.toml --out out
+    """
+    plan = read_scenario(scenario)
+    show.lines([f"simulate {scenario}", *plan.notes])
+    show.system(plan.system)
+    show.written(plan.simulate(progress=True), out)

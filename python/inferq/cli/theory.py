@@ -1,0 +1,31 @@
+"""`inferq theory`: can a scenario be stable, and which limit binds?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from inferq.cli import arguments, show
+from inferq.scenario import read_scenario
+from inferq.theory.bounds.stability import stability
+
+
+def theory(
+    scenario: arguments.Scenario,
+    hit_rate: Annotated[
+        float | None,
+        typer.Option(
+            show_default=False,
+            help="Share of the prompt tokens that prefix caches find, for a verdict at this hit rate.",
+        ),
+    ] = None,
+) -> None:
+    """Say whether a scenario can be stable, by which limit, and under which hypotheses.
+
+    Example: inferq theory docs/chat.toml
+    """
+    plan = read_scenario(scenario)
+    show.lines([f"theory {scenario}", *plan.notes])
+    show.system(plan.system)
+    show.stability(stability(plan.workload, plan.system, hit_rate=hit_rate))

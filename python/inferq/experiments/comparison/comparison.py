@@ -1,0 +1,216 @@
+"""`Comparison`: what distinguishes systems that served the same requests, in a table, a picture and words."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from inferq._lazy import pl
+from inferq.reports.comparison_charts import of_comparison
+from inferq.reports.style import styled
+from inferq.reports.text import counted, number, percent, rounded
+
+NUMBERS = (
+    *(
+        "mean",
+        "half_width",
+        "difference",
+        "difference_half_width",
+        "relative",
+        "relative_half_width",
+        "ratio",
+    ),
+    *("unpaired_half_width", "narrowed_by", "p_value"),
+)
+"""The columns of `Comparison.frame` that hold them."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison:
+    """What distinguishes systems that served the same requests; made by `inferq.compare`."""
+
+    systems: tuple[str, ...]
+    """Their names, in the order given."""
+
+    baseline: str
+    """The one that the others are compared with."""
+
+    seeds: tuple[int, ...]
+    """Of the runs."""
+
+    confidence: float
+
+    chance: Literal["seeds", "blocks"]
+    """Where the intervals come from: runs that differ by their seed, or blocks of one trace,
+    which is recorded or synthetic without anything drawn."""
+
+    stopped: str
+    """Why there are so many runs and no more."""
+
+    findings: tuple[str, ...]
+    """What a reader should know before trusting the numbers: about the comparison, then of the runs."""
+
+    by: Literal["class"] | None
+
+    scenario: str
+    """JSON that says what was compared: the workload, the systems by name, the seeds, and the options."""
+
+    _rows: tuple[dict[str, Any], ...]
+    _values: tuple[dict[str, Any], ...]
+
+    @cached_property
+    def frame(self) -> pl.DataFrame:
+        """One row for each metric and system, the baseline among them.
+
+        | column | meaning |
+        |---|---|
+        | `class` | only with `by="class"`; null for all requests together |
+        | `metric`, `unit`, `better` | its name, its unit, whether `lower` or `higher` is better |
+        | `system` | whose number it is |
+        | `mean`, `half_width` | over the seeds, and half of its interval |
+        | `difference`, `difference_half_width` | to the baseline, from pairs, and half of its interval |
+        | `relative`, `relative_half_width` | the same two over the baseline's mean |
+        | `ratio` | mean over the baseline's mean |
+        | `unpaired_half_width` | of the difference, if the systems had not served the same requests (Welch) |
+        | `narrowed_by` | by which factor pairing narrows the interval |
+        | `p_value` | the chance of so large a difference where there is none |
+        | `verdict` | `better` or `worse` (real: the interval excludes 0), `not distinguishable`, or `same` |
+        | `holds_together` | whether it is real also when all rows are judged together (Holm) |
+        | `samples` | independent numbers behind the difference (of the baseline: behind its mean) |
+        | `missing` | runs in which no request tells the number; then there is no mean |
+
+        What there is not is null: the baseline has no difference, one seed has no interval, a relative
+        difference to 0 has no value.
+        """
+        text = dict.fromkeys(("metric", "unit", "better", "system"), pl.String)
+        numbers = dict.fromkeys(NUMBERS, pl.Float64)
+        judged = {
+            "verdict": pl.String,
+            "holds_together": pl.Boolean,
+            "samples": pl.Int64,
+            "missing": pl.Int64,
+        }
+        schema = {**({"class": pl.String} if self.by else {}), **text, **numbers, **judged}
+        return pl.DataFrame(list(self._rows), schema=schema, strict=True)
+
+    @cached_property
+    def values(self) -> pl.DataFrame:
+        """The numbers of every run: `seed`, `system`, (`class`), `metric`, `value`; null where it has none.
+
+        Rows with the same seed are pairs: those systems served the same requests.
+        """
+        group = {"class": pl.String} if self.by else {}
+        schema = {"seed": pl.UInt64, "system": pl.String, **group, "metric": pl.String, "value": pl.Float64}
+        return pl.DataFrame(list(self._values), schema=schema, strict=True)
+
+    def explain(self) -> str:
+        """Every difference with its interval and verdict, where chance was taken from, and the findings."""
+        others = [name for name in self.systems if name != self.baseline]
+        same = f"{', '.join(others)} against {self.baseline}: the same requests for all"
+        lines = [same if others else self.baseline, self.stopped, self._chance()]
+        for name in others or [self.baseline]:
+            lines += ["", *self._table(name)]
+        lines += ["", *self._summed()] if others else [""]
+        return "\n".join([*lines, *(f"finding: {text}" for text in self.findings)]).rstrip()
+
+    def plot(self) -> Any:
+        """The relative differences with their intervals, as an altair chart.
+
+        Raises:
+            ConfigError: there is no difference to be drawn.
+        """
+        return styled(of_comparison(self.frame, self.baseline, self.confidence))
+
+    def __str__(self) -> str:
+        """As `explain`."""
+        return self.explain()
+
+    def __repr__(self) -> str:
+        return (
+            f"Comparison({', '.join(self.systems)}; baseline {self.baseline}, "
+            f"{counted(len(self.seeds), 'seed')}, intervals from {self.chance})"
+        )
+
+    def _chance(self) -> str:
+        """Where the intervals come from."""
+        intervals = f"{percent(self.confidence, 6)} intervals"
+        if self.chance == "seeds":
+            return f"{intervals} from independent runs (Student's t over the seeds), pair by pair"
+        return (
+            f"{intervals} from blocks of consecutive arrivals of the trace (jackknife), pair by pair;\n"
+            "they are about requests to come like these, if blocks are long beside what the queue remembers"
+        )
+
+    def _table(self, name: str) -> list[str]:
+        """The metrics of a system, in columns."""
+        rows = [row for row in self._rows if row["system"] == name]
+        if name == self.baseline:
+            head = ["", "unit", "mean", ""]
+            body = [
+                [row_name(row), row["unit"], number(row["mean"], 4), _half(row["half_width"])] for row in rows
+            ]
+            return _aligned([head, *body])
+        means = {row_name(row): row["mean"] for row in self._rows if row["system"] == self.baseline}
+        head = ["", "unit", self.baseline, name, "difference", "", "", ""]
+        body = [
+            [
+                row_name(row),
+                row["unit"],
+                number(means[row_name(row)], 4),
+                number(row["mean"], 4),
+                *rounded(row["difference"], row["difference_half_width"], sign=True),
+                "" if row["relative"] is None else percent(row["relative"], sign=True),
+                row["verdict"] or "not judged",
+            ]
+            for row in rows
+        ]
+        return _aligned([head, *body], last_left=True)
+
+    def _summed(self) -> list[str]:
+        """How much pairing helped, and what is left when all rows are judged together."""
+        judged = [row for row in self._rows if row["p_value"] is not None]
+        if not judged:
+            return []
+        real = [row for row in judged if row["verdict"] in ("better", "worse")]
+        together = sum(row["holds_together"] for row in judged)
+        by_chance = number((1 - self.confidence) * len(judged), 2)
+        lines = [
+            f"real, taken one by one: {len(real)} of {len(judged)} differences ({by_chance} would look so by "
+            f"chance if there were none); judged together (Holm): {together}"
+        ]
+        factors = [row["narrowed_by"] for row in judged if row["narrowed_by"] is not None]
+        if factors:
+            middle, least, most = (
+                number(factor, 2) for factor in (statistics.median(factors), min(factors), max(factors))
+            )
+            lines.append(
+                f"serving the same requests narrowed the intervals {middle} times (median; {least} to {most})"
+            )
+        return lines
+
+
+def row_name(row: Mapping[str, Any]) -> str:
+    """What a row of `Comparison.frame` is about: a metric, and of which class."""
+    group = row.get("class")
+    return str(row["metric"]) if group is None else f"{row['metric']} of {group}"
+
+
+def _half(value: float | None) -> str:
+    return "" if value is None else f"± {number(value, 4)}"
+
+
+def _aligned(rows: Sequence[Sequence[str]], *, last_left: bool = False) -> list[str]:
+    """Rows of texts in columns: the first two to the left, numbers to the right."""
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    left = {0, 1, len(widths) - 1} if last_left else {0, 1}
+    return [
+        "  "
+        + "  ".join(
+            cell.ljust(width) if place in left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
