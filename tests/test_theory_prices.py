@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import inferq as iq
 from inferq.theory import RequestClass, stability
-from inferq.theory.capacities.token_prices import Prices, least_prices, longest_iteration_s, sure_prices
+from inferq.theory.capacities.token_prices import TokenPrices, least_prices, longest_iteration_s, sure_prices
 from inferq.theory.demands.demand import Demand
 from inferq.theory.demands.lengths import Lengths
 from inferq.timing import ChunkPart, DecodePart, LinearPart, iteration_s
@@ -34,7 +34,7 @@ def seconds(engine: iq.Engine, chunks: list[Chunk], decodes: list[int]) -> float
     return max(kernels_s, host_s) if host.overlapped else kernels_s + host_s
 
 
-def paid(prices: Prices, chunks: list[Chunk], decodes: list[int], counted: int) -> float:
+def paid(prices: TokenPrices, chunks: list[Chunk], decodes: list[int], counted: int) -> float:
     return (
         prices.token_s * sum(c for c, _ in chunks)
         + prices.decode_s * len(decodes)

@@ -18,7 +18,7 @@ import inferq as iq
 from inferq.errors import ConfigError, TraceError
 from inferq.papers.edge import edge, unit
 from inferq.theory import RequestClass, token_capacity
-from inferq.theory.capacities.iteration_cost import Iteration, budget_of, fills_budget, memory_slack, seats_of
+from inferq.theory.capacities.iteration_cost import Iteration, fills_budget, memory_slack
 from inferq.theory.capacities.network_capacity import network_capacity
 from inferq.theory.capacities.seats_capacity import request_level_capacity, seats_capacity
 from inferq.theory.demands.lengths import Lengths
@@ -395,8 +395,8 @@ def test_seats_give_a_verdict_where_tokens_alone_do_not():
 
 def test_what_is_known_of_a_policy():
     urgent = iq.ClassPriority(order=["a"], inner=iq.Sarathi(token_budget=64, max_seqs=9))
-    assert (budget_of(urgent), seats_of(urgent)) == (64, 9)
-    assert seats_of(iq.Slai(max_active=7)) == 7
+    assert (urgent.budget(), urgent.seats()) == (64, 9)
+    assert iq.Slai(max_active=7).seats() == 7
     assert fills_budget(urgent, 64).met is True
     assert fills_budget(urgent, 65).met is False
     assert fills_budget(None, 64).met is None

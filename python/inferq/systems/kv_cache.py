@@ -56,6 +56,11 @@ class KvCache(Description):
         """
         return cls(tokens=None)
 
+    @property
+    def whole_tokens(self) -> int | None:
+        """Tokens of its whole blocks; None without a limit."""
+        return None if self.tokens is None else self.tokens // self.block * self.block
+
     @classmethod
     def from_text(cls, text: str) -> KvCache | None:
         """`"unlimited"`, as TOML has no null."""

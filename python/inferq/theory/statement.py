@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -59,6 +60,15 @@ def number(value: float | None) -> str:
     if math.isfinite(value) and value == round(value) and abs(value) < 1e15:
         return f"{round(value):,}"
     return f"{value:,.6g}" if 1e-4 <= abs(value) < 1e6 else f"{value:.6g}"
+
+
+def explained(
+    symbols: str, lines: Iterable[str], stable: bool | None, hypotheses: tuple[Hypothesis, ...]
+) -> str:
+    """An explanation: the inequality in symbols, lines of numbers, the verdict, and what is assumed."""
+    verdict = {True: "stable", False: "unstable", None: "unknown"}[stable]
+    numbers = (f"  {line}" for line in (*lines, f"verdict: {verdict}"))
+    return "\n".join([symbols, *numbers, *hypotheses_text(hypotheses)])
 
 
 def hypotheses_text(hypotheses: tuple[Hypothesis, ...]) -> list[str]:

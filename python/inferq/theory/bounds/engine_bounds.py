@@ -7,43 +7,32 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from inferq.scheduler import FasterTransformer, Rad, RadPhased, SlotGreedy, Wait
-from inferq.systems.engine import Engine, Overhead
-from inferq.systems.routers import Router
-from inferq.theory.bounds.bound import Bound, Fleet, Kind, busiest, ceiling, guarantee, in_random_order, stays
-from inferq.theory.capacities.fluid import Hardware
+from inferq.systems.engine import Overhead
+from inferq.theory.bounds.bound import Bound, Kind, Replicas, busiest, in_random_order, stays
+from inferq.theory.capacities.fluid import FluidEngine
 from inferq.theory.capacities.iteration_cost import (
-    COUNTED,
     Iteration,
     adds_time,
-    all_fit,
-    budget_of,
     enough_seats,
     fills_budget,
+    is_counted,
     least_iteration_s,
-    memory_slack,
-    seats_of,
 )
 from inferq.theory.capacities.kv_capacity import kv_capacity, occupied_by
 from inferq.theory.capacities.oldest_requests import Oldest
 from inferq.theory.capacities.seats_capacity import request_level_capacity, seats_capacity
 from inferq.theory.capacities.tile_capacity import tile_capacity
 from inferq.theory.capacities.token_capacity import token_capacity
-from inferq.theory.capacities.token_prices import PRICED, cache_may_fill, least_prices, sure_prices
-from inferq.theory.demands.demand import Demand, each
-from inferq.theory.demands.hits import Found, finds_its_own, found, least_cost, nothing_shared, only_helps
+from inferq.theory.capacities.token_prices import cache_may_fill, has_prices, least_prices, sure_prices
+from inferq.theory.demands.demand import each
+from inferq.theory.demands.hits import finds_its_own, least_cost, only_helps
 from inferq.theory.demands.lengths import Work
 from inferq.theory.statement import Hypothesis, number
 from inferq.theory.thresholds.wait_thresholds import equal_lengths, wait_thresholds
-from inferq.timing import (
-    Constant,
-    MemoryLinear,
-    TiledGemm,
-)
+from inferq.timing import Constant, MemoryLinear, TiledGemm
 
 
-def engine_bounds(
-    demand: Demand, engine: Engine, replicas: int = 1, router: Router | None = None
-) -> Iterator[Bound]:
+def engine_bounds(replicas: Replicas) -> Iterator[Bound]:
     """All limits that apply to replicas of one engine behind a router.
 
     Ceilings count what all replicas have together, so they hold behind any router.
@@ -57,124 +46,75 @@ def engine_bounds(
     guarantees those of a host that is not overlapped. (Tables and rooflines are bounded with the longer of
     both.) `TiledGemm` knows no host: its ceilings leave it out, and its guarantees are not proved.
     """
-    host, timing = engine.overhead, engine.timing
-    if host is None or not adds_time(host):
-        yield from _bounds(demand, engine, replicas, router)
-    elif isinstance(timing, TiledGemm):
+    engine, host = replicas.engine, replicas.engine.overhead
+    if host is not None and adds_time(host) and isinstance(engine.timing, TiledGemm):
         why = f"{host!r} is beside what the theorem counts"
         idle = Hypothesis(name="no time for the host", met=None, why=why)
-        for bound in _bounds(demand, engine, replicas, router):
+        for bound in _bounds(replicas):
             beside = (idle,) if bound.kind == "guarantee" else ()
             yield replace(bound, hypotheses=(*bound.hypotheses, *beside))
-    elif host.overlapped and isinstance(timing, COUNTED):
+    elif host is not None and adds_time(host) and host.overlapped and is_counted(engine.timing):
         sides: tuple[tuple[Kind, Overhead | None], ...] = (
             ("ceiling", None),
             ("guarantee", replace(host, overlapped=False)),
         )
         for kind, counted in sides:
-            for bound in _bounds(demand, replace(engine, overhead=counted), replicas, router):
+            for bound in _bounds(replace(replicas, engine=replace(engine, overhead=counted))):
                 if bound.kind == kind:
                     yield bound
     else:
-        yield from _bounds(demand, engine, replicas, router)
+        yield from _bounds(replicas)
 
 
-def _bounds(demand: Demand, engine: Engine, replicas: int, router: Router | None) -> Iterator[Bound]:
-    hits = found(demand, engine)
-    for bound in _of_policy(demand, engine, replicas, router, hits):
-        yield assuming(bound, demand, engine, hits)
+def _bounds(replicas: Replicas) -> Iterator[Bound]:
+    for bound in _of_policy(replicas):
+        yield replicas.with_hits(bound)
 
 
-def assuming(bound: Bound, demand: Demand, engine: Engine, hits: Found | None) -> Bound:
-    """A bound of an engine, with the hit rate that it assumes where there is a prefix cache."""
-    if engine.kv.prefix_cache is None or bound.hit_rate is not None:
-        return bound
-    if bound.kind == "guarantee":
-        return replace(bound, hit_rate=0.0)
-    need = nothing_shared(demand) if hits is None else hits.hypothesis
-    rate = 0.0 if hits is None else hits.hit_rate
-    return replace(bound, hit_rate=rate, hypotheses=(*bound.hypotheses, need))
-
-
-def _of_policy(
-    demand: Demand, engine: Engine, replicas: int, router: Router | None, hits: Found | None
-) -> Iterator[Bound]:
-    lengths, timing, scheduler = demand.lengths, engine.timing, engine.scheduler
-    fit = all_fit(engine, lengths, engine.first_token)
-    if fit.met and hits is not None:
-        yield from _memory_alone(demand, engine, replicas, hits)
-    if fit.met:
-        yield from _memory(demand, engine, replicas, router)
+def _of_policy(replicas: Replicas) -> Iterator[Bound]:
+    engine = replicas.engine
+    timing, scheduler, counted = engine.timing, engine.scheduler, is_counted(engine.timing)
+    if replicas.fit.met:
+        yield from _memory(replicas)
     if isinstance(timing, TiledGemm):
-        yield from _tiles(demand, engine, replicas, router, fit, hits)
-    elif isinstance(timing, COUNTED):
-        yield from _tokens(demand, engine, replicas, router, fit, hits)
-    elif isinstance(timing, PRICED):
-        yield from _priced(demand, engine, replicas, router, fit, hits)
-    if isinstance(scheduler, FasterTransformer) and fit.met and isinstance(timing, COUNTED):
-        batches = request_level_capacity(demand, engine, engines=replicas)
-        formula = batches.explain().splitlines()[1].strip()
-        made = {"resource": "batches", "source": batches.source, "formula": formula}
-        gains = Iteration.of(engine).gains_with_tokens
-        why = (
-            "a token costs less in a larger batch" if gains else "smaller batches may serve more, for a while"
-        )
-        fastest = Hypothesis(name="full batches are the fastest", met=gains or None, why=why)
-        mixed = in_random_order(demand, router, replicas)
-        if hits is None:
-            yield ceiling(demand, "whole batches", batches.capacity_per_s, (fit, fastest, mixed), **made)
-        fleet = (demand, router, replicas)
-        shorter = Iteration.of(engine)
-        cheaper = shorter.per_chunk_context_s <= 2 * shorter.per_prefill_square_s
-        why = "a prompt whose beginning is found " + (
-            "costs no more" if cheaper else "attends to it at a price that it did not have alone"
-        )
-        needs = (fit, mixed, *only_helps(hits, True if cheaper else None, why))
-        yield guarantee(fleet, "whole batches", batches.capacity_per_s, needs, each, **made)
+        yield from _tiles(replicas, timing)
+    elif counted:
+        yield from _tokens(replicas)
+    elif has_prices(timing):
+        yield from _priced(replicas)
+    if isinstance(scheduler, FasterTransformer) and replicas.fit.met and counted:
+        yield from _whole_batches(replicas)
     plain = engine.overhead is None or not engine.overhead.per_sequence_s
-    if isinstance(scheduler, Wait) and isinstance(timing, MemoryLinear) and replicas == 1 and plain:
-        yield from _thresholds(demand, engine, scheduler)
+    if isinstance(scheduler, Wait) and isinstance(timing, MemoryLinear) and replicas.count == 1 and plain:
+        yield from _thresholds(replicas, scheduler)
 
 
-def _tokens(
-    demand: Demand,
-    engine: Engine,
-    replicas: int,
-    router: Router | None,
-    fit: Hypothesis,
-    hits: Found | None,
-) -> Iterator[Bound]:
+def _tokens(replicas: Replicas) -> Iterator[Bound]:
     """What a batch can hold: its budget of tokens, and its seats."""
-    scheduler, lengths = engine.scheduler, demand.lengths
-    budget, seats = budget_of(scheduler), seats_of(scheduler)
+    demand, engine, fit = replicas.demand, replicas.engine, replicas.fit
+    scheduler, budget, seats = engine.scheduler, engine.scheduler.budget(), engine.scheduler.seats()
     cost = Iteration.of(engine)
-    slack, fleet = memory_slack(engine, lengths), (demand, router, replicas)
     if budget is None:
-        yield from _without_budget(demand, engine, replicas, cost, fit, hits)
+        yield from _without_budget(replicas, cost)
     elif cost.seconds(cost.best_tokens(budget)) > 0:
-        limit = token_capacity(demand, engine, engines=replicas)
-        made = {
-            "resource": "tokens",
-            "source": limit.source,
-            "formula": _inequality(limit.explain()),
-        }
-        yield ceiling(demand, "tokens of full batches", limit.capacity_per_s, (fit,), **made)
-        needs = (fills_budget(scheduler, budget), enough_seats(scheduler, budget), slack, fit)
-        sure, counted_on = limit.sure_per_s, limit.sure_hit_rate
-        work = _but_found(cost.full_batch_work(budget, engine.first_token), counted_on)
-        yield _at(hits, counted_on, guarantee(fleet, "tokens of full batches", sure, needs, work, **made))
-    yield from _oldest(fleet, engine, fit, hits)
+        limit = token_capacity(demand, engine, engines=replicas.count)
+        text = {"resource": "tokens", "source": limit.source, "inequality": limit.inequality}
+        yield replicas.ceiling("tokens of full batches", limit.capacity_per_s, fit, **text)
+        needs = (fills_budget(scheduler, budget), enough_seats(scheduler, budget), replicas.slack, fit)
+        work = _but_found(cost.full_batch_work(budget, engine.first_token), limit.sure_hit_rate)
+        sure = replicas.guarantee("tokens of full batches", limit.sure_per_s, *needs, work=work, **text)
+        yield _at(replicas, limit.sure_hit_rate, sure)
+    yield from _oldest(replicas)
     if seats is not None and cost.base_s > 0:
-        taken = seats_capacity(demand, engine, engines=replicas)
-        lines = [line.strip() for line in taken.explain().splitlines()]
-        made = {"resource": "seats", "source": taken.source, "formula": "; ".join(lines[1:3])}
-        yield ceiling(demand, "requests at once", taken.capacity_per_s, (fit,), **made)
+        taken = seats_capacity(demand, engine, engines=replicas.count)
+        text = {"resource": "seats", "source": taken.source, "inequality": taken.inequality}
+        yield replicas.ceiling("requests at once", taken.capacity_per_s, fit, **text)
         if taken.sure_per_s is not None and budget is not None and seats < budget:
-            filled = (fills_budget(scheduler, budget), slack, fit)
-            sure, counted_on = taken.sure_per_s, taken.sure_hit_rate
+            filled = (fills_budget(scheduler, budget), replicas.slack, fit)
             work = cost.full_batch_work(budget, engine.first_token, (taken.idle_s or 0.0) / seats)
-            work = _but_found(work, counted_on)
-            yield _at(hits, counted_on, guarantee(fleet, "requests at once", sure, filled, work, **made))
+            work = _but_found(work, taken.sure_hit_rate)
+            sure = replicas.guarantee("requests at once", taken.sure_per_s, *filled, work=work, **text)
+            yield _at(replicas, taken.sure_hit_rate, sure)
 
 
 def _but_found(work: Work, hit_rate: float | None) -> Work:
@@ -182,9 +122,9 @@ def _but_found(work: Work, hit_rate: float | None) -> Work:
     return (lambda s, o: work(s * (1 - hit_rate), o)) if hit_rate else work
 
 
-def _at(hits: Found | None, hit_rate: float | None, bound: Bound) -> Bound:
-    """A guarantee that counts on a hit rate which somebody states, and says so."""
-    if hits is None or not hit_rate:
+def _at(replicas: Replicas, hit_rate: float | None, bound: Bound) -> Bound:
+    """A guarantee that counts on a stated hit rate, and says so."""
+    if replicas.hits is None or not hit_rate:
         return bound
     why = (
         f"{number(hit_rate)} of the prompt tokens, as stated: of every part of the workload on every replica"
@@ -193,38 +133,31 @@ def _at(hits: Found | None, hit_rate: float | None, bound: Bound) -> Bound:
     return replace(bound, hit_rate=hit_rate, hypotheses=(*bound.hypotheses, stated))
 
 
-def _oldest(fleet: Fleet, engine: Engine, fit: Hypothesis, hits: Found | None) -> Iterator[Bound]:
+def _oldest(replicas: Replicas) -> Iterator[Bound]:
     """What is sure although memory may run short."""
-    demand, _, replicas = fleet
-    oldest = Oldest.of(engine, demand.lengths, engine.first_token, shared=hits is not None)
+    shared, engine = replicas.hits is not None, replicas.engine
+    oldest = Oldest.of(engine, replicas.lengths, engine.first_token, shared=shared)
     if oldest is not None:
-        yield guarantee(
-            fleet,
+        yield replicas.guarantee(
             "the oldest requests",
-            replicas * oldest.capacity_per_s,
-            (fit,),
-            oldest.work,
+            replicas.count * oldest.capacity_per_s,
+            replicas.fit,
+            work=oldest.work,
             resource="memory",
             source="first come, first served, the youngest preempted",
-            formula=oldest.formula,
+            inequality=oldest.inequality,
         )
 
 
-def _priced(
-    demand: Demand,
-    engine: Engine,
-    replicas: int,
-    router: Router | None,
-    fit: Hypothesis,
-    hits: Found | None,
-) -> Iterator[Bound]:
+def _priced(replicas: Replicas) -> Iterator[Bound]:
     """Measured or modelled kernels: what requests cost at prices that hold for all batches.
 
     The ceiling is that of tokens alone, then with seats, then with a cache that may be full: what binds is
     the last that lowers it.
     """
-    lengths, scheduler, first_token = demand.lengths, engine.scheduler, engine.first_token
-    budget, seats, fleet = budget_of(scheduler), seats_of(scheduler), (demand, router, replicas)
+    engine, lengths, hits, count = replicas.engine, replicas.lengths, replicas.hits, replicas.count
+    scheduler, first_token = engine.scheduler, engine.first_token
+    budget, seats = scheduler.budget(), scheduler.seats()
     source = f"prices at the corners of a {type(engine.timing).__name__}"
     scarce = seats is not None and (budget is None or seats < budget)
     limits = [("tokens of full batches", "tokens", False, False)]
@@ -239,46 +172,51 @@ def _priced(
         if prices is None or least_s <= known_s * (1 + 1e-6):
             continue
         known_s = least_s
-        formula = prices.formula("no batch takes less than", lengths, first_token, replicas, hits)
-        made = {"resource": resource, "source": source, "formula": formula}
-        yield ceiling(demand, name, replicas / least_s, (fit,), **made)
-    slack = memory_slack(engine, lengths)
-    yield from _oldest(fleet, engine, fit, hits)
-    if budget is None:
-        return
-    sure = sure_prices(engine, lengths, first_token)
-    if sure is None:
+        inequality = prices.inequality("no batch takes less than", lengths, first_token, count, hits)
+        text = {"resource": resource, "source": source, "inequality": inequality}
+        yield replicas.ceiling(name, count / least_s, replicas.fit, **text)
+    yield from _oldest(replicas)
+    sure = None if budget is None else sure_prices(engine, lengths, first_token)
+    if budget is None or sure is None:
         return
     name, resource, *_ = limits[1 if scarce else 0]
-    yield guarantee(
-        fleet,
+    yield replicas.guarantee(
         name,
-        replicas / sure.request_s(lengths, first_token),
-        (fills_budget(scheduler, budget), slack, fit),
-        sure.work(first_token),
+        count / sure.request_s(lengths, first_token),
+        *(fills_budget(scheduler, budget), replicas.slack, replicas.fit),
+        work=sure.work(first_token),
         resource=resource,
         source=source,
-        formula=sure.formula("every saturated batch is paid by", lengths, first_token, replicas),
+        inequality=sure.inequality("every saturated batch is paid by", lengths, first_token, count),
     )
 
 
-def _inequality(explanation: str) -> str:
-    """The line of numbers of an explanation, and what follows from it."""
-    lines = [line.strip() for line in explanation.splitlines()]
-    ends = next((place for place, line in enumerate(lines) if line.startswith("verdict")), len(lines))
-    return "; ".join(lines[1:ends])
+def _whole_batches(replicas: Replicas) -> Iterator[Bound]:
+    """Batches that run until their last request ends."""
+    cost, hits, mixed = Iteration.of(replicas.engine), replicas.hits, _in_random_order(replicas)
+    limit = request_level_capacity(replicas.demand, replicas.engine, engines=replicas.count)
+    text = {"resource": "batches", "source": limit.source, "inequality": limit.inequality}
+    gains = cost.gains_with_tokens
+    why = "a token costs less in a larger batch" if gains else "smaller batches may serve more, for a while"
+    fastest = Hypothesis(name="full batches are the fastest", met=gains or None, why=why)
+    if hits is None:
+        needs = (replicas.fit, fastest, mixed)
+        yield replicas.ceiling("whole batches", limit.capacity_per_s, *needs, **text)
+    cheaper = cost.per_chunk_context_s <= 2 * cost.per_prefill_square_s
+    why = "a prompt whose beginning is found " + (
+        "costs no more" if cheaper else "attends to it at a price that it did not have alone"
+    )
+    needs = (replicas.fit, mixed, *only_helps(hits, True if cheaper else None, why))
+    yield replicas.guarantee("whole batches", limit.capacity_per_s, *needs, work=each, **text)
 
 
-def _without_budget(
-    demand: Demand,
-    engine: Engine,
-    replicas: int,
-    cost: Iteration,
-    fit: Hypothesis,
-    hits: Found | None,
-) -> Iterator[Bound]:
+def _in_random_order(replicas: Replicas) -> Hypothesis:
+    return in_random_order(replicas.demand, replicas.router, replicas.count)
+
+
+def _without_budget(replicas: Replicas, cost: Iteration) -> Iterator[Bound]:
     """A batch may hold any number of tokens: what is left is the price of each, and of its context."""
-    lengths = demand.lengths
+    engine, lengths, hits = replicas.engine, replicas.lengths, replicas.hits
     each_s = cost.per_token_s if cost.gains_with_tokens else cost.base_s / cost.knee
     decodes, prompt = lengths.decode_mean(engine.first_token), lengths.prompt_mean
     contexts_s = cost.prompt_contexts_s(lengths, None)[0]
@@ -288,27 +226,39 @@ def _without_budget(
     least_s = contexts_s + least_cost(cost, engine, lengths).decode_contexts_s(lengths, engine.first_token)
     request_s = tokens * each_s + least_s
     if request_s > 0:
-        yield ceiling(
-            demand,
+        yield replicas.ceiling(
             "price of a token",
-            replicas / request_s,
-            (fit,),
+            replicas.count / request_s,
+            replicas.fit,
             resource="tokens",
             source="the timing model",
-            formula=f"however large a batch: {number(tokens)} tokens at {number(each_s)} s and contexts for "
-            f"{number(least_s)} s are {number(request_s)} s a request",
+            inequality=f"however large a batch: {number(tokens)} tokens at {number(each_s)} s and contexts "
+            f"for {number(least_s)} s are {number(request_s)} s a request",
         )
 
 
-def _memory(demand: Demand, engine: Engine, replicas: int, router: Router | None) -> Iterator[Bound]:
+def _memory(replicas: Replicas) -> Iterator[Bound]:
     """Tokens in the cache times iterations: who stays long with much occupies most."""
-    kv, scheduler = engine.kv, engine.scheduler
-    slot_s = least_iteration_s(engine)
-    if kv.tokens is None or slot_s <= 0 or not demand.lengths.is_bounded:
+    demand, engine, hits, lengths = replicas.demand, replicas.engine, replicas.hits, replicas.lengths
+    held, slot_s = engine.kv.whole_tokens, least_iteration_s(engine)
+    if held is None or slot_s <= 0:
         return
-    held = kv.tokens // kv.block * kv.block
-    greedy = scheduler if isinstance(scheduler, SlotGreedy) else None
-    chunk = greedy.chunk if greedy is not None else budget_of(scheduler) or 2**31
+    greedy = engine.scheduler if isinstance(engine.scheduler, SlotGreedy) else None
+    chunk = greedy.chunk if greedy is not None else engine.scheduler.budget() or 2**31
+    if hits is not None and hits.alone is not None:  # blocks that others may hold too are nobody's
+        alone = hits.alone.mean(lambda s, decodes: occupied_by(s, decodes, chunk, whole_chunks=False))
+        if alone > 0:
+            yield replicas.ceiling(
+                "KV cache",
+                replicas.count * held / (slot_s * alone),
+                resource="memory",
+                source="nie2026 Theorem 4.1, of unshared blocks",
+                inequality=f"M / (b̄·E[g]) = {number(held)} / ({number(slot_s)}·{number(alone)}) a replica, g "
+                "of what a request holds in blocks that no other may share, with iterations of at least "
+                f"b̄ = {number(slot_s)} s",
+            )
+    if not lengths.is_bounded:
+        return
     limit = kv_capacity(
         replace(demand, rate=None, classes=tuple(replace(one, rate=None) for one in demand.classes)),
         kv_tokens=held,
@@ -317,78 +267,57 @@ def _memory(demand: Demand, engine: Engine, replicas: int, router: Router | None
         first_token=engine.first_token,
     )
     mu = limit.mu if greedy is None else limit.mu_whole_chunks
-    each = mu * slot_s
-    made = {
+    text = {
         "resource": "memory",
         "source": limit.source,
-        "formula": f"μ = M / (b̄·E[g]) = {number(held)} / ({number(slot_s)}·{number(held / each)}) = "
-        f"{number(mu)} a replica, with iterations of at least b̄ = {number(slot_s)} s",
+        "inequality": f"μ = M / (b̄·E[g]) = {number(held)} / ({number(slot_s)}·{number(held / (mu * slot_s))})"
+        f" = {number(mu)} a replica, with iterations of at least b̄ = {number(slot_s)} s",
     }
-    if found(demand, engine) is None:
-        yield ceiling(demand, "KV cache", replicas * mu, (), **made)
+    if hits is None:
+        yield replicas.ceiling("KV cache", replicas.count * mu, **text)
     below = limit.stable_below_per_s
     # Slots are all alike where the host takes as long for every batch.
     slots = isinstance(engine.timing, Constant) and not (engine.overhead and engine.overhead.per_sequence_s)
     if greedy is not None and slots and below is not None and below > 0:
-        exact = kv.block == 1
+        block = engine.kv.block
         needs = (
             Hypothesis(name="whoever's next step fits is served", met=True, why="SlotGreedy"),
-            Hypothesis(name="memory by tokens", met=exact, why=f"blocks of {number(kv.block)} tokens"),
+            Hypothesis(name="memory by tokens", met=block == 1, why=f"blocks of {number(block)} tokens"),
         )
-        fleet = (demand, router, replicas)
-        yield guarantee(fleet, "KV cache", replicas * below, needs, limit.work, **made)
-
-
-def _memory_alone(demand: Demand, engine: Engine, replicas: int, hits: Found) -> Iterator[Bound]:
-    """The same of what each request alone holds: blocks that others may hold too are nobody's."""
-    kv, slot_s, lengths = engine.kv, least_iteration_s(engine), hits.alone
-    if kv.tokens is None or lengths is None or slot_s <= 0:
-        return
-    held = kv.tokens // kv.block * kv.block
-    budget = getattr(engine.scheduler, "chunk", None) or budget_of(engine.scheduler) or 2**31
-    each = lengths.mean(lambda s, decodes: occupied_by(s, decodes, budget, whole_chunks=False))
-    if each > 0:
-        formula = (
-            f"M / (b̄·E[g]) = {number(held)} / ({number(slot_s)}·{number(each)}) a replica, g of what a "
-            "request holds in blocks that no other may share, with iterations of at least "
-            f"b̄ = {number(slot_s)} s"
-        )
-        made = {"resource": "memory", "source": "nie2026 Theorem 4.1, of unshared blocks", "formula": formula}
-        yield ceiling(demand, "KV cache", replicas * held / (slot_s * each), (), **made)
+        yield replicas.guarantee("KV cache", replicas.count * below, *needs, work=limit.work, **text)
 
 
 _FEWEST = "full decodes take the fewest tiles"
 
 
-def _tiles(
-    demand: Demand,
-    engine: Engine,
-    replicas: int,
-    router: Router | None,
-    fit: Hypothesis,
-    hits: Found | None,
-) -> Iterator[Bound]:
+def _tiles(replicas: Replicas, timing: TiledGemm) -> Iterator[Bound]:
     """What matrix products in tiles cost."""
-    limit = tile_capacity(demand, replace(engine, overhead=None), engines=replicas)
-    least = f"no scheduler needs less than {number(limit.least_s)} s a request"
-    made = {"resource": "tiles", "source": limit.source}
+    engine, lengths, hits, fit = replicas.engine, replicas.lengths, replicas.hits, replicas.fit
+    limit = tile_capacity(replicas.demand, replace(engine, overhead=None), engines=replicas.count)
+    text = {"resource": "tiles", "source": limit.source}
     most_per_s = limit.most_per_s
-    if hits is not None or finds_its_own(engine, demand.lengths):
-        request_s = _least_of_tiles_s(demand, engine, hits)
-        most_per_s = replicas / request_s if request_s > 0 else math.inf
-        least = f"a token takes its share of a full tile: {number(request_s)} s a request at least"
-    yield ceiling(demand, "tiles", most_per_s, (fit,), formula=least, **made)
+    inequality = f"no scheduler needs less than {number(limit.least_s)} s a request"
+    repeats = hits is not None or finds_its_own(engine, lengths)
+    if repeats:  # of each token that is computed at least its share of full tiles
+        prompt = lengths.prompt_mean if hits is None else hits.tokens
+        each_s = timing.linear_s_per_tile / timing.columns + timing.other_s_per_token
+        request_s = each_s * (prompt + lengths.decode_mean(engine.first_token))
+        most_per_s = replicas.count / request_s if request_s > 0 else math.inf
+        inequality = f"a token takes its share of a full tile: {number(request_s)} s a request at least"
+    yield replicas.ceiling("tiles", most_per_s, fit, inequality=inequality, **text)
     if not isinstance(engine.scheduler, (Rad, RadPhased)):
         return
-    formula = (
-        f"λ·T^R < r: T^R = {number(limit.request_s)} s a request, r = {replicas}, at most "
+    inequality = (
+        f"λ·T^R < r: T^R = {number(limit.request_s)} s a request, r = {replicas.count}, at most "
         f"{number(limit.capacity_per_s)} per second"
     )
     fewest = tuple(one for one in limit.hypotheses if one.name == _FEWEST)
-    if hits is None and not finds_its_own(engine, demand.lengths):
-        yield ceiling(demand, "whole tiles", limit.capacity_per_s, (fit, *fewest), formula=formula, **made)
+    if not repeats:
+        yield replicas.ceiling(
+            "whole tiles", limit.capacity_per_s, fit, *fewest, inequality=inequality, **text
+        )
     if limit.assured_per_s is not None:
-        formula = (
+        inequality = (
             f"with {number(limit.requests_per_cycle)} requests a cycle, whose end wastes "
             f"{number(limit.cycle_end_s)} s, {number(limit.assured_per_s)} per second are served"
         )
@@ -397,38 +326,22 @@ def _tiles(
             fit,
             *only_helps(hits, None, "a rest of a prompt may waste more of its tiles"),
         )
-        yield guarantee(
-            (demand, router, replicas),
-            "whole cycles",
-            limit.assured_per_s,
-            needs,
-            limit.work_s,
-            formula=formula,
-            **made,
+        yield replicas.guarantee(
+            "whole cycles", limit.assured_per_s, *needs, work=limit.work_s, inequality=inequality, **text
         )
 
 
-def _least_of_tiles_s(demand: Demand, engine: Engine, hits: Found | None) -> float:
-    """Seconds of the tokens that a request computes at least, each its share of full tiles."""
-    lengths, timing = demand.lengths, engine.timing
-    assert isinstance(timing, TiledGemm)
-    prompt = lengths.prompt_mean if hits is None else hits.tokens
-    each_s = timing.linear_s_per_tile / timing.columns + timing.other_s_per_token
-    return each_s * (prompt + lengths.decode_mean(engine.first_token))
-
-
-def _thresholds(demand: Demand, engine: Engine, scheduler: Wait) -> Iterator[Bound]:
+def _thresholds(replicas: Replicas, scheduler: Wait) -> Iterator[Bound]:
     """WAIT with given thresholds: the rate at which an iteration brings as many as it takes."""
+    demand, engine, given = replicas.demand, replicas.engine, scheduler.thresholds
     if demand.rate is None:
         return
-    given = scheduler.thresholds
     limit = wait_thresholds(demand, engine, thresholds=given if isinstance(given, int) else dict(given))
     if limit.iteration_s is None:
         return
     # The share of its threshold that an iteration brings of each class, and in its own busiest part.
     brought = {one.name: one.arrivals / one.threshold for one in limit.classes}
     fullest = max(share * demand.peak(each, name=name) for name, share in brought.items())
-    capacity = demand.rate / max(brought.values())
     seats = "no limit" if scheduler.max_seqs is None else number(scheduler.max_seqs)
     enough = scheduler.max_seqs is None or (
         limit.batch_limit is not None and limit.batch_limit <= scheduler.max_seqs
@@ -440,7 +353,7 @@ def _thresholds(demand: Demand, engine: Engine, scheduler: Wait) -> Iterator[Bou
     if limit.kv_tokens is not None:
         memory = f"M^π = {number(limit.kv_tokens_needed)} of {number(limit.kv_tokens)} tokens"
     needs = (
-        *Hardware.of(engine, None, None).hypotheses(demand),
+        *FluidEngine.of(engine, None, None).hypotheses(demand),
         equal_lengths(demand),
         Hypothesis(name="memory for the thresholds", met=held, why=memory),
         Hypothesis(name="seats for the thresholds", met=enough, why=seats),
@@ -448,11 +361,11 @@ def _thresholds(demand: Demand, engine: Engine, scheduler: Wait) -> Iterator[Bou
     yield Bound(
         name="thresholds",
         kind="guarantee",
-        capacity_per_s=capacity,
+        capacity_per_s=demand.rate / max(brought.values()),
         rate=demand.rate,
         hypotheses=(*needs, busiest(demand, fullest), *stays(demand)[:1]),
         resource="thresholds",
         source="ao2025 (9), Theorem 1",
-        formula=f"an iteration of {number(limit.iteration_s)} s brings fewer requests of every class than "
+        inequality=f"an iteration of {number(limit.iteration_s)} s brings fewer requests of every class than "
         "its threshold",
     )

@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from inferq._lazy import pl
 from inferq.errors import ConfigError
-from inferq.systems.pools import pools_of
+from inferq.systems.cluster import Cluster
+from inferq.systems.disaggregated import Disaggregated
+from inferq.systems.engine import Engine
+from inferq.systems.gate_and_route import GateAndRoute
+from inferq.systems.network import Network
+from inferq.systems.pools import Pool, pools_of
 from inferq.theory.bounds.bound import Bound as Bound
-from inferq.theory.bounds.bound import stays
+from inferq.theory.bounds.bound import Replicas, stays
 from inferq.theory.bounds.engine_bounds import engine_bounds
 from inferq.theory.bounds.fleet_bounds import (
     abandonment_rates,
@@ -21,17 +26,13 @@ from inferq.theory.bounds.fleet_bounds import (
     network_bounds,
 )
 from inferq.theory.capacities.iteration_cost import never_served
-from inferq.theory.demands.demand import Asked, Demand
-from inferq.theory.demands.hits import stated
+from inferq.theory.demands.demand import Demand, WorkloadLike
+from inferq.theory.demands.hits import with_hit_rate
 from inferq.theory.demands.lengths import Work
 from inferq.theory.statement import Hypothesis, Statement, number
+from inferq.workload.workload import Workload
 
 if TYPE_CHECKING:
-    from inferq.systems.cluster import Cluster
-    from inferq.systems.disaggregated import Disaggregated
-    from inferq.systems.engine import Engine
-    from inferq.systems.gate_and_route import GateAndRoute
-    from inferq.systems.pools import Pool
     from inferq.systems.system import System
 
 Verdict = Literal["stable", "unstable", "unknown"]
@@ -147,9 +148,9 @@ class Stability(Statement):
                 f"{one.name}, {one.source}: {kinds[one.kind]} {number(one.capacity_per_s)} per second{load}"
                 f"{_finds(one)}"
             )
-            if one.formula not in told:  # a ceiling and a guarantee often share it
-                lines.append(f"    {one.formula}")
-                told.add(one.formula)
+            if one.inequality not in told:  # a ceiling and a guarantee often share it
+                lines.append(f"    {one.inequality}")
+                told.add(one.inequality)
             lines += [f"    - {need}" for need in one.hypotheses if need not in self.hypotheses]
         return "\n".join(lines)
 
@@ -219,7 +220,7 @@ def _finds(bound: Bound) -> str:
 
 
 def stability(
-    workload: Asked | Mapping[str, float],
+    workload: WorkloadLike | Mapping[str, float],
     cluster: System,
     *,
     rate: float | None = None,
@@ -299,12 +300,6 @@ def stability(
         >>> pair.verdict, pair.binding.resource, round(pair.load, 3), round(pair.sure_per_s, 1)
         ('stable', 'tokens', 0.847, 23.6)
     """
-    from inferq.systems.cluster import Cluster
-    from inferq.systems.disaggregated import Disaggregated
-    from inferq.systems.engine import Engine
-    from inferq.systems.gate_and_route import GateAndRoute
-    from inferq.systems.network import Network
-
     if isinstance(cluster, Network):
         if rate is not None:
             raise ConfigError("rate", "a network's jobs have rates by workflow; give them as the workload")
@@ -318,12 +313,13 @@ def stability(
         raise ConfigError("workload", "rates by workflow are for a Network; give a workload or classes")
     demand = Demand.of(workload, rate=rate, needs_rate=False)
     if hit_rate is not None and isinstance(cluster, (Engine, Cluster, Disaggregated, GateAndRoute)):
-        demand = stated(demand, hit_rate, *_engines(cluster))
+        demand = with_hit_rate(demand, hit_rate, *_engines(cluster))
     if isinstance(cluster, (Engine, Cluster)):
         pool = pools_of(cluster)[0]
         rejected = _never_served(demand, pool)
         if len(set(pool.engines)) == 1:
-            found = list(engine_bounds(demand, pool.engines[0], sum(pool.counts), pool.router))
+            alike = Replicas(demand, pool.engines[0], sum(pool.counts), pool.router)
+            found = list(engine_bounds(alike))
         else:
             found = list(mixed_fleet_bounds(demand, pool))
         judged = _judged(found, demand.rate, stays(demand))
@@ -345,9 +341,6 @@ def stability(
 
 def _engines(cluster: Engine | Cluster | Disaggregated | GateAndRoute) -> list[Engine]:
     """The engines whose prefix caches may find anything of a prompt."""
-    from inferq.systems.disaggregated import Disaggregated
-    from inferq.systems.gate_and_route import GateAndRoute
-
     if isinstance(cluster, GateAndRoute) and cluster.service != "tokens":
         return []
     pools = pools_of(cluster)
@@ -427,8 +420,6 @@ def _judged(found: list[Bound], rate: float | None, shared: tuple[Hypothesis, ..
 
 def _jobs(workload: Any) -> Any:
     """Jobs per second by workflow, or the workload of jobs that says it when it is drawn."""
-    from inferq.workload.workload import Workload
-
     if isinstance(workload, (Mapping, Workload)):
         return workload
     raise ConfigError(

@@ -10,8 +10,8 @@ from inferq.checks import MOST_TOKENS, whole
 from inferq.errors import ConfigError
 from inferq.scheduler import NestedWait, Scheduler, Wait
 from inferq.systems.engine import Engine
-from inferq.theory.capacities.iteration_cost import Iteration, budget_of, seats_of
-from inferq.theory.demands.demand import Asked, Demand
+from inferq.theory.capacities.iteration_cost import Iteration
+from inferq.theory.demands.demand import Demand, WorkloadLike
 from inferq.theory.demands.hits import no_hits
 from inferq.theory.demands.lengths import FirstToken, Lengths
 from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
@@ -19,7 +19,7 @@ from inferq.timing import MemoryLinear, TimingModel
 
 
 @dataclass(frozen=True, slots=True)
-class Hardware:
+class FluidEngine:
     """What the formulas of ao2025 know of an engine."""
 
     base_s: float
@@ -37,13 +37,12 @@ class Hardware:
     @classmethod
     def of(
         cls, timing: TimingModel | Engine, kv_tokens: int | None, first_token: FirstToken | None
-    ) -> Hardware:
+    ) -> FluidEngine:
         """The hardware of an engine, or of a timing model; what is given beside it wins."""
         block, scheduler, host_s, assumed = 1, None, 0.0, no_hits(timing)
         if isinstance(timing, Engine):
             block, scheduler = timing.kv.block, timing.scheduler
-            if kv_tokens is None and timing.kv.tokens is not None:
-                kv_tokens = timing.kv.tokens // block * block
+            kv_tokens = timing.kv.whole_tokens if kv_tokens is None else kv_tokens
             first_token = first_token or timing.first_token
             host = timing.overhead
             if host is not None and (host.per_sequence_s or (host.overlapped and host.base_s)):
@@ -270,7 +269,7 @@ class Fluid(Statement):
 
 
 def fluid(
-    workload: Asked,
+    workload: WorkloadLike,
     timing: MemoryLinear | Engine,
     *,
     kv_tokens: int | None = None,
@@ -322,7 +321,7 @@ def fluid(
         >>> round(settled.capacity_per_s), settled.binding
         (8997, 'memory')
     """
-    hardware = Hardware.of(timing, kv_tokens, first_token)
+    hardware = FluidEngine.of(timing, kv_tokens, first_token)
     demand = Demand.of(workload, rate=rate, needs_rate=False)
     work = [hardware.kv_token_iterations(one.lengths) for one in demand.classes]
     mixed = math.fsum(one.share * each for one, each in zip(demand.classes, work, strict=True))
@@ -431,7 +430,7 @@ class _Balance:
     @classmethod
     def of(cls, engine: Engine, lengths: Lengths, first_token: FirstToken) -> _Balance:
         cost, decodes = Iteration.of(engine), lengths.decode_mean(first_token)
-        budget, seats = budget_of(engine.scheduler), seats_of(engine.scheduler)
+        budget, seats = engine.scheduler.budget(), engine.scheduler.seats()
         less = 1 if first_token == "prefill" else 0
         least_s, most_s = cost.prompt_contexts_s(lengths, budget)
         prompt_s = least_s if cost.per_kv_token_s or cost.per_row_s else (least_s + most_s) / 2
@@ -445,7 +444,7 @@ class _Balance:
             limits=(
                 math.inf if budget is None else float(budget),
                 math.inf if seats is None else float(seats),
-                math.inf if kv.tokens is None else float(kv.tokens // kv.block * kv.block),
+                math.inf if kv.whole_tokens is None else float(kv.whole_tokens),
             ),
         )
 

@@ -3,44 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from inferq._lazy import np
+from inferq.description import Answer
 from inferq.errors import ConfigError
-from inferq.scheduler import (
-    SCHEDULERS,
-    ClassPriority,
-    FasterTransformer,
-    KFcfs,
-    Orca,
-    Sarathi,
-    Scheduler,
-    Slai,
-    VllmV0,
-    VllmV1,
-)
+from inferq.scheduler.scheduler import Scheduler
 from inferq.systems.engine import Engine, Overhead
 from inferq.theory.demands.demand import Demand
 from inferq.theory.demands.lengths import FirstToken, Lengths, Work
 from inferq.theory.statement import Hypothesis, number
-from inferq.timing import (
-    Constant,
-    MemoryLinear,
-    MixedSolo,
-    PiecewiseLinear,
-    Roofline,
-    TiledGemm,
-    TimingModel,
-    TimingTable,
-)
-
-COUNTED = (Constant, PiecewiseLinear, MemoryLinear)
-"""The models whose time is a function of the tokens, or one plus context terms: those with an `Iteration`."""
+from inferq.timing.models import TimingModel, TokenCost
 
 
 @dataclass(frozen=True, slots=True)
-class Iteration:
+class Iteration(TokenCost):
     """The length of an iteration: t(n) by its n tokens, plus what contexts add, request by request.
 
     t(n) = base + per_token·max(0, n − knee), li2025 (2.3). What contexts add, li2025 (A.1) or ao2025 (1),
@@ -49,13 +27,6 @@ class Iteration:
     the same form: `base_s` is part of the base, `per_sequence_s` is paid by each row, a chunk or a decode.
     """
 
-    base_s: float
-    per_token_s: float = 0.0
-    knee: int = 0
-    per_context_token_s: float = 0.0
-    per_prefill_square_s: float = 0.0
-    per_chunk_context_s: float = 0.0
-    per_kv_token_s: float = 0.0
     per_row_s: float = 0.0
 
     @classmethod
@@ -66,38 +37,19 @@ class Iteration:
             ConfigError: a model whose time is neither a function of the tokens nor one plus context terms; a
                 host that is overlapped, whose time is the longer of two.
         """
+        timing, host = engine_or_timing, Overhead()
         if isinstance(engine_or_timing, Engine):
-            cost, host = cls.of(engine_or_timing.timing), engine_or_timing.overhead or Overhead()
-            if host.overlapped and adds_time(host):
-                raise ConfigError(
-                    "overhead",
-                    f"{host!r} is the longer of two times, which has no closed form here; "
-                    "stability bounds it",
-                )
-            return replace(cost, base_s=cost.base_s + host.base_s, per_row_s=host.per_sequence_s)
-        timing = engine_or_timing
-        if isinstance(timing, Constant):
-            return cls(timing.seconds)
-        if isinstance(timing, PiecewiseLinear):
-            return cls(
-                timing.base,
-                timing.per_token,
-                timing.knee,
-                timing.per_context_token,
-                timing.per_prefill_square,
-                timing.per_chunk_context,
-            )
-        if isinstance(timing, MemoryLinear):
-            return cls(timing.base, per_kv_token_s=timing.per_kv_token)
-        if isinstance(timing, TiledGemm):
-            raise ConfigError("timing", "TiledGemm counts tiles, not tokens; use tile_capacity")
-        if isinstance(timing, MixedSolo):
+            timing, host = engine_or_timing.timing, engine_or_timing.overhead or host
+        cost = timing.cost()
+        if cost is None:
+            raise ConfigError("timing", f"{type(timing).__name__} {timing.uncounted}")
+        if host.overlapped and adds_time(host):
             raise ConfigError(
-                "timing", "MixedSolo asks whether a prompt is there, not for tokens; use allocation"
+                "overhead",
+                f"{host!r} is the longer of two times, which has no closed form here; stability bounds it",
             )
-        raise ConfigError(
-            "timing", f"{type(timing).__name__} has no closed form by tokens; see what stability bounds"
-        )
+        terms = asdict(cost) | {"base_s": cost.base_s + host.base_s}
+        return cls(**terms, per_row_s=host.per_sequence_s)
 
     @property
     def by_tokens(self) -> bool:
@@ -200,11 +152,16 @@ def adds_time(host: Overhead | None) -> bool:
     return host is not None and bool(host.base_s or host.per_sequence_s)
 
 
+def is_counted(timing: TimingModel) -> bool:
+    """Is the time of a model a function of the tokens, or one plus context terms?"""
+    return timing.cost() is not None
+
+
 def has_closed_form(engine: Engine) -> bool:
     """Has an engine an `Iteration`: a model that has one, and a host that is not the longer of two times?"""
     host = engine.overhead
     longer_of_two = host is not None and host.overlapped and adds_time(host)
-    return isinstance(engine.timing, COUNTED) and not longer_of_two
+    return is_counted(engine.timing) and not longer_of_two
 
 
 def parts_of(
@@ -224,58 +181,26 @@ def parts_of(
     return engine, Iteration.of(engine or timing), first_token
 
 
-def _own(scheduler: Scheduler) -> Scheduler:
-    return scheduler.inner if isinstance(scheduler, ClassPriority) else scheduler
-
-
-def budget_of(scheduler: Scheduler) -> int | None:
-    """Tokens that a batch of a policy may hold; None where it has no such limit."""
-    budget: int | None = getattr(_own(scheduler), "token_budget", None)
-    return budget
-
-
-def seats_of(scheduler: Scheduler) -> int | None:
-    """Requests that may run at once under a policy; None where it has no such limit."""
-    own = _own(scheduler)
-    seats: int | None = own.max_active if isinstance(own, Slai) else getattr(own, "max_seqs", None)
-    return seats
-
-
 def fills_budget(scheduler: Scheduler | None, token_budget: int) -> Hypothesis:
     """Does a policy load another token whenever budget, seats and memory have room for one? li2025 (2.6)."""
-
-    def said(met: bool | None, why: str) -> Hypothesis:
-        return Hypothesis(name="work conserving", met=met, why=why)
-
+    name, budget = type(scheduler).__name__, None if scheduler is None else scheduler.budget()
     if scheduler is None:
-        return said(None, "no scheduler is given")
-    own, name = _own(scheduler), type(_own(scheduler)).__name__
-    budget = budget_of(own)
-    if type(own) not in SCHEDULERS:
-        return said(None, f"{name} is written in Python")
-    if budget is None:
-        return said(False, f"{name} has no budget to fill")
-    if budget != token_budget:
-        return said(False, f"{name} has a budget of {number(budget)} tokens, not {number(token_budget)}")
-    if isinstance(own, KFcfs):
-        kinds = min(own.k_prefill, own.k_decode)
-        if kinds >= budget:
-            return said(True, "KFcfs lets as many requests in as the budget has tokens")
-        return said(None, f"KFcfs lets only {number(kinds)} requests of one kind into an iteration")
-    if isinstance(own, VllmV1) and 0 < own.long_prefill_threshold < budget:
-        return said(False, f"VllmV1 cuts a prompt to {number(own.long_prefill_threshold)} tokens")
-    if isinstance(own, Orca) and not own.chunked:
-        return said(False, "Orca leaves the end of a budget empty that no whole prompt fits")
-    if isinstance(own, Slai) and own.max_decodes < min(own.max_active, budget):
-        return said(None, f"Slai lets only {number(own.max_decodes)} decodes into an iteration")
-    if isinstance(own, (Sarathi, VllmV1, Orca, Slai)):
-        return said(True, f"{name} fills its budget while anybody is there to run")
-    return said(False, f"{name} does not mix prompts and decodes" if isinstance(own, VllmV0) else name)
+        answer = Answer(None, "no scheduler is given")
+    elif scheduler.is_user_defined():
+        answer = scheduler.fills_budget()
+    elif budget is None:
+        answer = Answer(False, f"{name} has no budget to fill")
+    elif budget != token_budget:
+        why = f"{name} has a budget of {number(budget)} tokens, not {number(token_budget)}"
+        answer = Answer(False, why)
+    else:
+        answer = scheduler.fills_budget()
+    return Hypothesis(name="work conserving", met=answer.holds, why=answer.why)
 
 
 def enough_seats(scheduler: Scheduler | None, token_budget: int) -> Hypothesis:
     """Are there as many seats as the budget has tokens, so that they never keep it from being filled?"""
-    seats = None if scheduler is None else seats_of(scheduler)
+    seats = None if scheduler is None else scheduler.seats()
     if scheduler is None:
         met, why = None, "no scheduler is given"
     elif seats is None:
@@ -289,33 +214,26 @@ def enough_seats(scheduler: Scheduler | None, token_budget: int) -> Hypothesis:
 
 def memory_slack(engine: Engine | None, lengths: Lengths) -> Hypothesis:
     """Can the KV cache never run short: all seats taken by the largest requests?"""
+    met, why = (None, "no KV cache is given") if engine is None else _slack(engine, lengths)
+    return Hypothesis(name="memory to spare", met=met, why=why)
 
-    def said(met: bool | None, why: str) -> Hypothesis:
-        return Hypothesis(name="memory to spare", met=met, why=why)
 
-    if engine is None:
-        return said(None, "no KV cache is given")
-    tokens, block = engine.kv.tokens, engine.kv.block
+def _slack(engine: Engine, lengths: Lengths) -> tuple[bool | None, str]:
+    tokens, block, scheduler = engine.kv.tokens, engine.kv.block, engine.scheduler
+    seats, reserved = scheduler.seats(), scheduler.reserved_tokens()
     if tokens is None:
-        return said(True, "the KV cache has no limit")
-    seats = seats_of(engine.scheduler)
+        return True, "the KV cache has no limit"
     if seats is None:
-        return said(None, f"any number of requests may want its {number(tokens)} tokens")
-    most = lengths.most(lambda s, o: s + o)
-    reserved = getattr(_own(engine.scheduler), "max_model_len", None)
-    if reserved is not None:
-        most = float(reserved)
+        return None, f"any number of requests may want its {number(tokens)} tokens"
+    most = lengths.most(lambda s, o: s + o) if reserved is None else float(reserved)
     if math.isinf(most):
-        return said(None, f"{number(tokens)} tokens, and no longest request")
+        return None, f"{number(tokens)} tokens, and no longest request"
     blocks = tokens // block
-    needed = seats * math.ceil(most / block) + int(getattr(_own(engine.scheduler), "watermark", 0.0) * blocks)
+    needed = seats * math.ceil(most / block) + int(scheduler.spared_share() * blocks)
+    want = f"{number(seats)} of the largest requests need {number(needed)}"
     if needed <= blocks:
-        return said(
-            True, f"{number(seats)} of the largest requests need {number(needed)} of its {blocks:,} blocks"
-        )
-    return said(
-        None, f"{number(seats)} of the largest requests need {number(needed)} blocks, it has {blocks:,}"
-    )
+        return True, f"{want} of its {blocks:,} blocks"
+    return None, f"{want} blocks, it has {blocks:,}"
 
 
 def all_fit(engine: Engine, lengths: Lengths, first_token: FirstToken) -> Hypothesis:
@@ -339,19 +257,18 @@ class NeverServed:
 
 def never_served(engine: Engine, lengths: Lengths, first_token: FirstToken) -> NeverServed | None:
     """What an engine can never serve; None where it serves everything."""
-    own, budget = _own(engine.scheduler), budget_of(engine.scheduler)
+    scheduler, held = engine.scheduler, engine.kv.whole_tokens
+    budget, reserved = scheduler.budget(), scheduler.reserved_tokens()
     limits: list[tuple[str, str, float, float]] = []  # field, what, weight of the output, most tokens
-    if isinstance(own, VllmV0) or (isinstance(own, Orca) and not own.chunked):
+    if not scheduler.cuts_prompts():
         most = math.inf if budget is None else float(budget)
         limits.append(("scheduler.token_budget", "prompts beyond the budget", 0.0, most))
-    if isinstance(own, (Orca, FasterTransformer)):
-        longest = own.max_model_len
-        limits.append(("scheduler.max_model_len", "requests beyond max_model_len", 1.0, longest))
-    if engine.kv.tokens is not None:
-        held = engine.kv.tokens // engine.kv.block * engine.kv.block
+    if reserved is not None:
+        limits.append(("scheduler.max_model_len", "requests beyond max_model_len", 1.0, reserved))
+    if held is not None:
         last = 1 if first_token == "prefill" else 0  # it leaves with its last token, which no cache holds
-        if isinstance(own, (Orca, FasterTransformer)) and own.max_model_len > held:
-            why = f"it reserves {number(own.max_model_len)} tokens for each, the cache has {number(held)}"
+        if reserved is not None and reserved > held:
+            why = f"it reserves {number(reserved)} tokens for each, the cache has {number(held)}"
             return NeverServed(1.0, "kv.tokens", why)
         limits.append(("kv.tokens", "requests larger than the cache", 1.0, held + last))
     for field, what, weight, limit in limits:
@@ -383,34 +300,8 @@ def open_arrivals(demand: Demand) -> list[Hypothesis]:
 
 def least_iteration_s(engine: Engine) -> float:
     """No iteration is shorter: the kernels of one token and, as the engine has it, the host."""
-    kernels_s = _least_of_kernels_s(engine.timing)
-    host = engine.overhead
+    kernels_s, host = engine.timing.shortest_iteration_s(), engine.overhead
     if host is None:
         return kernels_s
     host_s = host.base_s + host.per_sequence_s
     return max(kernels_s, host_s) if host.overlapped else kernels_s + host_s
-
-
-def _least_of_kernels_s(timing: TimingModel) -> float:
-    if isinstance(timing, Constant):
-        return timing.seconds
-    if isinstance(timing, (PiecewiseLinear, MemoryLinear)):
-        return timing.base
-    if isinstance(timing, MixedSolo):
-        return min(timing.alpha, timing.solo)
-    if isinstance(timing, TiledGemm):
-        return timing.linear_s_per_tile + timing.other_s_per_token
-    if isinstance(timing, Roofline):
-        return timing.base_s + timing.all_reduce_latency_s + timing.linear_weight_s
-    if isinstance(timing, TimingTable):
-        return _least_of_table_s(timing)
-    raise ConfigError("timing", f"nothing is known of {type(timing).__name__}")
-
-
-def _least_of_table_s(table: TimingTable) -> float:
-    """What the linear layers take at least; 0 where their last line falls and goes on falling."""
-    tokens, seconds = table.linear.tokens, table.linear.seconds
-    if seconds[-1] < seconds[-2]:
-        return 0.0
-    slope_s = (seconds[1] - seconds[0]) / (tokens[1] - tokens[0])
-    return max(0.0, min(*seconds, seconds[0] - slope_s * (tokens[0] - 1)))

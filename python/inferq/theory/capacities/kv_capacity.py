@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, overload
 from inferq._lazy import np
 from inferq.checks import MOST_TOKENS, flag, shown, whole, within
 from inferq.errors import ConfigError
-from inferq.theory.demands.demand import Asked, Demand
+from inferq.theory.demands.demand import Demand, WorkloadLike
 from inferq.theory.demands.lengths import FirstToken, Lengths
 from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
 
@@ -252,7 +252,7 @@ def _formula(left: str, one: ClassMemory, kv_tokens: int) -> list[str]:
 
 
 def kv_capacity(
-    workload: Asked,
+    workload: WorkloadLike,
     *,
     kv_tokens: int,
     slot_s: float | Mapping[str, float],

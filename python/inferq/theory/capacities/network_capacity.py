@@ -11,7 +11,7 @@ from inferq.errors import ConfigError
 from inferq.systems.cluster import Cluster
 from inferq.systems.engine import Engine
 from inferq.systems.pools import pools_of
-from inferq.theory.capacities.iteration_cost import Iteration, budget_of, fills_budget
+from inferq.theory.capacities.iteration_cost import Iteration, fills_budget
 from inferq.theory.demands.demand import rate_of
 from inferq.theory.demands.lengths import FirstToken, Lengths
 from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
@@ -255,7 +255,7 @@ def _cost(path: str, engine: Engine) -> tuple[Iteration, int]:
         raise error.within(path) from None
     if not cost.by_tokens:
         raise ConfigError(f"{path}.timing", "its time is no function of the tokens alone, as (4.3) needs")
-    budget = budget_of(engine.scheduler)
+    budget = engine.scheduler.budget()
     if budget is None:
         raise ConfigError(f"{path}.scheduler", f"{type(engine.scheduler).__name__} has no token budget")
     if not cost.seconds(cost.best_tokens(budget)) > 0:

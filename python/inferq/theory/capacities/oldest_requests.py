@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from inferq.scheduler import Recompute, Sarathi, VllmV1
 from inferq.systems.engine import Engine
 from inferq.theory.capacities.iteration_cost import Iteration
-from inferq.theory.capacities.token_prices import PRICED, longest_iteration_s
+from inferq.theory.capacities.token_prices import has_prices, longest_iteration_s
 from inferq.theory.demands.lengths import FirstToken, Lengths
 from inferq.theory.statement import number
 
@@ -51,7 +50,7 @@ class Oldest:
         return s * self.per_prompt_token + (1 + decodes) / self.at_once
 
     @property
-    def formula(self) -> str:
+    def inequality(self) -> str:
         """The numbers of the bound."""
         return (
             f"the oldest {number(self.at_once)} always fit and go on, whatever the rest does, and no "
@@ -64,25 +63,18 @@ class Oldest:
     ) -> Oldest | None:
         """The bound of an engine, whose requests may share blocks; None where it does not apply."""
         scheduler, kv = engine.scheduler, engine.kv
-        watermark = 0.0
-        if isinstance(scheduler, Sarathi):
-            if scheduler.order != "fcfs" or not isinstance(scheduler.preemption, Recompute):
-                return None
-            watermark = scheduler.watermark
-        elif (
-            not isinstance(scheduler, VllmV1)
-            or scheduler.policy != "fcfs"
-            or scheduler.long_prefill_threshold
-        ):
+        budget, seats = scheduler.budget(), scheduler.seats()
+        if not scheduler.serves_oldest() or budget is None or seats is None:
             return None
-        budget, seats = scheduler.token_budget, scheduler.max_seqs
         if kv.tokens is None or not lengths.is_bounded or budget <= seats:
             return None
         blocks, largest = kv.tokens // kv.block, lengths.most(lambda s, o: s + o)
-        at_once = min(seats, (blocks - int(watermark * blocks)) // math.ceil(largest / kv.block))
+        at_once = min(
+            seats, (blocks - int(scheduler.spared_share() * blocks)) // math.ceil(largest / kv.block)
+        )
         if at_once < 1:
             return None
-        if isinstance(engine.timing, PRICED):
+        if has_prices(engine.timing):
             most_s = longest_iteration_s(engine, lengths, shared=shared)
             if most_s is None:
                 return None

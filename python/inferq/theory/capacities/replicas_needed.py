@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from inferq.theory.capacities.kv_capacity import KvCapacity, kv_capacity
-from inferq.theory.demands.demand import Asked, Demand
+from inferq.theory.demands.demand import Demand, WorkloadLike
 from inferq.theory.demands.lengths import FirstToken
 from inferq.theory.statement import Statement, number
 
@@ -83,7 +83,7 @@ class ReplicasNeeded(Statement):
 
 
 def replicas_needed(
-    workload: Asked,
+    workload: WorkloadLike,
     *,
     kv_tokens: int,
     slot_s: float | Mapping[str, float],

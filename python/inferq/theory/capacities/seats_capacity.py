@@ -13,25 +13,21 @@ from inferq.scheduler import FasterTransformer
 from inferq.theory.capacities.iteration_cost import (
     Iteration,
     all_fit,
-    budget_of,
     fills_budget,
     memory_slack,
     open_arrivals,
     parts_of,
-    seats_of,
 )
-from inferq.theory.demands.demand import Asked, Demand
-from inferq.theory.demands.hits import found, least_cost, no_hits, stated
+from inferq.theory.demands.demand import Demand, WorkloadLike
+from inferq.theory.demands.hits import RequestWork, no_hits, with_hit_rate
 from inferq.theory.demands.lengths import FirstToken, Lengths
-from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
+from inferq.theory.statement import Hypothesis, Statement, explained, number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from inferq.systems.engine import Engine
     from inferq.timing import TimingModel
-
-_VERDICT = {True: "stable", False: "unstable", None: "unknown"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,30 +79,37 @@ class SeatsCapacity(Statement):
 
     def explain(self) -> str:
         """The inequality in symbols and in numbers, what follows, and what it assumes."""
-        k, seats, m = number(self.engines), number(self.max_seqs), number(self.tokens_mean)
-        n, t_n = number(self.tokens_per_iteration), number(self.iteration_s)
-        budget = "any number of" if self.token_budget is None else f"b = {number(self.token_budget)}"
-        lines = [
-            f"Seats ({self.source}): λ·(m·t(n)/n + A) ≤ K with n = min(b, S·m/E[k])",
-            f"  S = {seats} seats, K = {k} engine{'s' if self.engines > 1 else ''}, {budget} tokens a batch; "
-            f"a request loads m = {m} tokens in E[k] = {number(self.iterations_mean)} iterations or more",
-            f"  so the mean batch holds n ≤ {n} tokens, the fastest such in t(n) = {t_n} s; contexts add "
-            f"A = {number(self.context_s_least)} to {number(self.context_s_most)} s a request",
-            f"  no policy passes {number(self.capacity_per_s)} requests per second",
-        ]
+        lines = [*self._numbers(), f"no policy passes {number(self.capacity_per_s)} requests per second"]
         if self.sure_per_s is not None:
             lines.append(
-                f"  one that uses every seat and token it can is stable below {number(self.sure_per_s)}: the "
+                f"one that uses every seat and token it can is stable below {number(self.sure_per_s)}: the "
                 f"1 + m_d = {number(self.stages_mean)} stages of a request share idle time of "
                 f"{number(self.idle_s)} s an iteration"
             )
         if self.rate is not None:
-            lines.append(f"  {number(self.rate)} per second are asked: load {number(self.load)}")
-        return "\n".join([*lines, f"  verdict: {_VERDICT[self.stable]}", *hypotheses_text(self.hypotheses)])
+            lines.append(f"{number(self.rate)} per second are asked: load {number(self.load)}")
+        symbols = f"Seats ({self.source}): λ·(m·t(n)/n + A) ≤ K with n = min(b, S·m/E[k])"
+        return explained(symbols, lines, self.stable, self.hypotheses)
+
+    @property
+    def inequality(self) -> str:
+        """The inequality with its numbers, in a line."""
+        return "; ".join(self._numbers())
+
+    def _numbers(self) -> list[str]:
+        k, seats, m = number(self.engines), number(self.max_seqs), number(self.tokens_mean)
+        n, t_n = number(self.tokens_per_iteration), number(self.iteration_s)
+        budget = "any number of" if self.token_budget is None else f"b = {number(self.token_budget)}"
+        return [
+            f"S = {seats} seats, K = {k} engine{'s' if self.engines > 1 else ''}, {budget} tokens a batch; "
+            f"a request loads m = {m} tokens in E[k] = {number(self.iterations_mean)} iterations or more",
+            f"so the mean batch holds n ≤ {n} tokens, the fastest such in t(n) = {t_n} s; contexts add "
+            f"A = {number(self.context_s_least)} to {number(self.context_s_most)} s a request",
+        ]
 
 
 def seats_capacity(
-    workload: Asked,
+    workload: WorkloadLike,
     engine_or_timing: Engine | TimingModel,
     *,
     max_seqs: int | None = None,
@@ -161,42 +164,30 @@ def seats_capacity(
     """
     engine, cost, first_token = parts_of(engine_or_timing, first_token)
     if engine is not None:
-        max_seqs = seats_of(engine.scheduler) if max_seqs is None else max_seqs
-        token_budget = budget_of(engine.scheduler) if token_budget is None else token_budget
+        max_seqs = engine.scheduler.seats() if max_seqs is None else max_seqs
+        token_budget = engine.scheduler.budget() if token_budget is None else token_budget
     if max_seqs is None:
         raise ConfigError("max_seqs", "no limit on requests that run at once is given")
     seats, k = whole("max_seqs", max_seqs, 1, MOST_COUNT), whole("engines", engines, 1, MOST_COUNT)
     b = None if token_budget is None else whole("token_budget", token_budget, 1, MOST_COUNT)
     demand = Demand.of(workload, rate=rate, needs_rate=False)
-    lengths = demand.lengths
-    decodes = lengths.decode_mean(first_token)
-    tokens = needed = lengths.prompt_mean + decodes
-    iterations = _prompt_iterations(lengths, b) + decodes
     if hit_rate is not None:
-        demand = stated(demand, hit_rate, engine)
-    hits = found(demand, engine)
-    lean = least_cost(cost, engine, lengths)
-
-    decodes_s = cost.decode_contexts_s(lengths, first_token)
-    least_s, most_s = (decodes_s + one for one in cost.prompt_contexts_s(lengths, b))
-    if hits is not None:
-        tokens, iterations = hits.tokens + decodes, hits.chunks(b) + decodes
-        least_s = lean.decode_contexts_s(lengths, first_token) + hits.contexts_s(cost, lengths, b)
-        needed = tokens if hits.stated and cost.by_tokens else needed
-    elif lean is not cost:
-        least_s += lean.decode_contexts_s(lengths, first_token) - decodes_s
-    mean_batch = seats * tokens / iterations
+        demand = with_hit_rate(demand, hit_rate, engine)
+    lengths, work = demand.lengths, RequestWork.of(demand, engine, cost, first_token, b)
+    iterations = (_prompt_iterations(lengths, b) if work.hits is None else work.hits.chunks(b)) + work.decodes
+    mean_batch = seats * work.tokens / iterations
     if b is not None:
         mean_batch = min(mean_batch, float(b))
     best = cost.best_tokens(mean_batch)
-    fastest_s = tokens * cost.seconds(best) / best + least_s if best else 0.0
+    fastest_s = work.tokens * cost.seconds(best) / best + work.least_s if best else 0.0
     if not fastest_s > 0:
         raise ConfigError("timing", f"an iteration of up to {number(max(best, 1))} tokens lasts 0 seconds")
     capacity = k / fastest_s
     idle_s = sure = None
     if b is not None:
         idle_s = cost.idle_s(min(seats, b), b)
-        sure = k / (needed * cost.seconds(b) / b + (1 + decodes) * idle_s / min(seats, b) + most_s)
+        stages_s = (1 + work.decodes) * idle_s / min(seats, b)
+        sure = k / (work.sure_tokens * cost.seconds(b) / b + stages_s + work.most_s)
 
     around = open_arrivals(demand)
     policy: list[Hypothesis] = []
@@ -216,19 +207,19 @@ def seats_capacity(
         max_seqs=seats,
         token_budget=b,
         engines=k,
-        tokens_mean=tokens,
+        tokens_mean=work.tokens,
         iterations_mean=iterations,
-        stages_mean=1 + decodes,
+        stages_mean=1 + work.decodes,
         tokens_per_iteration=mean_batch,
         iteration_s=cost.seconds(best),
         idle_s=idle_s,
-        context_s_least=least_s,
-        context_s_most=most_s,
+        context_s_least=work.least_s,
+        context_s_most=work.most_s,
         capacity_per_s=capacity,
         sure_per_s=sure,
-        hypotheses=(*policy, *around, *(() if hits is None else (hits.hypothesis,))),
-        hit_rate=None if hits is None else hits.hit_rate,
-        sure_hit_rate=None if hits is None else hits.hit_rate if needed == tokens else 0.0,
+        hypotheses=(*policy, *around, *work.hypotheses),
+        hit_rate=work.hit_rate,
+        sure_hit_rate=work.sure_hit_rate,
         stable=stable,
     )
 
@@ -271,21 +262,31 @@ class RequestLevelCapacity(Statement):
 
     def explain(self) -> str:
         """The inequality in symbols and in numbers, what follows, and what it assumes."""
-        seats, k = number(self.batch), number(self.engines)
-        parts = f"{number(self.prompts_s)} + {number(self.decodes_s)} + {number(self.context_s)}"
         lines = [
-            f"Batches ({self.source}): λ·E[T_S] < K·S, T_S the length of a full batch",
-            f"  S = {seats} requests, K = {k} engine{'s' if self.engines > 1 else ''}; E[T_S] = {parts} s "
-            f"(prompts, {number(self.decode_iterations)} iterations of decodes, contexts)",
-            f"  stable below {k}·{seats}/({parts}) = {number(self.capacity_per_s)} requests per second",
+            self.inequality,
+            f"stable below {number(self.engines)}·{number(self.batch)}/({self._parts()}) = "
+            f"{number(self.capacity_per_s)} requests per second",
         ]
         if self.rate is not None:
-            lines.append(f"  {number(self.rate)} per second are asked: load {number(self.load)}")
-        return "\n".join([*lines, f"  verdict: {_VERDICT[self.stable]}", *hypotheses_text(self.hypotheses)])
+            lines.append(f"{number(self.rate)} per second are asked: load {number(self.load)}")
+        symbols = f"Batches ({self.source}): λ·E[T_S] < K·S, T_S the length of a full batch"
+        return explained(symbols, lines, self.stable, self.hypotheses)
+
+    @property
+    def inequality(self) -> str:
+        """What enters the inequality, in a line."""
+        return (
+            f"S = {number(self.batch)} requests, K = {number(self.engines)} "
+            f"engine{'s' if self.engines > 1 else ''}; E[T_S] = {self._parts()} s "
+            f"(prompts, {number(self.decode_iterations)} iterations of decodes, contexts)"
+        )
+
+    def _parts(self) -> str:
+        return f"{number(self.prompts_s)} + {number(self.decodes_s)} + {number(self.context_s)}"
 
 
 def request_level_capacity(
-    workload: Asked,
+    workload: WorkloadLike,
     engine_or_timing: Engine | TimingModel,
     *,
     max_seqs: int | None = None,

@@ -13,7 +13,7 @@ from inferq.errors import ConfigError
 from inferq.scheduler import Rad, RadPhased, Scheduler
 from inferq.systems.engine import Engine
 from inferq.theory.capacities.iteration_cost import adds_time
-from inferq.theory.demands.demand import Asked, Demand
+from inferq.theory.demands.demand import Demand, WorkloadLike
 from inferq.theory.demands.hits import COUNTED_IN_FULL, no_hits
 from inferq.theory.demands.lengths import FirstToken, Lengths
 from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
@@ -248,7 +248,7 @@ _PATIENCE = "nobody gives up"
 
 
 def tile_capacity(
-    workload: Asked,
+    workload: WorkloadLike,
     engine: Engine | TiledGemm,
     *,
     rate: float | None = None,

@@ -10,17 +10,16 @@ from inferq.errors import ConfigError
 from inferq.theory.capacities.iteration_cost import (
     Iteration,
     all_fit,
-    budget_of,
     enough_seats,
     fills_budget,
     memory_slack,
     open_arrivals,
     parts_of,
 )
-from inferq.theory.demands.demand import Asked, ClassDemand, Demand
-from inferq.theory.demands.hits import found, least_cost, stated
+from inferq.theory.demands.demand import ClassDemand, Demand, WorkloadLike
+from inferq.theory.demands.hits import RequestWork, with_hit_rate
 from inferq.theory.demands.lengths import FirstToken
-from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
+from inferq.theory.statement import Hypothesis, Statement, explained, number
 
 if TYPE_CHECKING:
     from inferq.systems.engine import Engine
@@ -106,17 +105,29 @@ class TokenCapacity(Statement):
 
     def explain(self) -> str:
         """The inequality in symbols and in numbers, what follows, and what it assumes."""
-        per_s, by_tokens = " requests per second", self.context_s_most == 0
+        symbols = "λ·(m_p + m_d) < K·b/t_b" if self._by_tokens else "λ·((m_p + m_d)·t_b/b + A) < K"
+        symbols = f"Tokens ({self.source}): {symbols}"
+        return explained(symbols, self._numbers(), self.stable, self.hypotheses)
+
+    @property
+    def inequality(self) -> str:
+        """The inequality with its numbers, in a line."""
+        return "; ".join(line.strip() for line in self._numbers())
+
+    @property
+    def _by_tokens(self) -> bool:
+        return self.context_s_most == 0
+
+    def _numbers(self) -> list[str]:
+        per_s, by_tokens = " requests per second", self._by_tokens
         k, b, t_b = number(self.engines), number(self.token_budget), number(self.iteration_s)
         m_p, m_d = number(self.prompt_tokens_mean), number(self.decode_tokens_mean)
         if self.sure_hit_rate:
             m_p = number(self.computed_tokens_mean)
         lines = [
-            f"Tokens ({self.source}): "
-            + ("λ·(m_p + m_d) < K·b/t_b" if by_tokens else "λ·((m_p + m_d)·t_b/b + A) < K"),
-            f"  m_p = {m_p} prompt tokens and m_d = {m_d} decodes a request (first token with the "
+            f"m_p = {m_p} prompt tokens and m_d = {m_d} decodes a request (first token with the "
             f"{self.first_token})",
-            f"  K = {k} engine{'s' if self.engines > 1 else ''}, b = {b} tokens in t_b = {t_b} s",
+            f"K = {k} engine{'s' if self.engines > 1 else ''}, b = {b} tokens in t_b = {t_b} s",
         ]
         if self.hit_rate is not None:
             lines.append(self._found())
@@ -124,17 +135,17 @@ class TokenCapacity(Statement):
             for one in self.classes:
                 rate = "" if one.rate is None else f", {number(one.rate)} per second"
                 lines.append(
-                    f"    {one.name}: {number(100 * one.share)} % of all{rate}, "
+                    f"  {one.name}: {number(100 * one.share)} % of all{rate}, "
                     f"{number(one.prompt_tokens_mean)} + {number(one.decode_tokens_mean)} tokens"
                 )
         if not by_tokens:
             lines.append(
-                f"  contexts add A = {number(self.context_s_least)} to {number(self.context_s_most)} s a "
+                f"contexts add A = {number(self.context_s_least)} to {number(self.context_s_most)} s a "
                 "request, as its prompt is cut"
             )
         if self.best_tokens != self.token_budget:
             lines.append(
-                f"  the most tokens per second come with {number(self.best_tokens)} of them in "
+                f"the most tokens per second come with {number(self.best_tokens)} of them in "
                 f"{number(self.best_iteration_s)} s, not with a full budget"
             )
         if self.rate is not None:
@@ -153,34 +164,33 @@ class TokenCapacity(Statement):
                 sides, right = (f"{rate}·({inside}) = {number(left)}", k), float(self.engines)
                 unit = " busy engines"
             sign = "<" if left < right else "=" if left == right else ">"
-            lines.append(f"  {sides[0]} {sign} {sides[1]}{unit}")
+            lines.append(f"{sides[0]} {sign} {sides[1]}{unit}")
         if self.sure_per_s == self.capacity_per_s:
             most = number(self.capacity_per_s)
-            lines.append(f"  no policy passes {most}{per_s}, those that fill their budget are stable below")
+            lines.append(f"no policy passes {most}{per_s}, those that fill their budget are stable below")
         else:
-            lines.append(f"  no policy with such batches passes {number(self.capacity_per_s)}{per_s}")
-            lines.append(f"  those that fill their budget are stable below {number(self.sure_per_s)}")
+            lines.append(f"no policy with such batches passes {number(self.capacity_per_s)}{per_s}")
+            lines.append(f"those that fill their budget are stable below {number(self.sure_per_s)}")
         if self.load is not None:
-            lines.append(f"  load {number(self.load)}")
-        said = {True: "stable", False: "unstable", None: "unknown"}[self.stable]
-        return "\n".join([*lines, f"  verdict: {said}", *hypotheses_text(self.hypotheses)])
+            lines.append(f"load {number(self.load)}")
+        return lines
 
     def _found(self) -> str:
         """What is computed of a prompt."""
         computed, all_of_it = number(self.computed_tokens_mean), number(self.prompt_tokens_mean)
         if self.sure_hit_rate:
             return (
-                f"  at the stated hit rate of {number(self.hit_rate)}: m_p = {computed} of {all_of_it} "
+                f"at the stated hit rate of {number(self.hit_rate)}: m_p = {computed} of {all_of_it} "
                 "prompt tokens are computed"
             )
         return (
-            f"  a prefix cache finds {number(self.hit_rate)} of the prompt tokens at most: the capacity is "
+            f"a prefix cache finds {number(self.hit_rate)} of the prompt tokens at most: the capacity is "
             f"that of {computed} which are computed, and what is sure counts on no hit"
         )
 
 
 def token_capacity(
-    workload: Asked,
+    workload: WorkloadLike,
     engine_or_timing: Engine | TimingModel,
     *,
     token_budget: int | None = None,
@@ -252,7 +262,7 @@ def token_capacity(
     """
     engine, cost, first_token = parts_of(engine_or_timing, first_token)
     if token_budget is None and engine is not None:
-        token_budget = budget_of(engine.scheduler)
+        token_budget = engine.scheduler.budget()
         if token_budget is None:
             kind = type(engine.scheduler).__name__
             raise ConfigError("token_budget", f"{kind} has none; give token_budget= to ask about one")
@@ -261,33 +271,20 @@ def token_capacity(
     b = whole("token_budget", token_budget, 1, MOST_COUNT)
     k = whole("engines", engines, 1, MOST_COUNT)
     demand = Demand.of(workload, rate=rate, needs_rate=False)
-    lengths, scheduler = demand.lengths, None if engine is None else engine.scheduler
-    decodes = lengths.decode_mean(first_token)
-    tokens = lengths.prompt_mean + decodes
     if hit_rate is not None:
-        demand = stated(demand, hit_rate, engine)
-    hits = found(demand, engine)
-    lean = least_cost(cost, engine, lengths)
-
-    decodes_s = cost.decode_contexts_s(lengths, first_token)
-    least_s, most_s = (decodes_s + one for one in cost.prompt_contexts_s(lengths, b))
-    computed, needed = tokens, tokens
-    if hits is not None:
-        computed = hits.tokens + decodes
-        least_s = lean.decode_contexts_s(lengths, first_token) + hits.contexts_s(cost, lengths, b)
-        needed = computed if hits.stated and cost.by_tokens else tokens
-    elif lean is not cost:
-        least_s += lean.decode_contexts_s(lengths, first_token) - decodes_s
+        demand = with_hit_rate(demand, hit_rate, engine)
+    lengths, scheduler = demand.lengths, None if engine is None else engine.scheduler
+    work = RequestWork.of(demand, engine, cost, first_token, b)
     best = int(cost.best_tokens(b))
-    needed_s = needed * cost.seconds(b) / b + most_s
-    fastest_s = computed * cost.seconds(best) / best + least_s if best else 0.0
+    needed_s = work.sure_tokens * cost.seconds(b) / b + work.most_s
+    fastest_s = work.tokens * cost.seconds(best) / best + work.least_s if best else 0.0
     if not fastest_s > 0:
         raise ConfigError(
             "timing", f"an iteration of up to {number(max(best, 1))} tokens lasts 0 s; no rate is too high"
         )
     sure, capacity = k / needed_s, k / fastest_s
 
-    own = None if scheduler is None else budget_of(scheduler)
+    own = None if scheduler is None else scheduler.budget()
     within = None if scheduler is None else own is not None and own <= b
     says = {
         None: "no scheduler is given",
@@ -302,8 +299,8 @@ def token_capacity(
     if k > 1:
         why = "random routing and the fewest requests are proved; round robin by the same argument"
         around.append(Hypothesis(name="a router that spreads the load", met=None, why=why))
-    assumed = () if hits is None else (hits.hypothesis,)
-    hypotheses = (keeps, *policy, *_about_time(cost, best, b, least_s, most_s), *around, *assumed)
+    about_time = _about_time(cost, best, b, work.least_s, work.most_s)
+    hypotheses = (keeps, *policy, *about_time, *around, *work.hypotheses)
     stays = all(one.met is not False for one in around)
     may_be_stable = stays and all(
         one.met is not False if engine is None else bool(one.met) for one in (keeps, *policy)
@@ -318,21 +315,21 @@ def token_capacity(
         rate=demand.rate,
         classes=tuple(ClassTokens.of(one, first_token) for one in demand.classes),
         prompt_tokens_mean=lengths.prompt_mean,
-        decode_tokens_mean=lengths.decode_mean(first_token),
+        decode_tokens_mean=work.decodes,
         first_token=first_token,
         token_budget=b,
         iteration_s=cost.seconds(b),
         engines=k,
         best_tokens=best,
         best_iteration_s=cost.seconds(best),
-        context_s_least=least_s,
-        context_s_most=most_s,
+        context_s_least=work.least_s,
+        context_s_most=work.most_s,
         capacity_per_s=capacity,
         sure_per_s=sure,
         hypotheses=hypotheses,
-        hit_rate=None if hits is None else hits.hit_rate,
-        computed_tokens_mean=lengths.prompt_mean if hits is None else hits.tokens,
-        sure_hit_rate=None if hits is None else hits.hit_rate if needed == computed else 0.0,
+        hit_rate=work.hit_rate,
+        computed_tokens_mean=lengths.prompt_mean if work.hits is None else work.hits.tokens,
+        sure_hit_rate=work.sure_hit_rate,
         stable=stable,
     )
 

@@ -12,13 +12,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from inferq._lazy import np
-from inferq.scheduler import SCHEDULERS, ClassPriority
 from inferq.systems.engine import Engine, Overhead
-from inferq.theory.capacities.iteration_cost import budget_of, seats_of
-from inferq.theory.demands.hits import Found, finds_its_own
+from inferq.theory.demands.hits import PrefixHits, finds_its_own
 from inferq.theory.demands.lengths import FirstToken, Lengths
 from inferq.theory.statement import number
-from inferq.timing import Roofline, TimingTable
+from inferq.timing import Roofline, TimingModel, TimingTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,8 +26,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a mean request of a distribution brings: the numbers that prices are for."""
+class MeanRequest:
+    """What a mean request brings: the numbers that prices are for."""
 
     prompt: float
     """Tokens of its prompt."""
@@ -43,7 +41,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
+class TokenPrices:
     """Seconds for what a request brings.
 
     **From below.** Let T(B) ≥ a·C + d·n + e·X + g·k + p·P for every batch B that can be: C prompt tokens in k
@@ -81,9 +79,9 @@ class Prices:
     budget: float
     """Tokens of a largest chunk from below; infinite where every prompt pays for one chunk."""
 
-    def request_s(self, lengths: Lengths, first_token: FirstToken, hits: Found | None = None) -> float:
+    def request_s(self, lengths: Lengths, first_token: FirstToken, hits: PrefixHits | None = None) -> float:
         """The price of a mean request."""
-        asked = _asked(lengths, first_token, self.budget, hits)
+        asked = _mean_request(lengths, first_token, self.budget, hits)
         return (
             self.token_s * asked.prompt
             + self.decode_s * asked.decodes
@@ -109,11 +107,16 @@ class Prices:
 
         return seconds
 
-    def formula(
-        self, kind: str, lengths: Lengths, first_token: FirstToken, replicas: int, hits: Found | None = None
+    def inequality(
+        self,
+        kind: str,
+        lengths: Lengths,
+        first_token: FirstToken,
+        replicas: int,
+        hits: PrefixHits | None = None,
     ) -> str:
         """The numbers of a bound in a line."""
-        asked = _asked(lengths, first_token, self.budget, hits)
+        asked = _mean_request(lengths, first_token, self.budget, hits)
         sum_s = self.request_s(lengths, first_token, hits)
         return (
             f"{kind}: {number(asked.prompt)} prompt tokens at {number(self.token_s)} s, "
@@ -133,9 +136,9 @@ def least_prices(
     seats: bool,
     memory: bool,
     only: Literal["prompts", "decodes"] | None = None,
-    hits: Found | None = None,
-) -> Prices | None:
-    """Prices that no batch undercuts, those that make these lengths' requests the dearest; None if all are 0.
+    hits: PrefixHits | None = None,
+) -> TokenPrices | None:
+    """Prices that no batch undercuts, those that make the requests the dearest; None if all are 0.
 
     Args:
         engine: with a table or a roofline.
@@ -152,13 +155,15 @@ def least_prices(
         kernels = replace(kernels, seats=kernels.budget)
     if not memory:
         kernels = replace(kernels, kv_tokens=float("inf"))
-    wanted = _asked(lengths, first_token, kernels.budget, hits)
+    wanted = _mean_request(lengths, first_token, kernels.budget, hits)
     if only == "prompts":
         wanted = replace(wanted, decodes=0.0, contexts=0.0)
     elif only == "decodes":
         wanted = replace(wanted, prompt=0.0, chunks=0.0, pairs=0.0)
     from_below = _Below(kernels, lengths)
-    found = from_below.solved(wanted, _decodes_are_decodes(engine) and not finds_its_own(engine, lengths))
+    found = from_below.solved(
+        wanted, not engine.scheduler.is_user_defined() and not finds_its_own(engine, lengths)
+    )
     if kernels.host.overlapped:  # the longer of both is at least either
         alone = from_below.host_alone(wanted)
         if found is None or (alone is not None and _sum(alone, wanted) > _sum(found, wanted)):
@@ -172,9 +177,11 @@ def least_prices(
     return replace(found, **rest)
 
 
-def sure_prices(engine: Engine, lengths: Lengths, first_token: FirstToken) -> Prices | None:
+def sure_prices(engine: Engine, lengths: Lengths, first_token: FirstToken) -> TokenPrices | None:
     """Prices that pay for every saturated batch, the least for these lengths; None where none are known."""
-    return _Above(Kernels.of(engine, lengths), lengths).solved(_asked(lengths, first_token, float("inf")))
+    return _Above(Kernels.of(engine, lengths), lengths).solved(
+        _mean_request(lengths, first_token, float("inf"))
+    )
 
 
 def longest_iteration_s(engine: Engine, lengths: Lengths, *, shared: bool = False) -> float | None:
@@ -190,18 +197,25 @@ def longest_iteration_s(engine: Engine, lengths: Lengths, *, shared: bool = Fals
     return _Above(kernels, lengths).longest_s()
 
 
+def has_prices(timing: TimingModel) -> bool:
+    """Is a model one of those whose batches are priced at their corners?"""
+    return isinstance(timing, (TimingTable, Roofline))
+
+
 def cache_may_fill(engine: Engine, lengths: Lengths) -> bool:
     """Can decodes on all seats, each at its longest, hold more than the cache?"""
     return Kernels.of(engine, lengths).may_be_full
 
 
-def _asked(lengths: Lengths, first_token: FirstToken, budget: float, hits: Found | None = None) -> Asked:
+def _mean_request(
+    lengths: Lengths, first_token: FirstToken, budget: float, hits: PrefixHits | None = None
+) -> MeanRequest:
     less = 1.0 if first_token == "prefill" else 0.0
     if hits is not None:
-        all_of_it = _asked(lengths, first_token, float("inf"))
+        all_of_it = _mean_request(lengths, first_token, float("inf"))
         chunks = hits.chunks(None if budget == float("inf") else budget)
         return replace(all_of_it, prompt=hits.tokens, chunks=chunks, pairs=hits.pairs)
-    return Asked(
+    return MeanRequest(
         prompt=lengths.prompt_mean,
         decodes=lengths.decode_mean(first_token),
         contexts=lengths.mean(lambda s, o: (o - less) * s + (o - less) * (o - less - 1) / 2),
@@ -210,7 +224,7 @@ def _asked(lengths: Lengths, first_token: FirstToken, budget: float, hits: Found
     )
 
 
-def _sum(prices: Prices, asked: Asked) -> float:
+def _sum(prices: TokenPrices, asked: MeanRequest) -> float:
     return (
         prices.token_s * asked.prompt
         + prices.decode_s * asked.decodes
@@ -220,13 +234,7 @@ def _sum(prices: Prices, asked: Asked) -> float:
     )
 
 
-def _decodes_are_decodes(engine: Engine) -> bool:
-    """Is a single owed token never computed as a chunk? A policy of a user may do that."""
-    own = engine.scheduler.inner if isinstance(engine.scheduler, ClassPriority) else engine.scheduler
-    return type(own) in SCHEDULERS
-
-
-def _costs(asked: Asked) -> list[float]:
+def _costs(asked: MeanRequest) -> list[float]:
     """What each unknown counts for in the price of a request."""
     return [
         asked.prompt,
@@ -243,30 +251,32 @@ class _Below:
     """Prices that no batch undercuts."""
 
     def __init__(self, kernels: Kernels, lengths: Lengths) -> None:
-        self._kernels, self._synthetic = kernels, lengths
+        self._kernels, self._lengths = kernels, lengths
 
-    def solved(self, asked: Asked, decodes_are_decodes: bool) -> Prices | None:
+    def solved(self, asked: MeanRequest, decodes_are_decodes: bool) -> TokenPrices | None:
         """The dearest for what is asked."""
         kernels = self._kernels
         host = (0.0, 0.0) if kernels.host.overlapped else (kernels.host.base_s, kernels.host.per_sequence_s)
-        program = Program()
+        program = PriceProgram()
         self._chunks(program)
         self._batches(program, *host)
         return self._best(program, asked, host[1], decodes_are_decodes)
 
-    def host_alone(self, asked: Asked) -> Prices | None:
+    def host_alone(self, asked: MeanRequest) -> TokenPrices | None:
         """The same for the time of the host: `base_s` and `per_sequence_s` for each of at most S rows."""
         host = self._kernels.host
         row_s = host.per_sequence_s + host.base_s / self._kernels.seats
         # A recomputed decode becomes a row of a chunk, which costs as much.
-        prices = Prices(0.0, row_s, 0.0, row_s, 0.0, self._kernels.budget)
+        prices = TokenPrices(0.0, row_s, 0.0, row_s, 0.0, self._kernels.budget)
         return prices if _sum(prices, asked) > 0 else None
 
-    def _best(self, program: Program, asked: Asked, row_s: float, decodes_are_decodes: bool) -> Prices | None:
+    def _best(
+        self, program: PriceProgram, asked: MeanRequest, row_s: float, decodes_are_decodes: bool
+    ) -> TokenPrices | None:
         program.at_most(0.0, token=-1, chunk_token=-1)
         program.at_most(row_s, row=-1, chunk=-1)
         # Recomputing x + 1 tokens is no cheaper than a decode at context x ≥ the shortest prompt.
-        shortest = self._synthetic.shortest_prompt
+        shortest = self._lengths.shortest_prompt
         program.at_most(0.0, context=1, token=-1, chunk_token=-1)
         program.at_most(
             row_s,
@@ -287,7 +297,7 @@ class _Below:
         prices = _prices(found, row_s, self._kernels.budget)
         return prices if _sum(prices, asked) > 0 else None
 
-    def _chunks(self, program: Program) -> None:
+    def _chunks(self, program: PriceProgram) -> None:
         """The attention of each chunk, or of all chunks of a roofline, is at least what it is priced."""
         timing = self._kernels.timing
         if isinstance(timing, Roofline):
@@ -310,7 +320,7 @@ class _Below:
         c, x = corners.tokens, corners.context
         program.at_most(corners.seconds, chunk=1, chunk_token=c, pair=c * x + c * (c + 1) / 2)
 
-    def _batches(self, program: Program, base_s: float, row_s: float) -> None:
+    def _batches(self, program: PriceProgram, base_s: float, row_s: float) -> None:
         """All else, of batches of C prompt tokens in at most min(C, S − n) chunks and n decodes."""
         kernels = self._kernels
 
@@ -355,13 +365,13 @@ class _Above:
     """Prices that pay for every saturated batch."""
 
     def __init__(self, kernels: Kernels, lengths: Lengths) -> None:
-        self._kernels, self._synthetic = kernels, lengths
+        self._kernels, self._lengths = kernels, lengths
 
-    def solved(self, asked: Asked) -> Prices | None:
+    def solved(self, asked: MeanRequest) -> TokenPrices | None:
         """The least for what is asked; None where none are known."""
         host = self._kernels.host
         base_s, row_s = (0.0, 0.0) if host.overlapped else (host.base_s, host.per_sequence_s)
-        program = Program()
+        program = PriceProgram()
         if not self._chunks(program) or not self._batches(program, base_s, row_s):
             return None
         if host.overlapped:
@@ -377,7 +387,7 @@ class _Above:
         """The longest iteration."""
         kernels, host = self._kernels, self._kernels.host
         linear, decodes = kernels.linear(kernels.tokens_at()), kernels.decodes(kernels.decodes_at())
-        program = Program()
+        program = PriceProgram()
         if linear is None or decodes is None or not self._chunks(program, of_prompts=False):
             return None
         _, attention_s, near = decodes
@@ -391,13 +401,13 @@ class _Above:
         host_s = host.base_s + host.per_sequence_s * rows
         return max(kernels_s, host_s) if host.overlapped else kernels_s + host_s
 
-    def _chunks(self, program: Program, of_prompts: bool = True) -> bool:
+    def _chunks(self, program: PriceProgram, of_prompts: bool = True) -> bool:
         """The attention of a chunk is at most what it is priced."""
         kernels, timing = self._kernels, self._kernels.timing
         # Only recomputing makes a chunk of more than a prompt, and only where memory runs short.
         longest = kernels.most_context
         if of_prompts:
-            longest = min(self._synthetic.most(lambda s, o: s + 0 * o), longest)
+            longest = min(self._lengths.most(lambda s, o: s + 0 * o), longest)
         most = min(kernels.budget, longest)
         if isinstance(timing, Roofline):
             program.at_most(-timing.chunk_compute_s_per_pair, pair=-1)
@@ -426,7 +436,7 @@ class _Above:
             program.at_most(-seconds, chunk=-1, chunk_token=-c, pair=-(c * x + c * (c + 1) / 2))
         return True
 
-    def _batches(self, program: Program, base_s: float, row_s: float) -> bool:
+    def _batches(self, program: PriceProgram, base_s: float, row_s: float) -> bool:
         """All else, and one chunk that does not end its prompt, of full batches and of full seats."""
         kernels = self._kernels
         budget, seats = kernels.budget, kernels.seats
@@ -474,7 +484,7 @@ class _Above:
             paid(np.array([seats]), float(seats), cut=False, ended=np.zeros(1))
         return True
 
-    def _host(self, program: Program) -> None:
+    def _host(self, program: PriceProgram) -> None:
         """The host alone takes no longer than the same batches pay for, where it is overlapped."""
         host, budget, seats = self._kernels.host, self._kernels.budget, self._kernels.seats
         base_s, row_s = host.base_s, host.per_sequence_s
@@ -499,9 +509,9 @@ def _steps_up_to(most: float) -> Numbers:
     return in_steps(np.array(sorted({1.0, most})))
 
 
-def _prices(found: Numbers, row_s: float, budget: float) -> Prices:
+def _prices(found: Numbers, row_s: float, budget: float) -> TokenPrices:
     """The prices that the unknowns add up to; rounding keeps none below 0."""
-    return Prices(
+    return TokenPrices(
         token_s=max(0.0, float(found[TOKEN] + found[CHUNK_TOKEN])),
         decode_s=max(0.0, float(found[DECODE])),
         context_s=max(0.0, float(found[CONTEXT])),
@@ -511,8 +521,6 @@ def _prices(found: Numbers, row_s: float, budget: float) -> Prices:
     )
 
 
-PRICED = (TimingTable, Roofline)
-"""The models whose batches are priced by their corners: see `prices`."""
 MOST_TOKENS_OF_A_BATCH = 2.0**40
 """Where a policy has no budget: as the core has it, more than any batch holds."""
 MOST_CONTEXT = 2.0**31
@@ -559,11 +567,11 @@ class Kernels:
     def of(cls, engine: Engine, lengths: Lengths) -> Kernels:
         """Those of an engine with a table or a roofline, as far as requests of these lengths can reach."""
         timing = engine.timing
-        assert isinstance(timing, PRICED)
-        budget = float(budget_of(engine.scheduler) or MOST_TOKENS_OF_A_BATCH)
-        seats = min(float(seats_of(engine.scheduler) or budget), budget)
+        assert isinstance(timing, (TimingTable, Roofline))
+        budget = float(engine.scheduler.budget() or MOST_TOKENS_OF_A_BATCH)
+        seats = min(float(engine.scheduler.seats() or budget), budget)
         kv = engine.kv
-        kv_tokens = float("inf") if kv.tokens is None else float(kv.tokens // kv.block * kv.block)
+        kv_tokens = float("inf") if kv.whole_tokens is None else float(kv.whole_tokens)
         longest = min(lengths.most(lambda s, o: s + o), kv_tokens, MOST_CONTEXT)
         if isinstance(timing, TimingTable):
             points: Sequence[int | float] = timing.linear.tokens
@@ -714,7 +722,7 @@ _TOLERANCE = 1e-7
 """Share of its limit by which a row may be broken before all unknowns are stretched."""
 
 
-class Program:
+class PriceProgram:
     """Rows of a linear program: Σ coefficient·unknown ≤ limit."""
 
     def __init__(self) -> None:

@@ -143,7 +143,7 @@ class Demand:
     @classmethod
     def of(
         cls,
-        asked: Asked,
+        asked: WorkloadLike,
         *,
         rate: float | None = None,
         seed: int = 0,
@@ -200,7 +200,7 @@ class Demand:
         return self.busiest * known
 
 
-Asked: TypeAlias = Workload | RequestClass | Sequence[RequestClass] | Demand
+WorkloadLike: TypeAlias = Workload | RequestClass | Sequence[RequestClass] | Demand
 """What the functions of `inferq.theory` take: in public a workload, a class, or several."""
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from inferq.checks import within
 from inferq.errors import ConfigError
 from inferq.theory.capacities.iteration_cost import Iteration, memory_slack
-from inferq.theory.demands.lengths import Lengths
+from inferq.theory.demands.lengths import FirstToken, Lengths
 from inferq.theory.statement import Hypothesis, number
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ COUNTED_IN_FULL = "all of every prompt is computed"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
+class PrefixHits:
     """What bounds take the prefix caches of an engine to find."""
 
     tokens: float
@@ -69,7 +69,7 @@ class Found:
         return attention_s + held_s + cost.per_row_s * self.chunks(budget)
 
 
-def stated(demand: Demand, hit_rate: object, *engines: Engine | None) -> Demand:
+def with_hit_rate(demand: Demand, hit_rate: object, *engines: Engine | None) -> Demand:
     """The demand with a hit rate that somebody states, for engines; None is one of which nothing is known.
 
     Raises:
@@ -81,7 +81,7 @@ def stated(demand: Demand, hit_rate: object, *engines: Engine | None) -> Demand:
     return replace(demand, hit_rate=rate)
 
 
-def found(demand: Demand, engine: Engine | None) -> Found | None:
+def prefix_hits(demand: Demand, engine: Engine | None) -> PrefixHits | None:
     """What the prefix cache of an engine finds; None where there is none, or nothing that it could find.
 
     Args:
@@ -102,7 +102,7 @@ def found(demand: Demand, engine: Engine | None) -> Found | None:
     tokens, pairs = (mean, 0.0) if shared is None else shared.least(block)
     most = max(0.0, 1 - tokens / mean)
     if hit_rate is None:  # what nobody shares is computed as without a cache
-        return Found(tokens, pairs, most, False, alone, mean) if most else None
+        return PrefixHits(tokens, pairs, most, False, alone, mean) if most else None
     if demand.rows is not None and hit_rate > most * (1 + 1e-9):
         raise ConfigError(
             "hit_rate",
@@ -117,7 +117,7 @@ def found(demand: Demand, engine: Engine | None) -> Found | None:
             "mean prompt; a request computes one at least",
         )
     # x(x + 1)/2 is convex, and the tokens that are computed are the last.
-    return Found(tokens, tokens * (tokens + 1) / 2, hit_rate, True, alone, mean)
+    return PrefixHits(tokens, tokens * (tokens + 1) / 2, hit_rate, True, alone, mean)
 
 
 def least_cost(cost: Iteration, engine: Engine | None, lengths: Lengths) -> Iteration:
@@ -128,6 +128,59 @@ def least_cost(cost: Iteration, engine: Engine | None, lengths: Lengths) -> Iter
     if engine is None or engine.kv.prefix_cache is None or memory_slack(engine, lengths).met:
         return cost
     return replace(cost, per_context_token_s=min(cost.per_context_token_s, cost.per_chunk_context_s))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RequestWork:
+    """What a mean request asks of iterations: at the least, and what is enough for sure."""
+
+    decodes: float
+    tokens: float
+    """Tokens that are computed at least: prompt and decodes, less what prefix caches find at the most."""
+    sure_tokens: float
+    """The same less what they find for sure: what is stated, where time depends on tokens alone."""
+    least_s: float
+    """Seconds that contexts and rows add, however its prompt is cut."""
+    most_s: float
+    hits: PrefixHits | None
+
+    @classmethod
+    def of(
+        cls,
+        demand: Demand,
+        engine: Engine | None,
+        cost: Iteration,
+        first_token: FirstToken,
+        budget: int | None,
+    ) -> RequestWork:
+        """Of a demand on an engine, or on a timing model alone, with batches of so many tokens."""
+        lengths, hits = demand.lengths, prefix_hits(demand, engine)
+        decodes, lean = lengths.decode_mean(first_token), least_cost(cost, engine, lengths)
+        tokens = sure_tokens = lengths.prompt_mean + decodes
+        least_s, most_s = cost.prompt_contexts_s(lengths, budget)
+        most_s += cost.decode_contexts_s(lengths, first_token)
+        if hits is not None:
+            tokens, least_s = hits.tokens + decodes, hits.contexts_s(cost, lengths, budget)
+            sure_tokens = tokens if hits.stated and cost.by_tokens else sure_tokens
+        least_s += lean.decode_contexts_s(lengths, first_token)
+        return cls(decodes, tokens, sure_tokens, least_s, most_s, hits)
+
+    @property
+    def hit_rate(self) -> float | None:
+        """The share of prompt tokens that is found at the most; None without hits."""
+        return None if self.hits is None else self.hits.hit_rate
+
+    @property
+    def sure_hit_rate(self) -> float | None:
+        """The share that is found for sure."""
+        if self.hits is None:
+            return None
+        return self.hits.hit_rate if self.sure_tokens == self.tokens else 0.0
+
+    @property
+    def hypotheses(self) -> tuple[Hypothesis, ...]:
+        """What the least assumes of prefix caches."""
+        return () if self.hits is None else (self.hits.hypothesis,)
 
 
 def finds_its_own(engine: Engine, lengths: Lengths) -> bool:
@@ -151,6 +204,6 @@ def nothing_shared(demand: Demand) -> Hypothesis:
     return Hypothesis(name=_NAME, met=True, why=why)
 
 
-def only_helps(found: Found | None, met: bool | None, why: str) -> tuple[Hypothesis, ...]:
+def only_helps(found: PrefixHits | None, met: bool | None, why: str) -> tuple[Hypothesis, ...]:
     """Can hits only help a policy? Its theorem is about prompts that are computed in full."""
     return () if found is None else (Hypothesis(name="hits only help", met=met, why=why),)

@@ -11,13 +11,13 @@ from inferq.checks import shown, whole, within
 from inferq.description import Table
 from inferq.errors import ConfigError
 from inferq.systems.gate_and_route import Allocation, GateAndRoute, Planned, Prices
-from inferq.theory.demands.demand import MOST_RATE, Asked, Demand
+from inferq.theory.demands.demand import MOST_RATE, Demand, WorkloadLike
 from inferq.theory.gate_and_route.steady_state import (
     STAGES,
-    FluidClass,
+    FleetClass,
+    FleetProgram,
     Held,
     Optimum,
-    Program,
     Scheme,
     divided,
     dual_gap,
@@ -59,7 +59,7 @@ class AllocationPlan(Statement, Planned):
     chunk: int
     timing: MixedSolo
     prices: Prices
-    classes: tuple[FluidClass, ...]
+    classes: tuple[FleetClass, ...]
     """λ_i, P_i, D_i and θ_i, rates per replica."""
     decode_queue: bool
     """Whether the plan may keep requests waiting for their decode."""
@@ -204,7 +204,7 @@ class AllocationPlan(Statement, Planned):
 
 
 def allocation(
-    workload: Asked,
+    workload: WorkloadLike,
     *,
     timing: MixedSolo,
     slots: int,
@@ -356,7 +356,7 @@ def allocation(
     return _planned(empty, program, *found)
 
 
-def _classes(demand: Demand, abandonment: object, replicas: int, recorded: bool) -> tuple[FluidClass, ...]:
+def _classes(demand: Demand, abandonment: object, replicas: int, recorded: bool) -> tuple[FleetClass, ...]:
     """The classes with what a replica gets of each."""
     names = [one.name for one in demand.classes]
     if abandonment is None and recorded and demand.gives_up:
@@ -378,7 +378,7 @@ def _classes(demand: Demand, abandonment: object, replicas: int, recorded: bool)
         leaving: Any = abandonment[one.name] if isinstance(abandonment, Mapping) else abandonment
         assert one.rate is not None, "a demand without a rate is refused"
         made.append(
-            FluidClass(
+            FleetClass(
                 one.name,
                 one.rate / replicas,
                 one.lengths.prompt_mean,
@@ -389,8 +389,8 @@ def _classes(demand: Demand, abandonment: object, replicas: int, recorded: bool)
     return tuple(made)
 
 
-def _program(plan: AllocationPlan) -> Program:
-    return Program(
+def _program(plan: AllocationPlan) -> FleetProgram:
+    return FleetProgram(
         classes=plan.classes,
         mixed_s=plan.mixed_s,
         solo_s=plan.timing.solo,
@@ -434,7 +434,9 @@ def _hypotheses(plan: AllocationPlan, demand: Demand) -> tuple[Hypothesis, ...]:
     )
 
 
-def _planned(empty: AllocationPlan, program: Program, state: Optimum, tangent: Optimum) -> AllocationPlan:
+def _planned(
+    empty: AllocationPlan, program: FleetProgram, state: Optimum, tangent: Optimum
+) -> AllocationPlan:
     """The plan that an optimum is."""
     held = divided(program, state)
     names = [one.name for one in empty.classes]
@@ -492,7 +494,7 @@ class ShadowPrice:
         return f"{self.constraint}: {worth} ({'binds' if self.binds else f'{number(self.slack)} left'})"
 
 
-def shadow_prices(program: Program, held: Held, tangent: Optimum) -> Iterator[ShadowPrice]:
+def shadow_prices(program: FleetProgram, held: Held, tangent: Optimum) -> Iterator[ShadowPrice]:
     """Those of the capacities, of the limits and of each class's balances.
 
     Args:
@@ -539,12 +541,12 @@ def shadow_prices(program: Program, held: Held, tangent: Optimum) -> Iterator[Sh
             )
 
 
-def _clean(price: float, bound: float, program: Program) -> float:
+def _clean(price: float, bound: float, program: FleetProgram) -> float:
     """The price, or 0 where the whole bound is worth no more than the solver's rounding."""
     return price if abs(price) * bound > _ROUNDING * program.money else 0.0
 
 
-def infeasible(program: Program, share: float | None) -> str:
+def infeasible(program: FleetProgram, share: float | None) -> str:
     """Why no state satisfies the constraints.
 
     Args:

@@ -37,7 +37,7 @@ _BEYOND = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class FluidClass:
+class FleetClass:
     """A class as the program sees it: means are all that enters."""
 
     name: str
@@ -48,7 +48,7 @@ class FluidClass:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Constraint:
     """A constraint: the sum of `terms` is at most, or with `equal` exactly, `bound`."""
 
     key: Key
@@ -70,14 +70,14 @@ class Optimum:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Program:
+class FleetProgram:
     """lin2026 (40) or (42), with the limits (43), (45), (47) and the penalties (44), (46), (48).
 
     τ = `mixed_s`, 1/γ = `solo_s`, B = `slots`, C = `chunk`, c_p and c_d the prices of a token,
     η_1, η_2, η_3 = `prefill_fairness`, `decode_fairness`, `tpot_s`, η'_1 to η'_3 the penalties.
     """
 
-    classes: tuple[FluidClass, ...]
+    classes: tuple[FleetClass, ...]
     mixed_s: float
     solo_s: float
     slots: int
@@ -169,18 +169,18 @@ class Program:
         return terms
 
     @cached_property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[Constraint]:
         """The constraints of (40) in its order, then those of the limits."""
         every = range(len(self.classes))
         slots = self.slots
         rows = [
-            Row(("prefill", -1), {("prefill", i): 1.0 for i in every}, 1.0),
-            Row(
+            Constraint(("prefill", -1), {("prefill", i): 1.0 for i in every}, 1.0),
+            Constraint(
                 ("mixed", -1),
                 {("mixed", i): 1.0 for i in every} | {("prefill", i): 1.0 - slots for i in every},
                 0.0,
             ),
-            Row(
+            Constraint(
                 ("solo", -1),
                 {("solo", i): 1.0 for i in every} | {("prefill", i): float(slots) for i in every},
                 float(slots),
@@ -189,18 +189,18 @@ class Program:
         for i, one in enumerate(self.classes):
             through, leaving = self.prefill_rate(i), one.abandonment_per_s
             arriving = {("prefill", i): through, ("prefill_queue", i): leaving}
-            rows.append(Row(("arrivals", i), arriving, one.rate_per_s, equal=True))
+            rows.append(Constraint(("arrivals", i), arriving, one.rate_per_s, equal=True))
             decoding = {
                 ("prefill", i): -through,
                 ("decode_queue", i): leaving,
                 ("mixed", i): self.mixed_rate(i),
                 ("solo", i): self.solo_rate(i),
             }
-            rows.append(Row(("decodes", i), decoding, 0.0, equal=True))
+            rows.append(Constraint(("decodes", i), decoding, 0.0, equal=True))
         if self.tpot_s is not None:  # (47) times its denominator, B − Σx > 0: linear in Σx
             factor = self.mixed_s * (slots - 1) - self.solo_s * slots + self.tpot_s
             terms = {("prefill", i): factor for i in every}
-            rows.append(Row(("tpot", -1), terms, slots * (self.tpot_s - self.solo_s)))
+            rows.append(Constraint(("tpot", -1), terms, slots * (self.tpot_s - self.solo_s)))
         spreads: tuple[tuple[bool, Stage, str, float | None], ...] = (
             (self.has_prefill_spread, "prefill", "prefill_fairness", self.prefill_fairness),
             (self.has_solo_spread, "solo", "decode_fairness", self.decode_fairness),
@@ -208,10 +208,10 @@ class Program:
         for asked, stage, name, limit in spreads:
             most, least = (f"most_{stage}", -1), (f"least_{stage}", -1)
             for i in every if asked else ():
-                rows.append(Row((f"most_{stage}", i), {(stage, i): 1.0, most: -1.0}, 0.0))
-                rows.append(Row((f"least_{stage}", i), {least: 1.0, (stage, i): -1.0}, 0.0))
+                rows.append(Constraint((f"most_{stage}", i), {(stage, i): 1.0, most: -1.0}, 0.0))
+                rows.append(Constraint((f"least_{stage}", i), {least: 1.0, (stage, i): -1.0}, 0.0))
             if limit is not None:
-                rows.append(Row((name, -1), {most: 1.0, least: -1.0}, limit))
+                rows.append(Constraint((name, -1), {most: 1.0, least: -1.0}, limit))
         return rows
 
     @cached_property
@@ -230,18 +230,18 @@ class Program:
         """The largest s ≤ 1 for which there is a state if each class comes s times as often; None if none."""
         share: Key = ("share", -1)
         rows = [
-            Row(row.key, {**row.terms, share: -row.bound}, 0.0, equal=True)
+            Constraint(row.key, {**row.terms, share: -row.bound}, 0.0, equal=True)
             if row.key[0] == "arrivals"
             else row
             for row in self.rows
         ]
-        rows.append(Row(share, {share: 1.0}, 1.0))
+        rows.append(Constraint(share, {share: 1.0}, 1.0))
         found = self._solved(rows, {**self.units, share: 1.0}, {share: 1.0}, 1.0)
         return None if found is None else found.objective
 
     def _solved(
         self,
-        rows: list[Row],
+        rows: list[Constraint],
         units: Mapping[Key, float],
         terms: Mapping[Key, float],
         money: float,
@@ -295,7 +295,7 @@ class Program:
         )
 
 
-def solved(program: Program) -> tuple[Optimum, Optimum] | None:
+def solved(program: FleetProgram) -> tuple[Optimum, Optimum] | None:
     """The optimal state, and the linear program whose prices hold there; None if there is no state.
 
     They differ with the penalty η'_3 f(Σx) of (48) only. The best value of the rest is a concave, piecewise
@@ -343,7 +343,7 @@ class _Kink:
     values: Mapping[Key, float]
 
     @classmethod
-    def of(cls, program: Program, values: Mapping[Key, float]) -> _Kink:
+    def of(cls, program: FleetProgram, values: Mapping[Key, float]) -> _Kink:
         value = math.fsum(factor * values.get(key, 0.0) for key, factor in program.earned.items())
         return cls(
             math.fsum(amount for (kind, _), amount in values.items() if kind == "prefill"), value, values
@@ -359,7 +359,7 @@ class _Kink:
         )
 
 
-def _between(program: Program, low: _Kink, high: _Kink) -> list[_Kink]:
+def _between(program: FleetProgram, low: _Kink, high: _Kink) -> list[_Kink]:
     """The kinks of V between two of its points, from left to right."""
     if high.total - low.total <= _DUST:
         return []
@@ -381,7 +381,7 @@ _PLACES = 12
 """Decimal places that count in an `Allocation`."""
 
 
-def divided(program: Program, optimum: Optimum) -> Held:
+def divided(program: FleetProgram, optimum: Optimum) -> Held:
     """The occupancies of an optimum.
 
     Solo slots are filled first, as the greedy router does, and each class has the same share of its tokens
@@ -425,7 +425,7 @@ def divided(program: Program, optimum: Optimum) -> Held:
     }
 
 
-def _evenly_lost(program: Program, given: Sequence[float], lost: Sequence[float]) -> list[float]:
+def _evenly_lost(program: FleetProgram, given: Sequence[float], lost: Sequence[float]) -> list[float]:
     """The same tokens lost in all, in each class that gives up the same share of those that it is given."""
     tokens = [rate * one.output_tokens for rate, one in zip(given, program.classes, strict=True)]
     may = [tokens[i] if one.abandonment_per_s else 0.0 for i, one in enumerate(program.classes)]
@@ -435,7 +435,7 @@ def _evenly_lost(program: Program, given: Sequence[float], lost: Sequence[float]
 
 
 def _within_spread(
-    program: Program, values: Mapping[tuple[str, int], float], mixed: list[float], solo: list[float]
+    program: FleetProgram, values: Mapping[tuple[str, int], float], mixed: list[float], solo: list[float]
 ) -> tuple[list[float], list[float]]:
     """The point on the way from the solver's division to this one that is nearest to it and fair enough."""
     every = range(len(program.classes))
@@ -461,7 +461,7 @@ def spread(values: Collection[float]) -> float:
     return max(values) - min(values) if values else 0.0
 
 
-def revenue(program: Program, held: Held) -> float:
+def revenue(program: FleetProgram, held: Held) -> float:
     """Money per replica and second, the objective of (40) or (42)."""
     earned = {key: factor for key, factor in program.earned.items() if key[1] >= 0}
     stages: tuple[Stage, ...] = ("prefill", "mixed", "solo")
@@ -470,7 +470,7 @@ def revenue(program: Program, held: Held) -> float:
     )
 
 
-def dual_gap(program: Program, held: Held, spreads: float, tangent: Optimum) -> float:
+def dual_gap(program: FleetProgram, held: Held, spreads: float, tangent: Optimum) -> float:
     """How far the division is from the dual objective.
 
     Args:

@@ -16,7 +16,7 @@ from inferq.systems.pools import pools_of
 from inferq.theory.bounds.stability import Stability, stability
 from inferq.theory.capacities.fluid import Settled, settled_capacity
 from inferq.theory.capacities.iteration_cost import has_closed_form
-from inferq.theory.demands.demand import Asked, Demand
+from inferq.theory.demands.demand import Demand, WorkloadLike
 from inferq.theory.runs.observed import Observed, hit_rate, observed
 from inferq.theory.statement import Statement, number
 
@@ -80,7 +80,7 @@ class Agreement(Statement):
 
 
 def agree(
-    workload: Asked,
+    workload: WorkloadLike,
     cluster: System,
     *,
     requests: int | None = None,

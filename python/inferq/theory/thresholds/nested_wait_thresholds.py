@@ -14,8 +14,8 @@ from inferq.checks import MOST_COUNT, whole, within
 from inferq.errors import ConfigError
 from inferq.scheduler import NestedWait
 from inferq.systems.engine import Engine
-from inferq.theory.capacities.fluid import Hardware
-from inferq.theory.demands.demand import Asked, Demand
+from inferq.theory.capacities.fluid import FluidEngine
+from inferq.theory.demands.demand import Demand, WorkloadLike
 from inferq.theory.demands.lengths import FirstToken, Lengths
 from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
 from inferq.theory.thresholds.wait_thresholds import Periods, arrival_hypotheses, enough, least, margin_of
@@ -140,7 +140,7 @@ class NestedWaitThresholds(Statement):
 class _Design:
     """What one choice of segments asks."""
 
-    hardware: Hardware
+    hardware: FluidEngine
     pace: Periods
     names: tuple[str, ...]
     ends: tuple[int, ...]
@@ -153,7 +153,7 @@ class _Design:
     @classmethod
     def of(
         cls,
-        hardware: Hardware,
+        hardware: FluidEngine,
         demand: Demand,
         pace: Periods,
         stages: Mapping[str, Stages],
@@ -216,7 +216,7 @@ class _Design:
 
 
 def nested_wait_thresholds(
-    workload: Asked,
+    workload: WorkloadLike,
     timing: MemoryLinear | Engine,
     *,
     kv_tokens: int | None = None,
@@ -294,7 +294,7 @@ def nested_wait_thresholds(
         segment 2: 14 of the 15 before go on, its threshold is 14, (10) asks for more
     """
     hardware = replace(
-        Hardware.of(timing, kv_tokens, first_token), scheduler=NestedWait(segments=[0], thresholds=[1])
+        FluidEngine.of(timing, kv_tokens, first_token), scheduler=NestedWait(segments=[0], thresholds=[1])
     )
     demand = Demand.of(workload, rate=rate, needs_rate=periods is None)
     pace = Periods.of(demand, periods)

@@ -13,8 +13,8 @@ from inferq.description import Table
 from inferq.errors import ConfigError
 from inferq.scheduler import Wait
 from inferq.systems.engine import Engine
-from inferq.theory.capacities.fluid import Hardware
-from inferq.theory.demands.demand import MOST_RATE, Asked, Demand
+from inferq.theory.capacities.fluid import FluidEngine
+from inferq.theory.demands.demand import MOST_RATE, Demand, WorkloadLike
 from inferq.theory.demands.lengths import FirstToken, Lengths
 from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
 from inferq.timing import MemoryLinear
@@ -125,7 +125,7 @@ class WaitThresholds(Statement):
 
 
 def wait_thresholds(
-    workload: Asked,
+    workload: WorkloadLike,
     timing: MemoryLinear | Engine,
     *,
     kv_tokens: int | None = None,
@@ -183,7 +183,7 @@ def wait_thresholds(
         >>> print(printed.feasible, printed.reason)
         False class 'long': an iteration of 0.0176442 s brings 17.6442 requests, its threshold is 14
     """
-    hardware = replace(Hardware.of(timing, kv_tokens, first_token), scheduler=Wait(thresholds=1))
+    hardware = replace(FluidEngine.of(timing, kv_tokens, first_token), scheduler=Wait(thresholds=1))
     demand = Demand.of(workload, rate=rate, needs_rate=periods is None)
     pace = Periods.of(demand, periods)
     margin = margin_of(margin)
@@ -303,7 +303,7 @@ def kingman(variance: float, drift: float) -> float:
 
 
 def _class(
-    hardware: Hardware, name: str, pace: Periods, lengths: Lengths, work: float, count: int, lasts_s: float
+    hardware: FluidEngine, name: str, pace: Periods, lengths: Lengths, work: float, count: int, lasts_s: float
 ) -> WaitClass:
     arrivals = pace.most(lasts_s, name)
     bound = None
