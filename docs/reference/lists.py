@@ -4,12 +4,14 @@
 yet, in the order of the stubs `__init__.pyi`. So a new scheduler is in the reference without an edit here.
 """
 
-import ast
 import re
 from pathlib import Path
 from typing import Any
 
-PACKAGE = Path(__file__).parent.parent.parent / "python" / "inferq"
+from inferq import _lazy
+from inferq._lazy import homes
+
+PACKAGE = Path(_lazy.__file__).parent
 _ENTRY = re.compile(r"^::: (\S+)$", re.MULTILINE)
 
 
@@ -33,21 +35,19 @@ def on_page_markdown(markdown: str, **kwargs: Any) -> str:
 
 def public_names() -> dict[str, str]:
     """Every public name with its path, such as `inferq.theory.fluid`, and the module that it comes from."""
-    root = _listed(PACKAGE, "inferq")
-    names = {f"inferq.{name}": origin for name, origin in root.items()}
-    for wing in ("theory", "timing"):
-        listed = _listed(PACKAGE / wing, f"inferq.{wing}")
-        names |= {f"inferq.{wing}.{name}": origin for name, origin in listed.items() if name not in root}
+    root = _objects("inferq")
+    names = {f"inferq.{name}": home for name, (home, inside) in root.items() if inside}
+    for wing in [name for name, (_, inside) in root.items() if not inside]:
+        for name, (home, _) in _objects(f"inferq.{wing}").items():
+            names[f"inferq.{name}" if name in root else f"inferq.{wing}.{name}"] = home
     return names
 
 
-def _listed(folder: Path, package: str) -> dict[str, str]:
-    """The names in a stub, those of a wing's own stub with the file that they come from there."""
-    names: dict[str, str] = {}
-    for node in ast.parse((folder / "__init__.pyi").read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ImportFrom) and node.module:
-            inner, origin = folder.joinpath(*node.module.split(".")), f"{package}.{node.module}"
-            within = _listed(inner, origin) if (inner / "__init__.pyi").exists() else {}
-            for alias in node.names:
-                names |= within if alias.name == "*" else {alias.name: within.get(alias.name, origin)}
-    return {name: origin for name, origin in names.items() if not name.startswith("_")}
+def _objects(package: str) -> dict[str, tuple[str, str]]:
+    """What a package makes public but for its version and its lists."""
+    stub = PACKAGE.parent.joinpath(*package.split("."), "__init__.pyi")
+    return {
+        name: home
+        for name, home in homes(stub, package).items()
+        if not (name.isupper() or name.startswith("_"))
+    }

@@ -1,9 +1,12 @@
-"""How do the sections of a docstring become those that the reference knows?"""
+"""How the reference reads the package: sections of docstrings, and names from the wings."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import griffe
+
+from inferq._lazy import homes
 
 _EXAMPLE = re.compile(r"^( *)Example:\n", re.MULTILINE)
 _SOURCE = re.compile(r"^( *)Source: (.+(?:\n\1 +\S.*)*)", re.MULTILINE)
@@ -17,6 +20,16 @@ class Sections(griffe.Extension):
         if obj.docstring is not None:
             text = _EXAMPLE.sub(r"\1Examples:\n", obj.docstring.value)
             obj.docstring.value = _SOURCE.sub(_paragraph, text)
+
+
+class Wings(griffe.Extension):
+    """Public names that the stub of the package takes from a wing by a star, which griffe leaves out."""
+
+    def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
+        """Add them where they are public."""
+        for name, (home, inside) in homes(Path(str(pkg.filepath)).with_suffix(".pyi"), pkg.path).items():
+            if inside and name not in pkg.members:
+                pkg.set_member(name, griffe.Alias(name, f"{home}.{inside}", parent=pkg))
 
 
 def _paragraph(found: re.Match[str]) -> str:

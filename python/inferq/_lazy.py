@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["alt", "attach", "np", "pl"]
+__all__ = ["alt", "attach", "homes", "np", "pl"]
 
 if TYPE_CHECKING:
     import altair as alt
@@ -45,18 +45,19 @@ def attach(package: str, **families: str) -> tuple[Callable[[str], Any], Callabl
         package: its name.
         families: for the name of a tuple the class whose public subclasses it holds, in the stub's order.
     """
-    homes = _homes(Path(str(sys.modules[package].__file__)).with_suffix(".pyi"), package)
-    public = sorted(name for name in homes if not name.isupper())
+    stub = Path(str(sys.modules[package].__file__)).with_suffix(".pyi")
+    names = homes(stub, package)
+    public = sorted(name for name in names if not name.isupper())
 
     def get(name: str) -> Any:
         if name in families:
             base = get(families[name])
-            members = (get(one) for one in homes if not one.isupper())
+            members = (get(one) for one in names if not one.isupper())
             value: Any = tuple(
                 one for one in members if isinstance(one, type) and issubclass(one, base) and one is not base
             )
-        elif name in homes:
-            home, inside = homes[name]
+        elif name in names:
+            home, inside = names[name]
             value = import_module(home)
             value = getattr(value, inside) if inside else value
         else:
@@ -67,20 +68,20 @@ def attach(package: str, **families: str) -> tuple[Callable[[str], Any], Callabl
     return get, lambda: list(public), public
 
 
-def _homes(stub: Path, package: str) -> dict[str, tuple[str, str]]:
+def homes(stub: Path, package: str) -> dict[str, tuple[str, str]]:
     """For each name in a stub its module and what it is called there; for a module no name."""
-    homes: dict[str, tuple[str, str]] = {}
+    names: dict[str, tuple[str, str]] = {}
     for line in ast.parse(stub.read_text(encoding="utf-8")).body:
         if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
-            homes[line.target.id] = (package, line.target.id)
+            names[line.target.id] = (package, line.target.id)
         if not isinstance(line, ast.ImportFrom) or line.level != 1:
             continue
         home = f"{package}.{line.module}"
         for one in line.names:
             if line.module is None:
-                homes[one.name] = (f"{package}.{one.name}", "")
+                names[one.name] = (f"{package}.{one.name}", "")
             elif one.name == "*":
-                homes |= _homes(stub.parent / line.module / "__init__.pyi", home)
+                names |= homes(stub.parent / line.module / "__init__.pyi", home)
             else:
-                homes[one.name] = (home, one.name)
-    return homes
+                names[one.name] = (home, one.name)
+    return names

@@ -144,7 +144,7 @@ def settles(quick: bool) -> Section:
             "**The equilibrium is exact for means over iterations**: M ↦ λ(d0 + d1·M) is a line, so its "
             "fixed point is the mean of the random process too, as long as the replica does not idle.",
             "**No policy serves more than C/(E[W](d0 + d1·C))**, W = (l' + 1)(l + l'/2): a batch of M ≤ C "
-            "tokens works off M in d0 + d1·M seconds. VllmV1 comes close to it: it recomputes whom it has "
+            "tokens works off M in d0 + d1·M seconds. VllmV1 comes close to it: it recomputes what it has "
             "preempted, which here costs little.",
         ),
     )

@@ -181,7 +181,7 @@ def _rybko_stolyar(sizes: Sizes, tell: Callable[[str], None], curves: pl.DataFra
             f"theory, {ratio} in eight runs. A run that ends in a long fall looks stable.",
             "**Where the theory is rough.** Near the critical load the agents take turns often (at 0.58 "
             f"each half-cycle is only {half_cycle_growth(0.58):.2f} times the last), and at each turn some "
-            "jobs fewer leave, because a task lasts 33 slots at least. The fluid forgets this rightly: the "
+            "jobs fewer leave, because a task lasts 33 slots at least. The fluid ignores this rightly: the "
             "jobs that are lacking hardly grow with the length of the run, and with 4 output tokens "
             "instead of 32, and as many more in the prompt, hardly any lack.",
         ),
