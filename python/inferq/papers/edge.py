@@ -116,7 +116,7 @@ def edge(
         True
     """
     if not (0 < low < high < math.inf):
-        raise ConfigError(f"low, high: must be rates per second, 0 < low < high, are {low!r} and {high!r}")
+        raise ConfigError("low, high", f"must be rates per second, 0 < low < high, are {low!r} and {high!r}")
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise ConfigError("steps", f"must be a whole number, 1 or above, is {steps!r}")
     probes: list[tuple[float, Observed]] = []

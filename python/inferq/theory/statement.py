@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
+
+from inferq.reports import text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,16 +51,12 @@ class Statement:
 
 
 def number(value: float | None) -> str:
-    """A number as people read it: whole ones in full, others to 6 digits.
+    """A number to 6 digits, whole ones in full.
 
     >>> number(131000), number(3.2632811), number(0.000372), number(None)
     ('131,000', '3.26328', '0.000372', 'not known')
     """
-    if value is None:
-        return "not known"
-    if math.isfinite(value) and value == round(value) and abs(value) < 1e15:
-        return f"{round(value):,}"
-    return f"{value:,.6g}" if 1e-4 <= abs(value) < 1e6 else f"{value:.6g}"
+    return "not known" if value is None else text.number(value, 6)
 
 
 def explained(

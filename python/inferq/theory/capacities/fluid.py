@@ -63,7 +63,7 @@ class FluidEngine:
         if kv_tokens is not None:
             kv_tokens = whole("kv_tokens", kv_tokens, 1, MOST_TOKENS)
         if first_token not in (None, "prefill", "decode"):
-            raise ConfigError(f'first_token: must be "prefill" or "decode", is {first_token!r}')
+            raise ConfigError("first_token", f'must be "prefill" or "decode", is {first_token!r}')
         base_s, per_kv_token_s = float(timing.base) + host_s, float(timing.per_kv_token)
         return cls(base_s, per_kv_token_s, kv_tokens, first_token or "decode", block, scheduler, assumed)
 

@@ -74,23 +74,22 @@ class RequestClass:
         """Check every argument."""
         if not isinstance(self.name, str) or not self.name:
             raise ConfigError("name", f"must be a text, not empty, is {self.name!r}")
-        rate_of(f"class {self.name!r}: rate", self.rate)
-        within(f"class {self.name!r}: abandonment", self.abandonment, 0, MOST_RATE)
+        path = f"class {self.name!r}"
+        rate_of(f"{path}: rate", self.rate)
+        within(f"{path}: abandonment", self.abandonment, 0, MOST_RATE)
         if self.lengths is not None:
             if self.prompt is not None or self.output is not None:
-                raise ConfigError(
-                    f"class {self.name!r}: lengths: is joint; give it alone, or prompt and output"
-                )
+                raise ConfigError(f"{path}: lengths", "is joint; give it alone, or prompt and output")
             if not isinstance(self.lengths, Empirical):
                 raise ConfigError(
-                    f"class {self.name!r}: lengths: must be an Empirical distribution, not {self.lengths!r}"
+                    f"{path}: lengths", f"must be an Empirical distribution, not {self.lengths!r}"
                 )
             return
         for side in ("prompt", "output"):
             try:
                 chances(side, getattr(self, side))
             except ConfigError as error:
-                raise error.within(f"class {self.name!r}", ": ") from None
+                raise error.within(path, ": ") from None
 
     @property
     def joint_lengths(self) -> Lengths:

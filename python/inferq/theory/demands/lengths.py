@@ -198,7 +198,10 @@ def chances(side: str, distribution: object) -> tuple[Numbers, Numbers, float]:
     """Lengths, their chances, and the longest that the distribution allows."""
     number: Any = None if isinstance(distribution, bool) else distribution
     if isinstance(number, numbers.Integral):
-        distribution = Fixed(int(number))
+        try:
+            distribution = Fixed(int(number))
+        except ConfigError as error:
+            raise error.within(side, ": ") from None
     if isinstance(distribution, Fixed):
         return np.array([float(distribution.tokens)]), np.ones(1), float(distribution.tokens)
     if isinstance(distribution, Uniform):

@@ -311,7 +311,7 @@ def nested_wait_thresholds(
     for one in demand.classes:
         if not one.lengths.is_bounded:
             raise ConfigError(
-                f"class {one.name!r}: its lengths have no end; draw the workload or give the lengths a cap"
+                f"class {one.name!r}", "its lengths have no end; draw the workload or give the lengths a cap"
             )
     stages = {one.name: Stages.of(one.lengths, hardware.shift) for one in demand.classes}
     lengths = sorted({end for one in stages.values() for end in one.ends})
