@@ -6,12 +6,8 @@ from .errors import SimulationError as SimulationError
 from .errors import SweepInterrupted as SweepInterrupted
 from .errors import SweepStopped as SweepStopped
 from .errors import TraceError as TraceError
-from .experiments.capacity_search.capacity import capacity as capacity
-from .experiments.capacity_search.slo import Slo as Slo
-from .experiments.comparison.compare import compare as compare
-from .experiments.gates.gate import gate as gate
-from .experiments.sweeps.sweep import sweep as sweep
-from .reports.report import report as report
+from .experiments import *
+from .reports import *
 from .results.result import Result as Result
 from .results.stored_result import StoredResult as StoredResult
 from .results.work_conservation import WorkConservation as WorkConservation

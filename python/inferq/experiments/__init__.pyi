@@ -1,0 +1,5 @@
+from .capacity_search.capacity import capacity as capacity
+from .capacity_search.slo import Slo as Slo
+from .comparison.compare import compare as compare
+from .gates.gate import gate as gate
+from .sweeps.sweep import sweep as sweep
