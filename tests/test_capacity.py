@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -153,9 +154,17 @@ def test_a_trace_is_as_brute_force_finds_it_and_said_to_be_one_sample(samples: P
     assert "these very requests" in plan.explain() and "one sample" in plan.explain()
 
 
-def test_a_fixed_trace_under_a_router_that_draws_has_intervals(samples: Path):
+class Wheel(iq.Router):
+    """A router of one's own, which says nothing of what it draws."""
+
+    def route(self, request: iq.Arrival, fleet: iq.Fleet) -> int:
+        return int(np.random.default_rng(request.id).integers(len(fleet)))
+
+
+@pytest.mark.parametrize("router", [iq.Random(), Wheel()])
+def test_a_fixed_trace_under_a_router_that_draws_has_intervals(samples: Path, router: iq.Router):
     trace = iq.read_trace(samples / "azure_2023.csv")
-    fleet = iq.Cluster(ENGINE, replicas=3, router=iq.Random())
+    fleet = iq.Cluster(ENGINE, replicas=3, router=router)
     plan = iq.capacity(trace, fleet, iq.Slo(ttft_p90=0.3), precision=0.3)
     assert not plan.exact
     assert plan.probes["low"].null_count() == 0

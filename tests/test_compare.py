@@ -25,6 +25,7 @@ from inferq.experiments.comparison.precision import LEAST_SEEDS, Precision, next
 from inferq.experiments.replication import Run, at_once, replications
 from inferq.reports.style import svg
 from inferq.results.metric import Metric
+from inferq.scenario import read_scenario
 
 from .compared import CHAT, PAIR, engine, md1, one_by_one
 
@@ -473,6 +474,18 @@ def test_scenarios_that_differ_in_more_than_the_system_are_refused(
     second.write_text(second.read_text(encoding="utf-8").replace(ours, theirs), encoding="utf-8")
     done = CliRunner().invoke(app, ["compare", *files])
     assert done.exit_code == 2 and said in done.stderr
+
+
+def test_scenarios_are_compared_in_python_as_on_the_command_line(files: list[str]):
+    sarathi, vllm = map(read_scenario, files)
+    found = iq.compare({"sarathi": sarathi, "vllmv0": vllm}, metrics=["ttft_p99"], seeds=range(5, 8))
+    systems = {"sarathi": sarathi.system, "vllmv0": vllm.system}
+    wanted = iq.compare(sarathi.workload, systems, metrics=["ttft_p99"], seeds=range(5, 8), warmup=20)
+    assert found.frame.equals(wanted.frame)
+    assert iq.compare({"one": sarathi}, metrics=["ttft_p99"]).seeds == tuple(range(5, 15))
+    later = dataclasses.replace(vllm, run={**vllm.run, "warmup": 30})
+    with pytest.raises(iq.ConfigError, match=r"run\.warmup: is 20 in one and 30 in two; .* the system alone"):
+        iq.compare({"one": sarathi, "two": later})
 
 
 def test_other_mistakes_on_the_command_line_are_one_line(files: list[str], tmp_path: Path):

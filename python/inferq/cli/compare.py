@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from inferq.cli import show
 from inferq.errors import ConfigError
-from inferq.experiments.arguments import check_options, seeds_from
+from inferq.experiments.arguments import seeds_from
 from inferq.experiments.comparison.compare import compare as compared
+from inferq.experiments.comparison.scenarios import shared
 from inferq.results.files import check_writable
 from inferq.scenario import read_scenario
 
@@ -65,29 +66,16 @@ def compare(
         check_writable(out)
     names = _names(scenarios)
     plans = dict(zip(names, (read_scenario(file) for file in scenarios), strict=True))
-    first = plans[names[0]]
-    for name, plan in plans.items():
-        ours = {"workload": _described(first.workload), "run": dict(first.run)}
-        theirs = {"workload": _described(plan.workload), "run": dict(plan.run)}
-        if differing := _difference("", ours, theirs):
-            path, one, other = differing
-            raise ConfigError(
-                path,
-                f"is {one} in {names[0]} and {other} in {name}; what is compared must differ in the "
-                "system alone",
-            )
-    run = dict(first.run)
-    threads = run.pop("threads", None)
-    check_options({name: run[name] for name in run if name != "seed"}, field="run.")
+    workload, systems, run = shared(plans)
     numbers = seeds_from(run.pop("seed", 0), seeds)
     slo = {"ttft_s": ttft_slo, "tbt_s": tbt_slo}
-    show.lines([f"compare {' '.join(map(str, scenarios))}", *first.notes])
-    for name, plan in plans.items():
+    show.lines([f"compare {' '.join(map(str, scenarios))}", *plans[names[0]].notes])
+    for name, system in systems.items():
         show.lines([name])
-        show.system(plan.system)
+        show.system(system)
     found = compared(
-        first.workload,
-        {name: plan.system for name, plan in plans.items()},
+        workload,
+        systems,
         seeds=numbers,
         metrics=metric or None,
         slo={name: limit for name, limit in slo.items() if limit is not None} or None,
@@ -95,7 +83,6 @@ def compare(
         confidence=confidence,
         until=until or None,
         most_seeds=most_seeds,
-        threads=threads,
         progress=True,
         **run,
     )
@@ -114,27 +101,3 @@ def _names(files: Sequence[Path]) -> list[str]:
         if name in names[:place]:
             raise ConfigError(name, "is there twice")
     return names
-
-
-def _described(workload: Any) -> Any:
-    """Which requests a workload has, without where they were read from."""
-    return {name: value for name, value in workload.to_json().items() if name != "metadata"}
-
-
-def _difference(path: str, one: Any, other: Any) -> tuple[str, str, str] | None:
-    """The first place where two descriptions differ, and what stands there in each."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        for name in dict.fromkeys([*one, *other]):
-            inner = f"{path}.{name}" if path else str(name)
-            if name not in one or name not in other:
-                told = [repr(held[name]) if name in held else "not given" for held in (one, other)]
-                return inner, told[0], told[1]
-            if found := _difference(inner, one[name], other[name]):
-                return found
-        return None
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        found_inside = (
-            _difference(f"{path}[{i}]", a, b) for i, (a, b) in enumerate(zip(one, other, strict=True))
-        )
-        return next((found for found in found_inside if found), None)
-    return None if one == other else (path, repr(one), repr(other))

@@ -11,14 +11,16 @@ from inferq.checks import whole
 from inferq.description import member
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import MOST_SEEDS as MOST_AT_ALL
-from inferq.experiments.arguments import check_options, check_progress, seeds_of
+from inferq.experiments.arguments import check_options, check_progress, seeds_from, seeds_of
 from inferq.experiments.comparison.comparison import NUMBERS, Comparison
 from inferq.experiments.comparison.contrast import Contrast, Sample, holm
 from inferq.experiments.comparison.evidence import Evidence
 from inferq.experiments.comparison.measurement import Key, Measurement
 from inferq.experiments.comparison.precision import Precision
+from inferq.experiments.comparison.scenarios import shared
 from inferq.experiments.interval import share
 from inferq.results.metric import Metric
+from inferq.scenario import Scenario
 from inferq.simulation.progress import Progress
 from inferq.systems.system import SYSTEMS, System
 from inferq.workload.columns import nearest
@@ -34,9 +36,9 @@ MOST_SEEDS = 200
 
 def compare(
     workload: object,
-    systems: Mapping[str, System],
+    systems: Mapping[str, System] | None = None,
     *,
-    seeds: Iterable[int] = range(10),
+    seeds: Iterable[int] | None = None,
     baseline: str | None = None,
     metrics: Iterable[str] | None = None,
     slo: Mapping[str, float | None] | None = None,
@@ -78,10 +80,11 @@ def compare(
     rows together.
 
     Args:
-        workload: a `Workload`, or what `Workload` takes.
+        workload: a `Workload`, or what `Workload` takes; or scenarios by name, which differ in the system
+            alone, and then no `systems`.
         systems: two or more by name; one alone gets intervals of its means. Schedulers and routers written in
             Python are copied for each run.
-        seeds: of the runs, each once.
+        seeds: of the runs, each once; None takes ten, from 0 or the seed of the scenarios on.
         baseline: the name of the system that the others are compared with; None takes the first.
         metrics: names such as `ttft_p99` (see `Metric.of`); None takes a common choice, without what no
             run has.
@@ -93,10 +96,12 @@ def compare(
         most_seeds: at which `until` gives up, 200 unless told.
         threads: how many runs may go on at once; None takes every core. It changes no bit of the result.
         progress: told (runs done, runs in all) after each run; True shows a bar on a terminal.
-        run: further arguments of `simulate`, the same for all: `warmup`, `cooldown`, `horizon_s`, …
+        run: further arguments of `simulate`, the same for all: `warmup`, `cooldown`, `horizon_s`, …; they
+            take the place of those of scenarios.
 
     Raises:
-        ConfigError: an argument outside its range; it names the argument.
+        ConfigError: an argument outside its range; it names the argument. Scenarios that differ in more than
+            the system: it names the field.
         TraceError, SimulationError: as of `simulate`.
         KeyboardInterrupt: Ctrl-C stops all runs at once.
 
@@ -116,6 +121,16 @@ def compare(
         >>> found.frame.filter(system="vllm-v0").select("metric", "verdict").rows()
         [('ttft_p99', 'better'), ('tbt_p99', 'worse')]
     """
+    first_seed = 0
+    if (
+        systems is None
+        and isinstance(workload, Mapping)
+        and any(isinstance(one, Scenario) for one in workload.values())
+    ):
+        workload, systems, options = shared(workload)
+        first_seed = options.pop("seed", 0)
+        given = options.pop("threads", None)
+        threads, run = given if threads is None else threads, {**options, **run}
     named = _systems(systems)
     if baseline is None:
         baseline = next(iter(named))
@@ -130,7 +145,7 @@ def compare(
     if most_seeds is not None and not asked:
         raise ConfigError("most_seeds", "is for until, which is not given")
     most = whole("most_seeds", MOST_SEEDS if most_seeds is None else most_seeds, 2, MOST_AT_ALL)
-    first = seeds_of(seeds)
+    first = seeds_from(first_seed, 10) if seeds is None else seeds_of(seeds)
     source = workload if isinstance(workload, Workload) else Workload(workload)
     drawn = source.draw(first[0]).frame
     chosen = Metric.several(_usual(drawn.columns, slo) if metrics is None else metrics)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from inferq.checks import finite
 from inferq.errors import ConfigError
+from inferq.experiments.leaves import leaves, plain
 from inferq.results.files import replacing
 
 FORMAT = "inferq gate baseline, version 1"
@@ -65,7 +66,7 @@ class Record:
         """Why the values of another record cannot be held against these; empty where they can."""
         reasons = []
         for name, reason in _UNEQUAL.items():
-            theirs, ours = (_plain(getattr(one, name)) for one in (other, self))
+            theirs, ours = (plain(getattr(one, name)) for one in (other, self))
             if theirs == ours:
                 continue
             if name == "requests_sha256" and self.seeds != other.seeds and self.requests == other.requests:
@@ -82,7 +83,7 @@ class Record:
 
     def changes(self, now: Record) -> list[str]:
         """What differs in the description of the system from this record to another, a line each."""
-        before, after = dict(_leaves(self.system)), dict(_leaves(now.system))
+        before, after = dict(leaves(self.system)), dict(leaves(now.system))
         lines = []
         for path in sorted({*before, *after}):
             if path not in before:
@@ -150,26 +151,7 @@ def _written(value: object, indent: str = "", key: str = "") -> str:
         return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
     if isinstance(value, (list, tuple)) and any(isinstance(one, Mapping) for one in value):
         return "[\n" + ",\n".join(f"{deeper}{_written(one, deeper)}" for one in value) + f"\n{indent}]"
-    return json.dumps(_plain(value), sort_keys=True, allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    """Tuples and tables of any class as what JSON reads back."""
-    if isinstance(value, Mapping):
-        return {name: _plain(one) for name, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
-
-
-def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
-    """The values of a nested table with their paths."""
-    if isinstance(value, Mapping) and value:
-        for name, one in value.items():
-            yield from _leaves(one, f"{path}.{name}" if path else str(name))
-    elif isinstance(value, (list, tuple)) and any(isinstance(one, Mapping) for one in value):
-        for place, one in enumerate(value):
-            yield from _leaves(one, f"{path}[{place}]")
-    else:
-        yield path, _plain(value)
+    return json.dumps(plain(value), sort_keys=True, allow_nan=False)
 
 
 def _brief(value: object) -> str:
