@@ -1,4 +1,4 @@
-"""Is every public name in the reference, and every page in the navigation?"""
+"""Is every public name in the reference, every page in the navigation, and no line of prose too long?"""
 
 import importlib.util
 import os
@@ -13,6 +13,8 @@ import inferq as iq
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+FOLDERS = ("benches", "docs", "tests", "traces")
+PAGES = sorted([*ROOT.glob("*.md"), *(page for name in FOLDERS for page in (ROOT / name).rglob("*.md"))])
 
 
 def entries(page: Path) -> list[str]:
@@ -31,6 +33,17 @@ def test_every_public_name_is_in_the_reference_once():
     names |= {f"inferq.timing.{name}" for name in iq.timing.__all__ if name not in iq.__all__}
     public = [name for name in documented if re.fullmatch(r"inferq\.((theory|timing)\.)?\w+", name)]
     assert sorted(public) == sorted({*names, "inferq.scenario"})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_line_of_prose_is_beyond_120_characters(page: Path, request: pytest.FixtureRequest):
+    if page.name in ("CHANGELOG.md", "CONTRIBUTING.md"):
+        request.applymarker(
+            pytest.mark.xfail(strict=True, reason="to be wrapped; then without these two lines")
+        )
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    long = [line for line in prose.splitlines() if len(line) > 120 and not line.startswith("|")]
+    assert not long, long[0]
 
 
 def test_every_page_is_in_the_navigation():
