@@ -60,5 +60,5 @@ class Orca(Scheduler):
     def fills_budget(self) -> Answer:
         """It does where prompts are cut."""
         if self.chunked:
-            return Answer(True, "Orca fills its budget while anybody is there to run")
+            return Answer(True, "Orca fills its budget while a request can run")
         return Answer(False, "Orca leaves the end of a budget empty that no whole prompt fits")

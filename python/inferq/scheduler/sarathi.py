@@ -50,7 +50,7 @@ class Sarathi(Scheduler):
 
     def fills_budget(self) -> Answer:
         """It does while a request is there to run."""
-        return Answer(True, "Sarathi fills its budget while anybody is there to run")
+        return Answer(True, "Sarathi fills its budget while a request can run")
 
     def serves_oldest(self) -> bool:
         """First come, first served, the youngest preempted by recomputation."""

@@ -105,4 +105,4 @@ class Slai(Scheduler):
         """It does if as many decodes may join an iteration as there are seats."""
         if self.max_decodes < min(self.max_active, self.token_budget):
             return Answer(None, f"Slai lets only {self.max_decodes:,} decodes into an iteration")
-        return Answer(True, "Slai fills its budget while anybody is there to run")
+        return Answer(True, "Slai fills its budget while a request can run")

@@ -49,7 +49,7 @@ class VllmV1(Scheduler):
         """It does unless the part of one prompt is bounded."""
         if 0 < self.long_prefill_threshold < self.token_budget:
             return Answer(False, f"VllmV1 cuts a prompt to {self.long_prefill_threshold:,} tokens")
-        return Answer(True, "VllmV1 fills its budget while anybody is there to run")
+        return Answer(True, "VllmV1 fills its budget while a request can run")
 
     def serves_oldest(self) -> bool:
         """First come, first served, with prompts that only the budget cuts."""

@@ -1,4 +1,4 @@
-"""What does a statement of theory say, and under which hypotheses?"""
+"""Statements of theory: numbers, the hypotheses that they need, and the words that connect them."""
 
 from __future__ import annotations
 

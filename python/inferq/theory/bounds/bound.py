@@ -187,10 +187,10 @@ def ceiling(demand: Demand, name: str, capacity_per_s: float, *needs: Hypothesis
 def stays(demand: Demand) -> tuple[Hypothesis, ...]:
     """Do requests come whatever happens, and wait until they are served? Ceilings need no more than that."""
     loop = "the workload waits for answers" if demand.closed_loop else "requests come by themselves"
-    leave = "who waits may give up" if demand.gives_up else "nobody gives up"
+    leave = "waiting requests may give up" if demand.gives_up else "no request gives up"
     return (
         Hypothesis(name="open loop", met=not demand.closed_loop, why=loop),
-        Hypothesis(name="everybody stays", met=not demand.gives_up, why=leave),
+        Hypothesis(name="requests stay", met=not demand.gives_up, why=leave),
     )
 
 

@@ -1,4 +1,4 @@
-"""Which limits of one engine, or of several alike, bear on a demand?"""
+"""Limits of one engine, or of several alike, that bear on a demand."""
 
 from __future__ import annotations
 
@@ -238,14 +238,14 @@ def _without_budget(replicas: Replicas, cost: Iteration) -> Iterator[Bound]:
 
 
 def _memory(replicas: Replicas) -> Iterator[Bound]:
-    """Tokens in the cache times iterations: who stays long with much occupies most."""
+    """Tokens in the cache times iterations: what stays long with much occupies most."""
     demand, engine, hits, lengths = replicas.demand, replicas.engine, replicas.hits, replicas.lengths
     held, slot_s = engine.kv.whole_tokens, least_iteration_s(engine)
     if held is None or slot_s <= 0:
         return
     greedy = engine.scheduler if isinstance(engine.scheduler, SlotGreedy) else None
     chunk = greedy.chunk if greedy is not None else engine.scheduler.budget() or 2**31
-    if hits is not None and hits.alone is not None:  # blocks that others may hold too are nobody's
+    if hits is not None and hits.alone is not None:  # blocks that other requests may hold too do not count
         alone = hits.alone.mean(lambda s, decodes: occupied_by(s, decodes, chunk, whole_chunks=False))
         if alone > 0:
             yield replicas.ceiling(
@@ -281,7 +281,7 @@ def _memory(replicas: Replicas) -> Iterator[Bound]:
     if greedy is not None and slots and below is not None and below > 0:
         block = engine.kv.block
         needs = (
-            Hypothesis(name="whoever's next step fits is served", met=True, why="SlotGreedy"),
+            Hypothesis(name="every request whose next step fits is served", met=True, why="SlotGreedy"),
             Hypothesis(name="memory by tokens", met=block == 1, why=f"blocks of {number(block)} tokens"),
         )
         yield replicas.guarantee("KV cache", replicas.count * below, *needs, work=limit.work, **text)

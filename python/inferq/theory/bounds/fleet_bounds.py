@@ -1,4 +1,4 @@
-"""Which limits bear on a mixed fleet, a hand-off, a gate or a network of agents?"""
+"""Limits of a mixed fleet, of a hand-off, of a gate and of a network of agents."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def _memory_of_side(
 ) -> Iterator[Bound]:
     """Tokens in the cache of a side times iterations."""
     engine, lengths, less = side.engine, side.lengths, 1.0 if side.engine.first_token == "prefill" else 0.0
-    if side.hits is not None:  # what others may hold too is nobody's
+    if side.hits is not None:  # what other requests may hold too does not count
         if side.hits.alone is None:
             return
         lengths, less = side.hits.alone, 0.0
@@ -198,7 +198,7 @@ def _memory_of_side(
 
 
 def gate_bounds(demand: Demand, system: GateAndRoute) -> Iterator[Bound]:
-    """Prefills one at a time on a replica, decodes in the other slots: lin2026 without those who give up."""
+    """Prefills one at a time on a replica, decodes in the other slots: lin2026 without abandonment."""
     if system.service != "tokens":
         yield from _gate_bounds(demand, system, demand.lengths.prompt_mean)
         return
@@ -216,8 +216,8 @@ def _gate_bounds(demand: Demand, system: GateAndRoute, prompt: float) -> Iterato
     solo_s = system.timing.solo
     prefill_s = prompt / system.chunk * mixed_s
     patient = not any(abandonment_rates(system))
-    why = "no abandonment" if patient else "those who wait give up, so that no queue grows without end"
-    remains = Hypothesis(name="nobody abandons", met=patient, why=why)
+    why = "no abandonment" if patient else "waiting requests give up, so that no queue grows without end"
+    remains = Hypothesis(name="no request abandons", met=patient, why=why)
     if prefill_s > 0:
         yield ceiling(
             demand,
@@ -249,7 +249,7 @@ def _gate_bounds(demand: Demand, system: GateAndRoute, prompt: float) -> Iterato
 
 
 def abandonment_rates(system: GateAndRoute) -> list[float]:
-    """How fast those who wait give up: one rate for all classes, or that of each."""
+    """How fast waiting requests give up: one rate for all classes, or that of each."""
     rates = system.abandonment
     return list(rates.values()) if isinstance(rates, Mapping) else [rates or 0.0]
 

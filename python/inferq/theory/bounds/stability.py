@@ -121,7 +121,7 @@ class Stability(Statement):
 
     def explain(self) -> str:
         """The verdict, why, and every bound with its inequality, its hypotheses and what follows from it."""
-        lines = [f"{self.verdict}: {self._why()}"]
+        lines = [f"{self.verdict}: {self.why}"]
         if self.binding is not None:
             load = "" if self.load is None else f", load {number(self.load)}"
             lines.append(
@@ -185,7 +185,9 @@ class Stability(Statement):
             "them, and no theorem speaks of the others alone"
         )
 
-    def _why(self) -> str:
+    @property
+    def why(self) -> str:
+        """The reason for the verdict."""
         if self.deciding is not None:
             beyond = "exceeds" if self.verdict == "unstable" else "is below"
             capacity = number(self.deciding.capacity_per_s)
@@ -252,7 +254,7 @@ def stability(
 
     Several replicas count together, and a router spreads them as li2025 Proposition 1 has it. For
     `Disaggregated` each side and the link is a ceiling; for `GateAndRoute` prefills and slots are (where
-    everybody who waits gives up no queue can grow); for a `Network` every engine is, and no more is known,
+    every waiting request gives up no queue can grow); for a `Network` every engine is, and no more is known,
     because engines that prefer the wrong stage can starve each other (Rybko and Stolyar). Recorded arrivals
     count as steady while even the tenth of the trace that asks for the most stays below the capacity, in the
     unit that the limit counts: tokens, seats, memory, or arrivals of a class. `RoundRobin` gives every
@@ -382,7 +384,7 @@ _EMPTIES = "a queue that can grow"
 def _given_up(cluster: GateAndRoute) -> tuple[Hypothesis, ...]:
     """Where every class gives up at some rate, what waits is at most its arrivals over that rate."""
     if all(abandonment_rates(cluster)):
-        why = "everybody who waits gives up in the end, so that no queue grows without end"
+        why = "every waiting request gives up in the end, so that no queue grows without end"
         return (Hypothesis(name=_EMPTIES, met=False, why=why),)
     return ()
 

@@ -294,7 +294,7 @@ def open_arrivals(demand: Demand) -> list[Hypothesis]:
     if demand.closed_loop:
         found.append(Hypothesis(name="open loop", met=False, why="requests wait for answers to others"))
     if demand.gives_up:
-        found.append(Hypothesis(name="everybody stays", met=False, why="who waits may leave unserved"))
+        found.append(Hypothesis(name="requests stay", met=False, why="waiting requests may leave unserved"))
     return found
 
 

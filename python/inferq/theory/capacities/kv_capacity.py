@@ -142,8 +142,8 @@ class KvCapacity(Statement):
     """With "decode" o decodes follow the prompt, with "prefill" o − 1."""
     classes: tuple[ClassMemory, ...]
     mu: float
-    """μ of (1), requests per second: nobody who computes at most ŝ prompt tokens of a request in a slot
-    serves more."""
+    """μ of (1), requests per second: no policy that computes at most ŝ prompt tokens of a request in a
+    slot serves more."""
     mu_whole_chunks: float
     """The same where the last chunk of each prompt is the short one: what a simulation can reach."""
     largest_request_tokens: float | None
@@ -268,8 +268,8 @@ def kv_capacity(
 
         μ = M / (b̄·E[g(s, o)])            and over classes 1/μ = Σ q_l/μ_l,
 
-    and one that leaves nobody out whose next step fits is stable below (1 − δ)·μ, δ = max(s + o)/M: while
-    somebody is left out, less than the largest request is free. The paper's proof takes prompts of whole
+    and one that leaves no request out whose next step fits is stable below (1 − δ)·μ, δ = max(s + o)/M: while
+    a request is left out, less than the largest request is free. The paper's proof takes prompts of whole
     chunks; for others the rate that is stable for sure is (1 − δ) times `mu_whole_chunks`, which counts the
     last, shorter chunk as an engine does, and μ stays an upper bound.
 
@@ -342,7 +342,7 @@ def kv_capacity(
     )
 
 
-_WORK_CONSERVING = "whoever's next step fits is served"
+_WORK_CONSERVING = "every request whose next step fits is served"
 _ONE_SLOT = "slots of one length"
 _SLACK = "memory slack, δ ≪ 1"
 _WHOLE = "prompts of whole chunks"
@@ -383,7 +383,9 @@ def _hypotheses(
             + ("" if alike else "; μ over whole chunks counts the last, shorter one, and is below μ"),
         ),
         Hypothesis(name=_INDEPENDENT, met=demand.poisson, why=demand.arrivals),
-        Hypothesis(name=_OPEN, met=not left, why="; ".join(left) or "nobody waits for answers or gives up"),
+        Hypothesis(
+            name=_OPEN, met=not left, why="; ".join(left) or "no request waits for answers or gives up"
+        ),
     )
 
 

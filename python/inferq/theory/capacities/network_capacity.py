@@ -201,7 +201,7 @@ def network_capacity(workload: Mapping[str, float] | Workload, network: Network)
 
 
 def _rates(workload: object, workflows: Mapping[str, Workflow]) -> tuple[dict[str, float], str]:
-    """Jobs per second of each workflow that has any, and who says so."""
+    """Jobs per second of each workflow that has any, and where that is from."""
     if isinstance(workload, Mapping):
         rates = {str(name): rate_of(f"workload[{name!r}]", rate) for name, rate in workload.items()}
         if not rates:

@@ -1,4 +1,4 @@
-"""Which rate is safe although memory may run short? Those who came first always go on."""
+"""A rate that is safe although memory may run short: the oldest requests always go on."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Oldest:
     """What an engine serves for sure that runs the oldest requests and preempts the youngest.
 
     Let S' of the largest requests fit the cache at once. Under first come, first served, with the youngest
-    preempted by recomputation, those who run are always the oldest, and the oldest S' (or all, if there are
-    fewer) run and are never preempted: among them there is always a block. Let T be the longest iteration.
-    In each, either all the oldest S' move, a prompt by all that it has left and a decode by one; or the
-    budget is used up, by their prompts but for at most one token for each other decode, of which there are
-    fewer than the seats S less S'. Count for each request its work, prompt tokens/(b − S + S') +
+    preempted by recomputation, the running requests are always the oldest, and the oldest S' (or all, if
+    there are fewer) run and are never preempted: among them there is always a block. Let T be the longest
+    iteration. In each, either all the oldest S' move, a prompt by all that it has left and a decode by one; or
+    the budget is used up, by their prompts but for at most one token for each other decode, of which there
+    are fewer than the seats S less S'. Count for each request its work, prompt tokens/(b − S + S') +
     stages/S' in units of T, in full while it is not among the oldest S', and what is left of it afterwards:
     this falls by T in every iteration of at most T, and a preemption, which only meets others, leaves it
     alone. So the engine is stable where

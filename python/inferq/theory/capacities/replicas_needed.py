@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from textwrap import indent
 from typing import ClassVar
 
 from inferq.theory.capacities.kv_capacity import KvCapacity, kv_capacity
@@ -77,7 +78,7 @@ class ReplicasNeeded(Statement):
                 f"overloaded above n·μ = {number(self.capacity_per_s)} requests/s, however requests are "
                 f"routed; {carried}",
                 "each of them:",
-                *(f"  {line}" for line in one.explain().splitlines()),
+                indent(one.explain(), "  "),
             ]
         )
 

@@ -126,7 +126,7 @@ def seats_capacity(
     S·m/E[k] tokens in the mean, and at most b. t is convex, so they last I·t(n) at least, besides what
     contexts add: R is at most one request for each m·t(n)/n + A seconds, at the best n within that bound.
 
-    From below. Let a policy fill its budget whenever it has requests and seats. While somebody waits, an
+    From below. Let a policy fill its budget whenever it has requests and seats. While a request waits, an
     iteration is full, and b tokens of work are done in t(b); or all S seats are taken and each one moves, a
     prompt by all that it has left, a decode by one: S stages of requests are done in an iteration of n ≥ S
     tokens, which costs at most t(S) − S·t(b)/b beyond n·t(b)/b. So the workload

@@ -244,7 +244,7 @@ _BOUNDED = "lengths are bounded"
 _CYCLES = "cycles are long"
 _POISSON = "Poisson arrivals"
 _ROUTING = "replicas share evenly"
-_PATIENCE = "nobody gives up"
+_PATIENCE = "no request gives up"
 
 
 def tile_capacity(
@@ -256,7 +256,7 @@ def tile_capacity(
     engines: int = 1,
     first_token: FirstToken | None = None,
 ) -> TileCapacity:
-    """The rate up to which tiles that are never wasted serve everybody: λ·T^R < r.
+    """The rate up to which tiles that are never wasted serve all requests: λ·T^R < r.
 
     Args:
         workload: what is asked, by its whole joint distribution of lengths; it may lack arrivals.
@@ -417,7 +417,7 @@ def _hypotheses(found: TileCapacity, demand: Demand, engine: Engine | TiledGemm)
 
 
 def _memory(found: TileCapacity, lengths: Lengths, engine: Engine | TiledGemm) -> Hypothesis:
-    """Assumption 4: memory for all whom RAD holds at once, were they the longest."""
+    """Assumption 4: memory for all requests that RAD holds at once, were they the longest."""
     if isinstance(engine, TiledGemm):
         return Hypothesis(name=_MEMORY, met=None, why="no cache is given")
     capacity, block = engine.kv.tokens, engine.kv.block

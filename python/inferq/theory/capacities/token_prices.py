@@ -1,4 +1,4 @@
-"""What does a request cost at least, and what does it cost at most, where iterations are measured?
+"""Prices of what a request asks for, at least and at most, where iterations are measured.
 
 Tables and rooflines have no length of an iteration by its tokens alone. Prices stand in for it: so much for a
 token of a prompt, for a decode, for a token of its context, for a chunk, for a pair of tokens of a prompt.

@@ -1,4 +1,4 @@
-"""What is asked of the hardware: how often do requests of each class come, and how long are they?"""
+"""What is asked of a system: how often requests of each class come, and how long they are."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RequestClass:
         output: output tokens, likewise.
         lengths: joint distribution of both, instead of `prompt` and `output`.
         name: of the class; each in a list has its own.
-        abandonment: how fast those who wait give up, per second; only `allocation` looks at it.
+        abandonment: how fast waiting requests give up, per second; only `allocation` looks at it.
 
     Raises:
         ConfigError: naming the argument.
@@ -137,7 +137,7 @@ class Demand:
     rows: Rows | None = None
     """The same with what they say about their prompts; None where they say nothing."""
     hit_rate: float | None = None
-    """The share of prompt tokens that prefix caches find, where somebody states it."""
+    """The share of prompt tokens that prefix caches find, where it is stated."""
 
     @classmethod
     def of(

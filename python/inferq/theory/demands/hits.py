@@ -1,4 +1,4 @@
-"""How much of the prompts has to be computed, however much a prefix cache finds?"""
+"""What prefix caches find at most, and what a request then asks of an engine."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class PrefixHits:
     stated: bool
     """Whether it was stated; else it is the most that the workload allows."""
     alone: Lengths | None
-    """Of each request the tokens of its prompt that it alone holds, and its decodes; None where nobody knows
-    that."""
+    """Of each request the tokens of its prompt that it alone holds, and its decodes; None where that is not
+    known."""
     prompt: float
     """Tokens of a mean prompt."""
 
@@ -70,7 +70,7 @@ class PrefixHits:
 
 
 def with_hit_rate(demand: Demand, hit_rate: object, *engines: Engine | None) -> Demand:
-    """The demand with a hit rate that somebody states, for engines; None is one of which nothing is known.
+    """The demand with a stated hit rate, for engines; None is one of which nothing is known.
 
     Raises:
         ConfigError: a rate that is no share, that leaves no token to compute, or that nothing could find.
@@ -101,7 +101,7 @@ def prefix_hits(demand: Demand, engine: Engine | None) -> PrefixHits | None:
         alone = None if shared is None else shared.alone(block, engine.first_token)
     tokens, pairs = (mean, 0.0) if shared is None else shared.least(block)
     most = max(0.0, 1 - tokens / mean)
-    if hit_rate is None:  # what nobody shares is computed as without a cache
+    if hit_rate is None:  # prompts that share nothing are computed as without a cache
         return PrefixHits(tokens, pairs, most, False, alone, mean) if most else None
     if demand.rows is not None and hit_rate > most * (1 + 1e-9):
         raise ConfigError(

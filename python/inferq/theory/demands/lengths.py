@@ -1,4 +1,4 @@
-"""How long are requests: expectations over the joint distribution of prompt and output tokens."""
+"""Lengths of requests: expectations over the joint distribution of prompt and output tokens."""
 
 from __future__ import annotations
 

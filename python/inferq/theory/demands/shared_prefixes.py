@@ -1,4 +1,4 @@
-"""Which tokens of recorded prompts are the same, so that a prefix cache may find them?"""
+"""Tokens that recorded prompts have in common, so that a prefix cache may find them."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Shared:
     def alone(self, block: int, first_token: FirstToken) -> Lengths:
         """Of each request the tokens of its prompt that it alone holds, and its decodes.
 
-        Those of whom others go on count with no decode: their blocks may all be held by others too.
+        Requests that others continue count with no decode: their blocks may all be held by others too.
         """
         kept = np.maximum(self.prompt - self.common // block * block, 0)
         decodes = self.output - (1 if first_token == "prefill" else 0)

@@ -254,8 +254,8 @@ def allocation(
         replicas: how many share the rates of `workload` (or `rate`): λ_i is a class's rate divided by this.
             With 1, rates are those of one replica.
         scheme: when a request pays.
-        abandonment: θ, how fast those who wait give up, per second: one rate, or one for each class; instead
-            of those of the classes. A class with 0 must be served in full.
+        abandonment: θ, how fast waiting requests give up, per second: one rate, or one for each class;
+            instead of those of the classes. A class with 0 must be served in full.
         decode_queue: whether the plan may hold q_d > 0; None: unless fairness is asked.
         prefill_fairness: η_1 of (43), prefills per replica, 0 or above.
         decode_fairness: η_2 of (45), decodes per replica, 0 or above.
@@ -427,7 +427,7 @@ def _hypotheses(plan: AllocationPlan, demand: Demand) -> tuple[Hypothesis, ...]:
             "patience and the mean services",
         ),
         Hypothesis(
-            name="who waits gives up in every class, θ_i > 0 (Proposition EC.1)",
+            name="waiting requests give up in every class, θ_i > 0 (Proposition EC.1)",
             met=not patient,
             why=f"not {', '.join(patient)}" if patient else "all rates of abandonment are above 0",
         ),
@@ -560,8 +560,8 @@ def infeasible(program: FleetProgram, share: float | None) -> str:
         )
     patient = ", ".join(repr(one.name) for one in program.classes if not one.abandonment_per_s)
     return (
-        f"of {patient} nobody gives up, so that all must be served, which is possible up to {number(share)} "
-        "times the rates"
+        f"no request of {patient} gives up, so that all must be served, which is possible up to "
+        f"{number(share)} times the rates"
     )
 
 
@@ -607,7 +607,7 @@ def _program_lines(plan: AllocationPlan) -> Iterator[str]:
         if weight:
             yield f"penalty {text}, {name} = {number(weight)}"
     if not plan.decode_queue:
-        yield "nobody is planned to wait for a decode: q_d,i = 0"
+        yield "no request is planned to wait for a decode: q_d,i = 0"
 
 
 def _no_plan_lines(plan: AllocationPlan) -> Iterator[str]:

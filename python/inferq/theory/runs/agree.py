@@ -66,7 +66,7 @@ class Agreement(Statement):
     def explain(self) -> str:
         """The verdicts of both sides, and the quantities line by line."""
         seen = ", ".join(one.verdict for one in self.observed)
-        lines = [f"theory: {self.theory.explain().splitlines()[0]}", f"simulation: {seen}"]
+        lines = [f"theory: {self.theory.verdict}: {self.theory.why}", f"simulation: {seen}"]
         for row in self.rows:
             parts = [
                 f"{side} {number(row[side])}"

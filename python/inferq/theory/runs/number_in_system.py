@@ -1,4 +1,4 @@
-"""How many were in the system at each instant of a run?"""
+"""The number in the system at each instant of a run."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Present:
 
 
 def presence(result: Result) -> Present:
-    """Who came and went in a run: requests, the jobs of a network, or sessions where turns wait for answers.
+    """Arrivals and departures: of requests, of a network's jobs, or of sessions where turns wait for answers.
 
     Rejected ones never were in the system, and are left out.
     """

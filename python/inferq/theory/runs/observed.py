@@ -31,7 +31,7 @@ LEAST_ARRIVALS = 200
 LEAST_LENGTHS = 5
 """A window is judged when it is so many times as long as what is served takes without waiting."""
 WARM_SHARE = 0.25
-"""The share of the arrivals' span that is left out where nobody says more."""
+"""The share of the arrivals' span that is left out where nothing else is said."""
 
 _SECONDS = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*s")
 
@@ -153,7 +153,7 @@ def observed(
     nearer to a load of 1 than that the verdict is unknown.
 
     What is counted: requests; jobs of a `Network`; and where turns wait for answers, sessions, from their
-    first arrival to the end of their last turn (a request that nobody waits for is a session of one).
+    first arrival to the end of their last turn (a request that no other waits for is a session of one).
     Rejected ones are left out. Abandoned ones have left, so that a fleet whose users lose patience is stable
     at any load: a reason says how many did.
 
@@ -228,7 +228,7 @@ def observed(
 def hit_rate(result: Result, start_s: float, end_s: float) -> float | None:
     """The share of prompt tokens that was found, of those that came in a window and were admitted.
 
-    None where there is no prefix cache, or nobody was admitted.
+    None where there is no prefix cache, or no request was admitted.
     """
     if not result.has_prefix_cache:
         return None

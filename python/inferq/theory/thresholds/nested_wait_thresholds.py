@@ -36,9 +36,9 @@ class Segment:
     threshold: int
     """n_i."""
     share: float
-    """p_(i−1): of those who were in the segment before, the share that comes here; 1 for the first."""
+    """p_(i−1): of the requests in the segment before, the share that comes here; 1 for the first."""
     prompt_tokens: float
-    """E[l] of those who come here."""
+    """E[l] of the requests that come here."""
     kv_tokens: float
     """n_i·Σ (l + k) over its stages k: its part of M^π."""
     entry_kv_tokens: float
@@ -68,7 +68,7 @@ class NestedWaitThresholds(Statement):
     per_kv_token_s: float
     """d1."""
     segment_load: float
-    """d1·Σ λ·q_i·Σ (l + k), with q_i = p_1···p_(i−1): the load if all who enter a segment stay to its end."""
+    """d1·Σ λ·q_i·Σ (l + k), with q_i = p_1···p_(i−1): the load if none leaves inside a segment."""
     margin: float
     """Both lines of (10) hold with this share to spare."""
     iteration_s: float | None
@@ -232,11 +232,11 @@ def nested_wait_thresholds(
 ) -> NestedWaitThresholds:
     """The least whole thresholds with which nested WAIT keeps up, or what given ones are worth.
 
-    Nobody knows how long an output will be; only the distribution of the lengths is known. Segment i covers
+    How long an output will be is not known; only the distribution of the lengths is known. Segment i covers
     the decode stages after l'_(i−1) up to l'_i (the first from stage 0, the prompt, on), and of those in
     segment i the share p_i goes on. Condition (10): an iteration with n_i requests at every stage is shorter
     than n_1 requests take to arrive, and n_(i+1) > p_i·n_i. As with `wait_thresholds` there is a least n, and
-    one exists exactly if the load is below 1; but the load counts all who enter a segment to its end, and the
+    one exists exactly if the load is below 1; but the load counts what enters a segment to its end, and the
     fewer segments the larger it is.
 
     Memory, (12) and (15): M^π tokens in the stages, n_i requests at the entry of each segment from the second
@@ -245,8 +245,8 @@ def nested_wait_thresholds(
     1 − δ at least.
 
     Args:
-        workload: what is asked; only the joint distribution of lengths and the rate count, not who is of
-            which class.
+        workload: what is asked; only the joint distribution of lengths and the rate count, not the class of a
+            request.
         timing: d0 and d1; or an engine, whose cache and convention then count.
         kv_tokens: C; None: that of the engine, else without a limit.
         first_token: see `fluid`; with `"prefill"` the last stage of a request is its output less 1.
@@ -274,7 +274,7 @@ def nested_wait_thresholds(
         prints. Here θ_j is the root of (16) itself. They write m for the L − 1 of the proof.
 
     Example:
-        Section 6.2, four lengths that nobody knows beforehand:
+        Section 6.2, four lengths that are not known beforehand:
 
         >>> import inferq as iq
         >>> kinds = [
@@ -334,7 +334,7 @@ def nested_wait_thresholds(
                 )
         else:
             kept = (
-                f"{len(ends)} segments, all who enter one kept to its end" if len(ends) > 1 else "one segment"
+                f"{len(ends)} segments, requests kept to the end of each" if len(ends) > 1 else "one segment"
             )
             reason = f"the load is {number(load)} with {kept}, not below {number(1 / (1 + margin))}"
         return _worth(design, n, reason, load, margin, iterations, horizon_s, risk, hypotheses)
@@ -471,7 +471,7 @@ def _ends(segments: object, lengths: Sequence[int]) -> tuple[int, ...]:
     if ends[-1] < lengths[-1]:
         raise ConfigError("segments", f"the last stage is {lengths[-1]}, the last segment ends at {ends[-1]}")
     if len(ends) > 1 and ends[-2] >= lengths[-1]:
-        raise ConfigError("segments", f"nobody comes to the last one, the longest has {lengths[-1]} stages")
+        raise ConfigError("segments", f"no request comes to the last, the longest has {lengths[-1]} stages")
     return ends
 
 
@@ -488,7 +488,7 @@ def _hypotheses(demand: Demand, pace: Periods) -> list[Hypothesis]:
         Hypothesis(
             name="all prompts are equally long",
             met=alike,
-            why="they are" if alike else "the mean of those who come to a segment is taken",
+            why="they are" if alike else "the mean of the requests that come to a segment is taken",
         ),
     ]
 
@@ -554,7 +554,7 @@ class Stages:
         return self.reached[place] if place < len(self.ends) else 0.0
 
     def prompt_beyond(self, end: int) -> float:
-        """E[l | l' > end], 0 where nobody goes on."""
+        """E[l | l' > end], 0 where no request goes on."""
         place = bisect_right(self.ends, end)
         return self.prompt[place] / self.reached[place] if place < len(self.ends) else 0.0
 
