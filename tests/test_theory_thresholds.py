@@ -460,7 +460,7 @@ def test_bad_input_of_wait_is_named(arguments: dict[str, object], words: str):
         ({"segments": []}, "segments"),
         ({"segments": [20, 10]}, r"segments\[1\]: must be above the 20"),
         ({"segments": [5, 10]}, "the last stage is 20"),
-        ({"segments": [20, 30]}, "no request comes to the last one"),
+        ({"segments": [20, 30]}, "no request comes to the last,"),
         ({"thresholds": [1, 1]}, "give the last stage of each segment too"),
         ({"segments": [10, 20], "thresholds": [1]}, "must be 2 numbers"),
         (

@@ -20,7 +20,7 @@ class Oldest:
     Let S' of the largest requests fit the cache at once. Under first come, first served, with the youngest
     preempted by recomputation, the running requests are always the oldest, and the oldest S' (or all, if
     there are fewer) run and are never preempted: among them there is always a block. Let T be the longest
-    iteration. In each, either all the oldest S' move, a prompt by all that it has left and a decode by one; or
+    iteration. In each, either all the oldest S' move, a prompt by all that is left and a decode by one; or
     the budget is used up, by their prompts but for at most one token for each other decode, of which there
     are fewer than the seats S less S'. Count for each request its work, prompt tokens/(b − S + S') +
     stages/S' in units of T, in full while it is not among the oldest S', and what is left of it afterwards:
