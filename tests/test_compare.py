@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 import inferq as iq
 from inferq.cli import app
-from inferq.experiments.comparison.precision import LEAST_SEEDS, Precision, next_count
+from inferq.experiments.comparison.precision import LEAST_SEEDS, next_count, precisions
 from inferq.experiments.replication import Run, at_once, replications
 from inferq.reports.style import svg
 from inferq.results.metric import Metric
@@ -173,10 +173,10 @@ def test_jobs_of_a_network_have_blocks_too():
     ],
 )
 def test_a_precision_is_read(text: str, metric: str, amount: float, is_relative: bool):
-    found = Precision.of(text)
+    (found,) = precisions(text)
     assert (found.metric.name, found.is_relative) == (metric, is_relative)
     assert found.amount == pytest.approx(amount)
-    assert Precision.of(str(found)).amount == pytest.approx(amount)
+    assert precisions(f"{metric} ± {found}")[0].amount == pytest.approx(amount)
 
 
 @settings(max_examples=200)
@@ -377,9 +377,9 @@ def test_ctrl_c_stops_all_runs(threads: int):
         ({"by": "replica"}, "by: must be 'class' or None"),
         ({"confidence": 95}, "confidence: must be between 0 and 1"),
         ({"until": "ttft_p99 2%"}, "until: must be such as"),
-        ({"until": "ttft_p99 ± 2"}, "until: ttft_p99 is in % or s or ms"),
-        ({"until": "ttft_p99 ± 0%"}, "until: must be above 0"),
-        ({"until": "ttft_p99 ± 1.2.3%"}, "until: '1.2.3' in"),
+        ({"until": "ttft_p99 ± 2"}, "until.ttft_p99: must be a text such as '3 %' or '3 s' or '3 ms'"),
+        ({"until": "ttft_p99 ± 0%"}, "until.ttft_p99: must be above 0"),
+        ({"until": "ttft_p99 ± 1.2.3%"}, "until.ttft_p99: must be a text such as"),
         ({"until": "tttf_p99 ± 2%"}, "until: unknown metric 'tttf_p99'; did you mean ttft_p99"),
         ({"until": []}, "until: none is named"),
         ({"until": ["ttft_p99 ± 2%", "ttft_p99 ± 3%"]}, "until: a metric is there twice"),

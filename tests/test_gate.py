@@ -19,7 +19,7 @@ import inferq as iq
 from inferq.cli import app
 from inferq.experiments.gates.baseline import Record, read_baseline, text_of, write_baseline
 from inferq.experiments.gates.gate import Trial, accepted, checked, maker
-from inferq.experiments.gates.tolerance import Terms
+from inferq.experiments.gates.terms import Terms
 from inferq.scenario import read_scenario
 from inferq.systems.system import System
 
@@ -82,7 +82,7 @@ def synthetic(requests: int = 200, rate: float = 5.0) -> iq.Workload:
 def trial(system: object, workload: object = None, name: str = "chat", **terms: object) -> Trial:
     workload = synthetic() if workload is None else workload
     requests = workload if isinstance(workload, iq.Workload) else iq.Workload(workload)
-    return Trial(name, requests, maker(system), {}, Terms.of(**{"seeds": 3, **terms}))
+    return Trial(name, requests, maker(system), {}, Terms(**{"seeds": 3, **terms}))
 
 
 def run(*arguments: object) -> Result:
@@ -150,7 +150,7 @@ class ForgetsOneOf33(Fcfs):
 
 def trials_of(scheduler: type[Fcfs]) -> list[Trial]:
     """Twenty scenarios of other seeds, loads and lengths."""
-    terms = Terms.of(seeds=5, tolerance={"request_goodput": "1%"}, slo={"ttft_s": 0.5})
+    terms = Terms(seeds=5, tolerance={"request_goodput": "1%"}, slo={"ttft_s": 0.5})
     found = []
     for number in range(20):
         workload = iq.Workload.synthetic(
@@ -323,7 +323,7 @@ def test_code_that_changed_behind_the_same_description_is_told(tmp_path: Path):
 def test_a_run_ignores_the_table_but_not_a_mistake_in_it(folder: Path):
     assert run("simulate", "chat.toml").exit_code == 0
     (folder / "chat.toml").write_text(SCENARIO.replace("confidence", "confidense"))
-    assert error("simulate", "chat.toml").endswith("gate.confidense: unknown; did you mean confidence?")
+    assert error("simulate", "chat.toml").endswith("gate: unknown field 'confidense'; did you mean confidence?")
 
 
 def test_a_failed_run_fails_the_gate_loses_no_other_verdict_and_is_no_baseline(tmp_path: Path):
@@ -456,8 +456,8 @@ def test_a_tolerance_may_change_without_a_new_baseline(folder: Path):
         ("seeds = 4", "seeds = 0", "gate.seeds: must be a whole number from 1 to 10000, not 0"),
         ("seeds = 4", "seeds = 1", "chat: seeds: must be 2 or more where requests are drawn"),
         ("confidence = 0.9", "confidence = 95", "gate.confidence: must be above 0.5 and below 1, is 95"),
-        ("{ ttft_s = 0.5 }", "{ ttft = 0.5 }", "gate.slo.ttft: unknown objective; did you mean ttft_s?"),
-        ("{ ttft_s = 0.5 }", "0.5", "gate.slo: must be a table of values by name, is 0.5"),
+        ("{ ttft_s = 0.5 }", "{ ttft = 0.5 }", "gate.slo: unknown objective 'ttft'; did you mean ttft_s?"),
+        ("{ ttft_s = 0.5 }", "0.5", "gate.slo: must be a table of finite numbers by name or None, is 0.5"),
     ],
 )
 def test_a_wrong_field_is_named(folder: Path, old: str, new: str, said: str):

@@ -13,7 +13,7 @@ import inferq as iq
 from inferq.experiments.comparison import blocks, evidence
 from inferq.experiments.comparison.contrast import Sample, contrast, holm
 from inferq.experiments.comparison.measurement import Measurement, RunNumbers
-from inferq.experiments.comparison.precision import Precision
+from inferq.experiments.comparison.precision import precisions
 from inferq.experiments.replication import Run
 from inferq.results.metric import Metric
 
@@ -82,7 +82,7 @@ def test_stopping_when_narrow_enough_keeps_intervals_of_normal_numbers_at_93_to_
 
     monkeypatch.setattr(evidence, "replications", drawn)
     for target in (6, 4, 2.5):
-        asked = Precision.several(f"ttft_mean ± {target}%")
+        asked = precisions(f"ttft_mean ± {target}%")
         held = 0
         for _ in range(1000):
             one = evidence.Evidence(

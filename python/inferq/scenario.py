@@ -82,9 +82,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from inferq.description import nearest, read
+from inferq.description import nearest, read, read_fields
 from inferq.errors import ConfigError
-from inferq.experiments.gates.tolerance import Terms
+from inferq.experiments.gates.terms import Terms
 from inferq.results.result import Result
 from inferq.simulation.simulate import simulate
 from inferq.systems.cluster import Cluster
@@ -267,7 +267,7 @@ def _scenario(tables: Mapping[str, Any], directory: Path) -> Scenario:
     is_network = isinstance(system, Network)
     notes: list[str] = []
     drawn = _workload("workload", workload, directory, notes, jobs=is_network)
-    asked = Terms.of_table(tables["gate"]) if "gate" in tables else None
+    asked = read_fields("gate", tables["gate"], Terms) if "gate" in tables else None
     return Scenario(drawn, system, run, tuple(notes), asked)
 
 

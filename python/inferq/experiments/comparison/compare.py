@@ -16,7 +16,7 @@ from inferq.experiments.comparison.comparison import NUMBERS, Comparison
 from inferq.experiments.comparison.contrast import Contrast, Sample, holm
 from inferq.experiments.comparison.evidence import Evidence
 from inferq.experiments.comparison.measurement import Key, Measurement
-from inferq.experiments.comparison.precision import Precision
+from inferq.experiments.comparison.precision import precisions
 from inferq.experiments.comparison.scenarios import shared
 from inferq.experiments.interval import share
 from inferq.results.metric import Metric
@@ -141,7 +141,7 @@ def compare(
         raise ConfigError("by", f"must be 'class' or None, is {by!r}")
     check_options(run)
     check_progress(progress)
-    asked = Precision.several(until)
+    asked = precisions(until)
     if most_seeds is not None and not asked:
         raise ConfigError("most_seeds", "is for until, which is not given")
     most = whole("most_seeds", MOST_SEEDS if most_seeds is None else most_seeds, 2, MOST_AT_ALL)

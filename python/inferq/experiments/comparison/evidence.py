@@ -12,7 +12,8 @@ from inferq.errors import ConfigError
 from inferq.experiments.comparison.blocks import needed
 from inferq.experiments.comparison.contrast import Contrast, Sample, contrast
 from inferq.experiments.comparison.measurement import Gaps, Key, Measurement, RunNumbers
-from inferq.experiments.comparison.precision import LEAST_SEEDS, Precision, next_count
+from inferq.experiments.comparison.precision import LEAST_SEEDS, next_count
+from inferq.experiments.margin import Margin
 from inferq.experiments.replication import Run, replications
 from inferq.reports.text import counted, number
 from inferq.simulation.progress import Progress, watched
@@ -54,7 +55,7 @@ class Evidence:
         """Of the runs, in the order in which they were asked for."""
         return tuple(self.runs[self._baseline])
 
-    def over_seeds(self, seeds: Sequence[int], asked: Sequence[Precision], most: int) -> str:
+    def over_seeds(self, seeds: Sequence[int], asked: Sequence[Margin], most: int) -> str:
         """Run the workload for each seed, and where a precision is asked for as many more as that takes.
 
         Args:
@@ -215,14 +216,14 @@ class Evidence:
         if min(counts) < least:
             short.setdefault((min(counts), least), []).append(key)
 
-    def _width(self, asked: Precision) -> tuple[float | None, float | None]:
+    def _width(self, asked: Margin) -> tuple[float | None, float | None]:
         """The widest interval of a metric, half of it, and what it shall come down to."""
         key = (None, asked.metric)
         base = self.sample(self._baseline, key)
         others = [name for name in self.runs if name != self._baseline]
         if base is None:
             return None, None
-        target = asked.target(base.mean)
+        target = asked.at(base.mean)
         if not others:
             return base.interval(self._confidence).half_width, target
         found = [self.contrast(name, key) for name in others]
@@ -251,7 +252,7 @@ class Evidence:
             )
 
 
-def _width_of(width: tuple[Precision, float, float]) -> str:
+def _width_of(width: tuple[Margin, float, float]) -> str:
     """How near an interval came to what was asked: metric, half width, and what it should be."""
     asked, half, target = width
     unit = "" if asked.metric.unit == "share" else f" {asked.metric.unit}"

@@ -22,7 +22,7 @@ from inferq.experiments.arguments import check_options
 from inferq.experiments.gates.baseline import Record, read_baseline, write_baseline
 from inferq.experiments.gates.gate_report import GateReport, ScenarioVerdict
 from inferq.experiments.gates.judgement import fresh, judge
-from inferq.experiments.gates.tolerance import Terms
+from inferq.experiments.gates.terms import Terms
 from inferq.experiments.replication import Task, at_once, is_user_defined, workers
 from inferq.results.files import check_writable
 from inferq.scenario import read_scenario
@@ -157,7 +157,7 @@ def _of_file(name: str, file: Path) -> Trial:
         check_options(plan.run, but=("seed", "threads"), field="run.")
     except ConfigError as error:
         raise error.within(str(file), ": ") from None
-    return Trial(name, plan.workload, maker(plan.system), plan.run, plan.gate or Terms.of())
+    return Trial(name, plan.workload, maker(plan.system), plan.run, plan.gate or Terms())
 
 
 def maker(system: Any) -> Callable[[], System]:

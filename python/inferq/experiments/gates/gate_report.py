@@ -11,7 +11,7 @@ from pathlib import Path
 from inferq._lazy import pl
 from inferq.experiments.gates.baseline import Record
 from inferq.experiments.gates.judgement import Change, Judgement, Verdict
-from inferq.experiments.gates.tolerance import Terms
+from inferq.experiments.gates.terms import Terms
 from inferq.reports.text import NONE, amount, counted, number, percent
 from inferq.results.metric import Metric
 

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from inferq.experiments.gates.tolerance import Tolerance
 from inferq.experiments.interval import Interval, quantile, student
+from inferq.experiments.margin import Margin
 from inferq.reports.text import counted
 from inferq.results.metric import Metric
 
@@ -41,7 +41,7 @@ class Change:
 class Judgement:
     """One metric of one scenario, held against the baseline."""
 
-    tolerance: Tolerance
+    tolerance: Margin
     verdict: Verdict
     """
     `identical`: every seed gives the same bits. `worse`: by more than the tolerance, with the confidence
@@ -63,7 +63,7 @@ class Judgement:
 
 
 def judge(
-    tolerance: Tolerance,
+    tolerance: Margin,
     before: Sequence[float | None],
     now: Sequence[float | None],
     confidence: float,
@@ -77,8 +77,8 @@ def judge(
 
     Example:
         >>> from inferq.experiments.gates.judgement import judge
-        >>> from inferq.experiments.gates.tolerance import Tolerance
-        >>> goodput = Tolerance.of("request_goodput", "1%")
+        >>> from inferq.experiments.margin import Margin
+        >>> goodput = Margin.of("request_goodput", "1%", "tolerance")
         >>> judge(goodput, [8.0, 7.9, 8.1], [7.76, 7.67, 7.85], 0.95).verdict
         'worse'
     """
@@ -112,7 +112,7 @@ def judge(
     return Judgement(tolerance, verdict, *means, _change(tolerance, bases, differences, confidence), note)
 
 
-def fresh(tolerance: Tolerance, now: Sequence[float | None]) -> Judgement:
+def fresh(tolerance: Margin, now: Sequence[float | None]) -> Judgement:
     """What is known of a metric that has no baseline."""
     return Judgement(tolerance, "new", None, _mean(now))
 
@@ -125,7 +125,7 @@ def _interval(values: Sequence[float], confidence: float) -> Interval:
 
 
 def _change(
-    tolerance: Tolerance, bases: Sequence[float], differences: Sequence[float], confidence: float
+    tolerance: Margin, bases: Sequence[float], differences: Sequence[float], confidence: float
 ) -> Change:
     """The change as a share of the baseline, or as an amount where it cannot be told as one."""
     relative = _relative(bases, differences, confidence)

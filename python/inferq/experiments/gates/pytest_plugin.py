@@ -98,11 +98,11 @@ class Gate:
         from inferq.errors import ConfigError
         from inferq.experiments.arguments import check_options
         from inferq.experiments.gates.gate import Trial, accepted, checked, maker
-        from inferq.experiments.gates.tolerance import Terms
+        from inferq.experiments.gates.terms import Terms
         from inferq.workload.workload import Workload
 
         self._take(name)
-        terms = Terms.of(tolerance=tolerance, seeds=seeds, confidence=confidence, slo=slo)
+        terms = Terms(tolerance=tolerance, seeds=seeds, confidence=confidence, slo=slo)
         requests = workload if isinstance(workload, Workload) else Workload(workload)
         options = check_options({**run, "seed": seed}, but=("seed",))
         trial = Trial(name, requests, maker(system), options, terms)
