@@ -1,6 +1,6 @@
 # What people and CI run. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-core test-python lint lint-core lint-python format bench papers docs lock clean toolchain
+.PHONY: help demo test test-core test-python test-all lint lint-core lint-python format bench papers docs lock clean toolchain
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -16,7 +16,7 @@ BUILT_FROM := Cargo.toml Cargo.lock rust/Cargo.toml python/Cargo.toml pyproject.
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/runtime ## Replay a small trace through one replica and print the summary
+demo: $(VENV)/released ## Replay a small trace through one replica and print the summary
 	@$(BIN)/inferq replay traces/azure_2023.csv --scheduler sarathi --timing a100
 
 test: test-core test-python ## Run every test, Rust and Python
@@ -29,44 +29,50 @@ test-core: toolchain ## Run the tests of the Rust core
 		set -x; cargo test --locked -p inferq-core; \
 	fi
 
-test-python: $(VENV)/development ## Run the tests of the Python package
+test-python: $(VENV)/tested ## Run the tests of the Python package
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
+test-all: export INFERQ_NIGHT ?= $(shell date +%F)
+test-all: $(VENV)/torch ## Run what a change does not wait for too: more scenarios, fresh seeds, PyTorch, a browser
+	@command -v chromium >/dev/null || { apt-get update && apt-get install -y --no-install-recommends chromium; } || \
+		echo "no chromium can be installed here: the tests that look at pages are skipped" >&2
+	$(MAKE) test
 
 lint: lint-core lint-python ## Check format, lints, types, stubs and docs; warnings are errors
 
-lint-core: $(VENV)/development
+lint-core: $(VENV)/tested
 	cargo fmt --all --check
 	PYO3_PYTHON=$(abspath $(BIN)/python) cargo clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps -p inferq-core
 
-lint-python: $(VENV)/development
+lint-python: $(VENV)/tested
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest inferq._core
 
-format: $(VENV)/development ## Format everything and apply the lints that mend themselves
+format: $(VENV)/tools ## Format everything and apply the lints that mend themselves
 	cargo fmt --all
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: $(VENV)/development ## Time the core (criterion) and the whole path from frame to frame (pytest-benchmark)
+bench: $(VENV)/tools $(VENV)/released ## Time the core (criterion) and the whole path from frame to frame (pytest-benchmark)
 	cargo bench --locked -p inferq-core
 	$(BIN)/python -m pytest benches --benchmark-only --timeout 0
 	$(BIN)/python benches/scaling.py
 	$(BIN)/python benches/python_policy.py
 
-papers: $(VENV)/development ## Reproduce the five papers into docs/papers; TRACE=folder with the real traces for all rows
+papers: $(VENV)/released ## Reproduce the five papers into docs/papers; TRACE=folder with the real traces for all rows
 	@for name in li2025 ao2025 bari2025 lin2026 nie2026; do \
 		echo "inferq paper $$name"; \
 		$(BIN)/inferq paper $$name --out docs/papers/$$name.md $(if $(TRACE),--trace $(TRACE)) || exit 1; \
 	done
 	$(BIN)/inferq paper hardware --out docs/how-far-from-hardware.md $(if $(TRACE),--trace $(TRACE))
 
-docs: $(VENV)/development ## Build the guides and the reference into site/
+docs: $(VENV)/tested ## Build the guides and the reference into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-lock: $(VENV)/development ## Lock the newest versions that fit: Cargo.lock, requirements-dev.txt and requirements-torch.txt
+lock: $(VENV)/tools ## Lock the newest versions that fit: Cargo.lock, requirements-dev.txt and requirements-torch.txt
 	cargo update
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --group dev --extra tokenizers --universal --python-version 3.10 \
@@ -94,13 +100,24 @@ $(BIN)/python: | toolchain
 		"If there is another: make demo PYTHON=/path/to/python" >&2; \
 	exit 1
 
-# Both installations are editable: a change of a .py file acts at once, a change of a .rs file at the next make.
-$(VENV)/runtime: $(BUILT_FROM) | toolchain $(BIN)/python
-	@echo "building and installing inferq into $(VENV); the first time takes a minute or two"
+# Both cores are installed editable, in the same place: a change of a .py file acts at once, a change of a .rs file at the
+# next make. Users and benches have the core as it is released, tests and lints the one with its debug assertions.
+$(VENV)/released: $(BUILT_FROM) | toolchain $(BIN)/python
+	@echo "building and installing inferq into $(VENV); the first time takes a few minutes"
 	@$(BIN)/python -m pip install --quiet --editable .
+	@rm -f $(VENV)/tested && touch $@
+
+$(VENV)/tested: $(BUILT_FROM) $(VENV)/tools
+	PATH="$(abspath $(BIN)):$$PATH" MATURIN_PEP517_ARGS="--locked --profile tested" \
+		$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable .
+	@rm -f $(VENV)/released && touch $@
+
+$(VENV)/tools: requirements-dev.txt | toolchain $(BIN)/python
+	$(BIN)/python -m pip install --quiet --requirement requirements-dev.txt
 	@touch $@
 
-$(VENV)/development: $(BUILT_FROM) requirements-dev.txt | toolchain $(BIN)/python
-	$(BIN)/python -m pip install --quiet --requirement requirements-dev.txt
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable .
-	@touch $@ $(VENV)/runtime
+# Half of PyTorch would be worse than none.
+$(VENV)/torch: requirements-torch.txt $(VENV)/tools
+	$(BIN)/python -m pip install --quiet --requirement requirements-torch.txt || \
+		{ rm -rf $(VENV)/lib/python*/site-packages/torch; exit 1; }
+	@touch $@

@@ -5,11 +5,14 @@ from types import ModuleType
 import pytest
 from hypothesis import settings
 
+from .night import NIGHT
+
 REPOSITORY = Path(__file__).parent.parent
 
-# how long an example takes is the machine's affair
-settings.register_profile("inferq", deadline=None)
-settings.load_profile("inferq")
+# On a change always the same examples; at night more, and others. How long one takes is the machine's affair.
+settings.register_profile("change", deadline=None, derandomize=True, max_examples=60)
+settings.register_profile("night", deadline=None, max_examples=600)
+settings.load_profile("night" if NIGHT else "change")
 
 
 @pytest.fixture(scope="session")

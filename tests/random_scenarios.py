@@ -3,6 +3,7 @@
 import random
 from functools import cache
 
+from .night import chance
 from .policies import POLICIES
 from .policy import Described
 
@@ -125,7 +126,7 @@ def requests(rng: random.Random, prompt: int, output: int) -> list[Described]:
 @cache
 def scenario(kind: str, seed: int) -> Scenario:
     """An engine, requests and a horizon; KV is often tight."""
-    rng = random.Random(f"{kind} {seed}")
+    rng = chance(f"{kind} {seed}")
     block, prompt, output = rng.choice([1, 4, 7, 16]), rng.choice([20, 60, 200]), rng.choice([1, 5, 40])
     tokens = None if rng.random() < 0.2 else int((prompt + output) * rng.uniform(0.7, 3)) + block
     rows = requests(rng, prompt, output)
@@ -135,7 +136,7 @@ def scenario(kind: str, seed: int) -> Scenario:
         "scheduler": WAYS[kind](rng, prompt + output, classes),
         "kv": {"tokens": tokens, "block": block, "prefix_cache": None},
         "first_token": rng.choice(["prefill", "prefill", "decode"]),
-        **_of_hardware(random.Random(f"hardware {kind} {seed}")),
+        **_of_hardware(chance(f"hardware {kind} {seed}")),
     }
     last = rows[-1]["arrival_s"]
     horizon_s = None if rng.random() < 0.8 else round(rng.uniform(0, last * 1.5), 3)
@@ -166,7 +167,7 @@ def shared(rng: random.Random, alone: list[Described]) -> list[Described]:
 def sharing(kind: str, seed: int) -> Scenario:
     """The same with prompts that begin alike, and a cache that knows it."""
     engine, rows, horizon_s = scenario(kind, seed)
-    rng = random.Random(f"sharing {kind} {seed}")
+    rng = chance(f"sharing {kind} {seed}")
     kv = {**engine["kv"], "prefix_cache": rng.choice(["blocks", "radix"])}
     return {**engine, "kv": kv}, shared(rng, rows), horizon_s
 

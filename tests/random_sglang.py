@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from .night import chance
+
 Scenario = dict[str, Any]
 
 SLACK = 64  # tokens that each request leaves of the pool at least, as in the recorded scenarios
@@ -71,7 +73,7 @@ def _budgets(rng: random.Random, page: int, least_seqs: int) -> dict[str, Any]:
 
 def _by_ends(seed: int) -> Scenario:
     """Outputs known and no cache: each candidate is held against the ends of many others."""
-    asked, rng = scenario(seed - seed % 25 + 6), random.Random(f"sglang by ends {seed}")
+    asked, rng = scenario(seed - seed % 25 + 6), chance(f"sglang by ends {seed}")
     page, rows, longest = asked["page_tokens"], asked["requests"], rng.choice([60, 200])
     for row in rows:
         row.pop("prefix_parts", None)
@@ -88,7 +90,7 @@ def _by_ends(seed: int) -> Scenario:
 
 def _brim(seed: int) -> Scenario:
     """Large pages, and a request that leaves just so many tokens that it can be served, or too few."""
-    asked, rng = scenario(seed - seed % 25 + 7), random.Random(f"sglang brim {seed}")
+    asked, rng = scenario(seed - seed % 25 + 7), chance(f"sglang brim {seed}")
     page = rng.choice([32, 32, 64, 128])
     slack = rng.choice([SLACK, SLACK, max(SLACK, page + 1), max(SLACK, 2 * page - 1)])
     said = [row["prompt_tokens"] + row["output_tokens"] for row in asked["requests"]]
@@ -108,7 +110,7 @@ def _brim(seed: int) -> Scenario:
 
 def scenario(seed: int) -> Scenario:
     """One of six kinds: most are of the first."""
-    rng = random.Random(f"sglang {seed}")
+    rng = chance(f"sglang {seed}")
     kind = {0: "crowd", 1: "long", 2: "crowd"}.get(seed % 25) or rng.choice(
         ["usual", "usual", "storm", "storm"]
     )

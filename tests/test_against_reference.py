@@ -8,10 +8,11 @@ import pytest
 from . import random_scenarios, reference
 from .agreement import assert_agrees
 from .grouped import grouped
+from .night import seeds
 from .policies import POLICIES
 from .random_scenarios import KINDS, scenario
 
-_SEEDS, _SHARING_SEEDS = range(300), range(200)
+_SEEDS, _SHARING_SEEDS = seeds(300), seeds(200)
 
 
 @cache

@@ -19,6 +19,7 @@ import inferq as iq
 from . import reference_fleet
 from .agreement import assert_batches, call_row, frame, gaps, seconds
 from .grouped import grouped
+from .night import chance, seeds
 from .random_scenarios import (
     KINDS,
     engine_of,
@@ -34,7 +35,7 @@ from .reference_fleet import ROUTERS, Outcome
 
 Described = dict[str, Any]
 
-_SEEDS = range(40)
+_SEEDS = seeds(40)
 
 
 class Service(NamedTuple):
@@ -141,7 +142,7 @@ def _waiting(rows: list[Described]) -> list[Described]:
 
 
 def _one_service(what: str, kind: str, seed: int) -> Scenario:
-    rng = random.Random(f"{what} {kind} {seed}")
+    rng = chance(f"{what} {kind} {seed}")
     thinking = what.startswith("sessions")
     rows = with_sessions(rng, requests(rng, *lengths(rng)), thinking)
     serve = {"cluster": _cluster, "disaggregated": _disaggregated, "alone": _lone}[what.split(" ")[-1]]
@@ -206,7 +207,7 @@ def _real_workflow(workflow: Described) -> iq.Workflow:
 
 def _network(kind: str, seed: int) -> Scenario:
     """One to three engines, clusters or pairs; one or two workflows, both used."""
-    rng = random.Random(f"network {kind} {seed}")
+    rng = chance(f"network {kind} {seed}")
     engines = ["x", "y", "z"][: rng.randint(1, 3)]
     workflows = [_workflow(rng, name, engines, *lengths(rng)) for name in ["v", "w"][: rng.randint(1, 2)]]
     jobs = requests(rng, 1, 1)

@@ -12,12 +12,13 @@ import inferq as iq
 from . import reference_fleet
 from .agreement import call_row, frame
 from .grouped import grouped
+from .night import chance, seeds
 from .random_scenarios import KINDS, engine_of, holds_all, lengths, requests, shared, tight, with_sessions
 from .reference_fleet import Call, Outcome
 
 Described = dict[str, Any]
 
-_SEEDS = range(200)
+_SEEDS = seeds(200)
 _ROUTERS = ("spill", "live", "delayed", "hash", "bounded", "python", "hand-off")
 
 
@@ -65,7 +66,7 @@ def _described(router: iq.Router) -> Described:
 
 class Scenario:
     def __init__(self, which: str, seed: int) -> None:
-        rng = random.Random(f"{which} {seed}")
+        rng = chance(f"{which} {seed}")
         plain = requests(rng, *lengths(rng))
         self.rows = with_sessions(rng, shared(rng, plain), thinking=False)
         longest = max(row["prompt_tokens"] + row["output_tokens"] for row in self.rows)

@@ -7,6 +7,7 @@ from typing import Any
 import inferq as iq
 
 from .grouped import grouped
+from .night import seeds
 from .random_sglang import scenario
 from .recordings import sglang_engine, sglang_outcome, workload
 from .reference_sglang import OutOfMemory, Stuck, simulate
@@ -21,7 +22,7 @@ def _expected(seed: int) -> dict[str, list[Any]] | None:
         return None
 
 
-@grouped(seed=range(1400))
+@grouped(seed=seeds(1400))
 def test_the_core_agrees_with_the_reference(seed: int) -> None:
     asked, expected = scenario(seed), _expected(seed)
     requests, engine = workload(asked["requests"]), sglang_engine(asked)

@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -179,7 +179,6 @@ def test_a_precision_is_read(text: str, metric: str, amount: float, is_relative:
     assert precisions(f"{metric} ± {found}")[0].amount == pytest.approx(amount)
 
 
-@settings(max_examples=200)
 @given(st.integers(2, 500), st.integers(2, 1000), st.floats(1.0, 1e6))
 def test_the_next_look_is_later_and_not_beyond_the_most(count: int, most: int, excess: float):
     if count < most:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
@@ -191,7 +191,6 @@ def _batches(result: iq.Result) -> list[tuple[int, list[tuple[Any, ...]]]]:
     return sorted(listed, key=lambda one: one[0])
 
 
-@settings(max_examples=40)
 @given(_scenarios(), _THREADS)
 def test_laws_one_to_five_seven_and_nine(scenario: Scenario, threads: int | None) -> None:
     frame, system = scenario
@@ -237,7 +236,6 @@ def test_laws_one_to_five_seven_and_nine(scenario: Scenario, threads: int | None
     assert result.totals["in_system_as"] == result.totals["sojourn_as"]
 
 
-@settings(max_examples=40)
 @given(_scenarios(), st.one_of(st.none(), st.integers(0, 600).map(lambda n: n / 1000)))
 def test_law_six_threads_change_no_byte(scenario: Scenario, horizon_s: float | None) -> None:
     one, *others = [scenario.run(batches=True, horizon_s=horizon_s, threads=n) for n in (1, 2, 4, None)]
@@ -248,7 +246,6 @@ def test_law_six_threads_change_no_byte(scenario: Scenario, horizon_s: float | N
         assert (one.findings, one.drained.to_list()) == (other.findings, other.drained.to_list())
 
 
-@settings(max_examples=40)
 @given(_scenarios(), st.one_of(st.none(), st.integers(0, 600).map(lambda n: n / 1000)), _THREADS)
 def test_law_eight_stretches_equal_stepping(
     scenario: Scenario, horizon_s: float | None, threads: int | None
@@ -265,7 +262,6 @@ def test_law_eight_stretches_equal_stepping(
         assert fast.totals[total] == slow.totals[total]
 
 
-@settings(max_examples=40)
 @given(_scenarios())
 def test_law_ten_twice_the_times_give_twice_the_latencies(scenario: Scenario) -> None:
     frame, system = scenario
@@ -279,7 +275,6 @@ def test_law_ten_twice_the_times_give_twice_the_latencies(scenario: Scenario) ->
     assert_frame_equal(twice.requests.drop("tpot_s"), expected.drop("tpot_s"), check_exact=True)
 
 
-@settings(max_examples=40)
 @given(_scenarios(), st.floats(0, 1))
 def test_law_eleven_the_future_does_not_change_the_past(scenario: Scenario, share: float) -> None:
     """The last rows are dropped; what happened before the first of them arrived is as it was."""
@@ -306,7 +301,6 @@ def test_law_eleven_the_future_does_not_change_the_past(scenario: Scenario, shar
     assert first.filter(~moved)["replica"].to_list() == second.filter(~moved)["replica"].to_list()
 
 
-@settings(max_examples=40)
 @given(_scenarios(st.one_of(_FLEETS, _pairs())))
 def test_law_four_nothing_is_held_after_the_last_request(scenario: Scenario) -> None:
     frame, system = scenario
@@ -356,7 +350,6 @@ def _assert_separate(frame: pl.DataFrame, engine: iq.Engine, n: int, **options: 
     assert whole.drained.to_list() == sorted(drained)
 
 
-@settings(max_examples=40)
 @given(workloads(), ENGINES, st.integers(2, 4), _HORIZONS, _THREADS)
 def test_round_robin_is_so_many_separate_runs(
     frame: pl.DataFrame, engine: iq.Engine, n: int, horizon_s: float | None, threads: int | None
@@ -365,7 +358,6 @@ def test_round_robin_is_so_many_separate_runs(
 
 
 @pytest.mark.parametrize("router", _ROUTERS)
-@settings(max_examples=40)
 @given(workloads(), ENGINES, _HORIZONS, st.integers(0, 10))
 def test_a_cluster_of_one_is_its_engine(
     router: str, frame: pl.DataFrame, engine: iq.Engine, horizon_s: float | None, warmup: int
@@ -380,7 +372,6 @@ def test_a_cluster_of_one_is_its_engine(
     assert alone.drained.to_list() == one.drained.to_list()
 
 
-@settings(max_examples=40)
 @given(_scenarios(st.one_of(_FLEETS, _pairs())), st.integers(0, 15), st.integers(0, 15))
 def test_warm_up_cuts_rows_and_their_gaps(scenario: Scenario, warmup: int, cooldown: int) -> None:
     """What is measured changes no row; without a horizon whoever is admitted finishes, with o − 1 gaps."""

@@ -364,7 +364,6 @@ def test_no_policy_earns_more_than_the_optimum(name: str):
             assert low <= study.optimum(instance, scheme)  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
 def test_the_occupancies_come_closer_to_the_plan_as_the_cluster_grows():
     """Σx*, Σy_m* and Σy_s* of section 6.2, and the bundled revenue.
 

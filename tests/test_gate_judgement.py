@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inferq.experiments.gates.judgement import judge
@@ -65,7 +65,6 @@ PAIRS = st.lists(st.tuples(st.floats(0.5, 2), st.floats(0.5, 2)), min_size=2, ma
 
 
 @given(PAIRS, st.floats(0.001, 0.5), st.floats(0.6, 0.99), st.sampled_from(["ttft_mean", "request_goodput"]))
-@settings(max_examples=200)
 def test_the_interval_that_is_shown_says_the_same_as_the_verdict(pairs, share, confidence, metric):
     tolerance = Margin.of(metric, f"{share * 100:.6f}%", "tolerance")
     judged = judge(tolerance, *zip(*pairs, strict=True), confidence)
@@ -87,7 +86,6 @@ def test_the_interval_that_is_shown_says_the_same_as_the_verdict(pairs, share, c
 
 
 @given(PAIRS, st.integers(-20, 20))
-@settings(max_examples=100)
 def test_a_percentage_does_not_depend_on_the_unit(pairs, power):
     tolerance = Margin.of("ttft_mean", "5%", "tolerance")
     before, now = zip(*pairs, strict=True)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -34,7 +34,6 @@ def row(comparison: Any, system: str, metric: str) -> dict[str, Any]:
 # --- intervals hold what they claim
 
 
-@pytest.mark.slow
 def test_intervals_over_seeds_hold_a_known_mean_in_93_to_97_percent_of_1000_repetitions():
     workload, systems = md1(600), {"a": one_by_one(0.3), "b": one_by_one(0.4)}
     a, b = md1_wait_s(0.3), md1_wait_s(0.4)
@@ -53,7 +52,6 @@ def test_intervals_over_seeds_hold_a_known_mean_in_93_to_97_percent_of_1000_repe
     assert np.median(narrowed) > 1.5
 
 
-@pytest.mark.slow
 def test_intervals_from_blocks_of_one_trace_hold_a_known_mean():
     workload, systems = md1(3000), {"a": one_by_one(0.3), "b": one_by_one(0.4)}
     a, b = md1_wait_s(0.3), md1_wait_s(0.4)
@@ -102,7 +100,6 @@ def test_stopping_when_narrow_enough_keeps_intervals_of_normal_numbers_at_93_to_
         assert 0.93 <= held / 1000 <= 0.97, (target, held)
 
 
-@settings(max_examples=200)
 @given(
     st.lists(
         st.tuples(st.floats(-100, 100, width=32), st.floats(-100, 100, width=32)), min_size=3, max_size=30

@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import polars as pl
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
@@ -76,7 +76,6 @@ def workloads(draw: st.DrawFn) -> pl.DataFrame:
     )
 
 
-@settings(max_examples=60)
 @given(workloads(), ENGINES)
 def test_laws_one_to_three_five_seven_and_nine(frame: pl.DataFrame, engine: iq.Engine):
     result = iq.simulate(frame, engine, batches=True)
@@ -113,7 +112,6 @@ def test_laws_one_to_three_five_seven_and_nine(frame: pl.DataFrame, engine: iq.E
     assert result.totals["in_system_as"] == result.totals["sojourn_as"]
 
 
-@settings(max_examples=60)
 @given(workloads(), ENGINES, st.one_of(st.none(), st.integers(0, 600).map(lambda n: n / 1000)))
 def test_law_eight_stretches_equal_stepping(frame: pl.DataFrame, engine: iq.Engine, horizon_s: float | None):
     fast = iq.simulate(frame, engine, horizon_s=horizon_s)
@@ -124,7 +122,6 @@ def test_law_eight_stretches_equal_stepping(frame: pl.DataFrame, engine: iq.Engi
     assert fast.work_conservation(16) == slow.work_conservation(16)
 
 
-@settings(max_examples=100)
 @given(workloads(), ENGINES)
 def test_law_six_the_same_scenario_gives_the_same_bytes(frame: pl.DataFrame, engine: iq.Engine):
     first, second = iq.simulate(frame, engine), iq.simulate(frame, engine)
@@ -133,7 +130,6 @@ def test_law_six_the_same_scenario_gives_the_same_bytes(frame: pl.DataFrame, eng
     assert first.scenario == second.scenario
 
 
-@settings(max_examples=100)
 @given(workloads(), ENGINES)
 def test_law_four_nothing_is_held_after_the_last_request(frame: pl.DataFrame, engine: iq.Engine):
     alone = iq.simulate(frame, engine)

@@ -351,7 +351,6 @@ def test_engines_of_a_network_may_have_keys_of_their_own(monkeypatch: pytest.Mon
     assert given["queue_key"].tolist() == [5, -1, 0, 5]
 
 
-@pytest.mark.slow
 def test_a_million_jobs_become_rows_in_seconds() -> None:
     frame = iq.Workload({"arrival_s": np.arange(1e6)}).frame
     started = time.perf_counter()
@@ -425,7 +424,6 @@ def test_jobs_take_the_road_of_rybko_and_stolyar() -> None:
     assert result.jobs["workflow"].to_list() == ["A", "B"]
 
 
-@pytest.mark.slow
 def test_preferring_those_who_leave_is_unstable_and_those_who_come_is_not() -> None:
     """li2025 §4.3 at load 0.9: 0.9·768 / 608 jobs a slot in all, half of each type.
 

@@ -23,7 +23,6 @@ def section(page: Report, title: str) -> Section:
     return found
 
 
-@pytest.mark.slow
 def test_the_quick_page_has_every_figure_and_every_row_says_what_it_is(quick: Report):
     rows = [row for one in quick.sections for row in one.rows]
     for figure in ("2", "4a", "4, queues", "5", "6", "7", "8a", "8b", "8c", "9", "10b"):
@@ -45,7 +44,6 @@ def test_the_quick_page_has_every_figure_and_every_row_says_what_it_is(quick: Re
         assert one.text and (one.rows or one.tables)
 
 
-@pytest.mark.slow
 def test_in_the_quick_page_revenue_comes_nearer_to_the_optimum_as_the_cluster_grows(quick: Report):
     rows = {
         row.where: row
@@ -59,7 +57,6 @@ def test_in_the_quick_page_revenue_comes_nearer_to_the_optimum_as_the_cluster_gr
     assert many.simulation - many.half_width <= optimum(Instance()), "no policy earns more"
 
 
-@pytest.mark.slow
 def test_in_the_quick_page_gate_and_route_loses_much_outside_proposition_1(quick: Report):
     greedy, general = section(quick, "Outside Proposition 1").rows
     assert greedy.simulation is not None and greedy.half_width is not None and greedy.theory is not None
@@ -68,7 +65,6 @@ def test_in_the_quick_page_gate_and_route_loses_much_outside_proposition_1(quick
     assert greedy.simulation + greedy.half_width < general.simulation - general.half_width
 
 
-@pytest.mark.slow
 def test_every_picture_of_the_quick_page_is_drawn_alike_whenever_it_is(quick: Report):
     pictures = [one for part in quick.sections for one in part.pictures]
     assert len(pictures) >= 7

@@ -146,7 +146,6 @@ def test_chains_begin_alike_for_as_long_as_the_tokens_do(frame: pl.DataFrame) ->
 
 
 @given(frame=FRAMES, block=st.sampled_from([1, 2, 4]))
-@settings(max_examples=60)
 def test_what_is_reused_is_what_was_said_before_and_what_an_endless_cache_finds(
     frame: pl.DataFrame, block: int
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
@@ -154,7 +154,6 @@ _REPEATS = st.sampled_from([1, 3, 10**6])
 _CONVENTIONS = st.sampled_from(["prefill", "decode"])
 
 
-@settings(max_examples=150)
 @given(
     _workloads(), _BUDGETS, _SEATS, st.integers(100, 200), st.sampled_from([1, 4, 16]), _REPEATS, _CONVENTIONS
 )
@@ -177,7 +176,6 @@ def test_sarathi_written_in_python_is_sarathi(
     assert repeat > 1 or stretched.iterations["count"].max() in (1, None)
 
 
-@settings(max_examples=100)
 @given(_workloads(), _SEATS, _REPEATS)
 def test_whole_prompts_written_in_python_are_those_of_vllm_v0(
     frame: pl.DataFrame, seats: int, repeat: int

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import inferq as iq
@@ -106,7 +106,6 @@ def test_more_gpus_share_everything_but_what_they_exchange():
     context=st.integers(0, 20_000),
     decodes=st.integers(0, 200),
 )
-@settings(max_examples=60)
 def test_a_better_efficiency_is_never_slower(
     name: str, low: float, more: float, chunk: int, context: int, decodes: int
 ):

@@ -64,7 +64,6 @@ def step_by_step(
             return lasts_s, tokens, [sum(row) for row in stages]
 
 
-@settings(max_examples=60)
 @given(demands())
 def test_the_equilibrium_is_where_the_recursion_settles(
     case: tuple[list[tuple[float, int, int]], iq.MemoryLinear],

@@ -274,7 +274,6 @@ def test_a_fleet_needs_a_rate() -> None:
 # Replicas.
 
 
-@settings(max_examples=60)
 @given(st.floats(1e-3, 1e4), st.floats(0.01, 1.0))
 def test_the_fleet_is_the_least_that_stays_within_its_utilisation(rate: float, utilisation: float) -> None:
     fleet = replicas_needed(chat(rate), kv_tokens=5000, slot_s=0.1, utilisation=utilisation)

@@ -58,7 +58,6 @@ def meets_9(kinds: Kinds, timing: iq.MemoryLinear, n: Sequence[int], margin: flo
     return all(lasts_s < count / rate for count, (rate, _, _) in zip(n, kinds, strict=True))
 
 
-@settings(max_examples=60)
 @given(known(), st.sampled_from([0.0, 0.1, 0.3]))
 def test_thresholds_meet_9_and_nothing_below_them_does(case: tuple[Kinds, iq.MemoryLinear], margin: float):
     kinds, timing = case
@@ -184,7 +183,6 @@ def windows(draw: st.DrawFn) -> tuple[Periods, float]:
     return Periods(tuple(float(span) for span in spans), tuple(rates)), draw(st.integers(1, 30))
 
 
-@settings(max_examples=100)
 @given(windows())
 def test_the_fullest_window_is_the_fullest_of_all(case: tuple[Periods, float]):
     pace, window_s = case
@@ -273,7 +271,6 @@ def unknown(draw: st.DrawFn) -> tuple[Kinds, iq.MemoryLinear]:
     return scaled(kinds, timing, draw(st.floats(0.02, 0.6))), timing
 
 
-@settings(max_examples=60)
 @given(unknown())
 def test_nested_thresholds_meet_10_and_nothing_below_them_does(case: tuple[Kinds, iq.MemoryLinear]):
     kinds, timing = case
@@ -293,7 +290,6 @@ def test_nested_thresholds_meet_10_and_nothing_below_them_does(case: tuple[Kinds
     assert found.stages_kv_tokens == pytest.approx(stages)
 
 
-@settings(max_examples=100)
 @given(st.integers(2, 300), st.floats(0.01, 0.99), st.data())
 def test_the_exponent_solves_16_and_lemma_8_bounds_it(before: int, share: float, data: st.DataObject):
     count = data.draw(st.integers(math.floor(before * share) + 1, before))

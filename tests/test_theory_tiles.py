@@ -96,7 +96,6 @@ def tile_times(draw: st.DrawFn) -> iq.TiledGemm:
 pairs_of = st.lists(st.tuples(st.integers(1, 70), st.integers(1, 40)), min_size=1, max_size=12)
 
 
-@settings(max_examples=150)
 @given(timing=tile_times(), pairs=pairs_of, first_token=st.sampled_from(["prefill", "decode"]))
 def test_the_time_of_a_request_is_the_sum_over_its_iterations(
     timing: iq.TiledGemm, pairs: list[tuple[int, int]], first_token: str
@@ -120,7 +119,6 @@ def cheapest_s(timing: iq.TiledGemm, prompt: int) -> float:
     return best[prompt]
 
 
-@settings(max_examples=60)
 @given(timing=tile_times(), prompt=st.integers(1, 40), output=st.integers(1, 6))
 def test_the_floor_is_the_cheapest_of_all_ways_to_cut_a_prompt(
     timing: iq.TiledGemm, prompt: int, output: int
@@ -133,7 +131,6 @@ def test_the_floor_is_the_cheapest_of_all_ways_to_cut_a_prompt(
     assert found.least_s <= found.request_s * (1 + 1e-12)
 
 
-@settings(max_examples=60)
 @given(
     timing=tile_times(),
     pairs=pairs_of,
@@ -155,7 +152,6 @@ def test_no_scheduler_serves_faster_than_the_floor(
     assert taken_s >= len(pairs) * tile_capacity(at_once(pairs), engine).least_s * (1 - 1e-9)
 
 
-@settings(max_examples=60)
 @given(timing=tile_times(), pairs=pairs_of, first_token=st.sampled_from(["prefill", "decode"]))
 def test_one_request_alone_takes_its_parts_with_a_whole_tile_for_every_decode(
     timing: iq.TiledGemm, pairs: list[tuple[int, int]], first_token: str
@@ -181,7 +177,6 @@ def test_as_many_alike_as_a_tile_has_columns_take_exactly_so_many_times_that_lon
     assert taken_s == pytest.approx(3 * timing.columns * tile_capacity(work, engine).request_s, rel=1e-12)
 
 
-@settings(max_examples=60)
 @given(
     timing=tile_times(),
     pairs=st.lists(st.tuples(st.integers(1, 70), st.integers(1, 40)), min_size=4, max_size=60),
@@ -211,7 +206,6 @@ def test_cycles_take_what_their_requests_take_and_at_most_one_end(
         assert taken_s >= work_s * (1 - 1e-12)
 
 
-@settings(max_examples=60)
 @given(timing=tile_times(), pairs=pairs_of, factor=st.integers(2, 9))
 def test_costs_times_a_factor_divide_the_capacity_by_it(
     timing: iq.TiledGemm, pairs: list[tuple[int, int]], factor: int
@@ -226,7 +220,6 @@ def test_costs_times_a_factor_divide_the_capacity_by_it(
     assert many.capacity_per_s == pytest.approx(factor * fast.capacity_per_s, rel=1e-12)
 
 
-@settings(max_examples=60)
 @given(timing=tile_times(), pairs=pairs_of, more=st.tuples(st.integers(0, 5), st.integers(0, 5)))
 def test_longer_requests_take_longer_and_the_distribution_mixes_linearly(
     timing: iq.TiledGemm, pairs: list[tuple[int, int]], more: tuple[int, int]

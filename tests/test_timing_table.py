@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -146,7 +146,6 @@ def tables(draw):
     )
 
 
-@settings(max_examples=300)
 @given(
     tables(),
     st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 30_000)), max_size=3),
@@ -158,7 +157,6 @@ def test_between_and_beyond_the_points_it_is_the_line_of_the_rule(timing, chunks
         assert abs(said - plainly(timing, chunks, decodes)) <= rounding(timing, chunks, decodes)
 
 
-@settings(max_examples=100)
 @given(st.integers(1, 60), st.integers(0, 6000), st.integers(1, 60), st.integers(0, 6000))
 def test_a_table_that_never_falls_does_not_fall_in_between(count, context, more, later):
     timing = table()

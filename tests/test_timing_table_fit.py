@@ -5,7 +5,7 @@ import math
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import inferq as iq
@@ -322,7 +322,6 @@ def test_other_bad_input_is_named():
         iq.timing.fit(LOG, grids=GRIDS)
 
 
-@settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), rows=st.sampled_from([2, 5, 20, 80]), robust=st.booleans())
 def test_a_fit_says_what_its_table_says_in_a_run(seed, rows, robust):
     chance = np.random.default_rng(seed)

@@ -107,7 +107,7 @@ def test_a_wrong_part_of_a_dynamic_offset_is_named(field: str) -> None:
             iq.DynamicOffset(**{field: bad})
     with pytest.raises(iq.ConfigError, match="kv_share"):
         iq.DynamicOffset(kv_share=1.01)
-    with pytest.raises(iq.ConfigError, match="^offset: .*number or DynamicOffset"):
+    with pytest.raises(iq.ConfigError, match=r"^offset: .*number or DynamicOffset"):
         iq.Slai(offset="10")  # type: ignore[arg-type]
 
 

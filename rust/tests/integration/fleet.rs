@@ -14,7 +14,7 @@ use inferq_core::workload::{Arrival, NO_SESSION, Workload};
 use proptest::prelude::*;
 
 use crate::laws::{Outcome, same};
-use crate::scenario::{Columns, Scenario, with_or_without_cache};
+use crate::scenario::{Columns, Scenario, cases, with_or_without_cache};
 
 /// Every router, and those that have parameters with several.
 pub(crate) const ROUTERS: [RouterConfig; 14] = [
@@ -92,7 +92,7 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_500))]
+    #![proptest_config(cases(1_500))]
 
     #[test]
     fn l8_stretches_equal_stepping_under_every_router(

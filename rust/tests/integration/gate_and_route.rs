@@ -8,7 +8,7 @@ use inferq_core::simulation::{Options, simulate_cluster};
 use proptest::prelude::*;
 
 use crate::laws::same;
-use crate::scenario::{Scenario, scenario};
+use crate::scenario::{Scenario, cases, scenario};
 
 /// Gate, router and plan that go together.
 const POLICIES: [(&str, &str, bool); 9] = [
@@ -71,7 +71,7 @@ fn controlled() -> impl Strategy<Value = Controlled> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_000))]
+    #![proptest_config(cases(1_000))]
 
     #[test]
     fn the_laws_hold_and_no_slot_is_taken_twice(scenario in scenario("SlotGreedy"), controlled in controlled()) {

@@ -4,7 +4,7 @@ use inferq_core::clock::{Instant, Span};
 use inferq_core::results::{BatchRow, IterationRow, Results, Status};
 use proptest::prelude::*;
 
-use crate::scenario::{Scenario, scenario, sharing};
+use crate::scenario::{Scenario, cases, scenario, sharing};
 
 pub(crate) type Outcome = Result<(), TestCaseError>;
 
@@ -259,7 +259,7 @@ macro_rules! laws {
             use super::*;
 
             proptest! {
-                #![proptest_config(ProptestConfig::with_cases(2_500))]
+                #![proptest_config(cases(2_500))]
 
                 #[test]
                 fn l8_stretches_equal_stepping_bit_for_bit(scenario in scenario($kind)) {
@@ -268,7 +268,7 @@ macro_rules! laws {
             }
 
             proptest! {
-                #![proptest_config(ProptestConfig::with_cases(800))]
+                #![proptest_config(cases(800))]
 
                 #[test]
                 fn l8_holds_for_arrivals_on_iteration_boundaries(scenario in scenario($kind), every in 1_usize..4) {
@@ -277,7 +277,7 @@ macro_rules! laws {
             }
 
             proptest! {
-                #![proptest_config(ProptestConfig::with_cases(500))]
+                #![proptest_config(cases(500))]
 
                 #[test]
                 fn l1_to_l7_and_l9_hold(scenario in scenario($kind)) {
@@ -315,7 +315,7 @@ macro_rules! laws_of_caches {
             use super::*;
 
             proptest! {
-                #![proptest_config(ProptestConfig::with_cases(2_500))]
+                #![proptest_config(cases(2_500))]
 
                 #[test]
                 fn l8_stretches_equal_stepping_bit_for_bit(scenario in sharing($kind)) {
@@ -324,7 +324,7 @@ macro_rules! laws_of_caches {
             }
 
             proptest! {
-                #![proptest_config(ProptestConfig::with_cases(400))]
+                #![proptest_config(cases(400))]
 
                 #[test]
                 fn l8_holds_for_arrivals_on_iteration_boundaries(scenario in sharing($kind), every in 1_usize..4) {

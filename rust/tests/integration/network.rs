@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use crate::fleet::{ROUTERS, built};
 use crate::laws::{Outcome, same};
-use crate::scenario::{CLASSES, Scenario, with_or_without_cache};
+use crate::scenario::{CLASSES, Scenario, cases, with_or_without_cache};
 
 /// How requests go from pool to pool, and who waits for whom.
 #[derive(Clone, Debug)]
@@ -178,7 +178,7 @@ fn l8_holds(scenario: &Scenario, paths: &Paths) -> Outcome {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_500))]
+    #![proptest_config(cases(1_500))]
 
     #[test]
     fn networks_keep_the_laws((scenario, paths) in networks()) {

@@ -10,7 +10,7 @@ use inferq_core::scheduler::{Notice, Scheduler};
 use inferq_core::simulation::{Options, simulate};
 use proptest::prelude::*;
 
-use crate::scenario::Columns;
+use crate::scenario::{Columns, cases};
 
 const LIMITS: Limits = Limits { token_budget: 16, max_seqs: 4, frees_with_batch: false };
 
@@ -428,7 +428,7 @@ fn erratic(seed: u64) -> impl FnMut(&mut Plan, &mut Lists) -> Result<()> + Send 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_500))]
+    #![proptest_config(cases(1_500))]
 
     #[test]
     fn no_policy_can_corrupt_the_state(

@@ -12,7 +12,7 @@ use inferq_core::scheduler::{Notice, Scheduler};
 use inferq_core::simulation::{Options, simulate};
 use proptest::prelude::*;
 
-use crate::scenario::{Columns, Scenario, scenario};
+use crate::scenario::{Columns, Scenario, cases, scenario};
 
 /// No TBT.
 const NONE: f64 = f64::NAN;
@@ -476,7 +476,7 @@ fn agrees_with_the_rule_read_literally(scenario: &Scenario) -> std::result::Resu
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_500))]
+    #![proptest_config(cases(1_500))]
 
     #[test]
     fn slai_agrees_with_its_rule_read_literally(scenario in scenario("Slai"), every in 1_usize..4) {

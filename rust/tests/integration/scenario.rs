@@ -7,6 +7,7 @@ use inferq_core::results::Results;
 use inferq_core::simulation::{Options, Timeline, simulate};
 use inferq_core::workload::{Content, NO_SESSION, Workload};
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 
 /// A workload that owns its columns.
 #[derive(Clone, Debug, Default)]
@@ -487,6 +488,14 @@ fn columns(longest_prompt: i32, longest_output: i32) -> impl Strategy<Value = Co
         }
         columns
     })
+}
+
+/// So many scenarios at night, each night others; on a change a fifth of them, always the same.
+pub(crate) fn cases(at_night: u32) -> ProptestConfig {
+    if std::env::var_os("INFERQ_NIGHT").is_some() {
+        return ProptestConfig::with_cases(at_night);
+    }
+    ProptestConfig { cases: at_night / 5, rng_seed: RngSeed::Fixed(0), ..ProptestConfig::default() }
 }
 
 /// Any scenario of a policy.

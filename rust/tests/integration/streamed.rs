@@ -14,7 +14,7 @@ use std::num::NonZeroUsize;
 
 use crate::fleet::{ROUTERS, built};
 use crate::laws::Outcome;
-use crate::scenario::{self, CLASSES, Scenario, with_or_without_cache};
+use crate::scenario::{self, CLASSES, Scenario, cases, with_or_without_cache};
 
 /// Parts of a workload, of the sizes given by turns.
 struct Parts<'a> {
@@ -150,7 +150,7 @@ fn sizes() -> impl Strategy<Value = Vec<usize>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(cases(2_000))]
 
     #[test]
     fn parts_are_the_whole_on_one_replica(scenario in any_scenario(), sizes in sizes(), automatic: bool) {
