@@ -4,6 +4,8 @@ import importlib.util
 import re
 from pathlib import Path
 
+import pytest
+
 import inferq as iq
 
 ROOT = Path(__file__).parent.parent
