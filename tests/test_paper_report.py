@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 import inferq as iq
 from inferq import papers
 from inferq.cli import app
-from inferq.papers import cells
+from inferq.papers import pages
 from inferq.papers.report import Picture, Report, Row, Section, Slip, Table
 
 from .markup import Page
@@ -89,7 +89,7 @@ def test_rows_are_one_frame_with_the_gap():
 
 
 def test_a_page_in_html_stands_alone():
-    page = MADE.html()
+    page = pages.html(MADE)
     held = Page(page)
     assert len(set(held.names)) == len(held.names)
     for link in held.links:
@@ -114,8 +114,8 @@ def test_pages_are_the_same_whenever_they_are_written(tmp_path: Path):
     folders = [tmp_path / "one", tmp_path / "two"]
     for folder in folders:
         folder.mkdir()
-        MADE.write(folder / "page.html")
-        MADE.write(folder / "page.md")
+        pages.write(MADE, folder / "page.html")
+        pages.write(MADE, folder / "page.md")
     names = sorted(path.name for path in folders[0].iterdir())
     assert names == ["page-1.svg", "page-2.svg", "page.html", "page.md"]
     for name in names:
@@ -123,7 +123,7 @@ def test_pages_are_the_same_whenever_they_are_written(tmp_path: Path):
 
 
 def test_a_page_in_markdown_has_its_pictures_beside_it(tmp_path: Path):
-    text = MADE.markdown(tmp_path)
+    text = pages.markdown(MADE, tmp_path)
     for name in re.findall(r"\]\((.*?\.svg)\)", text):
         assert (tmp_path / name).read_text().startswith("<svg")
     assert text.startswith("# When is a cache large enough?\n\nNie, Si")
@@ -142,7 +142,7 @@ def test_a_page_in_markdown_has_its_pictures_beside_it(tmp_path: Path):
 
 def test_other_endings_are_refused(tmp_path: Path):
     with pytest.raises(iq.ConfigError, match=r"page\.pdf: a page ends in \.html or \.md"):
-        MADE.write(tmp_path / "page.pdf")
+        pages.write(MADE, tmp_path / "page.pdf")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -160,7 +160,7 @@ def test_other_endings_are_refused(tmp_path: Path):
     ],
 )
 def test_numbers_show_what_is_known_of_them(value: float, half_width: float | None, text: str):
-    assert cells.computed(value, half_width) == text
+    assert pages.computed(value, half_width) == text
 
 
 def ran(*arguments: str) -> Result:
@@ -191,7 +191,7 @@ def test_the_command_prints_the_rows_and_writes_the_page(nie2026: list[dict[str,
     assert done.stderr == "simulating Table 1\n"
     lines = done.stdout.splitlines()
     assert lines[-1] == "written to nie2026.html"
-    assert (tmp_path / "nie2026.html").read_text() == MADE.html()
+    assert (tmp_path / "nie2026.html").read_text() == pages.html(MADE)
     assert any(
         re.search(r"Table 1, 1:1 +largest rate.* 3\.263 +3\.2633 +3\.258 ± 0\.012 +−0\.16 %", one)
         for one in lines
@@ -243,3 +243,13 @@ def test_a_page_that_is_there_is_kept_until_the_run_has_ended(nie2026: list[dict
 def test_every_paper_has_its_module():
     for name in papers.PAPERS:
         assert (Path(papers.__file__).parent / name / "__init__.py").exists(), name
+
+
+def test_only_the_command_knows_of_the_papers():
+    wing = Path(papers.__file__).parent
+    others = [path for path in wing.parent.rglob("*.py") if wing not in path.parents]
+    imported = re.compile(
+        r"^\s*(?:from inferq\.papers|from inferq import papers|import inferq\.papers)", re.M
+    )
+    users = [path.relative_to(wing.parent).as_posix() for path in others if imported.search(path.read_text())]
+    assert users == ["cli/paper.py"]

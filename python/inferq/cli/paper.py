@@ -6,9 +6,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from inferq import papers
 from inferq.cli import show
+from inferq.papers import pages
+from inferq.papers.report import Report
 from inferq.reports.text import listed
 
 
@@ -35,6 +42,38 @@ def paper(
     page = papers.writable(Path(f"{name}.html") if out is None else out)
     traces = None if trace is None else papers.folder(trace)
     reproduced = papers.run(name, quick=quick, traces=traces, tell=lambda text: typer.echo(text, err=True))
-    show.report(reproduced)
-    reproduced.write(page)
+    _print(reproduced)
+    pages.write(reproduced, page)
     show.lines([f"written to {page}"])
+
+
+def _print(report: Report) -> None:
+    """Print the rows of a paper's report, section by section, with their notes below."""
+    console = Console(highlight=False)
+    show.lines([report.title])
+    for section in report.sections:
+        if not section.rows:
+            continue
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        numbers, notes = pages.noted(section.rows)
+        for name in pages.HEADER:
+            text = name in ("where", "what")
+            table.add_column(name, justify="left" if text else "right", overflow="fold", no_wrap=not text)
+        if notes:
+            table.add_column("note", justify="right", no_wrap=True)
+        for row, note in zip(section.rows, numbers, strict=True):
+            table.add_row(*map(Text, pages.cells_of_row(row)), *([note] if notes else []))
+        console.print(Text(f"\n{section.title}", style="bold"))
+        console.print(table)
+        for place, note in enumerate(notes, start=1):
+            console.print(_paragraph(f"{place}. {note}"))
+    if report.slips:
+        console.print(Text("\nWhere the paper slips", style="bold"))
+    for slip in report.slips:
+        console.print(_paragraph(f"{slip.where}: printed {slip.printed}; right: {slip.right}"))
+
+
+def _paragraph(text: str) -> Padding:
+    """A text in Markdown, without its marks, under a table."""
+    plain = " ".join(text.replace("**", "").replace("`", "").split())
+    return Padding(Text(plain), (0, 0, 0, 1))

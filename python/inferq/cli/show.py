@@ -10,13 +10,10 @@ from typing import Any
 import typer
 from rich import box
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from inferq._lazy import pl
-from inferq.papers import cells
-from inferq.papers.report import Report
 from inferq.reports.text import NONE, number, percent, seconds
 from inferq.results.metric import QUANTITIES, STATISTICS
 from inferq.results.result import Result
@@ -196,38 +193,6 @@ def points(frame: pl.DataFrame, names: list[str], most: int) -> None:
     for row in with_findings.head(most).rows(named=True):
         where = ", ".join(f"{name}={_text(row[name])}" for name in (*names, "seed"))
         lines([f"finding: {where}: {row['findings']}"])
-
-
-def report(made: Report) -> None:
-    """Print the rows of a paper's report, section by section, with their notes below."""
-    console = Console(highlight=False)
-    lines([made.title])
-    for section in made.sections:
-        if not section.rows:
-            continue
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        numbers, notes = cells.noted(section.rows)
-        for name in cells.HEADER:
-            text = name in ("where", "what")
-            table.add_column(name, justify="left" if text else "right", overflow="fold", no_wrap=not text)
-        if notes:
-            table.add_column("note", justify="right", no_wrap=True)
-        for row, note in zip(section.rows, numbers, strict=True):
-            table.add_row(*map(Text, cells.of_row(row)), *([note] if notes else []))
-        console.print(Text(f"\n{section.title}", style="bold"))
-        console.print(table)
-        for place, note in enumerate(notes, start=1):
-            console.print(_paragraph(f"{place}. {note}"))
-    if made.slips:
-        console.print(Text("\nWhere the paper slips", style="bold"))
-    for slip in made.slips:
-        console.print(_paragraph(f"{slip.where}: printed {slip.printed}; right: {slip.right}"))
-
-
-def _paragraph(text: str) -> Padding:
-    """A text in Markdown, without its marks, under a table."""
-    plain = " ".join(text.replace("**", "").replace("`", "").split())
-    return Padding(Text(plain), (0, 0, 0, 1))
 
 
 def _counts(summary: pl.DataFrame, by_class: pl.DataFrame | None) -> Table:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from inferq.errors import ConfigError
+from inferq.papers.pages import check_ending
 from inferq.workload.columns import nearest
 
 if TYPE_CHECKING:
@@ -46,8 +47,6 @@ def writable(path: Path) -> Path:
         ConfigError: it ends neither in `.html` nor in `.md`.
         OSError: it cannot be written.
     """
-    from inferq.papers.report import check_ending
-
     check_ending(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     is_new = not path.exists()

@@ -1,17 +1,12 @@
-"""What does the page of a paper hold: its numbers, ours beside them, pictures, and where the paper slips?"""
+"""What was reproduced of a paper: its numbers, ours beside them, pictures, and where the paper slips."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from inferq._lazy import pl
-from inferq.errors import ConfigError
 from inferq.reports.document import Picture as Picture
-
-PAGES = (".html", ".md")
-"""The endings of the pages that a report can be written as."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,52 +112,3 @@ class Report:
             for row in section.rows
         ]
         return pl.DataFrame(lines, schema={**schema, "note": pl.String}, orient="row")
-
-    def html(self) -> str:
-        """One page that needs nothing beside it: the pictures are in it, as SVG."""
-        from inferq.papers.page import html
-
-        return html(self)
-
-    def markdown(self, folder: str | Path, stem: str | None = None) -> str:
-        """The page in Markdown; its pictures are written into `folder`.
-
-        Args:
-            folder: where the page will lie; it must be there.
-            stem: with what the names of the pictures begin, the report's name unless told.
-
-        Raises:
-            OSError: a picture cannot be written.
-        """
-        from inferq.papers.markdown import markdown
-
-        text, pictures = markdown(self, stem or self.name)
-        for name, svg in pictures.items():
-            (Path(folder) / name).write_text(svg, encoding="utf-8")
-        return text
-
-    def write(self, path: str | Path) -> Path:
-        """Write the page: `.html` holds its pictures, `.md` has them in files beside it.
-
-        Returns:
-            The path.
-
-        Raises:
-            ConfigError: another ending.
-            OSError: it cannot be written.
-        """
-        page = Path(path)
-        check_ending(page)
-        text = self.html() if page.suffix == ".html" else self.markdown(page.parent, page.stem)
-        page.write_text(text, encoding="utf-8")
-        return page
-
-
-def check_ending(page: Path) -> None:
-    """Refuse a page that is neither HTML nor Markdown.
-
-    Raises:
-        ConfigError: it names the endings.
-    """
-    if page.suffix not in PAGES:
-        raise ConfigError(page, f"a page ends in {' or '.join(PAGES)}")
