@@ -13,6 +13,9 @@ export MATURIN_PEP517_ARGS := --locked
 BUILT_FROM := Cargo.toml Cargo.lock rust/Cargo.toml python/Cargo.toml pyproject.toml \
 	$(shell find rust/src python/src -name '*.rs')
 
+# `cargo fmt` does not see the modules that the lists of kinds declare.
+LISTED := $(filter-out %/mod.rs, $(wildcard $(addprefix rust/src/, scheduler/*.rs router/*.rs timing/*.rs)))
+
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
@@ -33,6 +36,7 @@ test-python: $(VENV)/tested ## Run the tests of the Python package
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 test-all: export INFERQ_NIGHT ?= $(shell date +%F)
+test-all: export PROPTEST_RNG_SEED ?= $(shell date +%s)
 test-all: $(VENV)/torch ## Run what a change does not wait for too: more scenarios, fresh seeds, PyTorch, a browser
 	@command -v chromium >/dev/null || { apt-get update && apt-get install -y --no-install-recommends chromium; } || \
 		echo "no chromium can be installed here: the tests that look at pages are skipped" >&2
@@ -41,7 +45,7 @@ test-all: $(VENV)/torch ## Run what a change does not wait for too: more scenari
 lint: lint-core lint-python ## Check format, lints, types, stubs and docs; warnings are errors
 
 lint-core: $(VENV)/tested
-	cargo fmt --all --check
+	cargo fmt --all --check && rustfmt --edition 2024 --check $(LISTED)
 	PYO3_PYTHON=$(abspath $(BIN)/python) cargo clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps -p inferq-core
 
@@ -52,7 +56,7 @@ lint-python: $(VENV)/tested
 	$(BIN)/python -m mypy.stubtest inferq._core
 
 format: $(VENV)/tools ## Format everything and apply the lints that mend themselves
-	cargo fmt --all
+	cargo fmt --all && rustfmt --edition 2024 $(LISTED)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 

@@ -26,7 +26,7 @@ use inferq_core::cluster::{Cluster, Pool};
 use inferq_core::distributions::{Arrivals, Joint, Length, Lengths, Synthetic, seconds};
 use inferq_core::engine::{Engine, parse};
 use inferq_core::results::Results;
-use inferq_core::router::RouterConfig;
+use inferq_core::router::{LeastRequests, RoundRobin, RouterConfig};
 use inferq_core::simulation::{Options, simulate, simulate_cluster};
 use inferq_core::workload::Workload;
 use std::num::NonZeroUsize;
@@ -244,12 +244,12 @@ fn timings(criterion: &mut Criterion) {
 
 /// Replicas, router, threads.
 const FLEETS: [(usize, RouterConfig, usize); 6] = [
-    (8, RouterConfig::LeastRequests {}, 1),
-    (64, RouterConfig::LeastRequests {}, 1),
-    (1000, RouterConfig::LeastRequests {}, 1),
-    (8, RouterConfig::RoundRobin {}, 1),
-    (8, RouterConfig::RoundRobin {}, 2),
-    (1000, RouterConfig::RoundRobin {}, 1),
+    (8, RouterConfig::LeastRequests(LeastRequests {}), 1),
+    (64, RouterConfig::LeastRequests(LeastRequests {}), 1),
+    (1000, RouterConfig::LeastRequests(LeastRequests {}), 1),
+    (8, RouterConfig::RoundRobin(RoundRobin {}), 1),
+    (8, RouterConfig::RoundRobin(RoundRobin {}), 2),
+    (1000, RouterConfig::RoundRobin(RoundRobin {}), 1),
 ];
 
 fn fleets(criterion: &mut Criterion) {

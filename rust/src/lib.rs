@@ -42,6 +42,11 @@
 pub mod clock;
 pub mod error;
 
+// How policies, routers and timing models are listed and drawn.
+mod kinds;
+#[doc(hidden)]
+pub mod dice;
+
 // The requests that come: columns, or distributions to draw them from.
 pub mod workload;
 pub mod random;

@@ -2,25 +2,46 @@
 
 use std::collections::BTreeMap;
 
-use super::{Fleet, Router};
+use serde::{Deserialize, Serialize};
+
+use super::{Fleet, Router, RouterParameters, in_range};
+use crate::dice::{Dice, Sample};
 use crate::error::Result;
 use crate::workload::Arrival;
+
+/// All requests of a session at one replica, as long as that has not too many.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct BySession {
+    /// So many times the mean number of requests is too many; `None`: never.
+    #[serde(default)]
+    pub spill: Option<f64>,
+}
+
+impl RouterParameters for BySession {
+    fn build(&self, _seed: u64, _pool: u64) -> Result<Box<dyn Router>> {
+        in_range("spill", self.spill, |spill| spill >= 1.0, "a finite number, at least 1")?;
+        Ok(Box::new(BySessionRouter { spill: self.spill, next: 0, homes: BTreeMap::new() }))
+    }
+}
+
+impl Sample for BySession {
+    fn sample(dice: &mut Dice) -> BySession {
+        BySession { spill: dice.one_of(&[None, Some(1.5)]) }
+    }
+}
 
 /// Sessions go to the replicas by turns, in the order of their first requests; a request without a session is one of its
 /// own. With `spill`, a session whose replica has more than so many times the mean number of requests moves to the one that
 /// has the fewest, and lives there.
 #[derive(Debug)]
-pub(super) struct BySession {
+struct BySessionRouter {
     spill: Option<f64>,
     next: usize,
     homes: BTreeMap<u32, usize>,
 }
 
-impl BySession {
-    pub(super) fn new(spill: Option<f64>) -> BySession {
-        BySession { spill, next: 0, homes: BTreeMap::new() }
-    }
-
+impl BySessionRouter {
     fn turn(&mut self, fleet: &Fleet) -> usize {
         let replica = self.next;
         self.next = (replica + 1) % fleet.len();
@@ -37,7 +58,7 @@ impl BySession {
     }
 }
 
-impl Router for BySession {
+impl Router for BySessionRouter {
     fn route(&mut self, arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
         let Some(session) = arrival.session else { return Ok(self.turn(fleet)) };
         let home = match self.homes.get(&session) {

@@ -3,22 +3,11 @@
 //! A router is asked once for each request, at the instant of its arrival, after everything that happened at that instant
 //! before it. One router, one file; ties go to the lowest replica.
 
-mod by_session;
-mod least_kv;
-mod least_requests;
-mod least_tokens;
-mod power_of_two;
-mod prefix_affinity;
-mod prefix_hash;
-mod random;
-mod round_robin;
-
 use std::ops::Range;
 
-use serde::Deserialize;
-
-use crate::clock::{Instant, Span, attoseconds};
+use crate::clock::{Instant, Span};
 use crate::error::{Error, Result};
+use crate::kinds::kinds;
 use crate::kv::Segment;
 use crate::replica::Replica;
 use crate::tournament::Tournament;
@@ -161,76 +150,31 @@ impl Fleet {
     }
 }
 
-/// A router as a user describes it.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(tag = "kind", deny_unknown_fields)]
-pub enum RouterConfig {
-    /// One after the other, in the order of arrivals.
-    RoundRobin {},
-    /// Any, all alike.
-    Random {},
-    /// The fewest requests, waiting and running.
-    LeastRequests {},
-    /// The fewest tokens still to load and to emit.
-    LeastTokens {},
-    /// Of two different ones, drawn at random, the one with fewer requests.
-    PowerOfTwo {},
-    /// The fewest blocks, in use or asked for by waiting prompts.
-    LeastKv {},
-    /// All requests of a session at one replica, as long as that has not too many.
-    BySession {
-        /// So many times the mean number of requests is too many; `None`: never.
-        #[serde(default)]
-        spill: Option<f64>,
-    },
-    /// Where the longest part of the prompt is cached, against the blocks ahead.
-    PrefixAffinity {
-        /// Of a token to compute, against one whose block is taken.
-        weight: f64,
-        /// Seconds between the reports of the caches; `None`: they are looked at.
-        #[serde(default)]
-        update_s: Option<f64>,
-    },
-    /// Where prompts go that begin alike.
-    PrefixHash {
-        /// So many tokens are the beginning.
-        prefix_tokens: u64,
-        /// So many times the mean number of requests is too many; `None`: nothing is.
-        #[serde(default)]
-        load_factor: Option<f64>,
-    },
+/// The parameters of a router, as a user describes them: each router's file implements this for its own.
+trait RouterParameters {
+    /// The router itself; `seed` is the run's. Each `pool` of a cluster draws apart from the others.
+    fn build(&self, seed: u64, pool: u64) -> Result<Box<dyn Router>>;
+}
+
+kinds! {
+    /// A router and its parameters.
+    RouterConfig: RouterParameters {
+        round_robin::RoundRobin,
+        random::Random,
+        least_requests::LeastRequests,
+        least_tokens::LeastTokens,
+        power_of_two::PowerOfTwo,
+        least_kv::LeastKv,
+        by_session::BySession,
+        prefix_affinity::PrefixAffinity,
+        prefix_hash::PrefixHash,
+    }
 }
 
 impl RouterConfig {
     /// The router itself; `seed` is the run's. Each `pool` of a cluster draws apart from the others.
     pub fn build(&self, seed: u64, pool: u64) -> Result<Box<dyn Router>> {
-        Ok(match *self {
-            RouterConfig::RoundRobin {} => Box::new(round_robin::RoundRobin::default()),
-            RouterConfig::Random {} => Box::new(random::Random::new(seed, pool)),
-            RouterConfig::LeastRequests {} => Box::new(least_requests::LeastRequests),
-            RouterConfig::LeastTokens {} => Box::new(least_tokens::LeastTokens),
-            RouterConfig::PowerOfTwo {} => Box::new(power_of_two::PowerOfTwo::new(seed, pool)),
-            RouterConfig::LeastKv {} => Box::new(least_kv::LeastKv),
-            RouterConfig::BySession { spill } => {
-                in_range("spill", spill, |spill| spill >= 1.0, "a finite number, at least 1")?;
-                Box::new(by_session::BySession::new(spill))
-            }
-            RouterConfig::PrefixAffinity { weight, update_s } => {
-                in_range("weight", Some(weight), |weight| weight >= 0.0, "a finite number, not negative")?;
-                let every = update_s.map(|seconds| attoseconds(seconds, "update_s")).transpose()?;
-                if every == Some(0) {
-                    return Err(Error::config("update_s", "0: the time between two reports must be above 0"));
-                }
-                Box::new(prefix_affinity::PrefixAffinity { weight, every: every.map(Span) })
-            }
-            RouterConfig::PrefixHash { prefix_tokens, load_factor } => {
-                if prefix_tokens == 0 {
-                    return Err(Error::config("prefix_tokens", "0: a prefix has at least 1 token"));
-                }
-                in_range("load_factor", load_factor, |factor| factor > 1.0, "a finite number above 1")?;
-                Box::new(prefix_hash::PrefixHash::new(prefix_tokens, load_factor))
-            }
-        })
+        self.parameters().build(seed, pool)
     }
 }
 

@@ -1,25 +1,39 @@
 //! The better of two.
 
+use serde::{Deserialize, Serialize};
+
 use super::random::{DRAWS, below};
-use super::{Fleet, Router};
+use super::{Fleet, Router, RouterParameters};
+use crate::dice::{Dice, Sample};
 use crate::error::Result;
 use crate::random::{Source, Stream};
 use crate::workload::Arrival;
 
+/// Of two different replicas, drawn at random, the one with fewer requests.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct PowerOfTwo {}
+
+impl RouterParameters for PowerOfTwo {
+    fn build(&self, seed: u64, pool: u64) -> Result<Box<dyn Router>> {
+        Ok(Box::new(PowerOfTwoRouter { stream: Stream::new(seed, Source::Router), draw: DRAWS * pool }))
+    }
+}
+
+impl Sample for PowerOfTwo {
+    fn sample(_dice: &mut Dice) -> PowerOfTwo {
+        PowerOfTwo {}
+    }
+}
+
 /// Two different replicas are drawn; the one with fewer requests is taken, the lower one if they are alike.
 #[derive(Debug)]
-pub(super) struct PowerOfTwo {
+struct PowerOfTwoRouter {
     stream: Stream,
     draw: u64,
 }
 
-impl PowerOfTwo {
-    pub(super) fn new(seed: u64, pool: u64) -> PowerOfTwo {
-        PowerOfTwo { stream: Stream::new(seed, Source::Router), draw: DRAWS * pool }
-    }
-}
-
-impl Router for PowerOfTwo {
+impl Router for PowerOfTwoRouter {
     fn route(&mut self, arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
         if fleet.len() == 1 {
             return Ok(0);

@@ -1,10 +1,41 @@
 //! The same beginning at the same replica, whatever is there.
 
-use super::{Fleet, Router};
-use crate::error::Result;
+use serde::{Deserialize, Serialize};
+
+use super::{Fleet, Router, RouterParameters, in_range};
+use crate::dice::{Dice, Sample};
+use crate::error::{Error, Result};
 use crate::kv::{OWN, Segment};
 use crate::random::{Source, Stream, philox4x64};
 use crate::workload::Arrival;
+
+/// Where prompts go that begin alike.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct PrefixHash {
+    /// So many tokens are the beginning.
+    pub prefix_tokens: u64,
+    /// So many times the mean number of requests is too many; `None`: nothing is.
+    #[serde(default)]
+    pub load_factor: Option<f64>,
+}
+
+impl RouterParameters for PrefixHash {
+    fn build(&self, _seed: u64, _pool: u64) -> Result<Box<dyn Router>> {
+        let PrefixHash { prefix_tokens, load_factor } = *self;
+        if prefix_tokens == 0 {
+            return Err(Error::config("prefix_tokens", "0: a prefix has at least 1 token"));
+        }
+        in_range("load_factor", load_factor, |factor| factor > 1.0, "a finite number above 1")?;
+        Ok(Box::new(PrefixHashRouter { prefix_tokens, load_factor, ring: Vec::new() }))
+    }
+}
+
+impl Sample for PrefixHash {
+    fn sample(dice: &mut Dice) -> PrefixHash {
+        PrefixHash { prefix_tokens: dice.one_of(&[5, 12]), load_factor: dice.one_of(&[None, Some(1.3)]) }
+    }
+}
 
 /// Consistent hashing. Every replica has [`PLACES`] places on a ring, a prefix has one, and goes to the replica that comes
 /// first from there on. So another replica takes its share from all others and moves nothing between them.
@@ -12,7 +43,7 @@ use crate::workload::Arrival;
 /// With bounded loads (Mirrokni, Thorup, Zadimoghaddam 2018) those are passed over that have `load_factor` times the mean
 /// number of requests, the newcomer counted, rounded up.
 #[derive(Debug)]
-pub(super) struct PrefixHash {
+struct PrefixHashRouter {
     prefix_tokens: u64,
     load_factor: Option<f64>,
     /// Places and whose they are, in the order of the ring.
@@ -22,11 +53,7 @@ pub(super) struct PrefixHash {
 /// Places of a replica: its share of the ring then has a standard deviation of about 9 %.
 const PLACES: u64 = 128;
 
-impl PrefixHash {
-    pub(super) fn new(prefix_tokens: u64, load_factor: Option<f64>) -> PrefixHash {
-        PrefixHash { prefix_tokens, load_factor, ring: Vec::new() }
-    }
-
+impl PrefixHashRouter {
     /// Where a prompt stands on the ring, by what its first tokens are.
     fn place(&self, content: &[Segment], arrival: &Arrival) -> u64 {
         let own = Segment { content: OWN | u64::from(arrival.id), tokens: arrival.prompt_tokens };
@@ -43,7 +70,7 @@ impl PrefixHash {
     }
 }
 
-impl Router for PrefixHash {
+impl Router for PrefixHashRouter {
     fn route(&mut self, arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
         if self.ring.is_empty() {
             let stream = Stream::new(0, Source::Ring);
@@ -74,6 +101,10 @@ mod tests {
     use crate::clock::{Instant, Span};
     use crate::tournament::Tournament;
 
+    fn router(load_factor: Option<f64>) -> PrefixHashRouter {
+        PrefixHashRouter { prefix_tokens: 600, load_factor, ring: Vec::new() }
+    }
+
     fn arrival(id: u32) -> Arrival {
         let (at, tbt_slo) = (Instant::ZERO, Span::NEVER);
         let (prompt_tokens, output_tokens, session) = (1000, 1, None);
@@ -88,7 +119,7 @@ mod tests {
 
     /// The replicas of prompts that begin with 20,000 texts.
     fn homes(replicas: usize) -> Vec<usize> {
-        let (mut router, mut fleet) = (PrefixHash::new(600, None), fleet(&vec![0; replicas]));
+        let (mut router, mut fleet) = (router(None), fleet(&vec![0; replicas]));
         let mut home = |content| {
             fleet.content = vec![Segment { content, tokens: 700 }];
             router.route(&arrival(0), &mut fleet).expect("a replica")
@@ -117,7 +148,7 @@ mod tests {
 
     #[test]
     fn only_the_beginning_counts() {
-        let (mut router, mut fleet) = (PrefixHash::new(600, None), fleet(&[0; 64]));
+        let (mut router, mut fleet) = (router(None), fleet(&[0; 64]));
         let mut home = |id: u32, content: &[(u64, u32)]| {
             fleet.content = content.iter().map(|&(content, tokens)| Segment { content, tokens }).collect();
             router.route(&arrival(id), &mut fleet).expect("a replica")
@@ -132,8 +163,8 @@ mod tests {
 
     #[test]
     fn who_has_reached_the_bound_is_passed_over() {
-        let mut router = PrefixHash::new(600, Some(1.25));
-        let home = |router: &mut PrefixHash, loads: &[u32]| {
+        let mut router = router(Some(1.25));
+        let home = |router: &mut PrefixHashRouter, loads: &[u32]| {
             let mut fleet = Fleet { content: vec![Segment { content: 4, tokens: 700 }], ..fleet(loads) };
             router.route(&arrival(0), &mut fleet).expect("a replica")
         };

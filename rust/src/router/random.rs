@@ -1,13 +1,33 @@
 //! Any replica.
 
-use super::{Fleet, Router};
+use serde::{Deserialize, Serialize};
+
+use super::{Fleet, Router, RouterParameters};
+use crate::dice::{Dice, Sample};
 use crate::error::Result;
 use crate::random::{Source, Stream};
 use crate::workload::Arrival;
 
+/// Any replica, all alike.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Random {}
+
+impl RouterParameters for Random {
+    fn build(&self, seed: u64, pool: u64) -> Result<Box<dyn Router>> {
+        Ok(Box::new(RandomRouter { stream: Stream::new(seed, Source::Router), draw: DRAWS * pool }))
+    }
+}
+
+impl Sample for Random {
+    fn sample(_dice: &mut Dice) -> Random {
+        Random {}
+    }
+}
+
 /// Each replica with the same probability, by a draw that belongs to the request.
 #[derive(Debug)]
-pub(super) struct Random {
+struct RandomRouter {
     stream: Stream,
     draw: u64,
 }
@@ -15,13 +35,7 @@ pub(super) struct Random {
 /// Draws that a router takes of a request.
 pub(super) const DRAWS: u64 = 2;
 
-impl Random {
-    pub(super) fn new(seed: u64, pool: u64) -> Random {
-        Random { stream: Stream::new(seed, Source::Router), draw: DRAWS * pool }
-    }
-}
-
-impl Router for Random {
+impl Router for RandomRouter {
     fn route(&mut self, arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
         Ok(below(self.stream.word(u64::from(arrival.id), self.draw), fleet.len()))
     }

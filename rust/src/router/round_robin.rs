@@ -1,16 +1,36 @@
 //! One after the other.
 
-use super::{Fleet, Router};
+use serde::{Deserialize, Serialize};
+
+use super::{Fleet, Router, RouterParameters};
+use crate::dice::{Dice, Sample};
 use crate::error::Result;
 use crate::workload::Arrival;
 
+/// One after the other, in the order of arrivals.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct RoundRobin {}
+
+impl RouterParameters for RoundRobin {
+    fn build(&self, _seed: u64, _pool: u64) -> Result<Box<dyn Router>> {
+        Ok(Box::new(RoundRobinRouter { next: 0 }))
+    }
+}
+
+impl Sample for RoundRobin {
+    fn sample(_dice: &mut Dice) -> RoundRobin {
+        RoundRobin {}
+    }
+}
+
 /// Replicas by turns, in the order of arrivals.
-#[derive(Debug, Default)]
-pub(super) struct RoundRobin {
+#[derive(Debug)]
+struct RoundRobinRouter {
     next: usize,
 }
 
-impl Router for RoundRobin {
+impl Router for RoundRobinRouter {
     fn route(&mut self, _arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
         let replica = self.next;
         self.next = (replica + 1) % fleet.len();

@@ -1,8 +1,11 @@
 //! One class before another, whatever the policy within a class: li2025 §4.3.
 
-use super::queue::List;
-use super::queue::insert_by_arrival;
-use super::{Notice, PreemptionKind, Scheduler, SchedulerConfig, policy::class_code};
+use serde::{Deserialize, Serialize};
+
+use super::parameters::{SchedulerParameters, class_code};
+use super::queue::{List, insert_by_arrival};
+use super::{Notice, Sarathi, Scheduler, SchedulerConfig};
+use crate::dice::{Dice, Sample};
 use crate::engine::Class;
 use crate::error::{Error, Result};
 use crate::kv::KvBlocks;
@@ -10,9 +13,51 @@ use crate::plan::{Hold, Limit, Limits, Plan};
 use crate::request::{Phase, Place, Requests};
 use crate::workload::Arrival;
 
+/// A policy for each class, the classes in order.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClassPriority {
+    pub order: Vec<String>,
+    pub inner: Box<SchedulerConfig>,
+}
+
+impl SchedulerParameters for ClassPriority {
+    fn build(&self, classes: Option<&[Class]>) -> Result<Box<dyn Scheduler>> {
+        let inner = self.inner.parameters();
+        if !inner.fills_a_budget() {
+            let kind = self.inner.kind();
+            let message = format!(
+                "{kind} does not fill a token budget: take a policy that does, such as Sarathi, or Orca with chunked=True"
+            );
+            return Err(Error::config("inner", message));
+        }
+        let build = |_| {
+            let inner = inner.build(classes).map_err(|error| error.within("inner"))?;
+            Ok(ClassShare { inner, present: 0, admitted: List::default() })
+        };
+        Ok(Box::new(ClassPriorityScheduler {
+            ranks: ranks(&self.order, classes)?,
+            classes: self.order.iter().map(build).collect::<Result<_>>()?,
+            swaps: inner.swaps(),
+        }))
+    }
+}
+
+impl Sample for ClassPriority {
+    fn sample(dice: &mut Dice) -> ClassPriority {
+        let kinds: Vec<&str> = SchedulerConfig::KINDS.iter().copied().filter(|&kind| kind != "ClassPriority").collect();
+        let inner = |_| SchedulerConfig::sample(dice.one_of(&kinds), dice);
+        let fills = |inner: &SchedulerConfig| inner.parameters().fills_a_budget();
+        // More draws than dice have numbers find no other policies.
+        let inner = (0..64).filter_map(inner).find(fills).unwrap_or_else(|| Sarathi::sample(dice).into());
+        let order = dice.one_of(&[["a", "b"], ["b", "a"]]).map(str::to_owned).to_vec();
+        ClassPriority { order, inner: Box::new(inner) }
+    }
+}
+
 /// For each class in order a policy of its own plans with the budget, the seats and the blocks that are left. Blocks
 /// that it lacks are taken from the lowest class. The standing decodes of a class are the group of its rank.
-pub(super) struct ClassPriority {
+pub(super) struct ClassPriorityScheduler {
     classes: Vec<ClassShare>,
     /// The rank of each class of the workload.
     ranks: Vec<usize>,
@@ -29,23 +74,7 @@ struct ClassShare {
     admitted: List,
 }
 
-impl ClassPriority {
-    pub(super) fn new(order: &[String], inner: &SchedulerConfig, classes: Option<&[Class]>) -> Result<ClassPriority> {
-        if !inner.fills_a_budget() {
-            let message = "only a policy that fills a token budget: Sarathi, KFcfs, VllmV1 or Orca with chunked=True";
-            return Err(Error::config("inner", message));
-        }
-        let build = |_| {
-            let inner = inner.build(classes).map_err(|error| error.within("inner"))?;
-            Ok(ClassShare { inner, present: 0, admitted: List::default() })
-        };
-        Ok(ClassPriority {
-            ranks: ranks(order, classes)?,
-            classes: order.iter().map(build).collect::<Result<_>>()?,
-            swaps: matches!(inner, SchedulerConfig::Sarathi { preemption: PreemptionKind::Swap { .. }, .. }),
-        })
-    }
-
+impl ClassPriorityScheduler {
     #[inline]
     fn class_of(&mut self, place: Place, requests: &Requests) -> &mut ClassShare {
         &mut self.classes[self.ranks[requests.at(place).arrival.class as usize]]
@@ -113,7 +142,7 @@ fn ranks(order: &[String], classes: Option<&[Class]>) -> Result<Vec<usize>> {
     classes.unwrap_or_default().iter().map(rank).collect()
 }
 
-impl Scheduler for ClassPriority {
+impl Scheduler for ClassPriorityScheduler {
     fn limits(&self) -> Limits {
         self.classes[0].inner.limits()
     }

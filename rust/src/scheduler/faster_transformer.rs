@@ -1,30 +1,67 @@
 //! FasterTransformer: a batch of requests runs until all of them end (bari2025 Alg. 3; li2025 §3).
 
-use super::orca::refuses_length;
+use serde::{Deserialize, Serialize};
+
+use super::orca::{refuses_length, sample_model_len};
+use super::parameters::{SchedulerParameters, count, limits};
 use super::roster::Lists;
 use super::{Notice, Queue, Scheduler};
+use crate::dice::{Dice, Sample};
+use crate::engine::Class;
 use crate::error::Result;
 use crate::kv::KvBlocks;
 use crate::plan::{Hold, Limits, Plan};
 use crate::request::Requests;
 use crate::workload::Arrival;
 
+/// When the blocks of a request that is done are freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Free {
+    /// When it ends.
+    Each,
+    /// When the last of its batch ends.
+    Batch,
+}
+
+/// A batch of requests runs until all of them end.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct FasterTransformer {
+    pub max_seqs: u64,
+    pub max_model_len: u64,
+    pub free: Free,
+}
+
+impl SchedulerParameters for FasterTransformer {
+    fn build(&self, _classes: Option<&[Class]>) -> Result<Box<dyn Scheduler>> {
+        let frees_with_batch = self.free == Free::Batch;
+        let limits = Limits { frees_with_batch, ..limits(Limits::NONE, self.max_seqs)? };
+        let max_model_len = count("max_model_len", self.max_model_len)?;
+        Ok(Box::new(FasterTransformerScheduler { limits, max_model_len, lists: Lists::new(Queue::fcfs()) }))
+    }
+}
+
+impl Sample for FasterTransformer {
+    fn sample(dice: &mut Dice) -> FasterTransformer {
+        FasterTransformer {
+            max_seqs: dice.scale.max_seqs,
+            max_model_len: sample_model_len(dice),
+            free: dice.one_of(&[Free::Each, Free::Batch]),
+        }
+    }
+}
+
 /// Admits while nobody runs, all prompts whole in one iteration; then all decode. Each holds the blocks of the longest
 /// sequence.
 #[derive(Debug)]
-pub(super) struct FasterTransformer {
+pub(super) struct FasterTransformerScheduler {
     limits: Limits,
     max_model_len: u64,
     lists: Lists,
 }
 
-impl FasterTransformer {
-    pub(super) fn new(limits: Limits, max_model_len: u64) -> FasterTransformer {
-        FasterTransformer { limits, max_model_len, lists: Lists::new(Queue::fcfs()) }
-    }
-}
-
-impl Scheduler for FasterTransformer {
+impl Scheduler for FasterTransformerScheduler {
     fn limits(&self) -> Limits {
         self.limits
     }

@@ -1,27 +1,55 @@
 //! The work-conserving (Kp, Kd)-FCFS family: li2025 §2.3.
 
+use serde::{Deserialize, Serialize};
+
+use super::parameters::{SchedulerParameters, count, limits};
 use super::roster::Roster;
 use super::{Notice, Queue, Scheduler, Watermark};
+use crate::dice::{Dice, Sample};
+use crate::engine::Class;
 use crate::error::Result;
 use crate::plan::{Limits, Plan, Preemption};
 use crate::request::Requests;
 
+/// The oldest decodes, then the oldest prompts.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct KFcfs {
+    pub token_budget: u64,
+    pub k_prefill: u64,
+    pub k_decode: u64,
+}
+
+impl SchedulerParameters for KFcfs {
+    fn build(&self, _classes: Option<&[Class]>) -> Result<Box<dyn Scheduler>> {
+        let limits = limits(self.token_budget, Limits::NONE)?;
+        let (k_prefill, k_decode) = (count("k_prefill", self.k_prefill)?, count("k_decode", self.k_decode)?);
+        let roster = Roster::new(limits, Watermark::NONE, Preemption::Recompute, Queue::fcfs());
+        Ok(Box::new(KFcfsScheduler { roster, k_prefill, k_decode }))
+    }
+
+    fn fills_a_budget(&self) -> bool {
+        true
+    }
+}
+
+impl Sample for KFcfs {
+    fn sample(dice: &mut Dice) -> KFcfs {
+        let token_budget = dice.scale.token_budget;
+        let few_or_all = [1, 2, 3, token_budget, token_budget];
+        KFcfs { token_budget, k_prefill: dice.one_of(&few_or_all), k_decode: dice.one_of(&few_or_all) }
+    }
+}
+
 /// The oldest decodes, then the oldest prompts, as many of each as K says, until the budget is full.
 #[derive(Debug)]
-pub(super) struct KFcfs {
+pub(super) struct KFcfsScheduler {
     roster: Roster,
     k_prefill: u64,
     k_decode: u64,
 }
 
-impl KFcfs {
-    pub(super) fn new(limits: Limits, k_prefill: u64, k_decode: u64) -> KFcfs {
-        let roster = Roster::new(limits, Watermark::NONE, Preemption::Recompute, Queue::fcfs());
-        KFcfs { roster, k_prefill, k_decode }
-    }
-}
-
-impl Scheduler for KFcfs {
+impl Scheduler for KFcfsScheduler {
     fn limits(&self) -> Limits {
         self.roster.limits
     }

@@ -1,41 +1,54 @@
 //! Which requests are in the next batch?
 //!
-//! A scheduler is told what happens, and asks for a batch when the replica can form one. One policy, one file; to add
-//! one, add its description to [`SchedulerConfig`], its file, and nothing else.
+//! A scheduler is told what happens, and asks for a batch when the replica can form one. One policy, one file: its
+//! parameters, how they are tested and drawn, and what it asks for. A new one is that file and a line in the list below.
 
 // What policies are built from.
 mod queue;
 mod roster;
-mod policy;
-
-// The policies: deployed ones, then those of the papers.
-mod sarathi;
-mod vllm_v1;
-mod vllm_v0;
-mod sglang;
-mod orca;
-mod faster_transformer;
-mod k_fcfs;
-mod rad;
-mod rad_phased;
-mod slai;
-mod wait;
-mod nested_wait;
-mod slot_greedy;
-mod class_priority;
+mod parameters;
 
 use crate::clock::attoseconds;
+use crate::engine::Class;
 use crate::error::{Error, Result};
+use crate::kinds::kinds;
 use crate::kv::{KvBlocks, KvCache};
 use crate::plan::{Limits, Plan};
 use crate::request::{Place, Requests};
 use crate::timing::Pace;
 use crate::workload::Arrival;
 
-pub use policy::{
-    DynamicOffset, Free, Offset, PreemptionKind, QueueOrder, SchedulerConfig, SglangPolicy, Thresholds, VllmV1Policy,
-};
+use parameters::SchedulerParameters;
+pub use parameters::{PreemptionKind, QueueOrder};
 pub use queue::{List, Queue};
+
+// Deployed policies, then those of the papers.
+kinds! {
+    /// A policy and its parameters. The documentation of each stands with its Python class.
+    SchedulerConfig: SchedulerParameters {
+        sarathi::Sarathi,
+        vllm_v1::VllmV1,
+        vllm_v0::VllmV0,
+        sglang::Sglang,
+        orca::Orca,
+        faster_transformer::FasterTransformer,
+        k_fcfs::KFcfs,
+        rad::Rad,
+        rad_phased::RadPhased,
+        slai::Slai,
+        wait::Wait,
+        nested_wait::NestedWait,
+        slot_greedy::SlotGreedy,
+        class_priority::ClassPriority,
+    }
+}
+
+impl SchedulerConfig {
+    /// The scheduler itself, for a workload with these classes; `None` only tests the parameters.
+    pub fn build(&self, classes: Option<&[Class]>) -> Result<Box<dyn Scheduler>> {
+        self.parameters().build(classes)
+    }
+}
 
 /// What happened to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,16 +1,78 @@
 //! Nested WAIT: a segment of decode stages joins when enough wait at its entry (ao2025 Algorithm 2, §7.2).
 
-use super::policy::count;
+use serde::{Deserialize, Serialize};
+
+use super::parameters::{SchedulerParameters, count};
 use super::queue::insert_by_arrival;
 use super::wait::Seniority;
 use super::{List, Notice, Scheduler};
+use crate::dice::{Dice, Sample};
+use crate::engine::Class;
 use crate::error::{Error, Result};
 use crate::plan::{Hold, Limits, Plan};
 use crate::request::{Phase, Place, Requests};
 
+/// Segments of decode stages, each with its threshold.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct NestedWait {
+    pub segments: Vec<u64>,
+    pub thresholds: Vec<u64>,
+    pub prompt_groups: Vec<u64>,
+}
+
+impl SchedulerParameters for NestedWait {
+    fn build(&self, _classes: Option<&[Class]>) -> Result<Box<dyn Scheduler>> {
+        let NestedWait { segments, thresholds, prompt_groups } = self;
+        if segments.is_empty() {
+            return Err(Error::config("segments", "there must be at least one"));
+        }
+        if segments.len() != thresholds.len() {
+            let message = format!("{} of them for {} segments: each has its own", thresholds.len(), segments.len());
+            return Err(Error::config("thresholds", message));
+        }
+        if !segments.is_sorted_by(|last, next| last < next) {
+            return Err(Error::config("segments", format!("{segments:?}: their last stages must ascend")));
+        }
+        if prompt_groups.first() == Some(&0) || !prompt_groups.is_sorted_by(|end, next| end < next) {
+            let message = format!("{prompt_groups:?}: their longest prompts must ascend from at least 1");
+            return Err(Error::config("prompt_groups", message));
+        }
+        let per_group = segments.len();
+        let mut of_one_group = Vec::new();
+        for (at, &threshold) in thresholds.iter().enumerate() {
+            let stages = match at {
+                _ if at + 1 == per_group => u64::MAX,
+                0 => segments[0] + 1,
+                _ => segments[at] - segments[at - 1],
+            };
+            of_one_group.push((count("thresholds", threshold)?, stages));
+        }
+        let all = of_one_group.iter().cycle().take(per_group * (prompt_groups.len() + 1));
+        Ok(Box::new(NestedWaitScheduler {
+            group_ends: prompt_groups.clone(),
+            per_group,
+            segments: all.map(|&(threshold, stages)| StageSegment::new(threshold, stages)).collect(),
+            segment_of: Vec::new(),
+            seniority: Seniority::default(),
+            counted: 0,
+        }))
+    }
+}
+
+impl Sample for NestedWait {
+    fn sample(dice: &mut Dice) -> NestedWait {
+        let last = dice.below(9);
+        let segments = dice.one_of(&[vec![0, 2], vec![last], vec![1, last + 3, 30]]);
+        let thresholds = segments.iter().map(|_| 1 + dice.below(4)).collect();
+        let middle = dice.scale.longest / 4 + 1;
+        NestedWait { segments, thresholds, prompt_groups: dice.one_of(&[vec![], vec![middle]]) }
+    }
+}
+
 /// Of each group of prompt lengths the segments advance up to the first whose entry holds less than its threshold.
 #[derive(Debug)]
-pub(super) struct NestedWait {
+pub(super) struct NestedWaitScheduler {
     /// The longest prompt of each group but the last.
     group_ends: Vec<u64>,
     /// Segments of each group.
@@ -84,43 +146,7 @@ impl StageSegment {
     }
 }
 
-impl NestedWait {
-    pub(super) fn new(segments: &[u64], thresholds: &[u64], prompt_groups: &[u64]) -> Result<NestedWait> {
-        if segments.is_empty() {
-            return Err(Error::config("segments", "there must be at least one"));
-        }
-        if segments.len() != thresholds.len() {
-            let message = format!("{} of them for {} segments: each has its own", thresholds.len(), segments.len());
-            return Err(Error::config("thresholds", message));
-        }
-        if !segments.is_sorted_by(|last, next| last < next) {
-            return Err(Error::config("segments", format!("{segments:?}: their last stages must ascend")));
-        }
-        if prompt_groups.first() == Some(&0) || !prompt_groups.is_sorted_by(|end, next| end < next) {
-            let message = format!("{prompt_groups:?}: their longest prompts must ascend from at least 1");
-            return Err(Error::config("prompt_groups", message));
-        }
-        let per_group = segments.len();
-        let mut of_one_group = Vec::new();
-        for (at, &threshold) in thresholds.iter().enumerate() {
-            let stages = match at {
-                _ if at + 1 == per_group => u64::MAX,
-                0 => segments[0] + 1,
-                _ => segments[at] - segments[at - 1],
-            };
-            of_one_group.push((count("thresholds", threshold)?, stages));
-        }
-        let all = of_one_group.iter().cycle().take(per_group * (prompt_groups.len() + 1));
-        Ok(NestedWait {
-            group_ends: prompt_groups.to_vec(),
-            per_group,
-            segments: all.map(|&(threshold, stages)| StageSegment::new(threshold, stages)).collect(),
-            segment_of: Vec::new(),
-            seniority: Seniority::default(),
-            counted: 0,
-        })
-    }
-
+impl NestedWaitScheduler {
     fn arrived(&mut self, place: Place, requests: &Requests) {
         let prompt = u64::from(requests.at(place).arrival.prompt_tokens);
         let group = self.group_ends.partition_point(|&end| end < prompt);
@@ -213,7 +239,7 @@ impl NestedWait {
     }
 }
 
-impl Scheduler for NestedWait {
+impl Scheduler for NestedWaitScheduler {
     fn limits(&self) -> Limits {
         Limits { token_budget: Limits::NONE, max_seqs: Limits::NONE, frees_with_batch: false }
     }

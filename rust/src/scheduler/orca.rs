@@ -1,28 +1,68 @@
 //! Orca: new prompts first, the maximum length reserved (Yu et al. 2022; li2025 §3).
 
+use serde::{Deserialize, Serialize};
+
+use super::parameters::{SchedulerParameters, count, limits};
 use super::roster::Roster;
 use super::{Notice, Queue, Scheduler, Watermark};
-use crate::error::Result;
+use crate::dice::{Dice, Sample};
+use crate::engine::Class;
+use crate::error::{Error, Result};
 use crate::kv::KvBlocks;
 use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
 use crate::request::Requests;
 use crate::workload::Arrival;
 
+/// New prompts first, mixed with decodes; the maximum length is reserved.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Orca {
+    pub max_seqs: u64,
+    pub max_model_len: u64,
+    pub token_budget: Option<u64>,
+    pub chunked: bool,
+}
+
+impl SchedulerParameters for Orca {
+    fn build(&self, _classes: Option<&[Class]>) -> Result<Box<dyn Scheduler>> {
+        let Orca { max_seqs, max_model_len, token_budget, chunked } = *self;
+        if chunked && token_budget.is_none() {
+            return Err(Error::config("token_budget", "a chunk is cut to the budget: chunked=True needs one"));
+        }
+        let limits = limits(token_budget.unwrap_or(Limits::NONE), max_seqs)?;
+        let roster = Roster::new(limits, Watermark::NONE, Preemption::Recompute, Queue::fcfs());
+        let max_model_len = count("max_model_len", max_model_len)?;
+        Ok(Box::new(OrcaScheduler { roster, max_model_len, chunked }))
+    }
+
+    fn fills_a_budget(&self) -> bool {
+        self.chunked
+    }
+}
+
+impl Sample for Orca {
+    fn sample(dice: &mut Dice) -> Orca {
+        let chunked = dice.flip();
+        let has_budget = chunked || dice.flip();
+        Orca {
+            max_seqs: dice.scale.max_seqs,
+            max_model_len: sample_model_len(dice),
+            token_budget: has_budget.then_some(dice.scale.token_budget),
+            chunked,
+        }
+    }
+}
+
 /// Unfinished prompts, then new ones, then decodes, each by arrival, while the budget lasts. Whoever is admitted holds
 /// the blocks of the longest sequence, so nobody is preempted.
 #[derive(Debug)]
-pub(super) struct Orca {
+pub(super) struct OrcaScheduler {
     roster: Roster,
     max_model_len: u64,
     chunked: bool,
 }
 
-impl Orca {
-    pub(super) fn new(limits: Limits, max_model_len: u64, chunked: bool) -> Orca {
-        let roster = Roster::new(limits, Watermark::NONE, Preemption::Recompute, Queue::fcfs());
-        Orca { roster, max_model_len, chunked }
-    }
-
+impl OrcaScheduler {
     /// Computes prompts with all of the budget, as if nobody decoded.
     fn prefill(&mut self, plan: &mut Plan) -> Result<()> {
         let lists = &mut self.roster.lists;
@@ -46,7 +86,7 @@ impl Orca {
     }
 }
 
-impl Scheduler for Orca {
+impl Scheduler for OrcaScheduler {
     fn limits(&self) -> Limits {
         self.roster.limits
     }
@@ -73,6 +113,12 @@ impl Scheduler for Orca {
         plan.hold(if arrivals_wait { Hold::THROUGH_ARRIVALS } else { Hold::UNTIL_ARRIVAL });
         Ok(())
     }
+}
+
+/// The longest sequence of a scenario, or half of it, which is too short for some requests.
+pub(super) fn sample_model_len(dice: &mut Dice) -> u64 {
+    let longest = dice.scale.longest;
+    dice.one_of(&[longest, longest, longest / 2 + 1])
 }
 
 /// Why a policy that reserves `max_model_len` tokens for every request can never admit this one, if that is so.

@@ -3,17 +3,49 @@
 //! Two slips of the paper are mended: the last chunk of a prompt holds what is left of it, and a cycle also ends when as
 //! many prompts as it may have are complete and nobody decodes (all of its outputs had length 1).
 
+use serde::{Deserialize, Serialize};
+
+use super::parameters::{SchedulerParameters, count};
 use super::queue::insert_by_arrival;
 use super::roster::Roster;
 use super::{Notice, Queue, Scheduler, Watermark};
+use crate::dice::{Dice, Sample};
+use crate::engine::Class;
 use crate::error::{Error, Result};
 use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
 use crate::request::{Place, Requests};
 
+/// Tiles filled exactly, prefills between decodes.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rad {
+    pub rows: u64,
+    pub columns: u64,
+    pub reduction: u64,
+    pub requests_per_cycle: u64,
+}
+
+impl SchedulerParameters for Rad {
+    fn build(&self, _classes: Option<&[Class]>) -> Result<Box<dyn Scheduler>> {
+        let tiles = Tiles::new(self.rows, self.columns, self.reduction)?;
+        let requests_per_cycle = count("requests_per_cycle", self.requests_per_cycle)?;
+        let limits = Limits { token_budget: Limits::NONE, max_seqs: tiles.columns, frees_with_batch: false };
+        let roster = Roster::new(limits, Watermark::NONE, Preemption::Recompute, Queue::fcfs());
+        Ok(Box::new(RadScheduler { tiles, requests_per_cycle, roster, completed: 0, decoded: false }))
+    }
+}
+
+impl Sample for Rad {
+    fn sample(dice: &mut Dice) -> Rad {
+        let (rows, columns, reduction) = sample_tiles(dice);
+        Rad { rows, columns, reduction, requests_per_cycle: 1 + dice.below(7) }
+    }
+}
+
 /// A prompt is computed alone, chunk by chunk, until as many requests can decode as a tile has columns, or nobody waits,
 /// or the cycle is full. Then all decode.
 #[derive(Debug)]
-pub(super) struct Rad {
+pub(super) struct RadScheduler {
     tiles: Tiles,
     requests_per_cycle: u64,
     roster: Roster,
@@ -23,13 +55,7 @@ pub(super) struct Rad {
     decoded: bool,
 }
 
-impl Rad {
-    pub(super) fn new(tiles: Tiles, requests_per_cycle: u64) -> Rad {
-        let limits = Limits { token_budget: Limits::NONE, max_seqs: tiles.columns, frees_with_batch: false };
-        let roster = Roster::new(limits, Watermark::NONE, Preemption::Recompute, Queue::fcfs());
-        Rad { tiles, requests_per_cycle, roster, completed: 0, decoded: false }
-    }
-
+impl RadScheduler {
     fn compute(&mut self, place: Place, plan: &mut Plan) -> Result<()> {
         self.decoded = false;
         self.completed += u64::from(self.tiles.compute(place, plan)?);
@@ -37,7 +63,7 @@ impl Rad {
     }
 }
 
-impl Scheduler for Rad {
+impl Scheduler for RadScheduler {
     fn limits(&self) -> Limits {
         self.roster.limits
     }
@@ -107,6 +133,11 @@ impl Tiles {
         plan.hold(Hold::THROUGH_ARRIVALS);
         Ok(owed <= self.chunk)
     }
+}
+
+/// Rows, columns and reduction.
+pub(super) fn sample_tiles(dice: &mut Dice) -> (u64, u64, u64) {
+    (dice.one_of(&[1, 4, 8]), 1 + dice.below(5), dice.one_of(&[1, 2, 16]))
 }
 
 /// Far above every tile; three of them have a common multiple that fits 64 bits.

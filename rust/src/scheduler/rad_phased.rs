@@ -2,11 +2,51 @@
 //!
 //! A slip of the paper is mended: the last chunk of a prompt holds what is left of it.
 
+use serde::{Deserialize, Serialize};
+
+use super::parameters::{SchedulerParameters, count};
 use super::queue::List;
-use super::{Notice, Queue, Scheduler, rad::Tiles};
+use super::rad::{Tiles, sample_tiles};
+use super::{Notice, Queue, Scheduler};
+use crate::dice::{Dice, Sample};
+use crate::engine::Class;
 use crate::error::Result;
 use crate::plan::{Hold, Limits, Plan, Preemption};
 use crate::request::{Place, Requests};
+
+/// Tiles filled exactly, all prefills of a cycle before its decodes.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct RadPhased {
+    pub rows: u64,
+    pub columns: u64,
+    pub reduction: u64,
+    pub requests_per_cycle: u64,
+}
+
+impl SchedulerParameters for RadPhased {
+    fn build(&self, _classes: Option<&[Class]>) -> Result<Box<dyn Scheduler>> {
+        let tiles = Tiles::new(self.rows, self.columns, self.reduction)?;
+        let requests_per_cycle = count("requests_per_cycle", self.requests_per_cycle)?;
+        Ok(Box::new(RadPhasedScheduler {
+            tiles,
+            requests_per_cycle,
+            queue: Queue::fcfs(),
+            prompt: None,
+            ready: List::default(),
+            active: List::default(),
+            left: requests_per_cycle,
+            idle: 0,
+        }))
+    }
+}
+
+impl Sample for RadPhased {
+    fn sample(dice: &mut Dice) -> RadPhased {
+        let (rows, columns, reduction) = sample_tiles(dice);
+        RadPhased { rows, columns, reduction, requests_per_cycle: 1 + dice.below(7) }
+    }
+}
 
 /// Prompts one after another, each alone, while any can be admitted and the cycle may have more of them. Then decodes, as
 /// many at once as a tile has columns, until nobody of the cycle is left.
@@ -14,7 +54,7 @@ use crate::request::{Place, Requests};
 /// Prompts are begun by arrival, and a victim waits for the next cycle. So within a cycle requests become ready, and are
 /// made active, by arrival too.
 #[derive(Debug)]
-pub(super) struct RadPhased {
+pub(super) struct RadPhasedScheduler {
     tiles: Tiles,
     requests_per_cycle: u64,
     queue: Queue,
@@ -30,20 +70,7 @@ pub(super) struct RadPhased {
     idle: u128,
 }
 
-impl RadPhased {
-    pub(super) fn new(tiles: Tiles, requests_per_cycle: u64) -> RadPhased {
-        RadPhased {
-            tiles,
-            requests_per_cycle,
-            queue: Queue::fcfs(),
-            prompt: None,
-            ready: List::default(),
-            active: List::default(),
-            left: requests_per_cycle,
-            idle: 0,
-        }
-    }
-
+impl RadPhasedScheduler {
     /// A victim waits for the next cycle.
     fn await_again(&mut self, victim: Place, requests: &Requests) {
         self.leave(victim);
@@ -58,7 +85,7 @@ impl RadPhased {
     }
 }
 
-impl Scheduler for RadPhased {
+impl Scheduler for RadPhasedScheduler {
     fn limits(&self) -> Limits {
         Limits { token_budget: Limits::NONE, max_seqs: self.requests_per_cycle, frees_with_batch: false }
     }

@@ -6,7 +6,12 @@ mod order;
 
 use std::cmp::Reverse;
 
-use super::{List, Notice, Scheduler, SglangPolicy};
+use serde::{Deserialize, Serialize};
+
+use super::parameters::{SchedulerParameters, count};
+use super::{List, Notice, Scheduler};
+use crate::dice::{Dice, Sample, Scale};
+use crate::engine::Class;
 use crate::error::{Error, Result};
 use crate::kv::{KvBlocks, KvCache, PrefixKind};
 use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
@@ -15,22 +20,88 @@ use crate::workload::Arrival;
 use pass::{Pass, Picked};
 use reserved::{MOST_RESERVED, Outstanding};
 
-/// The parameters as a user gives them.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Settings {
-    pub(super) policy: SglangPolicy,
-    pub(super) chunk_tokens: Option<u64>,
-    pub(super) max_prefill_tokens: u64,
-    pub(super) max_seqs: u64,
-    pub(super) mixed: bool,
-    pub(super) conservativeness: f64,
-    pub(super) ignore_eos: bool,
+/// SGLang's two orders of the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SglangPolicy {
+    /// First come, first served; the retracted go to the tail.
+    Fcfs,
+    /// Longest part of the prompt in the prefix cache first.
+    Lpm,
+}
+
+/// Prompts first, as far as the expected lengths of outputs leave memory; otherwise decodes.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sglang {
+    pub policy: SglangPolicy,
+    pub chunk_tokens: Option<u64>,
+    pub max_prefill_tokens: u64,
+    pub max_seqs: u64,
+    pub mixed: bool,
+    pub conservativeness: f64,
+    pub ignore_eos: bool,
+}
+
+impl SchedulerParameters for Sglang {
+    fn build(&self, _classes: Option<&[Class]>) -> Result<Box<dyn Scheduler>> {
+        let chunk_tokens = self.chunk_tokens.filter(|&tokens| tokens > 0);
+        let settings = Sglang {
+            chunk_tokens: chunk_tokens.map(|tokens| count("chunk_tokens", tokens)).transpose()?,
+            max_prefill_tokens: count("max_prefill_tokens", self.max_prefill_tokens)?,
+            max_seqs: count("max_seqs", self.max_seqs)?,
+            ..*self
+        };
+        let Sglang { chunk_tokens, max_seqs, conservativeness, .. } = settings;
+        if let Some(chunk) = chunk_tokens.filter(|&chunk| settings.mixed && chunk <= max_seqs) {
+            let what = format!("{chunk}: with mixed steps a chunk is larger than max_seqs ({max_seqs})");
+            return Err(Error::config("chunk_tokens", what));
+        }
+        if !(conservativeness.is_finite() && conservativeness >= 0.0) {
+            let what = format!("{conservativeness}: it is a finite number and not negative");
+            return Err(Error::config("conservativeness", what));
+        }
+        Ok(Box::new(SglangScheduler {
+            settings,
+            ratio: Ratio::new(conservativeness),
+            queue: List::default(),
+            running: List::default(),
+            idle: Vec::new(),
+            outstanding: Outstanding::default(),
+            last: List::default(),
+            last_was_mixed: false,
+            partial: None,
+            closed: None,
+            decodes_since: None,
+            passes: 0,
+            is_deserted: false,
+            pass: None,
+        }))
+    }
+}
+
+impl Sample for Sglang {
+    fn sample(dice: &mut Dice) -> Sglang {
+        let Scale { token_budget, max_seqs, block, .. } = dice.scale;
+        let is_cut = dice.below(6) > 0;
+        let mixed = is_cut && dice.flip();
+        let chunk = token_budget.max(block).max(if mixed { max_seqs + 1 } else { 0 });
+        Sglang {
+            policy: dice.one_of(&[SglangPolicy::Fcfs, SglangPolicy::Lpm]),
+            chunk_tokens: is_cut.then_some(chunk),
+            max_prefill_tokens: dice.one_of(&[1, 16, 64, 16_384]),
+            max_seqs,
+            mixed,
+            conservativeness: dice.one_of(&[0.0, 0.05, 0.3, 1.0, 1.3]),
+            ignore_eos: dice.below(3) == 0,
+        }
+    }
 }
 
 /// A step computes prompts whenever one can be admitted; otherwise everybody who runs decodes, or some are retracted.
 #[derive(Debug)]
-pub(super) struct Sglang {
-    settings: Settings,
+pub(super) struct SglangScheduler {
+    settings: Sglang,
     ratio: Ratio,
     queue: List,
     /// Who decodes, in the order of the rows.
@@ -92,35 +163,7 @@ fn to_emit(requests: &Requests, place: Place) -> u64 {
     u64::from(requests.at(place).arrival.output_tokens) - requests.emitted(place)
 }
 
-impl Sglang {
-    pub(super) fn new(settings: Settings) -> Result<Sglang> {
-        let Settings { chunk_tokens, max_seqs, conservativeness, .. } = settings;
-        if let Some(chunk) = chunk_tokens.filter(|&chunk| settings.mixed && chunk <= max_seqs) {
-            let what = format!("{chunk}: with mixed steps a chunk is larger than max_seqs ({max_seqs})");
-            return Err(Error::config("chunk_tokens", what));
-        }
-        if !(conservativeness.is_finite() && conservativeness >= 0.0) {
-            let what = format!("{conservativeness}: it is a finite number and not negative");
-            return Err(Error::config("conservativeness", what));
-        }
-        Ok(Sglang {
-            settings,
-            ratio: Ratio::new(conservativeness),
-            queue: List::default(),
-            running: List::default(),
-            idle: Vec::new(),
-            outstanding: Outstanding::default(),
-            last: List::default(),
-            last_was_mixed: false,
-            partial: None,
-            closed: None,
-            decodes_since: None,
-            passes: 0,
-            is_deserted: false,
-            pass: None,
-        })
-    }
-
+impl SglangScheduler {
     /// The share of what is still to come that is reserved.
     fn share(&self) -> f64 {
         if self.settings.ignore_eos { 1.0 } else { self.ratio.now }
@@ -298,7 +341,7 @@ impl Sglang {
     }
 }
 
-impl Scheduler for Sglang {
+impl Scheduler for SglangScheduler {
     fn limits(&self) -> Limits {
         Limits { token_budget: Limits::NONE, max_seqs: self.settings.max_seqs, frees_with_batch: false }
     }

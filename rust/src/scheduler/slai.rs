@@ -10,19 +10,68 @@ mod deadline;
 use std::cmp::Reverse;
 use std::iter::once;
 
+use serde::{Deserialize, Serialize};
+
 use self::cohort::{Cohort, Key, LAST};
-use self::deadline::{DeadlineWatch, Margin, later};
+use self::deadline::{DeadlineWatch, Margin, Offset, later};
+use super::parameters::{SchedulerParameters, class_code, count, limits};
 use super::roster::Lists;
-use super::{Notice, Offset, Queue, Scheduler};
+use super::{Notice, QueueOrder, Scheduler};
 use crate::clock::{Instant, Span};
+use crate::dice::{Dice, Sample};
+use crate::engine::Class;
 use crate::error::Result;
 use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
 use crate::request::{Place, Requests};
 use crate::timing::Pace;
 
+/// Decodes no sooner than their deadline asks for.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Slai {
+    pub token_budget: u64,
+    pub max_active: u64,
+    pub max_decodes: u64,
+    pub offset: Offset,
+    pub order: QueueOrder,
+    pub class_first: Option<String>,
+}
+
+impl SchedulerParameters for Slai {
+    fn build(&self, classes: Option<&[Class]>) -> Result<Box<dyn Scheduler>> {
+        let max_seqs = count("max_active", self.max_active)?;
+        let limits = Limits { max_seqs, ..limits(self.token_budget, 1)? };
+        let code = |name: &String| class_code("class_first", name, classes);
+        let first = self.class_first.as_ref().map(code).transpose()?;
+        Ok(Box::new(SlaiScheduler {
+            limits,
+            max_decodes: count("max_decodes", self.max_decodes)?,
+            margin: Margin::new(self.offset)?,
+            lists: Lists::new(self.order.queue(first)),
+            cohorts: Vec::new(),
+            alone: Cohort::default(),
+            victims: Vec::new(),
+            watch: None,
+        }))
+    }
+}
+
+impl Sample for Slai {
+    fn sample(dice: &mut Dice) -> Slai {
+        Slai {
+            token_budget: dice.scale.token_budget,
+            max_active: dice.scale.max_seqs,
+            max_decodes: 1 + dice.below(6),
+            offset: Offset::sample(dice),
+            order: QueueOrder::sample(dice),
+            class_first: dice.one_of(&[None, Some("b".to_owned())]),
+        }
+    }
+}
+
 /// Critical decodes, then prompts, then the other decodes.
 #[derive(Debug)]
-pub(super) struct Slai {
+pub(super) struct SlaiScheduler {
     limits: Limits,
     max_decodes: u64,
     margin: Margin,
@@ -67,20 +116,7 @@ impl Prompts {
     }
 }
 
-impl Slai {
-    pub(super) fn new(limits: Limits, max_decodes: u64, offset: Offset, queue: Queue) -> Result<Slai> {
-        Ok(Slai {
-            limits,
-            max_decodes,
-            margin: Margin::new(offset)?,
-            lists: Lists::new(queue),
-            cohorts: Vec::new(),
-            alone: Cohort::default(),
-            victims: Vec::new(),
-            watch: None,
-        })
-    }
-
+impl SlaiScheduler {
     fn ready(&self) -> impl Iterator<Item = &Cohort> {
         self.cohorts.iter().chain(once(&self.alone))
     }
@@ -336,7 +372,7 @@ impl Slai {
     }
 }
 
-impl Scheduler for Slai {
+impl Scheduler for SlaiScheduler {
     fn limits(&self) -> Limits {
         self.limits
     }

@@ -3,10 +3,15 @@
 //! The model knows no shared prefixes. Where there are some, everybody is counted with all blocks that it uses, as if
 //! nobody else used them: then they never run short.
 
+use serde::{Deserialize, Serialize};
+
+use super::parameters::{SchedulerParameters, count};
 use super::queue::{List, insert_by_arrival};
 use super::roster::Lists;
 use super::{Notice, Queue, Scheduler};
 use crate::clock::Span;
+use crate::dice::{Dice, Sample};
+use crate::engine::Class;
 use crate::error::Result;
 use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
 use crate::request::{Phase, Place, Requests};
@@ -14,9 +19,33 @@ use crate::request::{Phase, Place, Requests};
 /// Stepping out of memory, and back, costs nothing.
 const STEP_OUT: Preemption = Preemption::Swap { per_token: Span::ZERO, base: Span::ZERO };
 
+/// Requests whose next step fits, in order of arrival.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct SlotGreedy {
+    pub chunk: u64,
+}
+
+impl SchedulerParameters for SlotGreedy {
+    fn build(&self, _classes: Option<&[Class]>) -> Result<Box<dyn Scheduler>> {
+        Ok(Box::new(SlotGreedyScheduler {
+            chunk: count("chunk", self.chunk)?,
+            lists: Lists::new(Queue::fcfs()),
+            outside: List::default(),
+            coming_back: Vec::new(),
+        }))
+    }
+}
+
+impl Sample for SlotGreedy {
+    fn sample(dice: &mut Dice) -> SlotGreedy {
+        SlotGreedy { chunk: dice.scale.token_budget }
+    }
+}
+
 /// In order of arrival everybody advances whose next step fits the memory; the others step out of it.
 #[derive(Debug)]
-pub(super) struct SlotGreedy {
+pub(super) struct SlotGreedyScheduler {
     /// Most prompt tokens of a request in one iteration: ŝ.
     chunk: u64,
     /// The running are all who have started, in memory or out of it; the prefills are in memory.
@@ -27,11 +56,7 @@ pub(super) struct SlotGreedy {
     coming_back: Vec<Place>,
 }
 
-impl SlotGreedy {
-    pub(super) fn new(chunk: u64) -> SlotGreedy {
-        SlotGreedy { chunk, lists: Lists::new(Queue::fcfs()), outside: List::default(), coming_back: Vec::new() }
-    }
-
+impl SlotGreedyScheduler {
     /// The tokens by which a request advances.
     #[inline]
     fn step(&self, place: Place, requests: &Requests) -> u64 {
@@ -126,7 +151,7 @@ impl SlotGreedy {
     }
 }
 
-impl Scheduler for SlotGreedy {
+impl Scheduler for SlotGreedyScheduler {
     fn limits(&self) -> Limits {
         Limits { token_budget: Limits::NONE, max_seqs: Limits::NONE, frees_with_batch: false }
     }

@@ -1,24 +1,54 @@
 //! vLLM v0 without chunking, "vanilla vLLM": prefill-only iterations first (li2025 §3; engine: vLLM before v1).
 
+use serde::{Deserialize, Serialize};
+
+use super::parameters::{SchedulerParameters, limits, sample_watermark};
 use super::roster::Roster;
-use super::{Notice, Queue, Scheduler, Watermark};
+use super::{Notice, PreemptionKind, Queue, Scheduler, Watermark};
+use crate::dice::{Dice, Sample};
+use crate::engine::Class;
 use crate::error::Result;
 use crate::kv::KvBlocks;
-use crate::plan::{Hold, Limits, Plan, Preemption};
+use crate::plan::{Hold, Limits, Plan};
 use crate::request::Requests;
 use crate::workload::Arrival;
 
+/// Prefill-only iterations first, without chunking.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct VllmV0 {
+    pub token_budget: u64,
+    pub max_seqs: u64,
+    pub watermark: f64,
+    pub preemption: PreemptionKind,
+}
+
+impl SchedulerParameters for VllmV0 {
+    fn build(&self, _classes: Option<&[Class]>) -> Result<Box<dyn Scheduler>> {
+        let limits = limits(self.token_budget, self.max_seqs)?;
+        let (watermark, preemption) = (Watermark::new(self.watermark)?, self.preemption.build()?);
+        Ok(Box::new(VllmV0Scheduler { roster: Roster::new(limits, watermark, preemption, Queue::fcfs()) }))
+    }
+}
+
+impl Sample for VllmV0 {
+    fn sample(dice: &mut Dice) -> VllmV0 {
+        VllmV0 {
+            token_budget: dice.scale.token_budget,
+            max_seqs: dice.scale.max_seqs,
+            watermark: sample_watermark(dice),
+            preemption: PreemptionKind::sample(dice),
+        }
+    }
+}
+
 /// Whenever anybody can be admitted, an iteration computes whole prompts and no decode; otherwise all decode.
 #[derive(Debug)]
-pub(super) struct VllmV0 {
+pub(super) struct VllmV0Scheduler {
     roster: Roster,
 }
 
-impl VllmV0 {
-    pub(super) fn new(limits: Limits, watermark: Watermark, preemption: Preemption) -> VllmV0 {
-        VllmV0 { roster: Roster::new(limits, watermark, preemption, Queue::fcfs()) }
-    }
-
+impl VllmV0Scheduler {
     /// Admits from the queue; was anybody admitted?
     fn prefill(&mut self, plan: &mut Plan) -> Result<bool> {
         let roster = &mut self.roster;
@@ -42,7 +72,7 @@ impl VllmV0 {
     }
 }
 
-impl Scheduler for VllmV0 {
+impl Scheduler for VllmV0Scheduler {
     fn limits(&self) -> Limits {
         self.roster.limits
     }

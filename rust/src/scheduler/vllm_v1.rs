@@ -1,14 +1,72 @@
 //! vLLM v1: every request just owes tokens (engine: vLLM 0.32, `vllm/v1/core/sched/scheduler.py`).
 
+use serde::{Deserialize, Serialize};
+
+use super::parameters::{SchedulerParameters, limits};
 use super::roster::Lists;
-use super::{Notice, Queue, Scheduler, VllmV1Policy};
+use super::{Notice, Queue, Scheduler};
+use crate::dice::{Dice, Sample};
+use crate::engine::Class;
 use crate::error::Result;
 use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
 use crate::request::{Phase, Place, Requests};
 
+/// vLLM v1's two scheduling policies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VllmV1Policy {
+    /// First come, first served; victims from the tail of the running list.
+    Fcfs,
+    /// By (priority, arrival); victims are the worst by it.
+    Priority,
+}
+
+/// Every request just owes tokens.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct VllmV1 {
+    pub token_budget: u64,
+    pub max_seqs: u64,
+    pub long_prefill_threshold: u64,
+    pub policy: VllmV1Policy,
+    pub reserve_full_prompt: bool,
+}
+
+impl SchedulerParameters for VllmV1 {
+    fn build(&self, _classes: Option<&[Class]>) -> Result<Box<dyn Scheduler>> {
+        let queue = match self.policy {
+            VllmV1Policy::Fcfs => Queue::fcfs(),
+            VllmV1Policy::Priority => Queue::by(|arrival| arrival.priority, None),
+        };
+        Ok(Box::new(VllmV1Scheduler {
+            limits: limits(self.token_budget, self.max_seqs)?,
+            long_prefill_threshold: self.long_prefill_threshold,
+            policy: self.policy,
+            reserve_full_prompt: self.reserve_full_prompt,
+            lists: Lists::new(queue),
+        }))
+    }
+
+    fn fills_a_budget(&self) -> bool {
+        true
+    }
+}
+
+impl Sample for VllmV1 {
+    fn sample(dice: &mut Dice) -> VllmV1 {
+        VllmV1 {
+            token_budget: dice.scale.token_budget,
+            max_seqs: dice.scale.max_seqs,
+            long_prefill_threshold: if dice.flip() { 0 } else { dice.below(20) },
+            policy: dice.one_of(&[VllmV1Policy::Fcfs, VllmV1Policy::Priority]),
+            reserve_full_prompt: dice.flip(),
+        }
+    }
+}
+
 /// The running in order of admission, while the budget lasts; then, if nobody was preempted, the queue.
 #[derive(Debug)]
-pub(super) struct VllmV1 {
+pub(super) struct VllmV1Scheduler {
     limits: Limits,
     long_prefill_threshold: u64,
     policy: VllmV1Policy,
@@ -24,25 +82,7 @@ struct RunningRow {
     blocks: u64,
 }
 
-impl VllmV1 {
-    pub(super) fn new(
-        limits: Limits,
-        long_prefill_threshold: u64,
-        policy: VllmV1Policy,
-        reserve_full_prompt: bool,
-    ) -> VllmV1 {
-        VllmV1 {
-            limits,
-            long_prefill_threshold,
-            policy,
-            reserve_full_prompt,
-            lists: Lists::new(match policy {
-                VllmV1Policy::Fcfs => Queue::fcfs(),
-                VllmV1Policy::Priority => Queue::by(|arrival| arrival.priority, None),
-            }),
-        }
-    }
-
+impl VllmV1Scheduler {
     /// Places the running without walking through them, where that is possible: all decodes fit the budget, prefills come
     /// last, and victims, if any, are taken from the tail. Returns the victims; `None` asks for the walk, and nothing but
     /// joined decodes has changed.
@@ -193,7 +233,7 @@ impl VllmV1 {
     }
 }
 
-impl Scheduler for VllmV1 {
+impl Scheduler for VllmV1Scheduler {
     fn limits(&self) -> Limits {
         self.limits
     }

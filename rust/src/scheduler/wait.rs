@@ -1,41 +1,40 @@
 //! WAIT: a type joins the batch when enough of it wait to begin (ao2025 Algorithm 1).
 
-use super::policy::{class_code, count};
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::parameters::{SchedulerParameters, class_code, count, limits};
 use super::queue::insert_by_arrival;
-use super::{List, Notice, Scheduler, Thresholds};
+use super::{List, Notice, Scheduler};
+use crate::dice::{Dice, Sample};
 use crate::engine::Class;
 use crate::error::{Error, Result};
 use crate::plan::{Hold, Limits, Plan, Preemption};
 use crate::request::{Place, Requests};
 
-/// Each class is a type. One whose queue holds its threshold advances whole, by one stage, and as many as the threshold
-/// begin; the others pause.
-#[derive(Debug)]
-pub(super) struct Wait {
-    limits: Limits,
-    /// By class code.
-    types: Vec<Type>,
-    seniority: Seniority,
+/// How many requests of a class must wait before it joins the batch.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(untagged)]
+pub enum Thresholds {
+    /// The same for every class.
+    Same(u64),
+    /// By the name of the class.
+    ByClass(BTreeMap<String, u64>),
 }
 
-/// The requests of one class. Its group of the standing decodes has the number of the class.
-///
-/// The paper takes at most n_j of each stage, and that is all of them: every iteration of the type moves everybody in
-/// it on by one stage and lets at most n_j begin, so no stage after the first ever holds more.
-#[derive(Debug, Default)]
-struct Type {
-    /// n_j.
-    threshold: u64,
-    /// Stage 0, by arrival.
-    queue: List,
-    /// Those who can decode and are not among the standing decodes yet.
-    ready: Vec<Place>,
-    is_eligible: bool,
+/// A type joins the batch when enough of it wait.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wait {
+    pub thresholds: Thresholds,
+    pub max_seqs: Option<u64>,
 }
 
-impl Wait {
-    pub(super) fn new(limits: Limits, thresholds: &Thresholds, classes: Option<&[Class]>) -> Result<Wait> {
-        let by_code = match thresholds {
+impl SchedulerParameters for Wait {
+    fn build(&self, classes: Option<&[Class]>) -> Result<Box<dyn Scheduler>> {
+        let limits = limits(Limits::NONE, self.max_seqs.unwrap_or(Limits::NONE))?;
+        let by_code = match &self.thresholds {
             Thresholds::Same(threshold) => {
                 vec![count("thresholds", *threshold)?; classes.map_or(1, |classes| classes.len().max(1))]
             }
@@ -61,9 +60,46 @@ impl Wait {
         };
         let of_threshold = |threshold| Type { threshold, ..Type::default() };
         let types = by_code.into_iter().map(of_threshold).collect();
-        Ok(Wait { limits, types, seniority: Seniority::default() })
+        Ok(Box::new(WaitScheduler { limits, types, seniority: Seniority::default() }))
     }
+}
 
+impl Sample for Wait {
+    fn sample(dice: &mut Dice) -> Wait {
+        let (same, of_a, of_b) = (1 + dice.below(3), 1 + dice.below(3), 1 + dice.below(3));
+        let by_class = BTreeMap::from([("a".to_owned(), of_a), ("b".to_owned(), of_b)]);
+        let thresholds = dice.one_of(&[Thresholds::Same(same), Thresholds::ByClass(by_class)]);
+        let max_seqs = dice.scale.max_seqs;
+        Wait { thresholds, max_seqs: dice.one_of(&[None, Some(max_seqs)]) }
+    }
+}
+
+/// Each class is a type. One whose queue holds its threshold advances whole, by one stage, and as many as the threshold
+/// begin; the others pause.
+#[derive(Debug)]
+pub(super) struct WaitScheduler {
+    limits: Limits,
+    /// By class code.
+    types: Vec<Type>,
+    seniority: Seniority,
+}
+
+/// The requests of one class. Its group of the standing decodes has the number of the class.
+///
+/// The paper takes at most n_j of each stage, and that is all of them: every iteration of the type moves everybody in
+/// it on by one stage and lets at most n_j begin, so no stage after the first ever holds more.
+#[derive(Debug, Default)]
+struct Type {
+    /// n_j.
+    threshold: u64,
+    /// Stage 0, by arrival.
+    queue: List,
+    /// Those who can decode and are not among the standing decodes yet.
+    ready: Vec<Place>,
+    is_eligible: bool,
+}
+
+impl WaitScheduler {
     /// Takes a running request out and puts it at the head of its type's queue.
     fn await_again(&mut self, victim: Place, requests: &Requests) {
         let of_type = &mut self.types[requests.at(victim).arrival.class as usize];
@@ -72,7 +108,7 @@ impl Wait {
     }
 }
 
-impl Scheduler for Wait {
+impl Scheduler for WaitScheduler {
     fn limits(&self) -> Limits {
         self.limits
     }

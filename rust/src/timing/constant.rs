@@ -1,15 +1,38 @@
 //! One slot, whatever is in it: nie2026 §3, li2025 §4.3.
 
-use super::{Pace, Shape, Timing};
-use crate::clock::Span;
+use serde::{Deserialize, Serialize};
+
+use super::{Pace, Shape, Timing, TimingParameters};
+use crate::clock::{Span, attoseconds};
+use crate::dice::{Dice, Sample};
 use crate::error::Result;
 
-#[derive(Debug)]
-pub(super) struct Constant {
-    pub(super) length: Span,
+/// Every iteration takes as long as every other.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Constant {
+    /// Length of every iteration.
+    pub seconds: f64,
 }
 
-impl Timing for Constant {
+impl TimingParameters for Constant {
+    fn build(&self) -> Result<Box<dyn Timing>> {
+        Ok(Box::new(ConstantTiming { length: Span(attoseconds(self.seconds, "seconds")?) }))
+    }
+}
+
+impl Sample for Constant {
+    fn sample(dice: &mut Dice) -> Constant {
+        Constant { seconds: dice.seconds(100, 20_000) }
+    }
+}
+
+#[derive(Debug)]
+struct ConstantTiming {
+    length: Span,
+}
+
+impl Timing for ConstantTiming {
     fn pace(&self, _shape: &Shape) -> Result<Pace> {
         Ok(Pace::constant(self.length))
     }

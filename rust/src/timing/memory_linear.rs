@@ -1,16 +1,45 @@
 //! Linear in the KV cache that the batch touches: ao2025 (1).
 
-use super::{Pace, Shape, Timing, sum};
+use serde::{Deserialize, Serialize};
+
+use super::{Pace, Shape, Timing, TimingParameters, sum};
+use crate::clock::attoseconds;
+use crate::dice::{Dice, Sample};
 use crate::error::Result;
+
+/// Linear in the KV cache that the iteration reads and writes.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemoryLinear {
+    /// Length of every iteration.
+    pub base: f64,
+    /// Per token in the cache.
+    pub per_kv_token: f64,
+}
+
+impl TimingParameters for MemoryLinear {
+    fn build(&self) -> Result<Box<dyn Timing>> {
+        Ok(Box::new(MemoryLinearTiming {
+            base: attoseconds(self.base, "base")?,
+            per_kv_token: attoseconds(self.per_kv_token, "per_kv_token")?,
+        }))
+    }
+}
+
+impl Sample for MemoryLinear {
+    fn sample(dice: &mut Dice) -> MemoryLinear {
+        MemoryLinear { base: dice.seconds(1000, 9000), per_kv_token: dice.seconds(0, 30) }
+    }
+}
 
 /// d0 + d1·(Σ (x + c) over chunks + Σ (context + 1) over decodes), all in attoseconds. Paused requests cost nothing.
 #[derive(Debug)]
-pub(super) struct MemoryLinear {
-    pub(super) base: u128,
-    pub(super) per_kv_token: u128,
+struct MemoryLinearTiming {
+    base: u128,
+    per_kv_token: u128,
 }
 
-impl Timing for MemoryLinear {
+impl Timing for MemoryLinearTiming {
     fn pace(&self, shape: &Shape) -> Result<Pace> {
         let tokens = u128::from(shape.tokens());
         let first = sum(&[(self.base, 1), (self.per_kv_token, shape.chunk_context + shape.decode_context + tokens)])?;

@@ -1,18 +1,49 @@
 //! Two speeds, with a prefill in the batch and without: lin2026 (2), (3).
 
-use super::{Pace, Shape, Timing, sum};
-use crate::clock::Span;
+use serde::{Deserialize, Serialize};
+
+use super::{Pace, Shape, Timing, TimingParameters, sum};
+use crate::clock::{Span, attoseconds};
+use crate::dice::{Dice, Sample};
 use crate::error::Result;
+
+/// Two speeds: with a chunk in the batch, and without.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct MixedSolo {
+    /// Length of an iteration with a chunk.
+    pub alpha: f64,
+    /// Per chunk token.
+    pub beta: f64,
+    /// Length of an iteration without one.
+    pub solo: f64,
+}
+
+impl TimingParameters for MixedSolo {
+    fn build(&self) -> Result<Box<dyn Timing>> {
+        Ok(Box::new(MixedSoloTiming {
+            alpha: attoseconds(self.alpha, "alpha")?,
+            beta: attoseconds(self.beta, "beta")?,
+            solo: Span(attoseconds(self.solo, "solo")?),
+        }))
+    }
+}
+
+impl Sample for MixedSolo {
+    fn sample(dice: &mut Dice) -> MixedSolo {
+        MixedSolo { alpha: dice.seconds(1000, 20_000), beta: dice.seconds(1, 100), solo: dice.seconds(1000, 9000) }
+    }
+}
 
 /// α + β·(prefill tokens) when a chunk is present, else 1/γ.
 #[derive(Debug)]
-pub(super) struct MixedSolo {
-    pub(super) alpha: u128,
-    pub(super) beta: u128,
-    pub(super) solo: Span,
+struct MixedSoloTiming {
+    alpha: u128,
+    beta: u128,
+    solo: Span,
 }
 
-impl Timing for MixedSolo {
+impl Timing for MixedSoloTiming {
     fn pace(&self, shape: &Shape) -> Result<Pace> {
         if shape.chunks.is_empty() {
             return Ok(Pace::constant(self.solo));

@@ -4,18 +4,10 @@
 //! identical iteration adds, and for how many that line is exact. One model, one file.
 
 mod host;
-mod constant;
-mod memory_linear;
-mod mixed_solo;
-mod piecewise_linear;
-mod roofline;
-mod table;
-mod tiled_gemm;
 
-use serde::Deserialize;
-
-use crate::clock::{Span, attoseconds, product};
+use crate::clock::{Span, product};
 use crate::error::{Error, Result};
+use crate::kinds::kinds;
 
 pub use host::{HostTime, Overhead};
 pub use roofline::{AllReduce, ChunkRoof, DecodeRoof, LinearRoof};
@@ -272,153 +264,29 @@ pub fn pace_of(model: &dyn Timing, chunks: &[ChunkShape], decodes: &[u64]) -> Re
     model.pace(&shape)
 }
 
-/// A timing model as a user describes it; times in seconds.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(tag = "kind", deny_unknown_fields)]
-pub enum TimingModel {
-    /// One slot of fixed length.
-    Constant {
-        /// Length of every iteration.
-        seconds: f64,
-    },
-    /// Linear in tokens above a knee, with attention terms.
-    PiecewiseLinear {
-        /// Length of every iteration.
-        base: f64,
-        /// Per token above the knee.
-        per_token: f64,
-        /// Tokens that cost nothing more.
-        #[serde(default)]
-        knee: u64,
-        /// β: per token of context of a decode.
-        #[serde(default)]
-        per_context_token: f64,
-        /// α: per squared chunk token.
-        #[serde(default)]
-        per_prefill_square: f64,
-        /// ε: per chunk token and token of context.
-        #[serde(default)]
-        per_chunk_context: f64,
-    },
-    /// Linear in the KV cache that the iteration reads and writes.
-    MemoryLinear {
-        /// Length of every iteration.
-        base: f64,
-        /// Per token in the cache.
-        per_kv_token: f64,
-    },
-    /// Two speeds: with a chunk in the batch, and without.
-    MixedSolo {
-        /// Length of an iteration with a chunk.
-        alpha: f64,
-        /// Per chunk token.
-        beta: f64,
-        /// Length of an iteration without one.
-        solo: f64,
-    },
-    /// A staircase: tiles of matrix products, each computed whole.
-    TiledGemm {
-        /// Rows of an output tile.
-        rows: u64,
-        /// Columns of an output tile.
-        columns: u64,
-        /// Length of the reduction of a tile.
-        reduction: u64,
-        /// Width of the model's attention, a multiple of each of the three.
-        width: u64,
-        /// Linear layers, for each tile of columns of tokens.
-        linear_s_per_tile: f64,
-        /// Everything else that is done for each token.
-        other_s_per_token: f64,
-        /// A pair of tiles of a matrix product in the attention of chunks.
-        gemm_s: f64,
-        /// A tile of a matrix-vector product in the attention of decodes.
-        gemv_s: f64,
-        /// Layers of the model.
-        layers: u64,
-    },
-    /// For each part, the larger of computing and memory.
-    Roofline {
-        /// Linear layers.
-        linear: LinearRoof,
-        /// Attention of chunks.
-        chunk: ChunkRoof,
-        /// Attention of decodes.
-        decode: DecodeRoof,
-        /// Exchanges between GPUs.
-        #[serde(default)]
-        all_reduce: AllReduce,
-        /// Everything else, once an iteration.
-        base_s: f64,
-    },
-    /// Measured on a grid.
-    TimingTable {
-        /// Linear layers.
-        linear: LinearGrid,
-        /// Attention of chunks.
-        chunk: ChunkGrid,
-        /// Attention of decodes.
-        decode: DecodeGrid,
-    },
+/// The parameters of a timing model, as a user describes them: each model's file implements this for its own.
+trait TimingParameters {
+    /// The model itself, its parameters as whole attoseconds.
+    fn build(&self) -> Result<Box<dyn Timing>>;
+}
+
+kinds! {
+    /// A timing model and its parameters; times in seconds.
+    TimingModel: TimingParameters {
+        constant::Constant,
+        piecewise_linear::PiecewiseLinear,
+        memory_linear::MemoryLinear,
+        mixed_solo::MixedSolo,
+        tiled_gemm::TiledGemm,
+        roofline::Roofline,
+        table::TimingTable,
+    }
 }
 
 impl TimingModel {
     /// The model itself, its parameters as whole attoseconds.
     pub fn build(&self) -> Result<Box<dyn Timing>> {
-        Ok(match *self {
-            TimingModel::Constant { seconds } => {
-                Box::new(constant::Constant { length: Span(attoseconds(seconds, "seconds")?) })
-            }
-            TimingModel::PiecewiseLinear {
-                base,
-                per_token,
-                knee,
-                per_context_token,
-                per_prefill_square,
-                per_chunk_context,
-            } => Box::new(piecewise_linear::PiecewiseLinear {
-                base: attoseconds(base, "base")?,
-                per_token: attoseconds(per_token, "per_token")?,
-                knee,
-                per_context_token: attoseconds(per_context_token, "per_context_token")?,
-                per_prefill_square: attoseconds(per_prefill_square, "per_prefill_square")?,
-                per_chunk_context: attoseconds(per_chunk_context, "per_chunk_context")?,
-            }),
-            TimingModel::MemoryLinear { base, per_kv_token } => Box::new(memory_linear::MemoryLinear {
-                base: attoseconds(base, "base")?,
-                per_kv_token: attoseconds(per_kv_token, "per_kv_token")?,
-            }),
-            TimingModel::MixedSolo { alpha, beta, solo } => Box::new(mixed_solo::MixedSolo {
-                alpha: attoseconds(alpha, "alpha")?,
-                beta: attoseconds(beta, "beta")?,
-                solo: Span(attoseconds(solo, "solo")?),
-            }),
-            TimingModel::TiledGemm {
-                rows,
-                columns,
-                reduction,
-                width,
-                linear_s_per_tile,
-                other_s_per_token,
-                gemm_s,
-                gemv_s,
-                layers,
-            } => Box::new(tiled_gemm::TiledGemm::new(
-                tiled_gemm::Sizes { rows, columns, reduction, width, layers },
-                tiled_gemm::Costs {
-                    linear_per_tile: attoseconds(linear_s_per_tile, "linear_s_per_tile")?,
-                    other_per_token: attoseconds(other_s_per_token, "other_s_per_token")?,
-                    gemm: attoseconds(gemm_s, "gemm_s")?,
-                    gemv: attoseconds(gemv_s, "gemv_s")?,
-                },
-            )?),
-            TimingModel::Roofline { ref linear, ref chunk, ref decode, ref all_reduce, base_s } => {
-                Box::new(roofline::Roofline::new(linear, chunk, decode, all_reduce, base_s)?)
-            }
-            TimingModel::TimingTable { ref linear, ref chunk, ref decode } => {
-                Box::new(table::TimingTable::new(linear, chunk, decode)?)
-            }
-        })
+        self.parameters().build()
     }
 }
 

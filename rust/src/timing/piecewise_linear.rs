@@ -1,20 +1,72 @@
 //! Linear in the tokens above a knee, with attention terms: li2025 (2.3) and (A.1).
 
-use super::{Pace, Shape, Timing, sum};
+use serde::{Deserialize, Serialize};
+
+use super::{Pace, Shape, Timing, TimingParameters, sum};
+use crate::clock::attoseconds;
+use crate::dice::{Dice, Sample};
 use crate::error::Result;
+
+/// Linear in tokens above a knee, with attention terms.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct PiecewiseLinear {
+    /// Length of every iteration.
+    pub base: f64,
+    /// Per token above the knee.
+    pub per_token: f64,
+    /// Tokens that cost nothing more.
+    #[serde(default)]
+    pub knee: u64,
+    /// β: per token of context of a decode.
+    #[serde(default)]
+    pub per_context_token: f64,
+    /// α: per squared chunk token.
+    #[serde(default)]
+    pub per_prefill_square: f64,
+    /// ε: per chunk token and token of context.
+    #[serde(default)]
+    pub per_chunk_context: f64,
+}
+
+impl TimingParameters for PiecewiseLinear {
+    fn build(&self) -> Result<Box<dyn Timing>> {
+        Ok(Box::new(PiecewiseLinearTiming {
+            base: attoseconds(self.base, "base")?,
+            per_token: attoseconds(self.per_token, "per_token")?,
+            knee: self.knee,
+            per_context_token: attoseconds(self.per_context_token, "per_context_token")?,
+            per_prefill_square: attoseconds(self.per_prefill_square, "per_prefill_square")?,
+            per_chunk_context: attoseconds(self.per_chunk_context, "per_chunk_context")?,
+        }))
+    }
+}
+
+impl Sample for PiecewiseLinear {
+    fn sample(dice: &mut Dice) -> PiecewiseLinear {
+        PiecewiseLinear {
+            base: dice.seconds(1000, 9000),
+            per_token: dice.seconds(0, 100),
+            knee: dice.below(100),
+            per_context_token: dice.seconds(0, 3),
+            per_prefill_square: dice.seconds(0, 2000) / 1e3,
+            per_chunk_context: dice.seconds(0, 2000) / 1e3,
+        }
+    }
+}
 
 /// base + a·max(0, tokens − knee) + β·Σ decode contexts + α·Σ c² + ε·Σ c·x, all in attoseconds.
 #[derive(Debug)]
-pub(super) struct PiecewiseLinear {
-    pub(super) base: u128,
-    pub(super) per_token: u128,
-    pub(super) knee: u64,
-    pub(super) per_context_token: u128,
-    pub(super) per_prefill_square: u128,
-    pub(super) per_chunk_context: u128,
+struct PiecewiseLinearTiming {
+    base: u128,
+    per_token: u128,
+    knee: u64,
+    per_context_token: u128,
+    per_prefill_square: u128,
+    per_chunk_context: u128,
 }
 
-impl PiecewiseLinear {
+impl PiecewiseLinearTiming {
     /// First length and growth in 64 bits, which hold all but absurd iterations (18 s) at a fraction of the cost.
     #[inline]
     fn short_line(&self, shape: &Shape) -> Option<(u64, u64)> {
@@ -40,7 +92,7 @@ impl PiecewiseLinear {
     }
 }
 
-impl Timing for PiecewiseLinear {
+impl Timing for PiecewiseLinearTiming {
     fn pace(&self, shape: &Shape) -> Result<Pace> {
         if let Some((first, growth)) = self.short_line(shape) {
             return Pace::line(u128::from(first), u128::from(growth));

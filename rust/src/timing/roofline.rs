@@ -1,13 +1,14 @@
 //! From first principles: is a part bound by computing or by memory, and how long does it then take?
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Pace, Shape, Timing, sum};
+use super::{Pace, Shape, Timing, TimingParameters, sum};
 use crate::clock::attoseconds;
+use crate::dice::{Dice, Sample};
 use crate::error::{Error, Result};
 
 /// The linear layers, in seconds.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinearRoof {
     /// Computing a token.
@@ -19,7 +20,7 @@ pub struct LinearRoof {
 }
 
 /// The attention of chunks, in seconds.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChunkRoof {
     /// Computing a pair of a token and one that it attends to, itself included: c·(x + (c + 1)/2) pairs a chunk.
@@ -29,7 +30,7 @@ pub struct ChunkRoof {
 }
 
 /// The attention of decodes, in seconds for each token that a decode attends to, itself included.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct DecodeRoof {
     /// Computing.
@@ -39,7 +40,7 @@ pub struct DecodeRoof {
 }
 
 /// What the GPUs of a group tell one another, in seconds; nothing where there is one.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct AllReduce {
     /// All exchanges of an iteration, however short.
@@ -48,10 +49,76 @@ pub struct AllReduce {
     pub s_per_token: f64,
 }
 
+/// For each part, the larger of computing and memory.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Roofline {
+    /// Linear layers.
+    pub linear: LinearRoof,
+    /// Attention of chunks.
+    pub chunk: ChunkRoof,
+    /// Attention of decodes.
+    pub decode: DecodeRoof,
+    /// Exchanges between GPUs.
+    #[serde(default)]
+    pub all_reduce: AllReduce,
+    /// Everything else, once an iteration.
+    pub base_s: f64,
+}
+
+impl Roofline {
+    fn timing(&self) -> Result<RooflineTiming> {
+        let Roofline { linear, chunk, decode, all_reduce, base_s } = self;
+        let whole = |part: &str, field: &str, seconds: f64| {
+            attoseconds(seconds, field).map_err(|error: Error| error.within(part))
+        };
+        let latency = whole("all_reduce", "latency_s", all_reduce.latency_s)?;
+        Ok(RooflineTiming {
+            flops_per_token: whole("linear", "flops_s_per_token", linear.flops_s_per_token)?,
+            weight: whole("linear", "weight_s", linear.weight_s)?,
+            activation_per_token: whole("linear", "activation_s_per_token", linear.activation_s_per_token)?,
+            chunk_compute_per_pair: whole("chunk", "compute_s_per_pair", chunk.compute_s_per_pair)?,
+            chunk_memory_per_token: whole("chunk", "memory_s_per_token", chunk.memory_s_per_token)?,
+            decode_per_token: whole("decode", "compute_s_per_token", decode.compute_s_per_token)?.max(whole(
+                "decode",
+                "memory_s_per_token",
+                decode.memory_s_per_token,
+            )?),
+            base: sum(&[(attoseconds(*base_s, "base_s")?, 1), (latency, 1)])?,
+            exchange_per_token: whole("all_reduce", "s_per_token", all_reduce.s_per_token)?,
+        })
+    }
+}
+
+impl TimingParameters for Roofline {
+    fn build(&self) -> Result<Box<dyn Timing>> {
+        Ok(Box::new(self.timing()?))
+    }
+}
+
+impl Sample for Roofline {
+    fn sample(dice: &mut Dice) -> Roofline {
+        // Reading a token costs as much as so many pairs, so that the two lines of a chunk often cross.
+        let (pair, pairs) = ((1 + dice.below(49)) as f64 / 1e8, dice.below(100) as f64);
+        let base_s = dice.seconds(1000, 9000);
+        Roofline {
+            linear: LinearRoof {
+                flops_s_per_token: dice.seconds(1, 100),
+                weight_s: dice.seconds(0, 2000),
+                activation_s_per_token: dice.seconds(0, 50),
+            },
+            chunk: ChunkRoof { compute_s_per_pair: pair, memory_s_per_token: pair * pairs },
+            decode: DecodeRoof { compute_s_per_token: dice.seconds(0, 10), memory_s_per_token: dice.seconds(0, 10) },
+            all_reduce: AllReduce { latency_s: base_s, s_per_token: dice.seconds(0, 20) },
+            base_s,
+        }
+    }
+}
+
 /// base + all-reduce(τ) + max(flops·τ, weights + activations·τ) + max(compute·Σ c·(x + (c + 1)/2), memory·Σ (x + c)) over
 /// chunks + max(compute, memory)·Σ (context + 1) over decodes, with τ tokens in the batch, all in attoseconds.
 #[derive(Debug)]
-pub(super) struct Roofline {
+struct RooflineTiming {
     flops_per_token: u128,
     weight: u128,
     activation_per_token: u128,
@@ -64,36 +131,7 @@ pub(super) struct Roofline {
     exchange_per_token: u128,
 }
 
-impl Roofline {
-    pub(super) fn new(
-        linear: &LinearRoof,
-        chunk: &ChunkRoof,
-        decode: &DecodeRoof,
-        all_reduce: &AllReduce,
-        base_s: f64,
-    ) -> Result<Roofline> {
-        let whole = |part: &str, field: &str, seconds: f64| {
-            attoseconds(seconds, field).map_err(|error: Error| error.within(part))
-        };
-        let latency = whole("all_reduce", "latency_s", all_reduce.latency_s)?;
-        Ok(Roofline {
-            flops_per_token: whole("linear", "flops_s_per_token", linear.flops_s_per_token)?,
-            weight: whole("linear", "weight_s", linear.weight_s)?,
-            activation_per_token: whole("linear", "activation_s_per_token", linear.activation_s_per_token)?,
-            chunk_compute_per_pair: whole("chunk", "compute_s_per_pair", chunk.compute_s_per_pair)?,
-            chunk_memory_per_token: whole("chunk", "memory_s_per_token", chunk.memory_s_per_token)?,
-            decode_per_token: whole("decode", "compute_s_per_token", decode.compute_s_per_token)?.max(whole(
-                "decode",
-                "memory_s_per_token",
-                decode.memory_s_per_token,
-            )?),
-            base: sum(&[(attoseconds(base_s, "base_s")?, 1), (latency, 1)])?,
-            exchange_per_token: whole("all_reduce", "s_per_token", all_reduce.s_per_token)?,
-        })
-    }
-}
-
-impl Timing for Roofline {
+impl Timing for RooflineTiming {
     fn pace(&self, shape: &Shape) -> Result<Pace> {
         let tokens = u128::from(shape.tokens());
         let decodes = u128::from(shape.decodes);
@@ -130,15 +168,15 @@ mod tests {
     use super::*;
 
     /// Weights take as long as 100 tokens are computed; a chunk reads a token as long as it computes 64 pairs.
-    fn roofline() -> Roofline {
-        Roofline::new(
-            &LinearRoof { flops_s_per_token: 10e-6, weight_s: 1e-3, activation_s_per_token: 0.0 },
-            &ChunkRoof { compute_s_per_pair: 1e-9, memory_s_per_token: 64e-9 },
-            &DecodeRoof { compute_s_per_token: 10e-9, memory_s_per_token: 100e-9 },
-            &AllReduce { latency_s: 20e-6, s_per_token: 1e-6 },
-            3e-3,
-        )
-        .expect("a roofline")
+    fn roofline() -> RooflineTiming {
+        let roofline = Roofline {
+            linear: LinearRoof { flops_s_per_token: 10e-6, weight_s: 1e-3, activation_s_per_token: 0.0 },
+            chunk: ChunkRoof { compute_s_per_pair: 1e-9, memory_s_per_token: 64e-9 },
+            decode: DecodeRoof { compute_s_per_token: 10e-9, memory_s_per_token: 100e-9 },
+            all_reduce: AllReduce { latency_s: 20e-6, s_per_token: 1e-6 },
+            base_s: 3e-3,
+        };
+        roofline.timing().expect("a roofline")
     }
 
     const NANOSECONDS: u128 = 1_000_000_000;
@@ -173,7 +211,8 @@ mod tests {
         let linear = LinearRoof { flops_s_per_token: 1e-6, weight_s: -1.0, activation_s_per_token: 0.0 };
         let chunk = ChunkRoof { compute_s_per_pair: 0.0, memory_s_per_token: 0.0 };
         let decode = DecodeRoof { compute_s_per_token: 0.0, memory_s_per_token: 0.0 };
-        let error = Roofline::new(&linear, &chunk, &decode, &AllReduce::default(), 0.0).expect_err("a negative time");
+        let roofline = Roofline { linear, chunk, decode, all_reduce: AllReduce::default(), base_s: 0.0 };
+        let error = roofline.timing().expect_err("a negative time");
         assert!(error.to_string().starts_with("linear.weight_s: -1"), "{error}");
     }
 }

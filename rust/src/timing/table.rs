@@ -1,15 +1,17 @@
 //! Measured: what do the linear layers, the attention of chunks and the attention of decodes take on a grid?
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Beyond, Pace, Shape, Timing, overflow};
+use super::{Beyond, Pace, Shape, Timing, TimingParameters, overflow};
 use crate::clock::{Span, attoseconds};
+use crate::dice::{Dice, Sample, Scale};
 use crate::error::{Error, Result};
 
 /// What the linear layers take, by all tokens of the batch.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinearGrid {
     /// Tokens, ascending, at least two.
@@ -19,7 +21,7 @@ pub struct LinearGrid {
 }
 
 /// What the attention of one chunk takes.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChunkGrid {
     /// Tokens that the chunk computes, ascending, at least two.
@@ -34,7 +36,7 @@ pub struct ChunkGrid {
 }
 
 /// What the attention of all decodes takes.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct DecodeGrid {
     /// Decodes in the batch, ascending, at least two.
@@ -45,31 +47,21 @@ pub struct DecodeGrid {
     pub seconds: Vec<Vec<Option<f64>>>,
 }
 
-/// linear(tokens) + shared + Σ chunks (chunk(c, x) − shared) + decode(n, Σ contexts / n), each a straight line from one grid
-/// point to the next; shared only where there are chunks.
-///
-/// A line rises by a whole number of attoseconds a step: the exact slope, rounded towards 0 once. So it meets the grid point
-/// where it begins, stays between its two, and is short of the second by less than an attosecond a step. Between two rows the
-/// values at the columns are such lines, and then the line along the columns is drawn through them; along the contexts of
-/// n decodes a step is one token of their sum.
-///
-/// Along tokens and contexts a table that does not fall on its grid does not fall in between either. Along chunks, between two
-/// columns, it can fall by the rounding alone, which is less than an attosecond for each step of context.
-///
-/// Before the first point the first line goes on, and no part falls below 0, no chunk below what is shared. Beyond the last point the last line goes on,
-/// and [`Timing::beyond`] tells which axis was too short.
-#[derive(Debug)]
-pub(super) struct TimingTable {
-    linear: GridRow,
-    /// Without what the chunks share.
-    chunk: Surface,
-    shared: i128,
-    decode: Surface,
-    beyond: AtomicU8,
+/// Measured on a grid.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct TimingTable {
+    /// Linear layers.
+    pub linear: LinearGrid,
+    /// Attention of chunks.
+    pub chunk: ChunkGrid,
+    /// Attention of decodes.
+    pub decode: DecodeGrid,
 }
 
 impl TimingTable {
-    pub(super) fn new(linear: &LinearGrid, chunk: &ChunkGrid, decode: &DecodeGrid) -> Result<TimingTable> {
+    fn timing(&self) -> Result<TableTiming> {
+        let TimingTable { linear, chunk, decode } = self;
         let row = || {
             let points = axis(&linear.tokens, "tokens", 1)?;
             Ok(GridRow::new(points, times(&linear.seconds, linear.tokens.len(), "seconds")?))
@@ -91,7 +83,7 @@ impl TimingTable {
             surface((&decode.sequences, "sequences"), (&decode.mean_context, "mean_context"), &decode.seconds);
         let linear = row().map_err(|error: Error| error.within("linear"))?;
         let (chunk, shared) = of_chunk().map_err(|error: Error| error.within("chunk"))?;
-        Ok(TimingTable {
+        Ok(TableTiming {
             linear,
             chunk,
             shared,
@@ -99,7 +91,67 @@ impl TimingTable {
             beyond: AtomicU8::new(0),
         })
     }
+}
 
+impl TimingParameters for TimingTable {
+    fn build(&self) -> Result<Box<dyn Timing>> {
+        Ok(Box::new(self.timing()?))
+    }
+}
+
+impl Sample for TimingTable {
+    fn sample(dice: &mut Dice) -> TimingTable {
+        let Scale { token_budget, max_seqs, longest, .. } = dice.scale;
+        let mut points = |least: u64, most: u64| {
+            let points: BTreeSet<u64> = (0..2 + dice.below(4)).map(|_| least + dice.below(most - least)).collect();
+            // With the last there are at least two.
+            points.into_iter().chain([most]).collect::<Vec<u64>>()
+        };
+        let (mut tokens, chunk) = (points(1, token_budget.max(80)), points(1, token_budget.max(80)));
+        let (context, mean_context) = (points(0, longest.max(20)), points(0, longest.max(20)));
+        let sequences = points(1, max_seqs.max(12));
+        // The linear layers of one token are measured and more take no less, so that every batch takes a while.
+        tokens[0] = 1;
+        let mut of_linear: Vec<f64> = tokens.iter().map(|_| dice.seconds(1000, 3000)).collect();
+        of_linear.sort_by(f64::total_cmp);
+        // Times of attention fall as well as rise.
+        let mut surface = |rows: &[u64], columns: &[u64]| -> Vec<Vec<Option<f64>>> {
+            rows.iter().map(|_| columns.iter().map(|_| Some(dice.seconds(0, 900))).collect()).collect()
+        };
+        let (of_chunk, of_decode) = (surface(&chunk, &context), surface(&sequences, &mean_context));
+        let least = of_chunk.iter().flatten().flatten().copied().fold(1.0, f64::min);
+        TimingTable {
+            linear: LinearGrid { tokens, seconds: of_linear.into_iter().map(Some).collect() },
+            chunk: ChunkGrid { chunk, context, seconds: of_chunk, shared_s: dice.one_of(&[0.0, least]) },
+            decode: DecodeGrid { sequences, mean_context, seconds: of_decode },
+        }
+    }
+}
+
+/// linear(tokens) + shared + Σ chunks (chunk(c, x) − shared) + decode(n, Σ contexts / n), each a straight line from one grid
+/// point to the next; shared only where there are chunks.
+///
+/// A line rises by a whole number of attoseconds a step: the exact slope, rounded towards 0 once. So it meets the grid point
+/// where it begins, stays between its two, and is short of the second by less than an attosecond a step. Between two rows the
+/// values at the columns are such lines, and then the line along the columns is drawn through them; along the contexts of
+/// n decodes a step is one token of their sum.
+///
+/// Along tokens and contexts a table that does not fall on its grid does not fall in between either. Along chunks, between two
+/// columns, it can fall by the rounding alone, which is less than an attosecond for each step of context.
+///
+/// Before the first point the first line goes on, and no part falls below 0, no chunk below what is shared. Beyond the last point the last line goes on,
+/// and [`Timing::beyond`] tells which axis was too short.
+#[derive(Debug)]
+struct TableTiming {
+    linear: GridRow,
+    /// Without what the chunks share.
+    chunk: Surface,
+    shared: i128,
+    decode: Surface,
+    beyond: AtomicU8,
+}
+
+impl TableTiming {
     #[cold]
     fn note(&self, beyond: Beyond) {
         // A set only grows, and is read when the run is over: the order of the notes does not matter.
@@ -164,7 +216,7 @@ impl TimingTable {
     }
 }
 
-impl Timing for TimingTable {
+impl Timing for TableTiming {
     fn pace(&self, shape: &Shape) -> Result<Pace> {
         let tokens = shape.tokens();
         self.note_if(tokens > self.linear.last(), Beyond::TOKENS);

@@ -1,30 +1,110 @@
 //! A staircase, because tiles of matrix products are computed whole: bari2025 (7).
 
-use super::{Pace, Shape, Timing, overflow, sum};
-use crate::clock::{Span, product};
+use serde::{Deserialize, Serialize};
+
+use super::{Pace, Shape, Timing, TimingParameters, overflow, sum};
+use crate::clock::{Span, attoseconds, product};
+use crate::dice::{Dice, Sample};
 use crate::error::{Error, Result};
 
-/// Sizes in rows, columns and layers.
+/// A staircase: tiles of matrix products, each computed whole.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct TiledGemm {
+    /// Rows of an output tile.
+    pub rows: u64,
+    /// Columns of an output tile.
+    pub columns: u64,
+    /// Length of the reduction of a tile.
+    pub reduction: u64,
+    /// Width of the model's attention, a multiple of each of the three.
+    pub width: u64,
+    /// Linear layers, for each tile of columns of tokens.
+    pub linear_s_per_tile: f64,
+    /// Everything else that is done for each token.
+    pub other_s_per_token: f64,
+    /// A pair of tiles of a matrix product in the attention of chunks.
+    pub gemm_s: f64,
+    /// A tile of a matrix-vector product in the attention of decodes.
+    pub gemv_s: f64,
+    /// Layers of the model.
+    pub layers: u64,
+}
+
+impl TiledGemm {
+    fn timing(&self) -> Result<TiledGemmTiming> {
+        let TiledGemm { rows, columns, reduction, width, layers, .. } = *self;
+        let costs = Costs {
+            linear_per_tile: attoseconds(self.linear_s_per_tile, "linear_s_per_tile")?,
+            other_per_token: attoseconds(self.other_s_per_token, "other_s_per_token")?,
+            gemm: attoseconds(self.gemm_s, "gemm_s")?,
+            gemv: attoseconds(self.gemv_s, "gemv_s")?,
+        };
+        let tiles = [("rows", rows), ("columns", columns), ("reduction", reduction)];
+        for (name, size) in tiles.into_iter().chain([("width", width), ("layers", layers)]) {
+            if !(1..=LARGEST).contains(&size) {
+                return Err(Error::config(name, format!("{size}: it must be at least 1 and at most {LARGEST}")));
+            }
+        }
+        for (name, size) in tiles {
+            if width % size != 0 {
+                return Err(Error::config(name, format!("{size} does not divide the width, {width}")));
+            }
+        }
+        let in_all_layers = |cost: u128, tiles: u64| product(cost, u128::from(layers * tiles));
+        Ok(TiledGemmTiming {
+            sizes: Sizes { rows, columns, reduction },
+            costs,
+            moduli: [rows, columns],
+            decode_by_rows: in_all_layers(costs.gemv, width / columns)?,
+            decode_by_columns: in_all_layers(costs.gemv, width / rows)?,
+            chunk_by_rows: in_all_layers(costs.gemm, width / reduction)?,
+            chunk_by_reduction: in_all_layers(costs.gemm, width / rows)?,
+        })
+    }
+}
+
+impl TimingParameters for TiledGemm {
+    fn build(&self) -> Result<Box<dyn Timing>> {
+        Ok(Box::new(self.timing()?))
+    }
+}
+
+impl Sample for TiledGemm {
+    fn sample(dice: &mut Dice) -> TiledGemm {
+        TiledGemm {
+            rows: dice.one_of(&[1, 4, 16]),
+            columns: dice.one_of(&[2, 4, 8]),
+            reduction: dice.one_of(&[1, 2, 16]),
+            width: 32,
+            linear_s_per_tile: dice.seconds(1000, 9000),
+            other_s_per_token: dice.seconds(0, 30),
+            gemm_s: dice.seconds(0, 5),
+            gemv_s: dice.seconds(0, 5),
+            layers: 1 + dice.below(3),
+        }
+    }
+}
+
+/// The sizes of a tile.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
-    pub(super) rows: u64,
-    pub(super) columns: u64,
-    pub(super) reduction: u64,
-    pub(super) width: u64,
-    pub(super) layers: u64,
+struct Sizes {
+    rows: u64,
+    columns: u64,
+    reduction: u64,
 }
 
 /// Costs in attoseconds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Costs {
+struct Costs {
     /// 1/μ_Lin.
-    pub(super) linear_per_tile: u128,
+    linear_per_tile: u128,
     /// 1/μ_nLin.
-    pub(super) other_per_token: u128,
+    other_per_token: u128,
     /// 1/(s·μ(t_row, t_col, t_red)), a pair of tiles in (6).
-    pub(super) gemm: u128,
+    gemm: u128,
     /// 1/μ(t_row, t_col), a tile in (5).
-    pub(super) gemv: u128,
+    gemv: u128,
 }
 
 /// With t_row, t_col, t_red, d for rows, columns, reduction, width, the tokens of the batch τ, decodes that compute their
@@ -37,7 +117,7 @@ pub(super) struct Costs {
 ///
 /// The paper counts tokens from 1: its i_j + c_j − 1 is x + c, and its i_j of a decode is context + 1.
 #[derive(Debug)]
-pub(super) struct TiledGemm {
+struct TiledGemmTiming {
     sizes: Sizes,
     costs: Costs,
     /// t_row and t_col: a decode takes a tile more whenever its context fills one of either.
@@ -53,41 +133,14 @@ pub(super) struct TiledGemm {
 /// Far above every model and every tile: a tile has a counter for each of its rows and columns.
 const LARGEST: u64 = 1 << 20;
 
-impl TiledGemm {
-    pub(super) fn new(sizes: Sizes, costs: Costs) -> Result<TiledGemm> {
-        let Sizes { rows, columns, reduction, width, layers } = sizes;
-        let tiles = [("rows", rows), ("columns", columns), ("reduction", reduction)];
-        for (name, size) in tiles.into_iter().chain([("width", width), ("layers", layers)]) {
-            if !(1..=LARGEST).contains(&size) {
-                return Err(Error::config(name, format!("{size}: it must be at least 1 and at most {LARGEST}")));
-            }
-        }
-        for (name, size) in tiles {
-            if width % size != 0 {
-                return Err(Error::config(name, format!("{size} does not divide the width, {width}")));
-            }
-        }
-        let in_all_layers = |cost: u128, tiles: u64| product(cost, u128::from(layers * tiles));
-        Ok(TiledGemm {
-            sizes,
-            costs,
-            moduli: [rows, columns],
-            decode_by_rows: in_all_layers(costs.gemv, width / columns)?,
-            decode_by_columns: in_all_layers(costs.gemv, width / rows)?,
-            chunk_by_rows: in_all_layers(costs.gemm, width / reduction)?,
-            chunk_by_reduction: in_all_layers(costs.gemm, width / rows)?,
-        })
-    }
-}
-
-impl Timing for TiledGemm {
+impl Timing for TiledGemmTiming {
     fn moduli(&self) -> &[u64] {
         // Decodes whose attention costs nothing take no step.
         if self.costs.gemv == 0 { &[] } else { &self.moduli }
     }
 
     fn pace(&self, shape: &Shape) -> Result<Pace> {
-        let Sizes { rows, columns, reduction, .. } = self.sizes;
+        let Sizes { rows, columns, reduction } = self.sizes;
         let (mut by_rows, mut by_reduction) = (0, 0);
         let (mut more_by_rows, mut more_by_reduction) = (0, 0);
         let mut is_whole = true;
@@ -125,10 +178,20 @@ mod tests {
     use super::*;
 
     /// Every term of the sum has decimal places of its own.
-    fn model() -> TiledGemm {
-        let sizes = Sizes { rows: 8, columns: 4, reduction: 2, width: 16, layers: 3 };
-        let costs = Costs { linear_per_tile: 1, other_per_token: 1_000, gemm: 1_000_000, gemv: 1_000_000_000_000 };
-        TiledGemm::new(sizes, costs).expect("a model")
+    const MODEL: TiledGemm = TiledGemm {
+        rows: 8,
+        columns: 4,
+        reduction: 2,
+        width: 16,
+        linear_s_per_tile: 1e-18,
+        other_s_per_token: 1e-15,
+        gemm_s: 1e-12,
+        gemv_s: 1e-6,
+        layers: 3,
+    };
+
+    fn model() -> TiledGemmTiming {
+        MODEL.timing().expect("a model")
     }
 
     #[test]
@@ -163,9 +226,8 @@ mod tests {
 
     #[test]
     fn linear_layers_climb_a_stair_when_tokens_fill_a_tile() {
-        let sizes = Sizes { rows: 8, columns: 4, reduction: 2, width: 16, layers: 3 };
-        let costs = Costs { linear_per_tile: 7, other_per_token: 0, gemm: 0, gemv: 0 };
-        let model = TiledGemm::new(sizes, costs).expect("a model");
+        let linear = TiledGemm { linear_s_per_tile: 7e-18, other_s_per_token: 0.0, gemm_s: 0.0, gemv_s: 0.0, ..MODEL };
+        let model = linear.timing().expect("a model");
         let pace = |decodes: usize| price(&model, &[(3, 1)], &vec![5; decodes], 0);
         let lengths: Vec<u128> = (0..7).map(|decodes| pace(decodes).first.0).collect();
         assert_eq!(lengths, [7, 7, 14, 14, 14, 14, 21]);
@@ -201,18 +263,16 @@ mod tests {
 
     #[test]
     fn sizes_that_make_no_tiles_are_refused() {
-        let sizes = Sizes { rows: 8, columns: 4, reduction: 2, width: 16, layers: 3 };
-        let costs = Costs { linear_per_tile: 1, other_per_token: 0, gemm: 0, gemv: 0 };
-        let refused = |sizes: Sizes| TiledGemm::new(sizes, costs).expect_err("a wrong size").to_string();
-        assert!(refused(Sizes { rows: 0, ..sizes }).starts_with("rows: 0: "));
-        assert!(refused(Sizes { columns: LARGEST + 1, ..sizes }).starts_with("columns: 1048577: "));
-        assert!(refused(Sizes { layers: 0, ..sizes }).starts_with("layers: 0: "));
-        assert!(refused(Sizes { width: 0, ..sizes }).starts_with("width: 0: "));
-        assert!(refused(Sizes { width: u64::MAX, ..sizes }).starts_with("width: "));
-        assert_eq!(refused(Sizes { reduction: 3, ..sizes }), "reduction: 3 does not divide the width, 16");
-        assert_eq!(refused(Sizes { rows: 32, ..sizes }), "rows: 32 does not divide the width, 16");
-        let costs = Costs { gemm: u128::MAX / 2, ..costs };
-        let error = TiledGemm::new(sizes, costs).expect_err("more time than fits");
+        let refused = |model: TiledGemm| model.timing().expect_err("a wrong size").to_string();
+        assert!(refused(TiledGemm { rows: 0, ..MODEL }).starts_with("rows: 0: "));
+        assert!(refused(TiledGemm { columns: LARGEST + 1, ..MODEL }).starts_with("columns: 1048577: "));
+        assert!(refused(TiledGemm { layers: 0, ..MODEL }).starts_with("layers: 0: "));
+        assert!(refused(TiledGemm { width: 0, ..MODEL }).starts_with("width: 0: "));
+        assert!(refused(TiledGemm { width: u64::MAX, ..MODEL }).starts_with("width: "));
+        assert_eq!(refused(TiledGemm { reduction: 3, ..MODEL }), "reduction: 3 does not divide the width, 16");
+        assert_eq!(refused(TiledGemm { rows: 32, ..MODEL }), "rows: 32 does not divide the width, 16");
+        let endless = TiledGemm { layers: LARGEST, gemm_s: 1e15, ..MODEL };
+        let error = endless.timing().expect_err("more time than fits");
         assert!(matches!(error.kind(), crate::error::Kind::Overflow(_)));
     }
 }

@@ -1,7 +1,7 @@
 //! The stochastic model of slots: its laws over random scenarios under every gate and router, and cases worked by hand.
 
 use crate::exponential_audit::Audit;
-use crate::scenario::cases;
+use crate::tier::cases;
 use inferq_core::engine::parse;
 use inferq_core::gate_and_route::GateAndRoute;
 use inferq_core::gate_and_route::exponential::{ExponentialOptions, ExponentialResults, simulate};
@@ -166,7 +166,7 @@ macro_rules! audits {
         $(mod $name {
             use super::*;
             proptest! {
-                #![proptest_config(cases(300))]
+                #![proptest_config(cases(600))]
                 #[test]
                 fn greedy(scenario in scenarios($gate, ROUTERS[0])) { holds(&scenario); }
                 #[test]

@@ -8,7 +8,8 @@ use inferq_core::simulation::{Options, simulate_cluster};
 use proptest::prelude::*;
 
 use crate::laws::same;
-use crate::scenario::{Scenario, cases, scenario};
+use crate::scenario::{Scenario, scenario};
+use crate::tier::cases;
 
 /// Gate, router and plan that go together.
 const POLICIES: [(&str, &str, bool); 9] = [

@@ -2,9 +2,11 @@
 
 use inferq_core::clock::{Instant, Span};
 use inferq_core::results::{BatchRow, IterationRow, Results, Status};
+use inferq_core::scheduler::SchedulerConfig;
 use proptest::prelude::*;
 
-use crate::scenario::{Scenario, cases, scenario, sharing};
+use crate::scenario::{Scenario, scenario, sharing};
+use crate::tier::check;
 
 pub(crate) type Outcome = Result<(), TestCaseError>;
 
@@ -252,151 +254,80 @@ fn l10_twice_the_times_give_twice_the_latencies(scenario: &Scenario) -> Outcome 
     Ok(())
 }
 
-/// Every law for one policy, over random scenarios.
-macro_rules! laws {
-    ($($module:ident: $kind:literal,)*) => {$(
-        mod $module {
-            use super::*;
-
-            proptest! {
-                #![proptest_config(cases(2_500))]
-
-                #[test]
-                fn l8_stretches_equal_stepping_bit_for_bit(scenario in scenario($kind)) {
-                    l8_stretches_equal_stepping(&scenario)?;
-                }
-            }
-
-            proptest! {
-                #![proptest_config(cases(800))]
-
-                #[test]
-                fn l8_holds_for_arrivals_on_iteration_boundaries(scenario in scenario($kind), every in 1_usize..4) {
-                    l8_stretches_equal_stepping(&scenario.on_boundaries(every))?;
-                }
-            }
-
-            proptest! {
-                #![proptest_config(cases(500))]
-
-                #[test]
-                fn l1_to_l7_and_l9_hold(scenario in scenario($kind)) {
-                    super::l1_to_l7_and_l9_hold(&scenario)?;
-                }
-
-                #[test]
-                fn l4_nothing_is_held_after_the_last_request(scenario in scenario($kind)) {
-                    super::l4_nothing_is_held_after_the_last_request(&scenario)?;
-                }
-
-                #[test]
-                fn l6_the_same_scenario_gives_the_same_bytes(scenario in scenario($kind)) {
-                    super::l6_the_same_scenario_gives_the_same_bytes(&scenario)?;
-                }
-
-                #[test]
-                fn l10_twice_the_times_give_twice_the_latencies(scenario in scenario($kind)) {
-                    super::l10_twice_the_times_give_twice_the_latencies(&scenario)?;
-                }
-
-                #[test]
-                fn l11_the_future_does_not_change_the_past(scenario in scenario($kind), kept in 0.0..1.0_f64) {
-                    super::l11_the_future_does_not_change_the_past(&scenario, kept)?;
-                }
-            }
+/// A law for every policy that there is, or for `INFERQ_POLICY` alone, over random scenarios and a number below 1.
+fn every_policy(
+    at_night: u32,
+    scenarios: fn(&'static str) -> BoxedStrategy<Scenario>,
+    law: fn(&Scenario, f64) -> Outcome,
+) {
+    let chosen = std::env::var("INFERQ_POLICY").ok();
+    for &kind in SchedulerConfig::KINDS {
+        if chosen.as_ref().is_none_or(|chosen| chosen == kind) {
+            eprintln!("INFERQ_POLICY={kind}");
+            let values = (scenarios(kind), 0.0..1.0_f64).boxed();
+            check(at_night, &values, &|(scenario, share)| law(&scenario, share));
         }
-    )*};
-}
-
-/// The same with a prefix cache under pressure.
-macro_rules! laws_of_caches {
-    ($($module:ident: $kind:literal,)*) => {$(
-        mod $module {
-            use super::*;
-
-            proptest! {
-                #![proptest_config(cases(2_500))]
-
-                #[test]
-                fn l8_stretches_equal_stepping_bit_for_bit(scenario in sharing($kind)) {
-                    l8_stretches_equal_stepping(&scenario)?;
-                }
-            }
-
-            proptest! {
-                #![proptest_config(cases(400))]
-
-                #[test]
-                fn l8_holds_for_arrivals_on_iteration_boundaries(scenario in sharing($kind), every in 1_usize..4) {
-                    l8_stretches_equal_stepping(&scenario.on_boundaries(every))?;
-                }
-
-                #[test]
-                fn l1_to_l7_and_l9_hold(scenario in sharing($kind)) {
-                    super::super::l1_to_l7_and_l9_hold(&scenario)?;
-                }
-
-                #[test]
-                fn l4_nothing_is_held_after_the_last_request(scenario in sharing($kind)) {
-                    super::super::l4_nothing_is_held_after_the_last_request(&scenario)?;
-                }
-
-                #[test]
-                fn l6_the_same_scenario_gives_the_same_bytes(scenario in sharing($kind)) {
-                    super::super::l6_the_same_scenario_gives_the_same_bytes(&scenario)?;
-                }
-
-                #[test]
-                fn l10_twice_the_times_give_twice_the_latencies(scenario in sharing($kind)) {
-                    super::super::l10_twice_the_times_give_twice_the_latencies(&scenario)?;
-                }
-
-                #[test]
-                fn l11_the_future_does_not_change_the_past(scenario in sharing($kind), kept in 0.0..1.0_f64) {
-                    super::super::l11_the_future_does_not_change_the_past(&scenario, kept)?;
-                }
-            }
-        }
-    )*};
-}
-
-mod with_prefix_cache {
-    use super::*;
-
-    laws_of_caches! {
-        sarathi: "Sarathi",
-        vllm_v1: "VllmV1",
-        vllm_v0: "VllmV0",
-        sglang: "Sglang",
-        orca: "Orca",
-        faster_transformer: "FasterTransformer",
-        k_fcfs: "KFcfs",
-        rad: "Rad",
-        rad_phased: "RadPhased",
-        slai: "Slai",
-        wait: "Wait",
-        nested_wait: "NestedWait",
-        slot_greedy: "SlotGreedy",
-        class_priority: "ClassPriority",
     }
 }
 
-laws! {
-    sarathi: "Sarathi",
-    vllm_v1: "VllmV1",
-    vllm_v0: "VllmV0",
-    sglang: "Sglang",
-    orca: "Orca",
-    faster_transformer: "FasterTransformer",
-    k_fcfs: "KFcfs",
-    rad: "Rad",
-    rad_phased: "RadPhased",
-    slai: "Slai",
-    wait: "Wait",
-    nested_wait: "NestedWait",
-    slot_greedy: "SlotGreedy",
-    class_priority: "ClassPriority",
+/// The laws of one replica over some scenarios of every policy, with so many of them at night: for L8 by itself, for L8
+/// with arrivals on the boundaries of iterations, and for each of the others.
+macro_rules! laws {
+    ($module:ident: $scenarios:path, $stretches:literal, $boundaries:literal, $others:literal) => {
+        mod $module {
+            use super::*;
+
+            #[test]
+            fn l8_stretches_equal_stepping_bit_for_bit() {
+                every_policy($stretches, $scenarios, |scenario, _| l8_stretches_equal_stepping(scenario));
+            }
+
+            #[test]
+            fn l8_holds_for_arrivals_on_iteration_boundaries() {
+                every_policy($boundaries, $scenarios, |scenario, share| {
+                    l8_stretches_equal_stepping(&scenario.on_boundaries(1 + (share * 3.0) as usize))
+                });
+            }
+
+            #[test]
+            fn l1_to_l7_and_l9_hold() {
+                every_policy($others, $scenarios, |scenario, _| super::l1_to_l7_and_l9_hold(scenario));
+            }
+
+            #[test]
+            fn l4_nothing_is_held_after_the_last_request() {
+                every_policy($others, $scenarios, |scenario, _| {
+                    super::l4_nothing_is_held_after_the_last_request(scenario)
+                });
+            }
+
+            #[test]
+            fn l6_the_same_scenario_gives_the_same_bytes() {
+                every_policy($others, $scenarios, |scenario, _| {
+                    super::l6_the_same_scenario_gives_the_same_bytes(scenario)
+                });
+            }
+
+            #[test]
+            fn l10_twice_the_times_give_twice_the_latencies() {
+                every_policy($others, $scenarios, |scenario, _| {
+                    super::l10_twice_the_times_give_twice_the_latencies(scenario)
+                });
+            }
+
+            #[test]
+            fn l11_the_future_does_not_change_the_past() {
+                every_policy($others, $scenarios, |scenario, share| {
+                    super::l11_the_future_does_not_change_the_past(scenario, share)
+                });
+            }
+        }
+    };
 }
+
+// On a change 14 policies have 14 · (300 + 100 + 300 + 50) = 10,500 scenarios of L8.
+laws! { without_cache: scenario, 3_000, 1_000, 500 }
+laws! { with_prefix_cache: sharing, 3_000, 500, 400 }
 
 #[test]
 fn l8_expands_a_row_into_what_it_says() {

@@ -1,5 +1,6 @@
 //! The laws of `DESIGN.md`, over random scenarios and over policies that misbehave.
 
+mod tier;
 mod scenario;
 mod laws;
 mod gate_and_route;

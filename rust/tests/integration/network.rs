@@ -10,9 +10,10 @@ use inferq_core::simulation::{Options, simulate_cluster};
 use inferq_core::workload::{Flow, Workload};
 use proptest::prelude::*;
 
-use crate::fleet::{ROUTERS, built};
+use crate::fleet::{built, router};
 use crate::laws::{Outcome, same};
-use crate::scenario::{CLASSES, Scenario, cases, with_or_without_cache};
+use crate::scenario::{CLASSES, Scenario, any_scenario};
+use crate::tier::cases;
 
 /// How requests go from pool to pool, and who waits for whom.
 #[derive(Clone, Debug)]
@@ -67,7 +68,7 @@ impl Paths {
     fn run(&self, scenario: &Scenario, stepping: bool) -> Results {
         let pool = |(place, &count): (usize, &usize)| Pool {
             engines: (0..count).map(|_| scenario.parts()).collect(),
-            router: Some(built(&self.router, 3, place as u64)),
+            router: Some(built(self.router.clone(), 3, place as u64)),
             hands_to: self
                 .link
                 .filter(|_| place == 0)
@@ -79,15 +80,6 @@ impl Paths {
     }
 }
 
-fn routers() -> impl Strategy<Value = RouterConfig> {
-    prop::sample::select(ROUTERS.to_vec())
-}
-
-fn any_scenario() -> impl Strategy<Value = Scenario> {
-    let kinds = vec!["Sarathi", "VllmV1", "VllmV0", "Sglang", "KFcfs", "Slai", "SlotGreedy", "Orca", "Rad", "Wait"];
-    prop::sample::select(kinds).prop_flat_map(with_or_without_cache)
-}
-
 fn seconds() -> impl Strategy<Value = f64> {
     prop_oneof![Just(0.0), (0_u32..400).prop_map(|ms| f64::from(ms) / 1000.0)]
 }
@@ -96,7 +88,7 @@ fn seconds() -> impl Strategy<Value = f64> {
 fn networks() -> impl Strategy<Value = (Scenario, Paths)> {
     let waits = prop::collection::vec((0_u32..4, 0_u32..4, seconds()), 1..5);
     let pools = prop::collection::vec(0_u32..3, 1..4);
-    (any_scenario(), waits, pools, prop::collection::vec(1_usize..3, 1..4), routers()).prop_map(
+    (any_scenario(), waits, pools, prop::collection::vec(1_usize..3, 1..4), router()).prop_map(
         |(scenario, waits, pools, replicas, router)| {
             let rows = scenario.columns.arrival_s.len();
             let paths = Paths::new(rows, &waits, &pools, replicas, router);
@@ -111,7 +103,7 @@ fn hand_offs() -> impl Strategy<Value = (Scenario, Paths)> {
         (seconds(), 1_u32..2000, prop::option::of(1_usize..3)).prop_map(|(latency_s, bytes_per_s, concurrent)| {
             LinkDescription { latency_s, bytes_per_s: f64::from(bytes_per_s), bytes_per_token: 1.0, concurrent }
         });
-    (any_scenario(), link, 1_usize..3, 1_usize..3, routers()).prop_map(|(scenario, link, prefill, decode, router)| {
+    (any_scenario(), link, 1_usize..3, 1_usize..3, router()).prop_map(|(scenario, link, prefill, decode, router)| {
         let rows = scenario.columns.arrival_s.len();
         let mut paths = Paths::new(rows, &[(0, 0, 0.0)], &[0], vec![prefill, decode], router);
         paths.link = Some(link);

@@ -10,7 +10,8 @@ use inferq_core::scheduler::{Notice, Scheduler};
 use inferq_core::simulation::{Options, simulate};
 use proptest::prelude::*;
 
-use crate::scenario::{Columns, cases};
+use crate::scenario::Columns;
+use crate::tier::cases;
 
 const LIMITS: Limits = Limits { token_budget: 16, max_seqs: 4, frees_with_batch: false };
 

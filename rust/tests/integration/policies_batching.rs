@@ -10,7 +10,8 @@ use inferq_core::simulation::{Options, simulate};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::scenario::{Columns, Scenario, cases, scenario};
+use crate::scenario::{Columns, Scenario, scenario};
+use crate::tier::cases;
 
 /// Arrival, prompt, output, class.
 type Row = (f64, i32, i32, &'static str);
@@ -359,7 +360,7 @@ fn one_class_is_served_as_by_the_inner_policy(scenario: Scenario) -> std::result
 }
 
 proptest! {
-    #![proptest_config(cases(300))]
+    #![proptest_config(cases(1_000))]
 
     #[test]
     fn class_priority_over_one_class_is_the_inner_policy(

@@ -12,7 +12,8 @@ use inferq_core::scheduler::{Notice, Scheduler};
 use inferq_core::simulation::{Options, simulate};
 use proptest::prelude::*;
 
-use crate::scenario::{Columns, Scenario, cases, scenario};
+use crate::scenario::{Columns, Scenario, scenario};
+use crate::tier::cases;
 
 /// No TBT.
 const NONE: f64 = f64::NAN;

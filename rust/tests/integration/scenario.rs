@@ -1,13 +1,15 @@
 //! Random scenarios: every scheduler with every timing model, KV tight and loose, arrivals on iteration boundaries.
 
 use inferq_core::clock::{Instant, Span};
+use inferq_core::dice::{Dice, Scale};
 use inferq_core::engine::{Engine, EngineParts, parse};
 use inferq_core::kv::Segment;
 use inferq_core::results::Results;
+use inferq_core::scheduler::SchedulerConfig;
 use inferq_core::simulation::{Options, Timeline, simulate};
+use inferq_core::timing::TimingModel;
 use inferq_core::workload::{Content, NO_SESSION, Workload};
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
 
 /// A workload that owns its columns.
 #[derive(Clone, Debug, Default)]
@@ -199,90 +201,6 @@ impl Scenario {
     }
 }
 
-fn timing() -> impl Strategy<Value = String> {
-    // Whole microseconds, so that iterations end on the grid of arrivals.
-    let micro = |low: u32, high: u32| (low..high).prop_map(|us| f64::from(us) / 1e6);
-    prop_oneof![
-        micro(100, 20_000).prop_map(|s| format!(r#"{{"kind": "Constant", "seconds": {s}}}"#)),
-        (micro(1000, 9000), micro(0, 100), 0_u32..100, micro(0, 3), 0_u32..2000, 0_u32..2000).prop_map(
-            |(base, token, knee, context, square, cross)| {
-                let (square, cross) = (f64::from(square) / 1e9, f64::from(cross) / 1e9);
-                format!(
-                    r#"{{"kind": "PiecewiseLinear", "base": {base}, "per_token": {token}, "knee": {knee},
-                    "per_context_token": {context}, "per_prefill_square": {square}, "per_chunk_context": {cross}}}"#
-                )
-            }
-        ),
-        (micro(1000, 9000), micro(0, 30)).prop_map(|(base, token)| format!(
-            r#"{{"kind": "MemoryLinear", "base": {base}, "per_kv_token": {token}}}"#
-        )),
-        (micro(1000, 20_000), micro(1, 100), micro(1000, 9000)).prop_map(|(alpha, beta, solo)| format!(
-            r#"{{"kind": "MixedSolo", "alpha": {alpha}, "beta": {beta}, "solo": {solo}}}"#
-        )),
-        (0_usize..3, 0_usize..3, 0_usize..3, micro(1000, 9000), micro(0, 30), micro(0, 5), micro(0, 5)).prop_map(
-            |(rows, columns, reduction, tile, token, gemm, gemv)| {
-                let (rows, columns, reduction) = ([1, 4, 16][rows], [2, 4, 8][columns], [1, 2, 16][reduction]);
-                format!(
-                    r#"{{"kind": "TiledGemm", "rows": {rows}, "columns": {columns}, "reduction": {reduction}, "width": 32,
-                    "linear_s_per_tile": {tile}, "other_s_per_token": {token}, "gemm_s": {gemm}, "gemv_s": {gemv},
-                    "layers": 2}}"#
-                )
-            }
-        ),
-        roofline(),
-        table(),
-    ]
-}
-
-fn roofline() -> impl Strategy<Value = String> {
-    let micro = |low: u32, high: u32| (low..high).prop_map(|us| f64::from(us) / 1e6);
-    let costs = (micro(1, 100), micro(0, 2000), micro(0, 50), 1_u32..50, 0_u32..100, micro(0, 10), micro(0, 10));
-    (costs, micro(1000, 9000), micro(0, 20)).prop_map(
-        |((flops, weight, activation, pair, pairs, compute, memory), base, exchange)| {
-            // Reading a token costs as much as so many pairs, so that the two lines of a chunk often cross.
-            let (pair, read) = (f64::from(pair) / 1e8, f64::from(pair * pairs) / 1e8);
-            format!(
-                r#"{{"kind": "Roofline", "base_s": {base}, "all_reduce": {{"latency_s": {base}, "s_per_token": {exchange}}},
-                "linear": {{"flops_s_per_token": {flops}, "weight_s": {weight}, "activation_s_per_token": {activation}}},
-                "chunk": {{"compute_s_per_pair": {pair}, "memory_s_per_token": {read}}},
-                "decode": {{"compute_s_per_token": {compute}, "memory_s_per_token": {memory}}}}}"#
-            )
-        },
-    )
-}
-
-/// Small grids with large and small cells, beyond which many batches go. Times of attention fall as well as rise; the linear
-/// layers of one token are measured, so that every batch takes a while.
-fn table() -> impl Strategy<Value = String> {
-    let points = |least: u64, most: u64| {
-        prop::collection::btree_set(least..most, 2..6).prop_map(|points| points.into_iter().collect::<Vec<u64>>())
-    };
-    let axes = (points(1, 80), points(1, 80), points(0, 250), points(1, 12), points(0, 250));
-    axes.prop_flat_map(|(mut tokens, chunk, context, sequences, mean_context)| {
-        tokens[0] = 1;
-        let row = |low: u32, high: u32, width: usize| {
-            prop::collection::vec((low..high).prop_map(|us| f64::from(us) / 1e6), width)
-        };
-        let times = (
-            row(1000, 3000, tokens.len()),
-            prop::collection::vec(row(0, 900, context.len()), chunk.len()),
-            prop::collection::vec(row(0, 900, mean_context.len()), sequences.len()),
-            any::<bool>(),
-        );
-        times.prop_map(move |(mut of_linear, of_chunk, of_decode, shares)| {
-            of_linear.sort_by(f64::total_cmp);
-            let least = of_chunk.iter().flatten().copied().fold(1.0, f64::min);
-            let shared_s = if shares { least } else { 0.0 };
-            format!(
-                r#"{{"kind": "TimingTable", "linear": {{"tokens": {tokens:?}, "seconds": {of_linear:?}}},
-                "chunk": {{"chunk": {chunk:?}, "context": {context:?}, "seconds": {of_chunk:?},
-                    "shared_s": {shared_s:?}}},
-                "decode": {{"sequences": {sequences:?}, "mean_context": {mean_context:?}, "seconds": {of_decode:?}}}}}"#
-            )
-        })
-    })
-}
-
 /// The host's share of an iteration, mostly none.
 fn overhead() -> impl Strategy<Value = String> {
     let some = (0_u32..9000, 0_u32..300, any::<bool>()).prop_map(|(base, per_sequence, overlapped)| {
@@ -292,171 +210,19 @@ fn overhead() -> impl Strategy<Value = String> {
     prop_oneof![2 => Just("{}".to_owned()), 1 => some]
 }
 
-/// A scheduler as JSON, and the bounds that its iterations keep.
-#[derive(Clone, Debug)]
-struct Described {
-    json: String,
-    token_budget: u64,
-    max_seqs: u64,
+/// Tokens and sequences that no iteration of a policy goes beyond: what its description names, or the policy itself.
+fn bounds(scheduler: &SchedulerConfig) -> (u64, u64) {
+    let json = serde_json::to_value(scheduler).expect("JSON");
+    let inner = json.get("inner").unwrap_or(&json);
+    let named = |name: &str| inner.get(name).and_then(serde_json::Value::as_u64);
+    let limits = scheduler.build(Some(&["a".into(), "b".into()])).expect("a scheduler").limits();
+    let max_seqs = named("max_seqs").or(named("max_active")).unwrap_or(limits.max_seqs);
+    (named("token_budget").unwrap_or(u64::MAX), max_seqs)
 }
 
-/// What the parameters of a policy are drawn from.
-#[derive(Clone, Copy, Debug)]
-struct Choices {
-    token_budget: u64,
-    max_seqs: u64,
-    longest: u64,
-    block: u64,
-}
-
-/// A few small numbers, to be used as a policy pleases.
-type Dice = (bool, bool, u32, u32, u32);
-
-fn order(dice: u32) -> &'static str {
-    ["fcfs", "fcfs", "spf", "srf", "lpf", "ByKey"][dice as usize % 6]
-}
-
-fn describe(kind: &str, choices: Choices, watermark: f64, preemption: &str, dice: Dice) -> Described {
-    const NONE: u64 = u64::MAX;
-    let Choices { token_budget, max_seqs, longest, block } = choices;
-    let (first, second, small, middle, large) = dice;
-    let limits = format!(r#""token_budget": {token_budget}, "max_seqs": {max_seqs}"#);
-    let bounds = |json: String, token_budget, max_seqs| Described { json, token_budget, max_seqs };
-    let model_len = if small % 3 == 0 { longest / 2 + 1 } else { longest };
-    match kind {
-        "Sarathi" => {
-            let json = format!(
-                r#"{{"kind": "Sarathi", {limits}, "order": "{}", "watermark": {watermark}, "preemption": {preemption}}}"#,
-                order(small)
-            );
-            bounds(json, token_budget, max_seqs)
-        }
-        "VllmV0" => {
-            let json =
-                format!(r#"{{"kind": "VllmV0", {limits}, "watermark": {watermark}, "preemption": {preemption}}}"#);
-            bounds(json, token_budget, max_seqs)
-        }
-        "VllmV1" => {
-            let policy = if first { "fcfs" } else { "priority" };
-            let threshold = if small < 3 { 0 } else { middle };
-            let json = format!(
-                r#"{{"kind": "VllmV1", {limits}, "long_prefill_threshold": {threshold}, "policy": "{policy}",
-                "reserve_full_prompt": {second}}}"#
-            );
-            bounds(json, token_budget, max_seqs)
-        }
-        "Sglang" => {
-            let policy = if first { "fcfs" } else { "lpm" };
-            let mixed = second && small > 0;
-            let chunk = token_budget.max(block).max(if mixed { max_seqs + 1 } else { 0 });
-            let chunk = if small == 0 { "null".to_owned() } else { chunk.to_string() };
-            let input = [1, 16, 64, 16_384][small as usize % 4];
-            let conservativeness = [0.0, 0.05, 0.3, 1.0, 1.3][large as usize % 5];
-            let json = format!(
-                r#"{{"kind": "Sglang", "policy": "{policy}", "chunk_tokens": {chunk}, "max_prefill_tokens": {input},
-                "max_seqs": {max_seqs}, "mixed": {mixed}, "conservativeness": {conservativeness},
-                "ignore_eos": {}}}"#,
-                middle % 3 == 0
-            );
-            bounds(json, NONE, max_seqs)
-        }
-        "Orca" => {
-            let budget = if first || second { token_budget.to_string() } else { "null".to_owned() };
-            let json = format!(
-                r#"{{"kind": "Orca", "max_seqs": {max_seqs}, "max_model_len": {model_len}, "token_budget": {budget},
-                "chunked": {first}}}"#
-            );
-            bounds(json, if first || second { token_budget } else { NONE }, max_seqs)
-        }
-        "FasterTransformer" => {
-            let free = if first { "each" } else { "batch" };
-            let json = format!(
-                r#"{{"kind": "FasterTransformer", "max_seqs": {max_seqs}, "max_model_len": {model_len}, "free": "{free}"}}"#
-            );
-            bounds(json, NONE, max_seqs)
-        }
-        "KFcfs" => {
-            let k = |dice: u32| if dice < 3 { u64::from(dice) + 1 } else { token_budget };
-            let json = format!(
-                r#"{{"kind": "KFcfs", "token_budget": {token_budget}, "k_prefill": {}, "k_decode": {}}}"#,
-                k(small),
-                k(middle)
-            );
-            bounds(json, token_budget, NONE)
-        }
-        "Rad" | "RadPhased" => {
-            let (rows, columns, reduction) =
-                ([1, 4, 8][small as usize % 3], middle % 5 + 1, [1, 2, 16][large as usize % 3]);
-            let cycle = large % 7 + 1;
-            let json = format!(
-                r#"{{"kind": "{kind}", "rows": {rows}, "columns": {columns}, "reduction": {reduction},
-                "requests_per_cycle": {cycle}}}"#
-            );
-            bounds(json, NONE, u64::from(if kind == "Rad" { columns } else { cycle.max(columns) }))
-        }
-        "Slai" => {
-            let offset = if first {
-                format!("{}", f64::from(middle) / 2.0 + 0.25)
-            } else {
-                format!(
-                    r#"{{"kind": "DynamicOffset", "low": {}, "high": {}, "kv_share": 0.{}}}"#,
-                    f64::from(small) / 2.0 + 0.5,
-                    middle + 1,
-                    large % 5 + 5
-                )
-            };
-            let class = if second { "null" } else { r#""b""# };
-            let json = format!(
-                r#"{{"kind": "Slai", "token_budget": {token_budget}, "max_active": {max_seqs}, "max_decodes": {},
-                "offset": {offset}, "order": "{}", "class_first": {class}}}"#,
-                large % 6 + 1,
-                order(small)
-            );
-            bounds(json, token_budget, max_seqs)
-        }
-        "Wait" => {
-            let thresholds = if first {
-                format!("{}", small % 3 + 1)
-            } else {
-                format!(r#"{{"a": {}, "b": {}}}"#, small % 3 + 1, middle % 3 + 1)
-            };
-            let cap = if second { "null".to_owned() } else { max_seqs.to_string() };
-            let json = format!(r#"{{"kind": "Wait", "thresholds": {thresholds}, "max_seqs": {cap}}}"#);
-            bounds(json, NONE, if second { NONE } else { max_seqs })
-        }
-        "NestedWait" => {
-            let (segments, thresholds) = match small % 3 {
-                0 => ("[0, 2]".to_owned(), format!("[{}, {}]", large % 3 + 1, large % 2 + 1)),
-                1 => (format!("[{}]", middle % 9), format!("[{}]", large % 4 + 1)),
-                _ => (format!("[1, {}, 30]", middle % 9 + 3), "[3, 2, 1]".to_owned()),
-            };
-            let groups = if second { "[]".to_owned() } else { format!("[{}]", longest / 4 + 1) };
-            let json = format!(
-                r#"{{"kind": "NestedWait", "segments": {segments}, "thresholds": {thresholds}, "prompt_groups": {groups}}}"#
-            );
-            bounds(json, NONE, NONE)
-        }
-        "SlotGreedy" => bounds(format!(r#"{{"kind": "SlotGreedy", "chunk": {token_budget}}}"#), NONE, NONE),
-        "ClassPriority" => {
-            let inner = ["Sarathi", "VllmV1", "KFcfs", "Orca"][large as usize % 4];
-            let inner = describe(inner, choices, watermark, preemption, (true, second, small, middle, large));
-            let classes = if first { r#"["a", "b"]"# } else { r#"["b", "a"]"# };
-            let json = format!(r#"{{"kind": "ClassPriority", "order": {classes}, "inner": {}}}"#, inner.json);
-            Described { json, ..inner }
-        }
-        _ => panic!("{kind} is no policy"),
-    }
-}
-
-fn scheduler(kind: &'static str, choices: Choices) -> impl Strategy<Value = Described> {
-    let watermark = prop_oneof![Just(0.0), Just(0.01), Just(0.1)];
-    let preemption = prop_oneof![
-        2 => Just(r#"{"kind": "Recompute"}"#),
-        1 => Just(r#"{"kind": "Swap", "per_token": 0.000002, "base": 0.001}"#),
-    ];
-    let dice = (any::<bool>(), any::<bool>(), 0_u32..6, 0_u32..20, 0_u32..30);
-    (watermark, preemption, dice)
-        .prop_map(move |(watermark, preemption, dice)| describe(kind, choices, watermark, preemption, dice))
+/// What draws the parameters of a policy and of a timing model.
+pub(crate) fn words() -> impl Strategy<Value = Vec<u32>> {
+    prop::collection::vec(any::<u32>(), 80)
 }
 
 fn columns(longest_prompt: i32, longest_output: i32) -> impl Strategy<Value = Columns> {
@@ -490,16 +256,8 @@ fn columns(longest_prompt: i32, longest_output: i32) -> impl Strategy<Value = Co
     })
 }
 
-/// So many scenarios at night, each night others; on a change a fifth of them, always the same.
-pub(crate) fn cases(at_night: u32) -> ProptestConfig {
-    if std::env::var_os("INFERQ_NIGHT").is_some() {
-        return ProptestConfig::with_cases(at_night);
-    }
-    ProptestConfig { cases: at_night / 5, rng_seed: RngSeed::Fixed(0), ..ProptestConfig::default() }
-}
-
 /// Any scenario of a policy.
-pub(crate) fn scenario(kind: &'static str) -> impl Strategy<Value = Scenario> {
+pub(crate) fn scenario(kind: &'static str) -> BoxedStrategy<Scenario> {
     let shape = (
         prop_oneof![Just(1_u64), Just(4), Just(7), Just(16)],
         prop_oneof![Just(20), Just(60), Just(200)],
@@ -511,45 +269,50 @@ pub(crate) fn scenario(kind: &'static str) -> impl Strategy<Value = Scenario> {
         prop_oneof![4 => Just(None), 1 => (1_u32..400).prop_map(|ms| Some(f64::from(ms) / 1e3))],
         (0_u32..4, 0_u32..40),
     );
-    shape.prop_flat_map(move |(block, prompt, output, budget, seqs, tightness, first_token, horizon_s, measured)| {
-        let choices = Choices { token_budget: budget, max_seqs: seqs, longest: (prompt + output) as u64, block };
-        let parts = (columns(prompt, output), timing(), overhead(), scheduler(kind, choices));
-        parts.prop_map(move |(columns, timing, overhead, scheduler)| {
-            let kv_tokens = tightness.map(|percent| (prompt + output) as u64 * percent / 100 + block);
+    let of_shape = move |shape| {
+        let (block, prompt, output, token_budget, max_seqs, tightness, first_token, horizon_s, measured): Shape = shape;
+        let scale = Scale { token_budget, max_seqs, longest: (prompt + output) as u64, block };
+        (columns(prompt, output), overhead(), words()).prop_map(move |(columns, overhead, words)| {
+            let mut dice = Dice::new(words, scale);
+            let scheduler = SchedulerConfig::sample(kind, &mut dice).expect("a policy");
+            let timing = TimingModel::sample(dice.one_of(TimingModel::KINDS), &mut dice).expect("a model");
+            let kv_tokens = tightness.map(|percent| scale.longest * percent / 100 + block);
             let kv_tokens =
                 kv_tokens.map(|tokens| if kind == "Sglang" { (tokens / block + 1) * block } else { tokens });
             let kv = kv_tokens.map_or("null".to_owned(), |tokens| tokens.to_string());
+            let json = |described: Result<String, serde_json::Error>| described.expect("JSON");
             let engine = format!(
-                r#"{{"timing": {timing}, "scheduler": {}, "kv": {{"tokens": {kv}, "block": {block}}},
+                r#"{{"timing": {}, "scheduler": {}, "kv": {{"tokens": {kv}, "block": {block}}},
                 "first_token": {first_token}, "overhead": {overhead}}}"#,
-                scheduler.json
+                json(serde_json::to_string(&timing)),
+                json(serde_json::to_string(&scheduler)),
             );
-            Scenario {
-                columns,
-                engine,
-                kv_tokens,
-                block,
-                token_budget: scheduler.token_budget,
-                max_seqs: scheduler.max_seqs,
-                horizon_s,
-                measured: measured.0..measured.1.max(measured.0),
-            }
+            let (token_budget, max_seqs) = bounds(&scheduler);
+            let measured = measured.0..measured.1.max(measured.0);
+            Scenario { columns, engine, kv_tokens, block, token_budget, max_seqs, horizon_s, measured }
         })
-    })
+    };
+    shape.prop_flat_map(of_shape).boxed()
 }
 
+/// Block, longest prompt and output, budget, sequences, memory in percent of the longest request, first token, horizon and
+/// measured requests.
+type Shape = (u64, i32, i32, u64, u64, Option<u64>, &'static str, Option<f64>, (u32, u32));
+
 /// Any scenario of a policy with a prefix cache, and prompts that begin alike.
-pub(crate) fn sharing(kind: &'static str) -> impl Strategy<Value = Scenario> {
+pub(crate) fn sharing(kind: &'static str) -> BoxedStrategy<Scenario> {
     let dice = prop::collection::vec((0_u32..9, 0_u64..3, 1_u32..=8, 0_u32..60), 30);
-    (scenario(kind), dice, any::<bool>()).prop_map(move |(scenario, dice, in_blocks)| {
+    let shared = (scenario(kind), dice, any::<bool>()).prop_map(move |(scenario, dice, in_blocks)| {
         let cache = if in_blocks && kind != "Sglang" { "blocks" } else { "radix" };
         let kv = format!(r#""kv": {{"prefix_cache": "{cache}", "#);
         let engine = scenario.engine.replace(r#""kv": {"#, &kv);
         Scenario { columns: scenario.columns.sharing(&dice), engine, ..scenario }
-    })
+    });
+    shared.boxed()
 }
 
-/// A scenario of a policy, with a prefix cache or without.
-pub(crate) fn with_or_without_cache(kind: &'static str) -> impl Strategy<Value = Scenario> {
-    prop_oneof![2 => scenario(kind), 1 => sharing(kind)]
+/// A scenario of any policy, with a prefix cache or without.
+pub(crate) fn any_scenario() -> BoxedStrategy<Scenario> {
+    let of_kind = |kind| prop_oneof![2 => scenario(kind), 1 => sharing(kind)];
+    prop::sample::select(SchedulerConfig::KINDS).prop_flat_map(of_kind).boxed()
 }

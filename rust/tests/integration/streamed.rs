@@ -12,9 +12,10 @@ use inferq_core::workload::{Columns, Workload};
 use proptest::prelude::*;
 use std::num::NonZeroUsize;
 
-use crate::fleet::{ROUTERS, built};
+use crate::fleet::{built, router};
 use crate::laws::Outcome;
-use crate::scenario::{self, CLASSES, Scenario, cases, with_or_without_cache};
+use crate::scenario::{self, CLASSES, Scenario, any_scenario};
+use crate::tier::cases;
 
 /// Parts of a workload, of the sizes given by turns.
 struct Parts<'a> {
@@ -117,26 +118,6 @@ fn options(scenario: &Scenario, automatic: bool, threads: usize) -> Options {
     Options { timeline, iterations: false, batches: false, threads: NonZeroUsize::new(threads), ..options }
 }
 
-fn any_scenario() -> impl Strategy<Value = Scenario> {
-    let kinds = vec![
-        "Sarathi",
-        "VllmV1",
-        "VllmV0",
-        "Sglang",
-        "Orca",
-        "FasterTransformer",
-        "KFcfs",
-        "SlotGreedy",
-        "ClassPriority",
-        "Rad",
-        "RadPhased",
-        "Wait",
-        "NestedWait",
-        "Slai",
-    ];
-    prop::sample::select(kinds).prop_flat_map(with_or_without_cache)
-}
-
 fn sizes() -> impl Strategy<Value = Vec<usize>> {
     prop_oneof![
         Just(vec![1]),
@@ -166,11 +147,11 @@ proptest! {
     #[test]
     fn parts_are_the_whole_under_every_router(
         scenario in any_scenario(), sizes in sizes(), replicas in 1_usize..5,
-        router in prop::sample::select(ROUTERS.to_vec()), seed: u64, automatic: bool, threads in 1_usize..4,
+        router in router(), seed: u64, automatic: bool, threads in 1_usize..4,
     ) {
         let cluster = || {
             let engines = (0..replicas).map(|_| scenario.parts()).collect();
-            Cluster::of_pools(vec![Pool { engines, router: Some(built(&router, seed, 0)), hands_to: None }])
+            Cluster::of_pools(vec![Pool { engines, router: Some(built(router.clone(), seed, 0)), hands_to: None }])
         };
         same(&scenario, &sizes, cluster, &options(&scenario, automatic, threads))?;
     }
@@ -178,7 +159,7 @@ proptest! {
     #[test]
     fn parts_are_the_whole_over_hand_offs(
         scenario in any_scenario(), sizes in sizes(), prefill in 1_usize..3, decode in 1_usize..3, latency_ms in 0_u32..400,
-        router in prop::sample::select(ROUTERS.to_vec()), concurrent in prop::option::of(1_usize..3),
+        router in router(), concurrent in prop::option::of(1_usize..3),
     ) {
         // A cache that holds no request's KV is an error of its own.
         let scenario = Scenario { engine: without_limit(&scenario.engine), kv_tokens: None, ..scenario };
@@ -186,7 +167,7 @@ proptest! {
             latency_s: f64::from(latency_ms) / 1000.0, bytes_per_s: 50.0, bytes_per_token: 1.0, concurrent,
         };
         let pool = |count: usize, place: u64, hands_to| Pool {
-            engines: (0..count).map(|_| scenario.parts()).collect(), router: Some(built(&router, 3, place)), hands_to,
+            engines: (0..count).map(|_| scenario.parts()).collect(), router: Some(built(router.clone(), 3, place)), hands_to,
         };
         let cluster = || {
             let hands_to = HandsTo { pool: 1, link: link.build().expect("a link") };

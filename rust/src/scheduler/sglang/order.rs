@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use super::{Sglang, SglangPolicy};
+use super::{SglangPolicy, SglangScheduler};
 use crate::plan::Plan;
 use crate::request::Place;
 
@@ -14,7 +14,7 @@ const MOST_MATCHED: usize = 128;
 /// Who finds no more than this waits for others that begin with as many same tokens.
 const FOUND_LITTLE: u64 = 32;
 
-impl Sglang {
+impl SglangScheduler {
     /// Brings the queue into the order of the policy, in which it stays.
     pub(super) fn order_queue(&mut self, plan: &mut Plan) {
         if !plan.shares_blocks() || self.queue.is_empty() {

@@ -1,7 +1,7 @@
 //! Which requests can an iteration of prompts admit beside those who run?
 
 use super::reserved::{MOST_RESERVED, Reserved};
-use super::{Sglang, to_emit};
+use super::{SglangScheduler, to_emit};
 use crate::error::Result;
 use crate::plan::{Limit, Plan};
 use crate::request::{Place, Requests};
@@ -66,7 +66,7 @@ fn available(plan: &Plan, but: u64) -> i64 {
     (plan.free_blocks() - but as i64).saturating_mul(plan.block_tokens() as i64)
 }
 
-impl Sglang {
+impl SglangScheduler {
     /// Picks who can be in an iteration of prompts; nobody, if that cannot be.
     pub(super) fn attempt(&mut self, pass: &mut Pass, plan: &mut Plan) -> Result<()> {
         let running = self.running.len() as u64;

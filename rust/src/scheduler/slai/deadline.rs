@@ -1,11 +1,40 @@
 //! When is a decode critical, and for how long do the critical ones stay the same?
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock::{Instant, SECOND, Span, attoseconds};
+use crate::dice::{Dice, Sample};
 use crate::error::{Error, Result};
 use crate::kv::UNLIMITED;
 use crate::plan::Plan;
-use crate::scheduler::policy::{DynamicOffset, Offset};
 use crate::timing::Pace;
+
+/// By how many mean batch times a decode is critical before its deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(untagged)]
+pub enum Offset {
+    /// Always the same.
+    Fixed(f64),
+    /// By how full the KV cache is.
+    Dynamic(DynamicOffset),
+}
+
+/// Two offsets, and the share of the blocks in use from which the second one applies.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(tag = "kind", deny_unknown_fields)]
+pub enum DynamicOffset {
+    /// The only kind.
+    DynamicOffset { low: f64, high: f64, kv_share: f64 },
+}
+
+impl Sample for Offset {
+    fn sample(dice: &mut Dice) -> Offset {
+        let (low, high) = (dice.below(6) as f64 / 2.0 + 0.5, 1.0 + dice.below(20) as f64);
+        let kv_share = dice.one_of(&[0.5, 0.6, 0.7, 0.8, 0.9]);
+        let dynamic = Offset::Dynamic(DynamicOffset::DynamicOffset { low, high, kv_share });
+        dice.one_of(&[Offset::Fixed(high / 2.0 - 0.25), dynamic])
+    }
+}
 
 /// How long before its deadline is a decode critical?
 #[derive(Debug)]

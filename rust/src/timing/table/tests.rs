@@ -1,7 +1,7 @@
 //! Does a table go through its points, and what does it do beside them?
 
 use super::super::tests::price;
-use super::super::{TimingModel, TimingModel::TimingTable as Described};
+use super::super::TimingModel;
 use super::*;
 use proptest::prelude::*;
 
@@ -27,8 +27,9 @@ fn no_linear() -> LinearGrid {
     LinearGrid { tokens: vec![1, 1000], seconds: micros(&[0, 0]) }
 }
 
-fn table(linear: &LinearGrid, chunk: &ChunkGrid, decode: &DecodeGrid) -> TimingTable {
-    TimingTable::new(linear, chunk, decode).expect("a table")
+fn table(linear: &LinearGrid, chunk: &ChunkGrid, decode: &DecodeGrid) -> TableTiming {
+    let (linear, chunk, decode) = (linear.clone(), chunk.clone(), decode.clone());
+    TimingTable { linear, chunk, decode }.timing().expect("a table")
 }
 
 #[test]
@@ -77,7 +78,8 @@ fn what_chunks_share_is_counted_once() {
     assert_eq!(of(&[], &[700]), 0);
     // One token would be 0.1 µs on the first line, which is less than what is shared.
     assert_eq!(of(&[(1, 0), (1, 0)], &[]), 8 * MICRO);
-    let error = TimingTable::new(&no_linear(), &grid(11e-6), &no_decodes()).expect_err("more than a chunk takes");
+    let dear = TimingTable { linear: no_linear(), chunk: grid(11e-6), decode: no_decodes() };
+    let error = dear.timing().expect_err("more than a chunk takes");
     assert_eq!(error.to_string(), "chunk.shared_s: 0.000011 s: some chunk of the grid takes less");
 }
 
@@ -137,7 +139,7 @@ fn a_grid_that_is_none_is_an_error_that_says_where() {
             "decode": {{"sequences": [1, 2], "mean_context": [0, 1], "seconds": [[0, 0], [0, 0]]}}}}"#
         );
         let model: TimingModel = serde_json::from_str(&text).expect("a description");
-        assert!(matches!(model, Described { .. }));
+        assert!(matches!(model, TimingModel::TimingTable(_)));
         model.build().map(drop).expect_err("no grid").to_string()
     };
     let chunk = r#"{"chunk": [1, 2], "context": [0, 1], "seconds": [[0, 0], [0, 0]]}"#;

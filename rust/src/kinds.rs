@@ -1,0 +1,61 @@
+//! Lists of kinds: one line for each policy, router and timing model, from which everything else follows.
+
+/// Declares what a user can name in a room, one kind a line: `file::Kind`.
+///
+/// The line stands for the module, for the variant that `{"kind": "Kind", …}` is read as, and for the entry of `KINDS`.
+/// The file holds the parameters under that name, what they build (`$Parameters`), and how the laws draw them (`Sample`).
+macro_rules! kinds {
+    ($(#[$meta:meta])* $Config:ident: $Parameters:ident { $($file:ident::$Kind:ident,)* }) => {
+        $(
+            #[allow(missing_docs, reason = "fields carry the names of the Python classes, which document them")]
+            mod $file;
+            pub use $file::$Kind;
+
+            impl From<$Kind> for $Config {
+                fn from(parameters: $Kind) -> $Config {
+                    $Config::$Kind(parameters)
+                }
+            }
+        )*
+
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, ::serde::Deserialize, ::serde::Serialize)]
+        #[serde(tag = "kind")]
+        #[expect(missing_docs, reason = "each kind is documented in its own file")]
+        pub enum $Config {
+            $($Kind($Kind),)*
+        }
+
+        impl $Config {
+            /// The names of all kinds.
+            pub const KINDS: &[&str] = &[$(stringify!($Kind)),*];
+
+            /// The name of this kind.
+            pub fn kind(&self) -> &'static str {
+                match self {
+                    $($Config::$Kind(_) => stringify!($Kind),)*
+                }
+            }
+
+            fn parameters(&self) -> &dyn $Parameters {
+                match self {
+                    $($Config::$Kind(parameters) => parameters,)*
+                }
+            }
+
+            /// Parameters for a random scenario; `None`: there is no such kind.
+            #[doc(hidden)]
+            pub fn sample(kind: &str, dice: &mut $crate::dice::Dice) -> Option<$Config> {
+                use $crate::dice::Sample;
+                $(
+                    if kind == stringify!($Kind) {
+                        return Some($Config::$Kind($Kind::sample(dice)));
+                    }
+                )*
+                None
+            }
+        }
+    };
+}
+
+pub(crate) use kinds;
