@@ -13,6 +13,7 @@ use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use serde_json::value::RawValue;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::Arc;
@@ -128,15 +129,15 @@ pub(crate) struct WrittenParts {
     routers: Vec<(usize, Py<PyAny>)>,
 }
 
-/// A pool of the cluster as its description says it. An engine is read when it is known who wrote its scheduler.
+/// A pool of the cluster as its description says it. An engine is read when it is known whether its scheduler is Python.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PoolDescription {
-    engines: Vec<serde_json::Value>,
+    engines: Vec<Box<RawValue>>,
     /// What an error in each of them is found under.
     paths: Vec<String>,
     counts: Vec<usize>,
-    router: Option<serde_json::Value>,
+    router: Option<Box<RawValue>>,
     hands_to: Option<HandsToDescription>,
 }
 
@@ -237,13 +238,14 @@ impl Builder<'_> {
         for (which, (engine, &count)) in description.engines.iter().zip(&description.counts).enumerate() {
             let path = description.paths.get(which).map_or("", String::as_str);
             let path = if path.is_empty() { "engine" } else { path };
-            let built = self.engines((place, which), engine, count, classes).map_err(|error| error.within(path))?;
+            let built =
+                self.engines((place, which), engine.get(), count, classes).map_err(|error| error.within(path))?;
             engines.extend(built);
         }
         let object = self.written.routers.iter().position(|router| router.0 == place);
         let router = match (object, &description.router) {
             (Some(object), _) => Some((self.router)(self.written.routers.swap_remove(object).1)),
-            (None, Some(router)) => Some(parse::<RouterConfig>(&router.to_string())?.build(self.seed, place as u64)?),
+            (None, Some(router)) => Some(parse::<RouterConfig>(router.get())?.build(self.seed, place as u64)?),
             (None, None) => None,
         };
         let hands_to = match &description.hands_to {
@@ -256,21 +258,20 @@ impl Builder<'_> {
     fn engines(
         &mut self,
         (pool, which): (usize, usize),
-        description: &serde_json::Value,
+        description: &str,
         count: usize,
         classes: &[Class],
     ) -> Result<Vec<EngineParts>> {
-        let text = description.to_string();
         let schedulers = &mut self.written.schedulers;
         let Some(place) = schedulers.iter().position(|written| (written.0, written.1) == (pool, which)) else {
-            let engine: Engine = parse(&text)?;
+            let engine: Engine = parse(description)?;
             return (0..count).map(|_| engine.build(Some(classes))).collect();
         };
         let objects = schedulers.swap_remove(place).2;
         if objects.len() != count {
             return Err(Error::config("scheduler", format!("{} objects for {count} replicas", objects.len())));
         }
-        let engine: WrittenEngine = parse(&text)?;
+        let engine: WrittenEngine = parse(description)?;
         objects.into_iter().map(|object| engine.build((self.policy)(object))).collect()
     }
 }

@@ -13,7 +13,7 @@ use pyo3::types::PyDict;
 
 use crate::border::{Bell, Raised};
 use crate::run::{Cut, column, optional};
-use crate::tables::put;
+use crate::tables::{keep, put};
 
 /// What `simulate_slots` is asked besides the workload.
 #[derive(serde::Deserialize)]
@@ -123,24 +123,15 @@ fn request_columns<'py>(
     put(&dict, "id", (0..rows as u32).collect())?;
     let class = if workload.class.is_empty() { vec![0; rows] } else { workload.class[..rows].to_vec() };
     put(&dict, "class", class)?;
-    put(&dict, "replica", columns.replica)?;
-    put(&dict, "status", columns.status)?;
     put(&dict, "measured", (0..rows).map(|row| workload.arrival_at(row) >= warmup).collect())?;
     let per_token = |row: usize| {
         let decode_s = columns.finish_s[row] - columns.first_token_s[row];
         if output[row] > 1 { decode_s / f64::from(output[row] - 1) } else { f64::NAN }
     };
     put(&dict, "tpot_s", (0..rows).map(per_token).collect())?;
-    put(&dict, "arrival_s", columns.arrival_s)?;
-    put(&dict, "admitted_s", columns.admitted_s)?;
-    put(&dict, "first_token_s", columns.first_token_s)?;
-    put(&dict, "finish_s", columns.finish_s)?;
-    put(&dict, "left_s", columns.left_s)?;
-    put(&dict, "queue_s", columns.queue_s)?;
-    put(&dict, "ttft_s", columns.ttft_s)?;
-    put(&dict, "e2e_s", columns.e2e_s)?;
-    put(&dict, "handoff_s", columns.handoff_s)?;
-    put(&dict, "prefill_replica", columns.prefill_replica)?;
+    for (name, column) in columns.into_columns() {
+        keep(&dict, name, column, None)?;
+    }
     put(&dict, "prompt_tokens", prompt.to_vec())?;
     put(&dict, "output_tokens", output.to_vec())?;
     Ok(dict)

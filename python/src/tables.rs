@@ -2,7 +2,8 @@
 
 use inferq_core::clock::{Instant, Span};
 use inferq_core::results::{
-    BatchRow, BlockOperations, Histogram, IterationRow, Load, RequestColumns, Results, Sample, Status, Work, rate,
+    BatchRow, BlockOperations, Column, Histogram, IterationRow, Load, RequestColumns, Results, Sample, Status, Work,
+    rate,
 };
 use inferq_core::simulation::Options;
 use inferq_core::workload::Workload;
@@ -42,16 +43,24 @@ pub(crate) fn put<T: numpy::Element>(dict: &Bound<'_, PyDict>, name: &str, colum
     dict.set_item(name, PyArray1::from_vec(dict.py(), column))
 }
 
-/// The same, of some rows.
-fn keep<T: numpy::Element + Copy>(
+/// The same for a column of any type, or for some of its rows.
+pub(crate) fn keep(
     dict: &Bound<'_, PyDict>,
     name: &str,
-    column: Vec<T>,
+    column: impl Into<Column>,
     rows: Option<&[u32]>,
 ) -> PyResult<()> {
-    match rows {
-        None => put(dict, name, column),
-        Some(rows) => put(dict, name, rows.iter().map(|&row| column[row as usize]).collect()),
+    fn some<T: Copy>(column: Vec<T>, rows: Option<&[u32]>) -> Vec<T> {
+        match rows {
+            None => column,
+            Some(rows) => rows.iter().map(|&row| column[row as usize]).collect(),
+        }
+    }
+    match column.into() {
+        Column::U8(column) => put(dict, name, some(column, rows)),
+        Column::U32(column) => put(dict, name, some(column, rows)),
+        Column::I32(column) => put(dict, name, some(column, rows)),
+        Column::F64(column) => put(dict, name, some(column, rows)),
     }
 }
 
@@ -85,7 +94,7 @@ pub(crate) struct Named {
 /// One row for each request that is `here`, or for each.
 pub(crate) fn request_columns<'py>(
     py: Python<'py>,
-    columns: RequestColumns,
+    mut columns: RequestColumns,
     mut named: Named,
     here: Option<&[u32]>,
     measured: &Range<u32>,
@@ -96,33 +105,24 @@ pub(crate) fn request_columns<'py>(
     named.output_tokens.truncate(rows);
     let dict = PyDict::new(py);
     let ids = here.map_or_else(|| (named.first..named.first + rows as u32).collect(), <[u32]>::to_vec);
-    let is_measured = ids.iter().map(|id| measured.contains(id)).collect();
+    let mut is_measured: Vec<bool> = ids.iter().map(|id| measured.contains(id)).collect();
     put(&dict, "id", ids)?;
     keep(&dict, "class", named.class, here)?;
-    keep(&dict, "replica", columns.replica, here)?;
-    keep(&dict, "status", columns.status, here)?;
-    put(&dict, "measured", is_measured)?;
-    keep(&dict, "arrival_s", columns.arrival_s, here)?;
-    keep(&dict, "admitted_s", columns.admitted_s, here)?;
-    keep(&dict, "first_token_s", columns.first_token_s, here)?;
-    keep(&dict, "finish_s", columns.finish_s, here)?;
-    keep(&dict, "left_s", columns.left_s, here)?;
-    keep(&dict, "queue_s", columns.queue_s, here)?;
-    keep(&dict, "ttft_s", columns.ttft_s, here)?;
-    keep(&dict, "tpot_s", columns.tpot_s, here)?;
-    keep(&dict, "max_tbt_s", columns.max_tbt_s, here)?;
-    keep(&dict, "e2e_s", columns.e2e_s, here)?;
-    keep(&dict, "prompt_tokens", named.prompt_tokens, here)?;
-    keep(&dict, "output_tokens", named.output_tokens, here)?;
-    keep(&dict, "preemptions", columns.preemptions, here)?;
-    keep(&dict, "cached_tokens", columns.cached_tokens, here)?;
-    if let Some(elapsed_s) = columns.elapsed_s {
-        keep(&dict, "elapsed_s", elapsed_s, here)?;
+    let (elapsed_s, hand_off) = (columns.elapsed_s.take(), columns.hand_off.take());
+    for (name, column) in columns.into_columns() {
+        // What is known without a run stands where a reader looks for it.
+        if name == "arrival_s" {
+            put(&dict, "measured", std::mem::take(&mut is_measured))?;
+        } else if name == "preemptions" {
+            keep(&dict, "prompt_tokens", std::mem::take(&mut named.prompt_tokens), here)?;
+            keep(&dict, "output_tokens", std::mem::take(&mut named.output_tokens), here)?;
+        }
+        keep(&dict, name, column, here)?;
     }
-    if let Some(hand_off) = columns.hand_off {
-        keep(&dict, "prefill_replica", hand_off.prefill_replica, here)?;
-        keep(&dict, "prefilled_s", hand_off.prefilled_s, here)?;
-        keep(&dict, "handoff_s", hand_off.handoff_s, here)?;
+    let elapsed_s = elapsed_s.map(|column| ("elapsed_s", column.into()));
+    let hand_off = hand_off.map(|columns| columns.into_columns()).unwrap_or_default();
+    for (name, column) in elapsed_s.into_iter().chain(hand_off) {
+        keep(&dict, name, column, here)?;
     }
     Ok(dict)
 }

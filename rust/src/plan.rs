@@ -1,16 +1,22 @@
 //! What may a scheduler ask, and what does the replica answer?
 //!
+//! Here is what every policy needs. A newcomer can ignore the rest: `plan/prefix.rs` (blocks that requests share), `plan/groups.rs`
+//! (decodes that take part group by group), `plan/nested.rs` (policies inside a policy) and `plan/sglang.rs` (what SGLang alone asks).
+//!
 //! A [`Plan`] edits the batch of one replica: the standing decodes stay as they are unless the scheduler says otherwise,
 //! chunks are asked anew each time. Every question is answered from, and every request is checked against, the one state
 //! that the replica itself runs on (rule 6): budget, sequences and blocks are enforced here and nowhere else. What goes
 //! beyond the rules is an error that names the rule.
 
-mod look;
+mod prefix;
+mod groups;
+mod nested;
+mod sglang;
 
 use crate::clock::{Instant, Span};
 use crate::error::{Error, Kind, Result};
 use crate::replica::{Chunk, State};
-use crate::request::{Phase, Place};
+use crate::request::{Phase, Place, Requests};
 use crate::timing::ChunkShape;
 
 /// What a replica enforces for its scheduler.
@@ -78,13 +84,126 @@ pub struct Plan<'a> {
     pub(crate) state: &'a mut State,
     pub(crate) now: Instant,
     pub(crate) drain: bool,
-    /// The group of standing decodes that is talked about.
+    /// The selected group of standing decodes.
     group: usize,
 }
 
 impl<'a> Plan<'a> {
     pub(crate) fn new(state: &'a mut State, now: Instant, drain: bool) -> Plan<'a> {
         Plan { state, now, drain, group: 0 }
+    }
+}
+
+/// What a scheduler may look at.
+impl Plan<'_> {
+    /// The instant at which the batch is formed.
+    #[inline]
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Is nothing more to come, so that a policy that waits for company should stop waiting (rule 5)?
+    #[inline]
+    pub fn drain(&self) -> bool {
+        self.drain
+    }
+
+    /// The requests that the replica holds.
+    #[inline]
+    pub fn requests(&self) -> &Requests {
+        &self.state.requests
+    }
+
+    /// Tokens that this iteration can still load.
+    #[inline]
+    pub fn budget_left(&self) -> u64 {
+        self.state.limits.token_budget.saturating_sub(self.state.batch.chunk_tokens + self.state.standing)
+    }
+
+    /// Requests that can still be admitted.
+    #[inline]
+    pub fn seats_left(&self) -> u64 {
+        self.state.limits.max_seqs - self.state.running
+    }
+
+    /// Requests that are admitted.
+    #[inline]
+    pub fn running(&self) -> u64 {
+        self.state.running
+    }
+
+    /// Requests in the queue, preempted and swapped ones included.
+    #[inline]
+    pub fn waiting(&self) -> u64 {
+        self.state.waiting
+    }
+
+    /// Members of the selected group of standing decodes.
+    #[inline]
+    pub fn decodes(&self) -> u64 {
+        self.state.groups[self.group].count
+    }
+
+    /// Has this plan preempted anybody?
+    #[inline]
+    pub fn has_preempted(&self) -> bool {
+        !self.state.batch.preempted.is_empty()
+    }
+
+    /// Has this plan preempted this request?
+    #[inline]
+    pub fn was_preempted(&self, place: Place) -> bool {
+        self.state.batch.preempted.contains(&place)
+    }
+
+    /// What kept somebody in the queue from being admitted, if the policy asked and was refused.
+    #[inline]
+    pub fn refused(&self) -> Option<Limit> {
+        self.state.batch.refused
+    }
+
+    /// Iterations that the replica has run.
+    #[inline]
+    pub fn iterations(&self) -> u64 {
+        self.state.iterations
+    }
+
+    /// The sum of their lengths.
+    #[inline]
+    pub fn busy(&self) -> Span {
+        self.state.busy
+    }
+
+    /// Free blocks, less those that this batch takes. Below 0 the standing decodes lack blocks, and somebody must be
+    /// preempted or paused.
+    #[inline]
+    pub fn free_blocks(&self) -> i64 {
+        self.state.blocks.free() as i64 - self.state.standing_growth() as i64
+    }
+
+    /// All blocks of the cache.
+    #[inline]
+    pub fn all_blocks(&self) -> u64 {
+        self.state.blocks.capacity()
+    }
+
+    /// Tokens of a block.
+    #[inline]
+    pub fn block_tokens(&self) -> u64 {
+        self.state.blocks.block_tokens()
+    }
+
+    /// Blocks that hold so many tokens.
+    #[inline]
+    pub fn blocks(&self, tokens: u64) -> u64 {
+        self.state.blocks.need(tokens)
+    }
+
+    /// Blocks that a request must take to compute so many more tokens.
+    #[inline]
+    pub fn new_blocks(&self, place: Place, tokens: u64) -> u64 {
+        let context = self.state.requests.context(place);
+        self.state.blocks.need(context + tokens).saturating_sub(self.state.blocks_of(place))
     }
 }
 
@@ -97,43 +216,6 @@ impl Plan<'_> {
         if self.state.blocks.has_cache() && self.state.requests.at(place).phase == Phase::Waiting {
             self.state.look_up(place);
         }
-    }
-
-    /// What the prefix cache has of a request's first `tokens` tokens counts as used now, whether it is admitted or not, and
-    /// a run that it leaves in the middle is cut there. Returns how many tokens those are.
-    #[inline]
-    pub fn refresh(&mut self, place: Place, tokens: u64) -> u64 {
-        self.state.blocks.refresh(place, tokens)
-    }
-
-    /// Do requests hold blocks in common, so that one of them may give up fewer than it holds?
-    #[inline]
-    pub fn shares_blocks(&self) -> bool {
-        self.state.blocks.has_cache()
-    }
-
-    /// So many of the free blocks are as good as taken, by rows that the plan has yet to ask for: what they still hold is
-    /// found by nobody any more.
-    #[inline]
-    pub fn reserve(&mut self, blocks: u64) {
-        if self.state.blocks.has_cache() {
-            self.state.blocks.reserve(self.state.standing_growth() + blocks);
-        }
-    }
-
-    /// Somebody is in this batch with a decode that the plan has yet to ask for: who goes on from it finds what it computes.
-    #[inline]
-    pub fn publish_decode(&mut self, place: Place) {
-        if self.state.blocks.followed().contains(&place) {
-            self.state.blocks.scheduled(place, self.state.requests.context(place) + 1);
-        }
-    }
-
-    /// In every iteration for which this plan holds, so many of the free blocks are as good as taken before the decodes take
-    /// theirs.
-    #[inline]
-    pub fn reserve_each(&mut self, blocks: u64) {
-        self.state.batch.reserved_each = blocks;
     }
 
     /// Can the next request in the queue be admitted with the blocks for `tokens` tokens, leaving `spare` free while
@@ -150,15 +232,6 @@ impl Plan<'_> {
             return true;
         }
         false
-    }
-
-    /// Talks about another group of the standing decodes from here on: [`Plan::decode`] adds to it, [`Plan::decodes`]
-    /// counts it, [`Plan::rest_decodes`] rests it. A plan begins with group 0 and with no group at rest.
-    pub fn talk_about(&mut self, group: usize) {
-        while self.state.groups.len() <= group {
-            self.state.add_group();
-        }
-        self.group = group;
     }
 
     /// Lets a request emit a token in every iteration from this one on.
@@ -203,12 +276,6 @@ impl Plan<'_> {
     #[inline]
     pub fn chunk(&mut self, place: Place, tokens: u64) -> Result<()> {
         self.add_chunk(place, tokens, true)
-    }
-
-    /// The same, priced as a part of a prompt also then.
-    #[inline]
-    pub fn prefill(&mut self, place: Place, tokens: u64) -> Result<()> {
-        self.add_chunk(place, tokens, false)
     }
 
     #[inline]
@@ -280,12 +347,6 @@ impl Plan<'_> {
         self.give_up(place, preemption)
     }
 
-    /// The same before anybody takes a block in this plan.
-    pub fn preempt_first(&mut self, place: Place, preemption: Preemption) -> Result<()> {
-        self.leave_batch(place)?;
-        self.give_up(place, preemption)
-    }
-
     fn leave_batch(&mut self, place: Place) -> Result<()> {
         match self.state.requests.at(place).phase {
             Phase::Decoding => self.state.leave_decodes(place),
@@ -317,57 +378,6 @@ impl Plan<'_> {
         self.state.waiting += 1;
         self.state.batch.preempted.push(place);
         self.charge_swap(preemption, context)
-    }
-
-    /// From now on the row of an admitted request stands behind those of all others.
-    #[inline]
-    pub fn move_last(&mut self, place: Place) {
-        self.state.last_row += 1;
-        self.state.requests.at_mut(place).row = self.state.last_row;
-    }
-
-    /// From now on it stands before them.
-    #[inline]
-    pub fn move_first(&mut self, place: Place) {
-        self.state.first_row -= 1;
-        self.state.requests.at_mut(place).row = self.state.first_row;
-    }
-
-    /// A victim had its place in the batch already: it has taken the blocks for so many tokens, and they are known.
-    pub fn pass(&mut self, place: Place, tokens: u64) {
-        if self.state.blocks.has_cache() {
-            if self.state.requests.at(place).phase == Phase::Decoding {
-                self.state.leave_decodes(place);
-            }
-            let context = self.state.requests.context(place);
-            let blocks = self.new_blocks(place, tokens);
-            self.state.take(place, blocks);
-            self.state.blocks.scheduled(place, context + tokens);
-        }
-    }
-
-    /// Names the admitted requests that give up their blocks before anybody of the policy that plans next; the last one
-    /// goes first. They must not be in the batch.
-    pub fn set_juniors(&mut self, juniors: Vec<Place>) {
-        self.state.batch.juniors = juniors;
-    }
-
-    /// Preempts a junior, if there is one left.
-    pub fn dismiss_junior(&mut self, preemption: Preemption) -> Result<bool> {
-        let Some(junior) = self.state.batch.juniors.pop() else { return Ok(false) };
-        self.preempt(junior, preemption)?;
-        self.state.batch.dismissed.push(junior);
-        Ok(true)
-    }
-
-    /// The juniors that were preempted since this was asked last, in order.
-    pub fn dismissed(&mut self) -> Vec<Place> {
-        std::mem::take(&mut self.state.batch.dismissed)
-    }
-
-    /// Sets what [`Plan::refused`] answers: a scheduler that lets several policies plan keeps them apart.
-    pub fn set_refused(&mut self, refused: Option<Limit>) {
-        self.state.batch.refused = refused;
     }
 
     /// Says for how long this plan would be asked again unchanged. Silence means once.

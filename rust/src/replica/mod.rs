@@ -121,7 +121,7 @@ impl Replica {
                 blocks,
                 moduli,
                 limits: engine.scheduler.limits(),
-                publishes_in_row_order: engine.scheduler.publishes_in_row_order(),
+                caches_in_row_order: false,
                 batch: Batch::new(),
                 running: 0,
                 waiting: 0,

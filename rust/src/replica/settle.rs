@@ -141,7 +141,7 @@ impl Replica {
                 if !state.blocks.has_cache() {
                     continue;
                 }
-                let is_last = state.publishes_in_row_order;
+                let is_last = state.caches_in_row_order;
                 let news = state.batch.cached_iterations + 1..=stretch.count - u64::from(is_last);
                 state.blocks.computed_in_steps(chunk.place, chunk.context, chunk.tokens, news);
                 if is_last {
@@ -174,7 +174,7 @@ impl Replica {
             }
             let was_ready = std::mem::replace(&mut request.ready, true);
             if state.blocks.has_cache() && !was_ready {
-                if state.publishes_in_row_order {
+                if state.caches_in_row_order {
                     self.ending.push((request.row, chunk.place));
                 } else {
                     state.blocks.computed(chunk.place, u64::from(request.computed));
@@ -218,7 +218,7 @@ impl Replica {
             }
             let request = state.requests.at(place);
             if request.emitted < request.arrival.output_tokens {
-                debug_assert!(state.publishes_in_row_order, "L5: exactly o tokens, once");
+                debug_assert!(state.caches_in_row_order, "L5: exactly o tokens, once");
                 state.blocks.computed(place, u64::from(request.computed));
                 continue;
             }

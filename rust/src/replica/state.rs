@@ -100,7 +100,7 @@ pub(crate) struct State {
     /// Those of them that take part in the batch.
     pub(crate) standing: u64,
     pub(crate) limits: Limits,
-    pub(crate) publishes_in_row_order: bool,
+    pub(crate) caches_in_row_order: bool,
     pub(crate) batch: Batch,
     /// Admitted requests: decoding, computing or paused.
     pub(crate) running: u64,

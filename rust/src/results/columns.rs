@@ -1,122 +1,209 @@
-//! What became of each request, column by column?
+//! What became of each request, column by column. Each column is named once, in its list, and everything follows from that.
 
 use super::Status;
 use crate::clock::Instant;
 use crate::request::HandOff;
 
-/// One row for each request that arrived by the horizon; seconds, NaN where there is no value.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct RequestColumns {
-    /// Replica that served it.
-    pub replica: Vec<u32>,
-    /// [`Status`] as a number.
-    pub status: Vec<u8>,
-    /// Arrival, on the nanosecond grid.
-    pub arrival_s: Vec<f64>,
-    /// Start of its first iteration.
-    pub admitted_s: Vec<f64>,
-    /// First output token.
-    pub first_token_s: Vec<f64>,
-    /// Last output token.
-    pub finish_s: Vec<f64>,
-    /// When it left, whatever the status.
-    pub left_s: Vec<f64>,
-    /// Admitted − arrival.
-    pub queue_s: Vec<f64>,
-    /// First token − arrival.
-    pub ttft_s: Vec<f64>,
-    /// (Last − first token) / (output tokens − 1).
-    pub tpot_s: Vec<f64>,
-    /// Longest gap between two of its tokens.
-    pub max_tbt_s: Vec<f64>,
-    /// Last token − arrival.
-    pub e2e_s: Vec<f64>,
-    /// How often it was preempted.
-    pub preemptions: Vec<u32>,
-    /// Prompt tokens that were found in a cache.
-    pub cached_tokens: Vec<i32>,
-    /// What became of hand-offs; `None` where nobody hands off.
-    pub hand_off: Option<HandOffColumns>,
-    /// Last token − the workload's `arrival_s`, which is another instant than its arrival for a request that waited for
-    /// others: for a stage of a job, the job's arrival. `None` where nobody waits for others.
-    pub elapsed_s: Option<Vec<f64>>,
-}
-
-/// The hand-offs of requests: one row for each.
-#[derive(Clone, Debug, PartialEq)]
-pub struct HandOffColumns {
-    /// Replica that computed the prompt; `NO_REPLICA`: the request stayed there.
-    pub prefill_replica: Vec<u32>,
-    /// End of the prompt's last iteration.
-    pub prefilled_s: Vec<f64>,
-    /// From then to the start of the first iteration on the other replica.
-    pub handoff_s: Vec<f64>,
-}
-
 /// The replica of a request that none served, and the `prefill_replica` of one that was not handed off.
 pub const NO_REPLICA: u32 = u32::MAX;
 
-impl HandOffColumns {
-    fn new(rows: usize) -> HandOffColumns {
-        HandOffColumns {
-            prefill_replica: vec![NO_REPLICA; rows],
-            prefilled_s: vec![f64::NAN; rows],
-            handoff_s: vec![f64::NAN; rows],
-        }
-    }
+/// A column of any type.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "each is named after its type")]
+pub enum Column {
+    U8(Vec<u8>),
+    U32(Vec<u32>),
+    I32(Vec<i32>),
+    F64(Vec<f64>),
+}
 
-    pub(super) fn write(&mut self, row: usize, hand_off: &HandOff) {
-        self.prefill_replica[row] = hand_off.from;
-        self.prefilled_s[row] = hand_off.prefilled.seconds();
-        if hand_off.resumed != Instant::NEVER {
-            self.handoff_s[row] = hand_off.resumed.since(hand_off.prefilled).seconds();
+/// What a column can hold.
+pub(crate) trait Cell: Copy {
+    /// No value.
+    const ABSENT: Self;
+
+    /// The very same, bit for bit.
+    fn is(self, other: Self) -> bool;
+}
+
+macro_rules! cells {
+    ($($Column:ident: $type:ty = $absent:expr,)*) => {$(
+        impl From<Vec<$type>> for Column {
+            fn from(column: Vec<$type>) -> Column {
+                Column::$Column(column)
+            }
         }
+
+        impl Cell for $type {
+            const ABSENT: $type = $absent;
+
+            #[inline]
+            fn is(self, other: $type) -> bool {
+                self.to_ne_bytes() == other.to_ne_bytes()
+            }
+        }
+    )*};
+}
+
+cells! { U8: u8 = 0, U32: u32 = 0, I32: i32 = 0, F64: f64 = f64::NAN, }
+
+/// Declares columns of equal length, each with the value of an empty row; and fields beside them, if any.
+macro_rules! columns {
+    (
+        $(#[$meta:meta])* $Columns:ident, $(#[$row_meta:meta])* $Row:ident
+        { $($(#[$doc:meta])* $column:ident: $type:ty = $empty:expr,)* }
+        $({ $($(#[$beside_doc:meta])* $beside:ident: $beside_type:ty,)* })?
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub struct $Columns {
+            $($(#[$doc])* pub $column: Vec<$type>,)*
+            $($($(#[$beside_doc])* pub $beside: $beside_type,)*)?
+        }
+
+        $(#[$row_meta])*
+        #[derive(Clone, Copy, Debug)]
+        pub(crate) struct $Row {
+            $(pub(crate) $column: $type,)*
+        }
+
+        impl $crate::results::columns::Row for $Row {
+            const ABSENT: $Row = $Row { $($column: $crate::results::columns::Cell::ABSENT,)* };
+        }
+
+        impl $Columns {
+            /// So many empty rows.
+            pub(crate) fn new(rows: usize) -> $Columns {
+                $Columns { $($column: vec![$empty; rows],)* $($($beside: Default::default(),)*)? }
+            }
+
+            /// Writes an empty row. Where a cell stays empty, the memory of the column need not be touched.
+            #[inline]
+            pub(crate) fn write(&mut self, row: usize, cells: $Row) {
+                $(
+                    if !$crate::results::columns::Cell::is(cells.$column, $empty) {
+                        self.$column[row] = cells.$column;
+                    }
+                )*
+            }
+
+            /// All columns by name, in their order.
+            pub fn into_columns(self) -> Vec<(&'static str, $crate::results::Column)> {
+                vec![$((stringify!($column), self.$column.into()),)*]
+            }
+        }
+
+        impl $crate::results::columns::Table for $Columns {
+            fn resize(&mut self, rows: usize) {
+                $(self.$column.resize(rows, $empty);)*
+            }
+
+            fn scatter(&mut self, part: &$Columns, to: &$crate::results::Scatter) {
+                $(to.column(&mut self.$column, &part.$column);)*
+            }
+
+            fn take_first(&mut self, rows: usize) -> $Columns {
+                $Columns {
+                    $($column: $crate::results::take_first(&mut self.$column, rows),)*
+                    $($($beside: Default::default(),)*)?
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use columns;
+
+/// A cell for each column.
+pub(crate) trait Row {
+    /// No value in any.
+    const ABSENT: Self;
+}
+
+/// What is done to all columns at once; fields beside them are left alone.
+pub(crate) trait Table: Sized {
+    /// Makes room for so many rows.
+    fn resize(&mut self, rows: usize);
+
+    /// Writes the rows of a part to where they belong.
+    fn scatter(&mut self, part: &Self, to: &Scatter);
+
+    /// Takes the first rows out.
+    fn take_first(&mut self, rows: usize) -> Self;
+}
+
+columns! {
+    /// One row for each request that arrived by the horizon; seconds, NaN where there is no value.
+    RequestColumns,
+    /// A row of [`RequestColumns`].
+    RequestRow {
+        /// Replica that served it.
+        replica: u32 = 0,
+        /// [`Status`] as a number.
+        status: u8 = Status::Awaited as u8,
+        /// Arrival, on the nanosecond grid.
+        arrival_s: f64 = 0.0,
+        /// Start of its first iteration.
+        admitted_s: f64 = 0.0,
+        /// First output token.
+        first_token_s: f64 = 0.0,
+        /// Last output token.
+        finish_s: f64 = 0.0,
+        /// When it left, whatever the status.
+        left_s: f64 = 0.0,
+        /// Admitted − arrival.
+        queue_s: f64 = 0.0,
+        /// First token − arrival.
+        ttft_s: f64 = 0.0,
+        /// (Last − first token) / (output tokens − 1).
+        tpot_s: f64 = 0.0,
+        /// Longest gap between two of its tokens.
+        max_tbt_s: f64 = 0.0,
+        /// Last token − arrival.
+        e2e_s: f64 = 0.0,
+        /// How often it was preempted.
+        preemptions: u32 = 0,
+        /// Prompt tokens that were found in a cache.
+        cached_tokens: i32 = 0,
+    } {
+        /// What became of hand-offs; `None` where no request is handed off.
+        hand_off: Option<HandOffColumns>,
+        /// Last token − the workload's `arrival_s`, which is another instant than its arrival for a request that waited for
+        /// others: for a stage of a job, the job's arrival. `None` where no request waits for others.
+        elapsed_s: Option<Vec<f64>>,
+    }
+}
+
+columns! {
+    /// The hand-offs of requests: one row for each.
+    HandOffColumns,
+    /// A row of [`HandOffColumns`].
+    HandOffRow {
+        /// Replica that computed the prompt; `NO_REPLICA`: the request stayed there.
+        prefill_replica: u32 = NO_REPLICA,
+        /// End of the prompt's last iteration.
+        prefilled_s: f64 = f64::NAN,
+        /// From then to the start of the first iteration on the other replica.
+        handoff_s: f64 = f64::NAN,
+    }
+}
+
+impl HandOffColumns {
+    pub(super) fn note(&mut self, row: usize, hand_off: &HandOff) {
+        let HandOff { from: prefill_replica, prefilled, resumed, .. } = *hand_off;
+        let has_resumed = resumed != Instant::NEVER;
+        let handoff_s = if has_resumed { resumed.since(prefilled).seconds() } else { f64::NAN };
+        self.write(row, HandOffRow { prefill_replica, prefilled_s: prefilled.seconds(), handoff_s });
     }
 }
 
 impl RequestColumns {
-    pub(crate) fn new(rows: usize) -> RequestColumns {
-        RequestColumns {
-            replica: vec![0; rows],
-            status: vec![Status::Awaited as u8; rows],
-            arrival_s: vec![0.0; rows],
-            admitted_s: vec![0.0; rows],
-            first_token_s: vec![0.0; rows],
-            finish_s: vec![0.0; rows],
-            left_s: vec![0.0; rows],
-            queue_s: vec![0.0; rows],
-            ttft_s: vec![0.0; rows],
-            tpot_s: vec![0.0; rows],
-            max_tbt_s: vec![0.0; rows],
-            e2e_s: vec![0.0; rows],
-            preemptions: vec![0; rows],
-            cached_tokens: vec![0; rows],
-            hand_off: None,
-            elapsed_s: None,
-        }
-    }
-
     /// Writes the rows of `part`, in order, to `rows`, of which `first` is the first here.
     pub(crate) fn scatter(&mut self, part: &RequestColumns, rows: &[u32], first: u32) {
-        let put = Scatter { rows, first };
-        put.column(&mut self.replica, &part.replica);
-        put.column(&mut self.status, &part.status);
-        put.column(&mut self.arrival_s, &part.arrival_s);
-        put.column(&mut self.admitted_s, &part.admitted_s);
-        put.column(&mut self.first_token_s, &part.first_token_s);
-        put.column(&mut self.finish_s, &part.finish_s);
-        put.column(&mut self.left_s, &part.left_s);
-        put.column(&mut self.queue_s, &part.queue_s);
-        put.column(&mut self.ttft_s, &part.ttft_s);
-        put.column(&mut self.tpot_s, &part.tpot_s);
-        put.column(&mut self.max_tbt_s, &part.max_tbt_s);
-        put.column(&mut self.e2e_s, &part.e2e_s);
-        put.column(&mut self.preemptions, &part.preemptions);
-        put.column(&mut self.cached_tokens, &part.cached_tokens);
+        let to = Scatter { rows, first };
+        Table::scatter(self, part, &to);
         if let (Some(all), Some(part)) = (&mut self.hand_off, &part.hand_off) {
-            put.column(&mut all.prefill_replica, &part.prefill_replica);
-            put.column(&mut all.prefilled_s, &part.prefilled_s);
-            put.column(&mut all.handoff_s, &part.handoff_s);
+            all.scatter(part, &to);
         }
     }
 
@@ -139,55 +226,16 @@ impl RequestColumns {
             *self = RequestColumns { hand_off, ..RequestColumns::new(rows) };
             return;
         }
-        self.replica.resize(rows, 0);
-        self.status.resize(rows, Status::Awaited as u8);
-        for seconds in [
-            &mut self.arrival_s,
-            &mut self.admitted_s,
-            &mut self.first_token_s,
-            &mut self.finish_s,
-            &mut self.left_s,
-            &mut self.queue_s,
-            &mut self.ttft_s,
-            &mut self.tpot_s,
-            &mut self.max_tbt_s,
-            &mut self.e2e_s,
-        ] {
-            seconds.resize(rows, 0.0);
-        }
-        self.preemptions.resize(rows, 0);
-        self.cached_tokens.resize(rows, 0);
+        self.resize(rows);
         if let Some(hand_off) = &mut self.hand_off {
-            hand_off.prefill_replica.resize(rows, NO_REPLICA);
-            hand_off.prefilled_s.resize(rows, f64::NAN);
-            hand_off.handoff_s.resize(rows, f64::NAN);
+            hand_off.resize(rows);
         }
     }
 
     /// Takes the first rows out.
     pub(crate) fn take_first(&mut self, rows: usize) -> RequestColumns {
-        RequestColumns {
-            replica: take_first(&mut self.replica, rows),
-            status: take_first(&mut self.status, rows),
-            arrival_s: take_first(&mut self.arrival_s, rows),
-            admitted_s: take_first(&mut self.admitted_s, rows),
-            first_token_s: take_first(&mut self.first_token_s, rows),
-            finish_s: take_first(&mut self.finish_s, rows),
-            left_s: take_first(&mut self.left_s, rows),
-            queue_s: take_first(&mut self.queue_s, rows),
-            ttft_s: take_first(&mut self.ttft_s, rows),
-            tpot_s: take_first(&mut self.tpot_s, rows),
-            max_tbt_s: take_first(&mut self.max_tbt_s, rows),
-            e2e_s: take_first(&mut self.e2e_s, rows),
-            preemptions: take_first(&mut self.preemptions, rows),
-            cached_tokens: take_first(&mut self.cached_tokens, rows),
-            hand_off: self.hand_off.as_mut().map(|hand_off| HandOffColumns {
-                prefill_replica: take_first(&mut hand_off.prefill_replica, rows),
-                prefilled_s: take_first(&mut hand_off.prefilled_s, rows),
-                handoff_s: take_first(&mut hand_off.handoff_s, rows),
-            }),
-            elapsed_s: None,
-        }
+        let hand_off = self.hand_off.as_mut().map(|hand_off| hand_off.take_first(rows));
+        RequestColumns { hand_off, ..Table::take_first(self, rows) }
     }
 }
 

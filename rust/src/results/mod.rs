@@ -8,14 +8,15 @@ use crate::request::Request;
 use crate::timing::Pace;
 use crate::workload::Arrival;
 
-mod columns;
+pub(crate) mod columns;
 mod findings;
 mod histogram;
 pub mod summary;
 mod work_conservation;
 
-pub use columns::{HandOffColumns, NO_REPLICA, RequestColumns};
-pub(crate) use columns::{Scatter, take_first};
+pub use columns::{Column, HandOffColumns, NO_REPLICA, RequestColumns};
+use columns::{RequestRow, Row};
+pub(crate) use columns::{Scatter, columns, take_first};
 pub(crate) use findings::{Facts, of_run};
 pub use histogram::Histogram;
 pub(crate) use work_conservation::Bound;
@@ -296,25 +297,10 @@ impl Recorder {
 
     pub(crate) fn reject(&mut self, arrival: &Arrival, replica: u32, reason: &'static str) {
         Rejections { reason, first: arrival.id, count: 1 }.add_to(&mut self.rejections);
-        let row = arrival.row as usize - self.first_row;
-        let columns = &mut self.results.requests;
         let at = arrival.at.seconds();
-        columns.replica[row] = replica;
-        columns.status[row] = Status::Rejected as u8;
-        columns.arrival_s[row] = at;
-        columns.left_s[row] = at;
-        for absent in [
-            &mut columns.admitted_s,
-            &mut columns.first_token_s,
-            &mut columns.finish_s,
-            &mut columns.queue_s,
-            &mut columns.ttft_s,
-            &mut columns.tpot_s,
-            &mut columns.max_tbt_s,
-            &mut columns.e2e_s,
-        ] {
-            absent[row] = f64::NAN;
-        }
+        let row =
+            RequestRow { replica, status: Status::Rejected as u8, arrival_s: at, left_s: at, ..RequestRow::ABSENT };
+        self.results.requests.write(arrival.row as usize - self.first_row, row);
         self.results.totals.by_status[Status::Rejected as usize] += 1;
         self.left += 1;
     }
@@ -340,27 +326,27 @@ impl Recorder {
             f64::NAN
         };
         let gap_s = if request.longest_gap > Span::ZERO { request.longest_gap.seconds() } else { f64::NAN };
-        columns.replica[row] = replica;
-        columns.status[row] = status as u8;
-        columns.arrival_s[row] = arrival.seconds();
-        columns.admitted_s[row] = at(request.admitted);
-        columns.first_token_s[row] = at(request.first_token);
-        columns.finish_s[row] = if finish == left { left_s } else { f64::NAN };
-        columns.left_s[row] = left_s;
-        columns.queue_s[row] = since(request.admitted);
-        columns.ttft_s[row] = since(request.first_token);
-        columns.tpot_s[row] = tpot_s;
-        columns.max_tbt_s[row] = gap_s;
-        columns.e2e_s[row] = since(finish);
-        columns.preemptions[row] = request.preemptions;
-        if request.cached_tokens > 0 {
-            // Where nobody finds anything the memory of the column need not be touched.
-            columns.cached_tokens[row] = request.cached_tokens as i32;
-        }
+        let cells = RequestRow {
+            replica,
+            status: status as u8,
+            arrival_s: arrival.seconds(),
+            admitted_s: at(request.admitted),
+            first_token_s: at(first),
+            finish_s: if finish == left { left_s } else { f64::NAN },
+            left_s,
+            queue_s: since(request.admitted),
+            ttft_s: since(first),
+            tpot_s,
+            max_tbt_s: gap_s,
+            e2e_s: since(finish),
+            preemptions: request.preemptions,
+            cached_tokens: request.cached_tokens as i32,
+        };
+        columns.write(row, cells);
         self.results.totals.by_status[status as usize] += 1;
         self.left += u64::from(left != Instant::NEVER);
         if let (Some(columns), Some(hand_off)) = (&mut columns.hand_off, &request.hand_off) {
-            columns.write(row, hand_off);
+            columns.note(row, hand_off);
         }
         if let (Some(elapsed_s), Status::Finished) = (&mut columns.elapsed_s, status)
             && left >= self.named_arrivals[row]

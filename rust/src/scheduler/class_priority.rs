@@ -80,7 +80,7 @@ impl ClassPriorityScheduler {
         &mut self.classes[self.ranks[requests.at(place).arrival.class as usize]]
     }
 
-    /// Plans the class that is talked about, and says for how long that holds.
+    /// Plans the selected class, and says for how long that holds.
     fn plan_class(&mut self, rank: usize, plan: &mut Plan) -> Result<Hold> {
         if self.classes[rank].present == 0 || (plan.budget_left() == 0 && !self.swaps) {
             let arrivals_wait = plan.budget_left() == 0 || plan.seats_left() == 0;
@@ -167,12 +167,12 @@ impl Scheduler for ClassPriorityScheduler {
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
         for rank in 0..self.classes.len() {
-            plan.talk_about(rank);
+            plan.select_group(rank);
             plan.rest_decodes(true);
         }
         let mut hold = Hold::THROUGH_ARRIVALS;
         for rank in 0..self.classes.len() {
-            plan.talk_about(rank);
+            plan.select_group(rank);
             let of_class = self.plan_class(rank, plan)?;
             hold.iterations = hold.iterations.min(of_class.iterations);
             hold.through_arrivals &= of_class.through_arrivals;

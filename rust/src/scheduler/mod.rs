@@ -83,12 +83,6 @@ pub trait Scheduler: Send {
         Vec::new()
     }
 
-    /// Does the prefix cache hear of the rows of a batch in their order, of those who are over and of those who go on, and
-    /// at last of those whose prompt is cut? Otherwise those who are over come last.
-    fn publishes_in_row_order(&self) -> bool {
-        false
-    }
-
     /// Something happened to a request. One that left is still in the table during the call.
     fn notice(&mut self, notice: Notice, requests: &Requests);
 

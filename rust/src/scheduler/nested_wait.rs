@@ -203,7 +203,7 @@ impl NestedWaitScheduler {
     fn decode(&mut self, plan: &mut Plan) -> Result<bool> {
         let mut enters = false;
         for (at, segment) in self.segments.iter_mut().enumerate() {
-            plan.talk_about(at);
+            plan.select_group(at);
             plan.rest_decodes(!segment.takes_part);
             if !segment.takes_part {
                 continue;

@@ -373,10 +373,6 @@ impl Scheduler for SglangScheduler {
         findings
     }
 
-    fn publishes_in_row_order(&self) -> bool {
-        true
-    }
-
     /// With the whole cache to itself SGLang admits a request, as it arrives, that leaves so many tokens. One that leaves
     /// fewer than two would have its output cut.
     fn refuses(&self, arrival: &Arrival, cache: &KvBlocks) -> Option<&'static str> {
@@ -412,6 +408,7 @@ impl Scheduler for SglangScheduler {
     }
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
+        plan.cache_in_row_order();
         plan.rest_decodes(true);
         self.catch_up(plan);
         if !self.prefill(plan)? {

@@ -129,7 +129,7 @@ impl SlaiScheduler {
             if std::mem::take(&mut cohort.takes_part) {
                 cohort.end = now;
             }
-            plan.talk_about(group);
+            plan.select_group(group);
             plan.rest_decodes(true);
         }
         for index in 0..self.lists.idle.len() {
@@ -141,7 +141,7 @@ impl SlaiScheduler {
                 cohort.end = now;
             }
             if cohort.deadline(tbt) == later(now, tbt) {
-                plan.talk_about(group);
+                plan.select_group(group);
                 plan.rest_decodes(true);
                 plan.decode(place)?;
                 cohort.members.insert((tbt, id), place);
@@ -176,7 +176,7 @@ impl SlaiScheduler {
         for (group, cohort) in self.ready().enumerate() {
             let is_whole = group < self.cohorts.len() && cohort.is_up_to(last);
             if group < self.cohorts.len() {
-                plan.talk_about(group);
+                plan.select_group(group);
                 plan.rest_decodes(!is_whole);
             }
             if !is_whole && cohort.first() <= last {
@@ -301,7 +301,7 @@ impl SlaiScheduler {
         for (group, cohort) in self.cohorts.iter_mut().enumerate() {
             let (chosen, all) = (cohort.count_up_to(last), cohort.members.len());
             cohort.takes_part = 2 * chosen > all;
-            plan.talk_about(group);
+            plan.select_group(group);
             plan.rest_decodes(!cohort.takes_part);
             if chosen == 0 || chosen == all {
                 continue;
@@ -327,7 +327,7 @@ impl SlaiScheduler {
             if cohort.takes_part || cohort.members.is_empty() {
                 cohort.takes_part = true;
                 cohort.members.insert(member, place);
-                plan.talk_about(group);
+                plan.select_group(group);
                 plan.rest_decodes(false);
                 plan.decode(place)?;
             } else {

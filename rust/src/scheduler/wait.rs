@@ -133,7 +133,7 @@ impl Scheduler for WaitScheduler {
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
         for (code, of_type) in self.types.iter_mut().enumerate() {
             of_type.is_eligible = plan.drain() || of_type.queue.len() as u64 >= of_type.threshold;
-            plan.talk_about(code);
+            plan.select_group(code);
             plan.rest_decodes(!of_type.is_eligible);
             if of_type.is_eligible {
                 for place in of_type.ready.drain(..) {

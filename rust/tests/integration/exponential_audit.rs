@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use inferq_core::gate_and_route::exponential::{ExponentialColumns, ExponentialResults, NO_REPLICA};
+use inferq_core::gate_and_route::exponential::{ExponentialColumns, ExponentialResults};
 use inferq_core::random::{Source, Stream, exponential_quantile};
+use inferq_core::results::NO_REPLICA;
 
 use crate::exponential::Scenario;
 

@@ -21,6 +21,6 @@ mod run;
 mod server;
 mod tally;
 
-pub use results::{ExponentialColumns, ExponentialResults, NO_REPLICA, StageSample};
+pub use results::{ExponentialColumns, ExponentialResults, StageSample};
 pub use run::{ExponentialOptions, simulate};
 pub use tally::{ByStage, STAGES, Stage};

@@ -3,38 +3,38 @@
 use super::tally::ByStage;
 use crate::clock::{Instant, Span};
 use crate::error::{Kind, Result};
-use crate::results::Status;
+use crate::results::{NO_REPLICA, Status, columns};
 
-/// No replica: the request never got to one.
-pub const NO_REPLICA: u32 = u32::MAX;
-
-/// One row for each request that arrived by the horizon; seconds, NaN where there is no value.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ExponentialColumns {
-    /// [`Status`] as a number.
-    pub status: Vec<u8>,
-    /// Replica of the decode, of the prefill where there was none, or [`NO_REPLICA`].
-    pub replica: Vec<u32>,
-    /// Replica of the prefill, or [`NO_REPLICA`].
-    pub prefill_replica: Vec<u32>,
-    /// Arrival.
-    pub arrival_s: Vec<f64>,
-    /// Start of the prefill.
-    pub admitted_s: Vec<f64>,
-    /// End of the prefill.
-    pub first_token_s: Vec<f64>,
-    /// End of the decode.
-    pub finish_s: Vec<f64>,
-    /// When it left, whatever the status.
-    pub left_s: Vec<f64>,
-    /// Admitted − arrival.
-    pub queue_s: Vec<f64>,
-    /// First token − arrival.
-    pub ttft_s: Vec<f64>,
-    /// Finish − arrival.
-    pub e2e_s: Vec<f64>,
-    /// Start of the decode − end of the prefill.
-    pub handoff_s: Vec<f64>,
+columns! {
+    /// One row for each request that arrived by the horizon; seconds, NaN where there is no value.
+    ExponentialColumns,
+    /// A row of [`ExponentialColumns`].
+    ExponentialRow {
+        /// Replica of the decode, of the prefill where there was none, or [`NO_REPLICA`].
+        replica: u32 = NO_REPLICA,
+        /// [`Status`] as a number.
+        status: u8 = Status::Unfinished as u8,
+        /// Arrival.
+        arrival_s: f64 = f64::NAN,
+        /// Start of the prefill.
+        admitted_s: f64 = f64::NAN,
+        /// End of the prefill.
+        first_token_s: f64 = f64::NAN,
+        /// End of the decode.
+        finish_s: f64 = f64::NAN,
+        /// When it left, whatever the status.
+        left_s: f64 = f64::NAN,
+        /// Admitted − arrival.
+        queue_s: f64 = f64::NAN,
+        /// First token − arrival.
+        ttft_s: f64 = f64::NAN,
+        /// Finish − arrival.
+        e2e_s: f64 = f64::NAN,
+        /// Start of the decode − end of the prefill.
+        handoff_s: f64 = f64::NAN,
+        /// Replica of the prefill, or [`NO_REPLICA`].
+        prefill_replica: u32 = NO_REPLICA,
+    }
 }
 
 /// The cluster at an instant.
@@ -92,21 +92,7 @@ pub(super) struct SlotRow {
 
 impl ExponentialResults {
     pub(super) fn new(rows: usize, warmup: Instant) -> ExponentialResults {
-        let absent = || vec![f64::NAN; rows];
-        let requests = ExponentialColumns {
-            status: vec![Status::Unfinished as u8; rows],
-            replica: vec![NO_REPLICA; rows],
-            prefill_replica: vec![NO_REPLICA; rows],
-            arrival_s: absent(),
-            admitted_s: absent(),
-            first_token_s: absent(),
-            finish_s: absent(),
-            left_s: absent(),
-            queue_s: absent(),
-            ttft_s: absent(),
-            e2e_s: absent(),
-            handoff_s: absent(),
-        };
+        let requests = ExponentialColumns::new(rows);
         ExponentialResults { requests, warmup, ..ExponentialResults::default() }
     }
 
@@ -117,25 +103,27 @@ impl ExponentialResults {
 
     /// Writes a request's row.
     pub(super) fn write(&mut self, row: &SlotRow, status: Status) {
-        let place = row.id as usize;
-        let columns = &mut self.requests;
         let at = |instant: Instant| if instant == Instant::NEVER { f64::NAN } else { instant.seconds() };
         let between = |from: Instant, to: Instant| {
             if to == Instant::NEVER { f64::NAN } else { to.since(from).seconds() }
         };
         let finish = if status == Status::Finished { row.left } else { Instant::NEVER };
-        columns.status[place] = status as u8;
-        columns.replica[place] = row.replica;
-        columns.prefill_replica[place] = row.prefill_replica;
-        columns.arrival_s[place] = row.arrival.seconds();
-        columns.admitted_s[place] = at(row.admitted);
-        columns.first_token_s[place] = at(row.prefilled);
-        columns.left_s[place] = at(row.left);
-        columns.finish_s[place] = if status == Status::Finished { columns.left_s[place] } else { f64::NAN };
-        columns.queue_s[place] = between(row.arrival, row.admitted);
-        columns.ttft_s[place] = between(row.arrival, row.prefilled);
-        columns.e2e_s[place] = between(row.arrival, finish);
-        columns.handoff_s[place] = between(row.prefilled, row.decodes);
+        let left_s = at(row.left);
+        let cells = ExponentialRow {
+            replica: row.replica,
+            status: status as u8,
+            arrival_s: row.arrival.seconds(),
+            admitted_s: at(row.admitted),
+            first_token_s: at(row.prefilled),
+            finish_s: if status == Status::Finished { left_s } else { f64::NAN },
+            left_s,
+            queue_s: between(row.arrival, row.admitted),
+            ttft_s: between(row.arrival, row.prefilled),
+            e2e_s: between(row.arrival, finish),
+            handoff_s: between(row.prefilled, row.decodes),
+            prefill_replica: row.prefill_replica,
+        };
+        self.requests.write(row.id as usize, cells);
         self.by_status[status as usize] += 1;
         self.abandoned_decodes += u64::from(status == Status::Abandoned && row.prefilled != Instant::NEVER);
         if row.left != Instant::NEVER {

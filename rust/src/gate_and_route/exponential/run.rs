@@ -3,14 +3,14 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::results::{ExponentialResults, NO_REPLICA, SlotRow, StageSample, StageSampler};
+use super::results::{ExponentialResults, SlotRow, StageSample, StageSampler};
 use super::server::{Served, Server};
 use super::tally::{Stage, Tally};
 use crate::clock::{Instant, Span};
 use crate::error::{Error, Result};
 use crate::gate_and_route::{BufferPlace, Control, IterationLengths, Patience, QueueKind, Setup, Start, Waiting};
 use crate::random::{Source, Stream, exponential_quantile};
-use crate::results::Status;
+use crate::results::{NO_REPLICA, Status};
 use crate::simulation::Watch;
 use crate::tournament::Tournament;
 use crate::workload::Workload;

@@ -1,7 +1,7 @@
 //! Does a table go through its points, and what does it do beside them?
 
-use super::super::tests::price;
 use super::super::TimingModel;
+use super::super::tests::price;
 use super::*;
 use proptest::prelude::*;
 

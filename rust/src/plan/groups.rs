@@ -1,0 +1,28 @@
+//! Groups of standing decodes. A policy whose decodes all take part, or none, may ignore them: all its decodes are in group 0.
+
+use super::Plan;
+
+impl Plan<'_> {
+    /// Selects another group of the standing decodes from here on: [`Plan::decode`] adds to it, [`Plan::decodes`]
+    /// counts it, [`Plan::rest_decodes`] rests it. A plan begins with group 0 and with no group at rest.
+    pub fn select_group(&mut self, group: usize) {
+        while self.state.groups.len() <= group {
+            self.state.add_group();
+        }
+        self.group = group;
+    }
+
+    /// Tokens that the decodes of the group can load: what neither chunks nor other groups take.
+    #[inline]
+    pub fn budget_for_decodes(&self) -> u64 {
+        let others = self.state.standing - self.state.groups[self.group].active();
+        self.state.limits.token_budget.saturating_sub(self.state.batch.chunk_tokens + others)
+    }
+
+    /// Free blocks before the standing decodes of the group take theirs.
+    #[inline]
+    pub fn free_blocks_before_decodes(&self) -> u64 {
+        let others = self.state.standing_growth() - self.state.groups[self.group].next_growth();
+        self.state.blocks.free().saturating_sub(others)
+    }
+}
