@@ -165,7 +165,7 @@ def test_a_capacity_has_a_page(tmp_path: Path):
     facts = dict(zip(held.of("dt"), held.of("dd"), strict=True))
     assert facts["largest rate that keeps it, per second"] == number(plan.rate, 4)
     assert facts["probes"] == str(len(plan.probed))
-    answer = f"Up to {number(plan.rate, 4)} per second keep ttft_p50 ≤ 500.0 ms, with 95 % confidence."
+    answer = f"Up to {number(plan.rate, 4)} per second keep ttft_p50 ≤ 500.0 ms with 95 % confidence."
     assert held.of("li")[0] == answer
     assert all(one[0].isupper() and one.endswith(".") for one in held.of("li"))
     assert f"load at {number(plan.rate)} per second" in held.of("th")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import typer
 from rich import box
@@ -14,8 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from inferq._lazy import pl
+from inferq.reports import run_tables
+from inferq.reports.document import Grid
 from inferq.reports.text import NONE, number, percent, seconds
-from inferq.results.metric import QUANTITIES, STATISTICS
 from inferq.results.result import Result
 from inferq.systems.cluster import Cluster
 from inferq.systems.disaggregated import Disaggregated
@@ -25,13 +25,7 @@ from inferq.systems.system import System
 from inferq.theory.bounds.stability import Stability
 from inferq.workload.workload import Workload
 
-_LEGEND = (
-    "ttft: arrival to first token; tbt: gaps between tokens; tpot: mean gap of a request;",
-    "e2e: arrival to last token; queue: wait for admission",
-)
 _QUANTITIES = ("count", "mean", "cv", "p50", "p90", "p99", "min", "max")
-_MOST_REPLICAS = 32
-"""Up to so many replicas are shown one by one."""
 
 
 def lines(texts: Iterable[str]) -> None:
@@ -104,17 +98,13 @@ def _indented(texts: Iterable[str]) -> list[str]:
 
 def result(run: Result) -> None:
     """Print the summary of a run, by class where there is more than one, and its findings."""
-    summary = run.summary()
-    classes = run.requests["class"].n_unique()
-    by_class = run.summary(by="class") if classes > 1 else None
-    console = Console(highlight=False)
-    console.print(_counts(summary, by_class))
-    console.print(_latencies(summary, by_class))
-    lines(_LEGEND)
-    shares = _shares(run)
-    if shares is not None:
-        console.print(shares)
-    whole = summary.row(0, named=True)
+    rows = run_tables.rows(run)
+    grid(run_tables.counts(rows))
+    grid(run_tables.latencies(rows))
+    lines(run_tables.LEGEND)
+    if shares := run_tables.shares(run):
+        grid(shares, collapsed=True)  # so that it fits into 80 columns
+    whole = rows[-1][1]
     if whole["hit_rate"] is not None:
         share, tokens = percent(whole["hit_rate"]), whole["cached_tokens"]
         lines([f"prefix cache: {share} of the prompt tokens were found, {tokens:,} tokens."])
@@ -126,6 +116,17 @@ def result(run: Result) -> None:
     if unfinished:
         lines([f"{unfinished:,} requests were unfinished when the run ended."])
     lines(f"finding: {text}" for text in run.findings)
+
+
+def grid(shown: Grid, *, collapsed: bool = False) -> None:
+    """Print a table; a line below each group of lines whose first cell is given once."""
+    table = empty_table(list(shown.header), left=shown.texts)
+    table.collapse_padding = collapsed
+    starts = [bool(line[0]) for line in (*shown.lines[1:], ("end",))]
+    grouped = not all(starts)
+    for line, ends in zip(shown.lines, starts, strict=True):
+        table.add_row(*map(Text, line), end_section=grouped and ends)
+    Console(highlight=False).print(table)
 
 
 def written(run: Result, out: Path | None) -> None:
@@ -193,57 +194,6 @@ def points(frame: pl.DataFrame, names: list[str], most: int) -> None:
     for row in with_findings.head(most).rows(named=True):
         where = ", ".join(f"{name}={_text(row[name])}" for name in (*names, "seed"))
         lines([f"finding: {where}: {row['findings']}"])
-
-
-def _counts(summary: pl.DataFrame, by_class: pl.DataFrame | None) -> Table:
-    """How many requests and tokens, and how fast."""
-    names = ["completed", "failed", "req/s", "good/s", "output tok/s", "total tok/s"]
-    table = empty_table(["class", *names] if by_class is not None else names, left=int(by_class is not None))
-    for name, row in _groups(summary, by_class):
-        cells = [f"{row['completed']:,}", f"{row['failed']:,}"]
-        cells += [number(row[column]) for column in ("request_throughput", "request_goodput")]
-        cells += [number(row[column]) for column in ("output_throughput", "total_token_throughput")]
-        table.add_row(*([name] if by_class is not None else []), *cells)
-    return table
-
-
-def _latencies(summary: pl.DataFrame, by_class: pl.DataFrame | None) -> Table:
-    """Mean, percentiles and maximum of each latency."""
-    texts = ["", "class"] if by_class is not None else [""]
-    table = empty_table([*texts, *STATISTICS], left=len(texts))
-    groups = _groups(summary, by_class)
-    for latency in QUANTITIES:
-        for place, (name, row) in enumerate(groups):
-            cells = [seconds(row[f"{latency}_{statistic}"]) for statistic in STATISTICS]
-            label = latency if place == 0 else ""
-            last = place == len(groups) - 1 and len(groups) > 1
-            table.add_row(label, *([name] if by_class is not None else []), *cells, end_section=last)
-    return table
-
-
-def _groups(summary: pl.DataFrame, by_class: pl.DataFrame | None) -> list[tuple[str, Mapping[str, Any]]]:
-    """Each class with its row of the summary, all of them together last."""
-    rows: list[tuple[str, Mapping[str, Any]]] = []
-    if by_class is not None:
-        rows = [(str(row["class"]), row) for row in by_class.rows(named=True)]
-    return [*rows, ("all", summary.row(0, named=True))]
-
-
-def _shares(run: Result) -> Table | None:
-    """How the replicas, or the stages of a network, fared; None where there is one, or too many to read."""
-    by = "stage" if "stage" in run.requests.columns else "replica"
-    if not 1 < run.requests[by].n_unique() <= _MOST_REPLICAS:
-        return None
-    cached = run.has_prefix_cache
-    names = [by, "completed", "failed", "tok/s", "ttft p50", "ttft p99", "e2e p99"]
-    table = empty_table([*names, "hit rate"] if cached else names)
-    table.collapse_padding = True  # so that it fits into 80 columns
-    for row in run.summary(by=by).rows(named=True):
-        cells = [f"{row['completed']:,}", f"{row['failed']:,}", number(row["output_throughput"])]
-        cells += [seconds(row[name]) for name in ("ttft_p50", "ttft_p99", "e2e_p99")]
-        cells += [percent(row["hit_rate"])] if cached else []
-        table.add_row(str(row[by]), *cells)
-    return table
 
 
 def _earned(run: Result) -> list[str]:

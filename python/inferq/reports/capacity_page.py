@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from inferq.experiments.capacity_search.capacity_plan import CapacityPlan
-from inferq.experiments.capacity_search.probe import Probe
 from inferq.reports.document import Chapter, Document, Grid, Picture, cut
 from inferq.reports.stability import bounds
 from inferq.reports.text import NONE, amount, counted, number, percent, sentence
@@ -21,66 +20,10 @@ def document(plan: CapacityPlan, title: str | None) -> Document:
     chapters.append(_repeats(plan))
     return Document(
         title=title if title is not None else "How many requests per second?",
-        setting=f"The largest rate that keeps {_objectives(plan)}, {plan.requests:,} requests a run.",
-        findings=tuple(_findings(plan)),
+        setting=f"The largest rate that keeps {plan.slo}, {plan.requests:,} requests a run.",
+        findings=tuple(map(sentence, plan.findings)),
         facts=tuple(_facts(plan)),
         chapters=tuple(chapters),
-    )
-
-
-def _findings(plan: CapacityPlan) -> list[str]:
-    """The answer, what breaks first above it, and what to know before trusting it."""
-    sure = "for these very requests" if plan.exact else f"with {percent(plan.confidence, 6)} confidence"
-    told = [f"Up to {number(plan.rate, 4)} per second keep {_objectives(plan)}, {sure}."]
-    if plan.rate == 0:
-        told = [f"No rate was found that keeps {_objectives(plan)}."]
-    if plan.reason is not None:
-        told.append(sentence(plan.reason))
-    told += [_broken(one) for one in plan.probed if plan.rate > 0 and one.rate == plan.high]
-    if plan.undecided:
-        first, last = plan.undecided[0].rate, plan.undecided[-1].rate
-        where = f"At {number(first, 4)}" if first == last else f"From {number(first, 4)} to {number(last, 4)}"
-        told.append(
-            f"{where} per second it stayed undecided with {counted(plan.most_seeds, 'seed')}. More seeds or "
-            "longer runs would tell."
-        )
-    if plan.ceiling_per_s is not None:
-        share = f" The answer is {percent(plan.rate / plan.ceiling_per_s)} of that." if plan.rate > 0 else ""
-        told.append(f"No policy is stable above {number(plan.ceiling_per_s)} per second.{share}")
-    elif plan.theory is not None:
-        told.append("Theory knows no rate above which nothing is stable.")
-    if plan.rate > 0:
-        longer = {
-            True: "The answer holds only because the runs end",
-            False: "Longer runs would say the same",
-            None: "Whether longer runs would say the same is not known",
-        }
-        told.append(sentence(f"{longer[plan.limited_by_length]}: {plan.length.reason}"))
-    told += [
-        sentence(f"In the run at {number(one.rate, 4)} per second with the first seed: {text}")
-        for one in plan.probed
-        if one.rate == plan.rate
-        for text in one.findings
-    ]
-    told += [f"Lower rates are not always better. {_broken(one)}" for one in plan.contradictions]
-    if plan.exact:
-        told.append("A fixed workload is one sample: others of the same kind would give another answer.")
-    return told
-
-
-def _objectives(plan: CapacityPlan) -> str:
-    """What must be kept, but for a share of failures that is 0."""
-    limits = [f"{one} ≤ {amount(one.limit, one.metric.unit)}" for one in plan.slo.objectives if one.limit > 0]
-    return " and ".join(limits) or str(plan.slo)
-
-
-def _broken(probe: Probe) -> str:
-    """What is beyond its limit at a rate."""
-    worst = probe.worst
-    unit = worst.objective.metric.unit
-    return (
-        f"At {number(probe.rate, 4)} per second {worst.objective} is {amount(worst.value, unit)}, above the "
-        f"limit of {amount(worst.objective.limit, unit)}."
     )
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from inferq._lazy import pl
 from inferq.errors import ConfigError, TraceError
-from inferq.reports import run_data
+from inferq.reports import run_data, run_tables
 from inferq.reports.document import Chapter, Document, Grid, Picture, cut
 from inferq.reports.run_charts import throughput
 from inferq.reports.stability import bounds, in_the_long_run, in_this_run
-from inferq.reports.text import NONE, counted, number, percent, seconds, sentence
-from inferq.results.metric import QUANTITIES, STATISTICS
+from inferq.reports.text import counted, number, percent, seconds, sentence
+from inferq.results.metric import STATISTICS
 from inferq.results.result import Result
 from inferq.systems.cluster import Cluster
 from inferq.systems.disaggregated import Disaggregated
@@ -23,30 +23,20 @@ from inferq.systems.system import System
 from inferq.theory.bounds.stability import Stability
 from inferq.theory.runs.observed import observed
 
-_LEGEND = (
-    "ttft: arrival to first token; tbt: gaps between tokens; tpot: mean gap of a request; e2e: arrival to "
-    "last token; queue: wait for admission. Percentiles are over the measured requests, those of tbt over "
-    "all gaps."
-)
 _FOUND = (
     " Prompts found: of the prompt tokens that were found in a prefix cache or computed, those that were "
     "found; its band goes from the replica with the least to the one with the most."
 )
-_MOST_REPLICAS = 32
-"""Up to so many replicas are shown one by one."""
 _MOST_CLASSES = 20
 """Latencies of so many classes are shown in a table."""
 
 
 def document(result: Result, title: str | None) -> Document:
     """The page: findings first, then numbers, pictures, and what repeats the run."""
-    summary = result.summary()
-    sizes = run_data.sizes(result)
-    by_class = result.summary(by="class") if len(sizes) > 1 else None
-    whole = summary.row(0, named=True)
+    rows, sizes = run_tables.rows(result), run_data.sizes(result)
     verdict = run_data.theory(result)
     chapters = [
-        _latency(result, whole, by_class, sizes),
+        _latency(result, rows, sizes),
         _over_time(result),
         _gaps(result, len(sizes)),
         _throughput(result, verdict),
@@ -57,7 +47,7 @@ def document(result: Result, title: str | None) -> Document:
         title=title if title is not None else "What became of the requests?",
         setting=_setting(result),
         findings=tuple(_findings(result, verdict)),
-        facts=tuple(_facts(result, whole)),
+        facts=tuple(_facts(result, rows[-1][1])),
         chapters=tuple(one for one in chapters if one is not None),
     )
 
@@ -141,25 +131,8 @@ def _facts(result: Result, whole: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _latency(
-    result: Result, whole: Mapping[str, Any], by_class: pl.DataFrame | None, sizes: list[tuple[str, int]]
-) -> Chapter:
-    rows: list[tuple[str, Mapping[str, Any]]] = []
-    shown = {name for name, _ in sizes[:_MOST_CLASSES]}
-    if by_class is not None:
-        rows = [(str(row["class"]), row) for row in by_class.rows(named=True) if str(row["class"]) in shown]
-    rows.append(("all", whole))
-    several = by_class is not None
-    lines = [
-        [
-            name if place == 0 else "",
-            *([group] if several else []),
-            *(seconds(row[f"{name}_{one}"]) for one in STATISTICS),
-        ]
-        for name in QUANTITIES
-        for place, (group, row) in enumerate(rows)
-    ]
-    header = ["", *(["class"] if several else []), *STATISTICS]
+def _latency(result: Result, rows: run_tables.Rows, sizes: list[tuple[str, int]]) -> Chapter:
+    shown = {"all", *(name for name, _ in sizes[:_MOST_CLASSES])}
     left_out = (
         f" Shown are the {_MOST_CLASSES} classes with the most requests; Result.summary has all "
         f"{len(sizes):,}."
@@ -167,15 +140,10 @@ def _latency(
         else ""
     )
     network = result._jobs is not None
-    grids = [
-        Grid(
-            title="Stages" if network else "",
-            header=header,
-            lines=lines,
-            texts=1 + several,
-            note=f"{_LEGEND}{left_out}",
-        )
-    ]
+    meaning = " ".join(run_tables.LEGEND)
+    note = f"{meaning}. Percentiles are over the measured requests, those of tbt over all gaps.{left_out}"
+    kept = [(name, row) for name, row in rows if name in shown]
+    grids = [run_tables.latencies(kept, title="Stages" if network else "", note=note)]
     if network:
         grids.insert(0, _jobs(result))
     pictures = _drawn(
@@ -251,22 +219,8 @@ def _throughput(result: Result, verdict: Stability | str) -> Chapter:
 
 def _shares(result: Result) -> Chapter | None:
     """How the replicas, or the stages of a network, fared; None where there is one, or too many to read."""
-    by = "replica" if result._jobs is None else "stage"
-    if not 1 < result.requests.lazy().select(by).unique().collect().height <= _MOST_REPLICAS:
-        return None
-    cached = result.has_prefix_cache
-    lines = [
-        [
-            NONE if row[by] is None else str(row[by]),
-            *(f"{row['completed']:,}", f"{row['failed']:,}", number(row["output_throughput"])),
-            *(seconds(row[name]) for name in ("ttft_p50", "ttft_p99", "e2e_p99")),
-            *([percent(row["hit_rate"])] if cached else []),
-        ]
-        for row in result.summary(by=by).rows(named=True)
-    ]
-    names = ("finished", "failed", "output tokens/s", "ttft p50", "ttft p99", "e2e p99")
-    header = (by, *names, *(["hit rate"] if cached else []))
-    return Chapter(title=f"How did each {by} fare?", grids=(Grid(title="", header=header, lines=lines),))
+    grid = run_tables.shares(result)
+    return None if grid is None else Chapter(title=f"How did each {grid.header[0]} fare?", grids=(grid,))
 
 
 def _scenario(result: Result, verdict: Stability | str) -> Chapter:

@@ -124,9 +124,49 @@ class CapacityPlan:
             title=title,
         )
 
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """The answer, what breaks first, what theory says, and what to know before trusting it."""
+        found = f"up to {number(self.rate, 4)} per second keep {self.slo} {self._sure}"
+        lines = [found if self.rate > 0 else f"no rate was found that keeps {self.slo}"]
+        if self.reason is not None:
+            lines.append(self.reason)
+        if self.rate > 0:
+            lines += [f"at {probe}" for probe in self._by_rate if probe.rate in (self.rate, self.high)]
+        if self.undecided:
+            first, last = (number(self.undecided[end].rate, 4) for end in (0, -1))
+            lines.append(
+                f"{f'at {first}' if first == last else f'from {first} to {last}'} per second it is undecided "
+                f"with {counted(self.most_seeds, 'seed')}: a larger most_seeds, or longer runs, would tell"
+            )
+        ceiling = self.ceiling_per_s
+        if ceiling is not None:
+            share = f": the answer is {percent(self.rate / ceiling)} of that" if self.rate > 0 else ""
+            lines.append(f"theory: no policy is stable above {number(ceiling)} per second{share}")
+        elif self.theory is not None:
+            lines.append("theory: no ceiling is known")
+        if self.rate > 0:
+            limited = {True: "limited by", False: "not limited by", None: "perhaps limited by"}
+            lines.append(
+                f"run length: {limited[self.limited_by_length]} the {self.requests:,} requests of a run; "
+                f"{self.length.reason}"
+            )
+        lines += [
+            f"finding at {number(one.rate, 4)} per second, in the run with the first seed: {text}"
+            for one in self.probed
+            if one.rate == self.rate
+            for text in one.findings
+        ]
+        lines += [f"lower rates are not always better: {one}" for one in self.contradictions]
+        if self.exact:
+            lines.append(
+                "a fixed workload is one sample: other requests of the same kind would give another answer"
+            )
+        return tuple(lines)
+
     def explain(self) -> str:
-        """The answer in words: the bracket, what breaks first, what theory says, and what to know."""
-        return "\n".join([*self._answer(), *self._beside()])
+        """The findings, a line each."""
+        return "\n".join(self.findings)
 
     def __str__(self) -> str:
         """What `explain()` says."""
@@ -149,56 +189,6 @@ class CapacityPlan:
     @property
     def _top(self) -> float:
         return math.inf if self.high is None else self.high
-
-    def _answer(self) -> list[str]:
-        lines = []
-        if self.rate > 0:
-            lines.append(f"{number(self.rate, 4)} per second keep {self.slo} {self._sure}")
-        else:
-            lines.append(f"no rate was found that keeps {self.slo}")
-        if self.reason is not None:
-            lines.append(f"  {self.reason}")
-        for probe in self._by_rate:
-            if self.rate > 0 and probe.rate in (self.rate, self.high):
-                lines.append(f"  at {probe}")
-        if self.undecided:
-            first, last = self.undecided[0].rate, self.undecided[-1].rate
-            where = (
-                f"at {number(first, 4)}" if first == last else f"from {number(first, 4)} to {number(last, 4)}"
-            )
-            lines.append(
-                f"  {where} per second it is undecided with {counted(self.most_seeds, 'seed')}: a larger "
-                "most_seeds, or longer runs, would tell"
-            )
-        return lines
-
-    def _beside(self) -> list[str]:
-        lines = []
-        ceiling = self.ceiling_per_s
-        if self.theory is not None and ceiling is not None:
-            share = f": the answer is {percent(self.rate / ceiling)} of that" if self.rate > 0 else ""
-            lines.append(f"theory: no policy is stable above {number(ceiling, 4)} per second{share}")
-        elif self.theory is not None:
-            lines.append("theory: no ceiling is known")
-        if self.rate > 0:
-            limited = {True: "limited by", False: "not limited by", None: "perhaps limited by"}
-            lines.append(
-                f"run length: {limited[self.limited_by_length]} the {self.requests:,} requests of a run; "
-                f"{self.length.reason}"
-            )
-        lines += [
-            f"finding at {number(one.rate, 4)} per second, in the run with the first seed: {text}"
-            for one in self.probed
-            if one.rate == self.rate
-            for text in one.findings
-        ]
-        for one in self.contradictions:
-            lines.append(f"lower rates are not always better: {one}")
-        if self.exact:
-            lines.append(
-                "a fixed workload is one sample: other requests of the same kind would give another answer"
-            )
-        return lines
 
 
 def ceiling_of(theory: Stability) -> float | None:

@@ -11,7 +11,7 @@ from inferq._lazy import pl
 from inferq.checks import finite, not_negative
 from inferq.description import Table
 from inferq.errors import ConfigError
-from inferq.reports.text import number
+from inferq.reports.text import amount, number
 from inferq.results.metric import Metric
 from inferq.workload.columns import nearest
 
@@ -120,6 +120,11 @@ class Slo:
 
     def _latencies(self, class_name: str | None) -> list[Objective]:
         return [Objective(Metric.of(name), limit, class_name) for name, limit in self.limits.items()]
+
+    def __str__(self) -> str:
+        """The objectives, but for a share of failures that must be 0."""
+        bounds = [f"{one} ≤ {amount(one.limit, one.metric.unit)}" for one in self.objectives if one.limit > 0]
+        return " and ".join(bounds) or repr(self)
 
     def __repr__(self) -> str:
         """As the call that makes it."""

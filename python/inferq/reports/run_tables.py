@@ -1,0 +1,80 @@
+"""The tables of a run: requests and tokens, latencies by class, and how its replicas or stages fared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from inferq.reports.document import Grid
+from inferq.reports.text import NONE, number, percent, seconds
+from inferq.results.metric import QUANTITIES, STATISTICS
+from inferq.results.result import Result
+
+LEGEND = (
+    "ttft: arrival to first token; tbt: gaps between tokens; tpot: mean gap of a request;",
+    "e2e: arrival to last token; queue: wait for admission",
+)
+"""What the latencies are, in two lines."""
+_MOST_REPLICAS = 32
+"""Up to so many replicas are shown one by one."""
+
+Rows = Sequence[tuple[str, Mapping[str, Any]]]
+"""Rows of `Result.summary` with the names of their classes."""
+
+
+def rows(result: Result) -> Rows:
+    """The summary of each class where there is more than one, then of all requests together."""
+    whole = ("all", result.summary().row(0, named=True))
+    by_class = [(str(row["class"]), row) for row in result.summary(by="class").rows(named=True)]
+    return [*by_class, whole] if len(by_class) > 1 else [whole]
+
+
+def counts(rows: Rows) -> Grid:
+    """How many requests and tokens, and how fast."""
+    columns = ("request_throughput", "request_goodput", "output_throughput", "total_token_throughput")
+    several = len(rows) > 1
+    lines = [
+        [
+            *([name] if several else []),
+            *(f"{row['completed']:,}", f"{row['failed']:,}"),
+            *(number(row[column]) for column in columns),
+        ]
+        for name, row in rows
+    ]
+    names = ("completed", "failed", "req/s", "good/s", "output tok/s", "total tok/s")
+    return Grid(title="", header=("class", *names) if several else names, lines=lines, texts=int(several))
+
+
+def latencies(rows: Rows, title: str = "", note: str = "") -> Grid:
+    """Mean, percentiles and maximum of each latency."""
+    several = len(rows) > 1
+    lines = [
+        [
+            latency if place == 0 else "",
+            *([name] if several else []),
+            *(seconds(row[f"{latency}_{statistic}"]) for statistic in STATISTICS),
+        ]
+        for latency in QUANTITIES
+        for place, (name, row) in enumerate(rows)
+    ]
+    header = ("", *(["class"] if several else []), *STATISTICS)
+    return Grid(title=title, header=header, lines=lines, texts=1 + several, note=note)
+
+
+def shares(result: Result) -> Grid | None:
+    """How the replicas, or the stages of a network, fared; None where there is one, or too many to read."""
+    by = "replica" if result._jobs is None else "stage"
+    if not 1 < result.requests.lazy().select(by).unique().collect().height <= _MOST_REPLICAS:
+        return None
+    cached = result.has_prefix_cache
+    lines = [
+        [
+            NONE if row[by] is None else str(row[by]),
+            *(f"{row['completed']:,}", f"{row['failed']:,}", number(row["output_throughput"])),
+            *(seconds(row[name]) for name in ("ttft_p50", "ttft_p99", "e2e_p99")),
+            *([percent(row["hit_rate"])] if cached else []),
+        ]
+        for row in result.summary(by=by).rows(named=True)
+    ]
+    names = ("completed", "failed", "tok/s", "ttft p50", "ttft p99", "e2e p99")
+    return Grid(title="", header=(by, *names, *(["hit rate"] if cached else [])), lines=lines)
