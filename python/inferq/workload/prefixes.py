@@ -408,7 +408,7 @@ def with_links(frame: pl.DataFrame, transform: str) -> pl.DataFrame:
     try:
         link = Contents()._before(frame, 0)
     except TraceError as error:
-        raise TraceError(transform, f"{error}") from None
+        raise error.within(transform) from None
     prompts = frame["prompt_tokens"].to_numpy()
     link[said_in(frame)[link] > prompts] = -1
     made = pl.Series("continues", link.astype("int32"))
