@@ -227,16 +227,16 @@ kind = "Sarathi"
     from typer.testing import CliRunner
 
     from inferq.cli import app
-    from inferq.scenario import read_scenario
+    from inferq.scenario import Scenario
 
     runner = CliRunner()
-    scenario = read_scenario(tmp_path / "run.toml")
+    scenario = Scenario.read(tmp_path / "run.toml")
     shown = runner.invoke(app, ["simulate", str(tmp_path / "run.toml")])
     assert "overhead   Overhead(base_s=0.001" in shown.output and "Roofline(" in shown.output
     overhead = iq.Overhead(base_s=0.001)
     wanted = iq.Engine.on(config, "l40s", utilisation=0.8, scheduler=iq.Sarathi(), overhead=overhead)
     assert scenario.system == wanted
-    result = scenario.simulate()
+    result = scenario.run()
     # The scenario of a result holds the numbers, and repeats the run without the file.
     (tmp_path / "config.json").unlink()
     again = iq.Engine.from_json(json.loads(result.scenario)["engine"])

@@ -480,12 +480,12 @@ def test_a_wrong_model_or_gpu_on_the_command_line_is_one_line(given: list[str], 
 
 def test_theory_says_what_the_library_says(scenario):
     import inferq as iq
-    from inferq.scenario import read_scenario
+    from inferq.scenario import Scenario
 
     path = scenario(SCENARIO)
     shown = run("theory", path)
     assert shown.exit_code == 0, shown.output
-    plan = read_scenario(path)
+    plan = Scenario.read(path)
     said = iq.theory.stability(plan.workload, plan.system)
     assert shown.stdout.startswith(f"theory {path}\nscheduler  VllmV1(")
     assert shown.stdout.rstrip().endswith(said.explain().rstrip())

@@ -11,7 +11,7 @@ import pytest
 
 import inferq as iq
 from inferq import _core
-from inferq.scenario import read_scenario
+from inferq.scenario import Scenario
 
 ROUTERS = [
     iq.RoundRobin(),
@@ -648,7 +648,7 @@ link = { latency_s = 0.5, bytes_per_s = 100, bytes_per_token = 10 }
 def test_a_scenario_may_have_a_fleet(text: str, system: Any, tmp_path: Any) -> None:
     path = tmp_path / "scenario.toml"
     path.write_text(text)
-    assert read_scenario(path).system == system
+    assert Scenario.read(path).system == system
 
 
 @pytest.mark.parametrize(
@@ -677,7 +677,7 @@ def test_a_wrong_fleet_in_a_scenario_is_named(text: str, said: str, tmp_path: An
     path = tmp_path / "scenario.toml"
     path.write_text(text)
     with pytest.raises(iq.ConfigError, match=said):
-        read_scenario(path)
+        Scenario.read(path)
 
 
 def test_equal_clusters_copy_and_pickle() -> None:

@@ -25,7 +25,7 @@ from inferq.experiments.comparison.precision import LEAST_SEEDS, next_count, pre
 from inferq.experiments.replication import Run, at_once, replications
 from inferq.reports.style import svg
 from inferq.results.metric import Metric
-from inferq.scenario import read_scenario
+from inferq.scenario import Scenario
 
 from .compared import CHAT, PAIR, engine, md1, one_by_one
 
@@ -476,7 +476,7 @@ def test_scenarios_that_differ_in_more_than_the_system_are_refused(
 
 
 def test_scenarios_are_compared_in_python_as_on_the_command_line(files: list[str]):
-    sarathi, vllm = map(read_scenario, files)
+    sarathi, vllm = map(Scenario.read, files)
     found = iq.compare({"sarathi": sarathi, "vllmv0": vllm}, metrics=["ttft_p99"], seeds=range(5, 8))
     systems = {"sarathi": sarathi.system, "vllmv0": vllm.system}
     wanted = iq.compare(sarathi.workload, systems, metrics=["ttft_p99"], seeds=range(5, 8), warmup=20)

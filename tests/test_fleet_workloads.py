@@ -17,8 +17,15 @@ from hypothesis import strategies as st
 
 import inferq as iq
 from inferq.description import read
-from inferq.scenario import ARRIVAL_PROCESSES, DURATION_DISTRIBUTIONS, LENGTH_DISTRIBUTIONS, read_scenario
-from inferq.workload.distributions import ArrivalProcess, DurationDistribution, LengthDistribution
+from inferq.scenario import Scenario
+from inferq.workload.distributions import (
+    ARRIVAL_PROCESSES,
+    DURATION_DISTRIBUTIONS,
+    LENGTH_DISTRIBUTIONS,
+    ArrivalProcess,
+    DurationDistribution,
+    LengthDistribution,
+)
 
 SHORT = {"prompt": iq.Fixed(5), "output": iq.Fixed(2)}
 ARRIVALS: list[ArrivalProcess] = [
@@ -604,7 +611,7 @@ scheduler = { kind = "Sarathi" }
 def scenario(tmp_path: Path) -> Callable[[str], iq.Workload]:
     def made(text: str) -> iq.Workload:
         (tmp_path / "scenario.toml").write_text(text + ENGINE)
-        workload: iq.Workload = read_scenario(tmp_path / "scenario.toml").workload
+        workload: iq.Workload = Scenario.read(tmp_path / "scenario.toml").workload
         return workload
 
     return made

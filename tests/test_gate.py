@@ -20,7 +20,7 @@ from inferq.cli import app
 from inferq.experiments.gates.baseline import Record, read_baseline, text_of, write_baseline
 from inferq.experiments.gates.gate import Trial, accepted, checked, maker
 from inferq.experiments.gates.terms import Terms
-from inferq.scenario import read_scenario
+from inferq.scenario import Scenario
 from inferq.systems.system import System
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -253,7 +253,7 @@ def test_a_policy_that_remembers_begins_anew_in_every_run(tmp_path: Path):
 def test_the_values_are_those_of_simulate(folder: Path):
     iq.gate("chat.toml", "baseline.json", update=True)
     record = read_baseline(Path("baseline.json"))["chat"]
-    plan = read_scenario("chat.toml")
+    plan = Scenario.read("chat.toml")
     assert record.seeds == (3, 4, 5, 6)
     for place, seed in enumerate(record.seeds):
         result = iq.simulate(plan.workload, plan.system, seed=seed, warmup=10)

@@ -13,7 +13,7 @@ import pytest
 
 import inferq as iq
 from inferq import _core
-from inferq.scenario import read_scenario
+from inferq.scenario import Scenario
 from inferq.systems.network_jobs import expanded
 from inferq.systems.pools import pools_of
 from inferq.workload.distributions import DurationDistribution
@@ -575,13 +575,13 @@ output = 2
 def test_a_scenario_may_have_a_network(tmp_path: Any) -> None:
     path = tmp_path / "scenario.toml"
     path.write_text(SCENARIO)
-    network = read_scenario(path).system
+    network = Scenario.read(path).system
     assert isinstance(network, iq.Network)
     link = iq.Link(0.5, 100, 10)
     split = iq.Disaggregated(prefill=(engine(), 1), decode=(engine(), 1), link=link)
     assert dict(network.engines) == {"planner": iq.Cluster(engine(), replicas=2), "writer": split}
     assert [one.name for one in network.workflows] == ["agent", "ask"]
-    result = read_scenario(path).simulate()
+    result = Scenario.read(path).run()
     assert set(result.jobs["workflow"]) == {"agent", "ask"}
     # plan 3 s, tool 0.5 s; prompt of 5 + 3 tokens 1 s, hand-off 0.5 + 0.8 s, three more tokens: 8.8 s in all
     assert set(result.jobs.filter(workflow="agent")["e2e_s"].round(9)) == {8.8}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import inferq as iq
-from inferq.scenario import read_scenario
+from inferq.scenario import Scenario
 from inferq.scheduler import SCHEDULERS
 
 from .policies import FILES, POLICIES, file_of
@@ -158,9 +158,9 @@ TOML_TEXTS = [(text, made) for policy in POLICIES.values() for text, made in pol
 def test_every_scheduler_can_be_written_in_toml(tmp_path: Path, text: str, expected: Any) -> None:
     path = tmp_path / "scenario.toml"
     path.write_text(f'{TOML}kind = "{type(expected).__name__}"\n{text}')
-    scenario = read_scenario(path)
+    scenario = Scenario.read(path)
     assert scenario.system.scheduler == expected
-    statuses = scenario.simulate().requests["status"]
+    statuses = scenario.run().requests["status"]
     assert statuses.len() == 50 and set(statuses) == {"finished"}
 
 

@@ -330,12 +330,10 @@ prefix_cache = "blocks"
 
 
 def test_a_scenario_says_what_is_shared_and_who_keeps_it(tmp_path: Path) -> None:
-    from inferq.scenario import read_scenario
+    from inferq.scenario import Scenario
 
     (tmp_path / "s.toml").write_text(_SCENARIO)
-    assert (
-        read_scenario(tmp_path / "s.toml").simulate().requests["cached_tokens"].to_list() == [0] + [160] * 39
-    )
+    assert Scenario.read(tmp_path / "s.toml").run().requests["cached_tokens"].to_list() == [0] + [160] * 39
     for old, new, message in (
         ('"blocks"', '"block"', r"kv\.prefix_cache: must be 'blocks' or 'radix' or None, is 'block'"),
         ("tokens = 160 }", "tokens = 0 }", r"workload\.prefix\.tokens: "),
@@ -344,7 +342,7 @@ def test_a_scenario_says_what_is_shared_and_who_keeps_it(tmp_path: Path) -> None
     ):
         (tmp_path / "s.toml").write_text(_SCENARIO.replace(old, new))
         with pytest.raises(iq.ConfigError, match=message):
-            read_scenario(tmp_path / "s.toml").simulate()
+            Scenario.read(tmp_path / "s.toml").run()
 
 
 def test_the_cache_of_a_card_may_find_prefixes() -> None:

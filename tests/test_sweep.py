@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import inferq as iq
 from inferq.cli import app
-from inferq.scenario import Scenario, read_scenario
+from inferq.scenario import Scenario
 
 from .swept import TOML, chat, content, tiny
 
@@ -84,7 +84,7 @@ def test_the_fields_of_a_file_are_set(chat_toml: Path, tmp_path: Path):
     assert frame["seed"].to_list() == [7, 7]  # of the file
     edited = TOML.replace("rate = 4", "rate = 8").replace('"Sarathi"', '"Sarathi"\ntoken_budget = 64')
     (tmp_path / "edited.toml").write_text(edited + 'warmup = "1s"\n')
-    summary = read_scenario(tmp_path / "edited.toml").simulate().summary()
+    summary = Scenario.read(tmp_path / "edited.toml").run().summary()
     assert frame[1].select(summary.columns).equals(summary)
     assert iq.sweep(str(chat_toml), seeds=[7]).drop("seed").equals(iq.sweep(chat_toml).drop("seed"))
 

@@ -227,9 +227,9 @@ def test_timing_tables_and_models_count_with_their_content(tmp_path: Path):
 
 
 def of_file(scenario):
-    from inferq.scenario import read_scenario
+    from inferq.scenario import Scenario
 
-    return read_scenario(scenario)
+    return Scenario.read(scenario)
 
 
 @pytest.mark.parametrize("kind", [str, Path])

@@ -11,6 +11,7 @@ from .reports import *
 from .results.result import Result as Result
 from .results.stored_result import StoredResult as StoredResult
 from .results.work_conservation import WorkConservation as WorkConservation
+from .scenario import Scenario as Scenario
 from .scheduler import *
 from .simulation.simulate import simulate as simulate
 from .systems import *

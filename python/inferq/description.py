@@ -6,7 +6,7 @@ import dataclasses
 import json
 import numbers
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import (
     Any,
@@ -272,32 +272,68 @@ def read_fields(path: str, description: object, kind: type[D]) -> D:
     short = kind.from_text(description) if isinstance(description, str) else None
     if short is not None:
         return cast("D", short)
-    if not isinstance(description, Mapping):
-        raise ConfigError(path, f"{description!r} is not a table of fields")
-    elsewhere = kind.from_elsewhere(path, description)
+    elsewhere = kind.from_elsewhere(path, description) if isinstance(description, Mapping) else None
     if elsewhere is not None:
         return cast("D", elsewhere)
-    names = field_names(kind)
-    for key in description:
-        if key not in names:
-            known = nearest(str(key), names) if names else "; it has none"
-            raise ConfigError(path, f"unknown field {key!r}{known}")
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if required and field.name not in description:
-            raise ConfigError(f"{path}.{field.name}", "missing")
+    required = [
+        field.name
+        for field in dataclasses.fields(kind)  # type: ignore[arg-type]
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
+    table = fields_in(path, description, field_names(kind), required, kind.__name__)
     options = alternatives(kind)
-    values = {
-        name: _read_field(f"{path}.{name}", value, options[name]) for name, value in description.items()
-    }
+    values = {name: _read_field(f"{path}.{name}", value, options[name]) for name, value in table.items()}
     try:
         return kind(**values, **kind.beside)
     except ConfigError as error:
         raise error.within(path) from None
 
 
+def fields_in(
+    path: str,
+    description: object,
+    names: Sequence[str],
+    required: Sequence[str] = (),
+    kind: str | None = None,
+) -> Mapping[str, Any]:
+    """The fields of a table that describes a `kind`, refused where one is unknown or missing."""
+    if not isinstance(description, Mapping):
+        raise ConfigError(path, f"{description!r} is not a table of fields")
+    if kind is not None and "kind" in description and "kind" not in names and description["kind"] != kind:
+        raise ConfigError(f"{path}.kind", f"must be {kind!r}, is {description['kind']!r}")
+    table = {name: value for name, value in description.items() if name != "kind" or name in names}
+    for name in table:
+        if name not in names:
+            known = nearest(str(name), names) if names else "; it has none"
+            raise ConfigError(path, f"unknown field {name!r}{known}")
+    for name in required:
+        if name not in table:
+            raise ConfigError(f"{path}.{name}", "missing")
+    return table
+
+
+def table_of(
+    path: str, value: object, names: Iterable[str] | None = None, required: Sequence[str] = ()
+) -> Mapping[str, Any]:
+    """A table of a scenario, refused where a key is none of `names` (None: any), or one is missing."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(path, f"must be a table, not {value!r}")
+    known = None if names is None else list(names)
+    before = f"{path}." if path else ""
+    for key in value:
+        if known is not None and key not in known:
+            raise ConfigError(f"{before}{key}", f"unknown{nearest(str(key), known)}")
+    for name in required:
+        if name not in value:
+            raise ConfigError(f"{before}{name}", "missing")
+    return value
+
+
 def _read_field(path: str, value: object, options: tuple[Any, ...]) -> object:
     """The value of a field, read where it describes something; where one class may, no `kind` is asked."""
+    listed = next((get_args(one) for one in options if get_origin(one) is Sequence), ())
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) and _descriptions(listed):
+        return [_read_field(f"{path}[{place}]", one, listed) for place, one in enumerate(value)]
     kinds = _descriptions(options)
     _refuse_unreadable(path, value, kinds)
     is_name = isinstance(value, str) and not any(one is str or get_origin(one) is Literal for one in options)

@@ -1,4 +1,4 @@
-"""How does a scenario written in TOML become a workload, what serves it, and the options of a run?
+"""Scenarios: a workload, what serves it and the options of a run, in Python, JSON and TOML.
 
 ```toml
 [workload]                      # a trace, its path from this file's directory …
@@ -70,23 +70,30 @@ Instead of `[cluster]` there may be `[disaggregated]`, with `prefill = { replica
 the two routers, or `[network]`, with `[network.engines.NAME]` and `[network.workflows.NAME.stages.NAME]`. A
 cluster without `engines` and a side without `engine`, in a network too, take `[engine]`. The workload of a
 network is jobs: a synthetic one has no lengths, and `classes = { NAME = share }` where workflows are several.
+
+All of it is one description with one reader, `Scenario.read`: TOML is what a user writes by hand, JSON what
+`Result.scenario` and `Scenario.write` hold. In JSON what was done to a workload stands in `transforms`, a
+list of tables with the method of `Workload` as `kind` and its arguments, in their order:
+`{"kind": "at_rate", "rate": 12.0}`; a file in TOML may have it too. A fixed frame is `data`, its columns, up
+to 100 rows; else `rows`, `columns` and `sha256`, with its rows beside in `rows-….parquet` or
+`workload.parquet`.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from inferq.description import nearest, read, read_fields
+from inferq.description import nearest, read_fields, table_of
 from inferq.errors import ConfigError
 from inferq.experiments.gates.terms import Terms
-from inferq.results.result import Result
-from inferq.simulation.simulate import simulate
+from inferq.results.result import Result, scenario_of
+from inferq.simulation.simulate import core_options, simulate
 from inferq.systems.cluster import Cluster
 from inferq.systems.disaggregated import Disaggregated
 from inferq.systems.engine import Engine
@@ -94,44 +101,22 @@ from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.network import Network
 from inferq.systems.system import SYSTEMS, System
 from inferq.timing.hardware.model_shape import is_path
-from inferq.workload.distributions import (
-    Deterministic,
-    DurationDistribution,
-    Empirical,
-    Exponential,
-    Fixed,
-    Gamma,
-    Geometric,
-    LengthDistribution,
-    Lognormal,
-    LogUniform,
-    OnOff,
-    Poisson,
-    PoissonLength,
-    TimeVarying,
-    Uniform,
-    Weibull,
-)
-from inferq.workload.traces.read_trace import read_trace
-from inferq.workload.transforms import duration
+from inferq.workload import rows as rows_beside
+from inferq.workload.columns import as_frame
+from inferq.workload.reading import read_workload
+from inferq.workload.rows import Shelf
 from inferq.workload.workload import Workload
 
-ARRIVAL_PROCESSES = (Poisson, Gamma, Weibull, Deterministic, OnOff, TimeVarying)
-LENGTH_DISTRIBUTIONS = (Fixed, Uniform, LogUniform, Lognormal, Geometric, PoissonLength)
-DURATION_DISTRIBUTIONS = (Exponential,)
+if TYPE_CHECKING:
+    import os
 
-_RANGE = ("clients", "start_s", "end_s", "rate_factor")
-_READING = ("trace", "format", "columns", "tokenizer", "tokens_per_word", *_RANGE)
-_CHANGES = ("head", "output_tokens", "rate", "speed")
-_SYNTHETIC = ("requests", "arrivals", "prompt", "output", "lengths", "classes")
-_SESSIONS = ("sessions", "arrivals", "turns", "prompt", "output", "think", "grows", "max_context")
-_MIX = ("mix", "requests")
-_ON_ALL = ("prefix", "patience")
-_SYSTEMS: tuple[type[Cluster | Disaggregated | Network | GateAndRoute], ...] = (
+    from inferq._lazy import pl
+
+_OVER_ENGINES: tuple[type[Cluster | Disaggregated | Network | GateAndRoute], ...] = (
     *(Cluster, Disaggregated, Network),
     GateAndRoute,
 )
-_RUN = tuple(
+_OPTIONS = tuple(
     name
     for name, parameter in inspect.signature(simulate).parameters.items()
     if parameter.kind is parameter.KEYWORD_ONLY and name != "progress"
@@ -140,25 +125,110 @@ _RUN = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """All that a run needs: which requests, what serves them, which options of `simulate`."""
+    """All that a run needs: which requests, what serves them, which options of `simulate`.
+
+    A run can be repeated from its record, bit for bit: `Scenario.read(result.scenario).run()`, and the same
+    of the folder that `Result.write` or `simulate(..., out=…)` left. A trace is read again from its path, and
+    refused if it holds other requests than then. Rows of a frame stand in the record, up to 100; of more it
+    has the SHA-256, and they are found beside the file, or given as `rows`. Policies written in Python, and
+    the function of a `ByKey`, cannot stand in a record: reading one says which part it is.
+
+    Args:
+        workload: the requests, or the jobs of a network.
+        system: what serves them, as for `simulate`.
+        options: keyword arguments of `simulate`, but for `progress`.
+        gate: what `inferq gate` asks of it, a table as in a file; None where nothing is said.
+
+    Example:
+        >>> import inferq as iq
+        >>> engine = iq.Engine(timing=iq.Constant(0.02), scheduler=iq.Sarathi(), kv=iq.KvCache(tokens=10**5))
+        >>> lengths = {"prompt": iq.Geometric(200), "output": iq.Geometric(100)}
+        >>> chat = iq.Workload.synthetic(requests=500, arrivals=iq.Poisson(rate=8), **lengths)
+        >>> result = iq.Scenario(chat, engine, {"seed": 7}).run()
+        >>> again = iq.Scenario.read(result.scenario).run()
+        >>> again.requests.equals(result.requests)
+        True
+    """
 
     workload: Workload
     system: System
-    run: Mapping[str, Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    gate: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
     """What was done to the trace before the run, in plain words."""
 
-    gate: Terms | None = None
-    """What the gate asks of it; None where the file does not say."""
+    @classmethod
+    def read(cls, source: str | os.PathLike[str] | Mapping[str, Any], *, rows: object = None) -> Scenario:
+        """The scenario of a file or of a record.
 
-    def simulate(self, progress: bool = False) -> Result:
-        """Run it."""
-        return simulate(self.workload, self.system, progress=progress, **self.run)
+        Args:
+            source: a file in TOML (`x.toml`) or JSON (`x.json`), in which paths start from its folder; a
+                folder of `Result.write` or `simulate(..., out=…)`; the text of a record, `Result.scenario`;
+                or a mapping with the same keys.
+            rows: a `Workload` or frame, or a list of them: rows that the record names by their SHA-256.
+
+        Raises:
+            ConfigError: no JSON or TOML, an unknown, missing or wrong field, named by its path; rows that are
+                not at hand; a trace that has changed; a part written in Python.
+            TraceError: a trace or rows in it are wrong.
+            OSError: the file, or a trace in it, cannot be read.
+        """
+        given = tuple(_frames(rows))
+        if isinstance(source, Mapping):
+            return _scenario(source, Shelf(given=given))
+        if isinstance(source, str) and source.lstrip().startswith("{"):
+            return _scenario(_json(source), Shelf(given=given))
+        file = Path(source)
+        if file.is_dir():
+            file = file / "scenario.json"
+        try:
+            return _scenario(_parsed(file), Shelf(file.parent, given, tuple(_streamed_from(file.parent))))
+        except ConfigError as error:
+            raise error.within(str(file), ": ") from None
+
+    def run(self, **options: Any) -> Result:
+        """Simulate it.
+
+        Args:
+            options: of `simulate`, instead of those of the scenario or beside them: `out`, `progress`, ….
+
+        Raises:
+            As `simulate`.
+        """
+        return simulate(self.workload, self.system, **{**self.options, **options})
+
+    def to_json(self) -> dict[str, Any]:
+        """The scenario as JSON-ready data: what `Result.scenario` holds, and `gate`."""
+        recorded = {name: value for name, value in self.options.items() if name not in ("threads", "out")}
+        options = {self.system.name_of_kind: self.system.to_json(), **core_options(**recorded)}
+        asked = {} if self.gate is None else {"gate": dict(self.gate)}
+        return {**json.loads(scenario_of(self.workload, options)), **asked}
+
+    def write(self, path: str | os.PathLike[str]) -> Path:
+        """Write it as JSON, with the rows that it names by their SHA-256 as `rows-….parquet` beside it.
+
+        Args:
+            path: a file whose name ends in `.json`; it is replaced.
+
+        Returns:
+            The path.
+
+        Raises:
+            ConfigError: another ending: TOML has no null, and is for hands.
+            OSError: the files cannot be written.
+        """
+        place = Path(path)
+        if place.suffix != ".json":
+            raise ConfigError("path", f"must end in .json, is {str(path)!r}")
+        text = json.dumps(self.to_json(), indent=2) + "\n"
+        rows_beside.write(self.workload.rows_beside(), place.parent)
+        place.write_text(text, encoding="utf-8")
+        return place
 
 
 @dataclass(frozen=True, slots=True)
 class ScenarioFile:
-    """A scenario in TOML whose fields can be set anew."""
+    """A scenario in a file whose fields can be set anew."""
 
     file: Path
     tables: Mapping[str, Any]
@@ -199,15 +269,9 @@ class ScenarioFile:
         return ScenarioFile(self.file, tables, self.directory)
 
     def scenario(self) -> Scenario:
-        """The scenario that the tables describe.
-
-        Raises:
-            ConfigError: an unknown, missing or wrong field, named by its path.
-            TraceError: a trace in it is wrong.
-            OSError: a trace in it cannot be read.
-        """
+        """The scenario that the tables describe; errors as those of `Scenario.read`."""
         try:
-            return _scenario(self.tables, self.directory)
+            return _scenario(self.tables, Shelf(self.directory))
         except ConfigError as error:
             raise error.within(str(self.file), ": ") from None
 
@@ -233,84 +297,60 @@ def _with(tables: Any, parts: list[str], value: object, path: str) -> Any:
     return {**tables, name: _with(tables.get(name, {}), rest, value, path)}
 
 
-def read_scenario(path: str | Path) -> Scenario:
-    """The scenario in a TOML file; paths in it start from the file's directory.
-
-    Raises:
-        ConfigError: the file is no TOML, or has an unknown, missing or wrong field, named by its path.
-        TraceError: a trace in it is wrong.
-        OSError: the file cannot be read.
-    """
-    return ScenarioFile.read(path).scenario()
+def _frames(rows: object) -> list[pl.DataFrame]:
+    """The frames of what a user gives as rows."""
+    if rows is None:
+        return []
+    given = rows if isinstance(rows, (list, tuple)) else [rows]
+    return [one.frame if isinstance(one, Workload) else as_frame(one) for one in given]
 
 
-def _parsed(file: Path) -> dict[str, Any]:
+def _streamed_from(place: Path) -> list[Path]:
+    """The file from which a run in this folder scanned its requests."""
+    manifest = place / "manifest.json"
+    scanned = json.loads(manifest.read_text(encoding="utf-8")).get("workload") if manifest.is_file() else None
+    return [Path(scanned)] if scanned else []
+
+
+def _json(text: str) -> Mapping[str, Any]:
+    try:
+        tables = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"is no JSON: {error}") from None
+    return table_of("", tables)
+
+
+def _parsed(file: Path) -> Mapping[str, Any]:
+    if file.suffix == ".json":
+        return _json(_text(file))
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
     try:
-        return tomllib.loads(file.read_bytes().decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"is no UTF-8 text (byte {error.start})") from None
+        return tomllib.loads(_text(file))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"is no TOML: {error}") from None
 
 
-def _scenario(tables: Mapping[str, Any], directory: Path) -> Scenario:
-    _known("", tables, ("workload", *(kind.name_of_kind for kind in SYSTEMS), "run", "gate"))
-    if "workload" not in tables:
-        raise ConfigError("workload", "missing")
-    workload, run = _table("workload", tables["workload"]), _table("run", tables.get("run", {}))
-    _known("run", run, _RUN)
-    system = _system(_placed(tables, directory))
-    is_network = isinstance(system, Network)
+def _text(file: Path) -> str:
+    try:
+        return file.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"is no UTF-8 text (byte {error.start})") from None
+
+
+def _scenario(tables: Mapping[str, Any], shelf: Shelf) -> Scenario:
+    names = ("inferq", "workload", *(kind.name_of_kind for kind in SYSTEMS), "run", "gate")
+    table_of("", tables, names, ("workload",))
+    options = table_of("run", tables.get("run", {}), _OPTIONS)
+    system = _system(tables if shelf.directory is None else _placed(tables, shelf.directory))
     notes: list[str] = []
-    drawn = _workload("workload", workload, directory, notes, jobs=is_network)
-    asked = read_fields("gate", tables["gate"], Terms) if "gate" in tables else None
-    return Scenario(drawn, system, run, tuple(notes), asked)
-
-
-def _workload(
-    path: str,
-    table: Mapping[str, Any],
-    directory: Path,
-    notes: list[str],
-    *,
-    requests: int | None = None,
-    jobs: bool = False,
-) -> Workload:
-    """The workload that a table describes; `requests` is for a synthetic one without a number of its own.
-
-    `jobs` need no lengths.
-    """
-    if "trace" in table:
-        _known(path, table, (*_READING, *_CHANGES, "think", *_ON_ALL))
-        changes = {name: table[name] for name in _CHANGES if name in table}
-        made = adapted(_read(path, table, directory), **changes, notes=notes, jobs=jobs)
-        if "think" in table:
-            made = made.with_think(_duration(f"{path}.think", table["think"]))
-    elif "mix" in table:
-        _known(path, table, (*_MIX, *_ON_ALL))
-        made = _mix(path, table, directory, notes, jobs)
-    elif "sessions" in table:
-        _known(path, table, (*_SESSIONS, *_ON_ALL))
-        made = _sessions(path, table)
-    else:
-        others = () if "requests" in table else ("trace", "mix", "sessions")
-        _known(path, table, (*others, *_SYNTHETIC, *_ON_ALL))
-        made = _synthetic(path, table, directory, requests, jobs)
-    if "prefix" in table:
-        prefix = _table(f"{path}.prefix", table["prefix"])
-        _known(f"{path}.prefix", prefix, ("text", "tokens"))
-        for name in ("text", "tokens"):
-            if name not in prefix:
-                raise ConfigError(f"{path}.prefix.{name}", "missing")
-        with _at(f"{path}.prefix"):
-            made = made.with_prefix(**prefix)
-    if "patience" in table:
-        made = made.with_patience(_duration(f"{path}.patience", table["patience"]))
-    return made
+    is_network = isinstance(system, Network)
+    workload = read_workload("workload", tables["workload"], shelf, notes, jobs=is_network)
+    if "gate" in tables:
+        read_fields("gate", tables["gate"], Terms)
+    return Scenario(workload, system, options, tables.get("gate"), tuple(notes))
 
 
 def _placed(tables: Any, directory: Path) -> Any:
@@ -329,7 +369,7 @@ def _placed(tables: Any, directory: Path) -> Any:
 
 def _system(tables: Mapping[str, Any]) -> System:
     """What serves the workload: the engine, or what is made of it."""
-    given = [kind for kind in _SYSTEMS if kind.name_of_kind in tables]
+    given = [kind for kind in _OVER_ENGINES if kind.name_of_kind in tables]
     if not given:
         if "engine" not in tables:
             raise ConfigError("engine", "missing")
@@ -341,9 +381,9 @@ def _system(tables: Mapping[str, Any]) -> System:
     if given[0] is GateAndRoute:
         if "engine" in tables:
             raise ConfigError("engine", f"not used; {name} has slots and a timing of its own")
-        return GateAndRoute.from_json({"kind": "GateAndRoute", **_table(name, tables[name])})
+        return GateAndRoute.from_json({"kind": "GateAndRoute", **table_of(name, tables[name])})
     used: list[str] = []
-    described = _with_engine(_table(name, tables[name]), given[0].__name__, tables.get("engine"), used)
+    described = _with_engine(table_of(name, tables[name]), given[0].__name__, tables.get("engine"), used)
     made = given[0].from_json(described)
     if "engine" in tables and not used:
         raise ConfigError("engine", f"not used; every part of {name} has an engine of its own")
@@ -375,176 +415,3 @@ def _with_engine(described: Mapping[str, Any], kind: str, engine: Any, used: lis
             for name, one in full["engines"].items()
         }
     return full
-
-
-def _synthetic(
-    path: str, table: Mapping[str, Any], directory: Path, requests: int | None, jobs: bool
-) -> Workload:
-    """The workload that the distributions of a table describe; `jobs` need no lengths."""
-    for name in ("requests", "arrivals"):
-        if name not in table and (name == "arrivals" or requests is None):
-            raise ConfigError(
-                f"{path}.{name}", "missing; a workload is a trace, or requests drawn from distributions"
-            )
-    parts: dict[str, Any] = {"arrivals": read(f"{path}.arrivals", table["arrivals"], ARRIVAL_PROCESSES)}
-    if "lengths" in table:
-        lengths = _table(f"{path}.lengths", table["lengths"])
-        _known(f"{path}.lengths", lengths, _READING)
-        parts["lengths"] = Empirical(_read(f"{path}.lengths", lengths, directory).frame)
-    for name in ("prompt", "output"):
-        if name in table:
-            parts[name] = read(f"{path}.{name}", table[name], LENGTH_DISTRIBUTIONS)
-        elif "lengths" not in table and (not jobs or "prompt" in table or "output" in table):
-            raise ConfigError(f"{path}.{name}", "missing")
-    with _at(path):
-        drawn = Workload.synthetic(requests=table.get("requests", requests), **parts)
-        return drawn.with_classes(_table("classes", table["classes"])) if "classes" in table else drawn
-
-
-def _sessions(path: str, table: Mapping[str, Any]) -> Workload:
-    """The sessions that a table describes."""
-    for name in ("arrivals", "turns", "prompt", "output", "think"):
-        if name not in table:
-            raise ConfigError(f"{path}.{name}", "missing")
-    parts = {name: value for name, value in table.items() if name not in _ON_ALL}
-    parts["arrivals"] = read(f"{path}.arrivals", table["arrivals"], ARRIVAL_PROCESSES)
-    for name in ("turns", "prompt", "output"):
-        parts[name] = _length(f"{path}.{name}", table[name])
-    parts["think"] = _duration(f"{path}.think", table["think"])
-    with _at(path):
-        return Workload.sessions(**parts)
-
-
-def _mix(path: str, table: Mapping[str, Any], directory: Path, notes: list[str], jobs: bool) -> Workload:
-    """The classes that a table describes, side by side; `jobs` need no lengths."""
-    requests = table.get("requests")
-    parts = {}
-    for name, part in _table(f"{path}.mix", table["mix"]).items():
-        own = f"{path}.mix.{name}"
-        told: list[str] = []
-        # any number does for a synthetic part of a mix that says how many it takes in all
-        parts[name] = _workload(
-            own, _table(own, part), directory, told, requests=None if requests is None else 1, jobs=jobs
-        )
-        notes += [f"class {name}: {note}" for note in told]
-    with _at(path):
-        return Workload.mix(parts, requests=requests)
-
-
-@contextmanager
-def _at(path: str) -> Iterator[None]:
-    """Say in which table a value is wrong."""
-    try:
-        yield
-    except ConfigError as error:
-        raise error.within(path) from None
-
-
-def _length(path: str, value: object) -> int | LengthDistribution:
-    """A number of tokens, or a distribution of it."""
-    return read(path, value, LENGTH_DISTRIBUTIONS) if isinstance(value, Mapping) else value  # type: ignore[return-value]
-
-
-def _duration(path: str, value: object) -> float | DurationDistribution:
-    """Seconds, or a distribution of them."""
-    if isinstance(value, Mapping):
-        return read(path, value, DURATION_DISTRIBUTIONS)
-    return duration(path, value)
-
-
-def _read(path: str, table: Mapping[str, Any], directory: Path) -> Workload:
-    """The trace that a table names, relative to `directory`."""
-    for name in ("trace", "tokenizer"):
-        if not isinstance(table.get(name, ""), str):
-            raise ConfigError(f"{path}.{name}", f"must be the name of a file, not {table[name]!r}")
-    if "trace" not in table:
-        raise ConfigError(f"{path}.trace", "missing")
-    columns = table.get("columns")
-    return read_trace(
-        directory / table["trace"],
-        table.get("format"),
-        columns=None if columns is None else _table(f"{path}.columns", columns),
-        tokenizer=directory / table["tokenizer"] if "tokenizer" in table else None,
-        tokens_per_word=table.get("tokens_per_word"),
-        **{name: table.get(name) for name in _RANGE},
-    )
-
-
-def adapted(
-    trace: Workload,
-    *,
-    head: int | None = None,
-    output_tokens: int | None = None,
-    rate: float | None = None,
-    speed: float | None = None,
-    notes: list[str],
-    jobs: bool = False,
-) -> Workload:
-    """The requests of a trace, cut, completed and rescaled; `notes` gets a sentence for each change.
-
-    The `jobs` of a network need no output lengths.
-
-    Raises:
-        ConfigError: a value outside its range, or a part that the trace lacks and nobody gave.
-    """
-    if rate is not None and speed is not None:
-        raise ConfigError("speed", "scales the arrivals that rate sets; give only one of the two")
-    columns = trace._source.columns  # of a frame or of what is drawn
-    notes += _reading(trace)
-    if head is not None:
-        rows = None if trace.is_synthetic else trace.frame.height
-        trace = trace.head(head)
-        count = f"the first {head:,}" if rows is None else f"the first {trace.frame.height:,} of {rows:,}"
-        notes.append(f"{count} requests")
-    if output_tokens is not None:
-        trace = trace.with_outputs(output_tokens)
-        done = "replaced by" if "output_tokens" in columns else "not in the trace, set to"
-        notes.append(f"output lengths {done} {output_tokens:,} tokens each")
-    elif "output_tokens" not in columns and not jobs:
-        raise ConfigError(
-            "output_tokens", "the trace has no output lengths; say how many tokens a request generates"
-        )
-    if "arrival_s" not in columns:
-        if rate is None:
-            raise ConfigError(
-                "rate", "the trace has no arrival times; say how many requests arrive per second"
-            )
-        notes.append(f"arrival times not in the trace, drawn: Poisson at {rate:g} requests per second")
-        return trace.with_arrivals(Poisson(rate))
-    if rate is not None:
-        trace = trace.at_rate(rate)
-        notes.append(f"arrival times scaled to {rate:g} requests per second")
-    if speed is not None:
-        trace = trace.speed(speed)
-        notes.append(f"arrival times divided by {speed:g}")
-    return trace
-
-
-def _reading(trace: Workload) -> list[str]:
-    """What a reader of the run should know about how the trace was read."""
-    left_out = trace.metadata["rows_left_out"]
-    notes = [f"{count:,} rows left out: {why.replace('_', ' ')}" for why, count in left_out.items()]
-    if "expected_requests" in trace.metadata:
-        notes.append(
-            f"requests drawn from {trace.metadata['clients']:,} clients' measured arrivals and lengths"
-        )
-    if without := trace.metadata.get("clients_left_out", {}).get("no_lengths"):
-        notes.append(f"{len(without):,} clients left out: no lengths")
-    if isinstance(trace.metadata["token_count"], dict):
-        how = ", ".join(f"{name} {value}" for name, value in trace.metadata["token_count"].items())
-        notes.append(f"tokens counted from texts: {how}")
-    return notes
-
-
-def _table(path: str, value: object) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ConfigError(path, f"must be a table, not {value!r}")
-    return value
-
-
-def _known(path: str, table: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Refuse a key of `table` that is none of `names`."""
-    names = list(names)
-    for key in table:
-        if key not in names:
-            raise ConfigError(f"{f'{path}.' if path else ''}{key}: unknown{nearest(key, names)}")

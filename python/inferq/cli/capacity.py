@@ -14,7 +14,7 @@ from inferq.experiments.capacity_search.capacity import capacity as largest_rate
 from inferq.experiments.capacity_search.slo import Slo
 from inferq.reports.style import svg
 from inferq.results.files import check_writable
-from inferq.scenario import read_scenario
+from inferq.scenario import Scenario
 
 
 def capacity(
@@ -48,9 +48,9 @@ def capacity(
 
     Example: inferq capacity docs/chat.toml --slo ttft_p99=0.5 --slo tbt_p99=0.05
     """
-    plan = read_scenario(scenario)
+    plan = Scenario.read(scenario)
     objectives = _slo(slo)
-    run: dict[str, Any] = dict(plan.run)
+    run: dict[str, Any] = dict(plan.options)
     workers = run.pop("threads", None)
     check_options({name: run[name] for name in run if name != "seed"}, field="run.")
     numbers = seeds_from(run.pop("seed", 0), seeds)

@@ -14,7 +14,7 @@ from inferq.experiments.arguments import seeds_from
 from inferq.experiments.comparison.compare import compare as compared
 from inferq.experiments.comparison.scenarios import shared
 from inferq.results.files import check_writable
-from inferq.scenario import read_scenario
+from inferq.scenario import Scenario
 
 
 def compare(
@@ -65,7 +65,7 @@ def compare(
     if out is not None:
         check_writable(out)
     names = _names(scenarios)
-    plans = dict(zip(names, (read_scenario(file) for file in scenarios), strict=True))
+    plans = dict(zip(names, (Scenario.read(file) for file in scenarios), strict=True))
     workload, systems, run = shared(plans)
     numbers = seeds_from(run.pop("seed", 0), seeds)
     slo = {"ttft_s": ttft_slo, "tbt_s": tbt_slo}

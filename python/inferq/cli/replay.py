@@ -9,12 +9,13 @@ import typer
 from inferq.cli import arguments, options, show
 from inferq.errors import ConfigError
 from inferq.reports.text import listed
-from inferq.scenario import Scenario, adapted
+from inferq.scenario import Scenario
 from inferq.scheduler import SCHEDULERS
 from inferq.systems.cluster import Cluster
 from inferq.systems.routers import ROUTERS
 from inferq.timing import TIMING_MODELS
 from inferq.timing.hardware.catalogue import entries
+from inferq.workload.reading import adapted
 
 
 def replay(
@@ -157,4 +158,4 @@ def replay(
     }
     show.lines([f"replay {file}", *notes])
     show.system(system, options.preset(timing, model))
-    show.written(Scenario(workload, system, run).simulate(progress=True), out)
+    show.written(Scenario(workload, system, run).run(progress=True), out)

@@ -12,7 +12,7 @@ from inferq.errors import ConfigError
 from inferq.reports.report import checked, heading
 from inferq.reports.report import report as write_report
 from inferq.results.files import writable
-from inferq.scenario import Scenario, read_scenario
+from inferq.scenario import Scenario
 
 
 def report(
@@ -33,15 +33,15 @@ def report(
 
     Example: inferq report docs/chat.toml --out chat.html
     """
-    plan = read_scenario(scenario)
+    plan = Scenario.read(scenario)
     page = checked(Path(f"{scenario.stem}.html") if out is None else out, "out")
     title = heading(title) or f"What became of {scenario.stem}?"
     if perfetto is not None and writable("perfetto", perfetto).resolve() == page.resolve():
         raise ConfigError("perfetto", f"must be another file than the page, is {str(perfetto)!r}")
-    run = plan.run if perfetto is None else {**plan.run, "iterations": True}
+    run = plan.options if perfetto is None else {**plan.options, "iterations": True}
     show.lines([f"report {scenario}", *plan.notes])
     show.system(plan.system)
-    result = Scenario(plan.workload, plan.system, run).simulate(progress=True)
+    result = Scenario(plan.workload, plan.system, run).run(progress=True)
     show.lines(f"finding: {text}" for text in result.findings)
     show.lines([f"written to {write_report(result, page, title=title)}"])
     if perfetto is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inferq.cli import arguments, show
-from inferq.scenario import read_scenario
+from inferq.scenario import Scenario
 
 
 def simulate(scenario: arguments.Scenario, out: arguments.Out = None) -> None:
@@ -11,7 +11,7 @@ def simulate(scenario: arguments.Scenario, out: arguments.Out = None) -> None:
 
     Example: inferq simulate docs/chat.toml --out out
     """
-    plan = read_scenario(scenario)
+    plan = Scenario.read(scenario)
     show.lines([f"simulate {scenario}", *plan.notes])
     show.system(plan.system)
-    show.written(plan.simulate(progress=True), out)
+    show.written(plan.run(progress=True), out)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from inferq.cli import arguments, show
-from inferq.scenario import read_scenario
+from inferq.scenario import Scenario
 from inferq.theory.bounds.stability import stability
 
 
@@ -25,7 +25,7 @@ def theory(
 
     Example: inferq theory docs/chat.toml
     """
-    plan = read_scenario(scenario)
+    plan = Scenario.read(scenario)
     show.lines([f"theory {scenario}", *plan.notes])
     show.system(plan.system)
     show.stability(stability(plan.workload, plan.system, hit_rate=hit_rate))

@@ -7,6 +7,7 @@ import math
 import numbers
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from inferq.results.measured import Measured
 from inferq.results.metric import PERCENTILES, QUANTITIES, STATISTICS
 from inferq.results.work_conservation import WorkConservation
 from inferq.systems.routers import NO_REPLICA
+from inferq.workload import rows
 from inferq.workload.columns import nearest
 
 if TYPE_CHECKING:
@@ -385,12 +387,10 @@ class Result:
 
     @cached_property
     def scenario(self) -> str:
-        """JSON that says what was run: the engine, the options, the seed, and the workload.
+        """JSON that says what was run: the workload, what served it, and the options.
 
-        Under `engine`, `cluster`, `disaggregated` or `network` stands what served it; the `from_json`
-        of that class reads it back. A synthetic workload is described in full, a fixed workload by its rows
-        and a SHA-256 of its columns; `write` puts the requests themselves (for a network: the jobs) beside
-        the scenario.
+        `Scenario.read` reads it back, and `Scenario.read(result.scenario).run()` repeats the run; see there
+        for the rows of frames. `write` puts the requests themselves (for a network: the jobs) beside it.
         """
         return scenario_of(self._workload, self._options)
 
@@ -519,6 +519,7 @@ class Result:
             else:
                 getattr(self, name).write_parquet(place / f"{name}.parquet")
         self._workload_frame.write_parquet(place / "workload.parquet")
+        rows.write((one for one in self._workload.rows_beside() if one is not self._workload_frame), place)
         (place / "scenario.json").write_text(self.scenario + "\n", encoding="utf-8")
         (place / "findings.json").write_text(json.dumps(self.findings, indent=2) + "\n", encoding="utf-8")
         return place
@@ -613,12 +614,25 @@ class Result:
         return {kind: np.array([one[kind] for one in told], dtype=np.float64) for kind in STATISTICS}
 
 
+_RUN = ("seed", "horizon_s", "warmup", "cooldown", "timeline_s", "iterations", "batches", "stepping")
+"""The options of `simulate` that change a result."""
+
+
 def scenario_of(workload: Workload, options: Mapping[str, Any]) -> str:
     """JSON that says what a run is: the workload, what serves it, the options."""
     from importlib.metadata import version
 
-    described = {"inferq": version("inferq"), "workload": workload.to_json(), **options}
+    run = {name: _as_given(options[name]) for name in _RUN}
+    system = {name: value for name, value in options.items() if name not in _RUN}
+    described = {"inferq": version("inferq"), "workload": workload.to_json(), **system, "run": run}
     return json.dumps(described, indent=2)
+
+
+def _as_given(option: Any) -> Any:
+    """An option of `simulate` as a user gives it: what is cut is a number of requests, or `"30s"`."""
+    if not isinstance(option, dict):
+        return option
+    return option["requests"] if "requests" in option else f"{Decimal(repr(option['seconds'])):f}s"
 
 
 def objectives(slo: object) -> Mapping[str, Any]:

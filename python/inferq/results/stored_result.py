@@ -65,7 +65,8 @@ class StoredResult(Result):
             )
         rest = json.loads((place / "totals.json").read_text(encoding="utf-8"))
         scenario = (place / "scenario.json").read_text(encoding="utf-8").removesuffix("\n")
-        options = json.loads(scenario)
+        recorded = json.loads(scenario)
+        options = {**recorded, **recorded["run"]}
         tables = {name: None for name in FRAMES} | {
             "requests": _Columns(place, told),
             "tbt": _gaps(place, rest["classes"]),

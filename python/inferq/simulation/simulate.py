@@ -103,18 +103,16 @@ def simulate(
         [(1.0, 1.0, 3.0)]
     """
     member("system", system, SYSTEMS)
-    options: dict[str, Any] = {
-        "seed": _seed(seed),
-        "horizon_s": _seconds("horizon_s", horizon_s),
-        "warmup": _cut("warmup", warmup),
-        "cooldown": _cut("cooldown", cooldown),
-        "timeline_s": _seconds("timeline_s", timeline_s),
-        "iterations": _switch("iterations", iterations) | _switch("batches", batches),
-        "batches": batches,
-        "stepping": _switch("stepping", stepping),
-    }
-    if timeline_s == 0:
-        raise ConfigError("timeline_s", "must be above 0, is 0")
+    options = core_options(
+        seed=seed,
+        horizon_s=horizon_s,
+        warmup=warmup,
+        cooldown=cooldown,
+        timeline_s=timeline_s,
+        iterations=iterations,
+        batches=batches,
+        stepping=stepping,
+    )
     workers = _threads(threads)
     source = workload if isinstance(workload, Workload) else Workload(workload)
     with watched(progress) as watch:
@@ -130,6 +128,32 @@ def simulate(
             rows = result._tables["requests"]["status"].size
             watch(rows, rows)
         return result
+
+
+def core_options(
+    *,
+    seed: int = 0,
+    horizon_s: float | None = None,
+    warmup: int | str = 0,
+    cooldown: int | str = 0,
+    timeline_s: float | None = None,
+    iterations: bool = False,
+    batches: bool = False,
+    stepping: bool = False,
+) -> dict[str, Any]:
+    """The options of `simulate` that change a result, checked, in the form that the core reads."""
+    if timeline_s == 0:
+        raise ConfigError("timeline_s", "must be above 0, is 0")
+    return {
+        "seed": _seed(seed),
+        "horizon_s": _seconds("horizon_s", horizon_s),
+        "warmup": _cut("warmup", warmup),
+        "cooldown": _cut("cooldown", cooldown),
+        "timeline_s": _seconds("timeline_s", timeline_s),
+        "iterations": _switch("iterations", iterations) | _switch("batches", batches),
+        "batches": batches,
+        "stepping": _switch("stepping", stepping),
+    }
 
 
 def served(

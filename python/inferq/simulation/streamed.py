@@ -13,8 +13,10 @@ from inferq.results.stored_result import FRAMES, StoredResult
 from inferq.simulation.core_input import ONE_CLASS, Crossing, SessionCodes
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.network import Network
+from inferq.workload.columns import sha256
 from inferq.workload.parts import OfFrame, Parts, Scanned
 from inferq.workload.prefixes import Contents
+from inferq.workload.rows import file_name
 
 if TYPE_CHECKING:
     import os
@@ -52,6 +54,10 @@ def streamed(
         store = Store(out, scenario, rows=parts.rows, workload=scanned)
         tables, classes = _part_by_part(parts, system, options, threads, progress, store)
         result = Result(tables, classes, next(parts.frames()).head(0), source, asked)
+    kept = parts.frame if isinstance(parts, OfFrame) else result._workload_frame
+    for rows in source.rows_beside():
+        if rows is not kept:
+            store.frame(file_name(sha256(rows)), rows)
     store.close()
     _rest(store, result)
     return StoredResult.opened(out)

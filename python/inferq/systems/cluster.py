@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from inferq.description import Description, nearest, plain, read, read_fields
+from inferq.description import Description, plain, read_fields
 from inferq.errors import ConfigError
 from inferq.systems.engine import Engine
 from inferq.systems.routers import ROUTERS, RoundRobin, Router
@@ -50,6 +50,7 @@ class Cluster(Description):
     """
 
     name_of_kind: ClassVar[str] = "cluster"
+    parts: ClassVar[Mapping[str, tuple[type[Any], ...]]] = {"router": (*ROUTERS, Router)}
 
     engines: Engine | Sequence[Engine]
     replicas: int | None = field(default=None, kw_only=True)
@@ -114,44 +115,4 @@ class Cluster(Description):
             >>> iq.Cluster.from_json(pair.to_json()) == pair
             True
         """
-        return read_cluster("cluster", description)
-
-
-def read_engine(path: str, description: object) -> Engine:
-    """The engine that a table describes; an error names its place from `path` on."""
-    return read_fields(path, description, Engine)
-
-
-def read_cluster(path: str, description: object) -> Cluster:
-    """The cluster that a table describes; an error names its place from `path` on."""
-    table = fields(path, description, "Cluster", ("engines", "replicas", "router"), required=("engines",))
-    told = table["engines"]
-    listed = isinstance(told, Sequence) and not isinstance(told, (str, bytes))
-    engines: Engine | list[Engine] = (
-        [read_engine(f"{path}.engines[{place}]", one) for place, one in enumerate(told)]
-        if listed
-        else read_engine(f"{path}.engines", told)
-    )
-    router = read(f"{path}.router", table["router"], ROUTERS) if "router" in table else RoundRobin()
-    try:
-        return Cluster(engines, replicas=table.get("replicas"), router=router)
-    except ConfigError as error:
-        raise error.within(path) from None
-
-
-def fields(
-    path: str, description: object, kind: str, names: Sequence[str], required: Sequence[str] = ()
-) -> Mapping[str, Any]:
-    """The fields of a table that describes a `kind`, refused where one is unknown or missing."""
-    if not isinstance(description, Mapping):
-        raise ConfigError(path, f"{description!r} is not a table of fields")
-    if description.get("kind", kind) != kind:
-        raise ConfigError(f"{path}.kind", f"must be {kind!r}, is {description['kind']!r}")
-    table = {name: value for name, value in description.items() if name != "kind"}
-    for name in table:
-        if name not in names:
-            raise ConfigError(path, f"unknown field {name!r}{nearest(str(name), names)}")
-    for name in required:
-        if name not in table:
-            raise ConfigError(f"{path}.{name}", "missing")
-    return table
+        return read_fields("cluster", description, cls)

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from inferq.description import Description, fields_of, plain, read, read_fields
+from inferq.description import Description, fields_in, fields_of, plain, read, read_fields
 from inferq.errors import ConfigError
-from inferq.systems.cluster import MOST_REPLICAS, fields, read_engine
+from inferq.systems.cluster import MOST_REPLICAS
 from inferq.systems.engine import Engine
 from inferq.systems.routers import ROUTERS, LeastRequests, RoundRobin, Router
 
@@ -181,12 +181,12 @@ def read_disaggregated(path: str, description: object) -> Disaggregated:
     """What a table describes; an error names its place from `path` on."""
     required = ("prefill", "decode", "link")
     routers = ("prefill_router", "decode_router")
-    table = fields(path, description, "Disaggregated", (*required, *routers), required)
+    table = fields_in(path, description, (*required, *routers), required, "Disaggregated")
     parts: dict[str, Any] = {"link": read_fields(f"{path}.link", table["link"], Link)}
     for name in ("prefill", "decode"):
         here = f"{path}.{name}"
-        side = fields(here, table[name], name, ("engine", "replicas"), ("engine",))
-        parts[name] = (read_engine(f"{here}.engine", side["engine"]), side.get("replicas", 1))
+        side = fields_in(here, table[name], ("engine", "replicas"), ("engine",))
+        parts[name] = (read_fields(f"{here}.engine", side["engine"], Engine), side.get("replicas", 1))
     for name in routers:
         if name in table:
             parts[name] = read(f"{path}.{name}", table[name], ROUTERS)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from inferq.checks import not_negative
-from inferq.description import Description, fields_of, nearest, read, read_fields
+from inferq.description import Description, Table, fields_of, nearest, read, read_fields, table_of
 from inferq.errors import ConfigError
 from inferq.scheduler import SCHEDULERS, ClassPriority, Scheduler, VllmV1
 from inferq.systems.kv_cache import KvCache
@@ -113,8 +113,9 @@ class Engine(Description):
     kv: KvCache
     first_token: Literal["prefill", "decode"] = "prefill"
     overhead: Overhead | None = None
-    made_of: str = field(default="", init=False, compare=False, repr=False)
-    """Where timing and memory come from, in words; empty where they were given one by one, and in what
+    on_card: Mapping[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """What `Engine.on` made it of: `model`, `gpu`, `tensor_parallel` and so on, and in `explained` where
+    timing and memory come from, in words; empty where they were given one by one, and in what
     `dataclasses.replace` makes."""
 
     @classmethod
@@ -253,8 +254,25 @@ class Engine(Description):
             if key != "quantization_config" or weights == "bf16":
                 told.append(f"unread: {key} of {shape.name}: {_UNREAD[key]}")
         engine = cls(timing=given, scheduler=scheduler, kv=kv, first_token=first_token, overhead=overhead)
-        object.__setattr__(engine, "made_of", "\n".join(told))
+        measured_by = given.provenance if isinstance(given, TimingTable) else {}
+        version = measured_by.get("backend_version")
+        engine._made_on(
+            {
+                "model": shape.name,
+                "gpu": card.name,
+                "tensor_parallel": gpus,
+                "utilisation": utilisation,
+                "weights": weights,
+                "kv_dtype": kv_dtype,
+                "backend": backend,
+                **({"backend_version": version} if version else {}),
+                "explained": tuple(told),
+            }
+        )
         return engine
+
+    def _made_on(self, card: Mapping[str, Any]) -> None:
+        object.__setattr__(self, "on_card", Table(card, as_given=True))
 
     def explain(self) -> str:
         """Where timing and memory come from, in words, and how the number of tokens comes about.
@@ -268,15 +286,25 @@ class Engine(Description):
               / 131,072 bytes a token = 39,008 tokens, in blocks of 16
             overhead: nothing
         """
-        parts = self.made_of or f"timing: {self.timing!r}\nmemory: {self.kv!r}"
+        parts = (
+            "\n".join(self.on_card.get("explained", ())) or f"timing: {self.timing!r}\nmemory: {self.kv!r}"
+        )
         host = "nothing" if self.overhead is None else repr(self.overhead)
         return f"{parts}\noverhead: {host}"
 
     def to_json(self) -> dict[str, Any]:
         """The engine as JSON-ready values, the inverse of `from_json`.
 
+        Where `Engine.on` made it, `on` names model, GPU and versions beside the numbers that they stand for.
         A scheduler of your own is shown by the name of its class, and cannot be read back.
         """
+        if not self.on_card:
+            return self.core_form()
+        explained = list(self.on_card["explained"])
+        return {"on": {**self.on_card, "explained": explained}, **self.core_form()}
+
+    def core_form(self) -> dict[str, Any]:
+        """The numbers alone, as the core reads them."""
         described = fields_of(self)
         if self.overhead is None:
             del described["overhead"]
@@ -312,7 +340,13 @@ class Engine(Description):
 
     @classmethod
     def from_elsewhere(cls, path: str, description: Mapping[str, Any]) -> Engine | None:
-        """The engine of a model on a GPU; None where the parts are described."""
+        """The engine of a model on a GPU; None where the parts alone are described."""
+        if "on" in description:
+            card = table_of(f"{path}.on", description["on"])
+            engine = read_fields(path, {k: v for k, v in description.items() if k != "on"}, cls)
+            told = card.get("explained", ())
+            engine._made_on({**card, "explained": tuple(map(str, told)) if isinstance(told, list) else ()})
+            return engine
         if "model" not in description and "gpu" not in description:
             return None
         for key in description:

@@ -6,25 +6,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias, cast
 
-from inferq.description import Description, Table, fields_of, nearest, plain, read_fields
+from inferq.description import Description, Table, fields_in, fields_of, nearest, plain, read_fields, table_of
 from inferq.errors import ConfigError
-from inferq.systems.cluster import Cluster, fields, read_cluster, read_engine
+from inferq.systems.cluster import Cluster
 from inferq.systems.disaggregated import Disaggregated, read_disaggregated
 from inferq.systems.engine import Engine
-from inferq.workload import distributions
 from inferq.workload.columns import MOST_TOKENS
-from inferq.workload.distributions import DurationDistribution, Empirical, LengthDistribution
+from inferq.workload.distributions import (
+    DURATION_DISTRIBUTIONS,
+    LENGTH_DISTRIBUTIONS,
+    DurationDistribution,
+    Empirical,
+    LengthDistribution,
+)
 
 System: TypeAlias = Engine | Cluster | Disaggregated
 """What may serve the stages of a network."""
 
 _SYSTEMS = (Engine, Cluster, Disaggregated)
-
-
-def _kinds(family: type[Description]) -> tuple[type[Any], ...]:
-    """The distributions of one kind that a description may name; a stage takes none of two lengths."""
-    found = (getattr(distributions, name) for name in distributions.__all__)
-    return tuple(kind for kind in found if issubclass(kind, family) and kind not in (family, Empirical))
 
 
 class InOrder(Table):
@@ -97,9 +96,9 @@ class Stage(Description):
     """
 
     parts: ClassVar[Mapping[str, tuple[type[Any], ...]]] = {
-        "prompt": (int, *_kinds(LengthDistribution), LengthDistribution),
-        "output": (int, *_kinds(LengthDistribution), LengthDistribution),
-        "delay_s": (float, *_kinds(DurationDistribution), DurationDistribution),
+        "prompt": (int, *LENGTH_DISTRIBUTIONS, LengthDistribution),
+        "output": (int, *LENGTH_DISTRIBUTIONS, LengthDistribution),
+        "delay_s": (float, *DURATION_DISTRIBUTIONS, DurationDistribution),
     }
 
     engine: str
@@ -385,13 +384,13 @@ class Network(Description):
 
 def read_network(path: str, description: object) -> Network:
     """The network that a table describes; an error names its place from `path` on."""
-    table = fields(path, description, "Network", ("engines", "workflows"), ("engines", "workflows"))
-    engines, workflows = (_table(f"{path}.{name}", table[name]) for name in ("engines", "workflows"))
+    table = fields_in(path, description, ("engines", "workflows"), ("engines", "workflows"), "Network")
+    engines, workflows = (table_of(f"{path}.{name}", table[name]) for name in ("engines", "workflows"))
     systems = {name: _read_system(f"{path}.engines.{name}", told) for name, told in engines.items()}
     read: list[Workflow] = []
     for name, told in workflows.items():
         here = f"{path}.workflows.{name}"
-        stages = _table(f"{here}.stages", fields(here, told, name, ("stages",), ("stages",))["stages"])
+        stages = table_of(f"{here}.stages", fields_in(here, told, ("stages",), ("stages",))["stages"])
         made = {stage: read_fields(f"{here}.stages.{stage}", one, Stage) for stage, one in stages.items()}
         read.append(_at(path, Workflow, name, made))
     return cast("Network", _at(path, Network, systems, read))
@@ -401,13 +400,13 @@ def _read_system(path: str, told: object) -> System:
     """What serves one name of a network: an engine, or what the table's `kind` says."""
     kind = told.get("kind") if isinstance(told, Mapping) else None
     if kind == "Cluster":
-        return read_cluster(path, told)
+        return read_fields(path, told, Cluster)
     if kind == "Disaggregated":
         return read_disaggregated(path, told)
     if kind is not None:
         known = nearest(str(kind), ("Cluster", "Disaggregated"))
         raise ConfigError(f"{path}.kind", f"unknown kind {kind!r}{known}; a table without kind is an engine")
-    return read_engine(path, told)
+    return read_fields(path, told, Engine)
 
 
 def _at(path: str, kind: Any, *arguments: object) -> Any:
@@ -416,9 +415,3 @@ def _at(path: str, kind: Any, *arguments: object) -> Any:
         return kind(*arguments)
     except ConfigError as error:
         raise error.within(path) from None
-
-
-def _table(path: str, value: object) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ConfigError(path, f"must be a table by name, is {value!r}")
-    return value

@@ -45,7 +45,7 @@ class Pool:
         """The pool in the form that the core reads."""
         to = None if self.hands_to is None else {"pool": self.hands_to[0], "link": self.hands_to[1].to_json()}
         return {
-            "engines": [engine.to_json() for engine in self.engines],
+            "engines": [engine.core_form() for engine in self.engines],
             "counts": list(self.counts),
             "paths": list(self.paths),
             "router": None if self.router is None else self.router.to_json(),

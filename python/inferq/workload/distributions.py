@@ -9,38 +9,18 @@ durations are seconds.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from inferq import _core
 from inferq._lazy import np, pl
-from inferq.description import Description
-from inferq.errors import ConfigError
+from inferq.description import D, Description, fields_in
+from inferq.errors import ConfigError, TraceError
 from inferq.workload.columns import as_frame, checked
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-__all__ = [
-    "ArrivalProcess",
-    "Deterministic",
-    "DurationDistribution",
-    "Empirical",
-    "Exponential",
-    "Fixed",
-    "Gamma",
-    "Geometric",
-    "LengthDistribution",
-    "LogUniform",
-    "Lognormal",
-    "OnOff",
-    "Poisson",
-    "PoissonLength",
-    "TimeVarying",
-    "Uniform",
-    "Weibull",
-]
 
 
 class ArrivalProcess(Description):
@@ -446,6 +426,14 @@ class Empirical(LengthDistribution):
 
     frame: pl.DataFrame
 
+    @classmethod
+    def from_elsewhere(cls, path: str, description: Mapping[str, Any]) -> Empirical:
+        """That of the two columns, as `to_json` has them."""
+        try:
+            return cls(fields_in(path, description, ("prompt_tokens", "output_tokens")))  # type: ignore[arg-type]
+        except (ConfigError, TraceError) as error:
+            raise ConfigError(path, str(error)) from None
+
     def __post_init__(self) -> None:
         """Keep the two columns, checked."""
         inner = getattr(self.frame, "frame", None)  # of a workload, which is checked already
@@ -468,3 +456,13 @@ class Empirical(LengthDistribution):
     def to_json(self) -> dict[str, Any]:
         """The distribution as JSON-ready data, in the form that the core reads: all rows."""
         return {"kind": "Empirical", **self.frame.to_dict(as_series=False)}
+
+
+def _family(base: type[D]) -> tuple[type[D], ...]:
+    return tuple(kind for kind in globals().values() if isinstance(kind, type) and base in kind.__bases__)
+
+
+ARRIVAL_PROCESSES = _family(ArrivalProcess)
+LENGTH_DISTRIBUTIONS = tuple(kind for kind in _family(LengthDistribution) if kind is not Empirical)
+"""Those of one length: joint ones draw prompt and output together."""
+DURATION_DISTRIBUTIONS = _family(DurationDistribution)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,8 @@ from inferq._lazy import np, pl
 from inferq.checks import whole
 from inferq.description import Description
 from inferq.errors import ConfigError, TraceError
-from inferq.workload import transforms
-from inferq.workload.columns import sha256
+from inferq.workload import rows, transforms
+from inferq.workload.columns import as_series, sha256
 from inferq.workload.distributions import (
     ArrivalProcess,
     DurationDistribution,
@@ -39,7 +39,7 @@ class Recipe:
     __slots__ = ()
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready data, with a `kind`."""
+        """JSON-ready data, in the form in which a scenario says it."""
         raise NotImplementedError
 
     def draw(self, seed: int) -> pl.DataFrame:
@@ -89,14 +89,10 @@ class Synthetic(Recipe):
         assert prompt is not None and output is not None
         return cls(int(requests), arrivals, (("prompt", prompt), ("output", output)))
 
-    def core_form(self) -> dict[str, Any]:
-        """The requests as JSON-ready data, in the form that the core reads."""
+    def to_json(self) -> dict[str, Any]:
+        """As JSON-ready data, in the form that the core reads too."""
         parts = {name: distribution.to_json() for name, distribution in self.lengths}
         return {"requests": self.requests, "arrivals": self.arrivals.to_json(), **parts}
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON-ready data."""
-        return {"kind": "Synthetic", "synthetic": self.core_form()}
 
     def __repr__(self) -> str:
         """As the call that makes it."""
@@ -110,7 +106,7 @@ class Synthetic(Recipe):
 
     def draw(self, seed: int) -> pl.DataFrame:
         """The canonical frame that belongs to `seed`."""
-        columns = _core.draw(json.dumps(self.core_form()), seed)
+        columns = _core.draw(json.dumps(self.to_json()), seed)
         return pl.DataFrame({name: columns[name] for name in self.columns})
 
 
@@ -169,7 +165,7 @@ class Sessions(Recipe):
 
     def to_json(self) -> dict[str, Any]:
         """As JSON-ready data."""
-        return {"kind": "Sessions", "sessions": {name: _described(value) for name, value in self._fields()}}
+        return {name: _described(value) for name, value in self._fields()}
 
     def __repr__(self) -> str:
         """As the call that makes it."""
@@ -191,7 +187,7 @@ class Sessions(Recipe):
 
     def draw(self, seed: int) -> pl.DataFrame:
         """The canonical frame that belongs to `seed`."""
-        form = self.to_json()["sessions"] | {"think": duration_form(self.think)}
+        form = self.to_json() | {"think": duration_form(self.think)}
         columns = _core.draw_sessions(json.dumps(form), seed)
         names = [name for name in self.columns if name != "continues"]
         frame = pl.DataFrame({name: columns[name] for name in names}).with_columns(
@@ -240,7 +236,7 @@ class Mix(Recipe):
     def to_json(self) -> dict[str, Any]:
         """As JSON-ready data."""
         parts = {name: part.to_json() for name, part in self.parts}
-        return {"kind": "Mix", "parts": parts, "requests": self.requests}
+        return {"mix": parts, "requests": self.requests}
 
     def __repr__(self) -> str:
         """As the call that makes it."""
@@ -355,8 +351,43 @@ class Step:
         return by_row and not any(isinstance(value, pl.Series) for value in self.arguments.values())
 
     def to_json(self) -> dict[str, Any]:
-        """The step as JSON-ready data; given values by their number and their SHA-256."""
-        return {"kind": self.transform, **{name: _described(value) for name, value in self.arguments.items()}}
+        """The call that makes it as JSON-ready data: `kind` is the method of `Workload`."""
+        kind, arguments = self.transform, dict(self.arguments)
+        if kind == "with_lengths":
+            which = arguments.pop("name").removesuffix("_tokens") + "s"
+            kind, arguments = f"with_{which}", {which: arguments["lengths"]}
+        elif kind == "part":
+            kind, arguments = "split", {"at": arguments["at"], "part": int(arguments["second"])}
+        elif kind == "sample":
+            arguments["seed"] = arguments.pop("draw")
+        elif kind == "concat":
+            del arguments["step"]
+        return {"kind": kind, **{name: _described(value) for name, value in arguments.items()}}
+
+    def workloads(self) -> Iterator[Workload]:
+        """The workloads among its arguments."""
+        yield from self.arguments.get("others", ())
+
+    def rows(self) -> Iterator[pl.DataFrame]:
+        """The given values that its description names by their SHA-256."""
+        for value in self.arguments.values():
+            if isinstance(value, pl.Series) and "sha256" in _described(value):
+                yield value.to_frame()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Origin:
+    """The trace that a fixed workload was read from, and what has been done to it since."""
+
+    table: dict[str, Any]
+    """How it was read: the arguments of `read_trace` that were given, and the format that was found."""
+
+    frame: pl.DataFrame
+    steps: tuple[Step, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON-ready data, with the SHA-256 of what was read."""
+        return {**self.table, "sha256": sha256(self.frame)}
 
 
 def _brief(value: Any) -> str:
@@ -367,7 +398,12 @@ def _brief(value: Any) -> str:
 
 def _described(value: Any) -> Any:
     if isinstance(value, pl.Series):
-        return {"kind": "Given", "rows": value.len(), "sha256": sha256(value.to_frame())}
+        values = value.to_list()
+        if len(values) <= rows.MOST_WRITTEN_OUT and as_series(value.name, values).equals(
+            value, check_dtypes=True
+        ):
+            return {"values": values}
+        return {"rows": len(values), "sha256": sha256(value.to_frame())}
     if isinstance(value, Description):
         return value.to_json()
     if isinstance(value, tuple):  # the workloads of a merge

@@ -9,7 +9,7 @@ requests under every scheduler. What a transform does to a frame is in `inferq.w
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from inferq._lazy import pl
 from inferq.checks import finite, positive, whole
 from inferq.errors import ConfigError, Renamed, TraceError
-from inferq.workload import transforms
+from inferq.workload import rows, transforms
 from inferq.workload.columns import MOST_TOKENS, as_frame, as_series, checked, quantities, sha256
 from inferq.workload.distributions import ArrivalProcess, DurationDistribution, Empirical, LengthDistribution
-from inferq.workload.generated import Mix, Recipe, Sessions, Step, Synthetic
+from inferq.workload.generated import Mix, Origin, Recipe, Sessions, Step, Synthetic
 from inferq.workload.parts import OfFrame, OfSynthetic, Parts, Scanned
 from inferq.workload.prefixes import EXPLICIT, is_linked_by_session, reused
 from inferq.workload.transforms import duration
@@ -104,6 +104,7 @@ class Workload:
     _source: Any  # a canonical frame, a `Scanned` file or a `Recipe`
     _steps: tuple[Step, ...]
     _metadata: dict[str, Any]
+    _origin: Origin | None
     _digest: list[str]
 
     def __init__(self, data: object) -> None:
@@ -113,11 +114,16 @@ class Workload:
         self._fill(checked(as_frame(data)), (), {})
 
     def _fill(
-        self, source: pl.DataFrame | Scanned | Recipe, steps: tuple[Step, ...], metadata: dict[str, Any]
+        self,
+        source: pl.DataFrame | Scanned | Recipe,
+        steps: tuple[Step, ...],
+        metadata: dict[str, Any],
+        origin: Origin | None = None,
     ) -> None:
         object.__setattr__(self, "_source", source)
         object.__setattr__(self, "_steps", steps)
         object.__setattr__(self, "_metadata", metadata)
+        object.__setattr__(self, "_origin", origin)
         object.__setattr__(self, "_digest", [])
 
     @classmethod
@@ -126,10 +132,11 @@ class Workload:
         source: pl.DataFrame | Scanned | Recipe,
         steps: tuple[Step, ...] = (),
         metadata: dict[str, Any] | None = None,
+        origin: Origin | None = None,
     ) -> Workload:
         """A workload of a frame that is canonical and right already, or a synthetic one."""
         made = cls.__new__(cls)
-        made._fill(source, steps, metadata or {})
+        made._fill(source, steps, metadata or {}, origin)
         return made
 
     law = Renamed("Workload.law", "Workload.synthetic")
@@ -363,7 +370,7 @@ class Workload:
         if isinstance(source, Scanned):
             parts: Parts = source
         elif isinstance(source, Synthetic) and not self._steps:
-            parts = OfSynthetic(source.core_form(), source.columns, seed)
+            parts = OfSynthetic(source.to_json(), source.columns, seed)
         else:
             parts = OfFrame(self.draw(seed).frame)
         _need(parts.columns)
@@ -696,22 +703,43 @@ class Workload:
         return pl.Series("reused_tokens", reused(frame, block))
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready data that says which workload it is: synthetic in full, a frame by rows and SHA-256."""
-        source = self._source
-        if isinstance(source, Recipe):
+        """JSON-ready data that says which workload it is, as the table `workload` of a scenario does.
+
+        What is drawn is there in full, a trace by its path, how it was read, a SHA-256 of its columns and
+        what was done to it, a frame by its rows (up to 100) or their number and SHA-256.
+        """
+        source, origin = self._source, self._origin
+        if origin is not None:
+            described = origin.to_json()
+        elif isinstance(source, Recipe):
             described = source.to_json()
+        elif isinstance(source, Scanned) and source.rows > rows.MOST_WRITTEN_OUT:
+            described = {"rows": source.rows, "columns": source.columns, "sha256": self.sha256()}
         else:
-            described = {
-                "kind": "Frame",
-                "rows": source.rows if isinstance(source, Scanned) else source.height,
-                "columns": source.columns,
-                "sha256": self.sha256(),
-            }
+            frame = source.frame() if isinstance(source, Scanned) else source
+            described = rows.to_json(frame, self.sha256)
         if self._metadata:
             described["metadata"] = self._metadata
-        if self._steps:
-            described["steps"] = [step.to_json() for step in self._steps]
+        steps = self._steps if origin is None else origin.steps
+        if steps:
+            described["transforms"] = [step.to_json() for step in steps]
         return described
+
+    def rows_beside(self) -> Iterator[pl.DataFrame]:
+        """The rows that its description names by their SHA-256, but for those of traces and scanned files."""
+        source, origin = self._source, self._origin
+        inner = [part for _, part in source.parts] if isinstance(source, Mix) else []
+        if (
+            origin is None
+            and isinstance(source, pl.DataFrame)
+            and "sha256" in rows.to_json(source, self.sha256)
+        ):
+            yield source
+        for step in self._steps if origin is None else origin.steps:
+            yield from step.rows()
+            inner += step.workloads()
+        for workload in inner:
+            yield from workload.rows_beside()
 
     def sha256(self) -> str:
         """SHA-256 over the columns of its frame, before the transforms that wait for the draw."""
@@ -760,10 +788,11 @@ class Workload:
     def _then(self, transform: str, *, chance: bool = False, **arguments: Any) -> Workload:
         step = Step(transform, arguments)
         source = self._source.frame() if isinstance(self._source, Scanned) else self._source
+        origin = self._origin and replace(self._origin, steps=(*self._origin.steps, step))
         if chance or self.is_synthetic:
-            return Workload._of(source, (*self._steps, step), self._metadata)
+            return Workload._of(source, (*self._steps, step), self._metadata, origin)
         frame = transforms.APPLY[transform](source, 0, **arguments)
-        return Workload._of(frame, metadata={**self._metadata, **self._changes(step)})
+        return Workload._of(frame, (), {**self._metadata, **self._changes(step)}, origin)
 
     @property
     def _goes_on(self) -> bool:

@@ -56,11 +56,15 @@ def shared(scenarios: Mapping[str, Scenario]) -> tuple[Workload, dict[str, Syste
                 f"is {here} in {baseline} and {there} in {name}; what is compared must differ in the "
                 "system alone",
             )
-    run = check_options(first.run, but=("seed", "threads"), field="run.")
+    run = check_options(first.options, but=("seed", "threads"), field="run.")
     return first.workload, {name: scenario.system for name, scenario in scenarios.items()}, run
 
 
 def _said(scenario: Scenario) -> dict[str, object]:
     """Which requests come and how they are run, by path; not where the requests were read from."""
-    workload = {name: part for name, part in scenario.workload.to_json().items() if name != "metadata"}
-    return {path: value for path, value in leaves({"workload": workload, "run": scenario.run}) if value != {}}
+    workload = {
+        name: part for name, part in scenario.workload.to_json().items() if name not in ("metadata", "trace")
+    }
+    return {
+        path: value for path, value in leaves({"workload": workload, "run": scenario.options}) if value != {}
+    }

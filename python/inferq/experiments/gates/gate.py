@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from inferq.checks import whole
-from inferq.description import member
+from inferq.description import member, read_fields
 from inferq.errors import ConfigError, SimulationError, TraceError
 from inferq.experiments.arguments import check_options
 from inferq.experiments.gates.baseline import Record, read_baseline, write_baseline
@@ -25,7 +25,7 @@ from inferq.experiments.gates.judgement import fresh, judge
 from inferq.experiments.gates.terms import Terms
 from inferq.experiments.replication import Task, at_once, is_user_defined, workers
 from inferq.results.files import check_writable
-from inferq.scenario import read_scenario
+from inferq.scenario import Scenario
 from inferq.simulation.progress import Progress
 from inferq.simulation.simulate import simulate
 from inferq.systems.system import SYSTEMS, System
@@ -152,12 +152,13 @@ def read_trials(scenarios: str | os.PathLike[str] | Iterable[str | os.PathLike[s
 
 
 def _of_file(name: str, file: Path) -> Trial:
-    plan = read_scenario(file)
+    plan = Scenario.read(file)
     try:
-        check_options(plan.run, but=("seed", "threads"), field="run.")
+        check_options(plan.options, but=("seed", "threads"), field="run.")
     except ConfigError as error:
         raise error.within(str(file), ": ") from None
-    return Trial(name, plan.workload, maker(plan.system), plan.run, plan.gate or Terms())
+    terms = Terms() if plan.gate is None else read_fields("gate", plan.gate, Terms)
+    return Trial(name, plan.workload, maker(plan.system), plan.options, terms)
 
 
 def maker(system: Any) -> Callable[[], System]:

@@ -111,7 +111,9 @@ class _Teller:
             kind: Any = next(kind for kind in _PLAIN if isinstance(value, kind))
             yield kind.__repr__(value)
         elif isinstance(value, Workload):
-            described = {name: part for name, part in value.to_json().items() if name != "metadata"}
+            described = {
+                name: part for name, part in value.to_json().items() if name not in ("metadata", "trace")
+            }
             yield json.dumps(described, sort_keys=True, default=str)  # not where they were read from
         elif isinstance(value, Mapping):
             yield f"{type(value).__qualname__} {len(value)}"

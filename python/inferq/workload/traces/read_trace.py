@@ -13,6 +13,7 @@ from pathlib import Path
 
 from inferq.errors import ConfigError, TraceError
 from inferq.workload.columns import checked, nearest
+from inferq.workload.generated import Origin
 from inferq.workload.traces import servegen
 from inferq.workload.traces.azure import AZURE
 from inferq.workload.traces.burstgpt import BURSTGPT
@@ -170,7 +171,14 @@ def read_trace(
         **reading.metadata,
         "token_count": counts.to_json() if counts else "as in the source",
     }
-    return Workload._of(frame, metadata=metadata)
+    table = {"trace": str(path), "format": form.name}
+    if columns is not None:
+        table["columns"] = dict(columns)
+    if tokenizer is not None:
+        table["tokenizer"] = str(tokenizer)
+    if tokens_per_word is not None:
+        table["tokens_per_word"] = tokens_per_word
+    return Workload._of(frame, metadata=metadata, origin=Origin(table, frame))
 
 
 def _found(source: Source, named: bool) -> Format:

@@ -68,12 +68,13 @@ class Clients(Recipe):
     def to_json(self) -> dict[str, Any]:
         """As JSON-ready data: names and a SHA-256 of the distributions, too many numbers to repeat."""
         digest = hashlib.sha256("".join(f"{name}:{form}" for name, form in self.forms).encode()).hexdigest()
-        end = None if self.wanted.end_s == math.inf else self.wanted.end_s
+        end = {} if self.wanted.end_s == math.inf else {"end_s": self.wanted.end_s}
         return {
-            "kind": "ServeGen",
+            "trace": self.source,
+            "format": NAME,
             "clients": [name for name, _ in self.forms],
             "start_s": self.wanted.start_s,
-            "end_s": end,
+            **end,
             "rate_factor": self.wanted.rate_factor,
             "sha256": digest,
         }
