@@ -472,7 +472,7 @@ def test_a_range_of_servegen_starts_its_own_clock(samples: Path) -> None:
     alone = iq.read_trace(samples / "servegen", clients=["chunk-2"], rate_factor=20).draw(5).frame
     kept = whole.draw(5).frame.filter(pl.col("class") == "chunk-2")
     assert kept.drop("class").equals(alone.drop("class"))
-    assert json.loads(json.dumps(whole.to_json()))["clients"] == ["chunk-0", "chunk-1", "chunk-2"]
+    assert json.loads(json.dumps(whole.to_json()))["format"] == "servegen"
     assert whole.draw(5).frame.equals(iq.read_trace(samples / "servegen", rate_factor=20).draw(5).frame)
 
 

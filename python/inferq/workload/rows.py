@@ -95,8 +95,8 @@ class Shelf:
         )
         raise ConfigError(
             f"{path}.sha256",
-            f"no file beside the description has the {what} with this SHA-256: give them as rows=, or put them "
-            f"there as {file_name(digest)}",
+            f"no file beside the description has the {what} with this SHA-256: give them as rows=, or put "
+            f"them there as {file_name(digest)}",
         )
 
     def _candidates(self, digest: str) -> Iterator[pl.DataFrame]:

@@ -66,13 +66,14 @@ class Clients(Recipe):
     """Each client's name and its distributions as JSON, in the form that the core reads."""
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON-ready data: names and a SHA-256 of the distributions, too many numbers to repeat."""
+        """As JSON-ready data: how it was read, and a SHA-256 of the distributions."""
         digest = hashlib.sha256("".join(f"{name}:{form}" for name, form in self.forms).encode()).hexdigest()
         end = {} if self.wanted.end_s == math.inf else {"end_s": self.wanted.end_s}
+        clients = {} if self.wanted.clients is None else {"clients": list(self.wanted.clients)}
         return {
             "trace": self.source,
             "format": NAME,
-            "clients": [name for name, _ in self.forms],
+            **clients,
             "start_s": self.wanted.start_s,
             **end,
             "rate_factor": self.wanted.rate_factor,

@@ -1,0 +1,358 @@
+"""One form of a scenario: Python, JSON and TOML say the same, and a record repeats its run bit for bit."""
+
+import copy
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import inferq as iq
+from inferq.workload.reading import TRANSFORMS
+
+from .kept_results import COUNT, scenario
+
+TOGETHER = 25
+FEW = {"arrival_s": [0.0, 0.5, 2.0, 2.0], "prompt_tokens": [40, 8, 90, 5], "output_tokens": [7, 3, 1, 9]}
+ENGINE = iq.Engine(timing=iq.Constant(0.02), scheduler=iq.Sarathi(), kv=iq.KvCache(tokens=10**5))
+CHAT = iq.Workload.synthetic(
+    requests=150, arrivals=iq.Poisson(rate=9), prompt=iq.Geometric(90), output=iq.Geometric(20)
+)
+TRACE = Path(__file__).parent.parent / "traces" / "azure_2023.csv"
+
+
+def many(rows: int = 150) -> iq.Workload:
+    """More rows than a record holds."""
+    whole = iq.Workload({name: values * 40 for name, values in FEW.items() if name != "arrival_s"})
+    return whole.with_arrivals([0.25 * row for row in range(160)]).head(rows)
+
+
+def same(one: iq.Result, other: iq.Result) -> bool:
+    frames = (one.requests.lazy().collect(), other.requests.lazy().collect())
+    return frames[0].equals(frames[1]) and one.findings == other.findings and one.tbt.equals(other.tbt)
+
+
+def again(workload: Any, **options: Any) -> iq.Scenario:
+    """A scenario as its record is read, after a run of that gave the same result."""
+    before = iq.Scenario(workload, ENGINE, options).run()
+    read = iq.Scenario.read(before.scenario)
+    assert same(read.run(), before)
+    assert read.to_json() == json.loads(before.scenario) == iq.Scenario(workload, ENGINE, options).to_json()
+    return read
+
+
+# --- a record repeats its run
+
+
+@pytest.mark.parametrize("first", range(0, COUNT, TOGETHER))
+def test_a_recorded_run_is_repeated_from_its_record(first: int, tmp_path: Path) -> None:
+    for number in range(first, first + TOGETHER):
+        workload, system, options, _ = scenario(number)
+        options = {name: value for name, value in options.items() if name != "out"}
+        result = iq.Scenario(workload, system, options).run()
+        place = result.write(tmp_path / str(number))
+        if '"ByKey"' in result.scenario or '"kind": "Python"' in result.scenario:
+            with pytest.raises(iq.ConfigError, match=r"written in Python|key function"):
+                iq.Scenario.read(place)
+            continue
+        read = iq.Scenario.read(place)
+        assert same(read.run(), result), number
+        assert json.dumps(read.to_json(), indent=2) == result.scenario, number
+
+
+def test_what_is_streamed_is_repeated_from_its_folder(tmp_path: Path) -> None:
+    many().frame.write_parquet(tmp_path / "requests.parquet")
+    for name, workload in {
+        "drawn": CHAT,
+        "fixed": many(),
+        "scanned": iq.Workload.scan(tmp_path / "requests.parquet"),
+        "merged": CHAT.concat(many()),
+        "waiting": iq.Workload.sessions(
+            sessions=9, arrivals=iq.Poisson(2), turns=3, prompt=20, output=5, think=iq.Exponential(2)
+        ),
+    }.items():
+        out = tmp_path / name
+        stored = iq.simulate(workload, ENGINE, seed=5, out=out)
+        read = iq.Scenario.read(out)
+        assert same(read.run(), stored), name
+        assert read.run(out=tmp_path / f"{name} again").scenario == stored.scenario
+
+
+# --- workloads
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda one: one.at_rate(3.0),
+        lambda one: one.speed(2),
+        lambda one: one.window(0.25),
+        lambda one: one.window(0.25, 9.0),
+        lambda one: one.head(3),
+        lambda one: one.sample(20, seed=4),
+        lambda one: one.with_arrivals(iq.Gamma(rate=4, cv=2)),
+        lambda one: one.with_prompts(iq.Uniform(4, 90)),
+        lambda one: one.with_prompts(iq.Empirical(FEW)),
+        lambda one: one.with_outputs(12),
+        lambda one: one.with_classes({"chat": 0.25, "kind": 0.75}),
+        lambda one: one.with_classes("chat"),
+        lambda one: one.with_patience(iq.Exponential(mean_s=3)),
+        lambda one: one.with_patience(2.5),
+        lambda one: one.with_prefix("rules", 64),
+        lambda one: one.split(2)[1],
+        lambda one: one.split(0.5)[0],
+        lambda one: one.concat(iq.Workload(FEW), CHAT.head(30)),
+        lambda one: one.speed(3).concat(CHAT).with_classes({"a": 0.5, "b": 0.5}).head(100).at_rate(5),
+        lambda one: one.open_loop(),
+    ],
+)
+@pytest.mark.parametrize(
+    "base", [iq.Workload(FEW), CHAT, iq.read_trace(TRACE)], ids=["frame", "drawn", "trace"]
+)
+def test_every_transform_is_read_back(base: iq.Workload, change: Callable[[Any], iq.Workload]) -> None:
+    again(change(base), seed=3, warmup="0.125s", cooldown=2)
+
+
+def test_no_transform_lacks_a_reader() -> None:
+    takes = {
+        name for name, value in vars(iq.Workload).items() if callable(value) and not name.startswith("_")
+    }
+    made = {"synthetic", "scan", "sessions", "mix"}
+    asked = {"draw", "ready", "parts", "describe", "reuse", "to_json", "rows_beside", "sha256"}
+    assert takes - made - asked == set(TRANSFORMS)
+
+
+def test_given_values_are_read_back(tmp_path: Path) -> None:
+    few = CHAT.head(4).with_arrivals([0.0, 0.1, 5.5, 7.25]).with_patience([None, 3.0, 0.25, None])
+    again(few.with_prompts([5, 6, 7, 8]).with_classes(["a", "b", "a", "a"]))
+    many_values = CHAT.with_arrivals([0.125 * row for row in range(150)])
+    result = iq.simulate(many_values, ENGINE)
+    with pytest.raises(iq.ConfigError, match=r"workload\.transforms\[0\]\.arrivals\.sha256: no file .*rows-"):
+        iq.Scenario.read(result.scenario)
+    assert same(iq.Scenario.read(result.write(tmp_path)).run(), result)
+
+
+def test_rows_beyond_a_hundred_lie_beside_or_are_given(tmp_path: Path) -> None:
+    result = iq.simulate(many(), ENGINE, seed=2)
+    assert "data" not in json.loads(result.scenario)["workload"]
+    with pytest.raises(iq.ConfigError, match=r"workload\.sha256: no file .*150 rows of arrival_s, .*rows="):
+        iq.Scenario.read(result.scenario)
+    with pytest.raises(iq.ConfigError, match=r"workload\.sha256"):
+        iq.Scenario.read(result.scenario, rows=many(149))
+    for rows in (many(), many().frame, [FEW, many().frame.to_dict(as_series=False)]):
+        assert same(iq.Scenario.read(result.scenario, rows=rows).run(), result)
+    path = iq.Scenario(many(), ENGINE, {"seed": 2}).write(tmp_path / "x.json")
+    assert [one.name[:5] for one in tmp_path.glob("*.parquet")] == ["rows-"]
+    assert same(iq.Scenario.read(path).run(), result)
+    assert again(many(100)).workload.frame.equals(many(100).frame)
+
+
+def test_a_trace_is_read_again_and_refused_where_it_has_changed(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_bytes(TRACE.read_bytes())
+    read = again(iq.read_trace(file).head(50).at_rate(20))
+    assert read.workload.metadata["format"] == "azure"
+    record = iq.simulate(iq.read_trace(file), ENGINE).scenario
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join(lines[:-1]) + "\n")
+    with pytest.raises(iq.ConfigError, match=r"workload\.sha256: .*trace\.csv holds other requests"):
+        iq.Scenario.read(record)
+    file.unlink()
+    with pytest.raises(iq.TraceError, match=r"trace\.csv: no such file"):
+        iq.Scenario.read(record)
+
+
+def test_clients_of_servegen_are_read_again() -> None:
+    again(iq.read_trace(TRACE.parent / "servegen", start_s=600, end_s=1800, rate_factor=2).head(200))
+
+
+def test_classes_keep_their_order_and_identities_their_types() -> None:
+    classes = pl.Series(["b", "a", "b", "a"], dtype=pl.Enum(["b", "a"]))
+    sessions = pl.Series([7, 7, None, 9], dtype=pl.UInt16)
+    table = iq.Workload({**FEW, "class": classes, "session_id": sessions})
+    result = iq.simulate(table, ENGINE)
+    read = iq.Scenario.read(result.scenario, rows=table)
+    assert read.workload.frame.schema == table.frame.schema and same(read.run(), result)
+
+
+# --- systems
+
+
+def test_an_engine_names_what_its_numbers_stand_for() -> None:
+    engine = iq.Engine.on("llama-3.1-8b", "a100-80gb", scheduler=iq.Sarathi())
+    record = json.loads(iq.simulate(CHAT, engine).scenario)
+    named = {name: record["engine"]["on"][name] for name in ("model", "gpu", "tensor_parallel", "backend")}
+    assert named == {"model": "llama-3.1-8b", "gpu": "a100-80gb", "tensor_parallel": 1, "backend": "vllm"}
+    assert record["engine"]["on"]["backend_version"] == "0.14.0" and record["engine"]["kv"]["tokens"] > 10**5
+    read = iq.Scenario.read(record).system
+    assert isinstance(read, iq.Engine) and read == engine and read.explain() == engine.explain()
+
+
+@pytest.mark.parametrize("name", ["vllm-v1", "VllmV1", "vllm_v1", "VLLMV1"])
+def test_a_kind_has_one_name_in_any_spelling(name: str) -> None:
+    parts = {"timing": {"kind": "constant", "seconds": 1}, "kv": "unlimited"}
+    for scheduler in (name, {"kind": name}):
+        assert iq.Engine.from_json({**parts, "scheduler": scheduler}).scheduler == iq.VllmV1()
+    cluster = {"engines": {**parts, "scheduler": name}, "replicas": 2, "router": "least-requests"}
+    assert iq.Cluster.from_json(cluster).router == iq.LeastRequests()
+
+
+# --- TOML, JSON and Python
+
+
+TOML = f"""
+[workload]
+trace = "{TRACE}"
+head = 40
+rate = 6.0
+patience = {{ kind = "exponential", mean_s = 30 }}
+[engine]
+model = "qwen3-8b"
+gpu = "h200"
+scheduler = "sarathi"
+[cluster]
+replicas = 2
+router = "power-of-two"
+[run]
+seed = 11
+warmup = "2.5s"
+[gate]
+seeds = 3
+"""
+
+
+def test_a_file_its_record_and_python_give_one_description(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text(TOML)
+    toml = iq.Scenario.read(tmp_path / "x.toml")
+    workload = iq.read_trace(TRACE).head(40).at_rate(6.0).with_patience(iq.Exponential(mean_s=30))
+    cluster = iq.Cluster(
+        iq.Engine.on("qwen3-8b", "h200", scheduler=iq.Sarathi()), replicas=2, router=iq.PowerOfTwo()
+    )
+    made = iq.Scenario(workload, cluster, {"seed": 11, "warmup": "2.5s"}, {"seeds": 3})
+    written = iq.Scenario.read(made.write(tmp_path / "x.json"))
+    assert toml.to_json() == made.to_json() == written.to_json()
+    assert same(toml.run(), written.run()) and same(made.run(), written.run())
+    assert toml.gate == written.gate == {"seeds": 3}
+
+
+def test_a_file_may_say_transforms_too(tmp_path: Path) -> None:
+    steps = '[{ kind = "speed", factor = 2 }, { kind = "head", n = 3 }]'
+    lists = "\n".join(f"{name} = {values}" for name, values in FEW.items())
+    engine = 'kv = "unlimited"\nscheduler = "sarathi"\ntiming = { kind = "constant", seconds = 0.02 }\n'
+    text = f"[workload]\ntransforms = {steps}\n[workload.data]\n{lists}\n[engine]\n{engine}"
+    (tmp_path / "x.toml").write_text(text)
+    read = iq.Scenario.read(tmp_path / "x.toml")
+    assert read.workload.frame.equals(iq.Workload(FEW).speed(2).head(3).frame)
+
+
+def test_options_stand_in_place_of_those_of_the_scenario() -> None:
+    first = iq.Scenario(CHAT, ENGINE, {"seed": 3, "threads": 1})
+    assert same(first.run(seed=4), iq.simulate(CHAT, ENGINE, seed=4))
+    assert "threads" not in first.to_json()["run"]
+
+
+# --- damage
+
+RECORD = iq.Scenario(
+    CHAT.with_patience(4).window(0.5).concat(iq.Workload(FEW)), ENGINE, {"seed": 3}
+).to_json()
+
+
+def _set(path: str, value: Any) -> dict[str, Any]:
+    """The record with one field set anew, or without it."""
+    record: Any = copy.deepcopy(RECORD)
+    table, *rest = record, *path.split(".")
+    for name in rest[:-1]:
+        table = table[int(name)] if isinstance(table, list) else table[name]
+    if value is ...:
+        del table[rest[-1]]
+    else:
+        table[rest[-1]] = value
+    return record  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("workload", ..., r"^workload: missing"),
+        ("workload", 3, r"^workload: must be a table, not 3"),
+        ("workload.requests", "x", r"^workload\.requests: must be a whole number"),
+        ("workload.arrivals", ..., r"^workload\.arrivals: missing"),
+        (
+            "workload.arrivals.kind",
+            "Poison",
+            r"^workload\.arrivals\.kind: .*'Poison'; did you mean Poisson",
+        ),
+        ("workload.arrivals.rate", -1, r"^workload\.arrivals\.rate: "),
+        ("workload.transforms", {}, r"^workload\.transforms: must be a list"),
+        (
+            "workload.transforms.0.kind",
+            "with_patiance",
+            r"^workload\.transforms\[0\]\.kind: .*with_patience",
+        ),
+        ("workload.transforms.0.patience", -4, r"^workload\.transforms\[0\]\.patience: "),
+        ("workload.transforms.0.patience", ..., r"^workload\.transforms\[0\]\.patience: missing"),
+        (
+            "workload.transforms.0.patients",
+            4,
+            r"^workload\.transforms\[0\]\.patients: .*patience",
+        ),
+        ("workload.transforms.1.end_s", 0.25, r"^workload\.transforms\[1\]\.end_s: must be above start_s"),
+        ("workload.transforms.2.others", 4, r"^workload\.transforms\[2\]\.others: must be a list"),
+        (
+            "workload.transforms.2.others.0.data",
+            [1],
+            r"^workload\.transforms\[2\]\.others\[0\]\.data: must",
+        ),
+        (
+            "workload.transforms.2.others.0.dato",
+            [1],
+            r"^workload\.transforms\[2\]\.others\[0\]\.dato: ",
+        ),
+        (
+            "engine.scheduler.kind",
+            "Sarati",
+            r"^engine\.scheduler\.kind: .*'Sarati'; did you mean Sarathi",
+        ),
+        ("engine.scheduler", {"kind": "Python", "name": "x"}, r"^engine\.scheduler: .*written in Python"),
+        ("engine.scheduler.order", "ByKey", r"^engine\.scheduler\.order: a key function cannot be read back"),
+        ("engine", ..., r"^engine: missing"),
+        ("enigne", {}, r"^enigne: unknown; did you mean engine"),
+        ("run.sede", 3, r"^run\.sede: unknown; did you mean seed"),
+        ("gate", {"seeds": 0}, r"^gate\.seeds: "),
+    ],
+)
+def test_damage_is_named(path: str, value: Any, message: str, tmp_path: Path) -> None:
+    record = _set(path, value)
+    with pytest.raises(iq.ConfigError, match=message):
+        iq.Scenario.read(record)
+    (tmp_path / "x.json").write_text(json.dumps(record))
+    with pytest.raises(iq.ConfigError, match=rf"x\.json: {message.removeprefix('^')}"):
+        iq.Scenario.read(tmp_path / "x.json")
+
+
+def test_a_wrong_row_is_named() -> None:
+    record = copy.deepcopy(RECORD)
+    record["workload"]["transforms"][2]["others"][0]["data"]["prompt_tokens"][1] = 0
+    with pytest.raises(iq.TraceError, match=r"others\[0\]\.data: row 1: prompt_tokens is 0, must be at"):
+        iq.Scenario.read(record)
+
+
+@pytest.mark.parametrize("text", ["{", '{"a": }', "[1]", "\xff"])
+def test_what_is_no_json_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(iq.ConfigError, match=r"x\.json: (is no JSON|must be a table|is no UTF-8)"):
+        iq.Scenario.read(tmp_path / "x.json")
+
+
+def test_only_json_is_written(tmp_path: Path) -> None:
+    with pytest.raises(iq.ConfigError, match=r"path: must end in \.json"):
+        iq.Scenario(CHAT, ENGINE).write(tmp_path / "x.toml")
+
+
+def test_the_end_of_a_window_is_open() -> None:
+    assert RECORD["workload"]["transforms"][1] == {"kind": "window", "start_s": 0.5, "end_s": None}
+    assert again(CHAT.window(0.5, math.inf)).workload._steps[0].arguments["end_s"] == math.inf
