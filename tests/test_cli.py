@@ -191,7 +191,7 @@ def test_simulate_reads_a_synthetic_workload(scenario, tmp_path: Path):
     assert result.exit_code == 0, result.output
     assert "VllmV1(" in result.stdout
     assert pl.read_parquet(out / "requests.parquet").height == 200
-    assert json.loads((out / "scenario.json").read_text())["seed"] == 3
+    assert json.loads((out / "scenario.json").read_text())["run"]["seed"] == 3
 
 
 def test_simulate_reads_a_trace_from_beside_the_file(scenario, tmp_path: Path):

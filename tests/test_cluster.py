@@ -399,7 +399,7 @@ def test_the_scenario_repeats_the_run_of_a_cluster() -> None:
     result = iq.simulate(two, fleet, seed=4)
     told = json.loads(result.scenario)
     assert "engine" not in told and "threads" not in told
-    again = iq.simulate(two, iq.Cluster.from_json(told["cluster"]), seed=told["seed"])
+    again = iq.simulate(two, iq.Cluster.from_json(told["cluster"]), seed=told["run"]["seed"])
     assert again.requests.equals(result.requests)
 
 

@@ -461,7 +461,7 @@ def test_the_command_says_what_the_function_says(files: list[str], tmp_path: Pat
 @pytest.mark.parametrize(
     ("ours", "theirs", "said"),
     [
-        ("rate = 3.0", "rate = 4.0", "workload.synthetic.arrivals.rate: is 3.0 in sarathi and 4.0 in vllmv0"),
+        ("rate = 3.0", "rate = 4.0", "workload.arrivals.rate: is 3.0 in sarathi and 4.0 in vllmv0"),
         ("warmup = 20", "warmup = 30", "run.warmup: is 20 in sarathi and 30 in vllmv0"),
         ("warmup = 20", "", "run.warmup: is 20 in sarathi and not given in vllmv0"),
     ],
@@ -482,7 +482,7 @@ def test_scenarios_are_compared_in_python_as_on_the_command_line(files: list[str
     wanted = iq.compare(sarathi.workload, systems, metrics=["ttft_p99"], seeds=range(5, 8), warmup=20)
     assert found.frame.equals(wanted.frame)
     assert iq.compare({"one": sarathi}, metrics=["ttft_p99"]).seeds == tuple(range(5, 15))
-    later = dataclasses.replace(vllm, run={**vllm.run, "warmup": 30})
+    later = dataclasses.replace(vllm, options={**vllm.options, "warmup": 30})
     with pytest.raises(iq.ConfigError, match=r"run\.warmup: is 20 in one and 30 in two; .* the system alone"):
         iq.compare({"one": sarathi, "two": later})
 

@@ -173,7 +173,7 @@ def test_columns_are_keyed_by_seed_stream_and_place_alone(of: Any) -> None:
 def test_a_synthetic_workload_without_lengths_is_jobs() -> None:
     jobs = iq.Workload.synthetic(requests=3, arrivals=iq.Poisson(1.0))
     assert jobs.draw(2).frame.columns == ["arrival_s"]
-    assert jobs.to_json()["synthetic"] == {"requests": 3, "arrivals": {"kind": "Poisson", "rate": 1.0}}
+    assert jobs.to_json() == {"requests": 3, "arrivals": {"kind": "Poisson", "rate": 1.0}}
     assert repr(jobs) == "Workload.synthetic(requests=3, arrivals=Poisson(rate=1.0))"
     assert (jobs.draw(2).frame["arrival_s"] == synthetic(3, iq.Poisson(1.0)).draw(2).frame["arrival_s"]).all()
     with pytest.raises(iq.TraceError, match="no prompt_tokens"):
@@ -354,7 +354,7 @@ def test_sessions_are_drawn_each_alone() -> None:
 def test_numbers_stand_for_fixed_distributions() -> None:
     drawn = talks(turns=iq.Fixed(3), prompt=iq.Fixed(4), output=iq.Fixed(5), think=2)
     assert talks(turns=3, prompt=4, output=5, think=2.0).draw(1).frame.equals(drawn.draw(1).frame)
-    assert drawn.to_json()["sessions"]["think"] == 2.0
+    assert drawn.to_json()["think"] == 2.0
 
 
 def test_a_conversation_beyond_the_context_forgets_its_start() -> None:

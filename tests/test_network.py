@@ -492,7 +492,7 @@ def test_warm_up_and_cool_down_count_jobs() -> None:
     result = iq.simulate(jobs, network, warmup=1, cooldown=1)
     assert result.jobs["measured"].to_list() == [False, True, True, False]
     assert result.requests.filter("measured")["job"].to_list() == [1, 1, 1, 1, 2]
-    assert json.loads(result.scenario)["warmup"] == {"requests": 1}
+    assert json.loads(result.scenario)["run"]["warmup"] == 1
     seconds = iq.simulate(jobs, network, warmup="20s", cooldown="1s")
     assert seconds.jobs["measured"].to_list() == [False, True, True, False]
 

@@ -305,10 +305,10 @@ def test_the_scenario_repeats_the_run(tmp_path: pathlib.Path) -> None:
     result = busy(4, warmup=5, cooldown="2s", seed=3)
     scenario = json.loads(result.scenario)
     assert scenario["workload"]["sha256"] == iq.Workload(result._workload_frame).sha256()
-    assert (scenario["warmup"], scenario["cooldown"]) == ({"requests": 5}, {"seconds": 2.0})
+    assert (scenario["run"]["warmup"], scenario["run"]["cooldown"]) == (5, "2.0s")
     workload = pl.read_parquet(result.write(tmp_path) / "workload.parquet")
     engine = iq.Engine.from_json(scenario["engine"])
-    again = iq.simulate(workload, engine, seed=scenario["seed"], warmup=5, cooldown="2s")
+    again = iq.simulate(workload, engine, seed=scenario["run"]["seed"], warmup=5, cooldown="2s")
     assert_frame_equal(again.requests, result.requests, check_exact=True)
     assert again.scenario == result.scenario
 
@@ -318,7 +318,7 @@ def test_a_synthetic_workload_is_in_the_scenario_in_full() -> None:
         requests=9, arrivals=iq.Poisson(2), prompt=iq.Fixed(5), output=iq.Geometric(5)
     )
     workload = json.loads(iq.simulate(synthetic, SLOTS).scenario)["workload"]
-    assert workload["synthetic"]["arrivals"] == {"kind": "Poisson", "rate": 2}
+    assert workload["arrivals"] == {"kind": "Poisson", "rate": 2}
 
 
 def test_what_is_written_is_what_the_frames_hold(tmp_path: pathlib.Path) -> None:

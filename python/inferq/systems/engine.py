@@ -266,7 +266,7 @@ class Engine(Description):
                 "kv_dtype": kv_dtype,
                 "backend": backend,
                 **({"backend_version": version} if version else {}),
-                "explained": tuple(told),
+                "explained": tuple("\n".join(told).splitlines()),
             }
         )
         return engine

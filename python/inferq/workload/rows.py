@@ -90,9 +90,8 @@ class Shelf:
             for one in (frame, _canonical(frame)):
                 if one is not None and sha256(one) == digest:
                     return one
-        what = (
-            f"{table.get('rows', '')} rows of {', '.join(map(str, table.get('columns', ['given values'])))}"
-        )
+        named = ", ".join(map(str, table.get("columns", ["given values"])))
+        what = f"{table.get('rows', '')} rows of {named}"
         raise ConfigError(
             f"{path}.sha256",
             f"no file beside the description has the {what} with this SHA-256: give them as rows=, or put "
