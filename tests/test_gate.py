@@ -323,7 +323,9 @@ def test_code_that_changed_behind_the_same_description_is_told(tmp_path: Path):
 def test_a_run_ignores_the_table_but_not_a_mistake_in_it(folder: Path):
     assert run("simulate", "chat.toml").exit_code == 0
     (folder / "chat.toml").write_text(SCENARIO.replace("confidence", "confidense"))
-    assert error("simulate", "chat.toml").endswith("gate: unknown field 'confidense'; did you mean confidence?")
+    assert error("simulate", "chat.toml").endswith(
+        "gate: unknown field 'confidense'; did you mean confidence?"
+    )
 
 
 def test_a_failed_run_fails_the_gate_loses_no_other_verdict_and_is_no_baseline(tmp_path: Path):
