@@ -13,6 +13,8 @@ import inferq as iq
 from inferq import _core
 from inferq.scenario import Scenario
 
+from .slots import engine, rows, work
+
 ROUTERS = [
     iq.RoundRobin(),
     iq.Random(),
@@ -28,25 +30,6 @@ ROUTERS = [
     iq.PrefixHash(prefix_tokens=100, load_factor=1.25),
 ]
 LINK = iq.Link(latency_s=0.5, bytes_per_s=100.0, bytes_per_token=10)
-
-
-def engine(kv: iq.KvCache | None = None, first_token: Any = "prefill", **scheduler: Any) -> iq.Engine:
-    """One slot of a second for each iteration."""
-    cache = iq.KvCache.unlimited() if kv is None else kv
-    return iq.Engine(
-        timing=iq.Constant(1.0), scheduler=iq.Sarathi(**scheduler), kv=cache, first_token=first_token
-    )
-
-
-def work(*requests: tuple[float, int, int], **columns: Any) -> dict[str, Any]:
-    """Requests as (arrival_s, prompt_tokens, output_tokens)."""
-    names = ("arrival_s", "prompt_tokens", "output_tokens")
-    given = dict(zip(names, map(list, zip(*requests, strict=True)), strict=True))
-    return {**given, **columns}
-
-
-def rows(result: iq.Result, *columns: str) -> list[tuple[Any, ...]]:
-    return result.requests.select(columns).rows()
 
 
 # descriptions

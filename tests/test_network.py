@@ -18,11 +18,7 @@ from inferq.systems.network_jobs import expanded
 from inferq.systems.pools import pools_of
 from inferq.workload.distributions import DurationDistribution
 
-
-def engine(kv: iq.KvCache | None = None, **scheduler: Any) -> iq.Engine:
-    """One slot of a second for each iteration."""
-    cache = iq.KvCache.unlimited() if kv is None else kv
-    return iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(**scheduler), kv=cache)
+from .slots import engine, rows
 
 
 def stage(at: str = "a", prompt: Any = 10, output: Any = 2, **rest: Any) -> iq.Stage:
@@ -61,10 +57,6 @@ def rybko_stolyar(priority: bool) -> iq.Network:
 
     engines = {"one": agent("B long", "A short"), "two": agent("A long", "B short")}
     return iq.Network(engines, [two("A", "one", "two"), two("B", "two", "one")])
-
-
-def rows(result: iq.Result, *columns: str) -> list[tuple[Any, ...]]:
-    return result.requests.select(columns).rows()
 
 
 # descriptions

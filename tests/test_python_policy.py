@@ -16,6 +16,8 @@ from polars.testing import assert_frame_equal
 
 import inferq as iq
 
+from .slots import work
+
 COLUMNS = (
     "id",
     "since_s",
@@ -116,11 +118,6 @@ def engine(scheduler: iq.Scheduler, kv: iq.KvCache | None = None, first_token: A
     return iq.Engine(timing=iq.Constant(1.0), scheduler=scheduler, kv=cache, first_token=first_token)
 
 
-def requests(*rows: tuple[float, int, int]) -> dict[str, list[Any]]:
-    names = ("arrival_s", "prompt_tokens", "output_tokens")
-    return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
-
-
 def shown(table: Any) -> dict[str, list[Any]]:
     return {name: getattr(table, name).tolist() for name in COLUMNS}
 
@@ -210,7 +207,7 @@ def test_the_view_follows_the_rules_and_hides_the_future() -> None:
         return batches[asked - 1]
 
     workload = {
-        **requests((0.0, 6, 3), (0.5, 4, 2)),
+        **work((0.0, 6, 3), (0.5, 4, 2)),
         "class": ["code", "chat"],
         "priority": [7, -1],
         "ttft_slo_s": [2.0, None],
@@ -258,7 +255,7 @@ def test_a_view_says_nothing_of_output_lengths() -> None:
         seen.append(view)
         return iq.Batch(decode=view.running.id, prefill=[(id, 1) for id in view.waiting.id])
 
-    iq.simulate(requests((0.0, 1, 2)), engine(Scripted(plan), iq.KvCache.unlimited()))
+    iq.simulate(work((0.0, 1, 2)), engine(Scripted(plan), iq.KvCache.unlimited()))
     view = seen[-1]
     public = [name for part in (view, view.running) for name in dir(part) if not name.startswith("_")]
     assert set(public) == {
@@ -292,7 +289,7 @@ def test_only_the_first_requests_of_the_queue_are_shown() -> None:
         return iq.Batch(prefill=[(id, 1) for id in view.waiting.id[:1]])
 
     # 1 s: 0 is preempted, and the scheduler asked again at once; 0 is back in its place. 1.5 s: 3 comes.
-    workload = requests((0.0, 1, 2), (0.0, 1, 1), (0.0, 1, 1), (1.5, 2, 1))
+    workload = work((0.0, 1, 2), (0.0, 1, 1), (0.0, 1, 1), (1.5, 2, 1))
     iq.simulate(workload, engine(Scripted(plan, lookahead=2)), horizon_s=4.0)
     assert seen == [([0, 1], 3), ([1, 2], 2), ([0, 1], 3), ([1, 2], 3), ([2, 3], 2), ([3], 1)]
 
@@ -306,7 +303,7 @@ def test_a_batch_is_repeated_until_something_happens() -> None:
         return iq.Batch(prefill=prompts) if prompts else iq.Batch(decode=view.running.id, repeat=8)
 
     # Contexts 1 … 20. An arrival at 5.5 asks anew at 6, its end at 7; after that every 8 iterations.
-    result = iq.simulate(requests((0.0, 1, 20), (5.5, 1, 1)), engine(Scripted(plan)))
+    result = iq.simulate(work((0.0, 1, 20), (5.5, 1, 1)), engine(Scripted(plan)))
     assert asked_at == [0.0, 1.0, 6.0, 7.0, 15.0]
     # Asked at 6, request 0 sat out for the new prompt.
     assert result.requests["finish_s"].to_list() == [21.0, 7.0]
@@ -318,7 +315,7 @@ def test_an_idle_scheduler_is_asked_at_the_time_that_it_names() -> None:
             return iq.Batch(wake_at_s=3.25)
         return iq.Batch(prefill=[(0, 4)], wake_at_s=0.0)  # of no account: the batch is not empty
 
-    result = iq.simulate(requests((0.5, 4, 1)), engine(Scripted(plan)))
+    result = iq.simulate(work((0.5, 4, 1)), engine(Scripted(plan)))
     assert result.requests["admitted_s"].to_list() == [3.25]
 
 
@@ -331,14 +328,14 @@ def test_a_scheduler_that_waits_for_company_is_drained() -> None:
             return None
         return iq.Batch(prefill=np.column_stack((view.waiting.id, view.waiting.prompt_left)))
 
-    result = iq.simulate(requests((0.0, 4, 1), (1.0, 4, 1), (2.0, 4, 1)), engine(Scripted(plan)))
+    result = iq.simulate(work((0.0, 4, 1), (1.0, 4, 1), (2.0, 4, 1)), engine(Scripted(plan)))
     assert result.requests["admitted_s"].to_list() == [1.0, 1.0, 2.0]
     assert drained == [False, False, False, True]
 
 
 @pytest.mark.parametrize("nothing", [None, iq.Batch(), iq.Batch(decode=[], prefill=(), admit={}, preempt=[])])
 def test_a_scheduler_that_never_asks_stalls(nothing: iq.Batch | None) -> None:
-    result = iq.simulate(requests((0.0, 4, 1)), engine(Scripted(lambda view, asked: nothing)))
+    result = iq.simulate(work((0.0, 4, 1)), engine(Scripted(lambda view, asked: nothing)))
     assert result.requests["status"].to_list() == ["unfinished"]
     assert result.findings[0].startswith("stalled: ")
 
@@ -352,7 +349,7 @@ def test_an_admission_takes_the_blocks_that_it_names() -> None:
             return iq.Batch(prefill={0: 4, 1: 4}, admit=[(1, 20)])
         return iq.Batch(decode=view.running.id)
 
-    iq.simulate(requests((0.0, 4, 2), (0.0, 4, 2)), engine(Scripted(plan)))
+    iq.simulate(work((0.0, 4, 2), (0.0, 4, 2)), engine(Scripted(plan)))
     assert free == [16, 16 - 1 - 5]
 
 
@@ -365,7 +362,7 @@ def test_ids_come_in_any_kind_of_row(ids: Any) -> None:
             return iq.Batch(prefill=zip(view.waiting.id, view.waiting.prompt_left, strict=True))
         return iq.Batch(decode=ids)
 
-    result = iq.simulate(requests((0.0, 4, 2), (0.0, 4, 2)), engine(Scripted(plan)))
+    result = iq.simulate(work((0.0, 4, 2), (0.0, 4, 2)), engine(Scripted(plan)))
     assert result.requests["finish_s"].to_list() == [2.0, 2.0]
 
 
@@ -447,7 +444,7 @@ RETURNS = "plan(view) returns an iq.Batch or None"
 )
 def test_a_broken_rule_is_named(batch: Any, rule: str, what: str) -> None:
     # At 1 s request 0 can decode, 1 owes 12 tokens of 16, 2 and 3 wait, 4 is not here yet.
-    workload = requests((0.0, 4, 3), (0.0, 16, 3), (0.0, 20, 3), (0.0, 4, 3), (9.0, 4, 3))
+    workload = work((0.0, 4, 3), (0.0, 16, 3), (0.0, 20, 3), (0.0, 4, 3), (9.0, 4, 3))
 
     def plan(view: iq.View, asked: int) -> Any:
         return iq.Batch(prefill=[(0, 4), (1, 4)]) if asked == 1 else batch
@@ -466,7 +463,7 @@ def test_decodes_that_lack_a_block_are_named() -> None:
 
     scheduler, cache = Scripted(plan), iq.KvCache(tokens=32, block=4)
     with pytest.raises(iq.SimulationError, match=rf"at 3 s: {BLOCKS} \(request 0\)"):
-        iq.simulate(requests((0.0, 14, 9), (0.0, 14, 9)), engine(scheduler, cache))
+        iq.simulate(work((0.0, 14, 9), (0.0, 14, 9)), engine(scheduler, cache))
 
 
 class _OwnError(Exception):
@@ -483,7 +480,7 @@ def test_an_exception_of_a_plan_passes_untouched(exception: BaseException) -> No
         return iq.Batch(decode=view.running.id, prefill=[(id, 4) for id in view.waiting.id])
 
     with pytest.raises(type(exception)) as caught:
-        iq.simulate(requests((0.0, 4, 9)), engine(Scripted(plan)))
+        iq.simulate(work((0.0, 4, 9)), engine(Scripted(plan)))
     assert caught.value is exception
     assert caught.value.__cause__ is None and caught.value.__context__ is None
     functions = [frame.name for frame in traceback.extract_tb(exception.__traceback__)]
@@ -499,7 +496,7 @@ def test_an_exception_of_what_a_plan_returns_passes_untouched() -> None:
         raise exception
 
     with pytest.raises(_OwnError) as caught:
-        iq.simulate(requests((0.0, 4, 9)), engine(Scripted(lambda view, asked: iq.Batch(decode=ids()))))
+        iq.simulate(work((0.0, 4, 9)), engine(Scripted(lambda view, asked: iq.Batch(decode=ids()))))
     assert caught.value is exception
 
 
@@ -514,7 +511,7 @@ def test_ctrl_c_stops_a_run_inside_a_plan() -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            iq.simulate(requests((0.0, 4, 10**6)), engine(scheduler, iq.KvCache.unlimited()))
+            iq.simulate(work((0.0, 4, 10**6)), engine(scheduler, iq.KvCache.unlimited()))
     finally:
         signal.signal(signal.SIGINT, before)
     assert scheduler.asked == 50
@@ -530,7 +527,7 @@ def test_an_error_of_progress_passes_untouched_beside_a_plan() -> None:
         return iq.Batch(decode=view.running.id, prefill=[(id, 4) for id in view.waiting.id])
 
     with pytest.raises(_OwnError) as caught:
-        iq.simulate(requests((0.0, 4, 10**7)), engine(Scripted(plan), iq.KvCache.unlimited()), progress=stop)
+        iq.simulate(work((0.0, 4, 10**7)), engine(Scripted(plan), iq.KvCache.unlimited()), progress=stop)
     assert caught.value is exception
 
 
@@ -540,7 +537,7 @@ def test_a_run_leaves_nothing_behind() -> None:
 
     def run() -> None:
         scheduler = Marked(lambda view, asked: iq.Batch(prefill=[(0, 4)]))
-        iq.simulate(requests((0.0, 4, 1)), engine(scheduler))
+        iq.simulate(work((0.0, 4, 1)), engine(scheduler))
 
     run()
     gc.collect()
@@ -557,7 +554,7 @@ def test_the_record_names_the_class_and_cannot_be_read_back() -> None:
         "max_seqs": None,
         "lookahead": 256,
     }
-    result = iq.simulate(requests((0.0, 4, 1)), engine(scheduler))
+    result = iq.simulate(work((0.0, 4, 1)), engine(scheduler))
     assert json.loads(result.scenario)["engine"] == described
     with pytest.raises(iq.ConfigError) as caught:
         iq.Engine.from_json(described)
@@ -587,7 +584,7 @@ def test_wrong_attributes_are_named(attributes: dict[str, Any], message: str) ->
     for name, value in attributes.items():
         setattr(scheduler, name, value)
     with pytest.raises(iq.ConfigError, match="scheduler"):
-        iq.simulate(requests((0.0, 4, 1)), made)
+        iq.simulate(work((0.0, 4, 1)), made)
 
 
 def test_other_parts_are_judged_beside_a_scheduler_in_python() -> None:
@@ -622,9 +619,10 @@ def test_a_class_may_be_derived_from_a_policy() -> None:
 
     scheduler = Polite(token_budget=64)
     assert scheduler.to_json()["name"].endswith("Polite")
-    assert iq.simulate(requests((0.0, 4, 1), (0.0, 4, 1)), engine(scheduler)).requests[
-        "finish_s"
-    ].to_list() == [1, 2]
+    assert iq.simulate(work((0.0, 4, 1), (0.0, 4, 1)), engine(scheduler)).requests["finish_s"].to_list() == [
+        1,
+        2,
+    ]
 
 
 def test_a_batch_shows_what_it_holds() -> None:

@@ -9,21 +9,13 @@ import pytest
 import inferq as iq
 from inferq.workload.dependencies import NO_SESSION, of_sessions, sessions
 
-
-def engine(kv: iq.KvCache | None = None, **scheduler: Any) -> iq.Engine:
-    """One slot of a second for each iteration."""
-    cache = iq.KvCache.unlimited() if kv is None else kv
-    return iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(**scheduler), kv=cache)
+from .slots import engine, rows
 
 
 def turns(*rows: tuple[float, int, int, Any, float | None], **columns: Any) -> dict[str, Any]:
     """Requests as (arrival_s, prompt_tokens, output_tokens, session_id, think_s)."""
     names = ("arrival_s", "prompt_tokens", "output_tokens", "session_id", "think_s")
     return {**dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)), **columns}
-
-
-def told(result: iq.Result, *columns: str) -> list[tuple[Any, ...]]:
-    return result.requests.select(columns).rows()
 
 
 # what waits for what
@@ -109,7 +101,7 @@ def test_a_turn_comes_when_its_user_has_read_the_answer() -> None:
     """Turn 0 in [0, 3), half a second of thought, turn 1 in [3.5, 5.5), two seconds, turn 2 in [7.5, 8.5)."""
     talk = turns((0.0, 10, 3, "a", None), (0.1, 10, 2, "a", 0.5), (0.2, 10, 1, "a", 2.0))
     result = iq.simulate(talk, engine())
-    assert told(result, "id", "arrival_s", "finish_s", "e2e_s") == [
+    assert rows(result, "id", "arrival_s", "finish_s", "e2e_s") == [
         (0, 0.0, 3.0, 3.0),
         (1, 3.5, 5.5, 2.0),
         (2, 7.5, 8.5, 1.0),
@@ -120,18 +112,18 @@ def test_a_turn_without_thought_comes_at_once() -> None:
     """It can be in the batch that is formed at the instant at which the answer before it ended."""
     talk = turns((0.0, 10, 2, "a", None), (0.0, 10, 1, "a", 0.0))
     result = iq.simulate(talk, engine(max_seqs=1))
-    assert told(result, "arrival_s", "queue_s", "finish_s") == [(0.0, 0.0, 2.0), (2.0, 0.0, 3.0)]
+    assert rows(result, "arrival_s", "queue_s", "finish_s") == [(0.0, 0.0, 2.0), (2.0, 0.0, 3.0)]
 
 
 def test_a_recorded_arrival_after_the_answer_does_not_hold_a_turn_back() -> None:
     talk = turns((0.0, 10, 1, "a", None), (50.0, 10, 1, "a", 1.0))
-    assert told(iq.simulate(talk, engine()), "arrival_s") == [(0.0,), (2.0,)]
+    assert rows(iq.simulate(talk, engine()), "arrival_s") == [(0.0,), (2.0,)]
 
 
 def test_an_open_loop_sends_every_turn_as_recorded() -> None:
     talk = turns((0.0, 10, 3, "a", None), (0.5, 10, 2, "a", 0.5))
     result = iq.simulate(iq.Workload(talk).open_loop(), engine())
-    assert told(result, "arrival_s", "finish_s") == [(0.0, 3.0), (0.5, 3.0)]
+    assert rows(result, "arrival_s", "finish_s") == [(0.0, 3.0), (0.5, 3.0)]
 
 
 def test_a_closed_loop_slows_down_where_the_server_does() -> None:
@@ -151,7 +143,7 @@ def test_a_closed_loop_slows_down_where_the_server_does() -> None:
 def test_a_turn_whose_answer_never_came_never_comes(first: Any, change: Any, status: str) -> None:
     talk = turns(first, (0.5, 10, 1, "a", 0.0), (1.0, 10, 1, "b", None), (1.5, 10, 1, "a", 0.0))
     result = iq.simulate(talk, engine(kv=iq.KvCache(tokens=160)), **change)
-    assert told(result, "id", "status") == [(0, status), (2, "finished")]
+    assert rows(result, "id", "status") == [(0, status), (2, "finished")]
 
 
 def test_a_turn_after_one_that_was_abandoned_never_comes() -> None:
@@ -162,7 +154,7 @@ def test_a_turn_after_one_that_was_abandoned_never_comes() -> None:
         patience_s=[None, 0.5, None],
     )
     result = iq.simulate(talk, engine(max_seqs=1))
-    assert told(result, "id", "status") == [(0, "finished"), (1, "abandoned")]
+    assert rows(result, "id", "status") == [(0, "finished"), (1, "abandoned")]
 
 
 def test_warm_up_goes_by_the_recorded_order() -> None:
@@ -172,7 +164,7 @@ def test_warm_up_goes_by_the_recorded_order() -> None:
     )
     for warmup in (2, "2s"):
         result = iq.simulate(talk, engine(), warmup=warmup)
-        assert told(result, "id", "measured") == [(0, False), (1, False), (2, True), (3, True)]
+        assert rows(result, "id", "measured") == [(0, False), (1, False), (2, True), (3, True)]
         assert result.summary()["duration_s"].item() == 2.0  # from 2 to 4
     every = iq.simulate(talk, engine()).summary()
     assert every["duration_s"].item() == 11.0
@@ -181,11 +173,11 @@ def test_warm_up_goes_by_the_recorded_order() -> None:
 def test_sessions_close_their_loops_over_clusters_and_hand_offs() -> None:
     talk = turns((0.0, 10, 2, "a", None), (0.0, 10, 2, "b", None), (0.1, 10, 2, "a", 1.0))
     both = iq.simulate(talk, iq.Cluster(engine(), replicas=2, router=iq.BySession()))
-    assert told(both, "replica", "arrival_s", "finish_s") == [(0, 0.0, 2.0), (1, 0.0, 2.0), (0, 3.0, 5.0)]
+    assert rows(both, "replica", "arrival_s", "finish_s") == [(0, 0.0, 2.0), (1, 0.0, 2.0), (0, 3.0, 5.0)]
     link = iq.Link(latency_s=0.5, bytes_per_s=1.0, bytes_per_token=0)
     split = iq.Disaggregated(prefill=(engine(), 1), decode=(engine(), 1), link=link)
     handed = iq.simulate(talk, split)
-    assert told(handed, "arrival_s", "finish_s") == [(0.0, 2.5), (0.0, 2.5), (3.5, 6.0)]
+    assert rows(handed, "arrival_s", "finish_s") == [(0.0, 2.5), (0.0, 2.5), (3.5, 6.0)]
 
 
 def test_stepping_and_threads_change_nothing() -> None:

@@ -16,19 +16,9 @@ import pytest
 
 import inferq as iq
 
+from .slots import engine, rows
+
 ONE: dict[str, Any] = {"arrival_s": [0.0], "prompt_tokens": [10], "output_tokens": [3]}
-
-
-def engine(first_token: Any = "prefill", kv: iq.KvCache | None = None, **scheduler: Any) -> iq.Engine:
-    """One slot of a second for each iteration."""
-    cache = iq.KvCache.unlimited() if kv is None else kv
-    return iq.Engine(
-        timing=iq.Constant(1.0), scheduler=iq.Sarathi(**scheduler), kv=cache, first_token=first_token
-    )
-
-
-def rows(result: iq.Result, *columns: str) -> list[tuple[Any, ...]]:
-    return result.requests.select(columns).rows()
 
 
 def test_one_request_by_hand() -> None:
