@@ -356,3 +356,19 @@ def test_only_json_is_written(tmp_path: Path) -> None:
 def test_the_end_of_a_window_is_open() -> None:
     assert RECORD["workload"]["transforms"][1] == {"kind": "window", "start_s": 0.5, "end_s": None}
     assert again(CHAT.window(0.5, math.inf)).workload._steps[0].arguments["end_s"] == math.inf
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (lambda: iq.Workload.law, "Workload.law is now Workload.synthetic"),
+        (lambda: CHAT.is_law, "Workload.is_law is now Workload.is_synthetic"),
+        (lambda: CHAT.describe_json, "Workload.describe_json is now Workload.to_json"),
+        (lambda: ENGINE.describe, "Engine.describe is now Engine.to_json"),
+        (lambda: iq.Sarathi().describe, "Sarathi.describe is now Sarathi.to_json"),
+        (lambda: iq.Cluster.from_description, "Cluster.from_description is now Cluster.from_json"),
+    ],
+)
+def test_an_old_name_says_the_new_one(old: Callable[[], object], new: str) -> None:
+    with pytest.raises(AttributeError, match=f"^{new}$"):
+        old()

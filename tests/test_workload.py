@@ -546,13 +546,10 @@ def test_the_description_of_a_synthetic_workload_holds_all_of_it() -> None:
     )
     described = json.loads(json.dumps(work.to_json(), allow_nan=False))
     assert described == {
-        "kind": "Synthetic",
-        "synthetic": {
-            "requests": 50,
-            "arrivals": {"kind": "Poisson", "rate": 2.0},
-            "lengths": {"kind": "Empirical", "prompt_tokens": [10, 20, 30], "output_tokens": [1, 2, 3]},
-        },
-        "steps": [{"kind": "at_rate", "rate": 4.0}, {"kind": "with_classes", "classes": {"a": 1.0}}],
+        "requests": 50,
+        "arrivals": {"kind": "Poisson", "rate": 2.0},
+        "lengths": {"kind": "Empirical", "prompt_tokens": [10, 20, 30], "output_tokens": [1, 2, 3]},
+        "transforms": [{"kind": "at_rate", "rate": 4.0}, {"kind": "with_classes", "classes": {"a": 1.0}}],
     }
     every = synthetic().window(1.0).concat(iq.Workload(three())).with_arrivals(list(range(53)))
     assert json.dumps(every.to_json(), allow_nan=False)
@@ -560,7 +557,7 @@ def test_the_description_of_a_synthetic_workload_holds_all_of_it() -> None:
 
 def test_the_hash_of_a_frame_changes_with_any_value() -> None:
     base = three(patience_s=[None, 1.0, 0.0], session_id=["a", "b", None])
-    hashes = {iq.Workload(base).to_json()["sha256"]}
+    hashes = {iq.Workload(base).sha256()}
     assert iq.Workload(pl.DataFrame(base)).sha256() in hashes
     for change in (
         {"arrival_s": [0.0, 1.0, 3.0000001]},

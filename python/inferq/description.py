@@ -22,7 +22,7 @@ from typing import (
 )
 
 from inferq import _core
-from inferq.errors import ConfigError
+from inferq.errors import ConfigError, Renamed
 from inferq.workload.columns import nearest as nearest
 
 
@@ -45,6 +45,9 @@ class Description:
     """What stands in a description for one that cannot be read back, and why; None where all can."""
     beside: ClassVar[Mapping[str, Any]] = {}
     """Arguments, no fields, with which the class is called when a description is read."""
+
+    describe = Renamed("to_json")
+    from_description = Renamed("from_json")
 
     def __post_init__(self) -> None:
         """Turn every field into a type that it names, then let the core judge the whole."""

@@ -78,11 +78,14 @@ class SimulationError(RuntimeError):
 class Renamed:
     """An attribute of a class that has another name now: asking for it says so."""
 
-    def __init__(self, old: str, new: str) -> None:
-        self._message = f"{old} is now {new}"
+    def __init__(self, new: str) -> None:
+        self._new = new
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._old = name
 
     def __get__(self, instance: object, owner: type) -> NoReturn:
-        raise AttributeError(self._message)
+        raise AttributeError(f"{owner.__name__}.{self._old} is now {owner.__name__}.{self._new}")
 
 
 class SweepStopped(SimulationError):

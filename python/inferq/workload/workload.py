@@ -139,7 +139,9 @@ class Workload:
         made._fill(source, steps, metadata or {}, origin)
         return made
 
-    law = Renamed("Workload.law", "Workload.synthetic")
+    law = Renamed("synthetic")
+    is_law = Renamed("is_synthetic")
+    describe_json = Renamed("to_json")
 
     @classmethod
     def synthetic(

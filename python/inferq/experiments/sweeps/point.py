@@ -90,10 +90,14 @@ def scenario_of(source: Source, point: Mapping[str, Any]) -> tuple[Any, Any, Map
     """
     if isinstance(source, ScenarioFile):
         read = source.with_fields(point).scenario()
-        return read.workload, read.system, {name: value for name, value in read.run.items() if name != "seed"}
+        return (
+            read.workload,
+            read.system,
+            {name: value for name, value in read.options.items() if name != "seed"},
+        )
     made = source(**point)
     if isinstance(made, Scenario):
-        made = (made.workload, made.system, made.run)
+        made = (made.workload, made.system, made.options)
     if not isinstance(made, tuple) or not 2 <= len(made) <= 3:
         raise ConfigError(
             "scenario",
