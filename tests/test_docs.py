@@ -42,3 +42,23 @@ def test_no_line_of_prose_is_beyond_120_characters(page: Path):
 def test_every_page_is_in_the_navigation():
     listed = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")))
     assert listed == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+
+
+def test_the_picture_of_the_tree_is_true():
+    """Every path in it exists, and every room of the package and of the core is in it."""
+    text = (DOCS / "where-is-what.md").read_text(encoding="utf-8")
+    roots: list[str] = []
+    drawn = set()
+    for line in re.findall(r"^(?:[│├└─ ]*)[\w./-]+(?:, [\w./-]+)*  .*$", text, re.MULTILINE):
+        depth = len(re.match(r"[│├└─ ]*", line)[0]) // 4
+        for path in re.split(", ", line.lstrip("│├└─ ").split("  ")[0]):
+            whole = "".join(roots[:depth]) + path
+            assert (ROOT / whole).exists(), whole
+            drawn.add(whole.rstrip("/"))
+        roots[depth:] = [path]
+    rooms = {path for top in ("python/inferq", "rust/src") for path in (ROOT / top).iterdir()}
+    rooms |= {path for path in (ROOT / "python" / "inferq" / "theory").iterdir() if path.is_dir()}
+    names = {
+        path.relative_to(ROOT).as_posix() for path in rooms if not path.name.startswith(("__", "_core.abi"))
+    }
+    assert names - drawn <= {"python/inferq/py.typed", "rust/src/lib.rs"}
