@@ -374,7 +374,7 @@ def test_ctrl_c_stops_all_runs(threads: int):
         ({"metrics": []}, "metrics: none is named"),
         ({"slo": {"ttft": 1}}, "slo: unknown objective 'ttft'"),
         ({"by": "replica"}, "by: must be 'class' or None"),
-        ({"confidence": 95}, "confidence: must be between 0 and 1"),
+        ({"confidence": 95}, "confidence: must be above 0 and below 1"),
         ({"until": "ttft_p99 2%"}, "until: must be such as"),
         ({"until": "ttft_p99 ± 2"}, "until.ttft_p99: must be a text such as '3 %' or '3 s' or '3 ms'"),
         ({"until": "ttft_p99 ± 0%"}, "until.ttft_p99: must be above 0"),

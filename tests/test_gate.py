@@ -457,7 +457,7 @@ def test_a_tolerance_may_change_without_a_new_baseline(folder: Path):
         ("ttft_p99 =", "ttft_p98 =", "gate.tolerance: unknown metric 'ttft_p98'; did you mean"),
         ("seeds = 4", "seeds = 0", "gate.seeds: must be a whole number from 1 to 10000, not 0"),
         ("seeds = 4", "seeds = 1", "chat: seeds: must be 2 or more where requests are drawn"),
-        ("confidence = 0.9", "confidence = 95", "gate.confidence: must be above 0.5 and below 1, is 95"),
+        ("confidence = 0.9", "confidence = 95", "gate.confidence: must be above 0.5 and below 1, not 95"),
         ("{ ttft_s = 0.5 }", "{ ttft = 0.5 }", "gate.slo: unknown objective 'ttft'; did you mean ttft_s?"),
         ("{ ttft_s = 0.5 }", "0.5", "gate.slo: must be a table of finite numbers by name or None, is 0.5"),
     ],

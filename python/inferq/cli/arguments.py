@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,32 +11,20 @@ from inferq.cli import options
 from inferq.workload.traces.read_trace import read_trace
 from inferq.workload.workload import Workload
 
+
+def option(metavar: str | None, help: str, *names: str, show_default: bool = True) -> Any:
+    """An option of a command: what stands for its value, and what it says; `names` where it has its own."""
+    return typer.Option(*names, metavar=metavar, help=help, show_default=show_default)
+
+
 Scenario = Annotated[Path, typer.Argument(metavar="SCENARIO", show_default=False, help="A TOML file.")]
 Trace = Annotated[Path, typer.Argument(metavar="FILE", show_default=False, help="A trace.")]
-Format = Annotated[
-    str | None,
-    typer.Option("--format", metavar="NAME", help="Format of the trace, else found from its content."),
-]
-Columns = Annotated[
-    str | None,
-    typer.Option("--columns", metavar="OURS=THEIRS,…", help="Names of the columns of a plain CSV file."),
-]
-Tokenizer = Annotated[
-    Path | None,
-    typer.Option("--tokenizer", metavar="FILE", help="A tokenizer.json that counts the tokens of texts."),
-]
-TokensPerWord = Annotated[
-    float | None,
-    typer.Option("--tokens-per-word", metavar="RATIO", help="Count the tokens of texts by their words."),
-]
-Out = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="DIR", help="Write the results as Parquet, the scenario as JSON."),
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="How many runs go on at once; every core unless told."),
-]
+Format = Annotated[str | None, option("NAME", "Format of the trace, else found from its content.")]
+Columns = Annotated[str | None, option("OURS=THEIRS,…", "Names of the columns of a plain CSV file.")]
+Tokenizer = Annotated[Path | None, option("FILE", "A tokenizer.json that counts the tokens of texts.")]
+TokensPerWord = Annotated[float | None, option("RATIO", "Count the tokens of texts by their words.")]
+Out = Annotated[Path | None, option("DIR", "Write the results as Parquet, the scenario as JSON.")]
+Threads = Annotated[int | None, option("N", "How many runs go on at once; every core unless told.")]
 
 
 def trace(

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, cast
 import typer
 
 from inferq.cli import show
+from inferq.cli.arguments import option
 from inferq.errors import ConfigError
 from inferq.results.files import check_writable
 from inferq.timing.calibration.calibrate import calibrate as timed
@@ -26,35 +27,26 @@ def calibrate(
     ],
     out: Annotated[
         Path,
-        typer.Option("--out", metavar="FILE", show_default=False, help="Write the table, a .parquet file."),
+        option("FILE", "Write the table, a .parquet file.", show_default=False),
     ],
     device: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="cuda, cuda:1 or cpu; cuda where there is one unless told."),
+        str | None, option("NAME", "cuda, cuda:1 or cpu; cuda where there is one unless told.")
     ] = None,
     dtype: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="bfloat16 (unless told, on cuda), float16 or float32 (on cpu)."),
+        str | None, option("NAME", "bfloat16 (unless told, on cuda), float16 or float32 (on cpu).")
     ] = None,
     tensor_parallel: Annotated[
-        int,
-        typer.Option(metavar="N", help="Devices that share the model: the share of one of them is timed."),
+        int, option("N", "Devices that share the model: the share of one of them is timed.")
     ] = 1,
-    layers: Annotated[
-        int | None, typer.Option(metavar="N", help="Layers that are timed, at most 4 unless told.")
-    ] = None,
+    layers: Annotated[int | None, option("N", "Layers that are timed, at most 4 unless told.")] = None,
     repetitions: Annotated[
-        int | None, typer.Option(metavar="N", help="Of each point; 20 on cuda and 5 on cpu unless told.")
+        int | None, option("N", "Of each point; 20 on cuda and 5 on cpu unless told.")
     ] = None,
     cache: Annotated[
-        str,
-        typer.Option(
-            metavar="KIND",
-            help="paged gathers blocks before attention, contiguous reads the cache in place.",
-        ),
+        str, option("KIND", "paged gathers blocks before attention, contiguous reads the cache in place.")
     ] = "paged",
     quick: Annotated[
-        bool, typer.Option("--quick", help="Every other point of the grids, and fewer repetitions.")
+        bool, option(None, "Every other point of the grids, and fewer repetitions.", "--quick")
     ] = False,
 ) -> None:
     """Time the layers of a model on this machine, and write them as a table of times.

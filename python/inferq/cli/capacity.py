@@ -8,12 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from inferq.cli import arguments, show
+from inferq.cli.arguments import option
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import check_options, seeds_from
 from inferq.experiments.capacity_search.capacity import capacity as largest_rate
 from inferq.experiments.capacity_search.slo import Slo
 from inferq.reports.style import svg
+from inferq.reports.text import listed
 from inferq.results.files import check_writable
+from inferq.results.metric import QUANTITIES, STATISTICS
 from inferq.scenario import Scenario
 
 
@@ -21,26 +24,24 @@ def capacity(
     scenario: arguments.Scenario,
     slo: Annotated[
         list[str],
-        typer.Option(
-            metavar="[CLASS.]METRIC=LIMIT",
+        option(
+            "[CLASS.]METRIC=LIMIT",
+            "An objective, once for each: ttft_p99=0.5 (seconds), chat.tbt_p99=0.05 (of a class) or "
+            f"failed_share=0.01 (0 unless told). Latencies are {listed(QUANTITIES)}, with "
+            f"{listed((f'_{one}' for one in STATISTICS), 'or')}.",
             show_default=False,
-            help="An objective, once for each: ttft_p99=0.5 (seconds), chat.tbt_p99=0.05 (of a class) or "
-            "failed_share=0.01 (0 unless told). Latencies are ttft, tbt, tpot, e2e and queue, with _mean, "
-            "_p50, _p90, _p95, _p99 or _max.",
         ),
     ],
-    low: Annotated[float | None, typer.Option(metavar="R", help="A rate to begin with.")] = None,
-    high: Annotated[float | None, typer.Option(metavar="R", help="The largest rate that is tried.")] = None,
-    precision: Annotated[float, typer.Option(metavar="P", help="Of the bracket, high / low - 1.")] = 0.02,
-    seeds: Annotated[int, typer.Option(metavar="N", help="Runs at each rate, to begin with.")] = 5,
+    low: Annotated[float | None, option("R", "A rate to begin with.")] = None,
+    high: Annotated[float | None, option("R", "The largest rate that is tried.")] = None,
+    precision: Annotated[float, option("P", "Of the bracket, high / low - 1.")] = 0.02,
+    seeds: Annotated[int, option("N", "Runs at each rate, to begin with.")] = 5,
     most_seeds: Annotated[
-        int | None, typer.Option(metavar="N", help="The most runs at a rate; four times --seeds unless told.")
+        int | None, option("N", "The most runs at a rate; four times --seeds unless told.")
     ] = None,
-    confidence: Annotated[float, typer.Option(metavar="C", help="Above 0.5 and below 1.")] = 0.95,
+    confidence: Annotated[float, option("C", "Above 0.5 and below 1.")] = 0.95,
     threads: arguments.Threads = None,
-    picture: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the search into this SVG file.")
-    ] = None,
+    picture: Annotated[Path | None, option("FILE", "Draw the search into this SVG file.")] = None,
 ) -> None:
     """Find the largest rate at which a scenario keeps an SLO. Exit status 1 when there is none.
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from inferq.cli import show
+from inferq.cli.arguments import option
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import seeds_from
 from inferq.experiments.comparison.compare import compare as compared
@@ -24,37 +25,26 @@ def compare(
             metavar="SCENARIO…", show_default=False, help="TOML files; the first is the baseline."
         ),
     ],
-    seeds: Annotated[
-        int, typer.Option(metavar="N", help="Seeds to run, from that of the scenarios' [run] on.")
-    ] = 10,
+    seeds: Annotated[int, option("N", "Seeds to run, from that of the scenarios' [run] on.")] = 10,
     metric: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="A metric such as ttft_p99; may be given several times."),
+        list[str] | None, option("NAME", "A metric such as ttft_p99; may be given several times.")
     ] = None,
-    ttft_slo: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Time to first token that counts as good.")
-    ] = None,
+    ttft_slo: Annotated[float | None, option("SECONDS", "Time to first token that counts as good.")] = None,
     tbt_slo: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Longest gap between tokens that counts as good.")
+        float | None, option("SECONDS", "Longest gap between tokens that counts as good.")
     ] = None,
-    by_class: Annotated[
-        bool, typer.Option("--by-class", help="The same for each class of requests.")
-    ] = False,
+    by_class: Annotated[bool, option(None, "The same for each class of requests.", "--by-class")] = False,
     until: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PRECISION",
-            help="Go on with further seeds until an interval is narrow enough, as in 'ttft_p99 +- 2%'; may "
+        option(
+            "PRECISION",
+            "Go on with further seeds until an interval is narrow enough, as in 'ttft_p99 +- 2%'; may "
             "be given several times.",
         ),
     ] = None,
-    most_seeds: Annotated[
-        int | None, typer.Option(metavar="N", help="Where --until gives up, 200 unless told.")
-    ] = None,
-    confidence: Annotated[float, typer.Option(metavar="SHARE", help="Of the intervals.")] = 0.95,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the table too, as .csv or .parquet.")
-    ] = None,
+    most_seeds: Annotated[int | None, option("N", "Where --until gives up, 200 unless told.")] = None,
+    confidence: Annotated[float, option("SHARE", "Of the intervals.")] = 0.95,
+    out: Annotated[Path | None, option("FILE", "Write the table too, as .csv or .parquet.")] = None,
 ) -> None:
     """Compare systems that serve the same requests: scenarios that differ in the system alone.
 

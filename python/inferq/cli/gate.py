@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from inferq.cli import arguments, show
+from inferq.cli.arguments import option
 from inferq.errors import ConfigError, TraceError
 from inferq.experiments.gates.baseline import DEFAULT_FILE
 from inferq.experiments.gates.gate import accepted, checked, read_trials
@@ -21,14 +22,14 @@ def gate(
         list[Path],
         typer.Argument(metavar="PATH…", show_default=False, help="TOML files, and folders of them."),
     ],
-    baseline: Annotated[
-        Path, typer.Option(metavar="FILE", help="The JSON file to compare with; commit it.")
-    ] = Path(DEFAULT_FILE),
+    baseline: Annotated[Path, option("FILE", "The JSON file to compare with; commit it.")] = Path(
+        DEFAULT_FILE
+    ),
     update: Annotated[
-        bool, typer.Option("--update", help="Write what is found into the baseline instead.")
+        bool, option(None, "Write what is found into the baseline instead.", "--update")
     ] = False,
     summary: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the report as Markdown, for a pull request.")
+        Path | None, option("FILE", "Write the report as Markdown, for a pull request.")
     ] = None,
     threads: arguments.Threads = None,
 ) -> None:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from inferq import papers
 from inferq.cli import show
+from inferq.cli.arguments import option
 from inferq.papers import pages
 from inferq.papers.report import Report
 from inferq.reports.text import listed
@@ -24,15 +25,11 @@ def paper(
         str,
         typer.Argument(metavar="NAME", show_default=False, help=f"{listed(papers.PAPERS, 'or')}."),
     ],
-    quick: Annotated[bool, typer.Option("--quick", help="Smaller runs: a minute instead of some.")] = False,
+    quick: Annotated[bool, option(None, "Smaller runs: a minute instead of some.", "--quick")] = False,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The page, .html or .md; NAME.html in this directory unless told."),
+        Path | None, option("FILE", "The page, .html or .md; NAME.html in this directory unless told.")
     ] = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Where the real traces lie that some rows need."),
-    ] = None,
+    trace: Annotated[Path | None, option("FOLDER", "Where the real traces lie that some rows need.")] = None,
 ) -> None:
     """Run the experiments of a paper, print its numbers beside ours, and write a page with pictures.
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from inferq.cli import arguments, options, show
+from inferq.cli.arguments import option
 from inferq.errors import ConfigError
 from inferq.reports.text import listed
 from inferq.scenario import Scenario
@@ -24,103 +23,88 @@ def replay(
     columns: arguments.Columns = None,
     tokenizer: arguments.Tokenizer = None,
     tokens_per_word: arguments.TokensPerWord = None,
-    head: Annotated[int | None, typer.Option(metavar="N", help="Only the first N requests.")] = None,
-    output_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens that each request generates.")
-    ] = None,
+    head: Annotated[int | None, option("N", "Only the first N requests.")] = None,
+    output_tokens: Annotated[int | None, option("N", "Tokens that each request generates.")] = None,
     rate: Annotated[
         float | None,
-        typer.Option(
-            metavar="R",
-            help="Requests per second: scales arrival times, or draws Poisson arrivals where there are none.",
+        option(
+            "R", "Requests per second: scales arrival times, or draws Poisson arrivals where there are none."
         ),
     ] = None,
-    speed: Annotated[float | None, typer.Option(metavar="F", help="Divide the arrival times by F.")] = None,
+    speed: Annotated[float | None, option("F", "Divide the arrival times by F.")] = None,
     scheduler: Annotated[
         str,
-        typer.Option(
-            metavar="SPEC",
-            help=f"{options.spelled(SCHEDULERS)}; with fields: Sarathi:order=spf. Fields that are lists or "
+        option(
+            "SPEC",
+            f"{options.spelled(SCHEDULERS)}; with fields: Sarathi:order=spf. Fields that are lists or "
             f"tables, and so {options.unspelled(SCHEDULERS)}, are for scenarios: inferq simulate.",
         ),
     ] = "sarathi",
     token_budget: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens of one iteration, else the scheduler's default.")
+        int | None, option("N", "Tokens of one iteration, else the scheduler's default.")
     ] = None,
     max_seqs: Annotated[
-        int | None, typer.Option(metavar="N", help="Requests that run at once, else the scheduler's default.")
+        int | None, option("N", "Requests that run at once, else the scheduler's default.")
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help=f"A model by its name ({listed(entries('models'), 'or')}), or its config.json. It and "
+        option(
+            "NAME|FILE",
+            f"A model by its name ({listed(entries('models'), 'or')}), or its config.json. It and "
             "--gpu decide timing and KV cache.",
         ),
     ] = None,
     gpu: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help=f"The GPU that serves --model: {listed(entries('gpus'), 'or')}."),
+        str | None, option("NAME", f"The GPU that serves --model: {listed(entries('gpus'), 'or')}.")
     ] = None,
     tensor_parallel: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="GPUs that share --model, else those of the shipped table."),
+        int | None, option("N", "GPUs that share --model, else those of the shipped table.")
     ] = None,
     timing: Annotated[
         str | None,
-        typer.Option(
-            metavar="SPEC",
-            show_default=False,
-            help=f"Length of an iteration: {options.spelled(TIMING_MODELS)}, as in Constant:0.05, "
+        option(
+            "SPEC",
+            f"Length of an iteration: {options.spelled(TIMING_MODELS)}, as in Constant:0.05, "
             "PiecewiseLinear:base=0.006,per_token=3.2e-5, TimingTable:model=qwen3-8b,gpu=h200 (measured, see "
             "inferq timing show) or TimingTable:FILE. Without --model it is a100, an illustration, roughly a "
             "7-8B model on one A100-80GB.",
+            show_default=False,
         ),
     ] = None,
     kv_tokens: Annotated[
         str | None,
-        typer.Option(
-            metavar="N",
-            show_default=False,
-            help="Capacity of the KV cache in tokens, or unlimited; what the GPU leaves, or without --model "
+        option(
+            "N",
+            "Capacity of the KV cache in tokens, or unlimited; what the GPU leaves, or without --model "
             "432000.",
+            show_default=False,
         ),
     ] = None,
-    block: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens of one block of the KV cache, else 16.")
-    ] = None,
+    block: Annotated[int | None, option("N", "Tokens of one block of the KV cache, else 16.")] = None,
     prefix_cache: Annotated[
         str | None,
-        typer.Option(
-            metavar="KIND",
-            help="Find again what prompts have in common: blocks (by hash, as in vLLM) or radix (a tree of "
+        option(
+            "KIND",
+            "Find again what prompts have in common: blocks (by hash, as in vLLM) or radix (a tree of "
             "tokens, as in SGLang).",
         ),
     ] = None,
     first_token: Annotated[
-        str, typer.Option(metavar="WHEN", help="The first token comes with the prefill, or one decode later.")
+        str, option("WHEN", "The first token comes with the prefill, or one decode later.")
     ] = "prefill",
-    replicas: Annotated[
-        int | None, typer.Option(metavar="N", help="So many replicas of the engine behind a router.")
-    ] = None,
+    replicas: Annotated[int | None, option("N", "So many replicas of the engine behind a router.")] = None,
     router: Annotated[
         str | None,
-        typer.Option(
-            metavar="SPEC",
-            help=f"{options.spelled(ROUTERS)}; with fields: prefix-affinity:weight=4. With --replicas; "
+        option(
+            "SPEC",
+            f"{options.spelled(ROUTERS)}; with fields: prefix-affinity:weight=4. With --replicas; "
             "round-robin unless told.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of whatever is drawn.")] = 0,
-    horizon: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="End the run at this instant.")
-    ] = None,
-    warmup: Annotated[
-        str, typer.Option(metavar="CUT", help="Do not measure the first requests (500) or seconds (30s).")
-    ] = "0",
-    cooldown: Annotated[
-        str, typer.Option(metavar="CUT", help="Do not measure the last requests (500) or seconds (30s).")
-    ] = "0",
+    seed: Annotated[int, option("N", "Seed of whatever is drawn.")] = 0,
+    horizon: Annotated[float | None, option("SECONDS", "End the run at this instant.")] = None,
+    warmup: Annotated[str, option("CUT", "Do not measure the first requests (500) or seconds (30s).")] = "0",
+    cooldown: Annotated[str, option("CUT", "Do not measure the last requests (500) or seconds (30s).")] = "0",
     out: arguments.Out = None,
 ) -> None:
     """Replay a trace through one replica, or through several behind a router.

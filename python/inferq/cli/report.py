@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from inferq.cli import arguments, show
+from inferq.cli.arguments import option
 from inferq.errors import ConfigError
 from inferq.reports.report import checked, heading
 from inferq.reports.report import report as write_report
@@ -18,15 +17,12 @@ from inferq.scenario import Scenario
 def report(
     scenario: arguments.Scenario,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The page; the scenario's name and .html here unless told."),
+        Path | None, option("FILE", "The page; the scenario's name and .html here unless told.")
     ] = None,
-    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Heading of the page.")] = None,
+    title: Annotated[str | None, option("TEXT", "Heading of the page.")] = None,
     perfetto: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Write the iterations too: a trace for https://ui.perfetto.dev (.json, .gz)."
-        ),
+        option("FILE", "Write the iterations too: a trace for https://ui.perfetto.dev (.json, .gz)."),
     ] = None,
 ) -> None:
     """Run a scenario and write one HTML page about it, which opens without a network.

@@ -12,6 +12,7 @@ import typer
 from inferq._lazy import pl
 from inferq.checks import whole
 from inferq.cli import arguments, show
+from inferq.cli.arguments import option
 from inferq.errors import ConfigError, SimulationError, SweepInterrupted, SweepStopped
 from inferq.experiments.arguments import MOST_SEEDS
 from inferq.experiments.sweeps.sweep import sweep as run
@@ -29,27 +30,24 @@ def sweep(
     scenario: arguments.Scenario,
     set_: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "FIELD=VALUE,…",
+            "Values of a field of the file, as engine.scheduler.token_budget=256,512; several make a grid.",
             "--set",
-            metavar="FIELD=VALUE,…",
-            help="Values of a field of the file, as engine.scheduler.token_budget=256,512; several make a "
-            "grid.",
         ),
     ] = None,
     seeds: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="So many runs of each point: seeds 0 to N-1, else that of the file."),
+        int | None, option("N", "So many runs of each point: seeds 0 to N-1, else that of the file.")
     ] = None,
     slo: Annotated[
-        str | None,
-        typer.Option(metavar="NAME=SECONDS,…", help="Objectives of the goodput, as ttft_s=0.5,tbt_s=0.1."),
+        str | None, option("NAME=SECONDS,…", "Objectives of the goodput, as ttft_s=0.5,tbt_s=0.1.")
     ] = None,
     threads: arguments.Threads = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write the points to a .parquet or a .csv file. What is done in the .parquet file is not "
+        option(
+            "FILE",
+            "Write the points to a .parquet or a .csv file. What is done in the .parquet file is not "
             "run again.",
         ),
     ] = None,

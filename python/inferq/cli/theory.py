@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from inferq.cli import arguments, show
+from inferq.cli.arguments import option
 from inferq.scenario import Scenario
 from inferq.theory.bounds.stability import stability
 
@@ -15,9 +14,10 @@ def theory(
     scenario: arguments.Scenario,
     hit_rate: Annotated[
         float | None,
-        typer.Option(
+        option(
+            None,
+            "Share of the prompt tokens that prefix caches find, for a verdict at this hit rate.",
             show_default=False,
-            help="Share of the prompt tokens that prefix caches find, for a verdict at this hit rate.",
         ),
     ] = None,
 ) -> None:

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from inferq.cli import show as screen
+from inferq.cli.arguments import option
 from inferq.errors import ConfigError
 from inferq.reports.text import listed, seconds
 from inferq.results.files import check_writable, writable
@@ -43,20 +44,16 @@ def bake(
     gpu: Annotated[
         str, typer.Argument(metavar="GPU", show_default=False, help=f"{listed(entries('gpus'), 'or')}.")
     ],
-    tensor_parallel: Annotated[
-        int, typer.Option("--tensor-parallel", metavar="N", help="GPUs that share the model.")
-    ] = 1,
-    backend: Annotated[str, typer.Option(metavar="NAME", help="vllm, sglang or trtllm.")] = "vllm",
+    tensor_parallel: Annotated[int, option("N", "GPUs that share the model.")] = 1,
+    backend: Annotated[str, option("NAME", "vllm, sglang or trtllm.")] = "vllm",
     version: Annotated[
-        str | None, typer.Option(metavar="V", help="Version of the backend; the current one unless told.")
+        str | None, option("V", "Version of the backend; the current one unless told.")
     ] = None,
     quantisation: Annotated[
-        list[str] | None,
-        typer.Option(metavar="MODE=NAME", help="As in gemm_quant_mode=fp8; as often as needed."),
+        list[str] | None, option("MODE=NAME", "As in gemm_quant_mode=fp8; as often as needed.")
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The table; MODEL_GPU_tpN_BACKEND.parquet here unless told."),
+        Path | None, option("FILE", "The table; MODEL_GPU_tpN_BACKEND.parquet here unless told.")
     ] = None,
 ) -> None:
     """Sample the kernels that aiconfigurator knows of a model on a GPU, and write them as a table.
@@ -92,12 +89,8 @@ def show(
             metavar="FILE | MODEL GPU", show_default=False, help="A Parquet file, or a table that is shipped."
         ),
     ],
-    tensor_parallel: Annotated[
-        int | None, typer.Option("--tensor-parallel", metavar="N", help="Of a shipped table.")
-    ] = None,
-    backend: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of a shipped table; vllm unless told.")
-    ] = None,
+    tensor_parallel: Annotated[int | None, option("N", "Of a shipped table.")] = None,
+    backend: Annotated[str | None, option("NAME", "Of a shipped table; vllm unless told.")] = None,
 ) -> None:
     """Show where a table's times come from, some of its iterations, and its error on held-out points.
 
@@ -114,9 +107,9 @@ def show(
         raise ConfigError(
             f"{file!r}", f"no such file; a shipped table is named by model and GPU, {_shipped(file)}"
         )
-    for option, given in (("--tensor-parallel", tensor_parallel), ("--backend", backend)):
+    for name, given in (("--tensor-parallel", tensor_parallel), ("--backend", backend)):
         if given is not None:
-            raise ConfigError(option, "is for shipped tables; a file has one table")
+            raise ConfigError(name, "is for shipped tables; a file has one table")
     _show(TimingTable.read(file))
 
 

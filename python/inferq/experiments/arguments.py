@@ -1,4 +1,4 @@
-"""Which seeds, and which options of a run, may an experiment be given?"""
+"""The seeds, the confidence and the options of a run that an experiment may be given."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 
-from inferq.checks import whole
+from inferq.checks import finite, whole
 from inferq.errors import ConfigError
 from inferq.simulation.progress import Progress, watched
 from inferq.simulation.simulate import simulate
@@ -90,6 +90,14 @@ def check_options(
         if name not in known:
             raise ConfigError(f"{field}{name}", f"unknown option of simulate{nearest(str(name), known)}")
     return dict(options)
+
+
+def between(field: str, value: object, least: float, most: float) -> float:
+    """`value` as a float between two numbers, neither of them included, or a `ConfigError` naming `field`."""
+    given = finite(field, value)
+    if not least < given < most:
+        raise ConfigError(field, f"must be above {least:g} and below {most:g}, not {value!r}")
+    return given
 
 
 def check_progress(progress: bool | Progress | None) -> bool | Progress | None:

@@ -1,4 +1,4 @@
-"""How far may a mean be from the truth?"""
+"""How far may a mean be from the truth? Student's interval."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from inferq.checks import finite
 from inferq.errors import ConfigError
+from inferq.experiments.arguments import between
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def student(samples: Sequence[float], confidence: float = 0.95) -> Interval:
 
     Source: Student (1908); Law, Simulation Modeling and Analysis, on replications.
     """
-    confidence = share("confidence", confidence)
+    confidence = between("confidence", confidence, 0, 1)
     count = len(samples)
     if count == 0:
         raise ConfigError("samples", "there are none")
@@ -73,16 +74,8 @@ def student(samples: Sequence[float], confidence: float = 0.95) -> Interval:
     return Interval(mean, quantile(confidence, count - 1) * spread / math.sqrt(count), confidence, count)
 
 
-def quantile(confidence: float, freedom: int) -> float:
+def quantile(confidence: float, freedom: float) -> float:
     """What |t| with so many degrees of freedom stays below with this confidence."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, (1 + confidence) / 2))
-
-
-def share(field: str, value: object) -> float:
-    """`value` as a float strictly between 0 and 1, or a `ConfigError` naming `field`."""
-    number = finite(field, value)
-    if not 0 < number < 1:
-        raise ConfigError(field, f"must be between 0 and 1, not {value!r}")
-    return number

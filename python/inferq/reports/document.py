@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib.metadata import version
 from typing import Any
 
 from inferq.reports.style import INK, dark, svg
@@ -154,8 +155,6 @@ class Document:
 
     def html(self) -> str:
         """The page."""
-        from importlib.metadata import version
-
         listed = "".join(f"<li>{escape(one)}</li>" for one in self.findings)
         facts = "".join(
             f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in self.facts

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from inferq.checks import finite, whole, within
+from inferq.checks import whole, within
 from inferq.description import member
 from inferq.errors import ConfigError, TraceError
-from inferq.experiments.arguments import MOST_SEED, MOST_SEEDS, check_options, seeds_of
+from inferq.experiments.arguments import MOST_SEED, MOST_SEEDS, between, check_options, seeds_of
 from inferq.experiments.capacity_search.capacity_plan import CapacityPlan, ceiling_of
 from inferq.experiments.capacity_search.probe import Prober
 from inferq.experiments.capacity_search.run_length import Length, judged
@@ -160,12 +160,12 @@ def capacity(
         objectives=slo.objectives,
         seeds=numbers[:1] if exact else numbers,
         looks=(1,) if exact else looks,
-        confidence=_within("confidence", confidence, 0.5, 1),
+        confidence=between("confidence", confidence, 0.5, 1),
         exact=exact,
         threads=None if threads is None else whole("threads", threads, 1, 2**16 - 1),
         run=run,
     )
-    search = Search(prober, _within("precision", precision, 1e-4, 1), tell)
+    search = Search(prober, between("precision", precision, 1e-4, 1), tell)
     ceiling = None if theory is None else ceiling_of(theory)
     top = ceiling if high is None and ceiling is not None and (low or 0.0) < ceiling else high
     if top is None:
@@ -311,11 +311,3 @@ def _at(name: str, rate: float) -> Iterator[None]:
         yield
     except (ConfigError, TraceError) as error:
         raise ConfigError(name, f"at {rate:g} per second the requests cannot be run: {error}") from None
-
-
-def _within(field: str, value: object, least: float, most: float) -> float:
-    """`value` as a float between two numbers, neither of them included."""
-    given = finite(field, value)
-    if not least < given < most:
-        raise ConfigError(field, f"must be above {least:g} and below {most:g}, not {value!r}")
-    return given

@@ -11,14 +11,13 @@ from inferq.checks import whole
 from inferq.description import member
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import MOST_SEEDS as MOST_AT_ALL
-from inferq.experiments.arguments import check_options, check_progress, seeds_from, seeds_of
+from inferq.experiments.arguments import between, check_options, check_progress, seeds_from, seeds_of
 from inferq.experiments.comparison.comparison import NUMBERS, Comparison
 from inferq.experiments.comparison.contrast import Contrast, Sample, holm
 from inferq.experiments.comparison.evidence import Evidence
 from inferq.experiments.comparison.measurement import Key, Measurement
 from inferq.experiments.comparison.precision import precisions
 from inferq.experiments.comparison.scenarios import shared
-from inferq.experiments.interval import share
 from inferq.results.metric import Metric
 from inferq.scenario import Scenario
 from inferq.simulation.progress import Progress
@@ -136,7 +135,7 @@ def compare(
         baseline = next(iter(named))
     elif baseline not in named:
         raise ConfigError("baseline", f"unknown system {baseline!r}{nearest(str(baseline), named)}")
-    confidence = share("confidence", confidence)
+    confidence = between("confidence", confidence, 0, 1)
     if by not in (None, "class"):
         raise ConfigError("by", f"must be 'class' or None, is {by!r}")
     check_options(run)

@@ -152,7 +152,5 @@ def _welch(base: Sample, other: Sample, confidence: float) -> float:
     variance = sum(part for part, _ in parts)
     if variance == 0:
         return 0.0
-    from scipy.special import stdtrit
-
     freedom = variance**2 / sum(part**2 / free for part, free in parts)
-    return float(stdtrit(freedom, (1 + confidence) / 2)) * math.sqrt(variance)
+    return quantile(confidence, freedom) * math.sqrt(variance)

@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
@@ -243,8 +244,6 @@ def accepted(report: GateReport) -> GateReport:
 
 def _planned(trial: Trial) -> Record:
     """What will be run, without the values."""
-    from importlib.metadata import version
-
     if trial.workload.is_synthetic and trial.terms.seeds < 2:
         raise ConfigError(
             trial.name, "seeds: must be 2 or more where requests are drawn: one run says nothing of chance"

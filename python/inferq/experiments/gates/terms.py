@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from inferq.checks import whole
 from inferq.description import Description, Table
 from inferq.errors import ConfigError
+from inferq.experiments.arguments import between
 from inferq.experiments.margin import Margin
 from inferq.results.result import objectives
 
@@ -56,8 +57,7 @@ class Terms(Description):
         if given is not None:  # in the order in which they are reported
             object.__setattr__(self, "tolerance", Table(given, as_given=True))
         whole("seeds", self.seeds, 1, _MOST_SEEDS)
-        if not 0.5 < self.confidence < 1:
-            raise ConfigError("confidence", f"must be above 0.5 and below 1, is {self.confidence!r}")
+        between("confidence", self.confidence, 0.5, 1)
         objectives(self.slo)
 
     @property

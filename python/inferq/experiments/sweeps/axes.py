@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 from inferq._lazy import pl
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import check_options
-from inferq.experiments.arguments import seeds_of as given_seeds
 from inferq.experiments.sweeps.closure_digest import digest_of
 from inferq.experiments.sweeps.fingerprint import digest_of_value
 from inferq.experiments.sweeps.point import Source
@@ -165,18 +164,6 @@ def axes_of(grid: Mapping[str, object], source: Source) -> tuple[Axis, ...]:
         named = ", ".join(axis.name for axis in axes) or "no names"
         raise ConfigError("scenario", f"takes {signature}, and the grid has {named}: {error}") from None
     return axes
-
-
-def seeds_of(seeds: object, source: Source) -> tuple[int, ...]:
-    """The seeds of each point; None is the one of the file, or 0.
-
-    Raises:
-        ConfigError: none, too many, one that is no whole number from 0 to 2^64 − 1, or one twice.
-    """
-    if seeds is None:
-        run = source.tables.get("run", {}) if isinstance(source, ScenarioFile) else {}
-        seeds = [run.get("seed", 0) if isinstance(run, Mapping) else 0]
-    return given_seeds(seeds)
 
 
 Key: TypeAlias = tuple[tuple[Label, ...], int]

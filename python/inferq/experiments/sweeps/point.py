@@ -115,6 +115,12 @@ def scenario_of(source: Source, point: Mapping[str, Any]) -> tuple[Any, Any, Map
     return made[0], made[1], options
 
 
+def first_seed(source: Source) -> object:
+    """The seed that a file names, else 0."""
+    run = source.tables.get("run", {}) if isinstance(source, ScenarioFile) else {}
+    return run.get("seed", 0) if isinstance(run, Mapping) else 0
+
+
 def source_of(scenario: object) -> Source:
     """What makes the scenarios of a sweep.
 

@@ -11,11 +11,12 @@ from typing import Any
 
 from inferq._lazy import pl
 from inferq.errors import ConfigError, SweepInterrupted, SweepStopped
-from inferq.experiments.sweeps.axes import Axis, Key, axes_of, keys, points, seeds_of
+from inferq.experiments.arguments import seeds_of
+from inferq.experiments.sweeps.axes import Axis, Key, axes_of, keys, points
 from inferq.experiments.sweeps.executors import Broken, Item, chosen, opened, run_all
 from inferq.experiments.sweeps.fingerprint import fingerprint
 from inferq.experiments.sweeps.finished import Finished
-from inferq.experiments.sweeps.point import Outcome, Source, Task, failure, source_of
+from inferq.experiments.sweeps.point import Outcome, Source, Task, failure, first_seed, source_of
 from inferq.results.result import objectives
 from inferq.simulation.progress import Progress, watched
 
@@ -87,7 +88,7 @@ def sweep(
     """
     source = source_of(scenario)
     axes = axes_of(grid, source)
-    drawn = seeds_of(seeds, source)
+    drawn = seeds_of([first_seed(source)] if seeds is None else seeds)
     objectives(slo)
     where = chosen(executor)
     if isinstance(where, ProcessPoolExecutor):
