@@ -12,21 +12,14 @@ import pytest
 import inferq as iq
 from inferq import _core
 from inferq.scenario import Scenario
+from inferq.systems.routers import ROUTERS
 
 from .slots import engine, rows, work
 
-ROUTERS = [
-    iq.RoundRobin(),
-    iq.Random(),
-    iq.LeastRequests(),
-    iq.LeastTokens(),
-    iq.PowerOfTwo(),
-    iq.LeastKv(),
-    iq.BySession(),
+EXAMPLES = [
+    *(kind() for kind in ROUTERS),
     iq.BySession(spill=1.5),
-    iq.PrefixAffinity(),
     iq.PrefixAffinity(weight=0.5, update_s=0.1),
-    iq.PrefixHash(),
     iq.PrefixHash(prefix_tokens=100, load_factor=1.25),
 ]
 LINK = iq.Link(latency_s=0.5, bytes_per_s=100.0, bytes_per_token=10)
@@ -35,7 +28,7 @@ LINK = iq.Link(latency_s=0.5, bytes_per_s=100.0, bytes_per_token=10)
 # descriptions
 
 
-@pytest.mark.parametrize("router", ROUTERS, ids=repr)
+@pytest.mark.parametrize("router", EXAMPLES, ids=repr)
 def test_a_cluster_is_read_back_from_what_it_says(router: iq.Router) -> None:
     assert router.to_json() == {"kind": type(router).__name__, **dataclasses.asdict(router)}
     for cluster in (

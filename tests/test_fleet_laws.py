@@ -12,20 +12,11 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 import inferq as iq
+from inferq.systems.routers import ROUTERS
 
 from .test_laws import CLASSES, ENGINES, SCHEDULERS, TIMINGS, workloads
 
-_ROUTERS = (
-    "RoundRobin",
-    "Random",
-    "LeastRequests",
-    "LeastTokens",
-    "PowerOfTwo",
-    "LeastKv",
-    "BySession",
-    "PrefixAffinity",
-    "PrefixHash",
-)
+_ROUTERS = tuple(kind.__name__ for kind in ROUTERS)
 _FRAMES = ("requests", "tbt", "timeline", "iterations", "batches")
 _TIMES = {
     *("arrival_s", "patience_s", "tbt_slo_s", "think_s", "latency_s", "bytes_per_token", "delay_s"),
