@@ -16,7 +16,11 @@ from inferq.workload.reading import TRANSFORMS
 from .kept_results import COUNT, scenario
 
 TOGETHER = 25
-FEW = {"arrival_s": [0.0, 0.5, 2.0, 2.0], "prompt_tokens": [40, 8, 90, 5], "output_tokens": [7, 3, 1, 9]}
+FEW: dict[str, Any] = {
+    "arrival_s": [0.0, 0.5, 2.0, 2.0],
+    "prompt_tokens": [40, 8, 90, 5],
+    "output_tokens": [7, 3, 1, 9],
+}
 ENGINE = iq.Engine(timing=iq.Constant(0.02), scheduler=iq.Sarathi(), kv=iq.KvCache(tokens=10**5))
 CHAT = iq.Workload.synthetic(
     requests=150, arrivals=iq.Poisson(rate=9), prompt=iq.Geometric(90), output=iq.Geometric(20)
@@ -95,7 +99,7 @@ def test_what_is_streamed_is_repeated_from_its_folder(tmp_path: Path) -> None:
         lambda one: one.sample(20, seed=4),
         lambda one: one.with_arrivals(iq.Gamma(rate=4, cv=2)),
         lambda one: one.with_prompts(iq.Uniform(4, 90)),
-        lambda one: one.with_prompts(iq.Empirical(FEW)),
+        lambda one: one.with_prompts(iq.Empirical(pl.DataFrame(FEW))),
         lambda one: one.with_outputs(12),
         lambda one: one.with_classes({"chat": 0.25, "kind": 0.75}),
         lambda one: one.with_classes("chat"),

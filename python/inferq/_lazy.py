@@ -5,12 +5,14 @@ They take longer to load than many a command takes to run: looking at help and i
 
 from __future__ import annotations
 
-import ast
+import os
 import sys
-from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # as that of typing, which takes as long to load as all of this
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 __all__ = ["alt", "attach", "homes", "np", "pl"]
 
@@ -45,7 +47,7 @@ def attach(package: str, **families: str) -> tuple[Callable[[str], Any], Callabl
         package: its name.
         families: for the name of a tuple the class whose public subclasses it holds, in the stub's order.
     """
-    stub = Path(str(sys.modules[package].__file__)).with_suffix(".pyi")
+    stub = f"{sys.modules[package].__file__}i"
     names = homes(stub, package)
     public = sorted(name for name in names if not name.isupper())
 
@@ -68,20 +70,25 @@ def attach(package: str, **families: str) -> tuple[Callable[[str], Any], Callabl
     return get, lambda: list(public), public
 
 
-def homes(stub: Path, package: str) -> dict[str, tuple[str, str]]:
-    """For each name in a stub its module and what it is called there; for a module no name."""
+def homes(stub: str | os.PathLike[str], package: str) -> dict[str, tuple[str, str]]:
+    """For each name in a stub its module and what it is called there; for a module no name.
+
+    A stub holds imports of one name, of all names of a wing, and the types of families, a line each.
+    """
     names: dict[str, tuple[str, str]] = {}
-    for line in ast.parse(stub.read_text(encoding="utf-8")).body:
-        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
-            names[line.target.id] = (package, line.target.id)
-        if not isinstance(line, ast.ImportFrom) or line.level != 1:
-            continue
-        home = f"{package}.{line.module}"
-        for one in line.names:
-            if line.module is None:
-                names[one.name] = (f"{package}.{one.name}", "")
-            elif one.name == "*":
-                names |= homes(stub.parent / line.module / "__init__.pyi", home)
-            else:
-                names[one.name] = (home, one.name)
+    with open(stub, encoding="utf-8") as lines:
+        for line in lines:
+            words = line.split()
+            if words[:1] == ["from"]:
+                module, name = words[1][1:], words[3]
+                if not module:
+                    names[name] = (f"{package}.{name}", "")
+                elif name == "*":
+                    wing = os.path.join(os.path.dirname(stub), module, "__init__.pyi")
+                    names |= homes(wing, f"{package}.{module}")
+                else:
+                    names[name] = (f"{package}.{module}", name)
+            elif words and words[0].removesuffix(":").isupper():
+                name = words[0].removesuffix(":")
+                names[name] = (package, name)
     return names

@@ -171,7 +171,7 @@ def read_trace(
         **reading.metadata,
         "token_count": counts.to_json() if counts else "as in the source",
     }
-    table = {"trace": str(path), "format": form.name}
+    table: dict[str, object] = {"trace": str(path), "format": form.name}
     if columns is not None:
         table["columns"] = dict(columns)
     if tokenizer is not None:

@@ -1,0 +1,3 @@
+from .result import Result as Result
+from .stored_result import StoredResult as StoredResult
+from .work_conservation import WorkConservation as WorkConservation

@@ -1,0 +1,16 @@
+from .distributions import Deterministic as Deterministic
+from .distributions import Empirical as Empirical
+from .distributions import Exponential as Exponential
+from .distributions import Fixed as Fixed
+from .distributions import Gamma as Gamma
+from .distributions import Geometric as Geometric
+from .distributions import Lognormal as Lognormal
+from .distributions import LogUniform as LogUniform
+from .distributions import OnOff as OnOff
+from .distributions import Poisson as Poisson
+from .distributions import PoissonLength as PoissonLength
+from .distributions import TimeVarying as TimeVarying
+from .distributions import Uniform as Uniform
+from .distributions import Weibull as Weibull
+from .traces.read_trace import read_trace as read_trace
+from .workload import Workload as Workload
