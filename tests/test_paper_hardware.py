@@ -14,8 +14,8 @@ from inferq.papers import hardware
 from inferq.papers.lin2026 import fits
 from inferq.papers.nie2026 import QUICK, assumed, on_gpus, runs
 from inferq.papers.nie2026.assumed import Assumed
-from inferq.papers.nie2026.runs import SETTINGS, Mean
-from inferq.papers.report import Report
+from inferq.papers.nie2026.runs import SETTINGS
+from inferq.papers.report import Report, interval
 from inferq.reports.residual_charts import of_residuals
 from inferq.timing import ChunkPart, DecodePart, LinearPart, TimingTable, iteration_s
 
@@ -34,7 +34,7 @@ def changed(start: str) -> Assumed:
 
 
 def served(told: Assumed, row: str, seeds: int = 2) -> float:
-    return Mean.of(assumed.rates(told, row, seeds)).value
+    return interval(assumed.rates(told, row, seeds)).mean
 
 
 # Rates of whole replicas.
@@ -48,15 +48,15 @@ def served(told: Assumed, row: str, seeds: int = 2) -> float:
 def test_a_replica_with_the_shipped_table_serves_what_the_page_says(
     row: str, low: float, high: float, rate: float
 ) -> None:
-    found, gpu = Mean.of(assumed.rates(Assumed(rate=rate), row, SEEDS)), assumed.MEASURED[row]
+    found, gpu = interval(assumed.rates(Assumed(rate=rate), row, SEEDS)), assumed.MEASURED[row]
     assert found.half_width <= 0.03 * gpu
-    assert found.value - found.half_width <= (1 + high) * gpu
-    assert found.value + found.half_width >= (1 + low) * gpu
+    assert found.mean - found.half_width <= (1 + high) * gpu
+    assert found.mean + found.half_width >= (1 + low) * gpu
 
 
 def test_so_do_eight_replicas_and_long_prompts() -> None:
-    eight = Mean.of(assumed.eight_rates(Assumed(), 3))
-    assert abs(eight.value / runs.PRINTED_EIGHT_GPU - 1) <= 0.05 + eight.half_width / runs.PRINTED_EIGHT_GPU
+    eight = interval(assumed.eight_rates(Assumed(), 3))
+    assert abs(eight.mean / runs.PRINTED_EIGHT_GPU - 1) <= 0.05 + eight.half_width / runs.PRINTED_EIGHT_GPU
     long = served(Assumed(), assumed.EIGHT_TO_ONE)
     assert 0.2 <= long / runs.PRINTED_EIGHT_TO_ONE_GPU - 1 <= 0.35
 

@@ -120,7 +120,7 @@ def test_the_pictures_can_be_drawn_and_come_out_the_same_again():
 def holds(found: agents.Interval, expected: float, narrow: float) -> None:
     """The expected number is in the interval, which is at most `narrow` wide to either side."""
     assert found.half_width <= narrow, f"too wide to tell: {found}, expected {expected}"
-    assert found.holds(expected), f"{found}, expected {expected}"
+    assert not found.excludes(expected), f"{found}, expected {expected}"
 
 
 def test_the_virtual_station_is_full_before_any_agent_is():

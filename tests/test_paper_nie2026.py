@@ -11,8 +11,8 @@ import pytest
 import inferq as iq
 from inferq.papers import nie2026
 from inferq.papers.nie2026 import runs
-from inferq.papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Mean
-from inferq.papers.report import Report, Row
+from inferq.papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS
+from inferq.papers.report import Report, Row, interval
 from inferq.theory import kv_capacity, observed, replicas_needed, slot
 
 
@@ -72,11 +72,11 @@ def test_the_papers_fleet_at_90_percent() -> None:
 
 @pytest.mark.parametrize("ratio", SETTINGS)
 def test_a_replica_in_overload_serves_between_the_bounds_of_the_theorems(ratio: str) -> None:
-    limit, found = SETTINGS[ratio].capacity(), Mean.of(runs.saturated_rates(SETTINGS[ratio], 1, 100_000, 6))
+    limit, found = SETTINGS[ratio].capacity(), interval(runs.saturated_rates(SETTINGS[ratio], 1, 100_000, 6))
     assert limit.stable_below_per_s is not None
     assert found.half_width <= 0.005 * limit.mu
-    assert limit.stable_below_per_s < found.value - found.half_width
-    assert found.value - found.half_width <= limit.mu_whole_chunks < limit.mu
+    assert limit.stable_below_per_s < found.mean - found.half_width
+    assert found.mean - found.half_width <= limit.mu_whole_chunks < limit.mu
 
 
 @pytest.mark.parametrize("ratio", SETTINGS)
@@ -97,9 +97,9 @@ def test_it_does_so_in_small_memories_too(kv_tokens: int) -> None:
 
 def test_eight_replicas_in_overload_serve_eight_times_what_one_serves() -> None:
     setting = SETTINGS["1:1"]
-    one, eight = (Mean.of(runs.saturated_rates(setting, n, 100_000, 6)) for n in (1, REPLICAS))
-    assert REPLICAS * one.half_width + eight.half_width <= 0.01 * eight.value
-    assert abs(eight.value - REPLICAS * one.value) <= REPLICAS * one.half_width + eight.half_width
+    one, eight = (interval(runs.saturated_rates(setting, n, 100_000, 6)) for n in (1, REPLICAS))
+    assert REPLICAS * one.half_width + eight.half_width <= 0.01 * eight.mean
+    assert abs(eight.mean - REPLICAS * one.mean) <= REPLICAS * one.half_width + eight.half_width
 
 
 def test_round_robin_over_eight_is_eight_separate_replicas() -> None:
@@ -120,11 +120,11 @@ def test_round_robin_over_eight_is_eight_separate_replicas() -> None:
 def test_below_the_limit_the_queue_is_bounded(rate: float) -> None:
     assert SETTINGS["1:1"].capacity().load is not None
     until_s = 60_000 / rate
-    found = Mean.of(
+    found = interval(
         [runs.growth_per_s(runs.queue_run(rate, 1, until_s, seed), until_s) for seed in range(1, 7)]
     )
     assert found.half_width <= 0.001 * rate
-    assert abs(found.value) <= found.half_width
+    assert abs(found.mean) <= found.half_width
     assert observed(runs.queue_run(rate, 1, until_s, 1)).verdict == "stable"
 
 
@@ -132,13 +132,13 @@ def test_below_the_limit_the_queue_is_bounded(rate: float) -> None:
 def test_above_it_the_queue_grows_by_what_is_not_served(rate: float) -> None:
     limit, until_s = SETTINGS["1:1"].capacity(), 60_000 / rate
     assert limit.stable_below_per_s is not None
-    found = Mean.of(
+    found = interval(
         [runs.growth_per_s(runs.queue_run(rate, 1, until_s, seed), until_s) for seed in range(1, 9)]
     )
     assert found.half_width <= 0.02 * (rate - limit.mu)
     # Theorem 4.1: at least λ − μ; Theorem 4.2: at most λ − (1 − δ)·μ.
     low, high = rate - limit.mu_whole_chunks, rate - limit.stable_below_per_s
-    assert low - found.half_width <= found.value <= high + found.half_width
+    assert low - found.half_width <= found.mean <= high + found.half_width
     judged = observed(runs.queue_run(rate, 1, until_s, 1))
     assert judged.verdict == "unstable"
     assert judged.low_per_s is not None and judged.high_per_s is not None
@@ -161,14 +161,14 @@ def test_longbench_requests_are_served_between_the_bounds(shared: Path) -> None:
     limit = kv_capacity(runs.longbench_workload(frame, 1), kv_tokens=MEMORY_TOKENS, slot_s=slot_s)
     assert limit.mu == pytest.approx(MEMORY_TOKENS / (slot_s * runs.longbench_memory(frame)))
     assert limit.delta == (120_000 + 128) / MEMORY_TOKENS
-    found = Mean.of(runs.longbench_rates(frame, slot_s, 800, 5))
+    found = interval(runs.longbench_rates(frame, slot_s, 800, 5))
     assert found.half_width < 0.1 * limit.mu
     assert limit.stable_below_per_s is not None
-    assert limit.stable_below_per_s < found.value - found.half_width < limit.mu
+    assert limit.stable_below_per_s < found.mean - found.half_width < limit.mu
     # Seldom more than one of them is in memory as a whole, yet little of it is free.
     use = runs.memory_use(runs.longbench_workload(frame, 800), MEMORY_TOKENS)
     assert 1 - limit.delta <= use.least and use.mean > 0.9
-    assert abs(found.value - use.mean * limit.mu_whole_chunks) <= found.half_width
+    assert abs(found.mean - use.mean * limit.mu_whole_chunks) <= found.half_width
 
 
 @pytest.mark.parametrize("policy", ["SlotGreedy", "VllmV1, 2,048 a batch"])

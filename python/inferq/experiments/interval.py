@@ -39,6 +39,10 @@ class Interval:
         """The upper end."""
         return self.mean + self.half_width
 
+    def over(self, divisor: float) -> Interval:
+        """The same as a share of a number above 0."""
+        return Interval(self.mean / divisor, self.half_width / divisor, self.confidence, self.samples)
+
     def excludes(self, value: float) -> bool:
         """Whether a value lies outside."""
         return abs(self.mean - value) > self.half_width

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import inferq as iq
-from inferq._lazy import np, pl
+from inferq._lazy import pl
 
 BASE_S, PER_TOKEN_S, KV_TOKENS = 0.015, 2.6e-7, 125_000
 """d0, d1 and C, about Llama-2-7B on an A100; the paper states none of them."""
@@ -186,12 +186,3 @@ def measures(result: iq.Result) -> dict[str, float | int]:
         "preempted": int(requests["preemptions"].sum()),
         "most tokens held": held,
     }
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Mean of independent values, and half of its 99 % interval."""
-    from scipy import stats
-
-    known = np.asarray(values, dtype=np.float64)
-    error = known.std(ddof=1) / np.sqrt(len(known))
-    return float(known.mean()), float(stats.t.ppf(0.995, len(known) - 1) * error)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from inferq._lazy import np, pl
+from inferq.experiments.interval import Interval
 from inferq.papers.ao2025 import cases
-from inferq.papers.report import Row, Section, Table
-
-if TYPE_CHECKING:
-    pass
+from inferq.papers.report import Row, Section, Table, interval
 
 PIECES = 20
 """Equal stretches of iterations, whose means give an interval."""
@@ -36,7 +32,7 @@ def instances() -> dict[str, tuple[cases.Kinds, str]]:
     }
 
 
-def observed(kinds: cases.Kinds, requests: int) -> dict[str, tuple[float, float]]:
+def observed(kinds: cases.Kinds, requests: int) -> dict[str, Interval]:
     """Means over iterations when everybody is in each: its length, the cache, the requests of each class.
 
     With A arrivals in an iteration of M tokens, E[A] = λ(d0 + d1·E[M]): the balance of the fluid holds
@@ -60,10 +56,10 @@ def observed(kinds: cases.Kinds, requests: int) -> dict[str, tuple[float, float]
         for one in kinds:
             number = begun.filter(pl.col("class") == one.name).height
             found[one.name].append(number * (one.output_tokens + 1) / float(count.sum()))
-    return {name: cases.interval(values) for name, values in found.items()}
+    return {name: interval(values) for name, values in found.items()}
 
 
-def most_served(kinds: cases.Kinds, times: int) -> tuple[float, float]:
+def most_served(kinds: cases.Kinds, times: int) -> Interval:
     """Requests per second that complete when more come than the cache allows, with its interval.
 
     As many requests come as a full cache holds, so many times.
@@ -78,7 +74,7 @@ def most_served(kinds: cases.Kinds, times: int) -> tuple[float, float]:
     end_s = float(result.requests["arrival_s"][-1])
     edges = np.linspace(0.3 * end_s, end_s, WAVES + 1)
     counts = np.diff(np.searchsorted(finish_s, edges))
-    return cases.interval((counts / np.diff(edges)).tolist())
+    return interval((counts / np.diff(edges)).tolist())
 
 
 def settles(quick: bool) -> Section:
@@ -93,27 +89,27 @@ def settles(quick: bool) -> Section:
         }
         for one in settled.classes:
             beside[f"n* of {one.name}"] = ("requests", one.requests, seen[one.name], "")
-        for what, (unit, theory, (mean, half), said) in beside.items():
+        for what, (unit, theory, simulated, said) in beside.items():
             rows.append(
                 Row(
                     where=where,
                     what=what,
                     unit=unit,
                     theory=theory,
-                    simulation=mean,
-                    half_width=half,
+                    simulation=simulated.mean,
+                    half_width=simulated.half_width,
                     note=said,
                 )
             )
-        mean, half = most_served(kinds, 40 if quick else 150)
+        most = most_served(kinds, 40 if quick else 150)
         rows.append(
             Row(
                 where=where,
                 what="largest rate, M* = C",
                 unit="requests/s",
                 theory=settled.capacity_per_s,
-                simulation=mean,
-                half_width=half,
+                simulation=most.mean,
+                half_width=most.half_width,
                 note=f"VllmV1, offered {OVERLOAD:g} times as much; the theory is a bound for any policy",
             )
         )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import inferq as iq
 from inferq._lazy import np, pl
-from inferq.papers.ao2025.cases import interval
-from inferq.papers.report import Picture, Row, Section
+from inferq.experiments.interval import Interval, quantile
+from inferq.papers.report import Picture, Row, Section, interval, spelled
 from inferq.reports.style import BLUE, GREY, INK, ORANGE, SKY, VERMILION
 
 if TYPE_CHECKING:
@@ -145,12 +145,11 @@ def memory_greedy(quick: bool) -> Section:
             note="the list of A.3 leaves out (0, 2), which fits as (1, 1) does",
         ),
     ]
-    slopes: dict[str, tuple[float, float]] = {}
+    slopes: dict[str, Interval] = {}
     half = int(np.searchsorted(instants, steps / 2))
     for label, runs in curves.items():
         grown = [float((q[-1] - q[half]) / (instants[-1] - instants[half])) for q in runs]
         slopes[label] = interval(grown)
-        mean, width = slopes[label]
         greedy = label.startswith(("FCFS", "VllmV1"))
         rows.append(
             Row(
@@ -158,22 +157,22 @@ def memory_greedy(quick: bool) -> Section:
                 what=f"growth of the queue of type 2, {label}",
                 unit="requests/step",
                 paper=CLAIMED if greedy else None,
-                simulation=mean,
-                half_width=width,
+                simulation=slopes[label].mean,
+                half_width=slopes[label].half_width,
                 note="over the second half of the run"
                 if greedy
                 else "over the second half; a walk without drift, so about 1/√T",
             )
         )
     for label, values in lost.items():
-        mean, width = interval(values)
+        share = interval(values)
         rows.append(
             Row(
                 where="Proposition 4",
                 what=f"throughput lost of Σ λ(l' + 1) = 5, {label}",
                 unit="tokens/step",
-                simulation=mean,
-                half_width=width,
+                simulation=share.mean,
+                half_width=share.half_width,
             )
         )
     literal, kept = slopes["FCFS, restarting (A.3)"], slopes["VllmV1, d1 = 0"]
@@ -197,9 +196,9 @@ def memory_greedy(quick: bool) -> Section:
             ),
         ),
         remarks=(
-            f"**The loss is there**: the queue grows linearly, by {literal[0]:.3f} ± {literal[1]:.3f} per "
+            f"**The loss is there**: the queue grows linearly, by {spelled(literal, 3)} per "
             f"step with "
-            f"restarts from the beginning, by {kept[0]:.4f} ± {kept[1]:.4f} under VllmV1.",
+            f"restarts from the beginning, by {spelled(kept, 4)} under VllmV1.",
             f"**But not with 0.3 per step.** A.3 derives a chance of {CLAIMED_OVERFLOW} in *two* steps "
             f"(the right "
             f"one is {overflow_chances()[1]:.3f}), hence at most {CLAIMED_OVERFLOW / 2:.3f} per step, and "
@@ -223,10 +222,8 @@ def unfinished(requests: pl.DataFrame, instants_s: Sequence[float]) -> list[floa
     return [float(one) for one in came[arrived] - done[left]]
 
 
-def exponent(horizons_s: NDArray[Any], gaps: NDArray[Any]) -> tuple[float, float]:
-    """The slope of ln(mean gap) against ln(T), and half of its 99 % interval: each run left out in turn."""
-    from scipy import stats
-
+def exponent(horizons_s: NDArray[Any], gaps: NDArray[Any]) -> Interval:
+    """The slope of ln(mean gap) against ln(T) with its 99 % interval: each run left out in turn."""
     logs = np.log(horizons_s)
 
     def slope(rows: NDArray[Any]) -> float:
@@ -235,7 +232,7 @@ def exponent(horizons_s: NDArray[Any], gaps: NDArray[Any]) -> tuple[float, float
     runs = len(gaps)
     without = np.array([slope(np.delete(gaps, place, axis=0)) for place in range(runs)])
     error = math.sqrt((runs - 1) / runs * float(((without - without.mean()) ** 2).sum()))
-    return slope(gaps), float(stats.t.ppf(0.995, runs - 1)) * error
+    return Interval(slope(gaps), quantile(0.99, runs - 1) * error, 0.99, runs)
 
 
 def convergence(quick: bool) -> Section:
@@ -265,34 +262,34 @@ def convergence(quick: bool) -> Section:
                 unit="",
                 paper=-1.0 if strict else -0.5,
                 theory=-1.0 if strict else -0.5,
-                simulation=fitted[label][0],
-                half_width=fitted[label][1],
+                simulation=fitted[label].mean,
+                half_width=fitted[label].half_width,
                 note="the theorem is an upper bound: an exponent of at most this",
             )
         )
     steps = sum(KINDS.values())
     label = "equality in (9), d1 = 0"
-    mean, width = interval((gaps[label][:, -1] * math.sqrt(horizons_s[-1])).tolist())
+    scaled = interval((gaps[label][:, -1] * math.sqrt(horizons_s[-1])).tolist())
     rows.append(
         Row(
             where="Theorem 1",
             what=f"√T · gap: {label}",
             unit="tokens/√s",
             theory=math.sqrt(2 / math.pi) * steps,
-            simulation=mean,
-            half_width=width,
+            simulation=scaled.mean,
+            half_width=scaled.half_width,
             note="theory: each queue is a reflected random walk with steps of variance 1",
         )
     )
     strict_label = next(one for one in gaps if one.startswith("strict"))
-    mean, width = interval((gaps[strict_label][:, -1] * horizons_s[-1]).tolist())
+    scaled = interval((gaps[strict_label][:, -1] * horizons_s[-1]).tolist())
     rows.append(
         Row(
             where="Theorem 1",
             what=f"T · gap: {strict_label}",
             unit="tokens",
-            simulation=mean,
-            half_width=width,
+            simulation=scaled.mean,
+            half_width=scaled.half_width,
             note=f"at most {bound_tokens():.1f} by appendix B (queues) and the stages (9 tokens' worth of "
             f"requests)",
         )
@@ -317,7 +314,9 @@ def convergence(quick: bool) -> Section:
         ),
         remarks=(
             "**Theorem 1 holds with its rates**: "
-            + "; ".join(f"{label}: −{-slope:.2f} ± {width:.2f}" for label, (slope, width) in fitted.items())
+            + "; ".join(
+                f"{label}: −{-slope.mean:.2f} ± {slope.half_width:.2f}" for label, slope in fitted.items()
+            )
             + ".",
             "**The gap is nothing but requests under way**: what has come is served, a little later. Any "
             "policy with bounded queues has the rate 1/T; it says nothing about which is faster.",
@@ -402,14 +401,14 @@ def gap_chart(horizons_s: NDArray[Any], gaps: dict[str, NDArray[Any]]) -> Any:
     for label, values in gaps.items():
         aside = 1.05 if label == list(gaps)[1] else 1.0  # or the first would hide it
         for place, horizon_s in enumerate(horizons_s):
-            mean, width = interval(values[:, place].tolist())
+            gap = interval(values[:, place].tolist())
             rows.append(
                 {
                     "case": label,
                     "T": float(horizon_s) * aside,
-                    "gap": mean,
-                    "low": max(mean - width, mean / 3),
-                    "high": mean + width,
+                    "gap": gap.mean,
+                    "low": max(gap.low, gap.mean / 3),
+                    "high": gap.high,
                 }
             )
     for power, label in ((-0.5, next(iter(gaps))), (-1.0, list(gaps)[-1])):

@@ -8,8 +8,9 @@ from typing import Any
 
 import inferq as iq
 from inferq._lazy import pl
+from inferq.experiments.interval import Interval
 from inferq.papers.ao2025 import cases
-from inferq.papers.report import Picture, Row, Section, Table
+from inferq.papers.report import Picture, Row, Section, Table, interval
 from inferq.reports.style import BLUE, ORANGE, VERMILION
 
 INSTANCES: dict[str, tuple[cases.Kinds, int]] = {
@@ -85,8 +86,8 @@ def compared(scale: float, tell: Callable[[str], None]) -> pl.DataFrame:
                 result = cases.run(requests, scheduler)
                 measured = cases.measures(result)
                 if share in COMPARED:
-                    mean_s, half_s = in_service_s(result.requests)
-                    measured |= {"in service, s": mean_s, "±": half_s}
+                    served_s = in_service_s(result.requests)
+                    measured |= {"in service, s": served_s.mean, "±": served_s.half_width}
                 rows.append(row | measured)
     return pl.DataFrame(rows, infer_schema_length=None)
 
@@ -104,14 +105,12 @@ def paced_s(kinds: cases.Kinds) -> float:
     return sum(gaps) + found.iteration_s
 
 
-def in_service_s(requests: pl.DataFrame) -> tuple[float, float]:
+def in_service_s(requests: pl.DataFrame) -> Interval:
     """Mean time from admission to the end of those that are measured, with its interval."""
     spent_s = requests.filter("measured").select("finish_s", "admitted_s")
     values = (spent_s["finish_s"] - spent_s["admitted_s"]).to_numpy()
     size = len(values) // PIECES
-    return cases.interval(
-        [float(values[place * size : (place + 1) * size].mean()) for place in range(PIECES)]
-    )
+    return interval([float(values[place * size : (place + 1) * size].mean()) for place in range(PIECES)])
 
 
 def against(quick: bool, tell: Callable[[str], None]) -> Section:

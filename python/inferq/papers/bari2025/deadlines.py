@@ -13,17 +13,18 @@ from typing import Any, TypeVar
 from inferq._lazy import np, pl
 from inferq.errors import ConfigError
 from inferq.papers.edge import edge, unit
-from inferq.papers.report import Row
+from inferq.papers.report import Row, interval
 from inferq.results.result import Result
 from inferq.scheduler import DynamicOffset, Sarathi, Scheduler, Slai, VllmV0
 from inferq.simulation.simulate import simulate
-from inferq.systems.engine import Engine, KvCache
+from inferq.systems.engine import Engine
+from inferq.systems.kv_cache import KvCache
 from inferq.timing import PiecewiseLinear
 from inferq.workload.distributions import Empirical, Poisson
 from inferq.workload.workload import Workload
 
-Asked = TypeVar("Asked")
-Found = TypeVar("Found")
+Case = TypeVar("Case")
+Outcome = TypeVar("Outcome")
 
 FILE = "openchat_sharegpt4_8k.parquet"
 NEEDS = f"needs the lengths of {FILE}: --trace FOLDER"
@@ -33,8 +34,6 @@ TBT_SLO_S = {"paying": 0.1, "free": 0.5}
 TTFT_LIMIT_S = 0.5
 FITTED_RATE, HIGH_RATE = 1.15, 1.6
 SARATHI, SLAI = "Sarathi, fcfs", "Slai, spf, dynamic"
-STUDENT = {3: 9.925, 5: 4.604}
-"""Student's t for a two-sided 99 % interval of a mean, by the number of runs."""
 SEATS = 1024
 """More than the budget, so that seats never bind."""
 
@@ -163,10 +162,10 @@ def bisect(low: float, high: float, holds: Callable[[float], bool], steps: int) 
     return (low + high) / 2
 
 
-def together(work: Callable[[Asked], Found], asked: Iterable[Asked]) -> list[Found]:
-    """The answers in the order asked, computed on a few threads: a run leaves the interpreter free."""
+def together(work: Callable[[Case], Outcome], cases: Iterable[Case]) -> list[Outcome]:
+    """The outcomes in order, computed on a few threads: a run leaves the interpreter free."""
     with ThreadPoolExecutor(max_workers=4) as pool:
-        return list(pool.map(work, asked))
+        return list(pool.map(work, cases))
 
 
 def capped(lengths: pl.DataFrame) -> pl.DataFrame:
@@ -189,7 +188,7 @@ def read_lengths(traces: Path) -> pl.DataFrame:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Simulated:
     """A number of the simulation, with its interval."""
 
     value: float
@@ -197,14 +196,10 @@ class Answer:
     theory: float | None = None
 
     @classmethod
-    def over(cls, values: Sequence[float]) -> Answer:
+    def over(cls, values: Sequence[float]) -> Simulated:
         """Mean over the seeds, with a 99 % interval."""
-        number = len(values)
-        mean = sum(values) / number
-        if number < 2:
-            return cls(mean)
-        spread = math.sqrt(sum((value - mean) ** 2 for value in values) / (number - 1))
-        return cls(mean, STUDENT[number] * spread / math.sqrt(number))
+        found = interval(values)
+        return cls(found.mean, found.half_width if len(values) > 1 else None)
 
 
 ASKED: tuple[tuple[str, str, str, str, float | None, str], ...] = (
@@ -288,7 +283,7 @@ ASKED: tuple[tuple[str, str, str, str, float | None, str], ...] = (
 """Every row: the key of its answer, where, what, unit, the paper's number, a note."""
 
 
-def rows_of(answers: Mapping[str, Answer] | None) -> tuple[Row, ...]:
+def rows_of(answers: Mapping[str, Simulated] | None) -> tuple[Row, ...]:
     """The rows, with what was simulated, or with what they need."""
     rows = []
     for key, where, what, measured_in, paper, note in ASKED:
@@ -308,51 +303,51 @@ def rows_of(answers: Mapping[str, Answer] | None) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def described(lengths: pl.DataFrame) -> dict[str, Answer]:
+def described(lengths: pl.DataFrame) -> dict[str, Simulated]:
     """Medians, 90th percentiles and standard deviations of the lengths."""
     found = {}
     for side in ("prompt", "output"):
         tokens = lengths[f"{side}_tokens"].to_numpy()
-        found[f"{side} p50"] = Answer(float(np.median(tokens)))
-        found[f"{side} p90"] = Answer(float(np.percentile(tokens, 90)))
-        found[f"{side} std"] = Answer(float(np.std(tokens)))
+        found[f"{side} p50"] = Simulated(float(np.median(tokens)))
+        found[f"{side} p90"] = Simulated(float(np.percentile(tokens, 90)))
+        found[f"{side} std"] = Simulated(float(np.std(tokens)))
     return found
 
 
-def answered(study: Study, cost: float) -> dict[str, Answer]:
+def answered(study: Study, cost: float) -> dict[str, Simulated]:
     """All that the rows ask, on the chosen hardware with the fitted cost of a token."""
     engines = {name: Hardware().engine(cost, scheduler) for name, scheduler in POLICIES.items()}
     seeds = study.size.seeds
-    found = {**described(study.lengths), "cost": Answer(1e6 * cost)}
+    found = {**described(study.lengths), "cost": Simulated(1e6 * cost)}
     capacities, high = {}, {}
     for name, engine in engines.items():
         capacities[name] = together(partial(study.capacity, engine), seeds)
         high[name] = together(partial(study.measures, engine, HIGH_RATE), seeds)
-        found[f"capacity {name}"] = Answer.over(capacities[name])
-        found[f"ttft {name}"] = Answer.over([one["median TTFT"] for one in high[name]])
+        found[f"capacity {name}"] = Simulated.over(capacities[name])
+        found[f"ttft {name}"] = Simulated.over([one["median TTFT"] for one in high[name]])
         for who in TBT_SLO_S:
-            found[f"tbt {who} {name}"] = Answer.over([one[f"P99 TBT, {who}"] for one in high[name]])
+            found[f"tbt {who} {name}"] = Simulated.over([one[f"P99 TBT, {who}"] for one in high[name]])
     found["gain"] = ratio(capacities[SLAI], capacities[SARATHI])
     found["fall"] = ratio(*([one["median TTFT"] for one in high[name]] for name in (SLAI, SARATHI)))
     for key, engine in (("plain", engines[SLAI]), ("first", Hardware().engine(cost, PRIORITY))):
         runs = together(partial(study.run, engine, HIGH_RATE), seeds)
         means = [dict(run.summary(by="class").select("class", "ttft_mean").iter_rows()) for run in runs]
         for who in TBT_SLO_S:
-            found[f"{key} {who}"] = Answer.over([float(one[who]) for one in means])
+            found[f"{key} {who}"] = Simulated.over([float(one[who]) for one in means])
     found["stable"] = stable(study, cost)
     for share in (50, 95):
         other = replace(study, paying=share / 100)
         slai = together(partial(other.capacity, engines[SLAI]), seeds)
-        found[f"{share} capacity"] = Answer.over(slai)
+        found[f"{share} capacity"] = Simulated.over(slai)
         found[f"{share} gain"] = ratio(slai, capacities[SARATHI])
         # Sarathi knows no classes: its requests, and so its times, are the same whoever pays.
         found[f"{share} ttft sarathi"] = found[f"ttft {SARATHI}"]
         high_s = together(partial(other.median_ttft_s, engines[SLAI], HIGH_RATE), seeds)
-        found[f"{share} ttft"] = Answer.over(high_s)
+        found[f"{share} ttft"] = Simulated.over(high_s)
     return found
 
 
-def stable(study: Study, cost: float) -> Answer:
+def stable(study: Study, cost: float) -> Simulated:
     """The largest rate at which Sarathi is stable when only its budget binds: by reckoning and by bisection.
 
     A request loads p + o − 1 tokens, 512 an iteration at best, and its decodes read p, p + 1, …, p + o − 2
@@ -372,12 +367,12 @@ def stable(study: Study, cost: float) -> Answer:
         lambda rate: simulate(work.speed(rate), engine), 0.75 / mean, 1.1 / mean, steps=study.size.edge_steps
     )
     chance = 2.576 * spread / mean / math.sqrt(0.75 * requests) * found.rate
-    return Answer(found.rate, max(chance, found.step), 1 / mean)
+    return Simulated(found.rate, max(chance, found.step), 1 / mean)
 
 
-def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Answer:
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Simulated:
     """By how many percent ours is above theirs, over paired seeds."""
-    return Answer.over([100 * (one / other - 1) for one, other in zip(ours, theirs, strict=True)])
+    return Simulated.over([100 * (one / other - 1) for one, other in zip(ours, theirs, strict=True)])
 
 
 def curves(study: Study, cost: float) -> pl.DataFrame:

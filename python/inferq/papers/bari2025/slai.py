@@ -16,8 +16,8 @@ from inferq.papers.bari2025.deadlines import (
     SLAI,
     TBT_SLO_S,
     TTFT_LIMIT_S,
-    Answer,
     Hardware,
+    Simulated,
     Study,
     answered,
     curves,
@@ -124,11 +124,11 @@ def sections(quick: bool, traces: Path | None, tell: Callable[[str], None]) -> t
     )
 
 
-def _told(answer: Answer, unit: str, decimals: int = 2) -> str:
+def _told(answer: Simulated, unit: str, decimals: int = 2) -> str:
     return f"{answer.value:.{decimals}f} {unit}"
 
 
-def _remarks(answers: Mapping[str, Answer], lines: pl.DataFrame) -> tuple[str, ...]:
+def _remarks(answers: Mapping[str, Simulated], lines: pl.DataFrame) -> tuple[str, ...]:
     """What comes out of section 7."""
 
     def over_sarathi(name: str) -> str:

@@ -14,7 +14,8 @@ from inferq.papers.report import Picture, Row, Section, Table
 from inferq.reports.style import BLUE, ORANGE, SKY, VERMILION
 from inferq.scheduler import Rad, RadPhased, Sarathi, Scheduler
 from inferq.simulation.simulate import simulate
-from inferq.systems.engine import Engine, KvCache
+from inferq.systems.engine import Engine
+from inferq.systems.kv_cache import KvCache
 from inferq.theory.capacities.tile_capacity import TileCapacity, TilePrices, tile_capacity
 from inferq.timing import TiledGemm
 from inferq.workload.distributions import Empirical, Poisson

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import inferq as iq
 from inferq._lazy import np, pl
+from inferq.experiments.interval import Interval
+from inferq.papers.report import interval
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -172,30 +174,6 @@ def tokens_present(rows: pl.DataFrame, at: NDArray[Any]) -> NDArray[Any]:
         return total[np.searchsorted(instants[order], at, side="right")]
 
     return np.asarray(until("arrival_s") - until("left_s"))
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean over seeds, and how far from it the expected value lies with a confidence of 99 %."""
-
-    mean: float
-    half_width: float
-
-    def holds(self, expected: float) -> bool:
-        """Is the expected number inside?"""
-        return abs(self.mean - expected) <= self.half_width
-
-    def __str__(self) -> str:
-        """As in a sentence."""
-        return f"{self.mean:.3f} ± {self.half_width:.3f}"
-
-
-def interval(values: Sequence[float]) -> Interval:
-    """Student's t over independent seeds."""
-    from scipy.special import stdtrit
-
-    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    return Interval(float(np.mean(values)), float(stdtrit(len(values) - 1, 0.995)) * error)
 
 
 @dataclass(frozen=True)

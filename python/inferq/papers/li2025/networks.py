@@ -31,7 +31,7 @@ from inferq.papers.li2025.agents import (
     tokens_present,
     virtual_station_growth,
 )
-from inferq.papers.report import Picture, Row, Section, Table
+from inferq.papers.report import Picture, Row, Section, Table, spelled
 from inferq.reports import style
 from inferq.theory.capacities.network_capacity import network_capacity
 
@@ -178,7 +178,7 @@ def _rybko_stolyar(sizes: Sizes, tell: Callable[[str], None], curves: pl.DataFra
             "**Tokens are the wrong thing to watch.** Jobs grow in a straight line; their tokens jump "
             "whenever short tasks turn into long ones, and then fall for most of the time. Each half-cycle "
             f"is longer than the one before by λ / (b/M − λ): at 0.9 by {half_cycle_growth(0.9):.3f} in "
-            f"theory, {ratio} in eight runs. A run that ends in a long fall looks stable.",
+            f"theory, {spelled(ratio, 3)} in eight runs. A run that ends in a long fall looks stable.",
             "**Where the theory is rough.** Near the critical load the agents take turns often (at 0.58 "
             f"each half-cycle is only {half_cycle_growth(0.58):.2f} times the last), and at each turn some "
             "jobs fewer leave, because a task lasts 33 slots at least. The fluid ignores this rightly: the "

@@ -10,8 +10,7 @@ from typing import Any
 import inferq as iq
 from inferq._lazy import np, pl
 from inferq.papers.edge import edge, unit
-from inferq.papers.li2025.agents import interval
-from inferq.papers.report import Picture, Row, Section, Table
+from inferq.papers.report import Picture, Row, Section, Table, interval
 from inferq.reports import style
 from inferq.theory.capacities.seats_capacity import request_level_capacity, seats_capacity
 from inferq.theory.capacities.token_capacity import token_capacity
@@ -111,7 +110,7 @@ def poisson(requests: int, **lengths: Any) -> iq.Workload:
 
 
 @dataclass(frozen=True)
-class Found:
+class StableRate:
     """The largest stable rate, and the half width of its 99 % interval."""
 
     rate: float
@@ -120,7 +119,7 @@ class Found:
 
 def found_edge(
     system: iq.Engine | iq.Cluster, asked: iq.Workload, low: float, high: float, sizes: Sizes
-) -> Found:
+) -> StableRate:
     """The largest stable rate between two, by bisection.
 
     Beyond its edge μ a system is always busy and lets requests go at μ whatever the arrivals do, so that the
@@ -141,7 +140,7 @@ def found_edge(
     edges_s = np.linspace(last_s / 4, last_s, 21)
     gone = np.diff(np.searchsorted(np.sort(busy["left_s"].to_numpy()), edges_s)) / np.diff(edges_s)
     unsure = end.step + sizes.tolerance * rate
-    return Found(rate, interval(gone.tolist()).half_width + unsure)
+    return StableRate(rate, interval(gone.tolist()).half_width + unsure)
 
 
 def edge_row(

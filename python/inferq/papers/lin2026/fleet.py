@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from statistics import fmean, stdev
 from typing import Literal
 
 from inferq._lazy import pl
+from inferq.experiments.interval import Interval
+from inferq.papers.report import interval
 from inferq.simulation.simulate import simulate
 from inferq.systems.gate_and_route import GateAndRoute, Prices
 from inferq.theory.demands.demand import RequestClass
@@ -27,9 +27,6 @@ from inferq.workload.distributions import Fixed, Poisson
 from inferq.workload.workload import Workload
 
 CLASSES = ("decode-heavy", "prefill-heavy")
-_STUDENT_99 = {3: 9.9248, 5: 4.6041}
-"""Student's t, two-sided, by the number of seeds: 99 % lie within this many standard errors."""
-
 Measured = dict[str, float]
 
 
@@ -199,21 +196,6 @@ def measure(
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A mean over seeds and the half-width of its 99 % interval."""
-
-    mean: float
-    half: float
-
-    def over(self, divisor: float) -> Estimate:
-        """The same as a share."""
-        return Estimate(self.mean / divisor, self.half / divisor)
-
-    def __str__(self) -> str:
-        return f"{self.mean:.4f} ± {self.half:.4f}"
-
-
-@dataclass(frozen=True)
 class Effort:
     """How much is simulated."""
 
@@ -231,11 +213,6 @@ class Effort:
         return min(self.most_s, max(self.least_s, self.replica_seconds / replicas))
 
 
-def estimate(values: Sequence[float]) -> Estimate:
-    """The mean of one number of each of 3 or 5 seeds."""
-    return Estimate(fmean(values), _STUDENT_99[len(values)] * stdev(values) / math.sqrt(len(values)))
-
-
 QUICK = Effort(
     seeds=3, sizes=(5, 20, 50, 200, 500), least_s=400, most_s=2500, replica_seconds=60_000, warmup_s=150
 )
@@ -250,7 +227,7 @@ FULL = Effort(
 
 
 @cache
-def estimated(effort: Effort, instance: Instance, replicas: int, policy: Policy) -> dict[str, Estimate]:
+def estimated(effort: Effort, instance: Instance, replicas: int, policy: Policy) -> dict[str, Interval]:
     """A policy on so many replicas: all that `measure` does, over seeds 1, 2, …, one on each processor."""
     until_s, seeds = effort.until_s(replicas), range(1, effort.seeds + 1)
     plan(instance, policy.scheme, policy.limits)
@@ -260,4 +237,4 @@ def estimated(effort: Effort, instance: Instance, replicas: int, policy: Policy)
 
     with ThreadPoolExecutor(min(effort.seeds, os.cpu_count() or 1)) as pool:
         runs = list(pool.map(run, seeds))
-    return {name: estimate([one[name] for one in runs]) for name in runs[0]}
+    return {name: interval([one[name] for one in runs]) for name in runs[0]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from inferq._lazy import pl
+from inferq.experiments.interval import Interval
 from inferq.papers.lin2026 import pictures
 from inferq.papers.lin2026.fleet import (
     CLASSES,
@@ -13,7 +14,6 @@ from inferq.papers.lin2026.fleet import (
     PRIORITY,
     SLI_AWARE,
     Effort,
-    Estimate,
     Limits,
     Policy,
     estimated,
@@ -22,7 +22,7 @@ from inferq.papers.lin2026.fleet import (
     planned,
 )
 from inferq.papers.lin2026.planning import NARROW, PER_REPLICA, SCHEMES, WIDE
-from inferq.papers.report import Picture, Row, Section, Table
+from inferq.papers.report import Picture, Row, Section, Table, spelled
 from inferq.theory.gate_and_route.steady_state import STAGES, Scheme
 
 SERIES: tuple[tuple[str, Policy, Scheme], ...] = (
@@ -39,7 +39,7 @@ SLOW_ALONE = replace(WIDE, solo_s=0.1)
 
 
 def _row(
-    where: str, what: str, theory: float, found: Estimate, note: str = "", unit: str = PER_REPLICA
+    where: str, what: str, theory: float, found: Interval, note: str = "", unit: str = PER_REPLICA
 ) -> Row:
     return Row(
         where=where,
@@ -47,7 +47,7 @@ def _row(
         unit=unit,
         theory=theory,
         simulation=found.mean,
-        half_width=found.half,
+        half_width=found.half_width,
         note=note,
     )
 
@@ -55,7 +55,7 @@ def _row(
 def convergence_section(effort: Effort) -> Section:
     """Figure 4."""
     values, rows = [], []
-    shares: dict[tuple[int, str, int], Estimate] = {}
+    shares: dict[tuple[int, str, int], Interval] = {}
     for instance in (WIDE, NARROW):
         for n in effort.sizes:
             for name, policy, scheme in SERIES:
@@ -67,7 +67,7 @@ def convergence_section(effort: Effort) -> Section:
                         "n": n,
                         "measure": name,
                         "share": share.mean,
-                        "half": share.half,
+                        "half": share.half_width,
                     }
                 )
     for name, policy, scheme in SERIES:
@@ -157,7 +157,7 @@ def occupancies_section(effort: Effort) -> Section:
     for router, policy in (("greedy", GREEDY), ("SLI-aware", SLI_AWARE)):
         for n in sizes:
             found = estimated(effort, WIDE, n, policy)
-            columns[f"{router}, n = {n:,}"] = [str(found[name]) for name in names]
+            columns[f"{router}, n = {n:,}"] = [spelled(found[name], 4) for name in names]
     rows = []
     for figure, policy in (("Figure 5", GREEDY), ("Figure 6", SLI_AWARE)):
         found = estimated(effort, WIDE, 500, policy)
@@ -200,8 +200,8 @@ def occupancies_section(effort: Effort) -> Section:
                             "n": f"{n:,}",
                             "plan": fair[f"{stage} {i}"],
                             "mean": one.mean,
-                            "low": one.mean - one.half,
-                            "high": one.mean + one.half,
+                            "low": one.low,
+                            "high": one.high,
                         }
                     )
     found = estimated(effort, WIDE, 500, FAIR)
@@ -279,7 +279,7 @@ def policies_section(effort: Effort) -> Section:
                         "policy": name,
                         "scheme": scheme,
                         "share": share.mean,
-                        "half": share.half,
+                        "half": share.half_width,
                     }
                 )
     for name, policy in POLICIES.items():
@@ -342,7 +342,9 @@ def hypothesis_section(effort: Effort) -> Section:
     held = planned(SLOW_ALONE)
     names = [f"{stage} {i}" for stage in STAGES for i in (0, 1)]
     columns = {"per replica": names, "plan": [f"{held[name]:.4f}" for name in names]}
-    columns |= {f"{router}, n = {n}": [str(one[name]) for name in names] for router, one in found.items()}
+    columns |= {
+        f"{router}, n = {n}": [spelled(one[name], 4) for name in names] for router, one in found.items()
+    }
     efficiency = plan(SLOW_ALONE).hypotheses[0]
     return Section(
         title="Outside Proposition 1",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from inferq._lazy import pl
 from inferq.papers.nie2026 import pictures, runs
-from inferq.papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Mean, Setting, Sizes
-from inferq.papers.report import Picture, Row, Section, Table
+from inferq.papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Setting, Sizes
+from inferq.papers.report import Picture, Row, Section, Table, interval
 
 RATE = "requests/s"
 
@@ -40,14 +40,14 @@ def queues(sizes: Sizes) -> Section:
                     drawn[rate] = waits
                     verdict = _verdict(result)
             verdicts.append((each < limit.mu, verdict))
-            growth, calm = Mean.of(growths), each in CALM_PER_REPLICA
+            growth, calm = interval(growths), each in CALM_PER_REPLICA
             rows.append(
                 Row(
                     where=f"{figure}, λ = {rate:g}",
                     what="growth of the queue",
                     unit=RATE,
                     theory=0.0 if calm else rate - whole,
-                    simulation=growth.value,
+                    simulation=growth.mean,
                     half_width=growth.half_width,
                     note=f"observed in one run of {rate * until_s:,.0f} requests: {verdict}. "
                     + (
@@ -60,14 +60,14 @@ def queues(sizes: Sizes) -> Section:
                 )
             )
             if calm:
-                share = Mean.of(within)
+                share = interval(within)
                 rows.append(
                     Row(
                         where=f"{figure}, λ = {rate:g}",
                         what=f"time with at most {most} waiting",
                         unit="share",
                         paper=1.0,
-                        simulation=share.value,
+                        simulation=share.mean,
                         half_width=share.half_width,
                         note='"usually upper bounded": no share is printed, and how long they ran neither'
                         if replicas == 1

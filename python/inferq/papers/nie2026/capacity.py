@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inferq._lazy import pl
+from inferq.experiments.interval import Interval
 from inferq.papers.nie2026 import pictures, runs
-from inferq.papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Mean, Sizes
-from inferq.papers.report import Picture, Row, Section, Table
+from inferq.papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Sizes
+from inferq.papers.report import Picture, Row, Section, Table, interval
 
 RATE = "requests/s"
 NOT_OUR_GPU = "measured on their A100; a simulated engine stands beside it in the last section"
@@ -17,27 +18,27 @@ NEEDS_TRACES = "needs the lengths of LongBench v2: --trace FOLDER with longbench
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class Reached:
     """A row of the picture: rates per second."""
 
     name: str
     mu: float
     low: float
-    found: Mean | None
+    found: Interval | None
     printed: float
     gpu: float
 
 
-def bounds(rows: list[Bound]) -> pl.DataFrame:
+def bounds(rows: list[Reached]) -> pl.DataFrame:
     """The rows as shares of μ, for the picture."""
     return pl.DataFrame(
         [
             {
                 "row": one.name,
                 "low": one.low / one.mu,
-                "found": one.found.value / one.mu if one.found else None,
-                "found_low": (one.found.value - one.found.half_width) / one.mu if one.found else None,
-                "found_high": (one.found.value + one.found.half_width) / one.mu if one.found else None,
+                "found": one.found.mean / one.mu if one.found else None,
+                "found_low": (one.found.mean - one.found.half_width) / one.mu if one.found else None,
+                "found_high": (one.found.mean + one.found.half_width) / one.mu if one.found else None,
                 "printed": one.printed / one.mu,
                 "gpu": one.gpu / one.mu,
             }
@@ -46,7 +47,9 @@ def bounds(rows: list[Bound]) -> pl.DataFrame:
     )
 
 
-def _pair(where: str, printed: float, gpu: float, theory: float, found: Mean | None, note: str) -> list[Row]:
+def _pair(
+    where: str, printed: float, gpu: float, theory: float, found: Interval | None, note: str
+) -> list[Row]:
     """The row of a stable rate, and that of what the paper's GPU served."""
     return [
         Row(
@@ -55,7 +58,7 @@ def _pair(where: str, printed: float, gpu: float, theory: float, found: Mean | N
             unit=RATE,
             paper=printed,
             theory=theory,
-            simulation=found.value if found else None,
+            simulation=found.mean if found else None,
             half_width=found.half_width if found else None,
             note=note,
         ),
@@ -67,12 +70,12 @@ def _between(low: float, whole: float, mu: float) -> str:
     return f"(1 − δ)·μ and μ over whole chunks: {low:.3f} and {whole:.3f}; of the formula: {mu:.3f}"
 
 
-def one_replica(rates: dict[str, list[float]]) -> tuple[Section, list[Bound]]:
+def one_replica(rates: dict[str, list[float]]) -> tuple[Section, list[Reached]]:
     """Table 1, from the rates of each seed by ratio of lengths."""
     rows, bounds, shares = [], [], []
     limits = {ratio: setting.capacity() for ratio, setting in SETTINGS.items()}
     for ratio, setting in SETTINGS.items():
-        limit, found = limits[ratio], Mean.of(rates[ratio])
+        limit, found = limits[ratio], interval(rates[ratio])
         low = limit.stable_below_per_s or 0.0
         rows += _pair(
             f"Table 1, {ratio}",
@@ -82,12 +85,12 @@ def one_replica(rates: dict[str, list[float]]) -> tuple[Section, list[Bound]]:
             found,
             _between(low, limit.mu_whole_chunks, limit.mu),
         )
-        bounds.append(Bound(ratio, limit.mu, low, found, setting.printed_theory, setting.printed_gpu))
-        share = (found.value / limit.mu_whole_chunks, found.half_width / limit.mu_whole_chunks)
+        bounds.append(Reached(ratio, limit.mu, low, found, setting.printed_theory, setting.printed_gpu))
+        share = (found.mean / limit.mu_whole_chunks, found.half_width / limit.mu_whole_chunks)
         shares.append(f"{share[0]:.3f} ± {share[1]:.3f}")
     both = runs.mixed_capacity()
     mu, low = both.mu, both.stable_below_per_s or 0.0
-    mixed = Mean.of([harmonic(*pair) for pair in zip(*(rates[one] for one in runs.MIXED), strict=True)])
+    mixed = interval([harmonic(*pair) for pair in zip(*(rates[one] for one in runs.MIXED), strict=True)])
     rows += _pair(
         "Table 1, 2:1 then 1:2",
         runs.PRINTED_MIXED,
@@ -97,7 +100,7 @@ def one_replica(rates: dict[str, list[float]]) -> tuple[Section, list[Bound]]:
         f"the printed 3.385 does not follow from 1/μ = Σ q/μ_l. Simulation: each half in overload. "
         f"{_between(low, both.mu_whole_chunks, mu)}",
     )
-    bounds.append(Bound("2:1 then 1:2", mu, low, mixed, runs.PRINTED_MIXED, runs.PRINTED_MIXED_GPU))
+    bounds.append(Reached("2:1 then 1:2", mu, low, mixed, runs.PRINTED_MIXED, runs.PRINTED_MIXED_GPU))
     setting = SETTINGS["1:1"]
     use = runs.memory_use(setting.workload(5.0, 5_000), MEMORY_TOKENS)
     limit = limits["1:1"]
@@ -137,12 +140,12 @@ def harmonic(*rates: float) -> float:
     return len(rates) / math.fsum(1 / rate for rate in rates)
 
 
-def eight_replicas(single: list[float], eight: list[float]) -> tuple[Section, list[Bound]]:
+def eight_replicas(single: list[float], eight: list[float]) -> tuple[Section, list[Reached]]:
     """Table 3, from the rates of each seed of one replica and of eight."""
-    limit, found = SETTINGS["1:1"].capacity(), Mean.of(eight)
+    limit, found = SETTINGS["1:1"].capacity(), interval(eight)
     mu, whole = REPLICAS * limit.mu, REPLICAS * limit.mu_whole_chunks
     low = REPLICAS * (limit.stable_below_per_s or 0.0)
-    ratio = found.value / Mean.of(single).value
+    ratio = found.mean / interval(single).mean
     window = {n: runs.rate_in_the_papers_window(SETTINGS["1:1"], n) for n in (1, REPLICAS)}
     implied_ms = 1000 * SETTINGS["1:1"].slot_s * mu / runs.PRINTED_EIGHT
     section = Section(
@@ -170,10 +173,10 @@ def eight_replicas(single: list[float], eight: list[float]) -> tuple[Section, li
         ),
     )
     name = "1:1, eight replicas"
-    return section, [Bound(name, mu, low, found, runs.PRINTED_EIGHT, runs.PRINTED_EIGHT_GPU)]
+    return section, [Reached(name, mu, low, found, runs.PRINTED_EIGHT, runs.PRINTED_EIGHT_GPU)]
 
 
-def long_prompts(sizes: Sizes, traces: Path | None) -> tuple[Section, list[Bound]]:
+def long_prompts(sizes: Sizes, traces: Path | None) -> tuple[Section, list[Reached]]:
     """Tables 2 and 4, whose lengths are not all printed."""
     rows, bounds, tables, remarks = [], [], [], []
     slots_ms = {}
@@ -182,7 +185,7 @@ def long_prompts(sizes: Sizes, traces: Path | None) -> tuple[Section, list[Bound
         slots_ms[trim] = 1000 * setting.slot_s
         limit = setting.capacity()
         low = limit.stable_below_per_s or 0.0
-        found = Mean.of(runs.saturated_rates(setting, 1, sizes.requests, sizes.seeds))
+        found = interval(runs.saturated_rates(setting, 1, sizes.requests, sizes.seeds))
         rows += _pair(
             f"Table 4, 8:1, {100 * trim:.0f} % trimmed",
             printed,
@@ -194,7 +197,7 @@ def long_prompts(sizes: Sizes, traces: Path | None) -> tuple[Section, list[Bound
             f"something. {_between(low, limit.mu_whole_chunks, limit.mu)}",
         )
         bounds.append(
-            Bound(
+            Reached(
                 f"8:1, {100 * trim:.0f} % trimmed",
                 limit.mu,
                 low,
@@ -281,7 +284,7 @@ def _use(series: str, workload: object, kv_tokens: int) -> dict[str, str | float
     return {"series": series, "delta": delta, "mean": use.mean, "least": use.least}
 
 
-def _longbench(sizes: Sizes, traces: Path) -> tuple[list[Row], Bound]:
+def _longbench(sizes: Sizes, traces: Path) -> tuple[list[Row], Reached]:
     import inferq as iq
 
     frame = runs.longbench(traces)
@@ -290,7 +293,7 @@ def _longbench(sizes: Sizes, traces: Path) -> tuple[list[Row], Bound]:
     workload = runs.longbench_workload(frame, 1)
     limit = iq.theory.kv_capacity(workload, kv_tokens=MEMORY_TOKENS, slot_s=slot_s)
     low = limit.stable_below_per_s or 0.0
-    found = Mean.of(runs.longbench_rates(frame, slot_s, sizes.longbench, sizes.seeds))
+    found = interval(runs.longbench_rates(frame, slot_s, sizes.longbench, sizes.seeds))
     rows = _pair(
         "Table 2, LongBench v2",
         printed,
@@ -301,7 +304,7 @@ def _longbench(sizes: Sizes, traces: Path) -> tuple[list[Row], Bound]:
         f"outputs of {runs.OUTPUT_OF_LONGBENCH}, b̄ = {1000 * slot_s:.1f} ms solved from the printed rate, "
         f"so that only the simulation tells something. {_between(low, limit.mu_whole_chunks, limit.mu)}",
     )
-    return rows, Bound("LongBench v2", limit.mu, low, found, printed, gpu)
+    return rows, Reached("LongBench v2", limit.mu, low, found, printed, gpu)
 
 
 def _implied_slots(traces: Path) -> Table:

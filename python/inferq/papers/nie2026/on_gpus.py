@@ -6,6 +6,7 @@ from pathlib import Path
 
 import inferq as iq
 from inferq._lazy import np, pl
+from inferq.experiments.interval import Interval
 from inferq.papers.nie2026 import pictures, runs
 from inferq.papers.nie2026.assumed import (
     AS_ASSUMED,
@@ -23,8 +24,8 @@ from inferq.papers.nie2026.assumed import (
     sensitivity,
     windowed_rate,
 )
-from inferq.papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Mean, Sizes
-from inferq.papers.report import Picture, Row, Section, Table
+from inferq.papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Sizes
+from inferq.papers.report import Picture, Row, Section, Table, interval
 from inferq.theory.capacities.slot import slot
 
 WHAT, RATE = "rate, GPU and engine", "requests/s"
@@ -107,16 +108,16 @@ def longbench_grid(traces: Path, requests: int) -> pl.DataFrame:
 
 def measured(sizes: Sizes, traces: Path | None) -> Section:
     """The rates that the paper measured on its GPUs, beside the closed form and a simulated engine."""
-    found: dict[str, Mean] = {}
+    found: dict[str, Interval] = {}
     drawn: dict[str, list[float]] = {}
     rows: list[Row] = []
 
     def row(where: str, gpu: float, theory: float | None, values: list[float], note: str = "") -> None:
-        mean = Mean.of(values)
+        mean = interval(values)
         found[where] = mean
         drawn[where] = values
         closed = "" if theory is None else f"; the closed form: {distance(theory, gpu)}"
-        told = f"from the GPU: {distance(mean.value, gpu)}{closed}"
+        told = f"from the GPU: {distance(mean.mean, gpu)}{closed}"
         rows.append(
             Row(
                 where=where,
@@ -124,7 +125,7 @@ def measured(sizes: Sizes, traces: Path | None) -> Section:
                 unit=RATE,
                 paper=gpu,
                 theory=theory,
-                simulation=mean.value,
+                simulation=mean.mean,
                 half_width=mean.half_width,
                 note=f"{told}. {note}" if note else told,
             )
@@ -209,16 +210,16 @@ def longbench_rows(sizes: Sizes, traces: Path) -> list[Row]:
         for seed in range(1, sizes.seeds + 1):
             result = iq.simulate(asked, server, seed=seed)
             values.append(runs.processing_rate(result, *runs.backlogged_window(result)))
-        mean = Mean.of(values)
+        mean = interval(values)
         rows.append(
             Row(
                 where=f"Table 2, LongBench v2, cut to {context:,}",
                 what=WHAT,
                 unit=RATE,
                 paper=runs.PRINTED_LONGBENCH_GPU,
-                simulation=mean.value,
+                simulation=mean.mean,
                 half_width=round(mean.half_width, 9),
-                note=f"from the GPU: {distance(mean.value, runs.PRINTED_LONGBENCH_GPU)}. Neither cut nor "
+                note=f"from the GPU: {distance(mean.mean, runs.PRINTED_LONGBENCH_GPU)}. Neither cut nor "
                 f"outputs are printed; assumed: prompts cut to {context:,} ({why}), outputs of "
                 f"{runs.OUTPUT_OF_LONGBENCH}",
             )
@@ -234,19 +235,19 @@ def _longbench_table(frame: pl.DataFrame) -> Table:
     )
 
 
-def _drawn(found: dict[str, Mean], told: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _drawn(found: dict[str, Interval], told: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Rows and settings for the picture, as shares of what the GPU served."""
     theory = {ratio: setting.capacity().mu for ratio, setting in SETTINGS.items()}
     theory[MIXED] = runs.mixed_capacity().mu
     lines = []
     for name, gpu in MEASURED.items():
         mean = found[f"Table 1, {name}, λ = {CALM:g}"]
-        low, high = mean.value - mean.half_width, mean.value + mean.half_width
-        lines.append((name, mean.value / gpu - 1, low / gpu - 1, high / gpu - 1, theory[name] / gpu - 1))
+        low, high = mean.mean - mean.half_width, mean.mean + mean.half_width
+        lines.append((name, mean.mean / gpu - 1, low / gpu - 1, high / gpu - 1, theory[name] / gpu - 1))
     eight, gpu = found[f"Table 3, 1:1, λ = {REPLICAS * CALM:g}"], runs.PRINTED_EIGHT_GPU
-    low, high = eight.value - eight.half_width, eight.value + eight.half_width
+    low, high = eight.mean - eight.half_width, eight.mean + eight.half_width
     closed = REPLICAS * theory["1:1"] / gpu - 1
-    lines.append(("1:1, eight replicas", eight.value / gpu - 1, low / gpu - 1, high / gpu - 1, closed))
+    lines.append(("1:1, eight replicas", eight.mean / gpu - 1, low / gpu - 1, high / gpu - 1, closed))
     schema = ["row", "found", "low", "high", "closed"]
     ticks = told.unpivot(on=list(MEASURED), index="setting", variable_name="row", value_name="share")
     return pl.DataFrame(lines, schema=schema, orient="row"), ticks.with_columns(pl.col("share") - 1)

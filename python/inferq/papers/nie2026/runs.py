@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import inferq as iq
-from inferq._lazy import np, pl
+from inferq._lazy import pl
 from inferq.theory.capacities.kv_capacity import KvCapacity, kv_capacity, request_memory
 from inferq.theory.capacities.slot import Estimator, slot
 from inferq.theory.demands.demand import RequestClass
@@ -18,7 +17,6 @@ MEMORY_TOKENS, CHUNK = 131_000, 512
 REPLICAS = 8
 SHORTEST = 10
 """Fewest tokens of a prompt and of an output."""
-CONFIDENCE = 0.99
 CONTEXT_OF_LONGBENCH, OUTPUT_OF_LONGBENCH = 120_000, 128
 """Tokens to which the benchmark's own script cuts a prompt, and that it allows for an answer."""
 
@@ -136,26 +134,6 @@ def engine(timing: TimingModel, kv_tokens: int = MEMORY_TOKENS) -> iq.Engine:
         kv=iq.KvCache(tokens=kv_tokens, block=1),
         first_token="decode",
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Mean:
-    """A mean over independent seeds with its interval of 99 %."""
-
-    value: float
-    half_width: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Mean:
-        """Student's t over the seeds."""
-        from scipy import special
-
-        quantile = float(special.stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
-        spread = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-        return cls(float(np.mean(values)), quantile * spread)
-
-    def __str__(self) -> str:
-        return f"{self.value:,.3f} ± {self.half_width:,.3f}"
 
 
 def overloaded(setting: Setting, replicas: int, requests: int, seed: int) -> iq.Result:

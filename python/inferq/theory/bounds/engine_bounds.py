@@ -200,8 +200,7 @@ def _whole_batches(replicas: Replicas) -> Iterator[Bound]:
     why = "a token costs less in a larger batch" if gains else "smaller batches may serve more, for a while"
     fastest = Hypothesis(name="full batches are the fastest", met=gains or None, why=why)
     if hits is None:
-        needs = (replicas.fit, fastest, mixed)
-        yield replicas.ceiling("whole batches", limit.capacity_per_s, *needs, **text)
+        yield replicas.ceiling("whole batches", limit.capacity_per_s, *(replicas.fit, fastest, mixed), **text)
     cheaper = cost.per_chunk_context_s <= 2 * cost.per_prefill_square_s
     why = "a prompt whose beginning is found " + (
         "costs no more" if cheaper else "attends to it at a price that it did not have alone"

@@ -37,9 +37,11 @@ class Iteration(TokenCost):
             ConfigError: a model whose time is neither a function of the tokens nor one plus context terms; a
                 host that is overlapped, whose time is the longer of two.
         """
-        timing, host = engine_or_timing, Overhead()
+        host = Overhead()
         if isinstance(engine_or_timing, Engine):
             timing, host = engine_or_timing.timing, engine_or_timing.overhead or host
+        else:
+            timing = engine_or_timing
         cost = timing.cost()
         if cost is None:
             raise ConfigError("timing", f"{type(timing).__name__} {timing.uncounted}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,6 +11,7 @@ from inferq._lazy import np, pl
 from inferq.checks import finite, shown, whole
 from inferq.description import Table
 from inferq.errors import ConfigError
+from inferq.experiments.interval import student
 from inferq.systems.pools import pools_of
 from inferq.theory.bounds.stability import Stability, stability
 from inferq.theory.capacities.fluid import Settled, settled_capacity
@@ -330,9 +330,10 @@ def _rows(
         told.append(("hit rate", "share", "hit rate", max(at_most, default=None), None))
     rows: list[Mapping[str, Any]] = []
     for quantity, unit, key, by_theory, by_fluid in told:
-        found = [one[key] for one in measures if key in one]
-        mean = statistics.fmean(found) if found else None
-        low, high = _interval(found)
+        samples = [one[key] for one in measures if key in one]
+        found = student(samples, CONFIDENCE) if samples else None
+        mean = None if found is None else found.mean
+        several = found is not None and len(samples) > 1
         beside = by_theory if by_theory is not None else by_fluid
         gap = None if mean is None or not beside else mean / beside - 1
         row = {
@@ -341,21 +342,9 @@ def _rows(
             "theory": by_theory,
             "fluid": by_fluid,
             "simulation": mean,
-            "low": low,
-            "high": high,
+            "low": found.low if found is not None and several else None,
+            "high": found.high if found is not None and several else None,
             "gap": gap,
         }
         rows.append(Table(row, as_given=True))
     return rows
-
-
-def _interval(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Student's interval of a mean over independent runs."""
-    if len(values) < 2:
-        return None, None
-    from scipy import stats
-
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * statistics.stdev(values)
-    half /= math.sqrt(len(values))
-    mean = statistics.fmean(values)
-    return mean - half, mean + half
