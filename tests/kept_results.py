@@ -709,7 +709,7 @@ def observed_in(result: iq.Result) -> list[Any]:
 def fit_of(result: iq.Result) -> list[Any]:
     """The coefficients; the kind of error where the iterations do not determine them."""
     try:
-        fit = iq.timing.fit(iq.timing.iterations_of(result), "PiecewiseLinear")
+        fit = iq.timing.fit(result.single_iterations(), "PiecewiseLinear")
     except ValueError as error:
         return [type(error).__name__]
     return [rounded(value) for value in fit.coefficients["value"]]

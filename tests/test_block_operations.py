@@ -39,7 +39,7 @@ def test_blocks_are_found_learned_and_forgotten(kind: Kind):
 def test_without_a_cache_there_is_nothing_to_count():
     told = iq.simulate(_documents(1, 1), _engine(None, None)).block_operations
     assert told.height == 0
-    assert told.columns == ["replica", "found_blocks", "learned_blocks", "forgotten_blocks"]
+    assert told.columns == ["replica", "found_blocks", "cached_blocks", "evicted_blocks"]
 
 
 def test_only_replicas_with_a_cache_have_a_row():
@@ -62,12 +62,12 @@ def test_what_a_trace_costs_is_the_blocks_of_its_requests(kind: Kind, block: int
     """Without preemptions each whole block of a context is found once or computed once."""
     trace = iq.read_trace(shared / "traces" / "mooncake_conversation.parquet").head(4000)
     result = iq.simulate(trace, _engine(kind, None, block))
-    [(_, found, learned, forgotten)] = result.block_operations.rows()
+    [(_, found, cached, evicted)] = result.block_operations.rows()
     told = result.requests.select(
         found=pl.col("cached_tokens").sum() // block,
         whole=((pl.col("prompt_tokens") + pl.col("output_tokens") - 1) // block).sum(),
     )
-    assert (found, forgotten) == (told["found"].item(), 0)
+    assert (found, evicted) == (told["found"].item(), 0)
     # equal blocks that were computed side by side are one in a tree, and each known for itself by hashes
-    twice = told["whole"].item() - found - learned
+    twice = told["whole"].item() - found - cached
     assert twice == 0 if kind == "blocks" else twice >= 0

@@ -63,7 +63,7 @@ def run_under(timing, budget=256):
 
 def test_iterations_of_a_run_follow_one_another_and_are_as_many_as_it_had():
     run = run_under(iq.PiecewiseLinear(**TRUE))
-    log = iq.timing.iterations_of(run)
+    log = run.single_iterations()
     assert log.height == run.iterations["count"].sum()
     end_s = log["start_s"] + log["duration_s"]
     assert (log["start_s"][1:] - end_s[:-1]).min() > -1e-9
@@ -72,7 +72,7 @@ def test_iterations_of_a_run_follow_one_another_and_are_as_many_as_it_had():
 
 def test_iterations_of_a_run_give_its_model_back():
     truth = iq.PiecewiseLinear(**TRUE)
-    found = iq.timing.fit(iq.timing.iterations_of(run_under(truth))).model
+    found = iq.timing.fit(run_under(truth).single_iterations()).model
     assert found.knee == truth.knee
     for name in ("base", "per_token", "per_context_token"):
         assert math.isclose(getattr(found, name), getattr(truth, name), rel_tol=1e-8)
@@ -80,7 +80,7 @@ def test_iterations_of_a_run_give_its_model_back():
 
 def test_a_run_under_memory_linear_gives_it_back():
     truth = iq.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
-    log = iq.timing.iterations_of(run_under(truth, budget=100_000))  # no prompt is cut
+    log = run_under(truth, budget=100_000).single_iterations()  # no prompt is cut
     fitted = iq.timing.fit(log.with_columns(prefill_context=pl.lit(0)), "MemoryLinear")
     assert math.isclose(fitted.model.base, truth.base, rel_tol=1e-9)
     assert math.isclose(fitted.model.per_kv_token, truth.per_kv_token, rel_tol=1e-8)
@@ -92,7 +92,7 @@ def test_a_run_under_memory_linear_gives_it_back():
 )
 def test_the_fits_of_lin2026_come_back(alpha, beta, tokens_per_s):
     truth = iq.MixedSolo(alpha=alpha, beta=beta, solo=1 / tokens_per_s)
-    found = iq.timing.fit(iq.timing.iterations_of(run_under(truth)), "MixedSolo").model
+    found = iq.timing.fit(run_under(truth).single_iterations(), "MixedSolo").model
     assert math.isclose(found.alpha, alpha, rel_tol=1e-9)
     assert math.isclose(found.beta, beta, rel_tol=1e-9)
     assert math.isclose(1 / found.solo, tokens_per_s, rel_tol=1e-9)

@@ -117,7 +117,7 @@ def test_a_run_gives_the_prices_back_by_which_it_ran():
         "output_tokens": chance.integers(2, 120, 300),
     }
     engine = iq.Engine(timing=TRUTH, scheduler=iq.VllmV1(), kv=iq.KvCache.unlimited())
-    log = iq.timing.iterations_of(iq.simulate(workload, engine, iterations=True))
+    log = iq.simulate(workload, engine, iterations=True).single_iterations()
     fitted = iq.timing.fit(log, "TimingTable", relative=True)
     errors = fitted.residuals.filter(regime="all")
     assert errors["median_error"].item() < 0.002

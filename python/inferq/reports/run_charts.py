@@ -223,7 +223,7 @@ def throughput(result: Result, verdict: Stability | str) -> Any:
     ends = [happened["time"].min(), happened["time"].max()]
     lines = [(end, label, value) for label, value in limits.items() for end in ends]
     told = pl.concat([told, pl.DataFrame(lines, schema=told.schema, orient="row")])
-    unit = "jobs" if result._jobs is not None else "requests"
+    unit = "jobs" if result.has_jobs else "requests"
     legend = alt.Legend(orient="top", title=None, columns=2 if not limits else 1, symbolType="stroke")
     rate = alt.Y("rate:Q", title=f"{unit} per second", axis=_few())
     colour = alt.Color("which:N", scale=alt.Scale(domain=labels, range=colours), legend=legend)

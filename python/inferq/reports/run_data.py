@@ -41,7 +41,7 @@ OF_SLOTS = ("prefill_queue", "decode_queue", "prefill", "mixed", "solo")
 
 def theory(result: Result) -> Stability | str:
     """What theory says of the scenario of a run, or why it says nothing."""
-    if result._system is None:
+    if result._system is None or result._workload is None:
         return "what served the requests is not kept"
     try:
         return stability(result._workload, result._system)
@@ -284,7 +284,7 @@ def rates(result: Result, steps: int = 100) -> pl.DataFrame:
         `time_s` (middle of the stretch), `arrived`, `finished`: requests per second, of a network jobs; all
         of them, measured or not. Empty where nobody came, or all at one instant.
     """
-    rows = (result.requests if result._jobs is None else result.jobs).lazy()
+    rows = (result.jobs if result.has_jobs else result.requests).lazy()
     kept = rows.select("arrival_s", "finish_s").collect()
     arrival_s, finish_s = kept["arrival_s"].to_numpy(), kept["finish_s"].drop_nulls().to_numpy()
     schema = dict.fromkeys(("time_s", "arrived", "finished"), pl.Float64)

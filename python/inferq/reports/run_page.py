@@ -75,7 +75,7 @@ def _cut(result: Result) -> list[str]:
     """How far the run was when its horizon cut it; nothing where it ended by itself."""
     horizon_s = result._options["horizon_s"]
     arrived, under_way = _left(result)
-    later = result._workload_frame.height - arrived
+    later = result._tables.workload.height - arrived
     if horizon_s is None or not under_way + later:
         return []
     cut = f"The run was cut at {seconds(horizon_s)}"
@@ -90,7 +90,7 @@ def _cut(result: Result) -> list[str]:
 
 def _left(result: Result) -> tuple[int, int]:
     """How many requests, of a network jobs, arrived, and how many of them were still under way at the end."""
-    rows = (result.requests if result._jobs is None else result.jobs).lazy()
+    rows = (result.jobs if result.has_jobs else result.requests).lazy()
     under_way = (pl.col("status") == "unfinished").sum().alias("under_way")
     return rows.select(pl.len().alias("arrived"), under_way).collect().row(0)
 
@@ -99,7 +99,7 @@ def _facts(result: Result, whole: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The numbers that people ask for first; of a network those of its jobs, then those of their stages."""
     facts = []
     stages = ""
-    if result._jobs is not None:
+    if result.has_jobs:
         stages = " of a stage"
         jobs = run_data.jobs(result)[-1]
         facts = [
@@ -116,7 +116,7 @@ def _facts(result: Result, whole: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("stages rejected or gave up" if stages else "rejected or gave up", f"{whole['failed']:,}"),
         (f"{'stages' if stages else 'requests'} per second", number(whole["request_throughput"])),
     ]
-    if {"ttft_slo_s", "tbt_slo_s"} & set(result._workload_frame.columns):
+    if {"ttft_slo_s", "tbt_slo_s"} & set(result._tables.workload.columns):
         facts.append(("within objectives per second", number(whole["request_goodput"])))
     if whole["hit_rate"] is not None:
         facts.append(("hit rate of the prefix cache", percent(whole["hit_rate"])))
@@ -139,7 +139,7 @@ def _latency(result: Result, rows: run_tables.Rows, sizes: list[tuple[str, int]]
         if len(sizes) > _MOST_CLASSES
         else ""
     )
-    network = result._jobs is not None
+    network = result.has_jobs
     meaning = " ".join(run_tables.LEGEND)
     note = f"{meaning}. Percentiles are over the measured requests, those of tbt over all gaps.{left_out}"
     kept = [(name, row) for name, row in rows if name in shown]
@@ -236,7 +236,7 @@ def _setting(result: Result) -> str:
     rows = result.requests.lazy().select(pl.len().alias("all"), pl.col("measured").sum())
     arrived, measured = rows.collect().row(0)
     served = counted(arrived, "request")
-    if result._jobs is not None:
+    if result.has_jobs:
         served += f" of {counted(result.jobs.height, 'job')}"
     system = "" if result._system is None else f" through {_words(result._system)}"
     left_out = "" if measured == arrived else f"; {measured:,} of them measured"
@@ -260,7 +260,7 @@ def _words(system: System) -> str:
 
 
 def _unit(result: Result, count: int = 2) -> str:
-    return ("request" if result._jobs is None else "job") + ("" if count == 1 else "s")
+    return ("job" if result.has_jobs else "request") + ("" if count == 1 else "s")
 
 
 def _drawn(title: str, caption: str, chart: Callable[[], Any]) -> tuple[Picture, ...]:

@@ -63,7 +63,7 @@ def latencies(rows: Rows, title: str = "", note: str = "") -> Grid:
 
 def shares(result: Result) -> Grid | None:
     """How the replicas, or the stages of a network, fared; None where there is one, or too many to read."""
-    by = "replica" if result._jobs is None else "stage"
+    by = "stage" if result.has_jobs else "replica"
     if not 1 < result.requests.lazy().select(by).unique().collect().height <= _MOST_REPLICAS:
         return None
     cached = result.has_prefix_cache

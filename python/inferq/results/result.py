@@ -1,49 +1,29 @@
-"""What became of the requests?"""
+"""What became of the requests of a run."""
 
 from __future__ import annotations
 
 import json
-import math
-import numbers
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inferq import _core
-from inferq._lazy import np, pl
-from inferq.errors import ConfigError
-from inferq.results.measured import Measured
-from inferq.results.metric import PERCENTILES, QUANTITIES, STATISTICS
-from inferq.results.work_conservation import WorkConservation
-from inferq.systems.routers import NO_REPLICA
+from inferq._lazy import pl
+from inferq.results.summary import summary
+from inferq.results.tables import FRAMES, STATUSES, RunTables, as_frame
+from inferq.results.work_conservation import WorkConservation, work_conservation
 from inferq.workload import rows
-from inferq.workload.columns import nearest
 
 if TYPE_CHECKING:
     import os
 
-    from numpy.typing import NDArray
-
     from inferq.reports.run_charts import Pictures
     from inferq.results.stored_result import StoredResult
-    from inferq.systems.network_jobs import Jobs
     from inferq.systems.system import System
     from inferq.workload.workload import Workload
-
-Tables = dict[str, Any]
-"""What the core returns: a dict of numpy columns for each frame, and a few plain values.
-
-Beside the frames of `Result`: `work`, columns `load`, `iterations`, `broken`, `cap` and `memory`, one row for
-each number of tokens that an iteration loaded; and `drained`, one column of ids. For a network, `simulate`
-adds `jobs`, and `job`, `stage` and `engine` to the requests.
-"""
-
-STATUSES = ("finished", "rejected", "abandoned", "unfinished")
-_OBJECTIVES = {"ttft_s": ("ttft_s", "ttft_slo_s"), "tbt_s": ("max_tbt_s", "tbt_slo_s")}
-"""For each objective, the column of `requests` that it bounds and the column of the workload that sets it."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -63,13 +43,11 @@ class Result:
         [3.0, 2.0]
     """
 
-    _tables: Tables
-    _classes: list[str]
-    _workload_frame: pl.DataFrame
-    _workload: Workload
+    _tables: RunTables
     _options: dict[str, Any]
-    _jobs: Jobs | None = None
-    """How the rows of a network's workload became requests."""
+    """The arguments of `simulate`, the description of the system among them."""
+    _workload: Workload | None = None
+    """As for `_system`."""
     _system: System | None = None
     """What served them; None where only its description is kept."""
 
@@ -105,8 +83,7 @@ class Result:
         For a network a row is a stage of a job: `id` numbers all stages, job by job, each in the order of its
         workflow, and `job` (row of the workload), `stage` and `engine` follow it.
         """
-        names = {"class": self._classes, "status": STATUSES, **self._names()}
-        return as_frame(self._tables["requests"], names)
+        return as_frame(self._tables.requests, self._tables.names)
 
     @cached_property
     def jobs(self) -> pl.DataFrame:
@@ -136,13 +113,7 @@ class Result:
             >>> result.jobs.select("job", "workflow", "status", "e2e_s", "stages").rows()
             [(0, 'chain', 'finished', 5.0, 2)]
         """
-        if self._jobs is None:
-            raise ConfigError("jobs", "only a run over a Network has jobs; see requests")
-        arrival_s = self._workload_frame["arrival_s"].to_numpy()
-        horizon_s, measured = self._options["horizon_s"], self._tables["measured"]
-        elapsed_s = self._tables["elapsed_s"]
-        told = self._jobs.told(self._tables["requests"], elapsed_s, arrival_s, horizon_s, measured)
-        return as_frame(told, {"status": STATUSES, **self._names()})
+        return self._tables.frame("jobs")
 
     @cached_property
     def tbt(self) -> pl.DataFrame:
@@ -151,7 +122,7 @@ class Result:
         `class`, `lower_s`, `upper_s`, `count`. A bin is at most 1/128 wide relative to its edge, with the
         same edges in every run. Gaps over a preemption and over a hand-off are included.
         """
-        return as_frame(self._tables["tbt"], {"class": self._classes})
+        return self._tables.frame("tbt")
 
     @cached_property
     def timeline(self) -> pl.DataFrame:
@@ -164,16 +135,16 @@ class Result:
         `class`, and how many of it are where in the cluster: `prefill_queue`, `prefill`, `decode_queue`,
         `mixed` (decodes beside a prefill), `solo` (other decodes).
         """
-        return as_frame(self._tables["timeline"], {"class": self._classes})
+        return self._tables.frame("timeline")
 
     @cached_property
     def block_operations(self) -> pl.DataFrame:
         """What the prefix caches did, in blocks: one row for each replica whose KV cache has one.
 
-        `replica`, `found_blocks` (that admissions took over, those after a preemption too), `learned_blocks`
-        (whose content became known: with `prefix_cache="blocks"` every whole block that was computed, with
-        `"radix"` every page that was not in the tree yet), `forgotten_blocks` (known and free, until others
-        needed the memory). What was learned and not forgotten is known at the end.
+        `replica`, `found_blocks` (that admissions took over, those after a preemption too), `cached_blocks`
+        (that entered the cache: with `prefix_cache="blocks"` every whole block that was computed, with
+        `"radix"` every page that was not in the tree yet), `evicted_blocks` (cached and free, until others
+        needed the memory). What was cached and not evicted is in the cache at the end.
 
         Their sum is what a prefix cache costs the simulation: everything else takes time by the request.
 
@@ -191,7 +162,7 @@ class Result:
             >>> iq.simulate(workload, engine).block_operations.rows()
             [(0, 2, 3, 0)]
         """
-        return as_frame(self._tables["block_operations"])
+        return self._tables.frame("block_operations")
 
     @cached_property
     def iterations(self) -> pl.DataFrame:
@@ -203,7 +174,38 @@ class Result:
         Raises:
             ConfigError: the run did not record them.
         """
-        return as_frame(self._recorded("iterations"))
+        return self._tables.frame("iterations")
+
+    def single_iterations(self) -> pl.DataFrame:
+        """One row for each iteration, in order of their start, as `timing.fit` takes them.
+
+        With them a rich timing model can be put into the words of a simple one that a theory knows.
+
+        Returns:
+            `start_s`, `duration_s`, `prefill_tokens`, `decodes`, `context_tokens`.
+
+        Raises:
+            ConfigError: the run did not record its iterations.
+
+        Example:
+            >>> import inferq as iq
+            >>> kv = iq.KvCache.unlimited()
+            >>> engine = iq.Engine(timing=iq.Constant(0.5), scheduler=iq.Sarathi(), kv=kv)
+            >>> workload = {"arrival_s": [0.0], "prompt_tokens": [10], "output_tokens": [3]}
+            >>> run = iq.simulate(workload, engine, iterations=True)
+            >>> run.single_iterations().select("start_s", "prefill_tokens", "context_tokens").rows()
+            [(0.0, 10, 0), (0.5, 0, 10), (1.0, 0, 11)]
+        """
+        place = pl.int_ranges(pl.col("count")).alias("place")
+        each = self.iterations.with_columns(place).explode("place").filter(pl.col("place").is_not_null())
+        j = pl.col("place")
+        return each.select(
+            start_s=pl.col("start_s") + j * pl.col("first_s") + (j * (j - 1) // 2) * pl.col("growth_s"),
+            duration_s=pl.col("first_s") + j * pl.col("growth_s"),
+            prefill_tokens=pl.col("prefill_tokens").cast(pl.Int64),
+            decodes=pl.col("decodes").cast(pl.Int64),
+            context_tokens=pl.col("context_tokens").cast(pl.Int64) + j * pl.col("decodes").cast(pl.Int64),
+        )
 
     @cached_property
     def batches(self) -> pl.DataFrame:
@@ -215,7 +217,7 @@ class Result:
         Raises:
             ConfigError: the run did not record them.
         """
-        return as_frame(self._recorded("batches"))
+        return self._tables.frame("batches")
 
     @cached_property
     def has_prefix_cache(self) -> bool:
@@ -223,9 +225,14 @@ class Result:
         return _has_prefix_cache(self._options)
 
     @property
+    def has_jobs(self) -> bool:
+        """Whether the run was one over a `Network`, and has `jobs`."""
+        return self._tables.has("jobs")
+
+    @property
     def is_priced(self) -> bool:
         """Whether the run was one of a `GateAndRoute`, and has `occupancy` and `revenue`."""
-        return self._tables.get("revenue") is not None
+        return self._tables.has("revenue")
 
     @cached_property
     def occupancy(self) -> pl.DataFrame:
@@ -237,7 +244,7 @@ class Result:
         Raises:
             ConfigError: the run was not one of a `GateAndRoute`.
         """
-        return as_frame(self._of_slots("occupancy"), {"class": self._classes})
+        return self._tables.frame("occupancy")
 
     @cached_property
     def revenue(self) -> pl.DataFrame:
@@ -250,7 +257,7 @@ class Result:
         Raises:
             ConfigError: the run was not one of a `GateAndRoute`.
         """
-        return as_frame(self._of_slots("revenue"))
+        return self._tables.frame("revenue")
 
     @property
     def plot(self) -> Pictures:
@@ -295,13 +302,12 @@ class Result:
     @property
     def findings(self) -> list[str]:
         """What a reader should know before trusting the numbers, in plain words."""
-        return list(self._tables["findings"])
+        return list(self._tables.findings)
 
     @property
     def totals(self) -> dict[str, Any]:
         """Whole-number totals of the run, times in attoseconds where the name ends in `_as`."""
-        totals = self._tables["totals"]
-        return {name: int(value) if name.endswith("_as") else value for name, value in totals.items()}
+        return dict(self._tables.totals)
 
     @cached_property
     def drained(self) -> pl.Series:
@@ -319,7 +325,7 @@ class Result:
             >>> iq.simulate(workload, engine).drained.to_list()
             [0]
         """
-        return pl.Series("id", self._tables["drained"], dtype=pl.UInt32)
+        return pl.Series("id", self._tables.drained, dtype=pl.UInt32)
 
     @property
     def stretched_share(self) -> float:
@@ -327,8 +333,8 @@ class Result:
 
         It says how much of the run went fast, and nothing about the requests.
         """
-        totals = self._tables["totals"]
-        return int(totals["stretched_iterations"]) / max(int(totals["iterations"]), 1)
+        totals = self._tables.totals
+        return float(totals["stretched_iterations"] / max(totals["iterations"], 1))
 
     def work_conservation(self, budget: int | None = None) -> WorkConservation:
         """The share of iterations that loaded fewer tokens than `budget` although another could be added.
@@ -349,8 +355,8 @@ class Result:
                 of them must have the same.
 
         Returns:
-            A float with the attributes `share` (itself), `cap_share`, `memory_share`, `budget` and
-            `iterations`; all shares are of all iterations, and 0 where there are none.
+            `share`, `cap_share`, `memory_share`, `budget` and `iterations`; all shares are of all iterations,
+            and 0 where there are none.
 
         Raises:
             ConfigError: a budget that is no whole number above 0, or none where a scheduler has none or where
@@ -364,26 +370,9 @@ class Result:
             >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=scheduler, kv=iq.KvCache.unlimited())
             >>> workload = {"arrival_s": [0.0, 0.5], "prompt_tokens": [4, 4], "output_tokens": [3, 1]}
             >>> iq.simulate(workload, engine).work_conservation()
-            WorkConservation(0.25, cap_share=0.0, memory_share=0.0, budget=8, iterations=4)
+            WorkConservation(share=0.25, cap_share=0.0, memory_share=0.0, budget=8, iterations=4)
         """
-        if self._tables["work"] is None:
-            raise ConfigError("work_conservation", "exponential services have no iterations")
-        budget = self._common_budget() if budget is None else budget
-        if isinstance(budget, bool) or not isinstance(budget, numbers.Integral) or budget < 1:
-            raise ConfigError("budget", f"must be a whole number of tokens, 1 or above, is {budget!r}")
-        work = self._tables["work"]
-        below = work["load"] < min(int(budget), 2**63)
-        iterations = int(work["iterations"].sum())
-        share, cap_share, memory_share = (
-            int(work[name][below].sum()) / max(iterations, 1) for name in ("broken", "cap", "memory")
-        )
-        return WorkConservation(
-            share,
-            cap_share=cap_share,
-            memory_share=memory_share,
-            budget=int(budget),
-            iterations=iterations,
-        )
+        return work_conservation(self._tables.work, self._options, budget)
 
     @cached_property
     def scenario(self) -> str:
@@ -392,6 +381,7 @@ class Result:
         `Scenario.read` reads it back, and `Scenario.read(result.scenario).run()` repeats the run; see there
         for the rows of frames. `write` puts the requests themselves (for a network: the jobs) beside it.
         """
+        assert self._workload is not None
         return scenario_of(self._workload, self._options)
 
     def summary(
@@ -444,53 +434,7 @@ class Result:
             >>> summary["request_goodput"].item() == 1 / 3
             True
         """
-        keys = self._keys(by)
-        values = Measured(self._tables["requests"])
-        named, groups, count = _grouped(self._named(keys, values.rows) if keys else None, values.height)
-
-        status = values["status"]
-        finished, rejected, abandoned = (status == STATUSES.index(name) for name in STATUSES[:3])
-        good = finished.copy()
-        for column, limit in self._limits(slo, values):
-            good &= ~(values[column] > limit)  # a comparison with NaN is false: what is absent misses nothing
-
-        def total(which: NDArray[np.bool_], weights: NDArray[Any] | None = None) -> NDArray[np.float64]:
-            if count == 1:  # the sum of all, without a copy of each
-                return np.array([which.sum() if weights is None else weights.sum(where=which)], np.float64)
-            summed = np.bincount(groups[which], None if weights is None else weights[which], minlength=count)
-            return summed.astype(np.float64)
-
-        duration_s = (
-            float(np.nanmax(values["finish_s"]) - values["arrival_s"].min()) if finished.any() else None
-        )
-        span_s = duration_s or math.inf
-        completed, outputs = total(finished), total(finished, values["output_tokens"])
-        table: dict[str, Any] = {
-            "completed": completed.astype(np.int64),
-            "failed": total(rejected | abandoned).astype(np.int64),
-            "duration_s": pl.Series([duration_s] * count, dtype=pl.Float64),
-            "request_throughput": completed / span_s,
-            "output_throughput": outputs / span_s,
-            "total_token_throughput": (outputs + total(finished, values["prompt_tokens"])) / span_s,
-            "request_goodput": total(good) / span_s,
-        }
-        for name in QUANTITIES:  # one after the other: of a stored result each is read when its turn comes
-            if name == "tbt":
-                statistics = self._gaps(keys, named, count)
-            else:
-                statistics = _core.summarise(groups, count, {name: values[f"{name}_s"]})[name]
-            table.update(
-                {f"{name}_{kind}": pl.Series(statistics[kind], nan_to_null=True) for kind in STATISTICS}
-            )
-        cached = prompts = np.full(count, math.nan)
-        if self.has_prefix_cache:
-            admitted = ~np.isnan(values["admitted_s"])
-            cached, prompts = (total(admitted, values[name]) for name in ("cached_tokens", "prompt_tokens"))
-        table["cached_tokens"] = pl.Series(cached, nan_to_null=True).cast(pl.Int64)
-        with np.errstate(invalid="ignore"):
-            table["hit_rate"] = pl.Series(cached / prompts, nan_to_null=True)
-        summed = pl.DataFrame(table)
-        return summed if named is None else pl.concat([named, summed], how="horizontal")
+        return summary(self._tables, by, slo, has_prefix_cache=self.has_prefix_cache)
 
     def write(self, directory: str | os.PathLike[str]) -> Path:
         """Write each frame and the workload as Parquet, the scenario and the findings as JSON.
@@ -512,106 +456,27 @@ class Result:
         """
         place = Path(directory)
         place.mkdir(parents=True, exist_ok=True)
-        names = ("requests", "jobs", "tbt", "timeline", "iterations", "batches", "occupancy", "revenue")
-        for name in names:
-            if (self._jobs if name == "jobs" else self._tables.get(name)) is None:
-                (place / f"{name}.parquet").unlink(missing_ok=True)
-            else:
+        for name in ("requests", *FRAMES):
+            if name == "block_operations":
+                continue
+            if self._tables.has(name):
                 getattr(self, name).write_parquet(place / f"{name}.parquet")
-        self._workload_frame.write_parquet(place / "workload.parquet")
-        rows.write((one for one in self._workload.rows_beside() if one is not self._workload_frame), place)
+            else:
+                (place / f"{name}.parquet").unlink(missing_ok=True)
+        drawn = self._tables.workload
+        drawn.write_parquet(place / "workload.parquet")
+        beside = () if self._workload is None else self._workload.rows_beside()
+        rows.write((frame for frame in beside if frame is not drawn), place)
         (place / "scenario.json").write_text(self.scenario + "\n", encoding="utf-8")
         (place / "findings.json").write_text(json.dumps(self.findings, indent=2) + "\n", encoding="utf-8")
         return place
 
     def __repr__(self) -> str:
-        counts = np.bincount(self._tables["requests"]["status"], minlength=len(STATUSES)).tolist()
-        said = ", ".join(f"{n:,} {status}" for n, status in zip(counts, STATUSES, strict=True) if n)
-        findings = len(self.findings)
-        found = f"{findings} finding{'' if findings == 1 else 's'}"
-        return f"Result({sum(counts):,} requests{': ' if said else ''}{said}; {found})"
-
-    def _names(self) -> dict[str, list[str]]:
-        """The names that a network's codes stand for, but for classes."""
-        if self._jobs is None:
-            return {}
-        return {kind: names for kind, names in self._jobs.names.items() if kind != "class"}
-
-    def _common_budget(self) -> Any:
-        """The token budget that all schedulers of the run have."""
-        found: dict[Any, None] = {}
-        for scheduler in _schedulers(self._options):
-            while "inner" in scheduler:
-                scheduler = scheduler["inner"]
-            budget = scheduler.get("token_budget")
-            if budget is None:
-                raise ConfigError("budget", f"{scheduler['kind']} has no token budget: give one")
-            found[budget] = None
-        if len(found) > 1:
-            raise ConfigError(
-                "budget", f"the schedulers have several, {', '.join(map(str, found))}: give one"
-            )
-        if not found:
-            raise ConfigError("budget", "the replicas have slots and no token budget: give one")
-        return next(iter(found))
-
-    def _recorded(self, name: str) -> Mapping[str, NDArray[Any]]:
-        columns: Mapping[str, NDArray[Any]] | None = self._tables[name]
-        if columns is None:
-            raise ConfigError(name, f"not recorded; ask for them with simulate(..., {name}=True)")
-        return columns
-
-    def _of_slots(self, name: str) -> Mapping[str, NDArray[Any]]:
-        columns: Mapping[str, NDArray[Any]] | None = self._tables.get(name)
-        if columns is None:
-            raise ConfigError(name, "only runs of a GateAndRoute have it")
-        return columns
-
-    def _keys(self, by: str | Iterable[str] | None) -> list[str]:
-        keys = [] if by is None else [by] if isinstance(by, str) else list(by)
-        known = self._tables["requests"]
-        for key in keys:
-            if key not in known:
-                raise ConfigError("by", f"unknown column {key!r}{nearest(str(key), known)}")
-        if len(set(keys)) < len(keys):
-            raise ConfigError("by", f"a column twice in {keys}")
-        return keys
-
-    def _limits(
-        self, slo: Mapping[str, float | None] | None, values: Mapping[str, NDArray[Any]]
-    ) -> list[tuple[str, Any]]:
-        """The column that each objective bounds, and its bound: one number, or one for each of `values`."""
-        given = objectives(slo)
-        limits: list[tuple[str, Any]] = []
-        for name, (measure, objective) in _OBJECTIVES.items():
-            if name in given:
-                limits += [(measure, given[name])] if given[name] is not None else []
-            else:
-                asked = self._asked(objective)
-                if asked is not None:
-                    limits.append((measure, asked[values["job" if "job" in values else "id"]]))
-        return limits
-
-    def _named(self, keys: list[str], rows: slice | NDArray[np.intp]) -> pl.DataFrame:
-        """Columns of some rows of `requests`, with their names."""
-        return self.requests.select(keys)[rows]
-
-    def _asked(self, objective: str) -> NDArray[np.float64] | None:
-        """A column of objectives of the workload, NaN for none; None where it has no such column."""
-        frame = self._workload_frame
-        return frame[objective].fill_null(math.nan).to_numpy() if objective in frame.columns else None
-
-    def _gaps(
-        self, keys: list[str], named: pl.DataFrame | None, count: int
-    ) -> dict[str, NDArray[np.float64]]:
-        """The statistics of the token gaps of each group, NaN where the histogram cannot tell them."""
-        groups: list[list[int]] = [[]] * count
-        if named is None:
-            groups = [list(range(len(self._classes)))]
-        elif keys == ["class"]:
-            groups = [[self._classes.index(name)] for name in named["class"]]
-        told = [_gaps_of(self._tables, codes) for codes in groups]
-        return {kind: np.array([one[kind] for one in told], dtype=np.float64) for kind in STATISTICS}
+        counts = self._tables.statuses
+        by_status = ", ".join(f"{n:,} {status}" for n, status in zip(counts, STATUSES, strict=True) if n)
+        findings = f"{len(self.findings)} finding{'' if len(self.findings) == 1 else 's'}"
+        requests = f"{sum(counts):,} requests{': ' if by_status else ''}{by_status}"
+        return f"{type(self).__name__}({requests}; {findings})"
 
 
 _RUN = ("seed", "horizon_s", "warmup", "cooldown", "timeline_s", "iterations", "batches", "stepping")
@@ -620,12 +485,10 @@ _RUN = ("seed", "horizon_s", "warmup", "cooldown", "timeline_s", "iterations", "
 
 def scenario_of(workload: Workload, options: Mapping[str, Any]) -> str:
     """JSON that says what a run is: the workload, what serves it, the options."""
-    from importlib.metadata import version
-
     run = {name: _as_given(options[name]) for name in _RUN}
     system = {name: value for name, value in options.items() if name not in _RUN}
-    described = {"inferq": version("inferq"), "workload": workload.to_json(), **system, "run": run}
-    return json.dumps(described, indent=2)
+    record = {"inferq": version("inferq"), "workload": workload.to_json(), **system, "run": run}
+    return json.dumps(record, indent=2)
 
 
 def _as_given(option: Any) -> Any:
@@ -635,37 +498,6 @@ def _as_given(option: Any) -> Any:
     return option["requests"] if "requests" in option else f"{Decimal(repr(option['seconds'])):f}s"
 
 
-def objectives(slo: object) -> Mapping[str, Any]:
-    """The objectives that `Result.summary` takes, empty for None.
-
-    Raises:
-        ConfigError: an unknown objective, or one that is no number of seconds.
-    """
-    if slo is not None and not isinstance(slo, Mapping):
-        raise ConfigError("slo", f"must be a mapping such as {{'ttft_s': 0.5}}, is {slo!r}")
-    given: Mapping[str, Any] = slo or {}
-    for name, limit in given.items():
-        if name not in _OBJECTIVES:
-            raise ConfigError("slo", f"unknown objective {name!r}{nearest(str(name), _OBJECTIVES)}")
-        number = isinstance(limit, numbers.Real) and not isinstance(limit, bool)
-        if limit is not None and not (number and 0 <= limit < math.inf):
-            raise ConfigError(f"slo.{name}", f"must be None or seconds, finite and 0 or above, is {limit!r}")
-    return given
-
-
-def _schedulers(described: Any) -> Iterator[dict[str, Any]]:
-    """The descriptions of all schedulers in that of what served a run."""
-    if isinstance(described, dict):
-        if "scheduler" in described and "first_token" in described:  # an engine
-            yield described["scheduler"]
-        else:
-            for value in described.values():
-                yield from _schedulers(value)
-    elif isinstance(described, list):
-        for value in described:
-            yield from _schedulers(value)
-
-
 def _has_prefix_cache(described: Any) -> bool:
     """Whether a KV cache in the description of what served a run knows prefixes; slots have none."""
     if isinstance(described, dict):
@@ -673,49 +505,3 @@ def _has_prefix_cache(described: Any) -> bool:
             return False
         return described.get("prefix_cache") is not None or any(map(_has_prefix_cache, described.values()))
     return isinstance(described, list) and any(map(_has_prefix_cache, described))
-
-
-def _grouped(keys: pl.DataFrame | None, height: int) -> tuple[pl.DataFrame | None, NDArray[np.uint32], int]:
-    """The distinct rows of `keys`, sorted; which of them each row is; how many there are."""
-    if keys is None:
-        return None, np.zeros(height, dtype=np.uint32), 1
-    numbered = keys.with_columns(pl.int_range(keys.height, eager=True).alias("row"))
-    grouped = numbered.group_by(keys.columns).agg("row").sort(keys.columns)
-    groups = np.empty(height, dtype=np.uint32)
-    sizes = grouped["row"].list.len().to_numpy()
-    groups[grouped["row"].explode().to_numpy()] = np.repeat(np.arange(grouped.height, dtype=np.uint32), sizes)
-    return grouped.drop("row"), groups, grouped.height
-
-
-def _gaps_of(tables: Tables, codes: list[int]) -> dict[str, float]:
-    """The statistics of all token gaps of some classes: whole counts, so classes merge exactly."""
-    bins, totals = tables["tbt"], [tables["tbt_totals"][code] for code in codes]
-    gaps = sum(one["count"] for one in totals)
-    if gaps == 0:
-        return dict.fromkeys(STATISTICS, math.nan)
-    held = np.isin(bins["class"], codes)
-    order = np.argsort(bins["upper_s"][held], kind="stable")
-    upper_s, reached = bins["upper_s"][held][order], np.cumsum(bins["count"][held][order])
-    told = {f"p{p}": float(upper_s[np.searchsorted(reached, -(-p * gaps // 100))]) for p in PERCENTILES}
-    mean_s = sum(one["sum_as"] for one in totals) / (
-        gaps * 10**18
-    )  # a quotient of whole numbers, rounded once
-    return {"mean": mean_s, **told, "max": max(one["max_s"] for one in totals if one["count"])}
-
-
-def as_frame(
-    columns: Mapping[str, NDArray[Any]], names: Mapping[str, Sequence[str]] | None = None
-) -> pl.DataFrame:
-    """A frame on the memory of numpy columns; codes get their names, and NaN is null.
-
-    A column without NaN is adopted as it is, one with NaN is copied.
-    """
-
-    def series(name: str, values: NDArray[Any]) -> pl.Series:
-        if names and name in names:
-            return pl.Series(name, names[name], dtype=pl.Enum(names[name])).gather(pl.Series(values))
-        absent = values.dtype.kind == "f" and values.size > 0 and math.isnan(values.min())
-        made = pl.Series(name, values, nan_to_null=absent)
-        return made.set(made == NO_REPLICA, None) if name in ("replica", "prefill_replica") else made
-
-    return pl.DataFrame([series(name, values) for name, values in columns.items()])

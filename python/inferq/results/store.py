@@ -1,4 +1,4 @@
-"""How is a run kept in a directory while it goes on, so that nothing finished is ever lost?
+"""The directory of a run while it goes on, so that nothing finished is ever lost.
 
     manifest.json             what is here: rows written, the parts, whether the run is over
     scenario.json             what was run, as `Result.scenario`
@@ -19,13 +19,13 @@ import io
 import json
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from inferq._lazy import np, pl
 from inferq.errors import ConfigError
-from inferq.results.result import STATUSES, as_frame
+from inferq.results.tables import FRAMES, STATUSES, Columns, RunTables, as_frame
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,8 +35,6 @@ PART_ROWS = 2**20
 
 _GROUP_ROWS = 2**17
 """Rows of a row group, the least that a reader must take at once."""
-
-Columns = Mapping[str, "NDArray[Any]"]
 
 
 class Store:
@@ -79,16 +77,13 @@ class Store:
         self._pending: list[dict[str, NDArray[Any]]] = []
         self._pending_rows = 0
         self._part = 0
-        self._names: Mapping[str, Any] = {}
+        self.names: Mapping[str, Sequence[str]] = {}
+        """What the codes in a column of `requests` stand for."""
         (self.place / "requests").mkdir(parents=True, exist_ok=True)
         for left in (*self.place.glob("*.new"), *self.place.glob("requests/*.new")):
             left.unlink()
         _write_text(self.place / "scenario.json", scenario + "\n")
         self._tell()
-
-    def name(self, names: Mapping[str, Any]) -> None:
-        """Say what the codes in a column stand for."""
-        self._names = names
 
     def take(self, columns: Columns) -> None:
         """Take the next rows of `requests`, in order of their ids."""
@@ -121,7 +116,7 @@ class Store:
                     "ran there (has a policy written in Python changed?); take another directory",
                 )
             return
-        self.frame(file, as_frame(columns, self._names))
+        self.frame(file, as_frame(columns, self.names))
         parts.append(part)
         self._manifest["written"] += rows
         self._tell()
@@ -136,24 +131,38 @@ class Store:
             ),
         )
 
-    def json(self, file: str, value: Any) -> None:
-        """Write what JSON can hold."""
-        _write_text(self.place / file, json.dumps(value, indent=2) + "\n")
-
-    def close(self) -> None:
-        """Write what is left of the rows: all of them are there."""
+    def finish(self, tables: RunTables) -> None:
+        """Write what is left of the rows and everything else, and say that the run is over."""
         if self._pending_rows or not self._part:
             names = self._pending[0]
             self._write({name: np.concatenate([one[name] for one in self._pending]) for name in names})
         self._pending = []
+        for name in FRAMES:
+            if tables.has(name):
+                self.frame(f"{name}.parquet", tables.frame(name))
+        work = tables.work
+        self._json("findings.json", tables.findings)
+        totals = {
+            "classes": tables.classes,
+            "statuses": self.statuses,
+            "totals": tables.totals,
+            "tbt_totals": tables.tbt_totals,
+            "work": None if work is None else {name: column.tolist() for name, column in work.items()},
+            "drained": list(map(int, tables.drained)),
+        }
+        self._json("totals.json", totals)
+        self.complete()
 
     def complete(self) -> None:
         """Say that the run is over and everything is here."""
         self._manifest["complete"] = True
         self._tell()
 
+    def _json(self, file: str, value: Any) -> None:
+        _write_text(self.place / file, json.dumps(value, indent=2) + "\n")
+
     def _tell(self) -> None:
-        self.json("manifest.json", self._manifest)
+        self._json("manifest.json", self._manifest)
 
 
 def manifest(place: Path) -> dict[str, Any] | None:

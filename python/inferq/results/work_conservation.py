@@ -1,73 +1,89 @@
-"""Did the scheduler leave work undone that it could have done?"""
+"""Work conservation: the work that a scheduler left undone and could have done."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from inferq.checks import whole
+from inferq.errors import ConfigError
+from inferq.results.tables import Columns
 
-class WorkConservation(float):
-    """The share of iterations that broke work conservation, a number, with what bound the others.
+
+@dataclass(frozen=True, slots=True)
+class WorkConservation:
+    """The share of iterations that broke work conservation, and what bound the others.
 
     Made by `Result.work_conservation`. All shares are of all iterations of the run.
 
     Example:
         >>> import inferq as iq
-        >>> share = iq.WorkConservation(0.25, cap_share=0.5, memory_share=0.0, budget=512, iterations=40)
-        >>> share < 0.5, share.cap_share
-        (True, 0.5)
+        >>> audit = iq.WorkConservation(0.25, cap_share=0.5, memory_share=0.0, budget=512, iterations=40)
+        >>> audit.share, audit.cap_share
+        (0.25, 0.5)
     """
 
-    __slots__ = ("_budget", "_cap_share", "_iterations", "_memory_share")
-    _budget: int
-    _cap_share: float
-    _iterations: int
-    _memory_share: float
-
-    def __new__(
-        cls, share: float, *, cap_share: float, memory_share: float, budget: int, iterations: int
-    ) -> WorkConservation:
-        """Keep the parts beside the number."""
-        made = super().__new__(cls, share)
-        made._cap_share, made._memory_share = cap_share, memory_share
-        made._budget, made._iterations = budget, iterations
-        return made
-
-    @property
-    def share(self) -> float:
-        """Loaded fewer tokens than `budget` although another could have been added."""
-        return float(self)
-
-    @property
-    def cap_share(self) -> float:
-        """Loaded fewer tokens than `budget` because no further request may run."""
-        return self._cap_share
-
-    @property
-    def memory_share(self) -> float:
-        """Loaded fewer tokens than `budget` because blocks were short."""
-        return self._memory_share
-
-    @property
-    def budget(self) -> int:
-        """Tokens that an iteration should load."""
-        return self._budget
-
-    @property
-    def iterations(self) -> int:
-        """All iterations of the run."""
-        return self._iterations
-
-    def _parts(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("cap_share", "memory_share", "budget", "iterations")}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _work_conservation, (float(self), self._parts())
-
-    def __repr__(self) -> str:
-        parts = ", ".join(f"{name}={value!r}" for name, value in self._parts().items())
-        return f"WorkConservation({float(self)!r}, {parts})"
+    share: float
+    """Loaded fewer tokens than `budget` although another could have been added."""
+    cap_share: float
+    """Loaded fewer tokens than `budget` because no further request may run."""
+    memory_share: float
+    """Loaded fewer tokens than `budget` because blocks were short."""
+    budget: int
+    """Tokens that an iteration should load."""
+    iterations: int
+    """All iterations of the run."""
 
 
-def _work_conservation(share: float, parts: dict[str, Any]) -> WorkConservation:
-    """The inverse of `WorkConservation.__reduce__`."""
-    return WorkConservation(share, **parts)
+def work_conservation(work: Columns | None, system: object, budget: int | None) -> WorkConservation:
+    """The audit of a run; see `Result.work_conservation`.
+
+    Args:
+        work: the core's table of loads; None where there are no iterations.
+        system: JSON-ready data with the descriptions of all schedulers.
+        budget: tokens that an iteration should load; None takes that of the schedulers.
+
+    Raises:
+        ConfigError: naming `budget`.
+    """
+    if work is None:
+        raise ConfigError("work_conservation", "exponential services have no iterations")
+    tokens = _common_budget(system) if budget is None else whole("budget", budget, 1)
+    below = work["load"] < min(tokens, 2**63)
+    iterations = int(work["iterations"].sum())
+    share, cap, memory = (
+        int(work[name][below].sum()) / max(iterations, 1) for name in ("broken", "cap", "memory")
+    )
+    return WorkConservation(share, cap, memory, tokens, iterations)
+
+
+def _common_budget(system: object) -> int:
+    """The token budget that all schedulers of a run have."""
+    budgets: dict[int, None] = {}
+    for scheduler in _schedulers(system):
+        while "inner" in scheduler:
+            scheduler = scheduler["inner"]
+        budget = scheduler.get("token_budget")
+        if budget is None:
+            raise ConfigError("budget", f"{scheduler['kind']} has no token budget: give one")
+        budgets[budget] = None
+    if len(budgets) > 1:
+        several = ", ".join(map(str, budgets))
+        raise ConfigError("budget", f"the schedulers have several, {several}: give one")
+    if not budgets:
+        raise ConfigError("budget", "the replicas have slots and no token budget: give one")
+    return next(iter(budgets))
+
+
+def _schedulers(system: object) -> Iterator[Mapping[str, Any]]:
+    """The descriptions of all schedulers in that of what served a run."""
+    if isinstance(system, Mapping):
+        if "scheduler" in system and "first_token" in system:  # an engine
+            yield system["scheduler"]
+        else:
+            for value in system.values():
+                yield from _schedulers(value)
+    elif isinstance(system, list):
+        for value in system:
+            yield from _schedulers(value)

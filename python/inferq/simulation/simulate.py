@@ -1,26 +1,34 @@
-"""What happens when this workload meets this engine, cluster or network?"""
+"""A run: a workload sent through an engine, a cluster or a network."""
 
 from __future__ import annotations
 
 import math
-import numbers
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferq import _core
 from inferq._lazy import np, pl
+from inferq.checks import flag, not_negative, positive, whole
 from inferq.description import member
 from inferq.errors import ConfigError
-from inferq.results.result import STATUSES, Result
-from inferq.simulation.core_input import ONE_CLASS, Crossing
+from inferq.results.result import Result, scenario_of
+from inferq.results.store import Store
+from inferq.results.stored_result import StoredResult
+from inferq.results.tables import STATUSES, RunTables
+from inferq.simulation.core_input import ONE_CLASS, Crossing, SessionCodes
 from inferq.simulation.progress import Progress, watched
 from inferq.simulation.slots import NOTHING_MEASURED, of_slots
 from inferq.systems.gate_and_route import GateAndRoute, earned
 from inferq.systems.network import Network
 from inferq.systems.network_jobs import expanded
 from inferq.systems.system import SYSTEMS, System
-from inferq.workload.columns import class_names
+from inferq.workload.columns import class_names, sha256
 from inferq.workload.dependencies import Flow, of_sessions
+from inferq.workload.parts import OfFrame, Parts, Scanned
+from inferq.workload.prefixes import Contents
+from inferq.workload.rows import file_name
 from inferq.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -113,19 +121,15 @@ def simulate(
         batches=batches,
         stepping=stepping,
     )
-    workers = _threads(threads)
+    workers = None if threads is None else whole("threads", threads, 1, 2**16 - 1)
     source = workload if isinstance(workload, Workload) else Workload(workload)
     with watched(progress) as watch:
-        if out is not None:
-            from inferq.simulation.streamed import streamed
-
-            stored = streamed(source, system, options, workers, watch, out)
-            if watch is not None:
-                watch(stored.height, stored.height)
-            return stored
-        result = served(source, system, options, workers, watch)
+        if out is None:
+            result = _served(source, system, options, workers, watch)
+        else:
+            result = _streamed(source, system, options, workers, watch, out)
         if watch is not None:
-            rows = result._tables["requests"]["status"].size
+            rows = sum(result._tables.statuses)
             watch(rows, rows)
         return result
 
@@ -142,61 +146,103 @@ def core_options(
     stepping: bool = False,
 ) -> dict[str, Any]:
     """The options of `simulate` that change a result, checked, in the form that the core reads."""
-    if timeline_s == 0:
-        raise ConfigError("timeline_s", "must be above 0, is 0")
     return {
-        "seed": _seed(seed),
-        "horizon_s": _seconds("horizon_s", horizon_s),
+        "seed": whole("seed", seed, 0, 2**64 - 1),
+        "horizon_s": None if horizon_s is None else not_negative("horizon_s", horizon_s),
         "warmup": _cut("warmup", warmup),
         "cooldown": _cut("cooldown", cooldown),
-        "timeline_s": _seconds("timeline_s", timeline_s),
-        "iterations": _switch("iterations", iterations) | _switch("batches", batches),
+        "timeline_s": None if timeline_s is None else positive("timeline_s", timeline_s),
+        "iterations": flag("iterations", iterations) | flag("batches", batches),
         "batches": batches,
-        "stepping": _switch("stepping", stepping),
+        "stepping": flag("stepping", stepping),
     }
 
 
-def served(
+def _cut(name: str, value: object) -> dict[str, float]:
+    """What a warm-up or a cool-down cuts, in the form that the core reads."""
+    text = _SECONDS.fullmatch(value.strip()) if isinstance(value, str) else None
+    if text is not None and math.isfinite(float(text[1])):
+        return {"seconds": float(text[1])}
+    try:
+        return {"requests": whole(name, value, 0, 2**32 - 1)}
+    except ConfigError:
+        raise ConfigError(
+            name, f"must be requests such as 1000 or seconds such as '30s', is {value!r}"
+        ) from None
+
+
+def _served(
     source: Workload, system: System, options: dict[str, Any], threads: int | None, progress: Progress | None
 ) -> Result:
     """Draw the workload, take it through the pools of the system, and keep what came out: the one road."""
-    seed = options["seed"]
-    scenario = {system.name_of_kind: system.to_json(), **options}
+    record = {system.name_of_kind: system.to_json(), **options}
     if isinstance(system, Network):
-        frame = source.draw(seed).frame
-        jobs = expanded(system, frame, seed)
-        cuts = {name: jobs.cut(name, options[name]) for name in ("warmup", "cooldown")}
-        tables, classes, elapsed_s = _run(
-            system, jobs.frame, jobs.flow, jobs.pool, {**options, **cuts}, threads, progress
-        )
-        tables["elapsed_s"] = elapsed_s
-        tables["requests"] = jobs.placed(tables["requests"])
-        return Result(tables, classes, frame, source, scenario, jobs, system)
-    frame = source.ready(seed)
-    if isinstance(system, GateAndRoute):
-        if "patience_s" in frame.columns:
-            raise ConfigError("patience_s", "under GateAndRoute patience is drawn by its `abandonment`")
-        if system.service == "exponential":
-            if of_sessions(frame) is not None:
-                raise ConfigError(
-                    "think_s", "exponential services know no sessions: use .open_loop(), or service='tokens'"
-                )
-            return Result(*of_slots(system, frame, options, progress), frame, source, scenario, None, system)
-    tables, classes, _ = _run(system, frame, of_sessions(frame), None, options, threads, progress)
-    if isinstance(system, GateAndRoute):
-        start_s = _counted_from(options["warmup"], frame)
-        end_s = _end_s(tables, frame, options["horizon_s"])
-        tables.update(earned(tables, system, len(classes), start_s, end_s))
-        if start_s >= end_s:
-            tables["findings"].append(NOTHING_MEASURED)
-    return Result(tables, classes, frame, source, scenario, None, system)
+        tables = _jobs(source, system, options, threads, progress)
+    elif isinstance(system, GateAndRoute):
+        tables = _gated(source, system, options, threads, progress)
+    else:
+        frame = source.ready(options["seed"])
+        tables = _run(system, frame, of_sessions(frame), None, options, threads, progress)[0]
+    return Result(tables, record, source, system)
 
 
-def _end_s(tables: dict[str, Any], frame: pl.DataFrame, horizon_s: float | None) -> float:
+def _jobs(
+    source: Workload,
+    network: Network,
+    options: dict[str, Any],
+    threads: int | None,
+    progress: Progress | None,
+) -> RunTables:
+    """Jobs through a network."""
+    frame = source.draw(options["seed"]).frame
+    jobs = expanded(network, frame, options["seed"])
+    cuts = {name: jobs.cut(name, options[name]) for name in ("warmup", "cooldown")}
+    tables, elapsed_s, measured = _run(
+        network, jobs.frame, jobs.flow, jobs.pool, {**options, **cuts}, threads, progress
+    )
+    assert elapsed_s is not None  # stages wait for others
+    arrival_s = frame["arrival_s"].to_numpy()
+    tables.workload = frame
+    tables.names = {**jobs.names, **tables.names}
+    tables.requests = jobs.placed(tables.requests)
+    tables.jobs = jobs.table(tables.requests, elapsed_s, arrival_s, options["horizon_s"], measured)
+    return tables
+
+
+def _gated(
+    source: Workload,
+    system: GateAndRoute,
+    options: dict[str, Any],
+    threads: int | None,
+    progress: Progress | None,
+) -> RunTables:
+    """A cluster under gate and route, and what it earned."""
+    frame = source.ready(options["seed"])
+    if "patience_s" in frame.columns:
+        raise ConfigError("patience_s", "under GateAndRoute patience is drawn by its `abandonment`")
+    sessions = of_sessions(frame)
+    if system.service == "exponential":
+        if sessions is not None:
+            raise ConfigError(
+                "think_s", "exponential services know no sessions: use .open_loop(), or service='tokens'"
+            )
+        return of_slots(system, frame, options, progress)
+    tables, _, _ = _run(system, frame, sessions, None, options, threads, progress)
+    start_s = _counted_from(options["warmup"], frame)
+    end_s = _end_s(tables, options["horizon_s"])
+    tables.occupancy, tables.revenue = earned(
+        tables.requests, tables.timeline, system, len(tables.classes), start_s, end_s
+    )
+    if start_s >= end_s:
+        tables.findings.append(NOTHING_MEASURED)
+    return tables
+
+
+def _end_s(tables: RunTables, horizon_s: float | None) -> float:
     """Until when averages and revenue count: the horizon, where something is left to come after it."""
-    status = tables["requests"]["status"]
-    is_over = status.size == frame.height and not (status == STATUSES.index("unfinished")).any()
-    return float(tables["totals"]["end_s"]) if horizon_s is None or is_over else horizon_s
+    unfinished = tables.statuses[STATUSES.index("unfinished")]
+    is_over = sum(tables.statuses) == tables.workload.height and not unfinished
+    return float(tables.totals["end_s"]) if horizon_s is None or is_over else horizon_s
 
 
 def _counted_from(warmup: dict[str, float], frame: pl.DataFrame) -> float:
@@ -217,11 +263,11 @@ def _run(
     options: dict[str, Any],
     threads: int | None,
     progress: Progress | None,
-) -> tuple[dict[str, Any], list[str], NDArray[np.float64] | None]:
+) -> tuple[RunTables, NDArray[np.float64] | None, tuple[int, int]]:
     """Take the columns of a ready frame through the core: the one door.
 
-    Returns what the core does, the names of the classes, and where requests wait for others the time from the
-    `arrival_s` of each in the frame to its last token.
+    Returns the tables; where requests wait for others the time from the `arrival_s` of each in the frame to
+    its last token; and the rows that warm-up and cool-down leave, from the first to before the second.
 
     Args:
         system: whose pools serve the requests.
@@ -237,52 +283,75 @@ def _run(
     if flow is not None:
         columns.update(flow.columns())
     classes = class_names(frame) or [ONE_CLASS]
-    tables: dict[str, Any] = _core.simulate(
+    tables = _core.simulate(
         crossing.scenario(options), columns, classes, crossing.written(), threads, progress
     )
-    return tables, classes, tables["requests"].pop("elapsed_s", None)
+    measured, elapsed_s = tables.pop("measured"), tables["requests"].pop("elapsed_s", None)
+    return RunTables({"class": classes}, frame, **tables), elapsed_s, measured
 
 
-def _threads(threads: object) -> int | None:
-    if threads is None:
-        return None
-    if (
-        isinstance(threads, bool)
-        or not isinstance(threads, numbers.Integral)
-        or not 1 <= int(threads) < 2**16
-    ):
-        raise ConfigError(
-            "threads", f"must be a whole number, 1 or above, or None for every core; is {threads!r}"
-        )
-    return int(threads)
+def _streamed(
+    source: Workload,
+    system: System,
+    options: dict[str, Any],
+    threads: int | None,
+    progress: Progress | None,
+    out: str | os.PathLike[str],
+) -> StoredResult:
+    """The same into a directory, with as little in memory as can be."""
+    scenario = scenario_of(source, {system.name_of_kind: system.to_json(), **options})
+    parts = None if isinstance(system, (Network, GateAndRoute)) else source.parts(options["seed"])
+    in_memory = options["iterations"] or options["batches"]
+    if parts is None or in_memory or "think_s" in parts.columns:
+        store = Store(out, scenario)
+        tables = _served(source, system, options, threads, progress)._tables
+        drawn = tables.workload
+        store.frame("workload.parquet", drawn)
+        store.names = tables.names
+        store.take(tables.requests)
+    else:
+        scanned = Path(parts.path) if isinstance(parts, Scanned) else None
+        store = Store(out, scenario, rows=parts.rows, workload=scanned)
+        tables = _part_by_part(parts, system, options, threads, progress, store)
+        drawn = parts.frame if isinstance(parts, OfFrame) else tables.workload
+    for frame in source.rows_beside():
+        if frame is not drawn:
+            store.frame(file_name(sha256(frame)), frame)
+    store.finish(tables)
+    return StoredResult.opened(out)
 
 
-def _seed(seed: object) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or not 0 <= int(seed) < 2**64:
-        raise ConfigError("seed", f"must be a whole number from 0 to 2^64 - 1, is {seed!r}")
-    return int(seed)
+def _part_by_part(
+    parts: Parts,
+    system: System,
+    options: dict[str, Any],
+    threads: int | None,
+    progress: Progress | None,
+    store: Store,
+) -> RunTables:
+    """Run over the parts of a workload: its `requests` go to the store, the other tables come back."""
+    crossing = Crossing(system, parts.columns)
+    classes = parts.classes or [ONE_CLASS]
+    if isinstance(parts, OfFrame):
+        store.frame("workload.parquet", parts.frame)
+    store.names = {"class": classes, "status": STATUSES}
 
+    def columns() -> Iterator[dict[str, NDArray[Any]]]:
+        coded, first = SessionCodes(), 0
+        contents = Contents(parts.later()) if crossing.knows_prefixes else None
+        for frame in parts.frames():
+            yield crossing.columns(frame, None, first, coded, contents)
+            first += frame.height
 
-def _seconds(name: str, value: object) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= float(value) < math.inf:
-        raise ConfigError(name, f"must be a finite number of seconds, 0 or above, or None; is {value!r}")
-    return float(value)
-
-
-def _cut(name: str, value: object) -> dict[str, float]:
-    """What a warm-up or a cool-down cuts, in the form that the core reads."""
-    requests = -1 if isinstance(value, bool) else value
-    if isinstance(requests, numbers.Integral) and 0 <= int(requests) < 2**32:
-        return {"requests": int(requests)}
-    text = _SECONDS.fullmatch(value.strip()) if isinstance(value, str) else None
-    if text is None or not math.isfinite(float(text[1])):
-        raise ConfigError(name, f"must be requests such as 1000 or seconds such as '30s', is {value!r}")
-    return {"seconds": float(text[1])}
-
-
-def _switch(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(name, f"must be True or False, is {value!r}")
-    return value
+    tables = _core.simulate_streamed(
+        crossing.scenario(options),
+        parts.arrivals,
+        columns(),
+        store.take,
+        classes,
+        crossing.written(),
+        threads,
+        progress,
+    )
+    del tables["measured"]
+    return RunTables(store.names, pl.DataFrame(), {}, **tables)

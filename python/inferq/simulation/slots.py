@@ -1,4 +1,4 @@
-"""What does a cluster under gate and route earn when its services are exponential?"""
+"""A run under gate and route whose services are exponential."""
 
 from __future__ import annotations
 
@@ -8,21 +8,15 @@ from typing import TYPE_CHECKING, Any, cast
 from inferq import _core
 from inferq._lazy import np, pl
 from inferq.errors import ConfigError
+from inferq.results.tables import REQUESTS, RunTables
 from inferq.systems.gate_and_route import GateAndRoute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from inferq.results.result import Tables
-
 NOTHING_MEASURED = "the run ended within its warm-up: there are no averages and no revenue"
 
 _COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
-_ORDER = (
-    *("id", "class", "replica", "status", "measured", "arrival_s", "admitted_s", "first_token_s", "finish_s"),
-    *("left_s", "queue_s", "ttft_s", "tpot_s", "max_tbt_s", "e2e_s", "prompt_tokens", "output_tokens"),
-    *("preemptions", "cached_tokens", "prefill_replica", "prefilled_s", "handoff_s"),
-)
 
 
 def of_slots(
@@ -30,7 +24,7 @@ def of_slots(
     frame: pl.DataFrame,
     options: dict[str, Any],
     progress: Callable[[int, int], object] | None,
-) -> tuple[Tables, list[str]]:
+) -> RunTables:
     """Take the columns of a ready frame through slots with exponential services.
 
     Args:
@@ -49,7 +43,7 @@ def of_slots(
         named = frame["class"]
         columns["class"] = named.to_physical().cast(pl.UInt32).to_numpy()
         classes = cast("pl.Enum", named.dtype).categories.to_list()
-    tables: Tables = _core.simulate_slots(json.dumps(scenario), columns, classes, progress)
+    tables = _core.simulate_slots(json.dumps(scenario), columns, classes, progress)
     requests = tables["requests"]
     rows = requests["status"].size
     # what the model has not: one number for all rows, whatever their number
@@ -57,34 +51,21 @@ def of_slots(
     requests["preemptions"] = np.broadcast_to(np.uint32(0), rows)
     requests["cached_tokens"] = np.broadcast_to(np.int32(0), rows)
     requests["prefilled_s"] = requests["first_token_s"]
-    tables["requests"] = {name: requests[name] for name in _ORDER}
-    tables["tbt"] = {
-        "class": np.zeros(0, np.uint32),
-        "lower_s": np.zeros(0),
-        "upper_s": np.zeros(0),
-        "count": np.zeros(0, np.uint64),
-    }
+    tables["requests"] = {name: requests[name] for name in REQUESTS}
     tables["tbt_totals"] = [{"count": 0, "sum_as": 0, "max_s": None} for _ in classes]
-    names = ("found_blocks", "learned_blocks", "forgotten_blocks")
-    tables["block_operations"] = {"replica": np.zeros(0, np.uint32)} | {
-        name: np.zeros(0, np.uint64) for name in names
-    }
-    tables["drained"] = np.zeros(0, np.uint32)
-    tables.update(iterations=None, batches=None, work=None)
+    tables["findings"] = _findings(tables["totals"], rows)
     tables["totals"] |= {"iterations": 0, "stretches": 0, "stretched_iterations": 0}
-    tables["findings"] = _findings(tables)
-    return tables, classes
+    return RunTables({"class": classes}, frame, **tables)
 
 
-def _findings(tables: Tables) -> list[str]:
-    totals, rows = tables["totals"], tables["requests"]["status"].size
-    found = []
+def _findings(totals: dict[str, Any], rows: int) -> list[str]:
+    findings = []
     gave_up = totals["abandoned_prefills"] + totals["abandoned_decodes"]
     if gave_up:
-        found.append(
+        findings.append(
             f"{gave_up:,} of {rows:,} requests gave up, {totals['abandoned_prefills']:,} before their "
             f"prefill and {totals['abandoned_decodes']:,} before their decode"
         )
     if not totals["measured_as"]:
-        found.append(NOTHING_MEASURED)
-    return found
+        findings.append(NOTHING_MEASURED)
+    return findings

@@ -304,27 +304,33 @@ class Stays:
 
 
 def earned(
-    tables: Mapping[str, Any], cluster: GateAndRoute, classes: int, start_s: float, end_s: float
-) -> dict[str, Columns]:
+    requests: Mapping[str, NDArray[Any]],
+    timeline: Mapping[str, NDArray[Any]],
+    cluster: GateAndRoute,
+    classes: int,
+    start_s: float,
+    end_s: float,
+) -> tuple[Columns, Columns]:
     """The tables `occupancy` and `revenue` of a run over real iterations.
 
     Over slots the core keeps these sums while it runs; over real iterations they follow from the rows of the
     requests. Instants are taken to whole nanoseconds, so that every sum is exact, the same on every machine.
 
     Args:
-        tables: what the core returned.
+        requests: the columns of `Result.requests`.
+        timeline: those of `Result.timeline`.
         cluster: under gate and route.
         classes: how many there are.
         start_s: from when averages and revenue count.
         end_s: until when.
     """
     start_ns, end_ns = (round(instant * 1e9) for instant in (min(start_s, end_s), end_s))
-    sampled = np.unique(tables["timeline"]["time_s"])
+    sampled = np.unique(timeline["time_s"])
     times_s = np.append(sampled[sampled < end_s], end_s)
-    return {
-        "occupancy": occupancy(tables["requests"], classes, cluster.replicas, start_ns, end_ns),
-        "revenue": revenue(tables["requests"], cluster, times_s[times_s > start_s], start_s),
-    }
+    return (
+        occupancy(requests, classes, cluster.replicas, start_ns, end_ns),
+        revenue(requests, cluster, times_s[times_s > start_s], start_s),
+    )
 
 
 def occupancy(

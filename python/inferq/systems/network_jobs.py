@@ -8,6 +8,7 @@ the jobs, ascend.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -71,15 +72,15 @@ class Jobs:
         found: NDArray[np.bool_] = (self.flow.parents == 0) & (self.flow.delay_s == 0)
         return found
 
-    def placed(self, requests: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def placed(self, requests: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """The core's columns of requests, with `job`, `stage` and `engine` after `id`."""
         rows = requests["id"]
         ours = {"id": rows, "job": self.job[rows], "stage": self.stage[rows], "engine": self.engine[rows]}
         return {**ours, **requests}
 
-    def told(
+    def table(
         self,
-        requests: dict[str, NDArray[Any]],
+        requests: Mapping[str, NDArray[Any]],
         elapsed_s: NDArray[np.float64],
         arrival_s: NDArray[np.float64],
         horizon_s: float | None,

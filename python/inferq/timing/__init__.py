@@ -12,7 +12,7 @@
 | Which model describes these measured iterations? | `fit` |
 | How are measured iterations read from a file? | `read_iterations`, `read_vidur_profile` |
 | How do the kernels that Vidur timed become a table? | `read_vidur_table` |
-| Which iterations did a run have? | `iterations_of` |
+| Which iterations did a run have? | `Result.single_iterations` |
 | How long do the kernels take on the GPU at hand? | `calibrate` |
 
 Example:

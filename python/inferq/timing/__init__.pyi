@@ -1,7 +1,6 @@
 from .calibration.calibrate import calibrate as calibrate
 from .fits.fit import Fit as Fit
 from .fits.fit import fit as fit
-from .fits.readers import iterations_of as iterations_of
 from .fits.readers import read_iterations as read_iterations
 from .fits.vidur import read_vidur_profile as read_vidur_profile
 from .fits.vidur import read_vidur_table as read_vidur_table

@@ -37,7 +37,8 @@ from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import np
 from inferq.results.metric import Metric
-from inferq.results.result import STATUSES
+from inferq.results.summary import in_time
+from inferq.results.tables import STATUSES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -90,7 +91,7 @@ def edges(result: Result, count: int) -> NDArray[np.int64]:
     Blocks hold equally many measured rows, but for one. Rows are those of the workload, which all systems
     share; a request of a network belongs to the row of its job.
     """
-    rows = _rows(result)[result._tables["requests"]["measured"]]
+    rows = _rows(result)[result._tables.requests["measured"]]
     first, last = (int(rows.min()), int(rows.max()) + 1) if rows.size else (0, 0)
     return np.linspace(first, last, count + 1).round().astype(np.int64)
 
@@ -113,11 +114,11 @@ def pseudo_values(
         slo: as of `Result.summary`.
         of_class: only requests of this class; None takes all.
     """
-    columns = result._tables["requests"]
+    columns = result._tables.requests
     keep = columns["measured"].copy()
     span = keep.copy()
     if of_class is not None:
-        keep &= columns["class"] == result._classes.index(of_class)
+        keep &= columns["class"] == result._tables.classes.index(of_class)
     rows = _rows(result)
     found: dict[Metric, NDArray[np.float64]] = {}
     for metric in metrics:
@@ -191,7 +192,7 @@ def _correlation(values: NDArray[np.float64]) -> float:
 
 def _rows(result: Result) -> NDArray[np.int64]:
     """The row of the workload that each request comes from."""
-    columns = result._tables["requests"]
+    columns = result._tables.requests
     rows: NDArray[np.int64] = columns["job" if "job" in columns else "id"].astype(np.int64)
     return rows
 
@@ -246,7 +247,7 @@ def _of_ratio(
     What a block adds to the duration is by how much it moves the last finish of all before it: all blocks
     together make the whole, whether arrivals or the service set the pace.
     """
-    columns = result._tables["requests"]
+    columns = result._tables.requests
     finished, rejected, abandoned = (columns["status"] == STATUSES.index(name) for name in STATUSES[:3])
 
     def total(which: NDArray[np.bool_], *weights: str) -> NDArray[np.float64]:
@@ -270,10 +271,7 @@ def _of_ratio(
         reached_s = np.maximum.accumulate(np.maximum(last_s, first_s))
         lower = np.diff(reached_s, prepend=first_s)
         if metric.name == "request_goodput":
-            good = finished.copy()
-            for column, limit in result._limits(slo, columns):
-                good &= ~(columns[column] > limit)
-            upper = total(good)
+            upper = total(in_time(result._tables, slo, columns))
         else:
             weights = {
                 "request_throughput": (),

@@ -69,14 +69,14 @@ class Measurement:
 
     def of_trace(self, run: Run, result: Result) -> RunNumbers:
         """The metrics of a run over a recorded trace, and what blocks of it tell."""
-        columns = result._tables["requests"]
+        columns = result._tables.requests
         measured = columns["measured"]
         values = self._values(result)
         requests: dict[str | None, int] = {None: int(measured.sum())}
         pseudo: dict[Key, NDArray[np.float64]] = {}
         for group in dict.fromkeys(group for group, _ in values):
             if group is not None:
-                code = result._classes.index(group)
+                code = result._tables.classes.index(group)
                 requests[group] = int((columns["class"][measured] == code).sum())
             told = pseudo_values(result, self.metrics, self.slo, group)
             pseudo.update({(group, metric): found for metric, found in told.items()})
@@ -84,7 +84,7 @@ class Measurement:
         count = max((count_for(metric, requests[None]) or 0 for metric in gaps), default=0)
         cuts: list[Mapping[str, int]] = []
         if count:
-            begins, rows = edges(result, count).tolist(), result._workload_frame.height
+            begins, rows = edges(result, count).tolist(), result._tables.workload.height
             cuts = [{"warmup": begin, "cooldown": rows - end} for begin, end in pairwise(begins)]
         digest = hashlib.blake2b()
         for name in sorted(columns):
@@ -93,11 +93,11 @@ class Measurement:
 
     def of_block(self, run: Run, result: Result) -> dict[str | None, Gaps]:
         """The gaps of a run that measured one block, by class."""
-        bins, totals = result._tables["tbt"], result._tables["tbt_totals"]
-        names = [None, *result._classes] if self.by else [None]
+        bins, totals = result._tables.tbt, result._tables.tbt_totals
+        names = [None, *result._tables.classes] if self.by else [None]
         found: dict[str | None, Gaps] = {}
         for name in names:
-            codes = range(len(totals)) if name is None else [result._classes.index(name)]
+            codes = range(len(totals)) if name is None else [result._tables.classes.index(name)]
             held = np.isin(bins["class"], list(codes))
             sum_s = sum(int(totals[code]["sum_as"]) for code in codes) / 10**18
             count = bins["count"][held].astype(np.float64)

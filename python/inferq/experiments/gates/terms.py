@@ -10,7 +10,7 @@ from inferq.description import Description, Table
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import between
 from inferq.experiments.margin import Margin
-from inferq.results.result import objectives
+from inferq.results.summary import objectives
 
 TOLERANCE = {"request_goodput": "1%", "ttft_p99": "5%", "tbt_p99": "5%"}
 """What is looked at where a scenario does not say."""

@@ -17,7 +17,7 @@ from inferq.experiments.sweeps.executors import Broken, Item, chosen, opened, ru
 from inferq.experiments.sweeps.fingerprint import fingerprint
 from inferq.experiments.sweeps.finished import Finished
 from inferq.experiments.sweeps.point import Outcome, Source, Task, failure, first_seed, source_of
-from inferq.results.result import objectives
+from inferq.results.summary import objectives
 from inferq.simulation.progress import Progress, watched
 
 

@@ -95,10 +95,10 @@ def presence(result: Result) -> Present:
     """
     rows = result.requests.lazy()
     caveats: list[str] = []
-    if "job" in result._tables["requests"]:
+    if "job" in result._tables.requests:
         counted, units = "jobs", _of_jobs(result)
-    elif _waits_for_answers(result._workload_frame):
-        counted, units = "sessions", _of_sessions(rows.collect(), result._workload_frame)
+    elif _waits_for_answers(result._tables.workload):
+        counted, units = "sessions", _of_sessions(rows.collect(), result._tables.workload)
         caveats.append(
             "users wait for their answers, so each session has one request in the system at most: however "
             "slow the engine, the number is bounded by that of the sessions, and these are what is counted"

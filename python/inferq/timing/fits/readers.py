@@ -1,20 +1,16 @@
-"""How do measurements of iterations come out of files, and out of runs?"""
+"""Measured iterations, read from files."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from inferq._lazy import pl
 from inferq.errors import ConfigError, TraceError
 from inferq.timing.fits.iteration_log import COLUMNS, NEEDED, checked_log
 from inferq.workload.columns import nearest
 from inferq.workload.traces.source import Source
-
-if TYPE_CHECKING:
-    from inferq.results.result import Result
 
 UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 """How many of a unit of time make a second."""
@@ -71,42 +67,6 @@ def read_iterations(
     frame = pl.DataFrame([filled[name] for name in COLUMNS if name in filled])
     frame = frame.with_columns(pl.col(name) / UNITS[unit] for name in frame.columns if name.endswith("_s"))
     return checked_source(source, frame)
-
-
-def iterations_of(result: Result) -> pl.DataFrame:
-    """The iterations of a run that recorded them, one row each, as `fit` takes them.
-
-    With them a rich timing model can be put into the words of a simple one that a theory knows.
-
-    Args:
-        result: of `simulate(..., iterations=True)`.
-
-    Returns:
-        `start_s`, `duration_s`, `prefill_tokens`, `decodes`, `context_tokens`.
-
-    Raises:
-        ConfigError: the run did not record its iterations.
-
-    Example:
-        >>> import inferq as iq
-        >>> kv = iq.KvCache.unlimited()
-        >>> engine = iq.Engine(timing=iq.Constant(0.5), scheduler=iq.Sarathi(), kv=kv)
-        >>> workload = {"arrival_s": [0.0], "prompt_tokens": [10], "output_tokens": [3]}
-        >>> run = iq.simulate(workload, engine, iterations=True)
-        >>> iq.timing.iterations_of(run).select("start_s", "prefill_tokens", "context_tokens").rows()
-        [(0.0, 10, 0), (0.5, 0, 10), (1.0, 0, 11)]
-    """
-    stretches = result.iterations
-    turn = pl.int_ranges(pl.col("count")).alias("turn")
-    each = stretches.with_columns(turn).explode("turn").filter(pl.col("turn").is_not_null())
-    j = pl.col("turn")
-    return each.select(
-        start_s=pl.col("start_s") + j * pl.col("first_s") + (j * (j - 1) // 2) * pl.col("growth_s"),
-        duration_s=pl.col("first_s") + j * pl.col("growth_s"),
-        prefill_tokens=pl.col("prefill_tokens").cast(pl.Int64),
-        decodes=pl.col("decodes").cast(pl.Int64),
-        context_tokens=pl.col("context_tokens").cast(pl.Int64) + j * pl.col("decodes").cast(pl.Int64),
-    )
 
 
 def source_of(path: str | os.PathLike[str]) -> Source:

@@ -1,0 +1,247 @@
+"""The tables of a run as the core gives them, one numpy column after the other, and frames of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inferq._lazy import np, pl
+from inferq.errors import ConfigError
+from inferq.systems.routers import NO_REPLICA
+from inferq.workload.parts import Scanned
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Columns = Mapping[str, "NDArray[Any]"]
+
+STATUSES = ("finished", "rejected", "abandoned", "unfinished")
+
+REQUESTS = (
+    *("id", "class", "replica", "status", "measured", "arrival_s", "admitted_s", "first_token_s", "finish_s"),
+    *("left_s", "queue_s", "ttft_s", "tpot_s", "max_tbt_s", "e2e_s", "prompt_tokens", "output_tokens"),
+    *("preemptions", "cached_tokens", "prefill_replica", "prefilled_s", "handoff_s"),
+)
+"""The columns of `Result.requests`; the last three where requests are handed off."""
+
+_TBT = {"class": "uint32", "lower_s": "float64", "upper_s": "float64", "count": "uint64"}
+_BLOCK_OPERATIONS = {
+    "replica": "uint32",
+    "found_blocks": "uint64",
+    "cached_blocks": "uint64",
+    "evicted_blocks": "uint64",
+}
+
+_ABSENT = {
+    "jobs": "only a run over a Network has jobs; see requests",
+    "iterations": "not recorded; ask for them with simulate(..., iterations=True)",
+    "batches": "not recorded; ask for them with simulate(..., batches=True)",
+    "occupancy": "only runs of a GateAndRoute have it",
+    "revenue": "only runs of a GateAndRoute have it",
+}
+FRAMES = ("tbt", "timeline", "block_operations", *_ABSENT)
+"""The frames of a result besides `requests`: each an attribute of `RunTables`, and a file of that name."""
+
+
+def _empty(kinds: Mapping[str, str]) -> dict[str, NDArray[Any]]:
+    return {name: np.zeros(0, kind) for name, kind in kinds.items()}
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class RunTables:
+    """What a run gives, in memory."""
+
+    names: dict[str, Sequence[str]]
+    """For each column of codes (`class`, `status`, …) what the codes stand for."""
+    workload: pl.DataFrame
+    """The requests as they were drawn; for a network the jobs."""
+    requests: Columns
+    timeline: Columns
+    totals: dict[str, Any]
+    tbt_totals: list[dict[str, Any]]
+    """Of each class the `count`, sum (`sum_as`) and largest (`max_s`) of its token gaps."""
+    findings: list[str] = field(default_factory=list)
+    drained: NDArray[np.uint32] | Sequence[int] = ()
+    tbt: Columns = field(default_factory=lambda: _empty(_TBT))
+    block_operations: Columns = field(default_factory=lambda: _empty(_BLOCK_OPERATIONS))
+    work: Columns | None = None
+    """By the tokens that an iteration loaded: `load`, `iterations`, `broken`, `cap` and `memory`."""
+    jobs: Columns | None = None
+    iterations: Columns | None = None
+    batches: Columns | None = None
+    occupancy: Columns | None = None
+    revenue: Columns | None = None
+
+    def __post_init__(self) -> None:
+        """Name statuses and operations on blocks; totals in attoseconds are whole."""
+        self.names = {**self.names, "status": STATUSES}
+        self.totals = {
+            name: int(value) if name.endswith("_as") else value for name, value in self.totals.items()
+        }
+        columns = self.block_operations.values()
+        self.block_operations = dict(zip(_BLOCK_OPERATIONS, columns, strict=True))
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes, in the order of their codes."""
+        return list(self.names["class"])
+
+    @property
+    def statuses(self) -> list[int]:
+        """Requests by status, in the order of `STATUSES`."""
+        counts: list[int] = np.bincount(self.requests["status"], minlength=len(STATUSES)).tolist()
+        return counts
+
+    def has(self, name: str) -> bool:
+        """Whether there is a table of that name of `FRAMES`."""
+        return getattr(self, name) is not None
+
+    def frame(self, name: str) -> pl.DataFrame:
+        """A table as a frame.
+
+        Raises:
+            ConfigError: the run has it not.
+        """
+        if not self.has(name):
+            raise ConfigError(name, _ABSENT[name])
+        return as_frame(getattr(self, name), self.names)
+
+    def rows(self, columns: list[str], rows: slice | NDArray[np.intp]) -> pl.DataFrame:
+        """Some columns of some rows of `requests`, with their names."""
+        return as_frame({name: self.requests[name][rows] for name in columns}, self.names)
+
+    def objective(self, name: str) -> NDArray[np.float64] | None:
+        """A column of objectives of the workload, NaN for none; None where it has no such column."""
+        return _seconds(self.workload[name]) if name in self.workload.columns else None
+
+
+class StoredTables(RunTables):
+    """What a run left in a directory, each table read when it is asked for.
+
+    Args:
+        place: the directory.
+        manifest: what it says of itself.
+        totals: the content of `totals.json`.
+    """
+
+    __slots__ = ("_counts", "_files", "_place", "_scanned")
+
+    def __init__(self, place: Path, manifest: Mapping[str, Any], totals: Mapping[str, Any]) -> None:
+        self._place, self._scanned, self._counts = place, manifest["workload"], totals["statuses"]
+        self._files = [place / part["file"] for part in manifest["parts"]]
+        self.names = {"class": totals["classes"], "status": STATUSES}
+        self.workload = self._sessions()
+        self.requests = _StoredColumns(self._files, manifest)
+        self.findings = json.loads((place / "findings.json").read_text(encoding="utf-8"))
+        self.totals, self.tbt_totals, self.drained = (
+            totals[name] for name in ("totals", "tbt_totals", "drained")
+        )
+        work = totals["work"]
+        self.work = work and {name: np.array(values, dtype=np.uint64) for name, values in work.items()}
+        gaps = self.frame("tbt")
+        coded = gaps.with_columns(pl.col("class").cast(pl.Enum(self.classes)).to_physical())
+        self.tbt = {name: coded[name].to_numpy() for name in coded.columns}
+
+    def scan(self) -> pl.LazyFrame:
+        """The rows of `requests`, over their files."""
+        return pl.scan_parquet(self._files)
+
+    @property
+    def statuses(self) -> list[int]:
+        """Requests by status, counted when they were written."""
+        return list(self._counts)
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file of that name."""
+        return (self._place / f"{name}.parquet").exists()
+
+    def frame(self, name: str) -> pl.DataFrame:
+        """A table as a frame, from its file."""
+        if not self.has(name):
+            raise ConfigError(name, _ABSENT[name])
+        return pl.read_parquet(self._place / f"{name}.parquet")
+
+    def rows(self, columns: list[str], rows: slice | NDArray[np.intp]) -> pl.DataFrame:
+        """Some columns of some rows of `requests`, from their files."""
+        wanted = self.scan().select(columns)
+        if isinstance(rows, slice):
+            return wanted.slice(rows.start, rows.stop - rows.start).collect()
+        return wanted.collect()[rows]
+
+    def objective(self, name: str) -> NDArray[np.float64] | None:
+        """A column of objectives, from the file of the workload."""
+        if self._scanned is not None:
+            scanned = Scanned(self._scanned)
+            return _seconds(scanned.column(name)) if name in scanned.columns else None
+        lazy = pl.scan_parquet(self._place / "workload.parquet") if self.has("workload") else pl.LazyFrame()
+        return _seconds(lazy.select(name).collect()[name]) if name in lazy.collect_schema() else None
+
+    def _sessions(self) -> pl.DataFrame:
+        """The columns of the workload that say which request waited for which; none where none did."""
+        file = self._place / "workload.parquet"
+        schema = pl.read_parquet_schema(file) if self.has("workload") else {}
+        if "think_s" not in schema:
+            return pl.DataFrame()
+        columns: list[str] = [name for name in ("session_id", "think_s") if name in schema]
+        return pl.read_parquet(file, columns=columns)
+
+
+class _StoredColumns(Mapping[str, "NDArray[Any]"]):
+    """The columns of `requests` as the core gave them, each read when it is asked for."""
+
+    def __init__(self, files: Sequence[Path], manifest: Mapping[str, Any]) -> None:
+        self._files, self._parts, self._height = files, manifest["parts"], manifest["written"]
+        self._schema = pl.read_parquet_schema(files[0])
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        if name not in self._schema:
+            raise KeyError(name)
+        column: NDArray[Any] | None = None
+        for file, part in zip(self._files, self._parts, strict=True):
+            read = pl.read_parquet(file, columns=[name])[name]
+            if isinstance(read.dtype, pl.Enum):
+                read = read.to_physical()
+            elif read.dtype.is_float():
+                read = read.fill_null(math.nan)
+            elif name in ("replica", "prefill_replica"):
+                read = read.fill_null(NO_REPLICA)
+            values = read.to_numpy()
+            if column is None:
+                column = np.empty(self._height, dtype=values.dtype)
+            column[part["first"] : part["first"] + part["rows"]] = values
+        assert column is not None, "a run has a part at least"
+        return column
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._schema
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._schema)
+
+    def __len__(self) -> int:
+        return len(self._schema)
+
+
+def as_frame(columns: Columns, names: Mapping[str, Sequence[str]]) -> pl.DataFrame:
+    """A frame on the memory of numpy columns; codes get their names, and NaN is null.
+
+    A column without NaN is adopted as it is, one with NaN is copied.
+    """
+
+    def series(name: str, values: NDArray[Any]) -> pl.Series:
+        if name in names:
+            return pl.Series(name, names[name], dtype=pl.Enum(names[name])).gather(pl.Series(values))
+        absent = values.dtype.kind == "f" and values.size > 0 and math.isnan(values.min())
+        column = pl.Series(name, values, nan_to_null=absent)
+        return column.set(column == NO_REPLICA, None) if name in ("replica", "prefill_replica") else column
+
+    return pl.DataFrame([series(name, values) for name, values in columns.items()])
+
+
+def _seconds(values: pl.Series) -> NDArray[np.float64]:
+    seconds: NDArray[np.float64] = values.fill_null(math.nan).to_numpy()
+    return seconds
