@@ -86,7 +86,9 @@ def test_every_value_is_that_of_a_run_of_its_own(kind: str):
     for seed in found.seeds:
         for name, system in systems.items():
             run = iq.simulate(workload, system, seed=seed, **cuts)
-            wanted = {metric: Metric.of(metric).value(run) for metric in metrics}
+            wanted = {
+                metric: Metric.of(metric).of_row(run.summary().row(0, named=True)) for metric in metrics
+            }
             assert (
                 dict(found.values.filter(seed=seed, system=name).select("metric", "value").rows()) == wanted
             )
@@ -135,12 +137,12 @@ def test_a_scheduler_that_remembers_begins_every_run_anew():
     scheduler = Tires()
     asked: dict[str, Any] = {"metrics": ["e2e_mean"], "seeds": [1, 2, 1 + 2]}
     found = iq.compare(workload, {"tires": engine(scheduler)}, **asked)
-    alone = [Metric.of("e2e_mean").value(iq.simulate(workload, engine(Tires()), seed=s)) for s in (1, 2, 3)]
+    alone = [iq.simulate(workload, engine(Tires()), seed=s).summary()["e2e_mean"].item() for s in (1, 2, 3)]
     assert found.values["value"].to_list() == alone
     assert scheduler.plans == 0
-    again = Metric.of("e2e_mean").value(iq.simulate(workload, engine(scheduler), seed=1))
+    again = iq.simulate(workload, engine(scheduler), seed=1).summary()["e2e_mean"].item()
     assert again == alone[0]
-    assert Metric.of("e2e_mean").value(iq.simulate(workload, engine(scheduler), seed=1)) != alone[0]
+    assert iq.simulate(workload, engine(scheduler), seed=1).summary()["e2e_mean"].item() != alone[0]
 
 
 def test_a_scheduler_that_cannot_be_copied_is_named():

@@ -50,7 +50,7 @@ def test_without_a_prefix_cache_there_is_none():
     result = iq.simulate(WORKLOAD, engine(None))
     assert not result.has_prefix_cache
     assert result.summary().select("cached_tokens", "hit_rate").row(0) == (None, None)
-    assert Metric.of("hit_rate").value(result) is None
+    assert result.summary()["hit_rate"].item() is None
     cold = iq.simulate(WORKLOAD.head(1), engine())
     assert cold.summary().select("cached_tokens", "hit_rate").row(0) == (0, 0.0)
     nobody = iq.simulate(WORKLOAD, engine(), warmup=COUNT)
@@ -68,7 +68,7 @@ def test_the_hit_rate_is_a_metric_of_which_more_is_better():
     assert Metric.of("hit_rate") == Metric("hit_rate", "share", "higher")
     found = iq.compare(WORKLOAD, {"small": engine(tokens=160), "large": engine()}, baseline="small")
     rows = {row["system"]: row for row in found.frame.filter(metric="hit_rate").rows(named=True)}
-    shares = [Metric.of("hit_rate").value(iq.simulate(WORKLOAD, engine(tokens=size))) for size in (160, 2000)]
+    shares = [iq.simulate(WORKLOAD, engine(tokens=size)).summary()["hit_rate"].item() for size in (160, 2000)]
     assert [rows["small"]["mean"], rows["large"]["mean"]] == shares
     assert rows["large"]["difference"] == pytest.approx(shares[1] - shares[0])
     assert shares[1] > shares[0]

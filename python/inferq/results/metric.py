@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from inferq.errors import ConfigError
 from inferq.workload.columns import nearest
-
-if TYPE_CHECKING:
-    from inferq.results.result import Result
 
 QUANTITIES = ("ttft", "tbt", "tpot", "e2e", "queue")
 """What is measured in seconds; their statistics are `ttft_mean`, `ttft_p50`, … `queue_max`."""
@@ -92,17 +89,8 @@ class Metric:
         """Of a latency, which statistic: `p99` of `ttft_p99`; `""` of others."""
         return LATENCIES.get(self.name, ("", ""))[1]
 
-    def value(self, result: Result, slo: Mapping[str, float | None] | None = None) -> float | None:
-        """The number of a run; None where no request tells it, or for `hit_rate` no prefix cache does.
-
-        Args:
-            result: the run.
-            slo: objectives for the goodput, as `Result.summary` takes them.
-        """
-        return self.of_row(result.summary(slo=slo).row(0, named=True))
-
     def of_row(self, row: Mapping[str, float | None]) -> float | None:
-        """The number in a row of `Result.summary`; None where no request tells it."""
+        """The number in a row of `Result.summary`; None where nothing tells it."""
         if self.name != "failed_share":
             return row[self.name]
         failed, completed = row["failed"] or 0, row["completed"] or 0

@@ -8,15 +8,13 @@ import numbers
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from inferq._lazy import pl
 from inferq.checks import whole
 from inferq.errors import ConfigError
 from inferq.results.files import replacing, writable
-
-if TYPE_CHECKING:
-    from inferq.results.result import Result
+from inferq.results.tables import RunTables
 
 REPLICAS, REQUESTS = 1, 2
 """The processes of the trace."""
@@ -31,7 +29,9 @@ _COUNTED = {"waiting": "requests waiting", "running": "requests running", "kv_us
 """What the counters of a replica are called."""
 
 
-def write(result: Result, path: str | os.PathLike[str], requests: int | Iterable[int] | None = None) -> Path:
+def write(
+    tables: RunTables, path: str | os.PathLike[str], requests: int | Iterable[int] | None = None
+) -> Path:
     """Write a run in the Trace Event Format (JSON), which Perfetto and chrome://tracing open.
 
     Time 0 of the trace is that of the workload; `ts` and `dur` are microseconds, exact to the nanosecond.
@@ -46,7 +46,7 @@ def write(result: Result, path: str | os.PathLike[str], requests: int | Iterable
     and in it `queued`, `prefill`, `hand-off` and `decode`.
 
     Args:
-        result: of a run with `iterations=True`.
+        tables: of a run with `iterations=True`.
         path: the file; a name that ends in `.gz` is compressed.
         requests: how many, the slowest by `e2e_s`, or their `id`s; None takes the 50 slowest.
 
@@ -72,9 +72,9 @@ def write(result: Result, path: str | os.PathLike[str], requests: int | Iterable
         [('prefill', 0.0, 1000000.0), ('mixed', 1000000.0, 1000000.0), ('decode', 2000000.0, 1000000.0)]
     """
     place = writable("path", path)
-    iterations, chosen = result.iterations, _chosen(result, requests)
+    iterations, chosen = tables.frame("iterations"), _chosen(tables, requests)
     with replacing(place) as part, _opened(part, place.suffix == ".gz") as file:
-        _write(file, result, iterations, chosen)
+        _write(file, tables, iterations, chosen)
     return place
 
 
@@ -84,17 +84,22 @@ def _opened(part: Path, packed: bool) -> IO[str]:
     return part.open("w", encoding="utf-8")
 
 
-def _write(file: IO[str], result: Result, iterations: pl.DataFrame, chosen: pl.DataFrame) -> None:
+def _write(file: IO[str], tables: RunTables, iterations: pl.DataFrame, chosen: pl.DataFrame) -> None:
     """One event a line, so that the file is never whole in memory."""
     from importlib.metadata import version
 
-    about = {"made by": f"inferq {version('inferq')}", "findings": result.findings}
+    about = {"made by": f"inferq {version('inferq')}", "findings": tables.findings}
     file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[\n')
-    frames = [one for one in (iterations, result.timeline) if "replica" in one.columns and one.height]
+    timeline = tables.frame("timeline")
+    frames = [one for one in (iterations, timeline) if "replica" in one.columns and one.height]
     replicas = 1 + max((int(one["replica"].to_numpy().max()) for one in frames), default=0)
     first = _FIRST_THREAD + replicas
     file.write(",\n".join(_names(replicas, chosen, first)))
-    for lines in (*_iterations(iterations), *_counters(result), *_requests(result, chosen, first)):
+    for lines in (
+        *_iterations(iterations),
+        *_counters(timeline),
+        *_requests(chosen, first, tables.totals["end_s"]),
+    ):
         if lines:
             file.write(",\n")
             file.write(lines)
@@ -167,9 +172,8 @@ def _iterations(iterations: pl.DataFrame) -> Iterator[str]:
     yield from _lines(told, line)
 
 
-def _counters(result: Result) -> Iterator[str]:
+def _counters(timeline: pl.DataFrame) -> Iterator[str]:
     """The samples of the timeline: Perfetto makes a track of each name and series."""
-    timeline = result.timeline
     if timeline.is_empty():
         return
     if "class" in timeline.columns:
@@ -195,9 +199,8 @@ def _counters(result: Result) -> Iterator[str]:
     yield from _lines(timeline.sort("time_s", maintain_order=True), line)
 
 
-def _requests(result: Result, chosen: pl.DataFrame, first: int) -> Iterator[str]:
+def _requests(chosen: pl.DataFrame, first: int, end_s: float) -> Iterator[str]:
     """Each chosen request with its phases."""
-    end_s = result.totals["end_s"]
     told = []
     for place, row in enumerate(chosen.iter_rows(named=True)):
         phases = list(_phases(row, end_s))
@@ -244,9 +247,9 @@ def _phases(row: dict[str, Any], end_s: float) -> Iterator[tuple[str, int, int]]
         yield name, start, max(start, end)
 
 
-def _chosen(result: Result, requests: int | Iterable[int] | None) -> pl.DataFrame:
+def _chosen(tables: RunTables, requests: int | Iterable[int] | None) -> pl.DataFrame:
     """The rows of the requests that are shown, by arrival."""
-    rows = result.requests.lazy()
+    rows = tables.scan()
     if requests is None or isinstance(requests, numbers.Integral):
         count = _SLOWEST if requests is None else whole("requests", requests, 0)
         slowest = rows.sort(["e2e_s", "id"], descending=[True, False], nulls_last=True).head(count)

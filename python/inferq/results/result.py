@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import pl
+from inferq.results import perfetto
 from inferq.results.summary import summary
 from inferq.results.tables import FRAMES, STATUSES, RunTables, as_frame
 from inferq.results.work_conservation import WorkConservation, work_conservation
@@ -295,9 +296,7 @@ class Result:
                 request of that id, or no such folder.
             OSError: the file cannot be written.
         """
-        from inferq.results.perfetto import write
-
-        return write(self, path, requests)
+        return perfetto.write(self._tables, path, requests)
 
     @property
     def findings(self) -> list[str]:

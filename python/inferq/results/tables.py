@@ -110,6 +110,10 @@ class RunTables:
             raise ConfigError(name, _ABSENT[name])
         return as_frame(getattr(self, name), self.names)
 
+    def scan(self) -> pl.LazyFrame:
+        """The rows of `requests`."""
+        return as_frame(self.requests, self.names).lazy()
+
     def rows(self, columns: list[str], rows: slice | NDArray[np.intp]) -> pl.DataFrame:
         """Some columns of some rows of `requests`, with their names."""
         return as_frame({name: self.requests[name][rows] for name in columns}, self.names)
