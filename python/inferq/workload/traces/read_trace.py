@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from inferq.errors import ConfigError, TraceError
 from inferq.workload.columns import checked, nearest
