@@ -1,4 +1,4 @@
-"""Is what was given a number of the kind that is asked for?"""
+"""Checks of arguments: numbers of a kind and within a range."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import operator
 from inferq.errors import ConfigError
 
 MOST_COUNT = 2**31 - 1
-"""As many replicas, seats, slots or tokens of a batch as anybody may ask about."""
+"""As many replicas, seats, slots or tokens of a batch as may be asked about."""
 MOST_TOKENS = 2**62
 """As many tokens of memory."""
 

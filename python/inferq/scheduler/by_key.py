@@ -54,7 +54,7 @@ class ByKey(Description):
             request. What the function itself raises passes through `simulate` untouched.
 
     Example:
-        Those who must have their first token early come first:
+        Requests that must have their first token early come first:
 
         >>> import inferq as iq
         >>> urgent = iq.ByKey(lambda request: request.arrival_s + request.ttft_slo_s)

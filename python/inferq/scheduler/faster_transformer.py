@@ -10,9 +10,9 @@ from inferq.scheduler.scheduler import Scheduler
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FasterTransformer(Scheduler):
-    """Request-level batching: a batch runs until its last request ends, and nobody joins it.
+    """Request-level batching: a batch runs until its last request ends, and none joins it.
 
-    While nobody runs, requests are admitted by arrival as long as a seat and blocks for `max_model_len`
+    While none runs, requests are admitted by arrival as long as a seat and blocks for `max_model_len`
     tokens are free, and take them; all their prompts are computed whole, in one iteration. Then every
     iteration decodes one token of each request that has not ended. Nothing is preempted; there is no token
     budget.

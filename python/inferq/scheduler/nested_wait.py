@@ -10,7 +10,7 @@ from inferq.scheduler.scheduler import Scheduler
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NestedWait(Scheduler):
-    """Nested WAIT: thresholds along the decode stages, for requests whose lengths nobody knows.
+    """Nested WAIT: thresholds along the decode stages, for requests of unknown lengths.
 
     The stage of a request is how many iterations it has had since it was admitted; its prompt is stage 0,
     computed whole. Segment 1 covers the stages 0 to `segments[0]`, segment i the stages after
@@ -19,14 +19,14 @@ class NestedWait(Scheduler):
 
     Each step finds the longest run of segments from the first on of which every entry holds at least its
     threshold. Of each segment in it, as many as its threshold enter, in the order in which they came, and all
-    who are inside advance. All others pause and keep their blocks. A new request is admitted while blocks for
-    all of its known tokens are free, which it takes (with `first_token="decode"`, those for the next one must
-    be free as well). There is no token budget and no cap on how many run. With `prompt_groups` each
+    that are inside advance. All others pause and keep their blocks. A new request is admitted while blocks
+    for all of its known tokens are free, which it takes (with `first_token="decode"`, those for the next one
+    must be free as well). There is no token budget and no cap on how many run. With `prompt_groups` each
     group of prompt lengths runs on its own, with the same thresholds.
 
     When blocks are short, the latest admitted of all running requests, paused ones too, loses its context and
-    returns to its queue, until the rest fits; that step admits nobody. When nothing is left to come anywhere,
-    thresholds no longer count; `Result.drained` names those who were still here.
+    returns to its queue, until the rest fits; that step admits none. When nothing is left to come anywhere,
+    thresholds no longer count; `Result.drained` names those that were still here.
 
     Source: ao2025 Algorithm 2 and section 7.2, with n_i = `thresholds`, l'_i = `segments`. The index sets of
         Algorithm 2 add up the l' as if they were increments; section 5.1 and Figure 6 have them as here.

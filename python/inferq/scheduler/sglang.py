@@ -10,13 +10,13 @@ from inferq.scheduler.scheduler import Scheduler
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sglang(Scheduler):
-    """SGLang's scheduler: prompts first, as far as guessed outputs leave memory; otherwise everybody decodes.
+    """SGLang's scheduler: prompts first, as far as guessed outputs leave memory; otherwise all decode.
 
     Before each iteration SGLang tries to admit requests. If it can, the iteration computes prompts alone
     (`mixed`: and the decodes beside them), cut to `chunk_tokens`; the last prompt may be cut, and goes on
     first in the next iteration. A request is admitted if its prompt and its whole output fit beside what
-    those who run are expected to need: a share of their outputs that falls from `0.7 * conservativeness` to
-    0.14 of that within 600 decode iterations. When decodes find no page, those who emitted least are
+    those that run are expected to need: a share of their outputs that falls from `0.7 * conservativeness` to
+    0.14 of that within 600 decode iterations. When decodes find no page, those that emitted least are
     *retracted*: they lose their context, keep their tokens, and wait at the tail of the queue; the share is
     then set anew. A retracted request that is computed again is priced as a prompt to its last token.
 
@@ -25,7 +25,7 @@ class Sglang(Scheduler):
     most) and a page are less than the cache, or, with `ignore_eos` and no prefix cache, its prompt in whole
     pages, its output, a page and a token. So it is if SGLang would cut its output: unless prompt, output and
     a token are less. Where a request that was retracted has no room in the whole cache by these rules, SGLang
-    would wait for ever; here it goes on once nobody else is there. Where SGLang would stop for want of
+    would wait for ever; here it goes on once no other is there. Where SGLang would stop for want of
     memory, because a prompt that is cut finds no page, that prompt waits, and is retracted if the last decode
     finds none beside it.
 
@@ -33,7 +33,7 @@ class Sglang(Scheduler):
         (SGLang's default), priorities, other policies, drafts and host caches are left out.
 
     Args:
-        policy: `"fcfs"`, or `"lpm"`: who finds the longest part of its prompt in the cache goes first; with
+        policy: `"fcfs"`, or `"lpm"`: the longest part of a prompt found in the cache goes first; with
             more than 128 waiting, or without a prefix cache, by arrival.
         chunk_tokens: most tokens of prompts in one iteration (`chunked_prefill_size`), at least a page; None
             or 0: prompts are not cut.

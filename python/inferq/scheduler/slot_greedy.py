@@ -9,7 +9,7 @@ from inferq.scheduler.scheduler import Scheduler
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlotGreedy(Scheduler):
-    """Everybody whose next step fits the memory advances, the oldest first; the others step out at no cost.
+    """Requests whose next step fits the memory advance, the oldest first; the others step out at no cost.
 
     Each iteration goes through the requests that have begun, by arrival: one whose context after its next
     step (a decode, or a chunk of at most `chunk` tokens) fits beside those before it advances; one that does

@@ -20,10 +20,10 @@ class Wait(Scheduler):
     column says otherwise. There is no token budget.
 
     When blocks are short for the decodes, the latest admitted of all running requests, paused ones too, loses
-    its context and returns to its queue, until the rest fits; that step admits nobody.
+    its context and returns to its queue, until the rest fits; that step admits none.
 
     When nothing is left to come anywhere, thresholds no longer count, so that every request ends;
-    `Result.drained` names those who were still here.
+    `Result.drained` names those that were still here.
 
     Source: ao2025 Algorithm 1, with n_j = `thresholds`; a type is a class, and all requests of a class should
         have the same lengths. What becomes of an overflow and of the last requests is not in the algorithm.

@@ -230,29 +230,29 @@ class Engine(Description):
         else:
             least = memory(None).tensor_parallel
             gpus = min((shared for shared in measured if shared >= least), default=least)
-        told = []
+        lines = []
         if given is not None:
-            told.append(f"timing: {given!r}, as given")
+            lines.append(f"timing: {given!r}, as given")
         elif gpus in measured:
             name, card_name = measured[gpus]
             given = TimingTable.shipped(name, card_name, tensor_parallel=gpus, backend=backend)
-            told.append(
+            lines.append(
                 f"timing: {given!r}, measured"
                 + (f"; {shape.name} has its shape" if shape.name != name else "")
             )
         else:
             given = Roofline(shape, card, gpus, weights=weights, kv_dtype=kv_dtype)
             why = "no measured table of it is shipped" if plain else "what was measured has 16-bit numbers"
-            told.append(f"timing: {given!r}: {'as asked' if asked else why}")
+            lines.append(f"timing: {given!r}: {'as asked' if asked else why}")
         if kv is None:
             room = memory(gpus)
             kv = KvCache(tokens=room.tokens, block=room.block, prefix_cache=prefix_cache)
-            told.append(f"memory: {room.explain()}")
+            lines.append(f"memory: {room.explain()}")
         else:
-            told.append(f"memory: {kv!r}, as given")
+            lines.append(f"memory: {kv!r}, as given")
         for key in shape.unread:
             if key != "quantization_config" or weights == "bf16":
-                told.append(f"unread: {key} of {shape.name}: {_UNREAD[key]}")
+                lines.append(f"unread: {key} of {shape.name}: {_UNREAD[key]}")
         engine = cls(timing=given, scheduler=scheduler, kv=kv, first_token=first_token, overhead=overhead)
         measured_by = given.provenance if isinstance(given, TimingTable) else {}
         version = measured_by.get("backend_version")
@@ -266,7 +266,7 @@ class Engine(Description):
                 "kv_dtype": kv_dtype,
                 "backend": backend,
                 **({"backend_version": version} if version else {}),
-                "explained": tuple("\n".join(told).splitlines()),
+                "explained": tuple("\n".join(lines).splitlines()),
             }
         )
         return engine
@@ -344,8 +344,8 @@ class Engine(Description):
         if "on" in description:
             card = table_of(f"{path}.on", description["on"])
             engine = read_fields(path, {k: v for k, v in description.items() if k != "on"}, cls)
-            told = card.get("explained", ())
-            engine._made_on({**card, "explained": tuple(map(str, told)) if isinstance(told, list) else ()})
+            lines = card.get("explained", ())
+            engine._made_on({**card, "explained": tuple(map(str, lines)) if isinstance(lines, list) else ()})
             return engine
         if "model" not in description and "gpu" not in description:
             return None
@@ -381,7 +381,7 @@ _UNREAD = {
 """What is assumed instead of a key that is not looked at."""
 
 _BACKENDS = ("vllm", "sglang", "trtllm")
-"""Engines whose kernels have been measured by somebody; tables of the first are shipped."""
+"""Engines whose kernels have been measured; tables of the first are shipped."""
 
 
 def _measured(shape: ModelShape, gpu: Gpu, backend: str) -> dict[int, tuple[str, str]]:

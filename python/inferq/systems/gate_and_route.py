@@ -114,12 +114,12 @@ class GateAndRoute(Description):
     A replica has `slots` slots. At most one holds a prefill, and all decodes run at one of two speeds: beside
     a prefill an iteration takes τ = alpha + beta·`chunk` seconds, else `solo` seconds. With
     `service="exponential"` a prefill of P tokens takes an exponential time of mean (P / `chunk`)·τ, a decode
-    of D tokens one of mean D·τ beside a prefill and D·`solo` alone, each request by its own P and D. Who
+    of D tokens one of mean D·τ beside a prefill and D·`solo` alone, each request by its own P and D. What
     waits gives up after an exponential time; patience is drawn anew for each of the two queues.
 
     With `service="tokens"` the same control decides over real iterations: a replica computes a chunk of its
     prefill and a token of each decode in one iteration (`SlotGreedy(chunk=…)`, `first_token="decode"`), and
-    what it is given joins with the next one. Keys and values move in no time; where `kv` is limited, whoever
+    what it is given joins with the next one. Keys and values move in no time; where `kv` is limited, what
     does not fit steps out of memory. The last chunk of a prompt costs what its tokens do, less than τ where
     they are fewer. Then `Result.requests`, `tbt`, `iterations` and the rest are those of any cluster, and
     `Result.timeline` has a row for each replica.
@@ -191,8 +191,8 @@ class GateAndRoute(Description):
         slots: B, at least 1, with a plan at least 2.
         chunk: C in tokens, at least 1.
         prices: of tokens.
-        abandonment: how fast those who wait give up, per second: one rate, or one for each class. None and 0:
-            never.
+        abandonment: how fast waiting requests give up, per second: one rate, or one for each class. None
+            and 0: never.
         gate: which class is admitted to its prefill next.
         router: where a decode goes.
         planned: set replicas apart for prefills.
@@ -205,7 +205,7 @@ class GateAndRoute(Description):
             lacks or the reverse.
 
     Example:
-        Two replicas, one of them for prefills; nobody ever waits for a decode:
+        Two replicas, one of them for prefills; no request ever waits for a decode:
 
         >>> import inferq as iq
         >>> cluster = iq.GateAndRoute(

@@ -160,7 +160,7 @@ class Workflow(Description):
 
     Args:
         name: what the workload's column `class` calls jobs of this kind.
-        stages: the stages by name, one or more. Their order numbers the requests of a job, and decides who
+        stages: the stages by name, one or more. Their order numbers the requests of a job, and decides which
             is first where two arrive at the same instant; it need not be the order in which they run.
 
     Raises:

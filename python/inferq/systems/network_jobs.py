@@ -1,4 +1,4 @@
-"""How do jobs become requests, and what became of the jobs?
+"""Jobs of a network: how they become requests, and what became of them.
 
 A job of a network is a row of its workload. Its stages are requests: the rows that go through the core,
 ordered by job and within a job as its workflow orders its stages, so that their nominal arrivals, those of
