@@ -12,7 +12,7 @@ import polars as pl
 from scipy.optimize import minimize
 
 from inferq.timing.hardware.gpu import Gpu
-from inferq.timing.price import iteration_s
+from inferq.timing.models import iteration_s
 from inferq.timing.roofline import EFFICIENCIES, Roofline
 from inferq.timing.tables.roofline_residuals import compared_batches, roofline_against_tables, shipped_models
 

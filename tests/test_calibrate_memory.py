@@ -2,7 +2,7 @@
 
 import pytest
 
-from inferq.timing.calibration.memory import room_bytes
+from inferq.timing.calibration.survey import room_bytes
 
 GIB = 2**30
 

@@ -12,7 +12,7 @@ from inferq.cli.arguments import option
 from inferq.errors import ConfigError
 from inferq.results.files import check_writable
 from inferq.timing.calibration.calibrate import calibrate as timed
-from inferq.timing.price import iteration_s
+from inferq.timing.models import iteration_s
 from inferq.timing.timing_table import TimingTable, refuse_milliseconds
 
 

@@ -14,7 +14,7 @@ from inferq.errors import ConfigError
 from inferq.reports.text import listed, seconds
 from inferq.results.files import check_writable, writable
 from inferq.timing.hardware.catalogue import entries
-from inferq.timing.price import iteration_s
+from inferq.timing.models import iteration_s
 from inferq.timing.tables.shipped import files
 from inferq.timing.timing_table import TimingTable
 

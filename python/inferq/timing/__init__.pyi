@@ -15,7 +15,7 @@ from .models import MixedSolo as MixedSolo
 from .models import PiecewiseLinear as PiecewiseLinear
 from .models import TiledGemm as TiledGemm
 from .models import TimingModel as TimingModel
-from .price import iteration_s as iteration_s
+from .models import iteration_s as iteration_s
 from .roofline import Roofline as Roofline
 from .tables.roofline_residuals import roofline_against_tables as roofline_against_tables
 from .tables.shipped import shipped_tables as shipped_tables

@@ -101,3 +101,11 @@ def known_gpus() -> pl.DataFrame:
         for name, one in entries("gpus").items()
     ]
     return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def near(value: object, names: list[str]) -> str:
+    """A hint: names that begin like `value`, else the one that is written most like it."""
+    longer = [
+        name for name in dict.fromkeys(names) if isinstance(value, str) and value and name.startswith(value)
+    ]
+    return f"; did you mean {' or '.join(longer)}?" if longer else nearest(str(value), names)

@@ -7,7 +7,7 @@ from itertools import product
 from typing import NamedTuple
 
 from inferq._lazy import pl
-from inferq.timing.price import iteration_s
+from inferq.timing.models import iteration_s
 from inferq.timing.roofline import Roofline
 from inferq.timing.tables.shipped import files
 from inferq.timing.timing_table import TimingTable

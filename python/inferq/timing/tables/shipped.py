@@ -1,4 +1,4 @@
-"""Which measured tables come with inferq?"""
+"""The measured tables that come with inferq."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from inferq._lazy import pl
 from inferq.checks import whole
-from inferq.description import nearest
 from inferq.errors import ConfigError
+from inferq.timing.hardware.catalogue import near
 
 FOLDER = Path(__file__).parent / "data"
 PARTS = ("linear", "chunk", "decode", "mixed_iteration", "decode_iteration", "prompts_iteration")
@@ -59,14 +59,6 @@ def find(model: str, gpu: str, tensor_parallel: int | None, backend: str) -> Shi
     raise ConfigError(
         "tensor_parallel", f"the shipped table of {model} on {gpu} is for {known}, not {tensor_parallel}"
     )
-
-
-def near(value: object, names: list[str]) -> str:
-    """A hint: names that begin like `value`, else the one that is written most like it."""
-    longer = [
-        name for name in dict.fromkeys(names) if isinstance(value, str) and value and name.startswith(value)
-    ]
-    return f"; did you mean {' or '.join(longer)}?" if longer else nearest(str(value), names)
 
 
 def shipped_tables() -> pl.DataFrame:

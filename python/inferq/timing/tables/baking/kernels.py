@@ -19,8 +19,7 @@ from typing import Any
 
 from inferq.description import nearest
 from inferq.errors import ConfigError
-from inferq.timing.hardware.catalogue import entries
-from inferq.timing.tables.shipped import near
+from inferq.timing.hardware.catalogue import entries, near
 
 CARRIED = {
     "llama-3.1-8b": "meta-llama/Meta-Llama-3.1-8B",
