@@ -1,4 +1,4 @@
-//! What does a scheduler written in Python answer?
+//! The answer of a scheduler written in Python: a batch.
 
 use inferq_core::clock::{Instant, attoseconds};
 use inferq_core::plan::Plan;

@@ -1,4 +1,4 @@
-//! How does an error of the core become an exception, and a long call one that can be stopped?
+//! Errors of the core as exceptions, and long calls that can be stopped.
 
 use inferq_core::distributions::{Arrivals, Duration, Length};
 use inferq_core::engine::{Engine, parse};

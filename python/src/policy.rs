@@ -1,4 +1,4 @@
-//! How does a scheduler written in Python plan a batch?
+//! Schedulers written in Python.
 //!
 //! [`PythonScheduler`] keeps who is here, shows it as a [`View`], calls `plan(view)`, and asks the core for the difference
 //! between the [`PyBatch`] that comes back and what runs already. The core checks it as it checks everybody's (rule 6); here

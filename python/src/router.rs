@@ -1,4 +1,4 @@
-//! How does a router written in Python choose a replica?
+//! Routers written in Python.
 //!
 //! Its `route(request, fleet)` is called once for each request, at the instant of its arrival. What it is shown are
 //! copies that belong to Python; what costs more than that is looked up when it is asked for, during the call.
@@ -195,7 +195,7 @@ impl PyFleet {
         self.column(py, |replica| replica.used_blocks)
     }
 
-    /// KV blocks that nobody holds at each replica.
+    /// KV blocks that no request holds at each replica.
     #[getter]
     fn free_blocks<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
         self.column(py, |replica| replica.free_blocks)

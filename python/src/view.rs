@@ -1,4 +1,4 @@
-//! What does a scheduler written in Python see?
+//! What a scheduler written in Python sees.
 //!
 //! Everything here is a copy that belongs to Python: nothing that a policy keeps or changes can reach the run.
 
@@ -252,7 +252,7 @@ pub(crate) struct View {
     pub(crate) token_budget: Option<u64>,
     /// Requests that may run at once; None: any number.
     pub(crate) max_seqs: Option<u64>,
-    /// Blocks that nobody holds; None: the cache has no limit.
+    /// Blocks that no request holds; None: the cache has no limit.
     pub(crate) free_blocks: Option<u64>,
     /// Tokens of one block.
     pub(crate) block_tokens: u64,

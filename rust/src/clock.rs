@@ -1,4 +1,4 @@
-//! What time is it, exactly?
+//! Exact time: instants and spans in whole attoseconds.
 //!
 //! Time is a whole number of attoseconds (1e-18 s) in 128 bits. Addition of whole numbers is associative, so
 //! k iterations advanced at once end at the same instant as k iterations one by one; everything that the project

@@ -10,7 +10,7 @@ use crate::router::Router;
 pub struct Cluster {
     /// Its pools; a row of the workload names one by its place here.
     pub pools: Vec<Pool>,
-    /// Who keeps the requests of the first pool until it says where they go; `None`: requests queue at replicas.
+    /// What keeps the requests of the first pool until it says where they go; `None`: requests queue at replicas.
     pub control: Option<(Control, Patience)>,
 }
 
@@ -30,7 +30,7 @@ impl Cluster {
         Cluster::of_pools(vec![Pool { engines: vec![engine], router: None, hands_to: None }])
     }
 
-    /// Pools before which nobody waits.
+    /// Pools before which no request waits.
     pub fn of_pools(pools: Vec<Pool>) -> Cluster {
         Cluster { pools, control: None }
     }

@@ -14,7 +14,7 @@ use crate::timing::{HostTime, Overhead, Timing, TimingModel};
 pub struct Engine {
     /// How long iterations take.
     pub timing: TimingModel,
-    /// Who is in the next batch.
+    /// What is in the next batch.
     pub scheduler: SchedulerConfig,
     /// The KV cache.
     pub kv: KvCache,
@@ -42,7 +42,7 @@ impl From<&str> for Class {
 
 /// An engine ready to run.
 pub struct EngineParts {
-    /// Who is in the next batch.
+    /// What is in the next batch.
     pub scheduler: Box<dyn Scheduler>,
     /// How long iterations take.
     pub timing: Box<dyn Timing>,

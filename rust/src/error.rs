@@ -1,4 +1,4 @@
-//! What went wrong, and where?
+//! Errors: what went wrong, and where.
 
 /// The result of anything that bad input can stop.
 pub type Result<T> = std::result::Result<T, Error>;

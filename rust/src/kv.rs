@@ -1,8 +1,8 @@
-//! Which blocks of the KV cache are taken, which of the free ones still hold something, and when do they run out?
+//! The blocks of a KV cache: taken ones, free ones, and free ones that still hold something.
 //!
 //! Law L4: free + used = total after every event, and nothing is held after the last request. *Which* block is whose
-//! never matters: blocks are counted, and those whose content may serve somebody else are known to a `PrefixCache`.
-//! Free blocks that hold nothing are taken first; then the cache forgets what it holds in the others.
+//! never matters: blocks are counted, and those whose content may serve another request are cached by a `PrefixCache`.
+//! Free blocks that hold nothing are taken first; then the cache evicts what it holds in the others.
 
 mod residues;
 mod content_tree;
@@ -117,13 +117,13 @@ impl KvBlocks {
         self.capacity
     }
 
-    /// Blocks that somebody holds. One that several hold counts once.
+    /// Blocks that a request holds. One that several hold counts once.
     #[inline]
     pub fn used(&self) -> u64 {
         self.used
     }
 
-    /// Blocks that nobody holds, whether they still have content or not.
+    /// Blocks that no request holds, whether they still have content or not.
     #[inline]
     pub fn free(&self) -> u64 {
         self.capacity - self.used
@@ -139,7 +139,7 @@ impl KvBlocks {
         }
     }
 
-    /// Gives back blocks whose content nobody else can use.
+    /// Gives back blocks whose content no other request can use.
     #[inline]
     pub(crate) fn give(&mut self, blocks: u64) {
         debug_assert!(blocks <= self.used, "L4: no more blocks freed than taken");
@@ -157,7 +157,7 @@ impl KvBlocks {
         self.cache.is_some()
     }
 
-    /// So many of the free blocks are as good as taken: what they hold is forgotten, in the order in which it was left.
+    /// So many of the free blocks are as good as taken: what they hold is evicted, in the order in which it was left.
     #[inline(never)]
     pub(crate) fn reserve(&mut self, blocks: u64) {
         let most = self.free().saturating_sub(blocks);
@@ -294,7 +294,7 @@ impl KvBlocks {
         self.give(unreferenced);
     }
 
-    /// Requests that somebody here goes on from while they may still decode.
+    /// Requests whose output another request here continues, while they may still decode.
     #[inline]
     pub(crate) fn followed(&self) -> &[Place] {
         self.cache.as_ref().map_or(&[], |cache| cache.followed())
@@ -305,18 +305,18 @@ impl KvBlocks {
         self.cache.as_ref().is_some_and(|cache| cache.go_on_alike(one, other, tokens))
     }
 
-    /// Free blocks that the cache knows.
+    /// Unreferenced blocks of the cache.
     pub(crate) fn unreferenced(&self) -> u64 {
         self.cache.as_ref().map_or(0, |cache| cache.unreferenced())
     }
 
-    /// Does the cache forget several blocks for the sake of one?
+    /// Does the cache evict several blocks for the sake of one?
     pub(crate) fn evicts_runs(&self) -> bool {
         self.cache.as_ref().is_some_and(|cache| cache.evicts_runs())
     }
 
-    /// How much of a prompt that begins with this content is known, and who is here that says what comes next (see
-    /// [`PrefixCache::cached`]).
+    /// How much of a prompt that begins with this content is cached, and the request here that computes what comes
+    /// next (see [`PrefixCache::cached`]).
     pub(crate) fn cached_prefix(&self, content: &[Segment], most: u64) -> (u64, Option<Place>) {
         self.cache.as_ref().map_or((0, None), |cache| cache.cached_prefix(content, most))
     }
@@ -342,7 +342,7 @@ impl KvBlocks {
 /// Blocks of requests that are gone.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
-    /// Those that nobody else can use.
+    /// Those that no other request can use.
     blocks: u64,
     /// The others, as the cache knows them.
     parts: Vec<prefix_cache::Part>,

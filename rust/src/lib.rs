@@ -58,7 +58,7 @@ mod tournament;
 pub mod cluster;
 pub mod links;
 
-// One replica: who is in the batch, what it holds, how long it takes, what it does.
+// One replica: what is in the batch, what it holds, how long it takes, what it does.
 pub mod request;
 pub mod scheduler;
 pub mod plan;

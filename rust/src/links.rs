@@ -122,7 +122,7 @@ impl Transfers {
         Ok(())
     }
 
-    /// Everybody who is on the way, or waits for a lane.
+    /// Every request that is on the way, or waits for a lane.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Departure> {
         std::mem::take(&mut self.under_way).into_values().chain(self.waiting.drain(..))
     }

@@ -1,4 +1,4 @@
-//! What may a scheduler ask, and what does the replica answer?
+//! The plan of one batch: what a scheduler may ask, and what the replica answers.
 //!
 //! Here is what every policy needs. A newcomer can ignore the rest: `plan/prefix.rs` (blocks that requests share), `plan/groups.rs`
 //! (decodes that take part group by group), `plan/nested.rs` (policies inside a policy) and `plan/sglang.rs` (what SGLang alone asks).
@@ -26,7 +26,7 @@ pub struct Limits {
     pub token_budget: u64,
     /// Requests that may be admitted at once.
     pub max_seqs: u64,
-    /// Are the blocks of who is done freed only when nobody is admitted any more (rule 10, `free="batch"`)?
+    /// Are the blocks of finished requests freed only when no request is admitted any more (rule 10, `free="batch"`)?
     pub frees_with_batch: bool,
 }
 
@@ -144,7 +144,7 @@ impl Plan<'_> {
         self.state.groups[self.group].count
     }
 
-    /// Has this plan preempted anybody?
+    /// Has this plan preempted a request?
     #[inline]
     pub fn has_preempted(&self) -> bool {
         !self.state.batch.preempted.is_empty()
@@ -156,7 +156,7 @@ impl Plan<'_> {
         self.state.batch.preempted.contains(&place)
     }
 
-    /// What kept somebody in the queue from being admitted, if the policy asked and was refused.
+    /// What kept a request in the queue from being admitted, if the policy asked and was refused.
     #[inline]
     pub fn refused(&self) -> Option<Limit> {
         self.state.batch.refused
@@ -174,7 +174,7 @@ impl Plan<'_> {
         self.state.busy
     }
 
-    /// Free blocks, less those that this batch takes. Below 0 the standing decodes lack blocks, and somebody must be
+    /// Free blocks, less those that this batch takes. Below 0 the standing decodes lack blocks, and a request must be
     /// preempted or paused.
     #[inline]
     pub fn free_blocks(&self) -> i64 {
@@ -219,7 +219,7 @@ impl Plan<'_> {
     }
 
     /// Can the next request in the queue be admitted with the blocks for `tokens` tokens, leaving `spare` free while
-    /// anybody else holds blocks (rule 11)? What stands in its way is noted for the audit of work conservation.
+    /// another request holds blocks (rule 11)? What stands in its way is noted for the audit of work conservation.
     #[inline]
     pub fn has_room(&mut self, place: Place, tokens: u64, spare: u64) -> bool {
         let left = self.free_blocks() - self.state.blocks_to_admit(place, tokens) as i64;
@@ -339,8 +339,8 @@ impl Plan<'_> {
         self.charge_swap(preemption, context)
     }
 
-    /// Takes an admitted request's blocks away, because another lacks one; it waits again. Whoever was placed before that one
-    /// has taken the blocks that were free.
+    /// Takes an admitted request's blocks away, because another lacks one; it waits again. A request that was placed
+    /// before that one has taken the blocks that were free.
     pub fn preempt(&mut self, place: Place, preemption: Preemption) -> Result<()> {
         self.leave_batch(place)?;
         self.reserve(0);
@@ -385,7 +385,8 @@ impl Plan<'_> {
         self.state.batch.hold = hold;
     }
 
-    /// Asks to be woken at an instant, if this plan leaves the replica idle. One that is not later than now wakes nobody.
+    /// Asks to be woken at an instant, if this plan leaves the replica idle. One that is not later than now wakes
+    /// nothing.
     pub fn wake_at(&mut self, instant: Instant) {
         self.state.batch.wake_at = Some(instant);
     }

@@ -1,4 +1,4 @@
-//! Where does chance come from, so that one seed gives the same bits everywhere?
+//! Streams of random numbers: one seed gives the same bits everywhere.
 //!
 //! A draw is a pure function of *(seed, source, request, draw number)*: no generator has a state that is carried from
 //! one request to the next. Request 7 therefore gets the same numbers whatever the other requests, the scheduler or
@@ -78,7 +78,7 @@ impl Stream {
         Stream { key: [seed, source as u64], number, first_group: 0 }
     }
 
-    /// The same draws for those who count requests from `first` on, a multiple of four: request 0 is then that one.
+    /// The same draws, with requests counted from `first` on, a multiple of four: request 0 is then that one.
     pub fn from(self, first: u64) -> Self {
         debug_assert!(first.is_multiple_of(Self::LANES), "a part begins where a block does");
         Stream { first_group: self.first_group + first / Self::LANES, ..self }

@@ -1,4 +1,4 @@
-//! What is known of each request that a replica holds?
+//! The requests that a replica holds, and what is known of each.
 
 use crate::clock::{Instant, Span};
 use crate::workload::Arrival;
@@ -254,7 +254,7 @@ impl Requests {
         self.table.len() - self.vacant.len()
     }
 
-    /// Is nobody here?
+    /// Is no request here?
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -334,8 +334,8 @@ impl Requests {
         if owed == 0 { 1 } else { owed }
     }
 
-    /// The context once everything that it owes is computed: what an admission must hold. Who comes from another replica
-    /// brings a part of it along.
+    /// The context once everything that it owes is computed: what an admission must hold. A request that comes from
+    /// another replica brings a part of it along.
     #[inline]
     pub fn next_context(&self, place: Place) -> u64 {
         self.context(place) + self.owed(place)

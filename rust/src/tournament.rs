@@ -1,4 +1,4 @@
-//! A number for each replica, with the least of them at hand: which is next, which has the least to do?
+//! A number for each replica, with the least of them at hand.
 
 /// A tree of minima. To change one costs O(log n), to ask for the
 /// least nothing, for its place O(log n).

@@ -1,4 +1,4 @@
-//! What requests come, and are they well formed?
+//! The requests that come, and whether they are well formed.
 //!
 //! A workload enters the core as columns, one row a request, sorted by arrival. Nothing else in the core reads input:
 //! a row that passed here can be simulated.
@@ -97,7 +97,7 @@ impl Content<'_> {
 
 /// Requests that wait for others: the turns of a session for the answers before them, the stages of a job for the stages
 /// that they need. They arrive when the last of those has finished, and a delay later; their `arrival_s` then only
-/// orders the rows. Empty slices: nobody waits.
+/// orders the rows. Empty slices: no request waits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flow<'a> {
     /// For how many others each row waits.
@@ -107,12 +107,12 @@ pub struct Flow<'a> {
     /// See `children_start`.
     pub children: &'a [u32],
     /// Seconds from the last finish of those that a row waits for to its own arrival; from its `arrival_s`, if it waits
-    /// for nobody.
+    /// for no other.
     pub delay_s: &'a [f64],
 }
 
 impl Flow<'_> {
-    /// Does nobody wait?
+    /// Does no request wait?
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.parents.is_empty()
@@ -356,7 +356,7 @@ pub struct Columns {
 }
 
 impl Columns {
-    /// The rows from `start` on as a workload of so many classes, which all enter the first pool and wait for nobody.
+    /// The rows from `start` on as a workload of so many classes, which all enter the first pool and wait for no other.
     pub fn view(&self, start: usize, class_count: usize) -> Workload<'_> {
         fn rest<T>(column: &[T], start: usize) -> &[T] {
             column.get(start..).unwrap_or_default()
@@ -381,7 +381,7 @@ impl Columns {
         }
     }
 
-    /// Appends some rows of a workload, but for the pools that they enter and whom they wait for.
+    /// Appends some rows of a workload, but for the pools that they enter and the rows that they wait for.
     pub(crate) fn append(&mut self, workload: &Workload, rows: &[u32]) {
         fn put<T: Copy>(to: &mut Vec<T>, column: &[T], rows: &[u32]) {
             if !column.is_empty() {

@@ -1,4 +1,4 @@
-//! When do the requests of a distribution arrive?
+//! Arrival processes: the distributions of the gaps between requests.
 //!
 //! The first request arrives one gap after 0. A random gap is rounded once, to a whole number of 2⁻³² nanoseconds (a
 //! quarter of an attosecond); gaps are summed in whole numbers and each sum is rounded to the nearest nanosecond, half

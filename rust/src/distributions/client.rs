@@ -1,4 +1,4 @@
-//! Which requests does one client send whose rate, gaps and lengths were measured window by window?
+//! The requests of one client whose rate, gaps and lengths were measured window by window.
 //!
 //! Gaps have the shape of the window in which they begin and run in operational time (see [`super::varying`]): inside a
 //! window this is the renewal process of that window, over all windows the published rates are kept.

@@ -1,4 +1,4 @@
-//! How long do people think, tools take, and requests wait before they give up?
+//! Distributions of durations: thinking, tools, patience.
 //!
 //! Durations are drawn in whole nanoseconds, the grid of arrivals, so that sums of arrivals and durations are exact.
 

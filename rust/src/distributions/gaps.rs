@@ -1,4 +1,4 @@
-//! How long is a gap between two arrivals, and when does a sum of gaps end?
+//! Gaps between arrivals, and when a sum of gaps ends.
 
 use super::arrivals::RATES;
 use crate::clock::decimal;

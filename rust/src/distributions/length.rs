@@ -1,4 +1,4 @@
-//! How long are the prompts and outputs of a distribution?
+//! Distributions of the lengths of prompts and outputs.
 //!
 //! Lengths are whole tokens between 1 and 2³¹ − 1. The mean of a distribution is its mean before the cap and before rounding.
 

@@ -1,4 +1,4 @@
-//! How is a Poisson variable drawn exactly, whatever its mean?
+//! Poisson variables, drawn exactly whatever their mean.
 
 use super::within;
 use crate::error::Result;

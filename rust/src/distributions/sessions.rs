@@ -1,4 +1,4 @@
-//! Which turns have the sessions of a closed loop, how long are they, and when could each come at the earliest?
+//! The turns of closed-loop sessions: how long they are, and when each could come at the earliest.
 //!
 //! A turn after the first is sent when its user has read the answer before it for the think time, so when it arrives is
 //! the run's business. Here it has a *nominal* arrival, the earliest possible: the session's start and the think times up

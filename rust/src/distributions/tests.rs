@@ -1,4 +1,4 @@
-//! Are the requests of a workload what it says, and bad workloads named?
+//! Requests of a workload are what it says, and bad workloads are named.
 
 use super::*;
 use crate::engine::parse;

@@ -1,4 +1,4 @@
-//! When do requests arrive whose rate changes with time?
+//! Arrivals whose rate changes with time.
 //!
 //! The rate is constant on pieces of time. A gap is drawn as an amount of operational time: the expected number of
 //! requests that it takes to pass. The next arrival is where the cumulative rate has grown by that much, found piece by

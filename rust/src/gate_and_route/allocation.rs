@@ -1,4 +1,4 @@
-//! What does the plan say that each replica should hold of each class?
+//! The allocation: what the plan says that each replica should hold of each class.
 //!
 //! The numbers of lin2026 (40), (42) or (49), per replica. They count to 12 decimal places: what a linear program adds
 //! beyond them is dust, and must not make a replica more out of ⌈n · Σ x*⌉.

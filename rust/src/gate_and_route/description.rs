@@ -31,7 +31,7 @@ pub struct GateAndRoute {
     pub chunk: u64,
     /// What a token is sold for.
     pub prices: Prices,
-    /// θ: how fast those who wait give up, a second.
+    /// θ: how fast requests that wait give up, a second.
     pub abandonment: Option<Abandonment>,
     /// Which class is admitted to its prefill next.
     pub gate: GateKind,

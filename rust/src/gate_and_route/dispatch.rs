@@ -1,4 +1,4 @@
-//! Which requests wait for a control to say where they go?
+//! Requests that wait before the replicas for a control to place them.
 //!
 //! Under gate and route (lin2026) requests queue before the replicas, not at them: for a prefill, and once it is done for
 //! a slot to decode in. The replicas serve them iteration by iteration; [`crate::gate_and_route`] decides.
@@ -37,7 +37,7 @@ pub(crate) struct Dispatch {
     /// By handle; `None`: the handle is free.
     held: Vec<Option<Undispatched>>,
     free: Vec<u32>,
-    /// Handles of those who came to wait at this instant.
+    /// Handles of requests that came to wait at this instant.
     arrived: Vec<u32>,
     /// When who gives up: instant, id, handle, queue.
     deadlines: BinaryHeap<Reverse<(Instant, u32, u32, bool)>>,
@@ -90,7 +90,7 @@ impl Dispatch {
         }
     }
 
-    /// Who has come to wait at this instant and still does draws its patience.
+    /// A request that has come to wait at this instant and still does draws its patience.
     pub(crate) fn wait(&mut self, now: Instant) -> Result<()> {
         for handle in self.arrived.drain(..) {
             let (arrival, queue) = match &self.held[handle as usize] {
@@ -117,7 +117,7 @@ impl Dispatch {
         Instant::NEVER
     }
 
-    /// The next who gives up by `now`, and the replica that it was at last.
+    /// The next request that gives up by `now`, and the replica that it was at last.
     pub(crate) fn give_up(&mut self, now: Instant) -> Option<(Request, u32)> {
         while let Some(&Reverse((_, id, handle, decodes))) = self.deadlines.peek().filter(|next| next.0.0 <= now) {
             self.deadlines.pop();
@@ -134,7 +134,7 @@ impl Dispatch {
         None
     }
 
-    /// Everybody who still waits at the end.
+    /// Every request that still waits at the end.
     pub(crate) fn drain(&mut self, end: Instant) -> impl Iterator<Item = (Request, u32)> {
         self.free.clear();
         std::mem::take(&mut self.held).into_iter().flatten().map(move |held| held.leave(end))

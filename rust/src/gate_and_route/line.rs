@@ -1,4 +1,4 @@
-//! Who is first in a queue that anybody may leave?
+//! A first-come queue that any request may leave.
 
 use std::collections::VecDeque;
 

@@ -151,12 +151,12 @@ impl Control {
         self.slots.decode_ends(replica);
     }
 
-    /// Who waited for its prefill at this place gave up.
+    /// A request that waited for its prefill at this place gave up.
     pub fn left_queue(&mut self, class: u32, place: u64) {
         self.prefills.waiting[class as usize].leave(place);
     }
 
-    /// Who waited for its decode at this place gave up.
+    /// A request that waited for its decode at this place gave up.
     pub fn left_buffer(&mut self, place: BufferPlace) {
         self.router.leave(place);
     }

@@ -1,4 +1,4 @@
-//! Which replicas have room, and one of them at random?
+//! The replicas that have room, and one of them at random.
 
 use crate::random::below;
 

@@ -1,4 +1,4 @@
-//! How long does somebody wait?
+//! How long requests wait before they give up.
 
 use crate::clock::Span;
 use crate::random::{Source, Stream, exponential_quantile};

@@ -1,4 +1,4 @@
-//! Which slots are taken, and which replicas have one for a prefill or a decode?
+//! The slots of all replicas, and which replicas have one for a prefill or a decode.
 
 use super::open_set::OpenSet;
 

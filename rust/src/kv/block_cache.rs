@@ -1,9 +1,10 @@
 //! Which whole blocks are known? (vLLM v1: `v1/core/kv_cache_manager.py`, `block_pool.py`)
 //!
-//! A block is known by its last token and all before it. Whoever computes a block makes an entry for it, also when there
-//! is one already; a search takes the oldest entry. Entries that nobody holds stand in a list: who leaves puts its own at
-//! the end, its last block first, so that the beginnings of prompts live longest; blocks that are taken anew are those at
-//! the front. So an entry is never forgotten before those that come after it in its prompt, unless it has a twin.
+//! A block is known by its last token and all before it. A request that computes a block makes an entry for it, also
+//! when there is one already; a search takes the oldest entry. Entries that no request holds stand in a list: a
+//! request that leaves puts its own at the end, its last block first, so that the beginnings of prompts live longest;
+//! blocks that are taken anew are those at the front. So an entry is never forgotten before those that come after it
+//! in its prompt, unless it has a twin.
 
 use super::content_tree::{Chains, NONE, OWN, Segment, Step, step_of};
 use super::prefix_cache::{Hit, Part, PrefixCache};
@@ -20,12 +21,12 @@ struct Entry {
     offset: u32,
     /// The next younger entry for the same content.
     twin: u32,
-    /// While it is idle: the neighbours in the list.
+    /// While it is unreferenced: the neighbours in the list.
     older: u32,
     newer: u32,
 }
 
-/// All entries, and the list of those that nobody holds.
+/// All entries, and the list of those that no request holds.
 #[derive(Debug)]
 struct Entries {
     all: Vec<Entry>,
@@ -50,7 +51,7 @@ impl Entries {
         self.all.len() as u32 - 1
     }
 
-    /// One holder more. Whoever is held is out of the list.
+    /// One holder more. An entry that is held is out of the list.
     #[inline]
     fn hold(&mut self, entry: u32) {
         let Entry { holders, older, newer, .. } = &mut self.all[entry as usize];
@@ -63,7 +64,7 @@ impl Entries {
         self.unreferenced -= 1;
     }
 
-    /// One holder less. Whoever nobody holds stands at the end of the list.
+    /// One holder less. An entry that no request holds stands at the end of the list.
     #[inline]
     fn let_go(&mut self, entry: u32) {
         let newest = self.newest;
@@ -173,7 +174,7 @@ impl BlockCache {
         })
     }
 
-    /// Forgets the entry that nobody has held for longest.
+    /// Evicts the entry that has been unreferenced for longest.
     fn evict_oldest(&mut self) {
         let entry = self.entries.pop_oldest();
         let Entry { node, offset, twin, .. } = self.entries.all[entry as usize];

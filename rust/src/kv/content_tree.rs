@@ -1,4 +1,4 @@
-//! Which prompts begin alike, without a token of them?
+//! Prompts that begin alike, told apart without a token of them.
 //!
 //! The tokens of a request are those of a chain of contents: shared texts or the outputs of others, each from its
 //! beginning for some tokens, and at last its own. Two requests agree on their first n tokens iff their chains do. Chains
@@ -144,7 +144,7 @@ impl Tree {
         }
     }
 
-    /// A node keeps its number, and all above it keep theirs, even when nobody uses them.
+    /// A node keeps its number, and all above it keep theirs, even when no request uses them.
     pub(super) fn pin(&mut self, mut node: u32) {
         while node != NONE {
             let ContentNode { pins, key, .. } = &mut self.nodes[node as usize];

@@ -1,4 +1,4 @@
-//! How can a request use what others have computed?
+//! Prefix caches: requests that use what others have computed.
 
 use std::fmt::Debug;
 
@@ -10,7 +10,7 @@ use crate::request::Place;
 pub(crate) struct Hit {
     /// The first so many are there.
     pub(crate) tokens: u64,
-    /// Of the blocks that they lie in, those that nobody holds.
+    /// Of the blocks that they lie in, those that no request holds.
     pub(crate) unreferenced: u64,
 }
 
@@ -18,14 +18,15 @@ impl Hit {
     pub(crate) const NONE: Hit = Hit { tokens: 0, unreferenced: 0 };
 }
 
-/// What somebody held who is gone, in terms of its cache.
+/// What a request held that is gone, in terms of its cache.
 #[derive(Debug)]
 pub(crate) struct Part(pub(super) Vec<u32>);
 
 /// The content of blocks, behind a pool that counts them.
 ///
-/// A block that the cache knows is *held* by at least one request, or *idle*: free, and still worth something. The pool
-/// says when idle blocks have to be forgotten. Blocks of a request that the cache does not know are the request's alone.
+/// A block that the cache knows is *held* by at least one request, or *unreferenced*: free, and still worth
+/// something. The pool says when unreferenced blocks have to be evicted. Blocks of a request that the cache does not
+/// know are the request's alone.
 pub(crate) trait PrefixCache: Debug + Send {
     /// A request comes whose tokens are those of `content`, then those of a content of its own; so many are its prompt.
     fn open(&mut self, place: Place, content: &[Segment], own: u64, prompt: u32);
@@ -69,23 +70,24 @@ pub(crate) trait PrefixCache: Debug + Send {
     /// Lets go what was kept.
     fn let_go(&mut self, part: Part);
 
-    /// Blocks that the cache knows.
+    /// Blocks that are cached.
     fn cached(&self) -> u64;
 
-    /// Blocks that the cache has come to know since it was empty, those that it has forgotten too.
+    /// Blocks inserted since the cache was empty, evicted ones too.
     fn inserted(&self) -> u64;
 
-    /// Those that it knows and nobody holds.
+    /// Cached blocks that no request holds.
     fn unreferenced(&self) -> u64;
 
-    /// Forgets idle blocks, those that were left first before the others, until at most so many are idle.
+    /// Evicts unreferenced blocks, those that were left first before the others, until at most so many are
+    /// unreferenced.
     fn evict_until(&mut self, unreferenced: u64);
 
     /// Are several blocks forgotten at once, and more than asked?
     fn evicts_runs(&self) -> bool;
 
-    /// Requests here whose own content is also that of somebody else here, where what they say is known before they are
-    /// over.
+    /// Running requests whose output another request's prompt continues, where what they compute is cached before
+    /// they are over.
     fn followed(&self) -> &[Place];
 
     /// Have two requests the same block behind their first `tokens` tokens, and all before it?
@@ -94,8 +96,8 @@ pub(crate) trait PrefixCache: Debug + Send {
     /// Does a request compute what the cache knows already, so that blocks come free as it goes on?
     fn is_computed_twice(&self, place: Place) -> bool;
 
-    /// How many of the first `most` tokens of a prompt that begins with this content are known; and who is here that says
-    /// what comes next, where its decodes are known as they come.
+    /// How many of the first `most` tokens of a prompt that begins with this content are cached; and the request here
+    /// that computes what comes next, where its decodes are known as they come.
     fn cached_prefix(&self, content: &[Segment], most: u64) -> (u64, Option<Place>);
 
     /// From now on it is remembered what is known at this instant, until this is called again.

@@ -1,9 +1,9 @@
 //! Which runs of pages are known? (SGLang: `mem_cache/radix_cache.py`)
 //!
-//! A tree of runs: prompts that begin alike share the runs up to where they part. What an iteration computed enters the
-//! tree when it is over, and a page that was there already takes the place of the request's own, which is free again.
-//! Whoever uses a run locks it and all above it. Runs that nobody locks are forgotten whole, from the ends of the tree,
-//! the one that was used least recently first.
+//! A tree of runs: prompts that begin alike share the runs up to where they part. What an iteration computed enters
+//! the tree when it is over, and a page that was there already takes the place of the request's own, which is free
+//! again. A request that uses a run locks it and all above it. Runs that no request locks are evicted whole, from the
+//! ends of the tree, the one that was used least recently first.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
@@ -57,7 +57,7 @@ pub(super) struct RadixCache {
     vacant: Vec<u32>,
     /// Each run by its first page: the content that this ends in, and its number.
     by_first_page: HashMap<(u32, u64), u32, BuildHasherDefault<Mixer>>,
-    /// Runs that can be forgotten, by the time of their last use.
+    /// Runs that can be evicted, by the time of their last use.
     ends: BTreeSet<(u64, u32)>,
     cached: u64,
     inserted: u64,
@@ -289,7 +289,7 @@ impl RadixCache {
         leaf
     }
 
-    /// The pages of a run that enters the tree, or is forgotten, are noted.
+    /// The pages of a run that enters the tree, or is evicted, are noted.
     fn note(&mut self, run: u32, is_cached: bool) {
         let Some(reported) = &mut self.reported else { return };
         let PageRun { first, end, ref steps, .. } = self.runs[run as usize];

@@ -1,6 +1,6 @@
-//! What did a cache know when it last reported?
+//! What a cache held when it last reported.
 //!
-//! A gateway hears of the caches behind it now and then. What becomes known and what is forgotten is noted as it happens,
+//! A gateway hears of the caches behind it now and then. What becomes known and what is evicted is noted as it happens,
 //! and taken over at a report: so a report costs what has changed, and not what there is. A node of which something is
 //! remembered here keeps its number in the tree of contents, whether the cache still knows it or not.
 
@@ -23,7 +23,7 @@ struct Blocks {
     count: u32,
 }
 
-/// Blocks of a node, counted from its first, have become known or been forgotten.
+/// Blocks of a node, counted from its first, have become known or been evicted.
 #[derive(Debug)]
 struct ReportedChange {
     node: u32,

@@ -1,4 +1,4 @@
-//! When do contexts that grow together need their next block?
+//! Counters of contexts that grow together: when the next block is needed.
 
 /// A divisor that is a power of two more often than not, where a shift is many times cheaper than a division.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +38,7 @@ pub struct Residues {
     modulus: Divisor,
     counts: Vec<u64>,
     total: u64,
-    /// The place of those who need a block at the next tick: minus the current tick, modulo m.
+    /// The place of requests that need a block at the next tick: minus the current tick, modulo m.
     next: usize,
 }
 

@@ -6,8 +6,8 @@ use crate::error::Result;
 use crate::request::Place;
 
 impl Plan<'_> {
-    /// Names the admitted requests that give up their blocks before anybody of the policy that plans next; the last one
-    /// goes first. They must not be in the batch.
+    /// Names the admitted requests that give up their blocks before any request of the policy that plans next; the
+    /// last one goes first. They must not be in the batch.
     pub fn set_juniors(&mut self, juniors: Vec<Place>) {
         self.state.batch.juniors = juniors;
     }
@@ -35,7 +35,7 @@ impl Plan<'_> {
         self.state.batch.hold
     }
 
-    /// Whom this plan has admitted, in order.
+    /// Requests that this plan has admitted, in order.
     #[inline]
     pub fn admitted(&self) -> &[Place] {
         &self.state.batch.admitted

@@ -41,7 +41,7 @@ impl Plan<'_> {
         self.state.blocks_to_admit(place, self.state.requests.context(place))
     }
 
-    /// Is no block held by anybody?
+    /// Is no block held by any request?
     #[inline]
     pub fn cache_is_empty(&self) -> bool {
         self.state.blocks.used() == 0 && self.state.standing_growth() == 0

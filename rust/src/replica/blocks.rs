@@ -1,10 +1,10 @@
-//! What does each request hold of the KV cache, and what does it find there?
+//! What each request holds of the KV cache, and what it finds there.
 //!
 //! The one place where blocks change hands: requests take them at admission and chunk by chunk, the standing decodes as
-//! they grow, and whoever leaves or is preempted gives them up. With a prefix cache their content stays behind:
+//! they grow, and a request that leaves or is preempted gives them up. With a prefix cache their content stays behind:
 //!
 //! - what a chunk computes is known from the instant its batch is formed, so that the next in the same plan can find it;
-//! - what decodes compute is known when their request leaves or is preempted: before that nobody could ask for it, but
+//! - what decodes compute is known when their request leaves or is preempted: before that no request could ask for it, but
 //!   those that go on from its answer (*followers*), for whom it is made known before each plan;
 //! - what is found at admission counts as computed. It is looked up anew at each attempt.
 
@@ -50,7 +50,7 @@ impl State {
         looked_up.map_or(Hit::NONE, |looked_up| looked_up.hit)
     }
 
-    /// Free blocks that an admission uses up: new ones, and idle ones that it finds.
+    /// Free blocks that an admission uses up: new ones, and unreferenced ones that it hits.
     #[inline]
     pub(crate) fn blocks_to_admit(&self, place: Place, tokens: u64) -> u64 {
         let blocks = self.blocks.need(tokens);
@@ -132,8 +132,8 @@ impl State {
         self.blocks.scheduled(place, tokens);
     }
 
-    /// What decodes have computed becomes known to those who go on from it, with what they are about to compute in so
-    /// many iterations.
+    /// What decodes have computed becomes known to requests that go on from it, with what they are about to compute
+    /// in so many iterations.
     #[inline(never)]
     pub(crate) fn publish_followed(&mut self, iterations: u64) {
         for index in 0..self.blocks.followed().len() {
@@ -166,7 +166,7 @@ impl State {
         }
     }
 
-    /// Whoever was looked up and is not admitted has nothing computed.
+    /// A request that was looked up and is not admitted has nothing computed.
     #[inline(never)]
     pub(crate) fn discard_hits(&mut self) {
         for index in 0..self.batch.looked_up.len() {
@@ -177,8 +177,8 @@ impl State {
         }
     }
 
-    /// Blocks that a stretch may take: all that are free, but that whoever was refused may need fewer once a whole run of
-    /// what was found for it is forgotten for the sake of one block.
+    /// Blocks that a stretch may take: all that are free, but that a request that was refused may need fewer once a
+    /// whole run of what was found for it is evicted for the sake of one block.
     pub(crate) fn room(&self) -> u64 {
         let waits = |one: &LookedUp| self.requests.at(one.place).phase() == Phase::Waiting;
         let mut looked_up = self.batch.looked_up.iter();
@@ -186,8 +186,9 @@ impl State {
         self.blocks.free() - if evicts { self.blocks.unreferenced() } else { 0 }
     }
 
-    /// Does it matter to the cache which iteration of a stretch of this batch comes when? Somebody who was looked up and
-    /// not admitted might find more, or two requests might compute the same block, or one might compute what another says.
+    /// Does it matter to the cache which iteration of a stretch of this batch comes when? A request that was looked
+    /// up and not admitted might find more, or two requests might compute the same block, or one might compute what
+    /// another says.
     #[inline(never)]
     pub(crate) fn order_matters(&self) -> bool {
         let chunks = &self.batch.chunks;

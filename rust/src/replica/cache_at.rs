@@ -1,4 +1,4 @@
-//! What does a replica's prefix cache have of a prompt that has not come here?
+//! What a replica's prefix cache has at an instant of a prompt that has not come here.
 //!
 //! Between two events a cache changes too: iterations of a running stretch begin and end, take blocks, and make known what
 //! they compute. [`Replica::catch_up`] lets the cache go through what has happened by an instant. It has happened, so it
@@ -6,7 +6,7 @@
 //!
 //! - The *live* view is that of the instant itself: iterations that end at it are over, batches formed at it are not yet.
 //! - A *report* at an instant tells of what was before: nothing that happens at the instant itself is in it. Only the last
-//!   report before something changes is made, so that those at which nobody looked and nothing happened cost nothing.
+//!   report before something changes is made, so that those at which no router looked and nothing happened cost nothing.
 
 use super::Replica;
 use crate::clock::{Instant, Span};

@@ -1,4 +1,4 @@
-//! What does one engine do, from one batch to the next?
+//! One engine, from one batch to the next.
 //!
 //! `plan → price → advance → settle`: the scheduler plans a batch, the timing model prices it, the clock advances over a
 //! *stretch* of k identical iterations at once, and at its end everything that they did is settled. Whoever holds the
@@ -45,10 +45,10 @@ pub struct Replica {
     wake_at: Instant,
     stepping: bool,
     role: Role,
-    /// Those who are about to.
+    /// Requests that are about to depart.
     departing: Vec<Place>,
     departures: Vec<Departure>,
-    /// With what prompts begin, by place: of those who go on elsewhere, where no cache knows it.
+    /// With what prompts begin, by place: of requests that go on elsewhere, where no cache knows it.
     prefixes: Vec<Vec<Segment>>,
     reports: Option<cache_at::Reports>,
     /// Of the blocks sent, those whose keys and values arrived while an iteration ran here.
@@ -207,7 +207,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Those who left for another replica since this was asked last, in order of their ids.
+    /// Requests that left for another replica since this was asked last, in order of their ids.
     pub fn departures(&mut self) -> std::vec::Drain<'_, Departure> {
         self.departures.drain(..)
     }
@@ -229,7 +229,7 @@ impl Replica {
     }
 
     /// Does this request still wait for its first admission? A place that is empty or taken by another is told from one
-    /// where `id` still waits, since whoever left before had been admitted.
+    /// where `id` still waits, since a request that left before had been admitted.
     pub fn awaits_admission(&self, place: Place, id: u32) -> bool {
         let request = self.state.requests.at(place);
         request.arrival.id == id && request.phase() == Phase::Waiting && request.admitted == Instant::NEVER

@@ -1,4 +1,4 @@
-//! What can be seen of a replica at an instant, without going there?
+//! What can be seen of a replica at an instant, without going there.
 
 use super::state::Chunk;
 use super::stretch::Stretch;
@@ -11,7 +11,7 @@ use crate::timing::Beyond;
 use crate::workload::Arrival;
 
 impl Replica {
-    /// When something happens here next without anybody's doing: a stretch ends, or the scheduler wants to be asked.
+    /// When something happens here next by itself: a stretch ends, or the scheduler wants to be asked.
     #[inline]
     pub fn next_instant(&self) -> Instant {
         self.stretch.as_ref().map_or(self.wake_at, |stretch| stretch.end)
@@ -59,7 +59,7 @@ impl Replica {
         Ok(state.tokens_ahead - over * stretch.decodes - state.batch.chunks.iter().map(computed).sum::<u64>())
     }
 
-    /// Blocks that nobody holds at an instant, before batches are formed at it, and those that somebody does.
+    /// Blocks that no request holds at an instant, before batches are formed at it, and those that requests hold.
     pub fn free_and_used_blocks(&self, at: Instant) -> Result<(u64, u64)> {
         let state = &self.state;
         let grown = match &self.stretch {
@@ -99,7 +99,7 @@ impl Replica {
         &self.findings
     }
 
-    /// Has it never served anybody?
+    /// Has it never served a request?
     pub fn is_unused(&self) -> bool {
         self.state.iterations == 0
     }

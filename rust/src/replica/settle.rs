@@ -1,4 +1,4 @@
-//! What have the iterations of a stretch done, now that it ends?
+//! The end of a stretch: what its iterations have done.
 
 use super::stretch::Stretch;
 use super::{Departure, Held, Replica, Role, end_after};
@@ -10,7 +10,7 @@ use crate::scheduler::Notice;
 use crate::timing::Pace;
 
 impl Replica {
-    /// Settles the stretch that ends now: tokens come out, contexts grow, who is done leaves.
+    /// Settles the stretch that ends now: tokens come out, contexts grow, finished requests leave.
     pub fn settle(&mut self, results: &mut Recorder) -> Result<()> {
         let Some(stretch) = self.stretch else { return Ok(()) };
         self.report(stretch.end)?;
@@ -206,7 +206,7 @@ impl Replica {
     }
 
     /// The finished leave in the order of the batch, with their blocks; where the cache hears of rows in that order, so do
-    /// those who go on.
+    /// requests that go on.
     fn end_rows(&mut self, now: Instant, results: &mut Recorder) -> Result<()> {
         if self.ending.len() > 1 {
             self.ending.sort_unstable_by_key(|&(row, _)| row);
@@ -258,8 +258,8 @@ impl Replica {
         state.end_batch();
     }
 
-    /// Ends the run: what was emitted by then counts, the running iteration emits nothing, and whoever is still here
-    /// stays unfinished. What the cache knows of them counts too, whether or not anybody asked for it.
+    /// Ends the run: what was emitted by then counts, the running iteration emits nothing, and a request that is
+    /// still here stays unfinished. What the cache knows of them counts too, whether or not it was asked for.
     pub fn stop(&mut self, end: Instant, results: &mut Recorder) -> Result<()> {
         let mut under_way = u64::from(self.stretch.is_some());
         if let Some(mut stretch) = self.stretch.take() {

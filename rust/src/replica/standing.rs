@@ -1,4 +1,4 @@
-//! Which requests decode in every iteration, and when is the first of them done?
+//! The standing decodes: requests that decode in every iteration.
 //!
 //! The standing decodes emit one token each in every iteration in which they take part. They are never walked: one tick
 //! counter moves all of them. A member's completion is a tick that is known when it joins; the sum of contexts is
@@ -68,13 +68,13 @@ impl Decodes {
         if self.rests { 0 } else { self.count }
     }
 
-    /// Blocks that those who take part take in the next iteration.
+    /// Blocks that the members that take part take in the next iteration.
     #[inline]
     pub(crate) fn next_growth(&self) -> u64 {
         if self.rests { 0 } else { self.growth.next_growth() }
     }
 
-    /// Adds those who take part to the shape of the batch.
+    /// Adds the members that take part to the shape of the batch.
     #[inline]
     pub(crate) fn add_to(&self, shape: &mut Shape, tick: u64) {
         if self.rests {

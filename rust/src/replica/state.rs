@@ -1,4 +1,4 @@
-//! What does a replica hold between one event and the next?
+//! What a replica holds between one event and the next.
 //!
 //! [`State`] is the one truth that plans move and that settling moves on: requests, blocks, standing decodes, the batch.
 
@@ -10,7 +10,7 @@ use crate::plan::{Hold, Limit, Limits};
 use crate::request::{Phase, Place, Requests};
 use crate::timing::{ChunkShape, Shape};
 
-/// Rows are counted up from here, or down, by those who go before all others.
+/// Rows are counted up from here, or down, by requests that go before all others.
 pub(crate) const FIRST_ROW: u64 = 1 << 63;
 
 /// A row of the batch that is asked for by the iteration: a prefill chunk, or the one-token tail of a recomputation.
@@ -33,18 +33,18 @@ pub(crate) struct Batch {
     pub(crate) chunk_tokens: u64,
     pub(crate) admitted: Vec<Place>,
     pub(crate) refused: Option<Limit>,
-    /// Admitted requests that give up their blocks before anybody of the policy that plans now, the last one first.
+    /// Admitted requests that give up their blocks before any request of the policy that plans now, the last one first.
     pub(crate) juniors: Vec<Place>,
     /// Juniors that did.
     pub(crate) dismissed: Vec<Place>,
     pub(crate) preempted: Vec<Place>,
-    /// Those who were looked up in the prefix cache.
+    /// Requests that were looked up in the prefix cache.
     pub(crate) looked_up: Vec<LookedUp>,
     /// How often this plan made blocks change hands.
     pub(crate) exchanges: u64,
     /// Free blocks that every iteration claims before its decodes take theirs.
     pub(crate) reserved_each: u64,
-    /// Iterations of it of which the prefix cache knows the chunks as computed, because somebody asked.
+    /// Iterations of it of which the prefix cache knows the chunks as computed, because a router asked.
     pub(crate) cached_iterations: u64,
     pub(crate) hold: Hold,
     pub(crate) wake_at: Option<Instant>,
@@ -113,9 +113,9 @@ pub(crate) struct State {
     pub(crate) tokens_ahead: u64,
     /// Blocks of the prompts in the queue.
     pub(crate) waiting_blocks: u64,
-    /// Blocks of those who are done, kept until their batch ends.
+    /// Blocks of requests that are done, kept until their batch ends.
     pub(crate) kept: Kept,
-    /// Blocks of those who went to another replica, kept until their keys and values are there.
+    /// Blocks of requests that went to another replica, kept until their keys and values are there.
     pub(crate) sent_blocks: u64,
     /// Tokens that admissions found in the prefix cache.
     pub(crate) cached_tokens: u64,
@@ -157,7 +157,7 @@ impl State {
         }
     }
 
-    /// When nobody is admitted any more, the blocks that were kept until then are free (`free="batch"`).
+    /// When no request is admitted any more, the blocks that were kept until then are free (`free="batch"`).
     pub(crate) fn end_batch(&mut self) {
         if self.running == 0 {
             self.blocks.let_go(std::mem::take(&mut self.kept));
@@ -206,7 +206,7 @@ impl State {
         let mut due = tick + u64::from(request.arrival.output_tokens - request.emitted);
         request.grows = request.blocks == self.blocks.need(context);
         if !request.grows && request.blocks * block < request.longest_context(first_token) {
-            // Blocks taken ahead last for a while; from then on it grows like everybody else.
+            // Blocks taken ahead last for a while; from then on it grows like the others.
             due = due.min(tick + (request.blocks * block - context));
         }
         if request.grows {

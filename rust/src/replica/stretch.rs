@@ -1,4 +1,4 @@
-//! Which iterations are under way, when do they end, and did they load what they could?
+//! A stretch of identical iterations under way: its end, and whether it loads what it could.
 
 use super::state::{Chunk, State};
 use crate::clock::Instant;
@@ -24,7 +24,7 @@ pub(crate) struct Stretch {
     pub(crate) load: u64,
     /// Is a block known to be free in every iteration?
     pub(crate) is_roomy: bool,
-    /// Iterations that begin before anybody waits in the queue.
+    /// Iterations that begin before a request waits in the queue.
     pub(crate) before_anybody_waits: u64,
 }
 
@@ -53,7 +53,7 @@ impl Stretch {
         }
     }
 
-    /// The audit where somebody had another token to load.
+    /// The audit where a request had another token to load.
     fn audit_the_rest(&self, state: &State, has_started: bool, results: &mut Recorder) {
         let Stretch { count, load, before_anybody_waits, .. } = *self;
         let with_free_block = if self.is_roomy { count } else { self.iterations_with_free_block(state) };
@@ -115,7 +115,7 @@ fn has_slack(state: &State, index: u64) -> bool {
         let blocks = state.blocks_of(chunk.place).max(state.blocks.need(loaded));
         chunk.tokens < chunk.owed && state.blocks.need(loaded + 1) <= blocks
     };
-    // Of a group that rests, whoever does not need a block for its next token has slack.
+    // Of a group that rests, a request that does not need a block for its next token has slack.
     let resting = || state.groups.iter().filter(|group| group.rests);
     let in_groups = resting().map(|group| group.count).sum::<u64>();
     let paused = state.running - state.standing - state.batch.chunks.len() as u64 - in_groups;

@@ -1,4 +1,4 @@
-//! Which member is due first?
+//! A timing wheel: the member that is due first.
 //!
 //! A timing wheel of eleven levels with 64 buckets each, enough for every 64-bit tick: level l holds what differs from the current tick first in its
 //! l-th digit to the base 64. Insertion and removal are O(1); a member moves down at most once per level.
@@ -77,7 +77,7 @@ impl Wheel {
         self.nodes[place.index()].level = u8::MAX;
     }
 
-    /// The earliest tick at which somebody is due.
+    /// The earliest tick at which a request is due.
     #[inline]
     pub(crate) fn next(&self) -> Option<u64> {
         if self.occupied[0] != 0 {
@@ -94,7 +94,7 @@ impl Wheel {
         Some(earliest)
     }
 
-    /// Moves to `tick`, which nobody's time precedes, and hands out those who are due at it.
+    /// Moves to `tick`, which no member's time precedes, and hands out requests that are due at it.
     #[inline]
     pub(crate) fn advance(&mut self, tick: u64, due: &mut Vec<Place>) {
         let changed = self.now ^ tick;
@@ -118,7 +118,7 @@ impl Wheel {
         }
     }
 
-    /// Empties a bucket and returns the first of those who were there.
+    /// Empties a bucket and returns the first of requests that were there.
     #[inline]
     fn clear(&mut self, level: usize, bucket: usize) -> u32 {
         if self.occupied[level] & (1 << bucket) == 0 {

@@ -1,4 +1,4 @@
-//! What should a reader of the numbers know first?
+//! Findings: what a reader of the numbers should know first.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! How are the gaps between tokens distributed, counted exactly?
+//! The gaps between tokens, counted exactly.
 //!
 //! Bins are the same in every run: 128 to a doubling, so a bin is at most 1/128 as wide as its lower edge. A stretch of
 //! iterations gives an arithmetic progression of gaps, which is counted per bin, not per gap.

@@ -1,4 +1,4 @@
-//! What came out, for each request, each class, each moment?
+//! Results: what came out for each request, each class, each moment.
 //!
 //! A row is written once, when its request leaves: spans are taken in whole attoseconds and rounded once to doubles.
 
@@ -96,14 +96,14 @@ pub struct Sample {
 /// What a replica's prefix cache did, in blocks.
 ///
 /// Each block counted was touched once; nothing else of a prefix cache costs time by the block, but the search for a
-/// request that is refused, and so looked up again. What is known at the end is what was learned and not forgotten.
+/// request that is refused, and so looked up again. What is cached at the end was inserted and not evicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockOperations {
     /// Where.
     pub replica: u32,
-    /// Blocks that admissions found, those after a preemption too.
+    /// Blocks that admissions hit, those after a preemption too.
     pub hit: u64,
-    /// Blocks whose content became known.
+    /// Blocks whose content was inserted.
     pub inserted: u64,
     /// Blocks whose content was forgotten, to be taken by others.
     pub evicted: u64,
@@ -165,7 +165,7 @@ pub struct Recorder {
     left: u64,
     /// The workload's `arrival_s` of each row, where `elapsed_s` is kept.
     named_arrivals: Vec<Instant>,
-    /// Who finished since this was read last; `None` where nobody waits for that.
+    /// Requests that finished since this was read last; `None` where none waits for that.
     pub(crate) finished: Option<Vec<u32>>,
     pub(crate) rejections: Vec<Rejections>,
 }
@@ -305,7 +305,7 @@ impl Recorder {
         self.left += 1;
     }
 
-    /// Writes a request's row. Who is unfinished does not leave at `left`: the run ends.
+    /// Writes a request's row. A request that is unfinished does not leave at `left`: the run ends.
     #[inline]
     pub(crate) fn leave(&mut self, request: &Request, replica: u32, status: Status, left: Instant) {
         // Σ fits: it is the integral of the number in system, whose overflow is caught where it is summed.

@@ -1,4 +1,4 @@
-//! What is the mean, and what are the percentiles, of a column by group?
+//! Means and percentiles of a column by group.
 //!
 //! Means come from whole-number sums, so they do not depend on the order of rows or the number of threads.
 

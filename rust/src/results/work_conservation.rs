@@ -1,4 +1,4 @@
-//! Did the scheduler leave work undone that it could have done?
+//! The audit of work conservation: work that the scheduler left undone and could have done.
 //!
 //! The audit of work conservation, li2025 (2.6), for any policy: of each iteration it is known how many tokens it loaded
 //! and whether another one could have been added without exceeding the sequence cap or the free blocks. Which budget it
@@ -15,7 +15,7 @@ pub(crate) enum Bound {
     Seats,
     /// The free blocks, as the policy counts them at admission (rule 11).
     Blocks,
-    /// Nobody had another token to load.
+    /// No request had another token to load.
     Work,
 }
 

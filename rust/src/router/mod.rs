@@ -84,7 +84,7 @@ impl Fleet {
         self.replica(replica).waiting()
     }
 
-    /// Blocks that nobody holds at a replica, and those that somebody does.
+    /// Blocks that no request holds at a replica, and those that requests hold.
     pub fn free_and_used_blocks(&self, replica: usize) -> Result<(u64, u64)> {
         self.replica(replica).free_and_used_blocks(self.now)
     }

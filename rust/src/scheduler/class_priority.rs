@@ -107,8 +107,8 @@ impl ClassPriorityScheduler {
     }
 
     /// The running requests of the classes after `rank`, the lowest class and the latest arrival last, as many as can
-    /// be asked to go. Each gives up a block at least, and who does not decode yet takes a block for itself and one for
-    /// each block of the budget at most. Where blocks are shared, it may give up none.
+    /// be asked to go. Each gives up a block at least, and a request that does not decode yet takes a block for
+    /// itself and one for each block of the budget at most. Where blocks are shared, it may give up none.
     fn juniors(&self, rank: usize, plan: &Plan) -> Vec<Place> {
         let others = self.classes[rank].admitted.len() as u64 - plan.decodes();
         let most = (plan.blocks(plan.budget_for_decodes()) + others) as i64 - plan.free_blocks();
@@ -177,7 +177,8 @@ impl Scheduler for ClassPriorityScheduler {
             hold.iterations = hold.iterations.min(of_class.iterations);
             hold.through_arrivals &= of_class.through_arrivals;
         }
-        // Who was refused for want of blocks before a lower class took the last seat lacks a seat from now on.
+        // A request that was refused for want of blocks before a lower class took the last seat lacks a seat from now
+        // on.
         let seats_ran_out = plan.refused() == Some(Limit::Blocks) && plan.seats_left() == 0;
         plan.hold(if plan.has_preempted() || seats_ran_out { Hold::ONCE } else { hold });
         Ok(())

@@ -52,8 +52,8 @@ impl Sample for FasterTransformer {
     }
 }
 
-/// Admits while nobody runs, all prompts whole in one iteration; then all decode. Each holds the blocks of the longest
-/// sequence.
+/// Admits while no request runs, all prompts whole in one iteration; then all decode. Each holds the blocks of the
+/// longest sequence.
 #[derive(Debug)]
 pub(super) struct FasterTransformerScheduler {
     limits: Limits,
@@ -87,7 +87,7 @@ impl Scheduler for FasterTransformerScheduler {
         for place in self.lists.idle.drain(..) {
             plan.decode(place)?;
         }
-        // Nobody joins a batch under way; its prompts are complete after one iteration.
+        // No request joins a batch under way; its prompts are complete after one iteration.
         plan.hold(Hold::THROUGH_ARRIVALS);
         Ok(())
     }

@@ -57,7 +57,7 @@ pub enum Notice {
     Arrived(Place),
     /// Everything it owed is computed: from now on it can decode.
     Ready(Place),
-    /// Somebody else's plan took its blocks: it waits again.
+    /// Another class's plan took its blocks: it waits again.
     Preempted(Place),
     /// It left: finished, or tired of waiting.
     Left(Place),
@@ -96,7 +96,7 @@ pub trait Scheduler: Send {
     }
 }
 
-/// The share of the blocks that an admission must leave free while anybody else holds blocks (rule 11).
+/// The share of the blocks that an admission must leave free while another request holds blocks (rule 11).
 #[derive(Clone, Copy, Debug)]
 struct Watermark {
     /// The share in units of 1e-18, so that ⌊share · blocks⌋ is the floor of what was typed.

@@ -88,17 +88,17 @@ pub(super) struct NestedWaitScheduler {
 
 /// One segment of one group of prompt lengths.
 ///
-/// Everybody inside advances in every iteration of the segment, and at most n_i enter in each, so no stage of it ever
-/// holds more than n_i, and whoever entered earlier leaves earlier.
+/// Every request inside advances in every iteration of the segment, and at most n_i enter in each, so no stage of it
+/// ever holds more than n_i, and a request that entered earlier leaves earlier.
 #[derive(Debug)]
 struct StageSegment {
     /// n_i.
     threshold: u64,
     /// Iterations that a request spends inside; no number is too large for the last segment.
     stages: u64,
-    /// Who is about to begin its first stage: the queue, or requests that pause behind the segment before.
+    /// Requests that are about to begin its first stage: the queue, or requests that pause behind the segment before.
     entry: List,
-    /// Who has begun it and can go on inside, the first to enter first.
+    /// Requests that have begun it and can go on inside, the first to enter first.
     inside: List,
     /// For each request inside, by place, the iterations that the segment had had when it entered.
     entered: Vec<u64>,
@@ -166,7 +166,7 @@ impl NestedWaitScheduler {
         self.segments[first].entry.push_front(victim);
     }
 
-    /// Whoever has done the last stage of its segment pauses at the entry of the next one.
+    /// A request that has done the last stage of its segment pauses at the entry of the next one.
     fn leave_segments(&mut self, plan: &mut Plan) -> Result<()> {
         let run = plan.iterations() - self.counted;
         self.counted = plan.iterations();
@@ -198,8 +198,8 @@ impl NestedWaitScheduler {
         }
     }
 
-    /// Lets those decode who are inside the segments that take part, and those who enter them from a pause. Does
-    /// anybody enter?
+    /// Lets requests decode that are inside the segments that take part, and requests that enter them from a pause.
+    /// Does any enter?
     fn decode(&mut self, plan: &mut Plan) -> Result<bool> {
         let mut enters = false;
         for (at, segment) in self.segments.iter_mut().enumerate() {
@@ -225,7 +225,7 @@ impl NestedWaitScheduler {
         Ok(enters)
     }
 
-    /// Admits from the queue of each group whose first segment takes part. Is anybody admitted?
+    /// Admits from the queue of each group whose first segment takes part. Is a request admitted?
     fn admit(&mut self, plan: &mut Plan) -> Result<bool> {
         let mut admits = false;
         for first in self.segments.iter_mut().step_by(self.per_group).filter(|first| first.takes_part) {
@@ -274,8 +274,8 @@ impl Scheduler for NestedWaitScheduler {
         if plan.has_preempted() || self.admit(plan)? || enters || plan.drain() {
             return Ok(());
         }
-        // Who finds no room now finds none while nobody leaves; entries change with arrivals and with the next who
-        // pauses.
+        // A request that finds no room now finds none while no request leaves; entries change with arrivals and with
+        // the next who pauses.
         let taking_part = self.segments.iter().filter(|segment| segment.takes_part);
         let iterations = taking_part.map(StageSegment::until_due).min().unwrap_or(u64::MAX);
         plan.hold(Hold { iterations, through_arrivals: false });

@@ -53,8 +53,8 @@ impl Sample for Orca {
     }
 }
 
-/// Unfinished prompts, then new ones, then decodes, each by arrival, while the budget lasts. Whoever is admitted holds
-/// the blocks of the longest sequence, so nobody is preempted.
+/// Unfinished prompts, then new ones, then decodes, each by arrival, while the budget lasts. A request that is
+/// admitted holds the blocks of the longest sequence, so no request is preempted.
 #[derive(Debug)]
 pub(super) struct OrcaScheduler {
     roster: Roster,
@@ -63,7 +63,7 @@ pub(super) struct OrcaScheduler {
 }
 
 impl OrcaScheduler {
-    /// Computes prompts with all of the budget, as if nobody decoded.
+    /// Computes prompts with all of the budget, as if no request decoded.
     fn prefill(&mut self, plan: &mut Plan) -> Result<()> {
         let lists = &mut self.roster.lists;
         for place in lists.prefills.iter() {
@@ -106,7 +106,7 @@ impl Scheduler for OrcaScheduler {
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
         plan.rest_decodes(true);
         self.prefill(plan)?;
-        // Who runs keeps its seat and its blocks until it leaves.
+        // A request that runs keeps its seat and its blocks until it leaves.
         let arrivals_wait = plan.budget_left() == 0 || plan.seats_left() == 0 || plan.refused() == Some(Limit::Blocks);
         plan.rest_decodes(false);
         self.roster.choose_decodes(u64::MAX, plan)?;

@@ -1,4 +1,4 @@
-//! In which order do requests wait, and in which do they run?
+//! The orders in which requests wait and run.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +65,7 @@ impl List {
         self.length
     }
 
-    /// Is nobody in it?
+    /// Is no request in it?
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.length == 0
@@ -190,7 +190,7 @@ impl Queue {
         }
     }
 
-    /// Does nobody wait?
+    /// Does no request wait?
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -214,7 +214,7 @@ impl Queue {
         }
     }
 
-    /// Who is served next.
+    /// The request that is served next.
     #[inline]
     pub fn head(&self) -> Option<Place> {
         match self {

@@ -1,7 +1,7 @@
 //! Resource-Aware Dynamic: batches that fill their tiles, prompts between decodes (bari2025 Alg. 1).
 //!
 //! Two slips of the paper are mended: the last chunk of a prompt holds what is left of it, and a cycle also ends when as
-//! many prompts as it may have are complete and nobody decodes (all of its outputs had length 1).
+//! many prompts as it may have are complete and no request decodes (all of its outputs had length 1).
 
 use serde::{Deserialize, Serialize};
 
@@ -42,8 +42,8 @@ impl Sample for Rad {
     }
 }
 
-/// A prompt is computed alone, chunk by chunk, until as many requests can decode as a tile has columns, or nobody waits,
-/// or the cycle is full. Then all decode.
+/// A prompt is computed alone, chunk by chunk, until as many requests can decode as a tile has columns, or no request
+/// waits, or the cycle is full. Then all decode.
 #[derive(Debug)]
 pub(super) struct RadScheduler {
     tiles: Tiles,

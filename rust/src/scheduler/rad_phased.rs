@@ -49,7 +49,7 @@ impl Sample for RadPhased {
 }
 
 /// Prompts one after another, each alone, while any can be admitted and the cycle may have more of them. Then decodes, as
-/// many at once as a tile has columns, until nobody of the cycle is left.
+/// many at once as a tile has columns, until no request of the cycle is left.
 ///
 /// Prompts are begun by arrival, and a victim waits for the next cycle. So within a cycle requests become ready, and are
 /// made active, by arrival too.
@@ -137,7 +137,8 @@ impl Scheduler for RadPhasedScheduler {
             plan.decode(place)?;
         }
         while plan.free_blocks() < 0 {
-            // All orders are that of arrival: the latest of those who do not decode goes first, then the latest decode.
+            // All orders are that of arrival: the latest of requests that do not decode goes first, then the latest
+            // decode.
             let Some(latest) = self.ready.last().or(self.active.last()) else { break };
             plan.preempt(latest, Preemption::Recompute)?;
             self.await_again(latest, plan.requests());

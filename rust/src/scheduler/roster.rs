@@ -1,4 +1,4 @@
-//! What do the schedulers that serve by arrival keep, and how do they make room?
+//! What the schedulers that serve by arrival keep, and how they make room.
 
 use super::{
     Notice, Queue, Watermark,
@@ -60,7 +60,7 @@ impl Lists {
         Ok(())
     }
 
-    /// Somebody was preempted: among the admitted no more.
+    /// A request was preempted: among the admitted no more.
     pub(super) fn take_out(&mut self, victim: Place) {
         self.running.remove(victim);
         self.prefills.remove(victim);
@@ -111,7 +111,7 @@ impl Roster {
             plan.rest_decodes(true);
             return Ok(());
         }
-        // The last by arrival of all who can decode are left out.
+        // The last by arrival of all that can decode are left out.
         let mut left_out = Vec::new();
         let mut next = self.lists.running.last();
         while let Some(place) = next.filter(|_| (left_out.len() as u64) < ready - most) {
@@ -170,7 +170,7 @@ impl Roster {
         }
     }
 
-    /// The oldest swapped request comes back before any admission (rule 12), unless somebody has just been preempted.
+    /// The oldest swapped request comes back before any admission (rule 12), unless a request has just been preempted.
     #[inline]
     pub(super) fn swap_in(&mut self, plan: &mut Plan) -> Result<()> {
         while let Some(place) = self.swapped.first().filter(|_| !plan.has_preempted()) {
@@ -230,8 +230,9 @@ impl Roster {
         self.lists.admit(place, context, owed.min(plan.budget_left()), plan)
     }
 
-    /// For how long a plan holds that decodes, continues and admits as much as it can: while nobody leaves, blocks only
-    /// get fewer, so who lacks them goes on lacking them; an arrival matters only if it could be admitted.
+    /// For how long a plan holds that decodes, continues and admits as much as it can: while no request leaves,
+    /// blocks only get fewer, so a request that lacks them goes on lacking them; an arrival matters only if it could
+    /// be admitted.
     #[inline]
     pub(super) fn hold(&self, plan: &mut Plan) {
         let arrivals_wait = plan.budget_left() == 0

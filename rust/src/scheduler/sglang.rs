@@ -98,30 +98,31 @@ impl Sample for Sglang {
     }
 }
 
-/// A step computes prompts whenever one can be admitted; otherwise everybody who runs decodes, or some are retracted.
+/// A step computes prompts whenever one can be admitted; otherwise every request that runs decodes, or some are
+/// retracted.
 #[derive(Debug)]
 pub(super) struct SglangScheduler {
     settings: Sglang,
     ratio: Ratio,
     queue: List,
-    /// Who decodes, in the order of the rows.
+    /// Requests that decode, in the order of the rows.
     running: List,
-    /// Those of them who are not yet among the standing decodes.
+    /// Those of them that are not yet among the standing decodes.
     idle: Vec<Place>,
     outstanding: Outstanding,
-    /// Whose prompt the last step completed; they run from the next one on.
+    /// Requests whose prompts the last step completed; they run from the next one on.
     last: List,
     /// Were the running in it too?
     last_was_mixed: bool,
-    /// Whose prompt is cut.
+    /// The request whose prompt is cut.
     partial: Option<Place>,
-    /// Why nobody is admitted before somebody leaves, if that is so.
+    /// Why no request is admitted before a request leaves, if that is so.
     closed: Option<Limit>,
     /// The iterations that had been run when the replica began to decode.
     decodes_since: Option<u64>,
     /// Passes that went by arrival, with a cache.
     passes: u64,
-    /// Did the last request leave, with nobody waiting?
+    /// Did the last request leave, with none waiting?
     is_deserted: bool,
     /// The last attempt, whose memory is used again.
     pass: Option<Box<Pass>>,
@@ -174,7 +175,7 @@ impl SglangScheduler {
         self.settings.mixed && self.settings.chunk_tokens.is_some()
     }
 
-    /// What the last step has changed: who was in it runs, and the share reserved is lower.
+    /// What the last step has changed: its requests run, and the share reserved is lower.
     fn catch_up(&mut self, plan: &Plan) {
         if let Some(since) = self.decodes_since.take() {
             self.ratio.after(plan.iterations() - since);
@@ -258,14 +259,14 @@ impl SglangScheduler {
         self.idle.drain(..).try_for_each(|place| plan.decode(place))
     }
 
-    /// Is a page free for everybody who needs one for his next token? What the cache knows is forgotten for it.
+    /// Is a page free for every request that needs one for its next token? What the cache knows is evicted for it.
     fn decodes_fit(&self, plan: &mut Plan) -> bool {
         let growth = plan.decode_growth();
         plan.reserve(growth);
         growth as i64 <= plan.free_blocks()
     }
 
-    /// Lets everybody who runs decode; those who have no room are retracted.
+    /// Lets every request that runs decode; requests that have no room are retracted.
     fn decode(&mut self, plan: &mut Plan) -> Result<()> {
         self.join_decodes(plan)?;
         if self.running.is_empty() {
@@ -292,8 +293,9 @@ impl SglangScheduler {
         Ok(())
     }
 
-    /// Takes from the running who has emitted least, of these the longest prompts, until the rest has room for a step. Where
-    /// the last of them has none, the prompt that is cut gives up its memory (the engine would stop). Is there room now?
+    /// Takes those of the running that have emitted least, of these the longest prompts, until the rest has room for
+    /// a step. Where the last of them has none, the prompt that is cut gives up its memory (the engine would stop).
+    /// Is there room now?
     fn retract(&mut self, plan: &mut Plan) -> Result<bool> {
         let requests = plan.requests();
         let mut rows: Vec<Place> = self.running.iter().collect();
@@ -402,7 +404,7 @@ impl Scheduler for SglangScheduler {
                 }
                 self.is_deserted = requests.len() == 1;
             }
-            // Nobody else plans for its requests, and who is ready was in the last batch.
+            // No other policy plans for its requests, and ready requests were in the last batch.
             Notice::Ready(_) | Notice::Preempted(_) => {}
         }
     }

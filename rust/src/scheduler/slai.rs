@@ -78,9 +78,9 @@ pub(super) struct SlaiScheduler {
     lists: Lists,
     /// Groups of the standing decodes: ready requests with TBTs alike that were last served by the same batch.
     cohorts: Vec<Cohort>,
-    /// All other ready requests; they are not among the standing decodes, and nobody's cohort.
+    /// All other ready requests; they are not among the standing decodes, and in no cohort.
     alone: Cohort,
-    /// Whom the present plan preempted.
+    /// Requests that the present plan preempted.
     victims: Vec<Place>,
     watch: Option<DeadlineWatch>,
 }
@@ -122,7 +122,7 @@ impl SlaiScheduler {
     }
 
     /// Brings every ready request's e up to date, and lets all of them rest. A plan is made at the very end of the batch
-    /// before it, so this is the e of all whom that batch served.
+    /// before it, so this is the e of all that the batch served.
     fn gather(&mut self, plan: &mut Plan) -> Result<()> {
         let now = plan.now();
         for (group, cohort) in self.cohorts.iter_mut().enumerate() {
@@ -212,8 +212,8 @@ impl SlaiScheduler {
         Ok(chosen)
     }
 
-    /// Who goes, if the chosen lack blocks: the latest arrival that is not placed before the first of them that finds none,
-    /// and that one itself last.
+    /// The victim, if the chosen lack blocks: the latest arrival that is not placed before the first of them that
+    /// finds none, and that one itself last.
     fn victim(&self, chosen: Chosen, plan: &Plan) -> Option<Place> {
         let mut lacking = chosen.blocks as i64 - plan.free_blocks();
         if lacking <= 0 {
@@ -295,7 +295,8 @@ impl SlaiScheduler {
         Ok(prompts)
     }
 
-    /// Puts the decodes up to `last` into the batch, and nobody else. Where a cohort is divided, its smaller part leaves it.
+    /// Puts the decodes up to `last` into the batch, and no others. Where a cohort is divided, its smaller part
+    /// leaves it.
     fn decode(&mut self, last: Key, plan: &mut Plan) -> Result<()> {
         let mut rows = Vec::new();
         for (group, cohort) in self.cohorts.iter_mut().enumerate() {
@@ -338,9 +339,9 @@ impl SlaiScheduler {
         rows.into_iter().try_for_each(|place| plan.chunk(place, 1))
     }
 
-    /// Says for how long the plan holds. If critical decodes and prompts used the budget up, the critical ones must stay the
-    /// same, and arrivals wait. If not, nothing is left to prefill, and it only matters who comes first in the order: always
-    /// the same if all decode, or those who are left out have no deadline.
+    /// Says for how long the plan holds. If critical decodes and prompts used the budget up, the critical ones must
+    /// stay the same, and arrivals wait. If not, nothing is left to prefill, and it only matters which come first in
+    /// the order: always the same if all decode, or requests that are left out have no deadline.
     fn hold(&mut self, chosen: Chosen, prompts: Prompts, plan: &mut Plan) {
         let uses_budget_up = prompts.left == 0;
         let left_out = self.ready().filter(|cohort| !cohort.takes_part);

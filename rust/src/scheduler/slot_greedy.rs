@@ -1,7 +1,7 @@
 //! The greedy policy of the KV-memory stability model: nie2026 §3.
 //!
-//! The model knows no shared prefixes. Where there are some, everybody is counted with all blocks that it uses, as if
-//! nobody else used them: then they never run short.
+//! The model knows no shared prefixes. Where there are some, every request is counted with all blocks that it uses,
+//! as if no other request used them: then they never run short.
 
 use serde::{Deserialize, Serialize};
 
@@ -43,16 +43,16 @@ impl Sample for SlotGreedy {
     }
 }
 
-/// In order of arrival everybody advances whose next step fits the memory; the others step out of it.
+/// In order of arrival requests advance whose next steps fit the memory; the others step out of it.
 #[derive(Debug)]
 pub(super) struct SlotGreedyScheduler {
     /// Most prompt tokens of a request in one iteration: ŝ.
     chunk: u64,
-    /// The running are all who have started, in memory or out of it; the prefills are in memory.
+    /// The running are all that have started, in memory or out of it; the prefills are in memory.
     lists: Lists,
-    /// Who has stepped out, by arrival.
+    /// Requests that have stepped out, by arrival.
     outside: List,
-    /// Of those who share blocks: who comes back, as they are counted.
+    /// Of requests that share blocks: the ones that come back, as they are counted.
     coming_back: Vec<Place>,
 }
 
@@ -70,11 +70,11 @@ impl SlotGreedyScheduler {
         plan.blocks(context + self.step(place, plan.requests())) as i64
     }
 
-    /// Whoever does not fit beside those before it steps out of memory.
+    /// A request that does not fit beside those before it steps out of memory.
     fn step_out(&mut self, plan: &mut Plan) -> Result<()> {
         let more = |place| plan.new_blocks(place, self.step(place, plan.requests())) as i64;
         let mut left = plan.free_blocks() - self.lists.prefills.iter().map(more).sum::<i64>();
-        // Back to the first who is outside, or for whom blocks are short: all before it stay as they are.
+        // Back to the first that is outside, or for which blocks are short: all before it stay as they are.
         let (mut outside, mut first) = (self.outside.len(), None);
         let mut next = self.lists.running.last();
         while let Some(place) = next.filter(|_| left < 0 || outside > 0) {
@@ -100,7 +100,7 @@ impl SlotGreedyScheduler {
         Ok(())
     }
 
-    /// The same where blocks are shared, by what everybody uses; says what is left for others.
+    /// The same where blocks are shared, by what each request uses; says what is left for others.
     fn step_out_sharing(&mut self, plan: &mut Plan) -> Result<i64> {
         self.coming_back.clear();
         let mut left = plan.blocks_here() as i64;
@@ -123,8 +123,8 @@ impl SlotGreedyScheduler {
         Ok(left)
     }
 
-    /// Whoever is out of memory and fits comes back. Once all in memory have their blocks, there is room for just those
-    /// that fit beside the ones before them: everybody in memory was found to fit beside them too.
+    /// A request that is out of memory and fits comes back. Once all in memory have their blocks, there is room for
+    /// just those that fit beside the ones before them: every request in memory was found to fit beside them too.
     fn come_back(&mut self, plan: &mut Plan) -> Result<()> {
         let mut next = self.outside.first();
         while let Some(place) = next {
@@ -192,7 +192,8 @@ impl Scheduler for SlotGreedyScheduler {
         if plan.shares_blocks() {
             return Ok(());
         }
-        // While nobody leaves, memory only fills: who does not fit goes on not fitting, and an arrival waits behind it.
+        // While no request leaves, memory only fills: a request that does not fit goes on not fitting, and an arrival
+        // waits behind it.
         let arrivals_wait = !self.lists.queue.is_empty();
         plan.hold(if arrivals_wait { Hold::THROUGH_ARRIVALS } else { Hold::UNTIL_ARRIVAL });
         Ok(())

@@ -42,14 +42,14 @@ impl Sample for VllmV0 {
     }
 }
 
-/// Whenever anybody can be admitted, an iteration computes whole prompts and no decode; otherwise all decode.
+/// Whenever a request can be admitted, an iteration computes whole prompts and no decode; otherwise all decode.
 #[derive(Debug)]
 pub(super) struct VllmV0Scheduler {
     roster: Roster,
 }
 
 impl VllmV0Scheduler {
-    /// Admits from the queue; was anybody admitted?
+    /// Admits from the queue; was a request admitted?
     fn prefill(&mut self, plan: &mut Plan) -> Result<bool> {
         let roster = &mut self.roster;
         let mut admitted = false;
@@ -102,7 +102,7 @@ impl Scheduler for VllmV0Scheduler {
         self.roster.choose_decodes(u64::MAX, plan)?;
         self.roster.make_room(plan)?;
         self.roster.swap_in(plan)?;
-        // Who waits now was not admitted, and will not be while nobody leaves.
+        // A request that waits now was not admitted, and will not be while no request leaves.
         let arrivals_wait = plan.waiting() > 0 || plan.seats_left() == 0;
         plan.hold(match (plan.has_preempted(), arrivals_wait) {
             (true, _) => Hold::ONCE,

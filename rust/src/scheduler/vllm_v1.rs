@@ -64,7 +64,7 @@ impl Sample for VllmV1 {
     }
 }
 
-/// The running in order of admission, while the budget lasts; then, if nobody was preempted, the queue.
+/// The running in order of admission, while the budget lasts; then, if no request was preempted, the queue.
 #[derive(Debug)]
 pub(super) struct VllmV1Scheduler {
     limits: Limits,
@@ -127,7 +127,7 @@ impl VllmV1Scheduler {
         Ok(Some(victims))
     }
 
-    /// Is everybody who cannot decode yet at the tail of the running?
+    /// Is every request that cannot decode yet at the tail of the running?
     fn prefills_come_last(&self) -> bool {
         let mut last = self.lists.running.last();
         for _ in 0..self.lists.prefills.len() {
@@ -215,7 +215,7 @@ impl VllmV1Scheduler {
         Ok(())
     }
 
-    /// Who is preempted next: the last admitted, or the worst by (priority, arrival, id).
+    /// The request that is preempted next: the last admitted, or the worst by (priority, arrival, id).
     fn victim(&self, requests: &Requests) -> Option<Place> {
         let worst = |place: &Place| (requests.at(*place).arrival.priority, requests.at(*place).order());
         match self.policy {
@@ -251,7 +251,7 @@ impl Scheduler for VllmV1Scheduler {
             None => self.walk(longest, plan)?,
         };
         if !victims.is_empty() || plan.has_preempted() {
-            // A step that preempted admits nobody.
+            // A step that preempted admits no request.
             return Ok(());
         }
         while let Some(place) = self.lists.queue.head() {

@@ -86,15 +86,15 @@ pub(super) struct WaitScheduler {
 
 /// The requests of one class. Its group of the standing decodes has the number of the class.
 ///
-/// The paper takes at most n_j of each stage, and that is all of them: every iteration of the type moves everybody in
-/// it on by one stage and lets at most n_j begin, so no stage after the first ever holds more.
+/// The paper takes at most n_j of each stage, and that is all of them: every iteration of the type moves every
+/// request in it on by one stage and lets at most n_j begin, so no stage after the first ever holds more.
 #[derive(Debug, Default)]
 struct Type {
     /// n_j.
     threshold: u64,
     /// Stage 0, by arrival.
     queue: List,
-    /// Those who can decode and are not among the standing decodes yet.
+    /// Requests that can decode and are not among the standing decodes yet.
     ready: Vec<Place>,
     is_eligible: bool,
 }
@@ -157,7 +157,8 @@ impl Scheduler for WaitScheduler {
             }
         }
         if !admits && !plan.drain() {
-            // Who finds no room now finds none while nobody leaves, and only an arrival makes another type eligible.
+            // A request that finds no room now finds none while no request leaves, and only an arrival makes another
+            // type eligible.
             plan.hold(Hold::UNTIL_ARRIVAL);
         }
         Ok(())

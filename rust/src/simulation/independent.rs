@@ -1,4 +1,4 @@
-//! How do replicas that know nothing of one another run, on as many threads as there are?
+//! Replicas that know nothing of one another, on as many threads as there are.
 //!
 //! Where the router looks at nothing, every request's replica is known before the run. So each replica replays its own
 //! requests as a workload of its own, and the results are put together. The order in which threads finish reaches

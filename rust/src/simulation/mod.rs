@@ -1,4 +1,4 @@
-//! In which order does everything happen?
+//! The simulation: the order in which everything happens.
 //!
 //! [`simulate`] is a function: a workload and an engine in, results out; [`simulate_cluster`] takes a cluster. At one
 //! instant (rule 4): iterations end, then hand-offs arrive, then patience runs out, then requests arrive one by one,
@@ -87,7 +87,7 @@ pub trait Watch {
     fn poll(&mut self, left: u64, requests: u64) -> Result<()>;
 }
 
-/// Nobody watches.
+/// No watch.
 impl Watch for () {
     fn poll(&mut self, _left: u64, _requests: u64) -> Result<()> {
         Ok(())

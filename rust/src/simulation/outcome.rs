@@ -1,4 +1,4 @@
-//! What did a run come to, and what is to be said of it?
+//! The outcome of a run, and what is to be said of it.
 
 use std::collections::BTreeSet;
 

@@ -55,14 +55,14 @@ pub(super) struct Run<'a> {
     known_until: Instant,
     /// Nothing happens from this instant on without a closer look: more rows are needed, or the run is over.
     look_at: Instant,
-    /// The next row to arrive that waits for nobody, and when it does.
+    /// The next row to arrive that waits for no other, and when it does.
     next_row: usize,
     next_arrival: Instant,
     /// For how many others each row still waits; empty: nobody does.
     awaited: Vec<u32>,
-    /// Does anybody who waits for nobody arrive after the horizon?
+    /// Does a request that waits for no other arrive after the horizon?
     more_to_come: bool,
-    /// Rows that wait for nobody any more, by the instant of their arrival.
+    /// Rows that wait for no other any more, by the instant of their arrival.
     released: BinaryHeap<Reverse<(Instant, u32)>>,
     patience: BinaryHeap<Reverse<PatienceEnd>>,
     now: Instant,
@@ -307,7 +307,7 @@ impl<'a> Run<'a> {
             self.arrive(row, workload)?;
         }
         if !self.patience.is_empty() {
-            // Who arrived without any patience leaves before a batch is formed.
+            // A request that arrived without any patience leaves before a batch is formed.
             self.lose_patience()?;
         }
         if self.dispatch.is_some() {
@@ -339,7 +339,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Those who leave a replica with their prompts computed set out for the next one.
+    /// Requests that leave a replica with their prompts computed set out for the next one.
     fn send(&mut self, replica: usize) -> Result<()> {
         if let Some(dispatch) = &mut self.dispatch {
             let departures: Vec<Departure> = self.replicas[replica].departures().collect();
@@ -357,7 +357,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// The slots of the finished are free; whoever waited for the last of them will arrive after its delay.
+    /// The slots of the finished are free; a request that waited for the last of them will arrive after its delay.
     fn release(&mut self, replica: usize, workload: &Workload) -> Result<()> {
         let finished = self.results.finished.replace(Vec::new()).unwrap_or_default();
         for row in finished {
@@ -434,7 +434,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Who has waited long enough before the replicas gives up.
+    /// A request that has waited long enough before the replicas gives up.
     fn give_up(&mut self) {
         let Some(dispatch) = &mut self.dispatch else { return };
         while let Some((request, replica)) = dispatch.give_up(self.now) {
@@ -443,7 +443,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The control says who goes where; whoever still waits then draws its patience.
+    /// The control says who goes where; a request that still waits then draws its patience.
     fn place(&mut self, workload: &Workload) -> Result<()> {
         while let Some(placed) = self.dispatch.as_mut().and_then(Dispatch::place) {
             let (Placed::Prefill(_, replica) | Placed::Decode(_, replica)) = placed;

@@ -1,4 +1,4 @@
-//! When is the timeline sampled?
+//! The instants at which the timeline is sampled.
 
 use super::{Options, Timeline};
 use crate::clock::{Instant, NANOSECOND, Span};

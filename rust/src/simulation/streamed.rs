@@ -1,4 +1,4 @@
-//! How does a run go over a workload, and leave results, of which neither is ever in memory as a whole?
+//! Runs over a workload, with results, of which neither is ever in memory as a whole.
 //!
 //! Rows come in parts, in order of arrival. What happens before the last arrival of a part is decided by the rows that
 //! are there; at its instant others may arrive, so the run waits there for the next part. Rows of requests that have

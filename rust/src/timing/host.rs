@@ -1,4 +1,4 @@
-//! What does the host take for an iteration, beside the GPU?
+//! The host's share of an iteration, beside the GPU.
 //!
 //! Real engines schedule, sample and detokenise between the kernels. An overhead is part of the engine and not of its timing
 //! model: the same kernels run under engines that are faster or slower, or that hide this behind the GPU's work.

@@ -1,4 +1,4 @@
-//! From first principles: is a part bound by computing or by memory, and how long does it then take?
+//! From first principles: the larger of computing and memory, part by part.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Measured: what do the linear layers, the attention of chunks and the attention of decodes take on a grid?
+//! Measured: the linear layers, the attention of chunks and the attention of decodes on a grid.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -1,4 +1,4 @@
-//! Is every pace the price of what comes later?
+//! Every pace is the price of what comes later.
 
 use super::*;
 use crate::dice::{Dice, Scale};

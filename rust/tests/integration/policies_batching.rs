@@ -57,14 +57,6 @@ fn unlimited() -> Value {
     json!({"tokens": null, "block": 16})
 }
 
-/// Prefill tokens and decodes of each iteration.
-fn loads(results: &Results) -> Vec<(u64, u64)> {
-    let row = |row: &inferq_core::results::IterationRow| {
-        std::iter::repeat_n((row.prefill_tokens, row.decodes), row.count as usize)
-    };
-    results.iterations.iter().flat_map(row).collect()
-}
-
 fn is_rejected(results: &Results, why: &str) -> bool {
     results.requests.status == [Status::Rejected as u8] && results.findings.iter().any(|finding| finding.contains(why))
 }
@@ -75,51 +67,11 @@ fn orca(token_budget: Option<u64>, chunked: bool, max_model_len: u64) -> Value {
 }
 
 #[test]
-fn orca_admits_beside_decodes() {
-    // [0, 1] a: 10; [1, 2] b: 10, a: 1; [2, 3] a: 1.
-    let results = run(&orca(None, false, 64), &unlimited(), &plain(&[(0.0, 10, 3), (0.5, 10, 1)]));
-    assert_eq!(results.requests.finish_s, [3.0, 2.0]);
-    assert_eq!(loads(&results), [(10, 0), (10, 1), (0, 1)]);
-}
-
-#[test]
-fn orca_lets_decodes_wait_for_what_prompts_leave_of_the_budget() {
-    // [0, 1] a: 2; [1, 2] b: 4, all of the budget; [2, 3] and [3, 4] a: 1.
-    let results = run(&orca(Some(4), false, 64), &unlimited(), &plain(&[(0.0, 2, 3), (0.5, 4, 1)]));
-    assert_eq!(results.requests.finish_s, [4.0, 2.0]);
-    assert_eq!(loads(&results), [(2, 0), (4, 0), (0, 1), (0, 1)]);
-}
-
-#[test]
 fn orca_gives_what_is_left_to_the_first_decodes_by_arrival() {
     // [0, 1] a: 1, b: 1; [1, 2] c: 3, a: 1; [2, 3] a: 1, b: 1; [3, 4] b: 1.
     let rows = plain(&[(0.0, 1, 3), (0.0, 1, 3), (0.5, 3, 1)]);
     let results = run(&orca(Some(4), false, 64), &unlimited(), &rows);
     assert_eq!(results.requests.finish_s, [3.0, 4.0, 2.0]);
-}
-
-#[test]
-fn orca_stops_at_the_first_prompt_that_exceeds_the_budget_left_or_cuts_it() {
-    let rows = plain(&[(0.0, 5, 1), (0.0, 4, 1), (0.0, 3, 1)]);
-    // [0, 1] a: 5; b's 4 exceed what is left, and c waits behind b; [1, 2] b: 4, c: 3.
-    let whole = run(&orca(Some(8), false, 64), &unlimited(), &rows);
-    assert_eq!(whole.requests.finish_s, [1.0, 2.0, 2.0]);
-    assert_eq!(loads(&whole), [(5, 0), (7, 0)]);
-    // [0, 1] a: 5, b: 3; [1, 2] b: 1, c: 3.
-    let chunked = run(&orca(Some(8), true, 64), &unlimited(), &rows);
-    assert_eq!(chunked.requests.finish_s, [1.0, 2.0, 2.0]);
-    assert_eq!(loads(&chunked), [(8, 0), (4, 0)]);
-}
-
-#[test]
-fn orca_reserves_the_maximum_length() {
-    let rows = plain(&[(0.0, 1, 2), (0.0, 1, 2)]);
-    // Two blocks of 16: 16 tokens take one, 17 take both.
-    let side_by_side = run(&orca(None, false, 16), &cache(32, 16), &rows);
-    assert_eq!(side_by_side.requests.finish_s, [2.0, 2.0]);
-    let one_by_one = run(&orca(None, false, 17), &cache(32, 16), &rows);
-    assert_eq!(one_by_one.requests.finish_s, [2.0, 4.0]);
-    assert!(one_by_one.iterations.iter().all(|row| row.kv_used_tokens == 32));
 }
 
 #[test]
@@ -139,32 +91,11 @@ fn faster_transformer(max_seqs: u64, free: &str) -> Value {
 }
 
 #[test]
-fn faster_transformer_admits_only_while_nobody_runs() {
-    // [0, 1] a: 5, b: 5; [1, 2] and [2, 3] a: 1, though c waits and b's place is free; [3, 4] c: 5.
-    let rows = plain(&[(0.0, 5, 3), (0.0, 5, 1), (0.5, 5, 1)]);
-    let results = run(&faster_transformer(2, "each"), &unlimited(), &rows);
-    assert_eq!(results.requests.finish_s, [3.0, 1.0, 4.0]);
-    assert_eq!(loads(&results), [(10, 0), (0, 1), (0, 1), (5, 0)]);
-}
-
-#[test]
 fn faster_transformer_admits_up_to_its_seats_and_reservations() {
     let rows = plain(&[(0.0, 5, 1), (0.0, 5, 1), (0.0, 5, 1)]);
     assert_eq!(run(&faster_transformer(2, "each"), &unlimited(), &rows).requests.finish_s, [1.0, 1.0, 2.0]);
     // One block of 16 each: two of them.
     assert_eq!(run(&faster_transformer(8, "each"), &cache(32, 16), &rows).requests.finish_s, [1.0, 1.0, 2.0]);
-}
-
-#[test]
-fn faster_transformer_frees_each_at_its_end_or_all_with_the_batch() {
-    // [0, 1] a: 5, b: 5, and b ends; [1, 2] and [2, 3] a: 1; [3, 4] c: 5. A block of 16 each.
-    let rows = plain(&[(0.0, 5, 3), (0.0, 5, 1), (0.5, 5, 1)]);
-    let used = |free| {
-        let results = run(&faster_transformer(2, free), &cache(64, 16), &rows);
-        results.iterations.iter().map(|row| row.kv_used_tokens).collect::<Vec<_>>()
-    };
-    assert_eq!(used("each"), [32, 16, 16]);
-    assert_eq!(used("batch"), [32, 32, 16]);
 }
 
 #[test]
@@ -179,44 +110,6 @@ fn slot_greedy(chunk: u64) -> Value {
     json!({"kind": "SlotGreedy", "chunk": chunk})
 }
 
-#[test]
-fn slot_greedy_advances_by_a_chunk_or_a_token() {
-    // Chunks of 4, 4 and 2; then two decodes.
-    let results = run(&slot_greedy(4), &unlimited(), &plain(&[(0.0, 10, 3)]));
-    assert_eq!(loads(&results), [(4, 0), (4, 0), (2, 0), (0, 1), (0, 1)]);
-}
-
-#[test]
-fn slot_greedy_lets_the_younger_step_out_at_no_cost() {
-    // Contexts after each iteration, 10 tokens of memory: [0, 1] 4 + 4; [1, 2] 5 + 5; [2, 3] 6, and b is out, whose 6
-    // do not fit beside them; a ends; [3, 4] b comes back where it was, with 6.
-    let results = run(&slot_greedy(4), &cache(10, 1), &plain(&[(0.0, 4, 3), (0.0, 4, 3)]));
-    assert_eq!(results.requests.finish_s, [3.0, 4.0]);
-    assert_eq!(results.requests.preemptions, [0, 1]);
-    assert_eq!(results.requests.max_tbt_s, [1.0, 2.0]);
-    assert_eq!(loads(&results), [(8, 0), (0, 2), (0, 1), (0, 1)]);
-}
-
-#[test]
-fn slot_greedy_skips_who_does_not_fit_and_goes_on() {
-    // 12 tokens of memory: [0, 1] 4 + 4 + 1; [1, 2] 5 + 5 + 2; [2, 3] 6 + 6, c is out; [3, 4] 7, b's 7 do not fit but
-    // c's 3 do, and c ends; [4, 5] 8, b's 7 still do not fit, a ends; [5, 6] and [6, 7] b with 7 and 8.
-    let results = run(&slot_greedy(4), &cache(12, 1), &plain(&[(0.0, 4, 5), (0.0, 4, 5), (0.0, 1, 3)]));
-    assert_eq!(results.requests.finish_s, [5.0, 7.0, 4.0]);
-    assert_eq!(results.requests.preemptions, [0, 1, 1]);
-}
-
-#[test]
-fn slot_greedy_stops_at_the_first_new_one_whose_first_chunk_does_not_fit() {
-    let rows = plain(&[(0.0, 4, 2), (0.0, 6, 1), (0.0, 1, 1)]);
-    // 8 tokens of memory: [0, 1] a with 4; b's 6 do not fit, and c waits behind b; [1, 2] a with 5; [2, 3] 6 + 1.
-    let whole = run(&slot_greedy(8), &cache(8, 1), &rows);
-    assert_eq!(whole.requests.admitted_s, [0.0, 2.0, 2.0]);
-    // Chunks of 3: 3 + 3 + 1.
-    let chunked = run(&slot_greedy(3), &cache(8, 1), &rows);
-    assert_eq!(chunked.requests.admitted_s, [0.0, 0.0, 0.0]);
-}
-
 fn sarathi(token_budget: u64, max_seqs: u64) -> Value {
     json!({"kind": "Sarathi", "token_budget": token_budget, "max_seqs": max_seqs, "order": "fcfs", "watermark": 0,
            "preemption": {"kind": "Recompute"}})
@@ -224,15 +117,6 @@ fn sarathi(token_budget: u64, max_seqs: u64) -> Value {
 
 fn class_priority(inner: &Value) -> Value {
     json!({"kind": "ClassPriority", "order": ["urgent", "batch"], "inner": inner})
-}
-
-#[test]
-fn class_priority_gives_a_lower_class_what_is_left_of_the_budget() {
-    // [0, 1] b: 5, a: 3; [1, 2] a: 5.
-    let scheduler = class_priority(&sarathi(8, 8));
-    let results = run(&scheduler, &unlimited(), &[(0.0, 8, 1, "batch"), (0.0, 5, 1, "urgent")]);
-    assert_eq!(results.requests.finish_s, [2.0, 1.0]);
-    assert_eq!(loads(&results), [(8, 0), (5, 0)]);
 }
 
 #[test]
@@ -254,35 +138,6 @@ fn class_priority_lets_the_first_decodes_of_a_lower_class_have_the_rest() {
 }
 
 #[test]
-fn class_priority_takes_nobodys_seat() {
-    // [0, 1] a: 2; [1, 2] and [2, 3] a: 1; [3, 4] c: 2; [4, 5] b: 2, though it came before c.
-    let scheduler = class_priority(&sarathi(8, 1));
-    let rows = [(0.0, 2, 3, "batch"), (0.25, 2, 1, "batch"), (0.5, 2, 1, "urgent")];
-    assert_eq!(run(&scheduler, &unlimited(), &rows).requests.finish_s, [3.0, 5.0, 4.0]);
-}
-
-#[test]
-fn class_priority_takes_blocks_from_a_lower_class() {
-    // Two blocks of 4, one for each prompt. At 1 b needs a second one, and a, though it came first, goes: [1, 2] and
-    // [2, 3] b: 1; [3, 4] a: 5 once more; [4, 5] and [5, 6] a: 1.
-    let scheduler = class_priority(&sarathi(8, 8));
-    let results = run(&scheduler, &cache(8, 4), &[(0.0, 4, 4, "batch"), (0.0, 4, 3, "urgent")]);
-    assert_eq!(results.requests.finish_s, [6.0, 3.0]);
-    assert_eq!(results.requests.preemptions, [1, 0]);
-}
-
-#[test]
-fn class_priority_preempts_the_latest_arrival_of_the_lowest_class() {
-    // Three blocks of 4. At 1 c needs a second one, and b goes; a's next token still fits its block: [1, 2] a: 1, c: 1;
-    // [2, 3] b: 5 once more.
-    let scheduler = class_priority(&sarathi(16, 8));
-    let rows = [(0.0, 3, 2, "batch"), (0.0, 4, 2, "batch"), (0.0, 4, 2, "urgent")];
-    let results = run(&scheduler, &cache(12, 4), &rows);
-    assert_eq!(results.requests.finish_s, [2.0, 3.0, 2.0]);
-    assert_eq!(results.requests.preemptions, [0, 1, 0]);
-}
-
-#[test]
 fn class_priority_admits_no_victim_of_the_same_step() {
     // 14 tokens of memory, all taken at 1, when the four urgent ones need one each. b goes, the latest, and leaves 2;
     // then a goes, and leaves 8. Now b's 3 tokens would fit again, but not in this step: [1, 2] four decodes; [2, 3]
@@ -294,16 +149,6 @@ fn class_priority_admits_no_victim_of_the_same_step() {
     let results = run(&class_priority(&inner), &cache(14, 1), &rows);
     assert_eq!(results.requests.finish_s, [3.0, 3.0, 2.0, 2.0, 2.0, 2.0]);
     assert_eq!(results.requests.preemptions, [1, 1, 0, 0, 0, 0]);
-}
-
-#[test]
-fn class_priority_preempts_within_a_class_once_no_lower_one_runs() {
-    // Two blocks of 4, one for each prompt. At 1 a needs a second one, and b goes, the latest arrival: [1, 2] a: 1;
-    // [2, 3] b: 5 once more.
-    let scheduler = class_priority(&sarathi(8, 8));
-    let results = run(&scheduler, &cache(8, 4), &[(0.0, 4, 2, "urgent"), (0.0, 4, 2, "urgent")]);
-    assert_eq!(results.requests.finish_s, [2.0, 3.0]);
-    assert_eq!(results.requests.preemptions, [0, 1]);
 }
 
 /// The path and the message of the error that a description gives.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use inferq_core::clock::{Instant, SECOND, Span, attoseconds};
 use inferq_core::engine::{Engine, EngineParts, parse};
-use inferq_core::error::{Kind, Result};
+use inferq_core::error::Result;
 use inferq_core::plan::{Limits, Plan, Preemption};
 use inferq_core::request::{Phase, Place, Requests};
 use inferq_core::results::Results;
@@ -109,28 +109,6 @@ fn a_decode_waits_behind_prompts_until_its_last_schedulable_time() {
 }
 
 #[test]
-fn the_mean_runs_over_all_iterations_so_far() {
-    // A prompt takes 1 s, a decode alone 4 s. The second prompt finds e = 9 after 1 + 4 + 4 s. Each of its chunks takes 1 s
-    // and lowers the mean, from 9/3 over 10/4, 11/5, 12/6 and 13/7 to 14/8: C = 15 − mean is 12, 12.5, 12.8, 13, 13.14…
-    // at t = 9 … 13, always later than t, and 13.25 at t = 14.
-    let engine = Worked { timing: r#"{"kind": "MixedSolo", "alpha": 1, "beta": 0, "solo": 4}"#, ..WORKED };
-    let batches = engine.batches(&[(0.0, 2, 9, 6.0), (6.0, 40, 1, NONE)]);
-    let expected: [&[(u32, u64)]; 10] = [
-        &[(0, 2)],
-        &[(0, 1)],
-        &[(0, 1)],
-        &[(1, 4)],
-        &[(1, 4)],
-        &[(1, 4)],
-        &[(1, 4)],
-        &[(1, 4)],
-        &[(0, 1), (1, 3)],
-        &[(1, 4)],
-    ];
-    assert_eq!(batches[..10], expected);
-}
-
-#[test]
 fn critical_decodes_go_by_deadline_and_ties_by_id() {
     // All are critical, one at a time may decode. Ready at 1, deadlines 6 and 4: request 1 goes twice (4, then 5).
     let engine = Worked { max_decodes: 1, offset: "100", ..WORKED };
@@ -162,22 +140,6 @@ fn without_a_tbt_a_decode_is_never_critical_and_comes_last_by_id() {
 }
 
 #[test]
-fn new_prompts_go_by_the_order_of_the_queue() {
-    let requests = [(0.0, 6, 1, NONE), (0.0, 2, 1, NONE)];
-    assert_eq!(WORKED.batches(&requests), [vec![(0, 4)], vec![(0, 2), (1, 2)]]);
-    let engine = Worked { order: "spf", ..WORKED };
-    assert_eq!(engine.batches(&requests), [vec![(1, 2), (0, 2)], vec![(0, 4)]]);
-}
-
-#[test]
-fn the_first_class_goes_before_all_others_but_not_before_started_prompts() {
-    // Requests 2 and 3 are of the first class; 0 has begun, 1 has not.
-    let engine = Worked { class_first: r#""b""#, ..WORKED };
-    let results = engine.run(&[(0.0, 10, 1, NONE), (0.1, 4, 1, NONE), (0.2, 2, 1, NONE), (0.3, 4, 1, NONE)], &[2, 3]);
-    assert_eq!(batches(&results), [vec![(0, 4)], vec![(0, 4)], vec![(0, 2), (2, 2)], vec![(3, 4)], vec![(1, 4)]]);
-}
-
-#[test]
 fn other_decodes_take_what_prompts_leave_by_deadline_and_up_to_the_limit() {
     // Ready at 1, deadlines 101, 51 and 101. The prompt of 3 leaves one place. Then two may decode, whose deadlines move
     // behind that of request 2, which waited.
@@ -186,12 +148,6 @@ fn other_decodes_take_what_prompts_leave_by_deadline_and_up_to_the_limit() {
     assert_eq!(batches[1], [(1, 1), (3, 3)]);
     // Deadlines 101, 52, 101; then 103, 53, 101; then 103, 54, 104.
     assert_eq!(batches[2..5], [[(0, 1), (1, 1)], [(1, 1), (2, 1)], [(0, 1), (1, 1)]]);
-}
-
-#[test]
-fn no_more_requests_are_active_than_may_be() {
-    let engine = Worked { max_active: 1, ..WORKED };
-    assert_eq!(engine.batches(&[(0.0, 1, 2, NONE), (0.0, 1, 1, NONE)]), [[(0, 1)], [(0, 1)], [(1, 1)]]);
 }
 
 #[test]
@@ -238,24 +194,6 @@ fn the_first_e_is_the_end_of_the_prompts_last_batch_though_it_emits_nothing() {
 }
 
 #[test]
-fn a_high_offset_applies_from_a_share_of_the_blocks_on() {
-    // Both prompts take 2 + 26 of the blocks. Request 0 is ready at e = 1 and critical from 1 + 10 − 1 = 10 or from
-    // 1 + 10 − 5 = 6 on; without the latter it decodes at 7, when the prompt of request 1 is complete: 2 + 6 · 4.
-    let first_decode = |kv: &'static str, offset: &'static str| {
-        let results = Worked { kv, offset, ..WORKED }.run(&[(0.0, 2, 3, 10.0), (0.0, 26, 1, NONE)], &[]);
-        let batches = batches(&results);
-        (1..batches.len()).find(|&iteration| batches[iteration][0] == (0, 1))
-    };
-    let half = r#"{"kind": "DynamicOffset", "low": 1, "high": 5, "kv_share": 0.5}"#;
-    assert_eq!(first_decode(r#"{"tokens": 56, "block": 1}"#, half), Some(6));
-    assert_eq!(first_decode(r#"{"tokens": 57, "block": 1}"#, half), Some(7));
-    // A cache without limit is never full, not even to the share 0.
-    let any = r#"{"kind": "DynamicOffset", "low": 1, "high": 5, "kv_share": 0}"#;
-    assert_eq!(first_decode(r#"{"tokens": 57, "block": 1}"#, any), Some(6));
-    assert_eq!(first_decode(r#"{"tokens": null, "block": 1}"#, any), Some(7));
-}
-
-#[test]
 fn decodes_that_fill_the_cache_bring_the_high_offset_in_the_midst_of_a_long_prompt() {
     // Request 0 decodes in every iteration from t = 1 on (C = e + 1 − 1), when 1 + 1 + 40 blocks are in use, so that 49 of
     // the 98 are at t = 8. Request 1 is critical from 1 + 10 − 1 = 10 on, with the high offset from 1 + 10 − 5 = 6 on.
@@ -264,25 +202,6 @@ fn decodes_that_fill_the_cache_bring_the_high_offset_in_the_midst_of_a_long_prom
     let batches = engine.batches(&[(0.0, 1, 15, 1.0), (0.0, 1, 3, 10.0), (0.0, 40, 1, NONE)]);
     assert!(batches[1..8].iter().all(|batch| batch == &[(0, 1), (2, 3)]));
     assert_eq!(batches[8], [(0, 1), (1, 1), (2, 2)]);
-}
-
-#[test]
-fn an_offset_that_makes_no_sense_is_an_error_with_its_path() {
-    let dynamic = |low: f64, high: f64, share: f64| {
-        format!(r#"{{"kind": "DynamicOffset", "low": {low}, "high": {high}, "kv_share": {share}}}"#)
-    };
-    let cases = [
-        ("0".to_owned(), "scheduler.offset"),
-        ("-1".to_owned(), "scheduler.offset"),
-        (dynamic(0.0, 1.0, 0.5), "scheduler.offset.low"),
-        (dynamic(1.0, -1.0, 0.5), "scheduler.offset.high"),
-        (dynamic(1.0, 2.0, 1.5), "scheduler.offset.kv_share"),
-        (dynamic(1.0, 2.0, -0.5), "scheduler.offset.kv_share"),
-    ];
-    for (offset, expected) in cases {
-        let error = Worked { offset: offset.leak(), ..WORKED }.build().err().expect("an error");
-        assert!(matches!(error.kind(), Kind::Config { path, .. } if path == expected), "{error}");
-    }
 }
 
 /// The rule, read literally: everything is decided anew, one by one, in every iteration.

@@ -85,14 +85,6 @@ fn rad_does_not_interrupt_a_prompt() {
 }
 
 #[test]
-fn rad_takes_no_prompt_into_a_full_cycle() {
-    // Two prompts fill the cycle: from 3 on a column is free and request 2 waits until nobody decodes.
-    let requests = [(0.0, 4, 2), (0.0, 4, 4), (0.0, 4, 2)];
-    let expected = ["0:4", "1:4", "0 1", "1", "1", "2:4", "2"];
-    assert_eq!(batches(&policy("Rad", 2, 2), None, &requests), expected);
-}
-
-#[test]
 fn a_cycle_of_rad_ends_when_nobody_decodes_any_more() {
     // Request 0 is a cycle of its own: the next one has room for both prompts at 5, and none for the third.
     let requests = [(0.0, 4, 2), (5.0, 4, 2), (5.0, 4, 2), (5.0, 4, 2)];
@@ -129,16 +121,6 @@ fn decodes_of_rad_at_rest_take_no_block_from_a_prompt() {
 }
 
 #[test]
-fn a_prompt_that_rad_computes_anew_counts_anew() {
-    // 10 blocks. At 4 three decodes at context 3 need 3 blocks and 1 is free: request 2 goes, its 3 blocks suffice. At 5
-    // request 1 has left, and 2 comes back with 2 + 2 tokens, the fourth prompt of a cycle of four: so at 6 those two
-    // decode although a third column is free and request 3 waits.
-    let requests = [(0.0, 2, 6), (0.0, 2, 3), (0.0, 2, 4), (0.0, 2, 1)];
-    let expected = ["0:2", "1:2", "2:2", "0 1 2", "0 1", "2:4", "0 2", "0", "0", "3:2"];
-    assert_eq!(batches(&policy("Rad", 3, 4), Some(10), &requests), expected);
-}
-
-#[test]
 fn rad_phased_decodes_after_all_prompts_and_fills_free_columns() {
     // Three prompts are a cycle. Two columns: at 4 request 2 takes the place of 1. Request 3 waits for the next cycle.
     let requests = [(0.0, 4, 3), (0.0, 4, 2), (0.0, 4, 2), (0.0, 4, 1)];
@@ -157,22 +139,6 @@ fn rad_phased_does_not_interrupt_a_prompt_and_takes_none_between_decodes() {
     let requests = [(0.0, 4, 4), (1.5, 10, 2), (5.5, 4, 2)];
     let expected = ["0:4", "0", "0", "0", "1:4", "1:4", "1:2", "2:4", "1 2"];
     assert_eq!(batches(&policy("RadPhased", 2, 9), None, &requests), expected);
-}
-
-#[test]
-fn a_cycle_of_rad_phased_ends_when_nobody_of_it_is_left() {
-    // Full, all outputs of length 1: the next one has room for two.
-    let requests = [(0.0, 4, 1), (0.0, 4, 1), (0.0, 4, 2), (0.0, 4, 2)];
-    let expected = ["0:4", "1:4", "2:4", "3:4", "2 3"];
-    assert_eq!(batches(&policy("RadPhased", 2, 2), None, &requests), expected);
-    // Not full, and nobody waits: the prompts at 5 are two of a new cycle.
-    let requests = [(0.0, 4, 1), (5.0, 4, 2), (5.0, 4, 2)];
-    let expected = ["0:4", "", "", "", "", "1:4", "2:4", "1 2"];
-    assert_eq!(batches(&policy("RadPhased", 2, 2), None, &requests), expected);
-    // Who arrives at the very end of the last prompt waits by then: request 1 is the second prompt of the same cycle.
-    let requests = [(0.0, 4, 1), (1.0, 4, 2), (1.0, 4, 2)];
-    let expected = ["0:4", "1:4", "1", "2:4", "2"];
-    assert_eq!(batches(&policy("RadPhased", 2, 2), None, &requests), expected);
 }
 
 #[test]

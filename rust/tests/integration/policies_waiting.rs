@@ -75,47 +75,6 @@ macro_rules! batches {
 }
 
 #[test]
-fn wait_lets_a_type_advance_only_while_its_queue_holds_the_threshold() {
-    let wait = Case { scheduler: r#"{"kind": "Wait", "thresholds": 2, "max_seqs": null}"#, ..UNLIMITED };
-    let results = wait.run(&[(0.0, 0, 9, 3), (0.5, 0, 8, 3), (3.0, 0, 9, 3), (3.5, 0, 9, 3), (4.0, 0, 9, 3)]);
-    // 0.5: two wait. 1.5: nobody waits, so both pause. 3: one waits. 3.5: two wait, all advance. From 4.5 on only
-    // request 4 waits and nobody else is to come: the thresholds count no more, whoever is here advances to the end.
-    let expected = batches![
-        0.5: [0, 1],
-        3.5: [0, 1, 2, 3],
-        4.5: [0, 1, 2, 3, 4],
-        5.5: [2, 3, 4],
-        6.5: [4],
-    ];
-    assert_eq!(batches(&results), expected);
-    assert_eq!(results.requests.finish_s, [5.5, 5.5, 6.5, 6.5, 7.5]);
-    // The pause lies between the first and the second token.
-    assert_eq!(results.requests.max_tbt_s[0], 3.0);
-    assert_eq!(results.drained, [0, 1, 2, 3, 4]);
-    // Whole inputs in one iteration: there is no budget.
-    assert_eq!(results.iterations[0].prefill_tokens, 17);
-}
-
-#[test]
-fn wait_admits_no_more_than_the_threshold_by_arrival() {
-    let wait = Case { scheduler: r#"{"kind": "Wait", "thresholds": {"a": 2, "b": 1}, "max_seqs": null}"#, ..UNLIMITED };
-    let results = wait.run(&[(0.0, 0, 1, 9), (0.0, 0, 1, 9), (0.0, 0, 1, 9), (0.0, 0, 1, 9), (0.0, 0, 1, 9)]);
-    let expected = batches![0: [0, 1], 1: [0, 1, 2, 3], 2: [0, 1, 2, 3, 4], 3: [0, 1, 2, 3, 4]];
-    assert_eq!(batches(&results)[..4], expected);
-}
-
-#[test]
-fn wait_pauses_the_other_types_which_keep_their_blocks() {
-    let wait = Case { scheduler: r#"{"kind": "Wait", "thresholds": {"a": 1, "b": 2}, "max_seqs": null}"#, ..UNLIMITED };
-    let wait = Case { kv_tokens: Some(100), ..wait };
-    let results = wait.run(&[(0.0, 1, 5, 2), (0.0, 1, 5, 2), (1.0, 0, 3, 2), (2.0, 0, 3, 1), (3.0, 1, 7, 1)]);
-    // b begins at 0 and pauses while a advances at 1 and 2. At 3 one b waits, which is too few; at the end of
-    // everything all go on.
-    assert_eq!(batches(&results), batches![0: [0, 1], 1: [2], 2: [2, 3], 3: [0, 1, 4]]);
-    assert_eq!(used(&results), [10, 13, 17, 19]);
-}
-
-#[test]
 fn wait_admits_type_by_type_while_there_is_room() {
     // Both types are eligible; a comes first and takes two of the three seats.
     let wait = Case { scheduler: r#"{"kind": "Wait", "thresholds": 2, "max_seqs": 3}"#, ..UNLIMITED };
@@ -127,22 +86,6 @@ fn wait_admits_type_by_type_while_there_is_room() {
     let wait = Case { kv_tokens: Some(10), ..wait };
     let results = wait.run(&[(0.0, 0, 7, 1), (0.0, 0, 7, 1), (0.0, 0, 1, 1), (0.0, 1, 3, 1)]);
     assert_eq!(batches(&results), batches![0: [0, 3], 1: [1, 2]]);
-}
-
-#[test]
-fn wait_sends_back_the_latest_admitted_even_if_it_pauses() {
-    let wait = Case { scheduler: r#"{"kind": "Wait", "thresholds": 1, "max_seqs": null}"#, ..UNLIMITED };
-    let wait = Case { kv_tokens: Some(12), ..wait };
-    let results = wait.run(&[(0.0, 0, 4, 5), (1.0, 1, 6, 3), (2.0, 0, 4, 1), (2.0, 0, 1, 1)]);
-    // Request 0 holds 4, 1 holds 6 and pauses from 2 on. 2: 0 takes the 5th, 2 needs 4 of 1 free. 3: 0 takes the 6th,
-    // none is free. 4: 0 needs the 7th; 1, admitted last, goes back to its queue. 5 are free then, but nobody is
-    // admitted in that iteration. 5: both types are eligible: 0 takes its 8th, 2 the last 4, and 1 needs 6 and the
-    // token that it emitted. 0 and 2 are done at 6. 7: nobody waits and nobody is to come.
-    let expected = batches![0: [0], 1: [1], 2: [0], 3: [0], 4: [0], 5: [0, 2], 6: [3, 1], 7: [1]];
-    assert_eq!(batches(&results), expected);
-    assert_eq!(results.requests.preemptions, [0, 1, 0, 0]);
-    assert_eq!(results.requests.finish_s, [6.0, 8.0, 6.0, 7.0]);
-    assert_eq!(results.requests.max_tbt_s[1], 5.0);
 }
 
 #[test]
@@ -184,62 +127,6 @@ fn an_admission_always_leads_to_a_token() {
 }
 
 #[test]
-fn nested_wait_plays_figure_6_of_ao2025_row_for_row() {
-    let nested = r#"{"kind": "NestedWait", "segments": [0, 2], "thresholds": [3, 3], "prompt_groups": []}"#;
-    // P1 … P10; of P7, P8 and P10 the figure shows no end.
-    let arrivals = [0.0, 0.0, 1.0, 5.0, 5.0, 7.0, 7.0, 11.0, 14.0, 14.0];
-    let outputs = [1, 1, 2, 1, 2, 3, 5, 5, 1, 5];
-    let rows: Vec<Row> = arrivals.into_iter().zip(outputs).map(|(at, output)| (at, 0, 4, output)).collect();
-    let results = Case { scheduler: nested, ..UNLIMITED }.run(&rows);
-    let expected = batches![
-        // t=0: wait (segment 1: 2 < 3). t=1: process segment 1; then P3 is in segment 2.
-        1: [0, 1, 2],
-        // t=5: wait (segment 1: 2 < 3). t=7: process segment 1 (segment 2: 1 < 3); P7 stays; then P3 P5 P6 are in
-        // segment 2.
-        7: [3, 4, 5],
-        // t=11: wait (segment 1: 2 < 3). t=14: process segments 1 and 2: P3 P5 P6, and P7 P8 P9; P10 stays.
-        14: [2, 4, 5, 6, 7, 8],
-        // Nobody is to come: P6 P7 P8 of segment 2 and P10 of segment 1 go on.
-        15: [5, 6, 7, 9],
-    ];
-    assert_eq!(batches(&results)[..4], expected);
-    let done_at = |s: f64| {
-        let finish_s = &results.requests.finish_s;
-        (1..=10).filter(|request| finish_s[request - 1] == s).collect::<Vec<_>>()
-    };
-    assert_eq!(done_at(2.0), [1, 2]);
-    assert_eq!(done_at(8.0), [4]);
-    assert_eq!(done_at(15.0), [3, 5, 9]);
-    assert_eq!(done_at(16.0), [6]);
-    assert_eq!(results.drained, [5, 6, 7, 9]);
-}
-
-#[test]
-fn nested_wait_moves_requests_from_segment_to_segment() {
-    // Stages 0 and 1, 2 and 3, 4 and on. One arrives every second, so that segment 1 always takes part.
-    let nested = r#"{"kind": "NestedWait", "segments": [1, 3, 4], "thresholds": [1, 2, 1], "prompt_groups": []}"#;
-    let rows: Vec<Row> = (0..8).map(|s| (f64::from(s), 0, 1, 20)).collect();
-    let results = Case { scheduler: nested, horizon_s: Some(8), ..UNLIMITED }.run(&rows);
-    let expected = batches![
-        0: [0],
-        1: [0, 1],
-        // Request 0 has done stage 1 and is alone at the entry of segment 2.
-        2: [1, 2],
-        // With 1 there are two: both begin stage 2.
-        3: [0, 1, 2, 3],
-        // 2 is alone at the entry: the segment pauses, and 0 and 1 inside it.
-        4: [3, 4],
-        // 2 and 3 begin stage 2, 0 and 1 do stage 3.
-        5: [0, 1, 2, 3, 4, 5],
-        // 4 is alone at the entry of segment 2, so segment 3 does not take part either, though its entry holds 0 and 1.
-        6: [5, 6],
-        // 4 and 5 begin stage 2, 2 and 3 do stage 3, and the threshold lets one of two begin stage 4.
-        7: [0, 2, 3, 4, 5, 6, 7],
-    ];
-    assert_eq!(batches(&results), expected);
-}
-
-#[test]
 fn nested_wait_keeps_the_blocks_of_who_pauses_and_sends_back_the_latest_admitted() {
     let nested = r#"{"kind": "NestedWait", "segments": [0, 2], "thresholds": [1, 2], "prompt_groups": []}"#;
     let nested = Case { scheduler: nested, kv_tokens: Some(10), ..UNLIMITED };
@@ -252,15 +139,6 @@ fn nested_wait_keeps_the_blocks_of_who_pauses_and_sends_back_the_latest_admitted
     assert_eq!(used(&results), [4, 8, 10, 6, 6, 1]);
     assert_eq!(results.requests.preemptions, [0, 1, 0]);
     assert_eq!(results.requests.finish_s, [7.0, 8.0, 9.0]);
-}
-
-#[test]
-fn nested_wait_runs_each_group_of_prompt_lengths_alone() {
-    let nested = r#"{"kind": "NestedWait", "segments": [9], "thresholds": [2], "prompt_groups": [4]}"#;
-    let results =
-        Case { scheduler: nested, ..UNLIMITED }.run(&[(0.0, 0, 4, 1), (1.0, 0, 5, 1), (2.0, 0, 6, 2), (3.0, 0, 4, 1)]);
-    // 0 and 3 have up to 4 tokens, 1 and 2 more. When 0 and 3 run, 2 pauses.
-    assert_eq!(batches(&results), batches![2: [1, 2], 3: [0, 3], 4: [2]]);
 }
 
 #[test]

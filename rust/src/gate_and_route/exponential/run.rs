@@ -1,4 +1,4 @@
-//! In which order does everything happen?
+//! The events of a run, in their order.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -413,7 +413,7 @@ impl<'a> SlotRun<'a> {
         Ok(self.results)
     }
 
-    /// Rows for all who are still here.
+    /// Rows for all that are still here.
     fn stop(&mut self, end: Instant) -> Result<()> {
         let mut is_here = vec![true; self.requests.len()];
         for &handle in &self.free_handles {

@@ -1,4 +1,4 @@
-//! One replica with exponential services: when does its prefill end, and which decode ends next?
+//! One replica with exponential services: the end of its prefill, and the decode that ends next.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,4 +1,4 @@
-//! How many are where, how many were there on average, and what has been earned?
+//! Requests by stage, now and on average, and what has been earned.
 
 use crate::clock::{Instant, product};
 use crate::error::{Error, Result};

@@ -1,4 +1,4 @@
-//! Which class is admitted to its prefill next?
+//! Gates: the class that is admitted to its prefill next.
 //!
 //! A gate is asked when somebody waits and a replica can begin a prefill. Within a class the first come is first served.
 //! One gate, one file; each looks once at every class.
@@ -16,7 +16,7 @@ use crate::workload::Workload;
 
 /// A gate before the prefills.
 pub(super) trait Gate: Send {
-    /// The class to admit; `None` where nobody waits.
+    /// The class to admit; `None` where no request waits.
     fn class(&self, prefills: &Prefills) -> Option<usize>;
 }
 

@@ -1,4 +1,4 @@
-//! The occupancy gate of lin2026 section 4.1: who is furthest below the share of prefills that the plan gives it?
+//! The occupancy gate of lin2026 section 4.1: the class furthest below the share of prefills that the plan gives it.
 
 use super::{Gate, Prefills, QueueTargets};
 use std::cmp::Ordering;

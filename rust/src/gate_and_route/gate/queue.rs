@@ -1,4 +1,4 @@
-//! The gate that lin2026 section 6.3 calls queue-length based: whose queue is longest beyond its target?
+//! The gate that lin2026 section 6.3 calls queue-length based: the class whose queue is longest beyond its target.
 
 use super::{Gate, Prefills, QueueTargets};
 use std::cmp::Reverse;

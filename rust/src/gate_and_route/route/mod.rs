@@ -1,4 +1,4 @@
-//! Where does a decode go, and in which order are decodes placed that must wait?
+//! Decode routers: where a decode goes, and the order of those that must wait.
 //!
 //! A router holds the decode buffer. Whoever completes its prefill joins it; whenever something has changed, the router
 //! is asked who is placed next and where, until it has nobody to place. One router, one file.
@@ -33,7 +33,7 @@ pub(super) trait DecodeRouter: Send {
     /// A decode waits for a slot.
     fn join(&mut self, decode: Waiting) -> BufferPlace;
 
-    /// Who stands at this place gives up.
+    /// A request that stands at this place gives up.
     fn leave(&mut self, place: BufferPlace);
 
     /// The next decode for which a slot is free, and its replica; it is out of the buffer.

@@ -1,4 +1,4 @@
-//! In which order does the queue wait, and what do those who wait find?
+//! The order of the queue, and what its requests find in the cache.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use crate::request::Place;
 const REFRESH_EVERY: u64 = 32;
 /// Of so many waiting at most. The longest queue that is sorted, too.
 const MOST_MATCHED: usize = 128;
-/// Who finds no more than this waits for others that begin with as many same tokens.
+/// A request that finds no more than this waits for others that begin with as many same tokens.
 const FOUND_LITTLE: u64 = 32;
 
 impl SglangScheduler {
@@ -33,8 +33,8 @@ impl SglangScheduler {
         self.passes += 1;
     }
 
-    /// Whoever finds most goes first. Of those who find little and begin alike only the first keeps its place, so that the
-    /// others find what it computes.
+    /// Requests that find most go first. Of requests that find little and begin alike only the first keeps its place,
+    /// so that the others find what it computes.
     fn sort_by_found(&mut self, waiting: Vec<Place>, plan: &mut Plan) {
         let mut beginnings = BTreeSet::new();
         let mut keyed: Vec<(Option<u64>, Place)> = Vec::with_capacity(waiting.len());
@@ -46,7 +46,7 @@ impl SglangScheduler {
                 && !beginnings.insert(plan.content_at(place, FOUND_LITTLE - 1));
             keyed.push(((!is_like_another).then_some(hit.min(known - 1)), place));
         }
-        // Nothing, for those who begin alike, is less than any length.
+        // Nothing, for requests that begin alike, is less than any length.
         keyed.sort_by_key(|&(hit, _)| Reverse(hit));
         for (_, place) in keyed {
             self.queue.remove(place);

@@ -1,4 +1,4 @@
-//! Which requests can an iteration of prompts admit beside those who run?
+//! The requests that an iteration of prompts admits beside the running ones.
 
 use super::reserved::{MOST_RESERVED, Reserved};
 use super::{SglangScheduler, to_emit};
@@ -34,7 +34,7 @@ pub(super) struct Pass {
     /// Tokens of those picked, and the decodes that go along.
     current: u64,
     pub(super) picked: Vec<Picked>,
-    /// Tokens still to emit and tokens known of all who run and all candidates (`ignore_eos` without a cache).
+    /// Tokens still to emit and tokens known of all that run and all candidates (`ignore_eos` without a cache).
     ends: Option<Vec<(u64, u64)>>,
 }
 
@@ -61,13 +61,14 @@ fn in_pages(tokens: u64, plan: &Plan) -> u64 {
     plan.blocks(tokens) * plan.block_tokens()
 }
 
-/// Tokens of the cache that nobody holds, but for so many pages. A cache without limit has more than can be counted.
+/// Tokens of the cache that no request holds, but for so many pages. A cache without limit has more than can be
+/// counted.
 fn available(plan: &Plan, but: u64) -> i64 {
     (plan.free_blocks() - but as i64).saturating_mul(plan.block_tokens() as i64)
 }
 
 impl SglangScheduler {
-    /// Picks who can be in an iteration of prompts; nobody, if that cannot be.
+    /// Picks the requests that can be in an iteration of prompts; none, if that cannot be.
     pub(super) fn attempt(&mut self, pass: &mut Pass, plan: &mut Plan) -> Result<()> {
         let running = self.running.len() as u64;
         let along = if self.mixes() { running } else { 0 };
@@ -154,8 +155,8 @@ impl SglangScheduler {
             } else {
                 self.has_room_by_share(place, has_context, pass, plan)
             };
-            // Whoever has emitted, here or elsewhere, may be refused all of the cache that had room for it at its arrival:
-            // there the engine would wait for ever.
+            // A request that has emitted, here or elsewhere, may be refused all of the cache that had room for it at
+            // its arrival: there the engine would wait for ever.
             let accepted = if has_room || (pass.picked.is_empty() && plan.cache_is_empty()) {
                 self.cut(place, by_ends, pass, plan)
             } else {
@@ -209,7 +210,8 @@ impl SglangScheduler {
         pass.reserved.leaves_more_than(least, available, |ratio| self.sum(ratio, requests))
     }
 
-    /// The same where every output is known to be as long as it may be: whoever ends first leaves its memory to the others.
+    /// The same where every output is known to be as long as it may be: a request that ends first leaves its memory
+    /// to the others.
     fn has_room_by_ends(&self, place: Place, has_context: bool, pass: &mut Pass, plan: &Plan) -> bool {
         let requests = plan.requests();
         let own = if has_context { requests.next_context(place) } else { requests.owed(place) };

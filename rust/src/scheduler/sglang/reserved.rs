@@ -1,8 +1,8 @@
-//! How much memory do those who run still want, as SGLang guesses it?
+//! The memory that running requests still want, as SGLang guesses it.
 //!
-//! The guess is a sum of doubles over all who run, from left to right. A walk through them in every pass would cost more
-//! than all the rest, so the sum is bounded from a whole number that is kept up to date, and walked only where the
-//! difference between the two could decide.
+//! The guess is a sum of doubles over all that run, from left to right. A walk through them in every pass would cost
+//! more than all the rest, so the sum is bounded from a whole number that is kept up to date, and walked only where
+//! the difference between the two could decide.
 
 use std::collections::BTreeSet;
 
@@ -11,13 +11,14 @@ use crate::request::Place;
 /// Of an output, no more tokens than this are reserved.
 pub(super) const MOST_RESERVED: u64 = 4096;
 
-/// Σ min(tokens still to emit, [`MOST_RESERVED`]) over those who run. All of them emit one token in every iteration in which
-/// they decode; with `end`, the tick of these iterations at which a request will be over, nothing changes as they go on.
+/// Σ min(tokens still to emit, [`MOST_RESERVED`]) over requests that run. All of them emit one token in every
+/// iteration in which they decode; with `end`, the tick of these iterations at which a request will be over, nothing
+/// changes as they go on.
 #[derive(Debug, Default)]
 pub(super) struct Outstanding {
     near: u64,
     sum_of_ends: u64,
-    /// Those who still have more to emit, by their ends.
+    /// Requests that still have more to emit, by their ends.
     far: BTreeSet<(u64, u32)>,
 }
 
@@ -49,12 +50,12 @@ impl Outstanding {
     }
 }
 
-/// Tokens reserved in a pass: for those who run, and for those whom it has picked.
+/// Tokens reserved in a pass: for requests that run, and for those that it has picked.
 #[derive(Debug, Default)]
 pub(super) struct Reserved {
     /// Decodes that go along.
     along: u64,
-    /// Who runs, what they still emit, and the share of it that is reserved.
+    /// Running requests, what they still emit, and the share of it that is reserved.
     rows: u64,
     outstanding: u64,
     ratio: f64,
@@ -64,7 +65,7 @@ pub(super) struct Reserved {
 }
 
 impl Reserved {
-    /// Nobody has been picked yet.
+    /// No request has been picked yet.
     pub(super) fn open(&mut self, along: u64, rows: u64, outstanding: u64, ratio: f64) {
         self.added.clear();
         let added = std::mem::take(&mut self.added);
@@ -79,7 +80,7 @@ impl Reserved {
         }
     }
 
-    /// The least and the most that may be left of so many tokens, with `sum` to walk through those who run.
+    /// The least and the most that may be left of so many tokens, with `sum` to walk through requests that run.
     fn bounds(&self, available: i64) -> (f64, f64) {
         let total = self.outstanding as f64 * self.ratio + (self.along + self.sum_of_added) as f64;
         let left = available as f64 - total;
@@ -101,7 +102,7 @@ impl Reserved {
         available as f64 - *total
     }
 
-    /// Is more than `least` left of so many tokens? `sum` walks through those who run.
+    /// Is more than `least` left of so many tokens? `sum` walks through requests that run.
     pub(super) fn leaves_more_than(&mut self, least: u64, available: i64, sum: impl FnOnce(f64) -> f64) -> bool {
         // No share is above 1, and what is rounded never passes a whole number: no more than this is reserved.
         debug_assert!(self.ratio <= 1.0, "a share of what is still to come");

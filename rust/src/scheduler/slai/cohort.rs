@@ -1,4 +1,4 @@
-//! Who of the ready requests comes first, if many of them share an e?
+//! Ready requests in the order of their deadlines, many of them with one e.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -10,7 +10,7 @@ use crate::request::Place;
 /// The place of a decode in the order: its deadline e + TBT, then its id.
 pub(super) type Key = (Instant, u32);
 
-/// Nobody's place is behind this one.
+/// No place is behind this one.
 pub(super) const LAST: Key = (Instant::NEVER, u32::MAX);
 
 /// Ready requests with the same e, in order.
@@ -18,7 +18,7 @@ pub(super) const LAST: Key = (Instant::NEVER, u32::MAX);
 pub(super) struct Cohort {
     /// What their TBTs have in common.
     pub(super) kind: u32,
-    /// Their e. For those who are alone it is 0, and the deadline stands in the place of the TBT.
+    /// Their e. For requests that are alone it is 0, and the deadline stands in the place of the TBT.
     pub(super) end: Instant,
     /// By TBT and id.
     pub(super) members: BTreeMap<(Span, u32), Place>,
@@ -41,7 +41,7 @@ impl Cohort {
         (self.deadline(tbt), id)
     }
 
-    /// The place of the first in the order, behind everybody's if there is none.
+    /// The place of the first in the order, behind all if there is none.
     pub(super) fn first(&self) -> Key {
         self.members.first_key_value().map_or(LAST, |(&member, _)| self.key(member))
     }

@@ -1,4 +1,4 @@
-//! When is a decode critical, and for how long do the critical ones stay the same?
+//! When a decode is critical, and for how long the critical ones stay the same.
 
 use serde::{Deserialize, Serialize};
 
@@ -84,7 +84,7 @@ impl Margin {
         }
     }
 
-    /// Who has a deadline up to this instant is critical now: now ≥ C. Nobody is before any iteration.
+    /// Decodes with a deadline up to this instant are critical now: now ≥ C. None is before any iteration.
     pub(super) fn ripe(&self, plan: &Plan) -> Option<Instant> {
         let mean = plan.busy().0.checked_div(u128::from(plan.iterations()))?;
         let offset = if self.blocks_to_high(plan) > 0 { self.low } else { self.high };
@@ -125,7 +125,7 @@ pub(super) struct DeadlineWatch {
     pub(super) lasts: u64,
     /// The longest TBT in the batch.
     pub(super) longest_tbt: Span,
-    /// The earliest deadline of who is left out.
+    /// The earliest deadline of the decodes that are left out.
     pub(super) deadline: Instant,
 }
 

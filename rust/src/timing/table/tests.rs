@@ -1,4 +1,4 @@
-//! Does a table go through its points, and what does it do beside them?
+//! A table goes through its points, and on beside them as it says.
 
 use super::super::TimingModel;
 use super::super::tests::price;
