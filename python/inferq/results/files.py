@@ -1,4 +1,4 @@
-"""How is a file written so that an earlier one is lost only once the new one is whole?"""
+"""Files written so that an earlier one is lost only once the new one is whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What did every replica do at every instant? A trace for Perfetto's viewer (https://ui.perfetto.dev)."""
+"""A trace of what every replica did at every instant, for Perfetto's viewer (https://ui.perfetto.dev)."""
 
 from __future__ import annotations
 

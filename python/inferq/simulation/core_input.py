@@ -1,4 +1,4 @@
-"""What does the core read of a scenario and of the requests?
+"""What the core reads of a scenario and of the requests.
 
 A whole workload and a part of one go the same way: the columns are the same, and so are their codes.
 """

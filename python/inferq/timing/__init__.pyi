@@ -1,7 +1,7 @@
 from .calibration.calibrate import calibrate as calibrate
 from .fits.fit import Fit as Fit
 from .fits.fit import fit as fit
-from .fits.readers import read_iterations as read_iterations
+from .fits.iteration_log import read_iterations as read_iterations
 from .fits.vidur import read_vidur_profile as read_vidur_profile
 from .fits.vidur import read_vidur_table as read_vidur_table
 from .hardware.catalogue import known_gpus as known_gpus

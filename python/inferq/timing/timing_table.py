@@ -1,4 +1,4 @@
-"""What was measured? Times on a grid: linear layers, attention of chunks, attention of decodes."""
+"""Measured times on a grid: linear layers, attention of chunks, attention of decodes."""
 
 from __future__ import annotations
 

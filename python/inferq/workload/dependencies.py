@@ -1,4 +1,4 @@
-"""Which requests arrive only when others have finished?
+"""Requests that arrive only when others have finished.
 
 A turn of a conversation comes when its user has read the answer before it; a call of an agent when the calls
 that it needs are done. The core knows one rule for both: a row waits for a number of other rows and arrives

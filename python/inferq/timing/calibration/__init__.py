@@ -1,1 +1,1 @@
-"""How long do the layers of a model take on the device at hand?"""
+"""The layers of a model, timed on the device at hand."""

@@ -1,4 +1,4 @@
-"""How long do the parts of an iteration take on the device at hand? Timed layer by layer in PyTorch.
+"""The parts of an iteration, timed layer by layer in PyTorch on the device at hand.
 
 Only functions import torch: it is the extra `inferq[calibrate]`.
 """

@@ -1,4 +1,4 @@
-"""What does one layer of a model compute, and on which memory? In plain PyTorch, for `inferq calibrate`.
+"""One layer of a model: what it computes, and on which memory. In plain PyTorch, for `inferq calibrate`.
 
 A layer is a decoder block: RMS norm, one projection to queries, keys and values (grouped heads), rotary
 positions, causal attention over a paged cache, the output projection, RMS norm and a gated MLP, which may be

@@ -1,4 +1,4 @@
-"""How long does a piece of work take on this device? From cold caches, where they can be made so."""
+"""A stopwatch for work on a device, from cold caches where they can be made so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does each point of the grids take, and where does the memory of the device end?"""
+"""A survey of the grids: what each point takes, and where the memory of the device ends."""
 
 from __future__ import annotations
 

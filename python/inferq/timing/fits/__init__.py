@@ -1,1 +1,1 @@
-"""How do measured iterations become a model?"""
+"""Timing models from measured iterations."""

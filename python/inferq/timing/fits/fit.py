@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from inferq._lazy import np, pl
 from inferq.checks import flag, not_negative, whole, within
 from inferq.errors import ConfigError
-from inferq.timing.fits.fit_errors import by_regime, predictions_of, r_squared
 from inferq.timing.fits.iteration_log import checked_log, overlap_note
 from inferq.timing.fits.regression import HUBER, Solution, inseparable, solved, standard_errors
 from inferq.timing.fits.terms import LEAST_S, LINEAR, Linear, Term, tokens
@@ -23,6 +22,10 @@ if TYPE_CHECKING:
 
 TABLE = "TimingTable"
 """What is fitted on a grid, without coefficients of its own."""
+
+_SMALL_BATCH = 16
+"""An iteration of decodes only is small up to so many of them."""
+_REGIMES = ("decode small", "decode large", "prefill", "mixed")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -201,12 +204,12 @@ def _table(
     from inferq.timing.fits.table_fit import tabulated
 
     made = tabulated(log, grids, fixed, robust=robust, relative=relative)
-    predictions = predictions_of(log, made.predicted)
+    predictions = _predictions(log, made.predicted)
     return Fit(
         model=made.table,
         coefficients=made.coefficients,
-        r_squared=r_squared(log["duration_s"], made.predicted),
-        residuals=by_regime(predictions),
+        r_squared=_r_squared(log["duration_s"], made.predicted),
+        residuals=_by_regime(predictions),
         predictions=predictions,
         confidence=confidence,
         robust=robust,
@@ -350,15 +353,15 @@ class _Fitting:
         columns, known = self.design(solution.knee)
         predicted = columns @ solution.values + known
         coefficients = self._coefficients(values, errors)
-        predictions = predictions_of(self.log, predicted)
+        predictions = _predictions(self.log, predicted)
         arguments: dict[str, Any] = {
             name: int(value) if name == "knee" else value for name, value in values.items()
         }
         return Fit(
             model=self.linear.kind(**arguments),
             coefficients=coefficients,
-            r_squared=r_squared(measured, predicted),
-            residuals=by_regime(predictions),
+            r_squared=_r_squared(measured, predicted),
+            residuals=_by_regime(predictions),
             predictions=predictions,
             confidence=self.confidence,
             robust=self.robust,
@@ -486,3 +489,40 @@ def _grid_lines(points: pl.DataFrame) -> list[str]:
 def _remedy(name: str) -> str:
     """What to do about a coefficient that the iterations do not identify."""
     return f'add iterations that differ in it, or say fixed={{"{name}": …}}'
+
+
+def _predictions(log: Log, predicted: NDArray[np.float64]) -> pl.DataFrame:
+    """One row an iteration: `regime`, `tokens`, `measured_s`, `predicted_s`."""
+    prefilling, decodes = log["prefill_tokens"] > 0, log["decodes"]
+    alone = np.where(decodes <= _SMALL_BATCH, _REGIMES[0], _REGIMES[1])
+    regime = np.where(prefilling, np.where(decodes > 0, _REGIMES[3], _REGIMES[2]), alone)
+    return pl.DataFrame(
+        {"regime": regime, "tokens": tokens(log), "measured_s": log["duration_s"], "predicted_s": predicted}
+    )
+
+
+def _r_squared(measured: NDArray[np.float64], predicted: NDArray[np.float64]) -> float | None:
+    """1 − (sum of squared residuals) / (sum of squared differences from the mean); None if all are alike."""
+    if np.ptp(measured) <= 1e-12 * measured.max():
+        return None
+    left = float(np.sum((measured - predicted) ** 2))
+    return 1 - left / float(np.sum((measured - measured.mean()) ** 2))
+
+
+def _by_regime(predictions: pl.DataFrame) -> pl.DataFrame:
+    """Quantiles of the relative error in each regime that occurs, and in all."""
+    error = (pl.col("predicted_s") / pl.col("measured_s") - 1).alias("error")
+    errors = predictions.select("regime", error)
+    everything = errors.with_columns(regime=pl.lit("all"))
+    quantiles = [pl.col("error").quantile(p / 100, "linear").alias(f"p{p}") for p in (5, 50, 95)]
+    errors_of = (
+        pl.concat([errors, everything])
+        .group_by("regime")
+        .agg(
+            pl.len().cast(pl.Int64).alias("iterations"),
+            *quantiles,
+            pl.col("error").abs().median().alias("median_error"),
+        )
+    )
+    order = pl.DataFrame({"regime": [*_REGIMES, "all"]})
+    return order.join(errors_of, on="regime", how="inner", maintain_order="left")

@@ -1,4 +1,4 @@
-"""Which non-negative coefficients, and which knee, come closest to what was measured, and how surely?"""
+"""Regression with non-negative coefficients and a knee, and how sure they are."""
 
 from __future__ import annotations
 

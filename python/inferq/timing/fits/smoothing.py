@@ -1,4 +1,4 @@
-"""Which values at grid points, 0 or above and no more bent than needed, come closest to the data?"""
+"""Smoothing: values at grid points, 0 or above and no more bent than needed, closest to the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of which coefficients and columns is a timing model the sum?"""
+"""The terms of timing models: coefficients, and the columns that they multiply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What did Vidur's profiler time, as iterations and as a table?"""
+"""What Vidur's profiler timed, as iterations and as a table."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from inferq._lazy import np, pl
 from inferq.checks import whole
 from inferq.errors import ConfigError
-from inferq.timing.fits.grids import between, spread
-from inferq.timing.fits.readers import checked_source, source_of
+from inferq.timing.fits.iteration_log import checked_source, source_of
+from inferq.timing.fits.table_fit import between, spread
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""Which models and GPUs are known by name?
+"""The models and GPUs that are known by name.
 
 `models.json` holds what a `config.json` says, in its own keys; `gpus.json` what a datasheet says. Every entry
 names its source.

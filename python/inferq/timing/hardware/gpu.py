@@ -1,4 +1,4 @@
-"""How fast can a GPU compute, read its memory, and talk to the next one?"""
+"""A GPU: how fast it computes, reads its memory, and talks to the next one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is a model made of, as far as time and memory are concerned?
+"""The shape of a model, as far as time and memory are concerned.
 
 A transformer of the Llama kind: attention with grouped keys and values, a gated feed-forward part of three
 matrices, dense or in experts. The words are those of a `config.json` on the Hugging Face Hub, which can be

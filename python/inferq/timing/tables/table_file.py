@@ -1,4 +1,4 @@
-"""How does a table of measured times lie in a file? Parquet, a row a point, provenance in the metadata."""
+"""The file of a table of measured times: Parquet, a row a point, provenance in the metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a trace file become a workload? The format is found from the content, never from the file's name.
+"""Workloads read from trace files. The format is found from the content, never from the file's name.
 
 To add a format: write one file beside this one with a `Format` (how its content is known, how it is read),
 list it in `_FORMATS`, put a sample that you made into `traces/`, and test it in `tests/test_trace.py`.

@@ -1,4 +1,4 @@
-"""What is in a trace file: Parquet, CSV or JSON, packed or not, and where does it go wrong?"""
+"""A trace file: Parquet, CSV or JSON, packed or not, and where it goes wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many tokens has a text? A tokenizer counts them, or a stated ratio; never a guess."""
+"""Token counters for texts: a tokenizer, or a stated ratio; never a guess."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What takes how long, by the kernel database of aiconfigurator? The three parts of an iteration, in seconds.
+"""Kernels by the database of aiconfigurator: the three parts of an iteration, in seconds.
 
 aiconfigurator (NVIDIA, Apache-2.0) carries kernel times that were measured under vLLM, SGLang and
 TensorRT-LLM, and answers in milliseconds an operation. Everything but attention is the linear part; one

@@ -1,4 +1,4 @@
-"""Where must a function be sampled so that straight lines between the points come close to it?"""
+"""Points at which a function is sampled so that straight lines between them come close to it."""
 
 from __future__ import annotations
 

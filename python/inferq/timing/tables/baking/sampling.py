@@ -1,4 +1,4 @@
-"""How does a kernel database become a table, and how far is the table from it?"""
+"""A table sampled from a kernel database, and how far it is from that."""
 
 from __future__ import annotations
 
