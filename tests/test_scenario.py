@@ -376,3 +376,11 @@ def test_the_end_of_a_window_is_open() -> None:
 def test_an_old_name_says_the_new_one(old: Callable[[], object], new: str) -> None:
     with pytest.raises(AttributeError, match=f"^{new}$"):
         old()
+
+
+def test_a_fit_takes_the_name_of_a_model_in_any_spelling() -> None:
+    log = {"duration_s": [0.01, 0.011, 0.014], "decodes": [1, 2, 5], "context_tokens": [100, 200, 500]}
+    frame = {**log, "prefill_tokens": [0, 0, 0]}
+    fixed = {"knee": 0, "per_context_token": 0}
+    fits = [iq.timing.fit(frame, name, fixed=fixed) for name in ("PiecewiseLinear", "piecewise-linear")]
+    assert fits[0].model == fits[1].model

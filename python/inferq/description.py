@@ -248,9 +248,15 @@ def plain_name(text: str) -> str:
     return text.strip().lower().replace("-", "").replace("_", "")
 
 
+def spelled(name: object, names: Iterable[str]) -> str | None:
+    """The one of some names that a text is, in any spelling; None where it is none."""
+    return next((one for one in names if plain_name(one) == plain_name(str(name))), None)
+
+
 def kind_of(name: object, kinds: tuple[type[D], ...]) -> type[D] | None:
     """The class of that name, in any spelling; None where none is called so."""
-    return next((kind for kind in kinds if plain_name(kind.__name__) == plain_name(str(name))), None)
+    by_name = {kind.__name__: kind for kind in kinds}
+    return by_name.get(spelled(name, by_name) or "")
 
 
 def read(path: str, description: object, kinds: tuple[type[D], ...]) -> D:

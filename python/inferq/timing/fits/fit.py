@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import np, pl
 from inferq.checks import flag, not_negative, whole, within
+from inferq.description import spelled
 from inferq.errors import ConfigError
 from inferq.timing.fits.iteration_log import checked_log, overlap_note
 from inferq.timing.fits.regression import HUBER, Solution, inseparable, solved, standard_errors
@@ -177,7 +178,8 @@ def fit(
         >>> [round(number, 9) for number in (found.alpha, found.beta, found.solo)]
         [0.0174, 6.2e-05, 0.022]
     """
-    if not isinstance(model, str) or model not in (*LINEAR, TABLE):
+    kind = spelled(model, (*LINEAR, TABLE))
+    if kind is None:
         raise ConfigError(
             "model", f"{model!r} is none that can be fitted{nearest(str(model), [*LINEAR, TABLE])}"
         )
@@ -185,11 +187,11 @@ def fit(
     check_units = flag("check_units", check_units)
     confidence = within("confidence", confidence, 0.5, 0.999999)
     log = checked_log(frame, check_units)
-    if model == TABLE:
+    if kind == TABLE:
         return _table(log, grids, fixed, robust, relative, confidence)
     if grids is not None:
-        raise ConfigError("grids", f"a {model} has none, only a {TABLE}")
-    linear = LINEAR[model]
+        raise ConfigError("grids", f"a {kind} has none, only a {TABLE}")
+    linear = LINEAR[kind]
     return _Fitting(linear, log, _fixed(linear, fixed), robust, relative, confidence).fit()
 
 
