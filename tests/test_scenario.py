@@ -159,7 +159,9 @@ def test_a_trace_is_read_again_and_refused_where_it_has_changed(tmp_path: Path) 
     file.write_bytes(TRACE.read_bytes())
     read = again(iq.read_trace(file).head(50).at_rate(20))
     assert read.workload.metadata["format"] == "azure"
-    record = iq.simulate(iq.read_trace(file), ENGINE).scenario
+    trace = iq.read_trace(file)
+    before = iq.simulate(trace, ENGINE)
+    record = before.scenario
     lines = file.read_text().splitlines()
     file.write_text("\n".join(lines[:-1]) + "\n")
     with pytest.raises(iq.ConfigError, match=r"workload\.sha256: .*trace\.csv holds other requests"):
@@ -167,6 +169,8 @@ def test_a_trace_is_read_again_and_refused_where_it_has_changed(tmp_path: Path) 
     file.unlink()
     with pytest.raises(iq.TraceError, match=r"trace\.csv: no such file"):
         iq.Scenario.read(record)
+    given = iq.Scenario.read(record, rows=trace)
+    assert same(given.run(), before) and given.to_json() == json.loads(record)
 
 
 def test_clients_of_servegen_are_read_again() -> None:

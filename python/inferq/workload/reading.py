@@ -18,6 +18,7 @@ from inferq.workload.distributions import (
     LengthDistribution,
     Poisson,
 )
+from inferq.workload.generated import Origin
 from inferq.workload.rows import Shelf
 from inferq.workload.traces.read_trace import read_trace
 from inferq.workload.transforms import duration
@@ -216,14 +217,19 @@ def _duration(path: str, value: object) -> float | DurationDistribution:
 
 
 def _trace(path: str, table: Mapping[str, Any], shelf: Shelf) -> Workload:
-    """The trace that a table names; where it says a SHA-256, that trace and no other."""
+    """The trace that a table names; where it says a SHA-256, that trace or its rows, and no other."""
     for name in ("trace", "tokenizer"):
         if not isinstance(table.get(name, ""), str):
             raise ConfigError(f"{path}.{name}", f"must be the name of a file, not {table[name]!r}")
     table_of(path, table, None, ("trace",))
     columns, recorded = table.get("columns"), "sha256" in table
+    file = shelf.path(table["trace"], recorded=recorded)
+    frame = None if not recorded or file.exists() else shelf.find(str(table["sha256"]))
+    if frame is not None:
+        how = {name: table[name] for name in _READING if name in table and name != "sha256"}
+        return Workload._of(frame, metadata=dict(table.get("metadata", {})), origin=Origin(how, frame))
     trace = read_trace(
-        shelf.path(table["trace"], recorded=recorded),
+        file,
         table.get("format"),
         columns=None if columns is None else table_of(f"{path}.columns", columns),
         tokenizer=shelf.path(table["tokenizer"], recorded=recorded) if "tokenizer" in table else None,

@@ -86,10 +86,9 @@ class Shelf:
         digest = table.get("sha256")
         if not isinstance(digest, str):
             raise ConfigError(f"{path}.sha256", f"must be the SHA-256 of rows, is {digest!r}")
-        for frame in self._candidates(digest):
-            for one in (frame, _canonical(frame)):
-                if one is not None and sha256(one) == digest:
-                    return one
+        frame = self.find(digest)
+        if frame is not None:
+            return frame
         named = ", ".join(map(str, table.get("columns", ["given values"])))
         what = f"{table.get('rows', '')} rows of {named}"
         raise ConfigError(
@@ -97,6 +96,14 @@ class Shelf:
             f"no file beside the description has the {what} with this SHA-256: give them as rows=, or put "
             f"them there as {file_name(digest)}",
         )
+
+    def find(self, digest: str) -> pl.DataFrame | None:
+        """The rows with this SHA-256, where they are at hand."""
+        for frame in self._candidates(digest):
+            for one in (frame, _canonical(frame)):
+                if one is not None and sha256(one) == digest:
+                    return one
+        return None
 
     def _candidates(self, digest: str) -> Iterator[pl.DataFrame]:
         yield from self.given
