@@ -177,7 +177,7 @@ def test_what_cannot_be_drawn_is_said():
         "timeline": "too short",
         "tbt": "two tokens",
         "queue": "too short",
-        "throughput": "nobody",
+        "throughput": "no request came",
     }.items():
         with pytest.raises(iq.ConfigError, match=rf"^{name}: .*{said}"):
             getattr(rejected.plot, name)()

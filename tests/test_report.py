@@ -373,7 +373,7 @@ def test_the_command_writes_a_page_and_a_trace(tmp_path: Path, monkeypatch: pyte
     held = Page(Path("short.html").read_text(encoding="utf-8"))
     assert held.of("h1") == ["What became of short?"]
     assert json.loads(Path("short.json").read_text(encoding="utf-8"))["traceEvents"]
-    monkeypatch.setattr(Scenario, "simulate", lambda *_, **__: pytest.fail("refused before the run"))
+    monkeypatch.setattr(Scenario, "run", lambda *_, **__: pytest.fail("refused before the run"))
     for option, value, said in (
         ("--out", "nowhere/page.html", "out: there is no folder 'nowhere'"),
         ("--out", "page.pdf", "out: a page ends in .html"),

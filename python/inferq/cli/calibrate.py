@@ -75,7 +75,7 @@ def calibrate(
 
 def _summary(table: TimingTable) -> list[str]:
     """What was timed, how far its repetitions lie apart, and what that makes of a few iterations."""
-    said = table.provenance
+    facts = table.provenance
     linear, chunk, decode = table.linear, table.chunk, table.decode
     sequences, context = decode.sequences[-1], decode.mean_context[len(decode.mean_context) // 2]
     tokens = chunk.chunk[-1]
@@ -83,13 +83,14 @@ def _summary(table: TimingTable) -> list[str]:
         f"linear {len(linear.tokens)}, chunk {len(chunk.chunk)} × {len(chunk.context)}, "
         f"decode {len(decode.sequences)} × {len(decode.mean_context)} points"
     )
-    spread = ", ".join(f"{part} {_largest(said['spread'][part]):.0%}" for part in said["spread"])
+    spread = ", ".join(f"{part} {_largest(facts['spread'][part]):.0%}" for part in facts["spread"])
     return [
-        f"device     {said['gpu']}, {said['backend']} {said['backend_version']}, {said['dtype']}",
-        f"timed      {said['layers_timed']} of {said['shape']['layers']} layers, {said['repetitions']} times",
+        f"device     {facts['gpu']}, {facts['backend']} {facts['backend_version']}, {facts['dtype']}",
+        f"timed      {facts['layers_timed']} of {facts['shape']['layers']} layers, "
+        f"{facts['repetitions']} times",
         f"grids      {grids}",
         f"spread     largest middle half of the repetitions over their median: {spread}",
-        *(f"note       {note}" for note in said["notes"]),
+        *(f"note       {note}" for note in facts["notes"]),
         f"iteration  1 decode at context {context:,}: {_ms(iteration_s(table, decodes=[context]))}",
         f"           {sequences:,} decodes at context {context:,}: "
         f"{_ms(iteration_s(table, decodes=[context] * sequences))}",

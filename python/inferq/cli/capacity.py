@@ -61,7 +61,7 @@ def capacity(
         check_writable(picture)
     show.lines([f"capacity {scenario}", *plan.notes])
     show.system(plan.system)
-    found = largest_rate(
+    answer = largest_rate(
         plan.workload,
         plan.system,
         objectives,
@@ -75,11 +75,11 @@ def capacity(
         tell=lambda text: typer.echo(text, err=True),
         **run,
     )
-    show.lines(found.explain().splitlines())
+    show.lines(answer.explain().splitlines())
     if picture is not None:
-        picture.write_text(svg(found.plot()), encoding="utf-8")
+        picture.write_text(svg(answer.plot()), encoding="utf-8")
         show.lines([f"written to {picture}"])
-    if found.rate == 0:
+    if answer.rate == 0:
         raise typer.Exit(1)
 
 

@@ -63,7 +63,7 @@ def compare(
     for name, system in systems.items():
         show.lines([name])
         show.system(system)
-    found = compared(
+    comparison = compared(
         workload,
         systems,
         seeds=numbers,
@@ -76,9 +76,9 @@ def compare(
         progress=True,
         **run,
     )
-    show.lines(["", *found.explain().splitlines()])
+    show.lines(["", *comparison.explain().splitlines()])
     if out is not None:
-        _ = found.frame.write_csv(out) if out.suffix == ".csv" else found.frame.write_parquet(out)
+        _ = comparison.frame.write_csv(out) if out.suffix == ".csv" else comparison.frame.write_parquet(out)
         show.lines([f"written to {out}"])
 
 

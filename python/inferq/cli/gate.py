@@ -54,10 +54,10 @@ def gate(
         )
     except (ConfigError, TraceError, OSError) as error:
         if summary is not None:
-            said = str(error)
+            reason = str(error)
             if isinstance(error, OSError) and error.filename and error.strerror:
-                said = f"{error.filename}: {error.strerror}"
-            summary.write_text(refused(said), encoding="utf-8")
+                reason = f"{error.filename}: {error.strerror}"
+            summary.write_text(refused(reason), encoding="utf-8")
         raise
     failure: OSError | None = None
     if update:

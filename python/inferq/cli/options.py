@@ -70,8 +70,8 @@ def description(
     name, _, rest = text.partition(":")
     kind = kind_of(name, kinds)
     if kind is None:
-        known = [*presets, *(kind.__name__ for kind in kinds)]
-        raise ConfigError(option, f"unknown name {name!r}{nearest(name, known)}")
+        choices = [*presets, *(kind.__name__ for kind in kinds)]
+        raise ConfigError(option, f"unknown name {name!r}{nearest(name, choices)}")
     names = kind.written_fields()
     fields: dict[str, object] = {}
     for place, part in enumerate(rest.split(",") if rest.strip() else ()):
@@ -119,8 +119,8 @@ def engine(
     """The engine of a replay: of a model on a GPU, or of an illustration; what is given goes before both."""
     when = cast("Literal['prefill', 'decode']", first_token)  # checked where the engine is made
     kept = cast("Literal['blocks', 'radix'] | None", prefix_cache)  # likewise
-    asked = model is not None and plain_name(timing_spec or "") == "roofline"
-    spelt = None if timing_spec is None or asked else timing(timing_spec)
+    is_roofline = model is not None and plain_name(timing_spec or "") == "roofline"
+    spelt = None if timing_spec is None or is_roofline else timing(timing_spec)
     if model is None and gpu is None:
         if tensor_parallel is not None:
             raise ConfigError("--tensor-parallel", "GPUs of which model? Give --model and --gpu too")
@@ -141,7 +141,7 @@ def engine(
         gpu,
         tensor_parallel=tensor_parallel,
         scheduler=scheduler,
-        timing="roofline" if asked else spelt,
+        timing="roofline" if is_roofline else spelt,
         kv=None if kv_spec is None else cache(kv_spec, block, kept),
         prefix_cache=kept if kv_spec is None else None,
         first_token=when,

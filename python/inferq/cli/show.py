@@ -1,4 +1,4 @@
-"""How is a workload or a result shown on a terminal?"""
+"""Workloads, systems and results on a terminal."""
 
 from __future__ import annotations
 
@@ -148,10 +148,10 @@ def workload(trace: Workload) -> None:
     described = trace.describe().rows(named=True)
     single = ("rate_per_s", "reused_share")
     lines(f"{row['column']}: {number(row['mean'])}" for row in described if row["column"] in single)
-    shown = [row for row in described if row["column"] not in single]
-    table = empty_table(["", *(row["column"] for row in shown)])
+    columns = [row for row in described if row["column"] not in single]
+    table = empty_table(["", *(row["column"] for row in columns)])
     for statistic in _QUANTITIES:
-        table.add_row(statistic, *(number(row[statistic]) for row in shown))
+        table.add_row(statistic, *(number(row[statistic]) for row in columns))
     Console(highlight=False).print(table)
 
 
@@ -215,8 +215,8 @@ def _jobs(run: Result) -> str:
     jobs = run.jobs.filter("measured")
     counts = [f"{n:,} {status}" for status, n in jobs["status"].value_counts().sort("status").rows()]
     e2e = jobs["e2e_s"]
-    shown = ", ".join(f"p{p} {seconds(e2e.quantile(p / 100, 'linear'))}" for p in (50, 99))
-    return f"jobs: {', '.join(counts) or 'none measured'}; arrival to last token: {shown}"
+    percentiles = ", ".join(f"p{p} {seconds(e2e.quantile(p / 100, 'linear'))}" for p in (50, 99))
+    return f"jobs: {', '.join(counts) or 'none measured'}; arrival to last token: {percentiles}"
 
 
 def empty_table(names: list[str], left: int = 1) -> Table:

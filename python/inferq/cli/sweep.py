@@ -121,15 +121,15 @@ def _grid(settings: list[str]) -> dict[str, list[Any]]:
 
 def _values(text: str) -> list[Any]:
     """Values with commas between them, each as TOML writes it, or a text without quotes."""
-    found = _toml(f"[{text}]")
-    if isinstance(found, list):
-        return found
+    parsed = _toml(f"[{text}]")
+    if isinstance(parsed, list):
+        return parsed
     return [_value(part.strip()) for part in text.split(",")]
 
 
 def _value(text: str) -> Any:
-    found = _toml(text)
-    return text if found is None else found
+    parsed = _toml(text)
+    return text if parsed is None else parsed
 
 
 def _toml(text: str) -> Any:
@@ -143,13 +143,13 @@ def _toml(text: str) -> Any:
 
 def _objectives(text: str) -> dict[str, float]:
     """The objectives that `--slo` spells."""
-    found: dict[str, float] = {}
+    limits: dict[str, float] = {}
     for part in text.split(","):
         name, equals, seconds = (piece.strip() for piece in part.partition("="))
         try:
-            if not equals or name in found:
+            if not equals or name in limits:
                 raise ValueError
-            found[name] = float(seconds)
+            limits[name] = float(seconds)
         except ValueError:
             raise ConfigError("--slo", f"{part!r} is not of the form ttft_s=0.5") from None
-    return found
+    return limits

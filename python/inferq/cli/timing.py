@@ -122,22 +122,22 @@ def _shipped(name: str) -> str:
 
 
 def _show(table: TimingTable) -> None:
-    said = table.provenance
-    width = max((len(name) for name in (*_FIRST, *_LATER) if name in said), default=0)
+    facts = table.provenance
+    width = max((len(name) for name in (*_FIRST, *_LATER) if name in facts), default=0)
     screen.lines([repr(table)])
     screen.lines(
-        f"{name.replace('_', ' '):<{width}}  {said[name]}" for name in (*_FIRST, *_LATER) if name in said
+        f"{name.replace('_', ' '):<{width}}  {facts[name]}" for name in (*_FIRST, *_LATER) if name in facts
     )
     console = Console(highlight=False)
     console.print(_iterations(table))
-    if "held_out_error" in said:
-        console.print(_errors(said["held_out_error"]))
-    screen.lines(f"note: {note}" for note in said.get("notes", ()))
+    if "held_out_error" in facts:
+        console.print(_errors(facts["held_out_error"]))
+    screen.lines(f"note: {note}" for note in facts.get("notes", ()))
 
 
 def _iterations(table: TimingTable) -> Any:
     """What some iterations take, as far as they are on the grid."""
-    shown = screen.empty_table(["prefill tokens", "at context", "decodes", "of context", "iteration"], left=0)
+    grid = screen.empty_table(["prefill tokens", "at context", "decodes", "of context", "iteration"], left=0)
     last_tokens, last_chunk = table.linear.tokens[-1], table.chunk.chunk[-1]
     last_context, last_count = table.chunk.context[-1], table.decode.sequences[-1]
     decodes = [
@@ -152,21 +152,21 @@ def _iterations(table: TimingTable) -> Any:
     ]
     for count, context in decodes:
         time_s = iteration_s(table, decodes=[context] * count)
-        shown.add_row("", "", f"{count:,}", f"{context:,}", seconds(time_s))
+        grid.add_row("", "", f"{count:,}", f"{context:,}", seconds(time_s))
     for tokens, context in chunks:
         time_s = iteration_s(table, chunks=[(tokens, context)])
-        shown.add_row(f"{tokens:,}", f"{context:,}", "", "", seconds(time_s))
+        grid.add_row(f"{tokens:,}", f"{context:,}", "", "", seconds(time_s))
     if (512, 0) in chunks and (64, 1000) in decodes and last_tokens >= 576:
         time_s = iteration_s(table, chunks=[(512, 0)], decodes=[1000] * 64)
-        shown.add_row("512", "0", "64", "1,000", seconds(time_s))
-    return shown
+        grid.add_row("512", "0", "64", "1,000", seconds(time_s))
+    return grid
 
 
 def _errors(held_out: Any) -> Any:
     """How far the table is from its source where it was not sampled."""
-    shown = screen.empty_table(["error on held-out points", "median", "p95", "max"])
+    grid = screen.empty_table(["error on held-out points", "median", "p95", "max"])
     for part, error in held_out.items():
         if hasattr(error, "items"):
             cells = [f"{100 * error[name]:.2f} %" for name in ("median", "p95", "max")]
-            shown.add_row(part.replace("_", " "), *cells)
-    return shown
+            grid.add_row(part.replace("_", " "), *cells)
+    return grid

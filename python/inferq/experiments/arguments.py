@@ -45,15 +45,15 @@ def seeds_of(seeds: object, most: int = MOST_SEEDS) -> tuple[int, ...]:
     """
     if isinstance(seeds, (str, bytes, set, frozenset)) or not isinstance(seeds, Iterable):
         raise ConfigError("seeds", f"must be whole numbers such as range(10), is {seeds!r}")
-    given = tuple(islice(seeds, most + 1))
-    if len(given) > most:
+    items = tuple(islice(seeds, most + 1))
+    if len(items) > most:
         raise ConfigError("seeds", f"are more than {most:,}")
-    found = tuple(whole("seeds", seed, 0, MOST_SEED) for seed in given)
-    if not found:
+    numbers = tuple(whole("seeds", seed, 0, MOST_SEED) for seed in items)
+    if not numbers:
         raise ConfigError("seeds", "there are none")
-    if len(set(found)) < len(found):
+    if len(set(numbers)) < len(numbers):
         raise ConfigError("seeds", "one is there twice")
-    return found
+    return numbers
 
 
 def seeds_from(first: object, count: object, most: int = MOST_SEEDS) -> range:
@@ -79,25 +79,25 @@ def check_options(
     Raises:
         ConfigError: one is unknown, or not for an experiment; it names it.
     """
-    known = [name for name in OPTIONS if name != "out" and (name not in _EXPERIMENT or name in but)]
+    names = [name for name in OPTIONS if name != "out" and (name not in _EXPERIMENT or name in but)]
     for name in options:
         if name == "out":
             raise ConfigError(
                 f"{field}out", "is for one run; the runs of an experiment would all go to one directory"
             )
-        if name in _EXPERIMENT and name not in known:
+        if name in _EXPERIMENT and name not in names:
             raise ConfigError(f"{field}{name}", "no option here, the experiment sets it for each run")
-        if name not in known:
-            raise ConfigError(f"{field}{name}", f"unknown option of simulate{nearest(str(name), known)}")
+        if name not in names:
+            raise ConfigError(f"{field}{name}", f"unknown option of simulate{nearest(str(name), names)}")
     return dict(options)
 
 
 def between(field: str, value: object, least: float, most: float) -> float:
     """`value` as a float between two numbers, neither of them included, or a `ConfigError` naming `field`."""
-    given = finite(field, value)
-    if not least < given < most:
+    number = finite(field, value)
+    if not least < number < most:
         raise ConfigError(field, f"must be above {least:g} and below {most:g}, not {value!r}")
-    return given
+    return number
 
 
 def check_progress(progress: bool | Progress | None) -> bool | Progress | None:

@@ -59,7 +59,7 @@ class Margin:
         return self.amount * abs(baseline) if self.is_relative else self.amount
 
     def __str__(self) -> str:
-        """As a person writes it."""
+        """As it may be written."""
         if self.is_relative:
             return percent(self.amount, 4)
         if self.metric.unit == "s" and self.amount < 1:

@@ -1,4 +1,4 @@
-"""How do many runs go side by side on threads, and none of it reaches a result?"""
+"""Many runs side by side on threads, of which nothing reaches a result."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def is_user_defined(system: System) -> bool:
 
 
 class _Stopped(Exception):
-    """Ends a task that nobody waits for any more."""
+    """Ends a task whose result is not awaited any more."""
 
 
 class _Drawn:

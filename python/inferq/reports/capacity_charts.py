@@ -75,7 +75,7 @@ def _panel(still: list[Any], rows: pl.DataFrame, name: str, limit: float) -> Any
         legend=alt.Legend(orient="top", title=None),
         scale=alt.Scale(domain=list(_VERDICTS), range=list(_VERDICTS.values())),
     )
-    told = [alt.Tooltip(field, format=".4g") for field in ("rate:Q", "value:Q", "low:Q", "high:Q")]
+    tooltips = [alt.Tooltip(field, format=".4g") for field in ("rate:Q", "value:Q", "low:Q", "high:Q")]
     base = alt.Chart(rows).encode(x=rate)
     layers = [
         *still,
@@ -85,7 +85,7 @@ def _panel(still: list[Any], rows: pl.DataFrame, name: str, limit: float) -> Any
         base.mark_circle(size=55, opacity=1).encode(
             y=value,
             color=colour,
-            tooltip=[*told, alt.Tooltip("seeds:Q"), alt.Tooltip("metric_verdict:N", title="verdict")],
+            tooltip=[*tooltips, alt.Tooltip("seeds:Q"), alt.Tooltip("metric_verdict:N", title="verdict")],
         ),
     ]
     return alt.layer(*layers).properties(width=PANEL, height=_HEIGHT)

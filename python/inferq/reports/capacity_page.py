@@ -12,10 +12,12 @@ def document(plan: CapacityPlan, title: str | None) -> Document:
     """The page: the answer first, then the search, every probe, and what theory knows."""
     chapters = [_search(plan), _probes(plan)]
     if plan.theory is not None:
-        said = plan.theory
-        own = "" if said.rate is None else f" at {number(said.rate)} per second, the rate of the workload"
-        folded = ((f"What theory says{own}, with the numbers put in", said.explain()),)
-        grids = (bounds(said, plan.rate or None),) if said.bounds else ()
+        verdict = plan.theory
+        own = (
+            "" if verdict.rate is None else f" at {number(verdict.rate)} per second, the rate of the workload"
+        )
+        folded = ((f"What theory says{own}, with the numbers put in", verdict.explain()),)
+        grids = (bounds(verdict, plan.rate or None),) if verdict.bounds else ()
         chapters.append(Chapter(title="What does theory know?", grids=grids, folded=folded))
     chapters.append(_repeats(plan))
     return Document(

@@ -23,14 +23,16 @@ def document(comparison: Comparison, title: str | None) -> Document:
     """The page: what is real first, then every difference with its interval, and the numbers of every run."""
     others = [name for name in comparison.systems if name != comparison.baseline]
     rows = comparison.frame.rows(named=True)
-    told = [_verdict(name, [row for row in rows if row["system"] == name]) for name in others[:_MOST_TOLD]]
+    verdicts = [
+        _verdict(name, [row for row in rows if row["system"] == name]) for name in others[:_MOST_TOLD]
+    ]
     if len(others) > _MOST_TOLD:
-        told.append(f"The tables below have {len(others) - _MOST_TOLD:,} more systems.")
+        verdicts.append(f"The tables below have {len(others) - _MOST_TOLD:,} more systems.")
     names = [*comparison.systems, *comparison.frame["metric"].unique()]
     return Document(
         title=title if title is not None else f"Which is better than {comparison.baseline}?",
         setting=_setting(comparison, others),
-        findings=(*told, *(sentence(one, names) for one in comparison.findings)),
+        findings=(*verdicts, *(sentence(one, names) for one in comparison.findings)),
         chapters=(
             Chapter(
                 title="Which differences are real?",
@@ -67,12 +69,12 @@ def _verdict(name: str, rows: list[dict[str, Any]]) -> str:
         ("worse", "is worse in"),
         ("not distinguishable", "shows no difference in"),
     ):
-        found = [row for row in rows if row["verdict"] == verdict]
-        found.sort(key=lambda row: -abs(row["relative"] or 0.0))
-        if found:
-            names = [row_name(row) + _by(row, verdict) for row in found[:_MOST_NAMED]]
-            if len(found) > _MOST_NAMED:
-                names.append(f"{len(found) - _MOST_NAMED:,} more")
+        with_verdict = [row for row in rows if row["verdict"] == verdict]
+        with_verdict.sort(key=lambda row: -abs(row["relative"] or 0.0))
+        if with_verdict:
+            names = [row_name(row) + _by(row, verdict) for row in with_verdict[:_MOST_NAMED]]
+            if len(with_verdict) > _MOST_NAMED:
+                names.append(f"{len(with_verdict) - _MOST_NAMED:,} more")
             parts.append(f"{'It' if parts else name} {words} {listed(names)}.")
     return " ".join(parts) or f"{name} is the same in everything that was compared."
 
@@ -111,13 +113,13 @@ def _grid(comparison: Comparison, name: str, rows: list[dict[str, Any]]) -> Grid
 
 def _picture(comparison: Comparison) -> tuple[Picture, ...]:
     try:
-        made = comparison.plot()
+        picture = comparison.plot()
     except ConfigError:
         return ()
     shown, drawn = len(shown_systems(comparison.frame)), len(comparison.systems) - 1
     left_out = f" Shown are the first {shown} of {drawn} systems." if shown < drawn else ""
     caption = f"Each difference to the baseline with its interval. One that keeps off 0 is real.{left_out}"
-    return (Picture(title="Differences", caption=caption, chart=lambda: made),)
+    return (Picture(title="Differences", caption=caption, chart=lambda: picture),)
 
 
 def _runs(comparison: Comparison) -> Chapter:

@@ -230,7 +230,7 @@ def table(header: Sequence[str], classes: Sequence[str], lines: Iterable[Sequenc
 
 
 def cut(scenario: str) -> str:
-    """A scenario as far as somebody reads it: a distribution made of a trace holds all pairs of lengths."""
+    """A scenario as far as it can be read: a distribution made of a trace holds all pairs of lengths."""
     if len(scenario) <= MOST_LETTERS:
         return scenario
     more = (

@@ -33,10 +33,10 @@ def of_fit(predictions: pl.DataFrame, title: str) -> Any:
         legend=alt.Legend(orient="top", title=None),
         scale=alt.Scale(domain=names, range=[_COLOURS[name] for name in names]),
     )
-    told = [
+    tooltips = [
         alt.Tooltip(field, format=".4g") for field in ("tokens:Q", "measured_s:Q", "predicted_s:Q", "error:Q")
     ]
-    dots = alt.Chart(points).mark_circle(size=18, opacity=0.6).encode(color=colour, tooltip=told)
+    dots = alt.Chart(points).mark_circle(size=18, opacity=0.6).encode(color=colour, tooltip=tooltips)
     seconds = points.select("measured_s", "predicted_s")
     ends = [min(seconds.min().row(0)), max(seconds.max().row(0))]
     scale, axis = _along(ends)

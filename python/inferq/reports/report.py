@@ -23,7 +23,7 @@ def report(shown: Any, path: str | os.PathLike[str], title: str | None = None) -
     request, opened years later. It reads on a phone, and follows the light or dark scheme of the screen.
 
     The page of a run: its findings in plain words, with what theory says of the scenario and which limit
-    binds; the numbers that people ask for first; latency percentiles by class; queue and memory over time;
+    binds; the numbers that matter most; latency percentiles by class; queue and memory over time;
     the histogram of token gaps; throughput beside the limit of theory; the scenario, which repeats the run.
 
     Args:

@@ -26,12 +26,12 @@ def of_residuals(frame: pl.DataFrame) -> Any:
         for each GPU. What is beyond `MOST` stands at the edge.
     """
     quantiles = {"low": 0.05, "middle": 0.5, "high": 0.95}
-    told = (
+    spans = (
         frame.group_by("regime", "model", "gpu", "tensor_parallel", maintain_order=True)
         .agg(pl.col("error").quantile(share, "linear").alias(name) for name, share in quantiles.items())
         .sort("model", "gpu")
     )
-    gpus = told["gpu"].unique().sort().to_list()
+    gpus = spans["gpu"].unique().sort().to_list()
     colour = alt.Color(
         "gpu:N",
         title=None,
@@ -42,7 +42,7 @@ def of_residuals(frame: pl.DataFrame) -> Any:
     regimes = frame["regime"].unique(maintain_order=True).to_list()
     panels = []
     for place, regime in enumerate(regimes):
-        here = alt.Chart(told.filter(pl.col("regime") == regime))
+        here = alt.Chart(spans.filter(pl.col("regime") == regime))
         y = alt.Y(
             "model:N",
             title=None,

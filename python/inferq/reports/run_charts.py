@@ -99,7 +99,7 @@ class Pictures:
             samples = pl.concat([samples, run_data.hit_rates(self._result)], how="diagonal")
         samples, time = _in_time(samples)
         if cached:
-            found = samples.filter(pl.col("hit_rate").is_not_null())
+            hits = samples.filter(pl.col("hit_rate").is_not_null())
             samples = samples.filter(pl.col("hit_rate").is_null())
         if "prefill_queue" in samples.columns:
             queues = {"prefill_queue": ("prefill queue", ORANGE), "decode_queue": ("decode queue", VERMILION)}
@@ -119,9 +119,9 @@ class Pictures:
                 self._memory(samples, time),
                 _lines(samples, time, tokens, "tokens per second"),
             ]
-            if cached and found.height:
+            if cached and hits.height:
                 word = {"hit_rate": ("hit rate", PURPLE)}
-                panels.append(_lines(found, time, word, "prompts found", legend=False, most=1.0))
+                panels.append(_lines(hits, time, word, "prompts found", legend=False, most=1.0))
         return styled(_stacked(panels).resolve_scale(color="independent"))
 
     def tbt(self) -> Any:
@@ -166,7 +166,9 @@ class Pictures:
         if "class" in samples.columns:
             order = samples.group_by("class").agg(pl.col("mean").mean()).sort("mean", descending=True)
             names = order["class"].head(run_data.MOST_CLASSES).to_list()
-            told = samples.filter(pl.col("class").is_in(names)).rename({"class": "which", "mean": "requests"})
+            queue = samples.filter(pl.col("class").is_in(names)).rename(
+                {"class": "which", "mean": "requests"}
+            )
             key = _key("which", names, list(OF_CLASSES[: len(names)]))
         else:
             several = self._result.timeline["replica"].n_unique() > 1
@@ -176,12 +178,14 @@ class Pictures:
             }
             if samples["mean"].equals(samples["most"]):
                 words = {"mean": "waiting"}
-            told = samples.unpivot(on=list(words), index="time", variable_name="which", value_name="requests")
-            told = told.with_columns(pl.col("which").replace_strict(words))
+            queue = samples.unpivot(
+                on=list(words), index="time", variable_name="which", value_name="requests"
+            )
+            queue = queue.with_columns(pl.col("which").replace_strict(words))
             key = _key("which", list(words.values()), [BLUE, ORANGE][: len(words)])
-        some = alt.Scale() if told["requests"].max() else alt.Scale(domain=[0, 1])
+        some = alt.Scale() if queue["requests"].max() else alt.Scale(domain=[0, 1])
         waiting = alt.Y("requests:Q", title="requests waiting", axis=_few(True), scale=some)
-        line = alt.Chart(told).mark_line(strokeWidth=1.5).encode(x=time, y=waiting, color=key)
+        line = alt.Chart(queue).mark_line(strokeWidth=1.5).encode(x=time, y=waiting, color=key)
         return styled(line.properties(width=PANEL, height=170))
 
     def throughput(self) -> Any:
@@ -191,7 +195,7 @@ class Pictures:
         below the other line the policy is known to be stable. A limit far above all that came is left out.
 
         Raises:
-            ConfigError: nobody came, or all at one instant.
+            ConfigError: no request came, or all at one instant.
         """
         return throughput(self._result, run_data.theory(self._result))
 
@@ -210,25 +214,25 @@ def throughput(result: Result, verdict: Stability | str) -> Any:
     """The picture of `Pictures.throughput`, with what `run_data.theory` says of the run."""
     happened = run_data.rates(result)
     if happened.is_empty():
-        raise ConfigError("throughput", "nobody came, or all at one instant")
+        raise ConfigError("throughput", "no request came, or all at one instant")
     happened, time = _in_time(happened)
     top = max(happened["arrived"].max(), happened["finished"].max())  # type: ignore[type-var]
     limits = {label: value for label, value, _ in _limits(verdict) if value <= _FARTHEST * float(top)}  # type: ignore[arg-type]
     labels = ["arrived", "finished", *limits]
     colours = [GREY, BLUE, *(colour for label, _, colour in _limits(verdict) if label in limits)]
     dashes = [[1, 0], [1, 0], *([5, 3] for _ in limits)]
-    told = happened.unpivot(
+    points = happened.unpivot(
         on=["arrived", "finished"], index="time", variable_name="which", value_name="rate"
     )
     ends = [happened["time"].min(), happened["time"].max()]
     lines = [(end, label, value) for label, value in limits.items() for end in ends]
-    told = pl.concat([told, pl.DataFrame(lines, schema=told.schema, orient="row")])
+    points = pl.concat([points, pl.DataFrame(lines, schema=points.schema, orient="row")])
     unit = "jobs" if result.has_jobs else "requests"
     legend = alt.Legend(orient="top", title=None, columns=2 if not limits else 1, symbolType="stroke")
     rate = alt.Y("rate:Q", title=f"{unit} per second", axis=_few())
     colour = alt.Color("which:N", scale=alt.Scale(domain=labels, range=colours), legend=legend)
     dash = alt.StrokeDash("which:N", scale=alt.Scale(domain=labels, range=dashes), legend=legend)
-    line = alt.Chart(told).mark_line(strokeWidth=1.5).encode(x=time, y=rate, color=colour, strokeDash=dash)
+    line = alt.Chart(points).mark_line(strokeWidth=1.5).encode(x=time, y=rate, color=colour, strokeDash=dash)
     return styled(line.properties(width=PANEL, height=190))
 
 
@@ -348,16 +352,16 @@ def _lines(
         )
         for name, (word, _) in words.items()
     ]
-    told = pl.concat(parts)
+    points = pl.concat(parts)
     colour = _key("which", [word for word, _ in words.values()], [one for _, one in words.values()], legend)
     axis = _few(True) if most is None else alt.Axis(tickCount=4, labelExpr=_PERCENT)
-    if most is None and not told["high"].max():
+    if most is None and not points["high"].max():
         most = 1.0
     scale = alt.Scale() if most is None else alt.Scale(domain=[0, most])
-    base = alt.Chart(told).encode(x=time, color=colour)
+    base = alt.Chart(points).encode(x=time, color=colour)
     mean = base.mark_line(strokeWidth=1.5).encode(y=alt.Y("mean:Q", title=title, axis=axis, scale=scale))
     layers = [mean]
-    if not (told["low"].equals(told["mean"]) and told["high"].equals(told["mean"])):
+    if not (points["low"].equals(points["mean"]) and points["high"].equals(points["mean"])):
         band = base.mark_area(opacity=0.22, line=False).encode(
             y=alt.Y("low:Q", title=title, axis=axis, scale=scale), y2="high"
         )
@@ -398,16 +402,16 @@ def _key(column: str, names: list[str], colours: list[str], legend: bool = True)
     scale = alt.Scale(domain=names, range=colours)
     if not legend:
         return alt.Color(f"{column}:N", scale=scale, legend=None)
-    shown = alt.Legend(orient="top", title=None, symbolType="stroke", symbolOpacity=1, labelLimit=160)
-    return alt.Color(f"{column}:N", scale=scale, legend=shown)
+    key = alt.Legend(orient="top", title=None, symbolType="stroke", symbolOpacity=1, labelLimit=160)
+    return alt.Color(f"{column}:N", scale=scale, legend=key)
 
 
 def _classes(names: list[str]) -> Any:
-    shown = alt.Legend(
+    key = alt.Legend(
         orient="top", title=None, symbolType="stroke", labelLimit=120, columns=min(3, len(names))
     )
     scale = alt.Scale(domain=names, range=list(OF_CLASSES[: len(names)]))
-    return alt.Color("class:N", scale=scale, legend=shown)
+    return alt.Color("class:N", scale=scale, legend=key)
 
 
 def _few(whole: bool = False) -> Any:
@@ -440,10 +444,10 @@ def _powers(low: float, high: float) -> list[float]:
         first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
         return [float(f"{place * step:.12g}") for place in range(first, last + 1)]
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    found: list[float] = []
+    marks: list[float] = []
     for steps in ((1,), (1, 3), (1, 2, 5)):
         every = [float(f"{step}e{power}") for power in powers for step in steps]
-        found = [one for one in every if low * (1 - 1e-9) <= one <= high * (1 + 1e-9)]
-        if len(found) >= 3:
+        marks = [one for one in every if low * (1 - 1e-9) <= one <= high * (1 + 1e-9)]
+        if len(marks) >= 3:
             break
-    return found[:: -(-len(found) // 7)]
+    return marks[:: -(-len(marks) // 7)]

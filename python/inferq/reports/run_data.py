@@ -51,8 +51,8 @@ def theory(result: Result) -> Stability | str:
 
 def sizes(result: Result) -> list[tuple[str, int]]:
     """How many measured requests each class has, the most frequent first."""
-    seen = result.requests.lazy().filter("measured").group_by("class").agg(pl.len().alias("requests"))
-    named = seen.collect().with_columns(pl.col("class").cast(pl.String))
+    counts = result.requests.lazy().filter("measured").group_by("class").agg(pl.len().alias("requests"))
+    named = counts.collect().with_columns(pl.col("class").cast(pl.String))
     return named.sort("requests", "class", descending=[True, False]).rows()
 
 
@@ -69,12 +69,12 @@ def jobs(result: Result) -> list[dict[str, Any]]:
         where none finished: `mean`, `p50`, `p90`, `p95`, `p99`, `max`, percentiles as in `Result.summary`.
     """
     measured = result.jobs.filter("measured")
-    told = []
+    rows = []
     for name in (*measured["workflow"].unique().sort().to_list(), None):
         of_name = measured if name is None else measured.filter(pl.col("workflow") == name)
         took_s = of_name["e2e_s"].drop_nulls()
         quantiles = {f"p{p}": took_s.quantile(p / 100, "linear") for p in (50, 90, 95, 99)}
-        told.append(
+        rows.append(
             {
                 "workflow": name,
                 "completed": int((of_name["status"] == "finished").sum()),
@@ -84,7 +84,7 @@ def jobs(result: Result) -> list[dict[str, Any]]:
                 "max": took_s.max(),
             }
         )
-    return told
+    return rows
 
 
 def latencies(result: Result, names: list[str]) -> pl.DataFrame:
@@ -153,7 +153,7 @@ def hit_rates(result: Result, steps: int = 60) -> pl.DataFrame:
         stretch on all replicas, those that were found; `hit_rate_low` and `hit_rate_high`: the same of the
         replica with the least and with the most. Stretches without prompts are left out.
     """
-    found, asked = pl.col("found").sum(), (pl.col("found") + pl.col("computed")).sum()
+    hits, tokens = pl.col("found").sum(), (pl.col("found") + pl.col("computed")).sum()
     end_s = max(float(result.timeline["time_s"].max() or 0.0), 1e-300)  # type: ignore[arg-type]
     parts = (
         result.timeline.select(
@@ -163,11 +163,11 @@ def hit_rates(result: Result, steps: int = 60) -> pl.DataFrame:
             computed="prefill_tokens_per_s",
         )
         .group_by("place", "replica")
-        .agg(found, pl.col("computed").sum())
+        .agg(hits, pl.col("computed").sum())
         .filter(pl.col("found") + pl.col("computed") > 0)
     )
     each = pl.col("found") / (pl.col("found") + pl.col("computed"))
-    shares = {"hit_rate": found / asked, "hit_rate_low": each.min(), "hit_rate_high": each.max()}
+    shares = {"hit_rate": hits / tokens, "hit_rate_low": each.min(), "hit_rate_high": each.max()}
     return (
         parts.group_by("place")
         .agg(**shares)
@@ -210,8 +210,8 @@ def waiting(result: Result) -> pl.DataFrame:
     over = timeline.group_by("time_s").agg(
         pl.col("waiting").mean().alias("mean"), pl.col("waiting").max().cast(pl.Float64).alias("most")
     )
-    told = _stretched(over.sort("time_s"), ["mean", "most"])
-    return told.select("time_s", "mean", pl.col("most_high").alias("most"))
+    stretches = _stretched(over.sort("time_s"), ["mean", "most"])
+    return stretches.select("time_s", "mean", pl.col("most_high").alias("most"))
 
 
 def _stretched(samples: pl.DataFrame, names: list[str]) -> pl.DataFrame:
@@ -238,18 +238,18 @@ def gaps(result: Result, names: list[str]) -> pl.DataFrame:
     Returns:
         `class`, `lower_s`, `upper_s`, `share` (of the gaps of the class).
     """
-    held = result.tbt.with_columns(pl.col("class").cast(pl.String)).filter(pl.col("class").is_in(names))
-    held = held.filter(pl.col("upper_s") > 0)
-    if held.is_empty():
+    bins = result.tbt.with_columns(pl.col("class").cast(pl.String)).filter(pl.col("class").is_in(names))
+    bins = bins.filter(pl.col("upper_s") > 0)
+    if bins.is_empty():
         numbers = dict.fromkeys(("lower_s", "upper_s", "share"), pl.Float64)
         return pl.DataFrame(schema={"class": pl.String, **numbers})
-    edges_s = held["upper_s"].to_numpy()
+    edges_s = bins["upper_s"].to_numpy()
     least, most = math.log10(edges_s.min()), math.log10(edges_s.max())
     step = max((most - least) / (BINS - 1), math.log10(1 + 1 / 64))
     place = ((pl.col("upper_s").log10() - least) / step).round()
     share = pl.col("count") / pl.col("count").sum().over("class")
     return (
-        held.group_by("class", place.alias("place"))
+        bins.group_by("class", place.alias("place"))
         .agg(pl.col("count").sum())
         .with_columns(share=share)
         .sort("class", "place")
@@ -282,7 +282,7 @@ def rates(result: Result, steps: int = 100) -> pl.DataFrame:
 
     Returns:
         `time_s` (middle of the stretch), `arrived`, `finished`: requests per second, of a network jobs; all
-        of them, measured or not. Empty where nobody came, or all at one instant.
+        of them, measured or not. Empty where no request came, or all at one instant.
     """
     rows = (result.jobs if result.has_jobs else result.requests).lazy()
     kept = rows.select("arrival_s", "finish_s").collect()

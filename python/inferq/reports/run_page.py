@@ -54,21 +54,21 @@ def document(result: Result, title: str | None) -> Document:
 
 def _findings(result: Result, verdict: Stability | str) -> list[str]:
     """Whether the run was cut, its findings, what its queue did, and what theory says."""
-    told = [*_cut(result), *(sentence(one) for one in result.findings)]
-    given = ""
+    sentences = [*_cut(result), *(sentence(one) for one in result.findings)]
+    condition = ""
     try:
-        seen = observed(result)
+        drift = observed(result)
     except (ConfigError, TraceError) as error:
-        told.append(f"Whether the queue grew cannot be told: {error}.")
+        sentences.append(f"Whether the queue grew cannot be told: {error}.")
     else:
         arrival_s = result.requests.lazy().select("arrival_s").collect()["arrival_s"].to_numpy()
         arriving_s = float(arrival_s.max() - arrival_s.min()) if arrival_s.size else 0.0
-        told.append(in_this_run(seen, arriving_s))
-        if seen.rate_per_s is None and not isinstance(verdict, str) and verdict.rate is not None:
-            given = f"If {_unit(result)} keep coming at this rate"
+        sentences.append(in_this_run(drift, arriving_s))
+        if drift.rate_per_s is None and not isinstance(verdict, str) and verdict.rate is not None:
+            condition = f"If {_unit(result)} keep coming at this rate"
     if isinstance(verdict, str):
-        return [*told, f"Theory says nothing about this scenario: {verdict}."]
-    return [*told, *in_the_long_run(verdict, _unit(result), given=given)]
+        return [*sentences, f"Theory says nothing about this scenario: {verdict}."]
+    return [*sentences, *in_the_long_run(verdict, _unit(result), given=condition)]
 
 
 def _cut(result: Result) -> list[str]:
@@ -82,10 +82,10 @@ def _cut(result: Result) -> list[str]:
     if not arrived:
         return [f"{cut}, before the first of {later:,} {_unit(result, later)} had arrived."]
     were = "was" if under_way == 1 else "were"
-    told = [f"{under_way:,} {_unit(result, under_way)} {were} still under way"] if under_way else []
+    parts = [f"{under_way:,} {_unit(result, under_way)} {were} still under way"] if under_way else []
     if later:
-        told.append(f"{later:,} of {arrived + later:,} had not arrived")
-    return [f"{cut}: {', and '.join(told)}."]
+        parts.append(f"{later:,} of {arrived + later:,} had not arrived")
+    return [f"{cut}: {', and '.join(parts)}."]
 
 
 def _left(result: Result) -> tuple[int, int]:
@@ -96,7 +96,7 @@ def _left(result: Result) -> tuple[int, int]:
 
 
 def _facts(result: Result, whole: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The numbers that people ask for first; of a network those of its jobs, then those of their stages."""
+    """The numbers that matter most; of a network those of its jobs, then those of their stages."""
     facts = []
     stages = ""
     if result.has_jobs:
@@ -157,14 +157,14 @@ def _latency(result: Result, rows: run_tables.Rows, sizes: list[tuple[str, int]]
 
 def _jobs(result: Result) -> Grid:
     """How long jobs took, from arrival to the last token of their last stage."""
-    found = run_data.jobs(result)
+    rows = run_data.jobs(result)
     lines = [
         [
             "all" if row["workflow"] is None else row["workflow"],
             *(f"{row['completed']:,}", f"{row['failed']:,}"),
             *(seconds(row[one]) for one in STATISTICS),
         ]
-        for row in (found if len(found) > 2 else found[-1:])
+        for row in (rows if len(rows) > 2 else rows[-1:])
     ]
     note = "Measured jobs, from their arrival to the last token of their last stage."
     return Grid(title="Jobs", header=("jobs", "finished", "failed", *STATISTICS), lines=lines, note=note)
@@ -266,7 +266,7 @@ def _unit(result: Result, count: int = 2) -> str:
 def _drawn(title: str, caption: str, chart: Callable[[], Any]) -> tuple[Picture, ...]:
     """A picture, or none where the run has nothing to draw it from."""
     try:
-        made = chart()
+        picture = chart()
     except ConfigError:
         return ()
-    return (Picture(title=title, caption=caption, chart=lambda: made),)
+    return (Picture(title=title, caption=caption, chart=lambda: picture),)

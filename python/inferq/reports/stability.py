@@ -107,10 +107,10 @@ def _queue(verdict: Stability, unit: str, lasting: str) -> str:
     if sure:
         near = min(sure, key=lambda one: sum(not need.met for need in one.hypotheses))
         lacking = [need for need in near.hypotheses if not need.met]
-        known = "which is not so here" if any(one.met is False for one in lacking) else "which is not known"
+        state = "which is not so here" if any(one.met is False for one in lacking) else "which is not known"
         return (
             f"{unsure}: {come} would be few enough ({near.name}) given "
-            f"{' and '.join(one.name for one in lacking)}, {known}"
+            f"{' and '.join(one.name for one in lacking)}, {state}"
         )
     return f"{unsure}: {come} exceed no limit, and no theorem says that they are few enough"
 

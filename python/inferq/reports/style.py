@@ -126,12 +126,12 @@ def svg(chart: Any, prefix: str = "part-") -> str:
 
     # A check of the whole against the schema would take longer than drawing it.
     with alt.data_transformers.enable("default"), alt.data_transformers.disable_max_rows():
-        asked = {**chart.to_dict(validate=False), "config": _configuration()}
+        described = {**chart.to_dict(validate=False), "config": _configuration()}
     grammar = "_".join(alt.SCHEMA_VERSION.split(".")[:2])
-    text = vl_convert.vegalite_to_svg(asked, vl_version=grammar)
+    text = vl_convert.vegalite_to_svg(described, vl_version=grammar)
     # The renderer counts the names of clips on from picture to picture: here each picture counts its own.
-    found = (name for tag in _TAG.findall(text) for name in _NAME.findall(tag))
-    names = {name: f"{prefix}{place}" for place, name in enumerate(dict.fromkeys(found), start=1)}
+    defined = (name for tag in _TAG.findall(text) for name in _NAME.findall(tag))
+    names = {name: f"{prefix}{place}" for place, name in enumerate(dict.fromkeys(defined), start=1)}
 
     def renamed(tag: re.Match[str]) -> str:
         return _NAMED.sub(lambda one: one[1] + names.get(one[2], one[2]), tag[0])

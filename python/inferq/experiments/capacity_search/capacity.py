@@ -14,7 +14,7 @@ from inferq.errors import ConfigError, TraceError
 from inferq.experiments.arguments import MOST_SEED, MOST_SEEDS, between, check_options, seeds_of
 from inferq.experiments.capacity_search.capacity_plan import CapacityPlan, ceiling_of
 from inferq.experiments.capacity_search.probe import Prober
-from inferq.experiments.capacity_search.run_length import Length, judged
+from inferq.experiments.capacity_search.run_length import RunLength, judged
 from inferq.experiments.capacity_search.search import Search
 from inferq.experiments.capacity_search.slo import Slo
 from inferq.reports.text import number
@@ -100,7 +100,7 @@ def capacity(
 
     Raises:
         ConfigError: an argument outside its range; a class that the workload does not have; a closed loop
-            (`think_s`), whose rate nobody sets; and as of `inferq.simulate`.
+            (`think_s`), whose rate is not set; and as of `inferq.simulate`.
         TraceError: a workload without arrivals or lengths.
         SimulationError: a run that cannot go on.
         KeyboardInterrupt: Ctrl-C stops all runs at once.
@@ -216,7 +216,7 @@ class _Arrivals:
         if scaled and "think_s" in frame.columns and frame["think_s"].is_not_null().any():
             raise ConfigError(
                 "think_s",
-                "turns wait for answers, so that nobody sets their rate: use .open_loop(), or give "
+                "turns wait for answers, so that their rate cannot be set: use .open_loop(), or give "
                 "a function of the rate: lambda rate: iq.Workload.sessions(arrivals=iq.Poisson(rate), …)",
             )
         first_s, last_s = float(frame["arrival_s"][0]), float(frame["arrival_s"][-1])
@@ -243,8 +243,8 @@ def _reason(
             return f"fewer requests are not served better, and no more than this was found: at {best}"
         if first.rate > arrivals.floor:
             return f"no rate that was tried keeps it for sure; the lowest is {first}"
-        said = "cannot be kept" if first.verdict == "broken" else "is not kept for sure"
-        return f"it {said} at any rate: even where requests hardly meet, at {first}"
+        verdict = "cannot be kept" if first.verdict == "broken" else "is not kept for sure"
+        return f"it {verdict} at any rate: even where requests hardly meet, at {first}"
     if search.high is not None:
         return None
     if top is None:
@@ -259,19 +259,19 @@ def _reason(
     return f"it is {last.verdict} at {top:g} per second, where the search was to end"
 
 
-def _length(prober: Prober, search: Search, top: float | None, theory: Stability | None) -> Length:
+def _length(prober: Prober, search: Search, top: float | None, theory: Stability | None) -> RunLength:
     """Whether longer runs would say the same."""
     rate = search.low
     if rate == 0:
-        return Length(None, "there is no rate to be judged")
+        return RunLength(None, "there is no rate to be judged")
     ceiling = None if theory is None else ceiling_of(theory)
     if theory is None:
-        said = stability(prober.at_rate(rate), prober.system)
-        ceiling = said.capacity_per_s if said.verdict == "unstable" else None
+        verdict = stability(prober.at_rate(rate), prober.system)
+        ceiling = verdict.capacity_per_s if verdict.verdict == "unstable" else None
     if ceiling is not None and (theory is None or rate >= ceiling):
-        return Length(True, f"no rate above {number(ceiling, 4)} per second lasts in the long run")
+        return RunLength(True, f"no rate above {number(ceiling, 4)} per second lasts in the long run")
     if top is None and search.high is None:
-        return Length(True, "more requests at once would take longer")
+        return RunLength(True, "more requests at once would take longer")
     return judged(prober, rate, search.precision)
 
 
@@ -284,15 +284,15 @@ def _returned(workload: object) -> Workload:
 
 def _looks(seeds: Iterable[int], most: int | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """All seeds that a probe may take, and after how many of them a verdict is tried."""
-    given = seeds_of(seeds)
+    first = seeds_of(seeds)
     last = (
-        min(4 * len(given), MOST_SEEDS) if most is None else whole("most_seeds", most, len(given), MOST_SEEDS)
+        min(4 * len(first), MOST_SEEDS) if most is None else whole("most_seeds", most, len(first), MOST_SEEDS)
     )
-    looks = [len(given)]
+    looks = [len(first)]
     while looks[-1] < last:
         looks.append(min(2 * looks[-1], last))
-    further = range(max(given) + 1, max(given) + 1 + last - len(given))
-    return (*given, *(whole("seeds", seed, 0, MOST_SEED) for seed in further)), tuple(looks)
+    further = range(max(first) + 1, max(first) + 1 + last - len(first))
+    return (*first, *(whole("seeds", seed, 0, MOST_SEED) for seed in further)), tuple(looks)
 
 
 def _ends(low: float | None, high: float | None) -> tuple[float | None, float | None]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from inferq._lazy import pl
 from inferq.experiments.capacity_search.probe import Probe
-from inferq.experiments.capacity_search.run_length import Length
+from inferq.experiments.capacity_search.run_length import RunLength
 from inferq.experiments.capacity_search.slo import Slo
 from inferq.reports.capacity_charts import of_search
 from inferq.reports.text import counted, number, percent
@@ -36,7 +36,7 @@ class CapacityPlan:
     """How many requests (of a network: jobs) a run has."""
     probed: tuple[Probe, ...]
     """Every rate that was run, in order."""
-    length: Length
+    length: RunLength
     """Whether longer runs would say the same, and why."""
     theory: Stability | None
     """What is proved about the scenario; its ceiling began the search. None for a function of the rate."""
@@ -127,8 +127,8 @@ class CapacityPlan:
     @property
     def findings(self) -> tuple[str, ...]:
         """The answer, what breaks first, what theory says, and what to know before trusting it."""
-        found = f"up to {number(self.rate, 4)} per second keep {self.slo} {self._sure}"
-        lines = [found if self.rate > 0 else f"no rate was found that keeps {self.slo}"]
+        answer = f"up to {number(self.rate, 4)} per second keep {self.slo} {self._sure}"
+        lines = [answer if self.rate > 0 else f"no rate was found that keeps {self.slo}"]
         if self.reason is not None:
             lines.append(self.reason)
         if self.rate > 0:

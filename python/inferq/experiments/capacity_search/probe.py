@@ -1,4 +1,4 @@
-"""Does a system keep an SLO at one rate? Several seeds, an interval for each objective, a verdict."""
+"""A probe: several seeds at one rate, an interval for each objective, a verdict."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from inferq.systems.system import System
     from inferq.workload.workload import Workload
 
-Verdict = Literal["kept", "broken", "undecided"]
+ProbeVerdict = Literal["kept", "broken", "undecided"]
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ class ObjectiveValue:
     low: float | None
     high: float | None
     """Between which the true mean lies; None where the runs have no chance in them."""
-    verdict: Verdict
+    verdict: ProbeVerdict
 
     @property
     def share(self) -> float:
@@ -64,16 +64,16 @@ class Probe:
     """What to know before trusting the numbers, as `Result.findings` of the first run says."""
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ProbeVerdict:
         """Kept when every objective is, broken when one is."""
-        said = {one.verdict for one in self.judged}
-        return "broken" if "broken" in said else "undecided" if "undecided" in said else "kept"
+        verdicts = {one.verdict for one in self.judged}
+        return "broken" if "broken" in verdicts else "undecided" if "undecided" in verdicts else "kept"
 
     @property
     def worst(self) -> ObjectiveValue:
         """The objective that decides: with the verdict of the probe, and the largest share of its limit."""
-        found = [one for one in self.judged if one.verdict == self.verdict]
-        return max(found, key=lambda one: one.share)
+        candidates = [one for one in self.judged if one.verdict == self.verdict]
+        return max(candidates, key=lambda one: one.share)
 
     @property
     def share(self) -> float:
@@ -111,16 +111,16 @@ class Prober:
         broken when any is (so each has its part of the chance).
         """
         workload = self.at_rate(rate)
-        seen: list[tuple[tuple[float, ...], list[str]]] = []
-        made = Probe(rate, 0, ())
+        runs: list[tuple[tuple[float, ...], list[str]]] = []
+        probe = Probe(rate, 0, ())
         for look in self.looks:
-            seen += self.runs(workload, self.seeds[len(seen) : look], partial(self._seen, rate))
-            of_each = zip(self.objectives, zip(*(values for values, _ in seen), strict=True), strict=True)
+            runs += self.runs(workload, self.seeds[len(runs) : look], partial(self._seen, rate))
+            of_each = zip(self.objectives, zip(*(values for values, _ in runs), strict=True), strict=True)
             judged = tuple(self._judged(*one) for one in of_each)
-            made = Probe(rate, len(seen), judged, tuple(seen[0][1]))
-            if made.verdict != "undecided":
+            probe = Probe(rate, len(runs), judged, tuple(runs[0][1]))
+            if probe.verdict != "undecided":
                 break
-        return made
+        return probe
 
     def runs(self, workload: Workload, seeds: Sequence[int], look: Callable[[Result], T]) -> list[T]:
         """What is seen in the run of each seed, in their order, on the threads that there are."""
@@ -143,7 +143,7 @@ class Prober:
         chance = (1 - self.confidence) / len(self.looks)
         high = value + student(values, 1 - 2 * chance).half_width
         low = value - student(values, 1 - 2 * chance / len(self.objectives)).half_width
-        verdict: Verdict = "kept" if high <= limit else "broken" if low > limit else "undecided"
+        verdict: ProbeVerdict = "kept" if high <= limit else "broken" if low > limit else "undecided"
         if limit == 0 and value > 0:  # what is never negative has a mean of 0 only when it never happens
             verdict = "broken"
         return ObjectiveValue(objective, value, max(low, 0.0), high, verdict)

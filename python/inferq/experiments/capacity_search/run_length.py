@@ -22,7 +22,7 @@ _MARGIN = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Length:
+class RunLength:
     """Whether an answer holds only because the runs end."""
 
     limited: bool | None
@@ -53,17 +53,17 @@ def longer(workload: Workload) -> Workload | None:
     if not isinstance(source, Mix):
         return None
     parts = tuple((name, longer(part)) for name, part in source.parts)
-    made = tuple((name, part) for name, part in parts if part is not None)
-    if len(made) < len(parts):
+    longer_parts = tuple((name, part) for name, part in parts if part is not None)
+    if len(longer_parts) < len(parts):
         return None
     if source.requests is None:
-        return Workload._of(Mix(made, None), steps)
+        return Workload._of(Mix(longer_parts, None), steps)
     # a mix that says how many it takes draws its parts as far as that needs
     endless = all(part._goes_on for _, part in source.parts)
     return Workload._of(Mix(source.parts, 2 * source.requests), steps) if endless else None
 
 
-def judged(prober: Prober, rate: float, precision: float) -> Length:
+def judged(prober: Prober, rate: float, precision: float) -> RunLength:
     """Whether an answer is limited by the length of the runs, by runs of twice the requests and by drift.
 
     Limited: with twice the requests even a rate that is lower by 2 %, or by the precision of the answer where
@@ -78,23 +78,25 @@ def judged(prober: Prober, rate: float, precision: float) -> Length:
     """
     lower = rate / (1 + min(precision, _MARGIN))
     twice = longer(prober.at_rate(lower))
-    probe, said = None, "the workload has no more requests than these"
+    probe, reason = None, "the workload has no more requests than these"
     if twice is not None:
         probe = replace(prober, at_rate=lambda rate: twice).probe(lower)
         if probe.verdict == "broken":
-            return Length(
+            return RunLength(
                 True, f"twice the requests break it even at {number(probe.rate, 4)} per second", probe
             )
         if probe.verdict == "kept":
-            return Length(False, f"twice the requests keep it at {number(probe.rate, 4)} per second", probe)
-        said = f"twice the requests are undecided at {number(probe.rate, 4)} per second"
+            return RunLength(
+                False, f"twice the requests keep it at {number(probe.rate, 4)} per second", probe
+            )
+        reason = f"twice the requests are undecided at {number(probe.rate, 4)} per second"
     seeds = prober.seeds[: 1 if prober.exact else min(_OBSERVED_RUNS, prober.looks[0])]
     verdicts = prober.runs(prober.at_rate(rate), seeds, _drift)
     if "unstable" in verdicts:
-        return Length(True, f"{said}, and the number in the system grows to the end of the run", probe)
+        return RunLength(True, f"{reason}, and the number in the system grows to the end of the run", probe)
     if "unknown" in verdicts:
-        return Length(None, f"{said}, and a run is too short to show whether a queue grows", probe)
-    return Length(False, f"the number in the system does not grow during the run ({said})", probe)
+        return RunLength(None, f"{reason}, and a run is too short to show whether a queue grows", probe)
+    return RunLength(False, f"the number in the system does not grow during the run ({reason})", probe)
 
 
 def _drift(result: Result) -> str:

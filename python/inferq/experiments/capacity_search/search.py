@@ -1,4 +1,4 @@
-"""Where between too slow and too fast does a system cease to keep an SLO?"""
+"""The search for the rate at which a system ceases to keep an SLO."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ class Search:
         self._narrow(low or floor)
 
     def _at(self, rate: float) -> Probe:
-        made = self._prober.probe(rate)
-        self.probed.append(made)
+        probe = self._prober.probe(rate)
+        self.probed.append(probe)
         if self._tell is not None:
-            self._tell(str(made))
-        return made
+            self._tell(str(probe))
+        return probe
 
     def _go_up(self, start: float) -> None:
         """Faster and faster until the SLO is broken."""

@@ -1,4 +1,4 @@
-"""What must the latencies of a service keep to?"""
+"""`Slo`: limits that the latencies of a service must keep."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ class Slo:
         **limits: float,
     ) -> None:
         """Check the limits."""
-        known = {}
+        bounds = {}
         for name, limit in limits.items():
             metric = Metric.of(name, "slo")
             if metric.unit != "s":
                 raise ConfigError(f"slo.{name}", "is no latency, and an SLO bounds latencies from above")
-            known[metric.name] = not_negative(f"slo.{name}", limit)
+            bounds[metric.name] = not_negative(f"slo.{name}", limit)
         if failed_share is not None:
             failed_share = finite("slo.failed_share", failed_share)
             if not 0 <= failed_share <= 1:
@@ -101,9 +101,9 @@ class Slo:
                 raise ConfigError("slo.by_class", f"must be a table of Slo by class, holds {name!r}: {slo!r}")
             if slo.by_class:
                 raise ConfigError(f"slo.by_class[{name!r}]", "has classes of its own, which a class has not")
-        if not known and not classes and failed_share is None:
+        if not bounds and not classes and failed_share is None:
             raise ConfigError("slo", "bounds nothing; give a limit such as ttft_p99=0.5")
-        object.__setattr__(self, "limits", Table(known))
+        object.__setattr__(self, "limits", Table(bounds))
         object.__setattr__(self, "by_class", Table(classes))
         object.__setattr__(self, "failed_share", failed_share)
 
@@ -111,12 +111,12 @@ class Slo:
     def objectives(self) -> tuple[Objective, ...]:
         """Every objective: those of all requests, the failed among them, then those of each class."""
         failed = Objective(FAILED, 0.0 if self.failed_share is None else self.failed_share)
-        found = [*self._latencies(None), failed]
+        objectives = [*self._latencies(None), failed]
         for name, slo in self.by_class.items():
-            found += slo._latencies(name)
+            objectives += slo._latencies(name)
             if slo.failed_share is not None:
-                found.append(Objective(FAILED, slo.failed_share, name))
-        return tuple(found)
+                objectives.append(Objective(FAILED, slo.failed_share, name))
+        return tuple(objectives)
 
     def _latencies(self, class_name: str | None) -> list[Objective]:
         return [Objective(Metric.of(name), limit, class_name) for name, limit in self.limits.items()]
@@ -161,10 +161,10 @@ def measured(objectives: tuple[Objective, ...], rate: float, result: Result) -> 
     for one in objectives:
         value = _value(one, result, rows.get(one.class_name, {}), failed)
         if value is None and failed[one.class_name] == 0:
-            whose = "no request" if one.class_name is None else f"no request of class {one.class_name!r}"
+            which = "no request" if one.class_name is None else f"no request of class {one.class_name!r}"
             raise ConfigError(
                 f"slo.{one.metric.name}",
-                f"{whose} of a run at {number(rate, 4)} per second tells it: warm-up, "
+                f"{which} of a run at {number(rate, 4)} per second tells it: warm-up, "
                 "cool-down and horizon must leave some, and gaps between tokens need more than one token",
             )
         values.append(math.inf if value is None else value)

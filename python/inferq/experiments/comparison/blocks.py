@@ -1,4 +1,4 @@
-"""How far may a number of one recorded trace be from the truth? Blocks of consecutive arrivals.
+"""Blocks of consecutive arrivals: how far may a number of one recorded trace be from the truth?
 
 A trace that was recorded cannot be drawn again, so chance must be found inside it. Its measured requests are
 cut into blocks of consecutive arrivals; the number is computed again without each block, and the spread of
@@ -120,7 +120,7 @@ def pseudo_values(
     if of_class is not None:
         keep &= columns["class"] == result._tables.classes.index(of_class)
     rows = _rows(result)
-    found: dict[Metric, NDArray[np.float64]] = {}
+    by_metric: dict[Metric, NDArray[np.float64]] = {}
     for metric in metrics:
         count = count_for(metric, int(keep.sum()))
         if count is None or metric.quantity == "tbt":
@@ -133,8 +133,8 @@ def pseudo_values(
         else:
             values = _of_ratio(result, metric, keep, span, block, count, slo)
         if values is not None:
-            found[metric] = values
-    return found
+            by_metric[metric] = values
+    return by_metric
 
 
 def of_histograms(
@@ -252,9 +252,9 @@ def _of_ratio(
 
     def total(which: NDArray[np.bool_], *weights: str) -> NDArray[np.float64]:
         """The sum over the requests of each block, of 1 or of some columns."""
-        held = keep & which
-        each = np.ones(int(held.sum())) if not weights else sum(columns[name][held] * 1.0 for name in weights)
-        return np.bincount(block[held], each, minlength=count).astype(np.float64)
+        rows = keep & which
+        each = np.ones(int(rows.sum())) if not weights else sum(columns[name][rows] * 1.0 for name in weights)
+        return np.bincount(block[rows], each, minlength=count).astype(np.float64)
 
     if metric.name == "failed_share":
         upper, lower = total(rejected | abandoned), total(finished | rejected | abandoned)

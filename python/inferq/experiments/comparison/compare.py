@@ -15,7 +15,7 @@ from inferq.experiments.arguments import between, check_options, check_progress,
 from inferq.experiments.comparison.comparison import NUMBERS, Comparison
 from inferq.experiments.comparison.contrast import Contrast, Sample, holm
 from inferq.experiments.comparison.evidence import Evidence
-from inferq.experiments.comparison.measurement import Key, Measurement
+from inferq.experiments.comparison.measurement import Measurement, MetricKey
 from inferq.experiments.comparison.precision import precisions
 from inferq.experiments.comparison.scenarios import shared
 from inferq.results.metric import Metric
@@ -26,7 +26,7 @@ from inferq.workload.columns import nearest
 from inferq.workload.workload import Workload
 
 METRICS = ("ttft_p50", "ttft_p99", "tbt_p99", "e2e_p50", "e2e_p99", "output_throughput", "failed_share")
-"""What is compared where nobody says more; and `request_goodput` where there are objectives, `hit_rate` where
+"""What is compared unless told otherwise; and `request_goodput` where there are objectives, `hit_rate` where
 there is a prefix cache."""
 
 MOST_SEEDS = 200
@@ -140,17 +140,17 @@ def compare(
         raise ConfigError("by", f"must be 'class' or None, is {by!r}")
     check_options(run)
     check_progress(progress)
-    asked = precisions(until)
-    if most_seeds is not None and not asked:
+    targets = precisions(until)
+    if most_seeds is not None and not targets:
         raise ConfigError("most_seeds", "is for until, which is not given")
     most = whole("most_seeds", MOST_SEEDS if most_seeds is None else most_seeds, 2, MOST_AT_ALL)
     first = seeds_from(first_seed, 10) if seeds is None else seeds_of(seeds)
     source = workload if isinstance(workload, Workload) else Workload(workload)
     drawn = source.draw(first[0]).frame
     chosen = Metric.several(_usual(drawn.columns, slo) if metrics is None else metrics)
-    chosen += tuple(one.metric for one in asked if one.metric not in chosen)
+    chosen += tuple(one.metric for one in targets if one.metric not in chosen)
     is_fixed = not source.is_synthetic or drawn.equals(source.draw(first[0] ^ 1).frame)
-    if is_fixed and asked:
+    if is_fixed and targets:
         more = ("a longer trace does, or a synthetic workload", "more of them do, or distributions that draw")
         better = more[source.is_synthetic]
         raise ConfigError(
@@ -171,7 +171,7 @@ def compare(
     stopped = (
         evidence.over_blocks(first, is_synthetic=source.is_synthetic)
         if is_fixed
-        else evidence.over_seeds(first, asked, most)
+        else evidence.over_seeds(first, targets, most)
     )
     keys = evidence.keys(only_told=metrics is None)
     alone = "one seed: no interval can be given and no difference judged; take ten"
@@ -201,7 +201,7 @@ def compare(
 
 
 def _rows(
-    evidence: Evidence, keys: Iterable[Key], systems: Iterable[str], baseline: str, confidence: float
+    evidence: Evidence, keys: Iterable[MetricKey], systems: Iterable[str], baseline: str, confidence: float
 ) -> tuple[dict[str, Any], ...]:
     """The rows of the frame."""
     rows: list[dict[str, Any]] = []
@@ -209,7 +209,7 @@ def _rows(
         base = evidence.sample(baseline, key)
         for name in systems:
             sample = evidence.sample(name, key)
-            found = None if name == baseline else evidence.contrast(name, key)
+            difference = None if name == baseline else evidence.contrast(name, key)
             rows.append(
                 {
                     "class": key[0],
@@ -219,7 +219,7 @@ def _rows(
                     "system": name,
                     **dict.fromkeys((*NUMBERS, "verdict", "holds_together")),
                     **_of_sample(sample, confidence),
-                    **_of_contrast(found, sample, base),
+                    **_of_contrast(difference, sample, base),
                     "missing": evidence.missing(name, key),
                 }
             )
@@ -258,7 +258,7 @@ def _known(half_width: float) -> float | None:
     return half_width if math.isfinite(half_width) else None
 
 
-def _values(evidence: Evidence, keys: Iterable[Key]) -> tuple[dict[str, Any], ...]:
+def _values(evidence: Evidence, keys: Iterable[MetricKey]) -> tuple[dict[str, Any], ...]:
     """The rows of the numbers of every run."""
     keys = list(keys)
     return tuple(
@@ -286,7 +286,7 @@ def _systems(systems: object) -> dict[str, System]:
 
 
 def _usual(columns: Iterable[str], slo: object) -> tuple[str, ...]:
-    """What is compared where nobody says what."""
+    """What is compared unless told otherwise."""
     has_objectives = slo is not None or not {"ttft_slo_s", "tbt_slo_s"}.isdisjoint(columns)
     metrics = (*METRICS, "request_goodput") if has_objectives else METRICS
     return (*metrics, "hit_rate")  # which no run tells without a prefix cache

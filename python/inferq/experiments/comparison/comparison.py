@@ -69,7 +69,7 @@ class Comparison:
         |---|---|
         | `class` | only with `by="class"`; null for all requests together |
         | `metric`, `unit`, `better` | its name, its unit, whether `lower` or `higher` is better |
-        | `system` | whose number it is |
+        | `system` | the system that has this number |
         | `mean`, `half_width` | over the seeds, and half of its interval |
         | `difference`, `difference_half_width` | to the baseline, from pairs, and half of its interval |
         | `relative`, `relative_half_width` | the same two over the baseline's mean |

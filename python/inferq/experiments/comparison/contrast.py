@@ -1,4 +1,4 @@
-"""Is one system different from another, or is it chance? One metric of two systems, pair by pair."""
+"""The contrast of two systems in one metric, pair by pair: is it chance?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from inferq.experiments.interval import Interval, quantile, student
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Verdict = Literal["better", "worse", "not distinguishable", "same"]
+ContrastVerdict = Literal["better", "worse", "not distinguishable", "same"]
 
 ROUNDING = 1e-12
 """A difference below this share of the numbers themselves is one of their last bits, not of the systems."""
@@ -53,7 +53,7 @@ class Contrast:
     p_value: float | None
     """The chance to see so large a difference where there is none; None for one pair."""
 
-    verdict: Verdict | None
+    verdict: ContrastVerdict | None
     """None for one pair."""
 
     is_alike: bool
@@ -97,7 +97,7 @@ def contrast(base: Sample, other: Sample, confidence: float, better: Literal["lo
     if values.size == 1:
         return Contrast(difference, math.inf, None, None, is_alike)
     if not difference.excludes(0.0):
-        verdict: Verdict = "not distinguishable"
+        verdict: ContrastVerdict = "not distinguishable"
     else:
         verdict = "better" if (difference.mean < 0) == (better == "lower") else "worse"
     p_value = _p_value(difference, confidence)

@@ -1,4 +1,4 @@
-"""Which runs does a comparison need, and what do they show?"""
+"""The runs that a comparison needs, and what they show."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from inferq._lazy import np
 from inferq.errors import ConfigError
 from inferq.experiments.comparison.blocks import needed
 from inferq.experiments.comparison.contrast import Contrast, Sample, contrast
-from inferq.experiments.comparison.measurement import Gaps, Key, Measurement, RunNumbers
+from inferq.experiments.comparison.measurement import Gaps, Measurement, MetricKey, RunNumbers
 from inferq.experiments.comparison.precision import LEAST_SEEDS, next_count
 from inferq.experiments.margin import Margin
 from inferq.experiments.replication import Run, replications
@@ -137,53 +137,53 @@ class Evidence:
         what = "the distributions of the workload draw nothing" if is_synthetic else "the trace is recorded"
         return f"one run of each system: {what} and no system draws, so every seed gives the same"
 
-    def keys(self, *, only_told: bool) -> list[Key]:
+    def keys(self, *, only_told: bool) -> list[MetricKey]:
         """All metrics of all requests, then of each class; `only_told`: those that a run has."""
-        found: dict[Key, bool] = {}
+        has_value: dict[MetricKey, bool] = {}
         for runs in self.runs.values():
             for measured in runs.values():
                 for key, value in measured.values.items():
-                    found[key] = found.get(key, False) or value is not None
-        ordered = sorted(found, key=lambda key: (key[0] is not None, key[0] or ""))
-        return [key for key in ordered if found[key] or not only_told]
+                    has_value[key] = has_value.get(key, False) or value is not None
+        ordered = sorted(has_value, key=lambda key: (key[0] is not None, key[0] or ""))
+        return [key for key in ordered if has_value[key] or not only_told]
 
-    def missing(self, name: str, key: Key) -> int:
+    def missing(self, name: str, key: MetricKey) -> int:
         """Runs of a system in which no request tells a metric."""
         return sum(measured.values.get(key) is None for measured in self.runs[name].values())
 
-    def sample(self, name: str, key: Key) -> Sample | None:
+    def sample(self, name: str, key: MetricKey) -> Sample | None:
         """What the runs of a system tell about a metric; None where one of them does not tell it."""
         runs = list(self.runs[name].values())
         values = [measured.values.get(key) for measured in runs]
-        told = [value for value in values if value is not None]
-        if len(told) < len(values):
+        numbers = [value for value in values if value is not None]
+        if len(numbers) < len(values):
             return None
-        mean = math.fsum(told) / len(told)
+        mean = math.fsum(numbers) / len(numbers)
         if self.chance == "seeds":
-            return Sample(mean, np.array(told), in_blocks=False)
+            return Sample(mean, np.array(numbers), in_blocks=False)
         parts = [measured.pseudo.get(key) for measured in runs]
-        known = [part for part in parts if part is not None]
-        if len(known) < len(parts) or len({part.size for part in known}) > 1:
+        blocks = [part for part in parts if part is not None]
+        if len(blocks) < len(parts) or len({part.size for part in blocks}) > 1:
             return Sample(mean, np.array([mean]), in_blocks=True)
-        return Sample(mean, np.mean(known, axis=0), in_blocks=True)
+        return Sample(mean, np.mean(blocks, axis=0), in_blocks=True)
 
-    def contrast(self, name: str, key: Key) -> Contrast | None:
+    def contrast(self, name: str, key: MetricKey) -> Contrast | None:
         """What distinguishes a system from the baseline; None where a run does not tell the metric."""
         base, other = self.sample(self._baseline, key), self.sample(name, key)
         if base is None or other is None:
             return None
         return contrast(base, other, self._confidence, key[1].better)
 
-    def findings(self, keys: Sequence[Key]) -> list[str]:
+    def findings(self, keys: Sequence[MetricKey]) -> list[str]:
         """What to know before trusting the numbers of some metrics: of the intervals, then of the runs."""
-        found = []
-        short: dict[tuple[int, int] | None, list[Key]] = {}
+        lines = []
+        short: dict[tuple[int, int] | None, list[MetricKey]] = {}
         for key in keys:
             alike = []
             for name in self.runs:
                 if missing := self.missing(name, key):
                     source = "prefix cache" if key[1].name == "hit_rate" else "request"
-                    found.append(
+                    lines.append(
                         f"{_named(key)}: no {source} tells it in {missing} of {len(self.runs[name])} runs of "
                         f"{name}, so it has no mean"
                     )
@@ -191,7 +191,7 @@ class Evidence:
                     compared = self.contrast(name, key)
                     alike += [name] if compared is not None and compared.is_alike else []
             if alike:
-                found.append(
+                lines.append(
                     f"{_named(key)}: neighbouring blocks of the trace are alike even where there are only 8 ("
                     f"{', '.join(alike)}), so that the interval is too narrow; take a longer trace"
                 )
@@ -201,10 +201,10 @@ class Evidence:
             reason = "a maximum grows with the length of the trace"
             if why is not None:
                 reason = f"{why[0]:,} requests were measured and blocks need {why[1]:,}"
-            found.append(f"{', '.join(map(_named, of))}: no interval, since {reason}")
-        return [*found, *_of_runs(self.runs)]
+            lines.append(f"{', '.join(map(_named, of))}: no interval, since {reason}")
+        return [*lines, *_of_runs(self.runs)]
 
-    def _note_short(self, key: Key, short: dict[tuple[int, int] | None, list[Key]]) -> None:
+    def _note_short(self, key: MetricKey, short: dict[tuple[int, int] | None, list[MetricKey]]) -> None:
         """Note a metric about which blocks tell nothing under the reason, None for a maximum."""
         least = needed(key[1])
         if least is None:
@@ -226,9 +226,9 @@ class Evidence:
         target = asked.at(base.mean)
         if not others:
             return base.interval(self._confidence).half_width, target
-        found = [self.contrast(name, key) for name in others]
-        halves = [one.difference.half_width for one in found if one is not None]
-        return (max(halves) if len(halves) == len(found) else None), target
+        contrasts = [self.contrast(name, key) for name in others]
+        halves = [one.difference.half_width for one in contrasts if one is not None]
+        return (max(halves) if len(halves) == len(contrasts) else None), target
 
     def _run(self, seeds: Sequence[int], systems: Sequence[str] | Mapping[str, System]) -> None:
         runs = [Run(name, seed) for seed in seeds for name in systems]
@@ -254,19 +254,19 @@ class Evidence:
 
 def _width_of(width: tuple[Margin, float, float]) -> str:
     """How near an interval came to what was asked: metric, half width, and what it should be."""
-    asked, half, target = width
-    unit = "" if asked.metric.unit == "share" else f" {asked.metric.unit}"
-    return f"{asked.metric.name} ± {number(half, 4)} (asked {number(target, 4)}){unit}"
+    margin, half, target = width
+    unit = "" if margin.metric.unit == "share" else f" {margin.metric.unit}"
+    return f"{margin.metric.name} ± {number(half, 4)} (asked {number(target, 4)}){unit}"
 
 
-def _named(key: Key) -> str:
+def _named(key: MetricKey) -> str:
     """A metric, and of which class."""
     return key[1].name if key[0] is None else f"{key[1].name} of {key[0]}"
 
 
 def _of_runs(runs: Mapping[str, Mapping[int, RunNumbers]]) -> list[str]:
     """The findings of the runs of each system: those that differ in numbers only are told once."""
-    found = []
+    lines = []
     for name, measured in runs.items():
         kinds: dict[str, list[str]] = {}
         for one in measured.values():
@@ -276,10 +276,10 @@ def _of_runs(runs: Mapping[str, Mapping[int, RunNumbers]]) -> list[str]:
             count = (
                 f" (in {len(texts)} of {len(measured)} runs; this is the first)" if len(measured) > 1 else ""
             )
-            found.append(f"{name}: {texts[0]}{count}")
+            lines.append(f"{name}: {texts[0]}{count}")
         if any(kind.startswith("overload") for kind in kinds):
-            found.append(
+            lines.append(
                 f"{name}: where the system is overloaded a mean has no limit as runs get longer; its "
                 "intervals are about runs of just this length"
             )
-    return found
+    return lines

@@ -1,4 +1,4 @@
-"""Which numbers of a run are kept when the run itself is dropped?"""
+"""The numbers of a run that are kept when the run itself is dropped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from inferq.experiments.replication import Run
     from inferq.results.result import Result
 
-Key = tuple["str | None", Metric]
+MetricKey = tuple["str | None", Metric]
 """A class, None for all requests together, and a metric of it."""
 
 
@@ -36,12 +36,12 @@ class Gaps:
 class RunNumbers:
     """The numbers of a run."""
 
-    values: dict[Key, float | None]
+    values: dict[MetricKey, float | None]
     """None where no request tells it."""
 
     findings: tuple[str, ...]
 
-    pseudo: dict[Key, NDArray[np.float64]]
+    pseudo: dict[MetricKey, NDArray[np.float64]]
     """Of a recorded trace: what blocks of it tell; not there where they tell nothing."""
 
     requests: dict[str | None, int]
@@ -73,13 +73,13 @@ class Measurement:
         measured = columns["measured"]
         values = self._values(result)
         requests: dict[str | None, int] = {None: int(measured.sum())}
-        pseudo: dict[Key, NDArray[np.float64]] = {}
+        pseudo: dict[MetricKey, NDArray[np.float64]] = {}
         for group in dict.fromkeys(group for group, _ in values):
             if group is not None:
                 code = result._tables.classes.index(group)
                 requests[group] = int((columns["class"][measured] == code).sum())
-            told = pseudo_values(result, self.metrics, self.slo, group)
-            pseudo.update({(group, metric): found for metric, found in told.items()})
+            by_metric = pseudo_values(result, self.metrics, self.slo, group)
+            pseudo.update({(group, metric): found for metric, found in by_metric.items()})
         gaps = [key[1] for key in self._of_gaps(values) if key[0] is None]
         count = max((count_for(metric, requests[None]) or 0 for metric in gaps), default=0)
         cuts: list[Mapping[str, int]] = []
@@ -95,14 +95,14 @@ class Measurement:
         """The gaps of a run that measured one block, by class."""
         bins, totals = result._tables.tbt, result._tables.tbt_totals
         names = [None, *result._tables.classes] if self.by else [None]
-        found: dict[str | None, Gaps] = {}
+        gaps: dict[str | None, Gaps] = {}
         for name in names:
             codes = range(len(totals)) if name is None else [result._tables.classes.index(name)]
-            held = np.isin(bins["class"], list(codes))
+            rows = np.isin(bins["class"], list(codes))
             sum_s = sum(int(totals[code]["sum_as"]) for code in codes) / 10**18
-            count = bins["count"][held].astype(np.float64)
-            found[name] = Gaps(bins["lower_s"][held], bins["upper_s"][held], count, sum_s)
-        return found
+            count = bins["count"][rows].astype(np.float64)
+            gaps[name] = Gaps(bins["lower_s"][rows], bins["upper_s"][rows], count, sum_s)
+        return gaps
 
     def add_gaps(self, measured: RunNumbers, blocks: Sequence[Mapping[str | None, Gaps]]) -> None:
         """Put what the gaps of all blocks tell into the numbers of a run."""
@@ -115,16 +115,18 @@ class Measurement:
                 _together([block[group] for block in blocks[place : place + each]])
                 for place in range(0, len(blocks), each)
             ]
-            found = of_histograms([_columns(part) for part in parts], [part.sum_s for part in parts], metric)
-            if found is not None:
-                measured.pseudo[group, metric] = found
+            values = of_histograms([_columns(part) for part in parts], [part.sum_s for part in parts], metric)
+            if values is not None:
+                measured.pseudo[group, metric] = values
 
-    def _of_gaps(self, values: Mapping[Key, float | None]) -> list[Key]:
+    def _of_gaps(self, values: Mapping[MetricKey, float | None]) -> list[MetricKey]:
         return [key for key, value in values.items() if key[1].name.startswith("tbt_") and value is not None]
 
-    def _values(self, result: Result) -> dict[Key, float | None]:
+    def _values(self, result: Result) -> dict[MetricKey, float | None]:
         row = result.summary(slo=self.slo).row(0, named=True)
-        values: dict[Key, float | None] = {(None, metric): metric.of_row(row) for metric in self.metrics}
+        values: dict[MetricKey, float | None] = {
+            (None, metric): metric.of_row(row) for metric in self.metrics
+        }
         if self.by is not None:
             for row in result.summary(by=self.by, slo=self.slo).rows(named=True):
                 values.update({(row[self.by], metric): metric.of_row(row) for metric in self.metrics})

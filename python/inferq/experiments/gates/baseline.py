@@ -1,4 +1,4 @@
-"""What were the numbers when they were last accepted?
+"""The baseline: the numbers that were last accepted.
 
 A baseline is one JSON file to be committed: by scenario what was run, and each metric with every seed. Runs
 are bit-exact and numbers are written in the shortest decimals that read back the same, so that what is
@@ -46,7 +46,7 @@ class Record:
     """The version that ran it."""
 
     requests: str
-    """The workload, for people."""
+    """The workload, to be read."""
 
     requests_sha256: str
     """Of the requests of all seeds."""
@@ -112,8 +112,8 @@ def read_baseline(path: Path) -> dict[str, Record]:
     except UnicodeDecodeError as error:
         raise ConfigError(path, f"is no UTF-8 text (byte {error.start})") from None
     except json.JSONDecodeError as error:
-        told = "has the marks of a merge conflict" if "<<<<<<<" in text else f"is no JSON: {error}"
-        raise ConfigError(path, f"{told}; {_REMEDY}") from None
+        reason = "has the marks of a merge conflict" if "<<<<<<<" in text else f"is no JSON: {error}"
+        raise ConfigError(path, f"{reason}; {_REMEDY}") from None
     except ConfigError as error:
         raise ConfigError(path, f"{error}; {_REMEDY}") from None
 
@@ -177,8 +177,8 @@ def _check_depth(data: object) -> None:
 
 def _records(data: object) -> dict[str, Record]:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        said = data.get("format") if isinstance(data, dict) else None
-        raise ConfigError("format", f"must be {FORMAT!r}, is {said!r}")
+        version = data.get("format") if isinstance(data, dict) else None
+        raise ConfigError("format", f"must be {FORMAT!r}, is {version!r}")
     scenarios = data.get("scenarios")
     if not isinstance(scenarios, dict):
         raise ConfigError("scenarios", "must be a table of scenarios by name")

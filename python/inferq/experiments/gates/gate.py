@@ -137,13 +137,13 @@ def read_trials(scenarios: str | os.PathLike[str] | Iterable[str | os.PathLike[s
         ConfigError: one is wrong, two have one name, or there is none.
         OSError: a file cannot be read.
     """
-    given = [scenarios] if isinstance(scenarios, (str, os.PathLike)) else list(scenarios)
+    paths = [scenarios] if isinstance(scenarios, (str, os.PathLike)) else list(scenarios)
     files: dict[str, Path] = {}
-    for path in map(Path, given):
-        found = sorted(path.glob("*.toml")) if path.is_dir() else [path]
-        if not found:
+    for path in map(Path, paths):
+        inside = sorted(path.glob("*.toml")) if path.is_dir() else [path]
+        if not inside:
             raise ConfigError(path, "holds no scenario, no file that ends in .toml")
-        for file in found:
+        for file in inside:
             other = files.setdefault(file.stem, file)
             if other.resolve() != file.resolve():
                 raise ConfigError(file, f"is called {file.stem} like {other}; a name stands for one scenario")
@@ -199,7 +199,7 @@ def checked(
         baseline: the file.
         update: that the file shall be written afterwards: it need not fit, but it must be possible.
         threads: how many runs at once.
-        accept: what a person types to accept what was found.
+        accept: the command that accepts what was found.
         tell: gets a line before each scenario.
 
     Raises:
@@ -213,19 +213,19 @@ def checked(
         check_writable(baseline)
     elif not baseline.exists():
         raise ConfigError(baseline, f"there is no baseline yet; make it with {accept} and commit it")
-    known = read_baseline(baseline) if baseline.exists() else {}
+    records = read_baseline(baseline) if baseline.exists() else {}
     plans = [_planned(trial) for trial in trials]
-    problems = [_unfit(trial, plan, known) for trial, plan in zip(trials, plans, strict=True)]
+    problems = [_unfit(trial, plan, records) for trial, plan in zip(trials, plans, strict=True)]
     if not update and any(problems):
-        told = "; ".join(filter(None, problems))
-        raise ConfigError(baseline, f"{told}. If that is meant, accept it with {accept}")
+        reasons = "; ".join(filter(None, problems))
+        raise ConfigError(baseline, f"{reasons}. If that is meant, accept it with {accept}")
     verdicts = []
     for trial, plan, problem in zip(trials, plans, problems, strict=True):
         if tell is not None:
             tell(f"{trial.name}: {trial.terms.seeds} runs")
-        verdicts.append(_verdict(trial, plan, known, problem, threads))
-    asked = {trial.name for trial in trials}
-    rest = sorted({*known} - asked)
+        verdicts.append(_verdict(trial, plan, records, problem, threads))
+    names = {trial.name for trial in trials}
+    rest = sorted({*records} - names)
     return GateReport(tuple(verdicts), baseline, accept, update, others=tuple(rest))
 
 
@@ -238,8 +238,8 @@ def accepted(report: GateReport) -> GateReport:
     records = {verdict.name: verdict.record for verdict in report.scenarios if verdict.record is not None}
     if len(records) < len(report.scenarios):
         return report
-    known = read_baseline(report.baseline) if report.baseline.exists() else {}
-    return replace(report, written=write_baseline(report.baseline, {**known, **records}))
+    before = read_baseline(report.baseline) if report.baseline.exists() else {}
+    return replace(report, written=write_baseline(report.baseline, {**before, **records}))
 
 
 def _planned(trial: Trial) -> Record:
@@ -290,11 +290,11 @@ def _verdict(
     notes = [f"the baseline {problem}"] if problem and is_known else []
     judgements = []
     for tolerance in terms.tolerances:
-        found = values[tolerance.metric.name]
+        here = values[tolerance.metric.name]
         if before is None:
-            judgements.append(fresh(tolerance, found))
+            judgements.append(fresh(tolerance, here))
         else:
-            judgements.append(judge(tolerance, before.values[tolerance.metric.name], found, terms.confidence))
+            judgements.append(judge(tolerance, before.values[tolerance.metric.name], here, terms.confidence))
     changes: list[str] = []
     if before is not None:
         changes = before.changes(now)
@@ -328,9 +328,9 @@ def _values(trial: Trial, threads: int | None) -> tuple[dict[str, tuple[float | 
 
         return go
 
-    found = at_once([task(seed) for seed in trial.seeds], threads)
-    columns = zip(*(row for row, _ in found), strict=True)
-    return {metric.name: column for metric, column in zip(metrics, columns, strict=True)}, found[0][1]
+    runs = at_once([task(seed) for seed in trial.seeds], threads)
+    columns = zip(*(row for row, _ in runs), strict=True)
+    return {metric.name: column for metric, column in zip(metrics, columns, strict=True)}, runs[0][1]
 
 
 def _short(value: Any) -> Any:

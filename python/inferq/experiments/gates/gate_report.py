@@ -10,12 +10,12 @@ from pathlib import Path
 
 from inferq._lazy import pl
 from inferq.experiments.gates.baseline import Record
-from inferq.experiments.gates.judgement import Change, Judgement, Verdict
+from inferq.experiments.gates.judgement import Change, GateVerdict, Judgement
 from inferq.experiments.gates.terms import Terms
 from inferq.reports.text import NONE, amount, counted, number, percent
 from inferq.results.metric import Metric
 
-_CELL: dict[Verdict, str] = {
+_CELL: dict[GateVerdict, str] = {
     "identical": "✓ identical",
     "better": "✓ better",
     "within": "✓ within",
@@ -30,7 +30,7 @@ _MOST_LINES = 20
 
 _HEADER = ("metric", "baseline", "now", "change", "between", "tolerance", "verdict")
 
-_SENTENCE: dict[Verdict, str] = {
+_SENTENCE: dict[GateVerdict, str] = {
     "worse": "worse than tolerated",
     "undecided": "undecided",
     "better": "better",
@@ -84,7 +84,7 @@ class GateReport:
     """The file that was held against."""
 
     accept: str
-    """What a person types to accept what was found."""
+    """The command that accepts what was found."""
 
     update: bool = False
     """Whether the baseline was to be written instead of obeyed."""
@@ -135,20 +135,20 @@ class GateReport:
     @property
     def headline(self) -> str:
         """What was found, in a sentence."""
-        found = Counter(one.verdict for scenario in self.scenarios for one in scenario.judgements)
+        verdicts = Counter(one.verdict for scenario in self.scenarios for one in scenario.judgements)
         failed = [scenario.name for scenario in self.scenarios if scenario.error]
-        counts = [f"{found[one]} {said}" for one, said in _SENTENCE.items() if found[one]]
+        counts = [f"{verdicts[one]} {words}" for one, words in _SENTENCE.items() if verdicts[one]]
         if failed:
             counts.append(f"a run has failed in {', '.join(failed)}")
-        metrics, scenarios = sum(found.values()), len(self.scenarios)
-        asked = f"{counted(metrics, 'metric')} of {counted(scenarios, 'scenario')}"
+        metrics, scenarios = sum(verdicts.values()), len(self.scenarios)
+        scope = f"{counted(metrics, 'metric')} of {counted(scenarios, 'scenario')}"
         state = ("updated" if self.update else "passed") if self.passed else "failed"
         if self.update and self.passed and not self.written:
             state = "unchanged"
         if len(counts) == 1 and not failed:
-            said = counts[0].split(" ", 1)[1]
-            return f"{state}: {asked} {'is' if metrics == 1 else 'are'} {said}"
-        return f"{state}: {asked}: {', '.join(counts)}" if metrics else f"{state}: {', '.join(counts)}"
+            words = counts[0].split(" ", 1)[1]
+            return f"{state}: {scope} {'is' if metrics == 1 else 'are'} {words}"
+        return f"{state}: {scope}: {', '.join(counts)}" if metrics else f"{state}: {', '.join(counts)}"
 
     def markdown(self) -> str:
         """The report for a pull request in GitHub's Markdown: what has failed first, the identical folded."""

@@ -1,4 +1,4 @@
-"""Has a metric become worse than it may?
+"""The judgement on a metric: has it become worse than it may?
 
 The same seeds, and so the same requests, stand behind the values of the baseline and those of now: what is
 judged is the difference of each pair. With the baseline's values b, the losses d (difference, positive where
@@ -19,7 +19,7 @@ from inferq.experiments.margin import Margin
 from inferq.reports.text import counted
 from inferq.results.metric import Metric
 
-Verdict = Literal["identical", "better", "within", "undecided", "worse", "new"]
+GateVerdict = Literal["identical", "better", "within", "undecided", "worse", "new"]
 
 _SEEDS_WORTH_NAMING = 1000
 
@@ -42,7 +42,7 @@ class Judgement:
     """One metric of one scenario, held against the baseline."""
 
     tolerance: Margin
-    verdict: Verdict
+    verdict: GateVerdict
     """
     `identical`: every seed gives the same bits. `worse`: by more than the tolerance, with the confidence
     asked for. `better`: by more than the tolerance, with the same confidence. `within`: no worse than the
@@ -100,7 +100,7 @@ def judge(
     allowed = [tolerance.amount * b if tolerance.is_relative else tolerance.amount for b in bases]
     excess = _interval([sign * d - a for d, a in zip(differences, allowed, strict=True)], confidence)
     surplus = _interval([-sign * d - a for d, a in zip(differences, allowed, strict=True)], confidence)
-    verdict: Verdict
+    verdict: GateVerdict
     if excess.low > 0:
         verdict = "worse"
     elif surplus.low > 0:
@@ -131,8 +131,8 @@ def _change(
     relative = _relative(bases, differences, confidence)
     if tolerance.is_relative and relative is not None:
         return relative
-    told = _interval(differences, confidence)
-    return Change(told.mean, told.low, told.high, False)
+    interval = _interval(differences, confidence)
+    return Change(interval.mean, interval.low, interval.high, False)
 
 
 def _relative(bases: Sequence[float], differences: Sequence[float], confidence: float) -> Change | None:
@@ -168,5 +168,5 @@ def _more(excess: Interval) -> str:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return math.fsum(numbers) / len(numbers) if numbers else None

@@ -1,4 +1,4 @@
-"""Which points does a grid have, and how are its values shown?"""
+"""The axes of a grid: its points, and how their values are shown."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ class Axis:
 
     def digests(self, source: Source) -> dict[Label, str]:
         """By label, for values of which the frame does not show all, what they are."""
-        found = {
+        digests = {
             label: digest_of_value(source, self.name, value)
             for label, value in zip(self.labels, self.values, strict=True)
         }
-        return {label: digest for label, digest in found.items() if digest is not None}
+        return {label: digest for label, digest in digests.items() if digest is not None}
 
 
 def _plain(value: Any) -> Any:
@@ -83,13 +83,13 @@ def _plain(value: Any) -> Any:
 
 def _kind(values: Iterable[object]) -> str:
     """What a column of these values holds, as `Axis.kind` says."""
-    given = [value for value in values if value is not None]
-    if all(isinstance(value, bool) for value in given):
-        return "truth" if given else "text"
-    if not any(isinstance(value, bool) for value in given):
-        if all(isinstance(value, numbers.Integral) and -(2**63) <= int(value) < 2**63 for value in given):
+    present = [value for value in values if value is not None]
+    if all(isinstance(value, bool) for value in present):
+        return "truth" if present else "text"
+    if not any(isinstance(value, bool) for value in present):
+        if all(isinstance(value, numbers.Integral) and -(2**63) <= int(value) < 2**63 for value in present):
             return "whole"
-        if all(isinstance(value, (int, float)) for value in given):
+        if all(isinstance(value, (int, float)) for value in present):
             return "number"
     return "text"
 
@@ -166,11 +166,11 @@ def axes_of(grid: Mapping[str, object], source: Source) -> tuple[Axis, ...]:
     return axes
 
 
-Key: TypeAlias = tuple[tuple[Label, ...], int]
+PointKey: TypeAlias = tuple[tuple[Label, ...], int]
 """The labels of a point and its seed."""
 
 
-def keys(axes: Collection[Axis], seeds: tuple[int, ...]) -> Iterator[Key]:
+def keys(axes: Collection[Axis], seeds: tuple[int, ...]) -> Iterator[PointKey]:
     """Every point with every seed: the last axis faster than the one before, the seeds fastest."""
     return itertools.product(itertools.product(*(axis.labels for axis in axes)), seeds)
 

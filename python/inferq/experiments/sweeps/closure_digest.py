@@ -1,4 +1,4 @@
-"""What says that a value, a function or a class is another one than it was?
+"""Digests of values, functions and classes: they change when what is computed with these may change.
 
 Texts that stay the same from one process to the next as long as what they are told of does.
 """
@@ -19,7 +19,7 @@ from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from inferq.errors import ConfigError
-from inferq.experiments.sweeps.modules import imports, is_own, told_files
+from inferq.experiments.sweeps.user_modules import imports, is_own, told_files
 from inferq.workload.columns import as_frame
 from inferq.workload.workload import Workload
 
@@ -241,8 +241,8 @@ def _source(thing: type | CodeType) -> str | None:
 
 def _names(code: CodeType) -> set[str]:
     """The names that code uses, also inside of it."""
-    found = set(code.co_names)
+    names = set(code.co_names)
     for one in code.co_consts:
         if isinstance(one, CodeType):
-            found |= _names(one)
-    return found
+            names |= _names(one)
+    return names

@@ -1,4 +1,4 @@
-"""Who runs the points of a sweep, and what becomes of those whose worker dies?"""
+"""Executors: where the points of a sweep run, and what becomes of those whose worker dies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from inferq.errors import ConfigError
 from inferq.experiments.replication import cores
-from inferq.experiments.sweeps.point import Outcome, Runner, Task, failure
+from inferq.experiments.sweeps.point import Outcome, PointRun, Runner, failure
 
 _POLL_S = 0.2
 _MOST_UNKNOWN = 1024
@@ -27,10 +27,10 @@ class Item(NamedTuple):
     """A task and its place in the order of the grid."""
 
     place: int
-    task: Task
+    task: PointRun
 
 
-Record = Callable[[int, Outcome], None]
+Recorder = Callable[[int, Outcome], None]
 
 
 class Broken(Exception):
@@ -117,7 +117,7 @@ class _ClusterExecutor(Executor):
 
 
 def _settle(future: Future[Any], result: Callable[[], Any]) -> None:
-    """Give a future what the call has come to, unless nobody waits for it any more."""
+    """Give a future what the call has come to, unless it was cancelled."""
     if future.set_running_or_notify_cancel():
         try:
             future.set_result(result())
@@ -198,7 +198,7 @@ def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def run_all(
-    items: Iterator[Item], runner: Runner, executor: Executor, record: Record, between: Callable[[], None]
+    items: Iterator[Item], runner: Runner, executor: Executor, record: Recorder, between: Callable[[], None]
 ) -> None:
     """Run every task, and record each outcome as soon as it is there.
 
@@ -266,7 +266,7 @@ def _renewed(executor: ProcessPoolExecutor, broken: Executor) -> ProcessPoolExec
 
 
 def _through(
-    items: Iterator[Item], runner: Runner, executor: Executor, record: Record, between: Callable[[], None]
+    items: Iterator[Item], runner: Runner, executor: Executor, record: Recorder, between: Callable[[], None]
 ) -> list[Item]:
     """Run tasks until there are none, or until a process pool breaks: then those that it had in hand."""
     most = 2 * getattr(executor, "_max_workers", _MOST_UNKNOWN // 2)

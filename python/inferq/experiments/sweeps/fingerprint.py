@@ -1,4 +1,4 @@
-"""Is this the scenario that the points of a file were computed for?"""
+"""The fingerprint of a scenario: was it this one that the points of a file were computed for?"""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ def parted(text: str) -> tuple[str, dict[str, str]]:
     """
     scenario, _, values = text.partition(_VALUES)
     try:
-        found = json.loads(values or "{}")
+        digests = json.loads(values or "{}")
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        digests = None
+    if not isinstance(digests, dict):
         raise ConfigError("fingerprint", f"{text!r} is none of a sweep")
-    return scenario, found
+    return scenario, digests
 
 
 def _of_path(path: Path) -> str | None:
@@ -98,11 +98,11 @@ def _of_path(path: Path) -> str | None:
             return None
     except (OSError, ValueError):  # a text that can be no name
         return None
-    told = [_content(path)]
+    texts = [_content(path)]
     if path.suffix == ".toml":
         with suppress(ConfigError):  # it is no scenario
-            told += _of_tables(ScenarioFile.read(path).tables, path.parent)
-    return digest(told)
+            texts += _of_tables(ScenarioFile.read(path).tables, path.parent)
+    return digest(texts)
 
 
 def _of_tables(tables: Mapping[str, Any], directory: Path) -> Iterator[str]:

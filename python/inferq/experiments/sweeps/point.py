@@ -1,4 +1,4 @@
-"""What does one point of a grid give?"""
+"""One point of a grid: its scenario, its run, and what comes out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Source: TypeAlias = Callable[..., Any] | ScenarioFile
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class PointRun:
     """One run of a sweep: plain values, which travel to where it is run."""
 
     source: Source
@@ -49,7 +49,7 @@ class Runner:
 
     stop: threading.Event | None = None
 
-    def __call__(self, task: Task) -> Outcome:
+    def __call__(self, task: PointRun) -> Outcome:
         """The outcome of a task; what it raises is recorded, but for Ctrl-C and exits."""
         try:
             return self._outcome(task)
@@ -58,7 +58,7 @@ class Runner:
         except Exception as error:
             return Outcome(error=failure(error))
 
-    def _outcome(self, task: Task) -> Outcome:
+    def _outcome(self, task: PointRun) -> Outcome:
         self._watch(0, 0)
         workload, system, options = scenario_of(task.source, task.point)
         progress = None if self.stop is None else self._watch
@@ -95,16 +95,16 @@ def scenario_of(source: Source, point: Mapping[str, Any]) -> tuple[Any, Any, Map
             read.system,
             {name: value for name, value in read.options.items() if name != "seed"},
         )
-    made = source(**point)
-    if isinstance(made, Scenario):
-        made = (made.workload, made.system, made.options)
-    if not isinstance(made, tuple) or not 2 <= len(made) <= 3:
+    parts = source(**point)
+    if isinstance(parts, Scenario):
+        parts = (parts.workload, parts.system, parts.options)
+    if not isinstance(parts, tuple) or not 2 <= len(parts) <= 3:
         raise ConfigError(
             "scenario",
             "must return (workload, system), (workload, system, options) or a Scenario, "
-            f"returned {type(made).__name__}",
+            f"returned {type(parts).__name__}",
         )
-    options = made[2] if len(made) == 3 else {}
+    options = parts[2] if len(parts) == 3 else {}
     if not isinstance(options, Mapping):
         raise ConfigError("scenario", f"the options that it returned must be a dict, are {options!r}")
     if "seed" in options:
@@ -112,7 +112,7 @@ def scenario_of(source: Source, point: Mapping[str, Any]) -> tuple[Any, Any, Map
     if "progress" in options:
         raise ConfigError("progress", "is one for the whole sweep; leave it out of the options")
     check_options(options, but=("threads",))
-    return made[0], made[1], options
+    return parts[0], parts[1], options
 
 
 def first_seed(source: Source) -> object:

@@ -12,11 +12,11 @@ from typing import Any
 from inferq._lazy import pl
 from inferq.errors import ConfigError, SweepInterrupted, SweepStopped
 from inferq.experiments.arguments import seeds_of
-from inferq.experiments.sweeps.axes import Axis, Key, axes_of, keys, points
+from inferq.experiments.sweeps.axes import Axis, PointKey, axes_of, keys, points
+from inferq.experiments.sweeps.checkpoint import Checkpoint
 from inferq.experiments.sweeps.executors import Broken, Item, chosen, opened, run_all
 from inferq.experiments.sweeps.fingerprint import fingerprint
-from inferq.experiments.sweeps.finished import Finished
-from inferq.experiments.sweeps.point import Outcome, Source, Task, failure, first_seed, source_of
+from inferq.experiments.sweeps.point import Outcome, PointRun, Source, failure, first_seed, source_of
 from inferq.results.summary import objectives
 from inferq.simulation.progress import Progress, watched
 
@@ -94,45 +94,45 @@ def sweep(
     if isinstance(where, ProcessPoolExecutor):
         _check_travels(source, axes)
     path = _file(resume)
-    finished = Finished(axes, path)
+    checkpoint = Checkpoint(axes, path)
     if path is not None:
-        finished.fingerprint = fingerprint(source, slo)
-        finished.digests = tuple(axis.digests(source) for axis in axes)
+        checkpoint.fingerprint = fingerprint(source, slo)
+        checkpoint.digests = tuple(axis.digests(source) for axis in axes)
     order = list(keys(axes, drawn))
     items = (
-        Item(place, Task(source, point, seed, slo))
+        Item(place, PointRun(source, point, seed, slo))
         for place, (point, seed) in enumerate(points(axes, drawn))
-        if order[place] not in finished.outcomes
+        if order[place] not in checkpoint.outcomes
     )
     with watched(progress, "points") as watch:
-        finished.read(order)
-        finished.write(order)
-        _run(finished, order, items, where, watch)
-    return finished.frame(order)
+        checkpoint.read(order)
+        checkpoint.write(order)
+        _run(checkpoint, order, items, where, watch)
+    return checkpoint.frame(order)
 
 
 def _run(
-    finished: Finished,
-    order: list[Key],
+    checkpoint: Checkpoint,
+    order: list[PointKey],
     items: Iterator[Item],
     where: Executor | None,
     watch: Progress | None,
 ) -> None:
-    """Run what is not finished; what is finished outlives whatever stops it."""
-    told = -1
+    """Run what is not done; what is done outlives whatever stops it."""
+    reported = -1
 
     def record(place: int, outcome: Outcome) -> None:
-        finished.outcomes[order[place]] = outcome
+        checkpoint.outcomes[order[place]] = outcome
 
     def between() -> None:
-        nonlocal told
-        if watch is not None and told != len(finished.outcomes):
-            told = len(finished.outcomes)
-            watch(told, len(order))
+        nonlocal reported
+        if watch is not None and reported != len(checkpoint.outcomes):
+            reported = len(checkpoint.outcomes)
+            watch(reported, len(order))
         try:
-            finished.write(order, now=False)
+            checkpoint.write(order, now=False)
         except OSError as error:
-            raise Broken(_unwritten(finished, error)) from None
+            raise Broken(_unwritten(checkpoint, error)) from None
 
     # Put in order out here, after the executor is closed: a user who waits for that may press Ctrl-C again.
     try:
@@ -140,26 +140,26 @@ def _run(
         with opened(where) as (pool, runner):
             run_all(items, runner, pool, record, between)
         try:
-            finished.write(order)
+            checkpoint.write(order)
         except OSError as error:
-            raise Broken(_unwritten(finished, error)) from None
+            raise Broken(_unwritten(checkpoint, error)) from None
     except BaseException as error:
-        said = f"{len(finished.outcomes):,} of {len(order):,} points are done, in `frame` of this exception"
+        done = f"{len(checkpoint.outcomes):,} of {len(order):,} points are done, in `frame` of this exception"
         try:
-            finished.write(order)
-            said += "" if finished.path is None else f" and in {finished.path}"
+            checkpoint.write(order)
+            done += "" if checkpoint.path is None else f" and in {checkpoint.path}"
         except OSError as unwritten:
             if not isinstance(error, Broken):
-                said += f"; {_unwritten(finished, unwritten)}"
+                done += f"; {_unwritten(checkpoint, unwritten)}"
         if isinstance(error, KeyboardInterrupt):
-            raise SweepInterrupted(said, finished.frame(order)) from None
+            raise SweepInterrupted(done, checkpoint.frame(order)) from None
         if isinstance(error, Broken):
-            raise SweepStopped(f"sweep: {error}; {said}", finished.frame(order)) from None
+            raise SweepStopped(f"sweep: {error}; {done}", checkpoint.frame(order)) from None
         raise
 
 
-def _unwritten(finished: Finished, error: OSError) -> str:
-    return f"{finished.path} cannot be written ({error.strerror or error}) and holds what was written last"
+def _unwritten(checkpoint: Checkpoint, error: OSError) -> str:
+    return f"{checkpoint.path} cannot be written ({error.strerror or error}) and holds what was written last"
 
 
 def _file(resume: object) -> Path | None:

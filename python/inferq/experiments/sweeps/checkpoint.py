@@ -1,4 +1,4 @@
-"""Which points are finished, in memory, in a frame and in a file?"""
+"""The points of a sweep that are done, in memory, in a frame and in the file to resume from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from inferq._lazy import pl
 from inferq.errors import ConfigError
-from inferq.experiments.sweeps.axes import OWN_COLUMNS, Axis, Key, Label, dtype
+from inferq.experiments.sweeps.axes import OWN_COLUMNS, Axis, Label, PointKey, dtype
 from inferq.experiments.sweeps.fingerprint import joined, parted
 from inferq.experiments.sweeps.point import Outcome
 from inferq.results.files import replacing
@@ -23,7 +23,7 @@ _SHARE = 0.1
 """At most so much of the time goes into writing the file."""
 
 
-def frame_of(axes: Collection[Axis], rows: Iterable[tuple[Key, Outcome]]) -> pl.DataFrame:
+def frame_of(axes: Collection[Axis], rows: Iterable[tuple[PointKey, Outcome]]) -> pl.DataFrame:
     """One row for each point and seed, as `sweep` returns them."""
     listed = list(rows)
     columns: dict[str, pl.Series] = {}
@@ -46,7 +46,7 @@ def frame_of(axes: Collection[Axis], rows: Iterable[tuple[Key, Outcome]]) -> pl.
 
 
 @dataclass(slots=True)
-class Finished:
+class Checkpoint:
     """The outcomes of a sweep so far, and the file that keeps them where there is one."""
 
     axes: tuple[Axis, ...]
@@ -57,11 +57,11 @@ class Finished:
     digests: tuple[Mapping[Label, str], ...] = ()
     """For each axis, by label: what the value is of which the label does not say all."""
 
-    outcomes: dict[Key, Outcome] = field(default_factory=dict)
+    outcomes: dict[PointKey, Outcome] = field(default_factory=dict)
     _held: dict[str, pl.DataType] = field(default_factory=dict)
     """The types of the columns that the file had for the axes."""
 
-    _others: dict[Key, tuple[Outcome, str]] = field(default_factory=dict)
+    _others: dict[PointKey, tuple[Outcome, str]] = field(default_factory=dict)
     """Points of the same scenario in the file that this grid does not have, and their fingerprints: they stay
     there."""
 
@@ -70,11 +70,11 @@ class Finished:
 
     _next_write_s: float = 0.0
 
-    def frame(self, order: Iterable[Key]) -> pl.DataFrame:
+    def frame(self, order: Iterable[PointKey]) -> pl.DataFrame:
         """The rows of the points that are done, in that order."""
         return frame_of(self.axes, [(key, self.outcomes[key]) for key in order if key in self.outcomes])
 
-    def read(self, asked: Iterable[Key]) -> None:
+    def read(self, asked: Iterable[PointKey]) -> None:
         """Take the points that are done from the file, if there is one.
 
         Args:
@@ -88,20 +88,20 @@ class Finished:
             return
         frame = _checked(self.path, self.axes, self.fingerprint)
         self._held = {axis.name: frame.schema[axis.name] for axis in self.axes}
-        found = _done(frame, self.axes)
-        for key, (_, held) in found.items():
+        points = _done(frame, self.axes)
+        for key, (_, held) in points.items():
             self._check_values(key, held)
         for key in asked:
-            if key in found:
-                self.outcomes[key] = found.pop(key)[0]
-        self._others = found
+            if key in points:
+                self.outcomes[key] = points.pop(key)[0]
+        self._others = points
 
-    def _values(self, key: Key) -> dict[str, str]:
+    def _values(self, key: PointKey) -> dict[str, str]:
         """The digests of the values of a point, by name."""
         pairs = zip(self.axes, self.digests, key[0], strict=True) if self.digests else ()
         return {axis.name: digests[label] for axis, digests, label in pairs if label in digests}
 
-    def _check_values(self, key: Key, held: str) -> None:
+    def _check_values(self, key: PointKey, held: str) -> None:
         """Refuse a point of the file whose values are shown like those of the grid, and are others."""
         theirs = parted(held)[1]
         for name, ours in self._values(key).items():
@@ -113,7 +113,7 @@ class Finished:
                     "they were run; name another file, or remove this one",
                 )
 
-    def write(self, order: Iterable[Key], *, now: bool = True) -> None:
+    def write(self, order: Iterable[PointKey], *, now: bool = True) -> None:
         """Replace the file by one with all that is finished; a reader sees the old one or the new one.
 
         Args:
@@ -132,10 +132,10 @@ class Finished:
         rows = [(key, self.outcomes[key]) for key in order if key in self.outcomes]
         others = [(key, outcome) for key, (outcome, _) in self._others.items()]
         frame = frame_of(self._of_file(), [*rows, *others])
-        told = [joined(self.fingerprint, self._values(key)) for key, _ in rows]
-        told += [held for _, held in self._others.values()]
+        fingerprints = [joined(self.fingerprint, self._values(key)) for key, _ in rows]
+        fingerprints += [held for _, held in self._others.values()]
         memory = io.BytesIO()
-        frame.with_columns(pl.Series("fingerprint", told, dtype=pl.String)).write_parquet(memory)
+        frame.with_columns(pl.Series("fingerprint", fingerprints, dtype=pl.String)).write_parquet(memory)
         with replacing(self.path) as part, part.open("wb") as file:
             file.write(memory.getbuffer())
             file.flush()
@@ -167,11 +167,11 @@ def _checked(path: Path, axes: Collection[Axis], fingerprint: str) -> pl.DataFra
     if not set(OWN_COLUMNS) <= set(frame.columns):
         raise ConfigError("resume", f"{path} is no file of a sweep by this version of inferq")
     names = [axis.name for axis in axes]
-    held = [name for name in frame.columns if name not in OWN_COLUMNS]
-    if set(held) != set(names):
+    columns = [name for name in frame.columns if name not in OWN_COLUMNS]
+    if set(columns) != set(names):
         raise ConfigError(
             "resume",
-            f"{path} holds points over {', '.join(held) or 'no names'}, "
+            f"{path} holds points over {', '.join(columns) or 'no names'}, "
             f"this sweep is over {', '.join(names) or 'no names'}",
         )
     for held_for in frame["fingerprint"].unique(maintain_order=True):
@@ -190,7 +190,7 @@ def _checked(path: Path, axes: Collection[Axis], fingerprint: str) -> pl.DataFra
     return frame
 
 
-def _done(frame: pl.DataFrame, axes: Collection[Axis]) -> dict[Key, tuple[Outcome, str]]:
+def _done(frame: pl.DataFrame, axes: Collection[Axis]) -> dict[PointKey, tuple[Outcome, str]]:
     """The points of a file that are done and their fingerprints, by label and seed."""
     names = [axis.name for axis in axes]
     done = frame.filter(status="done")

@@ -1,4 +1,4 @@
-"""Which files of the user does code import, and what do they hold?"""
+"""The files of the user that code imports, and digests of them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def imports(code: CodeType, package: str) -> list[str]:
     r"""The full names of what code imports, also inside of it, in order; some may be names within a module.
 
     Example:
-        >>> from inferq.experiments.sweeps.modules import imports
+        >>> from inferq.experiments.sweeps.user_modules import imports
         >>> imports(compile("import a.b\nfrom .c import d", "", "exec"), "here")
         ['a.b', 'here.c', 'here.c.d']
     """
