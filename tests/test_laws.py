@@ -1,14 +1,19 @@
-"""Do the laws of DESIGN.md hold through the public face, for any workload and any engine?"""
+"""Do the laws of DESIGN.md hold through the public face, for engines, fleets, hand-offs and networks?"""
+
+from __future__ import annotations
 
 import random
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import polars as pl
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 import inferq as iq
+from inferq.systems.routers import ROUTERS
 
 from .policies import POLICIES
 from .policy import Draw
@@ -76,69 +81,395 @@ def workloads(draw: st.DrawFn) -> pl.DataFrame:
     )
 
 
-@given(workloads(), ENGINES)
-def test_laws_one_to_three_five_seven_and_nine(frame: pl.DataFrame, engine: iq.Engine):
-    result = iq.simulate(frame, engine, batches=True)
+_ROUTERS = tuple(kind.__name__ for kind in ROUTERS)
+_FRAMES = ("requests", "tbt", "timeline", "iterations", "batches")
+_TIMES = {
+    *("arrival_s", "patience_s", "tbt_slo_s", "think_s", "latency_s", "bytes_per_token", "delay_s"),
+    *("seconds", "base", "per_token", "per_context_token", "per_prefill_square", "per_chunk_context"),
+    *("per_kv_token", "alpha", "beta", "solo"),
+}
+_THREADS = st.sampled_from([None, 1, 2, 4])
+
+
+def _router(kind: str) -> Any:
+    return getattr(iq, kind)()
+
+
+def _times(described: dict[str, Any], factor: int) -> dict[str, Any]:
+    """A description with all of its times so many times as long."""
+    inner = {name: _times(value, factor) for name, value in described.items() if isinstance(value, dict)}
+    own = {name: value * factor for name, value in described.items() if name in _TIMES}
+    return {**described, **own, **inner}
+
+
+def _slower(engine: iq.Engine, factor: int) -> iq.Engine:
+    return iq.Engine.from_json(_times(engine.to_json(), factor))
+
+
+class Fleet(NamedTuple):
+    engines: list[iq.Engine]
+    router: str
+
+    def made(self, factor: int = 1) -> Any:
+        engines = [_slower(engine, factor) for engine in self.engines]
+        return iq.Cluster(engines, router=_router(self.router))
+
+    def replicas(self) -> list[iq.Engine]:
+        return self.engines
+
+
+class Alone(NamedTuple):
+    engine: iq.Engine
+
+    def made(self, factor: int = 1) -> Any:
+        return _slower(self.engine, factor)
+
+    def replicas(self) -> list[iq.Engine]:
+        return [self.engine]
+
+
+class Pair(NamedTuple):
+    prefill: tuple[iq.Engine, int]
+    decode: tuple[iq.Engine, int]
+    link: dict[str, Any]
+    routers: tuple[str, str]
+
+    def made(self, factor: int = 1) -> Any:
+        (one, n), (two, m) = self.prefill, self.decode
+        return iq.Disaggregated(
+            prefill=(_slower(one, factor), n),
+            decode=(_slower(two, factor), m),
+            link=iq.Link(**_times(self.link, factor)),
+            prefill_router=_router(self.routers[0]),
+            decode_router=_router(self.routers[1]),
+        )
+
+    def replicas(self) -> list[iq.Engine]:
+        return [self.prefill[0]] * self.prefill[1] + [self.decode[0]] * self.decode[1]
+
+
+class Jobs(NamedTuple):
+    services: dict[str, Fleet | Pair]
+    stages: dict[str, dict[str, Any]]
+
+    def made(self, factor: int = 1) -> Any:
+        stages = {name: iq.Stage(**_times(stage, factor)) for name, stage in self.stages.items()}
+        services = {name: service.made(factor) for name, service in self.services.items()}
+        return iq.Network(services, [iq.Workflow("work", stages=stages)])
+
+    def replicas(self) -> list[iq.Engine]:
+        return [engine for service in self.services.values() for engine in service.replicas()]
+
+
+System = Alone | Fleet | Pair | Jobs
+
+_ALONE = st.builds(Alone, ENGINES)
+_FLEETS = st.one_of(
+    st.builds(Fleet, st.lists(ENGINES, min_size=1, max_size=4), st.sampled_from(_ROUTERS)),
+    st.builds(
+        lambda engine, n, router: Fleet([engine] * n, router),
+        *(ENGINES, st.integers(2, 4), st.sampled_from(_ROUTERS)),
+    ),
+)
+
+
+@st.composite
+def _pairs(draw: st.DrawFn) -> Pair:
+    """Room for the longest request (120 tokens, or as many as are reserved) after the hand-off."""
+    first_token = draw(st.sampled_from(["prefill", "decode"]))
+
+    def side(kv: st.SearchStrategy[Any]) -> tuple[iq.Engine, int]:
+        timing, scheduler = draw(TIMINGS), draw(SCHEDULERS)
+        engine = iq.Engine(timing=timing, scheduler=scheduler, kv=draw(kv), first_token=first_token)
+        return engine, draw(st.integers(1, 3))
+
+    unlimited, blocks = st.just(iq.KvCache.unlimited()), st.sampled_from([1, 4, 16])
+    prefill = side(st.one_of(unlimited, st.builds(iq.KvCache, tokens=st.integers(60, 200), block=blocks)))
+    decode = side(st.one_of(unlimited, st.builds(iq.KvCache, tokens=st.integers(140, 300), block=blocks)))
+    link = {
+        "latency_s": draw(st.sampled_from([0.0, 0.001, 0.02])),
+        "bytes_per_s": draw(st.sampled_from([1000, 1e9])),
+        "bytes_per_token": draw(st.sampled_from([0, 1, 5])),
+        "concurrent": draw(st.sampled_from([None, 1, 2])),
+    }
+    routers = st.sampled_from(_ROUTERS)
+    return Pair(prefill, decode, link, (draw(routers), draw(routers)))
+
+
+@st.composite
+def _jobs(draw: st.DrawFn) -> Jobs:
+    """Stages of at most 40 + 10 tokens, so that with the outputs of all others none has more than 120."""
+    names = ["one", "two", "three"][: draw(st.integers(1, 3))]
+    services = {name: draw(st.one_of(_ALONE, _FLEETS, _pairs())) for name in names}
+    stages: dict[str, dict[str, Any]] = {}
+    for at in range(draw(st.integers(1, 4))):
+        before = list(stages)
+        after = draw(st.lists(st.sampled_from(before), unique=True)) if before else []
+        stages[f"s{at}"] = {
+            "engine": draw(st.sampled_from(names)),
+            "prompt": draw(st.one_of(st.integers(1, 40), st.just(iq.Uniform(1, 40)))),
+            "output": draw(st.one_of(st.integers(1, 10), st.just(iq.Uniform(1, 10)))),
+            "after": after,
+            "includes": draw(st.lists(st.sampled_from(after), unique=True)) if after else [],
+            "delay_s": draw(st.sampled_from([0.0, 0.0, 0.01, 0.25])),
+            "class_name": draw(st.sampled_from(CLASSES)),
+        }
+    # The policies name these classes, so each must be somebody's.
+    for name, stage in zip(CLASSES, list(stages.values())[:2], strict=False):
+        stage["class_name"] = name
+    if len(stages) == 1:
+        stages["also"] = {**stages["s0"], "class_name": CLASSES[1]}
+    return Jobs(services, stages)
+
+
+@st.composite
+def _scenarios(draw: st.DrawFn, systems: st.SearchStrategy[System] | None = None) -> Scenario:
+    """A workload and what serves it; some rows wait for the turn before."""
+    frame = draw(workloads())
+    system = draw(systems if systems is not None else st.one_of(_ALONE, _FLEETS, _pairs(), _jobs()))
+    if isinstance(system, Jobs):
+        return Scenario(frame.select("arrival_s", "priority", "patience_s", "tbt_slo_s"), system)
+
+    def column(values: list[Any]) -> list[Any]:
+        return draw(st.lists(st.sampled_from(values), min_size=frame.height, max_size=frame.height))
+
+    frame = frame.with_columns(pl.Series("session_id", column([None, 1, 2, 3]), dtype=pl.Int64))
+    if draw(st.booleans()):
+        frame = frame.with_columns(pl.Series("think_s", column([None, 0.0, 0.001, 0.1]), dtype=pl.Float64))
+    return Scenario(frame, system)
+
+
+class Scenario(NamedTuple):
+    frame: pl.DataFrame
+    system: System
+
+    def run(self, **options: Any) -> iq.Result:
+        return iq.simulate(self.frame, self.system.made(), **options)
+
+
+def _batches(result: iq.Result) -> list[tuple[int, list[tuple[Any, ...]]]]:
+    """The replica and the rows of every iteration, by replica."""
+    rows: dict[int, list[tuple[Any, ...]]] = {}
+    for iteration, *row in result.batches.iter_rows():
+        rows.setdefault(iteration, []).append(tuple(row))
+    listed: list[tuple[int, list[tuple[Any, ...]]]] = []
+    for place, (replica, count) in enumerate(result.iterations.select("replica", "count").iter_rows()):
+        listed += [(replica, sorted(rows[place]))] * count
+    return sorted(listed, key=lambda one: one[0])
+
+
+@given(_scenarios(), _THREADS)
+def test_laws_one_to_five_seven_and_nine(scenario: Scenario, threads: int | None) -> None:
+    frame, system = scenario
+    result = scenario.run(batches=True, timeline_s=0.005, threads=threads)
     requests = result.requests
-    # L1: everybody arrived, and ended in one way; without a horizon nobody is left over.
-    assert requests.height == frame.height
+    # L1: who arrived ended in one way. Whoever waits for somebody who never finished did not arrive.
     assert set(requests["status"].unique()) <= {"finished", "rejected", "abandoned"}
+    assert requests["id"].is_sorted() and requests["id"].is_unique().all()
+    if isinstance(system, Jobs):
+        assert result.jobs["job"].to_list() == list(range(frame.height))
+        assert result.jobs["stages"].sum() == requests.height
+    elif "think_s" not in frame.columns:
+        assert requests["id"].to_list() == list(range(frame.height))
     # L2.
     finished = requests.filter(pl.col("status") == "finished")
     assert (finished["arrival_s"] <= finished["admitted_s"]).all()
     assert (finished["admitted_s"] < finished["first_token_s"]).all()
     assert (finished["first_token_s"] <= finished["finish_s"]).all()
+    if "handoff_s" in requests.columns:
+        handed = finished.filter(pl.col("prefill_replica").is_not_null())
+        assert (handed["admitted_s"] < handed["prefilled_s"]).all()
+        assert (handed["prefilled_s"] < handed["finish_s"]).all()
+        assert (handed["handoff_s"] >= 0).all()
     # L3.
     iterations = result.iterations
     assert iterations["start_s"].is_sorted()
     # L5: emitted tokens by request, each row of a batch `count` times.
-    counted = result.batches.filter("emits").with_columns(
-        times=iterations["count"].gather(result.batches.filter("emits")["iteration"])
-    )
+    emits = result.batches.filter("emits")
+    counted = emits.with_columns(times=iterations["count"].gather(emits["iteration"]))
     emitted = dict(counted.group_by("request").agg(pl.col("times").sum()).iter_rows())
-    for row in finished.select("id", "output_tokens").iter_rows():
-        assert emitted[row[0]] == row[1]
-    # L7.
-    rules = engine.scheduler.to_json()
-    limits = rules.get("inner", rules)
-    most_seqs, most_tokens = POLICIES[limits["kind"]].bounds(limits)
-    tokens = iterations["prefill_tokens"] + iterations["decodes"]
-    assert most_tokens is None or (tokens <= most_tokens).all()
-    rows = result.batches.group_by("iteration").len()["len"]
-    assert most_seqs is None or rows.is_empty() or rows.max() <= most_seqs
-    if engine.kv.tokens is not None and not iterations.is_empty():
-        assert iterations["kv_used_tokens"].max() <= engine.kv.tokens
+    assert emitted == dict(finished.select("id", "output_tokens").iter_rows())
+    # L7, and of L4 what can be seen.
+    rows = result.batches.group_by("iteration").len()
+    rows = rows.with_columns(replica=iterations["replica"].gather(rows["iteration"]))
+    for replica, engine in enumerate(system.replicas()):
+        here = iterations.filter(pl.col("replica") == replica)
+        rules = engine.scheduler.to_json()
+        rules = rules.get("inner", rules)
+        most_seqs, most_tokens = POLICIES[rules["kind"]].bounds(rules)
+        assert most_tokens is None or (here["prefill_tokens"] + here["decodes"] <= most_tokens).all()
+        assert most_seqs is None or (rows.filter(pl.col("replica") == replica)["len"] <= most_seqs).all()
+        if engine.kv.tokens is not None:
+            samples = result.timeline.filter(pl.col("replica") == replica)
+            for used in (here["kv_used_tokens"], samples["kv_used_tokens"]):
+                assert (used <= engine.kv.tokens).all()
     # L9.
     assert result.totals["in_system_as"] == result.totals["sojourn_as"]
 
 
-@given(workloads(), ENGINES, st.one_of(st.none(), st.integers(0, 600).map(lambda n: n / 1000)))
-def test_law_eight_stretches_equal_stepping(frame: pl.DataFrame, engine: iq.Engine, horizon_s: float | None):
-    fast = iq.simulate(frame, engine, horizon_s=horizon_s)
-    slow = iq.simulate(frame, engine, horizon_s=horizon_s, stepping=True)
+@given(_scenarios(), st.one_of(st.none(), st.integers(0, 600).map(lambda n: n / 1000)))
+def test_law_six_threads_change_no_byte(scenario: Scenario, horizon_s: float | None) -> None:
+    one, *others = [scenario.run(batches=True, horizon_s=horizon_s, threads=n) for n in (1, 2, 4, None)]
+    for other in others:
+        for name in _FRAMES:
+            assert_frame_equal(getattr(one, name), getattr(other, name), check_exact=True)
+        assert (one.scenario, one.totals) == (other.scenario, other.totals)
+        assert (one.findings, one.drained.to_list()) == (other.findings, other.drained.to_list())
+
+
+@given(_scenarios(), st.one_of(st.none(), st.integers(0, 600).map(lambda n: n / 1000)), _THREADS)
+def test_law_eight_stretches_equal_stepping(
+    scenario: Scenario, horizon_s: float | None, threads: int | None
+) -> None:
+    fast = scenario.run(horizon_s=horizon_s, batches=True, threads=threads)
+    slow = scenario.run(horizon_s=horizon_s, batches=True, threads=threads, stepping=True)
     for name in ("requests", "tbt", "timeline"):
         assert_frame_equal(getattr(fast, name), getattr(slow, name), check_exact=True)
+    assert _batches(fast) == _batches(slow)
     assert fast.findings == slow.findings
+    assert fast.drained.to_list() == slow.drained.to_list()
     assert fast.work_conservation(16) == slow.work_conservation(16)
+    for total in ("iterations", "in_system_as", "sojourn_as", "end_s"):
+        assert fast.totals[total] == slow.totals[total]
 
 
-@given(workloads(), ENGINES)
-def test_law_six_the_same_scenario_gives_the_same_bytes(frame: pl.DataFrame, engine: iq.Engine):
-    first, second = iq.simulate(frame, engine), iq.simulate(frame, engine)
-    for name in ("requests", "tbt", "timeline"):
-        assert_frame_equal(getattr(first, name), getattr(second, name), check_exact=True)
-    assert first.scenario == second.scenario
+@given(_scenarios())
+def test_law_ten_twice_the_times_give_twice_the_latencies(scenario: Scenario) -> None:
+    frame, system = scenario
+    if any(isinstance(engine.scheduler, iq.Slai) for engine in system.replicas()):
+        return  # its mean of iteration times is rounded
+    once = scenario.run()
+    doubled = frame.with_columns(pl.col(name) * 2 for name in frame.columns if name in _TIMES)
+    twice = iq.simulate(doubled, system.made(2))
+    times = [name for name in once.requests.columns if name.endswith("_s") and name != "tpot_s"]
+    expected = once.requests.with_columns(pl.col(name) * 2 for name in times)
+    assert_frame_equal(twice.requests.drop("tpot_s"), expected.drop("tpot_s"), check_exact=True)
 
 
-@given(workloads(), ENGINES)
-def test_law_four_nothing_is_held_after_the_last_request(frame: pl.DataFrame, engine: iq.Engine):
-    alone = iq.simulate(frame, engine)
+@given(_scenarios(), st.floats(0, 1))
+def test_law_eleven_the_future_does_not_change_the_past(scenario: Scenario, share: float) -> None:
+    """The last rows are dropped; what happened before the first of them arrived is as it was."""
+    frame, system = scenario
+    kept = int(frame.height * share)
+    whole = scenario.run()
+    part = iq.simulate(frame.head(kept), system.made()) if kept else None
+    if part is None or not (whole.drained.is_empty() and part.drained.is_empty()):
+        return
+    row = "job" if isinstance(system, Jobs) else "id"
+    t = whole.requests.filter(pl.col(row) >= kept)["arrival_s"].min()
+    if t is None:
+        t = float("inf")
+    instants = ["arrival_s", "admitted_s", "first_token_s", "finish_s", "left_s"]
+
+    def past(result: iq.Result) -> pl.DataFrame:
+        before = result.requests.filter(pl.col("arrival_s") < t)
+        seen = (pl.when(pl.col(name) < t).then(pl.col(name)).alias(name) for name in instants)
+        return before.select("id", "replica", *instants).with_columns(*seen)
+
+    first, second = past(whole), past(part)
+    moved = first["left_s"].is_null()  # it may yet be handed over
+    assert_frame_equal(first.drop("replica"), second.drop("replica"), check_exact=True)
+    assert first.filter(~moved)["replica"].to_list() == second.filter(~moved)["replica"].to_list()
+
+
+@given(_scenarios(st.one_of(_ALONE, _FLEETS, _pairs())))
+def test_law_four_nothing_is_held_after_the_last_request(scenario: Scenario) -> None:
+    frame, system = scenario
+    alone = scenario.run()
     if not alone.drained.is_empty():
         return  # one more arrival is the company that they waited for
     end_s = alone.totals["end_s"]
-    last = frame.head(1).with_columns(arrival_s=pl.lit(end_s + 1.0), patience_s=pl.lit(None, pl.Float64))
-    timeline = iq.simulate(pl.concat([frame, last]), engine, timeline_s=0.01).timeline
-    # a microsecond from both ends: what rounding to a float can move is far less
-    between = timeline.filter(pl.col("time_s").is_between(end_s + 1e-6, end_s + 1.0 - 1e-6))
+    nobody = {name: None for name in ("patience_s", "session_id", "think_s") if name in frame.columns}
+    late = max(end_s, frame["arrival_s"].max()) + 1.0
+    last = frame.head(1).with_columns(
+        arrival_s=pl.lit(late), **{k: pl.lit(v, frame.schema[k]) for k, v in nobody.items()}
+    )
+    timeline = iq.simulate(pl.concat([frame, last]), system.made(), timeline_s=0.01).timeline
+    # arrivals are taken to the nearest nanosecond: the last may come a little before the number that names it
+    between = timeline.filter((pl.col("time_s") > end_s) & (pl.col("time_s") < late - 1e-9))
     assert between.height > 90
     assert between["kv_used_tokens"].sum() == between["running"].sum() == between["waiting"].sum() == 0
+
+
+_HORIZONS = st.one_of(st.none(), st.integers(0, 600).map(lambda n: n / 1000))
+
+
+def _assert_separate(frame: pl.DataFrame, engine: iq.Engine, n: int, **options: Any) -> None:
+    """So many replicas by turns are so many runs."""
+    whole = iq.simulate(frame, iq.Cluster(engine, replicas=n), **options)
+    used = range(min(n, frame.height))  # the others have nobody
+    parts = [iq.simulate(frame.gather_every(n, at), engine, **options) for at in used]
+    for at, part in enumerate(parts):
+        requests = whole.requests.filter(pl.col("id") % n == at)
+        assert requests["replica"].unique().to_list() in ([], [at])
+        assert requests["id"].to_list() == (part.requests["id"].cast(pl.Int64) * n + at).to_list()
+        assert_frame_equal(
+            requests.drop("id", "replica"), part.requests.drop("id", "replica"), check_exact=True
+        )
+        if options.get("iterations"):
+            iterations = whole.iterations.filter(pl.col("replica") == at)
+            assert_frame_equal(iterations.drop("replica"), part.iterations.drop("replica"), check_exact=True)
+    counts = (
+        pl.concat([part.tbt for part in parts])
+        .group_by("class", "lower_s", "upper_s")
+        .agg(pl.col("count").sum())
+    )
+    assert sorted(whole.tbt.rows()) == sorted(counts.select(whole.tbt.columns).rows())
+    for total in ("iterations", "stretches", "stretched_iterations"):
+        assert whole.totals[total] == sum(part.totals[total] for part in parts)
+    drained = [row * n + at for at, part in enumerate(parts) for row in part.drained]
+    assert whole.drained.to_list() == sorted(drained)
+
+
+@given(workloads(), ENGINES, st.integers(2, 4), _HORIZONS, _THREADS)
+def test_round_robin_is_so_many_separate_runs(
+    frame: pl.DataFrame, engine: iq.Engine, n: int, horizon_s: float | None, threads: int | None
+) -> None:
+    _assert_separate(frame, engine, n, horizon_s=horizon_s, iterations=True, threads=threads)
+
+
+@pytest.mark.parametrize("router", _ROUTERS)
+@given(workloads(), ENGINES, _HORIZONS, st.integers(0, 10))
+def test_a_cluster_of_one_is_its_engine(
+    router: str, frame: pl.DataFrame, engine: iq.Engine, horizon_s: float | None, warmup: int
+) -> None:
+    frame = frame.with_columns(session_id=pl.lit(1))
+    options: dict[str, Any] = {"horizon_s": horizon_s, "warmup": warmup, "batches": True}
+    alone = iq.simulate(frame, engine, **options)
+    one = iq.simulate(frame, iq.Cluster(engine, replicas=1, router=_router(router)), **options)
+    for name in _FRAMES:
+        assert_frame_equal(getattr(alone, name), getattr(one, name), check_exact=True)
+    assert (alone.totals, alone.findings) == (one.totals, one.findings)
+    assert alone.drained.to_list() == one.drained.to_list()
+
+
+@given(_scenarios(st.one_of(_ALONE, _FLEETS, _pairs())), st.integers(0, 15), st.integers(0, 15))
+def test_warm_up_cuts_rows_and_their_gaps(scenario: Scenario, warmup: int, cooldown: int) -> None:
+    """What is measured changes no row; without a horizon whoever is admitted finishes, with o − 1 gaps."""
+    rows = scenario.frame.height
+    every, some = scenario.run(), scenario.run(warmup=warmup, cooldown=cooldown)
+    assert_frame_equal(every.requests.drop("measured"), some.requests.drop("measured"), check_exact=True)
+    inside = pl.col("id").is_between(warmup, rows - cooldown, closed="left")
+    measured = some.requests.filter("measured")
+    assert measured["id"].to_list() == some.requests.filter(inside)["id"].to_list()
+    finished = measured.filter(pl.col("status") == "finished")
+    assert some.tbt["count"].sum() == (finished["output_tokens"].cast(pl.Int64) - 1).sum()
+
+
+def test_a_real_trace_over_four_replicas(shared: Path) -> None:
+    path = shared / "traces" / "azure_llm_2023_conv.parquet"
+    if not path.exists():
+        pytest.skip("azure_llm_2023_conv.parquet is not here")
+    timing = iq.PiecewiseLinear(
+        base=0.006, per_token=32e-6, knee=200, per_context_token=40e-9, per_prefill_square=650e-12
+    )
+    engine = iq.Engine(
+        timing=timing, scheduler=iq.Sarathi(token_budget=2048, max_seqs=256), kv=iq.KvCache(tokens=60_000)
+    )
+    frame = iq.read_trace(path).frame
+    _assert_separate(frame, engine, 4, iterations=True)
+    for router in set(_ROUTERS) - {"BySession"}:  # the trace has none
+        result = iq.simulate(frame, iq.Cluster(engine, replicas=4, router=_router(router)))
+        assert result.requests["status"].unique().to_list() == ["finished"]
+        assert result.totals["in_system_as"] == result.totals["sojourn_as"]
+        assert result.tbt["count"].sum() == (frame["output_tokens"].cast(pl.Int64) - 1).sum()
