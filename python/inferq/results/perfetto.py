@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from inferq._lazy import pl
+from inferq._version import __version__
 from inferq.checks import whole
 from inferq.errors import ConfigError
 from inferq.results.files import replacing, writable
@@ -86,9 +87,7 @@ def _opened(part: Path, packed: bool) -> IO[str]:
 
 def _write(file: IO[str], tables: RunTables, iterations: pl.DataFrame, chosen: pl.DataFrame) -> None:
     """One event a line, so that the file is never whole in memory."""
-    from importlib.metadata import version
-
-    about = {"made by": f"inferq {version('inferq')}", "findings": tables.findings}
+    about = {"made by": f"inferq {__version__}", "findings": tables.findings}
     file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[\n')
     timeline = tables.frame("timeline")
     frames = [one for one in (iterations, timeline) if "replica" in one.columns and one.height]
@@ -149,7 +148,7 @@ def _iterations(iterations: pl.DataFrame) -> Iterator[str]:
         .otherwise(pl.lit("mixed"))
     )
     # Slices of a thread must not overlap, not even by the rounding of the sum that is the end of one.
-    told = iterations.with_columns(start=start, end_s=end_s, kind=kind).with_columns(
+    stretches = iterations.with_columns(start=start, end_s=end_s, kind=kind).with_columns(
         end=pl.min_horizontal(_nanoseconds("end_s"), pl.col("start").shift(-1).over("replica")),
         first_ms=pl.col("first_s") * 1e3,
         growth_ms=pl.col("growth_s") * 1e3,
@@ -169,7 +168,7 @@ def _iterations(iterations: pl.DataFrame) -> Iterator[str]:
         *(part for name in ("first_ms", "growth_ms", *numbers_of) for part in (f',"{name}":', pl.col(name))),
         "}}",
     )
-    yield from _lines(told, line)
+    yield from _lines(stretches, line)
 
 
 def _counters(timeline: pl.DataFrame) -> Iterator[str]:
@@ -184,8 +183,8 @@ def _counters(timeline: pl.DataFrame) -> Iterator[str]:
         series = _COUNTED
         quoted = _text('"replica ', pl.col("replica"), '"')
     values = [
-        (f'{"," if place else ""}"{said}":', pl.col(name))
-        for place, (name, said) in enumerate(series.items())
+        (f'{"," if place else ""}"{title}":', pl.col(name))
+        for place, (name, title) in enumerate(series.items())
     ]
     line = _text(
         '{"ph":"C","cat":"samples","name":',
@@ -201,7 +200,7 @@ def _counters(timeline: pl.DataFrame) -> Iterator[str]:
 
 def _requests(chosen: pl.DataFrame, first: int, end_s: float) -> Iterator[str]:
     """Each chosen request with its phases."""
-    told = []
+    events = []
     for place, row in enumerate(chosen.iter_rows(named=True)):
         phases = list(_phases(row, end_s))
         begun, left = phases[0][1], max(end for _, _, end in phases)
@@ -224,9 +223,9 @@ def _requests(chosen: pl.DataFrame, first: int, end_s: float) -> Iterator[str]:
                 **{"ph": "X", "cat": "requests", "name": name, "pid": REQUESTS, "tid": first + place},
                 **{"ts": start / 1000, "dur": (end - start) / 1000, "args": args},
             }
-            told.append(json.dumps(event, separators=(",", ":"), allow_nan=False))
-    if told:
-        yield ",\n".join(told)
+            events.append(json.dumps(event, separators=(",", ":"), allow_nan=False))
+    if events:
+        yield ",\n".join(events)
 
 
 def _phases(row: dict[str, Any], end_s: float) -> Iterator[tuple[str, int, int]]:
@@ -256,12 +255,12 @@ def _chosen(tables: RunTables, requests: int | Iterable[int] | None) -> pl.DataF
         return slowest.sort("arrival_s", "id").collect()
     if isinstance(requests, (str, bytes)) or not isinstance(requests, Iterable):
         raise ConfigError("requests", f"must be a number of them, or ids such as [0, 17], is {requests!r}")
-    asked = [whole("requests", one, 0) for one in requests]
-    found = rows.filter(pl.col("id").is_in(asked)).sort("arrival_s", "id").collect()
-    missing = sorted(set(asked) - set(found["id"].to_list()))
+    ids = [whole("requests", one, 0) for one in requests]
+    chosen = rows.filter(pl.col("id").is_in(ids)).sort("arrival_s", "id").collect()
+    missing = sorted(set(ids) - set(chosen["id"].to_list()))
     if missing:
         raise ConfigError("requests", f"there is no request {missing[0]} among those that arrived")
-    return found
+    return chosen
 
 
 def _lines(frame: pl.DataFrame, line: pl.Expr) -> Iterator[str]:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import pl
+from inferq._version import __version__
 from inferq.results import perfetto
 from inferq.results.summary import summary
 from inferq.results.tables import FRAMES, STATUSES, RunTables, as_frame
@@ -486,7 +486,7 @@ def scenario_of(workload: Workload, options: Mapping[str, Any]) -> str:
     """JSON that says what a run is: the workload, what serves it, the options."""
     run = {name: _as_given(options[name]) for name in _RUN}
     system = {name: value for name, value in options.items() if name not in _RUN}
-    record = {"inferq": version("inferq"), "workload": workload.to_json(), **system, "run": run}
+    record = {"inferq": __version__, "workload": workload.to_json(), **system, "run": run}
     return json.dumps(record, indent=2)
 
 

@@ -83,7 +83,7 @@ class Store:
         for left in (*self.place.glob("*.new"), *self.place.glob("requests/*.new")):
             left.unlink()
         _write_text(self.place / "scenario.json", scenario + "\n")
-        self._tell()
+        self._write_manifest()
 
     def take(self, columns: Columns) -> None:
         """Take the next rows of `requests`, in order of their ids."""
@@ -92,9 +92,9 @@ class Store:
         self._pending.append(dict(columns))
         self._pending_rows += next(iter(columns.values())).size
         while self._pending_rows >= PART_ROWS:
-            held = {name: np.concatenate([one[name] for one in self._pending]) for name in columns}
-            self._write({name: column[:PART_ROWS] for name, column in held.items()})
-            self._pending = [{name: column[PART_ROWS:].copy() for name, column in held.items()}]
+            pending = {name: np.concatenate([one[name] for one in self._pending]) for name in columns}
+            self._write({name: column[:PART_ROWS] for name, column in pending.items()})
+            self._pending = [{name: column[PART_ROWS:].copy() for name, column in pending.items()}]
             self._pending_rows -= PART_ROWS
 
     def _write(self, columns: Columns) -> None:
@@ -119,7 +119,7 @@ class Store:
         self.frame(file, as_frame(columns, self.names))
         parts.append(part)
         self._manifest["written"] += rows
-        self._tell()
+        self._write_manifest()
 
     def frame(self, file: str, frame: pl.DataFrame) -> None:
         """Write a frame; row groups are small enough to be read one by one."""
@@ -156,12 +156,12 @@ class Store:
     def complete(self) -> None:
         """Say that the run is over and everything is here."""
         self._manifest["complete"] = True
-        self._tell()
+        self._write_manifest()
 
     def _json(self, file: str, value: Any) -> None:
         _write_text(self.place / file, json.dumps(value, indent=2) + "\n")
 
-    def _tell(self) -> None:
+    def _write_manifest(self) -> None:
         self._json("manifest.json", self._manifest)
 
 
@@ -176,39 +176,40 @@ def manifest(place: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        told = json.loads(text)
-        {told[name] for name in ("complete", "rows", "written", "scenario_sha256", "workload")}
-        [(part["file"], part["first"], part["rows"]) for part in told["parts"]]
+        record = json.loads(text)
+        {record[name] for name in ("complete", "rows", "written", "scenario_sha256", "workload")}
+        [(part["file"], part["first"], part["rows"]) for part in record["parts"]]
     except (ValueError, KeyError, TypeError):
         raise ConfigError("out", f"{place / 'manifest.json'} is no manifest of a run") from None
-    return dict(told)
+    return dict(record)
 
 
 def _earlier(place: Path, scenario: str) -> dict[str, Any] | None:
     """The manifest of the same run where it was stopped; a `ConfigError` for all else that is in the way."""
-    told = manifest(place)
-    if told is None:
+    record = manifest(place)
+    if record is None:
         if place.is_dir() and any(place.iterdir()):
             raise ConfigError("out", f"{place} is not empty, and no run is in it; take an empty directory")
         return None
-    if not told["complete"] and not told["parts"]:
+    if not record["complete"] and not record["parts"]:
         return None  # it failed before anything was there that could be lost
-    same = told["scenario_sha256"] == _sha256(scenario)
+    same = record["scenario_sha256"] == _sha256(scenario)
     which = "this very run" if same else "a run of another scenario"
-    if told["complete"]:
+    if record["complete"]:
         how = f"read it with iq.Result.read({str(place)!r}), or take another directory"
-        raise ConfigError("out", f"{place} holds {which}, finished, with {told['written']:,} requests: {how}")
-    of_all = "" if told["rows"] is None else f" of {told['rows']:,}"
-    came = f"which was stopped after {told['written']:,}{of_all} requests"
+        rows = f"{record['written']:,} requests"
+        raise ConfigError("out", f"{place} holds {which}, finished, with {rows}: {how}")
+    of_all = "" if record["rows"] is None else f" of {record['rows']:,}"
+    came = f"which was stopped after {record['written']:,}{of_all} requests"
     if not same:
         raise ConfigError("out", f"{place} holds {which}, {came}: take another directory, or remove this one")
-    lost = [part["file"] for part in told["parts"] if not (place / part["file"]).is_file()]
+    lost = [part["file"] for part in record["parts"] if not (place / part["file"]).is_file()]
     if lost:
         raise ConfigError(
             "out", f"{place} holds {which}, {came}, and {lost[0]} is missing: remove the directory"
         )
     warnings.warn(f"out: {place} holds {which}, {came}: they stay, and it is run again", stacklevel=6)
-    return told
+    return record
 
 
 def _sha256(text: str) -> str:

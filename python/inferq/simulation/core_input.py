@@ -103,7 +103,7 @@ class SessionCodes:
     def __call__(self, session_id: pl.Series) -> NDArray[np.uint32]:
         """The codes of the next rows."""
         codes = self._codes
-        found = (
+        numbers = (
             NO_SESSION if one is None else codes.setdefault(one, len(codes)) for one in session_id.to_list()
         )
-        return np.fromiter(found, dtype=np.uint32, count=session_id.len())
+        return np.fromiter(numbers, dtype=np.uint32, count=session_id.len())

@@ -184,17 +184,17 @@ class Roofline(TimingModel):
             "all_reduce_s_per_token": sent_bytes / (shares[link] * card.link_bytes_per_s),
             "base_s": shape.layers * seconds["layer_s"],
         }
-        told = [repr(shape.name), repr(card.name)]
+        arguments = [repr(shape.name), repr(card.name)]
         if gpus > 1:
-            told.append(f"tensor_parallel={gpus}")
-        told += [
+            arguments.append(f"tensor_parallel={gpus}")
+        arguments += [
             f"{name}={word!r}"
             for name, word in (("weights", weights), ("kv_dtype", kv_dtype))
             if word != "bf16"
         ]
         given = {**shares, **seconds}
-        told += [f"{name}={value!r}" for name, value in given.items() if value != EFFICIENCIES[name]]
-        self._settle(values, f"Roofline({', '.join(told)})")
+        arguments += [f"{name}={value!r}" for name, value in given.items() if value != EFFICIENCIES[name]]
+        self._settle(values, f"Roofline({', '.join(arguments)})")
 
     @classmethod
     def of_seconds(cls, **seconds: float) -> Roofline:
@@ -224,9 +224,9 @@ class Roofline(TimingModel):
         values = {"all_reduce_latency_s": 0.0, "all_reduce_s_per_token": 0.0, **seconds}
         if missing := [name for name in ROOFLINE_SECONDS if name not in values]:
             raise ConfigError(f"{missing[0]}", "missing")
-        made = object.__new__(cls)
-        made._settle(values, "")
-        return made
+        model = object.__new__(cls)
+        model._settle(values, "")
+        return model
 
     def _settle(self, values: Mapping[str, float], made_of: str) -> None:
         for name, value in values.items():

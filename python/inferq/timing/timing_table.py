@@ -203,12 +203,12 @@ class TimingTable(TimingModel):
 
         None where it has the numbers.
         """
-        made: Callable[..., TimingTable]
+        reader: Callable[..., TimingTable]
         if "file" in description:
-            made, needed, optional = cls.read, ["file"], ["check_units"]
+            reader, needed, optional = cls.read, ["file"], ["check_units"]
             why = "not beside file, which has the whole table"
         elif "model" in description or "gpu" in description:
-            made, needed, optional = cls.shipped, ["model", "gpu"], ["tensor_parallel", "backend"]
+            reader, needed, optional = cls.shipped, ["model", "gpu"], ["tensor_parallel", "backend"]
             why = "not beside model and gpu, which name a shipped table"
         elif not description:
             raise ConfigError(path, "which table? Give its file, or model and gpu of one that is shipped")
@@ -223,7 +223,7 @@ class TimingTable(TimingModel):
             if name not in description:
                 raise ConfigError(f"{path}.{name}", "missing")
         try:
-            return made(**description)
+            return reader(**description)
         except ConfigError as error:
             raise error.within(path) from None
 

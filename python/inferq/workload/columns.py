@@ -69,9 +69,9 @@ def row(index: int) -> str:
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """A hint such as `; did you mean prompt_tokens?`, or the list of all names when none is near."""
-    known = {name.lower(): name for name in names}
-    near = difflib.get_close_matches(name.lower(), known, n=1)
-    return f"; did you mean {known[near[0]]}?" if near else f"; known are {', '.join(known.values())}"
+    by_lower = {name.lower(): name for name in names}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return f"; did you mean {by_lower[near[0]]}?" if near else f"; known are {', '.join(by_lower.values())}"
 
 
 def as_series(name: str, values: object) -> pl.Series:

@@ -96,7 +96,7 @@ def sessions(session_id: pl.Series) -> NDArray[np.uint32]:
     """The session of each row as a number: from 0 in the order of their first rows, `NO_SESSION` for null."""
     rows = pl.int_range(session_id.len(), eager=True).alias("row")
     first = pl.DataFrame([session_id.alias("session"), rows]).select(pl.col("row").first().over("session"))
-    found = first["row"].to_numpy()
+    firsts = first["row"].to_numpy()
     here = session_id.is_not_null().to_numpy()
-    numbers = np.cumsum((found == np.arange(found.size)) & here) - 1
-    return np.where(here, numbers[found], NO_SESSION).astype(np.uint32)
+    numbers = np.cumsum((firsts == np.arange(firsts.size)) & here) - 1
+    return np.where(here, numbers[firsts], NO_SESSION).astype(np.uint32)

@@ -196,8 +196,8 @@ class Sessions(Recipe):
         if self._always_continues:
             return frame
         frame = frame.with_columns(pl.int_range(pl.len(), dtype=pl.Int32).alias("continues"))
-        said = (pl.col("prompt_tokens") + pl.col("output_tokens")).shift(1).over("session_id")
-        carries = pl.lit(self.grows) & (pl.col("prompt_tokens") > said)
+        context = (pl.col("prompt_tokens") + pl.col("output_tokens")).shift(1).over("session_id")
+        carries = pl.lit(self.grows) & (pl.col("prompt_tokens") > context)
         if self.max_context is not None:  # a full context may have lost its oldest tokens
             carries &= pl.col("prompt_tokens") + pl.col("output_tokens") < self.max_context
         return frame.with_columns(
@@ -273,11 +273,11 @@ class Mix(Recipe):
                 part.draw(-(-self.requests // len(drawn)))
             while True:
                 # up to here every part is known, and an arrival at this very instant may still be missing
-                known = min((part.last for part in drawn if part.may_go_on), default=None)
-                if known is None or sum(part.before(known) for part in drawn) >= self.requests:
+                until = min((part.last for part in drawn if part.may_go_on), default=None)
+                if until is None or sum(part.before(until) for part in drawn) >= self.requests:
                     break
                 for part in drawn:
-                    if part.may_go_on and part.last == known:
+                    if part.may_go_on and part.last == until:
                         part.draw(2 * part.frame.height)
         return [part.frame for part in drawn]
 

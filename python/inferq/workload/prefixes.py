@@ -83,17 +83,17 @@ def both(one: Chains, other: Chains) -> Chains:
     return Chains(start, content, tokens)
 
 
-def resolved(chains: Chains, link: NDArray[Any], said: NDArray[Any], rows: NDArray[Any]) -> Chains:
-    """Whole chains: a linked row has that of the row it continues, and then what that row itself said.
+def resolved(chains: Chains, link: NDArray[Any], sizes: NDArray[Any], rows: NDArray[Any]) -> Chains:
+    """Whole chains: a linked row has that of the row it continues, and then that row's own tokens.
 
     Args:
         chains: of the rows that are not linked.
         link: for each row the place of the one that it continues; -1 for none.
-        said: tokens of prompt and output of each.
+        sizes: tokens of prompt and output of each.
         rows: the number of each.
     """
-    total = np.where(link >= 0, said[link], chains.totals()) if link.size else said
-    own, numbers = said - total, rows.astype(np.uint64) | np.uint64(OWN)
+    total = np.where(link >= 0, sizes[link], chains.totals()) if link.size else sizes
+    own, numbers = sizes - total, rows.astype(np.uint64) | np.uint64(OWN)
     depth, root = np.zeros(link.size, dtype=np.int64), np.arange(link.size)
     for row, earlier in upwards(link):
         depth[row] += 1
@@ -122,8 +122,8 @@ def upwards(link: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
 
 def starts(lengths: NDArray[Any]) -> NDArray[Any]:
     """Where each of some stretches begins that lie behind one another, and where the last ends."""
-    found: NDArray[Any] = np.concatenate([[0], np.cumsum(lengths)])
-    return found
+    begins: NDArray[Any] = np.concatenate([[0], np.cumsum(lengths)])
+    return begins
 
 
 def ranges(start: NDArray[Any], lengths: NDArray[Any]) -> NDArray[Any]:
@@ -172,7 +172,7 @@ class Contents:
         self._later, self._part, self._block = later, 0, 0
         self._texts: dict[Any, int] = {}
         self._far: dict[int, int] = {}
-        self._rows, self._said, self._chains = nothing()
+        self._rows, self._sizes, self._chains = nothing()
         self._open: pl.DataFrame | None = None
 
     def of(self, frame: pl.DataFrame, first: int = 0) -> Chains | None:
@@ -281,14 +281,14 @@ class Contents:
             raise TraceError(
                 f"row {where}: prefix_parts has {tokens[at]} tokens of text {text[at]!r}, must be at least 1"
             )
-        said = tokens.to_numpy()
+        sizes = tokens.to_numpy()
         prompts = frame["prompt_tokens"].to_numpy()
-        chains = Chains(start, self._named(text), said)
+        chains = Chains(start, self._named(text), sizes)
         # in float64 first: a sum of 64-bit numbers may come round to a small one
-        long = np.add.reduceat(np.append(said, 0).astype(np.float64), start[:-1]) * (lengths > 0) > prompts
+        long = np.add.reduceat(np.append(sizes, 0).astype(np.float64), start[:-1]) * (lengths > 0) > prompts
         if long.any():
             at = int(long.argmax())
-            total = sum(said[start[at] : start[at + 1]].tolist())
+            total = sum(sizes[start[at] : start[at + 1]].tolist())
             raise TraceError(
                 f"row {first + at}: prefix_parts has {total} tokens, and prompt_tokens is {prompts[at]}"
             )
@@ -298,9 +298,9 @@ class Contents:
         """Texts as contents, numbered as they come."""
         names = text.unique(maintain_order=True)
         numbers = [self._texts.setdefault(name, len(self._texts)) for name in names.to_list()]
-        known = pl.DataFrame({"text": names, "number": pl.Series(numbers, dtype=pl.UInt64)})
-        found = text.rename("text").to_frame().join(known, on="text", how="left", maintain_order="left")
-        return found["number"].to_numpy() | np.uint64(_TEXT)
+        codes = pl.DataFrame({"text": names, "number": pl.Series(numbers, dtype=pl.UInt64)})
+        coded = text.rename("text").to_frame().join(codes, on="text", how="left", maintain_order="left")
+        return coded["number"].to_numpy() | np.uint64(_TEXT)
 
     def _before(self, frame: pl.DataFrame, first: int) -> NDArray[Any]:
         """For each row the turn of the same session before it; -1 for none."""
@@ -312,8 +312,8 @@ class Contents:
         same = (turns["session_id"] == turns["session_id"].shift(1)).fill_null(False)
         wrong = (same & (turns["turn"] <= turns["turn"].shift(1))).to_numpy()
         if wrong.any():
-            found = turns.with_columns(pl.col("turn").shift(1).alias("last")).filter(pl.Series(wrong))
-            session, turn, at, last = found.row(int(found["row"].arg_min() or 0))
+            late = turns.with_columns(pl.col("turn").shift(1).alias("last")).filter(pl.Series(wrong))
+            session, turn, at, last = late.row(int(late["row"].arg_min() or 0))
             raise TraceError(f"row {at}: turn {turn} of session {session!r} comes after its turn {last}")
         if self._later is not None and self._later.sessions is not None:
             go_on = self._later.sessions.filter(pl.col("until") > self._part)
@@ -331,24 +331,24 @@ class Contents:
         """The chains of rows of which some begin with the prompt and the output of an earlier one."""
         kept = self._rows.size
         rows = np.concatenate([self._rows, np.arange(first, first + frame.height)])
-        said = np.concatenate([self._said, said_in(frame)])
+        sizes = np.concatenate([self._sizes, context_tokens(frame)])
         local = np.full(rows.size, -1, dtype=np.int64)
         if link is not None:
             has = link >= 0
             at = np.where(link >= first, link - first + kept, np.searchsorted(self._rows, link))
             prompts = frame["prompt_tokens"].to_numpy()
-            short = has & (said[np.where(has, at, 0)] > prompts)
+            short = has & (sizes[np.where(has, at, 0)] > prompts)
             if strict and short.any():
                 row = int(short.argmax())
                 raise TraceError(
-                    f"row {first + row}: continues row {link[row]} with its {said[at[row]]} tokens "
+                    f"row {first + row}: continues row {link[row]} with its {sizes[at[row]]} tokens "
                     f"in a prompt of {prompts[row]}"
                 )
             local[kept:] = np.where(has & ~short, at, -1)
-        whole = resolved(chains.after(self._chains), local, said, rows)
+        whole = resolved(chains.after(self._chains), local, sizes, rows)
         if self._later is not None:
             stay = np.searchsorted(rows, self._go_on(first + frame.height))
-            self._rows, self._said, self._chains = rows[stay], said[stay], whole.of(stay)
+            self._rows, self._sizes, self._chains = rows[stay], sizes[stay], whole.of(stay)
         return whole.of(np.arange(kept, rows.size)) if kept else whole
 
     def _go_on(self, end: int) -> NDArray[Any]:
@@ -357,8 +357,8 @@ class Contents:
         if self._open is not None:
             return np.sort(self._open["row"].to_numpy())
         rows, until = self._later.rows, self._later.until
-        found: NDArray[Any] = rows[(rows < end) & (until > self._part)]
-        return found
+        needed: NDArray[Any] = rows[(rows < end) & (until > self._part)]
+        return needed
 
 
 def contents(frame: pl.DataFrame) -> dict[str, NDArray[Any]]:
@@ -410,17 +410,17 @@ def with_links(frame: pl.DataFrame, transform: str) -> pl.DataFrame:
     except TraceError as error:
         raise error.within(transform) from None
     prompts = frame["prompt_tokens"].to_numpy()
-    link[said_in(frame)[link] > prompts] = -1
-    made = pl.Series("continues", link.astype("int32"))
-    return frame.with_columns(made.set(made < 0, None))
+    link[context_tokens(frame)[link] > prompts] = -1
+    continues = pl.Series("continues", link.astype("int32"))
+    return frame.with_columns(continues.set(continues < 0, None))
 
 
 def firsts(continues: pl.Series) -> NDArray[Any]:
     """The row with which the chain of each row begins: itself where it continues none."""
-    found = np.arange(continues.len())
+    roots = np.arange(continues.len())
     for row, earlier in upwards(continues.fill_null(-1).to_numpy().astype(np.int64)):
-        found[row] = earlier
-    return found
+        roots[row] = earlier
+    return roots
 
 
 def spelled(parts: pl.Series, first: int = 0) -> pl.Series:
@@ -458,8 +458,8 @@ def spelled(parts: pl.Series, first: int = 0) -> pl.Series:
             f"holds {parts.dtype}; a text is named by a text or a whole number, and its tokens "
             "are a whole number",
         )
-    made = pl.struct(pair[0].cast(pl.String).alias("text"), pair[1].cast(pl.Int64).alias("tokens"))
-    as_pairs: pl.Series = parts.list.eval(made)
+    entry = pl.struct(pair[0].cast(pl.String).alias("text"), pair[1].cast(pl.Int64).alias("tokens"))
+    as_pairs: pl.Series = parts.list.eval(entry)
     return as_pairs
 
 
@@ -491,13 +491,13 @@ def paired(values: Sequence[object]) -> pl.Series:
             "tokens": None if tokens is None else int(tokens),
         }
 
-    made: list[list[dict[str, object]] | None] = []
+    lists: list[list[dict[str, object]] | None] = []
     for row, parts in enumerate(values):
         if parts is not None and (not isinstance(parts, Sequence) or isinstance(parts, str)):
             raise TraceError(f"row {row}: prefix_parts is {parts!r}, must be a list of pairs, or None")
-        made.append(None if parts is None else [pair(row, one) for one in parts])
+        lists.append(None if parts is None else [pair(row, one) for one in parts])
     kind = pl.List(pl.Struct({"text": pl.String, "tokens": pl.Int64}))
-    return pl.Series("prefix_parts", made, dtype=kind)
+    return pl.Series("prefix_parts", lists, dtype=kind)
 
 
 def _only_one(frame: pl.DataFrame, names: list[str], first: int) -> None:
@@ -508,10 +508,10 @@ def _only_one(frame: pl.DataFrame, names: list[str], first: int) -> None:
         raise TraceError(f"row {first + at}: {' and '.join(both)} both say with what its prompt begins")
 
 
-def said_in(frame: pl.DataFrame) -> NDArray[Any]:
-    """Tokens of prompt and output together; an output that is not known says nothing."""
-    said = frame["prompt_tokens"].to_numpy().astype(np.int64)
-    return said + frame["output_tokens"].to_numpy() if "output_tokens" in frame.columns else said + 1
+def context_tokens(frame: pl.DataFrame) -> NDArray[Any]:
+    """Tokens of prompt and output together; an output that is not known counts as one."""
+    tokens = frame["prompt_tokens"].to_numpy().astype(np.int64)
+    return tokens + frame["output_tokens"].to_numpy() if "output_tokens" in frame.columns else tokens + 1
 
 
 def reused(frame: pl.DataFrame, block: int) -> NDArray[Any]:
@@ -522,9 +522,9 @@ def reused(frame: pl.DataFrame, block: int) -> NDArray[Any]:
     rows = frame.height
     prompts = frame["prompt_tokens"].to_numpy().astype(np.int64)
     chains = Contents().of(frame)
-    found = np.zeros(rows, dtype=np.int64)
+    reuse = np.zeros(rows, dtype=np.int64)
     if chains is None:
-        return found
+        return reuse
     # the own content of a row that others continue is the last of its chain
     lengths, is_own = np.diff(chains.start), chains.content >= np.uint64(OWN)
     continued = np.zeros(rows, dtype=bool)
@@ -538,7 +538,7 @@ def reused(frame: pl.DataFrame, block: int) -> NDArray[Any]:
     end[here] = sums[1:] - np.repeat(sums[chains.start[:-1]], lengths)
     last = whole[1:][continued] - 1
     content[last] = np.flatnonzero(continued).astype(np.uint64) | np.uint64(OWN)
-    end[last] = (said_in(frame) - 1)[continued]
+    end[last] = (context_tokens(frame) - 1)[continued]
     codes = np.unique(content, return_inverse=True)[1].astype(np.int64)
     # a node is a content behind all that came before it: level by level, those where two rows or more stand
     active = np.flatnonzero(np.diff(whole) > 0)
@@ -556,13 +556,13 @@ def reused(frame: pl.DataFrame, block: int) -> NDArray[Any]:
         # the furthest of the rows before at the same node; between two nodes the sums cannot meet
         furthest = np.maximum.accumulate(stands << 32 | ends)
         earlier = np.where(np.diff(stands, prepend=-1) == 0, np.append(0, furthest[:-1]) & 0xFFFFFFFF, 0)
-        found[active] = np.maximum(found[active], np.minimum(earlier, ends))
+        reuse[active] = np.maximum(reuse[active], np.minimum(earlier, ends))
         deeper = place + 1 < whole[active + 1]
         active, place, node, start = active[deeper], place[deeper] + 1, stands[deeper], ends[deeper]
         rows_in_order = np.argsort(active, kind="stable")
         active, place = active[rows_in_order], place[rows_in_order]
         node, start = node[rows_in_order], start[rows_in_order]
-    whole_blocks: NDArray[Any] = np.minimum(found, prompts - 1) // block * block
+    whole_blocks: NDArray[Any] = np.minimum(reuse, prompts - 1) // block * block
     return whole_blocks
 
 

@@ -70,34 +70,34 @@ def read_workload(
         short = {name: table[name] for name in _SHORT if name in table}
         trace = _trace(path, table, shelf)
         needs = () if "transforms" in table else ("arrival_s",) if jobs else ("arrival_s", "output_tokens")
-        made = adapted(trace, **short, notes=notes, needs=needs)
+        workload = adapted(trace, **short, notes=notes, needs=needs)
         if "think" in table:
-            made = made.with_think(_duration(f"{path}.think", table["think"]))
+            workload = workload.with_think(_duration(f"{path}.think", table["think"]))
     elif "mix" in table:
         table_of(path, table, (*_MIX, *_ON_ALL))
-        made = _mix(path, table, shelf, notes, jobs)
+        workload = _mix(path, table, shelf, notes, jobs)
     elif "sessions" in table:
         table_of(path, table, (*_SESSIONS, *_ON_ALL))
-        made = _sessions(path, table)
+        workload = _sessions(path, table)
     elif "data" in table or "sha256" in table:
         table_of(path, table, (*_ROWS, *_ON_ALL))
         metadata = dict(table_of(f"{path}.metadata", table.get("metadata", {})))
-        made = Workload._of(shelf.rows(path, table), metadata=metadata)
+        workload = Workload._of(shelf.rows(path, table), metadata=metadata)
     else:
         others = () if "requests" in table else ("trace", "mix", "sessions", "data")
         table_of(path, table, (*others, *_SYNTHETIC, *_ON_ALL))
-        made = _synthetic(path, table, shelf, requests, jobs or "transforms" in table)
+        workload = _synthetic(path, table, shelf, requests, jobs or "transforms" in table)
     if "prefix" in table:
         prefix = table_of(f"{path}.prefix", table["prefix"], ("text", "tokens"), ("text", "tokens"))
-        made = _made(f"{path}.prefix", made.with_prefix, **prefix)
+        workload = _made(f"{path}.prefix", workload.with_prefix, **prefix)
     if "patience" in table:
-        made = made.with_patience(_duration(f"{path}.patience", table["patience"]))
+        workload = workload.with_patience(_duration(f"{path}.patience", table["patience"]))
     steps = table.get("transforms", [])
     if not isinstance(steps, list):
         raise ConfigError(f"{path}.transforms", f"must be a list of tables, is {steps!r}")
     for place, step in enumerate(steps):
-        made = _transformed(made, f"{path}.transforms[{place}]", step, shelf)
-    return made
+        workload = _transformed(workload, f"{path}.transforms[{place}]", step, shelf)
+    return workload
 
 
 def _made(path: str, make: Callable[..., Any], *arguments: Any, **fields: Any) -> Any:
@@ -123,12 +123,12 @@ def _transformed(workload: Workload, path: str, description: object, shelf: Shel
     table_of(path, table, names, needed)
     arguments = {name: _argument(f"{path}.{name}", name, value, shelf) for name, value in table.items()}
     others, part = arguments.pop("others", ()), arguments.pop("part", 0)
-    made = _made(path, method, workload, *others, **arguments)
+    changed = _made(path, method, workload, *others, **arguments)
     if kind != "split":
-        return made  # type: ignore[no-any-return]  # a workload
+        return changed  # type: ignore[no-any-return]  # a workload
     if part not in (0, 1):
         raise ConfigError(f"{path}.part", f"must be 0 or 1, is {part!r}")
-    return made[part]  # type: ignore[no-any-return]
+    return changed[part]  # type: ignore[no-any-return]
 
 
 def _argument(path: str, name: str, value: Any, shelf: Shelf) -> Any:
@@ -174,10 +174,10 @@ def _synthetic(
             parts[name] = read(f"{path}.{name}", table[name], LENGTH_DISTRIBUTIONS)
         elif "lengths" not in table and (not jobs or "prompt" in table or "output" in table):
             raise ConfigError(f"{path}.{name}", "missing")
-    made: Workload = _made(path, Workload.synthetic, requests=table.get("requests", requests), **parts)
+    drawn: Workload = _made(path, Workload.synthetic, requests=table.get("requests", requests), **parts)
     if "classes" in table:
-        made = _made(path, made.with_classes, table_of("classes", table["classes"]))
-    return made
+        drawn = _made(path, drawn.with_classes, table_of("classes", table["classes"]))
+    return drawn
 
 
 def _sessions(path: str, table: Mapping[str, Any]) -> Workload:

@@ -135,9 +135,9 @@ class Workload:
         origin: Origin | None = None,
     ) -> Workload:
         """A workload of a frame that is canonical and right already, or a synthetic one."""
-        made = cls.__new__(cls)
-        made._fill(source, steps, metadata or {}, origin)
-        return made
+        workload = cls.__new__(cls)
+        workload._fill(source, steps, metadata or {}, origin)
+        return workload
 
     law = Renamed("synthetic")
     is_law = Renamed("is_synthetic")
@@ -668,8 +668,8 @@ class Workload:
         """
         frame = self.frame
         says = any(name in frame.columns for name in EXPLICIT) or is_linked_by_session(frame)
-        known = says and {"prompt_tokens", "output_tokens"} <= set(frame.columns)
-        return quantities(frame, self.reuse() if known else None)
+        counts = says and {"prompt_tokens", "output_tokens"} <= set(frame.columns)
+        return quantities(frame, self.reuse() if counts else None)
 
     def reuse(self, block: int = 16) -> pl.Series:
         """Tokens of each prompt that an endless prefix cache would have: `reused_tokens`, one for each row.

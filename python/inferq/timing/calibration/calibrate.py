@@ -17,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from inferq._version import __version__
 from inferq.checks import MOST_COUNT, flag, whole
 from inferq.errors import ConfigError
 from inferq.simulation.progress import watched
@@ -141,9 +142,9 @@ def calibrate(
     points = _points(grids, _CUDA_GRIDS if kind == "cuda" else _CPU_GRIDS, quick)
     if dtype is None:
         dtype = "bfloat16" if kind == "cuda" else "float32"
-    for field, value, known in (("dtype", dtype, _DTYPES), ("cache", cache, ("paged", "contiguous"))):
-        if value not in known:
-            raise ConfigError(field, f"must be one of {', '.join(known)}, is {value!r}")
+    for field, value, names in (("dtype", dtype, _DTYPES), ("cache", cache, ("paged", "contiguous"))):
+        if value not in names:
+            raise ConfigError(field, f"must be one of {', '.join(names)}, is {value!r}")
     paged = cache == "paged"
 
     import torch
@@ -172,7 +173,7 @@ def calibrate(
         parts = _measured(rig, points, survey)
         provenance = {
             "source": f"inferq calibrate: PyTorch layers timed on {_device_name(kind, name)}",
-            "version": f"inferq {_version()}, PyTorch {torch.__version__}",
+            "version": f"inferq {__version__}, PyTorch {torch.__version__}",
             "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
             "licence": "your own: measured on your machine, nothing in it is anybody else's",
             "model": shape.name,
@@ -199,12 +200,12 @@ def calibrate(
 def _caveats(sizes: LayerSizes, tensor_parallel: int, paged: bool) -> list[str]:
     gathered = "attention gathers the blocks of its cache first, which a paged kernel does not"
     in_place = "attention reads its cache in place, without the block tables that a paged kernel follows"
-    found = [gathered if paged else in_place]
+    caveats = [gathered if paged else in_place]
     if sizes.experts > 1:
-        found.append("experts run one after the other, visited as drawn evenly")
+        caveats.append("experts run one after the other, visited as drawn evenly")
     if tensor_parallel > 1:
-        found.append(f"the share of one of {tensor_parallel} devices; the exchange between them is not timed")
-    return found
+        caveats.append(f"the share of one of {tensor_parallel} devices; their exchange is not timed")
+    return caveats
 
 
 def _unsteady(spread: Mapping[str, Any]) -> list[str]:
@@ -321,16 +322,10 @@ def _driver(kind: str) -> str | None:
     """The version of the display driver, which PyTorch does not tell; None where nothing does."""
     if kind == "cpu":
         return None
-    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     versions = done.stdout.split()
     return versions[0] if versions else None
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("inferq")

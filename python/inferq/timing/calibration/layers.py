@@ -282,14 +282,14 @@ class Attention:
         self.cache.write(self.slots, rotated(keys, self.turn), values)
         known_keys, known_values = self.cache.read(self.context + self.tokens)
         by_sequence = rotated(queries, self.turn).unflatten(0, (-1, self.tokens)).transpose(1, 2)
-        found = scaled_dot_product_attention(
+        attended = scaled_dot_product_attention(
             by_sequence,
             known_keys,
             known_values,
             attn_mask=self.mask,
             enable_gqa=queries.shape[1] != keys.shape[1],
         )
-        return found.transpose(1, 2).flatten(0, 1)
+        return attended.transpose(1, 2).flatten(0, 1)
 
 
 def _mask(tokens: int, context: int, device: Any) -> Tensor:

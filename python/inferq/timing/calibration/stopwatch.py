@@ -30,12 +30,12 @@ class HostStopwatch:
     def seconds(self, work: Work, repetitions: int) -> list[float]:
         """Seconds of each repetition."""
         work()
-        found = []
+        samples = []
         for _ in range(repetitions):
             start = time.perf_counter_ns()
             work()
-            found.append((time.perf_counter_ns() - start) / 1e9)
-        return found
+            samples.append((time.perf_counter_ns() - start) / 1e9)
+        return samples
 
 
 class CudaStopwatch:

@@ -146,8 +146,8 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     if error is None:
         return False
     text = str(error).lower()
-    told = "out of memory" in text or "can't allocate memory" in text or "not enough memory" in text
-    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and told):
+    is_named = "out of memory" in text or "can't allocate memory" in text or "not enough memory" in text
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and is_named):
         return True
     # A capture that ran out of memory ends with an error of its own.
     return is_out_of_memory(error.__context__)
@@ -290,9 +290,9 @@ class Rig:
         Raises:
             MemoryError: so many numbers do not fit.
         """
-        room, asked = room_bytes(), numbers * self._dtype.itemsize
-        if self._device.type == "cpu" and room is not None and asked > room:
-            raise MemoryError(f"{asked:,} bytes are asked for, {room:,} are there")
+        room, needed = room_bytes(), numbers * self._dtype.itemsize
+        if self._device.type == "cpu" and room is not None and needed > room:
+            raise MemoryError(f"{needed:,} bytes are asked for, {room:,} are there")
 
 
 def room_bytes(system: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup")) -> int | None:

@@ -12,6 +12,7 @@ from inferq.description import spelled
 from inferq.errors import ConfigError
 from inferq.timing.fits.iteration_log import checked_log, overlap_note
 from inferq.timing.fits.regression import HUBER, Solution, inseparable, solved, standard_errors
+from inferq.timing.fits.table_fit import tabulated
 from inferq.timing.fits.terms import LEAST_S, LINEAR, Linear, Term, tokens
 from inferq.timing.models import TimingModel
 from inferq.workload.columns import MOST_TOKENS, nearest
@@ -203,20 +204,18 @@ def _table(
     relative: bool,
     confidence: float,
 ) -> Fit:
-    from inferq.timing.fits.table_fit import tabulated
-
-    made = tabulated(log, grids, fixed, robust=robust, relative=relative)
-    predictions = _predictions(log, made.predicted)
+    fitted = tabulated(log, grids, fixed, robust=robust, relative=relative)
+    predictions = _predictions(log, fitted.predicted)
     return Fit(
-        model=made.table,
-        coefficients=made.coefficients,
-        r_squared=_r_squared(log["duration_s"], made.predicted),
+        model=fitted.table,
+        coefficients=fitted.coefficients,
+        r_squared=_r_squared(log["duration_s"], fitted.predicted),
         residuals=_by_regime(predictions),
         predictions=predictions,
         confidence=confidence,
         robust=robust,
         relative=relative,
-        notes=(*made.notes, *overlap_note(log)),
+        notes=(*fitted.notes, *overlap_note(log)),
     )
 
 
@@ -226,17 +225,17 @@ def _fixed(linear: Linear, fixed: Mapping[str, float] | None) -> dict[str, float
         return {}
     if not isinstance(fixed, Mapping):
         raise ConfigError("fixed", f"must map coefficients to numbers, not {fixed!r}")
-    known = {}
+    values = {}
     for name, value in fixed.items():
         if name not in names:
             raise ConfigError(
                 "fixed", f"{name!r} is no coefficient of {linear.kind.__name__}{nearest(str(name), names)}"
             )
         path = f"fixed.{name}"
-        known[name] = (
+        values[name] = (
             float(whole(path, value, 0, MOST_TOKENS)) if name == "knee" else not_negative(path, value)
         )
-    return known
+    return values
 
 
 class _Fitting:
@@ -284,10 +283,10 @@ class _Fitting:
                 )
 
     def _check_rows(self) -> None:
-        rows, asked = self.tokens.size, len(self.free) + self.search
-        if rows <= asked:
+        rows, unknowns = self.tokens.size, len(self.free) + self.search
+        if rows <= unknowns:
             raise ConfigError(
-                "frame", f"{asked} coefficients need at least {asked + 1} iterations, not {rows}"
+                "frame", f"{unknowns} coefficients need at least {unknowns + 1} iterations, not {rows}"
             )
         for term in self.free:
             column = self.columns[term.name]
@@ -308,9 +307,9 @@ class _Fitting:
             raise ConfigError(
                 "knee", f"the iterations have fewer than 3 different counts of tokens: {_remedy('knee')}"
             )
-        if counts < asked:
+        if counts < unknowns:
             shapes = np.unique(np.column_stack(list(self.columns.values())), axis=0).shape[0]
-            if shapes < asked:
+            if shapes < unknowns:
                 raise ConfigError(
                     "knee",
                     f"{shapes} different iterations cannot tell it beside "
@@ -325,12 +324,12 @@ class _Fitting:
                 return np.maximum(self.columns[term.name] - knee, 0.0)
             return self.columns[term.name]
 
-        known = np.zeros_like(self.tokens)
+        constant = np.zeros_like(self.tokens)
         for term in self.terms:
             if term.name in self.fixed:
-                known += self.fixed[term.name] * column(term)
-        asked = [column(term) for term in self.free]
-        return np.column_stack(asked) if asked else np.empty((known.size, 0)), known
+                constant += self.fixed[term.name] * column(term)
+        columns = [column(term) for term in self.free]
+        return np.column_stack(columns) if columns else np.empty((constant.size, 0)), constant
 
     def fit(self) -> Fit:
         """Solve, judge, describe."""
@@ -352,8 +351,8 @@ class _Fitting:
             flat = values[self.linear.kneed] == 0 and self.search
             values["knee"] = 0 if flat else solution.knee
         errors = self._errors(solution, values)
-        columns, known = self.design(solution.knee)
-        predicted = columns @ solution.values + known
+        columns, constant = self.design(solution.knee)
+        predicted = columns @ solution.values + constant
         coefficients = self._coefficients(values, errors)
         predictions = _predictions(self.log, predicted)
         arguments: dict[str, Any] = {

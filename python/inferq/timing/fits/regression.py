@@ -83,9 +83,9 @@ def solved(
             everywhere = turn == 0 or (robust and turn == 1)
             candidates = _grid(tokens, floor) if everywhere else _beside(knee, tokens, floor)
             knee = _best_knee(design, measured, rows, candidates, floor)
-        columns, known = design(knee)
-        values = _least_squares(columns * rows[:, None], (measured - known) * rows)[0]
-        predicted = columns @ values + known
+        columns, constant = design(knee)
+        values = _least_squares(columns * rows[:, None], (measured - constant) * rows)[0]
+        predicted = columns @ values + constant
         residuals = (measured - predicted) * weights
         state = np.append(predicted, scale or 0.0)
         if previous is not None and np.allclose(state, previous, rtol=_SETTLED, atol=0):
@@ -163,8 +163,8 @@ def _best_knee(design: Design, measured: Vector, rows: Vector, candidates: list[
 
     def tried(knee: int) -> float:
         if knee not in left:
-            columns, known = design(knee)
-            left[knee] = _least_squares(columns * rows[:, None], (measured - known) * rows)[1]
+            columns, constant = design(knee)
+            left[knee] = _least_squares(columns * rows[:, None], (measured - constant) * rows)[1]
         return left[knee]
 
     rounding = _ROUNDING * float(np.sum((measured * rows) ** 2))

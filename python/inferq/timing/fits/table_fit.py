@@ -64,10 +64,10 @@ def tabulated(
         robust: Huber's loss.
         relative: errors in shares of the predicted length.
     """
-    known = _fixed(fixed)
-    if known.keys() == PARTS.keys():
+    flat = _fixed(fixed)
+    if flat.keys() == PARTS.keys():
         raise ConfigError("fixed", "every part is known, nothing is left to fit")
-    return _Tabulating(log, _grids(grids, known), known, robust, relative).run()
+    return _Tabulating(log, _grids(grids, flat), flat, robust, relative).run()
 
 
 def _fixed(fixed: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def _fixed(fixed: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(fixed)
 
 
-def _grids(grids: Mapping[str, Sequence[int]] | None, known: Iterable[str]) -> dict[str, list[int]]:
+def _grids(grids: Mapping[str, Sequence[int]] | None, flat: Iterable[str]) -> dict[str, list[int]]:
     if grids is None:
         return {}
     if not isinstance(grids, Mapping):
@@ -97,7 +97,7 @@ def _grids(grids: Mapping[str, Sequence[int]] | None, known: Iterable[str]) -> d
             raise ConfigError(
                 "grids", f"{name!r} is no axis of a TimingTable{nearest(str(name), MOST_POINTS)}"
             )
-        for part in known:
+        for part in flat:
             if name in PARTS[part]:
                 raise ConfigError(f"grids.{name}", f"the part {part} is given whole by fixed")
         if isinstance(points, (str, bytes)) or not hasattr(points, "__iter__"):
@@ -121,9 +121,9 @@ class _Tabulating:
     """One call of `tabulated`: the grids, and what each iteration weighs on them."""
 
     def __init__(
-        self, log: Log, grids: dict[str, list[int]], known: dict[str, Any], robust: bool, relative: bool
+        self, log: Log, grids: dict[str, list[int]], flat: dict[str, Any], robust: bool, relative: bool
     ) -> None:
-        self.log, self.known, self.robust, self.relative = log, known, robust, relative
+        self.log, self.known, self.robust, self.relative = log, flat, robust, relative
         self.measured = log["duration_s"]
         prefill, decodes = log["prefill_tokens"], log["decodes"]
         one = prefill**2
@@ -146,7 +146,7 @@ class _Tabulating:
             "sequences": decodes,
             "mean_context": mean,
         }
-        self.asked = [part for part in PARTS if part not in known]
+        self.asked = [part for part in PARTS if part not in flat]
         self.axes = self._axes(grids)
 
     def _axes(self, grids: dict[str, list[int]]) -> dict[str, list[int]]:
@@ -230,10 +230,10 @@ class _Tabulating:
                 for step, other in ((0, 1 - along), (1, along))
             ]
         shape = (rows.size, len(axes[first]) * width)
-        held = times > 0
+        counts = times > 0
         return sum(
             (
-                csr_array(((weight * times)[held], (rows[held], at[held])), shape=shape)
+                csr_array(((weight * times)[counts], (rows[counts], at[counts])), shape=shape)
                 for at, weight in corners
             ),
             start=csr_array(shape),
@@ -271,20 +271,20 @@ class _Tabulating:
 
         designs = {part: self._design(part, self.axes) for part in self.asked}
         design = hstack(list(designs.values()), format="csr")
-        known = self._known()
+        constant = self._known()
         bends = block_diag(*(self._bends(part) for part in self.asked))
         seen = {part: np.asarray(abs(its).sum(axis=0)).ravel() for part, its in designs.items()}
         # What no iteration touches continues its neighbours: it is not made small.
         attention = np.concatenate([(seen[p] > 0) * float(p != "linear") for p in self.asked])
-        values, smooth = self._solved(design, self.measured - known, bends, attention, self.relative)
-        predicted = design @ values + known
+        values, smooth = self._solved(design, self.measured - constant, bends, attention, self.relative)
+        predicted = design @ values + constant
         parts = dict(self.known)
         rows, at = [], 0
         for part in self.asked:
             width = designs[part].shape[1]
-            found = np.where(values[at : at + width] < LEAST_S, 0.0, values[at : at + width])
+            seconds = np.where(values[at : at + width] < LEAST_S, 0.0, values[at : at + width])
             at += width
-            parts[part], described = self._part(part, found, seen[part])
+            parts[part], described = self._part(part, seconds, seen[part])
             rows += described
         for part, its in self.known.items():
             rows += _described(part, its, "fixed")
@@ -297,7 +297,7 @@ class _Tabulating:
         }
         coefficients = _frame(rows)
         table = TimingTable(**parts, provenance=provenance, check_units=False)
-        return Tabulated(table, coefficients, predicted, self._notes(coefficients, known))
+        return Tabulated(table, coefficients, predicted, self._notes(coefficients, constant))
 
     def _known(self) -> Vector:
         seconds = np.zeros_like(self.measured)
@@ -360,14 +360,14 @@ class _Tabulating:
             weight = np.column_stack([weight, np.full_like(weight, np.nan)])
         kind: Any = {"linear": LinearPart, "chunk": ChunkPart, "decode": DecodePart}[part]
         seconds = grid.tolist() if len(axes) == 1 else [row.tolist() for row in grid]
-        made = kind(*axes, seconds)
-        told = np.where(weight > 0, np.where(grid > 0, "fitted", "bound"), "continued")
-        told = np.where(np.isnan(weight), "flat", told)
-        how, counts = told.ravel().tolist(), np.nan_to_num(weight).ravel().tolist()
-        rows = _described(part, made, "")
-        return made, [(*row[:4], count, one) for row, count, one in zip(rows, counts, how, strict=True)]
+        part_of = kind(*axes, seconds)
+        origin = np.where(weight > 0, np.where(grid > 0, "fitted", "bound"), "continued")
+        origin = np.where(np.isnan(weight), "flat", origin)
+        how, counts = origin.ravel().tolist(), np.nan_to_num(weight).ravel().tolist()
+        rows = _described(part, part_of, "")
+        return part_of, [(*row[:4], count, one) for row, count, one in zip(rows, counts, how, strict=True)]
 
-    def _notes(self, coefficients: pl.DataFrame, known: Vector) -> tuple[str, ...]:
+    def _notes(self, coefficients: pl.DataFrame, flat: Vector) -> tuple[str, ...]:
         notes = [
             "Only whole iterations are seen: what is left open between the parts counts as linear layers."
         ]
@@ -377,7 +377,7 @@ class _Tabulating:
                 f"{continued} of {coefficients.height} grid points lie beside no iteration: they continue "
                 "their neighbours."
             )
-        over = float((known > self.measured).mean())
+        over = float((flat > self.measured).mean())
         if over >= 0.01:
             notes.append(f"{over:.0%} of the iterations are shorter than the fixed parts alone.")
         prefilled = bool(self.times["chunk"].any())
@@ -402,17 +402,17 @@ class _Tabulating:
         return tuple(notes)
 
 
-def _described(part: str, made: Any, how: str) -> list[tuple[Any, ...]]:
+def _described(part: str, table: Any, how: str) -> list[tuple[Any, ...]]:
     """A row for each grid point of a part: part, row, column, seconds, iterations, how."""
     if part == "linear":
         return [
             (part, at, None, seconds, None, how)
-            for at, seconds in zip(made.tokens, made.seconds, strict=True)
+            for at, seconds in zip(table.tokens, table.seconds, strict=True)
         ]
-    first, second = (getattr(made, axis) for axis in PARTS[part])
+    first, second = (getattr(table, axis) for axis in PARTS[part])
     return [
         (part, row, column, seconds, None, how)
-        for row, line in zip(first, made.seconds, strict=True)
+        for row, line in zip(first, table.seconds, strict=True)
         for column, seconds in zip(second, line, strict=True)
     ]
 

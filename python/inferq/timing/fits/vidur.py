@@ -10,11 +10,11 @@ from inferq.checks import whole
 from inferq.errors import ConfigError
 from inferq.timing.fits.iteration_log import checked_source, source_of
 from inferq.timing.fits.table_fit import between, spread
+from inferq.timing.timing_table import ChunkPart, DecodePart, LinearPart, TimingTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from inferq.timing.timing_table import TimingTable
     from inferq.workload.traces.source import Source
 
 _LINEAR = (
@@ -76,15 +76,15 @@ def read_vidur_profile(
     batch, chunk, context, timed_ms = (rows[name].to_numpy() for name in ("batch", "chunk", "context", "ms"))
     prefilling = chunk > 0
     tokens = batch * np.where(prefilling, chunk, 1.0)
-    known = by_tokens["num_tokens"].cast(pl.Float64).to_numpy()
-    outside = (tokens < known[0]) | (tokens > known[-1])
+    sizes = by_tokens["num_tokens"].cast(pl.Float64).to_numpy()
+    outside = (tokens < sizes[0]) | (tokens > sizes[-1])
     if outside.any():
         at = int(outside.argmax())
         raise source.error(
             f"row {at} of this model: computes {tokens[at]:g} tokens, but {mlp.path} was measured from "
-            f"{known[0]:g} to {known[-1]:g}"
+            f"{sizes[0]:g} to {sizes[-1]:g}"
         )
-    layer_ms = timed_ms + np.interp(tokens, known, by_tokens["ms"].to_numpy())
+    layer_ms = timed_ms + np.interp(tokens, sizes, by_tokens["ms"].to_numpy())
     chunks = np.where(prefilling, batch, 0.0)
     frame = pl.DataFrame(
         {
@@ -144,8 +144,6 @@ def read_vidur_table(
 
     Source: Agrawal et al., Vidur (MLSys 2024), the layout of its `data/profiling`.
     """
-    from inferq.timing.timing_table import ChunkPart, DecodePart, LinearPart, TimingTable
-
     layers = whole("layers", layers, 1)
     tensor_parallel = whole("tensor_parallel", tensor_parallel, 1)
     most_points = whole("most_points", most_points, 2)
@@ -192,9 +190,9 @@ class _Lattice:
     """A full grid made of measurements that are not one."""
 
     def __init__(
-        self, rows: list[int], columns: list[int], ms: NDArray[np.float64], told: dict[str, float]
+        self, rows: list[int], columns: list[int], ms: NDArray[np.float64], cells: dict[str, float]
     ) -> None:
-        self.rows, self.columns, self.ms, self.told = rows, columns, ms, told
+        self.rows, self.columns, self.ms, self.told = rows, columns, ms, cells
 
 
 def _filled(source: Source, axis: str, rows: pl.DataFrame, by: str, most: int) -> _Lattice:
@@ -229,14 +227,14 @@ def _filled(source: Source, axis: str, rows: pl.DataFrame, by: str, most: int) -
     low, high = (grid[at, left] * (1 - along) + grid[at, left + 1] * along for at in (above, above + 1))
     timed = each["ms"].to_numpy()
     error = np.abs(low * (1 - over) + high * over - timed) / np.maximum(timed, 1e-9)
-    told = {
+    cells = {
         "measured": measured,
         "between_measured": inside,
         "beyond_measured": grid.size - measured - inside,
         "median_error": round(float(np.median(error)), 4),
         "p95_error": round(float(np.quantile(error, 0.95)), 4),
     }
-    return _Lattice(kept, columns, grid, told)
+    return _Lattice(kept, columns, grid, cells)
 
 
 def _linear_ms(path: str | os.PathLike[str], tensor_parallel: int) -> tuple[Source, pl.DataFrame, int]:
@@ -274,8 +272,8 @@ def _attention_ms(path: str | os.PathLike[str], tensor_parallel: int) -> tuple[S
     wrong = table["kernel"].is_nan() | (table["ms"] < 0)
     if wrong.any():
         at = int(wrong.arg_max() or 0)
-        said = "has no time" if table["kernel"].is_nan()[at] else f"takes {table['ms'][at]:g} ms"
-        raise source.error(f"row {at} of this model: its kernel {said}")
+        reason = "has no time" if table["kernel"].is_nan()[at] else f"takes {table['ms'][at]:g} ms"
+        raise source.error(f"row {at} of this model: its kernel {reason}")
     table = table.rename({"batch_size": "batch", "prefill_chunk_size": "chunk", "kv_cache_size": "context"})
     return source, table
 

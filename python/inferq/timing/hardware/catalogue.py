@@ -31,13 +31,13 @@ def entry(kind: str, field: str, name: str) -> Mapping[str, Any]:
     Raises:
         ConfigError: an unknown name; the nearest known one is in the message.
     """
-    known = entries(kind)
+    names = entries(kind)
     plain = name.strip().lower()
-    if plain not in known:
-        longer = [one for one in known if plain and one.startswith(plain)]
-        hint = f"; did you mean {' or '.join(longer)}?" if longer else nearest(name, known)
+    if plain not in names:
+        longer = [one for one in names if plain and one.startswith(plain)]
+        hint = f"; did you mean {' or '.join(longer)}?" if longer else nearest(name, names)
         raise ConfigError(field, f"unknown name {name!r}{hint}")
-    return known[plain]
+    return names[plain]
 
 
 def known_models() -> pl.DataFrame:

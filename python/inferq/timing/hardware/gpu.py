@@ -79,8 +79,8 @@ class Gpu:
         if isinstance(gpu, Gpu):
             return gpu
         if isinstance(gpu, str):
-            found = entry("gpus", "gpu", gpu)
-            numbers = {key: value for key, value in found.items() if key != "source"}
+            datasheet = entry("gpus", "gpu", gpu)
+            numbers = {key: value for key, value in datasheet.items() if key != "source"}
             return cls(name=gpu.strip().lower(), **numbers)
         if not isinstance(gpu, Mapping):
             raise ConfigError("gpu", f"must be a name of timing.known_gpus() or a Gpu(…), is {gpu!r}")

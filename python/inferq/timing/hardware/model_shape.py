@@ -157,8 +157,8 @@ class ModelShape:
         if not file.is_file():
             if is_path(model):
                 last = Path(model).name.lower()
-                known = max((one for one in entries("models") if last.startswith(one)), key=len, default="")
-                hint = f"; did you mean {known} of timing.known_models()?" if known else ""
+                entry_name = max(filter(last.startswith, entries("models")), key=len, default="")
+                hint = f"; did you mean {entry_name} of timing.known_models()?" if entry_name else ""
                 raise ConfigError("model", f"there is no file {file}{hint}")
             entry("models", "model", str(model))  # which refuses the name
         try:
@@ -344,7 +344,7 @@ def is_path(model: object) -> bool:
     )
 
 
-def one_of(field: str, value: object, known: tuple[str, ...]) -> None:
+def one_of(field: str, value: object, values: tuple[str, ...]) -> None:
     """Refuse a `value` that is none of the words `known`."""
-    if value not in known:
-        raise ConfigError(field, f"must be one of {', '.join(map(repr, known))}, is {value!r}")
+    if value not in values:
+        raise ConfigError(field, f"must be one of {', '.join(map(repr, values))}, is {value!r}")

@@ -9,6 +9,7 @@ from inferq._lazy import pl
 from inferq.checks import whole
 from inferq.errors import ConfigError
 from inferq.timing.hardware.catalogue import near
+from inferq.timing.tables.table_file import provenance_of
 
 FOLDER = Path(__file__).parent / "data"
 PARTS = ("linear", "chunk", "decode", "mixed_iteration", "decode_iteration", "prompts_iteration")
@@ -27,11 +28,11 @@ class Shipped(NamedTuple):
 
 def files() -> list[Shipped]:
     """The files, by name: `<model>_<gpu>_tp<N>_<backend>.parquet`."""
-    found = []
+    tables = []
     for file in sorted(FOLDER.glob("*.parquet")):
         model, gpu, shared, backend = file.stem.split("_")
-        found.append(Shipped(model, gpu, int(shared[2:]), backend, file))
-    return found
+        tables.append(Shipped(model, gpu, int(shared[2:]), backend, file))
+    return tables
 
 
 def find(model: str, gpu: str, tensor_parallel: int | None, backend: str) -> Shipped:
@@ -55,9 +56,9 @@ def find(model: str, gpu: str, tensor_parallel: int | None, backend: str) -> Shi
     for one in left:
         if one.tensor_parallel == tensor_parallel:
             return one
-    known = ", ".join(str(one.tensor_parallel) for one in left)
+    sizes = ", ".join(str(one.tensor_parallel) for one in left)
     raise ConfigError(
-        "tensor_parallel", f"the shipped table of {model} on {gpu} is for {known}, not {tensor_parallel}"
+        "tensor_parallel", f"the shipped table of {model} on {gpu} is for {sizes}, not {tensor_parallel}"
     )
 
 
@@ -76,16 +77,14 @@ def shipped_tables() -> pl.DataFrame:
         >>> tables.height, tables["gpu"].unique().sort().to_list()
         (24, ['a100-80gb', 'h100-80gb', 'h200', 'l40s'])
     """
-    from inferq.timing.tables.table_file import provenance_of
-
     rows = []
     for one in files():
-        said = provenance_of(one.file)
+        provenance = provenance_of(one.file)
         errors = {
-            f"{part}_{name}": said["held_out_error"][part][name]
+            f"{part}_{name}": provenance["held_out_error"][part][name]
             for part in PARTS
             for name in ("median", "p95")
         }
-        named = {name: said[name] for name in ("backend_version", "source", "date")}
+        named = {name: provenance[name] for name in ("backend_version", "source", "date")}
         rows.append({**one._asdict(), **named, **errors})
     return pl.DataFrame([{name: value for name, value in row.items() if name != "file"} for row in rows])

@@ -134,7 +134,7 @@ def _table(frame: pl.DataFrame, metadata: Mapping[str, str], check_units: bool) 
     shared_s = values.pop(_SHARED).get((0, 0), 0.0)
     grids = {part: _grid(part, points) for part, points in values.items()}
     tokens, _, seconds_of = grids["linear"]
-    made = TimingTable(
+    table = TimingTable(
         linear=LinearPart(tokens, [row[0] for row in seconds_of]),
         chunk=ChunkPart(*grids["chunk"], shared_s=shared_s),
         decode=DecodePart(*grids["decode"]),
@@ -142,8 +142,8 @@ def _table(frame: pl.DataFrame, metadata: Mapping[str, str], check_units: bool) 
         check_units=False,
     )
     if check_units:
-        refuse_milliseconds(made)
-    return made
+        refuse_milliseconds(table)
+    return table
 
 
 def _provenance(metadata: Mapping[str, str]) -> dict[str, Any]:
@@ -153,12 +153,12 @@ def _provenance(metadata: Mapping[str, str]) -> dict[str, Any]:
             "TimingTable.write makes such files"
         )
     try:
-        said = json.loads(metadata[KEY])
+        provenance = json.loads(metadata[KEY])
     except json.JSONDecodeError as error:
         raise ConfigError(f"the provenance in the metadata is no JSON: {error}") from None
-    if not isinstance(said, dict):
-        raise ConfigError(f"the provenance in the metadata must be a table, is {said!r}")
-    return said
+    if not isinstance(provenance, dict):
+        raise ConfigError(f"the provenance in the metadata must be a table, is {provenance!r}")
+    return provenance
 
 
 def _grid(
@@ -166,10 +166,10 @@ def _grid(
 ) -> tuple[list[int], list[int], list[list[float]]]:
     """The axes of a part, ascending, and its times; every row of points must have every column."""
     rows, columns = (sorted({point[axis] for point in points}) for axis in (0, 1))
-    for axis, found in ((0, rows), (1, columns)):
-        if len(found) < 2 and _AXES[part][axis]:
+    for axis, numbers in ((0, rows), (1, columns)):
+        if len(numbers) < 2 and _AXES[part][axis]:
             raise ConfigError(
-                f"part {part}: {len(found)} points of {_AXES[part][axis]}; a line needs at least two"
+                f"part {part}: {len(numbers)} points of {_AXES[part][axis]}; a line needs at least two"
             )
     for row in rows:
         for column in columns:

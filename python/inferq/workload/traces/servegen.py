@@ -271,9 +271,9 @@ class _Lengths:
 
 
 def _tables(path: Path) -> _Lengths:
-    found = _Lengths([], {}, 0.0, set())
+    tables = _Lengths([], {}, 0.0, set())
     if not path.exists():
-        return found
+        return tables
     try:
         windows = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -287,7 +287,7 @@ def _tables(path: Path) -> _Lengths:
             start = float(key)
         except ValueError:
             raise TraceError(place, "must be named by its start in seconds") from None
-        found.starts.append(start)
+        tables.starts.append(start)
         used = ["output_tokens"]
         prompt: list[dict[str, Any] | None] = []
         if "input_tokens" in fields:
@@ -304,11 +304,11 @@ def _tables(path: Path) -> _Lengths:
                         prompt.append(_part(_histogram(fields, f"{kind}_tokens", place), count))
         output = _histogram(fields, "output_tokens", place)
         zeros += output.pop(0, 0.0)
-        found.other_fields.update(set(fields).difference(used))
+        tables.other_fields.update(set(fields).difference(used))
         if prompt and None not in prompt and output:
-            found.whole[start] = {"prompt": prompt, "output": _form(output)}
-    ordered = {start: found.whole[start] for start in sorted(found.whole)}
-    return _Lengths(sorted(found.starts), ordered, zeros, found.other_fields)
+            tables.whole[start] = {"prompt": prompt, "output": _form(output)}
+    ordered = {start: tables.whole[start] for start in sorted(tables.whole)}
+    return _Lengths(sorted(tables.starts), ordered, zeros, tables.other_fields)
 
 
 def _part(tokens: dict[int, float], count: dict[int, float] | None) -> dict[str, Any] | None:

@@ -79,16 +79,16 @@ def _read_table(source: Source, options: Options, others: Mapping[str, str]) -> 
 def _documents(source: Source, prompts: Any) -> Any:
     """The document with which each prompt begins, up to its question; half of a prompt that was cut."""
     cut = [_CUT] if _CUT in source.columns else []
-    told = source.table([_DOCUMENT, _QUESTION, *cut])
-    document = told[_DOCUMENT].cast(pl.String)
-    tokens = prompts.cast(pl.Int64) - source.numbers(told[_QUESTION], whole=True)
-    if cut and told[_CUT].dtype == pl.Boolean:
+    rows = source.table([_DOCUMENT, _QUESTION, *cut])
+    document = rows[_DOCUMENT].cast(pl.String)
+    tokens = prompts.cast(pl.Int64) - source.numbers(rows[_QUESTION], whole=True)
+    if cut and rows[_CUT].dtype == pl.Boolean:
         tokens = pl.select(
-            pl.when(told[_CUT]).then(prompts.cast(pl.Int64) // 2).otherwise(tokens)
+            pl.when(rows[_CUT]).then(prompts.cast(pl.Int64) // 2).otherwise(tokens)
         ).to_series()
     pair = pl.struct(text="document " + document, tokens=tokens)
-    known = document.is_not_null() & (tokens > 0)
-    return pl.select(prefix_parts=pl.when(known).then(pl.concat_list(pair))).to_series()
+    counted = document.is_not_null() & (tokens > 0)
+    return pl.select(prefix_parts=pl.when(counted).then(pl.concat_list(pair))).to_series()
 
 
 def _without_empty_messages(frame: Any) -> tuple[Any, Place, dict[str, int]]:

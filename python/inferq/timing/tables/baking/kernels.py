@@ -183,12 +183,12 @@ class KernelDatabase:
 
     def _refusal(self, model: str, quantisation: Mapping[str, str], error: Exception) -> str:
         """What an error of aiconfigurator says, at the argument that it is most likely about."""
-        said = " ".join(str(error).split()) or type(error).__name__
+        reason = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, LookupError):
-            said = f"it finds no {said}"
+            reason = f"it finds no {reason}"
         field = "quantisation" if quantisation else "model"
         given = dict(quantisation) if quantisation else model
-        return f"{field}: aiconfigurator cannot price {given} on {self.system}: {said}"
+        return f"{field}: aiconfigurator cannot price {given} on {self.system}: {reason}"
 
 
 def _engine() -> Callable[..., Any]:
@@ -246,8 +246,8 @@ def _folder(model: str) -> Iterator[tuple[str, str]]:
         if not config.is_file():
             ending = "_config.json"
             all_names = [one.name for one in carried.iterdir() if one.name.endswith(ending)]
-            known = [one.removesuffix(ending).replace("--", "/") for one in all_names]
-            hint = nearest(model, [*entries("models"), *known]).partition("; known")[0]
+            names = [one.removesuffix(ending).replace("--", "/") for one in all_names]
+            hint = nearest(model, [*entries("models"), *names]).partition("; known")[0]
             raise ConfigError(
                 "model", f"aiconfigurator carries no {model!r}; give a folder with its config.json{hint}"
             )
@@ -257,8 +257,8 @@ def _folder(model: str) -> Iterator[tuple[str, str]]:
 def _most_context(config: Path) -> int:
     """The largest context of a model, by its `config.json`."""
     try:
-        said = json.loads(config.read_text(encoding="utf-8"))
-        most = said.get("max_position_embeddings", 131_072)
+        config_json = json.loads(config.read_text(encoding="utf-8"))
+        most = config_json.get("max_position_embeddings", 131_072)
     except (ValueError, AttributeError) as error:
         raise ConfigError("model", f"{config} is no table in JSON: {error}") from None
     if not isinstance(most, int) or most < 32:
@@ -295,8 +295,8 @@ def _names(evaluate: Callable[..., Operations]) -> list[str]:
 
 
 def _attention(names: list[str]) -> int:
-    found = [at for at, name in enumerate(names) if "attention" in name]
-    if len(found) != 1:
-        has = ", ".join(names[at] for at in found) or "none"
+    places = [at for at, name in enumerate(names) if "attention" in name]
+    if len(places) != 1:
+        has = ", ".join(names[at] for at in places) or "none"
         raise ConfigError("model", f"a table needs attention as one operation a phase; this model has {has}")
-    return found[0]
+    return places[0]

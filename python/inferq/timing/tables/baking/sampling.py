@@ -189,8 +189,8 @@ def errors(database: KernelDatabase, parts: Mapping[str, Any], tried: Tried, cou
 
     def linear_s(tokens: Whole) -> tuple[Floats, Floats]:
         """What the table says, and what the database says."""
-        said = np.interp(tokens, linear.tokens, linear.seconds)
-        return said, np.array([database.linear(int(number)) for number in tokens])
+        predicted = np.interp(tokens, linear.tokens, linear.seconds)
+        return predicted, np.array([database.linear(int(number)) for number in tokens])
 
     of_linear = linear_s(batches)
     of_chunk = (
@@ -237,7 +237,7 @@ def _said(rows: Any, columns: Any, seconds: Any, row: Whole, column: Whole) -> F
     return lattice.interpolated(np.array(rows), np.array(columns), np.array(seconds), row, column)
 
 
-def _judged(said: Floats, true: Floats) -> dict[str, float]:
-    error = np.abs(said / true - 1)
-    found = {"median": np.median(error), "p95": np.quantile(error, 0.95), "max": error.max()}
-    return {name: round(float(value), 5) for name, value in found.items()}
+def _judged(predicted: Floats, true: Floats) -> dict[str, float]:
+    error = np.abs(predicted / true - 1)
+    quantiles = {"median": np.median(error), "p95": np.quantile(error, 0.95), "max": error.max()}
+    return {name: round(float(value), 5) for name, value in quantiles.items()}
