@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from inferq.cli import arguments, show
+from inferq.cli import arguments, options, show
 from inferq.cli.arguments import option
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import check_options, seeds_from
@@ -85,20 +85,10 @@ def capacity(
 
 def _slo(texts: list[str]) -> Slo:
     """The SLO that the options spell."""
-    of_class: dict[str | None, dict[str, Any]] = {None: {}}
-    for text in texts:
-        name, equals, limit = (part.strip() for part in text.partition("="))
-        class_name, dot, metric = name.rpartition(".")
-        try:
-            number = float(limit)
-        except ValueError:
-            equals = ""
-        if not equals or not metric or bool(dot) != bool(class_name):
-            raise ConfigError("--slo", f"{text!r} is not of the form ttft_p99=0.5 or chat.ttft_p99=0.5")
-        limits = of_class.setdefault(class_name or None, {})
-        if metric in limits:
-            raise ConfigError("--slo", f"{name} is given twice")
-        limits[metric] = number
-    whole = of_class.pop(None)
-    by_class = {str(name): Slo(**limits) for name, limits in of_class.items()}
-    return Slo(by_class=by_class, **whole)
+    form, names = "ttft_p99=0.5 or chat.ttft_p99=0.5", r"(.+\.)?[^.]+"
+    of_class: dict[str, dict[str, Any]] = {"": {}}
+    for name, limit in options.numbers("--slo", texts, form, names).items():
+        class_name, _, metric = name.rpartition(".")
+        of_class.setdefault(class_name, {})[metric] = limit
+    whole = of_class.pop("")
+    return Slo(by_class={name: Slo(**limits) for name, limits in of_class.items()}, **whole)

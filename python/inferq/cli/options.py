@@ -158,17 +158,40 @@ def router(text: str) -> Router:
     return description("--router", text, ROUTERS)
 
 
+def pairs(option: str, texts: Iterable[str], form: str, names: str = r"[^=]+") -> dict[str, str]:
+    """What texts of the form `name=value` spell.
+
+    Args:
+        option: named in errors.
+        texts: each with a name of its own.
+        form: an example, for errors.
+        names: the pattern of a name.
+    """
+    spelled: dict[str, str] = {}
+    for text in texts:
+        name, _, value = (piece.strip() for piece in text.partition("="))
+        if not re.fullmatch(names, name) or not value:
+            raise ConfigError(option, f"{text!r} is not of the form {form}")
+        _set(option, spelled, name, value)
+    return spelled
+
+
+def numbers(option: str, texts: Iterable[str], form: str, names: str = r"[^=]+") -> dict[str, float]:
+    """The same where the values are numbers."""
+    values: dict[str, float] = {}
+    for name, text in pairs(option, texts, form, names).items():
+        try:
+            values[name] = float(text)
+        except ValueError:
+            raise ConfigError(option, f"'{name}={text}' is not of the form {form}") from None
+    return values
+
+
 def columns(text: str | None) -> dict[str, str] | None:
     """The column map of `--columns`, `ours=theirs,…`."""
     if text is None:
         return None
-    mapped: dict[str, Any] = {}
-    for part in text.split(","):
-        ours, equals, theirs = (piece.strip() for piece in part.partition("="))
-        if not (ours and equals and theirs):
-            raise ConfigError("--columns", f"{part!r} is not of the form arrival_s=name_in_the_file")
-        _set("--columns", mapped, ours, theirs)
-    return mapped
+    return pairs("--columns", text.split(","), "arrival_s=name_in_the_file")
 
 
 def cut(text: str) -> int | str:

@@ -11,7 +11,7 @@ import typer
 
 from inferq._lazy import pl
 from inferq.checks import whole
-from inferq.cli import arguments, show
+from inferq.cli import arguments, options, show
 from inferq.cli.arguments import option
 from inferq.errors import ConfigError, SimulationError, SweepInterrupted, SweepStopped
 from inferq.experiments.arguments import MOST_SEEDS
@@ -56,11 +56,13 @@ def sweep(
 
     Example: inferq sweep docs/chat.toml --set workload.arrivals.rate=6,8,10 --seeds 3 --out points.parquet
     """
-    grid = _grid(set_ or [])
+    form = "engine.scheduler.token_budget=256,512"
+    settings = options.pairs("--set", set_ or (), form, r".+\..+")
+    grid = {name: _values(text) for name, text in settings.items()}
     arguments: dict[str, Any] = {
         **grid,
         "seeds": None if seeds is None else range(whole("--seeds", seeds, 1, MOST_SEEDS)),
-        "slo": None if slo is None else _objectives(slo),
+        "slo": None if slo is None else options.numbers("--slo", slo.split(","), "ttft_s=0.5"),
         "progress": True,
     }
     if out is not None and out.suffix not in (".parquet", ".csv"):
@@ -105,20 +107,6 @@ def _finish(frame: pl.DataFrame, names: list[str], out: Path | None) -> None:
     show.lines([f"written to {out}"])
 
 
-def _grid(settings: list[str]) -> dict[str, list[Any]]:
-    """The grid that the options `--set` spell."""
-    grid: dict[str, list[Any]] = {}
-    for text in settings:
-        name, equals, values = text.partition("=")
-        name = name.strip()
-        if not (equals and values.strip() and "." in name):
-            raise ConfigError("--set", f"{text!r} is not of the form engine.scheduler.token_budget=256,512")
-        if name in grid:
-            raise ConfigError("--set", f"{name} is given twice")
-        grid[name] = _values(values)
-    return grid
-
-
 def _values(text: str) -> list[Any]:
     """Values with commas between them, each as TOML writes it, or a text without quotes."""
     parsed = _toml(f"[{text}]")
@@ -139,17 +127,3 @@ def _toml(text: str) -> Any:
     except tomllib.TOMLDecodeError:
         return None
     return tables["value"] if len(tables) == 1 else None
-
-
-def _objectives(text: str) -> dict[str, float]:
-    """The objectives that `--slo` spells."""
-    limits: dict[str, float] = {}
-    for part in text.split(","):
-        name, equals, seconds = (piece.strip() for piece in part.partition("="))
-        try:
-            if not equals or name in limits:
-                raise ValueError
-            limits[name] = float(seconds)
-        except ValueError:
-            raise ConfigError("--slo", f"{part!r} is not of the form ttft_s=0.5") from None
-    return limits

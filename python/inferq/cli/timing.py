@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from inferq.cli import options
 from inferq.cli import show as screen
 from inferq.cli.arguments import option
 from inferq.errors import ConfigError
@@ -62,14 +63,7 @@ def bake(
 
     Example: inferq timing bake qwen3-8b h200 --out qwen3-8b.parquet
     """
-    modes: dict[str, str] = {}
-    for text in quantisation or ():
-        name, equals, value = text.partition("=")
-        if not equals or not value:
-            raise ConfigError("--quantisation", f"{text!r} is not of the form gemm_quant_mode=fp8")
-        if name in modes:
-            raise ConfigError("--quantisation", f"{name} is given twice")
-        modes[name] = value
+    modes = options.pairs("--quantisation", quantisation or (), "gemm_quant_mode=fp8")
     if out is None:
         out = Path(f"{Path(model).resolve().name}_{gpu}_tp{tensor_parallel}_{backend}.parquet")
     check_writable(writable("--out", out))
