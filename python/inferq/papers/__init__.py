@@ -1,4 +1,4 @@
-"""What do the papers report, and what do theory and simulation give beside it?
+"""Papers: what they report, and what theory and simulation give beside it.
 
 Each module named after a paper makes a `Report` of it: `inferq paper NAME` from a shell, or `run` here.
 """

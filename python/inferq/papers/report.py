@@ -37,6 +37,31 @@ class Row:
     note: str = ""
     """What was assumed, or why it cannot be compared; in Markdown."""
 
+    @classmethod
+    def seen(
+        cls,
+        where: str,
+        what: str,
+        unit: str,
+        found: Interval | None,
+        *,
+        paper: float | None = None,
+        theory: float | None = None,
+        note: str = "",
+    ) -> Row:
+        """A row with the mean of some runs and its interval, if they were run."""
+        mean, half_width = (None, None) if found is None else (found.mean, found.half_width)
+        return cls(
+            where=where,
+            what=what,
+            unit=unit,
+            paper=paper,
+            theory=theory,
+            simulation=mean,
+            half_width=half_width,
+            note=note,
+        )
+
     @property
     def gap(self) -> float | None:
         """How far the simulation is from the theory, as a share of the theory."""

@@ -141,7 +141,7 @@ def deployed(limit: int) -> dict[str, iq.Scheduler]:
     }
 
 
-def everybody() -> iq.VllmV1:
+def unbounded() -> iq.VllmV1:
     """Each request is in each iteration from its arrival on, as in the fluid."""
     return iq.VllmV1(token_budget=2**20, max_seqs=2**16)
 

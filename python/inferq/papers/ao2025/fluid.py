@@ -33,12 +33,12 @@ def instances() -> dict[str, tuple[cases.Kinds, str]]:
 
 
 def observed(kinds: cases.Kinds, requests: int) -> dict[str, Interval]:
-    """Means over iterations when everybody is in each: its length, the cache, the requests of each class.
+    """Means over iterations when every request is in each: its length, the cache, the requests of each class.
 
     With A arrivals in an iteration of M tokens, E[A] = λ(d0 + d1·E[M]): the balance of the fluid holds
     exactly for means over iterations, as long as the replica does not idle.
     """
-    result = cases.run(cases.workload(kinds, requests), cases.everybody(), None, iterations=True)
+    result = cases.run(cases.workload(kinds, requests), cases.unbounded(), None, iterations=True)
     end_s = result.requests.group_by("class").agg(pl.col("arrival_s").max())["arrival_s"].min()
     frame = result.iterations.filter(pl.col("start_s") < end_s)
     frame = frame.slice(frame.height // 10)
@@ -69,7 +69,7 @@ def most_served(kinds: cases.Kinds, times: int) -> Interval:
     full_s = cases.BASE_S + cases.PER_TOKEN_S * cases.KV_TOKENS
     held = settled.capacity_per_s * full_s * sum(one.share * one.iterations for one in settled.classes)
     offered = tuple(one.times(OVERLOAD * settled.capacity_per_s / settled.rate) for one in kinds)
-    result = cases.run(cases.workload(offered, round(times * held)), cases.everybody())
+    result = cases.run(cases.workload(offered, round(times * held)), cases.unbounded())
     finish_s = np.sort(result.requests["finish_s"].to_numpy())
     end_s = float(result.requests["arrival_s"][-1])
     edges = np.linspace(0.3 * end_s, end_s, WAVES + 1)
@@ -90,26 +90,15 @@ def settles(quick: bool) -> Section:
         for one in settled.classes:
             beside[f"n* of {one.name}"] = ("requests", one.requests, seen[one.name], "")
         for what, (unit, theory, simulated, said) in beside.items():
-            rows.append(
-                Row(
-                    where=where,
-                    what=what,
-                    unit=unit,
-                    theory=theory,
-                    simulation=simulated.mean,
-                    half_width=simulated.half_width,
-                    note=said,
-                )
-            )
+            rows.append(Row.seen(where, what, unit, simulated, theory=theory, note=said))
         most = most_served(kinds, 40 if quick else 150)
         rows.append(
-            Row(
-                where=where,
-                what="largest rate, M* = C",
-                unit="requests/s",
+            Row.seen(
+                where,
+                "largest rate, M* = C",
+                "requests/s",
+                most,
                 theory=settled.capacity_per_s,
-                simulation=most.mean,
-                half_width=most.half_width,
                 note=f"VllmV1, offered {OVERLOAD:g} times as much; the theory is a bound for any policy",
             )
         )

@@ -238,7 +238,7 @@ OUTPUTS = (1, 1, 2, 1, 2, 3, 2, 2, 1, 1)
 """Requests P1 to P10 of Figure 6; it prints when they come and when they are complete: so outputs are 1
 for P1, P2, P4 and P9, 2 for P3 and P5, 3 for P6; those of P7, P8 and P10 do not matter."""
 PROCESSED = {1: ("P1 P2 P3", "P1 P2"), 7: ("P4 P5 P6", "P4"), 14: ("P3 P5 P6 P7 P8 P9", "P3 P5 P9")}
-"""Figure 6: who is processed at each instant, and who is complete after it."""
+"""Figure 6: the requests processed at each instant, and those complete after it."""
 
 
 def example() -> dict[int, tuple[str, str]]:

@@ -31,7 +31,7 @@ CLAIMED_OVERFLOW = 0.391
 
 
 def policies() -> dict[str, iq.Scheduler]:
-    """Who admits in order of arrival as far as memory goes, and WAIT with the thresholds of the fluid."""
+    """Policies that admit in order of arrival as far as memory goes, and WAIT with the thresholds of the fluid."""
     return {
         "VllmV1": iq.VllmV1(token_budget=2**20, max_seqs=2**16),
         "SlotGreedy": iq.SlotGreedy(chunk=512),
@@ -102,7 +102,7 @@ def restarting(steps: int, seed: int) -> list[int]:
 def overflow_chances() -> tuple[float, float]:
     """The chance that newcomers overflow the cache within two steps of equilibrium: A.3's, and the right one.
 
-    Who is there needs 7 tokens in the next step, and 3 in the one after it. Newcomers (x, y) need x + y, then
+    The requests that are there need 7 tokens in the next step, and 3 in the one after it. Newcomers (x, y) need x + y, then
     2x + 2y: they fit if x + y ≤ 2. The list in A.3 leaves out (0, 2).
     """
     listed = [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0)]
@@ -152,13 +152,12 @@ def memory_greedy(quick: bool) -> Section:
         slopes[label] = interval(grown)
         greedy = label.startswith(("FCFS", "VllmV1"))
         rows.append(
-            Row(
-                where="Proposition 4, A.3",
-                what=f"growth of the queue of type 2, {label}",
-                unit="requests/step",
+            Row.seen(
+                "Proposition 4, A.3",
+                f"growth of the queue of type 2, {label}",
+                "requests/step",
+                slopes[label],
                 paper=CLAIMED if greedy else None,
-                simulation=slopes[label].mean,
-                half_width=slopes[label].half_width,
                 note="over the second half of the run"
                 if greedy
                 else "over the second half; a walk without drift, so about 1/√T",
@@ -167,13 +166,7 @@ def memory_greedy(quick: bool) -> Section:
     for label, values in lost.items():
         share = interval(values)
         rows.append(
-            Row(
-                where="Proposition 4",
-                what=f"throughput lost of Σ λ(l' + 1) = 5, {label}",
-                unit="tokens/step",
-                simulation=share.mean,
-                half_width=share.half_width,
-            )
+            Row.seen("Proposition 4", f"throughput lost of Σ λ(l' + 1) = 5, {label}", "tokens/step", share)
         )
     literal, kept = slopes["FCFS, restarting (A.3)"], slopes["VllmV1, d1 = 0"]
     return Section(
@@ -211,7 +204,7 @@ def memory_greedy(quick: bool) -> Section:
 
 
 def unfinished(requests: pl.DataFrame, instants_s: Sequence[float]) -> list[float]:
-    """Tokens of those who came by each instant and are not complete by then."""
+    """Tokens of requests that came by each instant and are not complete by then."""
     tokens = requests["output_tokens"].to_numpy()
     finish_s = requests["finish_s"].to_numpy()
     order = np.argsort(finish_s)
@@ -256,14 +249,13 @@ def convergence(quick: bool) -> Section:
         strict = label.startswith("strict")
         fitted[label] = exponent(horizons_s, values)
         rows.append(
-            Row(
-                where="Theorem 1",
-                what=f"exponent of the gap in T: {label}",
-                unit="",
+            Row.seen(
+                "Theorem 1",
+                f"exponent of the gap in T: {label}",
+                "",
+                fitted[label],
                 paper=-1.0 if strict else -0.5,
                 theory=-1.0 if strict else -0.5,
-                simulation=fitted[label].mean,
-                half_width=fitted[label].half_width,
                 note="the theorem is an upper bound: an exponent of at most this",
             )
         )
@@ -271,25 +263,23 @@ def convergence(quick: bool) -> Section:
     label = "equality in (9), d1 = 0"
     scaled = interval((gaps[label][:, -1] * math.sqrt(horizons_s[-1])).tolist())
     rows.append(
-        Row(
-            where="Theorem 1",
-            what=f"√T · gap: {label}",
-            unit="tokens/√s",
+        Row.seen(
+            "Theorem 1",
+            f"√T · gap: {label}",
+            "tokens/√s",
+            scaled,
             theory=math.sqrt(2 / math.pi) * steps,
-            simulation=scaled.mean,
-            half_width=scaled.half_width,
             note="theory: each queue is a reflected random walk with steps of variance 1",
         )
     )
     strict_label = next(one for one in gaps if one.startswith("strict"))
     scaled = interval((gaps[strict_label][:, -1] * horizons_s[-1]).tolist())
     rows.append(
-        Row(
-            where="Theorem 1",
-            what=f"T · gap: {strict_label}",
-            unit="tokens",
-            simulation=scaled.mean,
-            half_width=scaled.half_width,
+        Row.seen(
+            "Theorem 1",
+            f"T · gap: {strict_label}",
+            "tokens",
+            scaled,
             note=f"at most {bound_tokens():.1f} by appendix B (queues) and the stages (9 tokens' worth of "
             f"requests)",
         )

@@ -247,20 +247,27 @@ ASKED: tuple[tuple[str, str, str, str, float | None, str], ...] = (
     ("fall", "Figure 6c, 1.6/s", f"median TTFT, {SLAI} over {SARATHI}", "%", -53, ""),
     *(
         (
-            f"tbt {who} {name}",
+            f"tbt {group} {name}",
             "Figures 6a, 6b, 1.6/s",
-            f"P99 TBT, {who}: {name}",
+            f"P99 TBT, {group}: {name}",
             "s",
             None,
             f"the paper has a curve only; promised: {promise} s",
         )
         for name in (SARATHI, SLAI, "VllmV0")
-        for who, promise in TBT_SLO_S.items()
+        for group, promise in TBT_SLO_S.items()
     ),
     *(
-        (f"{key} {who}", "Figure 8, 1.6/s", f"mean TTFT, {who}{how}", "s", None, "the paper has a curve only")
+        (
+            f"{key} {group}",
+            "Figure 8, 1.6/s",
+            f"mean TTFT, {group}{how}",
+            "s",
+            None,
+            "the paper has a curve only",
+        )
         for key, how in (("plain", f": {SLAI}"), ("first", f": {SLAI}, paying first"))
-        for who in TBT_SLO_S
+        for group in TBT_SLO_S
     ),
     *(
         row
@@ -325,22 +332,22 @@ def answered(study: Study, cost: float) -> dict[str, Simulated]:
         high[name] = together(partial(study.measures, engine, HIGH_RATE), seeds)
         found[f"capacity {name}"] = Simulated.over(capacities[name])
         found[f"ttft {name}"] = Simulated.over([one["median TTFT"] for one in high[name]])
-        for who in TBT_SLO_S:
-            found[f"tbt {who} {name}"] = Simulated.over([one[f"P99 TBT, {who}"] for one in high[name]])
+        for group in TBT_SLO_S:
+            found[f"tbt {group} {name}"] = Simulated.over([one[f"P99 TBT, {group}"] for one in high[name]])
     found["gain"] = ratio(capacities[SLAI], capacities[SARATHI])
     found["fall"] = ratio(*([one["median TTFT"] for one in high[name]] for name in (SLAI, SARATHI)))
     for key, engine in (("plain", engines[SLAI]), ("first", Hardware().engine(cost, PRIORITY))):
         runs = together(partial(study.run, engine, HIGH_RATE), seeds)
         means = [dict(run.summary(by="class").select("class", "ttft_mean").iter_rows()) for run in runs]
-        for who in TBT_SLO_S:
-            found[f"{key} {who}"] = Simulated.over([float(one[who]) for one in means])
+        for group in TBT_SLO_S:
+            found[f"{key} {group}"] = Simulated.over([float(one[group]) for one in means])
     found["stable"] = stable(study, cost)
     for share in (50, 95):
         other = replace(study, paying=share / 100)
         slai = together(partial(other.capacity, engines[SLAI]), seeds)
         found[f"{share} capacity"] = Simulated.over(slai)
         found[f"{share} gain"] = ratio(slai, capacities[SARATHI])
-        # Sarathi knows no classes: its requests, and so its times, are the same whoever pays.
+        # Sarathi knows no classes: its requests, and so its times, are the same however many pay.
         found[f"{share} ttft sarathi"] = found[f"ttft {SARATHI}"]
         high_s = together(partial(other.median_ttft_s, engines[SLAI], HIGH_RATE), seeds)
         found[f"{share} ttft"] = Simulated.over(high_s)

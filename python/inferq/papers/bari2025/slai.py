@@ -137,8 +137,8 @@ def _remarks(answers: Mapping[str, Simulated], lines: pl.DataFrame) -> tuple[str
         )
 
     gaps = " and ".join(
-        f"{answers[f'tbt {who} {SLAI}'].value:.4f} s ({who}, promised {limit})"
-        for who, limit in TBT_SLO_S.items()
+        f"{answers[f'tbt {group} {SLAI}'].value:.4f} s ({group}, promised {limit})"
+        for group, limit in TBT_SLO_S.items()
     )
     broken = lines.filter((pl.col("policy") == "VllmV0") & (pl.col("P99 TBT, paying") > TBT_SLO_S["paying"]))
     gain, fall = answers["gain"], answers["fall"]

@@ -45,10 +45,10 @@ def virtual_station_growth(load: float) -> float:
     A1 and B2 are the short first tasks (at agents 1 and 2), A2 and B1 the long last ones (at 2 and 1). Last
     tasks go first: B1 before A1, A2 before B2. The fluid model, which forgets what stays bounded:
 
-    Let n jobs wait at A1 and nobody elsewhere. Agent 1 has no B1, so A1 gets all of its budget and feeds A2
+    Let n jobs wait at A1 and none elsewhere. Agent 1 has no B1, so A1 gets all of its budget and feeds A2
     with b/m = 12 jobs a slot; A2 serves b/M = 1.41, so it has a backlog at once. As long as it has, it fills
     the budget of agent 2 by itself: a prompt may be cut, so there are always tokens to fill it with. B2 gets
-    nothing, and no job reaches B1. So nobody but A2 lets jobs go: b/M per slot. After n/(b/m − λ) slots A1 is
+    nothing, and no job reaches B1. So only A2 lets jobs go: b/M per slot. After n/(b/m − λ) slots A1 is
     empty and passes on λ < b/M; A2 is empty at T, when n + λT = T·b/M. By then n' = λT = n·λ/(b/M − λ) jobs
     wait at B2, and all begins again with A and B exchanged. (What A2 leaves, B2 takes now, at most
     (b − λM)/m jobs a slot; for ρ < 0.98 that is more than B1 serves, so B1 gets a backlog and shuts A1 out.)
@@ -90,7 +90,7 @@ def fork_join_growth(load: float) -> float:
 
 
 def fork_join_level(sizes: dict[str, tuple[int, int]], load: float) -> float:
-    """Jobs that are under way where nobody waits: λ times the slots of the longest way, by Little's law.
+    """Jobs that are under way where none waits: λ times the slots of the longest way, by Little's law.
 
     A task lasts a slot for its prompt and one for each output token; the branch with more output is longer.
     """

@@ -74,15 +74,7 @@ def _rows(where: str, what: str, found: Drift, growth: float, served: float, not
     """Growth and departures of a network beside the theory's."""
     measures = (("growth", found.jobs, growth), ("departures", found.departures, served))
     return [
-        Row(
-            where=where,
-            what=f"{what}: {name}",
-            unit=PER_SLOT,
-            theory=theory,
-            simulation=measured.mean,
-            half_width=measured.half_width,
-            note=note,
-        )
+        Row.seen(where, f"{what}: {name}", PER_SLOT, measured, theory=theory, note=note)
         for name, measured, theory in measures
     ]
 
@@ -116,13 +108,12 @@ def _rybko_stolyar(sizes: Sizes, tell: Callable[[str], None], curves: pl.DataFra
     tell("lengths of half-cycles")
     ratio = half_cycle_ratios(0.9, sizes.longest, sizes.cycles, seeds=8)
     rows.append(
-        Row(
-            where="Figure 8",
-            what="a half-cycle over the one before, load 0.9",
-            unit="–",
+        Row.seen(
+            "Figure 8",
+            "a half-cycle over the one before, load 0.9",
+            "–",
+            ratio,
             theory=half_cycle_growth(0.9),
-            simulation=ratio.mean,
-            half_width=ratio.half_width,
         )
     )
     lacking = []
@@ -200,13 +191,12 @@ def _fork_join(sizes: Sizes, tell: Callable[[str], None], curves: pl.DataFrame) 
             note = f"the paper gives no lengths; the largest load is that of agent {nominal.binding}"
             rows += _rows("Conjecture 1", f"{name}, load {load}", found, growth, rate - growth, note)
             rows.append(
-                Row(
-                    where="Conjecture 1",
-                    what=f"{name}, load {load}: growth of tasks at 1 and 2",
-                    unit="tasks/slot",
+                Row.seen(
+                    "Conjecture 1",
+                    f"{name}, load {load}: growth of tasks at 1 and 2",
+                    "tasks/slot",
+                    found.tasks,
                     theory=slow * growth,
-                    simulation=found.tasks.mean,
-                    half_width=found.tasks.half_width,
                 )
             )
     return Section(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import inferq as iq
 from inferq._lazy import np, pl
+from inferq.experiments.interval import Interval
 from inferq.papers.edge import edge, unit
 from inferq.papers.report import Picture, Row, Section, Table, interval
 from inferq.reports import style
@@ -109,17 +110,9 @@ def poisson(requests: int, **lengths: Any) -> iq.Workload:
     return iq.Workload.synthetic(requests=requests, arrivals=iq.Poisson(1.0), **lengths)
 
 
-@dataclass(frozen=True)
-class StableRate:
-    """The largest stable rate, and the half width of its 99 % interval."""
-
-    rate: float
-    half_width: float
-
-
 def found_edge(
     system: iq.Engine | iq.Cluster, asked: iq.Workload, low: float, high: float, sizes: Sizes
-) -> StableRate:
+) -> Interval:
     """The largest stable rate between two, by bisection.
 
     Beyond its edge μ a system is always busy and lets requests go at μ whatever the arrivals do, so that the
@@ -140,7 +133,8 @@ def found_edge(
     edges_s = np.linspace(last_s / 4, last_s, 21)
     gone = np.diff(np.searchsorted(np.sort(busy["left_s"].to_numpy()), edges_s)) / np.diff(edges_s)
     unsure = end.step + sizes.tolerance * rate
-    return StableRate(rate, interval(gone.tolist()).half_width + unsure)
+    served = interval(gone.tolist())
+    return replace(served, mean=rate, half_width=served.half_width + unsure)
 
 
 def edge_row(
@@ -157,15 +151,7 @@ def edge_row(
     tell(f"{where}: {what}")
     low, high = (0.5 * LIMIT, 1.1 * LIMIT) if theory is None else (0.9 * theory, 1.1 * theory)
     found = found_edge(system, asked, low, high, sizes)
-    return Row(
-        where=where,
-        what=what,
-        unit=PER_S,
-        theory=theory,
-        simulation=found.rate,
-        half_width=found.half_width,
-        note=note,
-    )
+    return Row.seen(where, what, PER_S, found, theory=theory, note=note)
 
 
 def figure_1(sizes: Sizes, tell: Tell) -> Section:

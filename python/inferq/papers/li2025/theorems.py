@@ -67,16 +67,7 @@ def lengths_and_times(sizes: Sizes, tell: Tell) -> Section:
             f"without the product of chunk and context, the cut of a prompt matters: (2.7) gives "
             f"{said.sure_per_s:.2f} to {said.capacity_per_s:.2f}"
         )
-        rows.append(
-            Row(
-                where=where,
-                what=what,
-                unit=PER_S,
-                simulation=found.rate,
-                half_width=found.half_width,
-                note=note,
-            )
-        )
+        rows.append(Row.seen(where, what, PER_S, found, note=note))
     return Section(
         title="Does it hold for other lengths and other iterations?",
         text=(

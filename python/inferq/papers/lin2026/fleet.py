@@ -1,7 +1,7 @@
 """What does a fleet of lin2026, section 6.2, hold and earn under each policy?
 
 Two classes, prompts of 300 and 3,000 tokens, outputs of 1,000 and 400 on average, half a request of each a
-second and replica; who waits gives up after 10 s on average. Services are exponential, the paper's stochastic
+second and replica; waiting requests give up after 10 s on average. Services are exponential, the paper's stochastic
 model.
 """
 

@@ -41,15 +41,7 @@ SLOW_ALONE = replace(WIDE, solo_s=0.1)
 def _row(
     where: str, what: str, theory: float, found: Interval, note: str = "", unit: str = PER_REPLICA
 ) -> Row:
-    return Row(
-        where=where,
-        what=what,
-        unit=unit,
-        theory=theory,
-        simulation=found.mean,
-        half_width=found.half_width,
-        note=note,
-    )
+    return Row.seen(where, what, unit, found, theory=theory, note=note)
 
 
 def convergence_section(effort: Effort) -> Section:

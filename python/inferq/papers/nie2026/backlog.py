@@ -42,13 +42,12 @@ def queues(sizes: Sizes) -> Section:
             verdicts.append((each < limit.mu, verdict))
             growth, calm = interval(growths), each in CALM_PER_REPLICA
             rows.append(
-                Row(
-                    where=f"{figure}, λ = {rate:g}",
-                    what="growth of the queue",
-                    unit=RATE,
+                Row.seen(
+                    f"{figure}, λ = {rate:g}",
+                    "growth of the queue",
+                    RATE,
+                    growth,
                     theory=0.0 if calm else rate - whole,
-                    simulation=growth.mean,
-                    half_width=growth.half_width,
                     note=f"observed in one run of {rate * until_s:,.0f} requests: {verdict}. "
                     + (
                         "λ < (1 − δ)·μ: no growth"
@@ -62,13 +61,12 @@ def queues(sizes: Sizes) -> Section:
             if calm:
                 share = interval(within)
                 rows.append(
-                    Row(
-                        where=f"{figure}, λ = {rate:g}",
-                        what=f"time with at most {most} waiting",
-                        unit="share",
+                    Row.seen(
+                        f"{figure}, λ = {rate:g}",
+                        f"time with at most {most} waiting",
+                        "share",
+                        share,
                         paper=1.0,
-                        simulation=share.mean,
-                        half_width=share.half_width,
                         note='"usually upper bounded": no share is printed, and how long they ran neither'
                         if replicas == 1
                         else '"upper bounded": how long they ran is not printed',
@@ -137,9 +135,9 @@ def averages(sizes: Sizes) -> Section:
     ]
     if starved:
         held = max(one["memory used"] for one in starved)
-        who = " and ".join(f"{one['lengths']} under {one['policy']}" for one in starved)
+        cases = " and ".join(f"{one['lengths']} under {one['policy']}" for one in starved)
         remarks.append(
-            f"**Memory is not always the limit.** {who}: {100 * held:.0f} % of the memory is "
+            f"**Memory is not always the limit.** {cases}: {100 * held:.0f} % of the memory is "
             "used, because batches of so few tokens do not compute prompts fast enough; μ, "
             f"{max(one['μ, mean'] for one in starved):.2f} times what is served, is an upper bound and no "
             "more. `iq.theory.token_capacity` has the limit that binds."

@@ -52,16 +52,7 @@ def _pair(
 ) -> list[Row]:
     """The row of a stable rate, and that of what the paper's GPU served."""
     return [
-        Row(
-            where=where,
-            what="stable rate",
-            unit=RATE,
-            paper=printed,
-            theory=theory,
-            simulation=found.mean if found else None,
-            half_width=found.half_width if found else None,
-            note=note,
-        ),
+        Row.seen(where, "stable rate", RATE, found, paper=printed, theory=theory, note=note),
         Row(where=where, what="rate of the GPU", unit=RATE, paper=gpu, theory=theory, note=NOT_OUR_GPU),
     ]
 

@@ -119,15 +119,8 @@ def measured(sizes: Sizes, traces: Path | None) -> Section:
         closed = "" if theory is None else f"; the closed form: {distance(theory, gpu)}"
         told = f"from the GPU: {distance(mean.mean, gpu)}{closed}"
         rows.append(
-            Row(
-                where=where,
-                what=WHAT,
-                unit=RATE,
-                paper=gpu,
-                theory=theory,
-                simulation=mean.mean,
-                half_width=mean.half_width,
-                note=f"{told}. {note}" if note else told,
+            Row.seen(
+                where, WHAT, RATE, mean, paper=gpu, theory=theory, note=f"{told}. {note}" if note else told
             )
         )
 
@@ -242,12 +235,14 @@ def _drawn(found: dict[str, Interval], told: pl.DataFrame) -> tuple[pl.DataFrame
     lines = []
     for name, gpu in MEASURED.items():
         mean = found[f"Table 1, {name}, λ = {CALM:g}"]
-        low, high = mean.mean - mean.half_width, mean.mean + mean.half_width
-        lines.append((name, mean.mean / gpu - 1, low / gpu - 1, high / gpu - 1, theory[name] / gpu - 1))
+        lines.append(
+            (name, mean.mean / gpu - 1, mean.low / gpu - 1, mean.high / gpu - 1, theory[name] / gpu - 1)
+        )
     eight, gpu = found[f"Table 3, 1:1, λ = {REPLICAS * CALM:g}"], runs.PRINTED_EIGHT_GPU
-    low, high = eight.mean - eight.half_width, eight.mean + eight.half_width
     closed = REPLICAS * theory["1:1"] / gpu - 1
-    lines.append(("1:1, eight replicas", eight.mean / gpu - 1, low / gpu - 1, high / gpu - 1, closed))
+    lines.append(
+        ("1:1, eight replicas", eight.mean / gpu - 1, eight.low / gpu - 1, eight.high / gpu - 1, closed)
+    )
     schema = ["row", "found", "low", "high", "closed"]
     ticks = told.unpivot(on=list(MEASURED), index="setting", variable_name="row", value_name="share")
     return pl.DataFrame(lines, schema=schema, orient="row"), ticks.with_columns(pl.col("share") - 1)

@@ -147,7 +147,7 @@ def backlogged_window(result: iq.Result) -> tuple[float, float]:
 
     For runs in overload from time 0 on: memory was filled long before, and what is left at the end is more
     than fits the memory. That all have been admitted does not end a backlog: where a first chunk is small
-    beside what a slot leaves free, everybody begins at once, steps out and waits so.
+    beside what a slot leaves free, every request begins at once, steps out and waits so.
     """
     finish_s = result.requests["finish_s"]
     start_s, end_s = finish_s.quantile(0.05), finish_s.quantile(0.95)

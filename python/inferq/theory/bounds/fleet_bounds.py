@@ -18,6 +18,7 @@ from inferq.theory.capacities.network_capacity import network_capacity
 from inferq.theory.capacities.token_prices import cache_may_fill, has_prices, least_prices
 from inferq.theory.demands.demand import Demand
 from inferq.theory.demands.hits import least_cost
+from inferq.theory.demands.lengths import with_prompt
 from inferq.theory.statement import Hypothesis, number
 from inferq.workload.workload import Workload
 
@@ -175,11 +176,11 @@ def _memory_of_side(
     name: str, side: Replicas, needs: tuple[Hypothesis, ...], *, prompts: bool
 ) -> Iterator[Bound]:
     """Tokens in the cache of a side times iterations."""
-    engine, lengths, less = side.engine, side.lengths, 1.0 if side.engine.first_token == "prefill" else 0.0
+    engine, lengths, less = side.engine, side.lengths, with_prompt(side.engine.first_token)
     if side.hits is not None:  # what other requests may hold too does not count
         if side.hits.alone is None:
             return
-        lengths, less = side.hits.alone, 0.0
+        lengths, less = side.hits.alone, 0
     if prompts:
         held = lengths.mean(lambda s, o: 1.0 * s + 0 * o)  # a chunk holds what is computed, at least once
     else:

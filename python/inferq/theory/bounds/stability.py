@@ -89,31 +89,12 @@ class Stability(Statement):
         With a prefix cache also `hit_rate`, the share of prompt tokens that the bound takes it to find: a
         ceiling at most so much, a guarantee at least.
         """
-        bounds = pl.DataFrame(
-            [
-                {
-                    "limit": one.name,
-                    "resource": one.resource,
-                    "kind": one.kind,
-                    "capacity_per_s": one.capacity_per_s,
-                    "load": one.load,
-                    "applies": one.applies,
-                    "says": one.says,
-                    "source": one.source,
-                }
-                for one in self.bounds
-            ],
-            schema={
-                "limit": pl.String,
-                "resource": pl.String,
-                "kind": pl.String,
-                "capacity_per_s": pl.Float64,
-                "load": pl.Float64,
-                "applies": pl.Boolean,
-                "says": pl.String,
-                "source": pl.String,
-            },
-        )
+        schema: dict[str, Any] = dict.fromkeys(("limit", "resource", "kind"), pl.String)
+        schema |= dict.fromkeys(("capacity_per_s", "load"), pl.Float64)
+        schema |= {"applies": pl.Boolean, "says": pl.String, "source": pl.String}
+        fields = ("name", *list(schema)[1:])
+        rows = [tuple(getattr(one, name) for name in fields) for one in self.bounds]
+        bounds = pl.DataFrame(rows, schema=schema, orient="row")
         rates = [one.hit_rate for one in self.bounds]
         if all(rate is None for rate in rates):
             return bounds

@@ -13,7 +13,7 @@ from inferq.systems.engine import Engine
 from inferq.theory.capacities.iteration_cost import Iteration
 from inferq.theory.demands.demand import Demand, WorkloadLike
 from inferq.theory.demands.hits import no_hits
-from inferq.theory.demands.lengths import FirstToken, Lengths
+from inferq.theory.demands.lengths import FirstToken, Lengths, first_token_of, with_prompt
 from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
 from inferq.timing import MemoryLinear, TimingModel
 
@@ -62,15 +62,14 @@ class FluidEngine:
             raise ConfigError("timing", "base and per_kv_token are both 0, so an iteration lasts no time")
         if kv_tokens is not None:
             kv_tokens = whole("kv_tokens", kv_tokens, 1, MOST_TOKENS)
-        if first_token not in (None, "prefill", "decode"):
-            raise ConfigError("first_token", f'must be "prefill" or "decode", is {first_token!r}')
         base_s, per_kv_token_s = float(timing.base) + host_s, float(timing.per_kv_token)
-        return cls(base_s, per_kv_token_s, kv_tokens, first_token or "decode", block, scheduler, assumed)
+        first_token = first_token_of(first_token or "decode")
+        return cls(base_s, per_kv_token_s, kv_tokens, first_token, block, scheduler, assumed)
 
     @property
     def shift(self) -> int:
         """Output tokens that need no decode: l' is the output less these."""
-        return 1 if self.first_token == "prefill" else 0
+        return with_prompt(self.first_token)
 
     def iterations(self, lengths: Lengths) -> float:
         """E[l' + 1]: the iterations of a request, that of its prompt and one for each decode."""
@@ -431,7 +430,7 @@ class _Balance:
     def of(cls, engine: Engine, lengths: Lengths, first_token: FirstToken) -> _Balance:
         cost, decodes = Iteration.of(engine), lengths.decode_mean(first_token)
         budget, seats = engine.scheduler.budget(), engine.scheduler.seats()
-        less = 1 if first_token == "prefill" else 0
+        less = with_prompt(first_token)
         least_s, most_s = cost.prompt_contexts_s(lengths, budget)
         prompt_s = least_s if cost.per_kv_token_s or cost.per_row_s else (least_s + most_s) / 2
         kv = engine.kv

@@ -12,7 +12,7 @@ from inferq.errors import ConfigError
 from inferq.scheduler.scheduler import Scheduler
 from inferq.systems.engine import Engine, Overhead
 from inferq.theory.demands.demand import Demand
-from inferq.theory.demands.lengths import FirstToken, Lengths, Work
+from inferq.theory.demands.lengths import FirstToken, Lengths, Work, first_token_of, with_prompt
 from inferq.theory.statement import Hypothesis, number
 from inferq.timing.models import TimingModel, TokenCost
 
@@ -90,7 +90,7 @@ class Iteration(TokenCost):
 
     def _decode_contexts_s(self, first_token: FirstToken) -> Work:
         """Those of one: d decodes begin at contexts s, s + 1, …: d·s + d(d − 1)/2; with themselves d more."""
-        less = 1.0 if first_token == "prefill" else 0.0
+        less = with_prompt(first_token)
         per_s, per_kv_s = self.per_context_token_s, self.per_kv_token_s
 
         def seconds(s: Any, o: Any) -> Any:
@@ -139,7 +139,7 @@ class Iteration(TokenCost):
             first_token: whether the first token needs a decode.
             more_s: what each of its 1 + m_d stages adds.
         """
-        less = 1.0 if first_token == "prefill" else 0.0
+        less = with_prompt(first_token)
         each_s = self.seconds(budget) / budget
         decodes, prompt = self._decode_contexts_s(first_token), self._prompt_contexts_s(budget, dear=True)
 
@@ -178,9 +178,7 @@ def parts_of(
         )
     if first_token is None:
         first_token = engine.first_token if engine is not None else "decode"
-    if first_token not in ("prefill", "decode"):
-        raise ConfigError("first_token", f"must be 'prefill' or 'decode', is {first_token!r}")
-    return engine, Iteration.of(engine or timing), first_token
+    return engine, Iteration.of(engine or timing), first_token_of(first_token)
 
 
 def fills_budget(scheduler: Scheduler | None, token_budget: int) -> Hypothesis:
@@ -268,7 +266,7 @@ def never_served(engine: Engine, lengths: Lengths, first_token: FirstToken) -> N
     if reserved is not None:
         limits.append(("scheduler.max_model_len", "requests beyond max_model_len", 1.0, reserved))
     if held is not None:
-        last = 1 if first_token == "prefill" else 0  # it leaves with its last token, which no cache holds
+        last = with_prompt(first_token)  # it leaves with its last token, which no cache holds
         if reserved is not None and reserved > held:
             why = f"it reserves {number(reserved)} tokens for each, the cache has {number(held)}"
             return NeverServed(1.0, "kv.tokens", why)

@@ -11,7 +11,7 @@ from inferq._lazy import np
 from inferq.checks import MOST_TOKENS, flag, shown, whole, within
 from inferq.errors import ConfigError
 from inferq.theory.demands.demand import Demand, WorkloadLike
-from inferq.theory.demands.lengths import FirstToken, Lengths
+from inferq.theory.demands.lengths import FirstToken, Lengths, first_token_of, with_prompt
 from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class KvCapacity(Statement):
 
     def work(self, s: Any, o: Any) -> Any:
         """What a request occupies, of s prompt and o output tokens over whole chunks, tokens times slots."""
-        less = 1 if self.first_token == "prefill" else 0
+        less = with_prompt(self.first_token)
         return occupied_by(s, o - less, self.chunk, whole_chunks=True)
 
     @property
@@ -304,10 +304,9 @@ def kv_capacity(
     tokens = whole("kv_tokens", kv_tokens, 1, MOST_TOKENS)
     step = whole("chunk", chunk, 1, MOST_TOKENS)
     used = _share("utilisation", utilisation)
-    if first_token not in ("prefill", "decode"):
-        raise ConfigError("first_token", f"must be 'prefill' or 'decode', is {first_token!r}")
+    first_token = first_token_of(first_token)
     slots = _slots_of(slot_s, [one.name for one in demand.classes])
-    less = 1 if first_token == "prefill" else 0
+    less = with_prompt(first_token)
     classes = []
     largest: float | None = 0.0
     for one in demand.classes:

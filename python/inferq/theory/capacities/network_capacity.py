@@ -13,7 +13,7 @@ from inferq.systems.engine import Engine
 from inferq.systems.pools import pools_of
 from inferq.theory.capacities.iteration_cost import Iteration, fills_budget
 from inferq.theory.demands.demand import rate_of
-from inferq.theory.demands.lengths import FirstToken, Lengths
+from inferq.theory.demands.lengths import FirstToken, Lengths, with_prompt
 from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
 from inferq.workload.workload import Workload
 
@@ -275,7 +275,7 @@ def _tokens(workflow: Workflow, engine: str, first_token: FirstToken, *, found: 
             own = _begun(workflow, stage) + _new(stage)
             included = math.fsum(output(workflow.stages[name]) for name in stage.includes)
             prompt = min(1.0, own + included) if found else own + included
-            tokens.append(prompt + output(stage) - (1 if first_token == "prefill" else 0))
+            tokens.append(prompt + output(stage) - with_prompt(first_token))
     return tokens
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from inferq.systems.engine import Engine
 from inferq.theory.capacities.iteration_cost import Iteration
 from inferq.theory.capacities.token_prices import has_prices, longest_iteration_s
-from inferq.theory.demands.lengths import FirstToken, Lengths
+from inferq.theory.demands.lengths import FirstToken, Lengths, with_prompt
 from inferq.theory.statement import number
 
 
@@ -46,7 +46,7 @@ class Oldest:
 
     def work(self, s: Any, o: Any) -> Any:
         """What a request of s prompt and o output tokens asks for, in units of T."""
-        decodes = o - (1.0 if self.first_token == "prefill" else 0.0)
+        decodes = o - with_prompt(self.first_token)
         return s * self.per_prompt_token + (1 + decodes) / self.at_once
 
     @property

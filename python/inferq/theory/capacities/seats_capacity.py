@@ -20,7 +20,7 @@ from inferq.theory.capacities.iteration_cost import (
 )
 from inferq.theory.demands.demand import Demand, WorkloadLike
 from inferq.theory.demands.hits import RequestWork, no_hits, with_hit_rate
-from inferq.theory.demands.lengths import FirstToken, Lengths
+from inferq.theory.demands.lengths import FirstToken, Lengths, with_prompt
 from inferq.theory.statement import Hypothesis, Statement, explained, number
 
 if TYPE_CHECKING:
@@ -399,7 +399,7 @@ def _missing_prompts(lengths: Lengths, seats: int, knee: int) -> float:
 def _decodes(lengths: Lengths, first_token: FirstToken) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The numbers of decodes that requests have, ascending, and how likely one has so many or more."""
     values, chances, _ = lengths.by_output()
-    decodes = values - (1.0 if first_token == "prefill" else 0.0)
+    decodes = values - with_prompt(first_token)
     return decodes, np.minimum(1.0, np.cumsum(chances[::-1])[::-1])
 
 

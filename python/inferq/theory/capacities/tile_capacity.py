@@ -15,7 +15,7 @@ from inferq.systems.engine import Engine
 from inferq.theory.capacities.iteration_cost import adds_time
 from inferq.theory.demands.demand import Demand, WorkloadLike
 from inferq.theory.demands.hits import COUNTED_IN_FULL, no_hits
-from inferq.theory.demands.lengths import FirstToken, Lengths
+from inferq.theory.demands.lengths import FirstToken, Lengths, first_token_of, with_prompt
 from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
 from inferq.timing import TiledGemm
 
@@ -131,7 +131,7 @@ class TileCapacity(Statement):
 
         Without the number of requests of a cycle, or an end of the lengths, its end is no part: r / T^R.
         """
-        emitted_before = 1 if self.first_token == "prefill" else 0
+        emitted_before = with_prompt(self.first_token)
         prices = TilePrices(self.timing, self.chunk_tokens, emitted_before)
         each_s = self.decode_linear_s / self.decode_tokens_mean if self.decode_tokens_mean else 0.0
         end_s = (self.cycle_end_s or 0.0) / (self.requests_per_cycle or 1)
@@ -302,7 +302,7 @@ def tile_capacity(
     lengths = demand.lengths
     tile = timing if policy is None else policy
     chunk, together = math.lcm(tile.rows, tile.columns, tile.reduction), tile.columns
-    emitted_before = 1 if first_token == "prefill" else 0
+    emitted_before = with_prompt(first_token)
     prices = TilePrices(timing, chunk, emitted_before)
     decodes = lengths.decode_mean(first_token)
     full_s = timing.linear_s_per_tile * -(-together // timing.columns)
@@ -346,8 +346,7 @@ def tile_capacity(
 
 def _parts(engine: object, first_token: FirstToken | None) -> tuple[TiledGemm, Scheduler | None, FirstToken]:
     """The iteration times, the scheduler if there is one, and when the first token comes."""
-    if first_token not in (None, "prefill", "decode"):
-        raise ConfigError("first_token", f"must be 'prefill' or 'decode', is {first_token!r}")
+    first_token = None if first_token is None else first_token_of(first_token)
     if isinstance(engine, Engine):
         if not isinstance(engine.timing, TiledGemm):
             raise ConfigError("engine.timing", f"must be TiledGemm(…), is {engine.timing!r}")
@@ -425,7 +424,7 @@ def _memory(found: TileCapacity, lengths: Lengths, engine: Engine | TiledGemm) -
         return Hypothesis(name=_MEMORY, met=True, why="the cache has no limit")
     if not lengths.is_bounded:
         return Hypothesis(name=_MEMORY, met=False, why="lengths have no end, the cache has one")
-    before = 1 if found.first_token == "prefill" else 0
+    before = with_prompt(found.first_token)
     largest = math.ceil(lengths.most(lambda s, o: s + o - before) / block)
     held, needed = found.decodes_together, found.decodes_together * largest
     if found.policy == "RadPhased" and found.requests_per_cycle is not None:

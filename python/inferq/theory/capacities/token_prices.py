@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from inferq._lazy import np
 from inferq.systems.engine import Engine, Overhead
 from inferq.theory.demands.hits import PrefixHits, finds_its_own
-from inferq.theory.demands.lengths import FirstToken, Lengths
+from inferq.theory.demands.lengths import FirstToken, Lengths, with_prompt
 from inferq.theory.statement import number
 from inferq.timing import Roofline, TimingModel, TimingTable
 
@@ -81,18 +81,11 @@ class TokenPrices:
 
     def request_s(self, lengths: Lengths, first_token: FirstToken, hits: PrefixHits | None = None) -> float:
         """The price of a mean request."""
-        asked = _mean_request(lengths, first_token, self.budget, hits)
-        return (
-            self.token_s * asked.prompt
-            + self.decode_s * asked.decodes
-            + self.context_s * asked.contexts
-            + self.chunk_s * asked.chunks
-            + self.pair_s * asked.pairs
-        )
+        return _sum(self, _mean_request(lengths, first_token, self.budget, hits))
 
     def work(self, first_token: FirstToken) -> Any:
         """The price of a request as a function of its lengths."""
-        less = 1.0 if first_token == "prefill" else 0.0
+        less = with_prompt(first_token)
 
         def seconds(s: Any, o: Any) -> Any:
             decodes = o - less
@@ -210,7 +203,7 @@ def cache_may_fill(engine: Engine, lengths: Lengths) -> bool:
 def _mean_request(
     lengths: Lengths, first_token: FirstToken, budget: float, hits: PrefixHits | None = None
 ) -> MeanRequest:
-    less = 1.0 if first_token == "prefill" else 0.0
+    less = with_prompt(first_token)
     if hits is not None:
         all_of_it = _mean_request(lengths, first_token, float("inf"))
         chunks = hits.chunks(None if budget == float("inf") else budget)
@@ -236,15 +229,8 @@ def _sum(prices: TokenPrices, asked: MeanRequest) -> float:
 
 def _costs(asked: MeanRequest) -> list[float]:
     """What each unknown counts for in the price of a request."""
-    return [
-        asked.prompt,
-        asked.decodes,
-        asked.contexts,
-        asked.chunks,
-        asked.chunks,
-        asked.prompt,
-        asked.pairs,
-    ]
+    token, chunk = asked.prompt, asked.chunks
+    return [token, asked.decodes, asked.contexts, chunk, chunk, token, asked.pairs]
 
 
 class _Below:

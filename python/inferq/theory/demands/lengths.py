@@ -153,7 +153,7 @@ class Lengths:
 
     def decode_mean(self, first_token: FirstToken) -> float:
         """m_d, the mean number of decodes: E[o], less the token that comes with the prompt."""
-        return self.output_mean - (1 if first_token == "prefill" else 0)
+        return self.output_mean - with_prompt(first_token)
 
     def by_output(self) -> tuple[Numbers, Numbers, Numbers]:
         """Outputs, ascending; how likely each is; and the mean of the prompt over the requests that have it.
@@ -192,6 +192,22 @@ class Lengths:
     def is_bounded(self) -> bool:
         """Whether there is a longest prompt and a longest output."""
         return all(math.inf not in pairs.most for _, pairs in self._parts)
+
+
+def first_token_of(given: object) -> FirstToken:
+    """When the first token comes.
+
+    Raises:
+        ConfigError: in neither of the two ways.
+    """
+    if given == "prefill" or given == "decode":
+        return "prefill" if given == "prefill" else "decode"
+    raise ConfigError("first_token", f"must be 'prefill' or 'decode', is {given!r}")
+
+
+def with_prompt(first_token: FirstToken) -> int:
+    """Output tokens that come with the prompt, and need no decode: 1 or 0."""
+    return 1 if first_token == "prefill" else 0
 
 
 def chances(side: str, distribution: object) -> tuple[Numbers, Numbers, float]:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from inferq._lazy import np, pl
-from inferq.theory.demands.lengths import FirstToken, Lengths
+from inferq.theory.demands.lengths import FirstToken, Lengths, with_prompt
 from inferq.workload.prefixes import COLUMNS, OWN, contents
 
 if TYPE_CHECKING:
@@ -128,5 +128,5 @@ class Shared:
         Requests that others continue count with no decode: their blocks may all be held by others too.
         """
         kept = np.maximum(self.prompt - self.common // block * block, 0)
-        decodes = self.output - (1 if first_token == "prefill" else 0)
+        decodes = self.output - with_prompt(first_token)
         return Lengths.observed(kept, np.where(self.common > self.prompt, 0, decodes))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, get_args
 
 from inferq.checks import shown, whole, within
@@ -390,23 +390,10 @@ def _classes(demand: Demand, abandonment: object, replicas: int, recorded: bool)
 
 
 def _program(plan: AllocationPlan) -> FleetProgram:
-    return FleetProgram(
-        classes=plan.classes,
-        mixed_s=plan.mixed_s,
-        solo_s=plan.timing.solo,
-        slots=plan.slots,
-        chunk=plan.chunk,
-        prefill_price=plan.prices.prefill,
-        decode_price=plan.prices.decode,
-        scheme=plan.scheme,
-        decode_queue=plan.decode_queue,
-        prefill_fairness=plan.prefill_fairness,
-        decode_fairness=plan.decode_fairness,
-        tpot_s=plan.tpot_limit_s,
-        prefill_fairness_penalty=plan.prefill_fairness_penalty,
-        decode_fairness_penalty=plan.decode_fairness_penalty,
-        tpot_penalty=plan.tpot_penalty,
-    )
+    other: dict[str, Any] = {"mixed_s": plan.mixed_s, "solo_s": plan.timing.solo, "tpot_s": plan.tpot_limit_s}
+    other |= {"prefill_price": plan.prices.prefill, "decode_price": plan.prices.decode}
+    same = {one.name: getattr(plan, one.name) for one in fields(FleetProgram) if one.name not in other}
+    return FleetProgram(**same, **other)
 
 
 def _hypotheses(plan: AllocationPlan, demand: Demand) -> tuple[Hypothesis, ...]:
