@@ -27,10 +27,10 @@ def _documents(*documents: int, prompt: int = 40) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["blocks", "radix"])
-def test_blocks_are_found_learned_and_forgotten(kind: Kind):
+def test_blocks_are_found_cached_and_evicted(kind: Kind):
     # Five blocks. Document 1 leaves two known and three bare ones; 2 takes these and leaves four known, one
     # bare. Document 1 is found, with the bare block as its third. 3 takes the bare one and the two that were
-    # left first, those of 2. So 2 is gone when it is asked for again, and is learned anew in place of 1.
+    # left first, those of 2. So 2 is gone when it is asked for again, and is cached anew in place of 1.
     result = iq.simulate(_documents(1, 2, 1, 3, 2), _engine(kind, 80))
     assert result.requests["cached_tokens"].to_list() == [0, 0, 32, 0, 0]
     assert result.block_operations.rows() == [(0, 2, 8, 4)]

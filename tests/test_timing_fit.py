@@ -70,6 +70,11 @@ def test_iterations_of_a_run_follow_one_another_and_are_as_many_as_it_had():
     assert math.isclose(end_s.max(), run.requests["finish_s"].max(), rel_tol=1e-12)
 
 
+def test_the_old_name_of_single_iterations_says_the_new_one():
+    with pytest.raises(AttributeError, match=r"timing\.iterations_of is now Result\.single_iterations"):
+        iq.timing.iterations_of  # noqa: B018
+
+
 def test_iterations_of_a_run_give_its_model_back():
     truth = iq.PiecewiseLinear(**TRUE)
     found = iq.timing.fit(run_under(truth).single_iterations()).model

@@ -38,6 +38,10 @@ else:
     pl = _Module("polars")
 
 
+RENAMED = {"inferq.timing.iterations_of": "Result.single_iterations"}
+"""Public names of modules that are gone, and what has taken their place."""
+
+
 def attach(package: str, **families: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """`__getattr__`, `__dir__` and `__all__` of a package whose public names stand in its `__init__.pyi`.
 
@@ -62,6 +66,8 @@ def attach(package: str, **families: str) -> tuple[Callable[[str], Any], Callabl
             home, inside = names[name]
             value = import_module(home)
             value = getattr(value, inside) if inside else value
+        elif f"{package}.{name}" in RENAMED:
+            raise AttributeError(f"{package}.{name} is now {RENAMED[f'{package}.{name}']}")
         else:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         setattr(sys.modules[package], name, value)

@@ -18,7 +18,7 @@ _SHOW_AFTER_S = 0.5
 
 @contextmanager
 def watched(progress: object, what: str = "requests") -> Iterator[Progress | None]:
-    """The callable that shall be told how far the work is, or None.
+    """The callable that gets how far the work is, or None.
 
     Args:
         progress: True for a bar on a terminal, which counts `what`; a callable; None or False for none.

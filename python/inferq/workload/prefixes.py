@@ -391,7 +391,7 @@ def is_linked_by_session(frame: pl.DataFrame) -> bool:
 
 
 def with_links(frame: pl.DataFrame, transform: str) -> pl.DataFrame:
-    """The frame with the column `continues` where sessions have said it so far.
+    """The frame with the column `continues` where sessions stand for it so far.
 
     Raises:
         TraceError: a turn comes before its time, or lengths are missing that say which turn goes on.
@@ -501,9 +501,9 @@ def paired(values: Sequence[object]) -> pl.Series:
 
 
 def _only_one(frame: pl.DataFrame, names: list[str], first: int) -> None:
-    told = frame.select(pl.sum_horizontal(pl.col(names).is_not_null()).alias("told"))["told"].to_numpy()
-    if (told > 1).any():
-        at = int((told > 1).argmax())
+    several = frame.select(pl.sum_horizontal(pl.col(names).is_not_null()) > 1).to_series().to_numpy()
+    if several.any():
+        at = int(several.argmax())
         both = [name for name in names if frame[name][at] is not None]
         raise TraceError(f"row {first + at}: {' and '.join(both)} both say with what its prompt begins")
 

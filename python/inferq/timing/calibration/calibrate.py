@@ -155,7 +155,7 @@ def calibrate(
         + len(points["sequences"]) * len(points["mean_context"])
     )
     current = torch.cuda.device(name) if kind == "cuda" else nullcontext()
-    with watched(progress, "points") as told, current, torch.inference_mode():
+    with watched(progress, "points") as report, current, torch.inference_mode():
         where = torch.device(name)
         watch: Stopwatch = CudaStopwatch(torch, where) if kind == "cuda" else HostStopwatch()
         try:
@@ -169,7 +169,7 @@ def calibrate(
             raise ConfigError(
                 "layers", f"the weights of {count} layers do not fit the memory of {name}; time fewer layers"
             ) from None
-        survey = Survey(lambda done: told(done, total) if told is not None else None)
+        survey = Survey(lambda done: report(done, total) if report is not None else None)
         parts = _measured(rig, points, survey)
         provenance = {
             "source": f"inferq calibrate: PyTorch layers timed on {_device_name(kind, name)}",

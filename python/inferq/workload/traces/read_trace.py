@@ -136,8 +136,8 @@ def read_trace(
             )
         if not Path(path).is_dir():
             raise TraceError(path, "is a file, which servegen is not: it is a folder")
-        recipe, told = servegen.read(Path(path), servegen.Range.of(clients, start_s, end_s, rate_factor))
-        return Workload._of(recipe, metadata=told)
+        recipe, about = servegen.read(Path(path), servegen.Range.of(clients, start_s, end_s, rate_factor))
+        return Workload._of(recipe, metadata=about)
     for name, value in ranges.items():
         if value is not None:
             raise ConfigError(
