@@ -31,7 +31,7 @@ CLAIMED_OVERFLOW = 0.391
 
 
 def policies() -> dict[str, iq.Scheduler]:
-    """Policies that admit in order of arrival as far as memory goes, and WAIT with the thresholds of the fluid."""
+    """First come, first served as far as memory goes, and WAIT with the thresholds of the fluid."""
     return {
         "VllmV1": iq.VllmV1(token_budget=2**20, max_seqs=2**16),
         "SlotGreedy": iq.SlotGreedy(chunk=512),
@@ -102,8 +102,8 @@ def restarting(steps: int, seed: int) -> list[int]:
 def overflow_chances() -> tuple[float, float]:
     """The chance that newcomers overflow the cache within two steps of equilibrium: A.3's, and the right one.
 
-    The requests that are there need 7 tokens in the next step, and 3 in the one after it. Newcomers (x, y) need x + y, then
-    2x + 2y: they fit if x + y ≤ 2. The list in A.3 leaves out (0, 2).
+    The requests that are there need 7 tokens in the next step, and 3 in the one after it. Newcomers (x, y)
+    need x + y, then 2x + 2y: they fit if x + y ≤ 2. The list in A.3 leaves out (0, 2).
     """
     listed = [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0)]
     right = [

@@ -1,8 +1,8 @@
 """What does a fleet of lin2026, section 6.2, hold and earn under each policy?
 
 Two classes, prompts of 300 and 3,000 tokens, outputs of 1,000 and 400 on average, half a request of each a
-second and replica; waiting requests give up after 10 s on average. Services are exponential, the paper's stochastic
-model.
+second and replica; waiting requests give up after 10 s on average. Services are exponential, the paper's
+stochastic model.
 """
 
 from __future__ import annotations
