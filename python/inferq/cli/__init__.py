@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import typer
 from typer.core import TyperGroup
@@ -51,7 +51,7 @@ class Commands(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         """A group of the commands in the files beside this one."""
         super().__init__(**attributes)
-        self.commands: Mapping[str, Any] = Files()
+        self.commands = cast("Any", Files())  # never written to
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command and turn what it raises into an exit status."""

@@ -11,7 +11,8 @@ from inferq.description import Description, alternatives, kind_of, nearest, plai
 from inferq.errors import ConfigError
 from inferq.reports.text import listed
 from inferq.scheduler import Scheduler
-from inferq.systems.engine import Engine, KvCache
+from inferq.systems.engine import Engine
+from inferq.systems.kv_cache import KvCache
 from inferq.systems.routers import ROUTERS, Router
 from inferq.timing import TIMING_MODELS, PiecewiseLinear, TimingModel
 
