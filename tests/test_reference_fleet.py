@@ -356,7 +356,7 @@ def system(draw: random.Random, described: Described) -> list[Described]:
 def test_laws_of_hand_offs() -> None:
     handed = preempted = 0
     for seed in range(5 * len(SEEDS)):
-        described, rows, _ = scenario(KINDS[seed % 3], seed)
+        described, rows, _ = scenario(("Sarathi", "VllmV1", "VllmV0")[seed % 3], seed)
         outcome = simulate(rows, system(random.Random(seed), described), seed)
         assert len(outcome.requests) == len(rows)
         for r in outcome.requests:
@@ -368,7 +368,7 @@ def test_laws_of_hand_offs() -> None:
                 preempted += r.preemptions
                 assert r.admitted is not None and r.prefilled is not None and r.resumed is not None
                 assert r.arrival <= r.admitted < r.prefilled <= r.came <= r.resumed < r.tokens[-1]
-    assert handed > 1000 and preempted > 5
+    assert handed > 200 and preempted > 20
 
 
 def test_transfers_take_whole_attoseconds() -> None:
