@@ -22,7 +22,7 @@ def writable(field: str, path: object) -> Path:
         >>> from inferq.results.files import writable
         >>> writable("path", "nowhere/page.html")
         Traceback (most recent call last):
-        inferq.ConfigError: path: there is no folder 'nowhere'
+        inferq.errors.ConfigError: path: there is no folder 'nowhere'
     """
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text or "\0" in text:
