@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from inferq._lazy import pl
-from inferq.papers.report import Picture, Report, Section, Table
-
-if TYPE_CHECKING:
-    from inferq.papers.report import Row
+from inferq.papers.lin2026.fits import fits_section
+from inferq.papers.nie2026 import FULL, QUICK
+from inferq.papers.nie2026.on_gpus import measured
+from inferq.papers.report import Picture, Report, Row, Section, Table
+from inferq.reports.residual_charts import MOST, of_residuals
+from inferq.timing import roofline_against_tables, shipped_tables
 
 WORST_MEDIAN, WORST_P95 = 0.03, 0.10
 """Shares that the interpolation of a shipped table keeps to."""
@@ -29,10 +30,6 @@ def report(
     Raises:
         OSError: `traces` has no such file.
     """
-    from inferq.papers.lin2026.fits import fits_section
-    from inferq.papers.nie2026 import FULL, QUICK
-    from inferq.papers.nie2026.on_gpus import measured
-
     tell("replicas: nie2026's rates")
     served = measured(QUICK if quick else FULL, traces)
     tell("iterations: lin2026's fits")
@@ -131,8 +128,6 @@ def _not_compared() -> tuple[str, ...]:
 
 def tables_section() -> Section:
     """How well a shipped table gives back the database that it was sampled from."""
-    from inferq.timing import shipped_tables
-
     frame = shipped_tables()
     parts = ("linear", "chunk", "decode", "mixed_iteration")
     shown = frame.select(
@@ -176,9 +171,6 @@ def by_regime(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
 
 def roofline_section() -> Section:
     """How far a roofline is from the tables, by regime."""
-    from inferq.reports.residual_charts import MOST, of_residuals
-    from inferq.timing import roofline_against_tables
-
     frame = roofline_against_tables()
     whole, by_gpu = by_regime(frame), by_regime(frame, "gpu").sort("regime", "gpu")
     by_table = by_regime(frame, "model", "gpu")

@@ -6,6 +6,8 @@ from inferq._lazy import pl
 from inferq.papers.nie2026 import pictures, runs
 from inferq.papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Setting, Sizes
 from inferq.papers.report import Picture, Row, Section, Table, interval
+from inferq.results.result import Result
+from inferq.theory.runs.observed import observed
 
 RATE = "requests/s"
 
@@ -92,9 +94,6 @@ def queues(sizes: Sizes) -> Section:
 
 
 def _verdict(result: object) -> str:
-    from inferq.results.result import Result
-    from inferq.theory.runs.observed import observed
-
     assert isinstance(result, Result)
     return observed(result).verdict
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from inferq.errors import ConfigError
 from inferq.systems.cluster import Cluster
 from inferq.systems.engine import Engine
+from inferq.systems.network import Network, Stage, Workflow
 from inferq.systems.pools import pools_of
 from inferq.theory.capacities.iteration_cost import Iteration, fills_budget
 from inferq.theory.demands.demand import rate_of
 from inferq.theory.demands.lengths import FirstToken, Lengths, with_prompt
 from inferq.theory.statement import Hypothesis, Statement, hypotheses_text, number
 from inferq.workload.workload import Workload
-
-if TYPE_CHECKING:
-    from inferq.systems.network import Network, Stage, Workflow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,8 +135,6 @@ def network_capacity(workload: Mapping[str, float] | Workload, network: Network)
         >>> loads.loads, round(loads.capacity_per_s, 3)
         ({'writer': 0.7, 'critic': 0.35}, 1.429)
     """
-    from inferq.systems.network import Network
-
     if not isinstance(network, Network):
         raise ConfigError("network", f"must be a Network(…), is {network!r}")
     workflows = {one.name: one for one in network.workflows}

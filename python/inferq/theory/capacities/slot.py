@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from inferq._lazy import np, pl
 from inferq.checks import finite, shown
 from inferq.errors import ConfigError
+from inferq.results.result import Result
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from inferq.results.result import Result
 
     Numbers: TypeAlias = NDArray[np.float64]
 
@@ -63,8 +62,6 @@ def slot(
         >>> round(slot(recorded, "trimmed", trim=0.2), 5)
         0.0155
     """
-    from inferq.results.result import Result
-
     share = finite("trim", trim)
     if not 0 <= share < 1:
         raise ConfigError("trim", f"must be a share, 0 or above and below 1, is {trim!r}")

@@ -5,26 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from inferq._lazy import np, pl
 from inferq.checks import finite, shown, whole
 from inferq.description import Table
 from inferq.errors import ConfigError
 from inferq.experiments.interval import student
+from inferq.results.result import Result
+from inferq.simulation.simulate import simulate
+from inferq.systems.cluster import Cluster
+from inferq.systems.engine import Engine
+from inferq.systems.network import Network
 from inferq.systems.pools import pools_of
+from inferq.systems.system import System
 from inferq.theory.bounds.stability import Stability, stability
 from inferq.theory.capacities.fluid import Settled, settled_capacity
 from inferq.theory.capacities.iteration_cost import has_closed_form
-from inferq.theory.demands.demand import Demand, WorkloadLike
+from inferq.theory.demands.demand import Demand, RequestClass, WorkloadLike
 from inferq.theory.runs.observed import Observed, hit_rate, observed
 from inferq.theory.statement import Statement, number
-
-if TYPE_CHECKING:
-    from inferq.results.result import Result
-    from inferq.systems.engine import Engine
-    from inferq.systems.system import System
-    from inferq.workload.workload import Workload
+from inferq.workload.distributions import Fixed, LengthDistribution, Poisson
+from inferq.workload.workload import Workload
 
 CONFIDENCE = 0.99
 
@@ -125,11 +127,6 @@ def agree(
         >>> abs(gaps["iteration"]) < 0.05
         True
     """
-    from inferq.simulation.simulate import simulate
-    from inferq.systems.cluster import Cluster
-    from inferq.systems.engine import Engine
-    from inferq.systems.network import Network
-
     if not 0 <= finite("warmup", warmup) < 1:
         raise ConfigError("warmup", f"must be a share of the span, from 0 up to but not 1, is {warmup!r}")
     seeds = _seeds(seeds)
@@ -177,10 +174,6 @@ def _seeds(seeds: object) -> list[int]:
 
 def _workload(workload: Any, requests: int | None) -> Workload:
     """The requests to be simulated."""
-    from inferq.theory.demands.demand import RequestClass
-    from inferq.workload.distributions import Poisson
-    from inferq.workload.workload import Workload
-
     if isinstance(workload, Workload):
         if requests is not None:
             raise ConfigError("requests", "a workload has its own; it is for classes with rates")
@@ -191,14 +184,12 @@ def _workload(workload: Any, requests: int | None) -> Workload:
     for one in given:
         lengths: dict[str, Any] = {"lengths": one.lengths}
         if one.lengths is None:
-            lengths = {"prompt": _synthetic(one.prompt), "output": _synthetic(one.output)}
+            lengths = {"prompt": _distribution(one.prompt), "output": _distribution(one.output)}
         parts[one.name] = Workload.synthetic(requests=count, arrivals=Poisson(one.rate), **lengths)
     return Workload.mix(parts, requests=count)
 
 
-def _synthetic(length: Any) -> Any:
-    from inferq.workload.distributions import Fixed, LengthDistribution
-
+def _distribution(length: Any) -> Any:
     return length if isinstance(length, LengthDistribution) else Fixed(int(length))
 
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import np, pl
+from inferq.results.result import Result
+from inferq.workload.dependencies import of_sessions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from inferq.results.result import Result
 
 FIRST_SHARE, LEAST_FIRST = 0.01, 20
 """Which of those that arrived tell how long one takes: the first, before a backlog can hide it."""
@@ -152,8 +153,6 @@ def _of_jobs(result: Result) -> pl.DataFrame:
 
 
 def _waits_for_answers(frame: pl.DataFrame) -> bool:
-    from inferq.workload.dependencies import of_sessions
-
     return of_sessions(frame) is not None
 
 
