@@ -7,8 +7,10 @@ is one line and 1, Ctrl-C is 130.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any, cast
 
 import typer
@@ -53,6 +55,11 @@ class Commands(TyperGroup):
         super().__init__(**attributes)
         self.commands = cast("Any", Files())  # never written to
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands by the first lines of their files, none of which is loaded for that."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _first_line(name)) for name in COMMANDS])
+
     def invoke(self, ctx: Any) -> Any:
         """Run a command and turn what it raises into an exit status."""
         try:
@@ -68,6 +75,13 @@ class Commands(TyperGroup):
             _fail(f"{error.filename}: {error.strerror}" if named else str(error), 2)
         except KeyboardInterrupt:
             _fail("interrupted", 130)
+
+
+def _first_line(command: str) -> str:
+    """What the file of a command says of it behind its name."""
+    source = (Path(__file__).parent / f"{command}.py").read_text(encoding="utf-8")
+    line = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0].partition(": ")[2]
+    return f"{line[:1].upper()}{line[1:]}"
 
 
 def _fail(message: str, status: int) -> None:
