@@ -1,9 +1,16 @@
-"""The values of nested tables, each with its path."""
+"""Descriptions as nested tables: the requests of a workload, and each value with its path."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from inferq.workload.workload import Workload
+
+
+def requests_of(workload: Workload) -> dict[str, Any]:
+    """The requests of a workload as JSON, without where they were read from."""
+    return {name: part for name, part in workload.to_json().items() if name not in ("metadata", "trace")}
 
 
 def plain(value: Any) -> Any:

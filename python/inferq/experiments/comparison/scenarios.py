@@ -9,7 +9,7 @@ from inferq.checks import shown
 from inferq.description import member
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import check_options
-from inferq.experiments.leaves import leaves
+from inferq.experiments.leaves import leaves, requests_of
 from inferq.scenario import Scenario
 from inferq.systems.system import System
 from inferq.workload.workload import Workload
@@ -62,9 +62,5 @@ def shared(scenarios: Mapping[str, Scenario]) -> tuple[Workload, dict[str, Syste
 
 def _said(scenario: Scenario) -> dict[str, object]:
     """Which requests come and how they are run, by path; not where the requests were read from."""
-    workload = {
-        name: part for name, part in scenario.workload.to_json().items() if name not in ("metadata", "trace")
-    }
-    return {
-        path: value for path, value in leaves({"workload": workload, "run": scenario.options}) if value != {}
-    }
+    said = {"workload": requests_of(scenario.workload), "run": scenario.options}
+    return {path: value for path, value in leaves(said) if value != {}}

@@ -19,6 +19,7 @@ from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from inferq.errors import ConfigError
+from inferq.experiments.leaves import requests_of
 from inferq.experiments.sweeps.user_modules import imports, is_own, told_files
 from inferq.workload.columns import as_frame
 from inferq.workload.workload import Workload
@@ -111,10 +112,7 @@ class _Teller:
             kind: Any = next(kind for kind in _PLAIN if isinstance(value, kind))
             yield kind.__repr__(value)
         elif isinstance(value, Workload):
-            described = {
-                name: part for name, part in value.to_json().items() if name not in ("metadata", "trace")
-            }
-            yield json.dumps(described, sort_keys=True, default=str)  # not where they were read from
+            yield json.dumps(requests_of(value), sort_keys=True, default=str)
         elif isinstance(value, Mapping):
             yield f"{type(value).__qualname__} {len(value)}"
             for name, part in value.items():
