@@ -121,7 +121,7 @@ class Stability(Statement):
             lines.append(self._rejected())
         lines += self._hits()
         lines += [f"  - {one}" for one in self.hypotheses]
-        told: set[str] = set()
+        shown: set[str] = set()
         kinds = {"ceiling": "no policy passes", "guarantee": "this one is stable below"}
         for one in self.bounds:
             load = "" if one.load is None else f" (load {number(one.load)})"
@@ -129,9 +129,9 @@ class Stability(Statement):
                 f"{one.name}, {one.source}: {kinds[one.kind]} {number(one.capacity_per_s)} per second{load}"
                 f"{_finds(one)}"
             )
-            if one.inequality not in told:  # a ceiling and a guarantee often share it
+            if one.inequality not in shown:  # a ceiling and a guarantee often share it
                 lines.append(f"    {one.inequality}")
-                told.add(one.inequality)
+                shown.add(one.inequality)
             lines += [f"    - {need}" for need in one.hypotheses if need not in self.hypotheses]
         return "\n".join(lines)
 
@@ -302,10 +302,10 @@ def stability(
         rejected = _never_served(demand, pool)
         if len(set(pool.engines)) == 1:
             alike = Replicas(demand, pool.engines[0], sum(pool.counts), pool.router)
-            found = list(engine_bounds(alike))
+            bounds = list(engine_bounds(alike))
         else:
-            found = list(mixed_fleet_bounds(demand, pool))
-        judged = _judged(found, demand.rate, stays(demand))
+            bounds = list(mixed_fleet_bounds(demand, pool))
+        judged = _judged(bounds, demand.rate, stays(demand))
         return replace(judged, never_served=rejected, hit_rate=demand.hit_rate)
     if isinstance(cluster, Disaggregated):
         _hand_over(demand, cluster)
@@ -334,12 +334,12 @@ def _engines(cluster: Engine | Cluster | Disaggregated | GateAndRoute) -> list[E
 
 def _never_served(demand: Demand, pool: Pool) -> float:
     """The share of requests that some replica can never serve; refused where none can serve any."""
-    found = [never_served(engine, demand.lengths, engine.first_token) for engine in pool.engines]
-    if all(one is not None and one.share == 1 for one in found):
-        path, one = pool.paths[0] or "engine", found[0]
+    rejections = [never_served(engine, demand.lengths, engine.first_token) for engine in pool.engines]
+    if all(one is not None and one.share == 1 for one in rejections):
+        path, one = pool.paths[0] or "engine", rejections[0]
         assert one is not None
         raise ConfigError(f"{path}.{one.field}", f"nothing that is asked can ever be served: {one.why}")
-    return max(0.0 if one is None else one.share for one in found)
+    return max(0.0 if one is None else one.share for one in rejections)
 
 
 def _hand_over(demand: Demand, cluster: Disaggregated) -> None:
@@ -370,11 +370,11 @@ def _given_up(cluster: GateAndRoute) -> tuple[Hypothesis, ...]:
     return ()
 
 
-def _judged(found: list[Bound], rate: float | None, shared: tuple[Hypothesis, ...]) -> Stability:
+def _judged(bounds: list[Bound], rate: float | None, shared: tuple[Hypothesis, ...]) -> Stability:
     """The verdict that follows from bounds."""
-    found = [one for one in found if math.isfinite(one.capacity_per_s) and one.capacity_per_s > 0]
-    found.sort(key=lambda one: (one.kind, one.capacity_per_s))
-    ceilings = [one for one in found if one.kind == "ceiling"]
+    bounds = [one for one in bounds if math.isfinite(one.capacity_per_s) and one.capacity_per_s > 0]
+    bounds.sort(key=lambda one: (one.kind, one.capacity_per_s))
+    ceilings = [one for one in bounds if one.kind == "ceiling"]
     # A ceiling of which something is not known may not be one: the others come first.
     binding = min(
         ceilings,
@@ -382,7 +382,7 @@ def _judged(found: list[Bound], rate: float | None, shared: tuple[Hypothesis, ..
         default=None,
     )
     over = next((one for one in ceilings if one.says == "unstable"), None)
-    below = next((one for one in found if one.says == "stable"), None)
+    below = next((one for one in bounds if one.says == "stable"), None)
     verdict: Verdict = "unknown"
     if any(one.name == _EMPTIES for one in shared):
         verdict = "stable"
@@ -396,7 +396,7 @@ def _judged(found: list[Bound], rate: float | None, shared: tuple[Hypothesis, ..
         rate=rate,
         binding=binding,
         deciding=deciding,
-        bounds=tuple(found),
+        bounds=tuple(bounds),
         hypotheses=shared,
     )
 

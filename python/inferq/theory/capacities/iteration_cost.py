@@ -290,12 +290,16 @@ def _longer(lengths: Lengths, output_weight: float, limit: float) -> float:
 def open_arrivals(demand: Demand) -> list[Hypothesis]:
     """Do requests come by themselves, independent of each other, and stay until they are served?"""
     names = {True: "Poisson", False: demand.arrivals, None: f"{demand.arrivals}: taken by its rate alone"}
-    found = [Hypothesis(name="independent arrivals", met=demand.poisson or None, why=names[demand.poisson])]
+    hypotheses = [
+        Hypothesis(name="independent arrivals", met=demand.poisson or None, why=names[demand.poisson])
+    ]
     if demand.closed_loop:
-        found.append(Hypothesis(name="open loop", met=False, why="requests wait for answers to others"))
+        hypotheses.append(Hypothesis(name="open loop", met=False, why="requests wait for answers to others"))
     if demand.gives_up:
-        found.append(Hypothesis(name="requests stay", met=False, why="waiting requests may leave unserved"))
-    return found
+        hypotheses.append(
+            Hypothesis(name="requests stay", met=False, why="waiting requests may leave unserved")
+        )
+    return hypotheses
 
 
 def least_iteration_s(engine: Engine) -> float:

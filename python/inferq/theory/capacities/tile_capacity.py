@@ -320,7 +320,7 @@ def tile_capacity(
         longest = lengths.most(lambda s, o: s + 0 * o) + most_decodes
         longest_s = longest * (timing.linear_s_per_tile + timing.other_s_per_token)
         longest_s += float(prices.gemv_s(longest))
-    found = TileCapacity(
+    limit = TileCapacity(
         policy="Rad" if scheduler is None else type(scheduler).__name__,
         timing=timing,
         first_token=first_token,
@@ -341,7 +341,7 @@ def tile_capacity(
         longest_request_s=longest_s,
         hypotheses=(),
     )
-    return replace(found, hypotheses=_hypotheses(found, demand, engine))
+    return replace(limit, hypotheses=_hypotheses(limit, demand, engine))
 
 
 def _parts(engine: object, first_token: FirstToken | None) -> tuple[TiledGemm, Scheduler | None, FirstToken]:
@@ -379,35 +379,35 @@ def _waste(together: int, columns: int) -> float:
     return max(0.0, *(k + 1 - (k * columns + 1) * part for k in (0, last_step)))
 
 
-def _hypotheses(found: TileCapacity, demand: Demand, engine: Engine | TiledGemm) -> tuple[Hypothesis, ...]:
+def _hypotheses(limit: TileCapacity, demand: Demand, engine: Engine | TiledGemm) -> tuple[Hypothesis, ...]:
     """What the theorems assume, judged from what is known."""
-    timing, lengths, chunk = found.timing, demand.lengths, found.chunk_tokens
-    is_rad = found.policy in ("Rad", "RadPhased")
-    said = "in its cycles" if is_rad else f"{found.policy} is another one, to which only the floor applies"
-    judged = [Hypothesis(name=_POLICY, met=is_rad, why=f"{found.policy}, {said}" if is_rad else said)]
-    columns = f"{found.decodes_together} decodes in tiles of {timing.columns} columns"
+    timing, lengths, chunk = limit.timing, demand.lengths, limit.chunk_tokens
+    is_rad = limit.policy in ("Rad", "RadPhased")
+    said = "in its cycles" if is_rad else f"{limit.policy} is another one, to which only the floor applies"
+    judged = [Hypothesis(name=_POLICY, met=is_rad, why=f"{limit.policy}, {said}" if is_rad else said)]
+    columns = f"{limit.decodes_together} decodes in tiles of {timing.columns} columns"
     # With 65 in tiles of 64 a decode of 64 takes fewer tiles than one of 65, and T^R is no lower bound.
-    fewest = found.decodes_together < timing.columns or found.decodes_together % timing.columns == 0
+    fewest = limit.decodes_together < timing.columns or limit.decodes_together % timing.columns == 0
     judged.append(Hypothesis(name=_TILES, met=fewest, why=columns))
     short = lengths.mean(lambda s, o: (s % chunk != 0) + 0 * o)
     why = f"{short:.1%} of the prompts are no multiple of {chunk}; what their last chunks waste is in T^R"
     if short == 0:
         why = f"all are multiples of {chunk}"
     judged.append(Hypothesis(name=_PROMPTS, met=short == 0, why=why))
-    beaten = 1 - found.least_s / found.request_s
+    beaten = 1 - limit.least_s / limit.request_s
     why = f"(7) itself allows {beaten:.2%} less: chunks of {timing.columns} tokens, tails shared with decodes"
     if beaten < 1e-12:
         beaten, why = 0.0, f"chunks of {chunk} tokens are the cheapest that there are"
     judged.append(Hypothesis(name=_BOUND, met=beaten == 0, why=why))
     why = f"{timing.reduction} · {number(timing.gemv_s)} s beside {number(timing.gemm_s)} s"
     judged.append(Hypothesis(name=_PRODUCTS, met=timing.reduction * timing.gemv_s > timing.gemm_s, why=why))
-    judged.append(_memory(found, lengths, engine))
+    judged.append(_memory(limit, lengths, engine))
     ended = "there is a longest prompt and output" if lengths.is_bounded else "there is no longest length"
     judged.append(Hypothesis(name=_BOUNDED, met=lengths.is_bounded, why=ended))
-    judged.append(_cycles(found))
+    judged.append(_cycles(limit))
     judged.append(Hypothesis(name=_POISSON, met=demand.poisson, why=demand.arrivals))
-    alone = "there is one" if found.engines == 1 else "the theorem divides at random; a router may differ"
-    judged.append(Hypothesis(name=_ROUTING, met=found.engines == 1 or None, why=alone))
+    alone = "there is one" if limit.engines == 1 else "the theorem divides at random; a router may differ"
+    judged.append(Hypothesis(name=_ROUTING, met=limit.engines == 1 or None, why=alone))
     stays = (
         "a request that waits may leave unserved" if demand.gives_up else "requests wait as long as it takes"
     )
@@ -415,7 +415,7 @@ def _hypotheses(found: TileCapacity, demand: Demand, engine: Engine | TiledGemm)
     return (*judged, *no_hits(engine))
 
 
-def _memory(found: TileCapacity, lengths: Lengths, engine: Engine | TiledGemm) -> Hypothesis:
+def _memory(limit: TileCapacity, lengths: Lengths, engine: Engine | TiledGemm) -> Hypothesis:
     """Assumption 4: memory for all requests that RAD holds at once, were they the longest."""
     if isinstance(engine, TiledGemm):
         return Hypothesis(name=_MEMORY, met=None, why="no cache is given")
@@ -424,22 +424,22 @@ def _memory(found: TileCapacity, lengths: Lengths, engine: Engine | TiledGemm) -
         return Hypothesis(name=_MEMORY, met=True, why="the cache has no limit")
     if not lengths.is_bounded:
         return Hypothesis(name=_MEMORY, met=False, why="lengths have no end, the cache has one")
-    before = with_prompt(found.first_token)
+    before = with_prompt(limit.first_token)
     largest = math.ceil(lengths.most(lambda s, o: s + o - before) / block)
-    held, needed = found.decodes_together, found.decodes_together * largest
-    if found.policy == "RadPhased" and found.requests_per_cycle is not None:
-        held = max(found.requests_per_cycle, held)
-        needed += (held - found.decodes_together) * math.ceil(lengths.most(lambda s, o: s + 0 * o) / block)
+    held, needed = limit.decodes_together, limit.decodes_together * largest
+    if limit.policy == "RadPhased" and limit.requests_per_cycle is not None:
+        held = max(limit.requests_per_cycle, held)
+        needed += (held - limit.decodes_together) * math.ceil(lengths.most(lambda s, o: s + 0 * o) / block)
     why = f"{number(held)} requests need {number(needed)} of {number(capacity // block)} blocks at most"
     return Hypothesis(name=_MEMORY, met=needed <= capacity // block, why=why)
 
 
-def _cycles(found: TileCapacity) -> Hypothesis:
+def _cycles(limit: TileCapacity) -> Hypothesis:
     """Theorem 2: n large enough for this load."""
-    enough, given = found.requests_per_cycle_enough, found.requests_per_cycle
-    if found.rate is None:
+    enough, given = limit.requests_per_cycle_enough, limit.requests_per_cycle
+    if limit.rate is None:
         return Hypothesis(name=_CYCLES, met=None, why="no rate is given")
-    if found.rate >= found.capacity_per_s:
+    if limit.rate >= limit.capacity_per_s:
         return Hypothesis(name=_CYCLES, met=False, why="no number is enough at a load of 1 or above")
     if enough is None:
         return Hypothesis(name=_CYCLES, met=None, why="outputs have no longest length")

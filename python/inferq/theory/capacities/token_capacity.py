@@ -286,12 +286,12 @@ def token_capacity(
 
     own = None if scheduler is None else scheduler.budget()
     within = None if scheduler is None else own is not None and own <= b
-    says = {
+    reasons = {
         None: "no scheduler is given",
         True: f"the policy's own limit is {number(own)} tokens",
         False: "the policy loads more into a batch",
     }
-    keeps = Hypothesis(name=f"batches of at most {number(b)} tokens", met=within, why=says[within])
+    keeps = Hypothesis(name=f"batches of at most {number(b)} tokens", met=within, why=reasons[within])
     policy = [fills_budget(scheduler, b), enough_seats(scheduler, b), memory_slack(engine, lengths)]
     if engine is not None:
         policy.append(all_fit(engine, lengths, first_token))

@@ -277,10 +277,10 @@ class _Below:
             program.at_most(row_s, decode=1, token=-1, chunk_token=-1, row=-1, chunk=-1, pair=-1)
             program.at_most(0.0, context=1, pair=-1)
         costs = [-cost for cost in _costs(asked)]
-        found = program.least(costs, free=(TOKEN, CHUNK, CHUNK_TOKEN), strict=-1.0)
-        if found is None:
+        unknowns = program.least(costs, free=(TOKEN, CHUNK, CHUNK_TOKEN), strict=-1.0)
+        if unknowns is None:
             return None
-        prices = _prices(found, row_s, self._kernels.budget)
+        prices = _prices(unknowns, row_s, self._kernels.budget)
         return prices if _sum(prices, asked) > 0 else None
 
     def _chunks(self, program: PriceProgram) -> None:
@@ -681,10 +681,10 @@ def in_steps(points: Numbers, ratio: float = _RATIO) -> Numbers:
     """The points with others between them, so that none is more than `ratio` times the one before."""
     import math
 
-    found = [points[:1]]
+    pieces = [points[:1]]
     for low, high in pairwise(points):
-        found.append(np.geomspace(low, high, 2 + int(math.log(high / low) / math.log(ratio)))[1:])
-    return np.concatenate(found)
+        pieces.append(np.geomspace(low, high, 2 + int(math.log(high / low) / math.log(ratio)))[1:])
+    return np.concatenate(pieces)
 
 
 def _line(points: Numbers, values: Numbers, at: Numbers) -> Numbers:

@@ -250,19 +250,19 @@ def _exact(workload: Workload) -> Demand | None:
         if workload._steps:
             return None
         parts = [(name, _exact(part)) for name, part in source.parts]
-        found = [(name, part) for name, part in parts if part is not None and part.rate is not None]
-        if len(found) < len(parts):
+        exact = [(name, part) for name, part in parts if part is not None and part.rate is not None]
+        if len(exact) < len(parts):
             return None
-        total = math.fsum(part.rate or 0.0 for _, part in found)
+        total = math.fsum(part.rate or 0.0 for _, part in exact)
         classes = tuple(
-            ClassDemand(name, part.rate, (part.rate or 0.0) / total, part.lengths) for name, part in found
+            ClassDemand(name, part.rate, (part.rate or 0.0) / total, part.lengths) for name, part in exact
         )
-        ways = " and ".join(dict.fromkeys(part.arrivals for _, part in found))
-        poisson = all(part.poisson for _, part in found)
-        gives_up = any(part.gives_up for _, part in found)
-        busiest = max(part.busiest for _, part in found)
+        ways = " and ".join(dict.fromkeys(part.arrivals for _, part in exact))
+        poisson = all(part.poisson for _, part in exact)
+        gives_up = any(part.gives_up for _, part in exact)
+        busiest = max(part.busiest for _, part in exact)
         # Of independent streams only Poisson ones mix so that the next class owes nothing to the last.
-        alike = all(part.alike for _, part in found) and (len(found) == 1 or poisson)
+        alike = all(part.alike for _, part in exact) and (len(exact) == 1 or poisson)
         return Demand(classes, total, ways, poisson, gives_up=gives_up, alike=alike, busiest=busiest)
     if not isinstance(source, Synthetic) or not source.lengths:
         return None

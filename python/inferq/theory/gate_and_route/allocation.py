@@ -349,11 +349,11 @@ def allocation(
     )
     empty = replace(empty, hypotheses=_hypotheses(empty, demand))
     program = _program(empty)
-    found = solved(program)
-    if found is None:
+    optimum = solved(program)
+    if optimum is None:
         share = program.feasible_share()
         return replace(empty, reason=infeasible(program, share), feasible_share=share)
-    return _planned(empty, program, *found)
+    return _planned(empty, program, *optimum)
 
 
 def _classes(demand: Demand, abandonment: object, replicas: int, recorded: bool) -> tuple[FleetClass, ...]:
@@ -373,11 +373,11 @@ def _classes(demand: Demand, abandonment: object, replicas: int, recorded: bool)
             within(f"abandonment.{name}", abandonment[name], 0, MOST_RATE)
     elif abandonment is not None:
         within("abandonment", abandonment, 0, MOST_RATE)
-    made = []
+    classes = []
     for one in demand.classes:
         leaving: Any = abandonment[one.name] if isinstance(abandonment, Mapping) else abandonment
         assert one.rate is not None, "a demand without a rate is refused"
-        made.append(
+        classes.append(
             FleetClass(
                 one.name,
                 one.rate / replicas,
@@ -386,7 +386,7 @@ def _classes(demand: Demand, abandonment: object, replicas: int, recorded: bool)
                 one.abandonment if leaving is None else float(leaving),
             )
         )
-    return tuple(made)
+    return tuple(classes)
 
 
 def _program(plan: AllocationPlan) -> FleetProgram:

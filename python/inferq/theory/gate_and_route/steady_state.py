@@ -133,20 +133,20 @@ class FleetProgram:
     @cached_property
     def units(self) -> dict[Key, float]:
         """The variables, each with the most that it can be, so that scaled ones are from 0 to 1."""
-        found: dict[Key, float] = {}
+        largest: dict[Key, float] = {}
         for i, one in enumerate(self.classes):
             flow = min(one.rate_per_s, self.prefill_rate(i))
             wait_s = 1 / one.abandonment_per_s if one.abandonment_per_s else 0.0
-            found["prefill", i] = flow / self.prefill_rate(i)
-            found["mixed", i] = min(self.slots - 1, flow / self.mixed_rate(i))
-            found["solo", i] = min(self.slots, flow / self.solo_rate(i))
-            found["prefill_queue", i] = one.rate_per_s * wait_s
-            found["decode_queue", i] = flow * wait_s if self.decode_queue else 0.0
+            largest["prefill", i] = flow / self.prefill_rate(i)
+            largest["mixed", i] = min(self.slots - 1, flow / self.mixed_rate(i))
+            largest["solo", i] = min(self.slots, flow / self.solo_rate(i))
+            largest["prefill_queue", i] = one.rate_per_s * wait_s
+            largest["decode_queue", i] = flow * wait_s if self.decode_queue else 0.0
         if self.has_prefill_spread:
-            found |= {("most_prefill", -1): 1.0, ("least_prefill", -1): 1.0}
+            largest |= {("most_prefill", -1): 1.0, ("least_prefill", -1): 1.0}
         if self.has_solo_spread:
-            found |= {("most_solo", -1): float(self.slots), ("least_solo", -1): float(self.slots)}
-        return {key: unit for key, unit in found.items() if unit}
+            largest |= {("most_solo", -1): float(self.slots), ("least_solo", -1): float(self.slots)}
+        return {key: unit for key, unit in largest.items() if unit}
 
     @cached_property
     def earned(self) -> dict[Key, float]:
@@ -265,7 +265,7 @@ class FleetProgram:
         matrix *= scale[:, None]
         equal = np.array([row.equal for row in rows])
         for presolve in (True, False):  # which may call infeasible what the tolerances allow
-            told: Any = linprog(
+            solution: Any = linprog(
                 cost,
                 A_ub=matrix[~equal],
                 b_ub=bounds[~equal],
@@ -278,18 +278,18 @@ class FleetProgram:
                     "dual_feasibility_tolerance": _TOLERANCE,
                 },
             )
-            if told.status == 0:
+            if solution.status == 0:
                 break
-        if told.status == 2:
+        if solution.status == 2:
             return None
-        if told.status != 0:
-            raise SimulationError(f"allocation: HiGHS found no optimum: {told.message}")
+        if solution.status != 0:
+            raise SimulationError(f"allocation: HiGHS found no optimum: {solution.message}")
         dual: NDArray[np.float64] = np.empty(len(rows))
-        dual[~equal], dual[equal] = -told.ineqlin.marginals, -told.eqlin.marginals
+        dual[~equal], dual[equal] = -solution.ineqlin.marginals, -solution.eqlin.marginals
         prices = dual * scale * money
         return Optimum(
-            {key: float(value) for key, value in zip(units, told.x * unit, strict=True)},
-            float(-cost @ told.x) * money,
+            {key: float(value) for key, value in zip(units, solution.x * unit, strict=True)},
+            float(-cost @ solution.x) * money,
             {row.key: float(price) for row, price in zip(rows, prices, strict=True)},
             float(dual @ bounds) * money,
         )
@@ -364,9 +364,9 @@ def _between(program: FleetProgram, low: _Kink, high: _Kink) -> list[_Kink]:
     if high.total - low.total <= _DUST:
         return []
     chord = (high.value - low.value) / (high.total - low.total)
-    found = program.best(per_prefill=chord)
-    assert found is not None, "there are states, as the ends are"
-    middle = _Kink.of(program, found.values)
+    best = program.best(per_prefill=chord)
+    assert best is not None, "there are states, as the ends are"
+    middle = _Kink.of(program, best.values)
     above = middle.value - low.value - chord * (middle.total - low.total)
     is_new = low.total + _DUST < middle.total < high.total - _DUST
     if above <= _DUST * max(program.money, abs(chord)) or not is_new:

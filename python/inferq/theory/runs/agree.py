@@ -161,15 +161,15 @@ def _seeds(seeds: object) -> list[int]:
     """Different seeds, one at least."""
     if isinstance(seeds, (str, bytes, Mapping)) or not isinstance(seeds, Iterable):
         raise ConfigError("seeds", f"must be several whole numbers, such as [1, 2, 3], is {shown(seeds)}")
-    found: list[int] = []
+    distinct: list[int] = []
     for place, seed in enumerate(seeds):
         one = whole(f"seeds[{place}]", seed, 0, 2**64 - 1)
-        if one in found:
+        if one in distinct:
             raise ConfigError(f"seeds[{place}]", f"{one} is there already; a run repeated shows nothing new")
-        found.append(one)
-    if not found:
+        distinct.append(one)
+    if not distinct:
         raise ConfigError("seeds", "none; one run at least is needed")
-    return found
+    return distinct
 
 
 def _workload(workload: Any, requests: int | None) -> Workload:
@@ -218,7 +218,7 @@ def _measured(result: Result, warmup: float, replicas: int | None) -> dict[str, 
         inside = np.minimum(high, end) - np.maximum(low, start)
         return float(np.maximum(inside, 0.0).sum() / span_s)
 
-    found = {
+    measures = {
         "arrivals": float(((arrival_s > start) & (arrival_s <= end)).sum() / span_s),
         "throughput": float(done.sum() / span_s),
         "output tokens": float(requests["output_tokens"].to_numpy()[done].sum() / span_s),
@@ -226,13 +226,13 @@ def _measured(result: Result, warmup: float, replicas: int | None) -> dict[str, 
     }
     hits = hit_rate(result, start, end)
     if hits is not None:
-        found["hit rate"] = hits
+        measures["hit rate"] = hits
     present = [(arrival_s <= at).sum() - (left_s <= at).sum() for at in (start, end)]
-    found["growth"] = float((present[1] - present[0]) / span_s)
+    measures["growth"] = float((present[1] - present[0]) / span_s)
     if replicas is not None:
-        found["running"] = within(entered_s, left_s) / replicas
-        found.update(_iterations(result, start, end, replicas))
-    return found
+        measures["running"] = within(entered_s, left_s) / replicas
+        measures.update(_iterations(result, start, end, replicas))
+    return measures
 
 
 def _iterations(result: Result, start: float, end: float, replicas: int) -> dict[str, float]:
@@ -292,7 +292,7 @@ def _rows(
     def times(per_s: float | None, each: float | None) -> float | None:
         return None if per_s is None or each is None else per_s * each
 
-    told: list[tuple[str, str, str, float | None, float | None]] = [
+    quantities: list[tuple[str, str, str, float | None, float | None]] = [
         ("arrivals", "per second", "arrivals", rate, None),
         ("capacity", "per second", "", ceiling, None if fluid is None else fluid.capacity_per_s),
         ("throughput", "per second", "throughput", served, flows),
@@ -307,7 +307,7 @@ def _rows(
         ("in the system", "requests", "in the system", None, None),
     ]
     if at is not None:
-        told += [
+        quantities += [
             ("iteration", "s", "iteration", None, at.iteration_s),
             ("tokens in a batch", "tokens", "batch", None, at.batch_tokens),
             ("running on a replica", "requests", "running", None, at.running),
@@ -318,13 +318,13 @@ def _rows(
         at_most = [
             one.hit_rate for one in theory.bounds if one.kind == "ceiling" and one.hit_rate is not None
         ]
-        told.append(("hit rate", "share", "hit rate", max(at_most, default=None), None))
+        quantities.append(("hit rate", "share", "hit rate", max(at_most, default=None), None))
     rows: list[Mapping[str, Any]] = []
-    for quantity, unit, key, by_theory, by_fluid in told:
+    for quantity, unit, key, by_theory, by_fluid in quantities:
         samples = [one[key] for one in measures if key in one]
-        found = student(samples, CONFIDENCE) if samples else None
-        mean = None if found is None else found.mean
-        several = found is not None and len(samples) > 1
+        interval = student(samples, CONFIDENCE) if samples else None
+        mean = None if interval is None else interval.mean
+        several = interval is not None and len(samples) > 1
         beside = by_theory if by_theory is not None else by_fluid
         gap = None if mean is None or not beside else mean / beside - 1
         row = {
@@ -333,8 +333,8 @@ def _rows(
             "theory": by_theory,
             "fluid": by_fluid,
             "simulation": mean,
-            "low": found.low if found is not None and several else None,
-            "high": found.high if found is not None and several else None,
+            "low": interval.low if interval is not None and several else None,
+            "high": interval.high if interval is not None and several else None,
             "gap": gap,
         }
         rows.append(Table(row, as_given=True))

@@ -345,9 +345,9 @@ def nested_wait_thresholds(
         raise ConfigError("thresholds", "give the last stage of each segment too, segments=[…]")
     if segments is not None:
         return judged(_parts(lengths, whole("segments", segments, 1, len(lengths))))
-    found = [judged(_parts(lengths, count)) for count in range(1, min(len(lengths), _TRIED) + 1)]
-    usable = [one for one in found if one.feasible]
-    return min(usable, key=_memory) if usable else found[-1]
+    designs = [judged(_parts(lengths, count)) for count in range(1, min(len(lengths), _TRIED) + 1)]
+    usable = [one for one in designs if one.feasible]
+    return min(usable, key=_memory) if usable else designs[-1]
 
 
 def _worth(
