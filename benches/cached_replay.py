@@ -5,7 +5,7 @@
 The trace of Mooncake, as it was recorded, through one replica that keeps up with it: `VllmV1` with a budget
 of 8,192 tokens, and iterations of 6 ms, 8 µs for each token above 200 and a little for attention. Timed is
 the processor time of `iq.simulate` over a frame in memory, one thread: the hashes of all rows, the run, and
-its results. Block operations are what `result.block_operations` counts: blocks found, cached and evicted.
+its results. Block operations are what `result.block_operations` counts: blocks hit, cached and evicted.
 """
 
 import statistics

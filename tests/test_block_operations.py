@@ -27,7 +27,7 @@ def _documents(*documents: int, prompt: int = 40) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["blocks", "radix"])
-def test_blocks_are_found_cached_and_evicted(kind: Kind):
+def test_blocks_are_hit_cached_and_evicted(kind: Kind):
     # Five blocks. Document 1 leaves two known and three bare ones; 2 takes these and leaves four known, one
     # bare. Document 1 is found, with the bare block as its third. 3 takes the bare one and the two that were
     # left first, those of 2. So 2 is gone when it is asked for again, and is cached anew in place of 1.
@@ -39,7 +39,7 @@ def test_blocks_are_found_cached_and_evicted(kind: Kind):
 def test_without_a_cache_there_is_nothing_to_count():
     told = iq.simulate(_documents(1, 1), _engine(None, None)).block_operations
     assert told.height == 0
-    assert told.columns == ["replica", "found_blocks", "cached_blocks", "evicted_blocks"]
+    assert told.columns == ["replica", "hit_blocks", "cached_blocks", "evicted_blocks"]
 
 
 def test_only_replicas_with_a_cache_have_a_row():

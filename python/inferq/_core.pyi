@@ -22,7 +22,7 @@ __all__ = [
     "draw_sessions",
     "price",
     "simulate",
-    "simulate_slots",
+    "simulate_exponential",
     "simulate_streamed",
     "summarise",
 ]
@@ -57,7 +57,7 @@ class Batch:
 
 @final
 class Drawing:
-    def __new__(cls, requests: str, seed: int) -> Drawing: ...
+    def __new__(cls, synthetic: str, seed: int) -> Drawing: ...
     def arrivals(self, most: int) -> NDArray[np.float64]: ...
     def columns(self, most: int) -> dict[str, NDArray[Any]]: ...
 
@@ -146,7 +146,7 @@ class View:
     def queue_length(self) -> int: ...
 
 def check(part: str, description: str) -> None: ...
-def draw(requests: str, seed: int) -> dict[str, NDArray[Any]]: ...
+def draw(synthetic: str, seed: int) -> dict[str, NDArray[Any]]: ...
 def draw_arrivals(arrivals: str, requests: int, seed: int) -> NDArray[np.float64]: ...
 def draw_client(client: str, seed: int) -> dict[str, NDArray[Any]]: ...
 def draw_column(distribution: str, requests: int, seed: int, stream: int) -> NDArray[np.int32]: ...
@@ -163,11 +163,11 @@ def simulate(
     scenario: str,
     columns: dict[str, NDArray[Any]],
     classes: list[str],
-    written: dict[str, list[Any]],
+    user_defined: dict[str, list[Any]],
     threads: int | None,
     progress: Callable[[int, int], object] | None,
 ) -> dict[str, Any]: ...
-def simulate_slots(
+def simulate_exponential(
     scenario: str,
     columns: dict[str, NDArray[Any]],
     classes: list[str],
@@ -179,7 +179,7 @@ def simulate_streamed(
     parts: Iterator[dict[str, NDArray[Any]]],
     take: Callable[[dict[str, NDArray[Any]]], object],
     classes: list[str],
-    written: dict[str, list[Any]],
+    user_defined: dict[str, list[Any]],
     threads: int | None,
     progress: Callable[[int, int], object] | None,
 ) -> dict[str, Any]: ...

@@ -1,4 +1,4 @@
-//! The answer of a scheduler written in Python: a batch.
+//! The answer of a user-defined scheduler: a batch.
 
 use inferq_core::clock::{Instant, attoseconds};
 use inferq_core::plan::Plan;

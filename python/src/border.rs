@@ -14,7 +14,7 @@ use pyo3::import_exception;
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::policy::WrittenEngine;
+use crate::policy::UserDefinedEngine;
 
 import_exception!(inferq.errors, ConfigError);
 import_exception!(inferq.errors, TraceError);
@@ -43,13 +43,13 @@ pub(crate) fn check(part: &str, description: &str) -> PyResult<()> {
         "kv" => parse::<KvCache>(description).and_then(|kv| kv.check()),
         "router" => parse::<RouterConfig>(description).and_then(|router| router.build(0, 0).map(drop)),
         "link" => parse::<LinkDescription>(description).and_then(|link| link.build().map(drop)),
-        "arrivals" => parse::<Arrivals>(description).and_then(|law| law.check()),
-        "lengths" => parse::<Length>(description).and_then(|law| law.check()),
-        "durations" => parse::<Duration>(description).and_then(|law| law.check()),
+        "arrivals" => parse::<Arrivals>(description).and_then(|one| one.check()),
+        "lengths" => parse::<Length>(description).and_then(|one| one.check()),
+        "durations" => parse::<Duration>(description).and_then(|one| one.check()),
         "allocation" => parse::<AllocationTables>(description).and_then(|tables| tables.check()),
         "gate_and_route" => parse::<GateAndRoute>(description).and_then(|one| one.check()),
-        "engine" if WrittenEngine::is_described_by(description) => {
-            parse::<WrittenEngine>(description).and_then(|engine| engine.check())
+        "engine" if UserDefinedEngine::is_described_by(description) => {
+            parse::<UserDefinedEngine>(description).and_then(|engine| engine.check())
         }
         "engine" => parse::<Engine>(description).and_then(|engine| engine.build(None).map(drop)),
         _ => Err(Error::config("part", format!("{part:?} is no part of a description"))),

@@ -12,9 +12,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// All columns of a synthetic workload: `arrival_s`, and `prompt_tokens` and `output_tokens` where it has lengths.
 #[pyfunction]
-pub(crate) fn draw<'py>(py: Python<'py>, law: &str, seed: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+pub(crate) fn draw<'py>(py: Python<'py>, synthetic: &str, seed: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
     let seed = whole(seed)?;
-    let drawn = py.detach(|| parse::<Synthetic>(law)?.draw(seed).map(in_seconds)).map_err(raise)?;
+    let drawn = py.detach(|| parse::<Synthetic>(synthetic)?.draw(seed).map(in_seconds)).map_err(raise)?;
     named(py, drawn)
 }
 
@@ -25,9 +25,10 @@ pub(crate) struct PyDrawing(Mutex<distributions::Drawing>);
 #[pymethods]
 impl PyDrawing {
     #[new]
-    fn new(law: &str, seed: &Bound<'_, PyAny>) -> PyResult<PyDrawing> {
+    fn new(synthetic: &str, seed: &Bound<'_, PyAny>) -> PyResult<PyDrawing> {
         let seed = whole(seed)?;
-        let drawing = parse::<Synthetic>(law).and_then(|law| distributions::Drawing::new(law, seed)).map_err(raise)?;
+        let drawing =
+            parse::<Synthetic>(synthetic).and_then(|parts| distributions::Drawing::new(parts, seed)).map_err(raise)?;
         Ok(PyDrawing(Mutex::new(drawing)))
     }
 
@@ -107,7 +108,7 @@ pub(crate) fn draw_client<'py>(
 #[pyfunction]
 pub(crate) fn draw_durations<'py>(
     py: Python<'py>,
-    law: &str,
+    distribution: &str,
     requests: u64,
     seed: &Bound<'py, PyAny>,
     source: &str,
@@ -121,7 +122,7 @@ pub(crate) fn draw_durations<'py>(
         _ => return Err(raise(Error::config("source", format!("must be think, patience or column, got {source:?}")))),
     };
     let stream = Stream::numbered(seed, source, stream);
-    let drawn = py.detach(|| parse::<Duration>(law)?.draw(stream, requests).map(seconds));
+    let drawn = py.detach(|| parse::<Duration>(distribution)?.draw(stream, requests).map(seconds));
     Ok(PyArray1::from_vec(py, drawn.map_err(raise)?))
 }
 
@@ -129,13 +130,13 @@ pub(crate) fn draw_durations<'py>(
 #[pyfunction]
 pub(crate) fn draw_column<'py>(
     py: Python<'py>,
-    law: &str,
+    distribution: &str,
     requests: u64,
     seed: &Bound<'py, PyAny>,
     stream: u64,
 ) -> PyResult<Bound<'py, PyArray1<i32>>> {
     let stream = Stream::numbered(whole(seed)?, Source::Lengths, stream);
-    let drawn = py.detach(|| parse::<Length>(law)?.draw_from(stream, requests));
+    let drawn = py.detach(|| parse::<Length>(distribution)?.draw_from(stream, requests));
     Ok(PyArray1::from_vec(py, drawn.map_err(raise)?))
 }
 
@@ -143,12 +144,12 @@ pub(crate) fn draw_column<'py>(
 #[pyfunction]
 pub(crate) fn draw_arrivals<'py>(
     py: Python<'py>,
-    law: &str,
+    arrivals: &str,
     requests: u64,
     seed: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyArray1<f64>>> {
     let seed = whole(seed)?;
-    let drawn = py.detach(|| parse::<Arrivals>(law)?.draw(requests, seed).map(seconds));
+    let drawn = py.detach(|| parse::<Arrivals>(arrivals)?.draw(requests, seed).map(seconds));
     Ok(PyArray1::from_vec(py, drawn.map_err(|error| raise(error.within("arrivals")))?))
 }
 
@@ -156,14 +157,14 @@ pub(crate) fn draw_arrivals<'py>(
 #[pyfunction]
 pub(crate) fn draw_lengths<'py>(
     py: Python<'py>,
-    law: &str,
+    distribution: &str,
     requests: u64,
     seed: &Bound<'py, PyAny>,
     source: &str,
 ) -> PyResult<Bound<'py, PyArray1<i32>>> {
     let side = source.parse::<Side>().map_err(raise)?;
     let seed = whole(seed)?;
-    let drawn = py.detach(|| parse::<Length>(law)?.draw(requests, seed, side));
+    let drawn = py.detach(|| parse::<Length>(distribution)?.draw(requests, seed, side));
     Ok(PyArray1::from_vec(py, drawn.map_err(|error| raise(error.within(side.name())))?))
 }
 

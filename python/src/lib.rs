@@ -3,11 +3,11 @@
 mod batch;
 mod border;
 mod draw;
+mod exponential;
 mod policy;
 mod price;
 mod router;
 mod run;
-mod slots;
 mod streamed;
 mod summary;
 mod tables;
@@ -35,7 +35,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(draw::draw_sessions, module)?)?;
     module.add_function(wrap_pyfunction!(price::price, module)?)?;
     module.add_function(wrap_pyfunction!(run::simulate, module)?)?;
-    module.add_function(wrap_pyfunction!(slots::simulate_slots, module)?)?;
+    module.add_function(wrap_pyfunction!(exponential::simulate_exponential, module)?)?;
     module.add_function(wrap_pyfunction!(streamed::simulate_streamed, module)?)?;
     module.add_function(wrap_pyfunction!(summary::summarise, module)?)?;
     Ok(())

@@ -1,4 +1,4 @@
-//! Schedulers written in Python.
+//! User-defined schedulers, written in Python.
 //!
 //! [`PythonScheduler`] keeps who is here, shows it as a [`View`], calls `plan(view)`, and asks the core for the difference
 //! between the [`PyBatch`] that comes back and what runs already. The core checks it as it checks everybody's (rule 6); here
@@ -24,26 +24,26 @@ use crate::batch::{PAIRS, PyBatch, ids, pairs, seconds, shortened, whole};
 use crate::border::Raised;
 use crate::view::{Member, Members, Objectives, Progress, PyRequests, View};
 
-/// An engine whose scheduler is written in Python, as its description says it.
+/// An engine with a user-defined scheduler, as its description says it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct WrittenEngine {
+pub(crate) struct UserDefinedEngine {
     timing: TimingModel,
-    scheduler: WrittenScheduler,
+    scheduler: UserDefinedScheduler,
     kv: KvCache,
     first_token: FirstToken,
     #[serde(default)]
     overhead: Overhead,
 }
 
-/// What the core must know of a scheduler that is written in Python.
+/// What the core must know of a user-defined scheduler.
 #[derive(Deserialize)]
 #[serde(tag = "kind", deny_unknown_fields)]
-enum WrittenScheduler {
+enum UserDefinedScheduler {
     Python { name: String, token_budget: Option<u64>, max_seqs: Option<u64>, lookahead: u64 },
 }
 
-impl WrittenEngine {
+impl UserDefinedEngine {
     /// Is this the description of such an engine?
     pub(crate) fn is_described_by(json: &str) -> bool {
         #[derive(Deserialize)]
@@ -78,9 +78,9 @@ impl WrittenEngine {
     }
 }
 
-impl WrittenScheduler {
+impl UserDefinedScheduler {
     fn limits(&self) -> Result<Limits> {
-        let WrittenScheduler::Python { token_budget, max_seqs, lookahead, .. } = self;
+        let UserDefinedScheduler::Python { token_budget, max_seqs, lookahead, .. } = self;
         for (field, value) in
             [("token_budget", *token_budget), ("max_seqs", *max_seqs), ("lookahead", Some(*lookahead))]
         {
@@ -198,12 +198,12 @@ const BLOCKS: &str = "no more blocks are taken than are free";
 const WAITING: &str = "only a waiting request can be admitted";
 
 impl PythonScheduler {
-    fn new(policy: PythonPolicy, written: &WrittenScheduler, kv: &KvCache) -> Result<PythonScheduler> {
-        let WrittenScheduler::Python { name, token_budget, max_seqs, lookahead } = written;
+    fn new(policy: PythonPolicy, description: &UserDefinedScheduler, kv: &KvCache) -> Result<PythonScheduler> {
+        let UserDefinedScheduler::Python { name, token_budget, max_seqs, lookahead } = description;
         Ok(PythonScheduler {
             policy,
             name: name.clone(),
-            limits: written.limits()?,
+            limits: description.limits()?,
             token_budget: *token_budget,
             max_seqs: *max_seqs,
             lookahead: *lookahead as usize,

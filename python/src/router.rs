@@ -1,4 +1,4 @@
-//! Routers written in Python.
+//! User-defined routers, written in Python.
 //!
 //! Its `route(request, fleet)` is called once for each request, at the instant of its arrival. What it is shown are
 //! copies that belong to Python; what costs more than that is looked up when it is asked for, during the call.

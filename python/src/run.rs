@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::border::{Bell, Raised};
-use crate::policy::{PythonPolicy, WrittenEngine};
+use crate::policy::{PythonPolicy, UserDefinedEngine};
 use crate::router::PythonRouter;
 use crate::tables::{Named, arrived, request_columns, tables};
 use crate::view::Objectives;
@@ -121,10 +121,10 @@ pub(crate) fn column<'py, T: numpy::Element>(
     columns.get_item(name)?.map(|array| array.extract()).transpose()
 }
 
-/// Objects that are written in Python: schedulers by pool and engine, one for each replica, and routers by pool.
+/// User-defined objects: schedulers by pool and engine, one for each replica, and routers by pool.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-pub(crate) struct WrittenParts {
+pub(crate) struct UserDefinedParts {
     schedulers: Vec<(usize, usize, Vec<Py<PyAny>>)>,
     routers: Vec<(usize, Py<PyAny>)>,
 }
@@ -148,8 +148,8 @@ struct HandsToDescription {
     link: LinkDescription,
 }
 
-impl WrittenParts {
-    /// Schedulers written in Python take turns anyway, and an exception then is always the same one.
+impl UserDefinedParts {
+    /// User-defined schedulers take turns anyway, and an exception then is always the same one.
     pub(crate) fn threads(&self, threads: Option<NonZeroUsize>) -> Option<NonZeroUsize> {
         if self.schedulers.is_empty() { threads } else { NonZeroUsize::new(1) }
     }
@@ -177,7 +177,7 @@ impl Border {
         classes: &[String],
         pool: &[u32],
         class: &[u32],
-        written: WrittenParts,
+        user_defined: UserDefinedParts,
     ) -> Result<Cluster> {
         let policy = |object| PythonPolicy {
             object,
@@ -190,7 +190,8 @@ impl Border {
             Box::new(PythonRouter::new(object, names, self.raised.clone()))
         };
         let seed = scenario.seed;
-        let mut builder = Builder { classes, entered: (pool, class), seed, written, policy: &policy, router: &router };
+        let mut builder =
+            Builder { classes, entered: (pool, class), seed, user_defined, policy: &policy, router: &router };
         builder.cluster(&scenario.pools)
     }
 }
@@ -201,7 +202,7 @@ struct Builder<'a> {
     /// The pool that each request enters, and its class; no pools: all enter the first.
     entered: (&'a [u32], &'a [u32]),
     seed: u64,
-    written: WrittenParts,
+    user_defined: UserDefinedParts,
     policy: &'a dyn Fn(Py<PyAny>) -> PythonPolicy,
     router: &'a dyn Fn(Py<PyAny>) -> Box<dyn Router>,
 }
@@ -242,9 +243,9 @@ impl Builder<'_> {
                 self.engines((place, which), engine.get(), count, classes).map_err(|error| error.within(path))?;
             engines.extend(built);
         }
-        let object = self.written.routers.iter().position(|router| router.0 == place);
+        let object = self.user_defined.routers.iter().position(|router| router.0 == place);
         let router = match (object, &description.router) {
-            (Some(object), _) => Some((self.router)(self.written.routers.swap_remove(object).1)),
+            (Some(object), _) => Some((self.router)(self.user_defined.routers.swap_remove(object).1)),
             (None, Some(router)) => Some(parse::<RouterConfig>(router.get())?.build(self.seed, place as u64)?),
             (None, None) => None,
         };
@@ -262,8 +263,8 @@ impl Builder<'_> {
         count: usize,
         classes: &[Class],
     ) -> Result<Vec<EngineParts>> {
-        let schedulers = &mut self.written.schedulers;
-        let Some(place) = schedulers.iter().position(|written| (written.0, written.1) == (pool, which)) else {
+        let schedulers = &mut self.user_defined.schedulers;
+        let Some(place) = schedulers.iter().position(|objects| (objects.0, objects.1) == (pool, which)) else {
             let engine: Engine = parse(description)?;
             return (0..count).map(|_| engine.build(Some(classes))).collect();
         };
@@ -271,20 +272,20 @@ impl Builder<'_> {
         if objects.len() != count {
             return Err(Error::config("scheduler", format!("{} objects for {count} replicas", objects.len())));
         }
-        let engine: WrittenEngine = parse(description)?;
+        let engine: UserDefinedEngine = parse(description)?;
         objects.into_iter().map(|object| engine.build((self.policy)(object))).collect()
     }
 }
 
 /// Runs a scenario over the columns of a workload; see the stub for shapes and units.
 #[pyfunction]
-#[pyo3(signature = (scenario, columns, classes, written, threads, progress))]
+#[pyo3(signature = (scenario, columns, classes, user_defined, threads, progress))]
 pub(crate) fn simulate<'py>(
     py: Python<'py>,
     scenario: &str,
     columns: &Bound<'py, PyDict>,
     classes: Vec<String>,
-    written: WrittenParts,
+    user_defined: UserDefinedParts,
     threads: Option<NonZeroUsize>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
@@ -330,11 +331,11 @@ pub(crate) fn simulate<'py>(
     };
     let mut border = Border::new(py, &classes, progress)?;
     border.objectives.append(workload.len(), optional("ttft_slo_s", &ttft_slo_s)?, workload.tbt_slo_s);
-    let threads = written.threads(threads);
+    let threads = user_defined.threads(threads);
     let outcome = py.detach(|| {
         let scenario: Scenario = parse(scenario)?;
         let options = scenario.options(scenario.measured(&workload)?, threads)?;
-        let mut cluster = border.cluster(&scenario, &classes, workload.pool, workload.class, written)?;
+        let mut cluster = border.cluster(&scenario, &classes, workload.pool, workload.class, user_defined)?;
         if let Some(description) = &scenario.gate_and_route {
             let setup = description.build(&classes).map_err(|error| error.within("gate_and_route"))?;
             let control = setup.control(&workload, scenario.seed)?;

@@ -13,13 +13,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::border::Raised;
-use crate::run::{Border, Cut, Scenario, WrittenParts, column, optional};
+use crate::run::{Border, Cut, Scenario, UserDefinedParts, column, optional};
 use crate::tables::{Named, request_columns, tables};
 use crate::view::Objectives;
 
 /// Runs a scenario over a workload that comes in parts; see the stub for shapes and units.
 #[pyfunction]
-#[pyo3(signature = (scenario, arrivals, parts, take, classes, written, threads, progress))]
+#[pyo3(signature = (scenario, arrivals, parts, take, classes, user_defined, threads, progress))]
 #[expect(clippy::too_many_arguments, reason = "the one door for everything that a run is given")]
 pub(crate) fn simulate_streamed<'py>(
     py: Python<'py>,
@@ -28,12 +28,12 @@ pub(crate) fn simulate_streamed<'py>(
     parts: &Bound<'py, PyAny>,
     take: Py<PyAny>,
     classes: Vec<String>,
-    written: WrittenParts,
+    user_defined: UserDefinedParts,
     threads: Option<NonZeroUsize>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let mut border = Border::new(py, &classes, progress)?;
-    let threads = written.threads(threads);
+    let threads = user_defined.threads(threads);
     let (raised, objectives) = (border.raised.clone(), border.objectives.clone());
     let mut source = PythonSource { parts: parts.try_iter()?.unbind(), raised: raised.clone(), objectives };
     let class_count = classes.len().max(1);
@@ -42,7 +42,7 @@ pub(crate) fn simulate_streamed<'py>(
         let survey = Survey { arrivals, raised };
         let (measured, outline) = survey.outline(&scenario, class_count)?;
         let options = scenario.options(measured.clone(), threads)?;
-        let cluster = border.cluster(&scenario, &classes, &[], &[], written)?;
+        let cluster = border.cluster(&scenario, &classes, &[], &[], user_defined)?;
         let (raised, objectives) = (border.raised.clone(), border.objectives.clone());
         let mut sink = PythonSink { take, measured, raised, objectives };
         let results = simulate(&outline, &mut source, &mut sink, cluster, &options, &mut border.bell)?;

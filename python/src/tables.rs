@@ -144,9 +144,9 @@ fn tbt_columns<'py>(py: Python<'py>, tbt: &[Histogram]) -> PyResult<Bound<'py, P
 fn block_operations<'py>(py: Python<'py>, caches: &[BlockOperations]) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     collect(&dict, "replica", caches, |cache| cache.replica)?;
-    collect(&dict, "found_blocks", caches, |cache| cache.hit)?;
-    collect(&dict, "learned_blocks", caches, |cache| cache.inserted)?;
-    collect(&dict, "forgotten_blocks", caches, |cache| cache.evicted)?;
+    collect(&dict, "hit_blocks", caches, |cache| cache.hit)?;
+    collect(&dict, "cached_blocks", caches, |cache| cache.inserted)?;
+    collect(&dict, "evicted_blocks", caches, |cache| cache.evicted)?;
     Ok(dict)
 }
 

@@ -1,4 +1,4 @@
-//! What a scheduler written in Python sees.
+//! What a user-defined scheduler sees.
 //!
 //! Everything here is a copy that belongs to Python: nothing that a policy keeps or changes can reach the run.
 

@@ -142,7 +142,7 @@ class Result:
     def block_operations(self) -> pl.DataFrame:
         """What the prefix caches did, in blocks: one row for each replica whose KV cache has one.
 
-        `replica`, `found_blocks` (that admissions took over, those after a preemption too), `cached_blocks`
+        `replica`, `hit_blocks` (that admissions took over, those after a preemption too), `cached_blocks`
         (that entered the cache: with `prefix_cache="blocks"` every whole block that was computed, with
         `"radix"` every page that was not in the tree yet), `evicted_blocks` (cached and free, until others
         needed the memory). What was cached and not evicted is in the cache at the end.

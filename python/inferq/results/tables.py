@@ -31,7 +31,7 @@ REQUESTS = (
 _TBT = {"class": "uint32", "lower_s": "float64", "upper_s": "float64", "count": "uint64"}
 _BLOCK_OPERATIONS = {
     "replica": "uint32",
-    "found_blocks": "uint64",
+    "hit_blocks": "uint64",
     "cached_blocks": "uint64",
     "evicted_blocks": "uint64",
 }
@@ -77,13 +77,11 @@ class RunTables:
     revenue: Columns | None = None
 
     def __post_init__(self) -> None:
-        """Name statuses and operations on blocks; totals in attoseconds are whole."""
+        """Name statuses; totals in attoseconds are whole."""
         self.names = {**self.names, "status": STATUSES}
         self.totals = {
             name: int(value) if name.endswith("_as") else value for name, value in self.totals.items()
         }
-        columns = self.block_operations.values()
-        self.block_operations = dict(zip(_BLOCK_OPERATIONS, columns, strict=True))
 
     @property
     def classes(self) -> list[str]:

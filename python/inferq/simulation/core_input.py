@@ -40,19 +40,19 @@ class Crossing:
             raise ConfigError(
                 "router", "BySession needs to know sessions, and the workload has no session_id"
             )
-        written = any(one.router is not None and one.router.is_user_defined() for one in self.pools)
+        user_defined = any(one.router is not None and one.router.is_user_defined() for one in self.pools)
         hashes = any(isinstance(one.router, PrefixHash) for one in self.pools)
         caches = any(engine.kv.prefix_cache for one in self.pools for engine in one.engines)
         self.knows_prefixes = hashes or caches
-        self._wants_sessions = (by_session or written) and "session_id" in columns
+        self._wants_sessions = (by_session or user_defined) and "session_id" in columns
 
     def scenario(self, options: dict[str, Any]) -> str:
         """JSON that says what is run."""
         pools = [one.to_json() for one in self.pools]
         return json.dumps({"pools": pools, "gate_and_route": self.control, **options})
 
-    def written(self) -> dict[str, list[Any]]:
-        """The schedulers and routers that are written in Python."""
+    def user_defined(self) -> dict[str, list[Any]]:
+        """The user-defined schedulers and routers, which are Python objects."""
         return user_defined(self.pools, alone=self._alone)
 
     def columns(

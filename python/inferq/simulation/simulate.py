@@ -284,7 +284,7 @@ def _run(
         columns.update(flow.columns())
     classes = class_names(frame) or [ONE_CLASS]
     tables = _core.simulate(
-        crossing.scenario(options), columns, classes, crossing.written(), threads, progress
+        crossing.scenario(options), columns, classes, crossing.user_defined(), threads, progress
     )
     measured, elapsed_s = tables.pop("measured"), tables["requests"].pop("elapsed_s", None)
     return RunTables({"class": classes}, frame, **tables), elapsed_s, measured
@@ -349,7 +349,7 @@ def _part_by_part(
         columns(),
         store.take,
         classes,
-        crossing.written(),
+        crossing.user_defined(),
         threads,
         progress,
     )

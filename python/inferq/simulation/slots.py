@@ -43,7 +43,7 @@ def of_slots(
         named = frame["class"]
         columns["class"] = named.to_physical().cast(pl.UInt32).to_numpy()
         classes = cast("pl.Enum", named.dtype).categories.to_list()
-    tables = _core.simulate_slots(json.dumps(scenario), columns, classes, progress)
+    tables = _core.simulate_exponential(json.dumps(scenario), columns, classes, progress)
     requests = tables["requests"]
     rows = requests["status"].size
     # what the model has not: one number for all rows, whatever their number

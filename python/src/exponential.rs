@@ -15,7 +15,7 @@ use crate::border::{Bell, Raised};
 use crate::run::{Cut, column, optional};
 use crate::tables::{keep, put};
 
-/// What `simulate_slots` is asked besides the workload.
+/// What `simulate_exponential` is asked besides the workload.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ExponentialScenario {
@@ -51,7 +51,7 @@ impl ExponentialScenario {
 
 /// Runs a scenario over the columns of a workload; see the stub for shapes and units.
 #[pyfunction]
-pub(crate) fn simulate_slots<'py>(
+pub(crate) fn simulate_exponential<'py>(
     py: Python<'py>,
     scenario: &str,
     columns: &Bound<'py, PyDict>,
