@@ -14,8 +14,8 @@ use crate::policy::{Planned, broken};
 /// The batch that a policy asks for.
 ///
 /// Args:
-///     decode: ids of the requests that emit a token in this iteration. Who runs, could decode and is left out pauses and
-///         keeps its blocks.
+///     decode: ids of the requests that emit a token in this iteration. A request that runs,
+///         could decode and is left out pauses and keeps its blocks.
 ///     prefill: pairs (id, tokens), or an integer array with two columns: the prompt tokens to compute. A waiting request
 ///         with a chunk is admitted.
 ///     admit: pairs (id, tokens), or a dict: the tokens for which an admitted request takes blocks; else those of its chunk.

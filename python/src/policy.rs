@@ -1,8 +1,8 @@
 //! User-defined schedulers, written in Python.
 //!
-//! [`PythonScheduler`] keeps who is here, shows it as a [`View`], calls `plan(view)`, and asks the core for the difference
-//! between the [`PyBatch`] that comes back and what runs already. The core checks it as it checks everybody's (rule 6); here
-//! are only the rules that a Rust policy cannot break.
+//! [`PythonScheduler`] keeps the requests that are here, shows them as a [`View`], calls `plan(view)`, and asks the core
+//! for the difference between the [`PyBatch`] that comes back and what runs already. The core checks it as any other
+//! (rule 6); here are only the rules that a Rust policy cannot break.
 
 use inferq_core::clock::Instant;
 use inferq_core::engine::EngineParts;

@@ -29,7 +29,7 @@ use crate::view::Objectives;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Scenario {
     pools: Vec<PoolDescription>,
-    /// Who keeps the requests before the only pool, if somebody does.
+    /// What keeps the requests before the only pool, if anything does.
     pub(crate) gate_and_route: Option<GateAndRoute>,
     /// Routers draw from it; the workload was drawn before.
     seed: u64,

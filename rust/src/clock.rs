@@ -32,7 +32,7 @@ impl Instant {
         self.0.checked_add(span.0).map(Instant).ok_or_else(|| Error::overflow("the clock"))
     }
 
-    /// The span since an earlier instant. The clock never goes back (law L3), so the order is the caller's law.
+    /// The span since an earlier instant. The clock never goes back (law L3), so the order is the caller's duty.
     #[inline]
     pub fn since(self, earlier: Instant) -> Span {
         debug_assert!(self >= earlier, "L3: the clock never goes back");

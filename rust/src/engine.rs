@@ -78,7 +78,7 @@ pub fn parse<'de, T: Deserialize<'de>>(json: &'de str) -> Result<T> {
         let path = error.path().to_string();
         let path = if path == "." { String::new() } else { path };
         let inner = error.into_inner().to_string();
-        // Line and column of the JSON mean nothing to somebody who never saw it.
+        // Line and column of the JSON mean nothing to a user of Python or TOML.
         let message = inner.rsplit_once(" at line ").map_or(inner.as_str(), |(message, _)| message);
         Error::config(path, message)
     })

@@ -245,8 +245,8 @@ impl KvBlocks {
         iterations.for_each(|iteration| self.computed(place, context + step * iteration));
     }
 
-    /// Lets the cache do something with a request. Blocks that it learns of were the request's alone, and those that nobody
-    /// holds any more are free.
+    /// Lets the cache do something with a request. Blocks that it enters were the request's alone, and those that no
+    /// request holds any more are free.
     #[inline(never)]
     fn change(&mut self, place: Place, act: impl FnOnce(&mut dyn PrefixCache)) {
         let Some(cache) = &mut self.cache else { return };

@@ -27,7 +27,7 @@ pub enum Source {
     Rows = 4,
     /// Classes of requests: another mix leaves arrivals and lengths alone.
     Class = 5,
-    /// Patience: who gives up first must not depend on how requests are routed.
+    /// Patience: which request gives up first must not depend on how requests are routed.
     Patience = 6,
     /// Choices of a router: another router leaves the workload as it was.
     Router = 7,

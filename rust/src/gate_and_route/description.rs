@@ -102,7 +102,7 @@ pub enum ServiceKind {
 pub struct Setup {
     /// n, B and the speeds.
     pub cluster: ControlledCluster,
-    /// Who decides.
+    /// What decides.
     pub policy: ControlConfig,
     /// What it follows.
     pub allocation: Option<Allocation>,
@@ -115,13 +115,13 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Who decides, with nobody there yet.
+    /// What decides, with no request there yet.
     pub fn control(&self, workload: &Workload, seed: u64) -> Result<Control> {
         let tokens = ClassTokens::of(workload);
         Control::new(&self.policy, &self.cluster, self.allocation.as_ref(), &tokens, seed)
     }
 
-    /// How long those wait who have to.
+    /// How long requests wait that have to.
     pub fn patience(&self, seed: u64) -> Patience {
         Patience::new(&self.patience, seed)
     }

@@ -39,7 +39,7 @@ pub(crate) struct Dispatch {
     free: Vec<u32>,
     /// Handles of requests that came to wait at this instant.
     arrived: Vec<u32>,
-    /// When who gives up: instant, id, handle, queue.
+    /// When requests give up: instant, id, handle, queue.
     deadlines: BinaryHeap<Reverse<(Instant, u32, u32, bool)>>,
 }
 
@@ -80,7 +80,7 @@ impl Dispatch {
         self.control.decode_done(replica as u32);
     }
 
-    /// Who goes where next. To be asked until nobody does, after everything else at an instant.
+    /// The next request to begin, and where. To be asked until there is none, after everything else at an instant.
     pub(crate) fn place(&mut self) -> Option<Placed> {
         let start = self.control.start()?;
         let (Start::Prefill(Waiting { handle, .. }, replica) | Start::Decode(Waiting { handle, .. }, replica)) = start;
@@ -106,7 +106,7 @@ impl Dispatch {
         Ok(())
     }
 
-    /// When somebody gives up next, if nothing happens before `others`.
+    /// When a request gives up next, if nothing happens before `others`.
     pub(crate) fn next_deadline(&mut self, others: Instant) -> Instant {
         while let Some(&Reverse((at, id, handle, decodes))) = self.deadlines.peek() {
             if at >= others || self.waits(id, handle, decodes) {

@@ -17,7 +17,8 @@ pub struct Waiting {
     pub turn: u64,
 }
 
-/// A queue, first come, first served. Who leaves from its middle leaves a gap, which goes when it comes to the front.
+/// A queue, first come, first served. A request that leaves from its middle leaves a gap, which goes when it comes to the
+/// front.
 #[derive(Debug, Default)]
 pub(super) struct Line {
     entries: VecDeque<Option<Waiting>>,
@@ -56,10 +57,10 @@ impl Line {
     /// The request at a place gives up.
     pub(super) fn leave(&mut self, place: u64) {
         let Some(entry) = place.checked_sub(self.gone).and_then(|place| self.entries.get_mut(place as usize)) else {
-            debug_assert!(false, "who leaves a queue stands in it");
+            debug_assert!(false, "a request that leaves a queue stands in it");
             return;
         };
-        debug_assert!(entry.is_some(), "nobody leaves a queue twice");
+        debug_assert!(entry.is_some(), "no request leaves a queue twice");
         self.length -= u64::from(entry.take().is_some());
         self.close_gaps();
     }

@@ -1,11 +1,11 @@
-//! Who begins its prefill where, and who decodes where? Gate and route, lin2026 sections 4, 5 and EC.6.
+//! Which request begins its prefill where, and which decodes where? Gate and route, lin2026 sections 4, 5 and EC.6.
 //!
 //! ```text
 //!   arrivals ──▶ prefill queues ──gate──▶ a slot for a prefill ──▶ decode buffer ──router──▶ a slot for a decode
 //! ```
 //!
 //! [`Control`] holds the queues and the slots of all replicas and takes every decision; how long anything takes is none of
-//! its business. Whoever serves *tells* it who arrived, whose prefill or decode is done and who gave up, and then *asks*
+//! its business. What serves *tells* it which requests arrived, were prefilled or decoded, or gave up, and then *asks*
 //! what begins, until nothing does. No decision looks at all replicas: a gate looks at every class once, a router at the
 //! heads of its buffers, and the replicas with a free slot are kept in sets from which one can be drawn.
 
@@ -72,8 +72,8 @@ impl ControlConfig {
             ("solo", pools, &allocation.solo),
         ] {
             if is_needed && table.is_none() {
-                let who = if pools && name != "prefill_queue" { "router" } else { "gate" };
-                return Err(Error::config(format!("allocation.{name}"), format!("missing: the {who} follows it")));
+                let part = if pools && name != "prefill_queue" { "router" } else { "gate" };
+                return Err(Error::config(format!("allocation.{name}"), format!("missing: the {part} follows it")));
             }
         }
         Ok(())
@@ -100,7 +100,7 @@ pub enum Start {
     Decode(Waiting, u32),
 }
 
-/// The queues, the slots, and who decides about them.
+/// The queues, the slots, and what decides about them.
 pub struct Control {
     slots: Slots,
     prefills: Prefills,
@@ -111,7 +111,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Nobody there. `tokens` are those of each class of the workload, in the order of the allocation.
+    /// No request there. `tokens` are those of each class of the workload, in the order of the allocation.
     pub fn new(
         policy: &ControlConfig,
         cluster: &ControlledCluster,

@@ -69,7 +69,7 @@ impl Entries {
     fn let_go(&mut self, entry: u32) {
         let newest = self.newest;
         let Entry { holders, older, newer, .. } = &mut self.all[entry as usize];
-        debug_assert!(*holders > 0, "nobody gives up what he does not hold");
+        debug_assert!(*holders > 0, "no request gives up what it does not hold");
         *holders -= 1;
         if *holders > 0 {
             return;
@@ -252,7 +252,7 @@ impl BlockCache {
         entries.iter().rev().for_each(|&entry| self.entries.let_go(entry));
     }
 
-    /// Is nothing known, and of nobody?
+    /// Is nothing known, and of no request?
     #[cfg(test)]
     pub(super) fn is_bare(&self) -> bool {
         self.chains.tree.is_empty()
@@ -314,7 +314,7 @@ impl PrefixCache for BlockCache {
 
     fn hold(&mut self, place: Place, hit: Hit) {
         let mut held = std::mem::take(&mut self.held[place.index()]);
-        debug_assert!(held.is_empty(), "only who holds nothing looks for anything");
+        debug_assert!(held.is_empty(), "only a request that holds nothing looks for anything");
         let path = self.chains.path(place).iter().copied();
         self.cached_blocks(path, hit.tokens / self.block).for_each(|cached| held.extend_from_slice(cached));
         held.iter().for_each(|&entry| self.entries.hold(entry));

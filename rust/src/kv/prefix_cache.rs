@@ -148,7 +148,7 @@ mod tests {
             let before = cache.cached_prefix(&content, u64::from(prompt) - 1).0;
             cache.open(place, &content, (1 << 63) | id as u64, prompt);
             let hit = cache.find(place, u64::from(prompt) - 1);
-            assert_eq!(before, hit.tokens, "nobody need be here to be told what is there");
+            assert_eq!(before, hit.tokens, "a request need not be here to be told what is there");
             if id % 4 == 0 {
                 cache.report();
                 report = texts(cache);
@@ -165,7 +165,7 @@ mod tests {
             assert_eq!((cache.shared(place), cache.unreferenced()), (hit.tokens / block, before - hit.unreferenced));
             cache.scheduled(place, u64::from(prompt));
             cache.computed(place, u64::from(prompt));
-            // Everything that is known is there for whoever says the same.
+            // Everything that is known is there for every request that says the same.
             assert_eq!(cache.find(place, u64::from(prompt)).tokens, u64::from(prompt) / block * block);
             here[index] = Some(u64::from(prompt + output) - 1);
             cache.evict_until(left);

@@ -228,7 +228,7 @@ impl RadixCache {
     fn unlock(&mut self, mut node: u32) {
         while node != ROOT {
             let PageRun { locks, used, children, parent, .. } = &mut self.runs[node as usize];
-            debug_assert!(*locks > 0, "nobody gives up what he does not hold");
+            debug_assert!(*locks > 0, "no request gives up what it does not hold");
             *locks -= 1;
             let (is_last, end, above) = (*locks == 0, (*used, node), *parent);
             if is_last {
@@ -304,7 +304,7 @@ impl RadixCache {
         }
     }
 
-    /// Is nothing known, and of nobody?
+    /// Is nothing known, and of no request?
     #[cfg(test)]
     pub(super) fn is_bare(&self) -> bool {
         self.chains.tree.is_empty() && self.by_first_page.is_empty() && self.ends.is_empty()

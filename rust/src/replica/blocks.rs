@@ -5,7 +5,7 @@
 //!
 //! - what a chunk computes is known from the instant its batch is formed, so that the next in the same plan can find it;
 //! - what decodes compute is known when their request leaves or is preempted: before that no request could ask for it, but
-//!   those that go on from its answer (*followers*), for whom it is made known before each plan;
+//!   those that go on from its answer (*followers*), for which it is made known before each plan;
 //! - what is found at admission counts as computed. It is looked up anew at each attempt.
 
 use super::state::{Chunk, State};

@@ -1,7 +1,7 @@
 //! One engine, from one batch to the next.
 //!
 //! `plan → price → advance → settle`: the scheduler plans a batch, the timing model prices it, the clock advances over a
-//! *stretch* of k identical iterations at once, and at its end everything that they did is settled. Whoever holds the
+//! *stretch* of k identical iterations at once, and at its end everything that they did is settled. The holder of the
 //! replica may cut a running stretch at an event; because time is whole, no result depends on where stretches end (law L8).
 
 // What it holds.

@@ -117,7 +117,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Chunks are computed; who has everything computed emits (rule 7), and can decode.
+    /// Chunks are computed; a request with everything computed emits (rule 7), and can decode.
     fn settle_chunks(&mut self, stretch: &Stretch, results: &mut Recorder) -> Result<()> {
         let state = &mut self.state;
         for &chunk in &state.batch.chunks {

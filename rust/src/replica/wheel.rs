@@ -111,7 +111,7 @@ impl Wheel {
         let mut index = self.clear(0, tick as usize & 63);
         while index != NONE {
             let node = &mut self.nodes[index as usize];
-            debug_assert_eq!(node.tick, tick, "nobody is passed over");
+            debug_assert_eq!(node.tick, tick, "no request is passed over");
             node.level = u8::MAX;
             due.push(Place(index));
             index = node.next;
@@ -156,7 +156,7 @@ mod tests {
                 let earliest = map.values().min().copied();
                 prop_assert_eq!(wheel.next(), earliest);
                 if let Some(earliest) = earliest.filter(|_| ahead % 3 == 0) {
-                    // Halfway first, then all the way: nobody is due in between.
+                    // Halfway first, then all the way: no request is due in between.
                     let mut due = Vec::new();
                     let halfway = now + (earliest - now) / 2;
                     if halfway > now && halfway < earliest {

@@ -69,7 +69,7 @@ pub(crate) fn of_run(facts: &Facts) -> Vec<String> {
         ));
     }
     if facts.replicas > 1 && facts.unused > 0 {
-        findings.push(format!("idle: {} of {} replicas served nobody", facts.unused, facts.replicas));
+        findings.push(format!("idle: {} of {} replicas served no request", facts.unused, facts.replicas));
     }
     let broken = if facts.token_budget < Limits::NONE { facts.work.broken(facts.token_budget) } else { 0 };
     if broken > 0 {

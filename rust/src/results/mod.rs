@@ -105,7 +105,7 @@ pub struct BlockOperations {
     pub hit: u64,
     /// Blocks whose content was inserted.
     pub inserted: u64,
-    /// Blocks whose content was forgotten, to be taken by others.
+    /// Blocks whose content was evicted, to be taken by others.
     pub evicted: u64,
 }
 
@@ -145,7 +145,7 @@ pub struct Results {
     pub work: Work,
     /// What the prefix caches did, in order of their replicas; a replica without one has no row.
     pub block_operations: Vec<BlockOperations>,
-    /// Requests that were still here when nothing was left to come, and were served because nobody else would join
+    /// Requests that were still here when nothing was left to come, and were served because no other would join
     /// them (rule 5), by id.
     pub drained: Vec<u32>,
     /// What a reader of the numbers should know first, in plain words.

@@ -153,7 +153,7 @@ mod tests {
             fleet.content = content.iter().map(|&(content, tokens)| Segment { content, tokens }).collect();
             router.route(&arrival(id), &mut fleet).expect("a replica")
         };
-        // What comes behind 600 tokens, and who asks, is nothing to it; nor how long a content goes on.
+        // What comes behind 600 tokens, and which request asks, is nothing to it; nor how long a content goes on.
         let same = home(0, &[(1, 500), (2, 200)]);
         assert_eq!((same, same), (home(1, &[(1, 500), (2, 100), (3, 400)]), home(2, &[(1, 500), (2, 500)])));
         // Where less than that is shared, each goes where its own content leads.
@@ -169,7 +169,7 @@ mod tests {
             router.route(&arrival(0), &mut fleet).expect("a replica")
         };
         let first = home(&mut router, &[0; 4]);
-        // Of 7 requests and the newcomer on 4 replicas nobody is to have more than ⌈1.25 · 8 / 4⌉ = 3.
+        // Of 7 requests and the newcomer on 4 replicas none is to have more than ⌈1.25 · 8 / 4⌉ = 3.
         let with = |load: u32| (0..4).map(|replica| if replica == first { load } else { (7 - load) / 3 }).collect();
         let (at, above): (Vec<u32>, Vec<u32>) = (with(1), with(4));
         assert_eq!(home(&mut router, &at), first);

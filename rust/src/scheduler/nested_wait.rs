@@ -102,7 +102,7 @@ struct StageSegment {
     inside: List,
     /// For each request inside, by place, the iterations that the segment had had when it entered.
     entered: Vec<u64>,
-    /// Those inside who can decode and are not among the standing decodes yet.
+    /// Requests inside that can decode and are not among the standing decodes yet.
     ready: Vec<Place>,
     /// Iterations in which the segment took part.
     iterations: u64,
@@ -275,7 +275,7 @@ impl Scheduler for NestedWaitScheduler {
             return Ok(());
         }
         // A request that finds no room now finds none while no request leaves; entries change with arrivals and with
-        // the next who pauses.
+        // the next pause.
         let taking_part = self.segments.iter().filter(|segment| segment.takes_part);
         let iterations = taking_part.map(StageSegment::until_due).min().unwrap_or(u64::MAX);
         plan.hold(Hold { iterations, through_arrivals: false });

@@ -185,7 +185,7 @@ impl Watch for OffsetWatch<'_> {
     }
 }
 
-/// The watch of one thread: adds to the common count, and stops when nobody needs it any more.
+/// The watch of one thread: adds to the common count, and stops when it is not needed any more.
 struct SharedWatch<'a> {
     seen: u64,
     left: &'a AtomicU64,

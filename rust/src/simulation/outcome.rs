@@ -26,7 +26,7 @@ pub(super) struct Outcome {
     /// The budget that every replica has; `NONE` if they differ.
     pub(super) token_budget: u64,
     pub(super) replicas: usize,
-    /// Replicas that served nobody.
+    /// Replicas that served no request.
     pub(super) unused: usize,
     /// Requests that waited for others, which did not finish.
     pub(super) never_came: usize,
@@ -35,7 +35,7 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// The same run, watched until a later end at which nothing happens: who is here stays.
+    /// The same run, watched until a later end at which nothing happens: requests that are here stay.
     pub(super) fn extend(&mut self, end: Instant) -> Result<()> {
         let totals = &mut self.results.totals;
         let unfinished = totals.by_status[Status::Unfinished as usize];
@@ -115,7 +115,7 @@ impl Outcome {
         });
         debug_assert!(
             arrived.is_none_or(|arrived| arrived == results.totals.by_status.iter().sum::<u64>()),
-            "L1: who arrived has one status"
+            "L1: a request that arrived has one status"
         );
         Ok(self.results)
     }

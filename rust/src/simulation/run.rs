@@ -32,7 +32,7 @@ struct Station {
     link: Option<usize>,
 }
 
-/// A run under way. Who calls it hands it the rows of the workload that it knows, which may be a part of all.
+/// A run under way. The caller hands it the rows of the workload that it knows, which may be a part of all.
 pub(super) struct Run<'a> {
     options: &'a Options,
     stations: Vec<Station>,
@@ -58,7 +58,7 @@ pub(super) struct Run<'a> {
     /// The next row to arrive that waits for no other, and when it does.
     next_row: usize,
     next_arrival: Instant,
-    /// For how many others each row still waits; empty: nobody does.
+    /// For how many others each row still waits; empty: none does.
     awaited: Vec<u32>,
     /// Does a request that waits for no other arrive after the horizon?
     more_to_come: bool,
@@ -157,7 +157,7 @@ impl<'a> Run<'a> {
         self.more_to_come |= self.rows < workload.len();
         self.known_until = known_until;
         let after_horizon = options.horizon.map_or(Ok(Instant::NEVER), |horizon| horizon.after(Span(1)))?;
-        // A row beyond the horizon is the last that anybody needs to know.
+        // A row beyond the horizon is the last that a run needs to know.
         self.look_at = if self.more_to_come { after_horizon } else { after_horizon.min(known_until) };
         self.results.extend_to(workload.first as usize + self.rows);
         self.every_hand_off_fits(workload)?;
@@ -258,7 +258,7 @@ impl<'a> Run<'a> {
         if let Some(dispatch) = &mut self.dispatch {
             others = others.min(dispatch.next_deadline(others));
         }
-        // The patience of who has been admitted is no event any more.
+        // The patience of a request that has been admitted is no event any more.
         while let Some(&Reverse((at, id, replica, place))) = self.patience.peek() {
             if at >= others || self.replicas[replica as usize].awaits_admission(Place(place), id) {
                 return others.min(at);
@@ -344,7 +344,7 @@ impl<'a> Run<'a> {
         if let Some(dispatch) = &mut self.dispatch {
             let departures: Vec<Departure> = self.replicas[replica].departures().collect();
             for mut departure in departures {
-                // Who waits for a slot has left its keys and values with the host.
+                // A request that waits for a slot has left its keys and values with the host.
                 self.replicas[replica].release(std::mem::take(&mut departure.held), self.now)?;
                 dispatch.prefilled(departure);
             }
@@ -443,7 +443,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The control says who goes where; a request that still waits then draws its patience.
+    /// The control says which request goes where; one that still waits then draws its patience.
     fn place(&mut self, workload: &Workload) -> Result<()> {
         while let Some(placed) = self.dispatch.as_mut().and_then(Dispatch::place) {
             let (Placed::Prefill(_, replica) | Placed::Decode(_, replica)) = placed;
@@ -576,7 +576,7 @@ impl<'a> Run<'a> {
         Ok(replicas.start + chosen)
     }
 
-    /// Nothing is left to happen: whoever still holds requests is asked once more (rule 5).
+    /// Nothing is left to happen: a replica that still holds requests is asked once more (rule 5).
     fn drain(&mut self) -> Result<bool> {
         if self.replicas.iter().all(Replica::is_empty) {
             self.stalled = self.dispatch.as_ref().is_some_and(|dispatch| dispatch.len() > 0);

@@ -26,7 +26,7 @@ pub trait WorkloadSource {
 
 /// Where the rows of requests go that have left.
 pub trait Sink {
-    /// Takes the next rows, in order of their ids. It is called at least once, even if nobody arrives.
+    /// Takes the next rows, in order of their ids. It is called at least once, even if no request arrives.
     fn take(&mut self, rows: Rows) -> Result<()>;
 }
 
@@ -122,7 +122,7 @@ pub fn simulate_streamed(
 /// The replicas on one clock, or each on its own where they know nothing of one another.
 struct Road<'a> {
     lanes: Vec<Lane<'a>>,
-    /// Who shares the rows out to the lanes; `None`: there is one.
+    /// What shares the rows out to the lanes; `None`: there is one.
     router: Option<Box<dyn Router>>,
     options: &'a Options,
     sampler: Sampler,
@@ -304,7 +304,7 @@ impl Leaving {
     /// Sends the first rows off that are complete: once they are as many as the others, or at the end.
     fn emit(&mut self, sink: &mut dyn Sink, is_last: bool) -> Result<()> {
         let rows = self.requests.left_first();
-        debug_assert!(!is_last || rows == self.requests.status.len(), "L1: who arrived has one status");
+        debug_assert!(!is_last || rows == self.requests.status.len(), "L1: a request that arrived has one status");
         let is_nothing = rows == 0 && !(is_last && self.first == 0);
         if is_nothing || (!is_last && 2 * rows < self.requests.status.len()) {
             return Ok(());

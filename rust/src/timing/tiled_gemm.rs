@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(first(4), first(0) + by_columns);
         assert!([4, 5, 6, 7].iter().all(|&context| first(context) == first(4)));
         assert_eq!(first(8), first(4) + by_columns + by_rows);
-        // The pace holds up to the step of whoever takes it first.
+        // The pace holds up to the step of the decode that takes it first.
         let holds = |contexts: &[u64]| price(&model, &[], contexts, 0).holds;
         assert_eq!((holds(&[0]), holds(&[2]), holds(&[3]), holds(&[4])), (4, 2, 1, 4));
         assert_eq!(holds(&[4, 2, 1]), 2);

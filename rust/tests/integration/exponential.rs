@@ -38,7 +38,7 @@ pub(super) struct Scenario {
     pub(super) seed: u64,
 }
 
-/// Beyond this many seconds of patience nobody gives up.
+/// Beyond this many seconds of patience no request gives up.
 const PATIENT: u32 = 40;
 
 impl Scenario {
@@ -138,7 +138,7 @@ fn scenarios(gate: &'static str, router: (&'static str, bool)) -> impl Strategy<
     (plan, rows, sizes, prop::option::of(0_u32..12_000), 0_u32..6_000, any::<u64>()).prop_map(
         move |(plan, mut rows, (replicas, slots, chunk, tau_ms, solo_ms), horizon_ms, warmup_ms, seed)| {
             let mut plan: Vec<[u32; 5]> = plan.into_iter().map(|(x, m, s, q, t)| [x, m, s, q, t]).collect();
-            // A plan serves somebody, and leaves a solo replica to routers that send decodes there.
+            // A plan serves some class, and leaves a solo replica to routers that send decodes there.
             plan[0][0] += 1;
             let pools = matches!(router.0, "randomised" | "general");
             let replicas = if pools { replicas + 4 } else { replicas };
@@ -254,7 +254,7 @@ fn decodes_run_at_the_mixed_rate_always_or_never() {
         };
         let found = scenario.run().requests;
         let stream = Stream::new(5, Source::Service);
-        // Until then short prefills ran one after another; whoever decoded did so beside them.
+        // Until then short prefills ran one after another; a request that decoded did so beside them.
         let mixed_until = found.first_token_s[98];
         for id in 0..99 {
             let expected = exponential_quantile(stream.uniform(id as u64, 1)) * 1000.0 * pace_s;

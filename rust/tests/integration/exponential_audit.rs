@@ -1,7 +1,7 @@
 //! What do the rows of a run say by themselves?
 //!
-//! The audit takes the instants and replicas of every request and reckons everything else from them: who ran where, who
-//! waited, what each gate and router had to choose from. Draws are taken from the documented streams.
+//! The audit takes the instants and replicas of every request and reckons everything else from them: which ran
+//! where, which waited, what each gate and router had to choose from. Draws are taken from the documented streams.
 
 use std::collections::BTreeMap;
 
@@ -112,7 +112,7 @@ impl Audit<'_> {
         }
     }
 
-    /// Slots are never overrun, and nobody waits for one that is free.
+    /// Slots are never overrun, and no request waits for one that is free.
     fn slots(&self) {
         let mixed = self.scenario.mixed();
         for &at in &self.middles {
@@ -128,10 +128,10 @@ impl Audit<'_> {
             let open: Vec<(bool, bool)> =
                 load.iter().enumerate().map(|(replica, &load)| self.open(replica, load)).collect();
             let waits = self.ids().any(|id| self.waits_at(id, at));
-            assert!(!(waits && open.iter().any(|open| open.0)), "somebody waits at {at} beside {open:?}");
+            assert!(!(waits && open.iter().any(|open| open.0)), "a request waits at {at} beside {open:?}");
             for id in self.ids().filter(|&id| self.waits_for_decode_at(id, at)) {
                 assert_ne!(self.scenario.router.0, "immediate");
-                // Who gave up in a pool's buffer does not say in which.
+                // A request that gave up in a pool's buffer does not say in which.
                 let pool = match self.scenario.router.0 {
                     "randomised" | "general" if self.start(id).is_nan() => continue,
                     "randomised" | "general" if (self.rows.replica[id] as usize) < mixed => 0..mixed,
@@ -260,7 +260,7 @@ impl Audit<'_> {
                     assert_eq!(self.rows.replica[id], self.rows.prefill_replica[id]);
                 }
                 ("greedy", true) if replica < mixed => {
-                    // Whoever decodes just after its start: all solo replicas are full.
+                    // A request that decodes just after its start: all solo replicas are full.
                     let load = self.load(at + SAME_S);
                     let more = self.instants.iter().any(|&other| other > at + 1e-12 && other < at + 2.0 * SAME_S);
                     assert!(more || load[mixed..].iter().all(|load| load.1 == self.scenario.slots), "{id}: {load:?}");

@@ -102,16 +102,16 @@ fn abandoned_share(results: &ExponentialResults) -> f64 {
     abandoned.count() as f64 / after.len() as f64
 }
 
-/// λ = 4.4 for 4 servers of 1 s: overloaded but for those who give up.
+/// λ = 4.4 for 4 servers of 1 s: overloaded but for requests that give up.
 const ERLANG_A: Queue = Queue { replicas: 10, slots: 20, mixed: 4, rate: 4.4, impatience: 0.5 };
 
 #[test]
 fn the_prefills_are_erlang_a() {
     let waiting = mean_queue(4.4, 1.0, 4, 0.5);
     ERLANG_A.agrees(waiting, |results| average(results, Stage::PrefillQueue));
-    // All who give up do so at the rate θ Q.
+    // Requests give up at the rate θ Q.
     ERLANG_A.agrees(0.5 * waiting / 4.4, abandoned_share);
-    // Who does not give up is served.
+    // A request that does not give up is served.
     ERLANG_A.agrees(4.4 - 0.5 * waiting, |results| average(results, Stage::Prefill));
 }
 

@@ -55,7 +55,7 @@ fn share(scenario: &Scenario, results: &Results, replica: u32) -> (Columns, Vec<
 fn every_replica_runs_as_if_alone(scenario: &Scenario, together: &Results, replicas: usize) -> Outcome {
     for replica in 0..replicas {
         let (columns, rows) = share(scenario, together, replica as u32);
-        // Who counts is a range of rows of the whole.
+        // The measured requests are a range of rows of the whole.
         let alone = Scenario { columns, measured: 0..0, ..scenario.clone() }.run(false);
         if !alone.drained.is_empty() {
             // Requests that come to the others are company that may still come here.
@@ -285,7 +285,7 @@ fn random_is_even_and_belongs_to_the_request() {
 #[test]
 fn replicas_that_serve_nobody_are_told_of() {
     let results = calm(&[(0.0, 1, 1, 0), (5.0, 1, 1, 0)], 3, LeastRequests {});
-    assert_eq!(results.findings, ["idle: 2 of 3 replicas served nobody"]);
+    assert_eq!(results.findings, ["idle: 2 of 3 replicas served no request"]);
 }
 
 #[test]

@@ -60,8 +60,8 @@ impl Controlled {
         let control = setup.control(&workload, 7).expect("a control");
         let cluster = Cluster::controlled(engines, control, setup.patience(7));
         let options = Options { measured: 0..workload.len() as u32, ..scenario.options(stepping) };
-        let nobody: Vec<f64> = Vec::new();
-        let workload = inferq_core::workload::Workload { patience_s: &nobody, ..workload };
+        let none: Vec<f64> = Vec::new();
+        let workload = inferq_core::workload::Workload { patience_s: &none, ..workload };
         simulate_cluster(&workload, cluster, &options, &mut ()).expect("a run")
     }
 }

@@ -91,7 +91,7 @@ fn l1_to_l7_and_l9_hold(scenario: &Scenario) -> Outcome {
     let results = scenario.run(false);
     let columns = &results.requests;
     let rows = columns.status.len();
-    // L1: who arrived by the horizon has one status.
+    // L1: a request that arrived by the horizon has one status.
     let horizon = scenario.horizon_s.unwrap_or(f64::INFINITY);
     let arrived = scenario.columns.arrival_s.iter().filter(|&&at| at <= horizon).count();
     prop_assert_eq!(rows, arrived);

@@ -15,7 +15,7 @@ use crate::laws::{Outcome, same};
 use crate::scenario::{CLASSES, Scenario, any_scenario};
 use crate::tier::cases;
 
-/// How requests go from pool to pool, and who waits for whom.
+/// How requests go from pool to pool, and which waits for which.
 #[derive(Clone, Debug)]
 struct Paths {
     /// Replicas of each pool.
@@ -147,7 +147,7 @@ fn laws_hold(scenario: &Scenario, paths: &Paths) -> Outcome {
             }
         }
         if let Some(hand_off) = &columns.hand_off {
-            // Whoever owed a token after its prompt went to the second pool, the others stayed in the first.
+            // A request that owed a token after its prompt went to the second pool, the others stayed in the first.
             let first = paths.replicas[0] as u32;
             if hand_off.prefill_replica[row] == NO_REPLICA {
                 prop_assert!(columns.replica[row] < first && scenario.columns.output_tokens[row] == 1);

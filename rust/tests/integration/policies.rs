@@ -15,7 +15,7 @@ use crate::tier::cases;
 
 const LIMITS: Limits = Limits { token_budget: 16, max_seqs: 4, frees_with_batch: false };
 
-/// A policy made of a function: who waits and who was admitted, in order, and the plan.
+/// A policy made of a function: the requests that wait and those that were admitted, in order, and the plan.
 struct Scripted<F> {
     waiting: Vec<Place>,
     admitted: Vec<Place>,
@@ -103,7 +103,7 @@ fn ready(plan: &Plan, place: Place) -> bool {
 
 #[test]
 fn a_paused_request_keeps_its_blocks_and_its_gap_is_counted() {
-    // Prompt in [0, 1], a decode in [1, 2], a pause until 5 (somebody else's prompt in three chunks), decodes to the end.
+    // Prompt in [0, 1], a decode in [1, 2], a pause until 5 (another prompt in three chunks), decodes to the end.
     let results = run(&[(0.0, 4, 4), (2.0, 9, 1)], |plan, lists| {
         let first = lists.admitted.first().copied();
         match lists.asked {
@@ -387,7 +387,7 @@ fn erratic(seed: u64) -> impl FnMut(&mut Plan, &mut Lists) -> Result<()> + Send 
                 _ => {}
             }
         }
-        // Whoever lacks a block now is paused, latest first.
+        // A request that lacks a block now is paused, latest first.
         for &place in lists.admitted.iter().rev() {
             if plan.free_blocks() < 0 && plan.requests().at(place).phase() == Phase::Decoding {
                 plan.pause(place)?;

@@ -71,7 +71,7 @@ impl Worked {
         simulate(&workload, self.build().expect("an engine"), &options, &mut ()).expect("a run")
     }
 
-    /// Who is in each iteration with how many tokens, in order of admission.
+    /// The requests of each iteration and their tokens, in order of admission.
     fn batches(&self, requests: &[(f64, i32, i32, f64)]) -> Vec<Vec<(u32, u64)>> {
         batches(&self.run(requests, &[]))
     }
@@ -167,7 +167,7 @@ fn a_critical_decode_takes_blocks_from_the_latest_arrival_not_yet_placed() {
 #[test]
 fn another_decode_takes_no_blocks_from_a_prompt_of_its_batch() {
     // 3 blocks of 4. At t = 1 the prompt of request 1 takes the two that are free, and leaves a place for request 0,
-    // which finds no block: everybody else is placed, so it goes itself. It comes back with 5 tokens.
+    // which finds no block: all others are placed, so it goes itself. It comes back with 5 tokens.
     let engine = Worked { budget: 9, kv: r#"{"tokens": 12, "block": 4}"#, ..WORKED };
     let results = engine.run(&[(0.0, 4, 3, NONE), (0.5, 8, 1, NONE)], &[]);
     assert_eq!(batches(&results), [[(0, 4)], [(1, 8)], [(0, 5)], [(0, 1)]]);

@@ -68,7 +68,7 @@ fn a_chunk_is_the_common_multiple_of_the_tile_or_what_is_left() {
 #[test]
 fn rad_decodes_when_the_columns_are_full_or_nobody_waits() {
     let requests = [(0.0, 4, 2), (0.0, 4, 4), (0.0, 4, 2)];
-    // Two columns are full at 2; at 3 one is free and request 2 waits; at 4 they are full again; at 5 nobody waits.
+    // Two columns are full at 2; at 3 one is free and request 2 waits; at 4 they are full again; at 5 none waits.
     let expected = ["0:4", "1:4", "0 1", "2:4", "1 2", "1"];
     assert_eq!(batches(&policy("Rad", 2, 9), None, &requests), expected);
     // Three columns are full once.
@@ -78,7 +78,7 @@ fn rad_decodes_when_the_columns_are_full_or_nobody_waits() {
 
 #[test]
 fn rad_does_not_interrupt_a_prompt() {
-    // Request 1 arrives while 0 decodes alone, and its three chunks come one after another, whoever arrives.
+    // Request 1 arrives while 0 decodes alone, and its three chunks come one after another, whatever arrives.
     let requests = [(0.0, 4, 4), (1.5, 10, 2), (2.5, 4, 2)];
     let expected = ["0:4", "0", "1:4", "1:4", "1:2", "0 1", "2:4", "0 2"];
     assert_eq!(batches(&policy("Rad", 2, 9), None, &requests), expected);
@@ -243,7 +243,7 @@ fn rad_comes_as_close_to_the_limit_as_its_cycles_are_long() {
 /// instead of p·(p + lcm), because a chunk is multiplied with all of its own tokens. Second, beside fewer decodes than
 /// columns, chunks take all 8 tiles of columns, 512/c times what they fill. That rows and reductions are not filled
 /// either only adds. What takes away is that a batch may hold the ends of two prompts, with shorter chunks, and that
-/// at the end nobody is left to fill batches with: half of the loss is certainly there.
+/// at the end no request is left to fill batches with: half of the loss is certainly there.
 #[test]
 fn sarathi_falls_below_the_limit_by_what_its_chunks_waste() {
     let columns = saturating();

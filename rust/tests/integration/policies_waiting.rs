@@ -93,7 +93,7 @@ fn several_who_are_sent_back_keep_their_order() {
     let wait = Case { scheduler: r#"{"kind": "Wait", "thresholds": 4, "max_seqs": null}"#, ..UNLIMITED };
     let wait = Case { kv_tokens: Some(8), ..wait };
     let results = wait.run(&[(0.0, 0, 3, 2), (0.0, 0, 3, 2), (0.0, 0, 1, 2), (0.0, 0, 1, 2)]);
-    // 1: nobody is to come; four decodes need a block each. 3 goes back, one is free for three; 2 goes back, two are
+    // 1: none is to come; four decodes need a block each. 3 goes back, one is free for three; 2 goes back, two are
     // free for two. 2: the cache is empty, and each has two tokens to compute.
     assert_eq!(batches(&results), batches![0: [0, 1, 2, 3], 1: [0, 1], 2: [2, 3]]);
     assert_eq!(results.requests.preemptions, [0, 0, 1, 1]);
@@ -118,22 +118,22 @@ fn an_admission_always_leads_to_a_token() {
     let wait = Case { kv_tokens: Some(10), first_token: "decode", ..wait };
     let results = wait.run(&[(0.0, 1, 4, 2), (0.0, 1, 4, 2), (1.0, 0, 2, 1), (1.0, 0, 2, 1)]);
     // From 1 on 8 of 10 blocks belong to b, which pauses. Request 2 could compute its prompt in the other two, but not
-    // decode; sent back, it would begin again for ever. So nobody is admitted, and at the end of all events b goes on:
+    // decode; sent back, it would begin again for ever. So none is admitted, and at the end of all events b goes on:
     // it takes the last two blocks at 1, and at 2 request 1 goes back so that 0 has its 6th. 3: the cache is empty, a
-    // begins. 5: nobody waits of a, one waits of b, nobody is to come.
+    // begins. 5: none waits of a, one waits of b, none is to come.
     let expected = batches![0: [0, 1], 1: [0, 1], 2: [0], 3: [2], 4: [2, 3], 5: [3, 1], 6: [1]];
     assert_eq!(batches(&results), expected);
     assert_eq!(results.requests.finish_s, [3.0, 7.0, 5.0, 6.0]);
 }
 
 #[test]
-fn nested_wait_keeps_the_blocks_of_who_pauses_and_sends_back_the_latest_admitted() {
+fn nested_wait_keeps_the_blocks_of_a_pause_and_sends_back_the_latest_admitted() {
     let nested = r#"{"kind": "NestedWait", "segments": [0, 2], "thresholds": [1, 2], "prompt_groups": []}"#;
     let nested = Case { scheduler: nested, kv_tokens: Some(10), ..UNLIMITED };
     let results = nested.run(&[(0.0, 0, 4, 3), (2.0, 0, 4, 3), (5.0, 0, 1, 1)]);
     // Request 0 is alone at the entry of segment 2 from 1 on, and waits for 1. 5: both decode, and no block is left for
-    // 2. 6: nobody is at that entry, segment 1 takes part, but 2 finds no room, and nobody is to come. So 0 and 1 go
-    // on: 1, admitted last, goes back, and nobody is admitted. 7: 1 stands before 2, and computes 4 + 2 tokens, which
+    // 2. 6: none is at that entry, segment 1 takes part, but 2 finds no room, and none is to come. So 0 and 1 go
+    // on: 1, admitted last, goes back, and none is admitted. 7: 1 stands before 2, and computes 4 + 2 tokens, which
     // emits its third; the threshold admits only one.
     assert_eq!(batches(&results), batches![0: [0], 2: [1], 5: [0, 1], 6: [0], 7: [1], 8: [2]]);
     assert_eq!(used(&results), [4, 8, 10, 6, 6, 1]);
@@ -147,7 +147,7 @@ fn nested_wait_sends_back_the_latest_admitted_of_all_groups() {
     let nested = Case { scheduler: nested, kv_tokens: Some(12), ..UNLIMITED };
     let results = nested.run(&[(0.0, 0, 3, 8), (1.0, 0, 5, 2), (2.0, 0, 4, 1)]);
     // From 2 on request 2 waits for 4 blocks, so its group advances: 0 takes one at 2, 3, 4, 5. At 6 it needs the 8th,
-    // and none is free: 1, which pauses in the other group, goes back; 4 are free, but nobody is admitted. 7 and 8: 3
+    // and none is free: 1, which pauses in the other group, goes back; 4 are free, but none is admitted. 7 and 8: 3
     // and 2 are free, 2 needs 4 and 1 needs 6. 0 is done at 9.
     let expected = batches![
         0: [0], 1: [1], 2: [0], 3: [0], 4: [0], 5: [0], 6: [0], 7: [0], 8: [0], 9: [2, 1],

@@ -109,10 +109,10 @@ fn geometric_outputs_one_at_a_time_are_m_g_1() {
 
 /// One token a request, any number at a time: bulk service without a bound.
 ///
-/// Whoever waits when an iteration ends is in the next one, so the numbers that iterations leave behind are independent,
-/// Poisson with mean a = λ·d. With probability exp(−a) nobody is left, and the replica idles for 1/λ. It is busy for the
-/// share a / (a + exp(−a)) of the time, which is the chance that an arrival finds it busy; then the arrival waits for the
-/// rest of the iteration, on average d/2. So W = (d/2)·a / (a + exp(−a)).
+/// Every request that waits when an iteration ends is in the next one, so the numbers that iterations leave behind are
+/// independent, Poisson with mean a = λ·d. With probability exp(−a) none is left, and the replica idles for 1/λ. It is busy
+/// for the share a / (a + exp(−a)) of the time, which is the chance that an arrival finds it busy; then the arrival waits
+/// for the rest of the iteration, on average d/2. So W = (d/2)·a / (a + exp(−a)).
 #[test]
 fn one_token_all_at_once_is_bulk_service() {
     let slot_s = 1.0;

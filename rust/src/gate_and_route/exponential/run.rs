@@ -20,7 +20,7 @@ use crate::workload::Workload;
 pub struct ExponentialOptions {
     /// All draws come from it.
     pub seed: u64,
-    /// The last instant; what happens at it still happens. `None`: until nobody is left.
+    /// The last instant; what happens at it still happens. `None`: until no request is left.
     pub horizon: Option<Instant>,
     /// From when averages and revenue count: what happens at it counts.
     pub warmup: Instant,
@@ -79,9 +79,9 @@ struct SlotRun<'a> {
     /// Requests in the system, by handle.
     requests: Vec<SlotRequest>,
     free_handles: Vec<u32>,
-    /// Who came to wait at this instant.
+    /// Requests that came to wait at this instant.
     arrived: Vec<u32>,
-    /// When who gives up: by instant, id, handle; and whether it waits for its decode.
+    /// When requests give up: by instant, id, handle; and whether it waits for its decode.
     patience: BinaryHeap<Reverse<(Instant, u32, u32, bool)>>,
     services: Stream,
     waits_for: Patience,
@@ -158,7 +158,7 @@ impl<'a> SlotRun<'a> {
 
     fn next_instant(&mut self) -> Instant {
         let others = self.calendar.least().min(self.next_arrival);
-        // The patience of who does not wait any more is no event.
+        // The patience of a request that does not wait any more is no event.
         while let Some(&Reverse((at, id, handle, decode))) = self.patience.peek() {
             if at >= others || self.waits(id, handle, decode) {
                 return others.min(at);
@@ -289,7 +289,7 @@ impl<'a> SlotRun<'a> {
                 self.control.left_buffer(place);
                 self.tally.leave(class, Stage::DecodeQueue, 1, self.now)?;
             }
-            Location::Served => debug_assert!(false, "only who waits gives up"),
+            Location::Served => debug_assert!(false, "only a request that waits gives up"),
         }
         self.leave(handle, Status::Abandoned);
         Ok(())
@@ -367,7 +367,7 @@ impl<'a> SlotRun<'a> {
         Ok(())
     }
 
-    /// Who came to wait at this instant and still does draws its patience.
+    /// A request that came to wait at this instant and still does draws its patience.
     fn wait(&mut self) -> Result<()> {
         for &handle in &self.arrived {
             let SlotRequest { row, class, state } = self.requests[handle as usize];

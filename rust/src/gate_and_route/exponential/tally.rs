@@ -66,7 +66,7 @@ impl Tally {
     #[inline]
     pub(super) fn leave(&mut self, class: u32, stage: Stage, number: u64, now: Instant) -> Result<()> {
         let count = &mut self.counts[class as usize][stage as usize];
-        debug_assert!(count.now >= number, "nobody leaves a stage without having been there");
+        debug_assert!(count.now >= number, "no request leaves a stage without having been there");
         *count = Count { area: count.area_at(now)?, since: now, now: count.now - number };
         Ok(())
     }

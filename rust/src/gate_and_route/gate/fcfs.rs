@@ -2,7 +2,7 @@
 
 use super::{Gate, Prefills};
 
-/// The class of whoever has waited longest.
+/// The class of the request that has waited longest.
 #[derive(Debug)]
 pub(super) struct FcfsGate;
 

@@ -1,6 +1,6 @@
 //! Gates: the class that is admitted to its prefill next.
 //!
-//! A gate is asked when somebody waits and a replica can begin a prefill. Within a class the first come is first served.
+//! A gate is asked when a request waits and a replica can begin a prefill. Within a class the first come is first served.
 //! One gate, one file; each looks once at every class.
 
 mod fcfs;
@@ -20,7 +20,7 @@ pub(super) trait Gate: Send {
     fn class(&self, prefills: &Prefills) -> Option<usize>;
 }
 
-/// What a gate looks at: who waits and how many run, by class.
+/// What a gate looks at: the requests that wait and how many run, by class.
 #[derive(Debug)]
 pub(super) struct Prefills {
     pub(super) waiting: Vec<Line>,
@@ -33,7 +33,7 @@ impl Prefills {
         Prefills { waiting: (0..classes).map(|_| Line::default()).collect(), running: vec![0; classes] }
     }
 
-    /// The classes of which somebody waits.
+    /// The classes with a request that waits.
     fn classes(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.waiting.len()).filter(|&class| self.waiting[class].len() > 0)
     }
@@ -151,7 +151,7 @@ mod tests {
         for (waiting, running, admitted) in [
             ([1, 1], [0, 1], Some(0)), // ξ = (−10, −7.5)
             ([1, 1], [1, 3], Some(1)), // ξ = (0, −2.5)
-            ([1, 0], [1, 3], Some(0)), // only who waits
+            ([1, 0], [1, 3], Some(0)), // only a class that waits
             ([1, 1], [1, 4], Some(1)), // equal; δ = (1 − 10, 1 − 5): the queue beyond its target by more
             ([7, 1], [1, 4], Some(0)), // equal; δ = (−3, −4)
             ([6, 1], [1, 4], Some(0)), // equal; δ = (−4, −4): the lower class

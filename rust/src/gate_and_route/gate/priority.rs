@@ -14,7 +14,7 @@ impl PriorityGate {
         let mut order: Vec<usize> = (0..tokens.len()).collect();
         // ΣD / ΣP of two classes, multiplied out. The sort is stable: a tie stays in the order of the classes.
         order.sort_by(|&left, &right| {
-            // A class of which nobody comes has neither; 0 / 1 keeps the order an order.
+            // A class without requests has neither; 0 / 1 keeps the order an order.
             let prompt = |class: usize| u128::from(tokens[class].prompt.max(1));
             let crossed = |class: usize, other: usize| u128::from(tokens[class].output) * prompt(other);
             crossed(right, left).cmp(&crossed(left, right))

@@ -1,7 +1,7 @@
 //! Decode routers: where a decode goes, and the order of those that must wait.
 //!
-//! A router holds the decode buffer. Whoever completes its prefill joins it; whenever something has changed, the router
-//! is asked who is placed next and where, until it has nobody to place. One router, one file.
+//! A router holds the decode buffer. A request that completes its prefill joins it; whenever something has changed, the
+//! router is asked which decode is placed next and where, until it has none to place. One router, one file.
 
 mod fcfs;
 mod general;
