@@ -9,6 +9,13 @@ pub trait Sample {
     fn sample(dice: &mut Dice) -> Self;
 }
 
+/// Of a kind without parameters there is one.
+impl<Kind: Default> Sample for Kind {
+    fn sample(_dice: &mut Dice) -> Kind {
+        Kind::default()
+    }
+}
+
 /// How large the parameters of a scenario should be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scale {

@@ -59,3 +59,10 @@ macro_rules! kinds {
 }
 
 pub(crate) use kinds;
+
+/// What the file of every kind speaks of.
+pub(crate) mod prelude {
+    pub(crate) use crate::dice::{Dice, Sample};
+    pub(crate) use crate::error::{Error, Result};
+    pub(crate) use serde::{Deserialize, Serialize};
+}

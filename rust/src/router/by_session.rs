@@ -2,12 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
-use super::{Fleet, Router, RouterParameters, in_range};
-use crate::dice::{Dice, Sample};
-use crate::error::Result;
-use crate::workload::Arrival;
+use super::in_range;
+use super::prelude::*;
 
 /// All requests of a session at one replica, as long as that has not too many.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]

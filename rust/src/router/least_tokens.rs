@@ -1,26 +1,15 @@
 //! The least work ahead.
 
-use serde::{Deserialize, Serialize};
-
-use super::{Fleet, Router, RouterParameters};
-use crate::dice::{Dice, Sample};
-use crate::error::Result;
-use crate::workload::Arrival;
+use super::prelude::*;
 
 /// The fewest tokens still to load and to emit. It knows the lengths of outputs.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeastTokens {}
 
 impl RouterParameters for LeastTokens {
     fn build(&self, _seed: u64, _pool: u64) -> Result<Box<dyn Router>> {
         Ok(Box::new(LeastTokens {}))
-    }
-}
-
-impl Sample for LeastTokens {
-    fn sample(_dice: &mut Dice) -> LeastTokens {
-        LeastTokens {}
     }
 }
 

@@ -156,6 +156,13 @@ trait RouterParameters {
     fn build(&self, seed: u64, pool: u64) -> Result<Box<dyn Router>>;
 }
 
+/// What a router's file speaks of.
+mod prelude {
+    pub(super) use super::{Fleet, Router, RouterParameters};
+    pub(super) use crate::kinds::prelude::*;
+    pub(super) use crate::workload::Arrival;
+}
+
 kinds! {
     /// A router and its parameters.
     RouterConfig: RouterParameters {

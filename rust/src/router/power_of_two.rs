@@ -1,28 +1,17 @@
 //! The better of two.
 
-use serde::{Deserialize, Serialize};
-
+use super::prelude::*;
 use super::random::{DRAWS, below};
-use super::{Fleet, Router, RouterParameters};
-use crate::dice::{Dice, Sample};
-use crate::error::Result;
 use crate::random::{Source, Stream};
-use crate::workload::Arrival;
 
 /// Of two different replicas, drawn at random, the one with fewer requests.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct PowerOfTwo {}
 
 impl RouterParameters for PowerOfTwo {
     fn build(&self, seed: u64, pool: u64) -> Result<Box<dyn Router>> {
         Ok(Box::new(PowerOfTwoRouter { stream: Stream::new(seed, Source::Router), draw: DRAWS * pool }))
-    }
-}
-
-impl Sample for PowerOfTwo {
-    fn sample(_dice: &mut Dice) -> PowerOfTwo {
-        PowerOfTwo {}
     }
 }
 

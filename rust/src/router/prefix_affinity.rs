@@ -1,12 +1,9 @@
 //! Where most of the prompt is known, if it is not too full there.
 
-use serde::{Deserialize, Serialize};
-
-use super::{Fleet, Router, RouterParameters, in_range};
+use super::in_range;
+use super::prelude::*;
 use crate::clock::{Span, attoseconds};
-use crate::dice::{Dice, Sample};
-use crate::error::{Error, Result};
-use crate::workload::Arrival;
+use crate::error::Error;
 
 /// Where the longest part of the prompt is cached, against the blocks ahead.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]

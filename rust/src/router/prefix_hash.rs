@@ -1,13 +1,10 @@
 //! The same beginning at the same replica, whatever is there.
 
-use serde::{Deserialize, Serialize};
-
-use super::{Fleet, Router, RouterParameters, in_range};
-use crate::dice::{Dice, Sample};
-use crate::error::{Error, Result};
+use super::in_range;
+use super::prelude::*;
+use crate::error::Error;
 use crate::kv::{OWN, Segment};
 use crate::random::{Source, Stream, philox4x64};
-use crate::workload::Arrival;
 
 /// Where prompts go that begin alike.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]

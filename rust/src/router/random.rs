@@ -1,27 +1,16 @@
 //! Any replica.
 
-use serde::{Deserialize, Serialize};
-
-use super::{Fleet, Router, RouterParameters};
-use crate::dice::{Dice, Sample};
-use crate::error::Result;
+use super::prelude::*;
 use crate::random::{Source, Stream};
-use crate::workload::Arrival;
 
 /// Any replica, all alike.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Random {}
 
 impl RouterParameters for Random {
     fn build(&self, seed: u64, pool: u64) -> Result<Box<dyn Router>> {
         Ok(Box::new(RandomRouter { stream: Stream::new(seed, Source::Router), draw: DRAWS * pool }))
-    }
-}
-
-impl Sample for Random {
-    fn sample(_dice: &mut Dice) -> Random {
-        Random {}
     }
 }
 

@@ -1,26 +1,15 @@
 //! One after the other.
 
-use serde::{Deserialize, Serialize};
-
-use super::{Fleet, Router, RouterParameters};
-use crate::dice::{Dice, Sample};
-use crate::error::Result;
-use crate::workload::Arrival;
+use super::prelude::*;
 
 /// One after the other, in the order of arrivals.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct RoundRobin {}
 
 impl RouterParameters for RoundRobin {
     fn build(&self, _seed: u64, _pool: u64) -> Result<Box<dyn Router>> {
         Ok(Box::new(RoundRobinRouter { next: 0 }))
-    }
-}
-
-impl Sample for RoundRobin {
-    fn sample(_dice: &mut Dice) -> RoundRobin {
-        RoundRobin {}
     }
 }
 

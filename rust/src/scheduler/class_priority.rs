@@ -1,17 +1,7 @@
 //! One class before another, whatever the policy within a class: li2025 §4.3.
 
-use serde::{Deserialize, Serialize};
-
-use super::parameters::{SchedulerParameters, class_code};
-use super::queue::{List, insert_by_arrival};
-use super::{Notice, Sarathi, Scheduler, SchedulerConfig};
-use crate::dice::{Dice, Sample};
-use crate::engine::Class;
-use crate::error::{Error, Result};
-use crate::kv::KvBlocks;
-use crate::plan::{Hold, Limit, Limits, Plan};
-use crate::request::{Phase, Place, Requests};
-use crate::workload::Arrival;
+use super::prelude::*;
+use super::{Sarathi, SchedulerConfig};
 
 /// A policy for each class, the classes in order.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]

@@ -1,18 +1,7 @@
 //! FasterTransformer: a batch of requests runs until all of them end (bari2025 Alg. 3; li2025 §3).
 
-use serde::{Deserialize, Serialize};
-
 use super::orca::{refuses_length, sample_model_len};
-use super::parameters::{SchedulerParameters, count, limits};
-use super::roster::Lists;
-use super::{Notice, Queue, Scheduler};
-use crate::dice::{Dice, Sample};
-use crate::engine::Class;
-use crate::error::Result;
-use crate::kv::KvBlocks;
-use crate::plan::{Hold, Limits, Plan};
-use crate::request::Requests;
-use crate::workload::Arrival;
+use super::prelude::*;
 
 /// When the blocks of a request that is done are freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]

@@ -1,15 +1,6 @@
 //! The work-conserving (Kp, Kd)-FCFS family: li2025 §2.3.
 
-use serde::{Deserialize, Serialize};
-
-use super::parameters::{SchedulerParameters, count, limits};
-use super::roster::Roster;
-use super::{Notice, Queue, Scheduler, Watermark};
-use crate::dice::{Dice, Sample};
-use crate::engine::Class;
-use crate::error::Result;
-use crate::plan::{Limits, Plan, Preemption};
-use crate::request::Requests;
+use super::prelude::*;
 
 /// The oldest decodes, then the oldest prompts.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]

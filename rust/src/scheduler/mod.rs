@@ -43,6 +43,20 @@ kinds! {
     }
 }
 
+/// What a policy's file speaks of.
+mod prelude {
+    pub(super) use super::parameters::{SchedulerParameters, class_code, count, limits, sample_watermark};
+    pub(super) use super::queue::insert_by_arrival;
+    pub(super) use super::roster::{Lists, Roster};
+    pub(super) use super::{List, Notice, PreemptionKind, Queue, QueueOrder, Scheduler, Watermark};
+    pub(super) use crate::engine::Class;
+    pub(super) use crate::kinds::prelude::*;
+    pub(super) use crate::kv::KvBlocks;
+    pub(super) use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
+    pub(super) use crate::request::{Phase, Place, Requests};
+    pub(super) use crate::workload::Arrival;
+}
+
 impl SchedulerConfig {
     /// The scheduler itself, for a workload with these classes; `None` only tests the parameters.
     pub fn build(&self, classes: Option<&[Class]>) -> Result<Box<dyn Scheduler>> {

@@ -1,16 +1,7 @@
 //! Nested WAIT: a segment of decode stages joins when enough wait at its entry (ao2025 Algorithm 2, §7.2).
 
-use serde::{Deserialize, Serialize};
-
-use super::parameters::{SchedulerParameters, count};
-use super::queue::insert_by_arrival;
+use super::prelude::*;
 use super::wait::Seniority;
-use super::{List, Notice, Scheduler};
-use crate::dice::{Dice, Sample};
-use crate::engine::Class;
-use crate::error::{Error, Result};
-use crate::plan::{Hold, Limits, Plan};
-use crate::request::{Phase, Place, Requests};
 
 /// Segments of decode stages, each with its threshold.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]

@@ -1,17 +1,6 @@
 //! Orca: new prompts first, the maximum length reserved (Yu et al. 2022; li2025 §3).
 
-use serde::{Deserialize, Serialize};
-
-use super::parameters::{SchedulerParameters, count, limits};
-use super::roster::Roster;
-use super::{Notice, Queue, Scheduler, Watermark};
-use crate::dice::{Dice, Sample};
-use crate::engine::Class;
-use crate::error::{Error, Result};
-use crate::kv::KvBlocks;
-use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
-use crate::request::Requests;
-use crate::workload::Arrival;
+use super::prelude::*;
 
 /// New prompts first, mixed with decodes; the maximum length is reserved.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]

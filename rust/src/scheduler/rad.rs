@@ -3,17 +3,7 @@
 //! Two slips of the paper are mended: the last chunk of a prompt holds what is left of it, and a cycle also ends when as
 //! many prompts as it may have are complete and no request decodes (all of its outputs had length 1).
 
-use serde::{Deserialize, Serialize};
-
-use super::parameters::{SchedulerParameters, count};
-use super::queue::insert_by_arrival;
-use super::roster::Roster;
-use super::{Notice, Queue, Scheduler, Watermark};
-use crate::dice::{Dice, Sample};
-use crate::engine::Class;
-use crate::error::{Error, Result};
-use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
-use crate::request::{Place, Requests};
+use super::prelude::*;
 
 /// Tiles filled exactly, prefills between decodes.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]

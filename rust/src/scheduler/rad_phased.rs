@@ -2,17 +2,8 @@
 //!
 //! A slip of the paper is mended: the last chunk of a prompt holds what is left of it.
 
-use serde::{Deserialize, Serialize};
-
-use super::parameters::{SchedulerParameters, count};
-use super::queue::List;
+use super::prelude::*;
 use super::rad::{Tiles, sample_tiles};
-use super::{Notice, Queue, Scheduler};
-use crate::dice::{Dice, Sample};
-use crate::engine::Class;
-use crate::error::Result;
-use crate::plan::{Hold, Limits, Plan, Preemption};
-use crate::request::{Place, Requests};
 
 /// Tiles filled exactly, all prefills of a cycle before its decodes.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]

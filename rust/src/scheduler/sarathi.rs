@@ -1,15 +1,6 @@
 //! Sarathi-Serve: stall-free batches (Agrawal et al. 2024; bari2025 Alg. 4).
 
-use serde::{Deserialize, Serialize};
-
-use super::parameters::{SchedulerParameters, limits, sample_watermark};
-use super::roster::Roster;
-use super::{Notice, PreemptionKind, QueueOrder, Scheduler, Watermark};
-use crate::dice::{Dice, Sample};
-use crate::engine::Class;
-use crate::error::Result;
-use crate::plan::{Limits, Plan};
-use crate::request::Requests;
+use super::prelude::*;
 
 /// Decodes first, chunked prefills fill the budget.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]

@@ -6,17 +6,9 @@ mod order;
 
 use std::cmp::Reverse;
 
-use serde::{Deserialize, Serialize};
-
-use super::parameters::{SchedulerParameters, count};
-use super::{List, Notice, Scheduler};
-use crate::dice::{Dice, Sample, Scale};
-use crate::engine::Class;
-use crate::error::{Error, Result};
-use crate::kv::{KvBlocks, KvCache, PrefixKind};
-use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
-use crate::request::{Place, Requests};
-use crate::workload::Arrival;
+use super::prelude::*;
+use crate::dice::Scale;
+use crate::kv::{KvCache, PrefixKind};
 use pass::{Pass, Picked};
 use reserved::{MOST_RESERVED, Outstanding};
 

@@ -10,19 +10,10 @@ mod deadline;
 use std::cmp::Reverse;
 use std::iter::once;
 
-use serde::{Deserialize, Serialize};
-
 use self::cohort::{Cohort, Key, LAST};
 use self::deadline::{DeadlineWatch, Margin, Offset, later};
-use super::parameters::{SchedulerParameters, class_code, count, limits};
-use super::roster::Lists;
-use super::{Notice, QueueOrder, Scheduler};
+use super::prelude::*;
 use crate::clock::{Instant, Span};
-use crate::dice::{Dice, Sample};
-use crate::engine::Class;
-use crate::error::Result;
-use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
-use crate::request::{Place, Requests};
 use crate::timing::Pace;
 
 /// Decodes no sooner than their deadline asks for.

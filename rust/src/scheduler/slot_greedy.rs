@@ -3,18 +3,8 @@
 //! The model knows no shared prefixes. Where there are some, every request is counted with all blocks that it uses,
 //! as if no other request used them: then they never run short.
 
-use serde::{Deserialize, Serialize};
-
-use super::parameters::{SchedulerParameters, count};
-use super::queue::{List, insert_by_arrival};
-use super::roster::Lists;
-use super::{Notice, Queue, Scheduler};
+use super::prelude::*;
 use crate::clock::Span;
-use crate::dice::{Dice, Sample};
-use crate::engine::Class;
-use crate::error::Result;
-use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
-use crate::request::{Phase, Place, Requests};
 
 /// Stepping out of memory, and back, costs nothing.
 const STEP_OUT: Preemption = Preemption::Swap { per_token: Span::ZERO, base: Span::ZERO };

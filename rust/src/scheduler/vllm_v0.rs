@@ -1,17 +1,6 @@
 //! vLLM v0 without chunking, "vanilla vLLM": prefill-only iterations first (li2025 §3; engine: vLLM before v1).
 
-use serde::{Deserialize, Serialize};
-
-use super::parameters::{SchedulerParameters, limits, sample_watermark};
-use super::roster::Roster;
-use super::{Notice, PreemptionKind, Queue, Scheduler, Watermark};
-use crate::dice::{Dice, Sample};
-use crate::engine::Class;
-use crate::error::Result;
-use crate::kv::KvBlocks;
-use crate::plan::{Hold, Limits, Plan};
-use crate::request::Requests;
-use crate::workload::Arrival;
+use super::prelude::*;
 
 /// Prefill-only iterations first, without chunking.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]

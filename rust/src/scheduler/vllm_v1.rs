@@ -1,15 +1,6 @@
 //! vLLM v1: every request just owes tokens (engine: vLLM 0.32, `vllm/v1/core/sched/scheduler.py`).
 
-use serde::{Deserialize, Serialize};
-
-use super::parameters::{SchedulerParameters, limits};
-use super::roster::Lists;
-use super::{Notice, Queue, Scheduler};
-use crate::dice::{Dice, Sample};
-use crate::engine::Class;
-use crate::error::Result;
-use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
-use crate::request::{Phase, Place, Requests};
+use super::prelude::*;
 
 /// vLLM v1's two scheduling policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]

@@ -2,16 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
-use super::parameters::{SchedulerParameters, class_code, count, limits};
-use super::queue::insert_by_arrival;
-use super::{List, Notice, Scheduler};
-use crate::dice::{Dice, Sample};
-use crate::engine::Class;
-use crate::error::{Error, Result};
-use crate::plan::{Hold, Limits, Plan, Preemption};
-use crate::request::{Place, Requests};
+use super::prelude::*;
 
 /// How many requests of a class must wait before it joins the batch.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]

@@ -1,11 +1,7 @@
 //! One slot, whatever is in it: nie2026 §3, li2025 §4.3.
 
-use serde::{Deserialize, Serialize};
-
-use super::{Pace, Shape, Timing, TimingParameters};
+use super::prelude::*;
 use crate::clock::{Span, attoseconds};
-use crate::dice::{Dice, Sample};
-use crate::error::Result;
 
 /// Every iteration takes as long as every other.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]

@@ -1,11 +1,8 @@
 //! Linear in the KV cache that the batch touches: ao2025 (1).
 
-use serde::{Deserialize, Serialize};
-
-use super::{Pace, Shape, Timing, TimingParameters, sum};
+use super::prelude::*;
+use super::sum;
 use crate::clock::attoseconds;
-use crate::dice::{Dice, Sample};
-use crate::error::Result;
 
 /// Linear in the KV cache that the iteration reads and writes.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]

@@ -1,11 +1,8 @@
 //! Two speeds, with a prefill in the batch and without: lin2026 (2), (3).
 
-use serde::{Deserialize, Serialize};
-
-use super::{Pace, Shape, Timing, TimingParameters, sum};
+use super::prelude::*;
+use super::sum;
 use crate::clock::{Span, attoseconds};
-use crate::dice::{Dice, Sample};
-use crate::error::Result;
 
 /// Two speeds: with a chunk in the batch, and without.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]

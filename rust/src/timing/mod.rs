@@ -270,6 +270,12 @@ trait TimingParameters {
     fn build(&self) -> Result<Box<dyn Timing>>;
 }
 
+/// What a timing model's file speaks of.
+mod prelude {
+    pub(super) use super::{Pace, Shape, Timing, TimingParameters};
+    pub(super) use crate::kinds::prelude::*;
+}
+
 kinds! {
     /// A timing model and its parameters; times in seconds.
     TimingModel: TimingParameters {

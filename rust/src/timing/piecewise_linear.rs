@@ -1,11 +1,8 @@
 //! Linear in the tokens above a knee, with attention terms: li2025 (2.3) and (A.1).
 
-use serde::{Deserialize, Serialize};
-
-use super::{Pace, Shape, Timing, TimingParameters, sum};
+use super::prelude::*;
+use super::sum;
 use crate::clock::attoseconds;
-use crate::dice::{Dice, Sample};
-use crate::error::Result;
 
 /// Linear in tokens above a knee, with attention terms.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]

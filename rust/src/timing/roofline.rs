@@ -1,11 +1,8 @@
 //! From first principles: the larger of computing and memory, part by part.
 
-use serde::{Deserialize, Serialize};
-
-use super::{Pace, Shape, Timing, TimingParameters, sum};
+use super::prelude::*;
+use super::sum;
 use crate::clock::attoseconds;
-use crate::dice::{Dice, Sample};
-use crate::error::{Error, Result};
 
 /// The linear layers, in seconds.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]

@@ -3,12 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use serde::{Deserialize, Serialize};
-
-use super::{Beyond, Pace, Shape, Timing, TimingParameters, overflow};
+use super::prelude::*;
+use super::{Beyond, overflow};
 use crate::clock::{Span, attoseconds};
-use crate::dice::{Dice, Sample, Scale};
-use crate::error::{Error, Result};
+use crate::dice::Scale;
 
 /// What the linear layers take, by all tokens of the batch.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]

@@ -1,11 +1,8 @@
 //! A staircase, because tiles of matrix products are computed whole: bari2025 (7).
 
-use serde::{Deserialize, Serialize};
-
-use super::{Pace, Shape, Timing, TimingParameters, overflow, sum};
+use super::prelude::*;
+use super::{overflow, sum};
 use crate::clock::{Span, attoseconds, product};
-use crate::dice::{Dice, Sample};
-use crate::error::{Error, Result};
 
 /// A staircase: tiles of matrix products, each computed whole.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
