@@ -369,7 +369,7 @@ class Result:
             >>> engine = iq.Engine(timing=iq.Constant(1.0), scheduler=scheduler, kv=iq.KvCache.unlimited())
             >>> workload = {"arrival_s": [0.0, 0.5], "prompt_tokens": [4, 4], "output_tokens": [3, 1]}
             >>> iq.simulate(workload, engine).work_conservation()
-            WorkConservation(share=0.25, cap_share=0.0, memory_share=0.0, budget=8, iterations=4)
+            WorkConservation(0.25, cap_share=0.0, memory_share=0.0, budget=8, iterations=4)
         """
         return work_conservation(self._tables.work, self._options, budget)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from inferq.checks import whole
@@ -11,21 +10,18 @@ from inferq.errors import ConfigError
 from inferq.results.tables import Columns
 
 
-@dataclass(frozen=True, slots=True)
-class WorkConservation:
-    """The share of iterations that broke work conservation, and what bound the others.
+class WorkConservation(float):
+    """The share of iterations that broke work conservation, a number, with what bound the others.
 
     Made by `Result.work_conservation`. All shares are of all iterations of the run.
 
     Example:
         >>> import inferq as iq
-        >>> audit = iq.WorkConservation(0.25, cap_share=0.5, memory_share=0.0, budget=512, iterations=40)
-        >>> audit.share, audit.cap_share
-        (0.25, 0.5)
+        >>> share = iq.WorkConservation(0.25, cap_share=0.5, memory_share=0.0, budget=512, iterations=40)
+        >>> share < 0.5, share.cap_share
+        (True, 0.5)
     """
 
-    share: float
-    """Loaded fewer tokens than `budget` although another could have been added."""
     cap_share: float
     """Loaded fewer tokens than `budget` because no further request may run."""
     memory_share: float
@@ -34,6 +30,30 @@ class WorkConservation:
     """Tokens that an iteration should load."""
     iterations: int
     """All iterations of the run."""
+
+    def __new__(
+        cls,
+        share: float,
+        *,
+        cap_share: float = 0.0,
+        memory_share: float = 0.0,
+        budget: int = 0,
+        iterations: int = 0,
+    ) -> WorkConservation:
+        """Keep the parts beside the number."""
+        number = super().__new__(cls, share)
+        parts = {"cap_share": cap_share, "memory_share": memory_share}
+        vars(number).update(parts, budget=budget, iterations=iterations)
+        return number
+
+    @property
+    def share(self) -> float:
+        """Loaded fewer tokens than `budget` although another could have been added."""
+        return float(self)
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"WorkConservation({float(self)!r}, {parts})"
 
 
 def work_conservation(work: Columns | None, system: object, budget: int | None) -> WorkConservation:
@@ -55,7 +75,9 @@ def work_conservation(work: Columns | None, system: object, budget: int | None) 
     share, cap, memory = (
         int(work[name][below].sum()) / max(iterations, 1) for name in ("broken", "cap", "memory")
     )
-    return WorkConservation(share, cap, memory, tokens, iterations)
+    return WorkConservation(
+        share, cap_share=cap, memory_share=memory, budget=tokens, iterations=iterations
+    )
 
 
 def _common_budget(system: object) -> int:
