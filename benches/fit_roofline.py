@@ -2,7 +2,7 @@
 
 One set for all models and GPUs: the mean of |ln(roofline / table)| over the batches of `compared_batches`,
 every table and every regime counting the same, is least. Run it after the tables or the batches change, and
-copy what it prints, rounded to two digits, to `EFFICIENCIES` in `python/inferq/timing/roofline.py`:
+copy what it prints, rounded to two digits, to `EFFICIENCIES` in `python/inferq/timing/models/roofline.py`:
 
     python benches/fit_roofline.py
 """
@@ -12,8 +12,8 @@ import polars as pl
 from scipy.optimize import minimize
 
 from inferq.timing.hardware.gpu import Gpu
-from inferq.timing.models import iteration_s
-from inferq.timing.roofline import EFFICIENCIES, Roofline
+from inferq.timing.models.roofline import EFFICIENCIES, Roofline
+from inferq.timing.models.timing_model import iteration_s
 from inferq.timing.tables.roofline_residuals import compared_batches, roofline_against_tables, shipped_models
 
 SHARES = tuple(name for name in EFFICIENCIES if not name.endswith("_s"))

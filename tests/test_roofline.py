@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import inferq as iq
 from inferq.timing import Gpu, ModelShape
-from inferq.timing.roofline import EFFICIENCIES, ROOFLINE_SECONDS
+from inferq.timing.models.roofline import EFFICIENCIES, ROOFLINE_SECONDS
 
 PERFECT = {name: 0.0 if name.endswith("_s") else 1.0 for name in EFFICIENCIES}
 LLAMA, H100 = ModelShape.of("llama-3.1-8b"), Gpu.of("h100-80gb")

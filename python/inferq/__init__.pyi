@@ -13,11 +13,5 @@ from .scenario import Scenario as Scenario
 from .scheduler import *
 from .simulation.simulate import simulate as simulate
 from .systems import *
-from .timing import Constant as Constant
-from .timing import MemoryLinear as MemoryLinear
-from .timing import MixedSolo as MixedSolo
-from .timing import PiecewiseLinear as PiecewiseLinear
-from .timing import Roofline as Roofline
-from .timing import TiledGemm as TiledGemm
-from .timing import TimingTable as TimingTable
+from .timing.models import *
 from .workload import *

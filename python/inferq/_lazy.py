@@ -90,7 +90,7 @@ def homes(stub: str | os.PathLike[str], package: str) -> dict[str, tuple[str, st
                 if not module:
                     names[name] = (f"{package}.{name}", "")
                 elif name == "*":
-                    wing = os.path.join(os.path.dirname(stub), module, "__init__.pyi")
+                    wing = os.path.join(os.path.dirname(stub), *module.split("."), "__init__.pyi")
                     names |= homes(wing, f"{package}.{module}")
                 else:
                     names[name] = (f"{package}.{module}", name)

@@ -15,9 +15,9 @@ from inferq.errors import ConfigError
 from inferq.reports.text import listed, seconds
 from inferq.results.files import check_writable, writable
 from inferq.timing.hardware.catalogue import entries
-from inferq.timing.models import iteration_s
+from inferq.timing.models.timing_model import iteration_s
+from inferq.timing.models.timing_table import TimingTable
 from inferq.timing.tables.shipped import files
-from inferq.timing.timing_table import TimingTable
 
 timing = typer.Typer(
     help="Tables of measured times: bake one from a kernel database, show one.",

@@ -10,7 +10,7 @@ from inferq._lazy import np
 from inferq.description import Description, fields_of, read
 from inferq.systems.kv_cache import KvCache
 from inferq.systems.routers import NO_REPLICA
-from inferq.timing.models import MixedSolo
+from inferq.timing.models.mixed_solo import MixedSolo
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -2,7 +2,7 @@
 
 | question | call |
 |---|---|
-| Which models are there? | `inferq.timing.models`, `TimingTable` |
+| Which models are there? | `inferq.timing.models`, one a file |
 | Which measured tables come with inferq? | `shipped_tables` |
 | What do a model's shape and a datasheet alone say? | `Roofline`, `ModelShape`, `Gpu` |
 | Which models and GPUs are known by name? | `known_models`, `known_gpus` |

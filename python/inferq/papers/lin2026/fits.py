@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from inferq._lazy import np, pl
 from inferq.papers.report import Row, Section, Table
 from inferq.timing import Roofline, TimingModel, TimingTable
-from inferq.timing.models import iteration_s
+from inferq.timing.models.timing_model import iteration_s
 
 CHUNKS = (64, 128, 256, 512, 1024, 2048)
 """Tokens of a chunk, from Figure 3."""

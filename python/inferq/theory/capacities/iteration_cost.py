@@ -14,7 +14,7 @@ from inferq.systems.engine import Engine, Overhead
 from inferq.theory.demands.demand import Demand
 from inferq.theory.demands.lengths import FirstToken, Lengths, Work, first_token_of, with_prompt
 from inferq.theory.statement import Hypothesis, number
-from inferq.timing.models import TimingModel, TokenCost
+from inferq.timing.models.timing_model import TimingModel, TokenCost
 
 
 @dataclass(frozen=True, slots=True)

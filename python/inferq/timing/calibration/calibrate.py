@@ -25,7 +25,7 @@ from inferq.timing.calibration.layers import BLOCK_TOKENS, LayerSizes
 from inferq.timing.calibration.stopwatch import CudaStopwatch, HostStopwatch, Stopwatch
 from inferq.timing.calibration.survey import Rig, Survey, is_out_of_memory
 from inferq.timing.hardware.model_shape import ModelShape
-from inferq.timing.timing_table import ChunkPart, DecodePart, LinearPart, TimingTable
+from inferq.timing.models.timing_table import ChunkPart, DecodePart, LinearPart, TimingTable
 from inferq.workload.columns import nearest
 
 Grids: TypeAlias = Mapping[str, Sequence[int]]

@@ -14,7 +14,7 @@ from inferq.timing.fits.iteration_log import checked_log, overlap_note
 from inferq.timing.fits.regression import HUBER, Solution, inseparable, solved, standard_errors
 from inferq.timing.fits.table_fit import tabulated
 from inferq.timing.fits.terms import LEAST_S, LINEAR, Linear, Term, tokens
-from inferq.timing.models import TimingModel
+from inferq.timing.models.timing_model import TimingModel
 from inferq.workload.columns import MOST_TOKENS, nearest
 
 if TYPE_CHECKING:

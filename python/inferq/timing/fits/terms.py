@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from inferq._lazy import np
-from inferq.timing.models import MemoryLinear, MixedSolo, PiecewiseLinear, TimingModel
+from inferq.timing.models.memory_linear import MemoryLinear
+from inferq.timing.models.mixed_solo import MixedSolo
+from inferq.timing.models.piecewise_linear import PiecewiseLinear
+from inferq.timing.models.timing_model import TimingModel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

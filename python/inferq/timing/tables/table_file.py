@@ -11,7 +11,7 @@ from typing import Any
 from inferq._lazy import pl
 from inferq.errors import ConfigError
 from inferq.results.files import replacing, writable
-from inferq.timing.timing_table import (
+from inferq.timing.models.timing_table import (
     ChunkPart,
     DecodePart,
     LinearPart,

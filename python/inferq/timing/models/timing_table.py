@@ -12,7 +12,7 @@ from inferq import _core
 from inferq.checks import flag
 from inferq.description import Description, Table, alternatives, field_names, fields_of, plain
 from inferq.errors import ConfigError
-from inferq.timing.models import TimingModel
+from inferq.timing.models.timing_model import TimingModel
 
 LONGEST_TOKEN_S = 2.0
 """A served model takes less for one decode, unless its times are in milliseconds: 8 billion weights take

@@ -24,7 +24,7 @@ from inferq.timing.hardware.model_shape import (
     Weights,
     one_of,
 )
-from inferq.timing.models import TimingModel
+from inferq.timing.models.timing_model import TimingModel
 from inferq.workload.columns import nearest
 
 EFFICIENCIES: Mapping[str, float] = {
