@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["alt", "attach", "homes", "np", "pl"]
+__all__ = ["NDArray", "alt", "attach", "homes", "np", "pl"]
 
 if TYPE_CHECKING:
     import altair as alt
     import numpy as np
     import polars as pl
+    from numpy.typing import NDArray
 else:
 
     class _Module:
@@ -36,6 +37,7 @@ else:
     alt = _Module("altair")
     np = _Module("numpy")
     pl = _Module("polars")
+    NDArray = tuple  # in annotations alone, which nothing evaluates
 
 
 RENAMED = {"inferq.timing.iterations_of": "Result.single_iterations"}

@@ -83,12 +83,14 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from inferq._lazy import pl
 from inferq.description import nearest, read_fields, table_of
 from inferq.errors import ConfigError
 from inferq.experiments.gates.terms import Terms
@@ -106,11 +108,6 @@ from inferq.workload.columns import as_frame
 from inferq.workload.reading import read_workload
 from inferq.workload.rows import Shelf
 from inferq.workload.workload import Workload
-
-if TYPE_CHECKING:
-    import os
-
-    from inferq._lazy import pl
 
 _OVER_ENGINES: tuple[type[Cluster | Disaggregated | Network | GateAndRoute], ...] = (
     *(Cluster, Disaggregated, Network),

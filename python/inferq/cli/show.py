@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 from rich import box
@@ -23,10 +22,8 @@ from inferq.systems.disaggregated import Disaggregated
 from inferq.systems.engine import Engine
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.system import System
+from inferq.theory.bounds.stability import Stability
 from inferq.workload.workload import Workload
-
-if TYPE_CHECKING:  # theory is only loaded by the commands that ask it
-    from inferq.theory.bounds.stability import Stability
 
 _QUANTITIES = ("count", "mean", "cv", "p50", "p90", "p99", "min", "max")
 

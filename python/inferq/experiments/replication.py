@@ -9,18 +9,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from inferq.checks import whole
 from inferq.errors import ConfigError
+from inferq.results.result import Result
 from inferq.simulation.progress import Progress
 from inferq.simulation.simulate import simulate
 from inferq.systems.pools import pools_of
-
-if TYPE_CHECKING:
-    from inferq.results.result import Result
-    from inferq.systems.system import System
-    from inferq.workload.workload import Workload
+from inferq.systems.system import System
+from inferq.workload.workload import Workload
 
 T = TypeVar("T")
 

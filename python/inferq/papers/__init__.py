@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from inferq.errors import ConfigError
 from inferq.papers.pages import check_ending
+from inferq.papers.report import Report
 from inferq.workload.columns import nearest
-
-if TYPE_CHECKING:
-    from inferq.papers.report import Report
 
 PAPERS = {
     "li2025": "Throughput-Optimal Scheduling Algorithms for LLM Inference and AI Agents",

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inferq._lazy import alt, pl
 from inferq.errors import ConfigError
 from inferq.reports import run_data
 from inferq.reports.style import BLUE, GREEN, GREY, INK, ORANGE, PANEL, PURPLE, SKY, VERMILION, styled
 from inferq.reports.text import number
-
-if TYPE_CHECKING:
-    from inferq.results.result import Result
-    from inferq.theory.bounds.stability import Stability
+from inferq.results.result import Result
+from inferq.theory.bounds.stability import Stability
 
 OF_CLASSES = (BLUE, ORANGE, GREEN, PURPLE, SKY, GREY)
 """The colours of classes, in the order of `run_data.classes`."""

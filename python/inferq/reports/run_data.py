@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from inferq._lazy import np, pl
+from inferq._lazy import NDArray, np, pl
 from inferq.errors import ConfigError, TraceError
+from inferq.results.result import Result
 from inferq.systems.pools import pools_of
 from inferq.theory.bounds.stability import Stability, stability
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from inferq.results.result import Result
 
 MEASURES = {
     "ttft": "time to first token",

@@ -21,14 +21,11 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
-from inferq._lazy import np, pl
+from inferq._lazy import NDArray, np, pl
 from inferq.errors import ConfigError
 from inferq.results.tables import FRAMES, STATUSES, Columns, RunTables, as_frame
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 PART_ROWS = 2**20
 """Rows of a part."""

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from inferq._lazy import pl
 from inferq.errors import ConfigError
 from inferq.results.result import Result
 from inferq.results.store import manifest
 from inferq.results.tables import StoredTables
-
-if TYPE_CHECKING:
-    import os
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inferq import _core
-from inferq._lazy import np, pl
+from inferq._lazy import NDArray, np, pl
 from inferq.checks import not_negative
 from inferq.errors import ConfigError
 from inferq.results.metric import PERCENTILES, QUANTITIES, STATISTICS
 from inferq.results.tables import STATUSES, Columns, RunTables
 from inferq.workload.columns import nearest
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _OBJECTIVES = {"ttft_s": ("ttft_s", "ttft_slo_s"), "tbt_s": ("max_tbt_s", "tbt_slo_s")}
 """For each objective, the column of `requests` that it bounds and the column of the workload that sets it."""

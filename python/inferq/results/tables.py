@@ -7,15 +7,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from inferq._lazy import np, pl
+from inferq._lazy import NDArray, np, pl
 from inferq.errors import ConfigError
 from inferq.systems.routers import NO_REPLICA
 from inferq.workload.parts import Scanned
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Columns = Mapping[str, "NDArray[Any]"]
 

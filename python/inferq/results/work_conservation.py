@@ -75,9 +75,7 @@ def work_conservation(work: Columns | None, system: object, budget: int | None) 
     share, cap, memory = (
         int(work[name][below].sum()) / max(iterations, 1) for name in ("broken", "cap", "memory")
     )
-    return WorkConservation(
-        share, cap_share=cap, memory_share=memory, budget=tokens, iterations=iterations
-    )
+    return WorkConservation(share, cap_share=cap, memory_share=memory, budget=tokens, iterations=iterations)
 
 
 def _common_budget(system: object) -> int:

@@ -7,14 +7,11 @@ import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
-from inferq._lazy import np, pl
+from inferq._lazy import NDArray, np, pl
 from inferq.description import Description
 from inferq.errors import ConfigError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class Request(NamedTuple):

@@ -8,21 +8,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from inferq._lazy import np, pl
+from inferq._lazy import NDArray, np, pl
 from inferq.errors import ConfigError
 from inferq.systems.engine import Engine
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.pools import Pool, keys, pools_of, user_defined
 from inferq.systems.routers import BySession, PrefixHash
+from inferq.systems.system import System
 from inferq.workload.dependencies import NO_SESSION, sessions
 from inferq.workload.prefixes import Contents
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from inferq.systems.system import System
 
 ONE_CLASS = "default"
 """The class of every request of a workload that names none."""

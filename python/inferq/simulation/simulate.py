@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inferq import _core
-from inferq._lazy import np, pl
+from inferq._lazy import NDArray, np, pl
 from inferq.checks import flag, not_negative, positive, whole
 from inferq.description import member
 from inferq.errors import ConfigError
@@ -30,11 +31,6 @@ from inferq.workload.parts import OfFrame, Parts, Scanned
 from inferq.workload.prefixes import Contents
 from inferq.workload.rows import file_name
 from inferq.workload.workload import Workload
-
-if TYPE_CHECKING:
-    import os
-
-    from numpy.typing import NDArray
 
 _SECONDS = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*s")
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import Any, cast
 
 from inferq import _core
 from inferq._lazy import np, pl
 from inferq.errors import ConfigError
 from inferq.results.tables import REQUESTS, RunTables
 from inferq.systems.gate_and_route import GateAndRoute
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NOTHING_MEASURED = "the run ended within its warm-up: there are no averages and no revenue"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from inferq.checks import not_negative
 from inferq.description import Description, Table, fields_of, nearest, read, read_fields, table_of
@@ -13,10 +13,8 @@ from inferq.errors import ConfigError
 from inferq.scheduler import SCHEDULERS, ClassPriority, Scheduler, VllmV1
 from inferq.systems.kv_cache import KvCache
 from inferq.timing import TIMING_MODELS, Roofline, TimingModel, TimingTable
-
-if TYPE_CHECKING:
-    from inferq.timing.hardware.gpu import Gpu
-    from inferq.timing.hardware.model_shape import KvType, ModelShape, Weights
+from inferq.timing.hardware.gpu import Gpu
+from inferq.timing.hardware.model_shape import KvType, ModelShape, Weights
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

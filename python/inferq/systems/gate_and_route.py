@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
-from inferq._lazy import np
+from inferq._lazy import NDArray, np
 from inferq.description import Description, fields_of, read
 from inferq.systems.kv_cache import KvCache
 from inferq.systems.routers import NO_REPLICA
 from inferq.timing.models.mixed_solo import MixedSolo
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Columns: TypeAlias = "dict[str, NDArray[Any]]"
 

@@ -10,19 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from inferq._lazy import np, pl
+from inferq._lazy import NDArray, np, pl
 from inferq.errors import ConfigError, TraceError
+from inferq.systems.network import Network, Stage, Workflow
 from inferq.systems.pools import entries
 from inferq.workload.columns import MOST_SECONDS, MOST_TOKENS, nearest
 from inferq.workload.dependencies import Flow, starts
 from inferq.workload.distributions import DurationDistribution, LengthDistribution
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from inferq.systems.network import Network, Stage, Workflow
 
 _STAGE_WIDE = ("priority", "session_id", "patience_s", "ttft_slo_s", "tbt_slo_s")
 """Columns of a job that each of its requests has too."""

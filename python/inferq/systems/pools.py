@@ -9,9 +9,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from inferq._lazy import np, pl
+from inferq._lazy import NDArray, np, pl
 from inferq.description import held
 from inferq.errors import ConfigError
 from inferq.scheduler.by_key import ByKey, queue_keys
@@ -23,9 +23,6 @@ from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.network import Network
 from inferq.systems.routers import Router
 from inferq.systems.system import System
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)

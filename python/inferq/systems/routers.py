@@ -24,14 +24,11 @@ Example:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
-from inferq._lazy import np
+from inferq._lazy import NDArray, np
 from inferq.description import Description
 from inferq.errors import ConfigError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 NO_REPLICA = 2**32 - 1
 """The `replica` of a request that none served, and the `prefill_replica` of one not handed off."""

@@ -8,13 +8,10 @@ a delay after the last of them finished; when one of them never finishes, it nev
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from inferq._lazy import np, pl
+from inferq._lazy import NDArray, np, pl
 from inferq.errors import ConfigError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 NO_SESSION = 2**32 - 1
 """The session of a request that has none, as the core reads it."""

@@ -11,16 +11,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from inferq import _core
-from inferq._lazy import np, pl
+from inferq._lazy import NDArray, np, pl
 from inferq.description import D, Description, fields_in
 from inferq.errors import ConfigError, TraceError
 from inferq.workload.columns import as_frame, checked
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class ArrivalProcess(Description):

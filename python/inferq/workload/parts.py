@@ -7,21 +7,16 @@ scanned. All others are drawn or held whole and cut.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inferq import _core
-from inferq._lazy import np, pl
+from inferq._lazy import NDArray, np, pl
 from inferq.errors import TraceError
 from inferq.workload.columns import COLUMNS, checked, class_names, nearest, sha256_of
 from inferq.workload.prefixes import EXPLICIT, Later
-
-if TYPE_CHECKING:
-    import os
-
-    from numpy.typing import NDArray
-
 
 ROWS = 2**17
 """Rows of a part: 131,072. A multiple of four, as the parts of a synthetic workload must be."""

@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from inferq._lazy import np, pl
+from inferq._lazy import NDArray, np, pl
 from inferq.errors import TraceError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 OWN = 1 << 63
 """Added to the number of a row: what that row alone says, the rest of its prompt and its output."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inferq._lazy import pl
 from inferq.errors import ConfigError, TraceError
 from inferq.workload.columns import as_frame, checked, sha256
-
-if TYPE_CHECKING:
-    import os
 
 MOST_WRITTEN_OUT = 100
 """So many rows of a workload stand in its description."""

@@ -9,10 +9,11 @@ requests under every scheduler. What a transform does to a frame is in `inferq.w
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inferq._lazy import pl
 from inferq.checks import finite, positive, whole
@@ -24,9 +25,6 @@ from inferq.workload.generated import Mix, Origin, Recipe, Sessions, Step, Synth
 from inferq.workload.parts import OfFrame, OfSynthetic, Parts, Scanned
 from inferq.workload.prefixes import EXPLICIT, is_linked_by_session, reused
 from inferq.workload.transforms import duration
-
-if TYPE_CHECKING:
-    import os
 
 __all__ = ["Workload"]
 

@@ -6,17 +6,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from inferq.experiments.capacity_search.slo import Objective, measured
 from inferq.experiments.interval import student
 from inferq.experiments.replication import Run, replications
 from inferq.reports.text import amount, counted, number
-
-if TYPE_CHECKING:
-    from inferq.results.result import Result
-    from inferq.systems.system import System
-    from inferq.workload.workload import Workload
+from inferq.results.result import Result
+from inferq.systems.system import System
+from inferq.workload.workload import Workload
 
 ProbeVerdict = Literal["kept", "broken", "undecided"]
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from inferq.experiments.capacity_search.probe import Probe, Prober
 from inferq.reports.text import number
+from inferq.results.result import Result
 from inferq.theory.runs.observed import observed
 from inferq.workload.distributions import TimeVarying
 from inferq.workload.generated import Mix, Synthetic
 from inferq.workload.workload import Workload
-
-if TYPE_CHECKING:
-    from inferq.experiments.capacity_search.probe import Probe, Prober
-    from inferq.results.result import Result
 
 _OBSERVED_RUNS = 3
 """So many runs are looked at for a drift."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from inferq._lazy import pl
 from inferq.checks import finite, not_negative
@@ -13,10 +13,8 @@ from inferq.description import Table
 from inferq.errors import ConfigError
 from inferq.reports.text import amount, number
 from inferq.results.metric import Metric
+from inferq.results.result import Result
 from inferq.workload.columns import nearest
-
-if TYPE_CHECKING:
-    from inferq.results.result import Result
 
 FAILED = Metric.of("failed_share")
 

@@ -33,17 +33,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from inferq._lazy import np
+from inferq._lazy import NDArray, np
 from inferq.results.metric import Metric
+from inferq.results.result import Result
 from inferq.results.summary import in_time
 from inferq.results.tables import STATUSES
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from inferq.results.result import Result
 
 COUNTS = (16, 8)
 """Into how many blocks a trace is cut, and what pairs of them are joined to. More of them make intervals that

@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from inferq._lazy import np
+from inferq._lazy import NDArray, np
 from inferq.experiments.comparison.blocks import joined
 from inferq.experiments.interval import Interval, quantile, student
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 ContrastVerdict = Literal["better", "worse", "not distinguishable", "same"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from inferq._lazy import np
 from inferq.errors import ConfigError
@@ -16,12 +16,10 @@ from inferq.experiments.comparison.precision import LEAST_SEEDS, next_count
 from inferq.experiments.margin import Margin
 from inferq.experiments.replication import Run, replications
 from inferq.reports.text import counted, number
+from inferq.results.result import Result
 from inferq.simulation.progress import Progress, watched
-
-if TYPE_CHECKING:
-    from inferq.results.result import Result
-    from inferq.systems.system import System
-    from inferq.workload.workload import Workload
+from inferq.systems.system import System
+from inferq.workload.workload import Workload
 
 T = TypeVar("T")
 

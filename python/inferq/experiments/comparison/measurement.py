@@ -6,17 +6,13 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from inferq._lazy import np
+from inferq._lazy import NDArray, np
 from inferq.experiments.comparison.blocks import count_for, edges, of_histograms, pseudo_values
+from inferq.experiments.replication import Run
 from inferq.results.metric import Metric
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from inferq.experiments.replication import Run
-    from inferq.results.result import Result
+from inferq.results.result import Result
 
 MetricKey = tuple["str | None", Metric]
 """A class, None for all requests together, and a metric of it."""

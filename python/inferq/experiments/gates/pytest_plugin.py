@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from inferq.experiments.gates.gate_report import GateReport
-    from inferq.systems.system import System
+from inferq.experiments.gates.gate_report import GateReport
+from inferq.systems.system import System
 
 _BASELINE = "inferq-baseline.json"
 _ACCEPT = "pytest --inferq-update"

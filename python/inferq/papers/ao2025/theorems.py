@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import inferq as iq
-from inferq._lazy import np, pl
+from inferq._lazy import NDArray, np, pl
 from inferq.experiments.interval import Interval, quantile
 from inferq.papers.report import Picture, Row, Section, interval, spelled
 from inferq.reports.style import BLUE, GREY, INK, ORANGE, SKY, VERMILION
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 KINDS = {"type 1": 2, "type 2": 3}
 """l' + 1 of the example of A.3, both with a prompt of one token. With `first_token="prefill"` the iteration

@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import inferq as iq
-from inferq._lazy import np, pl
+from inferq._lazy import NDArray, np, pl
 from inferq.experiments.interval import Interval
 from inferq.papers.report import interval
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 TOKEN_BUDGET = 768
 SHORT, LONG = (32, 32), (512, 32)

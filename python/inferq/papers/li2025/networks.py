@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from inferq._lazy import np, pl
+from inferq._lazy import NDArray, np, pl
 from inferq.papers.li2025.agents import (
     CRITICAL_LOAD,
     FORK_JOIN,
@@ -34,9 +34,6 @@ from inferq.papers.li2025.agents import (
 from inferq.papers.report import Picture, Row, Section, Table, spelled
 from inferq.reports import style
 from inferq.theory.capacities.network_capacity import network_capacity
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 STATED, REVERSED = "last tasks first", "first tasks first"
 PER_SLOT = "jobs/slot"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from inferq._lazy import pl
 from inferq.errors import ConfigError
@@ -15,6 +15,7 @@ from inferq.systems.engine import Engine
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.network import Network
 from inferq.systems.pools import Pool, pools_of
+from inferq.systems.system import System
 from inferq.theory.bounds.bound import Bound as Bound
 from inferq.theory.bounds.bound import Replicas, stays
 from inferq.theory.bounds.engine_bounds import engine_bounds
@@ -31,9 +32,6 @@ from inferq.theory.demands.hits import with_hit_rate
 from inferq.theory.demands.lengths import Work
 from inferq.theory.statement import Hypothesis, Statement, number
 from inferq.workload.workload import Workload
-
-if TYPE_CHECKING:
-    from inferq.systems.system import System
 
 Verdict = Literal["stable", "unstable", "unknown"]
 

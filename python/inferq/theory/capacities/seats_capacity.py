@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from inferq._lazy import np
+from inferq._lazy import NDArray, np
 from inferq.checks import MOST_COUNT, whole
 from inferq.errors import ConfigError
 from inferq.scheduler import FasterTransformer
+from inferq.systems.engine import Engine
 from inferq.theory.capacities.iteration_cost import (
     Iteration,
     all_fit,
@@ -22,12 +23,7 @@ from inferq.theory.demands.demand import Demand, WorkloadLike
 from inferq.theory.demands.hits import RequestWork, no_hits, with_hit_rate
 from inferq.theory.demands.lengths import FirstToken, Lengths, with_prompt
 from inferq.theory.statement import Hypothesis, Statement, explained, number
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from inferq.systems.engine import Engine
-    from inferq.timing import TimingModel
+from inferq.timing import TimingModel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

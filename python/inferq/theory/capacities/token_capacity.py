@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from inferq.checks import MOST_COUNT, whole
 from inferq.errors import ConfigError
+from inferq.systems.engine import Engine
 from inferq.theory.capacities.iteration_cost import (
     Iteration,
     all_fit,
@@ -20,10 +21,7 @@ from inferq.theory.demands.demand import ClassDemand, Demand, WorkloadLike
 from inferq.theory.demands.hits import RequestWork, with_hit_rate
 from inferq.theory.demands.lengths import FirstToken
 from inferq.theory.statement import Hypothesis, Statement, explained, number
-
-if TYPE_CHECKING:
-    from inferq.systems.engine import Engine
-    from inferq.timing import TimingModel
+from inferq.timing import TimingModel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

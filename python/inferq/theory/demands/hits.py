@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from inferq.checks import within
 from inferq.errors import ConfigError
+from inferq.systems.engine import Engine
 from inferq.theory.capacities.iteration_cost import Iteration, memory_slack
+from inferq.theory.demands.demand import Demand
 from inferq.theory.demands.lengths import FirstToken, Lengths
 from inferq.theory.statement import Hypothesis, number
-
-if TYPE_CHECKING:
-    from inferq.systems.engine import Engine
-    from inferq.theory.demands.demand import Demand
 
 _NAME = "what prefix caches find"
 COUNTED_IN_FULL = "all of every prompt is computed"

@@ -12,14 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from inferq._lazy import np
+from inferq._lazy import NDArray, np
 from inferq.errors import SimulationError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 Scheme = Literal["bundled", "separate"]
 Stage = Literal["prefill", "mixed", "solo", "prefill_queue", "decode_queue"]

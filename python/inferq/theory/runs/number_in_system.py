@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from inferq._lazy import np, pl
+from inferq._lazy import NDArray, np, pl
 from inferq.results.result import Result
 from inferq.workload.dependencies import of_sessions
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 FIRST_SHARE, LEAST_FIRST = 0.01, 20
 """Which of those that arrived tell how long one takes: the first, before a backlog can hide it."""

@@ -6,16 +6,13 @@ import math
 import numbers
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from inferq._lazy import np, pl
+from inferq._lazy import NDArray, np, pl
 from inferq.errors import ConfigError
 from inferq.results.result import Result
 from inferq.theory.runs.number_in_system import Present, presence
 from inferq.theory.statement import Statement, number
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 BATCHES = 40
 """Parts of the window, over each of which the number in the system is averaged."""

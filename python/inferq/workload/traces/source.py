@@ -11,14 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inferq._lazy import pl
 from inferq.errors import TraceError
 from inferq.workload.columns import Place, row
-
-if TYPE_CHECKING:
-    from inferq.workload.traces.token_counters import Counter
+from inferq.workload.traces.token_counters import Counter
 
 _HEAD_BYTES = 1 << 16
 
