@@ -74,6 +74,11 @@ impl Hold {
     pub const UNTIL_ARRIVAL: Hold = Hold { iterations: u64::MAX, through_arrivals: false };
     /// The same until something other than an arrival changes.
     pub const THROUGH_ARRIVALS: Hold = Hold { iterations: u64::MAX, through_arrivals: true };
+
+    /// The same until something changes; whether an arrival is such a change depends on whether it could only wait.
+    pub fn while_arrivals_wait(arrivals_wait: bool) -> Hold {
+        Hold { through_arrivals: arrivals_wait, ..Hold::UNTIL_ARRIVAL }
+    }
 }
 
 const NO_BLOCK: &str = "no more blocks are taken than are free";

@@ -11,6 +11,7 @@ use super::{
 use crate::clock::{attoseconds, decimal, product};
 use crate::error::{Error, Result};
 use crate::kv::KvCache;
+use crate::timing::MixedSolo;
 use crate::workload::Workload;
 
 /// Gate and route as a user describes it.
@@ -54,17 +55,10 @@ pub enum DescriptionKind {
 
 /// The two speeds, lin2026 (2) and (3).
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-#[serde(tag = "kind", deny_unknown_fields)]
+#[serde(tag = "kind")]
 pub enum Speeds {
     /// τ = α + β·C beside a prefill, else 1/γ.
-    MixedSolo {
-        /// α.
-        alpha: f64,
-        /// β.
-        beta: f64,
-        /// 1/γ.
-        solo: f64,
-    },
+    MixedSolo(MixedSolo),
 }
 
 /// Unit prices of tokens.
@@ -208,7 +202,7 @@ impl GateAndRoute {
 
 impl Speeds {
     fn pace(&self, chunk: u32) -> Result<IterationLengths> {
-        let Speeds::MixedSolo { alpha, beta, solo } = *self;
+        let Speeds::MixedSolo(MixedSolo { alpha, beta, solo }) = *self;
         let of_chunk = product(attoseconds(beta, "beta")?, u128::from(chunk))?;
         let mixed = attoseconds(alpha, "alpha")?.checked_add(of_chunk);
         let mixed = mixed.ok_or_else(|| Error::overflow("α + β·C"))?;

@@ -142,34 +142,4 @@ mod tests {
             assert!((share - 1.0).abs() < spread, "the new one of {replicas} takes {share} of its share");
         }
     }
-
-    #[test]
-    fn only_the_beginning_counts() {
-        let (mut router, mut fleet) = (router(None), fleet(&[0; 64]));
-        let mut home = |id: u32, content: &[(u64, u32)]| {
-            fleet.content = content.iter().map(|&(content, tokens)| Segment { content, tokens }).collect();
-            router.route(&arrival(id), &mut fleet).expect("a replica")
-        };
-        // What comes behind 600 tokens, and which request asks, is nothing to it; nor how long a content goes on.
-        let same = home(0, &[(1, 500), (2, 200)]);
-        assert_eq!((same, same), (home(1, &[(1, 500), (2, 100), (3, 400)]), home(2, &[(1, 500), (2, 500)])));
-        // Where less than that is shared, each goes where its own content leads.
-        let alone: std::collections::BTreeSet<usize> = (0..200).map(|id| home(id, &[(1, 500)])).collect();
-        assert!(alone.len() > 50, "{} of 64", alone.len());
-    }
-
-    #[test]
-    fn who_has_reached_the_bound_is_passed_over() {
-        let mut router = router(Some(1.25));
-        let home = |router: &mut PrefixHashRouter, loads: &[u32]| {
-            let mut fleet = Fleet { content: vec![Segment { content: 4, tokens: 700 }], ..fleet(loads) };
-            router.route(&arrival(0), &mut fleet).expect("a replica")
-        };
-        let first = home(&mut router, &[0; 4]);
-        // Of 7 requests and the newcomer on 4 replicas none is to have more than ⌈1.25 · 8 / 4⌉ = 3.
-        let with = |load: u32| (0..4).map(|replica| if replica == first { load } else { (7 - load) / 3 }).collect();
-        let (at, above): (Vec<u32>, Vec<u32>) = (with(1), with(4));
-        assert_eq!(home(&mut router, &at), first);
-        assert_ne!(home(&mut router, &above), first);
-    }
 }

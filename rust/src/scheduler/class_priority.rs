@@ -74,7 +74,7 @@ impl ClassPriorityScheduler {
     fn plan_class(&mut self, rank: usize, plan: &mut Plan) -> Result<Hold> {
         if self.classes[rank].present == 0 || (plan.budget_left() == 0 && !self.swaps) {
             let arrivals_wait = plan.budget_left() == 0 || plan.seats_left() == 0;
-            return Ok(if arrivals_wait { Hold::THROUGH_ARRIVALS } else { Hold::UNTIL_ARRIVAL });
+            return Ok(Hold::while_arrivals_wait(arrivals_wait));
         }
         plan.rest_decodes(false);
         plan.set_juniors(self.juniors(rank, plan));

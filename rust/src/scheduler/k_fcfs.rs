@@ -41,13 +41,7 @@ pub(super) struct KFcfsScheduler {
 }
 
 impl Scheduler for KFcfsScheduler {
-    fn limits(&self) -> Limits {
-        self.roster.limits
-    }
-
-    fn notice(&mut self, notice: Notice, requests: &Requests) {
-        self.roster.notice(notice, requests);
-    }
+    answered_by_the_roster!();
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
         self.roster.choose_decodes(self.k_decode, plan)?;

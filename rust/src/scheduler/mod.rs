@@ -47,7 +47,7 @@ kinds! {
 mod prelude {
     pub(super) use super::parameters::{SchedulerParameters, class_code, count, limits, sample_watermark};
     pub(super) use super::queue::insert_by_arrival;
-    pub(super) use super::roster::{Lists, Roster};
+    pub(super) use super::roster::{Lists, Roster, answered_by_the_roster};
     pub(super) use super::{List, Notice, PreemptionKind, Queue, QueueOrder, Scheduler, Watermark};
     pub(super) use crate::engine::Class;
     pub(super) use crate::kinds::prelude::*;

@@ -76,9 +76,7 @@ impl OrcaScheduler {
 }
 
 impl Scheduler for OrcaScheduler {
-    fn limits(&self) -> Limits {
-        self.roster.limits
-    }
+    answered_by_the_roster!();
 
     fn refuses(&self, arrival: &Arrival, cache: &KvBlocks) -> Option<&'static str> {
         let prompt = u64::from(arrival.prompt_tokens);
@@ -88,10 +86,6 @@ impl Scheduler for OrcaScheduler {
         refuses_length(arrival, self.max_model_len, cache)
     }
 
-    fn notice(&mut self, notice: Notice, requests: &Requests) {
-        self.roster.notice(notice, requests);
-    }
-
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
         plan.rest_decodes(true);
         self.prefill(plan)?;
@@ -99,7 +93,7 @@ impl Scheduler for OrcaScheduler {
         let arrivals_wait = plan.budget_left() == 0 || plan.seats_left() == 0 || plan.refused() == Some(Limit::Blocks);
         plan.rest_decodes(false);
         self.roster.choose_decodes(u64::MAX, plan)?;
-        plan.hold(if arrivals_wait { Hold::THROUGH_ARRIVALS } else { Hold::UNTIL_ARRIVAL });
+        plan.hold(Hold::while_arrivals_wait(arrivals_wait));
         Ok(())
     }
 }

@@ -54,13 +54,7 @@ impl RadScheduler {
 }
 
 impl Scheduler for RadScheduler {
-    fn limits(&self) -> Limits {
-        self.roster.limits
-    }
-
-    fn notice(&mut self, notice: Notice, requests: &Requests) {
-        self.roster.notice(notice, requests);
-    }
+    answered_by_the_roster!();
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
         // Decodes at rest take no block from the prompt that is admitted beside them.
@@ -88,11 +82,7 @@ impl Scheduler for RadScheduler {
         self.roster.make_room(plan)?;
         // Blocks only get fewer, so the head of the queue goes on lacking them.
         let arrivals_wait = is_full || plan.seats_left() == 0 || plan.refused() == Some(Limit::Blocks);
-        plan.hold(match (plan.has_preempted(), arrivals_wait) {
-            (true, _) => Hold::ONCE,
-            (false, true) => Hold::THROUGH_ARRIVALS,
-            (false, false) => Hold::UNTIL_ARRIVAL,
-        });
+        plan.hold(if plan.has_preempted() { Hold::ONCE } else { Hold::while_arrivals_wait(arrivals_wait) });
         Ok(())
     }
 }

@@ -68,6 +68,21 @@ impl Lists {
     }
 }
 
+/// What a policy answers from its roster alone.
+macro_rules! answered_by_the_roster {
+    () => {
+        fn limits(&self) -> Limits {
+            self.roster.limits
+        }
+
+        fn notice(&mut self, notice: Notice, requests: &Requests) {
+            self.roster.notice(notice, requests);
+        }
+    };
+}
+
+pub(super) use answered_by_the_roster;
+
 /// The state of a scheduler that decodes by arrival and preempts the latest arrival.
 #[derive(Debug)]
 pub(super) struct Roster {
@@ -239,10 +254,6 @@ impl Roster {
             || plan.seats_left() == 0
             || !self.swapped.is_empty()
             || (plan.refused() == Some(Limit::Blocks) && !self.lists.queue.may_be_overtaken());
-        plan.hold(match (plan.has_preempted(), arrivals_wait) {
-            (true, _) => Hold::ONCE,
-            (false, true) => Hold::THROUGH_ARRIVALS,
-            (false, false) => Hold::UNTIL_ARRIVAL,
-        });
+        plan.hold(if plan.has_preempted() { Hold::ONCE } else { Hold::while_arrivals_wait(arrivals_wait) });
     }
 }

@@ -48,13 +48,7 @@ pub(super) struct SarathiScheduler {
 }
 
 impl Scheduler for SarathiScheduler {
-    fn limits(&self) -> Limits {
-        self.roster.limits
-    }
-
-    fn notice(&mut self, notice: Notice, requests: &Requests) {
-        self.roster.notice(notice, requests);
-    }
+    answered_by_the_roster!();
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
         let roster = &mut self.roster;

@@ -346,7 +346,7 @@ impl SlaiScheduler {
         }
         let arrivals_wait =
             uses_budget_up || plan.seats_left() == 0 || (is_refused && !self.lists.queue.may_be_overtaken());
-        plan.hold(if arrivals_wait { Hold::THROUGH_ARRIVALS } else { Hold::UNTIL_ARRIVAL });
+        plan.hold(Hold::while_arrivals_wait(arrivals_wait));
         if uses_budget_up && (chosen.count > 0 || deadline < Instant::NEVER) {
             let inside = self.cohorts.iter().filter(|cohort| cohort.takes_part);
             let tbts = inside.filter_map(|cohort| cohort.members.last_key_value()).map(|(&(tbt, _), _)| tbt);

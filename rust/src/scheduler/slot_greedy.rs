@@ -185,7 +185,7 @@ impl Scheduler for SlotGreedyScheduler {
         // While no request leaves, memory only fills: a request that does not fit goes on not fitting, and an arrival
         // waits behind it.
         let arrivals_wait = !self.lists.queue.is_empty();
-        plan.hold(if arrivals_wait { Hold::THROUGH_ARRIVALS } else { Hold::UNTIL_ARRIVAL });
+        plan.hold(Hold::while_arrivals_wait(arrivals_wait));
         Ok(())
     }
 }

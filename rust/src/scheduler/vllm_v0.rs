@@ -62,17 +62,11 @@ impl VllmV0Scheduler {
 }
 
 impl Scheduler for VllmV0Scheduler {
-    fn limits(&self) -> Limits {
-        self.roster.limits
-    }
+    answered_by_the_roster!();
 
     fn refuses(&self, arrival: &Arrival, _cache: &KvBlocks) -> Option<&'static str> {
         let too_long = u64::from(arrival.prompt_tokens) > self.roster.limits.token_budget;
         too_long.then_some("its prompt is longer than the token budget, and prompts are not chunked")
-    }
-
-    fn notice(&mut self, notice: Notice, requests: &Requests) {
-        self.roster.notice(notice, requests);
     }
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
@@ -93,11 +87,7 @@ impl Scheduler for VllmV0Scheduler {
         self.roster.swap_in(plan)?;
         // A request that waits now was not admitted, and will not be while no request leaves.
         let arrivals_wait = plan.waiting() > 0 || plan.seats_left() == 0;
-        plan.hold(match (plan.has_preempted(), arrivals_wait) {
-            (true, _) => Hold::ONCE,
-            (false, true) => Hold::THROUGH_ARRIVALS,
-            (false, false) => Hold::UNTIL_ARRIVAL,
-        });
+        plan.hold(if plan.has_preempted() { Hold::ONCE } else { Hold::while_arrivals_wait(arrivals_wait) });
         Ok(())
     }
 }

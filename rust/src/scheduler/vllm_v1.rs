@@ -268,7 +268,7 @@ impl Scheduler for VllmV1Scheduler {
             && (plan.budget_left() == 0
                 || plan.seats_left() == 0
                 || (plan.refused() == Some(Limit::Blocks) && !self.lists.queue.may_be_overtaken()));
-        plan.hold(if arrivals_wait { Hold::THROUGH_ARRIVALS } else { Hold::UNTIL_ARRIVAL });
+        plan.hold(Hold::while_arrivals_wait(arrivals_wait));
         Ok(())
     }
 }

@@ -4,19 +4,19 @@ use super::prelude::*;
 use super::sum;
 use crate::clock::attoseconds;
 
-/// Linear in the KV cache that the iteration reads and writes.
+/// Linear in the KV cache that the iteration reads and writes; in seconds as described, in attoseconds as built.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct MemoryLinear {
+pub struct MemoryLinear<Time = f64> {
     /// Length of every iteration.
-    pub base: f64,
+    pub base: Time,
     /// Per token in the cache.
-    pub per_kv_token: f64,
+    pub per_kv_token: Time,
 }
 
 impl TimingParameters for MemoryLinear {
     fn build(&self) -> Result<Box<dyn Timing>> {
-        Ok(Box::new(MemoryLinearTiming {
+        Ok(Box::new(MemoryLinear {
             base: attoseconds(self.base, "base")?,
             per_kv_token: attoseconds(self.per_kv_token, "per_kv_token")?,
         }))
@@ -29,14 +29,8 @@ impl Sample for MemoryLinear {
     }
 }
 
-/// d0 + d1·(Σ (x + c) over chunks + Σ (context + 1) over decodes), all in attoseconds. Paused requests cost nothing.
-#[derive(Debug)]
-struct MemoryLinearTiming {
-    base: u128,
-    per_kv_token: u128,
-}
-
-impl Timing for MemoryLinearTiming {
+/// d0 + d1·(Σ (x + c) over chunks + Σ (context + 1) over decodes). Paused requests cost nothing.
+impl Timing for MemoryLinear<u128> {
     fn pace(&self, shape: &Shape) -> Result<Pace> {
         let tokens = u128::from(shape.tokens());
         let first = sum(&[(self.base, 1), (self.per_kv_token, shape.chunk_context + shape.decode_context + tokens)])?;

@@ -4,24 +4,24 @@ use super::prelude::*;
 use super::sum;
 use crate::clock::{Span, attoseconds};
 
-/// Two speeds: with a chunk in the batch, and without.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+/// Two speeds, with a chunk in the batch and without; in seconds as described, in attoseconds as built.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct MixedSolo {
+pub struct MixedSolo<Time = f64> {
     /// Length of an iteration with a chunk.
-    pub alpha: f64,
+    pub alpha: Time,
     /// Per chunk token.
-    pub beta: f64,
+    pub beta: Time,
     /// Length of an iteration without one.
-    pub solo: f64,
+    pub solo: Time,
 }
 
 impl TimingParameters for MixedSolo {
     fn build(&self) -> Result<Box<dyn Timing>> {
-        Ok(Box::new(MixedSoloTiming {
+        Ok(Box::new(MixedSolo {
             alpha: attoseconds(self.alpha, "alpha")?,
             beta: attoseconds(self.beta, "beta")?,
-            solo: Span(attoseconds(self.solo, "solo")?),
+            solo: attoseconds(self.solo, "solo")?,
         }))
     }
 }
@@ -33,17 +33,10 @@ impl Sample for MixedSolo {
 }
 
 /// α + β·(prefill tokens) when a chunk is present, else 1/γ.
-#[derive(Debug)]
-struct MixedSoloTiming {
-    alpha: u128,
-    beta: u128,
-    solo: Span,
-}
-
-impl Timing for MixedSoloTiming {
+impl Timing for MixedSolo<u128> {
     fn pace(&self, shape: &Shape) -> Result<Pace> {
         if shape.chunks.is_empty() {
-            return Ok(Pace::constant(self.solo));
+            return Ok(Pace::constant(Span(self.solo)));
         }
         let length = sum(&[(self.alpha, 1), (self.beta, u128::from(shape.chunk_tokens))])?;
         Ok(Pace::constant(Span(length)))

@@ -4,31 +4,31 @@ use super::prelude::*;
 use super::sum;
 use crate::clock::attoseconds;
 
-/// Linear in tokens above a knee, with attention terms.
+/// Linear in tokens above a knee, with attention terms; in seconds as described, in attoseconds as built.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct PiecewiseLinear {
+pub struct PiecewiseLinear<Time = f64> {
     /// Length of every iteration.
-    pub base: f64,
+    pub base: Time,
     /// Per token above the knee.
-    pub per_token: f64,
+    pub per_token: Time,
     /// Tokens that cost nothing more.
     #[serde(default)]
     pub knee: u64,
     /// β: per token of context of a decode.
     #[serde(default)]
-    pub per_context_token: f64,
+    pub per_context_token: Time,
     /// α: per squared chunk token.
     #[serde(default)]
-    pub per_prefill_square: f64,
+    pub per_prefill_square: Time,
     /// ε: per chunk token and token of context.
     #[serde(default)]
-    pub per_chunk_context: f64,
+    pub per_chunk_context: Time,
 }
 
 impl TimingParameters for PiecewiseLinear {
     fn build(&self) -> Result<Box<dyn Timing>> {
-        Ok(Box::new(PiecewiseLinearTiming {
+        Ok(Box::new(PiecewiseLinear {
             base: attoseconds(self.base, "base")?,
             per_token: attoseconds(self.per_token, "per_token")?,
             knee: self.knee,
@@ -52,18 +52,7 @@ impl Sample for PiecewiseLinear {
     }
 }
 
-/// base + a·max(0, tokens − knee) + β·Σ decode contexts + α·Σ c² + ε·Σ c·x, all in attoseconds.
-#[derive(Debug)]
-struct PiecewiseLinearTiming {
-    base: u128,
-    per_token: u128,
-    knee: u64,
-    per_context_token: u128,
-    per_prefill_square: u128,
-    per_chunk_context: u128,
-}
-
-impl PiecewiseLinearTiming {
+impl PiecewiseLinear<u128> {
     /// First length and growth in 64 bits, which hold all but absurd iterations (18 s) at a fraction of the cost.
     #[inline]
     fn short_line(&self, shape: &Shape) -> Option<(u64, u64)> {
@@ -89,7 +78,8 @@ impl PiecewiseLinearTiming {
     }
 }
 
-impl Timing for PiecewiseLinearTiming {
+/// base + a·max(0, tokens − knee) + β·Σ decode contexts + α·Σ c² + ε·Σ c·x.
+impl Timing for PiecewiseLinear<u128> {
     fn pace(&self, shape: &Shape) -> Result<Pace> {
         if let Some((first, growth)) = self.short_line(shape) {
             return Pace::line(u128::from(first), u128::from(growth));

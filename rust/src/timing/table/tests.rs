@@ -3,7 +3,6 @@
 use super::super::TimingModel;
 use super::super::tests::price;
 use super::*;
-use proptest::prelude::*;
 
 const MICRO: u128 = 1_000_000_000_000;
 
@@ -160,62 +159,4 @@ fn a_grid_that_is_none_is_an_error_that_says_where() {
     assert_eq!(of_chunk("[1, 0]", "[[0, 0], [0, 0]]"), "chunk.context[1]: 0 after 1: the points must ascend");
     let negative = of_chunk("[0, 1]", "[[0, -0.5], [0, 0]]");
     assert!(negative.starts_with("chunk.seconds[0][1]: -0.5 is no span of time"), "{negative}");
-}
-
-/// Points with times that never fall, in attoseconds at random: what they are rounded to shows.
-fn rising(least: u64) -> impl Strategy<Value = (Vec<u64>, Vec<u64>)> {
-    prop::collection::btree_map(least..500, 0_u64..100_000, 2..6).prop_map(|grid| {
-        let points: Vec<u64> = grid.keys().copied().collect();
-        let mut times: Vec<u64> = grid.values().copied().collect();
-        times.sort_unstable();
-        (points, times)
-    })
-}
-
-fn seconds(attoseconds: &[u64]) -> Vec<Option<f64>> {
-    attoseconds.iter().map(|&time| Some(format!("{time}e-18").parse().expect("a number"))).collect()
-}
-
-/// What holds along any axis: the grid's own values on it, between two of them in between, and never falling.
-fn follows(points: &[u64], times: &[u64], first: impl Fn(u64) -> u128) -> std::result::Result<(), TestCaseError> {
-    for (pair, time) in points.windows(2).zip(times.windows(2)) {
-        prop_assert_eq!([first(pair[0]), first(pair[1])], [u128::from(time[0]), u128::from(time[1])]);
-        for at in pair[0]..pair[1] {
-            prop_assert!((u128::from(time[0])..=u128::from(time[1])).contains(&first(at)));
-            prop_assert!(first(at) <= first(at + 1));
-        }
-    }
-    Ok(())
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-
-    #[test]
-    fn a_table_goes_through_its_points(
-        (tokens, linear) in rising(1), (context, of_context) in rising(0), (other, of_other) in rising(1),
-    ) {
-        let model = table(&LinearGrid { tokens: tokens.clone(), seconds: seconds(&linear) }, &no_chunks(), &no_decodes());
-        follows(&tokens, &linear, |at| price(&model, &[(at, 0)], &[], 0).first.0)?;
-        // Along the contexts of a chunk on a row of its grid, with another row above it.
-        let above: Vec<u64> = of_context.iter().map(|time| time + 7).collect();
-        let rows = vec![seconds(&of_context), seconds(&above)];
-        let chunk = ChunkGrid { chunk: vec![3, 90], context: context.clone(), seconds: rows.clone(), shared_s: 0.0 };
-        let model = table(&no_linear(), &chunk, &no_decodes());
-        follows(&context, &of_context, |at| price(&model, &[(3, at)], &[], 0).first.0)?;
-        follows(&context, &above, |at| price(&model, &[(90, at)], &[], 0).first.0)?;
-        // Along the mean context of decodes.
-        let decode = DecodeGrid { sequences: vec![3, 9], mean_context: context.clone(), seconds: rows };
-        let model = table(&no_linear(), &no_chunks(), &decode);
-        follows(&context, &of_context, |at| price(&model, &[], &[at; 3], 0).first.0)?;
-        follows(&context, &above, |at| price(&model, &[], &[at; 9], 0).first.0)?;
-        // Along the chunks and the sequences at a column of their grids.
-        let rows: Vec<Vec<Option<f64>>> = of_other.iter().map(|&time| seconds(&[time, time + 5])).collect();
-        let chunk = ChunkGrid { chunk: other.clone(), context: vec![10, 40], seconds: rows.clone(), shared_s: 0.0 };
-        let model = table(&no_linear(), &chunk, &no_decodes());
-        follows(&other, &of_other, |at| price(&model, &[(at, 10)], &[], 0).first.0)?;
-        let decode = DecodeGrid { sequences: other.clone(), mean_context: vec![10, 40], seconds: rows };
-        let model = table(&no_linear(), &no_chunks(), &decode);
-        follows(&other, &of_other, |at| price(&model, &[], &vec![10; at as usize], 0).first.0)?;
-    }
 }
