@@ -296,31 +296,6 @@ mod tests {
         }
     }
 
-    /// P(gap > x) = exp(−(Γ(1 + 1/k) x rate)^k); mean and squared gap from the distribution's moments Γ(1 + n/k) / Γ(1 + 1/k)^n.
-    #[test]
-    fn weibull_gaps_have_their_distribution() {
-        for shape in [0.4, 0.7, 2.0, 6.0] {
-            let gaps = gaps_s(&Arrivals::Weibull { rate: 2.0, shape });
-            let moment = |power: f64| libm::tgamma(1.0 + power / shape) / libm::tgamma(1.0 + 1.0 / shape).powf(power);
-            let name = format!("shape {shape}");
-            close(mean(gaps.iter().map(|gap| 2.0 * gap)), 1.0, moment(2.0) - 1.0, &name);
-            close(mean(gaps.iter().map(|gap| 4.0 * gap * gap)), moment(2.0), moment(4.0) - moment(2.0).powi(2), &name);
-            for multiple in [0.1, 1.0, 2.5] {
-                let above = f64::exp(-(libm::tgamma(1.0 + 1.0 / shape) * multiple).powf(shape));
-                let share = mean(gaps.iter().map(|&gap| f64::from(2.0 * gap > multiple)));
-                close(share, above, above * (1.0 - above), &name);
-            }
-        }
-    }
-
-    #[test]
-    fn weibull_of_shape_1_is_poisson_bit_for_bit() {
-        for rate in [0.7, 1e5] {
-            let draw = |distribution: Arrivals| distribution.draw(REQUESTS, 3).expect("a distribution");
-            assert!(draw(Arrivals::Weibull { rate, shape: 1.0 }) == draw(Arrivals::Poisson { rate }));
-        }
-    }
-
     #[test]
     fn deterministic_arrivals_are_exact() {
         let draw =

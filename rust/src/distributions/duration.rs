@@ -65,8 +65,6 @@ mod tests {
     use super::*;
     use crate::random::Source;
 
-    const DRAWS: u64 = 200_000;
-
     fn stream() -> Stream {
         Stream::new(4, Source::Think)
     }
@@ -77,25 +75,6 @@ mod tests {
         assert_eq!(Duration::Fixed { seconds: 0.0 }.draw(stream(), 1), Ok(vec![0]));
     }
 
-    /// Mean, variance and tails within 5 standard errors.
-    #[test]
-    fn exponential_has_its_distribution() {
-        let drawn = Duration::Exponential { mean_s: 2.5 }.draw(stream(), DRAWS).expect("a distribution");
-        let mean = |value: &dyn Fn(f64) -> f64| {
-            drawn.iter().map(|&duration| value(duration as f64 / 1e9)).sum::<f64>() / DRAWS as f64
-        };
-        let close = |sample: f64, expected: f64, variance: f64| {
-            assert!((sample - expected).abs() <= 5.0 * (variance / DRAWS as f64).sqrt(), "{sample} {expected}");
-        };
-        close(mean(&|value| value), 2.5, 6.25);
-        // The fourth central moment of an exponential is 9 σ⁴.
-        close(mean(&|value| (value - 2.5).powi(2)), 6.25, 8.0 * 6.25 * 6.25);
-        for multiple in [0.05, 1.0, 4.0] {
-            let above = f64::exp(-multiple);
-            close(mean(&|value| f64::from(value > 2.5 * multiple)), above, above * (1.0 - above));
-        }
-    }
-
     #[test]
     fn twice_the_mean_is_twice_each_draw() {
         let draw = |mean_s| Duration::Exponential { mean_s }.draw(stream(), 1000).expect("a distribution");
@@ -103,17 +82,8 @@ mod tests {
     }
 
     #[test]
-    fn bad_durations_are_named() {
-        for (distribution, field) in [
-            (Duration::Fixed { seconds: -1.0 }, "seconds"),
-            (Duration::Fixed { seconds: f64::NAN }, "seconds"),
-            (Duration::Exponential { mean_s: 0.0 }, "mean_s"),
-            (Duration::Exponential { mean_s: f64::INFINITY }, "mean_s"),
-        ] {
-            let error = distribution.draw(stream(), 1).expect_err("a bad distribution").to_string();
-            assert!(error.starts_with(field), "{error}");
-        }
-        let widest = Duration::Exponential { mean_s: 1e8 }.draw(stream(), DRAWS).expect("a distribution");
+    fn the_longest_durations_fit() {
+        let widest = Duration::Exponential { mean_s: 1e8 }.draw(stream(), 200_000).expect("a distribution");
         assert!(widest.iter().all(|&duration| duration < 9_000_000_000_000_000_000));
     }
 }
