@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::border::{Bell, Raised};
-use crate::run::{Cut, column, optional};
+use crate::run::{Cut, read_columns};
 use crate::tables::{keep, put};
 
 /// What `simulate_exponential` is asked besides the workload.
@@ -58,15 +58,12 @@ pub(crate) fn simulate_exponential<'py>(
     classes: Vec<String>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let arrival_s = column(columns, "arrival_s")?;
-    let prompt_tokens = column(columns, "prompt_tokens")?;
-    let output_tokens = column(columns, "output_tokens")?;
-    let class = column(columns, "class")?;
+    read_columns! { columns: arrival_s, prompt_tokens, output_tokens, class }
     let workload = Workload {
-        arrival_s: optional("arrival_s", &arrival_s)?,
-        prompt_tokens: optional("prompt_tokens", &prompt_tokens)?,
-        output_tokens: optional("output_tokens", &output_tokens)?,
-        class: optional("class", &class)?,
+        arrival_s,
+        prompt_tokens,
+        output_tokens,
+        class,
         class_count: classes.len().max(1),
         ..Workload::default()
     };

@@ -121,6 +121,16 @@ pub(crate) fn column<'py, T: numpy::Element>(
     columns.get_item(name)?.map(|array| array.extract()).transpose()
 }
 
+/// Reads columns of the workload, each into a slice of its name; one that is not there is empty.
+macro_rules! read_columns {
+    ($columns:ident: $($name:ident),*) => {$(
+        let $name = $crate::run::column($columns, stringify!($name))?;
+        let $name = $crate::run::optional(stringify!($name), &$name)?;
+    )*};
+}
+
+pub(crate) use read_columns;
+
 /// User-defined objects: schedulers by pool and engine, one for each replica, and routers by pool.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
@@ -289,48 +299,28 @@ pub(crate) fn simulate<'py>(
     threads: Option<NonZeroUsize>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let (arrival_s, prompt_tokens, output_tokens) =
-        (column(columns, "arrival_s")?, column(columns, "prompt_tokens")?, column(columns, "output_tokens")?);
-    let (class, priority) = (column(columns, "class")?, column(columns, "priority")?);
-    let (patience_s, ttft_slo_s, tbt_slo_s) =
-        (column(columns, "patience_s")?, column(columns, "ttft_slo_s")?, column(columns, "tbt_slo_s")?);
-    let (queue_key, session, pool) =
-        (column(columns, "queue_key")?, column(columns, "session")?, column(columns, "pool")?);
-    let (parents, children_start, children, delay_s) = (
-        column(columns, "parents")?,
-        column(columns, "children_start")?,
-        column(columns, "children")?,
-        column(columns, "delay_s")?,
-    );
-    let (content_start, content_id, content_tokens) =
-        (column(columns, "content_start")?, column(columns, "content_id")?, column(columns, "content_tokens")?);
+    read_columns! { columns:
+        arrival_s, prompt_tokens, output_tokens, class, priority, patience_s, ttft_slo_s, tbt_slo_s, queue_key, session,
+        pool, content_start, content_id, content_tokens, parents, children_start, children, delay_s
+    }
     let workload = Workload {
-        arrival_s: optional("arrival_s", &arrival_s)?,
-        prompt_tokens: optional("prompt_tokens", &prompt_tokens)?,
-        output_tokens: optional("output_tokens", &output_tokens)?,
-        class: optional("class", &class)?,
+        arrival_s,
+        prompt_tokens,
+        output_tokens,
+        class,
         class_count: classes.len().max(1),
-        priority: optional("priority", &priority)?,
-        patience_s: optional("patience_s", &patience_s)?,
-        tbt_slo_s: optional("tbt_slo_s", &tbt_slo_s)?,
-        queue_key: optional("queue_key", &queue_key)?,
-        session: optional("session", &session)?,
-        pool: optional("pool", &pool)?,
-        content: Content {
-            start: optional("content_start", &content_start)?,
-            id: optional("content_id", &content_id)?,
-            tokens: optional("content_tokens", &content_tokens)?,
-        },
-        flow: Flow {
-            parents: optional("parents", &parents)?,
-            children_start: optional("children_start", &children_start)?,
-            children: optional("children", &children)?,
-            delay_s: optional("delay_s", &delay_s)?,
-        },
+        priority,
+        patience_s,
+        tbt_slo_s,
+        queue_key,
+        session,
+        pool,
+        content: Content { start: content_start, id: content_id, tokens: content_tokens },
+        flow: Flow { parents, children_start, children, delay_s },
         ..Workload::default()
     };
     let mut border = Border::new(py, &classes, progress)?;
-    border.objectives.append(workload.len(), optional("ttft_slo_s", &ttft_slo_s)?, workload.tbt_slo_s);
+    border.objectives.append(workload.len(), ttft_slo_s, workload.tbt_slo_s);
     let threads = user_defined.threads(threads);
     let outcome = py.detach(|| {
         let scenario: Scenario = parse(scenario)?;

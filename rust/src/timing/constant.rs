@@ -3,17 +3,17 @@
 use super::prelude::*;
 use crate::clock::{Span, attoseconds};
 
-/// Every iteration takes as long as every other.
+/// Every iteration takes as long as every other; in seconds as described, a span as built.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Constant {
+pub struct Constant<Time = f64> {
     /// Length of every iteration.
-    pub seconds: f64,
+    pub seconds: Time,
 }
 
 impl TimingParameters for Constant {
     fn build(&self) -> Result<Box<dyn Timing>> {
-        Ok(Box::new(ConstantTiming { length: Span(attoseconds(self.seconds, "seconds")?) }))
+        Ok(Box::new(Constant { seconds: Span(attoseconds(self.seconds, "seconds")?) }))
     }
 }
 
@@ -23,13 +23,8 @@ impl Sample for Constant {
     }
 }
 
-#[derive(Debug)]
-struct ConstantTiming {
-    length: Span,
-}
-
-impl Timing for ConstantTiming {
+impl Timing for Constant<Span> {
     fn pace(&self, _shape: &Shape) -> Result<Pace> {
-        Ok(Pace::constant(self.length))
+        Ok(Pace::constant(self.seconds))
     }
 }

@@ -131,7 +131,7 @@ fn decodes_are_priced_by_number_and_mean_context() {
 }
 
 #[test]
-fn a_grid_that_is_none_is_an_error_that_says_where() {
+fn a_hole_in_a_grid_is_an_error_that_says_where() {
     let json = |linear: &str, chunk: &str| {
         let text = format!(
             r#"{{"kind": "TimingTable", "linear": {linear}, "chunk": {chunk},
@@ -141,22 +141,11 @@ fn a_grid_that_is_none_is_an_error_that_says_where() {
         assert!(matches!(model, TimingModel::TimingTable(_)));
         model.build().map(drop).expect_err("no grid").to_string()
     };
-    let chunk = r#"{"chunk": [1, 2], "context": [0, 1], "seconds": [[0, 0], [0, 0]]}"#;
-    let linear = r#"{"tokens": [1, 2], "seconds": [0, 0]}"#;
-    let of_linear =
-        |tokens: &str, seconds: &str| json(&format!(r#"{{"tokens": {tokens}, "seconds": {seconds}}}"#), chunk);
-    let of_chunk = |context: &str, seconds: &str| {
-        json(linear, &format!(r#"{{"chunk": [1, 2], "context": {context}, "seconds": {seconds}}}"#))
-    };
-    assert_eq!(of_linear("[1]", "[0]"), "linear.tokens: [1]: a line needs at least two points");
-    assert_eq!(of_linear("[1, 4, 4]", "[0, 0, 0]"), "linear.tokens[2]: 4 after 4: the points must ascend");
-    assert_eq!(of_linear("[0, 4]", "[0, 0]"), "linear.tokens[0]: 0: it must be at least 1 and at most 2^40");
-    assert_eq!(of_linear("[1, 2]", "[0]"), "linear.seconds: 1 times, must be 2: one for each point");
     let hole = "a hole in the grid: every point needs a time";
-    assert_eq!(of_linear("[1, 2]", "[0, null]"), format!("linear.seconds[1]: {hole}"));
-    assert_eq!(of_chunk("[0, 1]", "[[0, 0], [null, 0]]"), format!("chunk.seconds[1][0]: {hole}"));
-    assert_eq!(of_chunk("[0, 1]", "[[0, 0]]"), "chunk.seconds: 1 rows, must be 2");
-    assert_eq!(of_chunk("[1, 0]", "[[0, 0], [0, 0]]"), "chunk.context[1]: 0 after 1: the points must ascend");
-    let negative = of_chunk("[0, 1]", "[[0, -0.5], [0, 0]]");
-    assert!(negative.starts_with("chunk.seconds[0][1]: -0.5 is no span of time"), "{negative}");
+    let (linear, chunk) = (
+        |seconds| format!(r#"{{"tokens": [1, 2], "seconds": {seconds}}}"#),
+        |seconds| format!(r#"{{"chunk": [1, 2], "context": [0, 1], "seconds": {seconds}}}"#),
+    );
+    assert_eq!(json(&linear("[0, null]"), &chunk("[[0, 0], [0, 0]]")), format!("linear.seconds[1]: {hole}"));
+    assert_eq!(json(&linear("[0, 0]"), &chunk("[[0, 0], [null, 0]]")), format!("chunk.seconds[1][0]: {hole}"));
 }
