@@ -114,42 +114,23 @@ mod tests {
     use super::*;
     use crate::gate_and_route::line::Waiting;
 
-    /// So many wait and run of each class; turns are given in the order of `order`.
-    fn prefills(waiting: &[u64], running: &[u64], order: &[usize]) -> Prefills {
+    /// So many wait and run of each class.
+    fn prefills(waiting: &[u64], running: &[u64]) -> Prefills {
         let mut prefills = Prefills::new(waiting.len());
         prefills.running = running.to_vec();
-        let mut turn = 0;
-        for &class in order.iter().chain(&(0..waiting.len()).collect::<Vec<_>>()) {
-            while prefills.waiting[class].len() < waiting[class] {
-                let class = class as u32;
-                prefills.waiting[class as usize].push(Waiting { request: 0, handle: 0, class, from: 0, turn });
-                turn += 1;
-            }
+        for (line, &count) in prefills.waiting.iter_mut().zip(waiting) {
+            (0..count).for_each(|turn| _ = line.push(Waiting { request: 0, handle: 0, class: 0, from: 0, turn }));
         }
         prefills
     }
 
-    fn allocation(prefill: &[f64], prefill_queue: &[f64]) -> Allocation {
-        let units = |numbers: &[f64]| numbers.iter().map(|number| (number * ONE as f64) as u64).collect();
-        Allocation {
-            prefill: units(prefill),
-            mixed: None,
-            solo: None,
-            prefill_queue: (!prefill_queue.is_empty()).then(|| units(prefill_queue)),
-        }
-    }
-
-    fn built(kind: GateKind, allocation: Option<&Allocation>, tokens: &[ClassTokens]) -> Box<dyn Gate> {
-        kind.build(10, allocation, tokens)
-    }
-
     #[test]
     fn a_class_that_the_plan_does_not_serve_comes_last() {
-        let plan = allocation(&[0.0, 0.5, 0.0], &[]);
-        let gate = built(GateKind::Occupancy, Some(&plan), &[ClassTokens::default(); 3]);
-        assert_eq!(gate.class(&prefills(&[3, 1, 9], &[0, 9, 0], &[])), Some(1));
-        assert_eq!(gate.class(&prefills(&[3, 0, 9], &[0, 9, 0], &[])), Some(2));
-        assert_eq!(gate.class(&prefills(&[9, 0, 9], &[0, 9, 0], &[])), Some(0));
+        let plan = Allocation { prefill: vec![0, ONE / 2, 0], mixed: None, solo: None, prefill_queue: None };
+        let gate = GateKind::Occupancy.build(10, Some(&plan), &[ClassTokens::default(); 3]);
+        assert_eq!(gate.class(&prefills(&[3, 1, 9], &[0, 9, 0])), Some(1));
+        assert_eq!(gate.class(&prefills(&[3, 0, 9], &[0, 9, 0])), Some(2));
+        assert_eq!(gate.class(&prefills(&[9, 0, 9], &[0, 9, 0])), Some(0));
     }
 
     #[test]
@@ -157,9 +138,9 @@ mod tests {
         // D / P = (400 / 3,000, 1,000 / 300, 2,000 / 600): the last two are equal, and not as doubles of means.
         let tokens = [(3, 9_000, 1_200), (3, 900, 3_000), (1, 600, 2_000)]
             .map(|(requests, prompt, output)| ClassTokens { requests, prompt, output });
-        let gate = built(GateKind::Priority, None, &tokens);
-        assert_eq!(gate.class(&prefills(&[1, 1, 1], &[0, 0, 0], &[])), Some(1));
-        assert_eq!(gate.class(&prefills(&[1, 0, 1], &[0, 0, 0], &[])), Some(2));
-        assert_eq!(gate.class(&prefills(&[1, 0, 0], &[0, 0, 0], &[])), Some(0));
+        let gate = GateKind::Priority.build(10, None, &tokens);
+        assert_eq!(gate.class(&prefills(&[1, 1, 1], &[0, 0, 0])), Some(1));
+        assert_eq!(gate.class(&prefills(&[1, 0, 1], &[0, 0, 0])), Some(2));
+        assert_eq!(gate.class(&prefills(&[1, 0, 0], &[0, 0, 0])), Some(0));
     }
 }
