@@ -158,7 +158,7 @@ def measured(workload: iq.Workload, served_by: iq.Engine, ttft_s: float) -> dict
 
 
 def work(result: iq.Result) -> dict[str, float]:
-    """Who computed and who waited, over the time in which the replica computed."""
+    """Which requests computed and which waited, over the time in which the replica computed."""
     count = pl.col("count")
     spent_s = count * pl.col("first_s") + pl.col("growth_s") * count * (count - 1) / 2
     parts = result.iterations.with_columns(spent_s=spent_s)

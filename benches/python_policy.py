@@ -7,7 +7,7 @@ time is the processor's for `iq.simulate`, from the columns to the frames: the l
 by the number of iterations, in microseconds. Columns:
 
 - `built-in`: `iq.Sarathi`, one iteration at a time (`stepping=True`), for comparison;
-- `crossing`: the least that a plan can be: all decode, named by a list that is made once. Nobody waits;
+- `crossing`: the least that a plan can be: all decode, named by a list that is made once. None waits;
 - `chunked`: `ShortestFirst`, the example of `docs/write-a-scheduler.md`, with 256 waiting requests shown;
 - `repeat`: the same, but a batch without prompts is asked for until something happens (`repeat=10**6`).
 """

@@ -202,7 +202,7 @@ class Outcome(NamedTuple):
     cache: Any  # the prefix cache, if there is one, as it is then
 
 
-class Replica:  # one engine: who waits, runs and is swapped out, the free blocks, the batch under way
+class Replica:  # one engine: requests waiting, running and swapped out, free blocks, the batch
     def __init__(self, engine: Described, classes: list[str]) -> None:
         from .policies import POLICIES  # whose files import this one
 
@@ -346,7 +346,7 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
                 self.place(r, 1)
 
     def victim(self, own: Request) -> Request:
-        """Who goes for want of a block: with ClassPriority the latest of the lowest class, if below."""
+        """The victim for want of a block: with ClassPriority the latest of the lowest class, if below."""
         if self.scope is None:
             return own
         rank = self.rules["order"].index
@@ -396,13 +396,13 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
         self.rule(self, self.rules)
         if not self.rows:
             return self.form_batch(now, drain) if self.victims else False
-        # Section 6: a decode is the last owed token of who has emitted before, or makes the next one.
+        # Section 6: a decode is the last owed token after one was emitted, or makes the next one.
         decodes = [r for r in self.rows if r.owed == 1 and (r.tokens or r.decodes)]
         chunks = [(n, r.computed) for r, n in self.rows.items() if r not in decodes]
         length = price(self.times, chunks, [r.computed for r in decodes])
         length = with_host(self.host, length, len(self.rows)) + self.charge
         assert length > 0, "a non-empty iteration of length 0 (rule 1)"
-        rows = [(r.id, n, False) for r, n in self.rows.items()]  # settle says who emits
+        rows = [(r.id, n, False) for r, n in self.rows.items()]  # settle says which rows emit
         used = (self.total - self.free) * self.block
         self.iterations.append(Iteration(now, length, rows, used, self.bound()))
         self.end, self.charge = now + length, 0
@@ -411,7 +411,7 @@ class Replica:  # one engine: who waits, runs and is swapped out, the free block
         return True
 
     def settle(self, now: int) -> None:
-        """Rules 7, 8: the last owed token emits or, with "decode", the decode after; who is done leaves."""
+        """Rules 7, 8: the last owed token emits or, with "decode", the decode after; the finished leave."""
         departing: list[Request] = []
         for at, (r, n) in enumerate(self.rows.items()):
             emits = r.decodes if self.decode_first else n == r.owed

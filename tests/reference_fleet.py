@@ -22,7 +22,7 @@ class Call(Request):  # a request on its way through a fleet
         self.after: list[int] = row.get("after", [])
         self.delay = exact(row.get("delay_s", 0))  # from the end of the last that it waits for, or arrival_s
         self.session = row.get("session_id")
-        if not self.after:  # what nobody else delays
+        if not self.after:  # what no other request delays
             self.arrival += self.delay
         self.due = NEVER if self.after else self.arrival  # when it arrives, as far as that is known
         self.arrived = False
@@ -34,7 +34,7 @@ class Call(Request):  # a request on its way through a fleet
 class Outcome(NamedTuple):
     requests: list[Call]  # those that arrived by the horizon, by id
     iterations: list[list[Iteration]]  # of each replica; the last may run beyond the horizon
-    drained: list[int]  # who was there when nothing was to come and a batch was formed all the same, by id
+    drained: list[int]  # requests there when nothing was to come and a batch was formed all the same, by id
     end: int  # the last instant at which anything happened; the horizon, if something goes on there
 
 
@@ -98,7 +98,7 @@ class Router:
         return (ROUTERS | WRITTEN)[self.kind](self, r, replicas)
 
     def by_prefix(self, r: Call, replicas: list[Replica]) -> int:
-        """Tokens to compute, weighted, and tokens of the blocks ahead; who is handed off has all computed."""
+        """Tokens to compute, weighted, and tokens of the blocks ahead; handed-off ones have computed all."""
 
         def cost(at: int) -> tuple[float, int]:
             replica, cached = replicas[at], r.prompt
@@ -293,7 +293,7 @@ class Fleet:  # all that has a state, and what happens at one instant
             replica.touched = False
 
     def end_iteration(self, replica: Member, pool: Pool) -> None:
-        """Who is done releases those that wait for it; who is prefilled and owes output departs."""
+        """A finished request releases those that wait for it; a prefilled one that owes output departs."""
         replica.settle(self.now)
         replica.release(0)
         for r in sorted(calls(replica.rows), key=lambda r: r.id):
@@ -334,7 +334,7 @@ class Fleet:  # all that has a state, and what happens at one instant
                 r.status, r.left = "abandoned", self.now
 
     def arrive(self, r: Call) -> None:
-        """It is routed; who could not go on there, or after the hand-off, is turned away at once."""
+        """It is routed; one that could not go on there, or after the hand-off, is rejected at once."""
         pool, r.arrived = self.pools[r.pool], True
         home = pool.choose(r)
         r.replica = self.replicas.index(home)
@@ -361,7 +361,7 @@ class Fleet:  # all that has a state, and what happens at one instant
         return formed
 
     def drain(self) -> bool:
-        """Rule 5: nothing is left to come, and who still holds requests is asked once more."""
+        """Rule 5: nothing is left to come, and each replica that holds requests is asked once more."""
         here = sorted(r.id for replica in self.replicas for r in present(replica))
         asked = [self.form_batch(replica, drain=True) for replica in self.replicas if present(replica)]
         if any(asked) and not self.drained:

@@ -13,12 +13,12 @@ from .reference_radix import Run, Tree
 
 MOST_RESERVED = 4096  # output tokens of one request for which room is set aside
 STEPS_AHEAD = 20  # decode steps for which a retraction makes room
-FEW = 32  # tokens: who finds no more is compared with the others that wait
+FEW = 32  # tokens: requests that hit no more are compared with the others that wait
 MOST_SORTED = 128  # waiting requests; more keep their order
 REFRESHED_EVERY = 32  # passes
 ENDLESS = 1 << 60  # chunking off
 
-Row = tuple["Request", int]  # who computes how many tokens
+Row = tuple["Request", int]  # a request and its tokens
 
 
 class OutOfMemory(Exception):
@@ -26,7 +26,7 @@ class OutOfMemory(Exception):
 
 
 class Stuck(Exception):
-    """Somebody waits, and would for ever."""
+    """A request waits, and would for ever."""
 
 
 class Request:
@@ -213,7 +213,7 @@ class Scheduler:
 
 
 class Pass:
-    """One prefill pass: its budgets, and who is picked."""
+    """One prefill pass: its budgets, and what is picked."""
 
     def __init__(self, of: Scheduler) -> None:
         self.of, self.page, self.memory = of, of.page, of.memory

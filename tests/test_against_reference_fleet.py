@@ -1,6 +1,6 @@
 """Does the fast core agree with the slow reference on fleets, hand-offs, networks and sessions?
 
-Every column of the requests, every batch of every replica, the totals, who was drained: exactly.
+Every column of the requests, every batch of every replica, the totals, which requests were drained: exactly.
 """
 
 from __future__ import annotations
@@ -365,7 +365,7 @@ def _seen(what: str, kind: str) -> Counter[str]:
 
 @pytest.mark.parametrize("what", _WHAT)
 def test_the_random_scenarios_reach_what_they_are_for(what: str) -> None:
-    """Guards the test above, over all kinds together; each kind serves somebody."""
+    """Guards the test above, over all kinds together; each kind serves some request."""
     everything = {"finished", "rejected", "abandoned", "unfinished", "stopped"}
     if what != "sessions alone":
         everything.add("replicas used")

@@ -187,13 +187,13 @@ def test_an_answer_at_the_ceiling_of_theory_is_limited_by_length():
     assert (plan.rate, plan.high) == (plan.ceiling_per_s, None)
     assert plan.limited_by_length
     assert plan.reason is not None and "ceiling" in plan.reason
-    # who asks for more gets more, and is told
+    # more is given where more is asked, and reported
     beyond = iq.capacity(one_by_one(100), SERVER, iq.Slo(queue_max=1e6), high=3.0)
     assert (beyond.rate, beyond.limited_by_length) == (3.0, True)
 
 
 def test_an_slo_that_is_always_kept_ends_where_all_come_at_once():
-    # 60 requests with 1 s each are over after 60 s at the latest; who may lose patience has no ceiling
+    # 60 requests with 1 s each are over after 60 s at the latest; impatient requests have no ceiling
     patient = one_by_one(60).with_patience(1e6)
     plan = iq.capacity(patient, SERVER, iq.Slo(e2e_max=60.5), seeds=range(2))
     assert plan.theory is not None and plan.ceiling_per_s is None
@@ -229,7 +229,7 @@ def test_no_rate_at_all_is_said_only_of_a_lone_request():
 
 
 def test_rates_at_which_requests_fail_do_not_count_as_kept():
-    # with a patience of 2 s nobody waits longer, so the wait of those who stay keeps its limit at any rate
+    # with a patience of 2 s no request waits longer: the wait of those that stay keeps its limit at any rate
     hasty = one_by_one(2000).with_patience(2.0)
     strict = iq.capacity(hasty, SERVER, iq.Slo(queue_max=2.0), precision=0.1)
     assert strict.rate < 0.5
@@ -333,7 +333,7 @@ def test_ctrl_c_stops_all_runs():
         if threading.active_count() <= before:
             break
         time.sleep(0.05)
-    assert threading.active_count() <= before, "a run goes on although nobody waits for it"
+    assert threading.active_count() <= before, "a run goes on although nothing waits for it"
 
 
 def test_an_error_of_a_policy_passes_and_ends_the_other_runs():

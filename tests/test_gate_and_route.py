@@ -368,7 +368,7 @@ def test_the_occupancies_come_closer_to_the_plan_as_the_cluster_grows():
     """Σx*, Σy_m* and Σy_s* of section 6.2, and the bundled revenue.
 
     For these n the share M / n of mixed replicas is within 0.1 % of Σx*, so that the ceiling is not what one
-    sees. The rest is off at any finite n: prefills are overloaded by 0.6 % only, so that now and then nobody
+    sees. The rest is off at any finite n: prefills are overloaded by 0.6 % only, so that now and then none
     waits for one, and a decode beside the idle slot counts as solo. So no interval has to hold the limit; the
     larger cluster must come closer to it by more than the intervals of both.
     """

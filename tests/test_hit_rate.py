@@ -53,8 +53,8 @@ def test_without_a_prefix_cache_there_is_none():
     assert result.summary()["hit_rate"].item() is None
     cold = iq.simulate(WORKLOAD.head(1), engine())
     assert cold.summary().select("cached_tokens", "hit_rate").row(0) == (0, 0.0)
-    nobody = iq.simulate(WORKLOAD, engine(), warmup=COUNT)
-    assert nobody.summary()["hit_rate"].to_list() == [None]
+    unmeasured = iq.simulate(WORKLOAD, engine(), warmup=COUNT)
+    assert unmeasured.summary()["hit_rate"].to_list() == [None]
 
 
 def test_a_stored_run_has_the_same(tmp_path: Path):

@@ -214,7 +214,7 @@ def _jobs(draw: st.DrawFn) -> Jobs:
             "delay_s": draw(st.sampled_from([0.0, 0.0, 0.01, 0.25])),
             "class_name": draw(st.sampled_from(CLASSES)),
         }
-    # The policies name these classes, so each must be somebody's.
+    # The policies name these classes, so some request must have each.
     for name, stage in zip(CLASSES, list(stages.values())[:2], strict=False):
         stage["class_name"] = name
     if len(stages) == 1:
@@ -263,7 +263,7 @@ def test_laws_one_to_five_seven_and_nine(scenario: Scenario, threads: int | None
     frame, system = scenario
     result = scenario.run(batches=True, timeline_s=0.005, threads=threads)
     requests = result.requests
-    # L1: who arrived ended in one way. Whoever waits for somebody who never finished did not arrive.
+    # L1: each that arrived ended in one way. What waits for a request that never finished did not arrive.
     assert set(requests["status"].unique()) <= {"finished", "rejected", "abandoned"}
     assert requests["id"].is_sorted() and requests["id"].is_unique().all()
     if isinstance(system, Jobs):
@@ -379,10 +379,10 @@ def test_law_four_nothing_is_held_after_the_last_request(scenario: Scenario) -> 
     if not alone.drained.is_empty():
         return  # one more arrival is the company that they waited for
     end_s = alone.totals["end_s"]
-    nobody = {name: None for name in ("patience_s", "session_id", "think_s") if name in frame.columns}
+    blank = {name: None for name in ("patience_s", "session_id", "think_s") if name in frame.columns}
     late = max(end_s, frame["arrival_s"].max()) + 1.0
     last = frame.head(1).with_columns(
-        arrival_s=pl.lit(late), **{k: pl.lit(v, frame.schema[k]) for k, v in nobody.items()}
+        arrival_s=pl.lit(late), **{k: pl.lit(v, frame.schema[k]) for k, v in blank.items()}
     )
     timeline = iq.simulate(pl.concat([frame, last]), system.made(), timeline_s=0.01).timeline
     # arrivals are taken to the nearest nanosecond: the last may come a little before the number that names it
@@ -397,7 +397,7 @@ _HORIZONS = st.one_of(st.none(), st.integers(0, 600).map(lambda n: n / 1000))
 def _assert_separate(frame: pl.DataFrame, engine: iq.Engine, n: int, **options: Any) -> None:
     """So many replicas by turns are so many runs."""
     whole = iq.simulate(frame, iq.Cluster(engine, replicas=n), **options)
-    used = range(min(n, frame.height))  # the others have nobody
+    used = range(min(n, frame.height))  # the others have none
     parts = [iq.simulate(frame.gather_every(n, at), engine, **options) for at in used]
     for at, part in enumerate(parts):
         requests = whole.requests.filter(pl.col("id") % n == at)
@@ -445,7 +445,7 @@ def test_a_cluster_of_one_is_its_engine(
 
 @given(_scenarios(st.one_of(_ALONE, _FLEETS, _pairs())), st.integers(0, 15), st.integers(0, 15))
 def test_warm_up_cuts_rows_and_their_gaps(scenario: Scenario, warmup: int, cooldown: int) -> None:
-    """What is measured changes no row; without a horizon whoever is admitted finishes, with o − 1 gaps."""
+    """What is measured changes no row; without a horizon each admitted request finishes, with o − 1 gaps."""
     rows = scenario.frame.height
     every, some = scenario.run(), scenario.run(warmup=warmup, cooldown=cooldown)
     assert_frame_equal(every.requests.drop("measured"), some.requests.drop("measured"), check_exact=True)

@@ -113,7 +113,7 @@ def test_a_table_that_is_not_there_is_refused_with_what_is(asked, said):
 
 
 def small():
-    """A table of a few short iterations, that nobody says where it is from."""
+    """A table of a few short iterations, without a source."""
     return iq.TimingTable(
         linear=LinearPart([1, 256], [0.010, 0.012]),
         chunk=ChunkPart([1, 256], [0, 1000], [[0, 1e-4], [0.001, 0.002]]),

@@ -45,7 +45,7 @@ def test_thresholds_satisfy_the_conditions_of_their_theorems(load: float):
     n = list(found.thresholds)
     assert found.iteration_s is not None
     assert found.iteration_s < n[0] / sum(kind.rate for kind in kinds)
-    # Output lengths and rates are 20:40:80:160, so of 15 who begin 14, 12 and 8 go on.
+    # Output lengths and rates are 20:40:80:160, so of 15 that begin 14, 12 and 8 go on.
     for now, after, (these, next_ones) in zip(n, n[1:], [(15, 14), (14, 12), (12, 8)], strict=False):
         assert after * these > now * next_ones
 
@@ -101,7 +101,7 @@ def test_what_is_printed_of_high_demand_has_no_equilibrium(page: Report):
 
 
 def test_the_overflow_of_a_3_by_trying_all_newcomers():
-    """Step by step: the equilibrium's batch, then newcomers (x, y), and nobody after them."""
+    """Step by step: the equilibrium's batch, then newcomers (x, y), and none after them."""
     listed, right = 0.0, 0.0
     for x in range(8):
         for y in range(8):

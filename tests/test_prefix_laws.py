@@ -309,7 +309,7 @@ def test_chains_in_parts_are_those_of_the_whole(frame: pl.DataFrame, size: int) 
             assert found is not None and found.start.size == part.height + 1
             got.append(found)
             first += part.height
-        assert not contents._rows.size  # nobody comes back to any row after the last part
+        assert not contents._rows.size  # nothing comes back to any row after the last part
     if whole is None:
         assert not any(one.content.size for one in got)
         return

@@ -269,7 +269,7 @@ def test_a_view_says_nothing_of_output_lengths() -> None:
         None,
         ("default",),
     )
-    # A view that is kept stays what it was, and nobody can write to it.
+    # A view that is kept stays what it was, and nothing can write to it.
     assert (len(seen[0].waiting), len(seen[0].running), len(view.running)) == (1, 0, 1)
     with pytest.raises(ValueError, match="read-only"):
         view.running.context[0] = 5

@@ -204,7 +204,7 @@ def test_power_of_two_over_many_is_mitzenmachers_limit_with_its_next_term(load: 
 def tandem(link_s: float, concurrent: int | None, prefill: int = 1) -> iq.Disaggregated:
     """Prompts take 1 s, one at a time; a transfer takes `link_s`; decodes take no time that counts.
 
-    A decode lasts 1 ns. Transfers end at least as far apart as prompts, so nobody waits to decode, and
+    A decode lasts 1 ns. Transfers end at least as far apart as prompts, so no request waits to decode, and
     `handoff_s` is the wait for the link and the transfer.
     """
     many = iq.Engine(timing=iq.Constant(1e-9), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())

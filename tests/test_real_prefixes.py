@@ -12,7 +12,7 @@ import pytest
 import inferq as iq
 
 _BUDGET = 10**9
-"""Every prompt is computed at once, so that all of it is known to whoever comes next."""
+"""Every prompt is computed at once, so that all of it is cached for the next request."""
 
 
 def _found(workload: iq.Workload, block: int, tokens: int | None = None) -> pl.Series:

@@ -194,7 +194,7 @@ def test_hand_off_with_the_papers_convention() -> None:
 
 @pytest.mark.parametrize(("concurrent", "starts"), [(1, [2, 3, 4]), (2, [2, 2, 3]), (None, [2, 2, 2])])
 def test_hand_offs_wait_for_a_lane(concurrent: int | None, starts: list[int]) -> None:
-    """Three prompts of 1 end at 1; a hand-off takes 1 s. Who comes at 2 runs there from 2 on."""
+    """Three prompts of 1 end at 1; a hand-off takes 1 s. A request that comes at 2 runs there from 2 on."""
     rows = [request(0, 1, 2)] * 3
     outcome = simulate(rows, split(engine(sarathi()), engine(sarathi()), latency_s=1, concurrent=concurrent))
     assert [r.resumed for r in outcome.requests] == [start * SECOND for start in starts]
@@ -311,7 +311,7 @@ def test_a_release_is_an_arrival_of_its_instant() -> None:
 
 
 def test_who_waits_for_nobody_that_ends_never_arrives() -> None:
-    """0 does not fit, 2 has no patience for the slot; 1 and 3 wait for them, 4 for 3 and for nobody else."""
+    """0 does not fit, 2 has no patience for the slot; 1 and 3 wait for them, 4 for 3 alone."""
     rows = [
         request(0, 9, 9),
         request(0, 1, 1, after=[0]),

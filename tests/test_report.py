@@ -1,4 +1,4 @@
-"""Does the page of a run say what the run says, on any screen, and ask nobody for anything?"""
+"""Does the page of a run say what the run says, on any screen, and load nothing from elsewhere?"""
 
 import errno
 import json

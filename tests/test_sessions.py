@@ -24,7 +24,7 @@ def turns(*rows: tuple[float, int, int, Any, float | None], **columns: Any) -> d
 def test_a_turn_waits_for_the_nearest_earlier_turn_of_its_session() -> None:
     frame = iq.Workload(
         turns(
-            (0.0, 1, 1, "a", 9.0),  # the first of its session waits for nobody
+            (0.0, 1, 1, "a", 9.0),  # the first of its session waits for none
             (0.0, 1, 1, "b", None),
             (1.0, 1, 1, "a", 1.0),
             (1.0, 1, 1, None, 5.0),  # nor does one without a session

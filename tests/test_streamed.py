@@ -362,7 +362,7 @@ def test_revenue_is_kept(service: Any, small: None, tmp_path: Path) -> None:
 
 
 class Seen(iq.Scheduler):
-    """First come, first served, one request at a time; writes down whom it sees with what objectives."""
+    """First come, first served, one request at a time; notes which requests it sees with what objectives."""
 
     token_budget = 100
     max_seqs = 1

@@ -1,4 +1,4 @@
-"""Is a sweep the same whoever runs its points, also when they die?"""
+"""Is a sweep the same whatever runs its points, also when they die?"""
 
 import multiprocessing
 import os

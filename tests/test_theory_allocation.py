@@ -96,7 +96,7 @@ def tops(plan: AllocationPlan) -> list[np.ndarray]:
 
 
 def assert_is_optimal(plan: AllocationPlan) -> None:
-    """Feasible, its prices dual feasible, and both objectives equal: both are optimal, whoever found them."""
+    """Feasible, its prices dual feasible, and both objectives equal: both are optimal."""
     cost, below, limits, equal, flows = paper_program(plan)
     held = point(plan)
     upper, free = prices_of(plan)

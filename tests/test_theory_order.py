@@ -234,7 +234,7 @@ def in_some_order(chance: random.Random, count: int) -> list[tuple[int, int]]:
 
 
 def ordered_scenario(chance: random.Random, requests: int) -> tuple[iq.Workload, iq.Engine | iq.Cluster]:
-    """Streams at even distances, or a trace in some order, one request a second, and who serves it."""
+    """Streams at even distances, or a trace in some order, one request a second, and what serves it."""
     _, _, system = random_scenario(chance)
     if chance.random() < 0.3:  # a fleet of two kinds
         other = random_scenario(chance)[2]

@@ -132,7 +132,7 @@ def test_every_saturated_batch_is_paid_for(seed: int):
             chunks.append((tokens, done))
             ended += tokens == prompt - done
             left -= tokens
-        # Full, or on every seat somebody who moves by all that is left.
+        # Full, or on every seat a request that moves by all that is left.
         assert left == 0 or (len(chunks) + count == seats and ended == len(chunks))
         assert seconds(engine, chunks, decodes) <= paid(above, chunks, decodes, ended) * (1 + 1e-9) + 1e-15
 

@@ -378,7 +378,7 @@ def test_no_theorem_is_claimed_that_does_not_apply():
     assert verdict(SARATHI, iq.KvCache(tokens=60_000), rate=12.0) is False
     # A policy that loads more than b is not bound by b.
     assert verdict(iq.FasterTransformer(max_seqs=256), rate=12.0, token_budget=512) is None
-    # Nor does anything grow where those who wait leave.
+    # Nor does anything grow where waiting requests leave.
     leaving = RequestClass(rate=20, prompt=129, output=112, abandonment=0.1)
     assert token_capacity(leaving, engine(SARATHI)).stable is None
 
@@ -501,7 +501,7 @@ def test_what_cannot_be_answered_is_a_named_error():
     refused("Sarathi runs no whole batches", lambda: request_level_capacity(chat(), engine(SARATHI)))
     small = engine(iq.FasterTransformer(max_model_len=1000), kv=iq.KvCache(tokens=900))
     refused("kv.tokens", lambda: request_level_capacity(chat(), small))
-    refused("unknown workflow", lambda: network_capacity({"nobody": 1.0}, agents()))
+    refused("unknown workflow", lambda: network_capacity({"unknown": 1.0}, agents()))
     refused("workload", lambda: network_capacity({"job": 0.0}, agents()))
     refused("workload", lambda: network_capacity({}, agents()))
     attention = engine(SARATHI, replace(TIMING, per_context_token=1e-6))

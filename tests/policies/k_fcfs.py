@@ -66,13 +66,15 @@ def test_k_fcfs_loads_the_oldest_of_each_phase() -> None:
         "0: 0+1*", "1: 0+1* 1+1*", "2: 0+1* 1+1* 2+1*", "3: 0+1* 1+1* 3+4", "4: 1+1* 2+1* 3+4*",
         "5: 2+1*", "6: 2+1*",
     ]  # fmt: skip
-    assert bounds(outcome)[:4] == ["broken"] * 4  # nobody asked for the second prompt, or 2's decode
+    assert (
+        bounds(outcome)[:4] == ["broken"] * 4
+    )  # the policy did not ask for the second prompt, or 2's decode
 
 
 def test_k_fcfs_admits_in_a_step_that_preempted_but_no_victim() -> None:
     """7 blocks, two prompts at a time. 0: p = 1, o = 3; 1: p = 4, o = 3; both at 0; 2: p = 1, o = 1 at 1.5.
 
-    2  0 finds no block: 1 goes and is the head of the queue, so nobody is admitted
+    2  0 finds no block: 1 goes and is the head of the queue, so none is admitted
     """
     rows = [request(0, 1, 3), request(0, 4, 3), request(1.5, 1, 1)]
     outcome = simulate(rows, engine(k_fcfs(k_prefill=2, token_budget=8), tokens=7))

@@ -30,7 +30,7 @@ def whole(rng: random.Random, longest: int, classes: list[str]) -> Described:
 
 
 def rule(replica: Replica, rules: Described) -> None:
-    """C6; li2025 3: prompts first, beside the decodes; who has the longest's blocks is never preempted."""
+    """C6; li2025 3: prompts first, beside the decodes; with the longest's blocks none is preempted."""
     for r in replica.unfinished:
         replica.place(r, r.owed)
     for r in replica.queue:

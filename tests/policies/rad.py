@@ -92,7 +92,7 @@ def test_rad_decodes_when_the_columns_are_full() -> None:
 
 @pytest.mark.parametrize("kind", [iq.Rad, iq.RadPhased])
 def test_a_cycle_of_outputs_of_one_token_ends(kind: type[iq.Rad | iq.RadPhased]) -> None:
-    """One prompt a cycle; nobody ever decodes, so that no decode can end a cycle."""
+    """One prompt a cycle; none ever decodes, so that no decode can end a cycle."""
     outcome = simulate(
         [request(0, 1, 1)] * 3, engine(kind(rows=2, columns=2, reduction=1, requests_per_cycle=1))
     )

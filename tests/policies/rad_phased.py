@@ -23,7 +23,7 @@ def draw(rng: random.Random, longest: int, classes: list[str]) -> Described:
 def rule(replica: Replica, rules: Described) -> None:
     """bari2025 Alg. 2: the prompts of a cycle one after another, then its decodes, so many at once.
 
-    A cycle ends as soon as nobody is left of it, also when the replica then stands empty (lines 4 and 16).
+    A cycle ends as soon as none is left of it, also when the replica then stands empty (lines 4 and 16).
     """
     if under_way := replica.unfinished:
         return replica.place(under_way[0], min(tile(rules), under_way[0].owed))
@@ -37,7 +37,7 @@ def rule(replica: Replica, rules: Described) -> None:
     replica.active = active + others[: rules["columns"] - len(active)]
     replica.decoding = bool(replica.active)
     replica.decode(sorted(replica.active))
-    if not replica.active:  # the next cycle begins, once: nobody of it may fit beside what is on its way
+    if not replica.active:  # the next cycle begins, once: none of it may fit beside what is on its way
         begins = replica.count > 0
         replica.count = 0
         if replica.waiting and begins:
@@ -84,7 +84,7 @@ def test_rad_phased() -> None:
 def test_rad_phased_ends_its_cycle_when_nobody_is_there(arrival: float, batches: list[str]) -> None:
     """Two prompts a cycle; 0 (o = 1) has left at 1. 1: o = 2 and 2: o = 1 later, or at that very instant.
 
-    Alg. 2 leaves its first loop when nobody waits: at 5 a cycle begins, 1 and 2 are its prompts. At 1 they
+    Alg. 2 leaves its first loop when none waits: at 5 a cycle begins, 1 and 2 are its prompts. At 1 they
     are there in time: 1 is the second prompt of 0's cycle, and 2 must wait for the next.
     """
     rows = [request(0, 1, 1), request(arrival, 1, 2), request(arrival, 1, 1)]

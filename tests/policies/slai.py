@@ -40,7 +40,7 @@ def rule(replica: Replica, rules: Described) -> None:
     """bari2025 6: decodes that can wait no longer, started prompts, new ones, then the other decodes."""
     early = replica.early()
 
-    def last_time(r: Request) -> tuple[bool, int, int]:  # (8); whoever has no objective is never critical
+    def last_time(r: Request) -> tuple[bool, int, int]:  # (8); without an objective never critical
         return (r.tbt_slo is None, 0 if r.tbt_slo is None else r.end + r.tbt_slo - early, r.id)
 
     in_order = sorted(replica.ready, key=last_time)

@@ -16,9 +16,9 @@ def draw(rng: random.Random, longest: int, classes: list[str]) -> Described:
 
 
 def rule(replica: Replica, rules: Described) -> None:
-    """nie2026 3: by arrival whoever fits with its next step, the others out of memory; then new ones."""
+    """nie2026 3: by arrival requests whose next step fits, the others out of memory; then new ones."""
     left = replica.free + sum(r.blocks for r in replica.running)  # what is on its way elsewhere stays
-    if replica.cache:  # everybody counts with all blocks, as if nobody shared them
+    if replica.cache:  # each counts with all blocks, as if none were shared
         left = replica.total - replica.sent
     steps: dict[Request, int] = {}
     for r in sorted(replica.running + replica.swapped):

@@ -30,7 +30,7 @@ def rule(replica: Replica, rules: Described) -> None:
         if replica.swapped or (replica.rows and r.owed > replica.budget) or not replica.room(r, r.needs):
             break
         replica.place(r, r.owed, holding=r.needs)
-    if not replica.rows:  # C2.2: whoever is admitted stalls the decodes
+    if not replica.rows:  # C2.2: an admitted prompt stalls the decodes
         replica.decode(replica.ready)  # C2.3
         replica.swap_in()  # C2.4
 

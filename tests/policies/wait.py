@@ -37,10 +37,10 @@ def rule(replica: Replica, rules: Described) -> None:
 
 
 def batch_or_overflow(replica: Replica, decodes: list[Request], admitting: list[list[Request]]) -> None:
-    """ao2025 4.1: blocks short, the latest admitted goes back to stage 0, and nobody is admitted."""
+    """ao2025 4.1: blocks short, the latest admitted goes back to stage 0, and none is admitted."""
     while sum(replica.lacks(r, r.computed + 1) for r in decodes if r in replica.running) > replica.free:
         if replica.cache:
-            replica.cache.forget_free()  # those who find blocks have taken them
+            replica.cache.forget_free()  # requests that hit blocks have taken them
         replica.preempt(max(replica.running, key=lambda r: r.admission))
     replica.decode(decodes)
     for entry in admitting if not replica.victims else []:
@@ -115,8 +115,8 @@ def test_wait() -> None:
     """a waits for two, b for one. 0: a, 1: b at 0; 2: a at 1; p = 1, o = 2.
 
     0  b's stage 0 holds one: 1; a's too, but needs two
-    1  a's stage 0 holds two; b's nobody, so that 1 pauses
-    2  nobody is at a stage 0, and nothing is to come: all are served
+    1  a's stage 0 holds two; b's none, so that 1 pauses
+    2  none is at a stage 0, and nothing is to come: all are served
     """
     rows = [of_class("a", 0, 1, 2), of_class("b", 0, 1, 2), of_class("a", 1, 1, 2)]
     outcome = simulate(rows, engine(wait({"a": 2, "b": 1})))
@@ -151,7 +151,7 @@ def test_wait_overflow_admits_nobody() -> None:
     """4 blocks, thresholds of one. 0: a, p = 1, o = 3 and 1: b, p = 2, o = 2 at 0; 2: a, p = 1, o = 1 at 1.
 
     0  both: 3 blocks
-    1  a: 0 decodes, 4 blocks; none is left for 2. b has nobody at stage 0: 1 pauses
+    1  a: 0 decodes, 4 blocks; none is left for 2. b has none at stage 0: 1 pauses
     2  0 finds no block: 1, though it pauses, goes and knows 3. Now 2 would fit, but waits
     3  0 has left: 2, and 1 with 3 blocks
     """
@@ -185,7 +185,7 @@ def test_wait_sends_back_who_was_admitted_last() -> None:
 def test_wait_is_asked_again_when_its_whole_batch_went() -> None:
     """3 blocks, thresholds of one. 0: a, p = 1, o = 2 and 1: b, p = 2, o = 2 at 0; 2: b, p = 1, o = 1 at 1.
 
-    1  b: 1 finds no block and was admitted last: it goes, nobody is left. Asked again at 1, b's head needs 3
+    1  b: 1 finds no block and was admitted last: it goes, none is left. Asked again at 1, b's head needs 3
        of 2 blocks. Nothing is to come: 0 decodes, and at 2 leaves
     2  1's 3 tokens, its second and last; at 3, 2
     """
