@@ -227,7 +227,7 @@ impl KvBlocks {
     pub(crate) fn scheduled(&mut self, place: Place, tokens: u64) {
         if let Some(cache) = &mut self.cache {
             cache.scheduled(place, tokens);
-            debug_assert!(cache.unreferenced() <= self.capacity - self.used, "L4: nothing is idle but what is free");
+            debug_assert!(cache.unreferenced() <= self.capacity - self.used, "L4: only free blocks are unreferenced");
         }
     }
 

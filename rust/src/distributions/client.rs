@@ -205,7 +205,7 @@ impl Rates for Windows<'_> {
     }
 }
 
-/// LengthTables ready to draw from.
+/// Length tables, ready to draw from.
 struct Drawer {
     from_ns: i64,
     prompt: Vec<PartDrawer>,
@@ -235,7 +235,7 @@ impl Drawer {
         Ok(Drawer { from_ns: (tables.from_s * 1e9) as i64, prompt, output })
     }
 
-    /// PromptPart j of a prompt has stream j: draw 0 is its number of pieces, draw i the tokens of piece i, from 1.
+    /// Part j of a prompt has stream j: draw 0 is its number of pieces, draw i the tokens of piece i, from 1.
     fn prompt(&self, seed: u64, request: u64) -> Result<i32> {
         let mut tokens = 0_i64;
         for (number, part) in (0..).zip(&self.prompt) {
@@ -250,7 +250,7 @@ impl Drawer {
     }
 }
 
-/// A frequencies by its cumulative weights.
+/// Frequencies by their cumulative weights.
 struct Cumulative {
     values: Vec<i64>,
     sums: Vec<f64>,

@@ -3,7 +3,7 @@
 //! A block is known by its last token and all before it. A request that computes a block makes an entry for it, also
 //! when there is one already; a search takes the oldest entry. Entries that no request holds stand in a list: a
 //! request that leaves puts its own at the end, its last block first, so that the beginnings of prompts live longest;
-//! blocks that are taken anew are those at the front. So an entry is never forgotten before those that come after it
+//! blocks that are taken anew are those at the front. So an entry is never evicted before those that come after it
 //! in its prompt, unless it has a twin.
 
 use super::content_tree::{Chains, NONE, OWN, Segment, Step, step_of};

@@ -83,7 +83,7 @@ pub(crate) trait PrefixCache: Debug + Send {
     /// unreferenced.
     fn evict_until(&mut self, unreferenced: u64);
 
-    /// Are several blocks forgotten at once, and more than asked?
+    /// Are several blocks evicted at once, and more than asked?
     fn evicts_runs(&self) -> bool;
 
     /// Running requests whose output another request's prompt continues, where what they compute is cached before
@@ -115,7 +115,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// What a request does: which text it begins with, how many tokens of it, the rest of its prompt, its output; and how
-    /// many idle blocks are then left.
+    /// many unreferenced blocks are then left.
     type Visit = (u64, u32, u32, u32, u64);
 
     fn visits() -> impl Strategy<Value = Vec<Visit>> {
@@ -184,7 +184,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_known_is_found_and_what_is_forgotten_leaves_nothing(block in 1_u64..9, visits in visits()) {
+        fn what_is_cached_is_hit_and_what_is_evicted_leaves_nothing(block in 1_u64..9, visits in visits()) {
             let (mut blocks, mut radix) = (BlockCache::new(block), RadixCache::new(block));
             run(&mut blocks, block, &visits);
             run(&mut radix, block, &visits);

@@ -406,7 +406,7 @@ impl PrefixCache for RadixCache {
     fn evict_until(&mut self, unreferenced: u64) {
         while self.unreferenced > unreferenced {
             let Some((_, run)) = self.ends.pop_first() else {
-                debug_assert!(false, "whatever is idle has an end");
+                debug_assert!(false, "whatever is unreferenced has an end");
                 return;
             };
             let PageRun { parent, first, .. } = *self.run(run);

@@ -3,7 +3,6 @@
 use super::in_range;
 use super::prelude::*;
 use crate::clock::{Span, attoseconds};
-use crate::error::Error;
 
 /// Where the longest part of the prompt is cached, against the blocks ahead.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]

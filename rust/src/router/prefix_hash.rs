@@ -2,7 +2,6 @@
 
 use super::in_range;
 use super::prelude::*;
-use crate::error::Error;
 use crate::kv::{OWN, Segment};
 use crate::random::{Source, Stream, philox4x64};
 
