@@ -6,93 +6,12 @@ from functools import cache
 from .night import chance
 from .policies import POLICIES
 from .policy import Described
+from .timing_models import drawn_timing
 
 Scenario = tuple[Described, list[Described], float | None]  # an engine, requests and a horizon
 
 WAYS = {way: draw for policy in POLICIES.values() if policy.rule for way, draw in policy.ways.items()}
 KINDS = tuple(WAYS)
-
-
-def timing(rng: random.Random) -> Described:
-    return rng.choice(
-        [
-            {"kind": "Constant", "seconds": rng.choice([0.01, 1.0])},
-            {
-                "kind": "PiecewiseLinear",
-                "base": 0.006,
-                "per_token": 3.2e-5,
-                "knee": rng.choice([0, 20, 200]),
-                "per_context_token": rng.choice([0.0, 4e-8]),
-                "per_prefill_square": rng.choice([0.0, 6.5e-10]),
-                "per_chunk_context": rng.choice([0.0, 1.3e-9]),
-            },
-            {"kind": "MemoryLinear", "base": 0.01, "per_kv_token": 1e-5},
-            {"kind": "MixedSolo", "alpha": 0.0174, "beta": 6.2e-5, "solo": 0.022},
-            {
-                "kind": "TiledGemm",
-                "rows": rng.choice([1, 4, 16]),
-                "columns": rng.choice([2, 8]),
-                "reduction": rng.choice([4, 16]),
-                "width": 32,
-                "linear_s_per_tile": 0.004,
-                "other_s_per_token": rng.choice([0.0, 1e-5]),
-                "gemm_s": 3.1e-6,
-                "gemv_s": rng.choice([1.7e-6, 5e-5]),
-                "layers": rng.choice([1, 3]),
-            },
-        ]
-    )
-
-
-def _table(rng: random.Random) -> Described:
-    """A table with short axes, with lines that rise and fall, and that end inside and outside what runs."""
-
-    def axis(least: int, most: int) -> list[int]:
-        return sorted(rng.sample(range(least, most), rng.choice([2, 3, 6])))
-
-    def grid(rows: list[int], columns: list[int]) -> list[list[float]]:
-        return [[rng.choice([0.0, 1e-3, 2e-2]) * rng.random() for _ in columns] for _ in rows]
-
-    tokens = [1, *axis(2, rng.choice([12, 90, 700]))]
-    seconds = [0.002 + 0.01 * rng.random() for _ in tokens]
-    seconds[-1] = max(seconds[-2:])  # an iteration of length 0 is an error
-    chunk, context = axis(1, rng.choice([8, 60, 300])), axis(0, rng.choice([9, 60, 400]))
-    sequences, mean = axis(1, rng.choice([8, 20])), axis(0, rng.choice([9, 60, 400]))
-    of_chunk = grid(chunk, context)
-    shared_s = rng.choice([0.0, min(map(min, of_chunk))])
-    return {
-        "kind": "TimingTable",
-        "linear": {"tokens": tokens, "seconds": seconds},
-        "chunk": {"chunk": chunk, "context": context, "seconds": of_chunk, "shared_s": shared_s},
-        "decode": {"sequences": sequences, "mean_context": mean, "seconds": grid(sequences, mean)},
-    }
-
-
-def _roofline(rng: random.Random) -> Described:
-    """Parts that cross from memory to computing within what runs, or do not."""
-    return {
-        "kind": "Roofline",
-        "linear": {
-            "flops_s_per_token": rng.choice([1e-5, 3.3e-4]),
-            "weight_s": 0.004,
-            "activation_s_per_token": 1.1e-6,
-        },
-        "chunk": {
-            "compute_s_per_pair": rng.choice([1e-7, 3.1e-6]),
-            "memory_s_per_token": rng.choice([1e-6, 6.4e-5]),
-        },
-        "decode": {"compute_s_per_token": 1e-7, "memory_s_per_token": rng.choice([1e-8, 1.7e-6])},
-        "all_reduce": {"latency_s": rng.choice([0.0, 2e-5]), "s_per_token": 1e-6},
-        "base_s": 0.0013,
-    }
-
-
-def _of_hardware(rng: random.Random) -> Described:
-    """For some engines a timing of a GPU, and a host; the others stay as they are."""
-    changed: Described = {}
-    if rng.random() < 0.35:
-        changed["timing"] = rng.choice([_table, _table, _roofline])(rng)
-    return changed | _overhead(rng)
 
 
 def _overhead(rng: random.Random) -> Described:
@@ -132,11 +51,11 @@ def scenario(kind: str, seed: int) -> Scenario:
     rows = requests(rng, prompt, output)
     classes = sorted({row["class"] for row in rows})
     engine = {
-        "timing": timing(rng),
+        "timing": drawn_timing(chance(f"timing {kind} {seed}")),
         "scheduler": WAYS[kind](rng, prompt + output, classes),
         "kv": {"tokens": tokens, "block": block, "prefix_cache": None},
         "first_token": rng.choice(["prefill", "prefill", "decode"]),
-        **_of_hardware(chance(f"hardware {kind} {seed}")),
+        **_overhead(chance(f"host {kind} {seed}")),
     }
     last = rows[-1]["arrival_s"]
     horizon_s = None if rng.random() < 0.8 else round(rng.uniform(0, last * 1.5), 3)
@@ -185,7 +104,12 @@ def engine_of(
     classes = sorted({row["class"] for row in rows})
     longest = max(row["prompt_tokens"] + row["output_tokens"] for row in rows)
     scheduler = WAYS[kind](rng, longest, classes)
-    return {"timing": timing(rng), "scheduler": scheduler, "kv": kv, "first_token": first_token}
+    return {
+        "timing": drawn_timing(rng),
+        "scheduler": scheduler,
+        "kv": kv,
+        "first_token": first_token,
+    }
 
 
 def tight(rng: random.Random, tokens: int) -> Described:

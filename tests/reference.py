@@ -12,14 +12,13 @@ from typing import Any, NamedTuple
 
 from .reference_cache import Cache, Token, said
 from .reference_radix import Tree
+from .timing_models import TIMINGS, each_time
 
 Described = dict[str, Any]  # an object as its to_json() gives it, or a row of the workload
 NEVER = 1 << 127  # later than every event
 CACHES: dict[str | None, type[Cache | Tree] | None] = {None: None, "blocks": Cache, "radix": Tree}
 UNLIMITED = 1 << 100  # more blocks than anybody takes
 NO_LIMIT = 1 << 60
-COUNTS = ("knee", "rows", "columns", "reduction", "width", "layers")  # of a timing model: no seconds
-AXES = ("tokens", "chunk", "context", "sequences", "mean_context")  # of a table of times
 
 
 def exact(number: float, places: int = 18) -> int:
@@ -28,96 +27,10 @@ def exact(number: float, places: int = 18) -> int:
     return int(value * 10 ** (18 - places))
 
 
-def whole(value: Any, name: str = "") -> Any:
-    """Every number of seconds of a description in attoseconds; counts and the axes of tables as they are."""
-    if isinstance(value, dict):
-        return {one: whole(inner, one) for one, inner in value.items() if one != "kind"}
-    if name in COUNTS or (name in AXES and isinstance(value, list)):
-        return value
-    return [whole(one) for one in value] if isinstance(value, list) else exact(value)
-
-
-def price(t: dict[str, Any], chunks: list[tuple[int, int]], decodes: list[int]) -> int:
-    """Section 6: chunks are (tokens, context before), decodes the contexts before. A term it lacks is 0."""
-    if "solo" in t and not chunks:  # MixedSolo
-        return t["solo"]
-    if "gemm_s" in t:
-        return tiled(t, chunks, decodes)
-    if "decode" in t:
-        return (tabled if "sequences" in t["decode"] else roofed)(t, chunks, decodes)
-    prefill, contexts = sum(c for c, _ in chunks), sum(decodes)
-    time = t["seconds"] + t["base"] + t["alpha"] + t["beta"] * prefill
-    time += t["per_kv_token"] * (prefill + sum(x for _, x in chunks) + contexts + len(decodes))
-    time += t["per_token"] * max(0, prefill + len(decodes) - t["knee"]) + t["per_context_token"] * contexts
-    return time + sum(c * (t["per_prefill_square"] * c + t["per_chunk_context"] * x) for c, x in chunks)
-
-
-def slope(points: list[int], values: list[int], place: int, steps: int = 1) -> int:
-    """What a step adds from a point on, rounded towards 0; `steps` of them are one of the axis."""
-    place = min(place, len(points) - 2)  # beyond the last point the last line goes on
-    rise = values[place + 1] - values[place]
-    length = (points[place + 1] - points[place]) * steps
-    return rise // length if rise >= 0 else -(-rise // length)
-
-
-def line(points: list[int], values: list[int], at: int, steps: int = 1) -> int:
-    """The line from the last point not above `at` (or the first) on, never below 0; `at` is in steps."""
-    place = max(0, sum(point * steps <= at for point in points) - 1)
-    return max(0, values[place] + slope(points, values, place, steps) * (at - points[place] * steps))
-
-
-def tabled(t: dict[str, Any], chunks: list[tuple[int, int]], decodes: list[int]) -> int:
-    """Measured: linear layers by tokens, each chunk by (c, x), all decodes by (n, their contexts / n)."""
-
-    def lattice(part: dict[str, Any], row: str, column: str, at: tuple[int, int], steps: int) -> int:
-        down = [line(part[row], list(values), at[0]) for values in zip(*part["seconds"], strict=True)]
-        return line(part[column], down, at[1], steps)  # between the rows first, then along the columns
-
-    time = line(t["linear"]["tokens"], t["linear"]["seconds"], sum(c for c, _ in chunks) + len(decodes))
-    shared = t["chunk"].get("shared_s", 0)
-    own = {**t["chunk"], "seconds": [[time - shared for time in row] for row in t["chunk"]["seconds"]]}
-    time += sum(lattice(own, "chunk", "context", chunk, 1) for chunk in chunks) + (shared if chunks else 0)
-    if decodes:
-        all_contexts = (len(decodes), sum(decodes))
-        time += lattice(t["decode"], "sequences", "mean_context", all_contexts, len(decodes))
-    return time
-
-
-def roofed(t: dict[str, Any], chunks: list[tuple[int, int]], decodes: list[int]) -> int:
-    """First principles: of each part the longer of computing and of reading or writing memory."""
-    linear, chunk, decode, exchange = (t[name] or {} for name in ("linear", "chunk", "decode", "all_reduce"))
-    tokens, pairs = sum(c for c, _ in chunks) + len(decodes), sum(c * x + c * (c + 1) // 2 for c, x in chunks)
-    time: int = t["base_s"] + exchange.get("latency_s", 0) + exchange.get("s_per_token", 0) * tokens
-    computing = linear["flops_s_per_token"] * tokens
-    time += max(computing, linear["weight_s"] + linear["activation_s_per_token"] * tokens)
-    reading = chunk["memory_s_per_token"] * sum(x + c for c, x in chunks)
-    time += max(chunk["compute_s_per_pair"] * pairs, reading)
-    attended = sum(x + 1 for x in decodes)
-    return time + max(decode["compute_s_per_token"] * attended, decode["memory_s_per_token"] * attended)
-
-
 def with_host(host: dict[str, int], gpu: int, rows: int) -> int:
     """What the host takes for an iteration, after the GPU or while it works."""
     time = host["base_s"] + host["per_sequence_s"] * rows
     return max(gpu, time) if host["overlapped"] else gpu + time
-
-
-def tiled(t: dict[str, int], chunks: list[tuple[int, int]], decodes: list[int]) -> int:
-    """bari2025 (7): tiles of the linear layers, then of each row's attention (5), (6), in every layer."""
-
-    def tiles(size: int, side: str) -> int:  # begun ones count whole
-        return -(-size // t[side])
-
-    def both(
-        size: int, one: str, other: str
-    ) -> int:  # a matrix of the model's width and this size, both ways
-        return tiles(t["width"], one) * tiles(size, other) + tiles(t["width"], other) * tiles(size, one)
-
-    tokens = sum(c for c, _ in chunks) + len(decodes)
-    gemv = sum(both(x + 1, "rows", "columns") for x in decodes)
-    gemm = sum(tiles(c, "columns") * both(x + c, "rows", "reduction") for c, x in chunks)
-    linear = t["linear_s_per_tile"] * tiles(tokens, "columns") + t["other_s_per_token"] * tokens
-    return linear + t["layers"] * (t["gemv_s"] * gemv + t["gemm_s"] * gemm)
 
 
 class Request:  # what it asks for, holds now and has become; times in attoseconds, None = absent
@@ -209,8 +122,9 @@ class Replica:  # one engine: requests waiting, running and swapped out, free bl
         self.rules, kv, timing = engine["scheduler"], engine["kv"], engine["timing"]
         assert kv["prefix_cache"] in CACHES and engine["first_token"] in ("prefill", "decode")
         self.decode_first = engine["first_token"] == "decode"
-        self.times: dict[str, Any] = defaultdict(int, whole(timing))
-        self.host: dict[str, int] = defaultdict(int, whole(engine.get("overhead") or {}))
+        self.price, self.times = TIMINGS[timing["kind"]].price, each_time(timing, exact)
+        self.host: dict[str, int] = defaultdict(int)
+        self.host |= {name: exact(value) for name, value in engine.get("overhead", {}).items()}
         self.classes = classes  # sorted
         self.scope: str | None = None  # the one class that is planned now (ClassPriority), None for all
         self.limits = self.rules.get("inner", self.rules)
@@ -399,7 +313,7 @@ class Replica:  # one engine: requests waiting, running and swapped out, free bl
         # Section 6: a decode is the last owed token after one was emitted, or makes the next one.
         decodes = [r for r in self.rows if r.owed == 1 and (r.tokens or r.decodes)]
         chunks = [(n, r.computed) for r, n in self.rows.items() if r not in decodes]
-        length = price(self.times, chunks, [r.computed for r in decodes])
+        length = self.price(self.times, chunks, [r.computed for r in decodes])
         length = with_host(self.host, length, len(self.rows)) + self.charge
         assert length > 0, "a non-empty iteration of length 0 (rule 1)"
         rows = [(r.id, n, False) for r, n in self.rows.items()]  # settle says which rows emit

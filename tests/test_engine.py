@@ -4,60 +4,29 @@ import dataclasses
 import json
 import math
 import pickle
+import random
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 import inferq as iq
-from inferq.timing import TimingModel
+from inferq.description import field_names
+from inferq.timing import TIMING_MODELS, TimingModel
+
+from .timing_models import NO_SECONDS, TIMINGS, drawn_timing, each_time, read
 
 TIMING = iq.Constant(1.0)
 KV = iq.KvCache(tokens=1000)
 SWAP = iq.Swap(per_token=2e-7, base=0.001)
-TILES: dict[str, Any] = {"rows": 128, "columns": 256, "reduction": 32, "width": 4096, "layers": 32}
-TILE_SECONDS = {"linear_s_per_tile": 1e-3, "other_s_per_token": 1e-6, "gemm_s": 1e-8, "gemv_s": 2e-8}
-TILED = {**TILES, **TILE_SECONDS}
 
+EXAMPLES = [drawn_timing(random.Random(kind), kind) for kind in TIMINGS]
+MODELS = [read(described) for described in EXAMPLES]
 DESCRIPTIONS = [
-    (iq.Constant(0.0455), {"kind": "Constant", "seconds": 0.0455}),
-    (
-        iq.PiecewiseLinear(base=0.006, per_token=32e-6, knee=200),
-        {
-            "kind": "PiecewiseLinear",
-            "base": 0.006,
-            "per_token": 32e-6,
-            "knee": 200,
-            "per_context_token": 0,
-            "per_prefill_square": 0,
-            "per_chunk_context": 0,
-        },
-    ),
-    (
-        iq.MemoryLinear(base=0.015, per_kv_token=2.6e-7),
-        {"kind": "MemoryLinear", "base": 0.015, "per_kv_token": 2.6e-7},
-    ),
-    (
-        iq.MixedSolo(alpha=0.02, beta=1e-4, solo=0.01),
-        {"kind": "MixedSolo", "alpha": 0.02, "beta": 1e-4, "solo": 0.01},
-    ),
-    (
-        iq.TiledGemm(**TILED),
-        {
-            "kind": "TiledGemm",
-            "rows": 128,
-            "columns": 256,
-            "reduction": 32,
-            "width": 4096,
-            "linear_s_per_tile": 1e-3,
-            "other_s_per_token": 1e-6,
-            "gemm_s": 1e-8,
-            "gemv_s": 2e-8,
-            "layers": 32,
-        },
-    ),
+    *zip(MODELS, EXAMPLES, strict=True),
     (iq.Recompute(), {"kind": "Recompute"}),
     (iq.KvCache(tokens=4096, block=1), {"tokens": 4096, "block": 1, "prefix_cache": None}),
     (iq.KvCache(tokens=64, prefix_cache="blocks"), {"tokens": 64, "block": 16, "prefix_cache": "blocks"}),
@@ -73,14 +42,14 @@ def test_a_description_is_json_with_every_field(made: Any, described: dict[str, 
 
 @pytest.mark.parametrize("made", [made for made, _ in DESCRIPTIONS])
 def test_a_description_is_a_frozen_value(made: Any) -> None:
-    assert pickle.loads(pickle.dumps(made)) == made
-    assert hash(made) == hash(dataclasses.replace(made))
+    again = pickle.loads(pickle.dumps(made))
+    assert again == made and hash(again) == hash(made)
     for field in dataclasses.fields(made):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(made, field.name, 1)
 
 
-@pytest.mark.parametrize("timing", [made for made, _ in DESCRIPTIONS if isinstance(made, TimingModel)])
+@pytest.mark.parametrize("timing", MODELS)
 @pytest.mark.parametrize(
     "scheduler", [iq.Sarathi(order="spf"), iq.VllmV1(policy="priority"), iq.VllmV0(preemption=SWAP)]
 )
@@ -92,6 +61,10 @@ def test_an_engine_comes_back_from_its_description(
     engine = iq.Engine(timing=timing, scheduler=scheduler, kv=kv, first_token=first_token)
     assert iq.Engine.from_json(engine.to_json()) == engine
     assert iq.Engine.from_json(json.loads(json.dumps(engine.to_json()))) == engine
+
+
+def test_every_timing_model_has_its_entry() -> None:
+    assert {type(model) for model in MODELS} == set(TIMING_MODELS)
 
 
 def test_numpy_scalars_become_plain_numbers() -> None:
@@ -108,22 +81,29 @@ def test_parameters_are_keywords() -> None:
             make(512)
 
 
-NO_SECONDS = [-0.001, math.nan, math.inf, 1e-19, True, "0.5", None, [0.5]]
-LINEAR = {"base": 0.01, "per_token": 1e-5}
-NO_TILES = [0, -1, 1.5, 2**70, True, "8", None]
-SQUARES = ("per_context_token", "per_prefill_square", "per_chunk_context")
-MEMORY = {"base": 0.01, "per_kv_token": 1e-7}
-MIXED = {"alpha": 0.01, "beta": 1e-4, "solo": 0.01}
 WHOLE = {"timing": TIMING, "scheduler": iq.Sarathi(), "kv": KV}
-WRONG: list[tuple[type[Any], dict[str, Any], str, list[Any]]] = [
-    (iq.Constant, {}, "seconds", NO_SECONDS),
-    *[(iq.PiecewiseLinear, LINEAR, field, NO_SECONDS) for field in (*LINEAR, *SQUARES)],
-    (iq.PiecewiseLinear, LINEAR, "knee", [-1, 1.5, True, "8", None]),
-    *[(iq.MemoryLinear, MEMORY, field, NO_SECONDS) for field in MEMORY],
-    *[(iq.MixedSolo, MIXED, field, NO_SECONDS) for field in MIXED],
-    *[(iq.TiledGemm, TILED, field, NO_SECONDS) for field in TILE_SECONDS],
-    *[(iq.TiledGemm, TILED, field, NO_TILES) for field in TILES],
-    *[(iq.TiledGemm, TILED, field, [48]) for field in ("rows", "columns", "reduction")],
+
+
+def fields(model: TimingModel) -> dict[str, Any]:
+    return {name: getattr(model, name) for name in field_names(type(model))}
+
+
+def maker(kind: type[TimingModel]) -> Callable[..., TimingModel]:
+    """What takes all of its fields."""
+    return iq.Roofline.of_seconds if kind is iq.Roofline else kind
+
+
+WRONG: list[tuple[Callable[..., Any], dict[str, Any], str, Sequence[Any]]] = [
+    *[
+        (
+            maker(type(model)),
+            fields(model),
+            field,
+            TIMINGS[type(model).__name__].counts.get(field, NO_SECONDS),
+        )
+        for model in MODELS
+        for field in fields(model)
+    ],
     *[(iq.Swap, {"per_token": 1e-7, "base": 0.001}, field, NO_SECONDS) for field in ("per_token", "base")],
     (iq.KvCache, {}, "tokens", [0, -16, 15, 1.5, 2**70, "all", math.inf]),
     (iq.KvCache, {"tokens": 100}, "block", [0, -1, 1.5, None]),
@@ -137,24 +117,20 @@ WRONG: list[tuple[type[Any], dict[str, Any], str, list[Any]]] = [
 
 @pytest.mark.parametrize(("kind", "others", "field", "wrong"), WRONG)
 def test_a_wrong_field_is_named(
-    kind: type[Any], others: dict[str, Any], field: str, wrong: list[Any]
+    kind: Callable[..., Any], others: dict[str, Any], field: str, wrong: Sequence[Any]
 ) -> None:
     for bad in wrong:
-        with pytest.raises(iq.ConfigError, match=field):
+        with pytest.raises(iq.ConfigError, match=field.replace("_", ".")):  # or the path in its part
             kind(**{**others, field: bad})
             pytest.fail(f"{bad!r} is accepted")
 
 
-@pytest.mark.parametrize(
-    "timing",
-    [
-        iq.Constant(0),
-        iq.PiecewiseLinear(base=0, per_token=0.001, knee=100),
-        iq.MemoryLinear(base=0, per_kv_token=0),
-        iq.MixedSolo(alpha=0, beta=0, solo=1),
-        iq.TiledGemm(**TILES, **dict.fromkeys(TILE_SECONDS, 0)),
-    ],
-)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_timing_model_is_made_of_its_fields(model: TimingModel) -> None:
+    assert maker(type(model))(**fields(model)) == model
+
+
+@pytest.mark.parametrize("timing", [read(each_time(described, lambda _: 0)) for described in EXAMPLES])
 def test_an_iteration_that_takes_no_time_stops_the_run(timing: Any) -> None:
     engine = iq.Engine(timing=timing, scheduler=iq.Sarathi(), kv=KV)
     with pytest.raises(iq.SimulationError, match="length 0"):

@@ -17,23 +17,8 @@ from inferq.systems.routers import ROUTERS
 
 from .policies import POLICIES
 from .policy import Draw
+from .timing_models import TIMINGS, drawn_timing, each_time, read
 
-_MILLI = st.integers(1, 50).map(lambda n: n / 1000)
-_MICRO = st.integers(0, 100).map(lambda n: n / 1_000_000)
-TIMINGS = st.one_of(
-    st.builds(iq.Constant, _MILLI),
-    st.builds(
-        iq.PiecewiseLinear,
-        base=_MILLI,
-        per_token=_MICRO,
-        knee=st.integers(0, 100),
-        per_context_token=_MICRO,
-        per_prefill_square=_MICRO,
-        per_chunk_context=_MICRO,
-    ),
-    st.builds(iq.MemoryLinear, base=_MILLI, per_kv_token=_MICRO),
-    st.builds(iq.MixedSolo, alpha=_MILLI, beta=_MICRO, solo=_MILLI),
-)
 CLASSES = ["chat", "code"]
 _WAYS = [draw for policy in POLICIES.values() for draw in policy.ways.values()]
 
@@ -47,10 +32,11 @@ def _kv(block: int, tokens: int) -> iq.KvCache:
     return iq.KvCache(tokens=-(-tokens // block) * block, block=block)  # `Sglang` asks for whole pages
 
 
+MODELS = st.builds(drawn_timing, st.randoms(), st.sampled_from(sorted(TIMINGS))).map(read)
 SCHEDULERS = st.builds(_scheduler, st.sampled_from(_WAYS), st.randoms())
 ENGINES = st.builds(
     iq.Engine,
-    timing=TIMINGS,
+    timing=MODELS,
     scheduler=SCHEDULERS,
     kv=st.one_of(
         st.just(iq.KvCache.unlimited()),
@@ -85,8 +71,7 @@ _ROUTERS = tuple(kind.__name__ for kind in ROUTERS)
 _FRAMES = ("requests", "tbt", "timeline", "iterations", "batches")
 _TIMES = {
     *("arrival_s", "patience_s", "tbt_slo_s", "think_s", "latency_s", "bytes_per_token", "delay_s"),
-    *("seconds", "base", "per_token", "per_context_token", "per_prefill_square", "per_chunk_context"),
-    *("per_kv_token", "alpha", "beta", "solo"),
+    *("base", "per_token"),  # of `Swap`
 }
 _THREADS = st.sampled_from([None, 1, 2, 4])
 
@@ -103,7 +88,9 @@ def _times(described: dict[str, Any], factor: int) -> dict[str, Any]:
 
 
 def _slower(engine: iq.Engine, factor: int) -> iq.Engine:
-    return iq.Engine.from_json(_times(engine.to_json(), factor))
+    described = engine.to_json()
+    timing = each_time(described["timing"], lambda seconds: factor * seconds)
+    return iq.Engine.from_json({**_times(described, factor), "timing": timing})
 
 
 class Fleet(NamedTuple):
@@ -179,13 +166,13 @@ def _pairs(draw: st.DrawFn) -> Pair:
     first_token = draw(st.sampled_from(["prefill", "decode"]))
 
     def side(kv: st.SearchStrategy[Any]) -> tuple[iq.Engine, int]:
-        timing, scheduler = draw(TIMINGS), draw(SCHEDULERS)
+        timing, scheduler = draw(MODELS), draw(SCHEDULERS)
         engine = iq.Engine(timing=timing, scheduler=scheduler, kv=draw(kv), first_token=first_token)
         return engine, draw(st.integers(1, 3))
 
     unlimited, blocks = st.just(iq.KvCache.unlimited()), st.sampled_from([1, 4, 16])
-    prefill = side(st.one_of(unlimited, st.builds(iq.KvCache, tokens=st.integers(60, 200), block=blocks)))
-    decode = side(st.one_of(unlimited, st.builds(iq.KvCache, tokens=st.integers(140, 300), block=blocks)))
+    prefill = side(st.one_of(unlimited, st.builds(_kv, blocks, st.integers(60, 200))))
+    decode = side(st.one_of(unlimited, st.builds(_kv, blocks, st.integers(140, 300))))
     link = {
         "latency_s": draw(st.sampled_from([0.0, 0.001, 0.02])),
         "bytes_per_s": draw(st.sampled_from([1000, 1e9])),
@@ -336,8 +323,9 @@ def test_law_eight_stretches_equal_stepping(
 @given(_scenarios())
 def test_law_ten_twice_the_times_give_twice_the_latencies(scenario: Scenario) -> None:
     frame, system = scenario
-    if any(isinstance(engine.scheduler, iq.Slai) for engine in system.replicas()):
-        return  # its mean of iteration times is rounded
+    for engine in system.replicas():
+        if isinstance(engine.scheduler, iq.Slai) or isinstance(engine.timing, iq.TimingTable):
+            return  # means of iteration times and slopes of lines are rounded
     once = scenario.run()
     doubled = frame.with_columns(pl.col(name) * 2 for name in frame.columns if name in _TIMES)
     twice = iq.simulate(doubled, system.made(2))

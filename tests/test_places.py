@@ -67,6 +67,15 @@ def test_a_router_is_named_in_four_files(kind: str):
     assert naming(kind) == {f"rust/src/router/{file_of(kind)}.rs", "rust/src/router/mod.rs", *systems}
 
 
+def test_a_timing_model_is_named_in_four_files():
+    """And by the theorems about it, whose subject is this one model."""
+    models, theory = "python/inferq/timing/models", "python/inferq/theory"
+    theorems = {"bounds/engine_bounds.py", "bounds/stability.py", "capacities/tile_capacity.py"}
+    places = {"rust/src/timing/tiled_gemm.rs", "rust/src/timing/mod.rs"}
+    places |= {f"{models}/tiled_gemm.py", f"{models}/__init__.pyi"}
+    assert naming("TiledGemm") == places | {f"{theory}/{file}" for file in theorems}
+
+
 @pytest.mark.parametrize("room", KINDS)
 def test_the_core_and_the_package_list_the_same_kinds(room: str):
     """A line of `kinds!` for each class, and no more."""

@@ -9,7 +9,7 @@ from .policies.sarathi import sarathi
 from .policies.vllm_v0 import vllm_v0
 from .policies.vllm_v1 import vllm_v1
 from .random_scenarios import KINDS, scenario
-from .reference import COUNTS
+from .timing_models import each_time
 from .worked import SECOND, SLOT, SWAP, Described, drawn, engine, instants, linear, request, simulate, used
 
 # Cases worked out by hand.
@@ -254,11 +254,10 @@ def test_doubling_every_time_doubles_every_time() -> None:
     def doubled(value: Any, name: str = "", is_time: bool = False) -> Any:
         """A description or a row, with twice the value of each time in it."""
         if isinstance(value, dict):
-            inside = is_time or name in ("timing", "overhead", "preemption")
+            inside = is_time or name in ("overhead", "preemption")
             return {one: doubled(inner, one, inside) for one, inner in value.items()}
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        times = (is_time and name not in COUNTS) or name.endswith("_s")
-        return 2 * value if number and times else value
+        return 2 * value if number and (is_time or name.endswith("_s")) else value
 
     compared = 0
     for seed in SEEDS[::2]:
@@ -266,7 +265,8 @@ def test_doubling_every_time_doubles_every_time() -> None:
         if replica["timing"]["kind"] == "TimingTable" or replica["scheduler"]["kind"] == "Slai":
             continue
         once = reference.simulate(rows, replica)
-        twice = reference.simulate([doubled(row) for row in rows], doubled(replica))
+        slower = {**doubled(replica), "timing": each_time(replica["timing"], lambda seconds: 2 * seconds)}
+        twice = reference.simulate([doubled(row) for row in rows], slower)
         for one, two in zip(once.requests, twice.requests, strict=True):
             assert two.tokens == [2 * token for token in one.tokens]
         assert [i.rows for i in once.iterations] == [i.rows for i in twice.iterations]

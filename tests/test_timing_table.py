@@ -16,6 +16,8 @@ from inferq.cli import app
 from inferq.timing import ChunkPart, DecodePart, LinearPart, iteration_s
 from inferq.timing.tables.table_file import KEY
 
+from .timing_models import drawn_timing, read
+
 ATTOSECOND = Fraction(1, 10**18)
 DOUBLE = Fraction(1, 2**53)  # of a double that was rounded once, as a share
 
@@ -116,38 +118,8 @@ def test_at_the_points_of_the_grid_it_takes_what_the_table_says():
         assert (tokens, exact(seconds)) == (1, base)
 
 
-def ascending(least, most, size):
-    return st.lists(st.integers(least, most), min_size=2, max_size=size, unique=True).map(sorted)
-
-
-def sharing(chunk, context, seconds):
-    """A part whose chunks share nothing, or all that they can."""
-    return st.sampled_from([0.0, min(map(min, seconds))]).map(
-        lambda shared_s: ChunkPart(chunk, context, seconds, shared_s)
-    )
-
-
-@st.composite
-def tables(draw):
-    """Any table, with lines that fall among them, and axes that may be short."""
-    times = st.integers(0, 10**6).map(lambda nanoseconds: nanoseconds / 10**9)
-
-    def grid(rows, columns):
-        row = st.lists(times, min_size=len(columns), max_size=len(columns))
-        return draw(st.lists(row, min_size=len(rows), max_size=len(rows)))
-
-    tokens = draw(ascending(1, 3000, 5))
-    chunk, context = draw(ascending(1, 2000, 4)), draw(ascending(0, 20_000, 4))
-    sequences, mean = draw(ascending(1, 40, 4)), draw(ascending(0, 20_000, 4))
-    return iq.TimingTable(
-        linear=LinearPart(tokens, draw(st.lists(times, min_size=len(tokens), max_size=len(tokens)))),
-        chunk=draw(sharing(chunk, context, grid(chunk, context))),
-        decode=DecodePart(sequences, mean, grid(sequences, mean)),
-    )
-
-
 @given(
-    tables(),
+    st.builds(drawn_timing, st.randoms(), st.just("TimingTable")).map(read),
     st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 30_000)), max_size=3),
     st.lists(st.integers(0, 30_000), max_size=50),
 )

@@ -26,7 +26,7 @@ def chunked(rng: random.Random, longest: int, classes: list[str]) -> Described:
 
 def whole(rng: random.Random, longest: int, classes: list[str]) -> Described:
     own = chunked(rng, longest, classes) | {"chunked": False}
-    return own | ({"token_budget": None} if rng.random() < 0.5 else {})
+    return own | {"token_budget": rng.choice([None, own["token_budget"], longest // 2])}  # so that many fit
 
 
 def rule(replica: Replica, rules: Described) -> None:
