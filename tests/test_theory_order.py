@@ -19,6 +19,8 @@ from inferq.theory.demands.lengths import Lengths
 from inferq.timing import TimingModel
 from tests.test_theory_stability import engine, hypothesis_of, random_scenario
 
+from .night import NIGHT
+
 SHORT, LONG = (20, 10), (250, 200)
 
 
@@ -262,7 +264,7 @@ def ordered_scenario(chance: random.Random, requests: int) -> tuple[iq.Workload,
 
 def test_nothing_is_called_stable_that_drifts_in_whatever_order():
     agreed = {"stable": 0, "unstable": 0}
-    scenarios = 560
+    scenarios = 560 if NIGHT else 200
     for seed in range(scenarios):
         chance = random.Random(seed)
         asked, system = ordered_scenario(chance, 3000)

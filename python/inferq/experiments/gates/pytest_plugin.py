@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from inferq.experiments.gates.gate_report import GateReport
-from inferq.systems.system import System
+if TYPE_CHECKING:  # every run of pytest in this environment loads this file
+    from inferq.experiments.gates.gate_report import GateReport
+    from inferq.systems.system import System
 
 _BASELINE = "inferq-baseline.json"
 _ACCEPT = "pytest --inferq-update"
