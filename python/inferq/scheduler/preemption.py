@@ -32,7 +32,7 @@ class Recompute(Preemption):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Swap(Preemption):
-    """A preempted request keeps its context on the host and comes back before anyone is admitted.
+    """A preempted request keeps its context on the host and comes back before any is admitted.
 
     Moving `x` tokens of context costs `base + per_token·x`, charged to the iteration that swaps out and again
     to the one that swaps in. The oldest swapped request returns first.

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import inferq.scheduler
 from inferq.description import Answer, Description, plain
-from inferq.errors import ConfigError
+from inferq.errors import ConfigError, Renamed
 
 _READ: dict[str, tuple[int | None, tuple[Any, ...]]] = {
     "token_budget": (None, (int, type(None))),
@@ -37,6 +37,7 @@ class Scheduler(Description):
     """
 
     __slots__ = ()
+    is_written = Renamed("is_user_defined")
     part: ClassVar[str | None] = "scheduler"
     unreadable: ClassVar[tuple[str, str] | None] = (
         "Python",

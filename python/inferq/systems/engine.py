@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from inferq.checks import not_negative
 from inferq.description import Description, Table, fields_of, nearest, read, read_fields, table_of
-from inferq.errors import ConfigError
+from inferq.errors import ConfigError, Renamed
 from inferq.scheduler import SCHEDULERS, ClassPriority, Scheduler, VllmV1
 from inferq.systems.kv_cache import KvCache
 from inferq.timing import TIMING_MODELS, Roofline, TimingModel, TimingTable
@@ -111,6 +111,7 @@ class Engine(Description):
     kv: KvCache
     first_token: Literal["prefill", "decode"] = "prefill"
     overhead: Overhead | None = None
+    made_of = Renamed("on_card")
     on_card: Mapping[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     """What `Engine.on` made it of: `model`, `gpu`, `tensor_parallel` and so on, and in `explained` where
     timing and memory come from, in words; empty where they were given one by one, and in what

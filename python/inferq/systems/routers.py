@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from inferq._lazy import NDArray, np
 from inferq.description import Description
-from inferq.errors import ConfigError
+from inferq.errors import ConfigError, Renamed
 
 NO_REPLICA = 2**32 - 1
 """The `replica` of a request that none served, and the `prefill_replica` of one not handed off."""
@@ -125,6 +125,7 @@ class Router(Description):
     """
 
     __slots__ = ()
+    is_written = Renamed("is_user_defined")
     part = "router"
     unreadable = (
         "Python",

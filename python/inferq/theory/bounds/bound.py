@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+from inferq.errors import Renamed
 from inferq.systems.engine import Engine
 from inferq.systems.routers import Router
 from inferq.theory.capacities.iteration_cost import all_fit, memory_slack
@@ -42,6 +43,7 @@ class Bound:
     rate: float | None
     source: str
     inequality: str
+    formula = Renamed("inequality")
     hypotheses: tuple[Hypothesis, ...] = ()
     hit_rate: float | None = None
 
