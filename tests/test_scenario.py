@@ -13,7 +13,7 @@ import pytest
 import inferq as iq
 from inferq.workload.reading import TRANSFORMS
 
-from .kept_results import COUNT, scenario
+from .kept_results import SCENARIOS, scenario
 
 TOGETHER = 25
 FEW: dict[str, Any] = {
@@ -51,12 +51,10 @@ def again(workload: Any, **options: Any) -> iq.Scenario:
 # --- a record repeats its run
 
 
-@pytest.mark.parametrize("first", range(0, COUNT, TOGETHER))
+@pytest.mark.parametrize("first", range(0, len(SCENARIOS), TOGETHER))
 def test_a_recorded_run_is_repeated_from_its_record(first: int, tmp_path: Path) -> None:
     for number in range(first, first + TOGETHER):
-        workload, system, options, _ = scenario(number)
-        options = {name: value for name, value in options.items() if name != "out"}
-        result = iq.Scenario(workload, system, options).run()
+        result = scenario(number).run(out=None)
         place = result.write(tmp_path / str(number))
         if '"ByKey"' in result.scenario or '"kind": "Python"' in result.scenario:
             with pytest.raises(iq.ConfigError, match=r"written in Python|key function"):
