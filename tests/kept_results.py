@@ -3,8 +3,8 @@
 They stand in `kept/scenarios.json`, one a line, as `iq.Scenario` reads them, with paths from `traces/`. What
 is written in Python has a stand-in there; `in_python` says in which fields what of `IN_PYTHON` belongs.
 
-`python -m tests.kept_results > tests/kept/results.json` keeps the digests of the installed inferq. They are of
-kinds and values alone, so that columns, classes and files may get other names without another digest. What
+`python -m tests.kept_results > tests/kept/results.json` keeps the digests of the installed inferq. They are
+of kinds and values alone, so that columns, classes and files may get other names without another digest. What
 theory and fits say of some scenarios is kept to 12 significant digits.
 """
 
