@@ -14,6 +14,7 @@ from inferq import _core
 from inferq.scenario import Scenario
 from inferq.systems.routers import ROUTERS
 
+from .refusals import refused
 from .slots import engine, rows, work
 
 EXAMPLES = [
@@ -49,44 +50,36 @@ def test_a_cluster_says_how_many_replicas_it_has() -> None:
     assert iq.Cluster(engine(), replicas=np.int64(3)).to_json()["replicas"] == 3  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"engines": []}, r"^engines: no engine"),
-        ({"engines": 5}, r"^engines: must be Engine"),
-        ({"engines": [engine(), "two"]}, r"^engines\[1\]: must be Engine"),
-        ({"engines": engine(), "replicas": 0}, r"^replicas: must be from 1"),
-        ({"engines": engine(), "replicas": -1}, r"^replicas: "),
-        ({"engines": engine(), "replicas": 1.5}, r"^replicas: "),
-        ({"engines": engine(), "replicas": True}, r"^replicas: "),
-        ({"engines": [engine()], "replicas": 2}, r"^replicas: is 2, but there are 1 engines"),
-        ({"engines": engine(), "router": "RoundRobin"}, r"^router: must be Router"),
-        ({"engines": engine(), "router": iq.RoundRobin}, r"^router: "),
-        ({"engines": iq.Cluster(engine())}, r"^engines: must be Engine"),
-    ],
+@refused(
+    ({"engines": []}, r"^engines: no engine"),
+    ({"engines": 5}, r"^engines: must be Engine"),
+    ({"engines": [engine(), "two"]}, r"^engines\[1\]: must be Engine"),
+    ({"engines": engine(), "replicas": 0}, r"^replicas: must be from 1"),
+    ({"engines": engine(), "replicas": -1}, r"^replicas: "),
+    ({"engines": engine(), "replicas": 1.5}, r"^replicas: "),
+    ({"engines": engine(), "replicas": True}, r"^replicas: "),
+    ({"engines": [engine()], "replicas": 2}, r"^replicas: is 2, but there are 1 engines"),
+    ({"engines": engine(), "router": "RoundRobin"}, r"^router: must be Router"),
+    ({"engines": engine(), "router": iq.RoundRobin}, r"^router: "),
+    ({"engines": iq.Cluster(engine())}, r"^engines: must be Engine"),
 )
-def test_a_wrong_part_of_a_cluster_is_named(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(iq.ConfigError, match=said):
-        iq.Cluster(**arguments)
+def test_a_wrong_part_of_a_cluster_is_named(arguments: dict[str, Any]) -> None:
+    iq.Cluster(**arguments)
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"router": {"kind": "RoundRobbin"}}, r"^cluster\.router\.kind: .*RoundRobin\?"),
-        ({"router": "LeastRequest"}, r"^cluster\.router: .*LeastRequests\?"),
-        ({"router": {"kind": "Python", "name": "mine"}}, r"^cluster\.router: a router written in Python"),
-        ({"replica": 3}, r"^cluster: unknown field 'replica'; did you mean replicas"),
-        ({"replicas": 0}, r"^cluster\.replicas: "),
-        ({"engines": {"timing": {"kind": "Constant"}}}, r"^cluster\.engines\.scheduler: missing"),
-        ({"engines": [engine().to_json(), {}]}, r"^cluster\.engines\[1\]\.timing: missing"),
-        ({"kind": "Clutter"}, r"^cluster\.kind: "),
-    ],
+@refused(
+    ({"router": {"kind": "RoundRobbin"}}, r"^cluster\.router\.kind: .*RoundRobin\?"),
+    ({"router": "LeastRequest"}, r"^cluster\.router: .*LeastRequests\?"),
+    ({"router": {"kind": "Python", "name": "mine"}}, r"^cluster\.router: a router written in Python"),
+    ({"replica": 3}, r"^cluster: unknown field 'replica'; did you mean replicas"),
+    ({"replicas": 0}, r"^cluster\.replicas: "),
+    ({"engines": {"timing": {"kind": "Constant"}}}, r"^cluster\.engines\.scheduler: missing"),
+    ({"engines": [engine().to_json(), {}]}, r"^cluster\.engines\[1\]\.timing: missing"),
+    ({"kind": "Clutter"}, r"^cluster\.kind: "),
 )
-def test_a_wrong_description_of_a_cluster_is_named(change: dict[str, Any], said: str) -> None:
+def test_a_wrong_description_of_a_cluster_is_named(change: dict[str, Any]) -> None:
     described = iq.Cluster(engine()).to_json()
-    with pytest.raises(iq.ConfigError, match=said):
-        iq.Cluster.from_json({**described, **change})
+    iq.Cluster.from_json({**described, **change})
 
 
 def test_a_hand_off_is_read_back_from_what_it_says() -> None:
@@ -102,42 +95,35 @@ def test_a_hand_off_is_read_back_from_what_it_says() -> None:
     assert described["link"]["concurrent"] == 4
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"prefill": engine()}, r"^prefill: must be a pair \(engine, replicas\)"),
-        ({"prefill": (engine(), 0)}, r"^prefill\[1\]: "),
-        ({"decode": (engine(), 1.0)}, r"^decode\[1\]: "),
-        ({"decode": (2, engine())}, r"^decode\[0\]: "),
-        ({"link": None}, r"^link: must be Link"),
-        ({"decode_router": "RoundRobin"}, r"^decode_router: "),
-        ({"decode": (engine(first_token="decode"), 1)}, r"^decode: counts the first token with the decode"),
-    ],
+@refused(
+    ({"prefill": engine()}, r"^prefill: must be a pair \(engine, replicas\)"),
+    ({"prefill": (engine(), 0)}, r"^prefill\[1\]: "),
+    ({"decode": (engine(), 1.0)}, r"^decode\[1\]: "),
+    ({"decode": (2, engine())}, r"^decode\[0\]: "),
+    ({"link": None}, r"^link: must be Link"),
+    ({"decode_router": "RoundRobin"}, r"^decode_router: "),
+    ({"decode": (engine(first_token="decode"), 1)}, r"^decode: counts the first token with the decode"),
 )
-def test_a_wrong_part_of_a_hand_off_is_named(change: dict[str, Any], said: str) -> None:
-    with pytest.raises(iq.ConfigError, match=said):
-        iq.Disaggregated(**{"prefill": (engine(), 1), "decode": (engine(), 1), "link": LINK, **change})
+def test_a_wrong_part_of_a_hand_off_is_named(change: dict[str, Any]) -> None:
+    iq.Disaggregated(**{"prefill": (engine(), 1), "decode": (engine(), 1), "link": LINK, **change})
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"latency_s": -1.0}, "latency_s"),
-        ({"latency_s": 1e-19}, "latency_s: .*rounds to 0"),
-        ({"latency_s": float("nan")}, "latency_s"),
-        ({"latency_s": "1"}, "latency_s"),
-        ({"bytes_per_s": 0}, "bytes_per_s: must be above 0"),
-        ({"bytes_per_s": -2.0}, "bytes_per_s"),
-        ({"bytes_per_s": float("inf")}, "bytes_per_s"),
-        ({"bytes_per_token": -1}, "bytes_per_token"),
-        ({"concurrent": 0}, "concurrent"),
-        ({"concurrent": 1.5}, "concurrent"),
-        ({"concurrent": True}, "concurrent"),
-    ],
+@refused(
+    ({"latency_s": -1.0}, "latency_s"),
+    ({"latency_s": 1e-19}, "latency_s: .*rounds to 0"),
+    ({"latency_s": float("nan")}, "latency_s"),
+    ({"latency_s": "1"}, "latency_s"),
+    ({"bytes_per_s": 0}, "bytes_per_s: must be above 0"),
+    ({"bytes_per_s": -2.0}, "bytes_per_s"),
+    ({"bytes_per_s": float("inf")}, "bytes_per_s"),
+    ({"bytes_per_token": -1}, "bytes_per_token"),
+    ({"concurrent": 0}, "concurrent"),
+    ({"concurrent": 1.5}, "concurrent"),
+    ({"concurrent": True}, "concurrent"),
+    says="^{}",
 )
-def test_a_wrong_number_of_a_link_is_named(change: dict[str, Any], said: str) -> None:
-    with pytest.raises(iq.ConfigError, match=f"^{said}"):
-        iq.Link(**{"latency_s": 0.0, "bytes_per_s": 1.0, "bytes_per_token": 0, **change})
+def test_a_wrong_number_of_a_link_is_named(change: dict[str, Any]) -> None:
+    iq.Link(**{"latency_s": 0.0, "bytes_per_s": 1.0, "bytes_per_token": 0, **change})
 
 
 def test_a_wrong_description_of_a_hand_off_is_named_by_its_path() -> None:
@@ -627,33 +613,26 @@ def test_a_scenario_may_have_a_fleet(text: str, system: Any, tmp_path: Any) -> N
     assert Scenario.read(path).system == system
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (BARE, r"engine: missing"),
-        (BARE + "[cluster]\nreplicas = 2\n", r"cluster\.engines: missing"),
-        (SCENARIO + OF_ONE, r"engine: not used"),
-        (
-            SCENARIO + "[network.engines.large]\nreplicas = 2\n[network.workflows]\n",
-            r"network\.engines\.large: unknown field 'replicas'",
-        ),
-        (SCENARIO + "[cluster]\nreplicas = 0\n", r"cluster\.replicas: "),
-        (SCENARIO + HANDS + "[cluster]\n", r"cluster and disaggregated: "),
-        (SCENARIO + '[cluster]\nrouter = "Robin"\n', r"cluster\.router: unknown router 'Robin'"),
-        (
-            SCENARIO + '[cluster]\nrouter = { kind = "BySession", spill = 0.5 }\n',
-            r"router\.spill: 0\.5: must",
-        ),
-        (SCENARIO + "[clusters]\n", r"clusters: unknown; did you mean cluster"),
-        (SCENARIO + "cluster = 5\n", r"engine: unknown field 'cluster'"),
-        ("cluster = 5\n" + SCENARIO, r"cluster: must be a table"),
-    ],
+@refused(
+    (BARE, r"engine: missing"),
+    (BARE + "[cluster]\nreplicas = 2\n", r"cluster\.engines: missing"),
+    (SCENARIO + OF_ONE, r"engine: not used"),
+    (
+        SCENARIO + "[network.engines.large]\nreplicas = 2\n[network.workflows]\n",
+        r"network\.engines\.large: unknown field 'replicas'",
+    ),
+    (SCENARIO + "[cluster]\nreplicas = 0\n", r"cluster\.replicas: "),
+    (SCENARIO + HANDS + "[cluster]\n", r"cluster and disaggregated: "),
+    (SCENARIO + '[cluster]\nrouter = "Robin"\n', r"cluster\.router: unknown router 'Robin'"),
+    (SCENARIO + '[cluster]\nrouter = { kind = "BySession", spill = 0.5 }\n', r"router\.spill: 0\.5: must"),
+    (SCENARIO + "[clusters]\n", r"clusters: unknown; did you mean cluster"),
+    (SCENARIO + "cluster = 5\n", r"engine: unknown field 'cluster'"),
+    ("cluster = 5\n" + SCENARIO, r"cluster: must be a table"),
 )
-def test_a_wrong_fleet_in_a_scenario_is_named(text: str, said: str, tmp_path: Any) -> None:
+def test_a_wrong_fleet_in_a_scenario_is_named(text: str, tmp_path: Any) -> None:
     path = tmp_path / "scenario.toml"
     path.write_text(text)
-    with pytest.raises(iq.ConfigError, match=said):
-        Scenario.read(path)
+    Scenario.read(path)
 
 
 def test_equal_clusters_copy_and_pickle() -> None:

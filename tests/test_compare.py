@@ -28,6 +28,7 @@ from inferq.results.metric import Metric
 from inferq.scenario import Scenario
 
 from .compared import CHAT, PAIR, engine, md1, one_by_one
+from .refusals import refused
 
 
 def row(comparison: Any, system: str, metric: str, of_class: str | None = None) -> dict[str, Any]:
@@ -353,53 +354,44 @@ def test_ctrl_c_stops_all_runs(threads: int):
     assert child.returncode != 0 and said.strip().endswith("KeyboardInterrupt")
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"systems": {}}, "systems: must be a table of systems by name"),
-        ({"systems": [engine()]}, "systems: must be a table of systems by name"),
-        ({"systems": {"a": engine(), "b": "sarathi"}}, "systems.b: 'sarathi' is none of Engine"),
-        ({"systems": {1: engine()}}, "systems: the name 1 must be a text"),
-        ({"baseline": "saratih"}, "baseline: unknown system 'saratih'; did you mean sarathi"),
-        ({"seeds": 10}, r"seeds: must be whole numbers such as range\(10\), is 10"),
-        ({"seeds": []}, "seeds: there are none"),
-        ({"seeds": [1, 1]}, "seeds: one is there twice"),
-        ({"seeds": [-1]}, "seeds: must be a whole number from 0"),
-        ({"seeds": range(10**20)}, "seeds: are more than 100,000"),
-        (
-            {"until": "ttft_p99 ± 2%", "most_seeds": 10**20},
-            "most_seeds: must be a whole number from 2 to 100000",
-        ),
-        ({"progress": 3}, "progress: must be True, False, None or a callable"),
-        ({"out": "folder"}, "out: is for one run"),
-        ({"metrics": ["ttft_p98"]}, "metrics: unknown metric 'ttft_p98'"),
-        ({"metrics": []}, "metrics: none is named"),
-        ({"slo": {"ttft": 1}}, "slo: unknown objective 'ttft'"),
-        ({"by": "replica"}, "by: must be 'class' or None"),
-        ({"confidence": 95}, "confidence: must be above 0 and below 1"),
-        ({"until": "ttft_p99 2%"}, "until: must be such as"),
-        ({"until": "ttft_p99 ± 2"}, "until.ttft_p99: must be a text such as '3 %' or '3 s' or '3 ms'"),
-        ({"until": "ttft_p99 ± 0%"}, "until.ttft_p99: must be above 0"),
-        ({"until": "ttft_p99 ± 1.2.3%"}, "until.ttft_p99: must be a text such as"),
-        ({"until": "tttf_p99 ± 2%"}, "until: unknown metric 'tttf_p99'; did you mean ttft_p99"),
-        ({"until": []}, "until: none is named"),
-        ({"until": ["ttft_p99 ± 2%", "ttft_p99 ± 3%"]}, "until: a metric is there twice"),
-        ({"until": "ttft_p99 ± 2%", "most_seeds": 5}, "most_seeds: 10 are run before the first look"),
-        ({"until": "ttft_p99 ± 2%", "seeds": [2**64 - 1]}, "seeds: until goes on after the largest"),
-        (
-            {"until": "ttft_p99 ± 2%", "workload": CHAT.draw(1)},
-            "until: the workload is the same for every seed",
-        ),
-        ({"most_seeds": 20}, "most_seeds: is for until"),
-        ({"threads": 0}, "threads: must be a whole number"),
-        ({"warm_up": 10}, "warm_up: unknown option of simulate; did you mean warmup"),
-        ({"seed": 1}, "seed: no option here, the experiment sets it"),
-    ],
+@refused(
+    ({"systems": {}}, "systems: must be a table of systems by name"),
+    ({"systems": [engine()]}, "systems: must be a table of systems by name"),
+    ({"systems": {"a": engine(), "b": "sarathi"}}, "systems.b: 'sarathi' is none of Engine"),
+    ({"systems": {1: engine()}}, "systems: the name 1 must be a text"),
+    ({"baseline": "saratih"}, "baseline: unknown system 'saratih'; did you mean sarathi"),
+    ({"seeds": 10}, r"seeds: must be whole numbers such as range\(10\), is 10"),
+    ({"seeds": []}, "seeds: there are none"),
+    ({"seeds": [1, 1]}, "seeds: one is there twice"),
+    ({"seeds": [-1]}, "seeds: must be a whole number from 0"),
+    ({"seeds": range(10**20)}, "seeds: are more than 100,000"),
+    ({"until": "ttft_p99 ± 2%", "most_seeds": 10**20}, "most_seeds: must be a whole number from 2 to 100000"),
+    ({"progress": 3}, "progress: must be True, False, None or a callable"),
+    ({"out": "folder"}, "out: is for one run"),
+    ({"metrics": ["ttft_p98"]}, "metrics: unknown metric 'ttft_p98'"),
+    ({"metrics": []}, "metrics: none is named"),
+    ({"slo": {"ttft": 1}}, "slo: unknown objective 'ttft'"),
+    ({"by": "replica"}, "by: must be 'class' or None"),
+    ({"confidence": 95}, "confidence: must be above 0 and below 1"),
+    ({"until": "ttft_p99 2%"}, "until: must be such as"),
+    ({"until": "ttft_p99 ± 2"}, "until.ttft_p99: must be a text such as '3 %' or '3 s' or '3 ms'"),
+    ({"until": "ttft_p99 ± 0%"}, "until.ttft_p99: must be above 0"),
+    ({"until": "ttft_p99 ± 1.2.3%"}, "until.ttft_p99: must be a text such as"),
+    ({"until": "tttf_p99 ± 2%"}, "until: unknown metric 'tttf_p99'; did you mean ttft_p99"),
+    ({"until": []}, "until: none is named"),
+    ({"until": ["ttft_p99 ± 2%", "ttft_p99 ± 3%"]}, "until: a metric is there twice"),
+    ({"until": "ttft_p99 ± 2%", "most_seeds": 5}, "most_seeds: 10 are run before the first look"),
+    ({"until": "ttft_p99 ± 2%", "seeds": [2**64 - 1]}, "seeds: until goes on after the largest"),
+    ({"until": "ttft_p99 ± 2%", "workload": CHAT.draw(1)}, "until: the workload is the same for every seed"),
+    ({"most_seeds": 20}, "most_seeds: is for until"),
+    ({"threads": 0}, "threads: must be a whole number"),
+    ({"warm_up": 10}, "warm_up: unknown option of simulate; did you mean warmup"),
+    ({"seed": 1}, "seed: no option here, the experiment sets it"),
+    says="^{}",
 )
-def test_what_is_wrong_is_named(given: dict[str, Any], said: str):
+def test_what_is_wrong_is_named(given: dict[str, Any]):
     call: dict[str, Any] = {"workload": CHAT, "systems": PAIR, **given}
-    with pytest.raises(iq.ConfigError, match=f"^{said}"):
-        iq.compare(call.pop("workload"), call.pop("systems"), **call)
+    iq.compare(call.pop("workload"), call.pop("systems"), **call)
 
 
 class Terminal(io.StringIO):

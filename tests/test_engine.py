@@ -17,6 +17,7 @@ import inferq as iq
 from inferq.description import field_names
 from inferq.timing import TIMING_MODELS, TimingModel
 
+from .refusals import refused
 from .timing_models import NO_SECONDS, TIMINGS, drawn_timing, each_time, read
 
 TIMING = iq.Constant(1.0)
@@ -152,32 +153,28 @@ def test_a_description_can_ask_for_an_unlimited_cache() -> None:
     assert iq.Engine.from_json({**ENGINE, "kv": "unlimited"}).kv == iq.KvCache.unlimited()
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"timing": {"kind": "Constnt", "seconds": 1}}, r"engine\.timing\.kind: .*did you mean .?Constant"),
-        ({"timing": {"seconds": 1}}, r"engine\.timing\.kind: missing"),
-        ({"timing": {"kind": "Constant"}}, r"engine\.timing\.seconds: missing"),
-        ({"timing": {"kind": ["Constant"]}}, r"engine\.timing\.kind"),
-        ({"timing": {"kind": "Constant", "seconds": -1}}, r"engine\.timing\.seconds: "),
-        ({"timing": 1.0}, r"engine\.timing"),
-        ({"scheduler": "Sarati"}, r"engine\.scheduler"),
-        ({"scheduler": {"kind": "VllmV2"}}, r"engine\.scheduler\.kind: .*did you mean .?VllmV"),
-        (
-            {"scheduler": {"kind": "Sarathi", "max_seq": 4}},
-            r"engine\.scheduler: .*max_seq.*did you mean .?max_seqs",
-        ),
-        ({"scheduler": {"kind": "Sarathi", "token_budget": 0}}, r"engine\.scheduler\.token_budget: "),
-        ({"kv": {}}, r"engine\.kv\.tokens: missing"),
-        ({"kv": {"tokens": 1000, "blocks": 16}}, r"engine\.kv: .*blocks.*did you mean .?block"),
-        ({"kv": "endless"}, r"engine\.kv"),
-        ({"first_tokens": "prefill"}, r"engine: .*first_tokens.*did you mean .?first_token"),
-        ({"first_token": "prefil"}, r"engine\.first_token: .*'prefill'"),
-    ],
+@refused(
+    ({"timing": {"kind": "Constnt", "seconds": 1}}, r"engine\.timing\.kind: .*did you mean .?Constant"),
+    ({"timing": {"seconds": 1}}, r"engine\.timing\.kind: missing"),
+    ({"timing": {"kind": "Constant"}}, r"engine\.timing\.seconds: missing"),
+    ({"timing": {"kind": ["Constant"]}}, r"engine\.timing\.kind"),
+    ({"timing": {"kind": "Constant", "seconds": -1}}, r"engine\.timing\.seconds: "),
+    ({"timing": 1.0}, r"engine\.timing"),
+    ({"scheduler": "Sarati"}, r"engine\.scheduler"),
+    ({"scheduler": {"kind": "VllmV2"}}, r"engine\.scheduler\.kind: .*did you mean .?VllmV"),
+    (
+        {"scheduler": {"kind": "Sarathi", "max_seq": 4}},
+        r"engine\.scheduler: .*max_seq.*did you mean .?max_seqs",
+    ),
+    ({"scheduler": {"kind": "Sarathi", "token_budget": 0}}, r"engine\.scheduler\.token_budget: "),
+    ({"kv": {}}, r"engine\.kv\.tokens: missing"),
+    ({"kv": {"tokens": 1000, "blocks": 16}}, r"engine\.kv: .*blocks.*did you mean .?block"),
+    ({"kv": "endless"}, r"engine\.kv"),
+    ({"first_tokens": "prefill"}, r"engine: .*first_tokens.*did you mean .?first_token"),
+    ({"first_token": "prefil"}, r"engine\.first_token: .*'prefill'"),
 )
-def test_a_wrong_description_is_an_error_at_its_path(change: dict[str, Any], said: str) -> None:
-    with pytest.raises(iq.ConfigError, match=said):
-        iq.Engine.from_json({**ENGINE, **change})
+def test_a_wrong_description_is_an_error_at_its_path(change: dict[str, Any]) -> None:
+    iq.Engine.from_json({**ENGINE, **change})
 
 
 @pytest.mark.parametrize("part", ["timing", "scheduler", "kv"])

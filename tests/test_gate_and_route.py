@@ -14,6 +14,8 @@ import pytest
 import inferq as iq
 from inferq.papers.lin2026 import fleet as study
 
+from .refusals import refused
+
 TIMING = iq.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.022)
 PRICES = iq.Prices(prefill=0.1, decode=0.2)
 WORK = {"arrival_s": [0.0, 0.1, 0.1], "prompt_tokens": [300, 3000, 300], "output_tokens": [1000, 400, 1000]}
@@ -47,75 +49,57 @@ def test_what_is_described_can_be_read_back():
     assert hash(made) == hash(iq.GateAndRoute.from_json(told))
 
 
-@pytest.mark.parametrize(
-    ("fields", "says"),
-    [
-        ({"replicas": 0}, "replicas: 0: must be from 1"),
-        ({"replicas": 1.5}, "replicas: must be a whole number"),
-        ({"slots": 1}, "slots: 1: a plan keeps one for prefills and needs another"),
-        ({"slots": 0, "planned": False}, "slots: 0: must be from 1"),
-        ({"chunk": 0}, "chunk: 0: must be from 1"),
-        ({"abandonment": -0.1}, "abandonment: -0.1: must be 0, or from 1e-9"),
-        ({"abandonment": {"default": -1}}, "abandonment.default: -1: must be 0, or from 1e-9"),
-        ({"abandonment": {"other": 1}}, r"abandonment.other: no such class \(there are default\)"),
-        ({"abandonment": {}}, "abandonment.default: missing: every class needs a rate"),
-        (
-            {"abandonment": "fast"},
-            "abandonment: must be a finite number or a table of finite numbers by name or None",
-        ),
-        ({"prices": iq.Prices(prefill=-0.1, decode=0)}, "prices.prefill: -0.1: must be from 0"),
-        ({"prices": iq.Prices(prefill=0, decode=2e6)}, "prices.decode: 2000000: must be from 0"),
-        (
-            {"timing": iq.MixedSolo(alpha=0, beta=0, solo=0.1)},
-            "timing.alpha: an iteration must take some time",
-        ),
-        (
-            {"timing": iq.MixedSolo(alpha=0.1, beta=0, solo=0)},
-            "timing.solo: an iteration must take some time",
-        ),
-        ({"timing": iq.Constant(1.0)}, r"timing: must be MixedSolo\(…\)"),
-        ({"gate": "fastest"}, "gate: must be 'occupancy' or 'queue'"),
-        ({"gate": "queue"}, "allocation.prefill_queue: missing: the gate follows it"),
-        ({"router": "randomised"}, "allocation.mixed: missing: the router follows it"),
-        (
-            {"router": "general", "planned": False},
-            "planned: this router sends decodes to a solo and a mixed pool",
-        ),
-        ({"router": "immediate"}, "planned: the immediate router decodes where the prefill ran"),
-        ({"router": "fcfs"}, "planned: the fcfs router knows no pools"),
-        ({"kv": iq.KvCache(tokens=1000)}, 'kv.tokens: a limit needs service="tokens"'),
-        (
-            {"kv": iq.KvCache(tokens=None, prefix_cache="radix")},
-            'kv.prefix_cache: it needs service="tokens"',
-        ),
-        ({"service": "slots"}, "service: must be 'exponential' or 'tokens'"),
-    ],
+@refused(
+    ({"replicas": 0}, "replicas: 0: must be from 1"),
+    ({"replicas": 1.5}, "replicas: must be a whole number"),
+    ({"slots": 1}, "slots: 1: a plan keeps one for prefills and needs another"),
+    ({"slots": 0, "planned": False}, "slots: 0: must be from 1"),
+    ({"chunk": 0}, "chunk: 0: must be from 1"),
+    ({"abandonment": -0.1}, "abandonment: -0.1: must be 0, or from 1e-9"),
+    ({"abandonment": {"default": -1}}, "abandonment.default: -1: must be 0, or from 1e-9"),
+    ({"abandonment": {"other": 1}}, r"abandonment.other: no such class \(there are default\)"),
+    ({"abandonment": {}}, "abandonment.default: missing: every class needs a rate"),
+    (
+        {"abandonment": "fast"},
+        "abandonment: must be a finite number or a table of finite numbers by name or None",
+    ),
+    ({"prices": iq.Prices(prefill=-0.1, decode=0)}, "prices.prefill: -0.1: must be from 0"),
+    ({"prices": iq.Prices(prefill=0, decode=2e6)}, "prices.decode: 2000000: must be from 0"),
+    ({"timing": iq.MixedSolo(alpha=0, beta=0, solo=0.1)}, "timing.alpha: an iteration must take some time"),
+    ({"timing": iq.MixedSolo(alpha=0.1, beta=0, solo=0)}, "timing.solo: an iteration must take some time"),
+    ({"timing": iq.Constant(1.0)}, r"timing: must be MixedSolo\(…\)"),
+    ({"gate": "fastest"}, "gate: must be 'occupancy' or 'queue'"),
+    ({"gate": "queue"}, "allocation.prefill_queue: missing: the gate follows it"),
+    ({"router": "randomised"}, "allocation.mixed: missing: the router follows it"),
+    (
+        {"router": "general", "planned": False},
+        "planned: this router sends decodes to a solo and a mixed pool",
+    ),
+    ({"router": "immediate"}, "planned: the immediate router decodes where the prefill ran"),
+    ({"router": "fcfs"}, "planned: the fcfs router knows no pools"),
+    ({"kv": iq.KvCache(tokens=1000)}, 'kv.tokens: a limit needs service="tokens"'),
+    ({"kv": iq.KvCache(tokens=None, prefix_cache="radix")}, 'kv.prefix_cache: it needs service="tokens"'),
+    ({"service": "slots"}, "service: must be 'exponential' or 'tokens'"),
+    says="^{}",
 )
-def test_a_description_that_makes_no_sense_names_its_field(fields: dict[str, Any], says: str):
-    with pytest.raises(iq.ConfigError, match=f"^{says}"):
-        cluster(**fields)
+def test_a_description_that_makes_no_sense_names_its_field(fields: dict[str, Any]):
+    cluster(**fields)
 
 
-@pytest.mark.parametrize(
-    ("tables", "says"),
-    [
-        (
-            {"prefill": {"a": 0.75, "b": 0.5}},
-            "prefill: adds up to 1.25, and a replica has one prefill at most",
-        ),
-        ({"prefill": {"a": -0.1}}, "prefill.a: -0.1: must not be negative"),
-        ({"prefill": {"a": 0.1}, "solo": {"b": 1}}, r"solo.b: no such class \(there are a\)"),
-        ({"prefill": {"a": 0.1, "b": 0}, "mixed": {"b": 1}}, "mixed.a: missing: every class needs a number"),
-        (
-            {"prefill": {"a": 0.1}, "decode_queue": {"a": 1e7}},
-            "decode_queue.a: 10000000: must be from 0 to 1000000",
-        ),
-        ({"prefill": [0.1]}, "prefill: must be a table of finite numbers by name"),
-    ],
+@refused(
+    ({"prefill": {"a": 0.75, "b": 0.5}}, "prefill: adds up to 1.25, and a replica has one prefill at most"),
+    ({"prefill": {"a": -0.1}}, "prefill.a: -0.1: must not be negative"),
+    ({"prefill": {"a": 0.1}, "solo": {"b": 1}}, r"solo.b: no such class \(there are a\)"),
+    ({"prefill": {"a": 0.1, "b": 0}, "mixed": {"b": 1}}, "mixed.a: missing: every class needs a number"),
+    (
+        {"prefill": {"a": 0.1}, "decode_queue": {"a": 1e7}},
+        "decode_queue.a: 10000000: must be from 0 to 1000000",
+    ),
+    ({"prefill": [0.1]}, "prefill: must be a table of finite numbers by name"),
+    says="^{}",
 )
-def test_an_allocation_that_makes_no_sense_names_table_and_class(tables: dict[str, Any], says: str):
-    with pytest.raises(iq.ConfigError, match=f"^{says}"):
-        iq.Allocation(**tables)
+def test_an_allocation_that_makes_no_sense_names_table_and_class(tables: dict[str, Any]):
+    iq.Allocation(**tables)
 
 
 def test_no_allocation_is_needed_where_nothing_follows_one():

@@ -18,6 +18,7 @@ from inferq.systems.network_jobs import expanded
 from inferq.systems.pools import pools_of
 from inferq.workload.distributions import DurationDistribution
 
+from .refusals import refused
 from .slots import engine, rows
 
 
@@ -103,106 +104,90 @@ def test_the_order_of_engines_and_stages_is_part_of_a_network() -> None:
     assert turned != AGENTS
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"prompt": 0}, r"^prompt: must be from 1 "),
-        ({"prompt": 2**31}, r"^prompt: "),
-        ({"prompt": 1.5}, r"^prompt: "),
-        ({"output": 0}, r"^output: must be from 1 "),
-        ({"output": 0, "includes": ("x",)}, r"^output: must be from 1 "),
-        ({"output": iq.Poisson(1)}, r"^output: "),
-        ({"prompt": iq.Empirical({"prompt_tokens": [1], "output_tokens": [1]})}, r"^prompt: .*one length"),
-        ({"delay_s": -1.0}, r"^delay_s: must not be negative"),
-        ({"delay_s": math.inf}, r"^delay_s: "),
-        ({"delay_s": "1s"}, r"^delay_s: "),
-        ({"after": [1]}, r"^after\[0\]: "),
-        ({"after": ["x", "x"]}, r"^after: a stage twice"),
-        ({"class_name": ""}, r"^class_name: "),
-        ({"at": ""}, r"^engine: "),
-        ({"at": engine()}, r"^engine: "),
-    ],
+@refused(
+    ({"prompt": 0}, r"^prompt: must be from 1 "),
+    ({"prompt": 2**31}, r"^prompt: "),
+    ({"prompt": 1.5}, r"^prompt: "),
+    ({"output": 0}, r"^output: must be from 1 "),
+    ({"output": 0, "includes": ("x",)}, r"^output: must be from 1 "),
+    ({"output": iq.Poisson(1)}, r"^output: "),
+    ({"prompt": iq.Empirical({"prompt_tokens": [1], "output_tokens": [1]})}, r"^prompt: .*one length"),
+    ({"delay_s": -1.0}, r"^delay_s: must not be negative"),
+    ({"delay_s": math.inf}, r"^delay_s: "),
+    ({"delay_s": "1s"}, r"^delay_s: "),
+    ({"after": [1]}, r"^after\[0\]: "),
+    ({"after": ["x", "x"]}, r"^after: a stage twice"),
+    ({"class_name": ""}, r"^class_name: "),
+    ({"at": ""}, r"^engine: "),
+    ({"at": engine()}, r"^engine: "),
 )
-def test_a_wrong_field_of_a_stage_is_named(change: dict[str, Any], said: str) -> None:
-    with pytest.raises(iq.ConfigError, match=said):
-        stage(**change)
+def test_a_wrong_field_of_a_stage_is_named(change: dict[str, Any]) -> None:
+    stage(**change)
 
 
-@pytest.mark.parametrize(
-    ("stages", "said"),
-    [
-        ({}, r"^workflows\.w\.stages: no stage"),
-        (5, r"^workflows\.w\.stages: "),
-        ({"x": 5}, r"^workflows\.w\.stages\.x: must be Stage"),
-        ({"": stage()}, r"^workflows\.w\.stages: the name ''"),
-        ({"x": stage(after="y")}, r"^workflows\.w\.stages\.x\.after\[0\]: unknown stage 'y'"),
-        ({"x": stage(includes="y")}, r"^workflows\.w\.stages\.x\.includes\[0\]: unknown stage 'y'"),
-        ({"x": stage(after="x")}, r"^workflows\.w\.stages\.x\.after: .*circle.*: x$"),
-        (
-            {"r": stage(), "x": stage(after=["r", "z"]), "y": stage(after="x"), "z": stage(after="y")},
-            r"^workflows\.w\.stages\.x\.after: .*circle.*: x, y, z$",
-        ),
-        (
-            {"x": stage(), "y": stage(includes="x")},
-            r"^workflows\.w\.stages\.y\.includes\[0\]: 'x' need not have finished before 'y'",
-        ),
-        ({"x": stage(), "y": stage(after="x", includes="y")}, r"^workflows\.w\.stages\.y\.includes\[0\]: "),
-    ],
+@refused(
+    ({}, r"^workflows\.w\.stages: no stage"),
+    (5, r"^workflows\.w\.stages: "),
+    ({"x": 5}, r"^workflows\.w\.stages\.x: must be Stage"),
+    ({"": stage()}, r"^workflows\.w\.stages: the name ''"),
+    ({"x": stage(after="y")}, r"^workflows\.w\.stages\.x\.after\[0\]: unknown stage 'y'"),
+    ({"x": stage(includes="y")}, r"^workflows\.w\.stages\.x\.includes\[0\]: unknown stage 'y'"),
+    ({"x": stage(after="x")}, r"^workflows\.w\.stages\.x\.after: .*circle.*: x$"),
+    (
+        {"r": stage(), "x": stage(after=["r", "z"]), "y": stage(after="x"), "z": stage(after="y")},
+        r"^workflows\.w\.stages\.x\.after: .*circle.*: x, y, z$",
+    ),
+    (
+        {"x": stage(), "y": stage(includes="x")},
+        r"^workflows\.w\.stages\.y\.includes\[0\]: 'x' need not have finished before 'y'",
+    ),
+    ({"x": stage(), "y": stage(after="x", includes="y")}, r"^workflows\.w\.stages\.y\.includes\[0\]: "),
 )
-def test_a_wrong_workflow_is_named(stages: Any, said: str) -> None:
-    with pytest.raises(iq.ConfigError, match=said):
-        iq.Workflow("w", stages=stages)
+def test_a_wrong_workflow_is_named(stages: Any) -> None:
+    iq.Workflow("w", stages=stages)
 
 
 W = iq.Workflow("w", stages={"x": stage("a")})
 
 
-@pytest.mark.parametrize(
-    ("engines", "workflows", "said"),
-    [
-        ({}, [W], r"^engines: no engine"),
-        ([engine()], [W], r"^engines: must be a table"),
-        ({"a": 5}, [W], r"^engines\.a: must be Engine"),
-        ({"a": AGENTS}, [W], r"^engines\.a: must be Engine"),
-        ({1: engine()}, [W], r"^engines: the name 1"),
-        ({"a": engine()}, [], r"^workflows: no workflow"),
-        ({"a": engine()}, W, r"^workflows: must be a list"),
-        ({"a": engine()}, [W, 5], r"^workflows\[1\]: must be Workflow"),
-        ({"a": engine()}, [W, W], r"^workflows\[1\]\.name: 'w' is there already"),
-        ({"aa": engine()}, [W], r"^workflows\.w\.stages\.x\.engine: unknown engine 'a'; did you mean aa"),
-    ],
+@refused(
+    ({}, [W], r"^engines: no engine"),
+    ([engine()], [W], r"^engines: must be a table"),
+    ({"a": 5}, [W], r"^engines\.a: must be Engine"),
+    ({"a": AGENTS}, [W], r"^engines\.a: must be Engine"),
+    ({1: engine()}, [W], r"^engines: the name 1"),
+    ({"a": engine()}, [], r"^workflows: no workflow"),
+    ({"a": engine()}, W, r"^workflows: must be a list"),
+    ({"a": engine()}, [W, 5], r"^workflows\[1\]: must be Workflow"),
+    ({"a": engine()}, [W, W], r"^workflows\[1\]\.name: 'w' is there already"),
+    ({"aa": engine()}, [W], r"^workflows\.w\.stages\.x\.engine: unknown engine 'a'; did you mean aa"),
 )
-def test_a_wrong_network_is_named(engines: Any, workflows: Any, said: str) -> None:
-    with pytest.raises(iq.ConfigError, match=said):
-        iq.Network(engines, workflows)
+def test_a_wrong_network_is_named(engines: Any, workflows: Any) -> None:
+    iq.Network(engines, workflows)
 
 
 X = ("workflows", "w", "stages", "x")
 AT_X = r"^network\.workflows\.w\.stages\.x"
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "said"),
-    [
-        (("engines", "a"), {"kind": "Clutser"}, r"^network\.engines\.a\.kind: .*Cluster"),
-        (("engines", "a"), {"timing": 5}, r"^network\.engines\.a\.scheduler: missing"),
-        (("engines",), 5, r"^network\.engines: "),
-        ((*X, "output"), 0, AT_X + r"\.output: "),
-        ((*X, "prompt"), {"kind": "Fixd"}, AT_X + r"\.prompt\.kind: .*Fixed"),
-        ((*X, "afterr"), "y", AT_X + ": unknown field"),
-        ((*X, "after"), "y", AT_X + r"\.after\[0\]: unknown stage"),
-        (("workflows", "w", "stage"), {}, r"^network\.workflows\.w: unknown field 'stage'"),
-        (("workflow",), {}, r"^network: unknown field 'workflow'; did you mean workflows"),
-    ],
+@refused(
+    (("engines", "a"), {"kind": "Clutser"}, r"^network\.engines\.a\.kind: .*Cluster"),
+    (("engines", "a"), {"timing": 5}, r"^network\.engines\.a\.scheduler: missing"),
+    (("engines",), 5, r"^network\.engines: "),
+    ((*X, "output"), 0, AT_X + r"\.output: "),
+    ((*X, "prompt"), {"kind": "Fixd"}, AT_X + r"\.prompt\.kind: .*Fixed"),
+    ((*X, "afterr"), "y", AT_X + ": unknown field"),
+    ((*X, "after"), "y", AT_X + r"\.after\[0\]: unknown stage"),
+    (("workflows", "w", "stage"), {}, r"^network\.workflows\.w: unknown field 'stage'"),
+    (("workflow",), {}, r"^network: unknown field 'workflow'; did you mean workflows"),
 )
-def test_a_wrong_description_of_a_network_is_named(path: tuple[str, ...], value: Any, said: str) -> None:
+def test_a_wrong_description_of_a_network_is_named(path: tuple[str, ...], value: Any) -> None:
     described = iq.Network({"a": engine()}, [W]).to_json()
     inner = described
     for name in path[:-1]:
         inner = inner[name]
     inner[path[-1]] = value
-    with pytest.raises(iq.ConfigError, match=said):
-        iq.Network.from_json(described)
+    iq.Network.from_json(described)
 
 
 # how jobs become rows

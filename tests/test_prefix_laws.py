@@ -21,6 +21,8 @@ from inferq.results import store
 from inferq.workload import parts
 from inferq.workload.prefixes import OWN, Contents
 
+from .refusals import refused
+
 Token = tuple[Any, ...]
 PAIR = pl.List(pl.Struct({"text": pl.String, "tokens": pl.Int64}))
 
@@ -244,21 +246,15 @@ def test_a_text_before_a_law_is_drawn_with_it() -> None:
     assert mixed.reuse(block=10).sum() == 29 * 100
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        (
-            {"prompt_tokens": [3], "prefix_hashes": [[1]], "prefix_block_tokens": [3]},
-            "row 0: its prefix_hashes",
-        ),
-        ({"output_tokens": [3]}, "has no prompt_tokens"),
-        ({"prompt_tokens": [3], "session_id": [1], "turn": [0]}, "sessions and no output_tokens"),
-        ({"prompt_tokens": [2**31 - 1]}, "row 0: prompt_tokens is 2147483657"),
-    ],
+@refused(
+    ({"prompt_tokens": [3], "prefix_hashes": [[1]], "prefix_block_tokens": [3]}, "row 0: its prefix_hashes"),
+    ({"output_tokens": [3]}, "has no prompt_tokens"),
+    ({"prompt_tokens": [3], "session_id": [1], "turn": [0]}, "sessions and no output_tokens"),
+    ({"prompt_tokens": [2**31 - 1]}, "row 0: prompt_tokens is 2147483657"),
+    error=iq.TraceError,
 )
-def test_a_text_that_cannot_stand_before_a_prompt_is_refused(columns: dict[str, Any], message: str) -> None:
-    with pytest.raises(iq.TraceError, match=message):
-        iq.Workload(columns).with_prefix("system", 10)
+def test_a_text_that_cannot_stand_before_a_prompt_is_refused(columns: dict[str, Any]) -> None:
+    iq.Workload(columns).with_prefix("system", 10)
 
 
 @pytest.mark.parametrize(("text", "tokens"), [("", 1), (3, 1), ("a", 0), ("a", 1.5), ("a", True)])
@@ -436,15 +432,12 @@ def test_a_contradiction_is_named_with_its_row_in_the_whole(
         )
 
 
-@pytest.mark.parametrize(
-    ("parts_given", "message"),
-    [
-        ([[[1, 2, 3]]], r"row 0: prefix_parts has \[\[1, 2, 3\]\], must be pairs"),
-        ([[1, 2]], "prefix_parts: holds .* must hold lists of pairs"),
-        ([[[1.5, 2.0]]], "prefix_parts: holds .* a text is named by a text or a whole number"),
-        ([[["a", "3"]]], "prefix_parts: holds .* a text is named by a text or a whole number"),
-    ],
+@refused(
+    ([[[1, 2, 3]]], r"row 0: prefix_parts has \[\[1, 2, 3\]\], must be pairs"),
+    ([[1, 2]], "prefix_parts: holds .* must hold lists of pairs"),
+    ([[[1.5, 2.0]]], "prefix_parts: holds .* a text is named by a text or a whole number"),
+    ([[["a", "3"]]], "prefix_parts: holds .* a text is named by a text or a whole number"),
+    error=iq.TraceError,
 )
-def test_what_is_no_pair_is_refused(parts_given: Any, message: str) -> None:
-    with pytest.raises(iq.TraceError, match=message):
-        iq.Workload({"prompt_tokens": [9], "prefix_parts": parts_given}).reuse()
+def test_what_is_no_pair_is_refused(parts_given: Any) -> None:
+    iq.Workload({"prompt_tokens": [9], "prefix_parts": parts_given}).reuse()

@@ -8,6 +8,8 @@ import pytest
 
 import inferq as iq
 
+from .refusals import refused
+
 
 def _engine(block: int = 4, tokens: int | None = None) -> iq.Engine:
     return iq.Engine(
@@ -89,44 +91,35 @@ def test_what_is_not_used_for_longest_is_forgotten_first():
 _HASHES = {"prompt_tokens": [20, 20], "prefix_block_tokens": [8, 8]}
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        (
-            _HASHES | {"prefix_hashes": [[1, 2, 3], [1]]},
-            "row 1: has 1 prefix_hashes for a prompt of 20 tokens",
-        ),
-        (_HASHES | {"prefix_hashes": [[1, 2, 3], [1, 2, 3, 4]]}, "row 1: has 4 prefix_hashes"),
-        (_HASHES | {"prefix_hashes": [[1, None, 3], [1, 2, 3]]}, "row 0: a null"),
-        (
-            _HASHES | {"prefix_hashes": [[1, 2, 3], [1, 2]], "prefix_block_tokens": [8, 16]},
-            "row 1: prefix_block_tokens is 16, and 8 in rows before it",
-        ),
-        (
-            _HASHES | {"prefix_hashes": [[1, 2, 3], [1, 2, 3]], "prefix_block_tokens": [8, None]},
-            "row 1: has prefix_hashes, and prefix_block_tokens is null",
-        ),
-        ({"prompt_tokens": [20], "prefix_hashes": [[1, 2, 3]]}, "no prefix_block_tokens"),
-        ({"prompt_tokens": [20], "prefix_parts": [[[None, 3]]]}, "row 0: .* unknown text"),
-        ({"prompt_tokens": [20], "prefix_parts": [[[1, 0]]]}, "row 0: prefix_parts has 0 tokens"),
-        (
-            {"prompt_tokens": [5, 5], "prefix_parts": [[[1, 5]], [[1, 3], [2, 3]]]},
-            "row 1: prefix_parts has 6",
-        ),
-        ({"prompt_tokens": [5, 6], "continues": [None, 0]}, "row 1: continues row 0 with its 7 tokens"),
-        (
-            {"prompt_tokens": [5, 9], "continues": [None, 0], "prefix_parts": [[[1, 5]], [[1, 5]]]},
-            "row 1: prefix_parts and continues both",
-        ),
-        (
-            {"prompt_tokens": [5, 9, 30], "session_id": [1, 1, 1], "turn": [0, 2, 1]},
-            "row 2: turn 1 of session 1 comes after its turn 2",
-        ),
-    ],
+@refused(
+    (_HASHES | {"prefix_hashes": [[1, 2, 3], [1]]}, "row 1: has 1 prefix_hashes for a prompt of 20 tokens"),
+    (_HASHES | {"prefix_hashes": [[1, 2, 3], [1, 2, 3, 4]]}, "row 1: has 4 prefix_hashes"),
+    (_HASHES | {"prefix_hashes": [[1, None, 3], [1, 2, 3]]}, "row 0: a null"),
+    (
+        _HASHES | {"prefix_hashes": [[1, 2, 3], [1, 2]], "prefix_block_tokens": [8, 16]},
+        "row 1: prefix_block_tokens is 16, and 8 in rows before it",
+    ),
+    (
+        _HASHES | {"prefix_hashes": [[1, 2, 3], [1, 2, 3]], "prefix_block_tokens": [8, None]},
+        "row 1: has prefix_hashes, and prefix_block_tokens is null",
+    ),
+    ({"prompt_tokens": [20], "prefix_hashes": [[1, 2, 3]]}, "no prefix_block_tokens"),
+    ({"prompt_tokens": [20], "prefix_parts": [[[None, 3]]]}, "row 0: .* unknown text"),
+    ({"prompt_tokens": [20], "prefix_parts": [[[1, 0]]]}, "row 0: prefix_parts has 0 tokens"),
+    ({"prompt_tokens": [5, 5], "prefix_parts": [[[1, 5]], [[1, 3], [2, 3]]]}, "row 1: prefix_parts has 6"),
+    ({"prompt_tokens": [5, 6], "continues": [None, 0]}, "row 1: continues row 0 with its 7 tokens"),
+    (
+        {"prompt_tokens": [5, 9], "continues": [None, 0], "prefix_parts": [[[1, 5]], [[1, 5]]]},
+        "row 1: prefix_parts and continues both",
+    ),
+    (
+        {"prompt_tokens": [5, 9, 30], "session_id": [1, 1, 1], "turn": [0, 2, 1]},
+        "row 2: turn 1 of session 1 comes after its turn 2",
+    ),
+    error=iq.TraceError,
 )
-def test_a_contradiction_is_named_with_its_row(columns: dict[str, Any], message: str):
-    with pytest.raises(iq.TraceError, match=message):
-        _cached(columns)
+def test_a_contradiction_is_named_with_its_row(columns: dict[str, Any]):
+    _cached(columns)
 
 
 def test_the_timeline_tells_the_hit_rate():
@@ -203,25 +196,22 @@ def test_parts_are_written_by_hand_in_any_way(parts: Any):
     assert iq.simulate(workload, _engine()).requests["cached_tokens"].to_list() == [0, 0, 16]
 
 
-@pytest.mark.parametrize(
-    ("parts", "message"),
-    [
-        (("rules", 10), "row 1: prefix_parts has 'rules', must be pairs"),
-        ([("rules", 10, 1)], r"row 1: prefix_parts has \('rules', 10, 1\), must be pairs"),
-        ([(10, "rules")], "row 1: prefix_parts has 'rules' tokens of text 10, must be a whole number"),
-        ([("rules", 9.5)], "row 1: prefix_parts has 9.5 tokens"),
-        ([("rules", True)], "row 1: prefix_parts has True tokens"),
-        ([("rules", 1 << 70)], "row 1: prefix_parts has 1180591620717411303424 tokens .*too many"),
-        ([(1.5, 3)], "row 1: prefix_parts names a text 1.5"),
-        ([(None, 3)], "row 1: prefix_parts has 3 tokens of an unknown text"),
-        ([("rules", None)], "row 1: prefix_parts has None tokens"),
-        ("rules", "row 1: prefix_parts is 'rules', must be a list of pairs"),
-    ],
+@refused(
+    (("rules", 10), "row 1: prefix_parts has 'rules', must be pairs"),
+    ([("rules", 10, 1)], r"row 1: prefix_parts has \('rules', 10, 1\), must be pairs"),
+    ([(10, "rules")], "row 1: prefix_parts has 'rules' tokens of text 10, must be a whole number"),
+    ([("rules", 9.5)], "row 1: prefix_parts has 9.5 tokens"),
+    ([("rules", True)], "row 1: prefix_parts has True tokens"),
+    ([("rules", 1 << 70)], "row 1: prefix_parts has 1180591620717411303424 tokens .*too many"),
+    ([(1.5, 3)], "row 1: prefix_parts names a text 1.5"),
+    ([(None, 3)], "row 1: prefix_parts has 3 tokens of an unknown text"),
+    ([("rules", None)], "row 1: prefix_parts has None tokens"),
+    ("rules", "row 1: prefix_parts is 'rules', must be a list of pairs"),
+    error=iq.TraceError,
 )
-def test_parts_written_wrongly_are_named_with_their_row(parts: Any, message: str):
+def test_parts_written_wrongly_are_named_with_their_row(parts: Any):
     columns = _apart([20, 20]) | {"prefix_parts": [[("rules", 10)], parts]}
-    with pytest.raises(iq.TraceError, match=message):
-        iq.simulate(columns, _engine())
+    iq.simulate(columns, _engine())
 
 
 def test_hashes_may_be_any_whole_numbers_and_rows_of_an_array():

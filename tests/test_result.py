@@ -13,6 +13,8 @@ from polars.testing import assert_frame_equal
 
 import inferq as iq
 
+from .refusals import refused
+
 QUANTITIES = ["ttft", "tbt", "tpot", "e2e", "queue"]
 STATISTICS = ["mean", "p50", "p90", "p95", "p99", "max"]
 
@@ -193,22 +195,18 @@ def test_an_objective_that_is_just_met_is_met() -> None:
     assert result.summary(slo={"tbt_s": 0.999})["request_goodput"].item() == 1 / 3  # one token has no gap
 
 
-@pytest.mark.parametrize(
-    ("slo", "named"),
-    [
-        ({"ttft": 1.0}, "ttft"),
-        ({"ttft_s": -1.0}, "ttft_s"),
-        ({"ttft_s": math.nan}, "ttft_s"),
-        ({"tbt_s": math.inf}, "tbt_s"),
-        ({"tbt_s": "1"}, "tbt_s"),
-        ({"tbt_s": True}, "tbt_s"),
-        (1.0, "slo"),
-        ([1.0, 2.0], "slo"),
-    ],
+@refused(
+    ({"ttft": 1.0}, "ttft"),
+    ({"ttft_s": -1.0}, "ttft_s"),
+    ({"ttft_s": math.nan}, "ttft_s"),
+    ({"tbt_s": math.inf}, "tbt_s"),
+    ({"tbt_s": "1"}, "tbt_s"),
+    ({"tbt_s": True}, "tbt_s"),
+    (1.0, "slo"),
+    ([1.0, 2.0], "slo"),
 )
-def test_a_wrong_objective_is_named(slo: Any, named: str) -> None:
-    with pytest.raises(iq.ConfigError, match=named):
-        iq.simulate(TWO, SLOTS).summary(slo=slo)
+def test_a_wrong_objective_is_named(slo: Any) -> None:
+    iq.simulate(TWO, SLOTS).summary(slo=slo)
 
 
 @pytest.mark.parametrize("by", ["clas", ["class", "sesion"], ["class", "class"], [1]])

@@ -14,6 +14,7 @@ import inferq as iq
 from inferq.workload.reading import TRANSFORMS
 
 from .kept_results import SCENARIOS, scenario
+from .refusals import refused
 
 TOGETHER = 25
 FEW: dict[str, Any] = {
@@ -364,28 +365,23 @@ def test_the_end_of_a_window_is_open() -> None:
     assert again(CHAT.window(0.5, math.inf)).workload._steps[0].arguments["end_s"] == math.inf
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (lambda: iq.Workload.law, "Workload.law is now Workload.synthetic"),
-        (lambda: CHAT.is_law, "Workload.is_law is now Workload.is_synthetic"),
-        (lambda: CHAT.describe_json, "Workload.describe_json is now Workload.to_json"),
-        (lambda: ENGINE.made_of, "Engine.made_of is now Engine.on_card"),
-        (lambda: iq.Sarathi().is_written(), "Sarathi.is_written is now Sarathi.is_user_defined"),
-        (lambda: iq.Random().is_written(), "Random.is_written is now Random.is_user_defined"),
-        (lambda: iq.theory.RequestClass.law, "RequestClass.law is now RequestClass.joint_lengths"),
-        (
-            lambda: iq.theory.stability(CHAT, ENGINE).bounds[0].formula,
-            "Bound.formula is now Bound.inequality",
-        ),
-        (lambda: ENGINE.describe, "Engine.describe is now Engine.to_json"),
-        (lambda: iq.Sarathi().describe, "Sarathi.describe is now Sarathi.to_json"),
-        (lambda: iq.Cluster.from_description, "Cluster.from_description is now Cluster.from_json"),
-    ],
+@refused(
+    (lambda: iq.Workload.law, "Workload.law is now Workload.synthetic"),
+    (lambda: CHAT.is_law, "Workload.is_law is now Workload.is_synthetic"),
+    (lambda: CHAT.describe_json, "Workload.describe_json is now Workload.to_json"),
+    (lambda: ENGINE.made_of, "Engine.made_of is now Engine.on_card"),
+    (lambda: iq.Sarathi().is_written(), "Sarathi.is_written is now Sarathi.is_user_defined"),
+    (lambda: iq.Random().is_written(), "Random.is_written is now Random.is_user_defined"),
+    (lambda: iq.theory.RequestClass.law, "RequestClass.law is now RequestClass.joint_lengths"),
+    (lambda: iq.theory.stability(CHAT, ENGINE).bounds[0].formula, "Bound.formula is now Bound.inequality"),
+    (lambda: ENGINE.describe, "Engine.describe is now Engine.to_json"),
+    (lambda: iq.Sarathi().describe, "Sarathi.describe is now Sarathi.to_json"),
+    (lambda: iq.Cluster.from_description, "Cluster.from_description is now Cluster.from_json"),
+    error=AttributeError,
+    says="^{}$",
 )
-def test_an_old_name_says_the_new_one(old: Callable[[], object], new: str) -> None:
-    with pytest.raises(AttributeError, match=f"^{new}$"):
-        old()
+def test_an_old_name_says_the_new_one(old: Callable[[], object]) -> None:
+    old()
 
 
 def test_a_fit_takes_the_name_of_a_model_in_any_spelling() -> None:

@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 
 import inferq as iq
 
+from .refusals import refused
+
 
 def _engine(kind: Any = "blocks", block: int = 16, tokens: int | None = None) -> iq.Engine:
     kv = iq.KvCache(tokens=tokens, block=block, prefix_cache=kind)
@@ -183,20 +185,13 @@ def test_no_call_finds_more_than_its_context_and_all_jobs_are_served(data: st.Da
         assert (rows["cached_tokens"] == 0).all()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"look": {"continues": "plann"}},
-            r"stages\.look\.continues: unknown stage 'plann'; did you mean plan",
-        ),
-        ({"look": {"continues": "code"}}, r"stages\.look\.continues: 'code' need not have finished before"),
-        ({"plan": {"continues": "plan", "prefix": None, "prefix_tokens": 0}}, "need not have finished"),
-    ],
+@refused(
+    ({"look": {"continues": "plann"}}, r"stages\.look\.continues: unknown stage 'plann'; did you mean plan"),
+    ({"look": {"continues": "code"}}, r"stages\.look\.continues: 'code' need not have finished before"),
+    ({"plan": {"continues": "plan", "prefix": None, "prefix_tokens": 0}}, "need not have finished"),
 )
-def test_a_context_that_is_not_there_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(iq.ConfigError, match=message):
-        _agent(**changes)
+def test_a_context_that_is_not_there_is_refused(changes: dict[str, Any]) -> None:
+    _agent(**changes)
 
 
 def test_a_context_stands_before_who_goes_on_from_it() -> None:
@@ -210,21 +205,17 @@ def test_a_context_stands_before_who_goes_on_from_it() -> None:
         iq.Workflow("agent", stages=stages)
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"prefix": "a"}, "prefix_tokens: must be from 1 to"),
-        ({"prefix_tokens": 5}, "prefix_tokens: 5 tokens of which text"),
-        ({"prefix": "", "prefix_tokens": 5}, "prefix: must not be empty"),
-        ({"prefix": "a", "prefix_tokens": 5, "continues": "b"}, "prefix: the prompt begins already"),
-        ({"continues": "b", "includes": "b"}, "includes: the output of 'b' is there already"),
-        ({"continues": 3}, "continues: must be a text or None"),
-        ({"prompt": 0}, "prompt: must be from 1"),
-    ],
+@refused(
+    ({"prefix": "a"}, "prefix_tokens: must be from 1 to"),
+    ({"prefix_tokens": 5}, "prefix_tokens: 5 tokens of which text"),
+    ({"prefix": "", "prefix_tokens": 5}, "prefix: must not be empty"),
+    ({"prefix": "a", "prefix_tokens": 5, "continues": "b"}, "prefix: the prompt begins already"),
+    ({"continues": "b", "includes": "b"}, "includes: the output of 'b' is there already"),
+    ({"continues": 3}, "continues: must be a text or None"),
+    ({"prompt": 0}, "prompt: must be from 1"),
 )
-def test_a_stage_that_contradicts_itself_is_refused(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(iq.ConfigError, match=message):
-        iq.Stage("chat", **({"prompt": 1, "output": 1} | fields))
+def test_a_stage_that_contradicts_itself_is_refused(fields: dict[str, Any]) -> None:
+    iq.Stage("chat", **({"prompt": 1, "output": 1} | fields))
 
 
 def test_a_network_with_contexts_is_its_description() -> None:

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 import inferq as iq
 from inferq.theory import AllocationPlan, RequestClass, allocation
 
+from .refusals import refused
+
 TIMING = iq.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.022)
 PRICES = iq.Prices(prefill=0.1, decode=0.2)
 SIMPLE: dict[str, Any] = {"timing": TIMING, "slots": 16, "chunk": 256, "prices": PRICES}
@@ -562,52 +564,40 @@ def test_the_explanation_has_every_number():
 # --- what is refused, and what cannot be
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"classes": []}, "workload: no class"),
-        ({"classes": 3}, "workload: must be a Workload or RequestClass"),
-        ({"classes": paper_classes()[:1] * 2}, r"workload\[1\].name: 'decode-heavy' is there already"),
-        ({"rate": 0}, "rate: must be a number per second above 0, is 0"),
-        ({"rate": -1.0}, "rate: must be"),
-        ({"rate": math.nan}, "rate: must be"),
-        ({"replicas": 0}, "replicas: must be a whole number from 1 to 16777216, not 0"),
-        ({"replicas": True}, "replicas: must be a whole number"),
-        ({"slots": 1}, "slots: must be a whole number from 2 to 16777216, not 1"),
-        ({"slots": 8.5}, "slots: must be a whole number"),
-        ({"chunk": 0}, "chunk: must be a whole number from 1 to 16777216, not 0"),
-        (
-            {"prices": iq.Prices(prefill=0, decode=0.2)},
-            "prices.prefill: must be above 0, not 0",
-        ),
-        (
-            {"prices": iq.Prices(prefill=0.1, decode=-1)},
-            "prices.decode: must be above 0, not -1",
-        ),
-        ({"prices": (0.1, 0.2)}, r"prices: must be Prices\(…\)"),
-        ({"timing": iq.Constant(1.0)}, r"timing: must be MixedSolo\(…\)"),
-        ({"timing": iq.MixedSolo(alpha=0, beta=0, solo=0.1)}, "timing: an iteration must take some time"),
-        ({"timing": iq.MixedSolo(alpha=0.1, beta=0, solo=0)}, "timing: an iteration must take some time"),
-        ({"scheme": "both"}, "scheme: must be 'bundled' or 'separate', is 'both'"),
-        ({"decode_queue": 1}, "decode_queue: must be True, False or None, is 1"),
-        ({"abandonment": -0.1}, "abandonment: must be 0 or above, not -0.1"),
-        ({"abandonment": math.inf}, "abandonment: must be finite, not inf"),
-        (
-            {"abandonment": {"decode-heavy": 0.1}},
-            "abandonment.prefill-heavy: missing: every class needs a rate",
-        ),
-        ({"abandonment": {"chat": 0.1}}, r"abandonment.chat: no such class \(there are decode-heavy,"),
-        ({"prefill_fairness": -0.1}, "prefill_fairness: must be 0 or above"),
-        ({"decode_fairness": math.nan}, "decode_fairness: must be finite, not nan"),
-        ({"tpot_s": 0}, "tpot_s: must be above 0"),
-        ({"tpot_penalty": -1}, "tpot_penalty: must be 0 or above"),
-        ({"prefill_fairness_penalty": math.inf}, "prefill_fairness_penalty: must be"),
-        ({"decode_fairness_penalty": "much"}, "decode_fairness_penalty: must be"),
-    ],
+@refused(
+    ({"classes": []}, "workload: no class"),
+    ({"classes": 3}, "workload: must be a Workload or RequestClass"),
+    ({"classes": paper_classes()[:1] * 2}, r"workload\[1\].name: 'decode-heavy' is there already"),
+    ({"rate": 0}, "rate: must be a number per second above 0, is 0"),
+    ({"rate": -1.0}, "rate: must be"),
+    ({"rate": math.nan}, "rate: must be"),
+    ({"replicas": 0}, "replicas: must be a whole number from 1 to 16777216, not 0"),
+    ({"replicas": True}, "replicas: must be a whole number"),
+    ({"slots": 1}, "slots: must be a whole number from 2 to 16777216, not 1"),
+    ({"slots": 8.5}, "slots: must be a whole number"),
+    ({"chunk": 0}, "chunk: must be a whole number from 1 to 16777216, not 0"),
+    ({"prices": iq.Prices(prefill=0, decode=0.2)}, "prices.prefill: must be above 0, not 0"),
+    ({"prices": iq.Prices(prefill=0.1, decode=-1)}, "prices.decode: must be above 0, not -1"),
+    ({"prices": (0.1, 0.2)}, r"prices: must be Prices\(…\)"),
+    ({"timing": iq.Constant(1.0)}, r"timing: must be MixedSolo\(…\)"),
+    ({"timing": iq.MixedSolo(alpha=0, beta=0, solo=0.1)}, "timing: an iteration must take some time"),
+    ({"timing": iq.MixedSolo(alpha=0.1, beta=0, solo=0)}, "timing: an iteration must take some time"),
+    ({"scheme": "both"}, "scheme: must be 'bundled' or 'separate', is 'both'"),
+    ({"decode_queue": 1}, "decode_queue: must be True, False or None, is 1"),
+    ({"abandonment": -0.1}, "abandonment: must be 0 or above, not -0.1"),
+    ({"abandonment": math.inf}, "abandonment: must be finite, not inf"),
+    ({"abandonment": {"decode-heavy": 0.1}}, "abandonment.prefill-heavy: missing: every class needs a rate"),
+    ({"abandonment": {"chat": 0.1}}, r"abandonment.chat: no such class \(there are decode-heavy,"),
+    ({"prefill_fairness": -0.1}, "prefill_fairness: must be 0 or above"),
+    ({"decode_fairness": math.nan}, "decode_fairness: must be finite, not nan"),
+    ({"tpot_s": 0}, "tpot_s: must be above 0"),
+    ({"tpot_penalty": -1}, "tpot_penalty: must be 0 or above"),
+    ({"prefill_fairness_penalty": math.inf}, "prefill_fairness_penalty: must be"),
+    ({"decode_fairness_penalty": "much"}, "decode_fairness_penalty: must be"),
+    says="^{}",
 )
-def test_a_question_that_makes_no_sense_names_its_argument(changes: dict[str, Any], says: str):
-    with pytest.raises(iq.ConfigError, match=f"^{says}"):
-        paper_plan(**changes)
+def test_a_question_that_makes_no_sense_names_its_argument(changes: dict[str, Any]):
+    paper_plan(**changes)
 
 
 def test_a_workload_whose_requests_give_up_needs_the_rate_at_which_they_do():

@@ -13,6 +13,8 @@ from inferq.theory.demands.demand import Demand
 from inferq.theory.demands.lengths import Lengths
 from inferq.workload.distributions import LengthDistribution
 
+from .refusals import refused
+
 PAIR = iq.Empirical({"prompt_tokens": [1], "output_tokens": [1]})
 DISTRIBUTIONS = [
     iq.Fixed(7),
@@ -129,28 +131,24 @@ def test_a_closed_loop_has_no_rate_of_its_own():
     assert Demand.of(chat, rate=2.0).rate == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"rate": 0, "prompt": 1, "output": 1}, "class 'default': rate: must be a number per second above 0"),
-        ({"rate": -1.0, "prompt": 1, "output": 1}, "rate"),
-        ({"rate": math.nan, "prompt": 1, "output": 1}, "rate"),
-        ({"rate": math.inf, "prompt": 1, "output": 1}, "rate"),
-        ({"rate": True, "prompt": 1, "output": 1}, "rate"),
-        ({"rate": 1, "prompt": 0, "output": 1}, "prompt|tokens"),
-        ({"rate": 1, "prompt": 1.5, "output": 1}, "class 'default': prompt: must be a number of tokens"),
-        ({"rate": 1, "prompt": 1}, "class 'default': output"),
-        ({"rate": 1, "prompt": 1, "output": 1, "name": ""}, "name: must be a text"),
-        ({"rate": 1, "prompt": 1, "output": 1, "abandonment": -1}, "abandonment"),
-        (
-            {"rate": 1, "prompt": 1, "lengths": iq.Empirical({"prompt_tokens": [1], "output_tokens": [1]})},
-            "joint",
-        ),
-    ],
+@refused(
+    ({"rate": 0, "prompt": 1, "output": 1}, "class 'default': rate: must be a number per second above 0"),
+    ({"rate": -1.0, "prompt": 1, "output": 1}, "rate"),
+    ({"rate": math.nan, "prompt": 1, "output": 1}, "rate"),
+    ({"rate": math.inf, "prompt": 1, "output": 1}, "rate"),
+    ({"rate": True, "prompt": 1, "output": 1}, "rate"),
+    ({"rate": 1, "prompt": 0, "output": 1}, "prompt|tokens"),
+    ({"rate": 1, "prompt": 1.5, "output": 1}, "class 'default': prompt: must be a number of tokens"),
+    ({"rate": 1, "prompt": 1}, "class 'default': output"),
+    ({"rate": 1, "prompt": 1, "output": 1, "name": ""}, "name: must be a text"),
+    ({"rate": 1, "prompt": 1, "output": 1, "abandonment": -1}, "abandonment"),
+    (
+        {"rate": 1, "prompt": 1, "lengths": iq.Empirical({"prompt_tokens": [1], "output_tokens": [1]})},
+        "joint",
+    ),
 )
-def test_a_class_that_makes_no_sense_is_refused_by_name(arguments: dict[str, object], said: str):
-    with pytest.raises(iq.ConfigError, match=said):
-        RequestClass(**arguments)  # type: ignore[arg-type]
+def test_a_class_that_makes_no_sense_is_refused_by_name(arguments: dict[str, object]):
+    RequestClass(**arguments)  # type: ignore[arg-type]
 
 
 def test_what_is_no_demand_is_refused():

@@ -12,6 +12,8 @@ import inferq as iq
 from inferq.errors import ConfigError
 from inferq.theory import RequestClass, kv_capacity, replicas_needed, request_memory, slot
 
+from .refusals import refused
+
 lengths = st.integers(1, 400)
 chunks = st.integers(1, 200)
 
@@ -70,21 +72,18 @@ def test_memory_of_arrays_broadcasts() -> None:
     assert table[1, 2] == request_memory(5, 4, 2)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ((0, 1, 2), "prompt_tokens"),
-        ((math.nan, 1, 2), "prompt_tokens"),
-        ((math.inf, 1, 2), "prompt_tokens"),
-        ((1, -1, 2), "output_tokens"),
-        ((1, [1.0, math.nan], 2), "output_tokens"),
-        ((1, 1, 0), "chunk"),
-        ((1, 1, 2.5), "chunk"),
-    ],
+@refused(
+    ((0, 1, 2), "prompt_tokens"),
+    ((math.nan, 1, 2), "prompt_tokens"),
+    ((math.inf, 1, 2), "prompt_tokens"),
+    ((1, -1, 2), "output_tokens"),
+    ((1, [1.0, math.nan], 2), "output_tokens"),
+    ((1, 1, 0), "chunk"),
+    ((1, 1, 2.5), "chunk"),
+    error=ConfigError,
 )
-def test_memory_of_what_is_no_request_is_refused(arguments: tuple[object, ...], named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
-        request_memory(*arguments)  # type: ignore[call-overload]
+def test_memory_of_what_is_no_request_is_refused(arguments: tuple[object, ...]) -> None:
+    request_memory(*arguments)  # type: ignore[call-overload]
 
 
 def test_a_replica_holds_what_the_formula_counts() -> None:
@@ -360,21 +359,18 @@ def test_a_constant_slot_is_found_by_every_estimator() -> None:
     assert {slot(run, one) for one in ("median", "mean", "trimmed")} == {0.25}
 
 
-@pytest.mark.parametrize(
-    ("recorded", "named"),
-    [
-        ({"count": [1], "first_s": [0.1]}, "growth_s"),
-        ({"count": [], "first_s": [], "growth_s": []}, "no iteration"),
-        ({"count": [1, 2], "first_s": [0.1], "growth_s": [0.0]}, "one length"),
-        ({"count": [1, 0], "first_s": [0.1, 0.1], "growth_s": [0.0, 0.0]}, "row 1"),
-        ({"count": [3], "first_s": [0.1], "growth_s": [-0.1]}, "row 0"),
-        ({"count": [1], "first_s": [math.nan], "growth_s": [0.0]}, "row 0"),
-        (17, "recorded"),
-    ],
+@refused(
+    ({"count": [1], "first_s": [0.1]}, "growth_s"),
+    ({"count": [], "first_s": [], "growth_s": []}, "no iteration"),
+    ({"count": [1, 2], "first_s": [0.1], "growth_s": [0.0]}, "one length"),
+    ({"count": [1, 0], "first_s": [0.1, 0.1], "growth_s": [0.0, 0.0]}, "row 1"),
+    ({"count": [3], "first_s": [0.1], "growth_s": [-0.1]}, "row 0"),
+    ({"count": [1], "first_s": [math.nan], "growth_s": [0.0]}, "row 0"),
+    (17, "recorded"),
+    error=ConfigError,
 )
-def test_what_is_no_record_of_iterations_is_refused(recorded: object, named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
-        slot(recorded)  # type: ignore[arg-type]
+def test_what_is_no_record_of_iterations_is_refused(recorded: object) -> None:
+    slot(recorded)  # type: ignore[arg-type]
 
 
 def test_bad_estimators_are_named() -> None:

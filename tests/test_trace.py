@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 import inferq as iq
 from inferq.workload.traces.read_trace import FORMATS
 
+from .refusals import refused
+
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 BURSTGPT = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
 INFERQ = "arrival_s,prompt_tokens,output_tokens\n"
@@ -335,29 +337,25 @@ def test_without_the_library_a_tokenizer_is_an_error(samples: Path, monkeypatch:
         iq.read_trace(samples / "dolly.jsonl", tokenizer="tokenizer.json")
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "message"),
-    [
-        ("sharegpt.json", {}, "sharegpt holds text: give tokenizer or tokens_per_word"),
-        ("dolly.jsonl", {"tokens_per_word": 0}, "tokens_per_word: must be above 0"),
-        ("dolly.jsonl", {"tokens_per_word": math.nan}, "tokens_per_word: must be finite"),
-        ("dolly.jsonl", {"tokens_per_word": 1.3, "tokenizer": "t.json"}, "give one of the two"),
-        ("azure_2023.csv", {"tokens_per_word": 1.3}, "tokens_per_word: azure has token counts"),
-        ("azure_2023.csv", {"tokenizer": "t.json"}, "tokenizer: azure has token counts"),
-        (
-            "mooncake.jsonl",
-            {"columns": {"prompt_tokens": "input_length"}},
-            "columns: mooncake has columns of its own",
-        ),
-        ("azure_2023.csv", {"format": "azur"}, "format: unknown format 'azur'; did you mean azure?"),
-        ("table.csv", {"columns": {"prompt": "input_len"}}, "columns: 'prompt' is no column of a workload"),
-        ("table.csv", {"columns": ["input_len"]}, "columns: must map"),
-        ("table.csv", {"format": "table"}, "columns: .* needs a map"),
-    ],
+@refused(
+    ("sharegpt.json", {}, "sharegpt holds text: give tokenizer or tokens_per_word"),
+    ("dolly.jsonl", {"tokens_per_word": 0}, "tokens_per_word: must be above 0"),
+    ("dolly.jsonl", {"tokens_per_word": math.nan}, "tokens_per_word: must be finite"),
+    ("dolly.jsonl", {"tokens_per_word": 1.3, "tokenizer": "t.json"}, "give one of the two"),
+    ("azure_2023.csv", {"tokens_per_word": 1.3}, "tokens_per_word: azure has token counts"),
+    ("azure_2023.csv", {"tokenizer": "t.json"}, "tokenizer: azure has token counts"),
+    (
+        "mooncake.jsonl",
+        {"columns": {"prompt_tokens": "input_length"}},
+        "columns: mooncake has columns of its own",
+    ),
+    ("azure_2023.csv", {"format": "azur"}, "format: unknown format 'azur'; did you mean azure?"),
+    ("table.csv", {"columns": {"prompt": "input_len"}}, "columns: 'prompt' is no column of a workload"),
+    ("table.csv", {"columns": ["input_len"]}, "columns: must map"),
+    ("table.csv", {"format": "table"}, "columns: .* needs a map"),
 )
-def test_a_wrong_argument_is_named(samples: Path, name: str, arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(iq.ConfigError, match=message):
-        iq.read_trace(samples / name, **arguments)
+def test_a_wrong_argument_is_named(name: str, arguments: dict[str, Any], samples: Path) -> None:
+    iq.read_trace(samples / name, **arguments)
 
 
 # Bad files
