@@ -7,7 +7,7 @@ from typing import Any
 
 from inferq._lazy import alt, pl
 from inferq.experiments.capacity_search.slo import Objective
-from inferq.reports.style import BLUE, GREY, INK, ORANGE, PANEL, SKY, VERMILION
+from inferq.reports.style import BLUE, GREY, INK, ORANGE, PANEL, SKY, VERMILION, coloured
 
 _VERDICTS = {"kept": BLUE, "broken": VERMILION, "undecided": GREY}
 _WIDE = 20
@@ -70,11 +70,7 @@ def _panel(still: list[Any], rows: pl.DataFrame, name: str, limit: float) -> Any
         title=name + unit,
         scale=alt.Scale(type="log") if wide else alt.Scale(zero=True),
     )
-    colour = alt.Color(
-        "metric_verdict:N",
-        legend=alt.Legend(orient="top", title=None),
-        scale=alt.Scale(domain=list(_VERDICTS), range=list(_VERDICTS.values())),
-    )
+    colour = coloured("metric_verdict", _VERDICTS, orient="top")
     tooltips = [alt.Tooltip(field, format=".4g") for field in ("rate:Q", "value:Q", "low:Q", "high:Q")]
     base = alt.Chart(rows).encode(x=rate)
     layers = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from inferq._lazy import alt, pl
-from inferq.reports.style import BLUE, GREEN, INK, ORANGE, PANEL, SKY
+from inferq.reports.style import BLUE, GREEN, INK, ORANGE, PANEL, SKY, coloured
 
 _COLOURS = {"decode small": SKY, "decode large": BLUE, "prefill": ORANGE, "mixed": GREEN}
 _MOST = 2000
@@ -28,11 +28,7 @@ def of_fit(predictions: pl.DataFrame, title: str) -> Any:
         error=pl.col("predicted_s") / pl.col("measured_s") - 1
     )
     names = [name for name in _COLOURS if name in points["regime"].to_list()]
-    colour = alt.Color(
-        "regime:N",
-        legend=alt.Legend(orient="top", title=None),
-        scale=alt.Scale(domain=names, range=[_COLOURS[name] for name in names]),
-    )
+    colour = coloured("regime", {name: _COLOURS[name] for name in names}, orient="top")
     tooltips = [
         alt.Tooltip(field, format=".4g") for field in ("tokens:Q", "measured_s:Q", "predicted_s:Q", "error:Q")
     ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import Any
 
 from inferq._lazy import alt, pl
-from inferq.reports.style import BLUE, GREEN, INK, ORANGE, PURPLE
+from inferq.reports.style import BLUE, GREEN, INK, ORANGE, PURPLE, coloured
 
 _COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
 _WIDTH = 230
@@ -32,12 +33,7 @@ def of_residuals(frame: pl.DataFrame) -> Any:
         .sort("model", "gpu")
     )
     gpus = spans["gpu"].unique().sort().to_list()
-    colour = alt.Color(
-        "gpu:N",
-        title=None,
-        scale=alt.Scale(domain=gpus, range=[_COLOURS[place % len(_COLOURS)] for place in range(len(gpus))]),
-        legend=alt.Legend(orient="bottom"),
-    )
+    colour = coloured("gpu", dict(zip(gpus, cycle(_COLOURS), strict=False)))
     scale = alt.Scale(domain=[-MOST, MOST], clamp=True, nice=False)
     regimes = frame["regime"].unique(maintain_order=True).to_list()
     panels = []

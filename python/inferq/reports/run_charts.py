@@ -9,7 +9,19 @@ from typing import Any
 from inferq._lazy import alt, pl
 from inferq.errors import ConfigError
 from inferq.reports import run_data
-from inferq.reports.style import BLUE, GREEN, GREY, INK, ORANGE, PANEL, PURPLE, SKY, VERMILION, styled
+from inferq.reports.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PANEL,
+    PURPLE,
+    SKY,
+    VERMILION,
+    coloured,
+    styled,
+)
 from inferq.reports.text import number
 from inferq.results.result import Result
 from inferq.theory.bounds.stability import Stability
@@ -397,19 +409,15 @@ def _in_time(samples: pl.DataFrame) -> tuple[pl.DataFrame, Any]:
 
 def _key(column: str, names: list[str], colours: list[str], legend: bool = True) -> Any:
     """A colour for each name, told above the picture."""
-    scale = alt.Scale(domain=names, range=colours)
-    if not legend:
-        return alt.Color(f"{column}:N", scale=scale, legend=None)
-    key = alt.Legend(orient="top", title=None, symbolType="stroke", symbolOpacity=1, labelLimit=160)
-    return alt.Color(f"{column}:N", scale=scale, legend=key)
+    colour_of = dict(zip(names, colours, strict=True))
+    key = coloured(column, colour_of, orient="top", symbolType="stroke", symbolOpacity=1, labelLimit=160)
+    return key if legend else key.legend(None)
 
 
 def _classes(names: list[str]) -> Any:
-    key = alt.Legend(
-        orient="top", title=None, symbolType="stroke", labelLimit=120, columns=min(3, len(names))
-    )
-    scale = alt.Scale(domain=names, range=list(OF_CLASSES[: len(names)]))
-    return alt.Color("class:N", scale=scale, legend=key)
+    columns = min(3, len(names))
+    colours = dict(zip(names, OF_CLASSES, strict=False))
+    return coloured("class", colours, orient="top", symbolType="stroke", labelLimit=120, columns=columns)
 
 
 def _few(whole: bool = False) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -44,6 +44,13 @@ _NAME = re.compile(r'(?<=\s)id="([^"]+)"')
 _NAMED = re.compile(
     r'(?<=\s)(id="|(?:xlink:)?href="#|(?:clip-path|mask|filter|fill|stroke|style)="url\(#)([^")]+)'
 )
+
+
+def coloured(column: str, colours: Mapping[str, str], orient: str = "bottom", **legend: Any) -> alt.Color:
+    """The names in a column, each in its colour, told below the picture or where `orient` says."""
+    scale = alt.Scale(domain=list(colours), range=list(colours.values()))
+    key = alt.Legend(orient=orient, **legend)  # type: ignore[arg-type]  # altair lists the words
+    return alt.Color(f"{column}:N", title=None, scale=scale, legend=key)
 
 
 def styled(chart: Any) -> Any:

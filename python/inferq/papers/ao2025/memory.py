@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any
 
 import inferq as iq
-from inferq._lazy import pl
+from inferq._lazy import alt, pl
 from inferq.papers.ao2025 import cases
 from inferq.papers.report import Picture, Row, Section, Table
-from inferq.reports.style import BLUE, INK, ORANGE, VERMILION
+from inferq.reports.style import BLUE, INK, ORANGE, VERMILION, coloured
 
 PROMPT_TOKENS = 62
 """Section 7.2."""
@@ -189,8 +189,6 @@ def lower_bound(found: iq.theory.NestedWaitThresholds, place: int, below: int) -
 
 def terms_chart(frames: list[pl.DataFrame], settings: tuple[Setting, Setting]) -> Any:
     """The terms of (15), stacked, against the number of segments, one panel a setting."""
-    import altair as alt
-
     top = max(
         sum(float(tokens) for tokens in rows["tokens"].to_list())
         for frame in frames
@@ -214,12 +212,7 @@ def terms_chart(frames: list[pl.DataFrame], settings: tuple[Setting, Setting]) -
                     axis=alt.Axis(format="~s"),
                     scale=alt.Scale(domain=[0, top * 1.02]),
                 ),
-                color=alt.Color(
-                    "term:N",
-                    title=None,
-                    scale=alt.Scale(domain=list(TERMS), range=list(TERMS.values())),
-                    legend=alt.Legend(orient="bottom"),
-                ),
+                color=coloured("term", TERMS),
                 order="place:Q",
             )
         )

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import inferq as iq
-from inferq._lazy import NDArray, np, pl
+from inferq._lazy import NDArray, alt, np, pl
 from inferq.experiments.interval import Interval, quantile
 from inferq.papers.report import Picture, Row, Section, interval, spelled
-from inferq.reports.style import BLUE, GREY, INK, ORANGE, SKY, VERMILION
+from inferq.reports.style import BLUE, GREY, INK, ORANGE, SKY, VERMILION, coloured
 
 KINDS = {"type 1": 2, "type 2": 3}
 """l' + 1 of the example of A.3, both with a prompt of one token. With `first_token="prefill"` the iteration
@@ -334,8 +334,6 @@ def bound_tokens() -> float:
 
 def queues_chart(instants: NDArray[np.float64], curves: dict[str, list[NDArray[np.float64]]]) -> Any:
     """The queue of type 2 against time, both logarithmic."""
-    import altair as alt
-
     shown = {
         "FCFS, restarting (A.3)": INK,
         "VllmV1, d1 = 0": BLUE,
@@ -363,12 +361,7 @@ def queues_chart(instants: NDArray[np.float64], curves: dict[str, list[NDArray[n
         .encode(
             x=x,
             y=y,
-            color=alt.Color(
-                "policy:N",
-                title=None,
-                scale=alt.Scale(domain=list(shown), range=list(shown.values())),
-                legend=alt.Legend(orient="right"),
-            ),
+            color=coloured("policy", shown, orient="right"),
         )
     )
     ends = pl.DataFrame({"t": [float(instants[0]), float(instants[-1])]})
@@ -382,8 +375,6 @@ def queues_chart(instants: NDArray[np.float64], curves: dict[str, list[NDArray[n
 
 def gap_chart(horizons_s: NDArray[Any], gaps: dict[str, NDArray[Any]]) -> Any:
     """The mean gap against the horizon, both logarithmic, with the two slopes of the theorem."""
-    import altair as alt
-
     rows, guides = [], []
     for label, values in gaps.items():
         aside = 1.05 if label == list(gaps)[1] else 1.0  # or the first would hide it
@@ -417,8 +408,7 @@ def gap_chart(horizons_s: NDArray[Any], gaps: dict[str, NDArray[Any]]) -> Any:
         scale=alt.Scale(type="log"),
         axis=alt.Axis(format="~g"),
     )
-    colours = alt.Scale(domain=list(gaps), range=[VERMILION, ORANGE, BLUE])
-    colour = alt.Color("case:N", title=None, scale=colours, legend=alt.Legend(orient="bottom", columns=1))
+    colour = coloured("case", dict(zip(gaps, [VERMILION, ORANGE, BLUE], strict=True)), columns=1)
     frame = pl.DataFrame(rows)
     lines = alt.Chart(pl.DataFrame(guides)).mark_line(color=GREY, strokeDash=[5, 4], strokeWidth=1.5)
     bars = alt.Chart(frame).mark_rule(strokeWidth=2).encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=colour)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import inferq as iq
-from inferq._lazy import pl
+from inferq._lazy import alt, pl
 from inferq.experiments.interval import Interval
 from inferq.papers.ao2025 import cases
 from inferq.papers.report import Picture, Row, Section, Table, interval
-from inferq.reports.style import BLUE, ORANGE, VERMILION
+from inferq.reports.style import BLUE, ORANGE, VERMILION, coloured
 
 INSTANCES: dict[str, tuple[cases.Kinds, int]] = {
     "low demand": (cases.LOW, 400_000),
@@ -379,20 +379,13 @@ def memory(quick: bool) -> Section:
 
 def chart(rows: pl.DataFrame) -> Any:
     """Mean time in the system against the load, one panel an instance."""
-    import altair as alt
-
     series = {
         "VllmV1 (Sarathi does the same)": (BLUE, ["VllmV1"]),
         "thresholds by (9), nested by (10)": (VERMILION, ["Wait, (9)", "NestedWait, (10)"]),
         "thresholds as printed": (ORANGE, ["Wait, rule of 6.1", "NestedWait, 15:14:12:8"]),
     }
     named = {policy: name for name, (_, policies) in series.items() for policy in policies}
-    colour = alt.Color(
-        "series:N",
-        title=None,
-        scale=alt.Scale(domain=list(series), range=[colour for colour, _ in series.values()]),
-        legend=alt.Legend(orient="bottom", columns=3),
-    )
+    colour = coloured("series", {name: colour for name, (colour, _) in series.items()}, columns=3)
     ticks: dict[str, list[float]] = {
         "low demand": [0.2, 0.3, 0.5, 1, 2],
         "high demand": [1, 2, 5, 10, 20, 50, 100, 200],

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from inferq._lazy import pl
+from inferq._lazy import alt, pl
 from inferq.papers.bari2025.deadlines import (
     FULL,
     NEEDS,
@@ -203,8 +203,6 @@ def _hardware_remarks(variants: pl.DataFrame, lengths: pl.DataFrame) -> tuple[st
 
 def chart(lines: pl.DataFrame) -> Any:
     """Three panels side by side, the limits as dashed lines."""
-    import altair as alt
-
     names = list(LOOKS)
     legend = alt.Legend(orient="bottom", columns=6, symbolType="stroke", symbolSize=400)
     colours = alt.Scale(domain=names, range=[colour for colour, _ in LOOKS.values()])
@@ -243,8 +241,6 @@ def chart(lines: pl.DataFrame) -> Any:
 
 def hardware_chart(variants: pl.DataFrame) -> Any:
     """For each hardware a point for each policy."""
-    import altair as alt
-
     names = list(LOOKS)
     data = variants.unpivot(list(POLICIES), index="hardware", variable_name="policy", value_name="rate")
     place = alt.Y(

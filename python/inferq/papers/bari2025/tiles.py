@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from inferq._lazy import np, pl
+from inferq._lazy import alt, np, pl
 from inferq.papers.bari2025.deadlines import together
 from inferq.papers.edge import edge, unit
 from inferq.papers.report import Picture, Row, Section, Table
@@ -256,8 +256,6 @@ def shares(found: TileCapacity) -> str:
 
 def chart(found: pl.DataFrame) -> Any:
     """Shares of 1/T^R as bars, one panel for each set of costs, from 80 % on."""
-    import altair as alt
-
     names = list(schedulers(1))
     colours = [VERMILION, ORANGE, SKY, *[BLUE] * len(BUDGETS)]
     panels = []

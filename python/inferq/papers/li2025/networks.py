@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from inferq._lazy import NDArray, np, pl
+from inferq._lazy import NDArray, alt, np, pl
 from inferq.papers.li2025.agents import (
     CRITICAL_LOAD,
     FORK_JOIN,
@@ -244,8 +244,6 @@ def paths(horizon: int = 30_000, samples: int = 600, seed: int = 1) -> pl.DataFr
 
 
 def _panel(data: pl.DataFrame, name: str, title: str, lines: Sequence[str], width: int) -> Any:
-    import altair as alt
-
     colours = {
         STATED: style.BLUE,
         REVERSED: style.SKY,
@@ -260,12 +258,7 @@ def _panel(data: pl.DataFrame, name: str, title: str, lines: Sequence[str], widt
     base = alt.Chart(data.filter(pl.col("panel") == name)).encode(
         x=alt.X("slot:Q", title="slot", axis=axis(4)),
         y=alt.Y("value:Q", title=title, axis=axis(5)),
-        color=alt.Color(
-            "line:N",
-            title=None,
-            scale=alt.Scale(domain=list(lines), range=[colours[line] for line in lines]),
-            legend=alt.Legend(orient="bottom", direction="vertical"),
-        ),
+        color=style.coloured("line", {line: colours[line] for line in lines}, direction="vertical"),
     )
     measured = base.transform_filter(alt.datum.line != "theory").mark_line(strokeWidth=2)
     theory = base.transform_filter(alt.datum.line == "theory").mark_line(strokeWidth=2, strokeDash=[6, 4])
@@ -274,8 +267,6 @@ def _panel(data: pl.DataFrame, name: str, title: str, lines: Sequence[str], widt
 
 def two_agents_chart(curves: pl.DataFrame) -> Any:
     """Requests and tokens of the two agents over time."""
-    import altair as alt
-
     panels = [
         _panel(curves, "requests", "requests at both agents", [STATED, REVERSED, "theory"], 300),
         _panel(curves, "tokens", "tokens at both agents", [STATED, REVERSED], 300),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import inferq as iq
-from inferq._lazy import np, pl
+from inferq._lazy import alt, np, pl
 from inferq.experiments.interval import Interval
 from inferq.papers.edge import edge, unit
 from inferq.papers.report import Picture, Row, Section, Table, interval
@@ -295,8 +295,6 @@ def crowds(requests: int) -> tuple[pl.DataFrame, list[Row]]:
 
 def rates_chart(given: Sequence[Policy], rates: dict[str, float]) -> Any:
     """Bars beside the line of the theory."""
-    import altair as alt
-
     colours = {MIXES: style.BLUE, CAPPED: style.SKY, APART: style.GREY}
     rank = {kind: place for place, kind in enumerate((MIXES, APART, CAPPED))}
     ordered = sorted(given, key=lambda one: (rank[one.kind], -rates[one.name]))
@@ -305,12 +303,7 @@ def rates_chart(given: Sequence[Policy], rates: dict[str, float]) -> Any:
         x=alt.X("rate:Q", title="largest stable rate, requests per second", scale=alt.Scale(domain=[0, 13])),
         y=alt.Y("policy:N", sort=[one.name for one in ordered], title=None, axis=alt.Axis(labelLimit=300)),
     )
-    colour = alt.Color(
-        "kind:N",
-        title=None,
-        scale=alt.Scale(domain=list(colours), range=list(colours.values())),
-        legend=alt.Legend(orient="bottom", direction="vertical"),
-    )
+    colour = style.coloured("kind", colours, direction="vertical")
     numbers = bars.mark_text(align="right", dx=-34, fontWeight="bold").encode(
         text=alt.Text("rate:Q", format=".2f"),
         color=alt.condition(alt.datum.kind == CAPPED, alt.value(style.INK), alt.value("white")),
@@ -328,22 +321,18 @@ def rates_chart(given: Sequence[Policy], rates: dict[str, float]) -> Any:
 
 def crowds_chart(curves: pl.DataFrame) -> Any:
     """The number in the system over time."""
-    import altair as alt
-
-    names = ["FasterTransformer, 128 seats", "VllmV0, 512 seats", "Sarathi, 512 seats"]
+    colours = {
+        "FasterTransformer, 128 seats": style.GREY,
+        "VllmV0, 512 seats": style.ORANGE,
+        "Sarathi, 512 seats": style.BLUE,
+    }
     return (
         alt.Chart(curves)
         .mark_line(strokeWidth=2)
         .encode(
             x=alt.X("second:Q", title="seconds", axis=alt.Axis(tickCount=8)),
             y=alt.Y("requests:Q", title="requests in the system"),
-            color=alt.Color(
-                "policy:N",
-                title=None,
-                sort=names,
-                scale=alt.Scale(domain=names, range=[style.GREY, style.ORANGE, style.BLUE]),
-                legend=alt.Legend(orient="bottom", direction="vertical"),
-            ),
+            color=style.coloured("policy", colours, direction="vertical"),
         )
         .properties(width=560, height=240)
     )

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from inferq._lazy import pl
-from inferq.reports.style import BLUE, INK, ORANGE, SKY, VERMILION
-
-if TYPE_CHECKING:
-    import altair as alt
+from inferq._lazy import alt, pl
+from inferq.reports.style import BLUE, INK, ORANGE, SKY, VERMILION, coloured
 
 _SLOTS = {"B = 8": ORANGE, "B = 16": BLUE}
 _SCHEMES = {"bundled": BLUE, "separate": SKY}
@@ -28,17 +25,8 @@ _LOWEST = {16: 0.92, 8: 0.6}
 """Where the axis of a share begins, by B; intervals are cut at its ends."""
 
 
-def _colour(column: str, of: dict[str, str], **legend: Any) -> alt.Color:
-    import altair as alt
-
-    scale = alt.Scale(domain=list(of), range=list(of.values()))
-    return alt.Color(f"{column}:N", title=None, scale=scale, legend=alt.Legend(orient="bottom", **legend))
-
-
 def arrivals(frame: pl.DataFrame) -> Any:
     """Figure 2: for each scheme revenue above, waiting requests below."""
-    import altair as alt
-
     names = {key: name for key, (name, _) in _QUEUES.items()}
     dashes = [[1, 0], [1, 0], [7, 5], [7, 5]]  # the second class is dashed, where lines lie upon each other
     waiting = frame.unpivot(index=["scheme", "rate"], on=list(_QUEUES), variable_name="queue").with_columns(
@@ -64,7 +52,7 @@ def arrivals(frame: pl.DataFrame) -> Any:
             .encode(
                 x=x,
                 y=alt.Y("value:Q", title="waiting per replica", scale=alt.Scale(domain=[0, 12])),
-                color=_colour(
+                color=coloured(
                     "queue", dict(_QUEUES.values()), columns=2, symbolType="stroke", symbolSize=400
                 ),
                 strokeDash=alt.StrokeDash(
@@ -79,12 +67,10 @@ def arrivals(frame: pl.DataFrame) -> Any:
 
 def frontiers(frame: pl.DataFrame, limits: Sequence[str]) -> Any:
     """Figure 8: for each limit revenue above, its shadow price below, a line for each B."""
-    import altair as alt
-
     columns: list[Any] = []
     for limit in limits:
         base = alt.Chart(frame.filter(pl.col("limit") == limit)).encode(
-            color=_colour("B", _SLOTS, symbolType="stroke", symbolSize=400)
+            color=coloured("B", _SLOTS, symbolType="stroke", symbolSize=400)
         )
         zoomed = alt.Scale(zero=False, nice=False)
         ticks: dict[str, Any] = {"grid": False, "tickCount": 4, "labelFlush": False}
@@ -116,8 +102,6 @@ def frontiers(frame: pl.DataFrame, limits: Sequence[str]) -> Any:
 
 def hardware(frame: pl.DataFrame, parameters: Sequence[str]) -> Any:
     """Figure 9: for each parameter revenue above, TPOT below."""
-    import altair as alt
-
     columns: list[Any] = []
     for parameter in parameters:
         base = alt.Chart(frame.filter(pl.col("parameter") == parameter))
@@ -149,7 +133,6 @@ def hardware(frame: pl.DataFrame, parameters: Sequence[str]) -> Any:
 
 def landscapes(hardware: pl.DataFrame, prices: pl.DataFrame) -> Any:
     """Figure 10: revenue over B and β, and over both prices."""
-    import altair as alt
 
     def heat(frame: pl.DataFrame, across: str, up: str, titles: tuple[str, str]) -> Any:
         colour = alt.Color(
@@ -196,15 +179,11 @@ def _bounded(frame: pl.DataFrame, ends: tuple[float, float]) -> pl.DataFrame:
 
 
 def _optimum() -> Any:
-    import altair as alt
-
     return alt.Chart(pl.DataFrame({"share": [1.0]})).mark_rule(color=INK, strokeDash=[2, 2])
 
 
 def convergence(frame: pl.DataFrame, sizes: Sequence[int]) -> Any:
     """Figure 4a: revenue over the optimum against n, for each B."""
-    import altair as alt
-
     columns: list[Any] = []
     for slots in frame["B"].unique(maintain_order=True):
         ends = (_LOWEST[slots], 1.02)
@@ -217,7 +196,7 @@ def convergence(frame: pl.DataFrame, sizes: Sequence[int]) -> Any:
                 scale=alt.Scale(type="log", domain=[4, 1.25 * max(sizes)], nice=False),
                 axis=alt.Axis(values=list(sizes), format=",d", grid=False),
             ),
-            color=_colour("measure", _SERIES, columns=3, symbolType="stroke", symbolSize=400),
+            color=coloured("measure", _SERIES, columns=3, symbolType="stroke", symbolSize=400),
         )
         height = alt.Y("share:Q", title=None, scale=scale, axis=axis)
         lines = base.mark_line(strokeWidth=2.5, point=alt.OverlayMarkDef(size=40, filled=True))
@@ -231,8 +210,6 @@ def convergence(frame: pl.DataFrame, sizes: Sequence[int]) -> Any:
 
 def policies(frame: pl.DataFrame, names: Sequence[str]) -> Any:
     """Figure 7's policies: both revenues over their optima, for each B and n."""
-    import altair as alt
-
     columns: list[Any] = []
     for slots, replicas in frame.select("B", "n").unique(maintain_order=True).iter_rows():
         ends = (_LOWEST[slots], 1.02)
@@ -245,7 +222,7 @@ def policies(frame: pl.DataFrame, names: Sequence[str]) -> Any:
                 sort=list(names),
                 axis=alt.Axis(labelLimit=220, grid=True, tickSize=0, labels=not columns),
             ),
-            color=_colour("scheme", _SCHEMES, columns=2, symbolType="circle"),
+            color=coloured("scheme", _SCHEMES, columns=2, symbolType="circle"),
         )
         along = alt.X("share:Q", title=None, scale=scale, axis=axis)
         bars = base.mark_rule(strokeWidth=1.5).encode(x=alt.X("low:Q", scale=scale), x2="high:Q")
@@ -261,8 +238,6 @@ def policies(frame: pl.DataFrame, names: Sequence[str]) -> Any:
 
 def occupancies(frame: pl.DataFrame) -> Any:
     """Figures 5 and 6: decodes by class under both routers, against the plan."""
-    import altair as alt
-
     looks = {"greedy": BLUE, "SLI-aware": VERMILION}
     columns: list[Any] = []
     for place in frame["place"].unique(maintain_order=True):
@@ -272,7 +247,7 @@ def occupancies(frame: pl.DataFrame) -> Any:
             xOffset=alt.XOffset("router:N", sort=list(looks)),
         )
         aim = alt.Chart(here.head(1)).mark_rule(color=INK, strokeDash=[2, 2]).encode(y="plan:Q")
-        colour = _colour("router", looks, symbolType="circle")
+        colour = coloured("router", looks, symbolType="circle")
         scale = alt.Scale(zero=False)
         bars = base.mark_rule(strokeWidth=1.5).encode(
             y=alt.Y("low:Q", title=None, scale=scale), y2="high:Q", color=colour

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from inferq._lazy import pl
-from inferq.reports.style import BLUE, GREY, INK, ORANGE, SKY, VERMILION
+from inferq._lazy import alt, pl
+from inferq.reports.style import BLUE, GREY, INK, ORANGE, SKY, VERMILION, coloured
 
 PLOTTED = 250
 """Points of a line: more cannot be told apart."""
@@ -17,24 +17,12 @@ def bounds(frame: pl.DataFrame) -> Any:
 
     Columns: `row`, `low`, `found`, `found_low`, `found_high`, `printed`, `gpu`; null where there is none.
     """
-    import altair as alt
-
     meanings = {
         "found": "served by the simulation",
         "printed": "μ that the paper prints",
         "gpu": "what the paper's GPU served",
     }
-    colour = alt.Color(
-        "meaning:N",
-        title=None,
-        scale=alt.Scale(domain=list(meanings.values()), range=[VERMILION, BLUE, GREY]),
-        legend=alt.Legend(orient="bottom"),
-    )
-    shape = alt.Shape(
-        "meaning:N",
-        title=None,
-        scale=alt.Scale(domain=list(meanings.values()), range=["circle", "diamond", "square"]),
-    )
+    colour, shape = _marked(list(meanings.values()))
     rows = alt.Y("row:N", title=None, sort=frame["row"].to_list(), axis=alt.Axis(labelLimit=300, ticks=False))
     scale = alt.Scale(domain=[0.85, 1.15], clamp=True, nice=False)
     title = "requests per second over the formula's μ"
@@ -72,15 +60,8 @@ def queues(
         limit_per_s: what the fleet can serve.
         printed_most: the paper's bound of the queue at the lower rates.
     """
-    import altair as alt
-
     names = [f"λ = {rate:g}" for rate in (*calm, *growing)]
-    colour = alt.Color(
-        "rate:N",
-        title=None,
-        scale=alt.Scale(domain=names, range=[SKY, BLUE, GREY, ORANGE, VERMILION][: len(names)]),
-        legend=alt.Legend(orient="bottom"),
-    )
+    colour = coloured("rate", dict(zip(names, (SKY, BLUE, GREY, ORANGE, VERMILION), strict=False)))
     x, y = alt.X("time_s:Q", title="seconds"), alt.Y("waiting:Q", title="requests that wait")
 
     def lines(runs: Mapping[float, pl.DataFrame]) -> Any:
@@ -113,8 +94,6 @@ def memory(frame: pl.DataFrame, kv_tokens: int, delta: float) -> Any:
 
     Columns: `start_s`, `kv_used_tokens`.
     """
-    import altair as alt
-
     last_s = float(frame["start_s"][-1])
     close = frame.filter(pl.col("start_s") > last_s - 20)
     least = (1 - delta) * kv_tokens
@@ -160,15 +139,8 @@ def slack(frame: pl.DataFrame) -> Any:
 
     Columns: `series`, `delta`, `mean`, `least`.
     """
-    import altair as alt
-
     names = frame["series"].unique(maintain_order=True).to_list()
-    colour = alt.Color(
-        "series:N",
-        title=None,
-        scale=alt.Scale(domain=names, range=[BLUE, ORANGE][: len(names)]),
-        legend=alt.Legend(orient="bottom"),
-    )
+    colour = coloured("series", dict(zip(names, (BLUE, ORANGE), strict=False)))
     x = alt.X("delta:Q", title="δ, the largest request over the memory", scale=alt.Scale(domain=[0, 1]))
     y_scale = alt.Scale(domain=[0, 1.02], nice=False)
     y_title = "share of the memory in use"
@@ -200,19 +172,14 @@ def estimators(frame: pl.DataFrame, names: list[str]) -> Any:
 
     Columns: `lengths`, `policy`, and `μ, NAME` for each of the names.
     """
-    import altair as alt
-
     long = frame.unpivot(
         on=[f"μ, {name}" for name in names],
         index=["lengths", "policy"],
         variable_name="estimator",
         value_name="share",
     ).with_columns(pl.col("estimator").str.strip_prefix("μ, "))
-    colour = alt.Color(
-        "estimator:N",
-        title="slot by its",
-        scale=alt.Scale(domain=names, range=[VERMILION, ORANGE, SKY, GREY]),
-        legend=alt.Legend(orient="bottom"),
+    colour = coloured("estimator", dict(zip(names, [VERMILION, ORANGE, SKY, GREY], strict=True))).title(
+        "slot by its"
     )
     ratios, policies = (frame[name].unique(maintain_order=True).to_list() for name in ("lengths", "policy"))
     scale = alt.Scale(type="log", domain=[0.7, 4], nice=False)
@@ -243,6 +210,13 @@ def estimators(frame: pl.DataFrame, names: list[str]) -> Any:
     return alt.hconcat(*panels, spacing=20)
 
 
+def _marked(meanings: list[str]) -> tuple[alt.Color, alt.Shape]:
+    """Colour and shape of three meanings: what was simulated, what the paper says, and the rest."""
+    shapes = alt.Scale(domain=meanings, range=["circle", "diamond", "square"])
+    colours = dict(zip(meanings, (VERMILION, BLUE, GREY), strict=True))
+    return coloured("meaning", colours), alt.Shape("meaning:N", title=None, scale=shapes)
+
+
 def _thinned(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.gather_every(max(1, frame.height // PLOTTED))
 
@@ -254,19 +228,8 @@ def distances(rows: pl.DataFrame, settings: pl.DataFrame) -> Any:
         rows: columns `row`, `found`, `low`, `high`, `closed`: shares by which a rate differs from the GPU's.
         settings: columns `setting`, `row`, `share`: the same with each setting changed.
     """
-    import altair as alt
-
     meanings = {"found": "simulated engine, as assumed", "closed": "the paper's closed form"}
-    domain = [*meanings.values(), "one setting changed"]
-    colour = alt.Color(
-        "meaning:N",
-        title=None,
-        scale=alt.Scale(domain=domain, range=[VERMILION, BLUE, GREY]),
-        legend=alt.Legend(orient="bottom"),
-    )
-    shape = alt.Shape(
-        "meaning:N", title=None, scale=alt.Scale(domain=domain, range=["circle", "diamond", "square"])
-    )
+    colour, shape = _marked([*meanings.values(), "one setting changed"])
     y = alt.Y("row:N", title=None, sort=rows["row"].to_list(), axis=alt.Axis(labelLimit=300, ticks=False))
     x = alt.X(
         "share:Q", title="requests per second over the GPU's, less 1", axis=alt.Axis(format="+%", tickCount=6)
