@@ -43,14 +43,14 @@ class Row:
         where: str,
         what: str,
         unit: str,
-        found: Interval | None,
+        found: Interval | float | None = None,
         *,
         paper: float | None = None,
         theory: float | None = None,
         note: str = "",
     ) -> Row:
-        """A row with the mean of some runs and its interval, if they were run."""
-        mean, half_width = (None, None) if found is None else (found.mean, found.half_width)
+        """A row with the mean of some runs and its interval, or a number without one, if they were run."""
+        mean, half_width = (found.mean, found.half_width) if isinstance(found, Interval) else (found, None)
         return cls(
             where=where,
             what=what,
@@ -68,6 +68,24 @@ class Row:
         if self.theory is None or self.simulation is None or self.theory == 0:
             return None
         return self.simulation / self.theory - 1
+
+
+class Rows(list[Row]):
+    """The rows of an experiment, in the order in which they are found."""
+
+    def add(
+        self,
+        where: str,
+        what: str,
+        unit: str,
+        found: Interval | float | None = None,
+        *,
+        paper: float | None = None,
+        theory: float | None = None,
+        note: str = "",
+    ) -> None:
+        """One row more, as `Row.seen` makes it."""
+        self.append(Row.seen(where, what, unit, found, paper=paper, theory=theory, note=note))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

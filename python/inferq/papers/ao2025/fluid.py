@@ -5,7 +5,7 @@ from __future__ import annotations
 from inferq._lazy import np, pl
 from inferq.experiments.interval import Interval
 from inferq.papers.ao2025 import cases
-from inferq.papers.report import Row, Section, Table, interval
+from inferq.papers.report import Rows, Section, Table, interval
 
 PIECES = 20
 """Equal stretches of iterations, whose means give an interval."""
@@ -79,7 +79,7 @@ def most_served(kinds: cases.Kinds, times: int) -> Interval:
 
 def settles(quick: bool) -> Section:
     """M*, n*, iteration time, throughput and the largest rate of each instance."""
-    rows = []
+    rows = Rows()
     for where, (kinds, note) in instances().items():
         settled = cases.settled(kinds)
         seen = observed(kinds, 40_000 if quick else 300_000)
@@ -90,31 +90,27 @@ def settles(quick: bool) -> Section:
         for one in settled.classes:
             beside[f"n* of {one.name}"] = ("requests", one.requests, seen[one.name], "")
         for what, (unit, theory, simulated, said) in beside.items():
-            rows.append(Row.seen(where, what, unit, simulated, theory=theory, note=said))
+            rows.add(where, what, unit, simulated, theory=theory, note=said)
         most = most_served(kinds, 40 if quick else 150)
-        rows.append(
-            Row.seen(
-                where,
-                "largest rate, M* = C",
-                "requests/s",
-                most,
-                theory=settled.capacity_per_s,
-                note=f"VllmV1, offered {OVERLOAD:g} times as much; the theory is a bound for any policy",
-            )
+        rows.add(
+            where,
+            "largest rate, M* = C",
+            "requests/s",
+            most,
+            theory=settled.capacity_per_s,
+            note=f"VllmV1, offered {OVERLOAD:g} times as much; the theory is a bound for any policy",
         )
     for where, kinds in (
         ("6.1, high demand", cases.HIGH),
         ("6.2, chats, 550/s", tuple(one.times(10) for one in cases.CHAT)),
     ):
         settled = cases.settled(kinds)
-        rows.append(
-            Row(
-                where=where,
-                what="load d1·Σ λ(l' + 1)(l + l'/2)",
-                unit="",
-                theory=settled.cache_load,
-                note="above 1: no equilibrium, whatever the policy; the paper states neither d0 nor d1",
-            )
+        rows.add(
+            where,
+            "load d1·Σ λ(l' + 1)(l + l'/2)",
+            "",
+            theory=settled.cache_load,
+            note="above 1: no equilibrium, whatever the policy; the paper states neither d0 nor d1",
         )
     return Section(
         title="Where does the fluid settle?",

@@ -8,7 +8,7 @@ from typing import Any
 import inferq as iq
 from inferq._lazy import alt, pl
 from inferq.papers.ao2025 import cases
-from inferq.papers.report import Picture, Row, Section, Table
+from inferq.papers.report import Picture, Row, Rows, Section, Table
 from inferq.reports.style import BLUE, INK, ORANGE, VERMILION, coloured
 
 PROMPT_TOKENS = 62
@@ -84,7 +84,7 @@ def terms(rate: float, horizon_s: float, risk: float) -> pl.DataFrame:
 
 def designs() -> Section:
     """Figures 16 to 18."""
-    pictures, rows = [], []
+    pictures, rows = [], Rows()
     over = {}
     for figure, settings in FIGURES.items():
         frames = [terms(*setting) for setting in settings]
@@ -123,15 +123,12 @@ def designs() -> Section:
         )
     limit = iq.theory.fluid(chats(1.0), cases.timing(), first_token="decode").time_capacity_per_s
     assert limit is not None
-    rows.append(
-        Row(
-            where="Figure 17: 500/s",
-            what="largest rate by time",
-            unit="requests/s",
-            theory=limit,
-            note="500/s is beyond it with our d1, so a tenth of it is taken; the paper states neither d0 "
-            "nor d1",
-        )
+    rows.add(
+        "Figure 17: 500/s",
+        "largest rate by time",
+        "requests/s",
+        theory=limit,
+        note="500/s is beyond it with our d1, so a tenth of it is taken; the paper states neither d0 nor d1",
     )
     best = designed(50.0, 200.0, 0.1, None)
     table = pl.DataFrame(
@@ -266,21 +263,19 @@ def _named(requests: list[int]) -> str:
 def figure_6() -> Section:
     """The worked example of nested WAIT, row for row."""
     found = example()
-    rows = []
+    rows = Rows()
     for at_s, (served, done) in PROCESSED.items():
         seen = found.get(at_s, ("", ""))
         for what, paper, simulation in (("processed", served, seen[0]), ("complete", done, seen[1])):
-            rows.append(
-                Row(
-                    where=f"Figure 6, t = {at_s}",
-                    what=f"requests {what}",
-                    unit="",
-                    paper=float(len(paper.split())),
-                    simulation=float(len(simulation.split())),
-                    note=f"{simulation}, as in the paper"
-                    if paper == simulation
-                    else f"{simulation}, not {paper}",
-                )
+            rows.add(
+                f"Figure 6, t = {at_s}",
+                f"requests {what}",
+                "",
+                float(len(simulation.split())),
+                paper=float(len(paper.split())),
+                note=f"{simulation}, as in the paper"
+                if paper == simulation
+                else f"{simulation}, not {paper}",
             )
     return Section(
         title="Does the example of nested WAIT come out?",

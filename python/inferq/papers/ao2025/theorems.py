@@ -10,7 +10,7 @@ from typing import Any
 import inferq as iq
 from inferq._lazy import NDArray, alt, np, pl
 from inferq.experiments.interval import Interval, quantile
-from inferq.papers.report import Picture, Row, Section, interval, spelled
+from inferq.papers.report import Picture, Rows, Section, interval, spelled
 from inferq.reports.style import BLUE, GREY, INK, ORANGE, SKY, VERMILION, coloured
 
 KINDS = {"type 1": 2, "type 2": 3}
@@ -132,39 +132,34 @@ def memory_greedy(quick: bool) -> Section:
                 requests = run(scheduler, costs, steps, seed)
                 curves[label].append(waiting(requests, instants.tolist()))
                 lost[label].append(unfinished(requests, [steps])[0] / steps)
-    rows = [
-        Row(
-            where="A.3",
-            what="chance that newcomers overflow the cache within two steps",
-            unit="",
-            paper=CLAIMED_OVERFLOW,
-            theory=overflow_chances()[1],
-            note="the list of A.3 leaves out (0, 2), which fits as (1, 1) does",
-        ),
-    ]
+    rows = Rows()
+    rows.add(
+        "A.3",
+        "chance that newcomers overflow the cache within two steps",
+        "",
+        paper=CLAIMED_OVERFLOW,
+        theory=overflow_chances()[1],
+        note="the list of A.3 leaves out (0, 2), which fits as (1, 1) does",
+    )
     slopes: dict[str, Interval] = {}
     half = int(np.searchsorted(instants, steps / 2))
     for label, runs in curves.items():
         grown = [float((q[-1] - q[half]) / (instants[-1] - instants[half])) for q in runs]
         slopes[label] = interval(grown)
         greedy = label.startswith(("FCFS", "VllmV1"))
-        rows.append(
-            Row.seen(
-                "Proposition 4, A.3",
-                f"growth of the queue of type 2, {label}",
-                "requests/step",
-                slopes[label],
-                paper=CLAIMED if greedy else None,
-                note="over the second half of the run"
-                if greedy
-                else "over the second half; a walk without drift, so about 1/√T",
-            )
+        rows.add(
+            "Proposition 4, A.3",
+            f"growth of the queue of type 2, {label}",
+            "requests/step",
+            slopes[label],
+            paper=CLAIMED if greedy else None,
+            note="over the second half of the run"
+            if greedy
+            else "over the second half; a walk without drift, so about 1/√T",
         )
     for label, values in lost.items():
         share = interval(values)
-        rows.append(
-            Row.seen("Proposition 4", f"throughput lost of Σ λ(l' + 1) = 5, {label}", "tokens/step", share)
-        )
+        rows.add("Proposition 4", f"throughput lost of Σ λ(l' + 1) = 5, {label}", "tokens/step", share)
     literal, kept = slopes["FCFS, restarting (A.3)"], slopes["VllmV1, d1 = 0"]
     return Section(
         title="What does memory-greedy first come, first served lose at C = M*?",
@@ -241,45 +236,39 @@ def convergence(quick: bool) -> Section:
             for seed in seeds
         ]
         gaps[label] = np.array(runs) / horizons_s
-    rows, fitted = [], {}
+    rows, fitted = Rows(), {}
     for label, values in gaps.items():
         strict = label.startswith("strict")
         fitted[label] = exponent(horizons_s, values)
-        rows.append(
-            Row.seen(
-                "Theorem 1",
-                f"exponent of the gap in T: {label}",
-                "",
-                fitted[label],
-                paper=-1.0 if strict else -0.5,
-                theory=-1.0 if strict else -0.5,
-                note="the theorem is an upper bound: an exponent of at most this",
-            )
+        rows.add(
+            "Theorem 1",
+            f"exponent of the gap in T: {label}",
+            "",
+            fitted[label],
+            paper=-1.0 if strict else -0.5,
+            theory=-1.0 if strict else -0.5,
+            note="the theorem is an upper bound: an exponent of at most this",
         )
     steps = sum(KINDS.values())
     label = "equality in (9), d1 = 0"
     scaled = interval((gaps[label][:, -1] * math.sqrt(horizons_s[-1])).tolist())
-    rows.append(
-        Row.seen(
-            "Theorem 1",
-            f"√T · gap: {label}",
-            "tokens/√s",
-            scaled,
-            theory=math.sqrt(2 / math.pi) * steps,
-            note="theory: each queue is a reflected random walk with steps of variance 1",
-        )
+    rows.add(
+        "Theorem 1",
+        f"√T · gap: {label}",
+        "tokens/√s",
+        scaled,
+        theory=math.sqrt(2 / math.pi) * steps,
+        note="theory: each queue is a reflected random walk with steps of variance 1",
     )
     strict_label = next(one for one in gaps if one.startswith("strict"))
     scaled = interval((gaps[strict_label][:, -1] * horizons_s[-1]).tolist())
-    rows.append(
-        Row.seen(
-            "Theorem 1",
-            f"T · gap: {strict_label}",
-            "tokens",
-            scaled,
-            note=f"at most {bound_tokens():.1f} by appendix B (queues) and the stages (9 tokens' worth of "
-            f"requests)",
-        )
+    rows.add(
+        "Theorem 1",
+        f"T · gap: {strict_label}",
+        "tokens",
+        scaled,
+        note=f"at most {bound_tokens():.1f} by appendix B (queues) and the stages (9 tokens' worth of "
+        f"requests)",
     )
     return Section(
         title="How fast does the throughput of WAIT come to λ(l' + 1)?",

@@ -10,7 +10,7 @@ import inferq as iq
 from inferq._lazy import alt, pl
 from inferq.experiments.interval import Interval
 from inferq.papers.ao2025 import cases
-from inferq.papers.report import Picture, Row, Section, Table, interval
+from inferq.papers.report import Picture, Row, Rows, Section, Table, interval
 from inferq.reports.style import BLUE, ORANGE, VERMILION, coloured
 
 INSTANCES: dict[str, tuple[cases.Kinds, int]] = {
@@ -117,22 +117,20 @@ def against(quick: bool, tell: Callable[[str], None]) -> Section:
     """Throughput and latency beside those of VllmV1 and Sarathi."""
     found = compared(0.4 if quick else 1.0, tell)
     lookup = {(row["instance"], row["load"], row["policy"]): row for row in found.iter_rows(named=True)}
-    rows = []
+    rows = Rows()
     for instance, (base, _) in INSTANCES.items():
         waits = "NestedWait, (10)" if instance == "nested" else "Wait, (9)"
         for share in COMPARED:
             where = f"{FIGURES[instance]}: {instance}, load {share}"
             kinds = cases.at_load(base, share)
             for policy in (waits, "VllmV1"):
-                rows.append(
-                    Row(
-                        where=where,
-                        what=f"throughput of {policy}, of what arrives",
-                        unit="",
-                        theory=1.0,
-                        simulation=lookup[instance, share, policy]["served"],
-                        note="the figures have no d0, d1 or C, and no axis that text shows",
-                    )
+                rows.add(
+                    where,
+                    f"throughput of {policy}, of what arrives",
+                    "",
+                    lookup[instance, share, policy]["served"],
+                    theory=1.0,
+                    note="the figures have no d0, d1 or C, and no axis that text shows",
                 )
             for policy in (waits, "VllmV1"):
                 by_hand = paced_s(kinds) if policy == "Wait, (9)" else None

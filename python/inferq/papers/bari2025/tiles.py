@@ -10,7 +10,7 @@ from typing import Any
 from inferq._lazy import alt, np, pl
 from inferq.papers.bari2025.deadlines import together
 from inferq.papers.edge import edge, unit
-from inferq.papers.report import Picture, Row, Section, Table
+from inferq.papers.report import Picture, Row, Rows, Section, Table
 from inferq.reports.style import BLUE, ORANGE, SKY, VERMILION
 from inferq.scheduler import Rad, RadPhased, Sarathi, Scheduler
 from inferq.simulation.simulate import simulate
@@ -207,22 +207,20 @@ def cycle_lengths(name: str) -> pl.DataFrame:
 
 def served_rows(found: pl.DataFrame) -> list[Row]:
     """What is served when all are there at once, row by row."""
-    rows = []
+    rows = Rows()
     for name, policy, rate, limit, _, floor in found.iter_rows():
         note = "the very same requests in theory and simulation: no chance in it"
         theory = limit
         if policy == NARROW:
             theory = floor
             note = f"theory: the floor of (7); one cycle; it serves {100 * rate / limit:.2f} % of 1/T^R"
-        rows.append(
-            Row(
-                where=f"Theorem 1, {name}",
-                what=f"served, all there at once: {policy}",
-                unit="requests/s",
-                theory=theory,
-                simulation=rate,
-                note=note,
-            )
+        rows.add(
+            f"Theorem 1, {name}",
+            f"served, all there at once: {policy}",
+            "requests/s",
+            rate,
+            theory=theory,
+            note=note,
         )
     return rows
 

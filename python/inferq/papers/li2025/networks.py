@@ -31,7 +31,7 @@ from inferq.papers.li2025.agents import (
     tokens_present,
     virtual_station_growth,
 )
-from inferq.papers.report import Picture, Row, Section, Table, spelled
+from inferq.papers.report import Picture, Row, Rows, Section, Table, spelled
 from inferq.reports import style
 from inferq.theory.capacities.network_capacity import network_capacity
 
@@ -77,7 +77,7 @@ def _rows(where: str, what: str, found: Drift, growth: float, served: float, not
 
 
 def _rybko_stolyar(sizes: Sizes, tell: Callable[[str], None], curves: pl.DataFrame) -> Section:
-    rows, found = [], {}
+    rows, found = Rows(), {}
     for load, last_first in (*((load, True) for load in (0.5, 0.54, 0.58, 0.7, 0.8, 0.9)), (0.9, False)):
         order = STATED if last_first else REVERSED
         tell(f"Rybko-Stolyar network, {order}, load {load}")
@@ -104,14 +104,8 @@ def _rybko_stolyar(sizes: Sizes, tell: Callable[[str], None], curves: pl.DataFra
     )
     tell("lengths of half-cycles")
     ratio = half_cycle_ratios(0.9, sizes.longest, sizes.cycles, seeds=8)
-    rows.append(
-        Row.seen(
-            "Figure 8",
-            "a half-cycle over the one before, load 0.9",
-            "–",
-            ratio,
-            theory=half_cycle_growth(0.9),
-        )
+    rows.add(
+        "Figure 8", "a half-cycle over the one before, load 0.9", "–", ratio, theory=half_cycle_growth(0.9)
     )
     lacking = []
     for moved in (0, 28):
@@ -177,7 +171,7 @@ def _rybko_stolyar(sizes: Sizes, tell: Callable[[str], None], curves: pl.DataFra
 
 
 def _fork_join(sizes: Sizes, tell: Callable[[str], None], curves: pl.DataFrame) -> Section:
-    rows = []
+    rows = Rows()
     for name, lengths in FORK_JOIN.items():
         slow = 1 if name == "one slow branch" else 2
         for load in (0.9, 1.05):
@@ -187,14 +181,12 @@ def _fork_join(sizes: Sizes, tell: Callable[[str], None], curves: pl.DataFrame) 
             nominal = network_capacity({"agent": rate}, fork_join(lengths))
             note = f"the paper gives no lengths; the largest load is that of agent {nominal.binding}"
             rows += _rows("Conjecture 1", f"{name}, load {load}", found, growth, rate - growth, note)
-            rows.append(
-                Row.seen(
-                    "Conjecture 1",
-                    f"{name}, load {load}: growth of tasks at 1 and 2",
-                    "tasks/slot",
-                    found.tasks,
-                    theory=slow * growth,
-                )
+            rows.add(
+                "Conjecture 1",
+                f"{name}, load {load}: growth of tasks at 1 and 2",
+                "tasks/slot",
+                found.tasks,
+                theory=slow * growth,
             )
     return Section(
         title="Is a fork-join stable up to its slowest agent? Section 4.3, Conjecture 1",

@@ -21,7 +21,7 @@ from inferq.papers.li2025.one_engine import (
     found_edge,
     poisson,
 )
-from inferq.papers.report import Row, Section, Table
+from inferq.papers.report import Rows, Section, Table
 from inferq.theory.capacities.token_capacity import token_capacity
 from inferq.theory.demands.demand import RequestClass
 
@@ -54,7 +54,7 @@ def lengths_and_times(sizes: Sizes, tell: Tell) -> Section:
         ("(A.1)", "attention, any cut costs the same", engine(sarathi, neutral), spread),
         ("(A.1)", "attention as printed", engine(sarathi, printed), fixed),
     ]
-    rows = []
+    rows = Rows()
     for where, what, system, lengths in cases:
         said = token_capacity(RequestClass(rate=1.0, **lengths), system)
         asked = unit(poisson(sizes.requests, **lengths))
@@ -67,7 +67,7 @@ def lengths_and_times(sizes: Sizes, tell: Tell) -> Section:
             f"without the product of chunk and context, the cut of a prompt matters: (2.7) gives "
             f"{said.sure_per_s:.2f} to {said.capacity_per_s:.2f}"
         )
-        rows.append(Row.seen(where, what, PER_S, found, note=note))
+        rows.add(where, what, PER_S, found, note=note)
     return Section(
         title="Does it hold for other lengths and other iterations?",
         text=(

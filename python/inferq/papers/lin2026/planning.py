@@ -10,7 +10,7 @@ from typing import Any
 from inferq._lazy import pl
 from inferq.papers.lin2026 import pictures
 from inferq.papers.lin2026.fleet import CLASSES, Instance, Limits, optimum, plan, planned
-from inferq.papers.report import Picture, Row, Section, Table
+from inferq.papers.report import Picture, Row, Rows, Section, Table
 from inferq.theory.gate_and_route.allocation import AllocationPlan
 from inferq.theory.gate_and_route.steady_state import STAGES, Scheme
 
@@ -57,26 +57,22 @@ def prices() -> Table:
 
 def plans_section() -> Section:
     """Section 6.2: optima, occupancies, prices."""
-    rows = []
+    rows = Rows()
     for instance in (WIDE, NARROW):
         where = f"Section 6.2, B = {instance.slots}"
         for scheme in SCHEMES:
-            rows.append(
-                Row(
-                    where=where,
-                    what=f"optimum R*, {scheme}",
-                    unit=PER_REPLICA,
-                    theory=optimum(instance, scheme),
-                    note="Figure 4a draws R* without a number"
-                    if instance is WIDE and scheme == "bundled"
-                    else "",
-                )
+            rows.add(
+                where,
+                f"optimum R*, {scheme}",
+                PER_REPLICA,
+                theory=optimum(instance, scheme),
+                note="Figure 4a draws R* without a number"
+                if instance is WIDE and scheme == "bundled"
+                else "",
             )
         held = planned(instance)
         for stage, symbol in (("prefill", "Σx*"), ("mixed", "Σy_m*"), ("solo", "Σy_s*")):
-            rows.append(
-                Row(where=where, what=f"{symbol}, bundled", unit="requests per replica", theory=held[stage])
-            )
+            rows.add(where, f"{symbol}, bundled", "requests per replica", theory=held[stage])
     frame = pl.DataFrame(
         [
             {"B": instance.slots, "scheme": scheme, "class": name}
@@ -286,33 +282,24 @@ def hardware_section() -> Section:
         for rate, prompt, output in zip(NARROW.rate, NARROW.prompt, NARROW.output, strict=True)
     )
     enough = next(slots for slots in range(2, 64) if optimum(Instance(slots=slots)) > everything * (1 - 1e-9))
-    rows = [
-        Row(
-            where="Figure 9, B",
-            what=f"revenue at B = {slots}",
-            unit=PER_REPLICA,
-            theory=optimum(Instance(slots=slots)),
-            note='"saturates around B = 16"' if slots == 16 else "",
-        )
-        for slots in (8, 16, 32)
-    ]
+    rows = Rows()
+    for slots in (8, 16, 32):
+        note = '"saturates around B = 16"' if slots == 16 else ""
+        earned = optimum(Instance(slots=slots))
+        rows.add("Figure 9, B", f"revenue at B = {slots}", PER_REPLICA, theory=earned, note=note)
     for where, made in (
         ("α = 0.1", replace(NARROW, alpha_s=0.1)),
         ("β = 0.001", replace(NARROW, beta_s=0.001)),
         ("γ = 10", replace(NARROW, solo_s=0.1)),
     ):
-        rows.append(
-            Row(
-                where=f"Figure 9, {where}",
-                what="revenue, B = 8",
-                unit=PER_REPLICA,
-                theory=optimum(made),
-                note="the figure has no numbers; axes agree",
-            )
+        rows.add(
+            f"Figure 9, {where}",
+            "revenue, B = 8",
+            PER_REPLICA,
+            theory=optimum(made),
+            note="the figure has no numbers; axes agree",
         )
-        rows.append(
-            Row(where=f"Figure 9, {where}", what="TPOT by (47), B = 8", unit="s", theory=tpot_s(plan(made)))
-        )
+        rows.add(f"Figure 9, {where}", "TPOT by (47), B = 8", "s", theory=tpot_s(plan(made)))
     # by the envelope theorem a slot more in each replica earns what its share beside a prefill and alone do
     gains = {
         instance.slots: plan(instance).price("mixed slots") * plan(instance).prefill_use
@@ -358,7 +345,7 @@ def configurations_section() -> Section:
             for c_d in _grid(0.02, 0.3, 14)
         ]
     )
-    rows = []
+    rows = Rows()
     best = {}
     for budget in (0.1, 0.2, 0.3):
         earned = {
@@ -366,23 +353,19 @@ def configurations_section() -> Section:
             for share in (0.001, *_grid(0.05, 0.95, 18), 0.999)
         }
         best[budget] = max(earned, key=lambda share: earned[share])
-        rows.append(
-            Row(
-                where=f"Figure 10b, c_p + c_d = {budget}",
-                what="best share of the budget on c_p",
-                unit="1",
-                theory=best[budget],
-                note='"a unique, constant ratio"; no number is given. Shares from 0.001 to 0.999 were tried',
-            )
+        rows.add(
+            f"Figure 10b, c_p + c_d = {budget}",
+            "best share of the budget on c_p",
+            "1",
+            theory=best[budget],
+            note='"a unique, constant ratio"; no number is given. Shares from 0.001 to 0.999 were tried',
         )
-    rows.append(
-        Row(
-            where="Figure 10b",
-            what="revenue at c_p = c_d = 0.3, B = 8",
-            unit=PER_REPLICA,
-            theory=optimum(replace(NARROW, prices=(0.3, 0.3))),
-            note="the colour scale ends above 500",
-        )
+    rows.add(
+        "Figure 10b",
+        "revenue at c_p = c_d = 0.3, B = 8",
+        PER_REPLICA,
+        theory=optimum(replace(NARROW, prices=(0.3, 0.3))),
+        note="the colour scale ends above 500",
     )
     assert math.isclose(min(best.values()), max(best.values())), "R* scales with the prices"
     return Section(

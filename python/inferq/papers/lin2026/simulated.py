@@ -22,7 +22,7 @@ from inferq.papers.lin2026.fleet import (
     planned,
 )
 from inferq.papers.lin2026.planning import NARROW, PER_REPLICA, SCHEMES, WIDE
-from inferq.papers.report import Picture, Row, Section, Table, spelled
+from inferq.papers.report import Picture, Row, Rows, Section, Table, spelled
 from inferq.theory.gate_and_route.steady_state import STAGES, Scheme
 
 SERIES: tuple[tuple[str, Policy, Scheme], ...] = (
@@ -46,7 +46,7 @@ def _row(
 
 def convergence_section(effort: Effort) -> Section:
     """Figure 4."""
-    values, rows = [], []
+    values, rows = [], Rows()
     shares: dict[tuple[int, str, int], Interval] = {}
     for instance in (WIDE, NARROW):
         for n in effort.sizes:
@@ -68,21 +68,26 @@ def convergence_section(effort: Effort) -> Section:
             note = (
                 "Figure 4a draws curves to R* without numbers" if policy is GREEDY else "Theorem 3; no figure"
             )
-            rows.append(_row(f"Figure 4a, n = {n}", f"revenue, {name}", optimum(WIDE, scheme), found, note))
+            rows.add(
+                f"Figure 4a, n = {n}",
+                f"revenue, {name}",
+                PER_REPLICA,
+                found,
+                theory=optimum(WIDE, scheme),
+                note=note,
+            )
     held = planned(WIDE)
     for n in (50, 500):
         found_all = estimated(effort, WIDE, n, GREEDY)
         for stage, what in (("prefill_queue", "before prefill"), ("decode_queue", "before decode")):
             for i, name in enumerate(CLASSES):
-                rows.append(
-                    _row(
-                        f"Figure 4, queues, n = {n}",
-                        f"{name} waiting {what}",
-                        held[f"{stage} {i}"],
-                        found_all[f"{stage} {i}"],
-                        '"the decode buffer remains negligible"' if stage == "decode_queue" else "",
-                        "requests per replica",
-                    )
+                rows.add(
+                    f"Figure 4, queues, n = {n}",
+                    f"{name} waiting {what}",
+                    "requests per replica",
+                    found_all[f"{stage} {i}"],
+                    theory=held[f"{stage} {i}"],
+                    note='"the decode buffer remains negligible"' if stage == "decode_queue" else "",
                 )
     frame = pl.DataFrame(values)
     largest = effort.sizes[-1]
@@ -150,32 +155,24 @@ def occupancies_section(effort: Effort) -> Section:
         for n in sizes:
             found = estimated(effort, WIDE, n, policy)
             columns[f"{router}, n = {n:,}"] = [spelled(found[name], 4) for name in names]
-    rows = []
+    rows = Rows()
     for figure, policy in (("Figure 5", GREEDY), ("Figure 6", SLI_AWARE)):
         found = estimated(effort, WIDE, 500, policy)
         for stage, symbol in (("prefill", "x"), ("mixed", "y_m"), ("solo", "y_s")):
-            rows.append(
-                _row(
-                    f"{figure}, n = 500",
-                    f"Σ{symbol}",
-                    wanted[stage],
-                    found[stage],
-                    unit="requests per replica",
-                )
+            rows.add(
+                f"{figure}, n = 500", f"Σ{symbol}", "requests per replica", found[stage], theory=wanted[stage]
             )
             for i in (0, 1):
                 note = "no number in the figure"
                 if policy is GREEDY and stage != "prefill":
                     note = "not unique at the optimum: no router has to come near"
-                rows.append(
-                    _row(
-                        f"{figure}, n = 500",
-                        f"{symbol}_{i}",
-                        wanted[f"{stage} {i}"],
-                        found[f"{stage} {i}"],
-                        note,
-                        "requests per replica",
-                    )
+                rows.add(
+                    f"{figure}, n = 500",
+                    f"{symbol}_{i}",
+                    "requests per replica",
+                    found[f"{stage} {i}"],
+                    theory=wanted[f"{stage} {i}"],
+                    note=note,
                 )
     fair, points = planned(WIDE, "bundled", FAIR.limits), []
     # the limit leaves x* and q_p*, which are all that greedy looks at, as they are
@@ -199,26 +196,23 @@ def occupancies_section(effort: Effort) -> Section:
     found = estimated(effort, WIDE, 500, FAIR)
     spread = abs(found["solo 0"].mean - found["solo 1"].mean)
     greedy = estimated(effort, WIDE, 500, GREEDY)
-    rows.append(
-        _row(
-            "Section 5, (45), n = 500",
-            "revenue, SLI-aware, decode fairness 4",
-            optimum(WIDE, "bundled", FAIR.limits),
-            found["bundled"],
-            "our instance of Theorem 4",
-        )
+    rows.add(
+        "Section 5, (45), n = 500",
+        "revenue, SLI-aware, decode fairness 4",
+        PER_REPLICA,
+        found["bundled"],
+        theory=optimum(WIDE, "bundled", FAIR.limits),
+        note="our instance of Theorem 4",
     )
     for stage, symbol in (("mixed", "y_m"), ("solo", "y_s")):
         for i in (0, 1):
-            rows.append(
-                _row(
-                    "Section 5, (45), n = 500",
-                    f"{symbol}_{i}, SLI-aware, decode fairness 4",
-                    fair[f"{stage} {i}"],
-                    found[f"{stage} {i}"],
-                    "our instance of Theorem 4",
-                    "requests per replica",
-                )
+            rows.add(
+                "Section 5, (45), n = 500",
+                f"{symbol}_{i}, SLI-aware, decode fairness 4",
+                "requests per replica",
+                found[f"{stage} {i}"],
+                theory=fair[f"{stage} {i}"],
+                note="our instance of Theorem 4",
             )
     frame = pl.DataFrame(points)
     return Section(
@@ -256,7 +250,7 @@ def occupancies_section(effort: Effort) -> Section:
 
 def policies_section(effort: Effort) -> Section:
     """Figure 7."""
-    values, rows = [], []
+    values, rows = [], Rows()
     shares: dict[tuple[int, str, str], float] = {}
     for instance, n in ((WIDE, 500), (NARROW, 200)):
         for name, policy in POLICIES.items():
@@ -275,14 +269,13 @@ def policies_section(effort: Effort) -> Section:
                     }
                 )
     for name, policy in POLICIES.items():
-        rows.append(
-            _row(
-                "Figure 7, n = 500",
-                f"bundled revenue, {name}",
-                optimum(WIDE),
-                estimated(effort, WIDE, 500, policy)["bundled"],
-                "cannot be compared: instances not listed, and not said which revenue is normalised",
-            )
+        rows.add(
+            "Figure 7, n = 500",
+            f"bundled revenue, {name}",
+            PER_REPLICA,
+            estimated(effort, WIDE, 500, policy)["bundled"],
+            theory=optimum(WIDE),
+            note="cannot be compared: instances not listed, and not said which revenue is normalised",
         )
     frame = pl.DataFrame(values)
     cell = pl.struct("share", "half").map_elements(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from inferq._lazy import pl
 from inferq.papers.nie2026 import pictures, runs
 from inferq.papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Setting, Sizes
-from inferq.papers.report import Picture, Row, Section, Table, interval
+from inferq.papers.report import Picture, Rows, Section, Table, interval
 from inferq.results.result import Result
 from inferq.theory.runs.observed import observed
 
@@ -20,7 +20,7 @@ SHOWN_S = 400.0
 def queues(sizes: Sizes) -> Section:
     """Figures 2 and 4: growth, and the queue below the limit."""
     limit = SETTINGS["1:1"].capacity()
-    rows: list[Row] = []
+    rows = Rows()
     shown = []
     verdicts = []
     for replicas, figure in ((1, "Figure 2"), (REPLICAS, "Figure 4")):
@@ -43,36 +43,32 @@ def queues(sizes: Sizes) -> Section:
                     verdict = _verdict(result)
             verdicts.append((each < limit.mu, verdict))
             growth, calm = interval(growths), each in CALM_PER_REPLICA
-            rows.append(
-                Row.seen(
-                    f"{figure}, λ = {rate:g}",
-                    "growth of the queue",
-                    RATE,
-                    growth,
-                    theory=0.0 if calm else rate - whole,
-                    note=f"observed in one run of {rate * until_s:,.0f} requests: {verdict}. "
-                    + (
-                        "λ < (1 − δ)·μ: no growth"
-                        if calm
-                        else f"Theory: λ − μ over whole chunks; at least λ − μ = {rate - mu:.3f}, at most "
-                        f"λ − (1 − δ)·μ = {rate - replicas * (limit.stable_below_per_s or 0.0):.3f}. The "
-                        "paper has a picture alone"
-                    ),
-                )
+            rows.add(
+                f"{figure}, λ = {rate:g}",
+                "growth of the queue",
+                RATE,
+                growth,
+                theory=0.0 if calm else rate - whole,
+                note=f"observed in one run of {rate * until_s:,.0f} requests: {verdict}. "
+                + (
+                    "λ < (1 − δ)·μ: no growth"
+                    if calm
+                    else f"Theory: λ − μ over whole chunks; at least λ − μ = {rate - mu:.3f}, at most "
+                    f"λ − (1 − δ)·μ = {rate - replicas * (limit.stable_below_per_s or 0.0):.3f}. The "
+                    "paper has a picture alone"
+                ),
             )
             if calm:
                 share = interval(within)
-                rows.append(
-                    Row.seen(
-                        f"{figure}, λ = {rate:g}",
-                        f"time with at most {most} waiting",
-                        "share",
-                        share,
-                        paper=1.0,
-                        note='"usually upper bounded": no share is printed, and how long they ran neither'
-                        if replicas == 1
-                        else '"upper bounded": how long they ran is not printed',
-                    )
+                rows.add(
+                    f"{figure}, λ = {rate:g}",
+                    f"time with at most {most} waiting",
+                    "share",
+                    share,
+                    paper=1.0,
+                    note='"usually upper bounded": no share is printed, and how long they ran neither'
+                    if replicas == 1
+                    else '"upper bounded": how long they ran is not printed',
                 )
         shown.append(_queue_picture(figure, replicas, drawn, mu, most))
     agree = sum(verdict == ("stable" if calm else "unstable") for calm, verdict in verdicts)

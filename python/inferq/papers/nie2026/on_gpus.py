@@ -25,7 +25,7 @@ from inferq.papers.nie2026.assumed import (
     windowed_rate,
 )
 from inferq.papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Sizes
-from inferq.papers.report import Picture, Row, Section, Table, interval
+from inferq.papers.report import Picture, Row, Rows, Section, Table, interval
 from inferq.theory.capacities.slot import slot
 
 WHAT, RATE = "rate, GPU and engine", "requests/s"
@@ -110,7 +110,7 @@ def measured(sizes: Sizes, traces: Path | None) -> Section:
     """The rates that the paper measured on its GPUs, beside the closed form and a simulated engine."""
     found: dict[str, Interval] = {}
     drawn: dict[str, list[float]] = {}
-    rows: list[Row] = []
+    rows = Rows()
 
     def row(where: str, gpu: float, theory: float | None, values: list[float], note: str = "") -> None:
         mean = interval(values)
@@ -118,11 +118,7 @@ def measured(sizes: Sizes, traces: Path | None) -> Section:
         drawn[where] = values
         closed = "" if theory is None else f"; the closed form: {distance(theory, gpu)}"
         told = f"from the GPU: {distance(mean.mean, gpu)}{closed}"
-        rows.append(
-            Row.seen(
-                where, WHAT, RATE, mean, paper=gpu, theory=theory, note=f"{told}. {note}" if note else told
-            )
-        )
+        rows.add(where, WHAT, RATE, mean, paper=gpu, theory=theory, note=f"{told}. {note}" if note else told)
 
     calm, storm = Assumed(), Assumed(rate=STORM)
     for ratio, setting in SETTINGS.items():
@@ -162,14 +158,12 @@ def measured(sizes: Sizes, traces: Path | None) -> Section:
     told = sensitivity(sizes.settings)
     tables.append(_sensitivity_table(told, sizes.settings))
     if traces is None:
-        rows.append(
-            Row(
-                where="Table 2, LongBench v2",
-                what=WHAT,
-                unit=RATE,
-                paper=runs.PRINTED_LONGBENCH_GPU,
-                note="needs the lengths of LongBench v2: --trace FOLDER with longbench_v2_trunc120k.parquet",
-            )
+        rows.add(
+            "Table 2, LongBench v2",
+            WHAT,
+            RATE,
+            paper=runs.PRINTED_LONGBENCH_GPU,
+            note="needs the lengths of LongBench v2: --trace FOLDER with longbench_v2_trunc120k.parquet",
         )
     else:
         rows += longbench_rows(sizes, traces)
