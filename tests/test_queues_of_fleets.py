@@ -24,8 +24,11 @@ STUDENT_99 = 3.1058
 
 TOKEN_S = 1e-6
 
-HEAVY = [(0.95, 1_200_000)] if NIGHT else []
+HEAVY = [(0.95, 400_000)] if NIGHT else []
 """A load at which queues are long takes a million requests to be sure of."""
+
+LONGER = 3 if NIGHT else 1
+"""At night runs have three times as many requests, and intervals must be √3 times as narrow."""
 
 
 def replica() -> iq.Engine:
@@ -38,16 +41,17 @@ def replica() -> iq.Engine:
 
 
 def agrees(expected: float, mean_of: Callable[[int], float], narrow: float) -> None:
-    """The expected number is in the interval, and the interval is at most so wide to either side."""
+    """The expected number is in the interval, which on a change is at most so wide to either side."""
     means = [mean_of(seed) for seed in range(1, SEEDS + 1)]
     half_width = STUDENT_99 * float(np.std(means, ddof=1)) / SEEDS**0.5
     says = f"theory {expected:.5f}, simulated {np.mean(means):.5f} ± {half_width:.5f}"
-    assert half_width <= narrow * expected, f"too wide to tell: {says}"
+    assert half_width <= narrow * expected / LONGER**0.5, f"too wide to tell: {says}"
     assert abs(float(np.mean(means)) - expected) <= half_width, says
 
 
-def mean_time(router: iq.Router, replicas: int, load: float, requests: int) -> Callable[[int], float]:
+def mean_time(router: iq.Router, replicas: int, load: float, on_change: int) -> Callable[[int], float]:
     """Mean seconds in the system of the requests after the first fifth, each replica with this load."""
+    requests = on_change * LONGER
     workload = iq.Workload.synthetic(
         requests=requests,
         arrivals=iq.Poisson(replicas * load),
@@ -66,9 +70,9 @@ def mean_time(router: iq.Router, replicas: int, load: float, requests: int) -> C
 # Random: each replica has Poisson arrivals of its own.
 
 
-@pytest.mark.parametrize(("load", "requests"), [(0.5, 100_000), (0.8, 300_000)])
+@pytest.mark.parametrize(("load", "requests"), [(0.5, 35_000), (0.8, 100_000)])
 def test_random_routing_makes_m_m_1_queues(load: float, requests: int) -> None:
-    agrees(1 / (1 - load), mean_time(iq.Random(), 4, load, requests), narrow=0.03)
+    agrees(1 / (1 - load), mean_time(iq.Random(), 4, load, requests), narrow=0.05)
 
 
 # RoundRobin: every n-th arrival of a Poisson process, so Erlang gaps.
@@ -91,12 +95,12 @@ def test_one_server_with_erlang_gaps_of_one_phase_is_m_m_1() -> None:
 
 
 @pytest.mark.parametrize(
-    ("replicas", "load", "requests"), [(2, 0.5, 100_000), (8, 0.5, 100_000), (8, 0.8, 400_000)]
+    ("replicas", "load", "requests"), [(2, 0.5, 35_000), (8, 0.5, 35_000), (8, 0.8, 130_000)]
 )
 def test_round_robin_makes_queues_with_erlang_arrivals(replicas: int, load: float, requests: int) -> None:
     expected = erlang_m_1(replicas, load)
     assert expected < 1 / (1 - load)
-    agrees(expected, mean_time(iq.RoundRobin(), replicas, load, requests), narrow=0.03)
+    agrees(expected, mean_time(iq.RoundRobin(), replicas, load, requests), narrow=0.05)
 
 
 # LeastRequests over two: join the shortest queue.
@@ -150,9 +154,9 @@ def test_the_chain_of_two_queues_lies_between_one_queue_for_both_and_no_coordina
         assert 1 / (1 - load**2) < shortest_of_two(load) < erlang_m_1(2, load)
 
 
-@pytest.mark.parametrize(("load", "requests"), [(0.5, 100_000), (0.8, 300_000), *HEAVY])
+@pytest.mark.parametrize(("load", "requests"), [(0.5, 35_000), (0.8, 100_000), *HEAVY])
 def test_least_requests_over_two_is_join_the_shortest_queue(load: float, requests: int) -> None:
-    agrees(shortest_of_two(load), mean_time(iq.LeastRequests(), 2, load, requests), narrow=0.04)
+    agrees(shortest_of_two(load), mean_time(iq.LeastRequests(), 2, load, requests), narrow=0.07)
 
 
 # PowerOfTwo over many: Mitzenmacher's limit, and the next term in 1/n.
@@ -194,13 +198,13 @@ def test_the_limit_of_the_two_choices_is_the_leading_term() -> None:
         assert power_of_two(load, 10**12) == pytest.approx(power_of_two_limit(load))
 
 
-@pytest.mark.parametrize(("load", "requests"), [(0.5, 200_000), (0.8, 300_000), *HEAVY])
+@pytest.mark.parametrize(("load", "requests"), [(0.5, 70_000), (0.8, 100_000), *HEAVY])
 def test_power_of_two_over_many_is_mitzenmachers_limit_with_its_next_term(load: float, requests: int) -> None:
     replicas = 200
     expected = power_of_two(load, replicas)
     # The next term is all that lies between: it is of order 1/n.
     assert abs(expected / power_of_two_limit(load) - 1) < 10 / replicas
-    agrees(expected, mean_time(iq.PowerOfTwo(), replicas, load, requests), narrow=0.01)
+    agrees(expected, mean_time(iq.PowerOfTwo(), replicas, load, requests), narrow=0.0175)
 
 
 # Prefill, link, decode: a tandem.
@@ -242,7 +246,7 @@ def m_d_1(rate: float, service_s: float) -> float:
     return load * service_s / (2 * (1 - load))
 
 
-REQUESTS, WARM_UP = 100_000, 10_000
+REQUESTS, WARM_UP = 35_000 * LONGER, 3_500 * LONGER
 
 
 @pytest.mark.parametrize(("replicas", "load"), [(1, 0.5), (1, 0.8), (3, 0.8)])
@@ -251,7 +255,7 @@ def test_the_prefill_side_alone_is_m_d_1(replicas: int, load: float) -> None:
         found = handed_off(tandem(0.1, None, replicas), replicas * load, REQUESTS, seed)
         return float(found["prefill wait"][WARM_UP:].mean())
 
-    agrees(m_d_1(load, 1.0), wait, narrow=0.03)
+    agrees(m_d_1(load, 1.0), wait, narrow=0.05)
 
 
 @pytest.mark.parametrize(("link_s", "concurrent"), [(0.9, 1), (1.0, 1), (1.9, 2), (5.0, None)])
@@ -275,7 +279,7 @@ def test_a_slow_link_is_a_queue_that_the_prefills_feed() -> None:
             (handed_off(tandem(link_s, 1), rate, REQUESTS, seed)["handoff"][WARM_UP:] - link_s).mean()
         )
 
-    agrees(both - prefill, link_wait, narrow=0.03)
+    agrees(both - prefill, link_wait, narrow=0.05)
 
     # Request for request: each one leaves at 1 s after it would leave the slow server alone.
     found = handed_off(tandem(link_s, 1), rate, 20_000, seed=1)
