@@ -19,7 +19,7 @@ from inferq.theory.capacities.seats_capacity import seats_capacity
 from .night import NIGHT
 
 HORIZON, WIDER = (100_000, 1) if NIGHT else (30_000, 2)
-"""Slots of a run, and how much wider the intervals of rates are than those of the long runs at night: √(10/3)."""
+"""Slots of a run, and how much wider intervals of rates are than those of the long runs at night: √(10/3)."""
 
 SETTLED = 0.001 * 100_000 / HORIZON
 """What is left of a rate that is none: the chance of both ends over the length of the run."""
