@@ -531,7 +531,7 @@ def test_a_disk_that_fills_up_leaves_the_old_baseline_and_shows_what_was_found(
     def full(_: int) -> None:
         raise OSError(28, "No space left on device", "inferq-baseline.json")
 
-    monkeypatch.setattr("inferq.experiments.gates.baseline.os.fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     result = run("gate", "chat.toml", "--update", "--summary", "gate.md")
     assert result.exit_code == 2
     assert "No space left on device" in result.stderr and "chat: ttft_p99 worse: " in result.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 
@@ -11,6 +12,7 @@ from inferq.errors import ConfigError
 from inferq.simulation.progress import Progress, watched
 from inferq.simulation.simulate import simulate
 from inferq.workload.columns import nearest
+from inferq.workload.workload import Workload
 
 MOST_SEEDS = 100_000
 """As many as an experiment may be given."""
@@ -90,6 +92,12 @@ def check_options(
         if name not in names:
             raise ConfigError(f"{field}{name}", f"unknown option of simulate{nearest(str(name), names)}")
     return dict(options)
+
+
+def recorded(workload: Workload, seeds: Iterable[int], options: Mapping[str, object], **what: object) -> str:
+    """What an experiment ran, as JSON: the workload, the system or the systems, the seeds and the options."""
+    told = {"workload": workload.to_json(), **what, "seeds": list(seeds), "options": options}
+    return json.dumps(told, indent=2, default=str)
 
 
 def between(field: str, value: object, least: float, most: float) -> float:

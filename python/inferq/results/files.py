@@ -73,6 +73,14 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             raise
 
 
+def write_whole(path: Path, content: bytes | memoryview) -> None:
+    """Write a file that is on the disk, whole, when it takes its place; see `replacing`."""
+    with replacing(path) as part, part.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 @contextmanager
 def named(path: Path) -> Iterator[None]:
     """Let an error of what is written beside a file name the file itself.

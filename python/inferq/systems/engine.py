@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 from inferq.checks import not_negative
-from inferq.description import Description, Table, fields_of, nearest, read, read_fields, table_of
+from inferq.description import Description, Table, fields_in, fields_of, read, read_fields, table_of
 from inferq.errors import ConfigError, Renamed
 from inferq.scheduler import SCHEDULERS, ClassPriority, Scheduler, VllmV1
 from inferq.systems.kv_cache import KvCache
@@ -348,13 +348,7 @@ class Engine(Description):
             return engine
         if "model" not in description and "gpu" not in description:
             return None
-        for key in description:
-            if key not in _ON:
-                raise ConfigError(path, f"unknown field {key!r}{nearest(str(key), _ON)}")
-        for key in ("model", "gpu"):
-            if key not in description:
-                raise ConfigError(f"{path}.{key}", "missing")
-        parts = dict(description)
+        parts = dict(fields_in(path, description, _ON, ("model", "gpu"), cls.__name__))
         for name, kinds in (("timing", TIMING_MODELS), ("scheduler", SCHEDULERS)):
             if name in parts and parts[name] != "roofline":
                 parts[name] = read(f"{path}.{name}", parts[name], kinds)

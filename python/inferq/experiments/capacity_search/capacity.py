@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 from inferq.checks import whole, within
 from inferq.description import member
 from inferq.errors import ConfigError, TraceError
-from inferq.experiments.arguments import MOST_SEED, MOST_SEEDS, between, check_options, seeds_of
+from inferq.experiments.arguments import MOST_SEED, MOST_SEEDS, between, check_options, recorded, seeds_of
 from inferq.experiments.capacity_search.capacity_plan import CapacityPlan, ceiling_of
 from inferq.experiments.capacity_search.probe import Prober
 from inferq.experiments.capacity_search.run_length import RunLength, judged
@@ -184,16 +183,7 @@ def capacity(
         length=_length(prober, search, top, theory),
         theory=theory,
         most_seeds=prober.looks[-1],
-        scenario=json.dumps(
-            {
-                "workload": source.to_json(),
-                "system": system.to_json(),
-                "seeds": list(prober.seeds),
-                "options": run,
-            },
-            indent=2,
-            default=str,
-        ),
+        scenario=recorded(source, prober.seeds, run, system=system.to_json()),
     )
 
 

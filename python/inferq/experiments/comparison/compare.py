@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
@@ -11,7 +10,14 @@ from inferq.checks import whole
 from inferq.description import member
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import MOST_SEEDS as MOST_AT_ALL
-from inferq.experiments.arguments import between, check_options, check_progress, seeds_from, seeds_of
+from inferq.experiments.arguments import (
+    between,
+    check_options,
+    check_progress,
+    recorded,
+    seeds_from,
+    seeds_of,
+)
 from inferq.experiments.comparison.comparison import NUMBERS, Comparison
 from inferq.experiments.comparison.contrast import Contrast, Sample, holm
 from inferq.experiments.comparison.evidence import Evidence
@@ -185,15 +191,8 @@ def compare(
         stopped=stopped,
         findings=(*findings, *evidence.findings(keys)),
         by=by,
-        scenario=json.dumps(
-            {
-                "workload": source.to_json(),
-                "systems": {name: system.to_json() for name, system in named.items()},
-                "seeds": list(evidence.seeds),
-                "options": run,
-            },
-            indent=2,
-            default=str,
+        scenario=recorded(
+            source, evidence.seeds, run, systems={name: system.to_json() for name, system in named.items()}
         ),
         _rows=_rows(evidence, keys, named, baseline, confidence),
         _values=_values(evidence, keys),

@@ -9,7 +9,6 @@ reads well in a pull request.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 from inferq.checks import finite
 from inferq.errors import ConfigError
 from inferq.experiments.leaves import leaves, plain
-from inferq.results.files import replacing
+from inferq.results.files import write_whole
 
 FORMAT = "inferq gate baseline, version 1"
 DEFAULT_FILE = "inferq-baseline.json"
@@ -136,10 +135,7 @@ def write_baseline(path: Path, records: Mapping[str, Record]) -> bool:
     text, place = text_of(records).encode(), path.resolve()
     if place.is_file() and place.read_bytes() == text:
         return False
-    with replacing(path) as part, part.open("wb") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    write_whole(path, text)
     return True
 
 

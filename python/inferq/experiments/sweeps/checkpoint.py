@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from inferq.errors import ConfigError
 from inferq.experiments.sweeps.axes import OWN_COLUMNS, Axis, Label, PointKey, dtype
 from inferq.experiments.sweeps.fingerprint import joined, parted
 from inferq.experiments.sweeps.point import Outcome
-from inferq.results.files import replacing
+from inferq.results.files import write_whole
 from inferq.results.metric import COUNTS, SUMMARY
 
 _WRITE_AFTER_S = 1.0
@@ -136,10 +135,7 @@ class Checkpoint:
         fingerprints += [held for _, held in self._others.values()]
         memory = io.BytesIO()
         frame.with_columns(pl.Series("fingerprint", fingerprints, dtype=pl.String)).write_parquet(memory)
-        with replacing(self.path) as part, part.open("wb") as file:
-            file.write(memory.getbuffer())
-            file.flush()
-            os.fsync(file.fileno())
+        write_whole(self.path, memory.getbuffer())
         self._written = len(self.outcomes)
         took_s = time.monotonic() - started
         self._next_write_s = started + max(_WRITE_AFTER_S, took_s / _SHARE)

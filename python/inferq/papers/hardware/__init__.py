@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from inferq._lazy import pl
@@ -44,14 +45,7 @@ def report(
     )
     named = (("nie2026", served), ("lin2026", iterations))
     renamed = tuple(
-        Section(
-            title=f"{name}: {section.title[0].lower()}{section.title[1:]}",
-            text=section.text,
-            rows=section.rows,
-            tables=section.tables,
-            pictures=section.pictures,
-            remarks=section.remarks,
-        )
+        replace(section, title=f"{name}: {section.title[0].lower()}{section.title[1:]}")
         for name, section in named
     )
     return Report(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import inferq as iq
 from inferq.papers.nie2026 import pictures, runs
 from inferq.papers.nie2026.backlog import averages, fleet, queues
 from inferq.papers.nie2026.capacity import bounds, eight_replicas, long_prompts, one_replica
 from inferq.papers.nie2026.on_gpus import measured
 from inferq.papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Sizes
-from inferq.papers.report import Picture, Report, Section, Slip
+from inferq.papers.report import Picture, Report, Slip
 
 QUICK = Sizes(seeds=4, requests=40_000, arrivals=20_000, longbench=1_000, policies=20_000)
 FULL = Sizes(seeds=8, requests=400_000, arrivals=100_000, longbench=5_000, policies=200_000, settings=4)
@@ -55,9 +57,7 @@ def report(
     fleets = fleet(sizes)
     tell("the paper's GPU")
     against = measured(sizes, traces)
-    first = Section(
-        title=one.title, text=one.text, rows=one.rows, pictures=(*one.pictures, glance), remarks=one.remarks
-    )
+    first = replace(one, pictures=(*one.pictures, glance))
     return Report(
         name="nie2026",
         title="Does memory alone say how much a replica serves?",
@@ -84,8 +84,6 @@ SETTING = (
 
 def _slips() -> tuple[Slip, ...]:
     """Where the paper prints what its own formulas do not give."""
-    import inferq as iq
-
     setting = SETTINGS["1:1"]
     limit = setting.capacity()
     equal = iq.Workload({"prompt_tokens": range(10, 1601), "output_tokens": range(10, 1601)})

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import inferq as iq
 from inferq._lazy import pl
 from inferq.papers.nie2026 import pictures, runs
 from inferq.papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Setting, Sizes
 from inferq.papers.report import Picture, Rows, Section, Table, interval
-from inferq.results.result import Result
 from inferq.theory.runs.observed import observed
 
 RATE = "requests/s"
@@ -40,7 +40,7 @@ def queues(sizes: Sizes) -> Section:
                 within.append(float((waits["waiting"] <= most).sum()) / waits.height)
                 if seed == 1:
                     drawn[rate] = waits
-                    verdict = _verdict(result)
+                    verdict = observed(result).verdict
             verdicts.append((each < limit.mu, verdict))
             growth, calm = interval(growths), each in CALM_PER_REPLICA
             rows.add(
@@ -87,11 +87,6 @@ def queues(sizes: Sizes) -> Section:
             '"usually upper bounded by 5" holds most of the time.',
         ),
     )
-
-
-def _verdict(result: object) -> str:
-    assert isinstance(result, Result)
-    return observed(result).verdict
 
 
 def _queue_picture(
@@ -166,8 +161,6 @@ def averages(sizes: Sizes) -> Section:
 
 def fleet(sizes: Sizes) -> Section:
     """⌈λ/(μρ)⌉ and what fleets of about that size do."""
-    import inferq as iq
-
     rate, setting = 40.0, SETTINGS["1:1"]
     workload = setting.workload(rate, 1)
 
@@ -189,7 +182,7 @@ def fleet(sizes: Sizes) -> Section:
                 "growth, theory": max(0.0, rate - replicas * planned.replica.mu_whole_chunks),
                 "growth, found": runs.growth_per_s(result, until_s),
                 "waiting, mean": float(waits.to_numpy().mean()),
-                "observed": _verdict(result),
+                "observed": observed(result).verdict,
             }
         )
     frame = pl.DataFrame(rows)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import inferq as iq
 from inferq._lazy import pl
 from inferq.experiments.interval import Interval
 from inferq.papers.nie2026 import pictures, runs
@@ -264,11 +265,8 @@ def long_prompts(sizes: Sizes, traces: Path | None) -> tuple[Section, list[Reach
     return section, bounds
 
 
-def _use(series: str, workload: object, kv_tokens: int) -> dict[str, str | float]:
+def _use(series: str, workload: iq.Workload, kv_tokens: int) -> dict[str, str | float]:
     """A point of the picture: memory in use against δ."""
-    import inferq as iq
-
-    assert isinstance(workload, iq.Workload)
     use = runs.memory_use(workload, kv_tokens)
     delta = iq.theory.kv_capacity(workload, kv_tokens=kv_tokens, slot_s=1.0).delta
     assert delta is not None
@@ -276,8 +274,6 @@ def _use(series: str, workload: object, kv_tokens: int) -> dict[str, str | float
 
 
 def _longbench(sizes: Sizes, traces: Path) -> tuple[list[Row], Reached]:
-    import inferq as iq
-
     frame = runs.longbench(traces)
     printed, gpu = runs.PRINTED_LONGBENCH, runs.PRINTED_LONGBENCH_GPU
     slot_s = MEMORY_TOKENS / (printed * runs.longbench_memory(frame))

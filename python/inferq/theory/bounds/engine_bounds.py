@@ -193,7 +193,8 @@ def _priced(replicas: Replicas) -> Iterator[Bound]:
 
 def _whole_batches(replicas: Replicas) -> Iterator[Bound]:
     """Batches that run until their last request ends."""
-    cost, hits, mixed = Iteration.of(replicas.engine), replicas.hits, _in_random_order(replicas)
+    cost, hits = Iteration.of(replicas.engine), replicas.hits
+    mixed = in_random_order(replicas.demand, replicas.router, replicas.count)
     limit = request_level_capacity(replicas.demand, replicas.engine, engines=replicas.count)
     text = {"resource": "batches", "source": limit.source, "inequality": limit.inequality}
     gains = cost.gains_with_tokens
@@ -207,10 +208,6 @@ def _whole_batches(replicas: Replicas) -> Iterator[Bound]:
     )
     needs = (replicas.fit, mixed, *only_helps(hits, True if cheaper else None, why))
     yield replicas.guarantee("whole batches", limit.capacity_per_s, *needs, work=each, **text)
-
-
-def _in_random_order(replicas: Replicas) -> Hypothesis:
-    return in_random_order(replicas.demand, replicas.router, replicas.count)
 
 
 def _without_budget(replicas: Replicas, cost: Iteration) -> Iterator[Bound]:

@@ -303,7 +303,7 @@ def kv_capacity(
     demand = Demand.of(workload, rate=rate, needs_rate=False)
     tokens = whole("kv_tokens", kv_tokens, 1, MOST_TOKENS)
     step = whole("chunk", chunk, 1, MOST_TOKENS)
-    used = _share("utilisation", utilisation)
+    used = within("utilisation", utilisation, 1e-9, 1.0)
     first_token = first_token_of(first_token)
     slots = _slots_of(slot_s, [one.name for one in demand.classes])
     less = with_prompt(first_token)
@@ -390,10 +390,6 @@ def _hypotheses(
 
 _SMALL = 0.1
 """Up to here δ counts as much smaller than 1: the two bounds are within a tenth."""
-
-
-def _share(path: str, value: object) -> float:
-    return within(path, value, 1e-9, 1.0)
 
 
 _SLOT_S = (1e-12, 1e9)

@@ -188,7 +188,8 @@ def wait_thresholds(
     pace = Periods.of(demand, periods)
     margin = margin_of(margin)
     flag("strict", strict)
-    hypotheses = [*hardware.hypotheses(demand), *_hypotheses(demand, pace)]
+    assumed = (*arrival_hypotheses(demand, pace), equal_lengths(demand))
+    hypotheses = (*hardware.hypotheses(demand), *assumed)
     names = [one.name for one in demand.classes]
     work = [hardware.kv_token_iterations(one.lengths) for one in demand.classes]
     load = hardware.per_kv_token_s * math.fsum(
@@ -248,7 +249,7 @@ def wait_thresholds(
             kv_tokens=hardware.kv_tokens,
             batch_limit=held,
             throughput_gap=gap,
-            hypotheses=tuple(hypotheses),
+            hypotheses=hypotheses,
         )
 
     if thresholds is not None:
@@ -343,10 +344,6 @@ def _given(names: Sequence[str], thresholds: object) -> list[int]:
             )
         return [whole(f"thresholds[{name!r}]", thresholds[name], 1, MOST_COUNT) for name in names]
     return [whole("thresholds", thresholds, 1, MOST_COUNT)] * len(names)
-
-
-def _hypotheses(demand: Demand, pace: Periods) -> list[Hypothesis]:
-    return [*arrival_hypotheses(demand, pace), equal_lengths(demand)]
 
 
 def equal_lengths(demand: Demand) -> Hypothesis:

@@ -67,12 +67,7 @@ def read_iterations(
         raise ConfigError("columns", f"must map columns of fit to columns of the file, not {columns!r}")
     source = source_of(path)
     wanted = {name: name for name in COLUMNS if name in source.columns}
-    for name, other in (columns or {}).items():
-        if name not in COLUMNS:
-            raise ConfigError("columns", f"{name!r} is no column of a log{nearest(str(name), COLUMNS)}")
-        if other not in source.columns:
-            raise source.error(f"has no column {other!r}{nearest(str(other), source.columns)}")
-        wanted[name] = other
+    wanted = source.named(wanted, columns, COLUMNS, "log")
     for name in NEEDED:
         if name not in wanted:
             raise source.error(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from inferq.checks import whole, within
-from inferq.description import Description, fields_of
+from inferq.description import Description, fields_in, fields_of
 from inferq.errors import ConfigError
 from inferq.timing.hardware.gpu import Gpu
 from inferq.timing.hardware.model_shape import (
@@ -265,15 +265,9 @@ class Roofline(TimingModel):
         """
         if "linear" in description:
             return cls._of_numbers(path, description)
-        names = cls.written_fields()
-        for key in description:
-            if key not in names:
-                raise ConfigError(path, f"unknown field {key!r}{nearest(str(key), names)}")
-        for key in ("model", "gpu"):
-            if key not in description:
-                raise ConfigError(f"{path}.{key}", "missing")
+        given = fields_in(path, description, cls.written_fields(), ("model", "gpu"), cls.__name__)
         try:
-            return cls(**description)
+            return cls(**given)
         except ConfigError as error:
             raise error.within(path) from None
 

@@ -7,15 +7,15 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from inferq._lazy import pl
-from inferq.errors import TraceError
-from inferq.workload.columns import Place, row
+from inferq.errors import ConfigError, TraceError
+from inferq.workload.columns import Place, nearest, row
 from inferq.workload.traces.token_counters import Counter
 
 _HEAD_BYTES = 1 << 16
@@ -110,6 +110,17 @@ class Source:
                 raise self.error(f"is neither Parquet nor UTF-8 text (byte {error.start})") from error
             start = self._head[: error.start].decode("utf-8-sig")
         return "json" if start.lstrip()[:1] in ("{", "[") else "csv"
+
+    def named(
+        self, wanted: dict[str, str], columns: Mapping[str, str] | None, known: Collection[str], what: str
+    ) -> dict[str, str]:
+        """Which column of the file fills which of a `what`: by the user's map, else as `wanted` has it."""
+        for name, other in (columns or {}).items():
+            if name not in known:
+                raise ConfigError("columns", f"{name!r} is no column of a {what}{nearest(str(name), known)}")
+            if other not in self.columns:
+                raise self.error(f"has no column {other!r}{nearest(str(other), self.columns)}")
+        return {**wanted, **(columns or {})}
 
     @cached_property
     def text(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from inferq._lazy import np, pl
 from inferq.errors import ConfigError
-from inferq.workload.columns import COLUMNS, Place, nearest, row
+from inferq.workload.columns import COLUMNS, Place, row
 from inferq.workload.traces.mooncake import BLOCK_TOKENS
 from inferq.workload.traces.source import Format, Options, Reading, Source
 
@@ -30,12 +30,7 @@ def _wanted(source: Source, options: Options, others: Mapping[str, str]) -> dict
     wanted |= {
         name: other for name, other in others.items() if other in source.columns and name not in wanted
     }
-    for name, other in (options.columns or {}).items():
-        if name not in COLUMNS:
-            raise ConfigError("columns", f"{name!r} is no column of a workload{nearest(str(name), COLUMNS)}")
-        if other not in source.columns:
-            raise source.error(f"has no column {other!r}{nearest(str(other), source.columns)}")
-        wanted[name] = other
+    wanted = source.named(wanted, options.columns, COLUMNS, "workload")
     if not {"prompt_tokens", "output_tokens"} & wanted.keys():
         raise source.error(
             f"has no column for prompt_tokens or output_tokens; it has {', '.join(source.columns[:20])}: "
@@ -110,20 +105,14 @@ def _without_empty_messages(frame: Any) -> tuple[Any, Place, dict[str, int]]:
     return frame.filter(pl.Series(kept)), lambda at: f"row {int(rows[at])}", counts
 
 
-def _fits_inferq(source: Source) -> bool:
-    return bool({"arrival_s", "prompt_tokens", "output_tokens"} & set(source.columns))
-
-
-def _fits_vidur(source: Source) -> bool:
-    return bool({"num_prefill_tokens", "num_decode_tokens"} & set(source.columns))
-
-
-def _read_inferq(source: Source, options: Options) -> Reading:
-    return _read_table(source, options, {"prefix_hashes": _MOONCAKE_BLOCKS})
-
-
-def _read_vidur(source: Source, options: Options) -> Reading:
-    return _read_table(source, options, _VIDUR)
+def _table(name: str, any_of: set[str], others: Mapping[str, str]) -> Format:
+    """A format of tables, known by any one of some columns."""
+    return Format(
+        name,
+        lambda source: not any_of.isdisjoint(source.columns),
+        lambda source, options: _read_table(source, options, others),
+        maps_columns=True,
+    )
 
 
 def _read_named(source: Source, options: Options) -> Reading:
@@ -132,6 +121,8 @@ def _read_named(source: Source, options: Options) -> Reading:
     return _read_table(source, options, {})
 
 
-INFERQ = Format("inferq", _fits_inferq, _read_inferq, maps_columns=True)
-VIDUR = Format("vidur", _fits_vidur, _read_vidur, maps_columns=True)
+INFERQ = _table(
+    "inferq", {"arrival_s", "prompt_tokens", "output_tokens"}, {"prefix_hashes": _MOONCAKE_BLOCKS}
+)
+VIDUR = _table("vidur", {"num_prefill_tokens", "num_decode_tokens"}, _VIDUR)
 TABLE = Format("table", lambda source: False, _read_named, maps_columns=True)
