@@ -13,6 +13,7 @@ from inferq.theory import RequestClass, agree, observed, stability, token_capaci
 from inferq.theory.capacities.seats_capacity import request_level_capacity
 from inferq.theory.demands.shared_prefixes import Shared
 
+from .night import NIGHT
 from .refusals import refused
 from .test_theory_stability import random_scenario
 
@@ -132,7 +133,8 @@ def test_hits_contradict_no_verdict_and_pass_no_ceiling():
     # Prompts that share their beginnings, and one in three times prompts that share nothing: then only who
     # was preempted finds anything. All at once no run is faster than a ceiling: these rows are the demand.
     decided, judged = {"stable": 0, "unstable": 0}, 0
-    for seed in range(240):
+    scenarios = 240 if NIGHT else 120
+    for seed in range(scenarios):
         chance = random.Random(seed)
         system = cached(random_scenario(chance)[2], chance.choice(["blocks", "radix"]))
         frame = random_requests(chance, 1000, 1.0)
@@ -161,8 +163,8 @@ def test_hits_contradict_no_verdict_and_pass_no_ceiling():
         assert not contradicts, f"seed {seed}: {proved.explain()}\n{seen.explain()}"
         if proved.verdict == seen.verdict and proved.verdict in decided:
             decided[proved.verdict] += 1
-    assert judged > 200
-    assert min(decided.values()) > 10, decided
+    assert judged > 100
+    assert min(decided.values()) > scenarios // 40, decided
 
 
 def test_where_nothing_is_shared_a_prefix_cache_changes_no_limit():
