@@ -10,7 +10,7 @@ from .night import NIGHT
 REPOSITORY = Path(__file__).parent.parent
 
 # On a change always the same examples; at night more, and others. How long one takes is the machine's affair.
-settings.register_profile("change", deadline=None, derandomize=True, max_examples=60)
+settings.register_profile("change", deadline=None, derandomize=True, max_examples=30)
 settings.register_profile("night", deadline=None, max_examples=600)
 settings.load_profile("night" if NIGHT else "change")
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import inferq as iq
 from inferq.theory import AllocationPlan, RequestClass, allocation
 
+from .night import NIGHT
 from .refusals import refused
 
 TIMING = iq.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.022)
@@ -209,7 +210,7 @@ LIMITS = st.fixed_dictionaries(
         "decode_queue": st.booleans(),
     },
 )
-some = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+some = settings(max_examples=60 if NIGHT else 30, suppress_health_check=[HealthCheck.too_slow])
 
 
 def objective(fleet: dict[str, Any], **changes: Any) -> float:
