@@ -24,12 +24,15 @@ demo: $(VENV)/released ## Replay a small trace through one replica and print the
 
 test: test-core test-python ## Run every test, Rust and Python
 
-# nextest runs tests side by side but leaves out doctests.
+# nextest runs tests side by side but leaves out doctests. Both packages are named, though only the core has tests:
+# what both need then has the same features as in the extension, and is not compiled twice.
+test-core: BOTH := -p inferq-core -p inferq-python
 test-core: toolchain ## Run the tests of the Rust core
 	@if cargo nextest --version >/dev/null 2>&1; then \
-		set -x; cargo nextest run --locked -p inferq-core && cargo test --locked -p inferq-core --doc; \
+		set -x; cargo nextest run --locked --cargo-profile tested $(BOTH) && \
+			cargo test --locked --profile tested $(BOTH) --doc; \
 	else \
-		set -x; cargo test --locked -p inferq-core; \
+		set -x; cargo test --locked --profile tested $(BOTH); \
 	fi
 
 test-python: $(VENV)/tested ## Run the tests of the Python package
@@ -61,7 +64,7 @@ format: $(VENV)/tools ## Format everything and apply the lints that mend themsel
 	$(BIN)/ruff format
 
 bench: $(VENV)/tools $(VENV)/released ## Time the core (criterion) and the whole path from frame to frame (pytest-benchmark)
-	cargo bench --locked -p inferq-core
+	cargo bench --locked -p inferq-benches
 	$(BIN)/python -m pytest benches --benchmark-only --timeout 0
 	$(BIN)/python benches/scaling.py
 	$(BIN)/python benches/python_policy.py
