@@ -12,5 +12,5 @@ def chance(scenario: str) -> random.Random:
 
 
 def seeds(count: int) -> range:
-    """So many seeds on a change, three times as many at night."""
-    return range(3 * count if NIGHT else count)
+    """So many seeds on a change, eight times as many at night."""
+    return range(8 * count if NIGHT else count)

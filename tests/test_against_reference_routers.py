@@ -18,7 +18,7 @@ from .reference_fleet import Call, Outcome
 
 Described = dict[str, Any]
 
-_SEEDS = seeds(200)
+_SEEDS = seeds(75)
 _ROUTERS = ("spill", "live", "delayed", "hash", "bounded", "python", "hand-off")
 
 
@@ -149,5 +149,5 @@ def test_the_random_scenarios_reach_what_they_are_for(which: str) -> None:
         seen["preempted"] += sum(r.preemptions > 0 for r in outcome.requests)
         seen["several"] += len({r.replica for r in outcome.requests}) > 1
         seen["handed over"] += sum(r.source is not None and r.cached > 0 for r in outcome.requests)
-    assert seen["found"] > 100 and seen["preempted"] > 10 and seen["several"] > 100, seen
-    assert seen["handed over"] > 50 or which != "hand-off"
+    assert seen["found"] > 50 and seen["preempted"] > 2 and seen["several"] > 40, seen
+    assert seen["handed over"] > 25 or which != "hand-off"
