@@ -8,12 +8,14 @@ it prints); a `toml` block must run as a scenario.
 import os
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from inferq.cli import app
+from inferq.papers import nie2026
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -55,6 +57,9 @@ def in_a_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name in ("traces", "docs"):
         os.symlink(ROOT / name, tmp_path / name)
     monkeypatch.chdir(tmp_path)
+    # What the page says of longer runs is held by test_paper_nie2026.py.
+    short = replace(nie2026.QUICK, seeds=2, requests=4_000, arrivals=4_000, policies=2_000)
+    monkeypatch.setattr(nie2026, "QUICK", short)
 
 
 @pytest.mark.parametrize("page", RUN_PAGES, ids=lambda page: page.name)
