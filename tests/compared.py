@@ -4,9 +4,9 @@ from typing import Any
 
 import inferq as iq
 
-CHAT = iq.Workload.synthetic(
-    requests=300, arrivals=iq.Poisson(2), prompt=iq.Geometric(500), output=iq.Geometric(60)
-)
+from .arriving import arriving
+
+CHAT = arriving(300, 2, iq.Geometric(500), iq.Geometric(60))
 
 
 def engine(scheduler: iq.Scheduler | None = None, **fields: Any) -> iq.Engine:

@@ -24,6 +24,7 @@ from inferq.experiments.capacity_search.capacity_plan import CapacityPlan
 from inferq.experiments.capacity_search.run_length import longer
 from inferq.reports.style import svg
 
+from .arriving import arriving
 from .refusals import refused
 
 SERVER = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(max_seqs=1), kv=iq.KvCache.unlimited())
@@ -36,23 +37,16 @@ ENGINE = iq.Engine(
 
 def one_by_one(requests: int) -> iq.Workload:
     """One token in, one token out, Poisson arrivals."""
-    return iq.Workload.synthetic(
-        requests=requests, arrivals=iq.Poisson(1.0), prompt=iq.Fixed(8), output=iq.Fixed(1)
-    )
+    return arriving(requests, 1.0, 8, 1)
 
 
 def by_rate(rate: float) -> iq.Workload:
-    return iq.Workload.synthetic(
-        requests=50, arrivals=iq.Poisson(rate), prompt=iq.Fixed(8), output=iq.Fixed(1)
-    )
+    return arriving(50, rate, 8, 1)
 
 
 def chat(requests: int, prompt: int = 230, output: int = 60) -> iq.Workload:
-    return iq.Workload.synthetic(
-        requests=requests,
-        arrivals=iq.Poisson(8.0),
-        prompt=iq.Lognormal(mean=prompt, median=prompt / 2, cap=4096),
-        output=iq.Geometric(output, cap=1024),
+    return arriving(
+        requests, 8.0, iq.Lognormal(mean=prompt, median=prompt / 2, cap=4096), iq.Geometric(output, cap=1024)
     )
 
 

@@ -14,6 +14,7 @@ from inferq import _core
 from inferq.scenario import Scenario
 from inferq.systems.routers import ROUTERS
 
+from .arriving import arriving
 from .refusals import refused
 from .slots import engine, rows, work
 
@@ -274,9 +275,7 @@ def test_round_robin_is_as_many_separate_runs() -> None:
 
 
 def test_threads_change_nothing() -> None:
-    workload = iq.Workload.synthetic(
-        requests=300, arrivals=iq.Poisson(3), prompt=iq.Uniform(1, 600), output=iq.Geometric(9)
-    )
+    workload = arriving(300, 3, iq.Uniform(1, 600), iq.Geometric(9))
     runs = [iq.simulate(workload, iq.Cluster(engine(), replicas=4), threads=n) for n in (None, 1, 3)]
     assert runs[0].requests.equals(runs[1].requests) and runs[0].requests.equals(runs[2].requests)
     assert runs[0].scenario == runs[1].scenario
@@ -411,9 +410,7 @@ def test_a_router_of_ones_own_sees_tokens_blocks_and_numbers() -> None:
 
 
 def test_a_router_of_ones_own_can_equal_a_built_in_one() -> None:
-    workload = iq.Workload.synthetic(
-        requests=300, arrivals=iq.Poisson(1), prompt=iq.Uniform(1, 900), output=iq.Geometric(9)
-    )
+    workload = arriving(300, 1, iq.Uniform(1, 900), iq.Geometric(9))
     mine = Scripted(lambda request, fleet: int(np.argmin(fleet.requests)))
     one, other = (
         iq.simulate(workload, iq.Cluster(engine(), replicas=3, router=router)).requests

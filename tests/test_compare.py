@@ -27,7 +27,9 @@ from inferq.reports.style import svg
 from inferq.results.metric import Metric
 from inferq.scenario import Scenario
 
+from .arriving import arriving
 from .compared import CHAT, PAIR, engine, md1, one_by_one
+from .lin2026 import cluster
 from .refusals import refused
 
 
@@ -41,14 +43,7 @@ def row(comparison: Any, system: str, metric: str, of_class: str | None = None) 
 # --- the same requests for all
 
 
-GATE = iq.GateAndRoute(
-    iq.Allocation(prefill={"default": 0.5}),
-    replicas=2,
-    timing=iq.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.022),
-    slots=16,
-    chunk=256,
-    prices=iq.Prices(prefill=0.1, decode=0.2),
-)
+GATE = cluster()
 CHAIN = iq.Workflow(
     "chain",
     stages={
@@ -132,9 +127,7 @@ class Tires(iq.Scheduler):
 
 
 def test_a_scheduler_that_remembers_begins_every_run_anew():
-    workload = iq.Workload.synthetic(
-        requests=20, arrivals=iq.Poisson(1), prompt=iq.Fixed(5), output=iq.Fixed(3)
-    )
+    workload = arriving(20, 1, 5, 3)
     scheduler = Tires()
     asked: dict[str, Any] = {"metrics": ["e2e_mean"], "seeds": [1, 2, 1 + 2]}
     found = iq.compare(workload, {"tires": engine(scheduler)}, **asked)
@@ -231,9 +224,7 @@ def test_one_seed_has_no_interval():
 
 def test_a_number_that_a_run_does_not_tell_has_no_mean():
     """Prompts of 1,000 tokens never fit: in runs where both requests are long none finishes."""
-    long_or_short = iq.Workload.synthetic(
-        requests=2, arrivals=iq.Poisson(1), prompt=iq.Uniform(1, 2000), output=iq.Fixed(2)
-    )
+    long_or_short = arriving(2, 1, iq.Uniform(1, 2000), 2)
     small = {"small": engine(kv=iq.KvCache(tokens=1000)), "large": engine()}
     found = iq.compare(long_or_short, small, seeds=range(20), metrics=["ttft_mean", "failed_share"])
     told, untold = row(found, "large", "ttft_mean"), row(found, "small", "ttft_mean")
@@ -443,9 +434,7 @@ def test_the_command_says_what_the_function_says(files: list[str], tmp_path: Pat
     asked = ["--seeds", "4", "--metric", "ttft_p99", "--metric", "tbt_p99", "--out", str(out)]
     done = CliRunner().invoke(app, ["compare", *files, *asked])
     assert done.exit_code == 0, done.output
-    workload = iq.Workload.synthetic(
-        requests=200, arrivals=iq.Poisson(3.0), prompt=iq.Geometric(200), output=iq.Geometric(40)
-    )
+    workload = arriving(200, 3.0, iq.Geometric(200), iq.Geometric(40))
     systems = {"sarathi": engine(), "vllmv0": engine(iq.VllmV0())}
     found = iq.compare(workload, systems, seeds=range(5, 9), metrics=["ttft_p99", "tbt_p99"], warmup=20)
     assert found.explain() in done.stdout

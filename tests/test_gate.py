@@ -23,6 +23,9 @@ from inferq.experiments.gates.terms import Terms
 from inferq.scenario import Scenario
 from inferq.systems.system import System
 
+from .arriving import arriving
+from .lin2026 import cluster
+
 DOCS = Path(__file__).parent.parent / "docs"
 SCENARIO = """
 [workload]
@@ -74,9 +77,7 @@ def engine(seconds: float = 0.02, scheduler: iq.Scheduler | None = None) -> iq.E
 
 
 def synthetic(requests: int = 200, rate: float = 5.0) -> iq.Workload:
-    return iq.Workload.synthetic(
-        requests=requests, arrivals=iq.Poisson(rate), prompt=iq.Fixed(50), output=iq.Geometric(mean=20)
-    )
+    return arriving(requests, rate, 50, iq.Geometric(mean=20))
 
 
 def trial(system: object, workload: object = None, name: str = "chat", **terms: object) -> Trial:
@@ -153,11 +154,8 @@ def trials_of(scheduler: type[Fcfs]) -> list[Trial]:
     terms = Terms(seeds=5, tolerance={"request_goodput": "1%"}, slo={"ttft_s": 0.5})
     found = []
     for number in range(20):
-        workload = iq.Workload.synthetic(
-            requests=330,
-            arrivals=iq.Poisson(rate=4 + number),
-            prompt=iq.Uniform(low=10, high=100 + 20 * number),
-            output=iq.Geometric(mean=5 + number % 7),
+        workload = arriving(
+            330, 4 + number, iq.Uniform(low=10, high=100 + 20 * number), iq.Geometric(mean=5 + number % 7)
         )
         timing = iq.PiecewiseLinear(base=0.01, per_token=2e-5)
         served = iq.Engine(timing=timing, scheduler=scheduler(), kv=iq.KvCache.unlimited())
@@ -355,14 +353,7 @@ def systems() -> dict[str, System]:
     return {
         "cluster": iq.Cluster(one, replicas=2, router=iq.PowerOfTwo()),
         "disaggregated": iq.Disaggregated(prefill=(one, 1), decode=(one, 1), link=link),
-        "gate_and_route": iq.GateAndRoute(
-            iq.Allocation(prefill={"default": 0.5}),
-            replicas=2,
-            timing=iq.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.022),
-            slots=16,
-            chunk=256,
-            prices=iq.Prices(prefill=0.1, decode=0.2),
-        ),
+        "gate_and_route": cluster(),
         "network": iq.Network({"chat": one}, [workflow]),
     }
 

@@ -14,23 +14,16 @@ import pytest
 import inferq as iq
 from inferq.papers.lin2026 import fleet as study
 
+from .lin2026 import PRICES, TIMING, cluster
 from .night import NIGHT
 from .refusals import refused
 
-TIMING = iq.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.022)
-PRICES = iq.Prices(prefill=0.1, decode=0.2)
 WORK = {"arrival_s": [0.0, 0.1, 0.1], "prompt_tokens": [300, 3000, 300], "output_tokens": [1000, 400, 1000]}
 # Student's t with 9 degrees of freedom, two-sided: 99.9 % lie within this many standard errors.
 SEEDS, STUDENT_999 = range(1, 11), 4.781
 WARM_UP_S = 500.0
 # What is measured of a run is five times as long at night, and its intervals are √5 times as narrow.
 LONGER = 5 if NIGHT else 1
-
-
-def cluster(allocation: Any = None, **fields: Any) -> iq.GateAndRoute:
-    plan = allocation or iq.Allocation(prefill={"default": 0.5})
-    given = {"replicas": 2, "timing": TIMING, "slots": 16, "chunk": 256, "prices": PRICES, **fields}
-    return iq.GateAndRoute(plan, **given)
 
 
 # --- descriptions
@@ -115,50 +108,46 @@ def test_no_allocation_is_needed_where_nothing_follows_one():
             replace(made, slots=2, **needs)
 
 
-def test_classes_of_plan_and_workload_must_agree():
-    with pytest.raises(
-        iq.ConfigError, match=r"^gate_and_route.allocation.prefill.a: no such class \(there are default\)"
-    ):
-        iq.simulate(WORK, cluster(iq.Allocation(prefill={"a": 0.5})))
-    with pytest.raises(iq.ConfigError, match=r"^gate_and_route.allocation.prefill.b: missing"):
-        iq.simulate(WORK | {"class": ["a", "a", "b"]}, cluster(iq.Allocation(prefill={"a": 0.5})))
+ONE = {"default": 1.0}
 
 
-def test_a_plan_without_prefills_or_without_a_solo_replica_is_refused():
-    with pytest.raises(iq.ConfigError, match=r"^allocation.prefill: is 0 for every class"):
-        cluster(iq.Allocation(prefill={"default": 0.0}))
-    one = {"default": 1.0}
-    crowded = cluster(iq.Allocation(prefill=one, mixed=one, solo=one), router="randomised")
-    with pytest.raises(iq.ConfigError, match=r"^gate_and_route.replicas: all 2 replicas are mixed"):
-        iq.simulate(WORK, crowded)
+@refused(
+    (
+        {"prefill": {"a": 0.5}},
+        {},
+        r"^gate_and_route.allocation.prefill.a: no such class \(there are default\)",
+    ),
+    ({"prefill": {"a": 0.5}}, {"class": ["a", "a", "b"]}, r"^gate_and_route.allocation.prefill.b: missing"),
+    ({"prefill": {"default": 0.0}}, {}, "^allocation.prefill: is 0 for every class"),
+    ({"prefill": ONE, "mixed": ONE, "solo": ONE}, {}, "^gate_and_route.replicas: all 2 replicas are mixed"),
+)
+def test_a_plan_that_does_not_fit_workload_or_cluster_is_refused(tables: dict[str, Any], more: Any):
+    router = "randomised" if "solo" in tables else "greedy"
+    iq.simulate(WORK | more, cluster(iq.Allocation(**tables), router=router))
 
 
 # --- options
 
 
-@pytest.mark.parametrize(
-    "option",
-    [{"stepping": True}, {"iterations": True}, {"batches": True}, {"cooldown": 1}, {"cooldown": "3s"}],
+@refused(
+    *(
+        ({name: True}, {}, f"^{name}: means nothing where services are exponential")
+        for name in ("stepping", "iterations", "batches")
+    ),
+    *(
+        ({"cooldown": one}, {}, "^cooldown: means nothing where services are exponential")
+        for one in (1, "3s")
+    ),
+    ({"warmup": 3}, {}, "^warmup: 3 requests of 3"),
+    ({"warmup": "5s", "horizon_s": 5.0}, {}, "^warmup: ends at 5 s, and the run ends no later"),
+    ({"timeline_s": 0}, {}, "^timeline_s: must be above 0"),
+    ({"seed": -1}, {}, "^seed: must be a whole number"),
+    ({}, {"patience_s": [1.0, 1.0, 1.0]}, r"^patience_s: under GateAndRoute"),
+    ({}, {"output_tokens": None}, iq.TraceError, "no output_tokens"),
 )
-def test_options_that_mean_nothing_are_refused(option: dict[str, Any]):
-    (name,) = option
-    with pytest.raises(iq.ConfigError, match=f"^{name}: means nothing where services are exponential"):
-        iq.simulate(WORK, cluster(), **option)
-
-
-def test_other_options_out_of_range_are_refused():
-    for option, says in (
-        ({"warmup": 3}, "^warmup: 3 requests of 3"),
-        ({"warmup": "5s", "horizon_s": 5.0}, "^warmup: ends at 5 s, and the run ends no later"),
-        ({"timeline_s": 0}, "^timeline_s: must be above 0"),
-        ({"seed": -1}, "^seed: must be a whole number"),
-    ):
-        with pytest.raises(iq.ConfigError, match=says):
-            iq.simulate(WORK, cluster(), **option)  # type: ignore[arg-type]
-    with pytest.raises(iq.ConfigError, match=r"^patience_s: under GateAndRoute"):
-        iq.simulate(WORK | {"patience_s": [1.0, 1.0, 1.0]}, cluster())
-    with pytest.raises(iq.TraceError, match="no output_tokens"):
-        iq.simulate({"arrival_s": [0.0], "prompt_tokens": [1]}, cluster())
+def test_a_wrong_option_or_column_is_refused(options: dict[str, Any], columns: dict[str, Any]):
+    work = {name: values for name, values in (WORK | columns).items() if values}
+    iq.simulate(work, cluster(), **options)
 
 
 def test_results_of_slots_are_not_those_of_engines():

@@ -10,6 +10,8 @@ import pytest
 
 import inferq as iq
 
+from .arriving import arriving
+
 ALPHA, BETA, SOLO = 0.02, 1e-4, 0.01
 CLASSES = ("chat", "code")
 POLICIES = [
@@ -43,12 +45,7 @@ def cluster(gate: str = "occupancy", router: str = "greedy", planned: bool = Tru
 
 
 def work(requests: int = 300, rate: float = 30.0) -> iq.Workload:
-    workload = iq.Workload.synthetic(
-        requests=requests,
-        arrivals=iq.Poisson(rate=rate),
-        prompt=iq.Uniform(1, 300),
-        output=iq.Geometric(mean=30),
-    )
+    workload = arriving(requests, rate, iq.Uniform(1, 300), iq.Geometric(mean=30))
     return workload.with_classes(dict.fromkeys(CLASSES, 0.5))
 
 

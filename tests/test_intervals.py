@@ -17,6 +17,7 @@ from inferq.experiments.comparison.precision import precisions
 from inferq.experiments.replication import Run
 from inferq.results.metric import Metric
 
+from .arriving import arriving
 from .compared import CHAT, PAIR, engine, md1, md1_wait_s, one_by_one
 from .night import NIGHT
 
@@ -246,9 +247,7 @@ def test_a_recorded_trace_is_run_once_where_nothing_draws():
 
 
 def test_a_synthetic_workload_without_chance_is_a_recorded_trace():
-    even = iq.Workload.synthetic(
-        requests=500, arrivals=iq.Deterministic(2), prompt=iq.Fixed(100), output=iq.Fixed(9)
-    )
+    even = arriving(500, iq.Deterministic(2), 100, 9)
     found = iq.compare(even, PAIR, seeds=range(3), metrics=["ttft_mean"])
     assert found.chance == "blocks"
     assert "the distributions of the workload draw nothing" in found.stopped and "recorded" not in str(found)

@@ -11,6 +11,7 @@ from inferq.cli import app
 from inferq.timing import ChunkPart, DecodePart, LinearPart, iteration_s
 from inferq.timing.tables.shipped import PARTS
 
+from .arriving import arriving
 from .refusals import refused
 
 MODELS = ("llama-3.1-8b", "llama-3.1-70b", "qwen3-4b", "qwen3-8b", "qwen3-32b", "mixtral-8x7b")
@@ -64,12 +65,7 @@ def test_a_shipped_table_is_small_attributed_and_priced(model, gpu):
     short, long = (iteration_s(shipped, chunks=[(count, 0)]) for count in (512, 8192))
     assert 4 * short < long
     engine = iq.Engine(timing=shipped, scheduler=iq.VllmV1(), kv=iq.KvCache(tokens=100_000))
-    workload = iq.Workload.synthetic(
-        requests=200,
-        arrivals=iq.Poisson(1.0),
-        prompt=iq.Uniform(low=10, high=2000),
-        output=iq.Geometric(mean=50),
-    )
+    workload = arriving(200, 1.0, iq.Uniform(low=10, high=2000), iq.Geometric(mean=50))
     run = iq.simulate(workload, engine, seed=1)
     assert run.summary()["completed"].item() == 200
     assert not any("beyond the table" in text for text in run.findings)

@@ -19,6 +19,8 @@ from inferq.papers.report import Report, interval
 from inferq.reports.residual_charts import of_residuals
 from inferq.timing import ChunkPart, DecodePart, LinearPart, TimingTable, iteration_s
 
+from .arriving import arriving
+
 SEEDS = 10
 
 
@@ -106,9 +108,7 @@ def test_one_setting_alone_takes_the_unevenness_away() -> None:
 
 def test_the_window_counts_what_a_server_of_two_a_second_serves() -> None:
     # One request at a time, half a second each, four arrivals a second: from then on two a second leave.
-    asked = iq.Workload.synthetic(
-        requests=4_000, arrivals=iq.Deterministic(4.0), prompt=iq.Fixed(8), output=iq.Fixed(1)
-    )
+    asked = arriving(4_000, iq.Deterministic(4.0), 8, 1)
     one = iq.Engine(
         timing=iq.Constant(0.5), scheduler=iq.VllmV1(max_seqs=1), kv=iq.KvCache(tokens=1_000, block=1)
     )

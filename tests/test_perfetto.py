@@ -12,31 +12,23 @@ import pytest
 
 import inferq as iq
 
+from .arriving import arriving
+from .lin2026 import cluster
+
 SCHEMA = json.loads((Path(__file__).parent / "trace_event_format.json").read_text(encoding="utf-8"))
 ENGINE = iq.Engine(
     timing=iq.PiecewiseLinear(base=0.006, per_token=32e-6, knee=200, per_context_token=40e-9),
     scheduler=iq.Sarathi(token_budget=512, max_seqs=16),
     kv=iq.KvCache(tokens=6_000),
 )
-CHAT = iq.Workload.synthetic(
-    requests=150, arrivals=iq.Poisson(15), prompt=iq.Geometric(200), output=iq.Geometric(40)
-)
+CHAT = arriving(150, 15, iq.Geometric(200), iq.Geometric(40))
 LINK = iq.Link(latency_s=0.01, bytes_per_s=25e9, bytes_per_token=131_072)
 PLAN = iq.Allocation(prefill={"default": 0.1}, prefill_queue={"default": 0.3})
 SYSTEMS = {
     "engine": ENGINE,
     "cluster": iq.Cluster(ENGINE, replicas=3, router=iq.Random()),
     "disaggregated": iq.Disaggregated(prefill=(ENGINE, 1), decode=(ENGINE, 2), link=LINK),
-    "gate and route": iq.GateAndRoute(
-        PLAN,
-        replicas=4,
-        timing=iq.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.022),
-        slots=16,
-        chunk=256,
-        prices=iq.Prices(prefill=0.1, decode=0.2),
-        abandonment=0.1,
-        service="tokens",
-    ),
+    "gate and route": cluster(PLAN, replicas=4, abandonment=0.1, service="tokens"),
 }
 
 

@@ -17,28 +17,15 @@ from inferq.reports.comparison_charts import shown_systems
 from inferq.reports.run_charts import _powers, throughput
 from inferq.reports.style import DARK, PAPER, dark, svg, unchecked
 
-ENGINE = iq.Engine(
-    timing=iq.PiecewiseLinear(base=0.006, per_token=32e-6, knee=200, per_context_token=40e-9),
-    scheduler=iq.Sarathi(token_budget=512, max_seqs=64),
-    kv=iq.KvCache(tokens=40_000),
-)
-SHORT = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache(tokens=1000))
+from .lin2026 import cluster
+from .pictured import ENGINE, SHORT, run_of_a_fleet, synthetic
+
 NAMES = ("latency", "timeline", "tbt", "queue", "throughput")
-
-
-def synthetic(requests: int, rate: float, prompt: int, output: int) -> iq.Workload:
-    return iq.Workload.synthetic(
-        requests=requests,
-        arrivals=iq.Poisson(rate),
-        prompt=iq.Geometric(prompt),
-        output=iq.Geometric(output),
-    )
 
 
 @pytest.fixture(scope="module")
 def fleet() -> iq.Result:
-    asked = iq.Workload.mix({"chat": synthetic(900, 20, 200, 100), "code": synthetic(300, 7, 900, 30)})
-    return iq.simulate(asked, iq.Cluster(ENGINE, replicas=3, router=iq.LeastRequests()), seed=4, warmup=100)
+    return run_of_a_fleet()
 
 
 def rows(chart: Any) -> int:
@@ -189,17 +176,8 @@ def test_what_cannot_be_drawn_is_said():
 
 def test_gate_and_route_shows_queues_and_slots():
     plan = iq.Allocation(prefill={"a": 0.1, "b": 0.1}, prefill_queue={"a": 0.3, "b": 0.0})
-    cluster = iq.GateAndRoute(
-        plan,
-        replicas=5,
-        timing=iq.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.022),
-        slots=16,
-        chunk=256,
-        prices=iq.Prices(prefill=0.1, decode=0.2),
-        abandonment=0.1,
-    )
     asked = iq.Workload.mix({"a": synthetic(200, 3, 300, 300), "b": synthetic(200, 3, 900, 100)})
-    result = iq.simulate(asked, cluster, seed=1)
+    result = iq.simulate(asked, cluster(plan, replicas=5, abandonment=0.1), seed=1)
     for name in ("latency", "timeline", "queue", "throughput"):
         assert svg(getattr(result.plot, name)()), name
     assert set(run_data.waiting(result)["class"]) == {"a", "b"}

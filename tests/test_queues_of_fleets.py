@@ -16,6 +16,7 @@ import pytest
 
 import inferq as iq
 
+from .arriving import arriving
 from .night import NIGHT
 
 SEEDS = 12
@@ -52,12 +53,7 @@ def agrees(expected: float, mean_of: Callable[[int], float], narrow: float) -> N
 def mean_time(router: iq.Router, replicas: int, load: float, on_change: int) -> Callable[[int], float]:
     """Mean seconds in the system of the requests after the first fifth, each replica with this load."""
     requests = on_change * LONGER
-    workload = iq.Workload.synthetic(
-        requests=requests,
-        arrivals=iq.Poisson(replicas * load),
-        prompt=iq.Geometric(1 / TOKEN_S),
-        output=iq.Fixed(1),
-    )
+    workload = arriving(requests, replicas * load, iq.Geometric(1 / TOKEN_S), 1)
     cluster = iq.Cluster(replica(), replicas=replicas, router=router)
 
     def measured(seed: int) -> float:
@@ -225,12 +221,7 @@ def tandem(link_s: float, concurrent: int | None, prefill: int = 1) -> iq.Disagg
 
 def handed_off(system: iq.Disaggregated, rate: float, requests: int, seed: int) -> dict[str, np.ndarray]:
     """When each request arrived, how long it waited for its prefill, and its hand-off; all in seconds."""
-    workload = iq.Workload.synthetic(
-        requests=requests,
-        arrivals=iq.Poisson(rate),
-        prompt=iq.Fixed(round(1 / TOKEN_S)),
-        output=iq.Fixed(2),
-    )
+    workload = arriving(requests, rate, round(1 / TOKEN_S), 2)
     rows = iq.simulate(workload, system, seed=seed).requests
     arrival_s, prefilled_s = rows["arrival_s"].to_numpy(), rows["prefilled_s"].to_numpy()
     return {

@@ -18,14 +18,10 @@ from inferq.reports.text import number, percent, seconds
 from inferq.scenario import Scenario
 
 from .browser import Browser, chromium
+from .lin2026 import cluster
 from .markup import Page
+from .pictured import ENGINE, SHORT, run_of_a_fleet, synthetic
 
-ENGINE = iq.Engine(
-    timing=iq.PiecewiseLinear(base=0.006, per_token=32e-6, knee=200, per_context_token=40e-9),
-    scheduler=iq.Sarathi(token_budget=512, max_seqs=64),
-    kv=iq.KvCache(tokens=40_000),
-)
-SHORT = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache(tokens=1000))
 NAMES = ("chat", "code <completion> of everybody & all")
 QUESTIONS = [
     "How long did requests take?",
@@ -38,19 +34,9 @@ QUESTIONS = [
 SCREENS = [(1280, False), (1280, True), (390, False), (390, True)]
 
 
-def synthetic(requests: int, rate: float, prompt: int, output: int) -> iq.Workload:
-    return iq.Workload.synthetic(
-        requests=requests,
-        arrivals=iq.Poisson(rate),
-        prompt=iq.Geometric(prompt),
-        output=iq.Geometric(output),
-    )
-
-
 @pytest.fixture(scope="module")
 def fleet() -> iq.Result:
-    asked = iq.Workload.mix({NAMES[0]: synthetic(900, 20, 200, 100), NAMES[1]: synthetic(300, 7, 900, 30)})
-    return iq.simulate(asked, iq.Cluster(ENGINE, replicas=3, router=iq.LeastRequests()), seed=4, warmup=100)
+    return run_of_a_fleet(*NAMES)
 
 
 @pytest.fixture(scope="module")
@@ -224,11 +210,10 @@ def test_every_kind_of_system_has_a_page(tmp_path: Path):
     assert "1 prefill and 2 decode replicas under Sarathi" in held.of("p")[0]
 
     plan = iq.Allocation(prefill={"default": 0.1}, prefill_queue={"default": 0.3})
-    timing = iq.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.022)
-    prices = iq.Prices(prefill=0.1, decode=0.2)
-    slots = iq.GateAndRoute(plan, replicas=5, timing=timing, slots=16, chunk=256, prices=prices)
     held = Page(
-        iq.report(iq.simulate(synthetic(60, 3, 300, 30), slots), tmp_path / "slots.html").read_text("utf-8")
+        iq.report(
+            iq.simulate(synthetic(60, 3, 300, 30), cluster(plan, replicas=5)), tmp_path / "slots.html"
+        ).read_text("utf-8")
     )
     assert "5 replicas under GateAndRoute" in held.of("p")[0]
 

@@ -13,6 +13,7 @@ from polars.testing import assert_frame_equal
 
 import inferq as iq
 
+from .arriving import arriving
 from .refusals import refused
 
 QUANTITIES = ["ttft", "tbt", "tpot", "e2e", "queue"]
@@ -310,9 +311,7 @@ def test_the_scenario_repeats_the_run(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_synthetic_workload_is_in_the_scenario_in_full() -> None:
-    synthetic = iq.Workload.synthetic(
-        requests=9, arrivals=iq.Poisson(2), prompt=iq.Fixed(5), output=iq.Geometric(5)
-    )
+    synthetic = arriving(9, 2, 5, iq.Geometric(5))
     workload = json.loads(iq.simulate(synthetic, SLOTS).scenario)["workload"]
     assert workload["arrivals"] == {"kind": "Poisson", "rate": 2}
 
@@ -333,9 +332,7 @@ def test_what_is_written_is_what_the_frames_hold(tmp_path: pathlib.Path) -> None
 
 def test_writing_again_leaves_nothing_of_the_run_before(tmp_path: pathlib.Path) -> None:
     busy(5, batches=True).write(tmp_path)
-    workload = iq.Workload.synthetic(
-        requests=9, arrivals=iq.Poisson(2), prompt=iq.Fixed(5), output=iq.Geometric(5)
-    )
+    workload = arriving(9, 2, 5, iq.Geometric(5))
     iq.simulate(workload, SLOTS).write(tmp_path)
     assert {file.name for file in tmp_path.iterdir()} == {
         *["requests.parquet", "tbt.parquet", "timeline.parquet", "workload.parquet"],

@@ -13,6 +13,7 @@ import pytest
 import inferq as iq
 from inferq.workload.reading import TRANSFORMS
 
+from .arriving import arriving
 from .kept_results import SCENARIOS, scenario
 from .refusals import refused
 
@@ -23,9 +24,7 @@ FEW: dict[str, Any] = {
     "output_tokens": [7, 3, 1, 9],
 }
 ENGINE = iq.Engine(timing=iq.Constant(0.02), scheduler=iq.Sarathi(), kv=iq.KvCache(tokens=10**5))
-CHAT = iq.Workload.synthetic(
-    requests=150, arrivals=iq.Poisson(rate=9), prompt=iq.Geometric(90), output=iq.Geometric(20)
-)
+CHAT = arriving(150, 9, iq.Geometric(90), iq.Geometric(20))
 TRACE = Path(__file__).parent.parent / "traces" / "azure_2023.csv"
 
 

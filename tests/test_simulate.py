@@ -16,6 +16,7 @@ import pytest
 
 import inferq as iq
 
+from .arriving import arriving
 from .slots import engine, rows
 
 ONE: dict[str, Any] = {"arrival_s": [0.0], "prompt_tokens": [10], "output_tokens": [3]}
@@ -270,9 +271,7 @@ def test_the_timeline_is_sampled_at_the_period_asked_for() -> None:
 
 
 def test_the_seed_draws_the_workload_and_nothing_else() -> None:
-    workload = iq.Workload.synthetic(
-        requests=50, arrivals=iq.Poisson(2), prompt=iq.Uniform(1, 99), output=iq.Geometric(5)
-    )
+    workload = arriving(50, 2, iq.Uniform(1, 99), iq.Geometric(5))
     one, same, other = (iq.simulate(workload, engine(), seed=seed).requests for seed in (1, 1, 2))
     assert one.equals(same)
     assert not one.equals(other)
@@ -298,9 +297,7 @@ def test_classes_keep_their_names() -> None:
 
 
 def test_stepping_changes_no_frame() -> None:
-    workload = iq.Workload.synthetic(
-        requests=200, arrivals=iq.Poisson(1), prompt=iq.Uniform(1, 600), output=iq.Geometric(40)
-    )
+    workload = arriving(200, 1, iq.Uniform(1, 600), iq.Geometric(40))
     tight = engine(kv=iq.KvCache(tokens=2000))
     fast, slow = (iq.simulate(workload, tight, stepping=stepping) for stepping in (False, True))
     for frame in ("requests", "tbt", "timeline"):
@@ -380,9 +377,7 @@ LONG: dict[str, Any] = {"arrival_s": [0.0], "prompt_tokens": [1], "output_tokens
 
 def test_progress_tells_a_callable_how_far_the_run_is() -> None:
     seen: list[tuple[int, int]] = []
-    workload = iq.Workload.synthetic(
-        requests=20_000, arrivals=iq.Poisson(1), prompt=iq.Fixed(5), output=iq.Geometric(200)
-    )
+    workload = arriving(20_000, 1, 5, iq.Geometric(200))
     result = iq.simulate(
         workload, engine(), stepping=True, progress=lambda done, total: seen.append((done, total))
     )

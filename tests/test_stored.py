@@ -19,6 +19,8 @@ import inferq as iq
 from inferq.results import store
 from inferq.workload import parts
 
+from .arriving import arriving
+
 ENGINE = iq.Engine(timing=iq.Constant(0.01), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
 SCRIPT = """
 import resource, sys
@@ -38,9 +40,7 @@ iq.simulate(work, engine, out=out)
 
 
 def synthetic(requests: int, rate: float = 50.0) -> iq.Workload:
-    return iq.Workload.synthetic(
-        requests=requests, arrivals=iq.Poisson(rate), prompt=iq.Fixed(3), output=iq.Fixed(3)
-    )
+    return arriving(requests, rate, 3, 3)
 
 
 def told(out: Path) -> dict[str, Any]:

@@ -15,6 +15,9 @@ import inferq as iq
 from inferq.results import store
 from inferq.workload import parts
 
+from .arriving import arriving
+from .lin2026 import cluster
+
 BUSY = iq.PiecewiseLinear(base=0.01, per_token=0.001, knee=4, per_context_token=1e-5)
 
 
@@ -316,9 +319,7 @@ def test_what_every_iteration_did_is_kept(small: None, tmp_path: Path) -> None:
 
 
 def test_what_a_run_shows_of_stability_is_the_same(tmp_path: Path) -> None:
-    workload = iq.Workload.synthetic(
-        requests=3000, arrivals=iq.Poisson(rate=2), prompt=iq.Fixed(9), output=iq.Fixed(5)
-    )
+    workload = arriving(3000, 2, 9, 5)
     for name, work in (("synthetic", workload), ("sessions", chats())):
         whole, stored = iq.simulate(work, engine()), iq.simulate(work, engine(), out=tmp_path / name)
         assert str(iq.theory.observed(stored)) == str(iq.theory.observed(whole))
@@ -342,15 +343,7 @@ def test_jobs_of_a_network_are_kept(small: None, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("service", ["exponential", "tokens"])
 def test_revenue_is_kept(service: Any, small: None, tmp_path: Path) -> None:
-    served = iq.GateAndRoute(
-        iq.Allocation(prefill={"default": 0.5}),
-        replicas=2,
-        timing=iq.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.022),
-        slots=16,
-        chunk=256,
-        prices=iq.Prices(prefill=0.1, decode=0.2),
-        service=service,
-    )
+    served = cluster(service=service)
     work = fixed(40, 6)
     whole, stored = iq.simulate(work, served, seed=4), iq.simulate(work, served, seed=4, out=tmp_path / "out")
     same(stored, whole)

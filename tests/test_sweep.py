@@ -19,6 +19,7 @@ import inferq as iq
 from inferq.cli import app
 from inferq.scenario import Scenario
 
+from .arriving import arriving
 from .swept import TOML, chat, content, tiny
 
 
@@ -70,9 +71,9 @@ def test_options_and_objectives_reach_the_run():
 def test_findings_are_told():
     def drowned(rate: float):
         kv = iq.KvCache(tokens=160)
-        return iq.Workload.synthetic(
-            requests=40, arrivals=iq.Poisson(rate), prompt=iq.Uniform(100, 300), output=iq.Fixed(10)
-        ), iq.Engine(timing=iq.Constant(0.05), scheduler=iq.Sarathi(), kv=kv)
+        return arriving(40, rate, iq.Uniform(100, 300), 10), iq.Engine(
+            timing=iq.Constant(0.05), scheduler=iq.Sarathi(), kv=kv
+        )
 
     frame = iq.sweep(drowned, rate=[4])
     assert frame["findings"][0] == "; ".join(iq.simulate(*drowned(4)).findings) != ""

@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 import inferq as iq
 from inferq.theory import AllocationPlan, RequestClass, allocation
 
+from .arriving import arriving
+from .lin2026 import SLOTS, TIMING
 from .night import NIGHT
 from .refusals import refused
-
-TIMING = iq.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.022)
-PRICES = iq.Prices(prefill=0.1, decode=0.2)
-SIMPLE: dict[str, Any] = {"timing": TIMING, "slots": 16, "chunk": 256, "prices": PRICES}
 
 
 def paper_classes(rate: float = 0.5, abandonment: float = 0.1) -> list[RequestClass]:
@@ -30,7 +28,7 @@ def paper_classes(rate: float = 0.5, abandonment: float = 0.1) -> list[RequestCl
 
 
 def paper_plan(**changes: Any) -> AllocationPlan:
-    return allocation(changes.pop("classes", paper_classes()), **{**SIMPLE, **changes})
+    return allocation(changes.pop("classes", paper_classes()), **{**SLOTS, **changes})
 
 
 def closed_form(slots: int) -> tuple[float, float, float, float]:
@@ -482,15 +480,13 @@ def test_slack_decode_slots_are_filled_solo_first():
 
 def test_classes_and_the_workload_with_the_same_distributions_have_the_same_plan():
     def part(prompt: int, output: int) -> iq.Workload:
-        return iq.Workload.synthetic(
-            requests=100, arrivals=iq.Poisson(5), prompt=iq.Fixed(prompt), output=iq.Fixed(output)
-        )
+        return arriving(100, 5, prompt, output)
 
     mixed = iq.Workload.mix({"decode-heavy": part(300, 1000), "prefill-heavy": part(3000, 400)})
-    plan = allocation(mixed, abandonment=0.1, replicas=10, **SIMPLE)
+    plan = allocation(mixed, abandonment=0.1, replicas=10, **SLOTS)
     assert plan.revenue_per_replica_s == pytest.approx(closed_form(16)[3], rel=1e-9)
     assert plan.prefill == pytest.approx(paper_plan().prefill)
-    shared = allocation(mixed, abandonment={"decode-heavy": 0.1, "prefill-heavy": 0.1}, rate=1.0, **SIMPLE)
+    shared = allocation(mixed, abandonment={"decode-heavy": 0.1, "prefill-heavy": 0.1}, rate=1.0, **SLOTS)
     assert shared.revenue_per_replica_s == pytest.approx(plan.revenue_per_replica_s or 0, rel=1e-9)
 
 
@@ -510,7 +506,7 @@ def test_only_the_means_of_the_lengths_enter():
 
 def test_the_plan_is_what_gate_and_route_takes():
     plan = paper_plan()
-    fields = {**SIMPLE, "replicas": 20, "abandonment": 0.1}
+    fields = {**SLOTS, "replicas": 20, "abandonment": 0.1}
     fleet = iq.GateAndRoute(plan, **fields)
     assert fleet == iq.GateAndRoute(plan.allocation, **fields)
     assert fleet.allocation == plan.allocation
@@ -606,8 +602,8 @@ def test_a_workload_whose_requests_give_up_needs_the_rate_at_which_they_do():
         {"arrival_s": [0.0, 1.0], "prompt_tokens": [9, 9], "output_tokens": [9, 9], "patience_s": [1.0, 1.0]}
     )
     with pytest.raises(iq.ConfigError, match=r"^abandonment: missing"):
-        allocation(work, **SIMPLE)
-    assert allocation(work, abandonment=1.0, **SIMPLE).feasible
+        allocation(work, **SLOTS)
+    assert allocation(work, abandonment=1.0, **SLOTS).feasible
 
 
 def test_classes_that_never_give_up_must_be_served_and_more_than_fits_is_infeasible():
@@ -621,7 +617,7 @@ def test_classes_that_never_give_up_must_be_served_and_more_than_fits_is_infeasi
     assert plan.revenue_per_replica_s is plan.duality_gap is plan.tpot_s is None
     assert plan.shadow_prices == () and not plan.prefill
     with pytest.raises(iq.ConfigError, match=r"^allocation: infeasible: no request of 'decode-heavy'"):
-        iq.GateAndRoute(plan, replicas=2, **SIMPLE)
+        iq.GateAndRoute(plan, replicas=2, **SLOTS)
     with pytest.raises(iq.ConfigError, match=r"^constraint: the plan has no 'solo slots'"):
         plan.price("solo slots")
     fits = paper_plan(classes=paper_classes(0.5 * share * (1 - 1e-9), abandonment=0.0))

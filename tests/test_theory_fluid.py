@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import inferq as iq
 from inferq.theory import Fluid, RequestClass, fluid
 
+from .arriving import arriving
 from .refusals import refused
 
 LLAMA = iq.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
@@ -204,9 +205,7 @@ def test_an_engine_brings_its_cache_and_convention():
 
 
 def test_a_workload_is_taken_with_its_own_rate():
-    workload = iq.Workload.synthetic(
-        requests=10, arrivals=iq.Poisson(40), prompt=iq.Fixed(20), output=iq.Fixed(30)
-    )
+    workload = arriving(10, 40, 20, 30)
     assert fluid(workload, LLAMA).kv_tokens_needed == pytest.approx(
         fluid(kinds((40.0, 20, 30)), LLAMA).kv_tokens_needed
     )

@@ -13,6 +13,7 @@ from inferq.theory import RequestClass, agree, observed, stability, token_capaci
 from inferq.theory.capacities.seats_capacity import request_level_capacity
 from inferq.theory.demands.shared_prefixes import Shared
 
+from .lin2026 import cluster
 from .night import NIGHT
 from .refusals import refused
 from .test_theory_stability import random_scenario
@@ -306,12 +307,8 @@ def test_the_sides_of_a_hand_off_and_a_gate_know_hits():
     assert prefill.capacity_per_s == pytest.approx(256 / (0.29 * 40.03))
     assert prefill.hit_rate == pytest.approx(0.5997)
     assert stability(CHAT, pair, hit_rate=0.6).bounds[0].capacity_per_s == pytest.approx(256 / (0.29 * 40))
-    timing = iq.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.022)
-    gate = iq.GateAndRoute(
-        iq.Allocation(prefill={"default": 0.5}), replicas=4, timing=timing, slots=16, chunk=256,
-        prices=iq.Prices(prefill=0.1, decode=0.2), service="tokens",
-        kv=iq.KvCache(tokens=None, block=4, prefix_cache="blocks"),
-    )  # fmt: skip
+    kept = iq.KvCache(tokens=None, block=4, prefix_cache="blocks")
+    gate = cluster(replicas=4, service="tokens", kv=kept)
     most = {bound.name: bound for bound in stability(sharing(5.0), gate).bounds}["prefills"]
     assert most.capacity_per_s == pytest.approx(4 / (40.03 / 256 * (0.0174 + 6.2e-5 * 256)))
 

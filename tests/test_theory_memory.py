@@ -12,6 +12,7 @@ import inferq as iq
 from inferq.errors import ConfigError
 from inferq.theory import RequestClass, kv_capacity, replicas_needed, request_memory, slot
 
+from .arriving import arriving
 from .refusals import refused
 
 lengths = st.integers(1, 400)
@@ -340,9 +341,7 @@ def test_trimming_leaves_out_the_longest_alone() -> None:
 def test_the_slot_of_a_run_is_that_of_its_single_iterations() -> None:
     timing = iq.MemoryLinear(base=0.01, per_kv_token=1e-6)
     engine = iq.Engine(timing=timing, scheduler=iq.Sarathi(), kv=iq.KvCache(tokens=20_000))
-    asked = iq.Workload.synthetic(
-        requests=300, arrivals=iq.Poisson(8.0), prompt=iq.Uniform(10, 900), output=iq.Uniform(10, 200)
-    )
+    asked = arriving(300, 8.0, iq.Uniform(10, 900), iq.Uniform(10, 200))
     fast, slow = (iq.simulate(asked, engine, seed=3, iterations=True, stepping=one) for one in (False, True))
     assert fast.iterations.height < slow.iterations.height
     for estimator in ("median", "mean", "trimmed"):

@@ -12,15 +12,16 @@ import inferq as iq
 from inferq.theory import observed
 from inferq.theory.runs.number_in_system import presence
 
+from .arriving import arriving
+from .lin2026 import cluster
+
 KV = iq.KvCache.unlimited()
 ONE_SERVER = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(max_seqs=1), kv=KV)
 """Serves one request after another, each in a second if its output is one token."""
 
 
 def asked(requests: int, arrivals: object, output: int = 1) -> iq.Workload:
-    return iq.Workload.synthetic(
-        requests=requests, arrivals=arrivals, prompt=iq.Fixed(10), output=iq.Fixed(output)
-    )
+    return arriving(requests, arrivals, 10, output)
 
 
 def md1(requests: int, load: float, seed: int) -> iq.theory.Observed:
@@ -247,15 +248,8 @@ def test_a_network_is_judged_by_its_jobs(rate: float, verdict: str):
 def test_slots_with_exponential_services_are_judged_too():
     # 4 replicas of 4 slots; a prefill of one chunk takes 0.1 s, a decode 10 tokens of 0.05 s: plenty
     plan = iq.Allocation(prefill={"default": 0.5}, prefill_queue={"default": 0.0})
-    fleet = iq.GateAndRoute(
-        plan,
-        replicas=4,
-        timing=iq.MixedSolo(alpha=0.1, beta=0.0, solo=0.05),
-        slots=4,
-        chunk=256,
-        prices=iq.Prices(prefill=0.1, decode=0.2),
-        abandonment=0.0,
-    )
+    timing = iq.MixedSolo(alpha=0.1, beta=0.0, solo=0.05)
+    fleet = cluster(plan, replicas=4, timing=timing, slots=4, abandonment=0.0)
     for rate, verdict in ((4.0, "stable"), (200.0, "unstable")):
         assert observed(iq.simulate(asked(8000, iq.Poisson(rate), output=10), fleet)).verdict == verdict
 

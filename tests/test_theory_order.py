@@ -19,6 +19,7 @@ from inferq.theory.demands.lengths import Lengths
 from inferq.timing import TimingModel
 from tests.test_theory_stability import engine, hypothesis_of, random_scenario
 
+from .arriving import arriving
 from .night import NIGHT
 
 SHORT, LONG = (20, 10), (250, 200)
@@ -43,9 +44,7 @@ def turns(rate: float, requests: int = 4000) -> iq.Workload:
 
     def part(prompt: int, output: int) -> iq.Workload:
         arrivals = iq.Deterministic(rate / 2)
-        return iq.Workload.synthetic(
-            requests=requests, arrivals=arrivals, prompt=iq.Fixed(prompt), output=iq.Fixed(output)
-        )
+        return arriving(requests, arrivals, prompt, output)
 
     return iq.Workload.mix({"short": part(*SHORT), "long": part(*LONG)}, requests=requests)
 
@@ -245,12 +244,7 @@ def ordered_scenario(chance: random.Random, requests: int) -> tuple[iq.Workload,
         system = iq.Cluster(pair, router=router)
     if chance.random() < 0.3:
         parts = {
-            name: iq.Workload.synthetic(
-                requests=requests,
-                arrivals=iq.Deterministic(rate),
-                prompt=iq.Fixed(chance.randint(1, 16)),
-                output=iq.Fixed(chance.randint(1, 8)),
-            )
+            name: arriving(requests, iq.Deterministic(rate), chance.randint(1, 16), chance.randint(1, 8))
             for name, rate in (("a", 0.5), ("b", 0.5))
         }
         return iq.Workload.mix(parts, requests=requests), system

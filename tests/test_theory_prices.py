@@ -14,6 +14,7 @@ from inferq.theory.demands.demand import Demand
 from inferq.theory.demands.lengths import Lengths
 from inferq.timing import ChunkPart, DecodePart, LinearPart, iteration_s
 
+from .arriving import arriving
 from .random_kernels import random_roofline, random_table
 
 Chunk = tuple[int, int]
@@ -309,9 +310,7 @@ def test_a_side_of_a_hand_off_with_a_table_has_a_ceiling():
     assert min(names["prefill side: tokens"], names["decode side: tokens"]) > alone
     seen = (
         iq.simulate(
-            iq.Workload.synthetic(
-                requests=1500, arrivals=iq.Poisson(1000), prompt=CHAT.prompt, output=CHAT.output
-            ),  # type: ignore[arg-type]
+            arriving(1500, 1000, CHAT.prompt, CHAT.output),  # type: ignore[arg-type]
             pair,
         )
         .requests["finish_s"]

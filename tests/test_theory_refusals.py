@@ -27,6 +27,8 @@ from inferq.theory import (
     wait_thresholds,
 )
 
+from .arriving import arriving
+from .lin2026 import SLOTS
 from .refusals import refused
 
 CHAT = RequestClass(rate=3, prompt=129, output=112)
@@ -36,12 +38,6 @@ TILES = iq.TiledGemm(
     rows=4, columns=2, reduction=2, width=8, layers=1,
     linear_s_per_tile=0.5, other_s_per_token=0.01, gemm_s=0.01, gemv_s=0.01,
 )  # fmt: skip
-PARTS: dict[str, Any] = {
-    "timing": iq.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.022),
-    "slots": 16,
-    "chunk": 256,
-    "prices": iq.Prices(prefill=0.1, decode=0.2),
-}
 HUGE = 10**400
 
 
@@ -58,7 +54,7 @@ def fleet(**more: Any) -> object:
 
 
 def plan(**more: Any) -> Any:
-    return allocation(CHAT, **{**PARTS, "abandonment": 0.1, **more})
+    return allocation(CHAT, **{**SLOTS, "abandonment": 0.1, **more})
 
 
 # ---- memory below a request
@@ -102,9 +98,7 @@ def test_what_some_requests_lack_is_said_and_never_stable():
 
 
 def test_a_run_that_took_nobody_in_says_so():
-    asked = iq.Workload.synthetic(
-        requests=300, arrivals=iq.Poisson(1), prompt=iq.Fixed(100), output=iq.Fixed(5)
-    )
+    asked = arriving(300, 1, 100, 5)
     text = observed(iq.simulate(asked, engine(iq.KvCache(tokens=32)))).explain()
     assert "not known" not in text
     assert "nothing to judge: none of the requests was taken in" in text
@@ -169,7 +163,7 @@ def test_blocks_of_a_cache_without_a_limit_do_not_matter():
 )
 def test_a_plan_for_another_cluster_is_refused(field: str, value: object):
     made = plan()
-    right = {**PARTS, "abandonment": 0.1, "replicas": 3}
+    right = {**SLOTS, "abandonment": 0.1, "replicas": 3}
     assert iq.GateAndRoute(made, **right).allocation == made.allocation
     assert iq.GateAndRoute(made, **{**right, "abandonment": {"default": 0.1}}).slots == 16
     wrong = {**right, field: value}
@@ -275,7 +269,7 @@ def test_the_ends_of_what_is_allowed_are_finite(rate: float):
         ),
         replicas_needed(one, kv_tokens=241, slot_s=1e9, utilisation=1e-9),
         *(
-            allocation(one, **{**PARTS, "abandonment": 0.1, **more})
+            allocation(one, **{**SLOTS, "abandonment": 0.1, **more})
             for more in (
                 {"tpot_s": 1e9},
                 {"decode_fairness_penalty": 1e9},

@@ -13,6 +13,7 @@ from inferq.theory.bounds.stability import Stability
 from inferq.timing import TimingModel
 from inferq.workload.distributions import LengthDistribution
 
+from .lin2026 import cluster
 from .night import NIGHT
 from .random_kernels import random_roofline, random_table
 
@@ -350,21 +351,13 @@ def test_a_hand_off_is_bound_by_each_of_its_sides():
 
 
 def test_slots_behind_a_gate():
-    timing = iq.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.022)
-
-    def cluster(abandonment: float | None) -> iq.GateAndRoute:
-        return iq.GateAndRoute(
-            iq.Allocation(prefill={"default": 0.5}), replicas=4, timing=timing, slots=16, chunk=256,
-            prices=iq.Prices(prefill=0.1, decode=0.2), abandonment=abandonment,
-        )  # fmt: skip
-
     one = RequestClass(rate=100.0, prompt=2560, output=10)
-    found = stability(one, cluster(None))
+    found = stability(one, cluster(replicas=4))
     # Ten chunks of 17.4 ms + 256·0.062 ms = 33.272 ms each.
     assert found.capacity_per_s == pytest.approx(4 / (10 * 0.033272))
     assert found.verdict == "unstable"
-    assert stability(one, cluster(None), rate=1.0).verdict == "unknown"
-    leaving = stability(one, cluster(0.1))
+    assert stability(one, cluster(replicas=4), rate=1.0).verdict == "unknown"
+    leaving = stability(one, cluster(replicas=4, abandonment=0.1))
     assert leaving.verdict == "stable"
     assert "gives up" in leaving.explain().splitlines()[0]
 
@@ -466,13 +459,8 @@ def test_the_fluid_of_memory_bound_iterations_is_the_papers():
 
 
 def test_agree_covers_every_kind_of_system():
-    timing = iq.MixedSolo(alpha=0.0174, beta=6.2e-5, solo=0.022)
-    gate = iq.GateAndRoute(
-        iq.Allocation(prefill={"default": 0.5}), replicas=4, timing=timing, slots=16, chunk=256,
-        prices=iq.Prices(prefill=0.1, decode=0.2),
-    )  # fmt: skip
     pair = iq.Disaggregated(prefill=(engine(), 1), decode=(engine(), 1), link=iq.Link(0.01, 1e9, 1.0))
-    for system in (gate, pair, iq.Cluster([engine(), engine(iq.VllmV1())])):
+    for system in (cluster(replicas=4), pair, iq.Cluster([engine(), engine(iq.VllmV1())])):
         found = agree(CHAT, system, requests=500, seeds=[1])
         assert found.frame.filter(quantity="throughput")["simulation"].item() > 0
         assert "simulation:" in found.explain()

@@ -14,6 +14,7 @@ from inferq.theory import RequestClass, nested_wait_thresholds, wait_thresholds
 from inferq.theory.thresholds.nested_wait_thresholds import exponent
 from inferq.theory.thresholds.wait_thresholds import Periods
 
+from .arriving import arriving
 from .refusals import refused
 
 LLAMA = iq.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
@@ -159,12 +160,7 @@ def test_a_class_of_many_lengths_is_taken_with_means_and_says_so():
 
 def test_wait_holds_no_more_than_it_should_and_queues_stay_below_their_bound():
     found = wait_thresholds(LOW, LLAMA, first_token="prefill")
-    parts = [
-        iq.Workload.synthetic(
-            requests=40_000, arrivals=iq.Poisson(1000), prompt=iq.Fixed(10), output=iq.Fixed(o)
-        )
-        for o in (10, 20)
-    ]
+    parts = [arriving(40_000, 1000, 10, o) for o in (10, 20)]
     requests = parts[0].with_classes("short").concat(parts[1].with_classes("long"))
     kv = iq.KvCache(tokens=int(found.kv_tokens_needed or 0), block=1)
     result = iq.simulate(requests, iq.Engine(timing=LLAMA, scheduler=found.scheduler(), kv=kv), seed=4)
@@ -224,9 +220,7 @@ def test_wait_keeps_up_with_rates_that_change():
         for name in ("short", "long")
     }
     parts = [
-        iq.Workload.synthetic(
-            requests=number, arrivals=laws[name], prompt=iq.Fixed(10), output=iq.Fixed(o)
-        ).with_classes(name)
+        arriving(number, laws[name], 10, o).with_classes(name)
         for name, o, number in (("short", 10, 26_400), ("long", 20, 19_600))
     ]
     engine = iq.Engine(

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 import inferq as iq
 from inferq.theory import RequestClass, TileCapacity, tile_capacity
 
+from .arriving import arriving
+
 TILE = {"rows": 128, "columns": 64, "reduction": 32}
 DEAR = iq.TiledGemm(
     **TILE, width=4096, layers=32, linear_s_per_tile=1e-3, other_s_per_token=1e-6, gemm_s=8e-9, gemv_s=1e-9
@@ -332,9 +334,7 @@ def met(found: TileCapacity) -> dict[str, bool | None]:
 
 
 def test_every_hypothesis_is_judged():
-    work = iq.Workload.synthetic(
-        requests=10, arrivals=iq.Poisson(1.0), prompt=iq.Fixed(256), output=iq.Uniform(1, 65)
-    )
+    work = arriving(10, 1.0, 256, iq.Uniform(1, 65))
     free = tile_capacity(work, rad(DEAR))
     assert free.stable is True
     assert all(one for name, one in met(free).items() if name != "no scheduler needs less than T^R")
@@ -353,15 +353,11 @@ def test_every_hypothesis_is_judged():
     sarathi = tile_capacity(work, rad(DEAR, scheduler=iq.Sarathi()))
     assert met(sarathi)["the policy is RAD"] is False and sarathi.stable is None
     assert tile_capacity(work, rad(DEAR, scheduler=iq.Sarathi()), rate=1e6).stable is False
-    endless = iq.Workload.synthetic(
-        requests=10, arrivals=iq.Poisson(1.0), prompt=iq.Fixed(256), output=iq.Geometric(mean=30)
-    )
+    endless = arriving(10, 1.0, 256, iq.Geometric(mean=30))
     found = tile_capacity(endless, rad(DEAR))
     assert met(found)["lengths are bounded"] is False and found.stable is None
     assert found.cycle_end_s is None and found.longest_request_s is None
-    even = iq.Workload.synthetic(
-        requests=10, arrivals=iq.Gamma(1.0, cv=3), prompt=iq.Fixed(256), output=iq.Fixed(9)
-    )
+    even = arriving(10, iq.Gamma(1.0, cv=3), 256, 9)
     assert tile_capacity(even, rad(DEAR)).stable is None
     assert tile_capacity(work.with_patience(5.0), rad(DEAR), rate=1e6).stable is None
     assert met(tile_capacity(work, DEAR))["memory slack"] is None
