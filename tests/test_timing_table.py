@@ -2,9 +2,9 @@
 
 import json
 import math
-from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
@@ -16,11 +16,10 @@ from inferq.cli import app
 from inferq.timing import ChunkPart, DecodePart, LinearPart, iteration_s
 from inferq.timing.tables.table_file import KEY
 
+from .agreement import seconds
+from .reference import exact
 from .refusals import refused
-from .timing_models import drawn_timing, read
-
-ATTOSECOND = Fraction(1, 10**18)
-DOUBLE = Fraction(1, 2**53)  # of a double that was rounded once, as a share
+from .timing_models import TIMINGS, drawn_timing, each_time, read
 
 
 def table(**parts):
@@ -35,99 +34,31 @@ def table(**parts):
     return iq.TimingTable(**(plain | parts))
 
 
-def exact(seconds):
-    """A time as typed."""
-    return Fraction(repr(float(seconds)))
-
-
-def cell(points, at):
-    """The place where the line begins that `at` lies on; the first and the last go on beyond the grid."""
-    place = sum(point <= at for point in points) - 1
-    return min(max(place, 0), len(points) - 2)
-
-
-def on_line(points, values, at):
-    """The straight line through the points of a cell, in exact fractions, never below 0."""
-    place = cell(points, at)
-    share = (Fraction(at) - points[place]) / (points[place + 1] - points[place])
-    return max(Fraction(0), values[place] + (values[place + 1] - values[place]) * share)
-
-
-def on_lattice(rows, columns, values, row, column):
-    """First between the rows, then along the columns."""
-    between = [on_line(rows, [line[place] for line in values], row) for place in range(len(columns))]
-    return on_line(columns, between, column)
-
-
-def plainly(timing, chunks, decodes):
-    """What the rule says, without rounding: an independent reading of `TimingTable`."""
-    linear, chunk, decode = timing.linear, timing.chunk, timing.decode
-    tokens = sum(c for c, _ in chunks) + len(decodes)
-    time = on_line(linear.tokens, [exact(s) for s in linear.seconds], tokens)
-    shared = exact(chunk.shared_s)
-    own = [[exact(s) - shared for s in row] for row in chunk.seconds]
-    time += sum(on_lattice(chunk.chunk, chunk.context, own, c, x) for c, x in chunks)
-    time += shared if chunks else 0
-    if decodes:
-        mean = Fraction(sum(decodes), len(decodes))
-        grid = [[exact(s) for s in row] for row in decode.seconds]
-        time += on_lattice(decode.sequences, decode.mean_context, grid, len(decodes), mean)
-    return time
-
-
-def away(points, at):
-    """How far it is from the point where the line begins, and how long the cell is."""
-    place = cell(points, at)
-    return abs(Fraction(at) - points[place]), points[place + 1] - points[place]
-
-
-def rounding(timing, chunks, decodes):
-    """How far rounding may leave the core from the plain rule.
-
-    A slope is short of the exact one by less than an attosecond a step, so a value between rows by less than
-    `down`, the steps from the lower row; the slope between two of those by twice that over their distance,
-    and an attosecond for its own rounding. The double that comes out is rounded once.
-    """
-    linear, chunk, decode = timing.linear, timing.chunk, timing.decode
-    steps, _ = away(linear.tokens, sum(c for c, _ in chunks) + len(decodes))
-    for c, x in chunks:
-        (down, _), (over, width) = away(chunk.chunk, c), away(chunk.context, x)
-        steps += down + over * (1 + 2 * down / width)
-    if decodes:
-        count = len(decodes)
-        (down, _) = away(decode.sequences, count)
-        over, width = away(decode.mean_context, Fraction(sum(decodes), count))
-        steps += down + count * over * (1 + 2 * down / (count * width))
-    return steps * ATTOSECOND + (plainly(timing, chunks, decodes) + steps * ATTOSECOND) * DOUBLE
-
-
 def test_at_the_points_of_the_grid_it_takes_what_the_table_says():
     timing = table()
-    base = exact(timing.linear.seconds[0])
+    linear, chunk, decode = timing.linear, timing.chunk, timing.decode
+
+    def beside(tokens, own_s):
+        return pytest.approx(np.interp(tokens, linear.tokens, linear.seconds) + own_s, rel=1e-12)
+
     assert iteration_s(timing, decodes=[0]) == pytest.approx(0.010, rel=1e-15)
-    for row, count in enumerate(timing.decode.sequences):
-        for column, mean in enumerate(timing.decode.mean_context):
-            linear = plainly(timing, [], [0] * count) - exact(timing.decode.seconds[row][0])
-            said = exact(timing.decode.seconds[row][column]) + linear
-            assert iteration_s(timing, decodes=[mean] * count) == pytest.approx(float(said), rel=1e-12)
-    for row, tokens in enumerate(timing.chunk.chunk):
-        for column, context in enumerate(timing.chunk.context):
-            linear = on_line(timing.linear.tokens, [exact(s) for s in timing.linear.seconds], tokens)
-            said = exact(timing.chunk.seconds[row][column]) + linear
-            assert iteration_s(timing, chunks=[(tokens, context)]) == pytest.approx(float(said), rel=1e-12)
-    for tokens, seconds in zip(timing.linear.tokens[:1], timing.linear.seconds[:1], strict=True):
-        assert (tokens, exact(seconds)) == (1, base)
+    for count, row in zip(decode.sequences, decode.seconds, strict=True):
+        for mean, own_s in zip(decode.mean_context, row, strict=True):
+            assert iteration_s(timing, decodes=[mean] * count) == beside(count, own_s)
+    for tokens, row in zip(chunk.chunk, chunk.seconds, strict=True):
+        for context, own_s in zip(chunk.context, row, strict=True):
+            assert iteration_s(timing, chunks=[(tokens, context)]) == beside(tokens, own_s)
 
 
 @given(
-    st.builds(drawn_timing, st.randoms(), st.just("TimingTable")).map(read),
+    st.builds(drawn_timing, st.randoms(), st.just("TimingTable")),
     st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 30_000)), max_size=3),
     st.lists(st.integers(0, 30_000), max_size=50),
 )
-def test_between_and_beyond_the_points_it_is_the_line_of_the_rule(timing, chunks, decodes):
+def test_between_and_beyond_the_points_it_is_the_line_of_the_rule(described, chunks, decodes):
     if chunks or decodes:
-        said = Fraction(iteration_s(timing, chunks=chunks, decodes=decodes))
-        assert abs(said - plainly(timing, chunks, decodes)) <= rounding(timing, chunks, decodes)
+        priced = TIMINGS["TimingTable"].price(each_time(described, exact), chunks, decodes)
+        assert iteration_s(read(described), chunks=chunks, decodes=decodes) == seconds(priced)
 
 
 @given(st.integers(1, 60), st.integers(0, 6000), st.integers(1, 60), st.integers(0, 6000))
@@ -162,10 +93,8 @@ def test_beyond_the_last_point_the_last_line_goes_on():
     timing = table()
     # 9 ms for 900 tokens in the last cell of the linear part, 4 ms for 400 in that of chunks at context 0;
     # 0.4 ms for 3,000 tokens of context in that of one decode.
-    linear = Fraction(20, 1000) + 499 * Fraction(9, 900_000)
-    chunk = Fraction(5, 1000) + 999 * Fraction(4, 400_000)
-    said = iteration_s(timing, chunks=[(1500, 0)])
-    assert said == pytest.approx(float(linear + chunk), rel=1e-12)
+    linear_s, chunk_s = 0.020 + 499 * 0.009 / 900, 0.005 + 999 * 0.004 / 400
+    assert iteration_s(timing, chunks=[(1500, 0)]) == pytest.approx(linear_s + chunk_s, rel=1e-12)
     assert iteration_s(timing, decodes=[10_000]) == pytest.approx(
         0.010 + 5e-4 + 6000 * (4e-4 / 3000), rel=1e-9
     )
