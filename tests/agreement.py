@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import math
+from collections.abc import Callable
 from typing import Any
 
 import polars as pl
@@ -90,6 +91,20 @@ def call_row(r: Any, hands_off: bool) -> Described:
         row["prefilled_s"] = None if r.source is None else seconds(r.prefilled)
         row["handoff_s"] = None if r.source is None else since(r.resumed, r.prefilled)
     return row
+
+
+def assert_calls(
+    result: iq.Result, calls: list[Any], hands_off: bool, more: Callable[[int], Described] = lambda id: {}
+) -> None:
+    """The frame of requests holds these calls, with more of each by its id."""
+    expected = [{**call_row(r, hands_off), **more(r.id)} for r in calls]
+    if "class" not in result.requests.columns:
+        for row in expected:
+            del row["class"]
+    found = result.requests.to_dicts()
+    for one, other in zip(found, expected, strict=False):
+        assert one == other
+    assert len(found) == len(expected)
 
 
 def batches(result: iq.Result) -> list[list[tuple[float | None, list[tuple[int, int, bool]], int | None]]]:

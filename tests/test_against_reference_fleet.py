@@ -17,7 +17,7 @@ import pytest
 import inferq as iq
 
 from . import reference_fleet
-from .agreement import assert_batches, call_row, frame, gaps, seconds
+from .agreement import assert_batches, assert_calls, frame, gaps, seconds
 from .grouped import grouped
 from .night import chance, seeds
 from .random_scenarios import (
@@ -285,17 +285,9 @@ def test_the_core_agrees_with_the_reference(what: str, kind: str, seed: int) -> 
     result = iq.simulate(
         workload, real(), seed=seed, horizon_s=horizon_s, batches=True, stepping=stepping, threads=threads
     )
-    expected = [call_row(r, any(pool["hands_to"] for pool in system)) for r in outcome.requests]
-    if what == "network":
-        for row in expected:
-            row |= {name: rows[row["id"]][name] for name in ("job", "stage", "engine")}
-    if "class" not in result.requests.columns:
-        for row in expected:
-            del row["class"]
-    found = result.requests.to_dicts()
-    for one, other in zip(found, expected, strict=False):
-        assert one == other
-    assert len(found) == len(expected)
+    names = ("job", "stage", "engine") if what == "network" else ()
+    hands_off = any(pool["hands_to"] for pool in system)
+    assert_calls(result, outcome.requests, hands_off, lambda id: {name: rows[id][name] for name in names})
     ended = assert_batches(result, outcome.iterations, horizon_s)
     assert result.totals["iterations"] == sum(map(len, ended))
     _assert_gaps(outcome, result)

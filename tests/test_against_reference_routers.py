@@ -10,7 +10,7 @@ import pytest
 import inferq as iq
 
 from . import reference_fleet
-from .agreement import call_row, frame
+from .agreement import assert_calls, frame
 from .grouped import grouped
 from .night import chance, seeds
 from .random_scenarios import KINDS, engine_of, holds_all, lengths, requests, shared, tight, with_sessions
@@ -127,15 +127,7 @@ def test_the_core_agrees_with_the_reference(which: str, seed: int) -> None:
     result = iq.simulate(
         workload, scenario.real, seed=seed, horizon_s=scenario.horizon_s, stepping=rng.random() < 0.3
     )
-    hands_off = which == "hand-off"
-    expected = [call_row(r, hands_off) for r in outcome.requests]
-    if "class" not in result.requests.columns:
-        for row in expected:
-            del row["class"]
-    found = result.requests.to_dicts()
-    for one, other in zip(found, expected, strict=False):
-        assert one == other
-    assert len(found) == len(expected)
+    assert_calls(result, outcome.requests, which == "hand-off")
     assert result.totals["end_s"] == outcome.end / 10**18
 
 

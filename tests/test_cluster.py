@@ -1,4 +1,7 @@
-"""Clusters and hand-offs: descriptions, what goes through the core's door, and runs worked out by hand."""
+"""Clusters and hand-offs: descriptions, what goes through the core's door, and runs.
+
+Those that are worked out by hand, for routers and hand-offs, are in `test_reference_fleet.py`.
+"""
 
 import copy
 import dataclasses
@@ -6,7 +9,6 @@ import json
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 
 import inferq as iq
@@ -257,48 +259,11 @@ def test_one_request_has_one_key(door: Door) -> None:
 # runs
 
 
-def test_round_robin_is_as_many_separate_runs() -> None:
-    draw = np.random.default_rng(1)
-    frame = pl.DataFrame(
-        {
-            "arrival_s": np.sort(draw.uniform(0, 60, 90)).round(3),
-            "prompt_tokens": draw.integers(1, 900, 90),
-            "output_tokens": draw.integers(1, 12, 90),
-        }
-    )
-    one = engine(max_seqs=4)
-    fleet = iq.simulate(frame, iq.Cluster(one, replicas=3))
-    assert fleet.requests["replica"].to_list() == [row % 3 for row in range(90)]
-    for replica in range(3):
-        alone = iq.simulate(frame[replica::3], one).requests.drop("id", "replica")
-        assert fleet.requests.filter(replica=replica).drop("id", "replica").equals(alone)
-
-
 def test_threads_change_nothing() -> None:
     workload = arriving(300, 3, iq.Uniform(1, 600), iq.Geometric(9))
     runs = [iq.simulate(workload, iq.Cluster(engine(), replicas=4), threads=n) for n in (None, 1, 3)]
     assert runs[0].requests.equals(runs[1].requests) and runs[0].requests.equals(runs[2].requests)
     assert runs[0].scenario == runs[1].scenario
-
-
-def test_the_emptiest_replica_is_the_one_with_fewest_requests() -> None:
-    """Request 0 on replica 0 until 5, request 1 on 1 until 1; 2 finds (1, 0), 3 finds (1, 1), a tie."""
-    four = work((0.0, 10, 5), (0.0, 10, 1), (2.0, 10, 5), (2.0, 10, 1))
-    result = iq.simulate(four, iq.Cluster(engine(), replicas=2, router=iq.LeastRequests()))
-    assert rows(result, "replica") == [(0,), (1,), (1,), (0,)]
-
-
-def test_the_least_tokens_are_those_that_are_left() -> None:
-    """At 0: 100 + 1 tokens on 0, then 10 + 50 on 1; request 2 finds 101 and 60, request 3 101 and 71."""
-    four = work((0.0, 100, 1), (0.0, 10, 50), (0.0, 10, 1), (0.0, 10, 1))
-    result = iq.simulate(four, iq.Cluster(engine(), replicas=2, router=iq.LeastTokens()))
-    assert rows(result, "replica") == [(0,), (1,), (1,), (1,)]
-
-
-def test_a_session_stays_on_its_replica() -> None:
-    six = work(*[(float(at), 10, 1) for at in range(6)], session_id=["a", "b", "a", "c", "b", "a"])
-    result = iq.simulate(six, iq.Cluster(engine(), replicas=2, router=iq.BySession()))
-    assert rows(result, "replica") == [(0,), (1,), (0,), (0,), (1,), (0,)]
 
 
 @pytest.mark.parametrize("router", [iq.Random(), iq.PowerOfTwo()], ids=repr)
@@ -469,96 +434,10 @@ def split(n: int = 1, m: int = 1, link: iq.Link = LINK, **change: Any) -> iq.Dis
     return iq.Disaggregated(**{**parts, **change})
 
 
-HANDED = ("prefill_replica", "replica", "prefilled_s", "first_token_s", "handoff_s", "finish_s")
-
-
-def test_a_hand_off_by_hand() -> None:
-    # prompt in [0, 1) emits the first token at 1; 10 tokens of 10 bytes at 100 bytes a second and 0.5 s: 2.5;
-    # two decodes in [2.5, 4.5)
-    result = iq.simulate(ONE, split())
-    assert rows(result, *HANDED) == [(0, 1, 1.0, 1.0, 1.5, 4.5)]
-    assert rows(result, "ttft_s", "max_tbt_s", "e2e_s", "status") == [(1.0, 2.5, 4.5, "finished")]
-
-
-def test_a_hand_off_by_hand_in_the_papers_convention() -> None:
-    # the prompt emits nothing; three decodes in [2.5, 5.5)
-    late = engine(first_token="decode")
-    result = iq.simulate(ONE, split(prefill=(late, 1), decode=(late, 1)))
-    assert rows(result, *HANDED) == [(0, 1, 1.0, 3.5, 1.5, 5.5)]
-
-
-def test_a_request_of_one_token_is_not_handed_off() -> None:
-    result = iq.simulate(work((0.0, 10, 1)), split())
-    assert rows(result, "prefill_replica", "replica", "handoff_s", "finish_s") == [(None, 0, None, 1.0)]
-
-
-def test_transfers_share_a_link_of_one_in_the_order_of_their_prompts() -> None:
-    """Two prompts of 10 end at 1; the transfers take 1.5 s each: [1, 2.5) and [2.5, 4).
-
-    Without a limit both end at 2.5 and decode together in [2.5, 3.5). With one lane the second joins the
-    decode replica at 4, after the first has decoded in [2.5, 3.5).
-    """
-    two = work((0.0, 10, 2), (0.0, 10, 2))
-    both = iq.simulate(two, split())
-    assert rows(both, "handoff_s", "finish_s") == [(1.5, 3.5), (1.5, 3.5)]
-    narrow = iq.Link(0.5, 100.0, 10, concurrent=1)
-    one = iq.simulate(two, split(link=narrow))
-    assert rows(one, "handoff_s", "finish_s") == [(1.5, 3.5), (3.0, 5.0)]
-
-
-def test_a_transfer_that_takes_no_time_is_there_at_once() -> None:
-    result = iq.simulate(ONE, split(link=iq.Link(0.0, 1.0, 0)))
-    assert rows(result, "handoff_s", "finish_s") == [(0.0, 3.0)]
-
-
-def test_a_request_waits_where_it_decodes_for_its_turn() -> None:
-    """One seat to decode: request 0 in [2.5, 6.5), then request 1, there since 2.5, in [6.5, 7.5)."""
-    two = work((0.0, 10, 5), (0.0, 10, 2))
-    result = iq.simulate(two, split(decode=(engine(max_seqs=1), 1)))
-    assert rows(result, "prefilled_s", "handoff_s", "finish_s") == [(1.0, 1.5, 6.5), (1.0, 5.5, 7.5)]
-
-
-def test_a_request_waits_where_it_decodes_for_blocks() -> None:
-    """Two blocks of 16 tokens: request 0 (16 known tokens and one more) needs both until it ends at 5.1.
-
-    Transfers of 16 tokens take 0.5 + 1.6 s and end at 3.1; request 0 decodes in [3.1, 5.1), and request 1 in
-    [5.1, 6.1).
-    """
-    tight = engine(kv=iq.KvCache(tokens=32, block=16), watermark=0.0)
-    two = work((0.0, 16, 3), (0.0, 16, 2))
-    result = iq.simulate(two, split(decode=(tight, 1)))
-    assert rows(result, "prefilled_s", "handoff_s", "finish_s") == [(1.0, 2.1, 5.1), (1.0, 4.1, 6.1)]
-
-
-def test_blocks_stay_taken_until_the_transfer_ends() -> None:
-    """One block of 16 tokens where prompts are computed: the second prompt starts when the first has gone
-    over.
-
-    Prompt 0 in [0, 1), its transfer of 10 tokens in [1, 2.5); prompt 1 in [2.5, 3.5).
-    """
-    tight = engine(kv=iq.KvCache(tokens=16, block=16), watermark=0.0)
-    two = work((0.0, 10, 2), (0.0, 10, 2))
-    result = iq.simulate(two, split(prefill=(tight, 1)))
-    assert rows(result, "admitted_s", "prefilled_s") == [(0.0, 1.0), (2.5, 3.5)]
-
-
-def test_a_prompt_that_does_not_fit_where_it_is_computed_is_rejected() -> None:
-    tight = engine(kv=iq.KvCache(tokens=16, block=16))
-    result = iq.simulate(work((0.0, 17, 2), (0.0, 16, 2)), split(prefill=(tight, 1)))
-    assert rows(result, "status") == [("rejected",), ("finished",)]  # the output needs no room there
-
-
 def test_what_fits_nowhere_to_decode_is_an_error_before_the_run() -> None:
     tight = engine(kv=iq.KvCache(tokens=16, block=16))
     with pytest.raises(iq.ConfigError, match=r"row 1\b"):
         iq.simulate(work((0.0, 10, 2), (0.0, 100, 2)), split(decode=(tight, 1)))
-
-
-def test_replicas_of_both_sides_are_numbered_on() -> None:
-    """Round robin over two that prefill, then the emptier of two that decode."""
-    two = work((0.0, 10, 3), (0.0, 10, 3))
-    result = iq.simulate(two, split(2, 2))
-    assert rows(result, "prefill_replica", "replica", "finish_s") == [(0, 2, 4.5), (1, 3, 4.5)]
 
 
 # from a file and from the shell

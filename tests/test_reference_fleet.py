@@ -1,4 +1,4 @@
-"""Is the reference right about fleets? Cases worked out by hand, and what they share with one replica.
+"""Are reference and core right about fleets? Cases worked out by hand, and what they share with one replica.
 
 Slots of one second and blocks of one token unless said. A batch is drawn as in `worked.py`:
 'start: request+tokens …', a star where a row emits.
@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
+import inferq as iq
+
+from . import reference_fleet
+from .agreement import assert_batches, assert_calls, frame
 from .policies.sarathi import sarathi
 from .policies.vllm_v0 import vllm_v0
 from .policies.wait import wait
 from .random_scenarios import KINDS, scenario
 from .reference import simulate as alone
-from .reference_fleet import ROUTERS, Call, Link, Member, Outcome, Router, philox, simulate
+from .reference_fleet import ROUTERS, Call, Link, Member, Outcome, Router, philox
 from .worked import SECOND, Described, engine, request
 
 SEEDS = range(120)
@@ -30,6 +34,27 @@ def link(
 ) -> Described:
     speed = {"bytes_per_s": bytes_per_s, "bytes_per_token": bytes_per_token}
     return {"pool": 1, "link": {"latency_s": latency_s, **speed, "concurrent": concurrent}}
+
+
+def made(system: list[Described]) -> iq.Cluster | iq.Disaggregated:
+    """One pool, or two of which the first hands over to the second."""
+    engines = [[iq.Engine.from_json(one) for one in pool["engines"]] for pool in system]
+    routers = [getattr(iq, pool["router"]["kind"])() for pool in system]
+    if len(system) == 1:
+        return iq.Cluster(engines[0], router=routers[0])
+    prefill, decode = ((side[0], len(side)) for side in engines)
+    over = iq.Link(**system[0]["hands_to"]["link"])
+    routed = {"prefill_router": routers[0], "decode_router": routers[1]}
+    return iq.Disaggregated(prefill=prefill, decode=decode, link=over, **routed)
+
+
+def simulate(rows: list[Described], system: list[Described]) -> Outcome:
+    """What the reference does with them, and the core too."""
+    outcome = reference_fleet.simulate(rows, system)
+    result = iq.simulate(iq.Workload(frame(rows)), made(system), batches=True)
+    assert_calls(result, outcome.requests, len(system) > 1)
+    assert_batches(result, outcome.iterations, None)
+    return outcome
 
 
 def drawn(outcome: Outcome) -> list[list[str]]:
@@ -105,7 +130,7 @@ def test_routers_see_the_state_before_them() -> None:
 
 
 def test_sessions_stay_where_they_began() -> None:
-    names = ["a", None, "b", "a", "c", "b", None]
+    names = [1, None, 2, 1, 3, 2, None]
     rows = [request(0, 1, 1, session_id=name) for name in names]
     outcome = simulate(rows, [pool(*[engine(sarathi())] * 3, router="BySession")])
     assert homes(outcome) == [0, 1, 2, 0, 0, 2, 1]
@@ -124,7 +149,7 @@ def test_a_fleet_of_one_is_the_replica(router: str) -> None:
         described, rows, _ = scenario(KINDS[seed % len(KINDS)], seed)
         for horizon_s in (None, rows[len(rows) // 2]["arrival_s"]):
             one = alone(rows, described, horizon_s)
-            fleet = simulate(rows, [pool(described, router=router)], seed, horizon_s)
+            fleet = reference_fleet.simulate(rows, [pool(described, router=router)], seed, horizon_s)
             assert told(fleet) == told(one)
             assert fleet.iterations == [one.iterations]
 
@@ -132,7 +157,7 @@ def test_a_fleet_of_one_is_the_replica(router: str) -> None:
 def test_round_robin_is_so_many_runs() -> None:
     for seed in SEEDS:
         described, rows, _ = scenario(KINDS[seed % len(KINDS)], seed)
-        fleet = simulate(rows, [pool(*[described] * 3)])
+        fleet = reference_fleet.simulate(rows, [pool(*[described] * 3)])
         parts = [alone(rows[at::3], described) for at in range(3)]
         for r in fleet.requests:
             assert r.replica == r.id % 3
@@ -297,7 +322,7 @@ def test_fork_and_join() -> None:
         request(0, 1, 2, pool=1, after=[0]),
         request(0, 1, 1, pool=1, after=[1, 2], delay_s=0.5),
     ]
-    outcome = simulate(rows, [pool(engine(sarathi())), pool(engine(sarathi()))])
+    outcome = reference_fleet.simulate(rows, [pool(engine(sarathi())), pool(engine(sarathi()))])
     assert drawn(outcome) == [["0: 0+1*", "1: 1+1*"], ["1: 2+1*", "2: 2+1*", "3.5: 3+1*"]]
     assert [r.arrival / SECOND for r in outcome.requests] == [0, 1, 1, 3.5]
 
@@ -306,7 +331,7 @@ def test_a_release_is_an_arrival_of_its_instant() -> None:
     """One seat. 0 ends at 1; 2 waits for it and arrives at 1, like 1: by id. 3 arrived at 0.5."""
     rows = [request(0, 1, 1), request(0.5, 1, 1), request(1, 1, 1), request(1, 1, 1, after=[0])]
     rows = [rows[0], {**rows[3], "arrival_s": 0.25}, rows[1], rows[2]]
-    outcome = simulate(rows, [pool(engine(sarathi(max_seqs=1)))])
+    outcome = reference_fleet.simulate(rows, [pool(engine(sarathi(max_seqs=1)))])
     assert drawn(outcome) == [["0: 0+1*", "1: 2+1*", "2: 1+1*", "3: 3+1*"]]
 
 
@@ -319,7 +344,7 @@ def test_who_waits_for_nobody_that_ends_never_arrives() -> None:
         request(0.5, 1, 1, patience_s=0.25),
         request(0.5, 1, 1, after=[3]),
     ]
-    outcome = simulate(rows, [pool(engine(sarathi(max_seqs=1), tokens=4))])
+    outcome = reference_fleet.simulate(rows, [pool(engine(sarathi(max_seqs=1), tokens=4))])
     assert [(r.id, r.status) for r in outcome.requests] == [
         (0, "rejected"),
         (2, "finished"),
@@ -331,8 +356,11 @@ def test_horizon() -> None:
     """0 ends at 1, 1 arrives a second later: at a horizon of 2, not of 1.5."""
     rows = [request(0, 1, 1), request(0, 1, 1, after=[0], delay_s=1)]
     system = [pool(engine(sarathi()))]
-    assert [r.status for r in simulate(rows, system, horizon_s=2).requests] == ["finished", "unfinished"]
-    short = simulate(rows, system, horizon_s=1.5)
+    assert [r.status for r in reference_fleet.simulate(rows, system, horizon_s=2).requests] == [
+        "finished",
+        "unfinished",
+    ]
+    short = reference_fleet.simulate(rows, system, horizon_s=1.5)
     assert ([r.status for r in short.requests], short.end) == (["finished"], 3 * SECOND // 2)
 
 
@@ -357,7 +385,7 @@ def test_laws_of_hand_offs() -> None:
     handed = preempted = 0
     for seed in range(5 * len(SEEDS)):
         described, rows, _ = scenario(("Sarathi", "VllmV1", "VllmV0")[seed % 3], seed)
-        outcome = simulate(rows, system(random.Random(seed), described), seed)
+        outcome = reference_fleet.simulate(rows, system(random.Random(seed), described), seed)
         assert len(outcome.requests) == len(rows)
         for r in outcome.requests:
             assert r.status in ("finished", "rejected", "abandoned")
