@@ -1,4 +1,7 @@
-"""`simulate`: tiny runs worked out by hand, every option, and what it refuses."""
+"""`simulate`: what its frames hold, every option, and what it refuses.
+
+Runs that are worked out by hand are in `test_reference.py` and `policies/`, for the reference and the core.
+"""
 
 import math
 import os
@@ -49,27 +52,6 @@ def test_one_request_by_hand() -> None:
     assert result.findings == []
 
 
-def test_one_request_by_hand_in_the_papers_convention() -> None:
-    # prompt in [0, 1) emits nothing, three decodes end at 2, 3 and 4
-    result = iq.simulate(ONE, engine(first_token="decode"))
-    assert rows(result, "first_token_s", "finish_s", "tpot_s") == [(2.0, 4.0, 1.0)]
-
-
-def test_a_prompt_longer_than_the_budget_takes_several_iterations() -> None:
-    result = iq.simulate(ONE, engine(token_budget=4), batches=True, stepping=True)
-    assert rows(result, "first_token_s", "finish_s") == [(3.0, 5.0)]
-    assert result.batches["tokens"].to_list() == [4, 4, 2, 1, 1]
-
-
-def test_a_second_request_waits_for_its_seat() -> None:
-    two = {"arrival_s": [0.0, 0.5], "prompt_tokens": [10, 10], "output_tokens": [3, 1]}
-    result = iq.simulate(two, engine(max_seqs=1))
-    assert rows(result, "admitted_s", "queue_s", "ttft_s", "e2e_s") == [
-        (0.0, 0.0, 1.0, 3.0),
-        (3.0, 2.5, 3.5, 3.5),
-    ]
-
-
 def test_a_request_of_one_token_has_no_gaps() -> None:
     result = iq.simulate({**ONE, "output_tokens": [1]}, engine())
     assert rows(result, "finish_s", "tpot_s", "max_tbt_s") == [(1.0, None, None)]
@@ -84,24 +66,6 @@ def test_a_request_that_can_never_fit_is_rejected_and_found() -> None:
         ("rejected", 2.0, None, None),
     ]
     assert any("rejected" in finding for finding in result.findings)
-
-
-def test_patience_ends_the_wait() -> None:
-    two = {**{name: values * 2 for name, values in ONE.items()}, "patience_s": [None, 0.5]}
-    result = iq.simulate(two, engine(max_seqs=1))
-    assert rows(result, "status", "left_s", "queue_s") == [("finished", 3.0, 0.0), ("abandoned", 0.5, None)]
-
-
-def test_priority_orders_the_queue() -> None:
-    three = {
-        "arrival_s": [0.0, 0.1, 0.2],
-        "prompt_tokens": [10] * 3,
-        "output_tokens": [1] * 3,
-        "priority": [0, 5, -5],
-    }
-    scheduler = iq.VllmV1(max_seqs=1, policy="priority")
-    one_seat = iq.Engine(timing=iq.Constant(1.0), scheduler=scheduler, kv=iq.KvCache.unlimited())
-    assert iq.simulate(three, one_seat).requests["finish_s"].to_list() == [1.0, 3.0, 2.0]
 
 
 FOUR: dict[str, Any] = {
@@ -203,19 +167,6 @@ def test_any_finite_number_is_a_key(number: Any) -> None:
     assert result.requests["status"].to_list() == ["finished"]
 
 
-def test_the_objective_for_token_gaps_reaches_the_policies_that_look_at_it() -> None:
-    """A prompt of two iterations arrives while two requests decode; one of them must not wait.
-
-    Slots of a second, budget 512, offset 0: the decode after the token at 1 is critical from 2 on for the
-    request with an objective of one second. [1, 2): the long prompt takes the budget. [2, 3): the critical
-    decode, 511 tokens of the prompt. [3, 4): the last token of the prompt, and both decodes.
-    """
-    work = {"arrival_s": [0.0, 0.0, 0.5], "prompt_tokens": [8, 8, 1024], "output_tokens": [3, 3, 1]}
-    slai = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Slai(offset=0.001), kv=iq.KvCache.unlimited())
-    result = iq.simulate({**work, "tbt_slo_s": [None, 1.0, None]}, slai)
-    assert rows(result, "finish_s", "max_tbt_s") == [(5.0, 3.0), (4.0, 2.0), (4.0, None)]
-
-
 @pytest.mark.parametrize(
     ("horizon_s", "left"),
     [
@@ -294,14 +245,6 @@ def test_classes_keep_their_names() -> None:
     result = iq.simulate(two, engine())
     assert result.requests["class"].to_list() == ["code", "chat"]
     assert dict(result.tbt.group_by("class").agg(pl.col("count").sum()).rows()) == {"code": 1, "chat": 2}
-
-
-def test_stepping_changes_no_frame() -> None:
-    workload = arriving(200, 1, iq.Uniform(1, 600), iq.Geometric(40))
-    tight = engine(kv=iq.KvCache(tokens=2000))
-    fast, slow = (iq.simulate(workload, tight, stepping=stepping) for stepping in (False, True))
-    for frame in ("requests", "tbt", "timeline"):
-        assert getattr(fast, frame).equals(getattr(slow, frame))
 
 
 def test_batches_bring_the_iterations_that_they_refer_to() -> None:
