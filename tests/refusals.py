@@ -29,8 +29,8 @@ def refused(
 
     def decorate(test: Test) -> Test:
         @functools.wraps(test)
-        def over_case(kind: Kind, said: str, **given: Any) -> None:
-            with pytest.raises(kind, match=says.replace("{}", said)):
+        def over_case(kind_of_error: Kind, said: str, **given: Any) -> None:
+            with pytest.raises(kind_of_error, match=says.replace("{}", said)):
                 test(**given)
 
         rows = []
@@ -38,7 +38,7 @@ def refused(
             own = isinstance(given[-1], type) and issubclass(given[-1], Exception)
             rows.append((*(given[:-1] if own else given), given[-1] if own else error, said))
         known = inspect.signature(test).parameters
-        names = [*list(known)[: len(rows[0]) - 2], "kind", "said"]
+        names = [*list(known)[: len(rows[0]) - 2], "kind_of_error", "said"]
         added = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names[-2:]]
         over_case.__signature__ = inspect.Signature([*known.values(), *added])  # type: ignore[attr-defined]
         ids = [row[-1].strip("^$").replace("\\", "") for row in rows]
