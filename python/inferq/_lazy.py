@@ -1,4 +1,4 @@
-"""What is loaded when it is first used: numpy, polars and altair, and the public names of packages.
+"""What is loaded when first used: numpy, polars, altair, scipy, torch, and the public names of packages.
 
 They take longer to load than many a command takes to run: looking at help and importing inferq stay light.
 """
@@ -14,13 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["NDArray", "alt", "attach", "homes", "np", "pl"]
+__all__ = ["NDArray", "alt", "attach", "functional", "homes", "np", "optimize", "pl", "special", "torch"]
 
 if TYPE_CHECKING:
     import altair as alt
     import numpy as np
     import polars as pl
+    import torch
     from numpy.typing import NDArray
+    from scipy import optimize, special
+    from torch.nn import functional
 else:
 
     class _Module:
@@ -37,6 +40,8 @@ else:
     alt = _Module("altair")
     np = _Module("numpy")
     pl = _Module("polars")
+    optimize, special = _Module("scipy.optimize"), _Module("scipy.special")
+    torch, functional = _Module("torch"), _Module("torch.nn.functional")  # an extra, `inferq[calibrate]`
     NDArray = tuple  # in annotations alone, which nothing evaluates
 
 

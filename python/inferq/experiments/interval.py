@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from inferq._lazy import special
 from inferq.checks import finite
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import between
@@ -80,6 +81,4 @@ def student(samples: Sequence[float], confidence: float = 0.95) -> Interval:
 
 def quantile(confidence: float, freedom: float) -> float:
     """What |t| with so many degrees of freedom stays below with this confidence."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, (1 + confidence) / 2))
+    return float(special.stdtrit(freedom, (1 + confidence) / 2))

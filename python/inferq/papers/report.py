@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,6 +121,15 @@ class Section:
     pictures: tuple[Picture, ...] = ()
     remarks: tuple[str, ...] = ()
     """What comes out, in Markdown, one point each."""
+
+
+def in_turn(parts: Mapping[str, Callable[[], Section]], tell: Callable[[str], None]) -> tuple[Section, ...]:
+    """The sections of a page, each named to `tell` before it is made."""
+    sections = []
+    for name, make in parts.items():
+        tell(name)
+        sections.append(make())
+    return tuple(sections)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,9 @@ from inferq.scheduler import SCHEDULERS, ClassPriority, Scheduler, VllmV1
 from inferq.systems.kv_cache import KvCache
 from inferq.timing import TIMING_MODELS, Roofline, TimingModel, TimingTable
 from inferq.timing.hardware.gpu import Gpu
-from inferq.timing.hardware.model_shape import KvType, ModelShape, Weights
+from inferq.timing.hardware.kv_memory import KvMemory
+from inferq.timing.hardware.model_shape import KvType, ModelShape, Weights, one_of
+from inferq.timing.tables.shipped import files
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,10 +182,6 @@ class Engine(Description):
             >>> print(iq.Engine.on("llama-3.2-3b", "l4").explain().splitlines()[0])
             timing: Roofline('llama-3.2-3b', 'l4'): no measured table of it is shipped
         """
-        from inferq.timing.hardware.gpu import Gpu
-        from inferq.timing.hardware.kv_memory import KvMemory
-        from inferq.timing.hardware.model_shape import KvType, ModelShape, Weights, one_of
-
         shape, card = ModelShape.of(model), Gpu.of(gpu)
         if kv is not None and prefix_cache is not None:
             raise ConfigError("prefix_cache", "a kv is given, which says it itself")
@@ -379,10 +377,6 @@ _BACKENDS = ("vllm", "sglang", "trtllm")
 
 def _measured(shape: ModelShape, gpu: Gpu, backend: str) -> dict[int, tuple[str, str]]:
     """For each number of GPUs with a shipped table: the names of the model and the GPU that it is of."""
-    from inferq.timing.hardware.gpu import Gpu
-    from inferq.timing.hardware.model_shape import ModelShape
-    from inferq.timing.tables.shipped import files
-
     return {
         one.tensor_parallel: (one.model, one.gpu)
         for one in files()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from inferq._lazy import NDArray, np
+from inferq._lazy import NDArray, np, special
 from inferq.experiments.comparison.blocks import joined
 from inferq.experiments.interval import Interval, quantile, student
 
@@ -130,14 +130,11 @@ def _interval(mean: float, values: NDArray[np.float64], confidence: float) -> In
 
 def _p_value(difference: Interval, confidence: float) -> float:
     """Of Student's t, from the interval."""
-    from scipy.special import stdtr
-
     if difference.half_width == 0:
         return 0.0
     freedom = difference.samples - 1
-    return float(
-        2 * stdtr(freedom, -abs(difference.mean) / difference.half_width * quantile(confidence, freedom))
-    )
+    errors = abs(difference.mean) / difference.half_width * quantile(confidence, freedom)
+    return float(2 * special.stdtr(freedom, -errors))
 
 
 def _welch(base: Sample, other: Sample, confidence: float) -> float:

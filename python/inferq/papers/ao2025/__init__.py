@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from inferq.papers.ao2025 import cases, fluid, memory, theorems, waiting
-from inferq.papers.report import Report, Section, Slip
+from inferq.papers.report import Report, Section, Slip, in_turn
 
 SLIPS = (
     Slip(
@@ -114,10 +114,6 @@ def report(
         "segments": memory.designs,
         "Figure 6": memory.figure_6,
     }
-    sections = []
-    for words, part in parts.items():
-        tell(words)
-        sections.append(part())
     return Report(
         name="ao2025",
         title="Waiting for larger batches under a memory limit",
@@ -133,7 +129,7 @@ def report(
             f"prompt giving "
             "no token (section 2.3) unless said."
         ),
-        sections=tuple(sections),
+        sections=in_turn(parts, tell),
         slips=SLIPS,
         quick=quick,
     )

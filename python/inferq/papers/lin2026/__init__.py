@@ -5,22 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from inferq.papers.lin2026 import planning, simulated
 from inferq.papers.lin2026.fits import fits_section
 from inferq.papers.lin2026.fleet import FULL, QUICK
-from inferq.papers.lin2026.planning import (
-    arrivals_section,
-    configurations_section,
-    hardware_section,
-    limits_section,
-    plans_section,
-)
-from inferq.papers.lin2026.simulated import (
-    convergence_section,
-    hypothesis_section,
-    occupancies_section,
-    policies_section,
-)
-from inferq.papers.report import Report, Section, Slip
+from inferq.papers.report import Report, Section, Slip, in_turn
 
 
 def report(
@@ -39,22 +27,18 @@ def report(
         'Section 6.2 and Figures 2, 8, 9, 10'
     """
     effort = QUICK if quick else FULL
-    parts: tuple[tuple[str, Callable[[], Section]], ...] = (
-        ("plans", plans_section),
-        ("arrival rates", arrivals_section),
-        ("convergence in n", lambda: convergence_section(effort)),
-        ("occupancies", lambda: occupancies_section(effort)),
-        ("policies", lambda: policies_section(effort)),
-        ("slow solo decodes", lambda: hypothesis_section(effort)),
-        ("service levels", limits_section),
-        ("hardware", hardware_section),
-        ("configurations", configurations_section),
-        ("measured iterations", fits_section),
-    )
-    sections = []
-    for name, make in parts:
-        tell(f"lin2026: {name}")
-        sections.append(make())
+    parts: dict[str, Callable[[], Section]] = {
+        "plans": planning.plans_section,
+        "arrival rates": planning.arrivals_section,
+        "convergence in n": lambda: simulated.convergence_section(effort),
+        "occupancies": lambda: simulated.occupancies_section(effort),
+        "policies": lambda: simulated.policies_section(effort),
+        "slow solo decodes": lambda: simulated.hypothesis_section(effort),
+        "service levels": planning.limits_section,
+        "hardware": planning.hardware_section,
+        "configurations": planning.configurations_section,
+        "measured iterations": fits_section,
+    }
     lengths = f"{effort.most_s:,.0f} s, less for many replicas, all after a warm-up of {effort.warmup_s:g} s"
     return Report(
         name="lin2026",
@@ -69,7 +53,7 @@ def report(
         "n, because averages satisfy every constraint; what shows above it is the chance of the arrivals, "
         f"the same for all policies. Intervals are of 99 % over {effort.seeds} seeds, runs of up to "
         f"{lengths}.",
-        sections=tuple(sections),
+        sections=in_turn(parts, lambda name: tell(f"lin2026: {name}")),
         slips=slips(),
         quick=quick,
     )

@@ -38,12 +38,6 @@ SLOW_ALONE = replace(WIDE, solo_s=0.1)
 """γ = 10, the least of section 6.3: γτ = 0.33, below (B − 1)/B."""
 
 
-def _row(
-    where: str, what: str, theory: float, found: Interval, note: str = "", unit: str = PER_REPLICA
-) -> Row:
-    return Row.seen(where, what, unit, found, theory=theory, note=note)
-
-
 def convergence_section(effort: Effort) -> Section:
     """Figure 4."""
     values, rows = [], Rows()
@@ -53,15 +47,7 @@ def convergence_section(effort: Effort) -> Section:
             for name, policy, scheme in SERIES:
                 found, best = estimated(effort, instance, n, policy)[scheme], optimum(instance, scheme)
                 share = shares[instance.slots, name, n] = found.over(best)
-                values.append(
-                    {
-                        "B": instance.slots,
-                        "n": n,
-                        "measure": name,
-                        "share": share.mean,
-                        "half": share.half_width,
-                    }
-                )
+                values.append((instance.slots, n, name, share.mean, share.half_width))
     for name, policy, scheme in SERIES:
         for n in ROW_SIZES:
             found = estimated(effort, WIDE, n, policy)[scheme]
@@ -89,7 +75,7 @@ def convergence_section(effort: Effort) -> Section:
                     theory=held[f"{stage} {i}"],
                     note='"the decode buffer remains negligible"' if stage == "decode_queue" else "",
                 )
-    frame = pl.DataFrame(values)
+    frame = pl.DataFrame(values, schema=["B", "n", "measure", "share", "half"], orient="row")
     largest = effort.sizes[-1]
     wide, narrow = (shares[slots, SERIES[0][0], largest] for slots in (16, 8))
     return Section(
@@ -133,11 +119,17 @@ def _bundled_plan_separately() -> float:
     return (prefill + NARROW.prices[1] * tokens) / optimum(NARROW, "separate")
 
 
-def _shares_table(frame: pl.DataFrame, slots: int) -> Table:
-    cell = pl.struct("share", "half").map_elements(
-        lambda pair: f"{pair['share']:.4f} ± {pair['half']:.4f}", return_dtype=pl.String
+def _cell() -> pl.Expr:
+    """A share and half of its interval, as a table shows them."""
+    return (
+        pl.struct("share", "half")
+        .map_elements(lambda pair: f"{pair['share']:.4f} ± {pair['half']:.4f}", return_dtype=pl.String)
+        .alias("cell")
     )
-    here = frame.filter(pl.col("B") == slots).with_columns(cell.alias("cell"))
+
+
+def _shares_table(frame: pl.DataFrame, slots: int) -> Table:
+    here = frame.filter(pl.col("B") == slots).with_columns(_cell())
     return Table(
         title=f"Revenue over the optimum, B = {slots}",
         frame=here.pivot("measure", index="n", values="cell"),
@@ -179,20 +171,11 @@ def occupancies_section(effort: Effort) -> Section:
     for router, policy in (("greedy", GREEDY), ("SLI-aware", FAIR)):
         for n in sizes:
             found = estimated(effort, WIDE, n, policy)
-            for stage, title in (("mixed", "mixed"), ("solo", "solo")):
+            for stage in ("mixed", "solo"):
                 for i, name in enumerate(CLASSES):
                     one = found[f"{stage} {i}"]
-                    points.append(
-                        {
-                            "place": f"{title}, {name}",
-                            "router": router,
-                            "n": f"{n:,}",
-                            "plan": fair[f"{stage} {i}"],
-                            "mean": one.mean,
-                            "low": one.low,
-                            "high": one.high,
-                        }
-                    )
+                    place, aim = f"{stage}, {name}", fair[f"{stage} {i}"]
+                    points.append((place, router, f"{n:,}", aim, one.mean, one.low, one.high))
     found = estimated(effort, WIDE, 500, FAIR)
     spread = abs(found["solo 0"].mean - found["solo 1"].mean)
     greedy = estimated(effort, WIDE, 500, GREEDY)
@@ -214,7 +197,8 @@ def occupancies_section(effort: Effort) -> Section:
                 theory=fair[f"{stage} {i}"],
                 note="our instance of Theorem 4",
             )
-    frame = pl.DataFrame(points)
+    columns_of = ["place", "router", "n", "plan", "mean", "low", "high"]
+    frame = pl.DataFrame(points, schema=columns_of, orient="row")
     return Section(
         title="Occupancies under both routers (Figures 5 and 6)",
         text="B = 16. The greedy router (gate-and-route) and the randomised one (SLI-aware, section 5.1), "
@@ -258,16 +242,7 @@ def policies_section(effort: Effort) -> Section:
             for scheme in SCHEMES:
                 share = found[scheme].over(optimum(instance, scheme))
                 shares[instance.slots, name, scheme] = share.mean
-                values.append(
-                    {
-                        "B": instance.slots,
-                        "n": n,
-                        "policy": name,
-                        "scheme": scheme,
-                        "share": share.mean,
-                        "half": share.half_width,
-                    }
-                )
+                values.append((instance.slots, n, name, scheme, share.mean, share.half_width))
     for name, policy in POLICIES.items():
         rows.add(
             "Figure 7, n = 500",
@@ -277,13 +252,9 @@ def policies_section(effort: Effort) -> Section:
             theory=optimum(WIDE),
             note="cannot be compared: instances not listed, and not said which revenue is normalised",
         )
-    frame = pl.DataFrame(values)
-    cell = pl.struct("share", "half").map_elements(
-        lambda pair: f"{pair['share']:.4f} ± {pair['half']:.4f}", return_dtype=pl.String
-    )
-    wide = frame.with_columns(
-        cell.alias("cell"), pl.format("{}, B = {}, n = {}", "scheme", "B", "n").alias("column")
-    ).pivot("column", index="policy", values="cell")
+    frame = pl.DataFrame(values, schema=["B", "n", "policy", "scheme", "share", "half"], orient="row")
+    column = pl.format("{}, B = {}, n = {}", "scheme", "B", "n").alias("column")
+    wide = frame.with_columns(_cell(), column).pivot("column", index="policy", values="cell")
     coupled, ours = (
         {slots: shares[slots, name, "bundled"] for slots in (16, 8)}
         for name in ("GI-WSP, queue gate", "GG-SP, occupancy gate")
@@ -336,12 +307,13 @@ def hypothesis_section(effort: Effort) -> Section:
         text=f"Section 6.3 goes down to γ = 10. With τ of section 6.2 that is outside the hypothesis of "
         f"Proposition 1, γτ ≥ (B − 1)/B: {efficiency.why}. B = 16, n = {n}.",
         rows=tuple(
-            _row(
+            Row.seen(
                 "Section 6.3, γ = 10",
                 f"bundled revenue, {name}",
-                optimum(SLOW_ALONE),
+                PER_REPLICA,
                 found[router]["bundled"],
-                "γτ < (B − 1)/B: Proposition 1 does not hold there, so that Theorem 2 says nothing"
+                theory=optimum(SLOW_ALONE),
+                note="γτ < (B − 1)/B: Proposition 1 does not hold there, so that Theorem 2 says nothing"
                 if router == "greedy"
                 else "made for plans with q_d* > 0",
             )

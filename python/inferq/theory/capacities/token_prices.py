@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from inferq._lazy import np
+from inferq._lazy import np, optimize
 from inferq.systems.engine import Engine, Overhead
 from inferq.theory.demands.hits import PrefixHits, finds_its_own
 from inferq.theory.demands.lengths import FirstToken, Lengths, with_prompt
@@ -735,8 +735,6 @@ class PriceProgram:
             strict: the sign in which all unknowns are stretched until every row with a limit is kept for
                 certain: the solver keeps rows to within its tolerance.
         """
-        from scipy.optimize import linprog
-
         rows, limits = np.concatenate(self._rows), np.concatenate(self._limits)
         limited = limits != 0
         if not limited.any():
@@ -757,7 +755,7 @@ class PriceProgram:
         kept = ~limited
         kept[:: max(1, len(rows) // _FIRST_ROWS)] = True
         while True:
-            found = linprog(scaled, A_ub=rows[kept], b_ub=signs[kept], bounds=box, method="highs")
+            found = optimize.linprog(scaled, A_ub=rows[kept], b_ub=signs[kept], bounds=box, method="highs")
             if found.x is None or found.status != 0:
                 return None
             beyond = rows @ found.x - signs

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from inferq._lazy import np
+from inferq._lazy import np, special
 from inferq.errors import ConfigError
 from inferq.workload.distributions import (
     Fixed,
@@ -244,8 +244,6 @@ def _longer_than(distribution: Lognormal | Geometric | PoissonLength) -> Callabl
     """P(more than k tokens) before the cap, for an array of k from 1 on."""
     if isinstance(distribution, Geometric):
         return lambda k: np.asarray((1 - 1 / distribution.mean) ** k, dtype=np.float64)
-    from scipy import special
-
     if isinstance(distribution, PoissonLength):
         return lambda k: np.asarray(special.pdtrc(k, distribution.mean), dtype=np.float64)
     mu, sigma = (

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
 
-from inferq._lazy import NDArray, np
+from inferq._lazy import NDArray, np, optimize
 from inferq.errors import SimulationError
 
 Scheme = Literal["bundled", "separate"]
@@ -243,8 +243,6 @@ class FleetProgram:
         money: float,
     ) -> Optimum | None:
         """The state that makes the sum of `terms` largest; None if no state satisfies the rows."""
-        from scipy.optimize import linprog
-
         place = {key: column for column, key in enumerate(units)}
         unit = np.array(list(units.values()))
         cost = np.zeros(len(units))
@@ -261,7 +259,7 @@ class FleetProgram:
         matrix *= scale[:, None]
         equal = np.array([row.equal for row in rows])
         for presolve in (True, False):  # which may call infeasible what the tolerances allow
-            solution: Any = linprog(
+            solution: Any = optimize.linprog(
                 cost,
                 A_ub=matrix[~equal],
                 b_ub=bounds[~equal],

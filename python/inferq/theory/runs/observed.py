@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from inferq._lazy import NDArray, np, pl
+from inferq._lazy import NDArray, np, pl, special
 from inferq.errors import ConfigError
 from inferq.results.result import Result
 from inferq.theory.runs.number_in_system import Present, presence
@@ -270,8 +270,6 @@ def _too_short(present: Present, arrived: int, length_s: float) -> str | None:
 
 def _drift(present: Present, start_s: float, end_s: float, confidence: float) -> tuple[float, float, str]:
     """The drift, half the length of its interval, and how it was found."""
-    from scipy.special import stdtrit
-
     edges_s = np.linspace(start_s, end_s, BATCHES + 1)
     levels = np.diff(present.integral(edges_s)) / np.diff(edges_s)
     at_s = (edges_s[1:] + edges_s[:-1]) / 2
@@ -289,13 +287,13 @@ def _drift(present: Present, start_s: float, end_s: float, confidence: float) ->
         kept = max(0.0, 1 - ratio / 2)
         error = math.sqrt(squares / (BATCHES - 2) / float(centred_s @ centred_s))
         widened = math.sqrt((1 + kept) / (1 - kept))
-        half = float(stdtrit(BATCHES - 2, upper)) * error * widened
+        half = float(special.stdtrit(BATCHES - 2, upper)) * error * widened
         return slope, half, f"the number in the system keeps to a straight line {told}: its slope"
     lengths = (end_s - start_s) / present.service_s if present.service_s else math.inf
     steps = int(min(INCREMENTS, lengths))
     walked = np.diff(present.many(np.linspace(start_s, end_s, steps + 1)))
     step_s = (end_s - start_s) / steps
-    half = float(stdtrit(steps - 1, upper)) * float(walked.std(ddof=1)) / math.sqrt(steps) / step_s
+    half = float(special.stdtrit(steps - 1, upper)) * float(walked.std(ddof=1)) / math.sqrt(steps) / step_s
     how = f"the number in the system wanders {told}: its increments over {steps} batches"
     return float(walked.mean()) / step_s, half, how
 

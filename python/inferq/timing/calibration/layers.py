@@ -2,7 +2,7 @@
 
 A layer is a decoder block: RMS norm, one projection to queries, keys and values (grouped heads), rotary
 positions, causal attention over a paged cache, the output projection, RMS norm and a gated MLP, which may be
-routed experts. Only functions import torch, so that the module can be read without it.
+routed experts. PyTorch is loaded when it is first used, so that the module can be read without it.
 
 Source: the layout of Llama, Qwen3 and Mixtral in their `config.json`; rotary positions in the halved form.
 """
@@ -13,6 +13,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+from inferq._lazy import functional, torch
 
 Tensor: TypeAlias = Any
 """A tensor of PyTorch, which need not be installed."""
@@ -90,10 +92,8 @@ class Layer:
 
     def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of rows (tokens, hidden): each (tokens, heads of its kind, head size)."""
-        from torch.nn.functional import linear
-
         sizes = self.sizes
-        mixed = linear(rms_norm(hidden, self.norm_attention), self.qkv, self.qkv_bias)
+        mixed = functional.linear(rms_norm(hidden, self.norm_attention), self.qkv, self.qkv_bias)
         heads = mixed.view(len(hidden), sizes.heads + 2 * sizes.kv_heads, sizes.head_size)
         queries, keys, values = heads.split([sizes.heads, sizes.kv_heads, sizes.kv_heads], dim=1)
         if self.norm_queries is not None:
@@ -110,13 +110,11 @@ class Layer:
                 the number of tokens of an expert must be known before, as in a captured graph; the router
                 runs all the same, and weighs the experts.
         """
-        from torch.nn.functional import linear
-
-        hidden = hidden + linear(attention.flatten(1), self.output)
+        hidden = hidden + functional.linear(attention.flatten(1), self.output)
         normed = rms_norm(hidden, self.norm_mlp)
         if self.router is None:
             return hidden + self._gated(normed, 0)
-        shares = linear(normed, self.router).float().softmax(dim=-1)
+        shares = functional.linear(normed, self.router).float().softmax(dim=-1)
         best = shares.topk(self.sizes.active_experts, dim=-1).indices
         if routing is None:
             routing = Routing.of(best, self.sizes.experts)
@@ -128,10 +126,8 @@ class Layer:
         return hidden
 
     def _gated(self, rows: Tensor, expert: int) -> Tensor:
-        from torch.nn.functional import linear, silu
-
-        gate, up = linear(rows, self.gate_up[expert]).chunk(2, dim=-1)
-        return linear(silu(gate) * up, self.down[expert])
+        gate, up = functional.linear(rows, self.gate_up[expert]).chunk(2, dim=-1)
+        return functional.linear(functional.silu(gate) * up, self.down[expert])
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +173,6 @@ class PagedCache:
     def __init__(
         self, sequences: int, tokens: int, sizes: LayerSizes, draw: Draw, order: Tensor | None
     ) -> None:
-        import torch
-
         blocks = sequences * blocks_of(tokens)
         self.keys = draw(blocks, BLOCK_TOKENS, sizes.kv_heads, sizes.head_size)
         self.values = draw(blocks, BLOCK_TOKENS, sizes.kv_heads, sizes.head_size)
@@ -189,8 +183,6 @@ class PagedCache:
 
     def slots(self, first: int, tokens: int) -> Tensor:
         """Where tokens `first` to `first + tokens − 1` of every sequence lie, sequence by sequence."""
-        import torch
-
         places = torch.arange(first, first + tokens, device=self.tables.device)
         blocks = self.tables.index_select(1, places // BLOCK_TOKENS)
         return (blocks * BLOCK_TOKENS + places % BLOCK_TOKENS).flatten()
@@ -217,9 +209,7 @@ def blocks_of(tokens: int) -> int:
 
 def rms_norm(rows: Tensor, weight: Tensor) -> Tensor:
     """Rows divided by the root of their mean square, times a weight."""
-    from torch.nn.functional import rms_norm as normed
-
-    return normed(rows, (len(weight),), weight, _EPSILON)
+    return functional.rms_norm(rows, (len(weight),), weight, _EPSILON)
 
 
 def rotation(positions: Tensor, head_size: int, dtype: Any) -> tuple[Tensor, Tensor]:
@@ -227,8 +217,6 @@ def rotation(positions: Tensor, head_size: int, dtype: Any) -> tuple[Tensor, Ten
 
     Component i of position p turns by p · base^(−2i / head size).
     """
-    import torch
-
     steps = torch.arange(0, head_size, 2, device=positions.device, dtype=torch.float64) / head_size
     angles = (positions.double().unsqueeze(1) * _ROTARY_BASE**-steps).unsqueeze(1)
     return angles.cos().to(dtype), angles.sin().to(dtype)
@@ -236,8 +224,6 @@ def rotation(positions: Tensor, head_size: int, dtype: Any) -> tuple[Tensor, Ten
 
 def rotated(heads: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
     """Heads (tokens, heads, head size) turned by the angles of their positions; i pairs with i + size / 2."""
-    import torch
-
     cosine, sine = turn
     first, second = heads.chunk(2, dim=-1)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
@@ -268,8 +254,6 @@ class Attention:
     @classmethod
     def of(cls, cache: PagedCache, context: int, tokens: int, head_size: int, dtype: Any) -> Attention:
         """The attention over a cache, with everything made that does not depend on the new tokens."""
-        import torch
-
         positions = torch.arange(context, context + tokens, device=cache.tables.device)
         turn = rotation(positions.repeat(len(cache.tables)), head_size, dtype)
         mask = _mask(tokens, context, cache.tables.device)
@@ -277,12 +261,10 @@ class Attention:
 
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Turn, write into the cache, attend to all that is there: (sequences · tokens, heads, head size)."""
-        from torch.nn.functional import scaled_dot_product_attention
-
         self.cache.write(self.slots, rotated(keys, self.turn), values)
         known_keys, known_values = self.cache.read(self.context + self.tokens)
         by_sequence = rotated(queries, self.turn).unflatten(0, (-1, self.tokens)).transpose(1, 2)
-        attended = scaled_dot_product_attention(
+        attended = functional.scaled_dot_product_attention(
             by_sequence,
             known_keys,
             known_values,
@@ -294,7 +276,6 @@ class Attention:
 
 def _mask(tokens: int, context: int, device: Any) -> Tensor:
     """The causal mask of tokens at a context: token i sees the context and what is up to itself."""
-    import torch
     from torch.nn.attention.bias import causal_lower_right
 
     if tokens == 1:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from inferq._lazy import functional, torch
 from inferq.errors import ConfigError
 from inferq.timing.calibration.layers import (
     Attention,
@@ -134,8 +135,6 @@ def _unless_out_of_memory(measure: Callable[[int, int], Timed], row: int, column
             raise
         timed = None
     # The frames of the error, and the tensors in them, are gone here.
-    import torch
-
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return timed
@@ -178,8 +177,6 @@ class Rig:
         repetitions: int,
         paged: bool = True,
     ) -> None:
-        import torch
-
         self._sizes = sizes
         self._device = device
         self._dtype = dtype
@@ -197,8 +194,6 @@ class Rig:
 
     def linear(self, tokens: int) -> Timed:
         """Everything but attention, of a batch of `tokens`."""
-        import torch
-
         sizes = self._sizes
         names = torch.randint(len(self._embedding), (tokens,), generator=self._generator, device=self._device)
         hidden = self._draw(tokens, sizes.hidden)
@@ -229,8 +224,6 @@ class Rig:
         return Timed.of([self._scale * one + logits_s for one in samples])
 
     def _attention(self, sequences: int, tokens: int, context: int) -> list[float]:
-        import torch
-
         sizes = self._sizes
         blocks = sequences * blocks_of(context + tokens)
         if tokens > 1:
@@ -265,22 +258,16 @@ class Rig:
         return self._logits_s[rows]
 
     def _head(self, rows: Any) -> Any:
-        from torch.nn.functional import linear
-
-        return linear(rms_norm(rows, self._norm), self._logits)
+        return functional.linear(rms_norm(rows, self._norm), self._logits)
 
     def _routing(self, tokens: int) -> Routing | None:
         """Experts drawn evenly, known before the work: a graph cannot ask how many tokens an expert gets."""
-        import torch
-
         if self._sizes.experts == 1:
             return None
         lots = torch.rand(tokens, self._sizes.experts, generator=self._generator, device=self._device)
         return Routing.of(lots.topk(self._sizes.active_experts, dim=-1).indices, self._sizes.experts)
 
     def _draw(self, *shape: int) -> Any:
-        import torch
-
         self._expect(math.prod(shape))
         return torch.randn(shape, generator=self._generator, device=self._device, dtype=self._dtype)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from inferq._lazy import np
+from inferq._lazy import np, optimize
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -115,8 +115,6 @@ def _trust(residuals: Vector) -> tuple[Vector, float]:
 
 def _least_squares(columns: NDArray[np.float64], target: Vector) -> tuple[Vector, float]:
     """Non-negative coefficients and the sum of squares that they leave."""
-    from scipy.optimize import nnls
-
     count = columns.shape[1]
     if count == 0:
         return np.empty(0), float(target @ target)
@@ -129,7 +127,7 @@ def _least_squares(columns: NDArray[np.float64], target: Vector) -> tuple[Vector
     triangle: NDArray[np.float64] = np.asarray(
         np.linalg.qr(np.column_stack([columns / norms, target]), mode="r")
     )
-    values, rest = nnls(triangle[:count, :count], triangle[:count, count])
+    values, rest = optimize.nnls(triangle[:count, :count], triangle[:count, count])
     beyond = triangle[count:, count]
     return values / norms, float(rest**2 + beyond @ beyond)
 
