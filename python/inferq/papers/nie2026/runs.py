@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import inferq as iq
@@ -73,6 +74,7 @@ class Setting:
             requests=requests, arrivals=iq.Poisson(rate), prompt=prompt, output=output
         )
 
+    @cache  # noqa: B019  # a few settings, each for the whole process
     def capacity(self, slot_s: float | None = None, kv_tokens: int = MEMORY_TOKENS) -> KvCapacity:
         """μ and its bounds, with the printed slot or another."""
         return kv_capacity(
