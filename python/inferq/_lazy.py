@@ -27,12 +27,17 @@ if TYPE_CHECKING:
 else:
 
     class _Module:
-        """Stands for a module; every name of it that was used once is kept here."""
+        """Stands for a module; every name of it that was used once is kept here.
+
+        Whoever looks objects over, as doctest does, asks for `__wrapped__` and its like: that loads nothing.
+        """
 
         def __init__(self, name: str) -> None:
             self._name = name
 
         def __getattr__(self, name: str) -> Any:
+            if name.startswith("__") and name != "__version__":
+                raise AttributeError(name)
             value = getattr(import_module(self._name), name)
             setattr(self, name, value)
             return value
