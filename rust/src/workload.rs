@@ -61,6 +61,14 @@ impl Content<'_> {
         if self.start.is_empty() { Vec::new() } else { self.segments(row) }
     }
 
+    /// The segments of a row, in a vector that is there.
+    #[inline]
+    pub(crate) fn read(&self, row: usize, segments: &mut Vec<Segment>) {
+        if !self.start.is_empty() {
+            *segments = self.segments(row);
+        }
+    }
+
     #[inline(never)]
     fn segments(&self, row: usize) -> Vec<Segment> {
         let range = self.start[row] as usize..self.start[row + 1] as usize;

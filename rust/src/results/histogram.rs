@@ -7,7 +7,7 @@ use crate::clock::{Span, product};
 use crate::error::{Error, Result};
 
 /// Counts of spans by bin, with their exact number, sum and maximum.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Histogram {
     /// Index of the bin that `counts` begins with.
     lowest: usize,
@@ -15,6 +15,13 @@ pub struct Histogram {
     count: u64,
     sum: u128,
     longest: Span,
+}
+
+/// Room for more bins is no difference.
+impl PartialEq for Histogram {
+    fn eq(&self, other: &Histogram) -> bool {
+        (self.count, self.sum, self.longest) == (other.count, other.sum, other.longest) && self.bins().eq(other.bins())
+    }
 }
 
 /// The bin of a span: its leading 8 bits and their place.

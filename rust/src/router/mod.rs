@@ -30,14 +30,17 @@ pub trait Router: Send {
     }
 }
 
-/// The replicas as a router may look at them, and what only this request can be told of them.
+/// The replicas of a run as a router may look at them, and what only this request can be told of them. A router sees those
+/// of its pool, counted from the first.
 #[derive(Default)]
 pub struct Fleet {
-    /// Those of the whole run, of which it has a part to choose from.
+    /// Those of all pools.
     pub(crate) replicas: Vec<Replica>,
-    pub(crate) part: Range<usize>,
-    /// Requests at each.
-    pub(crate) requests: Tournament<u32>,
+    /// The pool of each replica.
+    pool_of: Vec<u32>,
+    pub(crate) pools: Vec<Pool>,
+    /// The pool whose router is asked now.
+    pub(crate) pool: usize,
     pub(crate) now: Instant,
     /// With what the request's prompt begins, and its length.
     pub(crate) content: Vec<Segment>,
@@ -46,10 +49,75 @@ pub struct Fleet {
     pub(crate) is_handed_off: bool,
 }
 
+/// Replicas that one router chooses from.
+pub(crate) struct Pool {
+    pub(crate) replicas: Range<usize>,
+    /// Requests at each; kept where a router is.
+    requests: Vec<u32>,
+    /// The same numbers before those of the replicas, so that the least names the lowest replica that has it.
+    fewest: Option<Tournament<u64>>,
+}
+
+impl Pool {
+    /// Replicas without a request.
+    fn new(replicas: Range<usize>, has_router: bool) -> Pool {
+        let count = replicas.len();
+        let fewest = has_router.then(|| {
+            let mut fewest = Tournament::new(count, u64::MAX, u64::MAX);
+            (0..count).for_each(|replica| fewest.set(replica, replica as u64));
+            fewest
+        });
+        Pool { replicas, requests: vec![0; count], fewest }
+    }
+
+    #[inline]
+    fn set_requests(&mut self, replica: usize, requests: u32) {
+        if let Some(fewest) = &mut self.fewest
+            && self.requests[replica] != requests
+        {
+            self.requests[replica] = requests;
+            fewest.set(replica, u64::from(requests) << 32 | replica as u64);
+        }
+    }
+}
+
 impl Fleet {
+    /// Replicas of which nothing can be seen but their number.
+    pub(crate) fn of_strangers(count: usize) -> Fleet {
+        Fleet { pools: vec![Pool::new(0..count, true)], ..Fleet::default() }
+    }
+
+    /// One more pool.
+    pub(crate) fn add_pool(&mut self, replicas: Vec<Replica>, has_router: bool) {
+        let first = self.replicas.len();
+        self.replicas.extend(replicas);
+        self.pool_of.resize(self.replicas.len(), self.pools.len() as u32);
+        self.pools.push(Pool::new(first..self.replicas.len(), has_router));
+    }
+
+    /// The pool of a replica among those of all pools.
+    #[inline]
+    pub(crate) fn pool_of(&self, replica: usize) -> usize {
+        self.pool_of[replica] as usize
+    }
+
+    /// Keeps the number of requests at a replica among those of all pools where a router looks at it.
+    #[inline]
+    pub(crate) fn count_requests(&mut self, replica: usize) {
+        let requests = self.replicas[replica].requests() as u32;
+        let pool = &mut self.pools[self.pool_of[replica] as usize];
+        pool.set_requests(replica - pool.replicas.start, requests);
+    }
+
+    /// When something happens at one of all replicas next.
+    pub(crate) fn next_instant(&self) -> Instant {
+        self.replicas.iter().map(Replica::next_instant).min().unwrap_or(Instant::NEVER)
+    }
+
     /// Number of replicas.
+    #[inline]
     pub fn len(&self) -> usize {
-        self.requests.all().len()
+        self.requests().len()
     }
 
     /// Is there none?
@@ -65,13 +133,13 @@ impl Fleet {
     /// Requests at each replica, waiting and running.
     #[inline]
     pub fn requests(&self) -> &[u32] {
-        self.requests.all()
+        self.pools.get(self.pool).map_or(&[], |pool| &pool.requests)
     }
 
     /// The lowest replica with the fewest requests.
     #[inline]
     pub fn with_fewest_requests(&self) -> usize {
-        self.requests.place_of_least()
+        self.pools[self.pool].fewest.as_ref().map_or(0, |fewest| fewest.least() as u32 as usize)
     }
 
     /// The number of a replica among those of all pools.
@@ -113,7 +181,10 @@ impl Fleet {
     /// of them for a request that is handed off, since it brings them along.
     pub fn cached_tokens(&mut self, replica: usize) -> Result<u64> {
         match self.most_cached() {
-            Ok(most) => self.replicas[self.part.start + replica].cached_tokens(&self.content, most, self.now),
+            Ok(most) => {
+                let replica = self.place(replica);
+                self.replicas[replica].cached_tokens(&self.content, most, self.now)
+            }
             Err(all) => Ok(all),
         }
     }
@@ -121,7 +192,10 @@ impl Fleet {
     /// The same as the replica reported last (see [`Router::reports_every`]).
     pub fn reported_tokens(&mut self, replica: usize) -> Result<u64> {
         match self.most_cached() {
-            Ok(most) => self.replicas[self.part.start + replica].reported_tokens(&self.content, most, self.now),
+            Ok(most) => {
+                let replica = self.place(replica);
+                self.replicas[replica].reported_tokens(&self.content, most, self.now)
+            }
             Err(all) => Ok(all),
         }
     }
@@ -134,7 +208,13 @@ impl Fleet {
 
     #[inline]
     fn replica(&self, replica: usize) -> &Replica {
-        &self.replicas[self.part.start + replica]
+        &self.replicas[self.place(replica)]
+    }
+
+    /// The place of a replica among those of all pools.
+    #[inline]
+    fn place(&self, replica: usize) -> usize {
+        self.pools[self.pool].replicas.start + replica
     }
 
     /// The lowest replica for which a number that has to be worked out is least.

@@ -95,7 +95,6 @@ impl Router for PrefixHashRouter {
 mod tests {
     use super::*;
     use crate::clock::{Instant, Span};
-    use crate::tournament::Tournament;
 
     fn router(load_factor: Option<f64>) -> PrefixHashRouter {
         PrefixHashRouter { prefix_tokens: 600, load_factor, ring: Vec::new() }
@@ -107,15 +106,13 @@ mod tests {
         Arrival { id, row: id, at, prompt_tokens, output_tokens, class: 0, priority: 0, tbt_slo, queue_key: 0, session }
     }
 
-    fn fleet(loads: &[u32]) -> Fleet {
-        let mut requests = Tournament::new(loads.len(), 0, u32::MAX);
-        loads.iter().enumerate().for_each(|(replica, &load)| requests.set(replica, load));
-        Fleet { requests, prompt_tokens: 1000, ..Fleet::default() }
+    fn fleet(replicas: usize) -> Fleet {
+        Fleet { prompt_tokens: 1000, ..Fleet::of_strangers(replicas) }
     }
 
     /// The replicas of prompts that begin with 20,000 texts.
     fn homes(replicas: usize) -> Vec<usize> {
-        let (mut router, mut fleet) = (router(None), fleet(&vec![0; replicas]));
+        let (mut router, mut fleet) = (router(None), fleet(replicas));
         let mut home = |content| {
             fleet.content = vec![Segment { content, tokens: 700 }];
             router.route(&arrival(0), &mut fleet).expect("a replica")

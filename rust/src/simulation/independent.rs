@@ -21,7 +21,6 @@ use crate::engine::EngineParts;
 use crate::error::{Error, Kind, Result};
 use crate::results::{Histogram, RequestColumns, Results, Sample};
 use crate::router::{Fleet, Router};
-use crate::tournament::Tournament;
 use crate::workload::{Columns, Workload};
 
 /// Replays a workload through replicas behind a router that looks at nothing.
@@ -73,10 +72,10 @@ pub(super) fn together(mut parts: Vec<Outcome>, sampler: Sampler, class_count: u
 
 /// Adds each row to those of the replica that serves it.
 pub(super) fn share_out(workload: &Workload, router: &mut dyn Router, shares: &mut [Vec<u32>]) -> Result<()> {
-    let mut fleet = Fleet { requests: Tournament::new(shares.len(), 0, u32::MAX), ..Fleet::default() };
+    let mut fleet = Fleet::of_strangers(shares.len());
     for row in 0..workload.len() {
         fleet.now = workload.arrival_at(row);
-        fleet.content = workload.content.of(row);
+        workload.content.read(row, &mut fleet.content);
         let arrival = workload.request(row, fleet.now);
         fleet.prompt_tokens = arrival.prompt_tokens;
         shares[router.route(&arrival, &mut fleet)?].push(row as u32);

@@ -5,6 +5,9 @@
 //! then new batches are formed; within a kind, lower replica first, then lower request id.
 
 mod run;
+mod arrivals;
+mod apart;
+mod together;
 mod sampler;
 mod outcome;
 mod independent;

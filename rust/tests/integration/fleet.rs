@@ -80,6 +80,15 @@ fn every_replica_runs_as_if_alone(scenario: &Scenario, together: &Results, repli
     Ok(())
 }
 
+/// Two runs have the same results, iterations and batches included.
+fn every_bit_is_the_same(left: Results, right: Results) -> Outcome {
+    same(&left, &right)?;
+    prop_assert_eq!(&left.requests.replica, &right.requests.replica);
+    prop_assert_eq!(left.totals, right.totals);
+    prop_assert_eq!((left.iterations, left.batches), (right.iterations, right.batches));
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(cases(1_500))]
 
@@ -148,6 +157,29 @@ proptest! {
         prop_assert_eq!(&together.requests.replica, &apart.requests.replica);
         prop_assert_eq!((together.iterations, together.batches), (apart.iterations, apart.batches));
         prop_assert_eq!((together.totals.sojourn, together.totals.by_status), (apart.totals.sojourn, apart.totals.by_status));
+    }
+
+    #[test]
+    fn replicas_apart_equal_replicas_together(
+        scenario in any_scenario(), replicas in 1_usize..6, router in router(), seed: u64, automatic: bool, stepping: bool,
+        on_boundaries: bool,
+    ) {
+        let scenario = if on_boundaries { scenario.on_boundaries(2) } else { scenario };
+        // Where a column says that requests may lose patience, all replicas stand on one calendar.
+        let run = |is_said| {
+            let (scenario, mut options) = (scenario.patient(is_said), scenario.options(stepping));
+            if automatic {
+                options.timeline = Timeline::Automatic;
+            }
+            run_with(&scenario, replicas, built(router.clone(), seed, 0), &options)
+        };
+        every_bit_is_the_same(run(false), run(true))?;
+    }
+
+    #[test]
+    fn one_replica_apart_equals_one_on_a_calendar(scenario in any_scenario(), stepping: bool, on_boundaries: bool) {
+        let scenario = if on_boundaries { scenario.on_boundaries(3) } else { scenario };
+        every_bit_is_the_same(scenario.patient(false).run(stepping), scenario.patient(true).run(stepping))?;
     }
 
     #[test]

@@ -161,7 +161,9 @@ fn l4_nothing_is_held_after_the_last_request(scenario: &Scenario) -> Outcome {
     columns.output_tokens.push(1);
     columns.class.push(0);
     columns.priority.push(0);
-    columns.patience_s.push(f64::NAN);
+    if !columns.patience_s.is_empty() {
+        columns.patience_s.push(f64::NAN);
+    }
     columns.tbt_slo_s.push(f64::NAN);
     columns.queue_key.push(0.0);
     columns.session.push(inferq_core::workload::NO_SESSION);

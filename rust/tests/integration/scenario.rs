@@ -77,7 +77,7 @@ impl Columns {
             output_tokens: pick(&self.output_tokens, rows),
             class: pick(&self.class, rows),
             priority: pick(&self.priority, rows),
-            patience_s: pick(&self.patience_s, rows),
+            patience_s: if self.patience_s.is_empty() { Vec::new() } else { pick(&self.patience_s, rows) },
             tbt_slo_s: pick(&self.tbt_slo_s, rows),
             queue_key: pick(&self.queue_key, rows),
             session: pick(&self.session, rows),
@@ -185,6 +185,12 @@ impl Scenario {
         simulate(&self.columns.view(), self.parts(), &self.options(stepping), &mut ()).expect("a run")
     }
 
+    /// The same scenario in which every request waits for ever: because nothing is said of patience, or because all is said.
+    pub(crate) fn patient(&self, is_said: bool) -> Scenario {
+        let rows = if is_said { self.columns.arrival_s.len() } else { 0 };
+        Scenario { columns: Columns { patience_s: vec![f64::NAN; rows], ..self.columns.clone() }, ..self.clone() }
+    }
+
     /// The same scenario with some requests arriving exactly when an iteration of it ends.
     pub(crate) fn on_boundaries(&self, every: usize) -> Scenario {
         let results = self.run(false);
@@ -237,7 +243,7 @@ fn columns(longest_prompt: i32, longest_output: i32) -> impl Strategy<Value = Co
         (-5_i32..5).prop_map(|key| f64::from(key) / 2.0),
         prop_oneof![1 => Just(NO_SESSION), 2 => 0_u32..4],
     );
-    prop::collection::vec(row, 1..30).prop_map(|rows| {
+    (prop::collection::vec(row, 1..30), any::<bool>()).prop_map(|(rows, is_patient)| {
         let mut columns = Columns::default();
         let mut microseconds = 0_u64;
         for (gap, prompt, output, class, priority, patience, tbt_slo, queue_key, session) in rows {
@@ -251,6 +257,9 @@ fn columns(longest_prompt: i32, longest_output: i32) -> impl Strategy<Value = Co
             columns.tbt_slo_s.push(tbt_slo);
             columns.queue_key.push(queue_key);
             columns.session.push(session);
+        }
+        if is_patient {
+            columns.patience_s.clear();
         }
         columns
     })

@@ -1,0 +1,63 @@
+//! The rows of a workload, in the order in which they arrive.
+
+use crate::clock::Instant;
+use crate::workload::Workload;
+
+/// The rows that are still to arrive and wait for no other.
+pub(super) struct Arrivals {
+    horizon: Option<Instant>,
+    /// Rows of this part that arrive by the horizon, or may.
+    pub(super) rows: usize,
+    /// The next of them, and when it arrives.
+    pub(super) next: usize,
+    pub(super) at: Instant,
+    /// Does one arrive after the horizon?
+    pub(super) more_to_come: bool,
+}
+
+impl Arrivals {
+    /// No row is known yet.
+    pub(super) fn new(horizon: Option<Instant>) -> Arrivals {
+        Arrivals { horizon, rows: 0, next: 0, at: Instant::NEVER, more_to_come: false }
+    }
+
+    /// The first `rows` of a workload come next. If none waits for another, they all arrive by the horizon.
+    pub(super) fn take(&mut self, workload: &Workload, rows: usize) {
+        self.rows = rows;
+        self.more_to_come |= rows < workload.len();
+        self.next = 0;
+        self.find(workload);
+    }
+
+    /// The row that arrives now.
+    #[inline]
+    pub(super) fn pop(&mut self, workload: &Workload) -> usize {
+        let row = self.next;
+        self.next += 1;
+        self.find(workload);
+        row
+    }
+
+    #[inline]
+    fn find(&mut self, workload: &Workload) {
+        if !workload.flow.is_empty() {
+            self.find_in_flow(workload);
+        } else if self.next < self.rows {
+            self.at = workload.arrival_at(self.next);
+        } else {
+            self.at = Instant::NEVER;
+        }
+    }
+
+    /// Passes over rows that come later.
+    fn find_in_flow(&mut self, workload: &Workload) {
+        while workload.flow.is_delayed(self.next) {
+            self.next += 1;
+        }
+        self.at = if self.next < self.rows { workload.arrival_at(self.next) } else { Instant::NEVER };
+        if self.at < Instant::NEVER && self.horizon.is_some_and(|horizon| self.at > horizon) {
+            self.more_to_come = true;
+            self.at = Instant::NEVER;
+        }
+    }
+}

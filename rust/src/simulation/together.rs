@@ -1,0 +1,406 @@
+//! All replicas on one calendar: one instant after the other, and everything that happens at it in the order of rule 4.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::run::{Order, Polls, Run};
+use crate::clock::Instant;
+use crate::error::{Error, Result};
+use crate::gate_and_route::{Dispatch, Placed};
+use crate::links::Transfers;
+use crate::replica::Departure;
+use crate::request::Place;
+use crate::results::{NO_REPLICA, Recorder, Status};
+use crate::tournament::Tournament;
+use crate::workload::{Arrival, Workload};
+
+/// When something happens next, and what passes between replicas.
+pub(super) struct Calendar {
+    /// When something happens at each replica next.
+    ends: Tournament<Instant>,
+    /// Replicas at which something happened at this instant, and for each the last instant of which it is one, counted.
+    touched: Vec<u32>,
+    touched_at: Vec<u64>,
+    instants: u64,
+    links: Vec<Transfers>,
+    /// Requests that queue before the replicas.
+    dispatch: Option<Dispatch>,
+    /// For how many others each row still waits; empty: none does.
+    awaited: Vec<u32>,
+    /// Rows that wait for no other any more, by the instant of their arrival.
+    released: BinaryHeap<Reverse<(Instant, u32)>>,
+    patience: BinaryHeap<Reverse<PatienceEnd>>,
+    pub(super) in_system: u64,
+}
+
+/// When a request loses patience, its id, its replica and its place there.
+type PatienceEnd = (Instant, u32, u32, u32);
+
+impl Calendar {
+    pub(super) fn new(replicas: usize, links: Vec<Transfers>, dispatch: Option<Dispatch>) -> Calendar {
+        Calendar {
+            ends: Tournament::new(replicas, Instant::NEVER, Instant::NEVER),
+            touched: Vec::new(),
+            touched_at: vec![0; replicas],
+            instants: 0,
+            links,
+            dispatch,
+            awaited: Vec::new(),
+            released: BinaryHeap::new(),
+            patience: BinaryHeap::new(),
+            in_system: 0,
+        }
+    }
+
+    #[inline]
+    pub(super) fn set_end(&mut self, replica: usize, end: Instant) {
+        self.ends.set(replica, end);
+    }
+
+    /// Requests that queue before the replicas.
+    pub(super) fn waiting(&self) -> u64 {
+        self.dispatch.as_ref().map_or(0, Dispatch::len) as u64
+    }
+
+    /// Requests that still wait for others.
+    pub(super) fn never_came(&self) -> usize {
+        self.awaited.iter().filter(|&&awaited| awaited > 0).count()
+    }
+
+    /// Ends the run for the requests that no replica has.
+    pub(super) fn stop(&mut self, end: Instant, results: &mut Recorder) {
+        for departure in self.links.iter_mut().flat_map(Transfers::drain) {
+            let Departure { request, from, at, .. } = departure;
+            results.leave(&request.handed_off(from, at, end), from, Status::Unfinished, end);
+        }
+        for (request, replica) in self.dispatch.iter_mut().flat_map(|dispatch| dispatch.drain(end)) {
+            results.leave(&request, replica, Status::Unfinished, end);
+        }
+    }
+}
+
+impl Run<'_> {
+    /// From now on requests may also leave or come by what happens elsewhere.
+    pub(super) fn bring_together(&mut self) -> Result<()> {
+        self.meet()?;
+        self.order = Order::Together;
+        for (place, replica) in self.fleet.replicas.iter().enumerate() {
+            self.calendar.in_system += replica.requests();
+            self.calendar.set_end(place, replica.next_instant());
+        }
+        Ok(())
+    }
+
+    /// Notes which rows wait for others.
+    pub(super) fn take_flow(&mut self, workload: &Workload) -> Result<()> {
+        let flow = &workload.flow;
+        self.results.keep_elapsed((0..self.arrivals.rows).map(|row| workload.arrival_at(row)).collect());
+        self.results.finished = Some(Vec::new());
+        self.calendar.awaited = flow.parents.to_vec();
+        for row in (0..flow.parents.len()).filter(|&row| flow.is_delayed(row) && flow.parents(row) == 0) {
+            let at = workload.arrival_at(row).after(flow.delay(row))?;
+            if self.options.horizon.is_none_or(|horizon| at <= horizon) {
+                self.calendar.released.push(Reverse((at, row as u32)));
+            } else {
+                self.arrivals.more_to_come = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a replica can prefill, some replica must be able to go on with: else the cluster makes no sense.
+    pub(super) fn every_hand_off_fits(&self, workload: &Workload) -> Result<()> {
+        let replicas = &self.fleet.replicas;
+        for (index, station) in self.stations.iter().enumerate() {
+            let Some(link) = station.link else { continue };
+            let to = &self.fleet.pools[self.calendar.links[link].to].replicas;
+            for row in (0..self.arrivals.rows).filter(|&row| workload.pool(row) == index) {
+                let arrival = workload.request(row, Instant::ZERO);
+                let fits = |replica: usize| {
+                    let (capacity, need) = replicas[replica].capacity_and_need(&arrival);
+                    need <= capacity
+                };
+                let goes_on = |replica: usize| replicas[replica].sends_on(&arrival) && fits(replica);
+                if self.fleet.pools[index].replicas.clone().any(goes_on) && !to.clone().any(fits) {
+                    let blocks = |replica: usize| replicas[replica].capacity_and_need(&arrival);
+                    let (capacity, need) = to.clone().map(blocks).max().unwrap_or_default();
+                    let what = format!(
+                        "the KV of row {} fits nowhere after its prefill: it grows to {need} blocks, the largest \
+                         decode replica has {capacity}",
+                        arrival.id
+                    );
+                    return Err(Error::config("decode", what));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets happen what happens before `look_at`.
+    pub(super) fn advance_together(&mut self, workload: &Workload, polls: &mut Polls) -> Result<()> {
+        loop {
+            let instant = self.next_together();
+            if instant >= self.look_at {
+                return Ok(());
+            }
+            polls.count(self.results.left())?;
+            if instant > self.sampler.next {
+                self.sampler.sample_before(instant, &self.fleet.replicas, &mut self.results)?;
+            }
+            self.happen(instant, workload)?;
+        }
+    }
+
+    #[inline]
+    pub(super) fn next_together(&mut self) -> Instant {
+        let calendar = &mut self.calendar;
+        let mut others = calendar.ends.least().min(self.arrivals.at);
+        if let Some(&Reverse((at, _))) = calendar.released.peek() {
+            others = others.min(at);
+        }
+        for link in &calendar.links {
+            others = others.min(link.next_end());
+        }
+        if let Some(dispatch) = &mut calendar.dispatch {
+            others = others.min(dispatch.next_deadline(others));
+        }
+        // The patience of a request that has been admitted is no event any more.
+        while let Some(&Reverse((at, id, replica, place))) = calendar.patience.peek() {
+            if at >= others || self.fleet.replicas[replica as usize].awaits_admission(Place(place), id) {
+                return others.min(at);
+            }
+            calendar.patience.pop();
+        }
+        others
+    }
+
+    #[inline]
+    fn next_arrival(&self) -> Instant {
+        match self.calendar.released.peek() {
+            None => self.arrivals.at,
+            Some(&Reverse((at, _))) => at.min(self.arrivals.at),
+        }
+    }
+
+    /// Everything that happens at one instant, in the order of rule 4.
+    #[inline]
+    fn happen(&mut self, instant: Instant, workload: &Workload) -> Result<()> {
+        self.pass(self.now, instant, self.calendar.in_system)?;
+        self.now = instant;
+        self.calendar.instants += 1;
+        // None of them is due again before it has formed its next batch.
+        let mut due = self.calendar.ends.first_up_to(instant);
+        while let Some(replica) = due {
+            self.settle(replica, workload)?;
+            due = self.calendar.ends.next_up_to(instant, replica);
+        }
+        for link in 0..self.calendar.links.len() {
+            self.hand_over(link)?;
+        }
+        if !self.calendar.patience.is_empty() {
+            self.lose_patience()?;
+        }
+        if self.calendar.dispatch.is_some() {
+            self.give_up();
+        }
+        while self.next_arrival() == instant {
+            let row = self.take_next_row(workload);
+            self.arrive(row, workload)?;
+        }
+        if !self.calendar.patience.is_empty() {
+            // A request that arrived without any patience leaves before a batch is formed.
+            self.lose_patience()?;
+        }
+        if self.calendar.dispatch.is_some() {
+            self.place(workload)?;
+        }
+        if self.calendar.touched.len() > 1 {
+            self.calendar.touched.sort_unstable();
+        }
+        for index in 0..self.calendar.touched.len() {
+            self.form(self.calendar.touched[index] as usize, false)?;
+        }
+        self.calendar.touched.clear();
+        Ok(())
+    }
+
+    /// Settles the iterations of a replica that end now.
+    #[inline]
+    fn settle(&mut self, replica: usize, workload: &Workload) -> Result<()> {
+        let before = self.results.left();
+        self.fleet.replicas[replica].settle(&mut self.results)?;
+        self.calendar.in_system -= self.results.left() - before;
+        if !self.calendar.links.is_empty() || self.calendar.dispatch.is_some() {
+            self.send(replica)?;
+        }
+        if self.results.finished.as_ref().is_some_and(|finished| !finished.is_empty()) {
+            self.release(replica, workload)?;
+        }
+        self.touch(replica);
+        Ok(())
+    }
+
+    /// Requests that leave a replica with their prompts computed set out for the next one.
+    fn send(&mut self, replica: usize) -> Result<()> {
+        if let Some(dispatch) = &mut self.calendar.dispatch {
+            let departures: Vec<Departure> = self.fleet.replicas[replica].departures().collect();
+            for mut departure in departures {
+                // A request that waits for a slot has left its keys and values with the host.
+                self.fleet.replicas[replica].release(std::mem::take(&mut departure.held), self.now)?;
+                dispatch.prefilled(departure);
+            }
+            return Ok(());
+        }
+        let Some(link) = self.stations[self.fleet.pool_of(replica)].link else { return Ok(()) };
+        for departure in self.fleet.replicas[replica].departures() {
+            self.calendar.links[link].push(departure, self.now)?;
+        }
+        Ok(())
+    }
+
+    /// The slots of the finished are free; a request that waited for the last of them will arrive after its delay.
+    fn release(&mut self, replica: usize, workload: &Workload) -> Result<()> {
+        let finished = self.results.finished.replace(Vec::new()).unwrap_or_default();
+        for row in finished {
+            if let Some(dispatch) = &mut self.calendar.dispatch {
+                dispatch.decoded(replica);
+            }
+            if workload.flow.is_empty() {
+                continue;
+            }
+            for &child in workload.flow.children(row as usize) {
+                let awaited = &mut self.calendar.awaited[child as usize];
+                *awaited -= 1;
+                if *awaited == 0 {
+                    let at = self.now.after(workload.flow.delay(child as usize))?;
+                    self.calendar.released.push(Reverse((at, child)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Hand-offs arrive: their blocks at the source are given up, the router of the other pool is asked.
+    fn hand_over(&mut self, link: usize) -> Result<()> {
+        while let Some(mut departure) = self.calendar.links[link].pop(self.now)? {
+            let source = departure.from as usize;
+            self.fleet.replicas[source].release(std::mem::take(&mut departure.held), self.now)?;
+            self.touch(source);
+            self.fleet.content.clone_from(&departure.content);
+            let replica = self.route(self.calendar.links[link].to, &departure.request.arrival, true)?;
+            self.fleet.replicas[replica].receive(departure, self.now)?;
+            self.touch(replica);
+        }
+        Ok(())
+    }
+
+    /// Something happened at a replica: if it is idle, it forms a batch once all has happened that does at this instant.
+    #[inline]
+    fn touch(&mut self, replica: usize) {
+        self.fleet.count_requests(replica);
+        let calendar = &mut self.calendar;
+        if calendar.touched_at[replica] != calendar.instants {
+            calendar.touched_at[replica] = calendar.instants;
+            calendar.touched.push(replica as u32);
+        }
+    }
+
+    fn lose_patience(&mut self) -> Result<()> {
+        while let Some(&Reverse((at, id, replica, place))) = self.calendar.patience.peek() {
+            if at > self.now {
+                break;
+            }
+            self.calendar.patience.pop();
+            let waits_at = &mut self.fleet.replicas[replica as usize];
+            if waits_at.abandon(Place(place), id, self.now, &mut self.results)? {
+                self.calendar.in_system -= 1;
+                self.touch(replica as usize);
+            }
+        }
+        Ok(())
+    }
+
+    /// A request that has waited long enough before the replicas gives up.
+    fn give_up(&mut self) {
+        let Some(dispatch) = &mut self.calendar.dispatch else { return };
+        while let Some((request, replica)) = dispatch.give_up(self.now) {
+            self.results.leave(&request, replica, Status::Abandoned, self.now);
+            self.calendar.in_system -= 1;
+        }
+    }
+
+    /// The control says which request goes where; one that still waits then draws its patience.
+    fn place(&mut self, workload: &Workload) -> Result<()> {
+        while let Some(placed) = self.calendar.dispatch.as_mut().and_then(Dispatch::place) {
+            let (Placed::Prefill(_, replica) | Placed::Decode(_, replica)) = placed;
+            match placed {
+                Placed::Prefill(arrival, _) => {
+                    workload.content.read((arrival.row - workload.first) as usize, &mut self.fleet.content);
+                    self.fleet.replicas[replica].arrive(arrival, &self.fleet.content, &mut self.results)?;
+                }
+                Placed::Decode(departure, _) => self.fleet.replicas[replica].receive(*departure, self.now)?,
+            }
+            self.touch(replica);
+        }
+        self.calendar.dispatch.as_mut().map_or(Ok(()), |dispatch| dispatch.wait(self.now))
+    }
+
+    /// The row that arrives now: the lowest of those that do.
+    #[inline]
+    fn take_next_row(&mut self, workload: &Workload) -> usize {
+        if let Some(&Reverse((at, row))) = self.calendar.released.peek()
+            && (at, row as usize) < (self.arrivals.at, self.arrivals.next)
+        {
+            self.calendar.released.pop();
+            return row as usize;
+        }
+        self.arrivals.pop(workload)
+    }
+
+    #[inline]
+    fn arrive(&mut self, row: usize, workload: &Workload) -> Result<()> {
+        let arrival = workload.request(row, self.now);
+        if let Some(dispatch) = &mut self.calendar.dispatch {
+            // All replicas are alike.
+            match self.fleet.replicas[0].refuses(&arrival) {
+                Some(reason) => self.results.reject(&arrival, NO_REPLICA, reason),
+                None => {
+                    dispatch.arrive(arrival);
+                    self.calendar.in_system += 1;
+                }
+            }
+        } else {
+            let pool = workload.pool(row);
+            workload.content.read(row, &mut self.fleet.content);
+            let replica = self.route(pool, &arrival, false)?;
+            if let Some(reason) = self.refuses_afterwards(pool, replica, &arrival) {
+                self.results.reject(&arrival, replica as u32, reason);
+            } else if let Some(place) =
+                self.fleet.replicas[replica].arrive(arrival, &self.fleet.content, &mut self.results)?
+            {
+                self.calendar.in_system += 1;
+                if let Some(patience) = workload.patience(row) {
+                    let end = (self.now.after(patience)?, arrival.id, replica as u32, place.0);
+                    self.calendar.patience.push(Reverse(end));
+                }
+                self.touch(replica);
+            }
+        }
+        if self.arrivals.at == Instant::NEVER {
+            self.waiting_at_last_arrival = self.waiting();
+        }
+        Ok(())
+    }
+
+    /// Why no replica to which a request is handed off can ever serve it, if that is so.
+    #[inline]
+    fn refuses_afterwards(&self, pool: usize, replica: usize, arrival: &Arrival) -> Option<&'static str> {
+        let replicas = &self.fleet.replicas;
+        let link = self.stations[pool].link.filter(|_| replicas[replica].sends_on(arrival))?;
+        let mut reason = None;
+        for replica in self.fleet.pools[self.calendar.links[link].to].replicas.clone() {
+            reason = Some(replicas[replica].refuses(arrival)?);
+        }
+        reason
+    }
+}
