@@ -117,7 +117,7 @@ impl Transfers {
         while self.under_way.len() < self.link.lanes {
             let Some(departure) = self.waiting.pop_front() else { break };
             let end = now.after(self.link.time(departure.request.context_held())?)?;
-            self.under_way.insert((end, departure.request.arrival.id), departure);
+            self.under_way.insert((end, departure.history.arrival.id), departure);
         }
         Ok(())
     }

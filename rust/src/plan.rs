@@ -17,7 +17,6 @@ use crate::clock::{Instant, Span};
 use crate::error::{Error, Kind, Result};
 use crate::replica::{Chunk, State};
 use crate::request::{Phase, Place, Requests};
-use crate::timing::ChunkShape;
 
 /// What a replica enforces for its scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,6 +185,12 @@ impl Plan<'_> {
         self.state.blocks.free() as i64 - self.state.standing_growth() as i64
     }
 
+    /// Do the standing decodes find no free block, so that a request must be preempted or paused?
+    #[inline]
+    pub fn lacks_blocks(&self) -> bool {
+        !self.state.has_free(0)
+    }
+
     /// All blocks of the cache.
     #[inline]
     pub fn all_blocks(&self) -> u64 {
@@ -207,8 +212,8 @@ impl Plan<'_> {
     /// Blocks that a request must take to compute so many more tokens.
     #[inline]
     pub fn new_blocks(&self, place: Place, tokens: u64) -> u64 {
-        let context = self.state.requests.context(place);
-        self.state.blocks.need(context + tokens).saturating_sub(self.state.blocks_of(place))
+        let (context, blocks) = self.state.context_and_blocks(place);
+        self.state.blocks.need(context + tokens).saturating_sub(blocks)
     }
 }
 
@@ -227,8 +232,9 @@ impl Plan<'_> {
     /// another request holds blocks (rule 11)? What stands in its way is noted for the audit of work conservation.
     #[inline]
     pub fn has_room(&mut self, place: Place, tokens: u64, spare: u64) -> bool {
-        let left = self.free_blocks() - self.state.blocks_to_admit(place, tokens) as i64;
-        let fits = left >= spare as i64 || (left >= 0 && self.cache_is_empty());
+        let blocks = self.state.blocks_to_admit(place, tokens);
+        let fits = self.state.has_free(blocks.saturating_add(spare))
+            || (self.cache_is_empty() && self.state.has_free(blocks));
         if self.seats_left() == 0 {
             self.state.batch.refused = Some(Limit::Seats);
         } else if !fits {
@@ -274,6 +280,7 @@ impl Plan<'_> {
         self.state.standing -= group.active();
         group.rests = rest;
         self.state.standing += group.active();
+        self.state.is_resting |= rest;
     }
 
     /// Computes the next `tokens` tokens that a request owes. One that has emitted before and computes its last owed token
@@ -289,26 +296,20 @@ impl Plan<'_> {
         if request.phase != Phase::Started || request.placed {
             return Err(self.broken("only an admitted request, and only once, can have a chunk in a batch", place));
         }
-        let owed = self.state.requests.owed(place);
+        let (context, owed, held) = (u64::from(request.computed), request.owed(), request.blocks);
         if tokens == 0 || tokens > owed {
             return Err(self.broken("a chunk holds at least 1 token and at most those that its request owes", place));
         }
         if tokens > self.budget_left() {
             return Err(self.broken("no iteration loads more tokens than the budget", place));
         }
-        let blocks = self.new_blocks(place, tokens);
-        self.take(place, blocks)?;
-        let context = self.state.requests.context(place);
+        self.take(place, self.state.blocks.need(context + tokens).saturating_sub(held))?;
         if self.state.blocks.has_cache() {
             self.state.publish_chunk(place, context + tokens);
         }
         let is_decode = may_be_decode && owed == 1 && self.state.requests.is_priced_as_decode(place);
         self.state.requests.at_mut(place).placed = true;
-        self.state.batch.chunks.push(Chunk { place, tokens, context, owed, is_decode });
-        if !is_decode {
-            self.state.batch.priced.push(ChunkShape { tokens, context });
-        }
-        self.state.batch.chunk_tokens += tokens;
+        self.state.batch.push(Chunk { place, tokens, context, owed, is_decode });
         Ok(())
     }
 
@@ -325,7 +326,7 @@ impl Plan<'_> {
         } else {
             self.take(place, self.state.blocks.need(tokens))?;
         }
-        let prompt = u64::from(self.state.requests.at(place).arrival.prompt_tokens);
+        let prompt = u64::from(self.state.requests.at(place).prompt_tokens);
         self.state.waiting_blocks -= self.state.blocks.need(prompt);
         self.state.batch.admitted.push(place);
         Ok(())
@@ -366,11 +367,11 @@ impl Plan<'_> {
     fn give_up(&mut self, place: Place, preemption: Preemption) -> Result<()> {
         let context = self.state.requests.context(place);
         self.state.release(place, false);
-        let request = self.state.requests.at_mut(place);
-        request.preemptions += 1;
-        self.state.most_preempted = self.state.most_preempted.max(request.preemptions);
+        let (request, history) = self.state.requests.both_mut(place);
+        history.preemptions += 1;
+        self.state.most_preempted = self.state.most_preempted.max(history.preemptions);
         if preemption == Preemption::Recompute {
-            let prompt = request.arrival.prompt_tokens;
+            let prompt = request.prompt_tokens;
             self.state.tokens_ahead += u64::from(prompt.min(request.computed));
             self.state.waiting_blocks += self.state.blocks.need(u64::from(prompt));
             request.computed = 0;
@@ -412,7 +413,7 @@ impl Plan<'_> {
     #[inline(always)]
     fn take(&mut self, place: Place, blocks: u64) -> Result<()> {
         if blocks > 0 {
-            if i64::try_from(blocks).map_or(true, |blocks| blocks > self.free_blocks()) {
+            if !self.state.has_free(blocks) {
                 return Err(self.broken(NO_BLOCK, place));
             }
             self.state.take(place, blocks);
@@ -437,13 +438,7 @@ impl Plan<'_> {
         if self.state.batch.admitted.contains(&place) {
             return Err(self.broken("a request is not preempted by the plan that admits it", place));
         }
-        if let Some(index) = self.state.batch.chunks.iter().position(|chunk| chunk.place == place) {
-            let chunk = self.state.batch.chunks.remove(index);
-            let priced = self.state.batch.chunks[..index].iter().filter(|chunk| !chunk.is_decode).count();
-            if !chunk.is_decode {
-                self.state.batch.priced.remove(priced);
-            }
-            self.state.batch.chunk_tokens -= chunk.tokens;
+        if self.state.batch.withdraw(place) {
             self.state.requests.at_mut(place).placed = false;
         }
         Ok(())
@@ -459,7 +454,7 @@ impl Plan<'_> {
 
     #[cold]
     pub(crate) fn broken(&self, rule: &'static str, place: Place) -> Error {
-        broken(self.now, rule, format!("request {}", self.state.requests.at(place).arrival.id))
+        broken(self.now, rule, format!("request {}", self.state.requests.at(place).id))
     }
 }
 

@@ -51,80 +51,86 @@ pub(crate) struct HandOff {
     pub(crate) resumed: Instant,
 }
 
-/// A live request: what it is, and how far it has come.
+/// A live request: what of it is looked at in every batch that it is in, and nothing else; see [`History`] for the rest.
 ///
 /// While it decodes, `computed` and `emitted` stand as they were when it joined the standing decodes; what the ticks
 /// since then added is [`Requests::context`] and [`Requests::emitted`].
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// What arrived.
-    pub arrival: Arrival,
-    pub(crate) phase: Phase,
+    /// Row of the workload.
+    pub id: u32,
+    /// Class index.
+    pub class: u32,
+    /// Prompt length in tokens.
+    pub prompt_tokens: u32,
+    /// Output length in tokens.
+    pub output_tokens: u32,
     pub(crate) computed: u32,
     pub(crate) emitted: u32,
-    /// Tokens of it that were found in the prefix cache when it was first admitted.
-    pub(crate) cached_tokens: u32,
     pub(crate) blocks: u64,
     /// Its place among the rows of a batch: that of its admission, unless the policy moved it.
     pub(crate) row: u64,
+    /// The tick of its group at which it joined the standing decodes.
+    pub(crate) joined: u64,
+    pub(crate) last_token: Instant,
     /// Its group of the standing decodes.
     pub(crate) group: u32,
-    pub(crate) joined: u64,
-    /// The last tick whose gap was written to the request itself.
-    pub(crate) gaps_known: u64,
+    pub(crate) phase: Phase,
+    /// Takes a block whenever its context fills one.
     pub(crate) grows: bool,
     /// Stands in the running batch as a chunk.
     pub(crate) placed: bool,
     /// Everything that it owed is computed: it can be among the standing decodes.
     pub(crate) ready: bool,
-    pub(crate) preemptions: u32,
+}
+
+// The table of a full batch stays in the first-level cache.
+const _: () = assert!(size_of::<Request>() <= 80);
+
+/// What of a live request is looked at when it comes, when it is admitted, and when it leaves.
+#[derive(Clone, Debug)]
+pub struct History {
+    /// What arrived.
+    pub arrival: Arrival,
     /// Start of its first iteration; `NEVER` before.
     pub(crate) admitted: Instant,
     /// `NEVER` before it.
     pub(crate) first_token: Instant,
-    pub(crate) last_token: Instant,
     /// No time at all before the second token: no gap is that short.
     pub(crate) longest_gap: Span,
+    /// The last tick of its group whose gap is in `longest_gap`.
+    pub(crate) gaps_known: u64,
+    pub(crate) preemptions: u32,
+    /// Tokens of it that were found in the prefix cache when it was first admitted.
+    pub(crate) cached_tokens: u32,
     /// If it came from another replica with its context.
     pub(crate) hand_off: Option<Box<HandOff>>,
 }
 
 impl Request {
-    pub(crate) fn new(arrival: Arrival) -> Request {
+    fn new(arrival: &Arrival) -> Request {
         Request {
-            arrival,
-            phase: Phase::Waiting,
+            id: arrival.id,
+            class: arrival.class,
+            prompt_tokens: arrival.prompt_tokens,
+            output_tokens: arrival.output_tokens,
             computed: 0,
             emitted: 0,
-            cached_tokens: 0,
             blocks: 0,
             row: 0,
-            group: 0,
             joined: 0,
-            gaps_known: 0,
+            last_token: Instant::ZERO,
+            group: 0,
+            phase: Phase::Waiting,
             grows: false,
             placed: false,
             ready: false,
-            preemptions: 0,
-            admitted: Instant::NEVER,
-            first_token: Instant::NEVER,
-            last_token: Instant::ZERO,
-            longest_gap: Span::ZERO,
-            hand_off: None,
         }
     }
 
-    /// The request as it reaches another replica at `reached`: what it has computed and emitted is kept, it waits anew.
-    pub(crate) fn handed_off(self, from: u32, prefilled: Instant, reached: Instant) -> Request {
-        let hand_off = HandOff { from, prefilled, reached, resumed: Instant::NEVER };
-        Request {
-            phase: Phase::Waiting,
-            blocks: 0,
-            placed: false,
-            ready: false,
-            hand_off: Some(Box::new(hand_off)),
-            ..self
-        }
+    /// The request as it reaches another replica: what it has computed and emitted is kept, it waits anew.
+    pub(crate) fn handed_off(self) -> Request {
+        Request { phase: Phase::Waiting, blocks: 0, placed: false, ready: false, ..self }
     }
 
     /// Where it stands.
@@ -157,6 +163,45 @@ impl Request {
         self.placed
     }
 
+    /// Tokens of prompt and output, emitted so far, that are not computed. Ticks add to both sides alike.
+    #[inline]
+    fn behind(&self) -> u32 {
+        self.prompt_tokens + self.emitted - self.computed
+    }
+
+    /// Tokens still to compute before the next one is emitted. Under `FirstToken::Decode` a request with everything
+    /// computed owes one more, the decode that makes the next token (rule 7).
+    #[inline]
+    pub fn owed(&self) -> u64 {
+        u64::from(self.behind().max(1))
+    }
+
+    /// Tokens whose keys and values it takes along; it does not decode.
+    pub(crate) fn context_held(&self) -> u64 {
+        u64::from(self.computed)
+    }
+}
+
+impl History {
+    pub(crate) fn new(arrival: Arrival) -> History {
+        History {
+            arrival,
+            admitted: Instant::NEVER,
+            first_token: Instant::NEVER,
+            longest_gap: Span::ZERO,
+            gaps_known: 0,
+            preemptions: 0,
+            cached_tokens: 0,
+            hand_off: None,
+        }
+    }
+
+    /// The history of a request that reaches another replica at `reached`.
+    pub(crate) fn handed_off(self, from: u32, prefilled: Instant, reached: Instant) -> History {
+        let hand_off = HandOff { from, prefilled, reached, resumed: Instant::NEVER };
+        History { hand_off: Some(Box::new(hand_off)), ..self }
+    }
+
     /// How often it was preempted.
     #[inline]
     pub fn preemptions(&self) -> u32 {
@@ -182,11 +227,6 @@ impl Request {
         (at, self.arrival.id)
     }
 
-    /// Tokens whose keys and values it takes along; it does not decode.
-    pub(crate) fn context_held(&self) -> u64 {
-        u64::from(self.computed)
-    }
-
     /// An iteration that it is admitted to begins.
     #[inline]
     pub(crate) fn begin(&mut self, now: Instant) {
@@ -194,12 +234,6 @@ impl Request {
             None => self.admitted = self.admitted.min(now),
             Some(hand_off) => hand_off.resumed = hand_off.resumed.min(now),
         }
-    }
-
-    /// The longest context that it ever has.
-    #[inline]
-    pub fn longest_context(&self, first_token: FirstToken) -> u64 {
-        longest_context(&self.arrival, first_token)
     }
 }
 
@@ -214,6 +248,8 @@ pub fn longest_context(arrival: &Arrival, first_token: FirstToken) -> u64 {
 #[derive(Debug)]
 pub struct Requests {
     table: Vec<Request>,
+    /// By the same places.
+    histories: Vec<History>,
     vacant: Vec<Place>,
     /// Ticks of each group of the standing decodes so far; the one number that moves all of its members.
     pub(crate) ticks: Vec<u64>,
@@ -222,30 +258,35 @@ pub struct Requests {
 
 impl Requests {
     pub(crate) fn new(first_token: FirstToken) -> Requests {
-        Requests { table: Vec::new(), vacant: Vec::new(), ticks: vec![0], first_token }
+        Requests { table: Vec::new(), histories: Vec::new(), vacant: Vec::new(), ticks: vec![0], first_token }
     }
 
+    #[inline]
     pub(crate) fn insert(&mut self, arrival: Arrival) -> Place {
-        self.put(Request::new(arrival))
+        self.put(Request::new(&arrival), History::new(arrival))
     }
 
-    pub(crate) fn put(&mut self, request: Request) -> Place {
+    #[inline]
+    pub(crate) fn put(&mut self, request: Request, history: History) -> Place {
         if let Some(place) = self.vacant.pop() {
             self.table[place.index()] = request;
+            self.histories[place.index()] = history;
             return place;
         }
         self.table.push(request);
+        self.histories.push(history);
         Place(self.table.len() as u32 - 1)
     }
 
+    #[inline]
     pub(crate) fn remove(&mut self, place: Place) {
         self.vacant.push(place);
     }
 
     /// Takes a request out as it stands.
-    pub(crate) fn take(&mut self, place: Place) -> Request {
+    pub(crate) fn take(&mut self, place: Place) -> (Request, History) {
         self.remove(place);
-        self.at(place).clone()
+        (self.at(place).clone(), self.history(place).clone())
     }
 
     /// Number of live requests.
@@ -269,6 +310,35 @@ impl Requests {
     #[inline]
     pub(crate) fn at_mut(&mut self, place: Place) -> &mut Request {
         &mut self.table[place.index()]
+    }
+
+    /// What became of the request at a place so far.
+    #[inline]
+    pub fn history(&self, place: Place) -> &History {
+        &self.histories[place.index()]
+    }
+
+    #[inline]
+    pub(crate) fn history_mut(&mut self, place: Place) -> &mut History {
+        &mut self.histories[place.index()]
+    }
+
+    /// Both.
+    #[inline]
+    pub(crate) fn both_mut(&mut self, place: Place) -> (&mut Request, &mut History) {
+        (&mut self.table[place.index()], &mut self.histories[place.index()])
+    }
+
+    /// What arrived at a place.
+    #[inline]
+    pub fn arrival(&self, place: Place) -> &Arrival {
+        &self.history(place).arrival
+    }
+
+    /// Order of arrival at this replica, which is the order of service unless a policy says otherwise.
+    #[inline]
+    pub fn order(&self, place: Place) -> (Instant, u32) {
+        self.history(place).order()
     }
 
     /// Iterations in which a group of the standing decodes took part so far.
@@ -315,7 +385,8 @@ impl Requests {
     /// Prompt and emitted tokens: what must be computed before the next token.
     #[inline]
     pub fn known(&self, place: Place) -> u64 {
-        u64::from(self.at(place).arrival.prompt_tokens) + self.emitted(place)
+        let request = self.at(place);
+        u64::from(request.prompt_tokens + request.emitted + self.ticks_of(request))
     }
 
     /// The context with which a waiting request emits its next token. Under `FirstToken::Decode` the input alone brings
@@ -326,25 +397,32 @@ impl Requests {
         self.known(place) + u64::from(self.first_token == FirstToken::Decode)
     }
 
-    /// Tokens still to compute before the next one is emitted. Under `FirstToken::Decode` a request with everything
-    /// computed owes one more, the decode that makes the next token (rule 7).
+    /// See [`Request::owed`].
     #[inline]
     pub fn owed(&self, place: Place) -> u64 {
-        let owed = self.known(place) - self.context(place);
-        if owed == 0 { 1 } else { owed }
+        self.at(place).owed()
     }
 
     /// The context once everything that it owes is computed: what an admission must hold. A request that comes from
     /// another replica brings a part of it along.
     #[inline]
     pub fn next_context(&self, place: Place) -> u64 {
-        self.context(place) + self.owed(place)
+        let request = self.at(place);
+        u64::from(request.computed + self.ticks_of(request)) + request.owed()
     }
 
     /// Is computing one token priced as a decode (rule 6)? It is for the tail of a recomputation too.
     #[inline]
     pub fn is_priced_as_decode(&self, place: Place) -> bool {
-        let (known, context) = (self.known(place), self.context(place));
-        known == context || (known == context + 1 && self.emitted(place) > 0)
+        let request = self.at(place);
+        let behind = request.behind();
+        behind == 0 || (behind == 1 && request.emitted + self.ticks_of(request) > 0)
+    }
+
+    /// The longest context that a request ever has.
+    #[inline]
+    pub fn longest_context(&self, request: &Request) -> u64 {
+        let last = u64::from(request.prompt_tokens) + u64::from(request.output_tokens);
+        last - u64::from(self.first_token == FirstToken::Prefill)
     }
 }

@@ -10,7 +10,7 @@ use crate::clock::Instant;
 use crate::error::Result;
 use crate::gate_and_route::{BufferPlace, Control, Patience, QueueKind, Start, Waiting};
 use crate::replica::Departure;
-use crate::request::Request;
+use crate::request::History;
 use crate::results::NO_REPLICA;
 use crate::workload::Arrival;
 
@@ -70,7 +70,7 @@ impl Dispatch {
     /// A request has its prompt computed, and owes tokens still.
     pub(crate) fn prefilled(&mut self, departure: Departure) {
         let handle = self.handle();
-        let Arrival { id, class, .. } = departure.request.arrival;
+        let Arrival { id, class, .. } = departure.history.arrival;
         let place = self.control.prefill_done(id, handle, class, departure.from);
         self.hold(handle, Undispatched::Buffer(Box::new(departure), place));
     }
@@ -96,7 +96,7 @@ impl Dispatch {
             let (arrival, queue) = match &self.held[handle as usize] {
                 None => continue,
                 Some(Undispatched::Queue(arrival, _)) => (arrival, QueueKind::Prefill),
-                Some(Undispatched::Buffer(departure, _)) => (&departure.request.arrival, QueueKind::Decode),
+                Some(Undispatched::Buffer(departure, _)) => (&departure.history.arrival, QueueKind::Decode),
             };
             if let Some(span) = self.patience.draw(arrival.id, arrival.class, queue) {
                 let deadline = (now.after(span)?, arrival.id, handle, queue == QueueKind::Decode);
@@ -118,7 +118,7 @@ impl Dispatch {
     }
 
     /// The next request that gives up by `now`, and the replica that it was at last.
-    pub(crate) fn give_up(&mut self, now: Instant) -> Option<(Request, u32)> {
+    pub(crate) fn give_up(&mut self, now: Instant) -> Option<(History, u32)> {
         while let Some(&Reverse((_, id, handle, decodes))) = self.deadlines.peek().filter(|next| next.0.0 <= now) {
             self.deadlines.pop();
             if !self.waits(id, handle, decodes) {
@@ -135,7 +135,7 @@ impl Dispatch {
     }
 
     /// Every request that still waits at the end.
-    pub(crate) fn drain(&mut self, end: Instant) -> impl Iterator<Item = (Request, u32)> {
+    pub(crate) fn drain(&mut self, end: Instant) -> impl Iterator<Item = (History, u32)> {
         self.free.clear();
         std::mem::take(&mut self.held).into_iter().flatten().map(move |held| held.leave(end))
     }
@@ -144,7 +144,7 @@ impl Dispatch {
         match &self.held[handle as usize] {
             None => false,
             Some(Undispatched::Queue(arrival, _)) => !decodes && arrival.id == id,
-            Some(Undispatched::Buffer(departure, _)) => decodes && departure.request.arrival.id == id,
+            Some(Undispatched::Buffer(departure, _)) => decodes && departure.history.arrival.id == id,
         }
     }
 
@@ -167,12 +167,12 @@ impl Dispatch {
 }
 
 impl Undispatched {
-    fn leave(self, now: Instant) -> (Request, u32) {
+    fn leave(self, now: Instant) -> (History, u32) {
         match self {
-            Undispatched::Queue(arrival, _) => (Request::new(arrival), NO_REPLICA),
+            Undispatched::Queue(arrival, _) => (History::new(arrival), NO_REPLICA),
             Undispatched::Buffer(departure, _) => {
-                let Departure { request, from, at, .. } = *departure;
-                (request.handed_off(from, at, now), from)
+                let Departure { history, from, at, .. } = *departure;
+                (history.handed_off(from, at, now), from)
             }
         }
     }

@@ -10,7 +10,7 @@
 
 use super::state::{Chunk, State};
 use crate::kv::{Hit, Kept};
-use crate::request::{Phase, Place, Request};
+use crate::request::{History, Phase, Place, Request};
 
 /// What was found for a request that waits, when the policy thought of admitting it.
 #[derive(Clone, Copy, Debug)]
@@ -67,12 +67,12 @@ impl State {
     pub(crate) fn take_hit(&mut self, place: Place) {
         let hit = self.hit(place);
         let blocks = self.blocks.take_hit(place, hit);
-        let request = self.requests.at_mut(place);
+        let (request, history) = self.requests.both_mut(place);
         request.blocks += blocks;
-        if request.is_new() {
-            request.cached_tokens = hit.tokens as u32;
+        if history.is_new() {
+            history.cached_tokens = hit.tokens as u32;
         }
-        self.tokens_ahead -= hit.tokens.min(u64::from(request.arrival.prompt_tokens));
+        self.tokens_ahead -= hit.tokens.min(u64::from(request.prompt_tokens));
         self.cached_tokens += hit.tokens;
         self.batch.exchanges += 1;
     }
@@ -120,7 +120,7 @@ impl State {
     }
 
     /// The same, and takes it along.
-    pub(crate) fn take_out(&mut self, place: Place) -> Request {
+    pub(crate) fn take_out(&mut self, place: Place) -> (Request, History) {
         self.blocks.close(place);
         self.requests.take(place)
     }

@@ -21,7 +21,7 @@ use crate::engine::EngineParts;
 use crate::error::{Kind, Result};
 use crate::kv::{Kept, KvBlocks, Segment};
 use crate::plan::{Plan, broken};
-use crate::request::{Phase, Place, Request, Requests};
+use crate::request::{History, Phase, Place, Request, Requests};
 use crate::results::{Recorder, Status};
 use crate::scheduler::{Notice, Scheduler};
 use crate::timing::{HostTime, Pace, Timing};
@@ -74,6 +74,7 @@ pub enum Role {
 /// A request that has its prompt computed and goes to another replica.
 pub struct Departure {
     pub(crate) request: Request,
+    pub(crate) history: History,
     /// The replica that it leaves, and when.
     pub(crate) from: u32,
     pub(crate) at: Instant,
@@ -117,6 +118,7 @@ impl Replica {
             state: State {
                 requests: Requests::new(engine.first_token),
                 standing: 0,
+                is_resting: false,
                 groups: vec![Decodes::new(blocks.block_tokens(), classes, &moduli)],
                 blocks,
                 moduli,
@@ -182,10 +184,11 @@ impl Replica {
 
     /// A request comes from another replica with its context, which is kept on the host until it is admitted.
     pub fn receive(&mut self, departure: Departure, now: Instant) -> Result<()> {
-        let request = departure.request.handed_off(departure.from, departure.at, now);
-        self.state.tokens_ahead += u64::from(request.arrival.output_tokens - request.emitted);
-        let arrival = request.arrival;
-        let place = self.state.requests.put(request);
+        let request = departure.request.handed_off();
+        let history = departure.history.handed_off(departure.from, departure.at, now);
+        self.state.tokens_ahead += u64::from(request.output_tokens - request.emitted);
+        let arrival = history.arrival;
+        let place = self.state.requests.put(request, history);
         self.state.blocks.open(place, &departure.content, &arrival);
         self.queue(place, now)
     }
@@ -193,7 +196,7 @@ impl Replica {
     /// A request joins the queue.
     #[inline]
     fn queue(&mut self, place: Place, now: Instant) -> Result<()> {
-        let prompt = self.state.requests.at(place).arrival.prompt_tokens;
+        let prompt = self.state.requests.at(place).prompt_tokens;
         self.state.waiting_blocks += self.state.blocks.need(u64::from(prompt));
         self.state.waiting += 1;
         self.scheduler.notice(Notice::Arrived(place), &self.state.requests);
@@ -232,7 +235,7 @@ impl Replica {
     /// where `id` still waits, since a request that left before had been admitted.
     pub fn awaits_admission(&self, place: Place, id: u32) -> bool {
         let request = self.state.requests.at(place);
-        request.arrival.id == id && request.phase() == Phase::Waiting && request.admitted == Instant::NEVER
+        request.id == id && request.phase() == Phase::Waiting && self.state.requests.history(place).is_new()
     }
 
     /// A request runs out of patience, if it still waits for its first admission.
@@ -240,9 +243,9 @@ impl Replica {
         if !self.awaits_admission(place, id) {
             return Ok(false);
         }
-        results.leave(self.state.requests.at(place), self.index, Status::Abandoned, now);
+        results.leave(self.state.requests.history(place), self.index, Status::Abandoned, now);
         self.scheduler.notice(Notice::Left(place), &self.state.requests);
-        let arrival = self.state.requests.at(place).arrival;
+        let arrival = *self.state.requests.arrival(place);
         self.state.tokens_ahead -= u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
         self.state.waiting_blocks -= self.state.blocks.need(u64::from(arrival.prompt_tokens));
         self.state.remove(place);
@@ -304,14 +307,14 @@ impl Replica {
             let what = format!("{} tokens", standing + state.batch.chunk_tokens);
             return Err(broken(now, "no iteration loads more tokens than the budget", what));
         }
-        if state.standing_growth() > state.blocks.free() {
+        if !state.has_free(0) {
             let what = format!("{} decodes, {} free blocks", standing, state.blocks.free());
             return Err(broken(now, "no more blocks are taken than are free", what));
         }
         for &place in &state.batch.admitted {
             let request = state.requests.at(place);
             if !request.placed && request.phase() != Phase::Decoding {
-                let what = format!("request {}", request.arrival.id);
+                let what = format!("request {}", request.id);
                 return Err(broken(now, "a request is admitted by the batch that it is in", what));
             }
         }
@@ -325,18 +328,11 @@ impl Replica {
         let load = shape.tokens();
         let mut pace = self.host.beside(self.timing.pace(&shape)?, &shape)?;
         let batch = &state.batch;
-        let mut count = batch.hold.iterations.min(pace.holds).min(self.scheduler.holds(&pace));
-        if self.stepping {
-            count = 1;
-        }
-        for chunk in &batch.chunks {
-            // The iteration that completes a prompt is a stretch of its own: it emits, the ones before do not.
-            count = if chunk.tokens == chunk.owed { 1 } else { count.min((chunk.owed - 1) / chunk.tokens) };
-        }
+        let mut count = batch.hold.iterations.min(pace.holds).min(batch.most_iterations);
+        count = if self.stepping { 1 } else { count.min(self.scheduler.holds(&pace)) };
         for (group, &tick) in state.groups.iter().zip(&state.requests.ticks).filter(|(group, _)| group.active() > 0) {
-            let due = group.due.next();
-            debug_assert!(due.is_some(), "every decode has a last token");
-            count = count.min(due.unwrap_or(tick + 1) - tick);
+            debug_assert!(group.due.next() < u64::MAX, "every decode has a last token");
+            count = count.min(group.due.next() - tick);
         }
         if state.swap_charge > Span::ZERO {
             pace.first = pace.first.plus(state.swap_charge)?;
@@ -374,7 +370,7 @@ impl Replica {
         let decodes = state.standing;
         let state = &mut self.state;
         for index in 0..state.batch.admitted.len() {
-            state.requests.at_mut(state.batch.admitted[index]).begin(now);
+            state.requests.history_mut(state.batch.admitted[index]).begin(now);
         }
         self.stretch = Some(Stretch {
             start: now,

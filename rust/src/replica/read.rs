@@ -53,7 +53,7 @@ impl Replica {
         let Some(stretch) = &self.stretch else { return Ok(state.tokens_ahead) };
         let over = stretch.pace.count_within(at.since(stretch.start), stretch.count)?;
         let computed = |chunk: &Chunk| {
-            let prompt = u64::from(state.requests.at(chunk.place).arrival.prompt_tokens);
+            let prompt = u64::from(state.requests.at(chunk.place).prompt_tokens);
             (chunk.context + chunk.tokens * over).min(prompt) - chunk.context.min(prompt)
         };
         Ok(state.tokens_ahead - over * stretch.decodes - state.batch.chunks.iter().map(computed).sum::<u64>())
@@ -138,7 +138,7 @@ impl Replica {
 
     /// The requests that are here now.
     pub fn ids(&self) -> Vec<u32> {
-        let mut ids: Vec<u32> = self.state.live().map(|place| self.state.requests.at(place).arrival.id).collect();
+        let mut ids: Vec<u32> = self.state.live().map(|place| self.state.requests.at(place).id).collect();
         ids.sort_unstable();
         ids
     }
@@ -196,7 +196,7 @@ impl Replica {
                 let emits = chunk.tokens == chunk.owed
                     && (state.requests.first_token == FirstToken::Prefill
                         || chunk.context == state.requests.known(chunk.place));
-                (request.row, request.arrival.id, chunk.tokens, emits)
+                (request.row, request.id, chunk.tokens, emits)
             })
             .collect();
         let takes_part = |place: &Place| {
@@ -204,7 +204,7 @@ impl Replica {
             request.phase() == Phase::Decoding && !state.groups[request.group as usize].rests
         };
         let decoding = state.live().filter(takes_part).map(|place| state.requests.at(place));
-        rows.extend(decoding.map(|request| (request.row, request.arrival.id, 1, true)));
+        rows.extend(decoding.map(|request| (request.row, request.id, 1, true)));
         rows.sort_unstable_by_key(|row| row.0);
         for (_, id, tokens, emits) in rows {
             results.batch_row(id, tokens, emits);

@@ -75,21 +75,19 @@ impl Replica {
             results.gaps(&decodes.measured, gap, 0, 1)?;
             decodes.note_gap(tick + 1, gap);
             while let Some(place) = decodes.odd.pop() {
-                let measured = state.measured.contains(&state.requests.at(place).arrival.id);
-                let request = state.requests.at_mut(place);
-                if request.first_token == Instant::NEVER {
-                    request.first_token = first_end;
+                let (request, history) = state.requests.both_mut(place);
+                let measured = state.measured.contains(&request.id);
+                if history.first_token == Instant::NEVER {
+                    history.first_token = first_end;
                 } else {
                     let gap = first_end.since(request.last_token);
-                    request.longest_gap = request.longest_gap.max(gap);
+                    history.longest_gap = history.longest_gap.max(gap);
                     if measured {
-                        results.gap(request.arrival.class, gap)?;
+                        results.gap(request.class, gap)?;
                     }
                 }
-                request.gaps_known = tick + 1;
-                if measured {
-                    decodes.measured[request.arrival.class as usize] += 1;
-                }
+                history.gaps_known = tick + 1;
+                decodes.measured[request.class as usize] += u64::from(measured);
             }
             if count > 1 {
                 let second = pace.length(1)?;
@@ -123,15 +121,12 @@ impl Replica {
         for &chunk in &state.batch.chunks {
             let tokens = chunk.tokens * stretch.count;
             self.prefilled_tokens += if chunk.is_decode { 0 } else { tokens };
-            let known = state.requests.known(chunk.place);
-            let measured = state.measured.contains(&state.requests.at(chunk.place).arrival.id);
-            let first_token = state.requests.first_token;
             let request = state.requests.at_mut(chunk.place);
             request.placed = false;
-            let prompt = request.arrival.prompt_tokens;
-            let before = request.computed.min(prompt);
+            let known = u64::from(request.prompt_tokens + request.emitted);
+            let before = request.computed.min(request.prompt_tokens);
             request.computed += tokens as u32;
-            state.tokens_ahead -= u64::from(request.computed.min(prompt) - before);
+            state.tokens_ahead -= u64::from(request.computed.min(request.prompt_tokens) - before);
             if stretch.count > 1 {
                 let more = state.blocks.need(u64::from(request.computed)).saturating_sub(request.blocks);
                 state.blocks.take(more);
@@ -149,29 +144,31 @@ impl Replica {
                 }
                 continue;
             }
-            if first_token == FirstToken::Prefill || chunk.context == known {
-                if request.first_token == Instant::NEVER {
-                    request.first_token = stretch.end;
+            if state.requests.first_token == FirstToken::Prefill || chunk.context == known {
+                let (request, history) = state.requests.both_mut(chunk.place);
+                if history.first_token == Instant::NEVER {
+                    history.first_token = stretch.end;
                 } else {
                     let gap = stretch.end.since(request.last_token);
-                    request.longest_gap = request.longest_gap.max(gap);
-                    if measured {
-                        results.gap(request.arrival.class, gap)?;
+                    history.longest_gap = history.longest_gap.max(gap);
+                    if state.measured.contains(&request.id) {
+                        results.gap(request.class, gap)?;
                     }
                 }
                 request.last_token = stretch.end;
                 request.emitted += 1;
                 self.emitted_tokens += 1;
                 state.tokens_ahead -= 1;
-                if request.emitted == request.arrival.output_tokens {
+                if request.emitted == request.output_tokens {
                     self.ending.push((request.row, chunk.place));
                     continue;
                 }
             }
-            if self.role != Role::Whole && request.hand_off.is_none() {
+            if self.role != Role::Whole && state.requests.history(chunk.place).hand_off.is_none() {
                 self.departing.push(chunk.place);
                 continue;
             }
+            let request = state.requests.at_mut(chunk.place);
             let was_ready = std::mem::replace(&mut request.ready, true);
             if state.blocks.has_cache() && !was_ready {
                 if state.caches_in_row_order {
@@ -194,7 +191,7 @@ impl Replica {
             let tick = state.requests.tick(state.requests.at(place));
             let request = state.requests.at_mut(place);
             let decodes = &mut state.groups[request.group as usize];
-            let left = u64::from(request.arrival.output_tokens) - emitted;
+            let left = u64::from(request.output_tokens) - emitted;
             if left == 0 {
                 self.ending.push((request.row, place));
             } else {
@@ -217,12 +214,12 @@ impl Replica {
                 state.left_decodes(place);
             }
             let request = state.requests.at(place);
-            if request.emitted < request.arrival.output_tokens {
+            if request.emitted < request.output_tokens {
                 debug_assert!(state.caches_in_row_order, "L5: exactly o tokens, once");
                 state.blocks.computed(place, u64::from(request.computed));
                 continue;
             }
-            results.leave(request, self.index, Status::Finished, now);
+            results.leave(state.requests.history(place), self.index, Status::Finished, now);
             if state.limits.frees_with_batch {
                 let kept = state.keep(place);
                 state.kept.add(kept);
@@ -240,7 +237,7 @@ impl Replica {
     /// Those whose prompts are computed go, in order of their ids. What they hold stays taken until it has arrived.
     fn depart(&mut self, now: Instant) {
         let state = &mut self.state;
-        self.departing.sort_unstable_by_key(|&place| state.requests.at(place).arrival.id);
+        self.departing.sort_unstable_by_key(|&place| state.requests.at(place).id);
         for place in self.departing.drain(..) {
             self.scheduler.notice(Notice::Left(place), &state.requests);
             let blocks = state.requests.at(place).blocks;
@@ -249,11 +246,11 @@ impl Replica {
                 Some(content) => std::mem::take(content),
                 None => state.blocks.content(place),
             };
-            let request = state.take_out(place);
-            state.tokens_ahead -= u64::from(request.arrival.output_tokens - request.emitted);
+            let (request, history) = state.take_out(place);
+            state.tokens_ahead -= u64::from(request.output_tokens - request.emitted);
             state.sent_blocks += blocks;
             state.running -= 1;
-            self.departures.push(Departure { request, from: self.index, at: now, held, content });
+            self.departures.push(Departure { request, history, from: self.index, at: now, held, content });
         }
         state.end_batch();
     }
@@ -281,7 +278,7 @@ impl Replica {
             if self.state.requests.at(place).phase() == Phase::Decoding {
                 self.state.leave_decodes(place);
             }
-            results.leave(self.state.requests.at(place), self.index, Status::Unfinished, end);
+            results.leave(self.state.requests.history(place), self.index, Status::Unfinished, end);
         }
         Ok(())
     }

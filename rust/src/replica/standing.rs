@@ -21,8 +21,8 @@ pub(crate) struct Decodes {
     pub(crate) count: u64,
     /// Sits the present batch out.
     pub(crate) rests: bool,
-    /// Σ (context − tick) over members.
-    offset: i128,
+    /// Σ (context − tick) over members, modulo 2^64: the sum of contexts itself is always below.
+    offset: u64,
     /// Members that take a block whenever their context fills one.
     pub(crate) growth: Residues,
     /// The tick at which each member has to be looked at: its last token, or the end of the blocks it took ahead.
@@ -80,10 +80,7 @@ impl Decodes {
         if self.rests {
             return;
         }
-        shape.add_decodes(self.count, self.context(tick));
-        if self.stairs.is_empty() {
-            return;
-        }
+        shape.add_decodes(self.count, u128::from(self.context(tick)));
         for (ceiling, stairs) in shape.ceilings.iter_mut().zip(&self.stairs) {
             *ceiling += stairs.ceilings + u128::from(stairs.residues.next_growth());
             shape.steady = shape.steady.min(stairs.residues.quiet_ticks().saturating_add(1));
@@ -102,16 +99,14 @@ impl Decodes {
 
     /// Σ contexts of the members now.
     #[inline]
-    pub(crate) fn context(&self, tick: u64) -> u128 {
-        let sum = self.offset + i128::from(self.count) * i128::from(tick);
-        debug_assert!(sum >= 0, "contexts are not negative");
-        sum as u128
+    pub(crate) fn context(&self, tick: u64) -> u64 {
+        self.offset.wrapping_add(self.count.wrapping_mul(tick))
     }
 
     #[inline]
     pub(crate) fn join(&mut self, context: u64, tick: u64) {
         self.count += 1;
-        self.offset += i128::from(context) - i128::from(tick);
+        self.offset = self.offset.wrapping_add(context).wrapping_sub(tick);
         for stairs in &mut self.stairs {
             stairs.residues.join(context);
             stairs.ceilings += u128::from(stairs.residues.ceiling(context));
@@ -121,7 +116,7 @@ impl Decodes {
     #[inline]
     pub(crate) fn leave(&mut self, context: u64, tick: u64) {
         self.count -= 1;
-        self.offset -= i128::from(context) - i128::from(tick);
+        self.offset = self.offset.wrapping_sub(context).wrapping_add(tick);
         for stairs in &mut self.stairs {
             stairs.residues.leave(context);
             stairs.ceilings -= u128::from(stairs.residues.ceiling(context));

@@ -8,7 +8,7 @@ use crate::clock::{Instant, Span};
 use crate::kv::{Kept, KvBlocks};
 use crate::plan::{Hold, Limit, Limits};
 use crate::request::{Phase, Place, Requests};
-use crate::timing::{ChunkShape, Shape};
+use crate::timing::{ChunkShape, ChunkSums, Shape};
 
 /// Rows are counted up from here, or down, by requests that go before all others.
 pub(crate) const FIRST_ROW: u64 = 1 << 63;
@@ -30,7 +30,14 @@ pub(crate) struct Batch {
     pub(crate) chunks: Vec<Chunk>,
     /// Those of them that are no decodes, as the timing model prices them.
     pub(crate) priced: Vec<ChunkShape>,
+    /// Sums over these.
+    pub(crate) sums: ChunkSums,
     pub(crate) chunk_tokens: u64,
+    /// Identical iterations before a chunk is another one: the iteration that completes what a request owes is a stretch
+    /// of its own, since it emits and the ones before do not.
+    pub(crate) most_iterations: u64,
+    /// Does a request owe more than its chunk computes?
+    pub(crate) is_cut_short: bool,
     pub(crate) admitted: Vec<Place>,
     pub(crate) refused: Option<Limit>,
     /// Admitted requests that give up their blocks before any request of the policy that plans now, the last one first.
@@ -55,7 +62,10 @@ impl Batch {
         Batch {
             chunks: Vec::new(),
             priced: Vec::new(),
+            sums: ChunkSums::default(),
             chunk_tokens: 0,
+            most_iterations: u64::MAX,
+            is_cut_short: false,
             admitted: Vec::new(),
             refused: None,
             juniors: Vec::new(),
@@ -73,7 +83,10 @@ impl Batch {
     pub(crate) fn clear(&mut self) {
         self.chunks.clear();
         self.priced.clear();
+        self.sums = ChunkSums::default();
         self.chunk_tokens = 0;
+        self.most_iterations = u64::MAX;
+        self.is_cut_short = false;
         self.admitted.clear();
         self.refused = None;
         self.juniors.clear();
@@ -85,6 +98,41 @@ impl Batch {
         self.cached_iterations = 0;
         self.hold = Hold::ONCE;
         self.wake_at = None;
+    }
+
+    /// Adds a row.
+    #[inline]
+    pub(crate) fn push(&mut self, chunk: Chunk) {
+        self.chunks.push(chunk);
+        self.count_in(chunk);
+        if !chunk.is_decode {
+            self.priced.push(ChunkShape { tokens: chunk.tokens, context: chunk.context });
+        }
+    }
+
+    #[inline]
+    fn count_in(&mut self, chunk: Chunk) {
+        let Chunk { tokens, context, owed, is_decode, .. } = chunk;
+        if !is_decode {
+            self.sums.add(ChunkShape { tokens, context });
+        }
+        self.chunk_tokens += tokens;
+        self.is_cut_short |= tokens < owed;
+        let iterations = if tokens == owed { 1 } else { (owed - 1) / tokens };
+        self.most_iterations = self.most_iterations.min(iterations);
+    }
+
+    /// Takes a request's row out, if it has one; says whether it had.
+    pub(crate) fn withdraw(&mut self, place: Place) -> bool {
+        let Some(index) = self.chunks.iter().position(|chunk| chunk.place == place) else { return false };
+        self.chunks.remove(index);
+        (self.sums, self.chunk_tokens) = (ChunkSums::default(), 0);
+        (self.most_iterations, self.is_cut_short) = (u64::MAX, false);
+        self.priced.clear();
+        for chunk in std::mem::take(&mut self.chunks) {
+            self.push(chunk);
+        }
+        true
     }
 }
 
@@ -99,6 +147,8 @@ pub(crate) struct State {
     pub(crate) groups: Vec<Decodes>,
     /// Those of them that take part in the batch.
     pub(crate) standing: u64,
+    /// May a group sit the batch out?
+    pub(crate) is_resting: bool,
     pub(crate) limits: Limits,
     pub(crate) caches_in_row_order: bool,
     pub(crate) batch: Batch,
@@ -150,11 +200,18 @@ impl State {
     /// Makes the batch empty, with every group of the standing decodes in it.
     pub(crate) fn clear_batch(&mut self) {
         self.batch.clear();
-        self.standing = 0;
-        for group in &mut self.groups {
-            group.rests = false;
-            self.standing += group.count;
+        if std::mem::take(&mut self.is_resting) {
+            self.groups.iter_mut().for_each(|group| group.rests = false);
+            self.standing = self.groups.iter().map(|group| group.count).sum();
         }
+    }
+
+    /// Are so many blocks free beside those that the standing decodes take? A decode takes one block at most, so that
+    /// most answers need no count of them.
+    #[inline]
+    pub(crate) fn has_free(&self, blocks: u64) -> bool {
+        let free = self.blocks.free();
+        self.standing.saturating_add(blocks) <= free || self.standing_growth().saturating_add(blocks) <= free
     }
 
     /// When no request is admitted any more, the blocks that were kept until then are free (`free="batch"`).
@@ -172,14 +229,9 @@ impl State {
     /// The shape that the timing model prices.
     #[inline]
     pub(crate) fn shape(&self) -> Shape<'_> {
-        let mut shape = Shape::of(&self.batch.priced);
+        let mut shape = Shape::summed(&self.batch.priced, &self.batch.sums);
         if self.batch.priced.len() < self.batch.chunks.len() {
-            for chunk in self.batch.chunks.iter().filter(|chunk| chunk.is_decode) {
-                shape.add_decodes(1, u128::from(chunk.context));
-                for (ceiling, modulus) in shape.ceilings.iter_mut().zip(&self.moduli) {
-                    *ceiling += u128::from((chunk.context + 1).div_ceil(*modulus));
-                }
-            }
+            self.add_single_decodes(&mut shape);
         }
         for (group, &tick) in self.groups.iter().zip(&self.requests.ticks) {
             group.add_to(&mut shape, tick);
@@ -187,42 +239,59 @@ impl State {
         shape
     }
 
+    /// Adds the rows that are priced as decodes and are not among the standing ones.
+    #[inline(never)]
+    fn add_single_decodes(&self, shape: &mut Shape) {
+        for chunk in self.batch.chunks.iter().filter(|chunk| chunk.is_decode) {
+            shape.add_decodes(1, u128::from(chunk.context));
+            for (ceiling, modulus) in shape.ceilings.iter_mut().zip(&self.moduli) {
+                *ceiling += u128::from((chunk.context + 1).div_ceil(*modulus));
+            }
+        }
+    }
+
     /// A request begins to decode in every iteration of its group.
+    #[inline]
     pub(crate) fn join_decodes(&mut self, place: Place, group: usize) {
         let tick = self.requests.ticks[group];
-        let first_token = self.requests.first_token;
         let decodes = &mut self.groups[group];
-        let alone = decodes.count == 0;
-        let block = self.blocks.block_tokens();
         let request = self.requests.at_mut(place);
-        let measured = self.measured.contains(&request.arrival.id);
         request.phase = Phase::Decoding;
         request.group = group as u32;
         request.joined = tick;
-        request.gaps_known = tick;
-        let context = u64::from(request.computed);
-        decodes.join(context, tick);
-        self.standing += u64::from(!decodes.rests);
-        let mut due = tick + u64::from(request.arrival.output_tokens - request.emitted);
-        request.grows = request.blocks == self.blocks.need(context);
-        if !request.grows && request.blocks * block < request.longest_context(first_token) {
-            // Blocks taken ahead last for a while; from then on it grows like the others.
-            due = due.min(tick + (request.blocks * block - context));
-        }
-        if request.grows {
+        let (context, blocks) = (u64::from(request.computed), request.blocks);
+        let (class, emitted, last_token) = (request.class, request.emitted, request.last_token);
+        let measured = self.measured.contains(&request.id);
+        let mut due = tick + u64::from(request.output_tokens - emitted);
+        let grows = blocks == self.blocks.need(context);
+        request.grows = grows;
+        if grows {
             decodes.growth.join(context);
+        } else {
+            due = due.min(self.blocks_last_until(place, tick));
         }
-        if alone && request.emitted > 0 {
-            decodes.last_end = request.last_token;
+        self.requests.history_mut(place).gaps_known = tick;
+        let decodes = &mut self.groups[group];
+        if decodes.count == 0 && emitted > 0 {
+            decodes.last_end = last_token;
         }
-        if request.emitted > 0 && request.last_token == decodes.last_end {
-            if measured {
-                decodes.measured[request.arrival.class as usize] += 1;
-            }
+        if emitted > 0 && last_token == decodes.last_end {
+            decodes.measured[class as usize] += u64::from(measured);
         } else {
             decodes.odd.push(place);
         }
+        decodes.join(context, tick);
+        self.standing += u64::from(!decodes.rests);
         decodes.due.insert(place, due);
+    }
+
+    /// The tick at which a request that joins the standing decodes has filled the blocks that it took ahead, if it ever
+    /// does: from then on it grows like the others.
+    #[inline(never)]
+    fn blocks_last_until(&self, place: Place, tick: u64) -> u64 {
+        let request = self.requests.at(place);
+        let held = request.blocks * self.blocks.block_tokens();
+        if held < self.requests.longest_context(request) { tick + (held - u64::from(request.computed)) } else { u64::MAX }
     }
 
     /// A request decodes no more; what the ticks gave it is written to the request itself.
@@ -233,30 +302,27 @@ impl State {
     }
 
     /// The same for a member whose time has come: the wheel has let it go already.
+    #[inline]
     pub(crate) fn left_decodes(&mut self, place: Place) {
         let tick = self.requests.tick(self.requests.at(place));
-        let context = self.requests.context(place);
-        let request = self.requests.at_mut(place);
+        let (request, history) = self.requests.both_mut(place);
         let decodes = &mut self.groups[request.group as usize];
-        let measured = self.measured.contains(&request.arrival.id);
         let ticks = (tick - request.joined) as u32;
         request.computed += ticks;
         request.emitted += ticks;
-        let is_odd = !decodes.odd.is_empty() && decodes.odd.contains(&place);
-        if is_odd {
+        request.phase = Phase::Started;
+        let context = u64::from(request.computed);
+        if !decodes.odd.is_empty() && decodes.odd.contains(&place) {
             decodes.odd.retain(|&odd| odd != place);
         } else {
             request.last_token = decodes.last_end;
-            request.longest_gap = request.longest_gap.max(decodes.longest_gap_since(request.gaps_known));
-            if measured {
-                decodes.measured[request.arrival.class as usize] -= 1;
-            }
+            history.longest_gap = history.longest_gap.max(decodes.longest_gap_since(history.gaps_known));
+            decodes.measured[request.class as usize] -= u64::from(self.measured.contains(&request.id));
         }
         if request.grows {
             request.blocks = self.blocks.need(context);
             decodes.growth.leave(context);
         }
-        request.phase = Phase::Started;
         decodes.leave(context, tick);
         self.standing -= u64::from(!decodes.rests);
     }
@@ -280,14 +346,17 @@ impl State {
         self.requests.places().filter(move |place| !vacant[place.index()])
     }
 
+    /// Tokens of a request in the cache now, and the blocks that it holds.
+    #[inline]
+    pub(crate) fn context_and_blocks(&self, place: Place) -> (u64, u64) {
+        let (request, context) = (self.requests.at(place), self.requests.context(place));
+        let grows = request.phase == Phase::Decoding && request.grows;
+        (context, if grows { self.blocks.need(context) } else { request.blocks })
+    }
+
     /// Blocks that a request holds now.
     #[inline]
     pub(crate) fn blocks_of(&self, place: Place) -> u64 {
-        let request = self.requests.at(place);
-        if request.phase == Phase::Decoding && request.grows {
-            self.blocks.need(self.requests.context(place))
-        } else {
-            request.blocks
-        }
+        self.context_and_blocks(place).1
     }
 }

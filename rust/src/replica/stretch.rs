@@ -45,7 +45,7 @@ impl Stretch {
     pub(crate) fn audit(&self, state: &State, results: &mut Recorder) {
         let chunks = &state.batch.chunks;
         let in_batch = self.decodes + chunks.len() as u64;
-        let has_started = state.running > in_batch || chunks.iter().any(|chunk| chunk.tokens < chunk.owed);
+        let has_started = state.running > in_batch || state.batch.is_cut_short;
         if !has_started && self.before_anybody_waits >= self.count {
             results.work(self.load, Bound::Work, self.count);
         } else {

@@ -1,36 +1,57 @@
 //! A timing wheel: the member that is due first.
 //!
-//! A timing wheel of eleven levels with 64 buckets each, enough for every 64-bit tick: level l holds what differs from the current tick first in its
-//! l-th digit to the base 64. Insertion and removal are O(1); a member moves down at most once per level.
+//! One place for each of the next ticks, and two levels of bits over the places. Members that are due later than the wheel
+//! reaches are in a list, which is looked through whenever half a turn is over. Insertion, removal and the answer to *who
+//! is next?* are O(1).
 
 use crate::request::Place;
 
 const NONE: u32 = u32::MAX;
-const LEVELS: usize = 11;
+/// Places of the wheel: ticks that it reaches.
+const REACH: usize = 1024;
+const WORDS: usize = REACH / 64;
 
+/// A member; `previous` is the member itself while it is beyond the reach of the wheel.
 #[derive(Clone, Copy, Debug)]
 struct WheelEntry {
     tick: u64,
     previous: u32,
     next: u32,
-    level: u8,
-    bucket: u8,
 }
 
-const VACANT: WheelEntry = WheelEntry { tick: 0, previous: NONE, next: NONE, level: u8::MAX, bucket: 0 };
+const VACANT: WheelEntry = WheelEntry { tick: u64::MAX, previous: NONE, next: NONE };
 
 /// Members keyed by the tick at which they are due.
 #[derive(Debug)]
 pub(crate) struct Wheel {
     now: u64,
-    occupied: [u64; LEVELS],
-    heads: [[u32; 64]; LEVELS],
+    /// The earliest tick at which a member is due; `u64::MAX` if there is none.
+    next: u64,
+    heads: Box<[u32; REACH]>,
+    /// Which places are taken, and which of these words are not 0.
+    taken: [u64; WORDS],
+    words: u64,
+    far: Vec<u32>,
+    /// The earliest tick of the list; `u64::MAX` if it is empty.
+    far_next: u64,
+    /// From this tick on the list is looked through again: before any of its members is due.
+    near_until: u64,
     nodes: Vec<WheelEntry>,
 }
 
 impl Wheel {
     pub(crate) fn new() -> Wheel {
-        Wheel { now: 0, occupied: [0; LEVELS], heads: [[NONE; 64]; LEVELS], nodes: Vec::new() }
+        Wheel {
+            now: 0,
+            next: u64::MAX,
+            heads: Box::new([NONE; REACH]),
+            taken: [0; WORDS],
+            words: 0,
+            far: Vec::new(),
+            far_next: u64::MAX,
+            near_until: REACH as u64 / 2,
+            nodes: Vec::new(),
+        }
     }
 
     /// `place` is due at `tick`, which is later than now.
@@ -40,92 +61,119 @@ impl Wheel {
         if place.index() >= self.nodes.len() {
             self.nodes.resize(place.index() + 1, VACANT);
         }
+        self.next = self.next.min(tick);
         self.link(place.0, tick);
     }
 
     #[inline]
     fn link(&mut self, index: u32, tick: u64) {
-        let level = ((63 - ((tick ^ self.now) | 1).leading_zeros()) / 6) as usize;
-        let bucket = (tick >> (6 * level)) as usize & 63;
-        let next = self.heads[level][bucket];
-        self.nodes[index as usize] =
-            WheelEntry { tick, previous: NONE, next, level: level as u8, bucket: bucket as u8 };
+        if tick - self.now >= REACH as u64 {
+            self.nodes[index as usize] = WheelEntry { tick, previous: index, next: NONE };
+            self.far.push(index);
+            self.far_next = self.far_next.min(tick);
+            return;
+        }
+        let at = tick as usize % REACH;
+        let next = std::mem::replace(&mut self.heads[at], index);
+        self.nodes[index as usize] = WheelEntry { tick, previous: NONE, next };
         if next != NONE {
             self.nodes[next as usize].previous = index;
         }
-        self.heads[level][bucket] = index;
-        self.occupied[level] |= 1 << bucket;
+        self.taken[at / 64] |= 1 << (at % 64);
+        self.words |= 1 << (at / 64);
     }
 
     /// Takes `place` out.
-    #[inline]
     pub(crate) fn remove(&mut self, place: Place) {
-        let node = self.nodes[place.index()];
-        debug_assert!(node.level != u8::MAX, "only members leave");
-        let (level, bucket) = (node.level as usize, node.bucket as usize);
-        if node.previous == NONE {
-            self.heads[level][bucket] = node.next;
-            if node.next == NONE {
-                self.occupied[level] &= !(1 << bucket);
-            }
+        let node = std::mem::replace(&mut self.nodes[place.index()], VACANT);
+        debug_assert!(node.tick != u64::MAX, "only members leave");
+        if node.previous == place.0 {
+            self.far.retain(|&index| index != place.0);
+            self.far_next = self.far.iter().map(|&index| self.nodes[index as usize].tick).min().unwrap_or(u64::MAX);
         } else {
-            self.nodes[node.previous as usize].next = node.next;
+            if node.previous == NONE {
+                let at = node.tick as usize % REACH;
+                self.heads[at] = node.next;
+                if node.next == NONE {
+                    self.vacate(at);
+                }
+            } else {
+                self.nodes[node.previous as usize].next = node.next;
+            }
+            if node.next != NONE {
+                self.nodes[node.next as usize].previous = node.previous;
+            }
         }
-        if node.next != NONE {
-            self.nodes[node.next as usize].previous = node.previous;
+        if node.tick == self.next {
+            self.next = self.find();
         }
-        self.nodes[place.index()].level = u8::MAX;
     }
 
-    /// The earliest tick at which a request is due.
     #[inline]
-    pub(crate) fn next(&self) -> Option<u64> {
-        if self.occupied[0] != 0 {
-            return Some((self.now & !63) | u64::from(self.occupied[0].trailing_zeros()));
+    fn vacate(&mut self, at: usize) {
+        self.taken[at / 64] &= !(1 << (at % 64));
+        if self.taken[at / 64] == 0 {
+            self.words &= !(1 << (at / 64));
         }
-        let level = (1..LEVELS).find(|&level| self.occupied[level] != 0)?;
-        let mut index = self.heads[level][self.occupied[level].trailing_zeros() as usize];
-        let mut earliest = u64::MAX;
-        while index != NONE {
-            let node = self.nodes[index as usize];
-            earliest = earliest.min(node.tick);
-            index = node.next;
-        }
-        Some(earliest)
+    }
+
+    /// The earliest tick at which a request is due; `u64::MAX` if there is none.
+    #[inline]
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// The first place that is taken from this tick on, as a tick.
+    #[inline]
+    fn find(&self) -> u64 {
+        let near = if self.words == 0 {
+            u64::MAX
+        } else {
+            let from = self.now as usize % REACH;
+            let rest = self.taken[from / 64] >> (from % 64);
+            if rest != 0 {
+                self.now + u64::from(rest.trailing_zeros())
+            } else {
+                // The words behind this one come first, then those from the beginning, this one's lower bits last.
+                let behind = self.words & (u64::MAX << 1 << (from / 64));
+                let word = (if behind != 0 { behind } else { self.words }).trailing_zeros() as usize;
+                let at = word * 64 + self.taken[word].trailing_zeros() as usize;
+                self.now + (at.wrapping_sub(from) % REACH) as u64
+            }
+        };
+        near.min(self.far_next)
     }
 
     /// Moves to `tick`, which no member's time precedes, and hands out requests that are due at it.
     #[inline]
     pub(crate) fn advance(&mut self, tick: u64, due: &mut Vec<Place>) {
-        let changed = self.now ^ tick;
+        debug_assert!(tick <= self.next, "no request is passed over");
         self.now = tick;
-        let top = ((63 - (changed | 1).leading_zeros()) / 6) as usize;
-        for level in (1..=top).rev() {
-            let mut index = self.clear(level, (tick >> (6 * level)) as usize & 63);
-            while index != NONE {
-                let node = self.nodes[index as usize];
-                self.link(index, node.tick);
-                index = node.next;
-            }
+        if tick >= self.near_until {
+            self.draw_near();
         }
-        let mut index = self.clear(0, tick as usize & 63);
+        if tick < self.next {
+            return;
+        }
+        let at = tick as usize % REACH;
+        let mut index = std::mem::replace(&mut self.heads[at], NONE);
+        self.vacate(at);
         while index != NONE {
-            let node = &mut self.nodes[index as usize];
-            debug_assert_eq!(node.tick, tick, "no request is passed over");
-            node.level = u8::MAX;
+            let node = std::mem::replace(&mut self.nodes[index as usize], VACANT);
             due.push(Place(index));
             index = node.next;
         }
+        self.next = self.find();
     }
 
-    /// Empties a bucket and returns the first of requests that were there.
-    #[inline]
-    fn clear(&mut self, level: usize, bucket: usize) -> u32 {
-        if self.occupied[level] & (1 << bucket) == 0 {
-            return NONE;
+    /// Members that the wheel reaches now take their places.
+    #[inline(never)]
+    fn draw_near(&mut self) {
+        self.near_until = self.now + REACH as u64 / 2;
+        self.far_next = u64::MAX;
+        for index in std::mem::take(&mut self.far) {
+            self.link(index, self.nodes[index as usize].tick);
         }
-        self.occupied[level] &= !(1 << bucket);
-        std::mem::replace(&mut self.heads[level][bucket], NONE)
     }
 }
 
@@ -139,10 +187,10 @@ mod tests {
         #[test]
         fn a_wheel_hands_out_what_a_sorted_map_would(
             begun in prop_oneof![Just(0), Just((1 << 36) - 100), 0..u64::MAX / 2],
-            steps in prop::collection::vec((0_u32..40, 1_u64..200_000, any::<bool>()), 1..200),
+            steps in prop::collection::vec((0_u32..40, prop_oneof![1_u64..2000, 1_u64..200_000], any::<bool>()), 1..200),
         ) {
             // A run may have seen any number of ticks before.
-            let mut wheel = Wheel { now: begun, ..Wheel::new() };
+            let mut wheel = Wheel { now: begun, near_until: begun + REACH as u64 / 2, ..Wheel::new() };
             let mut map: BTreeMap<u32, u64> = BTreeMap::new();
             let mut now = begun;
             for (place, ahead, removes) in steps {
@@ -154,7 +202,7 @@ mod tests {
                     map.insert(place, now + ahead);
                 }
                 let earliest = map.values().min().copied();
-                prop_assert_eq!(wheel.next(), earliest);
+                prop_assert_eq!(wheel.next(), earliest.unwrap_or(u64::MAX));
                 if let Some(earliest) = earliest.filter(|_| ahead % 3 == 0) {
                     // Halfway first, then all the way: no request is due in between.
                     let mut due = Vec::new();

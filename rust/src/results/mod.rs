@@ -4,7 +4,7 @@
 
 use crate::clock::{Instant, SECOND, Span};
 use crate::error::{Error, Kind, Result};
-use crate::request::Request;
+use crate::request::History;
 use crate::timing::Pace;
 use crate::workload::Arrival;
 
@@ -307,7 +307,7 @@ impl Recorder {
 
     /// Writes a request's row. A request that is unfinished does not leave at `left`: the run ends.
     #[inline]
-    pub(crate) fn leave(&mut self, request: &Request, replica: u32, status: Status, left: Instant) {
+    pub(crate) fn leave(&mut self, request: &History, replica: u32, status: Status, left: Instant) {
         // Σ fits: it is the integral of the number in system, whose overflow is caught where it is summed.
         self.sojourn = self.sojourn.wrapping_add(left.since(request.arrival.at).0);
         let left = if status == Status::Unfinished { Instant::NEVER } else { left };

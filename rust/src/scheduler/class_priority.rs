@@ -67,7 +67,7 @@ struct ClassShare {
 impl ClassPriorityScheduler {
     #[inline]
     fn class_of(&mut self, place: Place, requests: &Requests) -> &mut ClassShare {
-        &mut self.classes[self.ranks[requests.at(place).arrival.class as usize]]
+        &mut self.classes[self.ranks[requests.at(place).class as usize]]
     }
 
     /// Plans the selected class, and says for how long that holds.

@@ -139,7 +139,7 @@ impl StageSegment {
 
 impl NestedWaitScheduler {
     fn arrived(&mut self, place: Place, requests: &Requests) {
-        let prompt = u64::from(requests.at(place).arrival.prompt_tokens);
+        let prompt = u64::from(requests.at(place).prompt_tokens);
         let group = self.group_ends.partition_point(|&end| end < prompt);
         if place.index() >= self.segment_of.len() {
             self.segment_of.resize(place.index() + 1, 0);

@@ -148,8 +148,8 @@ impl List {
 /// Adds a request to a list that is sorted by arrival.
 #[inline]
 pub(super) fn insert_by_arrival(list: &mut List, place: Place, requests: &Requests) {
-    let order = requests.at(place).order();
-    list.insert_sorted(place, |other| requests.at(other).order() < order);
+    let order = requests.order(place);
+    list.insert_sorted(place, |other| requests.order(other) < order);
 }
 
 /// What an ordered queue sorts by: is it of another class than the first, a key of the policy, then order of arrival.
@@ -239,7 +239,7 @@ impl Queue {
 }
 
 fn rank(key: fn(&Arrival) -> i64, first: Option<u32>, at: Place, requests: &Requests) -> Rank {
-    let request = requests.at(at);
-    let (arrived, id) = request.order();
-    (first.is_some_and(|class| class != request.arrival.class), key(&request.arrival), arrived, id)
+    let history = requests.history(at);
+    let (arrived, id) = history.order();
+    (first.is_some_and(|class| class != history.arrival.class), key(&history.arrival), arrived, id)
 }

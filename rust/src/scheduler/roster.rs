@@ -138,9 +138,9 @@ impl Roster {
             }
             next = self.lists.running.before(place);
         }
-        let first = left_out.last().map(|&place| plan.requests().at(place).order());
+        let first = left_out.last().map(|&place| plan.requests().order(place));
         for place in std::mem::replace(&mut self.lists.idle, left_out) {
-            if Some(plan.requests().at(place).order()) < first {
+            if Some(plan.requests().order(place)) < first {
                 plan.decode(place)?;
             }
         }

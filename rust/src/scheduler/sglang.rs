@@ -153,7 +153,7 @@ const STEPS_AFTER_RETRACTION: u64 = 20;
 
 /// Tokens that a request has still to emit.
 fn to_emit(requests: &Requests, place: Place) -> u64 {
-    u64::from(requests.at(place).arrival.output_tokens) - requests.emitted(place)
+    u64::from(requests.at(place).output_tokens) - requests.emitted(place)
 }
 
 impl SglangScheduler {
@@ -292,7 +292,7 @@ impl SglangScheduler {
         let requests = plan.requests();
         let mut rows: Vec<Place> = self.running.iter().collect();
         rows.sort_by_key(|&place| {
-            Reverse((requests.emitted(place), Reverse(requests.at(place).arrival.prompt_tokens)))
+            Reverse((requests.emitted(place), Reverse(requests.at(place).prompt_tokens)))
         });
         let mut fits = false;
         while !fits && rows.len() > 1 {
@@ -315,7 +315,7 @@ impl SglangScheduler {
         }
         let requests = plan.requests();
         let emitted: u64 = rows.iter().map(|&place| requests.emitted(place)).sum();
-        let outputs: u64 = rows.iter().map(|&place| u64::from(requests.at(place).arrival.output_tokens)).sum();
+        let outputs: u64 = rows.iter().map(|&place| u64::from(requests.at(place).output_tokens)).sum();
         let ahead = STEPS_AFTER_RETRACTION * rows.len() as u64;
         self.ratio.now = ((emitted + ahead) as f64 / (outputs + 1) as f64).min(1.0);
         self.closed = None;

@@ -194,7 +194,7 @@ impl SlaiScheduler {
         if self.victims.len() > before {
             // All victims of one plan wait in the order in which they arrived.
             let requests = plan.requests();
-            self.victims.sort_unstable_by_key(|&victim| Reverse(requests.at(victim).order()));
+            self.victims.sort_unstable_by_key(|&victim| Reverse(requests.order(victim)));
             for &victim in &self.victims {
                 self.lists.queue.remove(victim, requests);
                 self.lists.queue.push_victim(victim, requests);
@@ -406,6 +406,6 @@ impl Scheduler for SlaiScheduler {
 
 /// What stands for a request in its cohort.
 fn member(place: Place, requests: &Requests) -> (Span, u32) {
-    let arrival = &requests.at(place).arrival;
+    let arrival = requests.arrival(place);
     (arrival.tbt_slo, arrival.id)
 }

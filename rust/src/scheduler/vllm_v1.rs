@@ -208,7 +208,7 @@ impl VllmV1Scheduler {
 
     /// The request that is preempted next: the last admitted, or the worst by (priority, arrival, id).
     fn victim(&self, requests: &Requests) -> Option<Place> {
-        let worst = |place: &Place| (requests.at(*place).arrival.priority, requests.at(*place).order());
+        let worst = |place: &Place| (requests.arrival(*place).priority, requests.order(*place));
         match self.policy {
             VllmV1Policy::Fcfs => self.lists.running.last(),
             VllmV1Policy::Priority => self.lists.running.iter().max_by_key(worst),

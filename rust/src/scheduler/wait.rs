@@ -93,7 +93,7 @@ struct Type {
 impl WaitScheduler {
     /// Takes a running request out and puts it at the head of its type's queue.
     fn await_again(&mut self, victim: Place, requests: &Requests) {
-        let of_type = &mut self.types[requests.at(victim).arrival.class as usize];
+        let of_type = &mut self.types[requests.at(victim).class as usize];
         of_type.ready.retain(|&place| place != victim);
         of_type.queue.push_front(victim);
     }
@@ -105,7 +105,7 @@ impl Scheduler for WaitScheduler {
     }
 
     fn notice(&mut self, notice: Notice, requests: &Requests) {
-        let of_type = |place: Place| requests.at(place).arrival.class as usize;
+        let of_type = |place: Place| requests.at(place).class as usize;
         match notice {
             Notice::Arrived(place) => insert_by_arrival(&mut self.types[of_type(place)].queue, place, requests),
             Notice::Ready(place) => self.types[of_type(place)].ready.push(place),

@@ -70,11 +70,11 @@ impl Calendar {
     /// Ends the run for the requests that no replica has.
     pub(super) fn stop(&mut self, end: Instant, results: &mut Recorder) {
         for departure in self.links.iter_mut().flat_map(Transfers::drain) {
-            let Departure { request, from, at, .. } = departure;
-            results.leave(&request.handed_off(from, at, end), from, Status::Unfinished, end);
+            let Departure { history, from, at, .. } = departure;
+            results.leave(&history.handed_off(from, at, end), from, Status::Unfinished, end);
         }
-        for (request, replica) in self.dispatch.iter_mut().flat_map(|dispatch| dispatch.drain(end)) {
-            results.leave(&request, replica, Status::Unfinished, end);
+        for (history, replica) in self.dispatch.iter_mut().flat_map(|dispatch| dispatch.drain(end)) {
+            results.leave(&history, replica, Status::Unfinished, end);
         }
     }
 }
@@ -287,7 +287,7 @@ impl Run<'_> {
             self.fleet.replicas[source].release(std::mem::take(&mut departure.held), self.now)?;
             self.touch(source);
             self.fleet.content.clone_from(&departure.content);
-            let replica = self.route(self.calendar.links[link].to, &departure.request.arrival, true)?;
+            let replica = self.route(self.calendar.links[link].to, &departure.history.arrival, true)?;
             self.fleet.replicas[replica].receive(departure, self.now)?;
             self.touch(replica);
         }
@@ -323,8 +323,8 @@ impl Run<'_> {
     /// A request that has waited long enough before the replicas gives up.
     fn give_up(&mut self) {
         let Some(dispatch) = &mut self.calendar.dispatch else { return };
-        while let Some((request, replica)) = dispatch.give_up(self.now) {
-            self.results.leave(&request, replica, Status::Abandoned, self.now);
+        while let Some((history, replica)) = dispatch.give_up(self.now) {
+            self.results.leave(&history, replica, Status::Abandoned, self.now);
             self.calendar.in_system -= 1;
         }
     }

@@ -22,6 +22,34 @@ pub struct ChunkShape {
     pub context: u64,
 }
 
+/// Sums over a set of chunks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ChunkSums {
+    tokens: u64,
+    context: u128,
+    squares: u128,
+    cross: u128,
+}
+
+impl ChunkSums {
+    #[inline]
+    pub(crate) fn add(&mut self, chunk: ChunkShape) {
+        let (tokens, context) = (u128::from(chunk.tokens), u128::from(chunk.context));
+        self.tokens += chunk.tokens;
+        self.context += context;
+        self.squares += tokens * tokens;
+        self.cross += tokens * context;
+    }
+}
+
+impl FromIterator<ChunkShape> for ChunkSums {
+    fn from_iter<Chunks: IntoIterator<Item = ChunkShape>>(chunks: Chunks) -> ChunkSums {
+        let mut sums = ChunkSums::default();
+        chunks.into_iter().for_each(|chunk| sums.add(chunk));
+        sums
+    }
+}
+
 /// Most moduli that a model may declare.
 pub const MODULI: usize = 2;
 
@@ -50,26 +78,24 @@ pub struct Shape<'a> {
 
 impl<'a> Shape<'a> {
     /// A batch of chunks alone.
-    #[inline]
     pub fn of(chunks: &'a [ChunkShape]) -> Shape<'a> {
-        let mut shape = Shape {
+        Shape::summed(chunks, &chunks.iter().copied().collect())
+    }
+
+    /// The same, where the sums over the chunks are known.
+    #[inline]
+    pub(crate) fn summed(chunks: &'a [ChunkShape], sums: &ChunkSums) -> Shape<'a> {
+        Shape {
             chunks,
-            chunk_tokens: 0,
-            chunk_context: 0,
-            chunk_squares: 0,
-            chunk_cross: 0,
+            chunk_tokens: sums.tokens,
+            chunk_context: sums.context,
+            chunk_squares: sums.squares,
+            chunk_cross: sums.cross,
             decodes: 0,
             decode_context: 0,
             ceilings: [0; MODULI],
             steady: u64::MAX,
-        };
-        for &ChunkShape { tokens, context } in chunks {
-            shape.chunk_tokens += tokens;
-            shape.chunk_context += u128::from(context);
-            shape.chunk_squares += u128::from(tokens) * u128::from(tokens);
-            shape.chunk_cross += u128::from(tokens) * u128::from(context);
         }
-        shape
     }
 
     /// Adds decodes whose contexts have the given sum.

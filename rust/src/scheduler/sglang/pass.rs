@@ -107,7 +107,7 @@ impl SglangScheduler {
 
     /// What is reserved for the output of a request whose prompt is completed: all of it, also for one that was retracted.
     fn reserve(&self, place: Place, requests: &Requests) -> u64 {
-        u64::from(requests.at(place).arrival.output_tokens).min(MOST_RESERVED)
+        u64::from(requests.at(place).output_tokens).min(MOST_RESERVED)
     }
 
     /// The shares of the outputs that are still to come, from left to right.
