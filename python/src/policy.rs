@@ -447,16 +447,16 @@ impl Scheduler for PythonScheduler {
                 if self.waiting.len() < self.lookahead {
                     self.shown_waiting = None;
                 }
-                self.waiting.insert(table.at(place).order(), place);
+                self.waiting.insert(table.order(place), place);
             }
             Notice::Ready(place) => {
-                if let Some(running) = self.running.get_mut(table.at(place).arrival.id) {
+                if let Some(running) = self.running.get_mut(table.at(place).id) {
                     running.is_ready = true;
                 }
             }
-            Notice::Preempted(place) => self.stops(table.at(place).arrival.id),
+            Notice::Preempted(place) => self.stops(table.at(place).id),
             Notice::Left(place) => {
-                let id = table.at(place).arrival.id;
+                let id = table.at(place).id;
                 if self.running.remove(id).is_some() {
                     self.shown_running = None;
                 } else {

@@ -221,7 +221,7 @@ impl Plan<'_> {
 impl Plan<'_> {
     /// Looks the next request in the queue up in the prefix cache. From here on what is found there is its context: it
     /// owes less, and needs fewer blocks. To be asked before anything else is asked about it; without a cache, for nothing.
-    #[inline]
+    #[inline(always)]
     pub fn look_up(&mut self, place: Place) {
         if self.state.blocks.has_cache() && self.state.requests.at(place).phase == Phase::Waiting {
             self.state.look_up(place);
@@ -230,7 +230,7 @@ impl Plan<'_> {
 
     /// Can the next request in the queue be admitted with the blocks for `tokens` tokens, leaving `spare` free while
     /// another request holds blocks (rule 11)? What stands in its way is noted for the audit of work conservation.
-    #[inline]
+    #[inline(always)]
     pub fn has_room(&mut self, place: Place, tokens: u64, spare: u64) -> bool {
         let blocks = self.state.blocks_to_admit(place, tokens);
         let fits = self.state.has_free(blocks.saturating_add(spare))
@@ -246,7 +246,7 @@ impl Plan<'_> {
     }
 
     /// Lets a request emit a token in every iteration from this one on.
-    #[inline]
+    #[inline(always)]
     pub fn decode(&mut self, place: Place) -> Result<()> {
         let request = self.state.requests.at(place);
         if request.phase == Phase::Decoding {
@@ -285,12 +285,12 @@ impl Plan<'_> {
 
     /// Computes the next `tokens` tokens that a request owes. One that has emitted before and computes its last owed token
     /// is priced as a decode.
-    #[inline]
+    #[inline(always)]
     pub fn chunk(&mut self, place: Place, tokens: u64) -> Result<()> {
         self.add_chunk(place, tokens, true)
     }
 
-    #[inline]
+    #[inline(always)]
     fn add_chunk(&mut self, place: Place, tokens: u64, may_be_decode: bool) -> Result<()> {
         let request = self.state.requests.at(place);
         if request.phase != Phase::Started || request.placed {
@@ -314,7 +314,7 @@ impl Plan<'_> {
     }
 
     /// Gives a waiting request a seat and the blocks for `tokens` tokens. It must be in this batch.
-    #[inline]
+    #[inline(always)]
     pub fn admit(&mut self, place: Place, tokens: u64) -> Result<()> {
         if self.state.requests.at(place).phase != Phase::Waiting {
             return Err(self.broken("only a waiting request can be admitted", place));
@@ -397,7 +397,7 @@ impl Plan<'_> {
         self.state.batch.wake_at = Some(instant);
     }
 
-    #[inline]
+    #[inline(always)]
     fn sit_down(&mut self, place: Place) -> Result<()> {
         if self.seats_left() == 0 {
             return Err(self.broken("no more requests are admitted than max_seqs", place));

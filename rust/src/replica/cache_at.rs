@@ -66,7 +66,7 @@ impl Replica {
             return Ok(0);
         }
         let begun = self.begun(now)?;
-        let over = match &self.stretch {
+        let over = match self.stretch() {
             Some(stretch) => stretch.pace.count_within(now.since(stretch.start), stretch.count)?,
             None => 0,
         };
@@ -85,18 +85,18 @@ impl Replica {
 
     /// Iterations of the running stretch that have begun before an instant.
     fn begun(&self, at: Instant) -> Result<u64> {
-        self.stretch.as_ref().map_or(Ok(0), |stretch| Ok(stretch.begun_before(at)?.min(stretch.count)))
+        self.stretch().map_or(Ok(0), |stretch| Ok(stretch.begun_before(at)?.min(stretch.count)))
     }
 
     /// Of the running stretch so many iterations have begun, and so many are over: the blocks that they took are
     /// forgotten, and what they computed is known.
     fn catch_up(&mut self, begun: u64, over: u64) {
-        let state = &mut self.state;
-        if let Some(stretch) = &self.stretch {
+        let (state, growth) = (&mut self.state, self.stretch.growth);
+        if !self.is_idle {
             if begun > 1 {
-                let before = state.more_blocks(begun - 1) - stretch.growth;
+                let before = state.more_blocks(begun - 1) - growth;
                 state.blocks.reserve(before + state.batch.reserved_each);
-                state.blocks.reserve(state.more_blocks(begun) - stretch.growth);
+                state.blocks.reserve(state.more_blocks(begun) - growth);
                 for chunk in &state.batch.chunks {
                     state.blocks.scheduled(chunk.place, chunk.context + chunk.tokens * begun);
                 }

@@ -18,7 +18,7 @@ mod cache_at;
 
 use crate::clock::{Instant, Span};
 use crate::engine::EngineParts;
-use crate::error::{Kind, Result};
+use crate::error::{Error, Kind, Result};
 use crate::kv::{Kept, KvBlocks, Segment};
 use crate::plan::{Plan, broken};
 use crate::request::{History, Phase, Place, Request, Requests};
@@ -39,9 +39,12 @@ pub struct Replica {
     /// What a reader of the results should know of it.
     findings: Vec<&'static str>,
     timing: Box<dyn Timing>,
-    host: HostTime,
+    /// What the host takes beside the GPU, if anything.
+    host: Option<HostTime>,
     state: State,
-    stretch: Option<Stretch>,
+    /// The iterations under way, or, while the replica is idle, those that ran last.
+    stretch: Stretch,
+    is_idle: bool,
     wake_at: Instant,
     stepping: bool,
     role: Role,
@@ -145,8 +148,9 @@ impl Replica {
             findings: engine.scheduler.findings(&engine.kv),
             scheduler: engine.scheduler,
             timing: engine.timing,
-            host: engine.host,
-            stretch: None,
+            host: Some(engine.host).filter(|host| !host.is_nothing()),
+            stretch: Stretch::default(),
+            is_idle: true,
             wake_at: Instant::NEVER,
             stepping,
             role,
@@ -200,14 +204,22 @@ impl Replica {
         self.state.waiting_blocks += self.state.blocks.need(u64::from(prompt));
         self.state.waiting += 1;
         self.scheduler.notice(Notice::Arrived(place), &self.state.requests);
-        if let Some(stretch) = &mut self.stretch {
-            if !stretch.through_arrivals {
-                self.cut(now)?;
-            } else if stretch.before_anybody_waits == u64::MAX {
-                stretch.before_anybody_waits = stretch.begun_before(now)?;
-            }
+        if self.is_idle {
+            return Ok(());
+        }
+        let stretch = &mut self.stretch;
+        if !stretch.through_arrivals {
+            self.cut(now)?;
+        } else if stretch.before_anybody_waits == u64::MAX {
+            stretch.before_anybody_waits = stretch.begun_before(now)?;
         }
         Ok(())
+    }
+
+    /// The iterations under way.
+    #[inline]
+    fn stretch(&self) -> Option<&Stretch> {
+        (!self.is_idle).then_some(&self.stretch)
     }
 
     /// Requests that left for another replica since this was asked last, in order of their ids.
@@ -218,7 +230,7 @@ impl Replica {
     /// The keys and values that were held for a departure are elsewhere: the next batch that is formed finds the blocks free.
     pub(crate) fn release(&mut self, held: Held, now: Instant) -> Result<()> {
         self.arrived.push(held);
-        if self.stretch.is_none() {
+        if self.is_idle {
             self.free_arrived();
         }
         self.cut(now)
@@ -256,8 +268,8 @@ impl Replica {
 
     /// Ends the running stretch with the iteration that runs at `now`.
     fn cut(&mut self, now: Instant) -> Result<()> {
-        let Some(stretch) = &mut self.stretch else { return Ok(()) };
-        if stretch.count == 1 || stretch.end <= now {
+        let stretch = &mut self.stretch;
+        if self.is_idle || stretch.count == 1 || stretch.end <= now {
             return Ok(());
         }
         // An iteration that ends at the very instant is over; otherwise the running one is the last.
@@ -267,8 +279,9 @@ impl Replica {
     }
 
     /// Forms the next batch, if the scheduler asks for one. Says whether an iteration runs now.
+    #[inline(never)]
     pub fn form(&mut self, now: Instant, drain: bool) -> Result<bool> {
-        debug_assert!(self.stretch.is_none(), "an iteration cannot be interrupted");
+        debug_assert!(self.is_idle, "an iteration cannot be interrupted");
         self.report(now)?;
         self.wake_at = Instant::NEVER;
         loop {
@@ -282,12 +295,7 @@ impl Replica {
             }
             self.check_plan(now)?;
             let batch = &self.state.batch;
-            self.state.fruitless_preemptions += batch.preempted.len() as u64;
-            if self.state.fruitless_preemptions >= MOST_FRUITLESS_PREEMPTIONS {
-                let what = format!("{} preemptions without a token", self.state.fruitless_preemptions);
-                return Err(broken(now, "a policy that preempts comes to an end", what));
-            }
-            if !batch.chunks.is_empty() || self.state.standing > 0 {
+            if batch.chunk_tokens > 0 || self.state.standing > 0 {
                 break;
             }
             if batch.preempted.is_empty() {
@@ -300,35 +308,65 @@ impl Replica {
     }
 
     /// What a plan asked in pieces must hold as a whole (rule 6).
-    fn check_plan(&self, now: Instant) -> Result<()> {
+    #[inline(always)]
+    fn check_plan(&mut self, now: Instant) -> Result<()> {
         let state = &self.state;
-        let standing = state.standing;
-        if standing + state.batch.chunk_tokens > state.limits.token_budget {
-            let what = format!("{} tokens", standing + state.batch.chunk_tokens);
-            return Err(broken(now, "no iteration loads more tokens than the budget", what));
+        let is_placed = |&place: &Place| {
+            let request = state.requests.at(place);
+            request.placed || request.phase() == Phase::Decoding
+        };
+        if state.standing + state.batch.chunk_tokens > state.limits.token_budget
+            || !state.has_free(0)
+            || !state.batch.admitted.iter().all(is_placed)
+        {
+            return Err(self.broken_rule(now));
+        }
+        if !state.batch.preempted.is_empty() {
+            self.count_preemptions(now)?;
+        }
+        Ok(())
+    }
+
+    /// The rule that the plan broke.
+    #[cold]
+    fn broken_rule(&self, now: Instant) -> Error {
+        let state = &self.state;
+        let tokens = state.standing + state.batch.chunk_tokens;
+        if tokens > state.limits.token_budget {
+            return broken(now, "no iteration loads more tokens than the budget", format!("{tokens} tokens"));
         }
         if !state.has_free(0) {
-            let what = format!("{} decodes, {} free blocks", standing, state.blocks.free());
-            return Err(broken(now, "no more blocks are taken than are free", what));
+            let what = format!("{} decodes, {} free blocks", state.standing, state.blocks.free());
+            return broken(now, "no more blocks are taken than are free", what);
         }
-        for &place in &state.batch.admitted {
-            let request = state.requests.at(place);
-            if !request.placed && request.phase() != Phase::Decoding {
-                let what = format!("request {}", request.id);
-                return Err(broken(now, "a request is admitted by the batch that it is in", what));
-            }
+        let is_left_out = |request: &&Request| !request.placed && request.phase() != Phase::Decoding;
+        let left_out = state.batch.admitted.iter().map(|&place| state.requests.at(place)).find(is_left_out);
+        let what = left_out.map_or_else(String::new, |request| format!("request {}", request.id));
+        broken(now, "a request is admitted by the batch that it is in", what)
+    }
+
+    #[inline(never)]
+    fn count_preemptions(&mut self, now: Instant) -> Result<()> {
+        let state = &mut self.state;
+        state.fruitless_preemptions += state.batch.preempted.len() as u64;
+        if state.fruitless_preemptions >= MOST_FRUITLESS_PREEMPTIONS {
+            let what = format!("{} preemptions without a token", state.fruitless_preemptions);
+            return Err(broken(now, "a policy that preempts comes to an end", what));
         }
         Ok(())
     }
 
     /// Prices the batch and sets it going for as long as nothing changes.
+    #[inline(always)]
     fn run(&mut self, now: Instant) -> Result<()> {
         let state = &mut self.state;
         let shape = state.shape();
         let load = shape.tokens();
-        let mut pace = self.host.beside(self.timing.pace(&shape)?, &shape)?;
-        let batch = &state.batch;
-        let mut count = batch.hold.iterations.min(pace.holds).min(batch.most_iterations);
+        let mut pace = self.timing.pace(&shape)?;
+        if let Some(host) = &self.host {
+            pace = host.beside(pace, &shape)?;
+        }
+        let mut count = state.batch.hold.iterations.min(pace.holds).min(state.batch.most_iterations);
         count = if self.stepping { 1 } else { count.min(self.scheduler.holds(&pace)) };
         for (group, &tick) in state.groups.iter().zip(&state.requests.ticks).filter(|(group, _)| group.active() > 0) {
             debug_assert!(group.due.next() < u64::MAX, "every decode has a last token");
@@ -339,51 +377,40 @@ impl Replica {
             state.swap_charge = Span::ZERO;
             count = 1;
         }
-        if count > 1 && state.blocks.has_cache() && state.order_matters() {
-            count = 1;
-        }
         let mut count = count.max(1);
         let growth = state.standing_growth();
+        let has_cache = state.blocks.has_cache();
+        if has_cache {
+            count = state.iterations_that_cache_alike(count);
+        }
         state.blocks.take(growth);
         let free = state.blocks.free();
-        let room = if state.blocks.has_cache() { state.room() } else { free };
-        let state = &*state;
-        let more = |count| state.more_blocks(count) - growth;
-        let growth_at_most = |group: &Decodes| group.growth.growth_at_most(count);
         // A token takes one block at most, so this many are never exceeded.
+        let growth_at_most = |group: &Decodes| group.growth.growth_at_most(count);
         let bound = state.groups.iter().map(growth_at_most).fold(0, u64::saturating_add);
-        let is_roomy = bound.saturating_add(batch.chunk_tokens.saturating_mul(count)) < free;
-        if count > 1 && (!is_roomy || room < free) && more(count) > room {
-            // Blocks only grow with the number of iterations: the last number that fits lies between.
-            let (mut fits, mut fails) = (1, count);
-            while fails - fits > 1 {
-                let middle = fits + (fails - fits) / 2;
-                if more(middle) > room { fails = middle } else { fits = middle }
-            }
-            count = fits;
+        let is_roomy = bound.saturating_add(state.batch.chunk_tokens.saturating_mul(count)) < free;
+        if count > 1 && (!is_roomy || has_cache) {
+            count = state.iterations_that_fit(count, growth);
         }
         if pace.first == Span::ZERO || (pace.growth < 0 && pace.length(count - 1)? == Span::ZERO) {
             return Err(Kind::EmptyIteration(now.seconds().to_string()).into());
         }
-        let through_arrivals = batch.hold.through_arrivals;
-        let before_anybody_waits = if state.waiting > 0 { 0 } else { u64::MAX };
-        let decodes = state.standing;
-        let state = &mut self.state;
         for index in 0..state.batch.admitted.len() {
             state.requests.history_mut(state.batch.admitted[index]).begin(now);
         }
-        self.stretch = Some(Stretch {
+        self.stretch = Stretch {
             start: now,
             pace,
             count,
             end: end_after(now, &pace, count)?,
-            through_arrivals,
-            decodes,
+            through_arrivals: state.batch.hold.through_arrivals,
+            decodes: state.standing,
             growth,
             load,
             is_roomy,
-            before_anybody_waits,
-        });
+            before_anybody_waits: if state.waiting > 0 { 0 } else { u64::MAX },
+        };
+        self.is_idle = false;
         Ok(())
     }
 }

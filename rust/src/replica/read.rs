@@ -14,7 +14,7 @@ impl Replica {
     /// When something happens here next by itself: a stretch ends, or the scheduler wants to be asked.
     #[inline]
     pub fn next_instant(&self) -> Instant {
-        self.stretch.as_ref().map_or(self.wake_at, |stretch| stretch.end)
+        if self.is_idle { self.wake_at } else { self.stretch.end }
     }
 
     /// Its number in the results.
@@ -26,7 +26,7 @@ impl Replica {
     /// Is no iteration under way?
     #[inline]
     pub fn is_idle(&self) -> bool {
-        self.stretch.is_none()
+        self.is_idle
     }
 
     /// Does it hold no request?
@@ -50,7 +50,7 @@ impl Replica {
     /// Prompt tokens not computed and output tokens not emitted at an instant, without going there.
     pub fn tokens_ahead(&self, at: Instant) -> Result<u64> {
         let state = &self.state;
-        let Some(stretch) = &self.stretch else { return Ok(state.tokens_ahead) };
+        let Some(stretch) = self.stretch() else { return Ok(state.tokens_ahead) };
         let over = stretch.pace.count_within(at.since(stretch.start), stretch.count)?;
         let computed = |chunk: &Chunk| {
             let prompt = u64::from(state.requests.at(chunk.place).prompt_tokens);
@@ -62,7 +62,7 @@ impl Replica {
     /// Blocks that no request holds at an instant, before batches are formed at it, and those that requests hold.
     pub fn free_and_used_blocks(&self, at: Instant) -> Result<(u64, u64)> {
         let state = &self.state;
-        let grown = match &self.stretch {
+        let grown = match self.stretch() {
             Some(stretch) => state.more_blocks(stretch.begun_before(at)?.min(stretch.count)) - stretch.growth,
             None => 0,
         };
@@ -156,7 +156,7 @@ impl Replica {
             emitted_tokens: self.emitted_tokens,
             cached_tokens: state.cached_tokens,
         };
-        if let Some(stretch) = &self.stretch {
+        if let Some(stretch) = self.stretch() {
             let over = stretch.pace.count_within(at.since(stretch.start), stretch.count)?;
             // The iteration that runs now took its blocks when it began.
             let begun = (over + 1).min(stretch.count);
@@ -178,7 +178,7 @@ impl Replica {
             pace: stretch.pace,
             prefill_tokens: shape.chunk_tokens,
             decodes: shape.decodes,
-            context_tokens: shape.decode_context,
+            context_tokens: u128::from(shape.decode_context),
             kv_used_tokens: state.blocks.used() * state.blocks.block_tokens(),
         }
     }

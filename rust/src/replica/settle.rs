@@ -1,5 +1,6 @@
 //! The end of a stretch: what its iterations have done.
 
+use super::state::State;
 use super::stretch::Stretch;
 use super::{Departure, Held, Replica, Role, end_after};
 use crate::clock::Instant;
@@ -11,57 +12,66 @@ use crate::timing::Pace;
 
 impl Replica {
     /// Settles the stretch that ends now: tokens come out, contexts grow, finished requests leave.
+    #[inline(never)]
     pub fn settle(&mut self, results: &mut Recorder) -> Result<()> {
-        let Some(stretch) = self.stretch else { return Ok(()) };
-        self.report(stretch.end)?;
-        self.stretch = None;
-        self.settle_stretch(&stretch, results)
+        if self.is_idle {
+            return Ok(());
+        }
+        self.report(self.stretch.end)?;
+        self.is_idle = true;
+        self.settle_stretch(results)
     }
 
-    fn settle_stretch(&mut self, stretch: &Stretch, results: &mut Recorder) -> Result<()> {
-        results.count_stretch(stretch.count);
-        self.state.iterations += stretch.count;
-        self.state.busy = self.state.busy.plus(stretch.end.since(stretch.start))?;
-        self.state.last_end = stretch.end;
+    #[inline(always)]
+    fn settle_stretch(&mut self, results: &mut Recorder) -> Result<()> {
+        let stretch = &self.stretch;
+        let (count, end) = (stretch.count, stretch.end);
+        results.count_stretch(count);
+        self.state.iterations += count;
+        self.state.busy = self.state.busy.plus(end.since(stretch.start))?;
+        self.state.last_end = end;
         stretch.audit(&self.state, results);
-        let emitted = self.emitted_tokens;
         if results.wants_iterations() {
-            results.iteration(self.row(stretch));
-            self.list_batch(results);
+            self.list_iteration(results);
         }
-        if stretch.decodes > 0 {
+        if self.stretch.decodes > 0 {
             for group in 0..self.state.groups.len() {
                 if self.state.groups[group].active() > 0 {
-                    self.settle_decodes(group, stretch, results)?;
+                    self.settle_decodes(group, results)?;
                 }
             }
-            self.emitted_tokens += stretch.count * stretch.decodes;
-            self.state.tokens_ahead -= stretch.count * stretch.decodes;
-        }
-        if !self.state.batch.chunks.is_empty() {
-            self.settle_chunks(stretch, results)?;
-        }
-        if self.emitted_tokens > emitted {
+            let tokens = count * self.stretch.decodes;
+            self.emitted_tokens += tokens;
+            self.state.tokens_ahead -= tokens;
             self.state.fruitless_preemptions = 0;
+        }
+        if self.state.batch.chunk_tokens > 0 {
+            self.settle_chunks(results)?;
         }
         if !self.due.is_empty() {
             self.settle_due();
         }
         if !self.ending.is_empty() {
-            self.end_rows(stretch.end, results)?;
+            self.end_rows(end, results)?;
         }
         if self.role != Role::Whole {
-            self.depart(stretch.end);
+            self.depart(end);
             self.free_arrived();
         }
         Ok(())
     }
 
-    /// Every standing decode of a group emitted a token in each iteration.
-    // Not inlined: inside the loop over groups its set-up would be paid before the loop, by every stretch.
     #[inline(never)]
-    fn settle_decodes(&mut self, group: usize, stretch: &Stretch, results: &mut Recorder) -> Result<()> {
-        let Stretch { start, pace, count, end, .. } = *stretch;
+    fn list_iteration(&mut self, results: &mut Recorder) {
+        results.iteration(self.row(&self.stretch));
+        self.list_batch(results);
+    }
+
+    /// Every standing decode of a group emitted a token in each iteration.
+    #[inline(always)]
+    fn settle_decodes(&mut self, group: usize, results: &mut Recorder) -> Result<()> {
+        let Stretch { start, count, end, .. } = self.stretch;
+        let pace = &self.stretch.pace;
         let state = &mut self.state;
         let decodes = &mut state.groups[group];
         let tick = state.requests.ticks[group];
@@ -69,57 +79,28 @@ impl Replica {
             results.gaps(&decodes.measured, pace.first, pace.growth, count)?;
             decodes.note_gap(tick + count, pace.longest(count)?);
         } else {
-            // The first gap is not the first iteration's length: the last token came before the iteration began.
-            let first_end = start.after(pace.first)?;
-            let gap = first_end.since(decodes.last_end);
-            results.gaps(&decodes.measured, gap, 0, 1)?;
-            decodes.note_gap(tick + 1, gap);
-            while let Some(place) = decodes.odd.pop() {
-                let (request, history) = state.requests.both_mut(place);
-                let measured = state.measured.contains(&request.id);
-                if history.first_token == Instant::NEVER {
-                    history.first_token = first_end;
-                } else {
-                    let gap = first_end.since(request.last_token);
-                    history.longest_gap = history.longest_gap.max(gap);
-                    if measured {
-                        results.gap(request.class, gap)?;
-                    }
-                }
-                history.gaps_known = tick + 1;
-                decodes.measured[request.class as usize] += u64::from(measured);
-            }
-            if count > 1 {
-                let second = pace.length(1)?;
-                results.gaps(&decodes.measured, second, pace.growth, count - 1)?;
-                decodes.note_gap(tick + count, Pace { first: second, ..pace }.longest(count - 1)?);
-            }
+            state.settle_first_gaps(group, &self.stretch, results)?;
         }
+        let decodes = &mut state.groups[group];
         decodes.last_end = end;
         if count > 1 {
-            let reserved = if state.blocks.has_cache() { state.batch.reserved_each } else { 0 };
-            let (first, growth) = (decodes.growth.next_growth(), decodes.growth.growth(count));
-            if reserved > 0 {
-                // Demands only rise from one iteration to the next, so the last one's is all that matters.
-                let before_last = decodes.growth.growth(count - 1);
-                state.blocks.take(before_last - first);
-                state.blocks.reserve(reserved);
-                state.blocks.take(growth - before_last);
-            } else {
-                state.blocks.take(growth - first);
-            }
+            state.take_further_growth(group, count);
         }
+        let decodes = &mut state.groups[group];
         decodes.advance(count);
-        state.requests.ticks[group] += count;
+        state.requests.ticks[group] = tick + count;
         decodes.due.advance(tick + count, &mut self.due);
         Ok(())
     }
 
     /// Chunks are computed; a request with everything computed emits (rule 7), and can decode.
-    fn settle_chunks(&mut self, stretch: &Stretch, results: &mut Recorder) -> Result<()> {
+    #[inline(always)]
+    fn settle_chunks(&mut self, results: &mut Recorder) -> Result<()> {
+        let (count, end) = (self.stretch.count, self.stretch.end);
         let state = &mut self.state;
-        for &chunk in &state.batch.chunks {
-            let tokens = chunk.tokens * stretch.count;
+        for index in 0..state.batch.chunks.len() {
+            let chunk = state.batch.chunks[index];
+            let tokens = chunk.tokens * count;
             self.prefilled_tokens += if chunk.is_decode { 0 } else { tokens };
             let request = state.requests.at_mut(chunk.place);
             request.placed = false;
@@ -127,7 +108,7 @@ impl Replica {
             let before = request.computed.min(request.prompt_tokens);
             request.computed += tokens as u32;
             state.tokens_ahead -= u64::from(request.computed.min(request.prompt_tokens) - before);
-            if stretch.count > 1 {
+            if count > 1 {
                 let more = state.blocks.need(u64::from(request.computed)).saturating_sub(request.blocks);
                 state.blocks.take(more);
                 request.blocks += more;
@@ -137,7 +118,7 @@ impl Replica {
                     continue;
                 }
                 let is_last = state.caches_in_row_order;
-                let news = state.batch.cached_iterations + 1..=stretch.count - u64::from(is_last);
+                let news = state.batch.cached_iterations + 1..=count - u64::from(is_last);
                 state.blocks.computed_in_steps(chunk.place, chunk.context, chunk.tokens, news);
                 if is_last {
                     self.ending.push((u64::MAX, chunk.place));
@@ -147,17 +128,18 @@ impl Replica {
             if state.requests.first_token == FirstToken::Prefill || chunk.context == known {
                 let (request, history) = state.requests.both_mut(chunk.place);
                 if history.first_token == Instant::NEVER {
-                    history.first_token = stretch.end;
+                    history.first_token = end;
                 } else {
-                    let gap = stretch.end.since(request.last_token);
+                    let gap = end.since(request.last_token);
                     history.longest_gap = history.longest_gap.max(gap);
                     if state.measured.contains(&request.id) {
                         results.gap(request.class, gap)?;
                     }
                 }
-                request.last_token = stretch.end;
+                request.last_token = end;
                 request.emitted += 1;
                 self.emitted_tokens += 1;
+                state.fruitless_preemptions = 0;
                 state.tokens_ahead -= 1;
                 if request.emitted == request.output_tokens {
                     self.ending.push((request.row, chunk.place));
@@ -183,33 +165,31 @@ impl Replica {
     }
 
     /// Standing decodes whose time has come: the last token is out, or the blocks taken ahead are full.
+    #[inline(always)]
     fn settle_due(&mut self) {
         let state = &mut self.state;
-        for place in self.due.drain(..) {
-            let emitted = state.requests.emitted(place);
-            let context = state.requests.context(place);
-            let tick = state.requests.tick(state.requests.at(place));
-            let request = state.requests.at_mut(place);
-            let decodes = &mut state.groups[request.group as usize];
-            let left = u64::from(request.output_tokens) - emitted;
-            if left == 0 {
+        for index in 0..self.due.len() {
+            let place = self.due[index];
+            let request = state.requests.at(place);
+            if request.emitted as u64 + state.requests.tick(request) - request.joined == u64::from(request.output_tokens) {
                 self.ending.push((request.row, place));
             } else {
-                request.grows = true;
-                decodes.growth.join(context);
-                decodes.due.insert(place, tick + left);
+                state.begin_to_grow(place);
             }
         }
+        self.due.clear();
     }
 
     /// The finished leave in the order of the batch, with their blocks; where the cache hears of rows in that order, so do
     /// requests that go on.
+    #[inline(always)]
     fn end_rows(&mut self, now: Instant, results: &mut Recorder) -> Result<()> {
         if self.ending.len() > 1 {
             self.ending.sort_unstable_by_key(|&(row, _)| row);
         }
         let state = &mut self.state;
-        for (_, place) in self.ending.drain(..) {
+        for index in 0..self.ending.len() {
+            let (_, place) = self.ending[index];
             if state.requests.at(place).phase() == Phase::Decoding {
                 state.left_decodes(place);
             }
@@ -230,6 +210,7 @@ impl Replica {
             state.remove(place);
             state.running -= 1;
         }
+        self.ending.clear();
         state.end_batch();
         Ok(())
     }
@@ -258,16 +239,16 @@ impl Replica {
     /// Ends the run: what was emitted by then counts, the running iteration emits nothing, and a request that is
     /// still here stays unfinished. What the cache knows of them counts too, whether or not it was asked for.
     pub fn stop(&mut self, end: Instant, results: &mut Recorder) -> Result<()> {
-        let mut under_way = u64::from(self.stretch.is_some());
-        if let Some(mut stretch) = self.stretch.take() {
-            let whole = stretch.pace.count_within(end.since(stretch.start), stretch.count)?;
+        let mut under_way = u64::from(!self.is_idle);
+        if !self.is_idle {
+            self.is_idle = true;
+            let Stretch { start, pace, count, .. } = self.stretch;
+            let whole = pace.count_within(end.since(start), count)?;
             if whole > 0 {
-                let goes_on = whole < stretch.count;
-                under_way = u64::from(goes_on);
-                stretch.count = whole;
-                stretch.end = end_after(stretch.start, &stretch.pace, whole)?;
-                self.settle_stretch(&stretch, results)?;
-                if goes_on && self.state.blocks.has_cache() {
+                under_way = u64::from(whole < count);
+                (self.stretch.count, self.stretch.end) = (whole, end_after(start, &pace, whole)?);
+                self.settle_stretch(results)?;
+                if whole < count && self.state.blocks.has_cache() {
                     self.state.begin_again();
                 }
             }
@@ -281,5 +262,70 @@ impl Replica {
             results.leave(self.state.requests.history(place), self.index, Status::Unfinished, end);
         }
         Ok(())
+    }
+}
+
+impl State {
+    /// The gaps of a group of which some member's last token came before the stretch began, so that its first gap is not
+    /// the length of the first iteration.
+    #[inline(never)]
+    fn settle_first_gaps(&mut self, group: usize, stretch: &Stretch, results: &mut Recorder) -> Result<()> {
+        let Stretch { start, pace, count, .. } = *stretch;
+        let decodes = &mut self.groups[group];
+        let tick = self.requests.ticks[group];
+        let first_end = start.after(pace.first)?;
+        let gap = first_end.since(decodes.last_end);
+        results.gaps(&decodes.measured, gap, 0, 1)?;
+        decodes.note_gap(tick + 1, gap);
+        while let Some(place) = decodes.odd.pop() {
+            let (request, history) = self.requests.both_mut(place);
+            let measured = self.measured.contains(&request.id);
+            if history.first_token == Instant::NEVER {
+                history.first_token = first_end;
+            } else {
+                let gap = first_end.since(request.last_token);
+                history.longest_gap = history.longest_gap.max(gap);
+                if measured {
+                    results.gap(request.class, gap)?;
+                }
+            }
+            history.gaps_known = tick + 1;
+            decodes.measured[request.class as usize] += u64::from(measured);
+        }
+        if count > 1 {
+            let second = pace.length(1)?;
+            results.gaps(&decodes.measured, second, pace.growth, count - 1)?;
+            decodes.note_gap(tick + count, Pace { first: second, ..pace }.longest(count - 1)?);
+        }
+        Ok(())
+    }
+
+    /// The blocks that a group takes in the iterations after the first one.
+    #[inline]
+    fn take_further_growth(&mut self, group: usize, count: u64) {
+        let growth = &self.groups[group].growth;
+        let (first, all) = (growth.next_growth(), growth.growth(count));
+        if self.batch.reserved_each > 0 && self.blocks.has_cache() {
+            // Demands only rise from one iteration to the next, so the last one's is all that matters.
+            let before_last = growth.growth(count - 1);
+            self.blocks.take(before_last - first);
+            self.blocks.reserve(self.batch.reserved_each);
+            self.blocks.take(all - before_last);
+        } else {
+            self.blocks.take(all - first);
+        }
+    }
+
+    /// The blocks that a standing decode took ahead are full: from now on it grows like the others.
+    #[inline(never)]
+    fn begin_to_grow(&mut self, place: Place) {
+        let context = self.requests.context(place);
+        let left = u64::from(self.requests.at(place).output_tokens) - self.requests.emitted(place);
+        let tick = self.requests.tick(self.requests.at(place));
+        let request = self.requests.at_mut(place);
+        request.grows = true;
+        let decodes = &mut self.groups[request.group as usize];
+        decodes.growth.join(context);
+        decodes.due.insert(place, tick + left);
     }
 }

@@ -80,7 +80,7 @@ impl Decodes {
         if self.rests {
             return;
         }
-        shape.add_decodes(self.count, u128::from(self.context(tick)));
+        shape.add_decodes(self.count, self.context(tick));
         for (ceiling, stairs) in shape.ceilings.iter_mut().zip(&self.stairs) {
             *ceiling += stairs.ceilings + u128::from(stairs.residues.next_growth());
             shape.steady = shape.steady.min(stairs.residues.quiet_ticks().saturating_add(1));

@@ -101,7 +101,7 @@ impl Batch {
     }
 
     /// Adds a row.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, chunk: Chunk) {
         self.chunks.push(chunk);
         self.count_in(chunk);
@@ -110,7 +110,7 @@ impl Batch {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn count_in(&mut self, chunk: Chunk) {
         let Chunk { tokens, context, owed, is_decode, .. } = chunk;
         if !is_decode {
@@ -185,7 +185,7 @@ pub(crate) struct State {
 
 impl State {
     /// Blocks that the standing decodes take when the batch is formed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn standing_growth(&self) -> u64 {
         self.groups.iter().map(Decodes::next_growth).sum()
     }
@@ -208,15 +208,16 @@ impl State {
 
     /// Are so many blocks free beside those that the standing decodes take? A decode takes one block at most, so that
     /// most answers need no count of them.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn has_free(&self, blocks: u64) -> bool {
         let free = self.blocks.free();
         self.standing.saturating_add(blocks) <= free || self.standing_growth().saturating_add(blocks) <= free
     }
 
     /// When no request is admitted any more, the blocks that were kept until then are free (`free="batch"`).
+    #[inline]
     pub(crate) fn end_batch(&mut self) {
-        if self.running == 0 {
+        if self.running == 0 && self.limits.frees_with_batch {
             self.blocks.let_go(std::mem::take(&mut self.kept));
         }
         debug_assert!(
@@ -227,7 +228,7 @@ impl State {
     }
 
     /// The shape that the timing model prices.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn shape(&self) -> Shape<'_> {
         let mut shape = Shape::summed(&self.batch.priced, &self.batch.sums);
         if self.batch.priced.len() < self.batch.chunks.len() {
@@ -243,7 +244,7 @@ impl State {
     #[inline(never)]
     fn add_single_decodes(&self, shape: &mut Shape) {
         for chunk in self.batch.chunks.iter().filter(|chunk| chunk.is_decode) {
-            shape.add_decodes(1, u128::from(chunk.context));
+            shape.add_decodes(1, chunk.context);
             for (ceiling, modulus) in shape.ceilings.iter_mut().zip(&self.moduli) {
                 *ceiling += u128::from((chunk.context + 1).div_ceil(*modulus));
             }
@@ -251,7 +252,7 @@ impl State {
     }
 
     /// A request begins to decode in every iteration of its group.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn join_decodes(&mut self, place: Place, group: usize) {
         let tick = self.requests.ticks[group];
         let decodes = &mut self.groups[group];
@@ -302,7 +303,7 @@ impl State {
     }
 
     /// The same for a member whose time has come: the wheel has let it go already.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn left_decodes(&mut self, place: Place) {
         let tick = self.requests.tick(self.requests.at(place));
         let (request, history) = self.requests.both_mut(place);
@@ -335,6 +336,29 @@ impl State {
             self.blocks.need(chunk.context + chunk.tokens * count).saturating_sub(held)
         };
         self.groups.iter().map(growth).sum::<u64>() + self.batch.chunks.iter().map(of_chunk).sum::<u64>()
+    }
+
+    /// How many of `count` iterations may run at once without the cache noticing.
+    #[inline(never)]
+    pub(crate) fn iterations_that_cache_alike(&self, count: u64) -> u64 {
+        if count > 1 && self.order_matters() { 1 } else { count }
+    }
+
+    /// How many of `count` iterations find blocks enough, of which the standing decodes took `growth` for the first one.
+    #[inline(never)]
+    pub(crate) fn iterations_that_fit(&self, count: u64, growth: u64) -> u64 {
+        let room = if self.blocks.has_cache() { self.room() } else { self.blocks.free() };
+        let fits = |count: u64| self.more_blocks(count) - growth <= room;
+        if fits(count) {
+            return count;
+        }
+        // Blocks only grow with the number of iterations: the last number that fits lies between.
+        let (mut least, mut most) = (1, count);
+        while most - least > 1 {
+            let middle = least + (most - least) / 2;
+            if fits(middle) { least = middle } else { most = middle }
+        }
+        least
     }
 
     /// The places that hold a request.

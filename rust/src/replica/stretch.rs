@@ -9,7 +9,7 @@ use crate::results::{Bound, Recorder};
 use crate::timing::Pace;
 
 /// Identical iterations under way.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stretch {
     pub(crate) start: Instant,
     pub(crate) pace: Pace,
@@ -41,7 +41,7 @@ impl Stretch {
 
     /// Holds the stretch against work conservation, before anything of it is settled: could each of its iterations have
     /// loaded another token, and if not, why?
-    #[inline]
+    #[inline(always)]
     pub(crate) fn audit(&self, state: &State, results: &mut Recorder) {
         let chunks = &state.batch.chunks;
         let in_batch = self.decodes + chunks.len() as u64;
@@ -54,6 +54,7 @@ impl Stretch {
     }
 
     /// The audit where a request had another token to load.
+    #[inline(never)]
     fn audit_the_rest(&self, state: &State, has_started: bool, results: &mut Recorder) {
         let Stretch { count, load, before_anybody_waits, .. } = *self;
         let with_free_block = if self.is_roomy { count } else { self.iterations_with_free_block(state) };

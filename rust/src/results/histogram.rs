@@ -35,6 +35,18 @@ fn bin(span: u128) -> usize {
     (shift << 7) + (span >> shift) as usize
 }
 
+/// The same of a span that fits 64 bits.
+#[inline(always)]
+fn short_bin(span: u64) -> usize {
+    let shift = 56_u32.saturating_sub((span | 1).leading_zeros());
+    ((shift as usize) << 7) + (span >> shift) as usize
+}
+
+#[cold]
+fn sum_overflow() -> Error {
+    Error::overflow("the sum of all gaps")
+}
+
 /// The lower edge of a bin, which belongs to it. The upper edge is the next bin's lower one.
 fn lower_edge(bin: usize) -> u128 {
     if bin < 256 {
@@ -56,7 +68,40 @@ impl Histogram {
     }
 
     /// Counts `first, first + growth, …` (`count` spans), each `times` times.
+    #[inline(always)]
     pub fn add_progression(&mut self, first: Span, growth: i128, count: u64, times: u64) -> Result<()> {
+        // Most spans are below 18 s and do not shrink, so that 64 bits hold them.
+        if let (Ok(low), Ok(step)) = (u64::try_from(first.0), u64::try_from(growth))
+            && let Some(high) = step.checked_mul(count.wrapping_sub(1)).and_then(|travel| low.checked_add(travel))
+            && (count | times) >> 31 == 0
+        {
+            return self.add_short_progression(low, high, step, count, times);
+        }
+        self.add_wide_progression(first, growth, count, times)
+    }
+
+    /// Counts a progression that rises from `low` to `high` and whose members are fewer than 2^62.
+    #[inline(always)]
+    fn add_short_progression(&mut self, low: u64, high: u64, step: u64, count: u64, times: u64) -> Result<()> {
+        let all = count * times;
+        let twice = (u128::from(low) + u128::from(high)) * u128::from(all);
+        self.sum = self.sum.checked_add(twice / 2).ok_or_else(sum_overflow)?;
+        self.count += all;
+        self.longest = self.longest.max(Span(u128::from(high)));
+        let (lowest, highest) = (short_bin(low), short_bin(high));
+        if lowest == highest {
+            *self.bin_mut(lowest) += all;
+        } else {
+            // Room for the first and the last bin is room for all between.
+            self.bin_mut(highest);
+            self.bin_mut(lowest);
+            self.fill(low, step, count, times);
+        }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn add_wide_progression(&mut self, first: Span, growth: i128, count: u64, times: u64) -> Result<()> {
         if growth == 0 || count == 1 {
             let all = count.checked_mul(times).ok_or_else(|| Error::overflow("a count of gaps"))?;
             return self.add(first, all);
@@ -75,13 +120,6 @@ impl Histogram {
         let sum = product(low.checked_add(high).ok_or_else(|| Error::overflow("a gap"))?, u128::from(count))? / 2;
         self.total(sum, count, times)?;
         self.longest = self.longest.max(Span(high));
-        if let Ok(end) = u64::try_from(high) {
-            // Room for the first and the last bin is room for all between.
-            self.bin_mut(bin(u128::from(end)));
-            self.bin_mut(bin(low));
-            self.fill(low as u64, step as u64, count, times);
-            return Ok(());
-        }
         let (mut value, mut left) = (low, count);
         while left > 0 {
             let bin = bin(value);
@@ -95,6 +133,7 @@ impl Histogram {
     }
 
     /// Counts a rising progression of spans that fit 64 bits (18 s), for which there is room.
+    #[inline(never)]
     fn fill(&mut self, low: u64, step: u64, count: u64, times: u64) {
         let (mut value, mut left) = (low, count);
         while left > 0 {
@@ -118,7 +157,7 @@ impl Histogram {
     #[inline]
     fn total(&mut self, sum: u128, count: u64, times: u64) -> Result<()> {
         let sum = product(sum, u128::from(times))?;
-        self.sum = self.sum.checked_add(sum).ok_or_else(|| Error::overflow("the sum of all gaps"))?;
+        self.sum = self.sum.checked_add(sum).ok_or_else(sum_overflow)?;
         self.count += count * times;
         Ok(())
     }
@@ -155,7 +194,7 @@ impl Histogram {
         for (place, &count) in other.counts.iter().enumerate().filter(|bin| *bin.1 > 0) {
             *self.bin_mut(place + other.lowest) += count;
         }
-        self.sum = self.sum.checked_add(other.sum).ok_or_else(|| Error::overflow("the sum of all gaps"))?;
+        self.sum = self.sum.checked_add(other.sum).ok_or_else(sum_overflow)?;
         self.count += other.count;
         self.longest = self.longest.max(other.longest);
         Ok(())

@@ -251,7 +251,7 @@ impl Recorder {
     }
 
     /// `count` gaps that begin with `first` and grow, for each of `members` by class.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn gaps(&mut self, members: &[u64], first: Span, growth: i128, count: u64) -> Result<()> {
         for (histogram, &members) in self.results.tbt.iter_mut().zip(members) {
             if members > 0 {

@@ -104,7 +104,7 @@ impl List {
     #[inline]
     fn insert_after(&mut self, at: Place, previous: u32) {
         if at.index() >= self.links.len() {
-            self.links.resize(at.index() + 1, Neighbours { previous: NONE, next: NONE, present: false });
+            self.make_room(at);
         }
         let next = match place(previous) {
             None => std::mem::replace(&mut self.first, at.0),
@@ -118,6 +118,11 @@ impl List {
         self.length += 1;
     }
 
+    #[cold]
+    fn make_room(&mut self, at: Place) {
+        self.links.resize(at.index() + 1, Neighbours { previous: NONE, next: NONE, present: false });
+    }
+
     /// Is this request in the list?
     #[inline]
     pub fn contains(&self, at: Place) -> bool {
@@ -125,9 +130,9 @@ impl List {
     }
 
     /// Takes a request out, if it is there.
-    #[inline]
+    #[inline(always)]
     pub fn remove(&mut self, at: Place) -> bool {
-        if !self.contains(at) {
+        if self.length == 0 || !self.contains(at) {
             return false;
         }
         let Neighbours { previous, next, .. } = self.links[at.index()];
@@ -196,13 +201,11 @@ impl Queue {
     }
 
     /// A request arrived: the last one, but for those of a higher id that were handed off at the same instant.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, at: Place, requests: &Requests) {
         match self {
             Queue::Fcfs(list) => insert_by_arrival(list, at, requests),
-            Queue::Keyed { key, first, order } => {
-                order.insert(rank(*key, *first, at, requests), at);
-            }
+            Queue::Keyed { key, first, order } => insert(order, rank(*key, *first, at, requests), at),
         }
     }
 
@@ -224,11 +227,11 @@ impl Queue {
     }
 
     /// Takes a request out, if it is there.
-    #[inline]
+    #[inline(always)]
     pub fn remove(&mut self, at: Place, requests: &Requests) -> bool {
         match self {
             Queue::Fcfs(list) => list.remove(at),
-            Queue::Keyed { key, first, order } => order.remove(&rank(*key, *first, at, requests)).is_some(),
+            Queue::Keyed { key, first, order } => remove(order, &rank(*key, *first, at, requests)),
         }
     }
 
@@ -238,6 +241,18 @@ impl Queue {
     }
 }
 
+// What only ordered queues need stays out of the way of the others.
+#[inline(never)]
+fn insert(order: &mut BTreeMap<Rank, Place>, rank: Rank, at: Place) {
+    order.insert(rank, at);
+}
+
+#[inline(never)]
+fn remove(order: &mut BTreeMap<Rank, Place>, rank: &Rank) -> bool {
+    order.remove(rank).is_some()
+}
+
+#[inline(never)]
 fn rank(key: fn(&Arrival) -> i64, first: Option<u32>, at: Place, requests: &Requests) -> Rank {
     let history = requests.history(at);
     let (arrived, id) = history.order();

@@ -25,7 +25,7 @@ impl Lists {
         Lists { queue, running: List::default(), prefills: List::default(), idle: Vec::new() }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn notice(&mut self, notice: Notice, requests: &Requests) {
         match notice {
             Notice::Arrived(place) => self.queue.push(place, requests),
@@ -39,15 +39,18 @@ impl Lists {
                 }
                 self.prefills.remove(place);
             }
-            Notice::Preempted(victim) => {
-                self.take_out(victim);
-                self.queue.push_victim(victim, requests);
-            }
+            Notice::Preempted(victim) => self.await_again(victim, requests),
         }
     }
 
+    #[cold]
+    fn await_again(&mut self, victim: Place, requests: &Requests) {
+        self.take_out(victim);
+        self.queue.push_victim(victim, requests);
+    }
+
     /// Admits the head of the queue with the blocks for `reserved` tokens, and computes the first `tokens` that it owes.
-    #[inline]
+    #[inline(always)]
     pub(super) fn admit(&mut self, place: Place, reserved: u64, tokens: u64, plan: &mut Plan) -> Result<()> {
         let owed = plan.requests().owed(place);
         plan.admit(place, reserved)?;
@@ -101,7 +104,7 @@ impl Roster {
         Roster { limits, watermark, preemption, lists, swapped: List::default() }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn notice(&mut self, notice: Notice, requests: &Requests) {
         if let Notice::Preempted(victim) = notice {
             self.lists.take_out(victim);
@@ -112,16 +115,23 @@ impl Roster {
     }
 
     /// The first `most` decodes by arrival, and no more than the budget carries, are the standing ones.
-    #[inline]
+    #[inline(always)]
     pub(super) fn choose_decodes(&mut self, most: u64, plan: &mut Plan) -> Result<()> {
         let most = most.min(plan.budget_for_decodes());
         let ready = plan.decodes() + self.lists.idle.len() as u64;
-        if ready <= most {
-            for place in self.lists.idle.drain(..) {
-                plan.decode(place)?;
-            }
-            return Ok(());
+        if ready > most {
+            return self.choose_some(most, ready, plan);
         }
+        for index in 0..self.lists.idle.len() {
+            plan.decode(self.lists.idle[index])?;
+        }
+        self.lists.idle.clear();
+        Ok(())
+    }
+
+    /// The same where not all that can decode may.
+    #[inline(never)]
+    fn choose_some(&mut self, most: u64, ready: u64, plan: &mut Plan) -> Result<()> {
         if most == 0 {
             plan.rest_decodes(true);
             return Ok(());
@@ -149,11 +159,12 @@ impl Roster {
 
     /// Short of blocks for its decodes, the latest arrival not placed before them goes, a decode itself last. The decodes
     /// are the first by arrival.
-    #[inline]
+    #[inline(always)]
     pub(super) fn make_room(&mut self, plan: &mut Plan) -> Result<()> {
-        if plan.free_blocks() < 0 { self.preempt(plan) } else { Ok(()) }
+        if plan.lacks_blocks() { self.preempt(plan) } else { Ok(()) }
     }
 
+    #[inline(never)]
     fn preempt(&mut self, plan: &mut Plan) -> Result<()> {
         let mut victims = Vec::new();
         while plan.free_blocks() < 0 {
@@ -186,8 +197,13 @@ impl Roster {
     }
 
     /// The oldest swapped request comes back before any admission (rule 12), unless a request has just been preempted.
-    #[inline]
+    #[inline(always)]
     pub(super) fn swap_in(&mut self, plan: &mut Plan) -> Result<()> {
+        if self.swapped.is_empty() { Ok(()) } else { self.swap_in_oldest(plan) }
+    }
+
+    #[inline(never)]
+    fn swap_in_oldest(&mut self, plan: &mut Plan) -> Result<()> {
         while let Some(place) = self.swapped.first().filter(|_| !plan.has_preempted()) {
             let tokens = plan.requests().next_context(place);
             let spare = self.watermark.spare(plan);
@@ -209,7 +225,7 @@ impl Roster {
     }
 
     /// Computes at most `most` prompts: unfinished ones, then new ones from the queue, each cut to the budget.
-    #[inline]
+    #[inline(always)]
     pub(super) fn prefill(&mut self, most: u64, plan: &mut Plan) -> Result<()> {
         let mut left = most;
         for place in self.lists.prefills.iter() {
@@ -232,6 +248,7 @@ impl Roster {
     }
 
     /// Can the head of the queue, with all that is known of it, be admitted now?
+    #[inline(always)]
     pub(super) fn has_room_for(&mut self, place: Place, plan: &mut Plan) -> bool {
         let spare = self.watermark.spare(plan);
         plan.look_up(place);
@@ -239,7 +256,7 @@ impl Roster {
     }
 
     /// Admits the head of the queue with the blocks for all its known tokens, and computes what the budget carries.
-    #[inline]
+    #[inline(always)]
     pub(super) fn admit(&mut self, place: Place, plan: &mut Plan) -> Result<()> {
         let (context, owed) = (plan.requests().next_context(place), plan.requests().owed(place));
         self.lists.admit(place, context, owed.min(plan.budget_left()), plan)
@@ -248,7 +265,7 @@ impl Roster {
     /// For how long a plan holds that decodes, continues and admits as much as it can: while no request leaves,
     /// blocks only get fewer, so a request that lacks them goes on lacking them; an arrival matters only if it could
     /// be admitted.
-    #[inline]
+    #[inline(always)]
     pub(super) fn hold(&self, plan: &mut Plan) {
         let arrivals_wait = plan.budget_left() == 0
             || plan.seats_left() == 0

@@ -26,7 +26,7 @@ pub struct ChunkShape {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ChunkSums {
     tokens: u64,
-    context: u128,
+    context: u64,
     squares: u128,
     cross: u128,
 }
@@ -34,11 +34,11 @@ pub(crate) struct ChunkSums {
 impl ChunkSums {
     #[inline]
     pub(crate) fn add(&mut self, chunk: ChunkShape) {
-        let (tokens, context) = (u128::from(chunk.tokens), u128::from(chunk.context));
-        self.tokens += chunk.tokens;
+        let ChunkShape { tokens, context } = chunk;
+        self.tokens += tokens;
         self.context += context;
-        self.squares += tokens * tokens;
-        self.cross += tokens * context;
+        self.squares += u128::from(tokens) * u128::from(tokens);
+        self.cross += u128::from(tokens) * u128::from(context);
     }
 }
 
@@ -61,15 +61,15 @@ pub struct Shape<'a> {
     /// Σ tokens over the chunks.
     pub chunk_tokens: u64,
     /// Σ context over the chunks.
-    pub chunk_context: u128,
+    pub chunk_context: u64,
     /// Σ tokens² over the chunks.
     pub chunk_squares: u128,
     /// Σ tokens · context over the chunks.
     pub chunk_cross: u128,
     /// Decodes in the batch.
     pub decodes: u64,
-    /// Σ context over the decodes.
-    pub decode_context: u128,
+    /// Σ context over the decodes. Contexts and their number are below 2^32.
+    pub decode_context: u64,
     /// Σ ⌈(context + 1) / m⌉ over the decodes, for each modulus m that the model declares.
     pub ceilings: [u128; MODULI],
     /// Identical iterations, this one included, over which no ceiling takes a step.
@@ -100,7 +100,7 @@ impl<'a> Shape<'a> {
 
     /// Adds decodes whose contexts have the given sum.
     #[inline]
-    pub fn add_decodes(&mut self, count: u64, context: u128) {
+    pub fn add_decodes(&mut self, count: u64, context: u64) {
         self.decodes += count;
         self.decode_context += context;
     }
@@ -113,7 +113,7 @@ impl<'a> Shape<'a> {
 }
 
 /// An exact line: iteration j of a stretch takes `first + j · growth` for every j below `holds`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pace {
     /// Length of the first iteration.
     pub first: Span,
@@ -280,8 +280,12 @@ pub trait Timing: Send + Sync {
 
 /// The pace of a batch that is given row by row: chunks, and the contexts of the decodes.
 pub fn pace_of(model: &dyn Timing, chunks: &[ChunkShape], decodes: &[u64]) -> Result<Pace> {
+    let contexts = chunks.iter().map(|chunk| chunk.context).chain(decodes.iter().copied());
+    if contexts.map(u128::from).sum::<u128>() > u128::from(u64::MAX) {
+        return Err(overflow());
+    }
     let mut shape = Shape::of(chunks);
-    shape.add_decodes(decodes.len() as u64, decodes.iter().map(|&context| u128::from(context)).sum());
+    shape.add_decodes(decodes.len() as u64, decodes.iter().sum());
     for (ceiling, &modulus) in shape.ceilings.iter_mut().zip(model.moduli()) {
         *ceiling = decodes.iter().map(|context| u128::from((context + 1).div_ceil(modulus))).sum();
         let until_step = decodes.iter().map(|context| (context + 1).next_multiple_of(modulus) - context).min();

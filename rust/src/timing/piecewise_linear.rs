@@ -2,7 +2,7 @@
 
 use super::prelude::*;
 use super::sum;
-use crate::clock::attoseconds;
+use crate::clock::{Span, attoseconds};
 
 /// Linear in tokens above a knee, with attention terms; in seconds as described, in attoseconds as built.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -28,14 +28,15 @@ pub struct PiecewiseLinear<Time = f64> {
 
 impl TimingParameters for PiecewiseLinear {
     fn build(&self) -> Result<Box<dyn Timing>> {
-        Ok(Box::new(PiecewiseLinear {
+        let wide = PiecewiseLinear {
             base: attoseconds(self.base, "base")?,
             per_token: attoseconds(self.per_token, "per_token")?,
             knee: self.knee,
             per_context_token: attoseconds(self.per_context_token, "per_context_token")?,
             per_prefill_square: attoseconds(self.per_prefill_square, "per_prefill_square")?,
             per_chunk_context: attoseconds(self.per_chunk_context, "per_chunk_context")?,
-        }))
+        };
+        Ok(Box::new(PiecewiseLine { short: wide.short().ok(), wide }))
     }
 }
 
@@ -52,43 +53,31 @@ impl Sample for PiecewiseLinear {
     }
 }
 
-impl PiecewiseLinear<u128> {
-    /// First length and growth in 64 bits, which hold all but absurd iterations (18 s) at a fraction of the cost.
-    #[inline]
-    fn short_line(&self, shape: &Shape) -> Option<(u64, u64)> {
-        let term = |price: u128, amount: u128| {
-            if price == 0 {
-                return Some(0);
-            }
-            u64::try_from(price).ok()?.checked_mul(u64::try_from(amount).ok()?)
-        };
-        let above = shape.tokens().saturating_sub(self.knee);
-        let mut first = u64::try_from(self.base)
-            .ok()?
-            .checked_add(term(self.per_token, u128::from(above))?)?
-            .checked_add(term(self.per_context_token, shape.decode_context)?)?;
-        let mut growth = term(self.per_context_token, u128::from(shape.decodes))?;
-        if !shape.chunks.is_empty() {
-            first = first
-                .checked_add(term(self.per_prefill_square, shape.chunk_squares)?)?
-                .checked_add(term(self.per_chunk_context, shape.chunk_cross)?)?;
-            growth = growth.checked_add(term(self.per_chunk_context, shape.chunk_squares)?)?;
-        }
-        Some((first, growth))
-    }
+/// The model in attoseconds; in 64 bits too, which hold all but absurd iterations (18 s) at a fraction of the cost.
+struct PiecewiseLine {
+    short: Option<PiecewiseLinear<u64>>,
+    wide: PiecewiseLinear<u128>,
 }
 
-/// base + a·max(0, tokens − knee) + β·Σ decode contexts + α·Σ c² + ε·Σ c·x.
-impl Timing for PiecewiseLinear<u128> {
-    fn pace(&self, shape: &Shape) -> Result<Pace> {
-        if let Some((first, growth)) = self.short_line(shape) {
-            return Pace::line(u128::from(first), u128::from(growth));
-        }
+impl PiecewiseLinear<u128> {
+    fn short(&self) -> std::result::Result<PiecewiseLinear<u64>, std::num::TryFromIntError> {
+        Ok(PiecewiseLinear {
+            base: self.base.try_into()?,
+            per_token: self.per_token.try_into()?,
+            knee: self.knee,
+            per_context_token: self.per_context_token.try_into()?,
+            per_prefill_square: self.per_prefill_square.try_into()?,
+            per_chunk_context: self.per_chunk_context.try_into()?,
+        })
+    }
+
+    #[inline(never)]
+    fn line(&self, shape: &Shape) -> Result<Pace> {
         let above = shape.tokens().saturating_sub(self.knee);
         let first = sum(&[
             (self.base, 1),
             (self.per_token, u128::from(above)),
-            (self.per_context_token, shape.decode_context),
+            (self.per_context_token, u128::from(shape.decode_context)),
             (self.per_prefill_square, shape.chunk_squares),
             (self.per_chunk_context, shape.chunk_cross),
         ])?;
@@ -96,5 +85,36 @@ impl Timing for PiecewiseLinear<u128> {
         let growth =
             sum(&[(self.per_context_token, u128::from(shape.decodes)), (self.per_chunk_context, shape.chunk_squares)])?;
         Pace::line(first, growth)
+    }
+}
+
+impl PiecewiseLinear<u64> {
+    /// First length and growth, if they fit.
+    #[inline(always)]
+    fn line(&self, shape: &Shape) -> Option<(u64, u64)> {
+        let above = shape.tokens().saturating_sub(self.knee);
+        let mut first = self
+            .base
+            .checked_add(self.per_token.checked_mul(above)?)?
+            .checked_add(self.per_context_token.checked_mul(shape.decode_context)?)?;
+        let mut growth = self.per_context_token.checked_mul(shape.decodes)?;
+        if !shape.chunks.is_empty() {
+            let squares = u64::try_from(shape.chunk_squares).ok()?;
+            first = first
+                .checked_add(self.per_prefill_square.checked_mul(squares)?)?
+                .checked_add(self.per_chunk_context.checked_mul(u64::try_from(shape.chunk_cross).ok()?)?)?;
+            growth = growth.checked_add(self.per_chunk_context.checked_mul(squares)?)?;
+        }
+        Some((first, growth))
+    }
+}
+
+/// base + a·max(0, tokens − knee) + β·Σ decode contexts + α·Σ c² + ε·Σ c·x.
+impl Timing for PiecewiseLine {
+    fn pace(&self, shape: &Shape) -> Result<Pace> {
+        match self.short.as_ref().and_then(|short| short.line(shape)) {
+            Some((first, growth)) => Ok(Pace { first: Span(first.into()), growth: growth.into(), holds: u64::MAX }),
+            None => self.wide.line(shape),
+        }
     }
 }

@@ -138,7 +138,7 @@ impl Timing for RooflineTiming {
             (self.base, 1),
             (linear, 1),
             (self.exchange_per_token, tokens),
-            (self.decode_per_token, shape.decode_context + decodes),
+            (self.decode_per_token, u128::from(shape.decode_context) + decodes),
         ])?;
         let pace = Pace::line(rest, sum(&[(self.decode_per_token, decodes)])?)?;
         if shape.chunks.is_empty() {
@@ -152,7 +152,7 @@ impl Timing for RooflineTiming {
             sum(&[(self.chunk_compute_per_pair, shape.chunk_squares)])?,
         )?;
         let memory = Pace::line(
-            sum(&[(self.chunk_memory_per_token, shape.chunk_context + of_chunks)])?,
+            sum(&[(self.chunk_memory_per_token, u128::from(shape.chunk_context) + of_chunks)])?,
             sum(&[(self.chunk_memory_per_token, of_chunks)])?,
         )?;
         pace.plus(&compute.larger(&memory))

@@ -192,13 +192,13 @@ impl TableTiming {
     fn decodes(&self, shape: &Shape) -> Result<GridLine> {
         let surface = &self.decode;
         let count = shape.decodes;
-        let context = u64::try_from(shape.decode_context).map_err(|_| overflow())?;
+        let context = shape.decode_context;
         // n · m ≤ Σ contexts is m ≤ ⌊Σ contexts / n⌋, and each iteration raises the mean by one.
         let mean = context / count;
         let row = surface.row(count);
         let column = cell(&surface.columns, mean);
         let last = surface.last_column();
-        let of_last = u128::from(last) * u128::from(count);
+        let of_last = last.saturating_mul(count);
         self.note_if(count > surface.last_row(), Beyond::SEQUENCES);
         self.note_if(shape.decode_context > of_last, Beyond::MEAN_CONTEXT);
         let slope = surface.slope(row, column, count)?;
