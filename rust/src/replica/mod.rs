@@ -198,7 +198,7 @@ impl Replica {
     }
 
     /// A request joins the queue.
-    #[inline]
+    #[inline(always)]
     fn queue(&mut self, place: Place, now: Instant) -> Result<()> {
         let prompt = self.state.requests.at(place).prompt_tokens;
         self.state.waiting_blocks += self.state.blocks.need(u64::from(prompt));
@@ -368,9 +368,12 @@ impl Replica {
         }
         let mut count = state.batch.hold.iterations.min(pace.holds).min(state.batch.most_iterations);
         count = if self.stepping { 1 } else { count.min(self.scheduler.holds(&pace)) };
-        for (group, &tick) in state.groups.iter().zip(&state.requests.ticks).filter(|(group, _)| group.active() > 0) {
-            debug_assert!(group.due.next() < u64::MAX, "every decode has a last token");
-            count = count.min(group.due.next() - tick);
+        for (index, group) in state.groups.iter().enumerate() {
+            debug_assert!(group.count == 0 || group.due.next() < u64::MAX, "every decode has a last token");
+            if !group.rests {
+                // No member: the wheel answers `u64::MAX`, which binds nothing.
+                count = count.min(group.due.next() - state.requests.ticks[index]);
+            }
         }
         if state.swap_charge > Span::ZERO {
             pace.first = pace.first.plus(state.swap_charge)?;
@@ -386,8 +389,10 @@ impl Replica {
         state.blocks.take(growth);
         let free = state.blocks.free();
         // A token takes one block at most, so this many are never exceeded.
-        let growth_at_most = |group: &Decodes| group.growth.growth_at_most(count);
-        let bound = state.groups.iter().map(growth_at_most).fold(0, u64::saturating_add);
+        let bound = match &state.groups[..] {
+            [all] => all.growth.growth_at_most(count),
+            groups => groups.iter().map(|group| group.growth.growth_at_most(count)).fold(0, u64::saturating_add),
+        };
         let is_roomy = bound.saturating_add(state.batch.chunk_tokens.saturating_mul(count)) < free;
         if count > 1 && (!is_roomy || has_cache) {
             count = state.iterations_that_fit(count, growth);

@@ -35,10 +35,10 @@ impl Replica {
             self.list_iteration(results);
         }
         if self.stretch.decodes > 0 {
-            for group in 0..self.state.groups.len() {
-                if self.state.groups[group].active() > 0 {
-                    self.settle_decodes(group, results)?;
-                }
+            if self.state.groups.len() == 1 {
+                self.settle_decodes(0, results)?;
+            } else {
+                self.settle_groups(results)?;
             }
             let tokens = count * self.stretch.decodes;
             self.emitted_tokens += tokens;
@@ -57,6 +57,16 @@ impl Replica {
         if self.role != Role::Whole {
             self.depart(end);
             self.free_arrived();
+        }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn settle_groups(&mut self, results: &mut Recorder) -> Result<()> {
+        for group in 0..self.state.groups.len() {
+            if self.state.groups[group].active() > 0 {
+                self.settle_decodes(group, results)?;
+            }
         }
         Ok(())
     }

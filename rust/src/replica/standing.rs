@@ -81,6 +81,13 @@ impl Decodes {
             return;
         }
         shape.add_decodes(self.count, self.context(tick));
+        if !self.stairs.is_empty() {
+            self.add_stairs_to(shape);
+        }
+    }
+
+    #[inline(never)]
+    fn add_stairs_to(&self, shape: &mut Shape) {
         for (ceiling, stairs) in shape.ceilings.iter_mut().zip(&self.stairs) {
             *ceiling += stairs.ceilings + u128::from(stairs.residues.next_growth());
             shape.steady = shape.steady.min(stairs.residues.quiet_ticks().saturating_add(1));
@@ -91,6 +98,13 @@ impl Decodes {
     #[inline]
     pub(crate) fn advance(&mut self, ticks: u64) {
         self.growth.advance(ticks);
+        if !self.stairs.is_empty() {
+            self.advance_stairs(ticks);
+        }
+    }
+
+    #[inline(never)]
+    fn advance_stairs(&mut self, ticks: u64) {
         for stairs in &mut self.stairs {
             stairs.ceilings += u128::from(stairs.residues.growth(ticks));
             stairs.residues.advance(ticks);
@@ -107,6 +121,13 @@ impl Decodes {
     pub(crate) fn join(&mut self, context: u64, tick: u64) {
         self.count += 1;
         self.offset = self.offset.wrapping_add(context).wrapping_sub(tick);
+        if !self.stairs.is_empty() {
+            self.join_stairs(context);
+        }
+    }
+
+    #[inline(never)]
+    fn join_stairs(&mut self, context: u64) {
         for stairs in &mut self.stairs {
             stairs.residues.join(context);
             stairs.ceilings += u128::from(stairs.residues.ceiling(context));
@@ -117,12 +138,19 @@ impl Decodes {
     pub(crate) fn leave(&mut self, context: u64, tick: u64) {
         self.count -= 1;
         self.offset = self.offset.wrapping_sub(context).wrapping_add(tick);
+        if self.count == 0 {
+            self.maxima.clear();
+        }
+        if !self.stairs.is_empty() {
+            self.leave_stairs(context);
+        }
+    }
+
+    #[inline(never)]
+    fn leave_stairs(&mut self, context: u64) {
         for stairs in &mut self.stairs {
             stairs.residues.leave(context);
             stairs.ceilings -= u128::from(stairs.residues.ceiling(context));
-        }
-        if self.count == 0 {
-            self.maxima.clear();
         }
     }
 

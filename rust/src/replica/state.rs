@@ -187,7 +187,10 @@ impl State {
     /// Blocks that the standing decodes take when the batch is formed.
     #[inline(always)]
     pub(crate) fn standing_growth(&self) -> u64 {
-        self.groups.iter().map(Decodes::next_growth).sum()
+        match &self.groups[..] {
+            [all] => all.next_growth(),
+            groups => groups.iter().map(Decodes::next_growth).sum(),
+        }
     }
 
     /// An empty group of standing decodes more.
@@ -234,8 +237,8 @@ impl State {
         if self.batch.priced.len() < self.batch.chunks.len() {
             self.add_single_decodes(&mut shape);
         }
-        for (group, &tick) in self.groups.iter().zip(&self.requests.ticks) {
-            group.add_to(&mut shape, tick);
+        for (index, group) in self.groups.iter().enumerate() {
+            group.add_to(&mut shape, self.requests.ticks[index]);
         }
         shape
     }

@@ -145,23 +145,26 @@ impl Wheel {
     }
 
     /// Moves to `tick`, which no member's time precedes, and hands out requests that are due at it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn advance(&mut self, tick: u64, due: &mut Vec<Place>) {
         debug_assert!(tick <= self.next, "no request is passed over");
         self.now = tick;
         if tick >= self.near_until {
             self.draw_near();
         }
-        if tick < self.next {
-            return;
+        if tick == self.next {
+            self.hand_out(due);
         }
-        let at = tick as usize % REACH;
+    }
+
+    #[inline(never)]
+    fn hand_out(&mut self, due: &mut Vec<Place>) {
+        let at = self.now as usize % REACH;
         let mut index = std::mem::replace(&mut self.heads[at], NONE);
         self.vacate(at);
         while index != NONE {
-            let node = std::mem::replace(&mut self.nodes[index as usize], VACANT);
             due.push(Place(index));
-            index = node.next;
+            index = self.nodes[index as usize].next;
         }
         self.next = self.find();
     }

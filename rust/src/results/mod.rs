@@ -253,6 +253,14 @@ impl Recorder {
     /// `count` gaps that begin with `first` and grow, for each of `members` by class.
     #[inline(always)]
     pub(crate) fn gaps(&mut self, members: &[u64], first: Span, growth: i128, count: u64) -> Result<()> {
+        if let ([histogram], &[members]) = (&mut self.results.tbt[..], members) {
+            return if members > 0 { histogram.add_progression(first, growth, count, members) } else { Ok(()) };
+        }
+        self.gaps_of_classes(members, first, growth, count)
+    }
+
+    #[inline(never)]
+    fn gaps_of_classes(&mut self, members: &[u64], first: Span, growth: i128, count: u64) -> Result<()> {
         for (histogram, &members) in self.results.tbt.iter_mut().zip(members) {
             if members > 0 {
                 histogram.add_progression(first, growth, count, members)?;

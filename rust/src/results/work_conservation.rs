@@ -43,18 +43,12 @@ pub struct Work {
 }
 
 impl Work {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn note(&mut self, tokens: u64, bound: Bound, iterations: u64) {
-        if iterations == 0 {
-            return;
-        }
-        let load = if tokens < DENSE {
-            if self.dense.len() as u64 <= tokens {
-                self.dense.resize(tokens as usize + 1, Load::default());
-            }
-            &mut self.dense[tokens as usize]
-        } else {
-            self.sparse.entry(tokens).or_default()
+        let load = match self.dense.get_mut(tokens as usize) {
+            Some(load) => load,
+            None if iterations == 0 => return,
+            None => self.new_load(tokens),
         };
         load.iterations += iterations;
         match bound {
@@ -63,6 +57,16 @@ impl Work {
             Bound::Blocks => load.memory += iterations,
             Bound::Work => {}
         }
+    }
+
+    /// A load beyond the vector.
+    #[inline(never)]
+    fn new_load(&mut self, tokens: u64) -> &mut Load {
+        if tokens >= DENSE {
+            return self.sparse.entry(tokens).or_default();
+        }
+        self.dense.resize(tokens as usize + 1, Load::default());
+        &mut self.dense[tokens as usize]
     }
 
     /// Adds the iterations of another table.

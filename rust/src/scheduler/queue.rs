@@ -89,7 +89,7 @@ impl List {
     }
 
     /// Adds behind the last request that `goes_before` it.
-    #[inline]
+    #[inline(always)]
     pub fn insert_sorted(&mut self, at: Place, goes_before: impl Fn(Place) -> bool) {
         let mut previous = self.last;
         while let Some(other) = place(previous) {
@@ -101,7 +101,7 @@ impl List {
         self.insert_after(at, previous);
     }
 
-    #[inline]
+    #[inline(always)]
     fn insert_after(&mut self, at: Place, previous: u32) {
         if at.index() >= self.links.len() {
             self.make_room(at);
@@ -151,7 +151,7 @@ impl List {
 }
 
 /// Adds a request to a list that is sorted by arrival.
-#[inline]
+#[inline(always)]
 pub(super) fn insert_by_arrival(list: &mut List, place: Place, requests: &Requests) {
     let order = requests.order(place);
     list.insert_sorted(place, |other| requests.order(other) < order);
