@@ -239,15 +239,16 @@ impl PythonScheduler {
     fn members(&self, places: impl Iterator<Item = Place>, table: &Requests) -> Arc<Members> {
         let objectives = self.policy.objectives.reader();
         let member = |place: Place| {
-            let request = table.at(place);
-            let (ttft_slo_s, tbt_slo_s) = objectives(request.arrival.id);
+            let history = table.history(place);
+            let arrival = history.arrival;
+            let (ttft_slo_s, tbt_slo_s) = objectives(arrival.id);
             Member {
-                id: request.arrival.id,
-                at: request.arrival.at,
-                prompt_tokens: request.arrival.prompt_tokens,
-                class: request.arrival.class,
-                priority: request.arrival.priority,
-                preemptions: request.preemptions(),
+                id: arrival.id,
+                at: arrival.at,
+                prompt_tokens: arrival.prompt_tokens,
+                class: arrival.class,
+                priority: arrival.priority,
+                preemptions: history.preemptions(),
                 ttft_slo_s,
                 tbt_slo_s,
             }
