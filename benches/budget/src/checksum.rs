@@ -1,0 +1,135 @@
+//! One number for everything that a run results in.
+
+use inferq_core::clock::Span;
+use inferq_core::results::{
+    BatchRow, BlockOperations, Column, Histogram, IterationRow, RequestColumns, Results, Sample, Totals,
+};
+
+/// FNV-1a, 64 bits: the same everywhere, whatever the platform.
+struct Checksum(u64);
+
+impl Checksum {
+    fn bytes(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    fn whole(&mut self, number: impl Into<u128>) {
+        self.bytes(&number.into().to_le_bytes());
+    }
+
+    /// The bits of a number; every NaN is alike.
+    fn float(&mut self, number: f64) {
+        let bits = if number.is_nan() { f64::NAN.to_bits() } else { number.to_bits() };
+        self.bytes(&bits.to_le_bytes());
+    }
+
+    fn column(&mut self, column: Column) {
+        match column {
+            Column::U8(cells) => self.all(&cells, |sum, &cell| sum.whole(cell)),
+            Column::U32(cells) => self.all(&cells, |sum, &cell| sum.whole(cell)),
+            Column::I32(cells) => self.all(&cells, |sum, &cell| sum.bytes(&cell.to_le_bytes())),
+            Column::F64(cells) => self.all(&cells, |sum, &cell| sum.float(cell)),
+        }
+    }
+
+    /// How many there are, then each of them.
+    fn all<T>(&mut self, items: &[T], mut each: impl FnMut(&mut Checksum, &T)) {
+        self.whole(items.len() as u64);
+        items.iter().for_each(|item| each(self, item));
+    }
+
+    fn requests(&mut self, requests: RequestColumns) {
+        self.whole(requests.hand_off.is_some());
+        if let Some(hand_off) = requests.hand_off.clone() {
+            hand_off.into_columns().into_iter().for_each(|(_, column)| self.column(column));
+        }
+        self.whole(requests.elapsed_s.is_some());
+        if let Some(elapsed_s) = requests.elapsed_s.clone() {
+            self.column(elapsed_s.into());
+        }
+        requests.into_columns().into_iter().for_each(|(_, column)| self.column(column));
+    }
+
+    fn histogram(&mut self, histogram: &Histogram) {
+        self.whole(histogram.count());
+        self.whole(histogram.sum());
+        self.span(histogram.longest());
+        for (lower, upper, count) in histogram.bins() {
+            self.span(lower);
+            self.span(upper);
+            self.whole(count);
+        }
+    }
+
+    fn span(&mut self, span: Span) {
+        self.whole(span.0);
+    }
+
+    fn sample(&mut self, sample: &Sample) {
+        let Sample { at, replica, waiting, running, kv_used_tokens, prefilled_tokens, emitted_tokens, cached_tokens } =
+            *sample;
+        self.whole(at.0);
+        self.whole(replica);
+        let tokens = [waiting, running, kv_used_tokens, prefilled_tokens, emitted_tokens, cached_tokens];
+        tokens.into_iter().for_each(|number| self.whole(number));
+    }
+
+    /// For how long a pace would have held is the timing model's business, and nothing that happened.
+    fn iteration(&mut self, row: &IterationRow) {
+        let IterationRow { start, replica, count, pace, prefill_tokens, decodes, context_tokens, kv_used_tokens } =
+            *row;
+        self.whole(start.0);
+        self.whole(replica);
+        self.span(pace.first);
+        self.bytes(&pace.growth.to_le_bytes());
+        self.whole(context_tokens);
+        [count, prefill_tokens, decodes, kv_used_tokens].into_iter().for_each(|number| self.whole(number));
+    }
+
+    fn batch_row(&mut self, row: &BatchRow) {
+        let BatchRow { iteration, request, tokens, emits } = *row;
+        self.whole(iteration);
+        self.whole(request);
+        self.whole(tokens);
+        self.whole(emits);
+    }
+
+    fn block_operations(&mut self, operations: &BlockOperations) {
+        let BlockOperations { replica, hit, inserted, evicted } = *operations;
+        self.whole(replica);
+        [hit, inserted, evicted].into_iter().for_each(|blocks| self.whole(blocks));
+    }
+
+    /// In how many stretches the iterations were advanced is a cost, and reported as one.
+    fn totals(&mut self, totals: &Totals) {
+        let Totals { end, iterations, stretches: _, stretched_iterations: _, in_system, sojourn, by_status } = *totals;
+        self.whole(end.0);
+        self.whole(iterations);
+        self.whole(in_system);
+        self.whole(sojourn);
+        by_status.into_iter().for_each(|requests| self.whole(requests));
+    }
+}
+
+/// Everything in it. A field that results get later does not compile before it is in here.
+pub(crate) fn of(results: Results) -> u64 {
+    let Results { requests, tbt, timeline, iterations, batches, work, block_operations, drained, findings, totals } =
+        results;
+    let mut sum = Checksum(0xcbf2_9ce4_8422_2325);
+    sum.requests(requests);
+    sum.all(&tbt, Checksum::histogram);
+    sum.all(&timeline, Checksum::sample);
+    sum.all(&iterations, Checksum::iteration);
+    sum.all(&batches, Checksum::batch_row);
+    for (tokens, load) in work.loads() {
+        let numbers = [tokens, load.iterations, load.broken, load.cap, load.memory];
+        numbers.into_iter().for_each(|number| sum.whole(number));
+    }
+    sum.all(&block_operations, Checksum::block_operations);
+    sum.all(&drained, |sum, &id| sum.whole(id));
+    sum.all(&findings, |sum, finding| sum.bytes(finding.as_bytes()));
+    sum.totals(&totals);
+    sum.0
+}
