@@ -10,12 +10,15 @@ branches, stretches, and hot code, the 64-byte lines of which an instruction is 
 request. These counts are the same in every run. Beyond a ceiling is an error, and so is a ceiling that is too
 high: one for which 5 % less was measured than it stands for. So is a checksum of all results that is not the
 one that was kept: nothing gets faster by being wrong. Without valgrind only checksums and stretches are held.
+
+With `--python` an iteration that a policy written in Python plans is counted as well: the border, and Python.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import re
@@ -59,7 +62,7 @@ FIGURES = {
     "mispredictions": Figure("mispredictions a request", 0.5, 2),
     "hot_kib": Figure("KiB of hot code", 0.5, 2),
     "stretches": Figure("stretches a request", 0.001, 4),
-    "python": Figure("instructions an iteration", 0.0, 0),
+    "python": Figure("instructions an iteration", 0.0, 1),
 }
 
 CALLGRIND = (
@@ -71,7 +74,7 @@ CALLGRIND = (
     "--compress-strings=no",
 )
 CACHES = ("--cache-sim=yes", "--branch-sim=yes", "--I1=32768,8,64", "--D1=32768,8,64", "--LL=524288,8,64")
-TIMED, CORE = "inferq_budget::timed*", "inferq_core::simulation::simulate_cluster*"
+TIMED, BORDER_CALL = "inferq_budget::timed*", "_core::run::__pyfunction_simulate"
 
 BORDER = {
     "Python, least plan (an iteration)": "Crossing",
@@ -143,7 +146,8 @@ def figures(profile: Profile, requests: int) -> dict[str, float]:
 
 def ceiling(name: str, value: float) -> float:
     """The ceiling that stands for a figure."""
-    return round(value * ABOVE + FIGURES[name].slack, FIGURES[name].digits)
+    scale = 10 ** FIGURES[name].digits
+    return math.ceil(round((value * ABOVE + FIGURES[name].slack) * scale, 6)) / scale
 
 
 def stood_for(name: str, ceiling: float) -> float:
@@ -208,8 +212,8 @@ def renewed(
 def toml(ceilings: dict[str, Any]) -> str:
     """The file of ceilings."""
     lines = [
-        "# What a request may cost (benches/README.md): 2 % above what was measured. `make budget KEEP=1` writes it,",
-        "# but for checksums of all results, which stay. The figures were taken with these tools.",
+        "# What a request may cost (benches/README.md): 2 % above what was measured. `make budget KEEP=1`",
+        "# writes it, but for the checksums of all results, which stay. The tools of the measurement:",
     ]
     for key in [key for key, value in ceilings.items() if isinstance(value, str)]:
         lines.append(f'{key} = "{ceilings[key]}"')
@@ -252,19 +256,23 @@ def table(measured: dict[str, Measured], kept: dict[str, Any]) -> str:
     )
 
 
-def tools() -> dict[str, str]:
-    """On what the figures depend beside the source."""
+def tools(python: Path | None) -> dict[str, str]:
+    """On what the figures depend beside the source: what compiled, what counted, what the core calls."""
 
     def version(*command: str) -> str:
         told = printed([*command])
         found = re.search(r"\d+\.\d+(\.\d+)?", told)
         return found[0] if found else told.strip()
 
-    return {
+    versions = {
         "rustc": version("rustc", "--version"),
         "valgrind": version("valgrind", "--version"),
         "libc": " ".join(platform.libc_ver()),
     }
+    if python:
+        told = "import numpy, platform; print(platform.python_version(), 'numpy', numpy.__version__)"
+        versions["python"] = printed([str(python), "-c", told]).strip()
+    return versions
 
 
 def built() -> Path:
@@ -306,8 +314,8 @@ def run_border(python: Path, policy: str) -> Measured:
         out = Path(folder) / "profile"
         under = (
             *CALLGRIND,
-            f"--toggle-collect={CORE}",
-            f"--dump-after={CORE}",
+            f"--toggle-collect={BORDER_CALL}",
+            f"--dump-after={BORDER_CALL}",
             f"--callgrind-out-file={out}",
             "--quiet",
         )
@@ -354,25 +362,27 @@ def main() -> None:
         )
     program = arguments.program or built()
     listed = [*printed([str(program), "--list"]).splitlines(), *BORDER]
+    kept = tomllib.loads(CEILINGS.read_text(encoding="utf-8")) if CEILINGS.exists() else {}
+    here = tools(arguments.python) if counts else {}
     cases = chosen(listed, arguments.cases)
-    if not (counts and arguments.python):
+    python = here.get("python")
+    if python is None or not (arguments.keep or python == kept.get("python")):
         cases = [case for case in cases if case not in BORDER]
+        here_is = f"here is {python}" if python else "--python names no interpreter, or nothing is counted"
+        print(f"Policies in Python are left out: {here_is}; their ceilings are of {kept.get('python')}.")
 
     def measure(case: str) -> Measured:
-        return (
-            run_border(arguments.python, BORDER[case])
-            if case in BORDER
-            else run(program, case, counts=counts)
-        )
+        if case in BORDER:
+            return run_border(arguments.python, BORDER[case])
+        return run(program, case, counts=counts)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         measured = dict(zip(cases, pool.map(measure, cases), strict=True))
-    kept = tomllib.loads(CEILINGS.read_text(encoding="utf-8")) if CEILINGS.exists() else {}
     print(table(measured, kept))
     if arguments.keep or arguments.keep_checksums:
         kept = renewed(kept, measured, keep=arguments.keep, keep_checksums=arguments.keep_checksums)
-        if arguments.keep and counts:
-            kept = tools() | {case: kept[case] for case in kept if isinstance(kept[case], dict)}
+        if arguments.keep and counts and not arguments.cases:
+            kept |= here
         CEILINGS.write_text(toml(kept), encoding="utf-8")
     wrong = [sentence for case in cases for sentence in judged(case, measured[case], kept.get(case))]
     wrong += [
@@ -380,15 +390,14 @@ def main() -> None:
         for case, limits in kept.items()
         if isinstance(limits, dict) and case not in listed
     ]
-    print(*wrong, sep="\n", file=sys.stderr)
-    if wrong and counts:
-        others = [
-            f"{name} {version}, not {kept.get(name)}"
-            for name, version in tools().items()
-            if version != kept.get(name)
-        ]
-        if others:
-            print(f"The ceilings were taken with other tools: here is {', '.join(others)}.", file=sys.stderr)
+    others = [
+        f"{tool} {version}, not {kept.get(tool)}"
+        for tool, version in here.items()
+        if version != kept.get(tool)
+    ]
+    if wrong and others:
+        wrong.append(f"The ceilings were taken with other tools. Here is {'; '.join(others)}.")
+    print(*wrong, sep="\n", end="\n" if wrong else "", file=sys.stderr)
     sys.exit(bool(wrong))
 
 
