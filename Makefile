@@ -1,6 +1,6 @@
 # What people and CI run. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-core test-python test-all lint lint-core lint-python format bench papers docs lock clean toolchain
+.PHONY: help demo test test-core test-python test-all lint lint-core lint-python format bench budget papers docs lock clean toolchain
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -68,6 +68,10 @@ bench: $(VENV)/tools $(VENV)/released ## Time the core (criterion) and the whole
 	$(BIN)/python -m pytest benches --benchmark-only --timeout 0
 	$(BIN)/python benches/scaling.py
 	$(BIN)/python benches/python_policy.py
+
+# Both counts are of the released core: the one that is linked into a program of its own, and the one that Python loads.
+budget: $(VENV)/released ## Hold instructions, cache misses and results of the core against ceilings; KEEP=1 renews them
+	$(BIN)/python benches/budget/budget.py --python $(BIN)/python $(if $(KEEP),--keep)
 
 papers: $(VENV)/released ## Reproduce the five papers into docs/papers; TRACE=folder with the real traces for all rows
 	@for name in li2025 ao2025 bari2025 lin2026 nie2026; do \
