@@ -163,6 +163,26 @@ pub fn arrival_nanoseconds(seconds: f64) -> Option<u64> {
     decimal(seconds, 9).map(|whole| whole as u64)
 }
 
+/// The same of many arrivals that have been checked.
+pub(crate) fn all_arrival_nanoseconds(seconds: &[f64], nanoseconds: &mut [u64]) {
+    // Added to a smaller number, 2^52 leaves the nearest whole number in its last bits.
+    const WHOLE: f64 = (1_u64 << 52) as f64;
+    let mut is_exact = true;
+    for (nanoseconds, &seconds) in nanoseconds.iter_mut().zip(seconds) {
+        let scaled = seconds * 1e9;
+        let shifted = scaled + WHOLE;
+        let rest = scaled - (shifted - WHOLE);
+        // As above: only near a tie does it matter that the product is rounded.
+        is_exact &= (scaled < WHOLE) & ((rest.abs() - 0.5).abs() > scaled * 1e-15);
+        *nanoseconds = shifted.to_bits().wrapping_sub(WHOLE.to_bits());
+    }
+    if !is_exact {
+        for (nanoseconds, &seconds) in nanoseconds.iter_mut().zip(seconds) {
+            *nanoseconds = arrival_nanoseconds(seconds).unwrap_or(0);
+        }
+    }
+}
+
 /// A non-negative number's shortest decimal times 10^places, to the nearest whole, half to even.
 pub(crate) fn decimal(number: f64, places: i32) -> Option<u128> {
     let text = format!("{number:e}");
@@ -205,6 +225,23 @@ mod tests {
             assert!(attoseconds(bad, "timing.base").is_err(), "{bad}");
         }
         assert_eq!(attoseconds(0.0, "x").expect("zero is a span"), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn many_arrivals_are_what_each_is(
+            seconds in prop::collection::vec(prop_oneof![
+                4 => (0_u64..1 << 43).prop_map(|nanoseconds| Instant::from_nanoseconds(nanoseconds).seconds()),
+                1 => (0_u64..1 << 43).prop_map(|halves| halves as f64 / 2e9),
+                1 => 0.0..1e4_f64,
+                1 => 0.0..9e9_f64,
+            ], 1..5),
+        ) {
+            let mut all = vec![0; seconds.len()];
+            all_arrival_nanoseconds(&seconds, &mut all);
+            let each: Vec<u64> = seconds.iter().filter_map(|&seconds| arrival_nanoseconds(seconds)).collect();
+            prop_assert_eq!(all, each);
+        }
     }
 
     #[test]

@@ -206,6 +206,9 @@ pub struct Arrival {
     pub session: Option<u32>,
 }
 
+/// Rows that are checked at once: all that come before the first wrong one are right.
+const CHECKED_AT_ONCE: usize = 256;
+
 impl Workload<'_> {
     /// Number of requests.
     pub fn len(&self) -> usize {
@@ -244,22 +247,12 @@ impl Workload<'_> {
         if u32::try_from(self.first as usize + rows).is_err() {
             return Err(Kind::TooMuch(format!("{rows} requests: at most 2^32 − 1 fit")).into());
         }
-        for row in 0..rows {
-            let arrival = self.arrival_s[row];
-            // Written so that NaN fails each test.
-            if !(arrival >= last && arrival < 9e9) {
-                return Err(self.wrong_arrival(row, last));
+        for first in (0..rows).step_by(CHECKED_AT_ONCE) {
+            let part = first..rows.min(first + CHECKED_AT_ONCE);
+            if self.has_wrong_row(part.clone(), last) {
+                part.clone().try_fold(last, |last, row| self.check_row(row, last))?;
             }
-            last = arrival;
-            let (prompt, output) = (self.prompt_tokens[row], self.output_tokens[row]);
-            if prompt < 1 || output < 1 || prompt.checked_add(output).is_none() {
-                return Err(Error::trace(
-                    row,
-                    format!(
-                        "prompt_tokens {prompt}, output_tokens {output}: each must be at least 1, both together below 2^31"
-                    ),
-                ));
-            }
+            last = self.arrival_s[part.end - 1];
         }
         if let Some(row) = self.class.iter().position(|&class| class as usize >= self.class_count) {
             return Err(Error::trace(row, format!("class code {} of {} classes", self.class[row], self.class_count)));
@@ -279,6 +272,41 @@ impl Workload<'_> {
             return Err(Error::trace(row, format!("queue_key is {}: it must be a finite number", self.queue_key[row])));
         }
         Ok(())
+    }
+
+    /// Is one of some rows wrong, of which the first follows one that arrives at `last`?
+    fn has_wrong_row(&self, rows: std::ops::Range<usize>, last: f64) -> bool {
+        let arrivals = &self.arrival_s[rows.clone()];
+        let lengths = self.prompt_tokens[rows.clone()].iter().zip(&self.output_tokens[rows]);
+        // Written so that NaN fails each test.
+        let mut are_right = arrivals.first().is_none_or(|&first| first >= last);
+        arrivals.iter().for_each(|&arrival| are_right &= arrival < 9e9);
+        arrivals.iter().zip(&arrivals[1..]).for_each(|(before, arrival)| are_right &= arrival >= before);
+        lengths.for_each(|(&prompt, &output)| {
+            // The sum of two positive numbers that does not fit is negative.
+            are_right &= (prompt > 0) & (output > 0) & (prompt.wrapping_add(output) > 0);
+        });
+        !are_right
+    }
+
+    /// The arrival of a row, if nothing is wrong with it and it comes after `last`.
+    #[cold]
+    fn check_row(&self, row: usize, last: f64) -> Result<f64> {
+        let arrival = self.arrival_s[row];
+        // Written so that NaN fails each test.
+        if !(arrival >= last && arrival < 9e9) {
+            return Err(self.wrong_arrival(row, last));
+        }
+        let (prompt, output) = (self.prompt_tokens[row], self.output_tokens[row]);
+        if prompt < 1 || output < 1 || prompt.checked_add(output).is_none() {
+            return Err(Error::trace(
+                row,
+                format!(
+                    "prompt_tokens {prompt}, output_tokens {output}: each must be at least 1, both together below 2^31"
+                ),
+            ));
+        }
+        Ok(arrival)
     }
 
     fn wrong_arrival(&self, row: usize, last: f64) -> Error {
@@ -307,17 +335,38 @@ impl Workload<'_> {
     #[inline]
     pub fn request(&self, row: usize, at: Instant) -> Arrival {
         let number = self.first + row as u32;
-        Arrival {
-            id: self.id(row),
+        let arrival = Arrival {
+            id: number,
             row: number,
             at,
             prompt_tokens: self.prompt_tokens[row] as u32,
             output_tokens: self.output_tokens[row] as u32,
+            class: 0,
+            priority: 0,
+            tbt_slo: Span::NEVER,
+            queue_key: 0,
+            session: None,
+        };
+        let optional = self.ids.len()
+            | self.class.len()
+            | self.priority.len()
+            | self.tbt_slo_s.len()
+            | self.queue_key.len()
+            | self.session.len();
+        if optional == 0 { arrival } else { self.with_options(row, arrival) }
+    }
+
+    /// A row with what the optional columns say of it.
+    #[inline(never)]
+    fn with_options(&self, row: usize, arrival: Arrival) -> Arrival {
+        Arrival {
+            id: self.id(row),
             class: self.class.get(row).copied().unwrap_or(0),
             priority: self.priority.get(row).copied().unwrap_or(0),
             tbt_slo: span(self.tbt_slo_s, row).unwrap_or(Span::NEVER),
             queue_key: self.queue_key.get(row).map_or(0, |&key| order_of(key)),
             session: self.session.get(row).copied().filter(|&session| session != NO_SESSION),
+            ..arrival
         }
     }
 

@@ -38,6 +38,9 @@ pub struct Fleet {
     pub(crate) replicas: Vec<Replica>,
     /// The pool of each replica.
     pool_of: Vec<u32>,
+    /// Requests at each replica, kept where a router looks.
+    requests: Vec<u32>,
+    is_counted: bool,
     pub(crate) pools: Vec<Pool>,
     /// The pool whose router is asked now.
     pub(crate) pool: usize,
@@ -52,47 +55,33 @@ pub struct Fleet {
 /// Replicas that one router chooses from.
 pub(crate) struct Pool {
     pub(crate) replicas: Range<usize>,
-    /// Requests at each; kept where a router is.
-    requests: Vec<u32>,
-    /// The same numbers before those of the replicas, so that the least names the lowest replica that has it.
-    fewest: Option<Tournament<u64>>,
+    /// The requests at each before its place here: the least names the lowest replica that has the fewest.
+    fewest: Tournament<u64>,
 }
 
-impl Pool {
-    /// Replicas without a request.
-    fn new(replicas: Range<usize>, has_router: bool) -> Pool {
-        let count = replicas.len();
-        let fewest = has_router.then(|| {
-            let mut fewest = Tournament::new(count, u64::MAX, u64::MAX);
-            (0..count).for_each(|replica| fewest.set(replica, replica as u64));
-            fewest
-        });
-        Pool { replicas, requests: vec![0; count], fewest }
-    }
-
-    #[inline]
-    fn set_requests(&mut self, replica: usize, requests: u32) {
-        if let Some(fewest) = &mut self.fewest
-            && self.requests[replica] != requests
-        {
-            self.requests[replica] = requests;
-            fewest.set(replica, u64::from(requests) << 32 | replica as u64);
-        }
-    }
+/// The number of requests at a replica, before its place.
+#[inline]
+fn before_place(requests: u32, place: usize) -> u64 {
+    u64::from(requests) << 32 | place as u64
 }
 
 impl Fleet {
     /// Replicas of which nothing can be seen but their number.
     pub(crate) fn of_strangers(count: usize) -> Fleet {
-        Fleet { pools: vec![Pool::new(0..count, true)], ..Fleet::default() }
+        let pools = vec![Pool { replicas: 0..count, fewest: Tournament::default() }];
+        Fleet { pools, requests: vec![0; count], ..Fleet::default() }
     }
 
     /// One more pool.
     pub(crate) fn add_pool(&mut self, replicas: Vec<Replica>, has_router: bool) {
-        let first = self.replicas.len();
+        let (first, count) = (self.replicas.len(), replicas.len());
         self.replicas.extend(replicas);
-        self.pool_of.resize(self.replicas.len(), self.pools.len() as u32);
-        self.pools.push(Pool::new(first..self.replicas.len(), has_router));
+        self.pool_of.resize(first + count, self.pools.len() as u32);
+        self.requests.resize(first + count, 0);
+        self.is_counted |= has_router;
+        let mut fewest = Tournament::new(count, u64::MAX, u64::MAX);
+        (0..count).for_each(|place| fewest.set(place, before_place(0, place)));
+        self.pools.push(Pool { replicas: first..first + count, fewest });
     }
 
     /// The pool of a replica among those of all pools.
@@ -101,12 +90,23 @@ impl Fleet {
         self.pool_of[replica] as usize
     }
 
-    /// Keeps the number of requests at a replica among those of all pools where a router looks at it.
+    /// Keeps the number of requests at a replica among those of all pools.
     #[inline]
     pub(crate) fn count_requests(&mut self, replica: usize) {
+        if self.is_counted {
+            self.count_anew(replica);
+        }
+    }
+
+    #[inline(never)]
+    fn count_anew(&mut self, replica: usize) {
         let requests = self.replicas[replica].requests() as u32;
-        let pool = &mut self.pools[self.pool_of[replica] as usize];
-        pool.set_requests(replica - pool.replicas.start, requests);
+        if self.requests[replica] != requests {
+            self.requests[replica] = requests;
+            let pool = &mut self.pools[self.pool_of[replica] as usize];
+            let place = replica - pool.replicas.start;
+            pool.fewest.set(place, before_place(requests, place));
+        }
     }
 
     /// When something happens at one of all replicas next.
@@ -117,7 +117,7 @@ impl Fleet {
     /// Number of replicas.
     #[inline]
     pub fn len(&self) -> usize {
-        self.requests().len()
+        self.pools[self.pool].replicas.len()
     }
 
     /// Is there none?
@@ -133,13 +133,13 @@ impl Fleet {
     /// Requests at each replica, waiting and running.
     #[inline]
     pub fn requests(&self) -> &[u32] {
-        self.pools.get(self.pool).map_or(&[], |pool| &pool.requests)
+        &self.requests[self.pools[self.pool].replicas.clone()]
     }
 
     /// The lowest replica with the fewest requests.
     #[inline]
     pub fn with_fewest_requests(&self) -> usize {
-        self.pools[self.pool].fewest.as_ref().map_or(0, |fewest| fewest.least() as u32 as usize)
+        self.pools[self.pool].fewest.least() as u32 as usize
     }
 
     /// The number of a replica among those of all pools.

@@ -5,9 +5,11 @@
 //! write down together are sums, rows that are apart, and rows that are sorted at the end. A sample sees all replicas at
 //! its instant, so they wait for one another there too.
 
-use super::run::{Polls, Run};
-use crate::clock::{Instant, Span};
+use super::run::{Polls, Run, sum_of_areas};
+use crate::clock::{Instant, Span, product};
 use crate::error::Result;
+use crate::replica::Replica;
+use crate::results::Recorder;
 use crate::tournament::Tournament;
 use crate::workload::Workload;
 
@@ -20,21 +22,64 @@ pub(super) struct Lanes {
     touched: Vec<u32>,
 }
 
+/// A replica on its way.
 #[derive(Clone, Copy, Default)]
 struct Lane {
     /// The last instant at which something happened here.
     at: Instant,
+    /// ∫ number of requests here dt until then.
+    area: u128,
     is_touched: bool,
 }
 
-/// The part of an instant by which replicas are told from those that have nothing to do yet: whole 2^30 attoseconds, a
-/// nanosecond, in 64 bits. A later instant never has an earlier hour.
-#[inline]
-fn hour(at: Instant) -> u64 {
-    u64::try_from(at.0 >> 30).unwrap_or(LAST_HOUR)
+impl Lane {
+    /// Something happens: until now there were so many requests here.
+    #[inline]
+    fn come_to(&mut self, now: Instant, requests: u64) -> Result<()> {
+        self.area = sum_of_areas(self.area, product(now.since(self.at).0, u128::from(requests))?)?;
+        self.at = now;
+        Ok(())
+    }
+
+    /// The replica goes on by itself.
+    #[inline(always)]
+    fn go_on(&mut self, replica: &mut Replica, until: Until, results: &mut Recorder, polls: &mut Polls) -> Result<()> {
+        let mut end = replica.next_instant();
+        while end < until.instant {
+            polls.count(results.left())?;
+            self.come_to(end, replica.requests())?;
+            replica.settle(results)?;
+            if !replica.is_empty() {
+                replica.form(end, false)?;
+            }
+            end = replica.next_instant();
+        }
+        if until.is_arrival && end == until.instant {
+            self.come_to(end, replica.requests())?;
+            replica.settle(results)?;
+            self.is_touched = true;
+        }
+        Ok(())
+    }
 }
 
-/// That of instants which do not fit. Only `NEVER` comes after it.
+/// How far a replica goes on by itself: through all that happens before an instant. If it is that of an arrival, iterations
+/// that end there are settled as well.
+#[derive(Clone, Copy)]
+struct Until {
+    instant: Instant,
+    is_arrival: bool,
+}
+
+/// The part of an instant by which replicas that may have something to do are told from those that have not: whole 2^30
+/// attoseconds, about a nanosecond, in 64 bits. A later instant never has an earlier hour.
+#[inline]
+fn hour(at: Instant) -> u64 {
+    let hour = u64::try_from(at.0 >> 30).unwrap_or(LAST_HOUR).min(LAST_HOUR);
+    if at == Instant::NEVER { u64::MAX } else { hour }
+}
+
+/// That of all instants but `NEVER` which do not fit.
 const LAST_HOUR: u64 = u64::MAX - 1;
 
 impl Lanes {
@@ -47,7 +92,7 @@ impl Lanes {
     #[inline]
     pub(super) fn set_end(&mut self, replica: usize, end: Instant) {
         if let Some(ends) = &mut self.ends {
-            ends.set(replica, if end == Instant::NEVER { u64::MAX } else { hour(end) });
+            ends.set(replica, hour(end));
         }
     }
 
@@ -62,15 +107,6 @@ impl Lanes {
     }
 }
 
-/// How far a replica goes on by itself.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Until {
-    /// Through all that happens before an instant.
-    Before(Instant),
-    /// To an arrival: its iterations that end there are settled as well.
-    Arrival(Instant),
-}
-
 impl Run<'_> {
     /// Lets happen what happens before `look_at`.
     pub(super) fn advance_apart(&mut self, workload: &Workload, polls: &mut Polls) -> Result<()> {
@@ -78,18 +114,19 @@ impl Run<'_> {
             let arrival = self.arrivals.at;
             if self.sampler.next < arrival.min(self.look_at) {
                 // Of what happens at its instant a sample sees the end.
-                self.go_on(Until::Before(self.sampler.next.after(Span(1))?), polls)?;
+                let instant = self.sampler.next.after(Span(1))?;
+                self.go_on(Until { instant, is_arrival: false }, polls)?;
                 let next = self.next_apart();
                 if next >= self.look_at {
                     return Ok(());
                 }
                 self.sampler.sample_before(next, &self.fleet.replicas, &mut self.results)?;
             } else if arrival < self.look_at {
-                self.go_on(Until::Arrival(arrival), polls)?;
+                self.go_on(Until { instant: arrival, is_arrival: true }, polls)?;
                 polls.count(self.results.left())?;
                 self.arrive_apart(workload)?;
             } else {
-                return self.go_on(Until::Before(self.look_at), polls);
+                return self.go_on(Until { instant: self.look_at, is_arrival: false }, polls);
             }
         }
     }
@@ -102,61 +139,34 @@ impl Run<'_> {
     /// All replicas come to the last instant at which anything happened.
     pub(super) fn meet(&mut self) -> Result<()> {
         self.now = self.lanes.lanes.iter().map(|lane| lane.at).fold(self.now, Instant::max);
-        for replica in 0..self.lanes.lanes.len() {
-            self.come_to(replica, self.now)?;
+        for (lane, replica) in self.lanes.lanes.iter_mut().zip(&self.fleet.replicas) {
+            lane.come_to(self.now, replica.requests())?;
+            self.in_system_area = sum_of_areas(self.in_system_area, std::mem::take(&mut lane.area))?;
         }
         Ok(())
-    }
-
-    /// Something happens at a replica: until now it had the requests that it has.
-    #[inline]
-    fn come_to(&mut self, replica: usize, now: Instant) -> Result<()> {
-        let before = std::mem::replace(&mut self.lanes.lanes[replica].at, now);
-        self.pass(before, now, self.fleet.replicas[replica].requests())
     }
 
     /// Every replica that has something to do goes on.
     #[inline]
     fn go_on(&mut self, until: Until, polls: &mut Polls) -> Result<()> {
-        let (Until::Before(instant) | Until::Arrival(instant)) = until;
-        let Some(ends) = &self.lanes.ends else { return self.go_on_with(0, until, polls) };
-        let last = hour(instant).min(LAST_HOUR);
-        let mut due = ends.first_up_to(last);
-        while let Some(replica) = due {
-            self.go_on_with(replica, until, polls)?;
-            due = self.lanes.ends.as_ref().and_then(|ends| ends.next_up_to(last, replica));
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn go_on_with(&mut self, index: usize, until: Until, polls: &mut Polls) -> Result<()> {
-        let (Until::Before(instant) | Until::Arrival(instant)) = until;
-        let mut end = self.fleet.replicas[index].next_instant();
-        while end < instant {
-            polls.count(self.results.left())?;
-            self.settle_apart(index, end)?;
-            let replica = &mut self.fleet.replicas[index];
-            if !replica.is_empty() {
-                replica.form(end, false)?;
+        let (Lanes { lanes, ends, touched }, fleet, results) = (&mut self.lanes, &mut self.fleet, &mut self.results);
+        let Some(ends) = ends else {
+            lanes[0].go_on(&mut fleet.replicas[0], until, results, polls)?;
+            if lanes[0].is_touched {
+                touched.push(0);
             }
-            end = replica.next_instant();
-        }
-        if until == Until::Arrival(end) {
-            self.settle_apart(index, end)?;
-            self.lanes.touch(index);
-        } else {
-            self.lanes.set_end(index, end);
-        }
-        self.fleet.count_requests(index);
-        Ok(())
-    }
-
-    /// Settles the iterations of a replica that end at an instant.
-    #[inline]
-    fn settle_apart(&mut self, index: usize, end: Instant) -> Result<()> {
-        self.come_to(index, end)?;
-        self.fleet.replicas[index].settle(&mut self.results)
+            return Ok(());
+        };
+        ends.replace_up_to(hour(until.instant).min(LAST_HOUR), |index| {
+            let (replica, lane) = (&mut fleet.replicas[index], &mut lanes[index]);
+            lane.go_on(replica, until, results, polls)?;
+            let end = replica.next_instant();
+            if lane.is_touched {
+                touched.push(index as u32);
+            }
+            fleet.count_requests(index);
+            Ok(hour(end))
+        })
     }
 
     /// Requests arrive one by one, then batches are formed.
@@ -168,14 +178,13 @@ impl Run<'_> {
             let arrival = workload.request(row, self.now);
             workload.content.read(row, &mut self.fleet.content);
             let index = self.route(workload.pool(row), &arrival, false)?;
-            self.come_to(index, self.now)?;
             let replica = &mut self.fleet.replicas[index];
+            self.lanes.lanes[index].come_to(self.now, replica.requests())?;
             if replica.arrive(arrival, &self.fleet.content, &mut self.results)?.is_some() {
                 if replica.is_idle() {
                     self.lanes.touch(index);
                 } else {
-                    let end = replica.next_instant();
-                    self.lanes.set_end(index, end);
+                    self.lanes.set_end(index, replica.next_instant());
                 }
                 self.fleet.count_requests(index);
             }
@@ -183,7 +192,9 @@ impl Run<'_> {
                 self.waiting_at_last_arrival = self.waiting();
             }
         }
-        self.lanes.touched.sort_unstable();
+        if self.lanes.touched.len() > 1 {
+            self.lanes.touched.sort_unstable();
+        }
         for place in 0..self.lanes.touched.len() {
             let index = self.lanes.touched[place] as usize;
             self.lanes.lanes[index].is_touched = false;

@@ -1,6 +1,6 @@
 //! The rows of a workload, in the order in which they arrive.
 
-use crate::clock::Instant;
+use crate::clock::{Instant, all_arrival_nanoseconds};
 use crate::workload::Workload;
 
 /// The rows that are still to arrive and wait for no other.
@@ -13,12 +13,17 @@ pub(super) struct Arrivals {
     pub(super) at: Instant,
     /// Does one arrive after the horizon?
     pub(super) more_to_come: bool,
+    /// The arrivals of the block of rows that the next one belongs to, in nanoseconds; where none waits for another.
+    block: [u64; BLOCK],
 }
+
+/// Arrivals that are read at once.
+const BLOCK: usize = 64;
 
 impl Arrivals {
     /// No row is known yet.
     pub(super) fn new(horizon: Option<Instant>) -> Arrivals {
-        Arrivals { horizon, rows: 0, next: 0, at: Instant::NEVER, more_to_come: false }
+        Arrivals { horizon, rows: 0, next: 0, at: Instant::NEVER, more_to_come: false, block: [0; BLOCK] }
     }
 
     /// The first `rows` of a workload come next. If none waits for another, they all arrive by the horizon.
@@ -43,10 +48,19 @@ impl Arrivals {
         if !workload.flow.is_empty() {
             self.find_in_flow(workload);
         } else if self.next < self.rows {
-            self.at = workload.arrival_at(self.next);
+            if self.next.is_multiple_of(BLOCK) {
+                self.read_block(workload);
+            }
+            self.at = Instant::from_nanoseconds(self.block[self.next % BLOCK]);
         } else {
             self.at = Instant::NEVER;
         }
+    }
+
+    #[inline(never)]
+    fn read_block(&mut self, workload: &Workload) {
+        let end = self.rows.min(self.next + BLOCK);
+        all_arrival_nanoseconds(&workload.arrival_s[self.next..end], &mut self.block);
     }
 
     /// Passes over rows that come later.

@@ -24,6 +24,8 @@ use crate::workload::{Arrival, Workload};
 
 /// What stands at a pool of the fleet.
 pub(super) struct Station {
+    /// The first of its replicas among those of all pools.
+    first: usize,
     router: Option<Box<dyn Router>>,
     /// The place of its link, if requests go on elsewhere when their prompts are computed.
     pub(super) link: Option<usize>,
@@ -45,7 +47,7 @@ pub(super) struct Run<'a> {
     /// Nothing happens from this instant on without a closer look: more rows are needed, or the run is over.
     pub(super) look_at: Instant,
     pub(super) now: Instant,
-    in_system_area: u128,
+    pub(super) in_system_area: u128,
     pub(super) waiting_at_last_arrival: u64,
     stalled: bool,
 }
@@ -57,6 +59,12 @@ pub(super) enum Order {
     Apart,
     /// All on one calendar.
     Together,
+}
+
+/// The sum of two parts of ∫ number in system dt.
+#[inline]
+pub(super) fn sum_of_areas(left: u128, right: u128) -> Result<u128> {
+    left.checked_add(right).ok_or_else(|| Error::overflow("∫ number in system dt"))
 }
 
 /// Events between two polls: often enough for Ctrl-C, rarely enough to cost nothing.
@@ -103,8 +111,8 @@ impl<'a> Run<'a> {
                 links.len() - 1
             });
             let reports_every = pool.router.as_ref().and_then(|router| router.reports_every());
-            let before = fleet.replicas.len() as u32;
-            let numbered = pool.engines.into_iter().zip(first + before..);
+            let before = fleet.replicas.len();
+            let numbered = pool.engines.into_iter().zip(first + before as u32..);
             let replicas = numbered.map(|(engine, index)| {
                 let measured = options.measured.clone();
                 let mut replica = Replica::new(index, engine, role, class_count, measured, options.stepping);
@@ -114,7 +122,7 @@ impl<'a> Run<'a> {
                 replica
             });
             fleet.add_pool(replicas.collect(), pool.router.is_some());
-            stations.push(Station { router: pool.router, link });
+            stations.push(Station { first: before, router: pool.router, link });
         }
         let mut results = Recorder::new(class_count, options.iterations, options.batches);
         if !links.is_empty() || cluster.control.is_some() {
@@ -211,8 +219,7 @@ impl<'a> Run<'a> {
     #[inline]
     pub(super) fn pass(&mut self, since: Instant, now: Instant, requests: u64) -> Result<()> {
         let area = product(now.since(since).0, u128::from(requests))?;
-        self.in_system_area =
-            self.in_system_area.checked_add(area).ok_or_else(|| Error::overflow("∫ number in system dt"))?;
+        self.in_system_area = sum_of_areas(self.in_system_area, area)?;
         Ok(())
     }
 
@@ -224,8 +231,8 @@ impl<'a> Run<'a> {
     /// The replica of a pool to which a request goes whose content the fleet has been told.
     #[inline]
     pub(super) fn route(&mut self, pool: usize, arrival: &Arrival, is_handed_off: bool) -> Result<usize> {
-        let first = self.fleet.pools[pool].replicas.start;
-        let Some(router) = &mut self.stations[pool].router else { return Ok(first) };
+        let station = &mut self.stations[pool];
+        let Some(router) = &mut station.router else { return Ok(station.first) };
         self.fleet.pool = pool;
         self.fleet.now = self.now;
         self.fleet.prompt_tokens = arrival.prompt_tokens;
@@ -234,7 +241,7 @@ impl<'a> Run<'a> {
         if chosen >= self.fleet.len() {
             return Err(self.wrong_route(arrival, chosen));
         }
-        Ok(first + chosen)
+        Ok(station.first + chosen)
     }
 
     #[cold]

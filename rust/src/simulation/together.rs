@@ -189,10 +189,10 @@ impl Run<'_> {
         self.now = instant;
         self.calendar.instants += 1;
         // None of them is due again before it has formed its next batch.
-        let mut due = self.calendar.ends.first_up_to(instant);
+        let mut due = self.calendar.ends.first_up_to(instant, 0);
         while let Some(replica) = due {
             self.settle(replica, workload)?;
-            due = self.calendar.ends.next_up_to(instant, replica);
+            due = self.calendar.ends.first_up_to(instant, replica + 1);
         }
         for link in 0..self.calendar.links.len() {
             self.hand_over(link)?;
