@@ -2,15 +2,18 @@
 
 /// A tree of minima. To change a number, to find the least and to find a place that has a low one cost O(log n) each.
 ///
-/// A node has eight children, so that its numbers lie side by side and are compared without a branch: a few replicas
-/// have no tree to speak of, and 64 have two levels.
+/// A node has eight children, so that their numbers lie side by side and are compared without a branch: up to eight
+/// replicas are one node, and 64 two levels.
 #[derive(Debug, Default)]
 pub(crate) struct Tournament<T> {
-    /// From the numbers themselves up to one node. Number i of a level is the least of node i of the level below.
-    levels: Vec<Vec<Node<T>>>,
+    /// The numbers below each node. The children of node i are 8i + 1 to 8i + 8, and the last level holds the numbers
+    /// themselves.
+    nodes: Vec<Node<T>>,
+    /// The first node of the last level.
+    first_leaf: usize,
 }
 
-/// The children of a node.
+/// The least number below each child of a node.
 type Node<T> = [T; CHILDREN];
 
 const CHILDREN: usize = 8;
@@ -18,23 +21,20 @@ const CHILDREN: usize = 8;
 impl<T: Copy + Ord> Tournament<T> {
     /// `count` times `value`. No number is above `most`.
     pub(crate) fn new(count: usize, value: T, most: T) -> Tournament<T> {
-        let mut levels: Vec<Vec<Node<T>>> = Vec::new();
-        let mut numbers = vec![value; count];
-        loop {
-            let nodes = numbers.len().div_ceil(CHILDREN).max(1);
-            numbers.resize(nodes * CHILDREN, most);
-            levels.push(numbers.as_chunks().0.to_vec());
-            if nodes == 1 {
-                return Tournament { levels };
-            }
-            numbers = levels.last().into_iter().flatten().map(least_of).collect();
+        let (mut first_leaf, mut leaves) = (0, 1);
+        while leaves * CHILDREN < count {
+            first_leaf += leaves;
+            leaves *= CHILDREN;
         }
+        let mut tournament = Tournament { nodes: vec![[most; CHILDREN]; first_leaf + leaves], first_leaf };
+        (0..count).for_each(|place| tournament.set(place, value));
+        tournament
     }
 
     /// The least.
     #[inline]
     pub(crate) fn least(&self) -> T {
-        least_of(&self.levels[self.levels.len() - 1][0])
+        least_of(&self.nodes[0])
     }
 
     /// The lowest place that has it.
@@ -46,69 +46,66 @@ impl<T: Copy + Ord> Tournament<T> {
     /// The lowest place from one on that has a number up to `bound`, which is below `most`.
     #[inline]
     pub(crate) fn first_up_to(&self, bound: T, from: usize) -> Option<usize> {
-        let mut from = from;
-        for (level, nodes) in self.levels.iter().enumerate() {
-            let (node, child) = (from / CHILDREN, from % CHILDREN);
-            let found = nodes.get(node).map_or(0, |node| those_up_to(node, bound) >> child);
-            if found != 0 {
-                let below = self.levels[..level].iter().rev();
-                let first = |place: usize, nodes: &Vec<Node<T>>| {
-                    place * CHILDREN + those_up_to(&nodes[place], bound).trailing_zeros() as usize
-                };
-                return Some(below.fold(from + found.trailing_zeros() as usize, first));
-            }
-            from = node + 1;
+        let (mut node, mut child) = (self.first_leaf + from / CHILDREN, from % CHILDREN);
+        // Up to the first node that has one from there on; beyond the last place there is nothing.
+        let mut found = those_up_to(self.nodes.get(node)?, bound) >> child;
+        while found == 0 {
+            (node, child) = (node.checked_sub(1)? / CHILDREN, (node - 1) % CHILDREN + 1);
+            found = those_up_to(&self.nodes[node], bound) >> child;
         }
-        None
+        child += found.trailing_zeros() as usize;
+        while node < self.first_leaf {
+            node = CHILDREN * node + 1 + child;
+            child = those_up_to(&self.nodes[node], bound).trailing_zeros() as usize;
+        }
+        Some((node - self.first_leaf) * CHILDREN + child)
     }
 
     /// Sets the number at a place.
     #[inline]
     pub(crate) fn set(&mut self, place: usize, value: T) {
-        let (mut place, mut value) = (place, value);
-        let top = self.levels.len() - 1;
-        for level in 0..top {
-            let node = &mut self.levels[level][place / CHILDREN];
-            let before = std::mem::replace(&mut node[place % CHILDREN], value);
-            place /= CHILDREN;
-            let least = self.levels[level + 1][place / CHILDREN][place % CHILDREN];
+        let (mut node, mut child, mut value) = (self.first_leaf + place / CHILDREN, place % CHILDREN, value);
+        loop {
+            let before = std::mem::replace(&mut self.nodes[node][child], value);
+            let Some(above) = node.checked_sub(1) else { return };
+            let (parent, least_below) = (above / CHILDREN, above % CHILDREN);
+            let least = self.nodes[parent][least_below];
             if value >= least {
                 if before > least {
                     return;
                 }
-                value = least_of(&self.levels[level][place]);
+                value = least_of(&self.nodes[node]);
             }
+            (node, child) = (parent, least_below);
         }
-        self.levels[top][0][place] = value;
     }
 
     /// Replaces every number up to `bound`, which is below `most`, from the lowest place to the highest.
     #[inline]
     pub(crate) fn replace_up_to<E>(&mut self, bound: T, mut new: impl FnMut(usize) -> Result<T, E>) -> Result<(), E> {
-        if self.least() > bound {
-            return Ok(());
-        }
-        replace(&mut self.levels, 0, bound, &mut new).map(drop)
+        self.replace_below(0, bound, &mut new)
     }
-}
 
-/// Replaces the numbers up to `bound` below a node of the last of some levels. Says what is the least there then.
-fn replace<T: Copy + Ord, E>(
-    levels: &mut [Vec<Node<T>>],
-    node: usize,
-    bound: T,
-    new: &mut impl FnMut(usize) -> Result<T, E>,
-) -> Result<T, E> {
-    let Some((nodes, below)) = levels.split_last_mut() else { return new(node) };
-    let children = &mut nodes[node];
-    let mut due = those_up_to(children, bound);
-    while due != 0 {
-        let child = due.trailing_zeros() as usize % CHILDREN;
-        due &= due - 1;
-        let place = node * CHILDREN + child;
-        children[child] = if below.is_empty() { new(place)? } else { replace(below, place, bound, new)? };
+    fn replace_below<E>(
+        &mut self,
+        node: usize,
+        bound: T,
+        new: &mut impl FnMut(usize) -> Result<T, E>,
+    ) -> Result<(), E> {
+        let mut due = those_up_to(&self.nodes[node], bound);
+        while due != 0 {
+            let child = due.trailing_zeros() as usize % CHILDREN;
+            due &= due - 1;
+            self.nodes[node][child] = if node >= self.first_leaf {
+                new((node - self.first_leaf) * CHILDREN + child)?
+            } else {
+                let below = CHILDREN * node + 1 + child;
+                self.replace_below(below, bound, new)?;
+                least_of(&self.nodes[below])
+            };
+        }
+        Ok(())
     }
-    Ok(least_of(children))
 }
 
 #[inline]

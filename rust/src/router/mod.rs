@@ -90,23 +90,23 @@ impl Fleet {
         self.pool_of[replica] as usize
     }
 
-    /// Keeps the number of requests at a replica among those of all pools.
+    /// Keeps the number of requests at a replica among those of all pools, where a router looks at it.
     #[inline]
     pub(crate) fn count_requests(&mut self, replica: usize) {
         if self.is_counted {
-            self.count_anew(replica);
+            let requests = self.replicas[replica].requests() as u32;
+            if self.requests[replica] != requests {
+                self.set_requests(replica, requests);
+            }
         }
     }
 
     #[inline(never)]
-    fn count_anew(&mut self, replica: usize) {
-        let requests = self.replicas[replica].requests() as u32;
-        if self.requests[replica] != requests {
-            self.requests[replica] = requests;
-            let pool = &mut self.pools[self.pool_of[replica] as usize];
-            let place = replica - pool.replicas.start;
-            pool.fewest.set(place, before_place(requests, place));
-        }
+    fn set_requests(&mut self, replica: usize, requests: u32) {
+        self.requests[replica] = requests;
+        let pool = &mut self.pools[self.pool_of[replica] as usize];
+        let place = replica - pool.replicas.start;
+        pool.fewest.set(place, before_place(requests, place));
     }
 
     /// When something happens at one of all replicas next.
