@@ -233,8 +233,8 @@ impl Plan<'_> {
     #[inline(always)]
     pub fn has_room(&mut self, place: Place, tokens: u64, spare: u64) -> bool {
         let blocks = self.state.blocks_to_admit(place, tokens);
-        let fits = self.state.has_free(blocks.saturating_add(spare))
-            || (self.cache_is_empty() && self.state.has_free(blocks));
+        let fits =
+            self.state.has_free(blocks.saturating_add(spare)) || (self.cache_is_empty() && self.state.has_free(blocks));
         if self.seats_left() == 0 {
             self.state.batch.refused = Some(Limit::Seats);
         } else if !fits {

@@ -181,7 +181,9 @@ impl Replica {
         for index in 0..self.due.len() {
             let place = self.due[index];
             let request = state.requests.at(place);
-            if request.emitted as u64 + state.requests.tick(request) - request.joined == u64::from(request.output_tokens) {
+            if request.emitted as u64 + state.requests.tick(request) - request.joined
+                == u64::from(request.output_tokens)
+            {
                 self.ending.push((request.row, place));
             } else {
                 state.begin_to_grow(place);

@@ -295,7 +295,11 @@ impl State {
     fn blocks_last_until(&self, place: Place, tick: u64) -> u64 {
         let request = self.requests.at(place);
         let held = request.blocks * self.blocks.block_tokens();
-        if held < self.requests.longest_context(request) { tick + (held - u64::from(request.computed)) } else { u64::MAX }
+        if held < self.requests.longest_context(request) {
+            tick + (held - u64::from(request.computed))
+        } else {
+            u64::MAX
+        }
     }
 
     /// A request decodes no more; what the ticks gave it is written to the request itself.

@@ -261,9 +261,9 @@ impl Literal {
     fn sort_queue(&mut self, requests: &Requests) {
         if let Some(key) = self.key {
             let order_of = |place: &Place| {
-                let request = requests.at(*place);
-                let is_other = self.first.is_some_and(|first| first != request.arrival.class);
-                (is_other, key(&request.arrival), request.order())
+                let arrival = requests.arrival(*place);
+                let is_other = self.first.is_some_and(|first| first != arrival.class);
+                (is_other, key(arrival), requests.order(*place))
             };
             self.waiting.sort_by_key(order_of);
         }
@@ -272,7 +272,7 @@ impl Literal {
     fn decode(&mut self, place: Place, plan: &mut Plan) -> Result<()> {
         while plan.new_blocks(place, 1) as i64 > plan.free_blocks() {
             let others = self.running.iter().filter(|&&other| other != place && !self.placed.contains(&other));
-            let latest = others.max_by_key(|&&other| plan.requests().at(other).order()).copied();
+            let latest = others.max_by_key(|&&other| plan.requests().order(other)).copied();
             let victim = latest.unwrap_or(place);
             plan.preempt(victim, Preemption::Recompute)?;
             self.running.retain(|&other| other != victim);
@@ -280,7 +280,7 @@ impl Literal {
             self.victims.push(victim);
             let victims = self.victims.clone();
             self.waiting.retain(|other| !victims.contains(other));
-            self.victims.sort_by_key(|&victim| plan.requests().at(victim).order());
+            self.victims.sort_by_key(|&victim| plan.requests().order(victim));
             self.waiting.splice(0..0, self.victims.clone());
             self.sort_queue(plan.requests());
             if victim == place {
@@ -331,7 +331,7 @@ impl Scheduler for Literal {
         let margin = offset * mean / SECOND;
         let mut order: Vec<(Instant, u32, Place)> = Vec::new();
         for (&place, end) in &self.ready {
-            let arrival = &plan.requests().at(Place(place)).arrival;
+            let arrival = plan.requests().arrival(Place(place));
             let end = end.expect("every ready request has been served");
             let deadline = if arrival.tbt_slo == Span::NEVER { Instant::NEVER } else { end.after(arrival.tbt_slo)? };
             order.push((deadline, arrival.id, Place(place)));
@@ -346,7 +346,7 @@ impl Scheduler for Literal {
                 decodes += usize::from(self.placed.last() == Some(&place));
             }
         }
-        self.running.sort_by_key(|&place| plan.requests().at(place).order());
+        self.running.sort_by_key(|&place| plan.requests().order(place));
         for &place in self.running.iter().filter(|place| !self.ready.contains_key(&place.0)) {
             let tokens = plan.requests().owed(place).min(plan.budget_left());
             if tokens > 0 {
