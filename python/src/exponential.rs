@@ -127,7 +127,7 @@ fn request_columns<'py>(
     };
     put(&dict, "tpot_s", (0..rows).map(per_token).collect())?;
     for (name, column) in columns.into_columns() {
-        keep(&dict, name, column, None)?;
+        keep(&dict, name, column)?;
     }
     put(&dict, "prompt_tokens", prompt.to_vec())?;
     put(&dict, "output_tokens", output.to_vec())?;

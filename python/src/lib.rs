@@ -6,6 +6,7 @@ mod draw;
 mod exponential;
 mod policy;
 mod price;
+mod requests;
 mod router;
 mod run;
 mod streamed;
@@ -22,6 +23,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<draw::PyDrawing>()?;
     module.add_class::<router::PyFleet>()?;
     module.add_class::<router::RoutedRequest>()?;
+    module.add_class::<requests::PyRequestRows>()?;
     module.add_class::<view::PyRequests>()?;
     module.add_class::<view::View>()?;
     module.add_function(wrap_pyfunction!(border::check, module)?)?;

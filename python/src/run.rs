@@ -9,7 +9,7 @@ use inferq_core::links::LinkDescription;
 use inferq_core::router::{Router, RouterConfig};
 use inferq_core::simulation::{Options, Timeline, simulate_cluster};
 use inferq_core::workload::{Content, Flow, Workload};
-use numpy::PyReadonlyArray1;
+use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -20,8 +20,9 @@ use std::sync::Arc;
 
 use crate::border::{Bell, Raised};
 use crate::policy::{PythonPolicy, UserDefinedEngine};
+use crate::requests::{Given, PyRequestRows};
 use crate::router::PythonRouter;
-use crate::tables::{Named, arrived, request_columns, tables};
+use crate::tables::tables;
 use crate::view::Objectives;
 
 /// What `simulate` is asked besides the workload.
@@ -119,6 +120,12 @@ pub(crate) fn column<'py, T: numpy::Element>(
     name: &str,
 ) -> PyResult<Option<PyReadonlyArray1<'py, T>>> {
     columns.get_item(name)?.map(|array| array.extract()).transpose()
+}
+
+/// The same column to be kept, with the memory that it is in.
+fn held<T: numpy::Element>(columns: &Bound<PyDict>, name: &str) -> PyResult<Py<PyArray1<T>>> {
+    let array = columns.get_item(name)?.ok_or_else(|| PyValueError::new_err(format!("{name} is missing")))?;
+    Ok(array.extract::<Bound<PyArray1<T>>>()?.unbind())
 }
 
 /// Reads columns of the workload, each into a slice of its name; one that is not there is empty.
@@ -336,13 +343,14 @@ pub(crate) fn simulate<'py>(
     });
     let (options, results) = outcome.map_err(|error| border.raised.explain(error))?;
     let dict = tables(py, &results, &options)?;
-    let named = Named {
-        first: 0,
-        class: if workload.class.is_empty() { vec![0; results.requests.status.len()] } else { workload.class.to_vec() },
-        prompt_tokens: workload.prompt_tokens.to_vec(),
-        output_tokens: workload.output_tokens.to_vec(),
+    let given = Given {
+        arrival_s: held(columns, "arrival_s")?,
+        prompt_tokens: held(columns, "prompt_tokens")?,
+        output_tokens: held(columns, "output_tokens")?,
+        class: (!workload.class.is_empty()).then(|| held(columns, "class")).transpose()?,
     };
-    let here = arrived(&results.requests, &workload);
-    dict.set_item("requests", request_columns(py, results.requests, named, here.as_deref(), &options.measured)?)?;
+    let requests = PyRequestRows::new(results.requests, given, 0, options.measured, threads);
+    let requests = if workload.flow.is_empty() { requests } else { requests.that_arrived() };
+    dict.set_item("requests", Bound::new(py, requests)?)?;
     Ok(dict)
 }

@@ -5,7 +5,7 @@ use inferq_core::engine::parse;
 use inferq_core::error::Result;
 use inferq_core::simulation::{Outline, Rows, Sink, WorkloadSource, simulate_streamed as simulate};
 use inferq_core::workload::Columns;
-use numpy::PyReadonlyArray1;
+use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator};
 use std::num::NonZeroUsize;
@@ -13,8 +13,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::border::Raised;
+use crate::requests::{Given, PyRequestRows};
 use crate::run::{Border, Cut, Scenario, UserDefinedParts, column, optional};
-use crate::tables::{Named, request_columns, tables};
+use crate::tables::tables;
 use crate::view::Objectives;
 
 /// Runs a scenario over a workload that comes in parts; see the stub for shapes and units.
@@ -44,7 +45,7 @@ pub(crate) fn simulate_streamed<'py>(
         let options = scenario.options(measured.clone(), threads)?;
         let cluster = border.cluster(&scenario, &classes, &[], &[], user_defined)?;
         let (raised, objectives) = (border.raised.clone(), border.objectives.clone());
-        let mut sink = PythonSink { take, measured, raised, objectives };
+        let mut sink = PythonSink { take, measured, threads, raised, objectives };
         let results = simulate(&outline, &mut source, &mut sink, cluster, &options, &mut border.bell)?;
         Ok((options, results))
     });
@@ -95,18 +96,24 @@ impl PythonSource {
 struct PythonSink {
     take: Py<PyAny>,
     measured: Range<u32>,
+    threads: Option<NonZeroUsize>,
     raised: Raised,
     objectives: Arc<Objectives>,
 }
 
 impl Sink for PythonSink {
     fn take(&mut self, rows: Rows) -> Result<()> {
-        let Rows { first, requests, class, prompt_tokens, output_tokens } = rows;
-        self.objectives.forget(first as usize + requests.status.len());
-        let named = Named { first, class, prompt_tokens, output_tokens };
+        let Rows { first, requests, arrival_s, class, prompt_tokens, output_tokens } = rows;
+        self.objectives.forget(first as usize + requests.len());
         let taken = Python::attach(|py| {
-            let columns = request_columns(py, requests, named, None, &self.measured)?;
-            self.take.call1(py, (columns,)).map(drop)
+            let given = Given {
+                arrival_s: PyArray1::from_vec(py, arrival_s).unbind(),
+                prompt_tokens: PyArray1::from_vec(py, prompt_tokens).unbind(),
+                output_tokens: PyArray1::from_vec(py, output_tokens).unbind(),
+                class: Some(PyArray1::from_vec(py, class).unbind()),
+            };
+            let rows = PyRequestRows::new(requests, given, first, self.measured.clone(), self.threads);
+            self.take.call1(py, (rows.dict(py)?,)).map(drop)
         });
         taken.map_err(|raised| self.raised.keep(raised))
     }

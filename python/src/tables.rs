@@ -2,15 +2,12 @@
 
 use inferq_core::clock::{Instant, Span};
 use inferq_core::results::{
-    BatchRow, BlockOperations, Column, Histogram, IterationRow, Load, RequestColumns, Results, Sample, Status, Work,
-    rate,
+    BatchRow, BlockOperations, Column, Histogram, IterationRow, Load, Results, Sample, Work, rate,
 };
 use inferq_core::simulation::Options;
-use inferq_core::workload::Workload;
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use std::ops::Range;
 
 /// Everything but what became of the requests.
 pub(crate) fn tables<'py>(py: Python<'py>, results: &Results, options: &Options) -> PyResult<Bound<'py, PyDict>> {
@@ -43,24 +40,13 @@ pub(crate) fn put<T: numpy::Element>(dict: &Bound<'_, PyDict>, name: &str, colum
     dict.set_item(name, PyArray1::from_vec(dict.py(), column))
 }
 
-/// The same for a column of any type, or for some of its rows.
-pub(crate) fn keep(
-    dict: &Bound<'_, PyDict>,
-    name: &str,
-    column: impl Into<Column>,
-    rows: Option<&[u32]>,
-) -> PyResult<()> {
-    fn some<T: Copy>(column: Vec<T>, rows: Option<&[u32]>) -> Vec<T> {
-        match rows {
-            None => column,
-            Some(rows) => rows.iter().map(|&row| column[row as usize]).collect(),
-        }
-    }
-    match column.into() {
-        Column::U8(column) => put(dict, name, some(column, rows)),
-        Column::U32(column) => put(dict, name, some(column, rows)),
-        Column::I32(column) => put(dict, name, some(column, rows)),
-        Column::F64(column) => put(dict, name, some(column, rows)),
+/// The same for a column of any type.
+pub(crate) fn keep(dict: &Bound<'_, PyDict>, name: &str, column: Column) -> PyResult<()> {
+    match column {
+        Column::U8(column) => put(dict, name, column),
+        Column::U32(column) => put(dict, name, column),
+        Column::I32(column) => put(dict, name, column),
+        Column::F64(column) => put(dict, name, column),
     }
 }
 
@@ -72,59 +58,6 @@ fn collect<T: numpy::Element, R>(
     cell: impl Fn(&R) -> T,
 ) -> PyResult<()> {
     put(dict, name, rows.iter().map(cell).collect())
-}
-
-/// The rows that arrived, or `None` where all did.
-pub(crate) fn arrived(columns: &RequestColumns, workload: &Workload) -> Option<Vec<u32>> {
-    if workload.flow.is_empty() {
-        return None;
-    }
-    let status = columns.status.iter().zip(0_u32..);
-    Some(status.filter(|&(&status, _)| status != Status::Awaited as u8).map(|(_, row)| row).collect())
-}
-
-/// What requests were: their ids from the first on, and columns of the workload for them, which may go on further.
-pub(crate) struct Named {
-    pub(crate) first: u32,
-    pub(crate) class: Vec<u32>,
-    pub(crate) prompt_tokens: Vec<i32>,
-    pub(crate) output_tokens: Vec<i32>,
-}
-
-/// One row for each request that is `here`, or for each.
-pub(crate) fn request_columns<'py>(
-    py: Python<'py>,
-    mut columns: RequestColumns,
-    mut named: Named,
-    here: Option<&[u32]>,
-    measured: &Range<u32>,
-) -> PyResult<Bound<'py, PyDict>> {
-    let rows = columns.status.len();
-    named.class.truncate(rows);
-    named.prompt_tokens.truncate(rows);
-    named.output_tokens.truncate(rows);
-    let dict = PyDict::new(py);
-    let ids = here.map_or_else(|| (named.first..named.first + rows as u32).collect(), <[u32]>::to_vec);
-    let mut is_measured: Vec<bool> = ids.iter().map(|id| measured.contains(id)).collect();
-    put(&dict, "id", ids)?;
-    keep(&dict, "class", named.class, here)?;
-    let (elapsed_s, hand_off) = (columns.elapsed_s.take(), columns.hand_off.take());
-    for (name, column) in columns.into_columns() {
-        // What is known without a run stands where a reader looks for it.
-        if name == "arrival_s" {
-            put(&dict, "measured", std::mem::take(&mut is_measured))?;
-        } else if name == "preemptions" {
-            keep(&dict, "prompt_tokens", std::mem::take(&mut named.prompt_tokens), here)?;
-            keep(&dict, "output_tokens", std::mem::take(&mut named.output_tokens), here)?;
-        }
-        keep(&dict, name, column, here)?;
-    }
-    let elapsed_s = elapsed_s.map(|column| ("elapsed_s", column.into()));
-    let hand_off = hand_off.map(|columns| columns.into_columns()).unwrap_or_default();
-    for (name, column) in elapsed_s.into_iter().chain(hand_off) {
-        keep(&dict, name, column, here)?;
-    }
-    Ok(dict)
 }
 
 fn tbt_columns<'py>(py: Python<'py>, tbt: &[Histogram]) -> PyResult<Bound<'py, PyDict>> {

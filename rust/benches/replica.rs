@@ -292,7 +292,8 @@ fn bench(criterion: &mut Criterion, name: &str, stepping: bool, cases: &[(Option
         });
         let results = source.run(&columns, stepping);
         let per_request = |count: u64| count as f64 / requests as f64;
-        let preemptions = results.requests.preemptions.iter().map(|&times| u64::from(times)).sum();
+        let requests_of_run = results.requests.columns(&columns.view(), None);
+        let preemptions = requests_of_run.preemptions.iter().map(|&times| u64::from(times)).sum();
         println!(
             "{:24}a request: {:.2} iterations in {:.2} stretches ({:.0} % of them in stretches of two or more), \
              {:.3} preemptions; saturated at {:.2} requests/s",

@@ -32,6 +32,7 @@
 //! };
 //! let options = simulation::Options::all(&workload);
 //! let results = simulation::simulate(&workload, engine.build(Some(&[]))?, &options, &mut ())?;
+//! let results = results.with_columns(&workload);
 //! // The prompt takes one iteration, which emits the first token; two decodes follow.
 //! assert_eq!(results.requests.first_token_s, [1.5]);
 //! assert_eq!(results.requests.finish_s, [2.5]);

@@ -2,8 +2,15 @@
 
 use inferq_core::clock::Span;
 use inferq_core::results::{
-    BatchRow, BlockOperations, Column, Histogram, IterationRow, RequestColumns, Results, Sample, Totals,
+    BatchRow, BlockOperations, Column, Histogram, IterationRow, NamedColumn, Results, Sample, Totals,
 };
+use inferq_core::workload::Workload;
+
+/// The columns that only runs with hand-offs have.
+const HAND_OFF: [&str; 3] = ["prefill_replica", "prefilled_s", "handoff_s"];
+
+/// The column that only runs have in which requests wait for others.
+const ELAPSED: [&str; 1] = ["elapsed_s"];
 
 /// FNV-1a, 64 bits: the same everywhere, whatever the platform.
 struct Checksum(u64);
@@ -25,12 +32,12 @@ impl Checksum {
         self.bytes(&bits.to_le_bytes());
     }
 
-    fn column(&mut self, column: Column) {
+    fn column(&mut self, column: &Column) {
         match column {
-            Column::U8(cells) => self.all(&cells, |sum, &cell| sum.whole(cell)),
-            Column::U32(cells) => self.all(&cells, |sum, &cell| sum.whole(cell)),
-            Column::I32(cells) => self.all(&cells, |sum, &cell| sum.bytes(&cell.to_le_bytes())),
-            Column::F64(cells) => self.all(&cells, |sum, &cell| sum.float(cell)),
+            Column::U8(cells) => self.all(cells, |sum, &cell| sum.whole(cell)),
+            Column::U32(cells) => self.all(cells, |sum, &cell| sum.whole(cell)),
+            Column::I32(cells) => self.all(cells, |sum, &cell| sum.bytes(&cell.to_le_bytes())),
+            Column::F64(cells) => self.all(cells, |sum, &cell| sum.float(cell)),
         }
     }
 
@@ -40,16 +47,15 @@ impl Checksum {
         items.iter().for_each(|item| each(self, item));
     }
 
-    fn requests(&mut self, requests: RequestColumns) {
-        self.whole(requests.hand_off.is_some());
-        if let Some(hand_off) = requests.hand_off.clone() {
-            hand_off.into_columns().into_iter().for_each(|(_, column)| self.column(column));
+    /// Columns that only some runs have come first.
+    fn requests(&mut self, columns: &[NamedColumn]) {
+        for names in [&HAND_OFF[..], &ELAPSED] {
+            let some: Vec<&NamedColumn> = columns.iter().filter(|one| names.contains(&one.name)).collect();
+            self.whole(!some.is_empty());
+            some.into_iter().for_each(|one| self.column(&one.column));
         }
-        self.whole(requests.elapsed_s.is_some());
-        if let Some(elapsed_s) = requests.elapsed_s.clone() {
-            self.column(elapsed_s.into());
-        }
-        requests.into_columns().into_iter().for_each(|(_, column)| self.column(column));
+        let of_every_run = |one: &&NamedColumn| !HAND_OFF.contains(&one.name) && !ELAPSED.contains(&one.name);
+        columns.iter().filter(of_every_run).for_each(|one| self.column(&one.column));
     }
 
     fn histogram(&mut self, histogram: &Histogram) {
@@ -114,11 +120,11 @@ impl Checksum {
 }
 
 /// Everything in it. A field that results get later does not compile before it is in here.
-pub(crate) fn of(results: Results) -> u64 {
+pub(crate) fn of(results: Results, workload: &Workload) -> u64 {
     let Results { requests, tbt, timeline, iterations, batches, work, block_operations, drained, findings, totals } =
         results;
     let mut sum = Checksum(0xcbf2_9ce4_8422_2325);
-    sum.requests(requests);
+    sum.requests(&requests.named_columns(workload, None));
     sum.all(&tbt, Checksum::histogram);
     sum.all(&timeline, Checksum::sample);
     sum.all(&iterations, Checksum::iteration);

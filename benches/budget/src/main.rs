@@ -40,7 +40,7 @@ fn run(case: &Case) -> std::result::Result<(), Box<dyn Error>> {
         case.name,
         totals.iterations,
         totals.stretches,
-        checksum::of(results)
+        checksum::of(results, &workload)
     );
     Ok(())
 }

@@ -25,7 +25,7 @@ from typing import IO, Any
 
 from inferq._lazy import NDArray, np, pl
 from inferq.errors import ConfigError
-from inferq.results.tables import FRAMES, STATUSES, Columns, RunTables, as_frame
+from inferq.results.tables import FRAMES, STATUSES, Columns, RunTables, arrays, as_frame
 
 PART_ROWS = 2**20
 """Rows of a part."""
@@ -84,9 +84,10 @@ class Store:
 
     def take(self, columns: Columns) -> None:
         """Take the next rows of `requests`, in order of their ids."""
+        columns = arrays(columns)
         counts = np.bincount(columns["status"], minlength=len(STATUSES)).tolist()
         self.statuses = [before + count for before, count in zip(self.statuses, counts, strict=True)]
-        self._pending.append(dict(columns))
+        self._pending.append(columns)
         self._pending_rows += next(iter(columns.values())).size
         while self._pending_rows >= PART_ROWS:
             pending = {name: np.concatenate([one[name] for one in self._pending]) for name in columns}

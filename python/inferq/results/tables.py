@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from inferq import _core
 from inferq._lazy import NDArray, np, pl
 from inferq.errors import ConfigError
 from inferq.systems.routers import NO_REPLICA
@@ -24,6 +25,8 @@ REQUESTS = (
     *("preemptions", "cached_tokens", "prefill_replica", "prefilled_s", "handoff_s"),
 )
 """The columns of `Result.requests`; the last three where requests are handed off."""
+
+_REPLICAS = ("replica", "prefill_replica")
 
 _TBT = {"class": "uint32", "lower_s": "float64", "upper_s": "float64", "count": "uint64"}
 _BLOCK_OPERATIONS = {
@@ -206,7 +209,7 @@ class _StoredColumns(Mapping[str, "NDArray[Any]"]):
                 read = read.to_physical()
             elif read.dtype.is_float():
                 read = read.fill_null(math.nan)
-            elif name in ("replica", "prefill_replica"):
+            elif name in _REPLICAS:
                 read = read.fill_null(NO_REPLICA)
             values = read.to_numpy()
             if column is None:
@@ -225,20 +228,88 @@ class _StoredColumns(Mapping[str, "NDArray[Any]"]):
         return len(self._schema)
 
 
+class RequestColumns(Mapping[str, "NDArray[Any]"]):
+    """The columns of `requests`, each made of the core's rows when it is asked for.
+
+    Once all of them have been made they are kept in the place of the rows.
+    """
+
+    def __init__(self, rows: _core.RequestRows, beside: Columns | None = None) -> None:
+        """Columns of rows.
+
+        Args:
+            rows: of the core.
+            beside: columns that stand after `id`.
+        """
+        self._rows: _core.RequestRows | None = rows
+        self._beside = beside or {}
+        self._made: dict[str, tuple[NDArray[Any], bool]] = {}
+        first, *others = rows.names
+        self._names = (first, *self._beside, *others)
+
+    def beside(self, columns: Columns) -> RequestColumns:
+        """The same with other columns after `id`."""
+        assert self._rows is not None, "the rows are there until all columns are made"
+        return RequestColumns(self._rows, columns)
+
+    def whole(self) -> dict[str, tuple[NDArray[Any], bool]]:
+        """All columns, each with whether cells in it are absent."""
+        if self._rows is not None:
+            made = {name: (values, absent > 0) for name, values, absent in self._rows.columns()}
+            made |= {name: (values, False) for name, values in self._beside.items()}
+            self._made = {name: made[name] for name in self._names}
+            self._rows = None
+        return self._made
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        if name in self._beside:
+            return self._beside[name]
+        column = self._made[name][0] if self._rows is None else self._rows.column(name)
+        if column is None:
+            raise KeyError(name)
+        return column
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def arrays(columns: Columns) -> dict[str, NDArray[Any]]:
+    """All columns, made together where that is faster."""
+    return {name: values for name, (values, _) in _whole(columns).items()}
+
+
 def as_frame(columns: Columns, names: Mapping[str, Sequence[str]]) -> pl.DataFrame:
     """A frame on the memory of numpy columns; codes get their names, and NaN is null.
 
     A column without NaN is adopted as it is, one with NaN is copied.
     """
 
-    def series(name: str, values: NDArray[Any]) -> pl.Series:
+    def series(name: str, values: NDArray[Any], has_absent: bool) -> pl.Series:
         if name in names:
             return pl.Series(name, names[name], dtype=pl.Enum(names[name])).gather(pl.Series(values))
-        absent = values.dtype.kind == "f" and values.size > 0 and math.isnan(values.min())
-        column = pl.Series(name, values, nan_to_null=absent)
-        return column.set(column == NO_REPLICA, None) if name in ("replica", "prefill_replica") else column
+        column = pl.Series(name, values, nan_to_null=has_absent)
+        return column.set(column == NO_REPLICA, None) if has_absent and name in _REPLICAS else column
 
-    return pl.DataFrame([series(name, values) for name, values in columns.items()])
+    return pl.DataFrame([series(name, values, absent) for name, (values, absent) in _whole(columns).items()])
+
+
+def _whole(columns: Columns) -> dict[str, tuple[NDArray[Any], bool]]:
+    """All columns, each with whether cells in it are absent."""
+    if isinstance(columns, RequestColumns):
+        return columns.whole()
+    return {name: (values, _has_absent(name, values)) for name, values in columns.items()}
+
+
+def _has_absent(name: str, values: NDArray[Any]) -> bool:
+    if name in _REPLICAS:
+        return bool((values == NO_REPLICA).any())
+    return values.dtype.kind == "f" and values.size > 0 and math.isnan(values.min())
 
 
 def _seconds(values: pl.Series) -> NDArray[np.float64]:

@@ -17,7 +17,7 @@ from inferq.errors import ConfigError
 from inferq.results.result import Result, scenario_of
 from inferq.results.store import Store
 from inferq.results.stored_result import StoredResult
-from inferq.results.tables import STATUSES, RunTables
+from inferq.results.tables import STATUSES, RequestColumns, RunTables
 from inferq.simulation.core_input import ONE_CLASS, Crossing, SessionCodes
 from inferq.simulation.progress import Progress, watched
 from inferq.simulation.slots import NOTHING_MEASURED, of_slots
@@ -197,6 +197,7 @@ def _jobs(
         network, jobs.frame, jobs.flow, jobs.pool, {**options, **cuts}, threads, progress
     )
     assert elapsed_s is not None  # stages wait for others
+    assert isinstance(tables.requests, RequestColumns)
     arrival_s = frame["arrival_s"].to_numpy()
     tables.workload = frame
     tables.names = {**jobs.names, **tables.names}
@@ -282,8 +283,9 @@ def _run(
     tables = _core.simulate(
         crossing.scenario(options), columns, classes, crossing.user_defined(), threads, progress
     )
-    measured, elapsed_s = tables.pop("measured"), tables["requests"].pop("elapsed_s", None)
-    return RunTables({"class": classes}, frame, **tables), elapsed_s, measured
+    measured, rows = tables.pop("measured"), tables.pop("requests")
+    elapsed_s = None if flow is None else rows.column("elapsed_s")
+    return RunTables({"class": classes}, frame, RequestColumns(rows), **tables), elapsed_s, measured
 
 
 def _streamed(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import NDArray, np, pl
 from inferq.errors import ConfigError, TraceError
@@ -19,6 +19,9 @@ from inferq.systems.pools import entries
 from inferq.workload.columns import MOST_SECONDS, MOST_TOKENS, nearest
 from inferq.workload.dependencies import Flow, starts
 from inferq.workload.distributions import DurationDistribution, LengthDistribution
+
+if TYPE_CHECKING:
+    from inferq.results.tables import RequestColumns
 
 _STAGE_WIDE = ("priority", "session_id", "patience_s", "ttft_slo_s", "tbt_slo_s")
 """Columns of a job that each of its requests has too."""
@@ -68,11 +71,10 @@ class Jobs:
         found: NDArray[np.bool_] = (self.flow.parents == 0) & (self.flow.delay_s == 0)
         return found
 
-    def placed(self, requests: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def placed(self, requests: RequestColumns) -> RequestColumns:
         """The core's columns of requests, with `job`, `stage` and `engine` after `id`."""
         rows = requests["id"]
-        ours = {"id": rows, "job": self.job[rows], "stage": self.stage[rows], "engine": self.engine[rows]}
-        return {**ours, **requests}
+        return requests.beside({name: getattr(self, name)[rows] for name in ("job", "stage", "engine")})
 
     def table(
         self,

@@ -1,24 +1,26 @@
 //! Results: what came out for each request, each class, each moment.
 //!
-//! A row is written once, when its request leaves: spans are taken in whole attoseconds and rounded once to doubles.
+//! A row is written once, when its request leaves, in whole attoseconds. Columns of seconds are made of the rows when they
+//! are asked for: spans are taken in whole attoseconds and rounded once to doubles.
 
 use crate::clock::{Instant, SECOND, Span};
 use crate::error::{Error, Kind, Result};
 use crate::request::History;
 use crate::timing::Pace;
-use crate::workload::Arrival;
+use crate::workload::{Arrival, Workload};
 
 pub(crate) mod columns;
 mod findings;
 mod histogram;
+mod rows;
 pub mod summary;
 mod work_conservation;
 
-pub use columns::{Column, HandOffColumns, NO_REPLICA, RequestColumns};
-use columns::{RequestRow, Row};
+pub use columns::{Column, NO_REPLICA, NamedColumn, RequestColumns};
 pub(crate) use columns::{Scatter, columns, take_first};
 pub(crate) use findings::{Facts, of_run};
 pub use histogram::Histogram;
+pub use rows::RequestRows;
 pub(crate) use work_conservation::Bound;
 pub use work_conservation::{Load, Work};
 
@@ -128,11 +130,11 @@ pub struct Totals {
     pub by_status: [u64; 4],
 }
 
-/// Everything that a run leaves behind.
+/// Everything that a run leaves behind, with the rows of its requests or the columns that were made of them.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Results {
+pub struct Results<Requests = RequestRows> {
     /// One row a request.
-    pub requests: RequestColumns,
+    pub requests: Requests,
     /// Token gaps by class.
     pub tbt: Vec<Histogram>,
     /// Samples in order of time.
@@ -154,6 +156,16 @@ pub struct Results {
     pub totals: Totals,
 }
 
+impl Results {
+    /// The same with columns of the requests, which are those of this workload.
+    pub fn with_columns(self, workload: &Workload) -> Results<RequestColumns> {
+        let Results { requests, tbt, timeline, iterations, batches, work, block_operations, drained, findings, totals } =
+            self;
+        let requests = requests.columns(workload, None);
+        Results { requests, tbt, timeline, iterations, batches, work, block_operations, drained, findings, totals }
+    }
+}
+
 /// Results as they grow.
 pub struct Recorder {
     pub(crate) results: Results,
@@ -163,8 +175,8 @@ pub struct Recorder {
     keep_batches: bool,
     sojourn: u128,
     left: u64,
-    /// The workload's `arrival_s` of each row, where `elapsed_s` is kept.
-    named_arrivals: Vec<Instant>,
+    /// The high words of all instants in the rows, one over the other.
+    high_words: u64,
     /// Requests that finished since this was read last; `None` where none waits for that.
     pub(crate) finished: Option<Vec<u32>>,
     pub(crate) rejections: Vec<Rejections>,
@@ -202,7 +214,7 @@ impl Recorder {
             keep_batches,
             sojourn: 0,
             left: 0,
-            named_arrivals: Vec::new(),
+            high_words: 0,
             finished: None,
             rejections: Vec::new(),
         }
@@ -219,15 +231,26 @@ impl Recorder {
     }
 
     /// Takes the first rows out.
-    pub(crate) fn take_first(&mut self, rows: usize) -> RequestColumns {
+    pub(crate) fn take_first(&mut self, rows: usize) -> Result<RequestRows> {
+        self.check_instants()?;
         self.first_row += rows;
-        self.results.requests.take_first(rows)
+        Ok(self.results.requests.take_first(rows))
     }
 
-    /// Keeps the time since the arrivals that the workload names.
-    pub(crate) fn keep_elapsed(&mut self, named_arrivals: Vec<Instant>) {
-        self.results.requests.elapsed_s = Some(vec![f64::NAN; named_arrivals.len()]);
-        self.named_arrivals = named_arrivals;
+    /// Tests whether all instants so far fit the rows.
+    pub(crate) fn check_instants(&self) -> Result<()> {
+        let is_beyond = self.high_words >> (rows::INSTANT_BITS - 64) != 0;
+        if is_beyond { Err(Error::overflow("the clock")) } else { Ok(()) }
+    }
+
+    /// Keeps the arrivals, which are not the workload's.
+    pub(crate) fn keep_arrivals(&mut self) {
+        self.results.requests.keep_arrivals();
+    }
+
+    /// Says which replica serves most requests.
+    pub(crate) fn served_by(&mut self, replica: u32) {
+        self.results.requests.served_by(replica);
     }
 
     /// Keeps what becomes of hand-offs.
@@ -305,10 +328,8 @@ impl Recorder {
 
     pub(crate) fn reject(&mut self, arrival: &Arrival, replica: u32, reason: &'static str) {
         Rejections { reason, first: arrival.id, count: 1 }.add_to(&mut self.rejections);
-        let at = arrival.at.seconds();
-        let row =
-            RequestRow { replica, status: Status::Rejected as u8, arrival_s: at, left_s: at, ..RequestRow::ABSENT };
-        self.results.requests.write(arrival.row as usize - self.first_row, row);
+        self.high_words |= (arrival.at.0 >> 64) as u64;
+        self.results.requests.reject(arrival.row as usize - self.first_row, replica, arrival.at);
         self.results.totals.by_status[Status::Rejected as usize] += 1;
         self.left += 1;
     }
@@ -318,49 +339,12 @@ impl Recorder {
     pub(crate) fn leave(&mut self, request: &History, replica: u32, status: Status, left: Instant) {
         // Σ fits: it is the integral of the number in system, whose overflow is caught where it is summed.
         self.sojourn = self.sojourn.wrapping_add(left.since(request.arrival.at).0);
+        self.high_words |= (left.0 >> 64) as u64;
         let left = if status == Status::Unfinished { Instant::NEVER } else { left };
         let row = request.arrival.row as usize - self.first_row;
-        let arrival = request.arrival.at;
-        let columns = &mut self.results.requests;
-        let at = |instant: Instant| if instant == Instant::NEVER { f64::NAN } else { instant.seconds() };
-        let since =
-            |instant: Instant| if instant == Instant::NEVER { f64::NAN } else { instant.since(arrival).seconds() };
-        let finish = if status == Status::Finished { left } else { Instant::NEVER };
-        let (left_s, first) = (at(left), request.first_token);
-        let steps = request.arrival.output_tokens - 1;
-        let tpot_s = if steps > 0 && finish != Instant::NEVER {
-            quotient(finish.since(first), steps).seconds()
-        } else {
-            f64::NAN
-        };
-        let gap_s = if request.longest_gap > Span::ZERO { request.longest_gap.seconds() } else { f64::NAN };
-        let cells = RequestRow {
-            replica,
-            status: status as u8,
-            arrival_s: arrival.seconds(),
-            admitted_s: at(request.admitted),
-            first_token_s: at(first),
-            finish_s: if finish == left { left_s } else { f64::NAN },
-            left_s,
-            queue_s: since(request.admitted),
-            ttft_s: since(first),
-            tpot_s,
-            max_tbt_s: gap_s,
-            e2e_s: since(finish),
-            preemptions: request.preemptions,
-            cached_tokens: request.cached_tokens as i32,
-        };
-        columns.write(row, cells);
+        self.results.requests.leave(row, request, replica, status, left);
         self.results.totals.by_status[status as usize] += 1;
-        self.left += u64::from(left != Instant::NEVER);
-        if let (Some(columns), Some(hand_off)) = (&mut columns.hand_off, &request.hand_off) {
-            columns.note(row, hand_off);
-        }
-        if let (Some(elapsed_s), Status::Finished) = (&mut columns.elapsed_s, status)
-            && left >= self.named_arrivals[row]
-        {
-            elapsed_s[row] = left.since(self.named_arrivals[row]).seconds();
-        }
+        self.left += u64::from(status != Status::Unfinished);
         if let (Some(finished), Status::Finished) = (&mut self.finished, status) {
             finished.push(request.arrival.id);
         }
@@ -380,16 +364,6 @@ pub(crate) const MOST_SAMPLES: usize = 5_000_000;
 
 pub(crate) fn too_many_samples() -> Error {
     Kind::TooMuch(format!("timeline_s is too short: {MOST_SAMPLES} samples and more to come")).into()
-}
-
-/// A span over a count, rounded down.
-#[inline]
-fn quotient(span: Span, count: u32) -> Span {
-    // Most spans fit 64 bits, where division is many times cheaper.
-    match u64::try_from(span.0) {
-        Ok(short) => Span(u128::from(short / u64::from(count))),
-        Err(_) => Span(span.0 / u128::from(count)),
-    }
 }
 
 /// Tokens in a second between two samples.

@@ -19,7 +19,7 @@ use crate::clock::Instant;
 use crate::cluster::Cluster;
 use crate::engine::EngineParts;
 use crate::error::{Error, Kind, Result};
-use crate::results::{Histogram, RequestColumns, Results, Sample};
+use crate::results::{Histogram, RequestRows, Results, Sample};
 use crate::router::{Fleet, Router};
 use crate::workload::{Columns, Workload};
 
@@ -34,7 +34,8 @@ pub(super) fn simulate(
 ) -> Result<Results> {
     let mut shares = vec![Vec::new(); engines.len()];
     share_out(workload, router, &mut shares)?;
-    let mut requests = RequestColumns::new(options.rows(workload));
+    let mut requests = RequestRows::default();
+    requests.extend_to(options.rows(workload));
     let mut parts: Vec<Option<Outcome>> = Vec::new();
     parts.resize_with(engines.len(), || None);
     let job = |replica: usize, engine: EngineParts, watch: &mut dyn Watch| {
@@ -46,7 +47,7 @@ pub(super) fn simulate(
         let part = std::mem::take(&mut outcome.results.requests);
         requests.scatter(&part, &shares[replica], 0);
         parts[replica] = Some(outcome);
-        part.status.len() as u64
+        part.len() as u64
     };
     run_all(engines, total, options.threads, watch, job, done)?;
     let mut whole = together(parts.into_iter().flatten().collect(), sampler, workload.class_count)?;
@@ -54,7 +55,7 @@ pub(super) fn simulate(
     whole.results(options, Some(total))
 }
 
-/// The outcomes of all replicas as one, but for the columns of their requests.
+/// The outcomes of all replicas as one, but for the rows of their requests.
 pub(super) fn together(mut parts: Vec<Outcome>, sampler: Sampler, class_count: usize) -> Result<Outcome> {
     let mut whole = Outcome::default();
     whole.results.tbt = vec![Histogram::default(); class_count];

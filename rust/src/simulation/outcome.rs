@@ -47,7 +47,7 @@ impl Outcome {
         Ok(())
     }
 
-    /// Puts the outcome of another replica to this one, all but the columns of its requests and its timeline.
+    /// Puts the outcome of another replica to this one, all but the rows of its requests and its timeline.
     pub(super) fn merge(&mut self, part: Outcome) -> Result<()> {
         let (all, results) = (&mut self.results, part.results);
         for (histogram, other) in all.tbt.iter_mut().zip(&results.tbt) {

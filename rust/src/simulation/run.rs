@@ -125,6 +125,7 @@ impl<'a> Run<'a> {
             stations.push(Station { first: before, router: pool.router, link });
         }
         let mut results = Recorder::new(class_count, options.iterations, options.batches);
+        results.served_by(first);
         if !links.is_empty() || cluster.control.is_some() {
             results.keep_hand_offs();
         }
@@ -311,6 +312,7 @@ impl<'a> Run<'a> {
         }
         debug_assert_eq!(before, self.results.left(), "a stretch ends with the first completion in it");
         self.calendar.stop(end, &mut self.results);
+        self.results.check_instants()?;
         let budget = replicas[0].token_budget();
         let is_common = replicas.iter().all(|replica| replica.token_budget() == budget);
         self.results.results.block_operations = replicas.iter().filter_map(Replica::block_operations).collect();

@@ -14,7 +14,7 @@ use super::{Options, Watch};
 use crate::clock::Instant;
 use crate::cluster::{Cluster, Pool};
 use crate::error::{Error, Result};
-use crate::results::{RequestColumns, Results, Scatter, take_first};
+use crate::results::{RequestColumns, RequestRows, Results, Scatter, take_first};
 use crate::router::Router;
 use crate::workload::{Columns, Workload};
 
@@ -36,13 +36,23 @@ pub struct Rows {
     /// The id of the first; the others follow.
     pub first: u32,
     /// What became of them.
-    pub requests: RequestColumns,
+    pub requests: RequestRows,
+    /// See [`Workload::arrival_s`].
+    pub arrival_s: Vec<f64>,
     /// See [`Workload::class`]; never empty.
     pub class: Vec<u32>,
     /// See [`Workload::prompt_tokens`].
     pub prompt_tokens: Vec<i32>,
     /// See [`Workload::output_tokens`].
     pub output_tokens: Vec<i32>,
+}
+
+impl Rows {
+    /// The columns of what became of them.
+    pub fn columns(&self) -> RequestColumns {
+        let Rows { requests, arrival_s, output_tokens, .. } = self;
+        requests.columns(&Workload { arrival_s, output_tokens, ..Workload::default() }, None)
+    }
 }
 
 /// What must be known of a workload before its first row.
@@ -192,10 +202,7 @@ impl<'a> Road<'a> {
             let lanes = self.lanes.iter_mut().collect();
             run_all(lanes, total, self.options.threads, &mut watch, job, |_, left| left)?;
         }
-        for lane in &mut self.lanes {
-            lane.leave(&mut self.leaving);
-        }
-        Ok(())
+        self.lanes.iter_mut().try_for_each(|lane| lane.leave(&mut self.leaving))
     }
 
     /// Would no further row change anything?
@@ -252,23 +259,24 @@ impl Lane<'_> {
     }
 
     /// Hands on the first rows whose requests have left: once they are as many as those that stay, which have to move up.
-    fn leave(&mut self, leaving: &mut Leaving) {
+    fn leave(&mut self, leaving: &mut Leaving) -> Result<()> {
         let rows = self.run.recorder().left_first();
         if rows == 0 || 2 * rows < self.ids.len() {
-            return;
+            return Ok(());
         }
-        let part = self.run.recorder().take_first(rows);
+        let part = self.run.recorder().take_first(rows)?;
         leaving.put(&part, &self.ids[..rows], &self.columns);
         self.columns.forget(rows);
         self.ids.drain(..rows);
         self.first += rows as u32;
         self.arrived -= rows;
+        Ok(())
     }
 
     fn finish(self, leaving: &mut Leaving) -> Result<Outcome> {
         let mut outcome = self.run.finish()?;
         let rest = std::mem::take(&mut outcome.results.requests);
-        leaving.put(&rest, &self.ids[..rest.status.len()], &self.columns);
+        leaving.put(&rest, &self.ids[..rest.len()], &self.columns);
         Ok(outcome)
     }
 }
@@ -277,7 +285,8 @@ impl Lane<'_> {
 #[derive(Default)]
 struct Leaving {
     first: u32,
-    requests: RequestColumns,
+    requests: RequestRows,
+    arrival_s: Vec<f64>,
     class: Vec<u32>,
     prompt_tokens: Vec<i32>,
     output_tokens: Vec<i32>,
@@ -288,14 +297,16 @@ impl Leaving {
     fn extend_to(&mut self, end: usize) {
         let rows = end - self.first as usize;
         self.requests.extend_to(rows);
+        self.arrival_s.resize(rows, 0.0);
         self.class.resize(rows, 0);
         self.prompt_tokens.resize(rows, 0);
         self.output_tokens.resize(rows, 0);
     }
 
-    fn put(&mut self, part: &RequestColumns, ids: &[u32], columns: &Columns) {
+    fn put(&mut self, part: &RequestRows, ids: &[u32], columns: &Columns) {
         self.requests.scatter(part, ids, self.first);
         let put = Scatter { rows: ids, first: self.first };
+        put.column(&mut self.arrival_s, &columns.arrival_s);
         put.column(&mut self.class, &columns.class);
         put.column(&mut self.prompt_tokens, &columns.prompt_tokens);
         put.column(&mut self.output_tokens, &columns.output_tokens);
@@ -304,9 +315,9 @@ impl Leaving {
     /// Sends the first rows off that are complete: once they are as many as the others, or at the end.
     fn emit(&mut self, sink: &mut dyn Sink, is_last: bool) -> Result<()> {
         let rows = self.requests.left_first();
-        debug_assert!(!is_last || rows == self.requests.status.len(), "L1: a request that arrived has one status");
+        debug_assert!(!is_last || rows == self.requests.len(), "L1: a request that arrived has one status");
         let is_nothing = rows == 0 && !(is_last && self.first == 0);
-        if is_nothing || (!is_last && 2 * rows < self.requests.status.len()) {
+        if is_nothing || (!is_last && 2 * rows < self.requests.len()) {
             return Ok(());
         }
         let first = self.first;
@@ -314,6 +325,7 @@ impl Leaving {
         sink.take(Rows {
             first,
             requests: self.requests.take_first(rows),
+            arrival_s: take_first(&mut self.arrival_s, rows),
             class: take_first(&mut self.class, rows),
             prompt_tokens: take_first(&mut self.prompt_tokens, rows),
             output_tokens: take_first(&mut self.output_tokens, rows),

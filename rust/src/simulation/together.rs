@@ -94,7 +94,7 @@ impl Run<'_> {
     /// Notes which rows wait for others.
     pub(super) fn take_flow(&mut self, workload: &Workload) -> Result<()> {
         let flow = &workload.flow;
-        self.results.keep_elapsed((0..self.arrivals.rows).map(|row| workload.arrival_at(row)).collect());
+        self.results.keep_arrivals();
         self.results.finished = Some(Vec::new());
         self.calendar.awaited = flow.parents.to_vec();
         for row in (0..flow.parents.len()).filter(|&row| flow.is_delayed(row) && flow.parents(row) == 0) {

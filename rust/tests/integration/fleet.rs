@@ -8,7 +8,7 @@ use inferq_core::cluster::{Cluster, Pool};
 use inferq_core::dice::{Dice, Scale};
 use inferq_core::engine::{Engine, EngineParts, parse};
 use inferq_core::error::Result;
-use inferq_core::results::{Results, Status};
+use inferq_core::results::Status;
 use inferq_core::router::{
     BySession, Fleet, LeastKv, LeastRequests, LeastTokens, PowerOfTwo, PrefixAffinity, PrefixHash, Random, RoundRobin,
     Router, RouterConfig,
@@ -18,7 +18,7 @@ use inferq_core::workload::{Arrival, NO_SESSION, Workload};
 use proptest::prelude::*;
 
 use crate::laws::{Outcome, same};
-use crate::scenario::{Columns, Scenario, any_scenario};
+use crate::scenario::{Columns, Results, Scenario, any_scenario};
 use crate::tier::cases;
 
 /// Any router, with any parameters.
@@ -37,7 +37,9 @@ fn run(scenario: &Scenario, replicas: usize, router: Box<dyn Router>, stepping: 
 
 fn run_with(scenario: &Scenario, replicas: usize, router: Box<dyn Router>, options: &Options) -> Results {
     let engines: Vec<EngineParts> = (0..replicas).map(|_| scenario.parts()).collect();
-    simulate_cluster(&scenario.columns.view(), pool_of(engines, router), options, &mut ()).expect("a run")
+    let workload = scenario.columns.view();
+    let results = simulate_cluster(&workload, pool_of(engines, router), options, &mut ()).expect("a run");
+    results.with_columns(&workload)
 }
 
 fn pool_of(engines: Vec<EngineParts>, router: Box<dyn Router>) -> Cluster {
@@ -253,7 +255,8 @@ fn calm(requests: &[(f64, i32, i32, u32)], replicas: usize, router: impl Into<Ro
     };
     let engines = (0..replicas).map(|_| engine.build(Some(&[])).expect("a replica")).collect();
     let cluster = pool_of(engines, built(router, 7, 0));
-    simulate_cluster(&workload, cluster, &Options::all(&workload), &mut ()).expect("a run")
+    let results = simulate_cluster(&workload, cluster, &Options::all(&workload), &mut ()).expect("a run");
+    results.with_columns(&workload)
 }
 
 #[test]

@@ -3,12 +3,12 @@
 use inferq_core::cluster::Cluster;
 use inferq_core::engine::{Engine, parse};
 use inferq_core::gate_and_route::GateAndRoute;
-use inferq_core::results::{NO_REPLICA, Results, Status};
+use inferq_core::results::{NO_REPLICA, Status};
 use inferq_core::simulation::{Options, simulate_cluster};
 use proptest::prelude::*;
 
 use crate::laws::same;
-use crate::scenario::{Scenario, scenario};
+use crate::scenario::{Results, Scenario, scenario};
 use crate::tier::cases;
 
 /// Gate, router and plan that go together.
@@ -62,7 +62,8 @@ impl Controlled {
         let options = Options { measured: 0..workload.len() as u32, ..scenario.options(stepping) };
         let none: Vec<f64> = Vec::new();
         let workload = inferq_core::workload::Workload { patience_s: &none, ..workload };
-        simulate_cluster(&workload, cluster, &options, &mut ()).expect("a run")
+        let results = simulate_cluster(&workload, cluster, &options, &mut ()).expect("a run");
+        results.with_columns(&workload)
     }
 }
 
@@ -82,12 +83,11 @@ proptest! {
         prop_assert_eq!(results.totals.in_system, results.totals.sojourn);
         prop_assert!(scenario.horizon_s.is_some() || results.totals.by_status[Status::Unfinished as usize] == 0);
         prop_assert!(controlled.abandonment > 0 || results.totals.by_status[Status::Abandoned as usize] == 0);
-        let hand_off = columns.hand_off.as_ref().expect("every prefill is one");
         for row in (0..columns.status.len()).filter(|&row| columns.status[row] == Status::Finished as u8) {
             let instants =
-                [columns.arrival_s[row], columns.admitted_s[row], hand_off.prefilled_s[row], columns.first_token_s[row], columns.finish_s[row]];
+                [columns.arrival_s[row], columns.admitted_s[row], columns.prefilled_s[row], columns.first_token_s[row], columns.finish_s[row]];
             prop_assert!(instants.is_sorted());
-            prop_assert!(columns.replica[row] != NO_REPLICA && hand_off.handoff_s[row] >= 0.0);
+            prop_assert!(columns.replica[row] != NO_REPLICA && columns.handoff_s[row] >= 0.0);
         }
         // One prefill at most and no more rows than slots in any batch; solo replicas compute no prompt.
         let mixed = (controlled.replicas as f64 * PREFILLS).ceil() as u32;
@@ -110,7 +110,7 @@ proptest! {
     fn stretches_equal_stepping(scenario in scenario("SlotGreedy"), controlled in controlled()) {
         let (fast, slow) = (controlled.run(&scenario, false), controlled.run(&scenario, true));
         prop_assert_eq!(&fast.requests.replica, &slow.requests.replica);
-        prop_assert_eq!(format!("{:?}", fast.requests.hand_off), format!("{:?}", slow.requests.hand_off));
+        prop_assert_eq!(&fast.requests.prefill_replica, &slow.requests.prefill_replica);
         let bare = |results| Results { iterations: Vec::new(), batches: Vec::new(), ..results };
         same(&bare(fast), &bare(slow))?;
     }

@@ -1,17 +1,17 @@
 //! L1 to L11 over random scenarios, for every policy.
 
 use inferq_core::clock::{Instant, Span};
-use inferq_core::results::{BatchRow, IterationRow, Results, Status};
+use inferq_core::results::{BatchRow, IterationRow, Status};
 use inferq_core::scheduler::SchedulerConfig;
 use proptest::prelude::*;
 
-use crate::scenario::{Scenario, scenario, sharing};
+use crate::scenario::{Results, Scenario, scenario, sharing};
 use crate::tier::check;
 
 pub(crate) type Outcome = Result<(), TestCaseError>;
 
 /// Every column that holds seconds.
-fn seconds(results: &Results) -> [&Vec<f64>; 10] {
+fn seconds(results: &Results) -> [&Vec<f64>; 12] {
     let columns = &results.requests;
     [
         &columns.arrival_s,
@@ -24,6 +24,8 @@ fn seconds(results: &Results) -> [&Vec<f64>; 10] {
         &columns.tpot_s,
         &columns.max_tbt_s,
         &columns.e2e_s,
+        &columns.prefilled_s,
+        &columns.handoff_s,
     ]
 }
 

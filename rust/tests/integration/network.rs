@@ -4,7 +4,7 @@ use inferq_core::clock::{SECOND, Span};
 use inferq_core::cluster::{Cluster, HandsTo, Pool};
 use inferq_core::engine::{Engine, parse};
 use inferq_core::links::LinkDescription;
-use inferq_core::results::{NO_REPLICA, Results, Status};
+use inferq_core::results::{NO_REPLICA, Status};
 use inferq_core::router::RouterConfig;
 use inferq_core::simulation::{Options, simulate_cluster};
 use inferq_core::workload::{Flow, Workload};
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use crate::fleet::{built, router};
 use crate::laws::{Outcome, same};
-use crate::scenario::{CLASSES, Scenario, any_scenario};
+use crate::scenario::{CLASSES, Results, Scenario, any_scenario};
 use crate::tier::cases;
 
 /// How requests go from pool to pool, and which waits for which.
@@ -76,7 +76,8 @@ impl Paths {
         };
         let cluster = Cluster::of_pools(self.replicas.iter().enumerate().map(pool).collect());
         let workload = Workload { pool: &self.pool, flow: self.flow(), ..scenario.columns.view() };
-        simulate_cluster(&workload, cluster, &scenario.options(stepping), &mut ()).expect("a run")
+        let results = simulate_cluster(&workload, cluster, &scenario.options(stepping), &mut ()).expect("a run");
+        results.with_columns(&workload)
     }
 }
 
@@ -146,14 +147,14 @@ fn laws_hold(scenario: &Scenario, paths: &Paths) -> Outcome {
                 prop_assert!(columns.arrival_s[child] >= columns.finish_s[row] + paths.delay_s[child] - 1e-9);
             }
         }
-        if let Some(hand_off) = &columns.hand_off {
+        if !columns.prefill_replica.is_empty() {
             // A request that owed a token after its prompt went to the second pool, the others stayed in the first.
             let first = paths.replicas[0] as u32;
-            if hand_off.prefill_replica[row] == NO_REPLICA {
+            if columns.prefill_replica[row] == NO_REPLICA {
                 prop_assert!(columns.replica[row] < first && scenario.columns.output_tokens[row] == 1);
             } else {
-                prop_assert!(hand_off.prefill_replica[row] < first && columns.replica[row] >= first);
-                prop_assert!(hand_off.handoff_s[row] >= 0.0 && hand_off.prefilled_s[row] <= columns.finish_s[row]);
+                prop_assert!(columns.prefill_replica[row] < first && columns.replica[row] >= first);
+                prop_assert!(columns.handoff_s[row] >= 0.0 && columns.prefilled_s[row] <= columns.finish_s[row]);
             }
         }
     }
@@ -163,7 +164,7 @@ fn laws_hold(scenario: &Scenario, paths: &Paths) -> Outcome {
 fn l8_holds(scenario: &Scenario, paths: &Paths) -> Outcome {
     let (fast, slow) = (paths.run(scenario, false), paths.run(scenario, true));
     prop_assert_eq!(&fast.requests.replica, &slow.requests.replica);
-    prop_assert_eq!(format!("{:?}", fast.requests.hand_off), format!("{:?}", slow.requests.hand_off));
+    prop_assert_eq!(&fast.requests.prefill_replica, &slow.requests.prefill_replica);
     // The rows of iterations come in the order of their starts, which differs between the two.
     let bare = |results| Results { iterations: Vec::new(), batches: Vec::new(), ..results };
     same(&bare(fast), &bare(slow))
@@ -216,7 +217,8 @@ fn handed_off(requests: &[(f64, i32, i32)], concurrent: Option<usize>, kv: [&str
         |kv, hands_to| Pool { engines: vec![engine(kv).build(Some(&[])).expect("a replica")], router: None, hands_to };
     let hands_to = HandsTo { pool: 1, link: link.build().expect("a link") };
     let cluster = Cluster::of_pools(vec![pool(kv[0], Some(hands_to)), pool(kv[1], None)]);
-    simulate_cluster(&workload, cluster, &Options::all(&workload), &mut ()).expect("a run")
+    let results = simulate_cluster(&workload, cluster, &Options::all(&workload), &mut ()).expect("a run");
+    results.with_columns(&workload)
 }
 
 #[test]
@@ -227,10 +229,9 @@ fn a_hand_off_takes_latency_and_bytes_and_then_waits_for_the_next_batch() {
     assert_eq!(columns.first_token_s, [1.0, 1.0]);
     // Request 1 arrives at 1.8 s and decodes until 3.8 s; request 0 comes at 2 s and joins at 2.8 s.
     assert_eq!(columns.finish_s, [4.8, 3.8]);
-    let hand_off = columns.hand_off.as_ref().expect("columns");
-    assert_eq!(hand_off.prefilled_s, [1.0, 1.0]);
-    assert_eq!(hand_off.handoff_s, [1.8, 0.8]);
-    assert_eq!((columns.replica[0], hand_off.prefill_replica[0]), (1, 0));
+    assert_eq!(columns.prefilled_s, [1.0, 1.0]);
+    assert_eq!(columns.handoff_s, [1.8, 0.8]);
+    assert_eq!((columns.replica[0], columns.prefill_replica[0]), (1, 0));
     assert_eq!(columns.max_tbt_s, [2.8, 1.8]);
 }
 
@@ -239,7 +240,7 @@ fn transfers_beyond_the_lanes_of_a_link_wait() {
     // One at a time: request 0 from 1.0 to 2.0 s, request 1 from then to 2.8 s.
     let results = handed_off(&[(0.0, 5, 2), (0.0, 3, 2)], Some(1), ["null", "null"]);
     assert_eq!(results.requests.finish_s, [3.0, 4.0]);
-    assert_eq!(results.requests.hand_off.expect("columns").handoff_s, [1.0, 2.0]);
+    assert_eq!(results.requests.handoff_s, [1.0, 2.0]);
 }
 
 #[test]
@@ -303,7 +304,8 @@ fn jobs(rows: &[(u32, &[u32], f64)], output_tokens: &[i32], prompt_tokens: &[i32
     let pool =
         || Pool { engines: vec![engine("16").build(Some(&[])).expect("a replica")], router: None, hands_to: None };
     let cluster = Cluster::of_pools(vec![pool(), pool(), pool()]);
-    simulate_cluster(&workload, cluster, &Options::all(&workload), &mut ()).expect("a run")
+    let results = simulate_cluster(&workload, cluster, &Options::all(&workload), &mut ()).expect("a run");
+    results.with_columns(&workload)
 }
 
 #[test]

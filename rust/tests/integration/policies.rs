@@ -5,12 +5,12 @@ use inferq_core::engine::{Engine, EngineParts, parse};
 use inferq_core::error::{Kind, Result};
 use inferq_core::plan::{Hold, Limits, Plan, Preemption};
 use inferq_core::request::{Phase, Place, Requests};
-use inferq_core::results::{Results, Status};
+use inferq_core::results::Status;
 use inferq_core::scheduler::{Notice, Scheduler};
 use inferq_core::simulation::{Options, simulate};
 use proptest::prelude::*;
 
-use crate::scenario::Columns;
+use crate::scenario::{Columns, Results};
 use crate::tier::cases;
 
 const LIMITS: Limits = Limits { token_budget: 16, max_seqs: 4, frees_with_batch: false };
@@ -78,7 +78,7 @@ where
     let parts = EngineParts { scheduler: Box::new(policy), ..engine.build(Some(&[]))? };
     let workload = columns.view();
     let options = Options { iterations: true, batches: true, stepping, ..Options::all(&workload) };
-    simulate(&workload, parts, &options, &mut ())
+    Ok(simulate(&workload, parts, &options, &mut ())?.with_columns(&workload))
 }
 
 fn run<F>(requests: &[(f64, i32, i32)], script: F) -> Result<Results>

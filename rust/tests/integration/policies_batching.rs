@@ -5,12 +5,12 @@
 
 use inferq_core::engine::{Class, Engine, parse};
 use inferq_core::error::{Kind, Result};
-use inferq_core::results::{Results, Status};
+use inferq_core::results::Status;
 use inferq_core::simulation::{Options, simulate};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::scenario::{Columns, Scenario, scenario};
+use crate::scenario::{Columns, Results, Scenario, scenario};
 use crate::tier::cases;
 
 /// Arrival, prompt, output, class.
@@ -41,7 +41,7 @@ fn run(scheduler: &Value, kv: &Value, rows: &[Row]) -> Results {
     let workload = columns.view();
     let options = Options { iterations: true, batches: true, ..Options::all(&workload) };
     let parts = engine(scheduler, kv).build(Some(&classes())).expect("a replica");
-    simulate(&workload, parts, &options, &mut ()).expect("a run")
+    simulate(&workload, parts, &options, &mut ()).expect("a run").with_columns(&workload)
 }
 
 /// Requests of one class.

@@ -7,12 +7,11 @@ use inferq_core::engine::{Engine, EngineParts, parse};
 use inferq_core::error::Result;
 use inferq_core::plan::{Limits, Plan, Preemption};
 use inferq_core::request::{Phase, Place, Requests};
-use inferq_core::results::Results;
 use inferq_core::scheduler::{Notice, Scheduler};
 use inferq_core::simulation::{Options, simulate};
 use proptest::prelude::*;
 
-use crate::scenario::{Columns, Scenario, scenario};
+use crate::scenario::{Columns, Results, Scenario, scenario};
 use crate::tier::cases;
 
 /// No TBT.
@@ -68,7 +67,8 @@ impl Worked {
         };
         let workload = columns.view();
         let options = Options { iterations: true, batches: true, ..Options::all(&workload) };
-        simulate(&workload, self.build().expect("an engine"), &options, &mut ()).expect("a run")
+        let results = simulate(&workload, self.build().expect("an engine"), &options, &mut ()).expect("a run");
+        results.with_columns(&workload)
     }
 
     /// The requests of each iteration and their tokens, in order of admission.
@@ -383,7 +383,9 @@ impl Scheduler for Literal {
 fn agrees_with_the_rule_read_literally(scenario: &Scenario) -> std::result::Result<(), TestCaseError> {
     let engine: serde_json::Value = serde_json::from_str(&scenario.engine).expect("JSON");
     let literal = EngineParts { scheduler: Box::new(Literal::new(&engine["scheduler"])), ..scenario.parts() };
-    let expected = simulate(&scenario.columns.view(), literal, &scenario.options(true), &mut ()).expect("a run");
+    let workload = scenario.columns.view();
+    let expected = simulate(&workload, literal, &scenario.options(true), &mut ()).expect("a run");
+    let expected = expected.with_columns(&workload);
     let results = scenario.run(true);
     prop_assert_eq!(results.requests.preemptions, expected.requests.preemptions);
     prop_assert_eq!(results.batches, expected.batches);

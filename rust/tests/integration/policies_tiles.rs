@@ -5,10 +5,10 @@
 
 use inferq_core::distributions::Synthetic;
 use inferq_core::engine::{Engine, parse};
-use inferq_core::results::{BatchRow, Results};
+use inferq_core::results::BatchRow;
 use inferq_core::simulation::{Options, simulate};
 
-use crate::scenario::Columns;
+use crate::scenario::{Columns, Results};
 
 fn columns(requests: &[(f64, i32, i32)]) -> Columns {
     Columns {
@@ -28,7 +28,8 @@ fn run(columns: &Columns, timing: &str, scheduler: &str, kv_tokens: Option<u64>,
     .expect("an engine");
     let workload = columns.view();
     let options = Options { iterations: step, batches: step, stepping: step, ..Options::all(&workload) };
-    simulate(&workload, engine.build(Some(&[])).expect("a replica"), &options, &mut ()).expect("a run")
+    let results = simulate(&workload, engine.build(Some(&[])).expect("a replica"), &options, &mut ()).expect("a run");
+    results.with_columns(&workload)
 }
 
 /// Tiles of 4 rows, so many columns, and 2 to reduce: chunks of 4 for 1, 2 or 4 columns.

@@ -3,10 +3,9 @@
 use inferq_core::clock::{Instant, SECOND};
 use inferq_core::engine::{Class, Engine, parse};
 use inferq_core::error::Kind;
-use inferq_core::results::Results;
 use inferq_core::simulation::{Options, simulate};
 
-use crate::scenario::Columns;
+use crate::scenario::{Columns, Results};
 
 /// Arrival in seconds, class, prompt and output tokens.
 type Row = (f64, u32, i32, i32);
@@ -50,7 +49,7 @@ impl Case<'_> {
             ..Options::all(&workload)
         };
         let engine = engine.build(Some(&CLASSES.map(Class::from))).expect("an engine");
-        simulate(&workload, engine, &options, &mut ()).expect("a run")
+        simulate(&workload, engine, &options, &mut ()).expect("a run").with_columns(&workload)
     }
 }
 

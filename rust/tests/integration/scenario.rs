@@ -4,12 +4,15 @@ use inferq_core::clock::{Instant, Span};
 use inferq_core::dice::{Dice, Scale};
 use inferq_core::engine::{Engine, EngineParts, parse};
 use inferq_core::kv::Segment;
-use inferq_core::results::Results;
+use inferq_core::results::RequestColumns;
 use inferq_core::scheduler::SchedulerConfig;
 use inferq_core::simulation::{Options, Timeline, simulate};
 use inferq_core::timing::TimingModel;
 use inferq_core::workload::{Content, NO_SESSION, Workload};
 use proptest::prelude::*;
+
+/// Results with the columns of the requests.
+pub(crate) type Results = inferq_core::results::Results<RequestColumns>;
 
 /// A workload that owns its columns.
 #[derive(Clone, Debug, Default)]
@@ -182,7 +185,9 @@ impl Scenario {
     }
 
     pub(crate) fn run(&self, stepping: bool) -> Results {
-        simulate(&self.columns.view(), self.parts(), &self.options(stepping), &mut ()).expect("a run")
+        let workload = self.columns.view();
+        let results = simulate(&workload, self.parts(), &self.options(stepping), &mut ()).expect("a run");
+        results.with_columns(&workload)
     }
 
     /// The same scenario in which every request waits for ever: because nothing is said of patience, or because all is said.

@@ -4,7 +4,7 @@ use inferq_core::clock::{Instant, SECOND, Span};
 use inferq_core::cluster::{Cluster, HandsTo, Pool};
 use inferq_core::error::Result;
 use inferq_core::links::LinkDescription;
-use inferq_core::results::{RequestColumns, Results};
+use inferq_core::results::{RequestColumns, RequestRows, Results};
 use inferq_core::simulation::{
     Options, Outline, Rows, Sink, Timeline, WorkloadSource, simulate_cluster, simulate_streamed,
 };
@@ -61,8 +61,8 @@ struct Table {
 impl Sink for Table {
     fn take(&mut self, rows: Rows) -> Result<()> {
         assert_eq!(rows.first as usize, self.lines.len(), "rows come in the order of their ids");
-        self.deliveries.push(rows.requests.status.len());
-        self.lines.extend(lines(&rows.requests, &rows.class, &rows.prompt_tokens, &rows.output_tokens));
+        self.deliveries.push(rows.requests.len());
+        self.lines.extend(lines(&rows.columns(), &rows.class, &rows.prompt_tokens, &rows.output_tokens));
         Ok(())
     }
 }
@@ -81,14 +81,14 @@ fn lines(requests: &RequestColumns, class: &[u32], prompts: &[i32], outputs: &[i
             &requests.tpot_s,
             &requests.max_tbt_s,
             &requests.e2e_s,
+            &requests.prefilled_s,
+            &requests.handoff_s,
         ];
-        let bits = seconds.map(|column| column[row].to_bits());
+        let bits = seconds.map(|column| column.get(row).map(|seconds| seconds.to_bits()));
         let counts =
             (requests.replica[row], requests.status[row], requests.preemptions[row], requests.cached_tokens[row]);
-        let hand_off = requests.hand_off.as_ref();
-        let hand_off = hand_off
-            .map(|all| (all.prefill_replica[row], all.prefilled_s[row].to_bits(), all.handoff_s[row].to_bits()));
-        format!("{bits:?} {counts:?} {hand_off:?} {} {} {}", class[row], prompts[row], outputs[row])
+        let prefill_replica = requests.prefill_replica.get(row);
+        format!("{bits:?} {counts:?} {prefill_replica:?} {} {} {}", class[row], prompts[row], outputs[row])
     };
     (0..requests.status.len()).map(of_row).collect()
 }
@@ -106,9 +106,10 @@ fn same(scenario: &Scenario, sizes: &[usize], cluster: impl Fn() -> Cluster, opt
     let workload = scenario.columns.view();
     let whole = simulate_cluster(&workload, cluster(), options, &mut ()).expect("a run");
     let (table, results) = streamed(scenario, sizes, cluster(), options);
-    let expected = lines(&whole.requests, workload.class, workload.prompt_tokens, workload.output_tokens);
+    let columns = whole.requests.columns(&workload, None);
+    let expected = lines(&columns, workload.class, workload.prompt_tokens, workload.output_tokens);
     prop_assert_eq!(table.lines, expected);
-    prop_assert_eq!(results, Results { requests: RequestColumns::default(), ..whole });
+    prop_assert_eq!(results, Results { requests: RequestRows::default(), ..whole });
     Ok(())
 }
 

@@ -63,7 +63,7 @@ fn agrees(expected: f64, engine: &str, rate: f64, output: &str, mean_of: impl Fn
         };
         let options = Options { measured: WARM_UP as u32..REQUESTS as u32, ..Options::all(&workload) };
         let parts = engine.build(Some(&[])).expect("a replica");
-        let results = simulate(&workload, parts, &options, &mut ()).expect("a run");
+        let results = simulate(&workload, parts, &options, &mut ()).expect("a run").with_columns(&workload);
         // Requests are counted by their arrival, whenever they leave, so that none is missed for being slow.
         let values = &mean_of(&results.requests)[WARM_UP..];
         values.iter().sum::<f64>() / values.len() as f64

@@ -2,9 +2,10 @@
 
 use inferq_core::engine::{Engine, parse};
 use inferq_core::error::Result;
-use inferq_core::results::Results;
 use inferq_core::simulation::{Options, simulate};
 use inferq_core::workload::Workload;
+
+use crate::scenario::Results;
 
 const TABLE: &str = r#"{"kind": "TimingTable",
     "linear": {"tokens": [1, 101], "seconds": [0.1, 0.2]},
@@ -25,7 +26,7 @@ fn run(timing: &str, overhead: &str, prompt: i32, output: i32) -> Result<Results
         class_count: 1,
         ..Workload::default()
     };
-    simulate(&workload, engine.build(Some(&[]))?, &Options::all(&workload), &mut ())
+    Ok(simulate(&workload, engine.build(Some(&[]))?, &Options::all(&workload), &mut ())?.with_columns(&workload))
 }
 
 #[test]

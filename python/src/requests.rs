@@ -1,0 +1,182 @@
+//! What became of the requests of a run: the core's rows, of which columns are made when Python asks for them.
+
+use inferq_core::results::{Column, NO_REPLICA, NamedColumn, RequestRows, Status};
+use inferq_core::workload::Workload;
+use numpy::{PyArray1, PyArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PySlice};
+use std::num::NonZeroUsize;
+use std::ops::Range;
+
+/// The columns of the workload that tell what the requests were, in the memory that they came in.
+pub(crate) struct Given {
+    pub(crate) arrival_s: Py<PyArray1<f64>>,
+    pub(crate) prompt_tokens: Py<PyArray1<i32>>,
+    pub(crate) output_tokens: Py<PyArray1<i32>>,
+    /// `None`: all are of class 0.
+    pub(crate) class: Option<Py<PyArray1<u32>>>,
+}
+
+/// The requests of a run. Its columns are numpy arrays; those of seconds have NaN for what never happened.
+#[pyclass(frozen, module = "inferq._core", name = "RequestRows")]
+pub(crate) struct PyRequestRows {
+    rows: RequestRows,
+    given: Given,
+    /// The id of the first; the others follow.
+    first: u32,
+    /// The rows that arrived; `None`: all did.
+    here: Option<Vec<u32>>,
+    /// The ids that count.
+    measured: Range<u32>,
+    threads: Option<NonZeroUsize>,
+}
+
+/// A column under its name, and how many of its cells have no value.
+type Counted<'py> = (&'static str, Bound<'py, PyAny>, usize);
+
+/// The time to the last token from the workload's `arrival_s`, which is for the tables of jobs alone.
+const ELAPSED: &str = "elapsed_s";
+
+/// What is known without a run stands where a reader looks for it: these columns before those of the core.
+const GIVEN_BEFORE: [(&str, &[&str]); 3] =
+    [("replica", &["id", "class"]), ("arrival_s", &["measured"]), ("preemptions", &["prompt_tokens", "output_tokens"])];
+
+fn given_before(name: &str) -> &'static [&'static str] {
+    GIVEN_BEFORE.iter().find(|(before, _)| *before == name).map_or(&[], |(_, given)| given)
+}
+
+impl PyRequestRows {
+    pub(crate) fn new(
+        rows: RequestRows,
+        given: Given,
+        first: u32,
+        measured: Range<u32>,
+        threads: Option<NonZeroUsize>,
+    ) -> PyRequestRows {
+        PyRequestRows { rows, given, first, here: None, measured, threads }
+    }
+
+    /// The same without requests that waited for others and never arrived.
+    pub(crate) fn that_arrived(self) -> PyRequestRows {
+        let has_arrived = |&row: &usize| self.rows.status(row) != Status::Awaited;
+        let here: Vec<u32> = (0..self.rows.len()).filter(has_arrived).map(|row| row as u32).collect();
+        PyRequestRows { here: (here.len() < self.rows.len()).then_some(here), ..self }
+    }
+
+    /// Makes columns of the rows while Python may do other things.
+    fn make<Made: Send>(&self, py: Python, make: impl FnOnce(&Workload) -> Made + Send) -> PyResult<Made> {
+        let (arrival_s, output_tokens) =
+            (self.given.arrival_s.bind(py).readonly(), self.given.output_tokens.bind(py).readonly());
+        let workload = Workload {
+            arrival_s: arrival_s.as_slice()?,
+            output_tokens: output_tokens.as_slice()?,
+            ..Workload::default()
+        };
+        Ok(py.detach(|| make(&workload)))
+    }
+
+    /// A column that the core made, as an array.
+    fn made<'py>(&self, py: Python<'py>, made: NamedColumn) -> Counted<'py> {
+        let NamedColumn { name, column, absent } = made;
+        let (array, absent) = match column {
+            Column::U8(cells) => (self.some(py, cells), absent),
+            Column::I32(cells) => (self.some(py, cells), absent),
+            Column::U32(cells) => {
+                let cells = self.only_here(cells);
+                let absent = if self.here.is_none() { absent } else { count(&cells, |&cell| cell == NO_REPLICA) };
+                (PyArray1::from_vec(py, cells).into_any(), absent)
+            }
+            Column::F64(cells) => {
+                let cells = self.only_here(cells);
+                let absent = if self.here.is_none() { absent } else { count(&cells, |cell| cell.is_nan()) };
+                (PyArray1::from_vec(py, cells).into_any(), absent)
+            }
+        };
+        (name, array, absent)
+    }
+
+    fn some<'py, T: numpy::Element + Copy>(&self, py: Python<'py>, cells: Vec<T>) -> Bound<'py, PyAny> {
+        PyArray1::from_vec(py, self.only_here(cells)).into_any()
+    }
+
+    fn only_here<T: Copy>(&self, cells: Vec<T>) -> Vec<T> {
+        match &self.here {
+            None => cells,
+            Some(here) => here.iter().map(|&row| cells[row as usize]).collect(),
+        }
+    }
+
+    /// A column that was known before the run; `None`: there is none of that name.
+    fn known<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let rows = self.rows.len() as u32;
+        let of_ids = |row: u32| self.measured.contains(&(self.first + row));
+        Ok(Some(match (name, &self.given.class) {
+            ("id", _) => self.some(py, (self.first..self.first + rows).collect()),
+            ("measured", _) => self.some(py, (0..rows).map(of_ids).collect()),
+            ("class", None) => PyArray1::<u32>::zeros(py, self.__len__(), false).into_any(),
+            ("class", Some(class)) => self.shared(class.bind(py))?,
+            ("prompt_tokens", _) => self.shared(self.given.prompt_tokens.bind(py))?,
+            ("output_tokens", _) => self.shared(self.given.output_tokens.bind(py))?,
+            _ => return Ok(None),
+        }))
+    }
+
+    /// The rows here of a column of the workload: its own memory where that is all of them from the first on.
+    fn shared<'py, T: numpy::Element + Copy>(&self, column: &Bound<'py, PyArray1<T>>) -> PyResult<Bound<'py, PyAny>> {
+        let py = column.py();
+        if self.here.is_none() {
+            return column.as_any().get_item(PySlice::new(py, 0, self.rows.len() as isize, 1));
+        }
+        Ok(self.some(py, column.readonly().as_slice()?.to_vec()))
+    }
+
+    /// All columns under their names.
+    pub(crate) fn dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(py);
+        for (name, array, _) in self.columns(py)? {
+            dict.set_item(name, array)?;
+        }
+        Ok(dict)
+    }
+}
+
+fn count<T>(cells: &[T], is_absent: impl Fn(&T) -> bool) -> usize {
+    cells.iter().filter(|cell| is_absent(cell)).count()
+}
+
+#[pymethods]
+impl PyRequestRows {
+    fn __len__(&self) -> usize {
+        self.here.as_ref().map_or(self.rows.len(), Vec::len)
+    }
+
+    /// The names of the columns, in their order.
+    #[getter]
+    fn names(&self) -> Vec<&'static str> {
+        let names = self.rows.names().into_iter().filter(|&name| name != ELAPSED);
+        names.flat_map(|name| given_before(name).iter().copied().chain([name])).collect()
+    }
+
+    /// A column of that name; None where there is none.
+    fn column<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+        if let Some(known) = self.known(py, name)? {
+            return Ok(Some(known));
+        }
+        let made = self.make(py, |workload| self.rows.column(name, workload, self.threads))?;
+        Ok(made.map(|made| self.made(py, made).1))
+    }
+
+    /// All columns: the name of each, its array, and how many of its cells have no value.
+    fn columns<'py>(&self, py: Python<'py>) -> PyResult<Vec<Counted<'py>>> {
+        let mut columns = Vec::new();
+        for made in self.make(py, |workload| self.rows.named_columns(workload, self.threads))? {
+            for &name in given_before(made.name) {
+                columns.extend(self.known(py, name)?.map(|array| (name, array, 0)));
+            }
+            if made.name != ELAPSED {
+                columns.push(self.made(py, made));
+            }
+        }
+        Ok(columns)
+    }
+}

@@ -1,0 +1,294 @@
+//! What became of each request, as it was when the request left: exact times in a row, and what is rare beside them.
+
+use super::Status;
+use super::columns::{NO_REPLICA, Scatter, take_first};
+use crate::clock::{Instant, Span};
+use crate::request::History;
+
+/// Four times of a request in 96 bits each: the low 64 of every one, then the high 32 of two in a word. All are zero before
+/// the request leaves, so that memory which is zero is not touched before; of a time that never was all bits are set.
+type Row = [u64; 6];
+
+const ADMITTED: usize = 0;
+const FIRST_TOKEN: usize = 1;
+const LEFT: usize = 2;
+const LONGEST_GAP: usize = 3;
+
+/// A time that never was.
+const NEVER: u128 = (1 << 96) - 1;
+
+/// Bits of an instant that fits a row: 1,255 years of attoseconds.
+pub(super) const INSTANT_BITS: u32 = 95;
+
+/// What became of the requests, a row for each that arrived by the horizon. Columns are made of them when they are asked
+/// for, with the workload for what it knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestRows {
+    rows: Vec<Row>,
+    /// How a request left that did not finish.
+    statuses: Rare<Option<Status>>,
+    pub(super) replicas: Rare<u32>,
+    pub(super) preemptions: Rare<u32>,
+    pub(super) cached_tokens: Rare<i32>,
+    pub(super) hand_offs: Rare<HandOffRow>,
+    keeps_hand_offs: bool,
+    /// Arrivals, where they are not the workload's.
+    arrivals: Option<Vec<Instant>>,
+}
+
+/// The hand-off of a request; `NEVER` for what was not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HandOffRow {
+    pub(super) from: u32,
+    pub(super) prefilled: Instant,
+    pub(super) resumed: Instant,
+}
+
+impl Default for HandOffRow {
+    fn default() -> HandOffRow {
+        HandOffRow { from: NO_REPLICA, prefilled: Instant::NEVER, resumed: Instant::NEVER }
+    }
+}
+
+impl RequestRows {
+    /// The number of rows.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Is there no row?
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// How the request of a row ended.
+    pub fn status(&self, row: usize) -> Status {
+        let is_here = self.rows[row] == Row::default();
+        self.statuses.at(row).unwrap_or(if is_here { Status::Awaited } else { Status::Finished })
+    }
+
+    #[inline]
+    fn time(&self, row: usize, which: usize) -> u128 {
+        let row = &self.rows[row];
+        let high = (row[4 + which / 2] >> (32 * (which % 2))) as u32;
+        u128::from(high) << 64 | u128::from(row[which])
+    }
+
+    #[inline]
+    fn instant(&self, row: usize, which: usize) -> Option<Instant> {
+        let time = self.time(row, which);
+        (time != NEVER).then_some(Instant(time))
+    }
+
+    /// When it arrived, if the workload does not say it.
+    #[inline]
+    pub(super) fn arrival(&self, row: usize) -> Option<Instant> {
+        self.arrivals.as_ref().map(|arrivals| arrivals[row])
+    }
+
+    /// Start of its first iteration.
+    #[inline]
+    pub(super) fn admitted(&self, row: usize) -> Option<Instant> {
+        self.instant(row, ADMITTED)
+    }
+
+    #[inline]
+    pub(super) fn first_token(&self, row: usize) -> Option<Instant> {
+        self.instant(row, FIRST_TOKEN)
+    }
+
+    /// When it left, whatever the status.
+    #[inline]
+    pub(super) fn left(&self, row: usize) -> Option<Instant> {
+        self.instant(row, LEFT)
+    }
+
+    /// When it left, if it finished.
+    #[inline]
+    pub(super) fn finish(&self, row: usize) -> Option<Instant> {
+        self.left(row).filter(|_| self.statuses.at(row).is_none())
+    }
+
+    /// The longest gap between two of its tokens; no time at all where there are not two.
+    #[inline]
+    pub(super) fn longest_gap(&self, row: usize) -> Span {
+        Span(self.time(row, LONGEST_GAP))
+    }
+
+    pub(super) fn keeps_arrivals(&self) -> bool {
+        self.arrivals.is_some()
+    }
+
+    pub(super) fn keeps_hand_offs(&self) -> bool {
+        self.keeps_hand_offs
+    }
+
+    /// Keeps arrivals of the rows that there are.
+    pub(super) fn keep_arrivals(&mut self) {
+        self.arrivals = Some(vec![Instant::ZERO; self.len()]);
+    }
+
+    /// Keeps what becomes of hand-offs.
+    pub(crate) fn keep_hand_offs(&mut self) {
+        self.keeps_hand_offs = true;
+    }
+
+    /// The replica that serves most requests; the others take memory.
+    pub(super) fn served_by(&mut self, replica: u32) {
+        self.replicas.usual = replica;
+    }
+
+    /// Writes the row of a request that leaves at `left`, or never.
+    #[inline]
+    pub(super) fn leave(&mut self, row: usize, history: &History, replica: u32, status: Status, left: Instant) {
+        self.write(row, [history.admitted.0, history.first_token.0, left.0, history.longest_gap.0]);
+        let is_usual = status == Status::Finished
+            && replica == self.replicas.usual
+            && history.preemptions | history.cached_tokens == 0
+            && history.hand_off.is_none()
+            && self.arrivals.is_none();
+        if !is_usual {
+            self.note(row, replica, status, history.arrival.at);
+            self.note_road(row, history);
+        }
+    }
+
+    /// Writes the row of a request that is rejected at once.
+    pub(super) fn reject(&mut self, row: usize, replica: u32, arrival: Instant) {
+        self.write(row, [NEVER, NEVER, arrival.0, 0]);
+        self.note(row, replica, Status::Rejected, arrival);
+    }
+
+    #[inline]
+    fn write(&mut self, row: usize, times: [u128; 4]) {
+        let high = |lower: u128, upper: u128| u64::from((lower >> 64) as u32) | u64::from((upper >> 64) as u32) << 32;
+        let [a, b, c, d] = times;
+        self.rows[row] = [a as u64, b as u64, c as u64, d as u64, high(a, b), high(c, d)];
+    }
+
+    #[cold]
+    fn note(&mut self, row: usize, replica: u32, status: Status, arrival: Instant) {
+        let rows = self.len();
+        self.statuses.set(row, Some(status).filter(|&status| status != Status::Finished), rows);
+        self.replicas.set(row, replica, rows);
+        if let Some(arrivals) = &mut self.arrivals {
+            arrivals[row] = arrival;
+        }
+    }
+
+    #[cold]
+    fn note_road(&mut self, row: usize, history: &History) {
+        let rows = self.len();
+        self.preemptions.set(row, history.preemptions, rows);
+        self.cached_tokens.set(row, history.cached_tokens as i32, rows);
+        if let Some(hand_off) = &history.hand_off {
+            let of_row = HandOffRow { from: hand_off.from, prefilled: hand_off.prefilled, resumed: hand_off.resumed };
+            self.hand_offs.set(row, of_row, rows);
+        }
+    }
+
+    /// Writes the rows of `part`, in order, to `rows`, of which `first` is the first here.
+    pub(crate) fn scatter(&mut self, part: &RequestRows, rows: &[u32], first: u32) {
+        // Of a part the first rows may have come by the horizon, and the others not.
+        let to = Scatter { rows: &rows[..part.len()], first };
+        to.column(&mut self.rows, &part.rows);
+        let rows = self.len();
+        self.statuses.scatter(&part.statuses, &to, rows);
+        self.replicas.scatter(&part.replicas, &to, rows);
+        self.preemptions.scatter(&part.preemptions, &to, rows);
+        self.cached_tokens.scatter(&part.cached_tokens, &to, rows);
+        self.hand_offs.scatter(&part.hand_offs, &to, rows);
+    }
+
+    /// The number of rows at the beginning whose requests have left.
+    pub(crate) fn left_first(&self) -> usize {
+        let here = (0..self.len()).find(|&row| self.status(row) == Status::Awaited);
+        here.unwrap_or(self.len())
+    }
+
+    /// Makes room for requests up to `rows`.
+    pub(crate) fn extend_to(&mut self, rows: usize) {
+        if self.rows.is_empty() {
+            // Memory that is zero already need not be touched.
+            self.rows = vec![Row::default(); rows];
+        } else {
+            self.rows.resize(rows, Row::default());
+        }
+        self.statuses.resize(rows);
+        self.replicas.resize(rows);
+        self.preemptions.resize(rows);
+        self.cached_tokens.resize(rows);
+        self.hand_offs.resize(rows);
+    }
+
+    /// Takes the first rows out.
+    pub(crate) fn take_first(&mut self, rows: usize) -> RequestRows {
+        RequestRows {
+            rows: take_first(&mut self.rows, rows),
+            statuses: self.statuses.take_first(rows),
+            replicas: self.replicas.take_first(rows),
+            preemptions: self.preemptions.take_first(rows),
+            cached_tokens: self.cached_tokens.take_first(rows),
+            hand_offs: self.hand_offs.take_first(rows),
+            keeps_hand_offs: self.keeps_hand_offs,
+            arrivals: self.arrivals.as_mut().map(|arrivals| take_first(arrivals, rows)),
+        }
+    }
+}
+
+/// A column that takes no memory while all of its cells are the usual one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Rare<T> {
+    usual: T,
+    cells: Vec<T>,
+}
+
+impl<T: Copy + PartialEq> Rare<T> {
+    #[inline]
+    pub(super) fn at(&self, row: usize) -> T {
+        self.cells.get(row).copied().unwrap_or(self.usual)
+    }
+
+    /// Writes a cell that was the usual one, of so many rows.
+    fn set(&mut self, row: usize, cell: T, rows: usize) {
+        if cell == self.usual {
+            return;
+        }
+        if self.cells.is_empty() {
+            self.cells = vec![self.usual; rows];
+        }
+        self.cells[row] = cell;
+    }
+
+    fn resize(&mut self, rows: usize) {
+        if !self.cells.is_empty() {
+            self.cells.resize(rows, self.usual);
+        }
+    }
+
+    fn scatter(&mut self, part: &Rare<T>, to: &Scatter, rows: usize) {
+        if part.cells.is_empty() && part.usual == self.usual {
+            return;
+        }
+        for (place, &row) in to.rows.iter().enumerate() {
+            self.set((row - to.first) as usize, part.at(place), rows);
+        }
+    }
+
+    fn take_first(&mut self, rows: usize) -> Rare<T> {
+        let cells = if self.cells.is_empty() { Vec::new() } else { take_first(&mut self.cells, rows) };
+        Rare { usual: self.usual, cells }
+    }
+
+    /// The cells of the rows from `first` on; where all are, `to` holds the default.
+    pub(super) fn fill(&self, first: usize, to: &mut [T])
+    where
+        T: Default,
+    {
+        if !self.cells.is_empty() {
+            to.copy_from_slice(&self.cells[first..first + to.len()]);
+        } else if self.usual != T::default() {
+            to.fill(self.usual);
+        }
+    }
+}
