@@ -56,6 +56,7 @@ pub(crate) struct HandOff {
 /// While it decodes, `computed` and `emitted` stand as they were when it joined the standing decodes; what the ticks
 /// since then added is [`Requests::context`] and [`Requests::emitted`].
 #[derive(Clone, Debug)]
+#[repr(align(64))]
 pub struct Request {
     /// Row of the workload.
     pub id: u32,
@@ -72,7 +73,6 @@ pub struct Request {
     pub(crate) row: u64,
     /// The tick of its group at which it joined the standing decodes.
     pub(crate) joined: u64,
-    pub(crate) last_token: Instant,
     /// Its group of the standing decodes.
     pub(crate) group: u32,
     pub(crate) phase: Phase,
@@ -84,8 +84,8 @@ pub struct Request {
     pub(crate) ready: bool,
 }
 
-// The table of a full batch stays in the first-level cache.
-const _: () = assert!(size_of::<Request>() <= 80);
+// One line of the cache, so that the table of a full batch stays in it.
+const _: () = assert!(size_of::<Request>() == 64);
 
 /// What of a live request is looked at when it comes, when it is admitted, and when it leaves.
 #[derive(Clone, Debug)]
@@ -96,6 +96,7 @@ pub struct History {
     pub(crate) admitted: Instant,
     /// `NEVER` before it.
     pub(crate) first_token: Instant,
+    pub(crate) last_token: Instant,
     /// No time at all before the second token: no gap is that short.
     pub(crate) longest_gap: Span,
     /// The last tick of its group whose gap is in `longest_gap`.
@@ -119,7 +120,6 @@ impl Request {
             blocks: 0,
             row: 0,
             joined: 0,
-            last_token: Instant::ZERO,
             group: 0,
             phase: Phase::Waiting,
             grows: false,
@@ -188,6 +188,7 @@ impl History {
             arrival,
             admitted: Instant::NEVER,
             first_token: Instant::NEVER,
+            last_token: Instant::ZERO,
             longest_gap: Span::ZERO,
             gaps_known: 0,
             preemptions: 0,

@@ -140,13 +140,13 @@ impl Replica {
                 if history.first_token == Instant::NEVER {
                     history.first_token = end;
                 } else {
-                    let gap = end.since(request.last_token);
+                    let gap = end.since(history.last_token);
                     history.longest_gap = history.longest_gap.max(gap);
                     if state.measured.contains(&request.id) {
                         results.gap(request.class, gap)?;
                     }
                 }
-                request.last_token = end;
+                history.last_token = end;
                 request.emitted += 1;
                 self.emitted_tokens += 1;
                 state.fruitless_preemptions = 0;
@@ -295,7 +295,7 @@ impl State {
             if history.first_token == Instant::NEVER {
                 history.first_token = first_end;
             } else {
-                let gap = first_end.since(request.last_token);
+                let gap = first_end.since(history.last_token);
                 history.longest_gap = history.longest_gap.max(gap);
                 if measured {
                     results.gap(request.class, gap)?;

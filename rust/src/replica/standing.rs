@@ -174,12 +174,16 @@ struct Maxima {
 }
 
 impl Maxima {
-    #[inline]
+    #[inline(always)]
     fn note(&mut self, tick: u64, value: Span) {
-        while self.stack.last().is_some_and(|&(_, last)| last <= value) {
-            self.stack.pop();
+        let greater = self.stack.iter().rposition(|&(_, other)| other > value).map_or(0, |index| index + 1);
+        match self.stack.get_mut(greater) {
+            Some(place) => {
+                *place = (tick, value);
+                self.stack.truncate(greater + 1);
+            }
+            None => self.stack.push((tick, value)),
         }
-        self.stack.push((tick, value));
     }
 
     #[inline]

@@ -264,7 +264,7 @@ impl State {
         request.group = group as u32;
         request.joined = tick;
         let (context, blocks) = (u64::from(request.computed), request.blocks);
-        let (class, emitted, last_token) = (request.class, request.emitted, request.last_token);
+        let (class, emitted) = (request.class, request.emitted);
         let measured = self.measured.contains(&request.id);
         let mut due = tick + u64::from(request.output_tokens - emitted);
         let grows = blocks == self.blocks.need(context);
@@ -274,7 +274,9 @@ impl State {
         } else {
             due = due.min(self.blocks_last_until(place, tick));
         }
-        self.requests.history_mut(place).gaps_known = tick;
+        let history = self.requests.history_mut(place);
+        history.gaps_known = tick;
+        let last_token = history.last_token;
         let decodes = &mut self.groups[group];
         if decodes.count == 0 && emitted > 0 {
             decodes.last_end = last_token;
@@ -323,7 +325,7 @@ impl State {
         if !decodes.odd.is_empty() && decodes.odd.contains(&place) {
             decodes.odd.retain(|&odd| odd != place);
         } else {
-            request.last_token = decodes.last_end;
+            history.last_token = decodes.last_end;
             history.longest_gap = history.longest_gap.max(decodes.longest_gap_since(history.gaps_known));
             decodes.measured[request.class as usize] -= u64::from(self.measured.contains(&request.id));
         }
