@@ -30,8 +30,8 @@ pub trait Router: Send {
     }
 }
 
-/// The replicas of a run as a router may look at them, and what only this request can be told of them. A router sees those
-/// of its pool, counted from the first.
+/// The replicas of a run as a router may look at them, and what only this request can be told of them. A router sees
+/// those of its pool, counted from the first.
 #[derive(Default)]
 pub struct Fleet {
     /// Those of all pools.

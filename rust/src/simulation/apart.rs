@@ -1,9 +1,9 @@
 //! Replicas that meet only when a request arrives.
 //!
-//! Where no request goes from one replica to another, runs out of patience or waits for others, what happens between two
-//! arrivals at one replica is nothing to the others: each goes on by itself to the next arrival, in any order. What they
-//! write down together are sums, rows that are apart, and rows that are sorted at the end. A sample sees all replicas at
-//! its instant, so they wait for one another there too.
+//! Where no request goes from one replica to another, runs out of patience or waits for others, what happens between
+//! two arrivals at one replica is nothing to the others: each goes on by itself to the next arrival, in any order. What
+//! they write down together are sums, rows that are apart, and rows that are sorted at the end. A sample sees all
+//! replicas at its instant, so they wait for one another there too.
 
 use super::run::{Polls, Run, sum_of_areas};
 use crate::clock::{Instant, Span, product};
@@ -63,8 +63,8 @@ impl Lane {
     }
 }
 
-/// How far a replica goes on by itself: through all that happens before an instant. If it is that of an arrival, iterations
-/// that end there are settled as well.
+/// How far a replica goes on by itself: through all that happens before an instant. If it is that of an arrival,
+/// iterations that end there are settled as well.
 #[derive(Clone, Copy)]
 struct Until {
     instant: Instant,

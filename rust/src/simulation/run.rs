@@ -1,8 +1,8 @@
 //! A run: what there is, what comes, and what remains when it is over.
 //!
-//! Two orders lead through the events, to the same results. Where nothing passes between replicas but requests that arrive,
-//! each goes on by itself from one arrival to the next ([`apart`](super::apart)). Otherwise all stand on one calendar
-//! ([`together`](super::together)).
+//! Two orders lead through the events, to the same results. Where nothing passes between replicas but requests that
+//! arrive, each goes on by itself from one arrival to the next ([`apart`](super::apart)). Otherwise all stand on one
+//! calendar ([`together`](super::together)).
 
 use super::apart::Lanes;
 use super::arrivals::Arrivals;
