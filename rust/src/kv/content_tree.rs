@@ -1,9 +1,10 @@
 //! Prompts that begin alike, told apart without a token of them.
 //!
 //! The tokens of a request are those of a chain of contents: shared texts or the outputs of others, each from its
-//! beginning for some tokens, and at last its own. Two requests agree on their first n tokens iff their chains do. Chains
-//! are kept in a tree: a node is a content behind all that came before it, so that token n of two requests, and all
-//! before, are the same iff it lies in the same node. Contents are compared, not hashes of them: nothing can collide.
+//! beginning for some tokens, and at last its own, which has no end. Two requests agree on their first n tokens iff their
+//! chains do. Chains are kept in a tree: a node is the rest of a chain from where it left all others, so that token n of
+//! two requests, and all before, are the same iff it lies in the same node. Contents are compared, not hashes of them:
+//! nothing can collide.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -24,36 +25,48 @@ pub(crate) const OWN: u64 = 1 << 63;
 
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A content behind all that comes before it.
+/// Tokens of a content that has no end.
+const ENDLESS: u32 = u32::MAX;
+
+/// Where a node stands, and its first token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    /// The node that it leaves, after so many tokens in all.
+    parent: u32,
+    start: u32,
+    /// The first token's content, and how many tokens of that come before it.
+    content: u64,
+    skipped: u32,
+}
+
+/// The rest of a chain behind all that it has in common with others.
 #[derive(Debug)]
 pub(super) struct ContentNode {
-    /// Where it stands: behind its parent, which is left after so many tokens in all.
-    key: (u32, u32, u64),
-    /// Its children, the chains of live requests that go through it, and the blocks that are known in it.
+    key: Key,
+    /// Its contents, the first from its first token here on. The last has no end.
+    content: Vec<Segment>,
+    /// Its children in use, the chains of live requests that end in it, and the runs of blocks that are known in it.
     uses: u32,
     /// Its children with a pin, and what is remembered of it beyond its use: it keeps its number.
     pins: u32,
-    /// The request whose own content it is, while that is here.
-    pub(super) owner: u32,
-    /// For each block whose last token lies in it, the first entry of the cache.
-    pub(super) blocks: Vec<u32>,
+    /// Runs of blocks whose last token lies in it, as the cache by blocks links them.
+    pub(super) known: KnownRuns,
+}
+
+/// The known blocks of a node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KnownRuns {
+    /// The last of the runs of which each goes on where the one in front of it ends.
+    pub(super) last: u32,
+    /// The oldest run of blocks that another run knows as well.
+    pub(super) oldest_twin: u32,
 }
 
 impl ContentNode {
-    /// Does another than its owner go through it?
-    pub(super) fn is_used_by_others(&self) -> bool {
-        self.uses > 1
-    }
-
-    /// So many blocks more are known in it.
-    pub(super) fn add_uses(&mut self, blocks: u32) {
-        self.uses += blocks;
-    }
-
     /// Tokens before it.
     #[inline]
     pub(super) fn start(&self) -> u32 {
-        self.key.1
+        self.key.start
     }
 }
 
@@ -69,20 +82,96 @@ pub(super) struct Step {
 pub(super) struct Tree {
     pub(super) nodes: Vec<ContentNode>,
     vacant: Vec<u32>,
-    by_key: HashMap<(u32, u32, u64), u32, BuildHasherDefault<Mixer>>,
+    by_key: HashMap<Key, u32, BuildHasherDefault<Mixer>>,
+}
+
+/// How far a chain has been followed.
+#[derive(Clone, Copy, Debug)]
+struct Position {
+    /// In which node, and after how many tokens in all.
+    node: u32,
+    tokens: u32,
+    /// The part of the chain that comes next, but for its first tokens.
+    part: usize,
+    skipped: u32,
+}
+
+impl Position {
+    const START: Position = Position { node: NONE, tokens: 0, part: 0, skipped: 0 };
+
+    /// The node in which a chain goes on from here has this key.
+    #[inline]
+    fn key(&self, content: u64) -> Key {
+        Key { parent: self.node, start: self.tokens, content, skipped: self.skipped }
+    }
+}
+
+/// What is left of a part of a chain behind its first tokens.
+#[inline]
+fn rest(tokens: u32, skipped: u32) -> u32 {
+    if tokens == ENDLESS { ENDLESS } else { tokens - skipped }
 }
 
 impl Tree {
-    /// The chain of a request, of which every node is used once more. The last node is its own.
-    fn enter(&mut self, content: &[Segment], own: u64, path: &mut Vec<Step>) {
-        let (mut parent, mut start) = (NONE, 0);
-        for segment in content {
-            let node = self.node((parent, start, segment.content));
-            start += segment.tokens;
-            path.push(Step { node, end: start });
-            parent = node;
+    /// The nodes of the chain of a request, of which the last is used once more.
+    fn enter(&mut self, chain: &[Segment], path: &mut Vec<Step>) {
+        let mut position = Position::START;
+        while let Some(next) = chain.get(position.part) {
+            let key = position.key(next.content);
+            let Some(&node) = self.by_key.get(&key) else {
+                let node = self.add(key, &chain[position.part..]);
+                path.push(Step { node, end: ENDLESS });
+                break;
+            };
+            self.follow(node, chain, &mut position);
+            path.push(Step { node, end: position.tokens });
         }
-        path.push(Step { node: self.node((parent, start, own)), end: u32::MAX });
+        if let Some(last) = path.last() {
+            self.use_node(last.node);
+        }
+    }
+
+    /// Follows a chain from the first token of a node to where it leaves it.
+    #[inline]
+    fn follow(&self, node: u32, chain: &[Segment], position: &mut Position) {
+        position.node = node;
+        for known in &self.nodes[node as usize].content {
+            let Some(next) = chain.get(position.part).filter(|next| next.content == known.content) else { return };
+            let left = rest(next.tokens, position.skipped);
+            let agreed = left.min(known.tokens);
+            position.tokens = position.tokens.saturating_add(agreed);
+            if agreed < left {
+                position.skipped += agreed;
+                return;
+            }
+            (position.part, position.skipped) = (position.part + 1, 0);
+            if agreed < known.tokens {
+                return;
+            }
+        }
+    }
+
+    /// A node that nothing uses yet.
+    fn add(&mut self, key: Key, chain: &[Segment]) -> u32 {
+        let node = self.vacant.pop().unwrap_or_else(|| {
+            let known = KnownRuns { last: NONE, oldest_twin: NONE };
+            self.nodes.push(ContentNode { key, content: Vec::new(), uses: 0, pins: 0, known });
+            self.nodes.len() as u32 - 1
+        });
+        let fresh = &mut self.nodes[node as usize];
+        fresh.key = key;
+        fresh.content.extend_from_slice(chain);
+        fresh.content[0].tokens = rest(chain[0].tokens, key.skipped);
+        self.by_key.insert(key, node);
+        node
+    }
+
+    /// A node that nothing uses or remembers.
+    fn forget(&mut self, node: u32) {
+        let forgotten = &mut self.nodes[node as usize];
+        forgotten.content.clear();
+        self.by_key.remove(&forgotten.key);
+        self.vacant.push(node);
     }
 
     /// Is nothing in it?
@@ -91,56 +180,30 @@ impl Tree {
         self.by_key.is_empty() && self.nodes.len() == self.vacant.len()
     }
 
-    fn node(&mut self, key: (u32, u32, u64)) -> u32 {
-        if let Some(&node) = self.by_key.get(&key) {
-            let uses = &mut self.nodes[node as usize].uses;
+    /// One chain more ends in a node, or one run of blocks more is known in it.
+    #[inline]
+    pub(super) fn use_node(&mut self, mut node: u32) {
+        while node != NONE {
+            let ContentNode { uses, key, .. } = &mut self.nodes[node as usize];
             *uses += 1;
-            if *uses == 1 && key.0 != NONE {
-                self.nodes[key.0 as usize].uses += 1;
-            }
-            return node;
+            node = if *uses == 1 { key.parent } else { NONE };
         }
-        let fresh = ContentNode { key, uses: 1, pins: 0, owner: NONE, blocks: Vec::new() };
-        let node = match self.vacant.pop() {
-            Some(node) => {
-                self.nodes[node as usize] = fresh;
-                node
-            }
-            None => {
-                self.nodes.push(fresh);
-                self.nodes.len() as u32 - 1
-            }
-        };
-        self.by_key.insert(key, node);
-        if key.0 != NONE {
-            self.nodes[key.0 as usize].uses += 1;
-        }
-        node
     }
 
-    /// One block more is known in a node.
-    pub(super) fn use_node(&mut self, node: u32) {
-        self.nodes[node as usize].uses += 1;
-    }
-
-    /// One chain less goes through a node, or one block less is known in it. Nodes without use are forgotten.
+    /// One chain less ends in a node, or one run less is known in it. Nodes without use are forgotten.
+    #[inline]
     pub(super) fn leave(&mut self, mut node: u32) {
-        loop {
-            let left = &mut self.nodes[node as usize];
-            left.uses -= 1;
-            if left.uses > 0 {
+        while node != NONE {
+            let ContentNode { uses, pins, key, .. } = &mut self.nodes[node as usize];
+            *uses -= 1;
+            if *uses > 0 {
                 return;
             }
-            let (key, is_pinned) = (left.key, left.pins > 0);
-            left.blocks = Vec::new();
+            let (parent, is_pinned) = (key.parent, *pins > 0);
             if !is_pinned {
-                self.by_key.remove(&key);
-                self.vacant.push(node);
+                self.forget(node);
             }
-            if key.0 == NONE {
-                return;
-            }
-            node = key.0;
+            node = parent;
         }
     }
 
@@ -149,7 +212,7 @@ impl Tree {
         while node != NONE {
             let ContentNode { pins, key, .. } = &mut self.nodes[node as usize];
             *pins += 1;
-            node = if *pins == 1 { key.0 } else { NONE };
+            node = if *pins == 1 { key.parent } else { NONE };
         }
     }
 
@@ -161,22 +224,33 @@ impl Tree {
             if *pins > 0 {
                 return;
             }
-            let (key, is_used) = (*key, *uses > 0);
+            let (parent, is_used) = (key.parent, *uses > 0);
             if !is_used {
-                self.by_key.remove(&key);
-                self.vacant.push(node);
+                self.forget(node);
             }
-            node = key.0;
+            node = parent;
         }
     }
 
+    /// Does a node begin behind a token of another, or is it that one?
+    pub(super) fn is_behind(&self, mut node: u32, other: u32, token: u32) -> bool {
+        while node != other {
+            let Key { parent, start, .. } = self.nodes[node as usize].key;
+            if parent == NONE || (parent == other && start <= token) {
+                return false;
+            }
+            node = parent;
+        }
+        true
+    }
+
     /// The nodes of a chain of contents, as far as they are there.
-    pub(super) fn steps(&self, content: &[Segment]) -> impl Iterator<Item = Step> {
-        let (mut parent, mut start) = (NONE, 0);
-        content.iter().map_while(move |segment| {
-            let node = *self.by_key.get(&(parent, start, segment.content))?;
-            (parent, start) = (node, start + segment.tokens);
-            Some(Step { node, end: start })
+    pub(super) fn steps(&self, chain: &[Segment]) -> impl Iterator<Item = Step> {
+        let mut position = Position::START;
+        std::iter::from_fn(move || {
+            let node = *self.by_key.get(&position.key(chain.get(position.part)?.content))?;
+            self.follow(node, chain, &mut position);
+            Some(Step { node, end: position.tokens })
         })
     }
 }
@@ -186,6 +260,8 @@ impl Tree {
 pub(super) struct Chains {
     pub(super) tree: Tree,
     paths: Vec<Vec<Step>>,
+    /// The chain that comes.
+    chain: Vec<Segment>,
 }
 
 impl Chains {
@@ -196,14 +272,19 @@ impl Chains {
         }
         let path = &mut self.paths[place.index()];
         debug_assert!(path.is_empty(), "a place is one request's");
-        self.tree.enter(content, own, path);
+        self.chain.clear();
+        self.chain.extend_from_slice(content);
+        self.chain.push(Segment { content: own, tokens: ENDLESS });
+        self.tree.enter(&self.chain, path);
     }
 
     /// A request goes.
     pub(super) fn close(&mut self, place: Place) {
-        for step in self.paths[place.index()].drain(..) {
-            self.tree.leave(step.node);
+        let path = &mut self.paths[place.index()];
+        if let Some(last) = path.last() {
+            self.tree.leave(last.node);
         }
+        path.clear();
     }
 
     /// The nodes of a request.
@@ -214,13 +295,24 @@ impl Chains {
 
     /// What `open` was told, without the request's own content.
     pub(super) fn content(&self, place: Place) -> Vec<Segment> {
-        let path = self.path(place);
-        let mut start = 0;
-        let segment = |step: &Step| {
-            let tokens = step.end - std::mem::replace(&mut start, step.end);
-            Segment { content: self.tree.nodes[step.node as usize].key.2, tokens }
-        };
-        path[..path.len() - 1].iter().map(segment).collect()
+        let mut content: Vec<Segment> = Vec::new();
+        for &Step { node, end } in self.path(place) {
+            let ContentNode { key, content: parts, .. } = &self.tree.nodes[node as usize];
+            let mut start = key.start;
+            for part in parts {
+                if start == end {
+                    break;
+                }
+                let tokens = part.tokens.min(end - start);
+                match content.last_mut() {
+                    Some(last) if start == key.start && key.skipped > 0 => last.tokens += tokens,
+                    _ => content.push(Segment { content: part.content, tokens }),
+                }
+                start += tokens;
+            }
+        }
+        content.pop();
+        content
     }
 
     /// The node in which a token of a request lies.
@@ -229,13 +321,42 @@ impl Chains {
         path[step_of(path, token)].node
     }
 
+    /// Has a request that is here this token in this node?
+    pub(super) fn has(&self, place: Place, token: u64, node: u32) -> bool {
+        let path = self.path(place);
+        path.get(step_of(path, token)).is_some_and(|step| step.node == node)
+    }
+
     /// Have two requests the same block behind their first `tokens` tokens, and all before it?
     pub(super) fn go_on_alike(&self, one: Place, other: Place, tokens: u64, block: u64) -> bool {
         let last = tokens / block * block + block - 1;
-        let (one, other) = (self.path(one), self.path(other));
-        let step = step_of(one, last);
-        // A node stands behind the same nodes in every chain.
-        other.get(step).is_some_and(|other| other.node == one[step].node && u64::from(other.end) > last)
+        self.has(other, last, self.content_at(one, last))
+    }
+
+    /// The own content of a request.
+    pub(super) fn own(&self, place: Place) -> Option<u64> {
+        let last = self.path(place).last()?;
+        self.tree.nodes[last.node as usize].content.last().map(|own| own.content)
+    }
+
+    /// Is something known of what a request says from its own first token on, or has another request that? Known is what
+    /// lies before the token that `known_until` says of a node's runs.
+    #[inline]
+    pub(super) fn is_continued(&self, place: Place, first: u32, known_until: impl Fn(KnownRuns) -> u64) -> bool {
+        let last = self.path(place).last().map(|last| &self.tree.nodes[last.node as usize]);
+        let is_new = last.is_some_and(|last| last.uses == 1 && last.start() <= first);
+        !is_new && self.is_old_continued(place, first, known_until)
+    }
+
+    #[cold]
+    fn is_old_continued(&self, place: Place, first: u32, known_until: impl Fn(KnownRuns) -> u64) -> bool {
+        let first = u64::from(first);
+        let node = self.content_at(place, first);
+        let mut others = (0..self.paths.len() as u32).map(Place).filter(|&other| other != place);
+        let is_known = |(other, at): (usize, &ContentNode)| {
+            known_until(at.known) > first && self.tree.is_behind(other as u32, node, first as u32)
+        };
+        others.any(|other| self.has(other, first, node)) || self.tree.nodes.iter().enumerate().any(is_known)
     }
 }
 
@@ -245,7 +366,7 @@ pub(super) fn step_of(path: &[Step], token: u64) -> usize {
     path.partition_point(|step| u64::from(step.end) <= token)
 }
 
-/// Mixes the three numbers of a key well enough for a table; no result depends on the order of one.
+/// Mixes the numbers of a key well enough for a table; no result depends on the order of one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mixer(u64);
 

@@ -18,9 +18,16 @@ impl Hit {
     pub(crate) const NONE: Hit = Hit { tokens: 0, unreferenced: 0 };
 }
 
+/// A run of blocks that is held, from this block on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeldRun {
+    pub(super) run: u32,
+    pub(super) first: u32,
+}
+
 /// What a request held that is gone, in terms of its cache.
 #[derive(Debug)]
-pub(crate) struct Part(pub(super) Vec<u32>);
+pub(crate) struct Part(pub(super) Vec<HeldRun>);
 
 /// The content of blocks, behind a pool that counts them.
 ///

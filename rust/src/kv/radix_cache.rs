@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
 
 use super::content_tree::{Chains, Mixer, NONE, Segment, Step, step_of};
-use super::prefix_cache::{Hit, Part, PrefixCache};
+use super::prefix_cache::{HeldRun, Hit, Part, PrefixCache};
 use super::reported::Reported;
 use crate::request::Place;
 
@@ -304,6 +304,13 @@ impl RadixCache {
         }
     }
 
+    /// A request has no pages any more; returns the run that they ended with, which is still locked.
+    fn give_up(&mut self, place: Place) -> u32 {
+        let share = &mut self.shares[place.index()];
+        share.pages = 0;
+        std::mem::replace(&mut share.node, ROOT)
+    }
+
     /// Is nothing known, and of no request?
     #[cfg(test)]
     pub(super) fn is_bare(&self) -> bool {
@@ -377,18 +384,16 @@ impl PrefixCache for RadixCache {
     }
 
     fn leave(&mut self, place: Place) {
-        let node = self.keep(place);
-        self.let_go(node);
+        let node = self.give_up(place);
+        self.unlock(node);
     }
 
     fn keep(&mut self, place: Place) -> Part {
-        let share = &mut self.shares[place.index()];
-        share.pages = 0;
-        Part(vec![std::mem::replace(&mut share.node, ROOT)])
+        Part(vec![HeldRun { run: self.give_up(place), first: 0 }])
     }
 
     fn let_go(&mut self, part: Part) {
-        part.0.into_iter().for_each(|node| self.unlock(node));
+        part.0.into_iter().for_each(|held| self.unlock(held.run));
     }
 
     fn cached(&self) -> u64 {
