@@ -56,24 +56,31 @@ pub struct Content<'a> {
 
 impl Content<'_> {
     /// The segments of a row.
-    #[inline]
     pub fn of(&self, row: usize) -> Vec<Segment> {
-        if self.start.is_empty() { Vec::new() } else { self.segments(row) }
+        let mut segments = Vec::new();
+        self.read(row, &mut segments);
+        segments
     }
 
     /// The segments of a row, in a vector that is there.
     #[inline]
     pub(crate) fn read(&self, row: usize, segments: &mut Vec<Segment>) {
         if !self.start.is_empty() {
-            *segments = self.segments(row);
+            self.read_parts(row, segments);
         }
     }
 
     #[inline(never)]
-    fn segments(&self, row: usize) -> Vec<Segment> {
+    fn read_parts(&self, row: usize, segments: &mut Vec<Segment>) {
+        let (contents, tokens) = self.parts(row);
+        segments.clear();
+        segments.extend(contents.iter().zip(tokens).map(|(&content, &tokens)| Segment { content, tokens }));
+    }
+
+    /// The contents of a row, and how many tokens of each.
+    fn parts(&self, row: usize) -> (&[u64], &[u32]) {
         let range = self.start[row] as usize..self.start[row + 1] as usize;
-        let segments = self.id[range.clone()].iter().zip(&self.tokens[range]);
-        segments.map(|(&content, &tokens)| Segment { content, tokens }).collect()
+        (&self.id[range.clone()], &self.tokens[range])
     }
 
     fn check(&self, workload: &Workload) -> Result<()> {
@@ -89,13 +96,13 @@ impl Content<'_> {
             return Err(Error::config("content", "start, id and tokens do not go together"));
         }
         for row in 0..rows {
-            let segments = self.of(row);
-            let tokens: u64 = segments.iter().map(|segment| u64::from(segment.tokens)).sum();
+            let (contents, parts) = self.parts(row);
+            let tokens: u64 = parts.iter().map(|&tokens| u64::from(tokens)).sum();
             let (prompt, id) = (workload.prompt_tokens[row], workload.id(row));
-            if tokens > prompt as u64 || segments.iter().any(|segment| segment.tokens == 0) {
+            if tokens > prompt as u64 || parts.contains(&0) {
                 return Err(Error::trace(row, format!("{tokens} tokens of shared content in a prompt of {prompt}")));
             }
-            if segments.iter().any(|segment| segment.content >= OWN | u64::from(id)) {
+            if contents.iter().any(|&content| content >= OWN | u64::from(id)) {
                 return Err(Error::trace(row, "its prompt begins with what a later request says"));
             }
         }

@@ -108,7 +108,8 @@ impl Runs {
 
 #[derive(Debug)]
 pub(super) struct BlockCache {
-    block: u64,
+    /// Tokens in a block.
+    block: u32,
     chains: Chains,
     runs: Runs,
     /// What each request holds: its first blocks, in their order.
@@ -132,7 +133,7 @@ struct Holding {
 impl BlockCache {
     pub(super) fn new(block: u64) -> BlockCache {
         BlockCache {
-            block,
+            block: block as u32,
             chains: Chains::default(),
             runs: Runs { all: Vec::new(), vacant: Vec::new(), oldest: NONE, newest: NONE, unreferenced: 0 },
             held: Vec::new(),
@@ -144,10 +145,23 @@ impl BlockCache {
         }
     }
 
+    /// Whole blocks in so many tokens.
+    #[inline]
+    fn whole(&self, tokens: u64) -> u32 {
+        debug_assert!(tokens < u64::from(u32::MAX), "prompt and output together are below 2^31");
+        tokens as u32 / self.block
+    }
+
+    /// Tokens in so many blocks.
+    #[inline]
+    fn tokens(&self, blocks: u32) -> u64 {
+        u64::from(blocks) * u64::from(self.block)
+    }
+
     /// The first block of which the last token lies in a node.
     #[inline]
     fn first_block(&self, node: u32) -> u32 {
-        (u64::from(self.chains.tree.nodes[node as usize].start()) / self.block) as u32
+        self.chains.tree.nodes[node as usize].start() / self.block
     }
 
     /// The blocks of a node that are known end before this one.
@@ -159,15 +173,14 @@ impl BlockCache {
     /// The nodes in which the first `most` whole blocks of a chain are known, and before which block that ends. What is
     /// known of a chain is its beginning.
     #[inline]
-    fn cached_blocks(&self, path: impl Iterator<Item = Step>, most: u64) -> impl Iterator<Item = (u32, u32)> {
-        let most = most as u32;
+    fn cached_blocks(&self, path: impl Iterator<Item = Step>, most: u32) -> impl Iterator<Item = (u32, u32)> {
         let mut block = 0;
         let mut goes_on = most > 0;
         path.map_while(move |Step { node, end }| {
             if !goes_on {
                 return None;
             }
-            let until = most.min((u64::from(end) / self.block) as u32);
+            let until = most.min(end / self.block);
             let known = self.known_until(node).clamp(block, until);
             goes_on = known == until && known < most;
             block = known;
@@ -223,6 +236,13 @@ impl BlockCache {
     /// Blocks of a node become known, or are evicted.
     #[inline]
     fn note(&mut self, node: u32, blocks: Range<u32>, is_cached: bool) {
+        if self.reported.is_some() {
+            self.note_reported(node, blocks, is_cached);
+        }
+    }
+
+    #[inline(never)]
+    fn note_reported(&mut self, node: u32, blocks: Range<u32>, is_cached: bool) {
         let first = self.first_block(node);
         if let Some(reported) = &mut self.reported {
             reported.note(&mut self.chains.tree, node, blocks.start - first..blocks.end - first, is_cached);
@@ -231,16 +251,16 @@ impl BlockCache {
 
     /// The first `tokens` tokens of a request lie in blocks that it holds: others can find them.
     fn publish(&mut self, place: Place, tokens: u64) {
-        let whole = (tokens / self.block) as u32;
+        let whole = self.whole(tokens);
         let mut block = self.held[place.index()].blocks;
         if whole <= block {
             return;
         }
-        let mut step = step_of(self.chains.path(place), (u64::from(block) + 1) * self.block - 1);
+        let mut step = step_of(self.chains.path(place), self.tokens(block + 1) - 1);
         while block < whole {
             let Step { node, end } = self.chains.path(place)[step];
             step += 1;
-            let until = whole.min((u64::from(end) / self.block) as u32);
+            let until = whole.min(end / self.block);
             let known = self.known_until(node).min(until);
             if block < known {
                 self.insert(place, node, block..known, true);
@@ -474,7 +494,7 @@ impl PrefixCache for BlockCache {
         self.owners.insert(own, place);
         let known_until = |known: KnownRuns| match known.last {
             NONE => 0,
-            last => u64::from(self.runs.at(last).end) * self.block,
+            last => self.tokens(self.runs.at(last).end),
         };
         if self.chains.is_continued(place, token, known_until) {
             self.followed.push(place);
@@ -495,12 +515,12 @@ impl PrefixCache for BlockCache {
 
     fn find(&self, place: Place, most: u64) -> Hit {
         let (mut whole, mut unreferenced) = (0, 0);
-        for (node, end) in self.cached_blocks(self.chains.path(place).iter().copied(), most / self.block) {
+        for (node, end) in self.cached_blocks(self.chains.path(place).iter().copied(), self.whole(most)) {
             let runs = self.runs_before(node, end).filter(|run| run.holders == 0);
             unreferenced += runs.map(|run| u64::from(end.min(run.end) - run.first)).sum::<u64>();
             whole = end;
         }
-        Hit { tokens: u64::from(whole) * self.block, unreferenced }
+        Hit { tokens: self.tokens(whole), unreferenced }
     }
 
     /// Blocks are ordered by when they were left, not by when they were found.
@@ -514,12 +534,12 @@ impl PrefixCache for BlockCache {
 
     fn hold(&mut self, place: Place, hit: Hit) {
         debug_assert_eq!(self.held[place.index()].blocks, 0, "only a request that holds nothing looks for anything");
-        let whole = (hit.tokens / self.block) as u32;
+        let whole = self.whole(hit.tokens);
         let (mut step, mut block) = (0, 0);
         while block < whole {
             let Step { node, end } = self.chains.path(place)[step];
             step += 1;
-            let until = whole.min((u64::from(end) / self.block) as u32);
+            let until = whole.min(end / self.block);
             if block < until {
                 self.hold_until(place, node, until);
                 block = until;
@@ -595,7 +615,7 @@ impl PrefixCache for BlockCache {
     }
 
     fn go_on_alike(&self, one: Place, other: Place, tokens: u64) -> bool {
-        self.chains.go_on_alike(one, other, tokens, self.block)
+        self.chains.go_on_alike(one, other, tokens, self.tokens(1))
     }
 
     /// Equal blocks are not merged.
@@ -605,9 +625,9 @@ impl PrefixCache for BlockCache {
 
     fn cached_prefix(&self, content: &[Segment], most: u64) -> (u64, Option<Place>) {
         let steps = || self.chains.tree.steps(content);
-        let cached = self.cached_blocks(steps(), most / self.block).map(|(_, end)| end).last();
-        let tokens = u64::from(cached.unwrap_or(0)) * self.block;
-        (tokens, self.speaker(content, tokens + self.block - 1))
+        let cached = self.cached_blocks(steps(), self.whole(most)).map(|(_, end)| end).last();
+        let blocks = cached.unwrap_or(0);
+        (self.tokens(blocks), self.speaker(content, self.tokens(blocks + 1) - 1))
     }
 
     fn report(&mut self) {
@@ -615,8 +635,8 @@ impl PrefixCache for BlockCache {
     }
 
     fn reported(&self, content: &[Segment], most: u64) -> u64 {
-        let blocks = |reported: &Reported| reported.blocks(&self.chains.tree, content, self.block, most);
-        self.reported.as_ref().map_or(0, blocks) * self.block
+        let blocks = |reported: &Reported| reported.blocks(&self.chains.tree, content, self.tokens(1), most);
+        self.reported.as_ref().map_or(0, blocks) * self.tokens(1)
     }
 }
 
