@@ -209,9 +209,9 @@ impl RadixCache {
         (node, pages)
     }
 
-    /// A run and all above it are used by one more, or by one less.
-    fn lock(&mut self, mut node: u32) {
-        while node != ROOT {
+    /// A run and all above it, up to one that the same request has locked, are used by one more.
+    fn lock(&mut self, mut node: u32, locked: u32) {
+        while node != locked {
             let PageRun { locks, used, children, parent, .. } = &mut self.runs[node as usize];
             *locks += 1;
             let (is_first, end, above) = (*locks == 1, (*used, node), *parent);
@@ -225,6 +225,7 @@ impl RadixCache {
         }
     }
 
+    /// A run and all above it are used by one less.
     fn unlock(&mut self, mut node: u32) {
         while node != ROOT {
             let PageRun { locks, used, children, parent, .. } = &mut self.runs[node as usize];
@@ -250,23 +251,29 @@ impl RadixCache {
         let end = self.insert(place, pages);
         let prompt = self.shares[place.index()].prompt / self.page;
         if (1..pages).contains(&prompt) {
-            self.insert(place, prompt);
+            self.pass(place, prompt);
             // The end of a run keeps its place when the run is cut.
             debug_assert_eq!(self.run(end).end, pages, "all is in the tree");
         }
-        self.lock(end);
-        self.unlock(self.shares[place.index()].node);
         let share = &mut self.shares[place.index()];
         (share.node, share.pages) = (end, pages);
     }
 
-    /// Makes the first pages of a request known; returns the run that they end with.
-    fn insert(&mut self, place: Place, pages: u64) -> u32 {
+    /// Uses the first pages of a request, as far as they are known; returns the last run and the number of pages.
+    fn pass(&mut self, place: Place, pages: u64) -> (u32, u64) {
         let (node, page, rest) = self.descend(place, pages, |cache, run| cache.touch(run));
         if let Some(rest) = rest {
             self.touch(rest);
         }
+        (node, page)
+    }
+
+    /// Makes the first pages of a request known and locks them; returns the run that they end with.
+    fn insert(&mut self, place: Place, pages: u64) -> u32 {
+        let (node, page) = self.pass(place, pages);
+        let locked = self.shares[place.index()].node;
         if page == pages {
+            self.lock(node, locked);
             return node;
         }
         let (depth, steps) = self.steps(place, page, pages);
@@ -277,15 +284,14 @@ impl RadixCache {
         if was_end {
             self.ends.remove(&end);
         }
-        let leaf = PageRun { parent: node, children: 0, first: page, end: pages, depth, steps, locks: 0, used: 0 };
+        self.lock(node, locked);
+        self.clock += 1;
+        let used = self.clock;
+        let leaf = PageRun { parent: node, children: 0, first: page, end: pages, depth, steps, locks: 1, used };
         let leaf = self.add(leaf, place);
         self.note(leaf, true);
         self.cached += pages - page;
         self.inserted += pages - page;
-        self.unreferenced += pages - page;
-        self.clock += 1;
-        self.runs[leaf as usize].used = self.clock;
-        self.ends.insert((self.clock, leaf));
         leaf
     }
 
@@ -362,7 +368,7 @@ impl PrefixCache for RadixCache {
     fn hold(&mut self, place: Place, hit: Hit) {
         let (node, pages) = self.follow(place, hit.tokens / self.page);
         debug_assert_eq!(pages * self.page, hit.tokens, "what was found is still there");
-        self.lock(node);
+        self.lock(node, ROOT);
         let share = &mut self.shares[place.index()];
         (share.node, share.pages) = (node, pages);
     }
