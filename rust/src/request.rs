@@ -163,6 +163,12 @@ impl Request {
         self.placed
     }
 
+    /// Is its last token out? It does not decode.
+    #[inline]
+    pub(crate) fn owes_no_output(&self) -> bool {
+        self.emitted == self.output_tokens
+    }
+
     /// Tokens of prompt and output, emitted so far, that are not computed. Ticks add to both sides alike.
     #[inline]
     fn behind(&self) -> u32 {
@@ -174,6 +180,13 @@ impl Request {
     #[inline]
     pub fn owed(&self) -> u64 {
         u64::from(self.behind().max(1))
+    }
+
+    /// The longest context that it ever has.
+    #[inline]
+    pub fn longest_context(&self, first_token: FirstToken) -> u64 {
+        let last = u64::from(self.prompt_tokens) + u64::from(self.output_tokens);
+        last - u64::from(first_token == FirstToken::Prefill)
     }
 
     /// Tokens whose keys and values it takes along; it does not decode.
@@ -418,12 +431,5 @@ impl Requests {
         let request = self.at(place);
         let behind = request.behind();
         behind == 0 || (behind == 1 && request.emitted + self.ticks_of(request) > 0)
-    }
-
-    /// The longest context that a request ever has.
-    #[inline]
-    pub fn longest_context(&self, request: &Request) -> u64 {
-        let last = u64::from(request.prompt_tokens) + u64::from(request.output_tokens);
-        last - u64::from(self.first_token == FirstToken::Prefill)
     }
 }

@@ -1,6 +1,6 @@
 //! The end of a stretch: what its iterations have done.
 
-use super::state::State;
+use super::state::{Chunk, State};
 use super::stretch::Stretch;
 use super::{Departure, Held, Replica, Role, end_after};
 use crate::clock::Instant;
@@ -107,36 +107,32 @@ impl Replica {
     #[inline(always)]
     fn settle_chunks(&mut self, results: &mut Recorder) -> Result<()> {
         let (count, end) = (self.stretch.count, self.stretch.end);
-        let state = &mut self.state;
+        let mut state = &mut self.state;
+        let first_token = state.requests.first_token;
         for index in 0..state.batch.chunks.len() {
             let chunk = state.batch.chunks[index];
             let tokens = chunk.tokens * count;
             self.prefilled_tokens += if chunk.is_decode { 0 } else { tokens };
-            let request = state.requests.at_mut(chunk.place);
+            let (request, history) = state.requests.both_mut(chunk.place);
             request.placed = false;
             let known = u64::from(request.prompt_tokens + request.emitted);
             let before = request.computed.min(request.prompt_tokens);
             request.computed += tokens as u32;
-            state.tokens_ahead -= u64::from(request.computed.min(request.prompt_tokens) - before);
+            let prefilled = u64::from(request.computed.min(request.prompt_tokens) - before);
+            state.tokens_ahead -= prefilled;
             if count > 1 {
                 let more = state.blocks.need(u64::from(request.computed)).saturating_sub(request.blocks);
-                state.blocks.take(more);
                 request.blocks += more;
+                state.blocks.take(more);
             }
             if tokens < chunk.owed {
-                if !state.blocks.has_cache() {
-                    continue;
-                }
-                let is_last = state.caches_in_row_order;
-                let news = state.batch.cached_iterations + 1..=count - u64::from(is_last);
-                state.blocks.computed_in_steps(chunk.place, chunk.context, chunk.tokens, news);
-                if is_last {
-                    self.ending.push((u64::MAX, chunk.place));
+                if state.blocks.has_cache() {
+                    self.settle_part(chunk);
+                    state = &mut self.state;
                 }
                 continue;
             }
-            if state.requests.first_token == FirstToken::Prefill || chunk.context == known {
-                let (request, history) = state.requests.both_mut(chunk.place);
+            if first_token == FirstToken::Prefill || chunk.context == known {
                 if history.first_token == Instant::NEVER {
                     history.first_token = end;
                 } else {
@@ -156,11 +152,10 @@ impl Replica {
                     continue;
                 }
             }
-            if self.role != Role::Whole && state.requests.history(chunk.place).hand_off.is_none() {
+            if self.role != Role::Whole && history.hand_off.is_none() {
                 self.departing.push(chunk.place);
                 continue;
             }
-            let request = state.requests.at_mut(chunk.place);
             let was_ready = std::mem::replace(&mut request.ready, true);
             if state.blocks.has_cache() && !was_ready {
                 if state.caches_in_row_order {
@@ -172,6 +167,18 @@ impl Replica {
             self.scheduler.notice(Notice::Ready(chunk.place), &state.requests);
         }
         Ok(())
+    }
+
+    /// The prefix cache hears of what a request computed that owes more.
+    #[inline(never)]
+    fn settle_part(&mut self, chunk: Chunk) {
+        let state = &mut self.state;
+        let is_last = state.caches_in_row_order;
+        let news = state.batch.cached_iterations + 1..=self.stretch.count - u64::from(is_last);
+        state.blocks.computed_in_steps(chunk.place, chunk.context, chunk.tokens, news);
+        if is_last {
+            self.ending.push((u64::MAX, chunk.place));
+        }
     }
 
     /// Standing decodes whose time has come: the last token is out, or the blocks taken ahead are full.
@@ -205,12 +212,10 @@ impl Replica {
             if state.requests.at(place).phase() == Phase::Decoding {
                 state.left_decodes(place);
             }
-            let request = state.requests.at(place);
-            if request.emitted < request.output_tokens {
-                debug_assert!(state.caches_in_row_order, "L5: exactly o tokens, once");
-                state.blocks.computed(place, u64::from(request.computed));
+            if state.caches_in_row_order && state.goes_on(place) {
                 continue;
             }
+            debug_assert!(state.requests.at(place).owes_no_output(), "L5: exactly o tokens, once");
             results.leave(state.requests.history(place), self.index, Status::Finished, now);
             if state.limits.frees_with_batch {
                 let kept = state.keep(place);
@@ -310,6 +315,17 @@ impl State {
             decodes.note_gap(tick + count, Pace { first: second, ..pace }.longest(count - 1)?);
         }
         Ok(())
+    }
+
+    /// Does a request go on of which the prefix cache is to hear at the end of its row? Then it hears.
+    #[inline(never)]
+    fn goes_on(&mut self, place: Place) -> bool {
+        let request = self.requests.at(place);
+        let goes_on = !request.owes_no_output();
+        if goes_on {
+            self.blocks.computed(place, u64::from(request.computed));
+        }
+        goes_on
     }
 
     /// The blocks that a group takes in the iterations after the first one.

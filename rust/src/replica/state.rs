@@ -258,50 +258,34 @@ impl State {
     #[inline(always)]
     pub(crate) fn join_decodes(&mut self, place: Place, group: usize) {
         let tick = self.requests.ticks[group];
+        let first_token = self.requests.first_token;
+        let (request, history) = self.requests.both_mut(place);
         let decodes = &mut self.groups[group];
-        let request = self.requests.at_mut(place);
         request.phase = Phase::Decoding;
         request.group = group as u32;
         request.joined = tick;
-        let (context, blocks) = (u64::from(request.computed), request.blocks);
-        let (class, emitted) = (request.class, request.emitted);
-        let measured = self.measured.contains(&request.id);
-        let mut due = tick + u64::from(request.output_tokens - emitted);
-        let grows = blocks == self.blocks.need(context);
-        request.grows = grows;
-        if grows {
+        history.gaps_known = tick;
+        let context = u64::from(request.computed);
+        let mut due = tick + u64::from(request.output_tokens - request.emitted);
+        request.grows = request.blocks == self.blocks.need(context);
+        if request.grows {
             decodes.growth.join(context);
         } else {
-            due = due.min(self.blocks_last_until(place, tick));
+            // Blocks taken ahead last for a while; from then on it grows like the others.
+            let held = request.blocks * self.blocks.block_tokens();
+            due = if held < request.longest_context(first_token) { due.min(tick + (held - context)) } else { due };
         }
-        let history = self.requests.history_mut(place);
-        history.gaps_known = tick;
-        let last_token = history.last_token;
-        let decodes = &mut self.groups[group];
-        if decodes.count == 0 && emitted > 0 {
-            decodes.last_end = last_token;
+        if decodes.count == 0 && request.emitted > 0 {
+            decodes.last_end = history.last_token;
         }
-        if emitted > 0 && last_token == decodes.last_end {
-            decodes.measured[class as usize] += u64::from(measured);
+        if request.emitted > 0 && history.last_token == decodes.last_end {
+            decodes.measured[request.class as usize] += u64::from(self.measured.contains(&request.id));
         } else {
             decodes.odd.push(place);
         }
         decodes.join(context, tick);
         self.standing += u64::from(!decodes.rests);
         decodes.due.insert(place, due);
-    }
-
-    /// The tick at which a request that joins the standing decodes has filled the blocks that it took ahead, if it ever
-    /// does: from then on it grows like the others.
-    #[inline(never)]
-    fn blocks_last_until(&self, place: Place, tick: u64) -> u64 {
-        let request = self.requests.at(place);
-        let held = request.blocks * self.blocks.block_tokens();
-        if held < self.requests.longest_context(request) {
-            tick + (held - u64::from(request.computed))
-        } else {
-            u64::MAX
-        }
     }
 
     /// A request decodes no more; what the ticks gave it is written to the request itself.

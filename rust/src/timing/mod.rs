@@ -203,9 +203,9 @@ impl Pace {
     }
 
     /// The longest of the first `count` iterations.
-    #[inline]
+    #[inline(always)]
     pub fn longest(&self, count: u64) -> Result<Span> {
-        if self.growth > 0 { self.length(count - 1) } else { Ok(self.first) }
+        if count > 1 && self.growth > 0 { self.length(count - 1) } else { Ok(self.first) }
     }
 
     /// The length of iteration `index`, counted from 0.
