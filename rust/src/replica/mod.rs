@@ -24,7 +24,7 @@ use crate::plan::{Plan, broken};
 use crate::request::{History, Phase, Place, Request, Requests};
 use crate::results::{Recorder, Status};
 use crate::scheduler::{Notice, Scheduler};
-use crate::timing::{HostTime, Pace, Timing};
+use crate::timing::{HostTime, Pace, Shape, Timing};
 use crate::workload::Arrival;
 use standing::Decodes;
 use state::{Batch, FIRST_ROW};
@@ -360,7 +360,8 @@ impl Replica {
     #[inline(always)]
     fn run(&mut self, now: Instant) -> Result<()> {
         let state = &mut self.state;
-        let shape = state.shape();
+        let mut shape = Shape::summed(&state.batch.priced, &state.batch.sums);
+        state.add_decodes_to(&mut shape);
         let load = shape.tokens();
         let mut pace = self.timing.pace(&shape)?;
         if let Some(host) = &self.host {

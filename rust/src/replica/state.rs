@@ -234,13 +234,20 @@ impl State {
     #[inline(always)]
     pub(crate) fn shape(&self) -> Shape<'_> {
         let mut shape = Shape::summed(&self.batch.priced, &self.batch.sums);
-        if self.batch.priced.len() < self.batch.chunks.len() {
-            self.add_single_decodes(&mut shape);
-        }
-        for (index, group) in self.groups.iter().enumerate() {
-            group.add_to(&mut shape, self.requests.ticks[index]);
-        }
+        self.add_decodes_to(&mut shape);
         shape
+    }
+
+    /// Adds the decodes of the batch to the shape of its chunks.
+    #[inline(always)]
+    pub(super) fn add_decodes_to(&self, shape: &mut Shape) {
+        if self.batch.priced.len() < self.batch.chunks.len() {
+            self.add_single_decodes(shape);
+        }
+        match &self.groups[..] {
+            [all] => all.add_to(shape, self.requests.ticks[0]),
+            groups => groups.iter().zip(&self.requests.ticks).for_each(|(group, &tick)| group.add_to(shape, tick)),
+        }
     }
 
     /// Adds the rows that are priced as decodes and are not among the standing ones.

@@ -174,9 +174,18 @@ impl Wheel {
     fn draw_near(&mut self) {
         self.near_until = self.now + REACH as u64 / 2;
         self.far_next = u64::MAX;
-        for index in std::mem::take(&mut self.far) {
-            self.link(index, self.nodes[index as usize].tick);
-        }
+        let mut far = std::mem::take(&mut self.far);
+        far.retain(|&index| {
+            let tick = self.nodes[index as usize].tick;
+            let is_far = tick - self.now >= REACH as u64;
+            if is_far {
+                self.far_next = self.far_next.min(tick);
+            } else {
+                self.link(index, tick);
+            }
+            is_far
+        });
+        self.far = far;
     }
 }
 

@@ -189,7 +189,8 @@ impl Pace {
             end = end.checked_add(length.0).ok_or_else(overflow)?;
         }
         // A guess in floats, then whole-number tests: what comes out is exact whatever the guess was.
-        let (first, growth, target) = (float(self.first.0), self.growth as f64, float(span.0));
+        let (first, target) = (float(self.first.0), float(span.0));
+        let growth = i64::try_from(self.growth).map_or_else(|_| self.growth as f64, |short| short as f64);
         let slope = first - growth / 2.0;
         let guess = 2.0 * target / (slope + (slope * slope + 2.0 * growth * target).max(0.0).sqrt());
         let mut count = (guess as u64).min(limit);
@@ -223,7 +224,7 @@ impl Pace {
 /// A number as a float; most fit 64 bits, where the conversion is many times cheaper.
 #[inline]
 fn float(number: u128) -> f64 {
-    u64::try_from(number).map_or_else(|_| number as f64, |short| short as f64)
+    i64::try_from(number).map_or_else(|_| number as f64, |short| short as f64)
 }
 
 #[cold]
