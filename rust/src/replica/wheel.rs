@@ -11,7 +11,7 @@ const NONE: u32 = u32::MAX;
 const REACH: usize = 1024;
 const WORDS: usize = REACH / 64;
 
-/// A member; `previous` is the member itself while it is beyond the reach of the wheel.
+/// A member. Beyond the reach of the wheel `previous` is the member itself, and `next` its place in the list.
 #[derive(Clone, Copy, Debug)]
 struct WheelEntry {
     tick: u64,
@@ -68,7 +68,7 @@ impl Wheel {
     #[inline]
     fn link(&mut self, index: u32, tick: u64) {
         if tick - self.now >= REACH as u64 {
-            self.nodes[index as usize] = WheelEntry { tick, previous: index, next: NONE };
+            self.nodes[index as usize] = WheelEntry { tick, previous: index, next: self.far.len() as u32 };
             self.far.push(index);
             self.far_next = self.far_next.min(tick);
             return;
@@ -88,8 +88,14 @@ impl Wheel {
         let node = std::mem::replace(&mut self.nodes[place.index()], VACANT);
         debug_assert!(node.tick != u64::MAX, "only members leave");
         if node.previous == place.0 {
-            self.far.retain(|&index| index != place.0);
-            self.far_next = self.far.iter().map(|&index| self.nodes[index as usize].tick).min().unwrap_or(u64::MAX);
+            self.far.swap_remove(node.next as usize);
+            if let Some(&moved) = self.far.get(node.next as usize) {
+                self.nodes[moved as usize].next = node.next;
+            }
+            if node.tick == self.far_next {
+                let ticks = self.far.iter().map(|&index| self.nodes[index as usize].tick);
+                self.far_next = ticks.min().unwrap_or(u64::MAX);
+            }
         } else {
             if node.previous == NONE {
                 let at = node.tick as usize % REACH;
@@ -174,18 +180,21 @@ impl Wheel {
     fn draw_near(&mut self) {
         self.near_until = self.now + REACH as u64 / 2;
         self.far_next = u64::MAX;
-        let mut far = std::mem::take(&mut self.far);
-        far.retain(|&index| {
-            let tick = self.nodes[index as usize].tick;
-            let is_far = tick - self.now >= REACH as u64;
-            if is_far {
-                self.far_next = self.far_next.min(tick);
+        let mut stay = 0;
+        for at in 0..self.far.len() {
+            let index = self.far[at];
+            let node = &mut self.nodes[index as usize];
+            if node.tick - self.now >= REACH as u64 {
+                node.next = stay as u32;
+                self.far_next = self.far_next.min(node.tick);
+                self.far[stay] = index;
+                stay += 1;
             } else {
+                let tick = node.tick;
                 self.link(index, tick);
             }
-            is_far
-        });
-        self.far = far;
+        }
+        self.far.truncate(stay);
     }
 }
 
