@@ -292,7 +292,8 @@ impl Plan<'_> {
 
     #[inline(always)]
     fn add_chunk(&mut self, place: Place, tokens: u64, may_be_decode: bool) -> Result<()> {
-        let request = self.state.requests.at(place);
+        let budget = self.budget_left();
+        let request = self.state.requests.at_mut(place);
         if request.phase != Phase::Started || request.placed {
             return Err(self.broken("only an admitted request, and only once, can have a chunk in a batch", place));
         }
@@ -300,15 +301,15 @@ impl Plan<'_> {
         if tokens == 0 || tokens > owed {
             return Err(self.broken("a chunk holds at least 1 token and at most those that its request owes", place));
         }
-        if tokens > self.budget_left() {
+        if tokens > budget {
             return Err(self.broken("no iteration loads more tokens than the budget", place));
         }
+        request.placed = true;
+        let is_decode = may_be_decode && owed == 1 && self.state.requests.is_priced_as_decode(place);
         self.take(place, self.state.blocks.need(context + tokens).saturating_sub(held))?;
         if self.state.blocks.has_cache() {
             self.state.publish_chunk(place, context + tokens);
         }
-        let is_decode = may_be_decode && owed == 1 && self.state.requests.is_priced_as_decode(place);
-        self.state.requests.at_mut(place).placed = true;
         self.state.batch.push(Chunk { place, tokens, context, owed, is_decode });
         Ok(())
     }
@@ -321,14 +322,20 @@ impl Plan<'_> {
         }
         self.look_up(place);
         self.sit_down(place)?;
-        if self.state.blocks.has_cache() {
-            self.take_beside_hit(place, tokens)?;
-        } else {
-            self.take(place, self.state.blocks.need(tokens))?;
+        let state = &mut *self.state;
+        let blocks = state.blocks.need(tokens);
+        let fits = state.has_free(blocks);
+        let request = state.requests.at_mut(place);
+        state.waiting_blocks -= state.blocks.need(u64::from(request.prompt_tokens));
+        state.batch.admitted.push(place);
+        if state.blocks.has_cache() {
+            return self.take_beside_hit(place, tokens);
         }
-        let prompt = u64::from(self.state.requests.at(place).prompt_tokens);
-        self.state.waiting_blocks -= self.state.blocks.need(prompt);
-        self.state.batch.admitted.push(place);
+        if !fits {
+            return Err(self.broken(NO_BLOCK, place));
+        }
+        request.blocks += blocks;
+        state.blocks.take(blocks);
         Ok(())
     }
 
@@ -399,13 +406,15 @@ impl Plan<'_> {
 
     #[inline(always)]
     fn sit_down(&mut self, place: Place) -> Result<()> {
-        if self.seats_left() == 0 {
+        let state = &mut *self.state;
+        if state.running == state.limits.max_seqs {
             return Err(self.broken("no more requests are admitted than max_seqs", place));
         }
-        self.move_last(place);
-        self.state.requests.at_mut(place).phase = Phase::Started;
-        self.state.running += 1;
-        self.state.waiting -= 1;
+        state.last_row += 1;
+        let request = state.requests.at_mut(place);
+        (request.row, request.phase) = (state.last_row, Phase::Started);
+        state.running += 1;
+        state.waiting -= 1;
         Ok(())
     }
 
