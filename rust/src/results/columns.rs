@@ -1,12 +1,14 @@
 //! What became of each request, column by column. Each column is named once, in its list, and everything follows from that.
 
+use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use super::rows::RequestRows;
-use crate::clock::{Instant, Span};
+use super::rows::{INSTANT_BITS, NEVER, RequestRows};
+use crate::clock::{Instant, Span, all_arrival_nanoseconds, all_seconds};
 use crate::workload::Workload;
 
 /// The replica of a request that none served, and the `prefill_replica` of one that was not handed off.
@@ -102,8 +104,8 @@ pub struct NamedColumn {
     pub absent: usize,
 }
 
-/// Declares the columns of requests: the type of each, which runs have it, and what fills its cells from some row on and
-/// counts those without a value.
+/// Declares the columns of requests: the type of each, which runs have it, and what fills its cells in a block of rows
+/// and counts those without a value.
 macro_rules! request_columns {
     ($($(#[$doc:meta])* $column:ident: $type:ty = $is_there:expr, $fill:expr;)*) => {
         /// One row for each request that arrived by the horizon; seconds, NaN where there is no value.
@@ -128,14 +130,14 @@ macro_rules! request_columns {
                 workload: &Workload,
                 threads: Option<NonZeroUsize>,
             ) -> Option<NamedColumn> {
-                let source = Source { rows: self, workload };
                 $(
                     if name == stringify!($column) && $is_there(self) {
                         let absent = AtomicUsize::new(0);
                         let mut cells: Vec<$type> = vec![Default::default(); self.len()];
                         let blocks = (0..).step_by(BLOCK).zip(cells.chunks_mut(BLOCK));
                         in_parallel(blocks, self.len(), threads, |(first, cells)| {
-                            absent.fetch_add($fill(&source, first, cells), Ordering::Relaxed);
+                            let block = Block::new(self, workload, first);
+                            absent.fetch_add($fill(&block, cells), Ordering::Relaxed);
                         });
                         let (column, absent) = (cells.into(), absent.into_inner());
                         return Some(NamedColumn { name: stringify!($column), column, absent });
@@ -166,7 +168,6 @@ macro_rules! request_columns {
             /// All columns, and of each how many cells have no value. A block of rows after the other, so that what is read
             /// of them for one column is still near for the next.
             fn counted(&self, workload: &Workload, threads: Option<NonZeroUsize>) -> (RequestColumns, Vec<usize>) {
-                let source = Source { rows: self, workload };
                 let room = |is_there: bool| if is_there { self.len() } else { 0 };
                 let mut columns = RequestColumns {
                     $($column: vec![Default::default(); room($is_there(self))],)*
@@ -176,7 +177,8 @@ macro_rules! request_columns {
                 let blocks = (0..self.len()).step_by(BLOCK);
                 let blocks = blocks.map(|first| (first, $($column.next().unwrap_or_default(),)*));
                 in_parallel(blocks, self.len(), threads, |(first, $($column,)*)| {
-                    let absent = [$($fill(&source, first, $column)),*];
+                    let block = Block::new(self, workload, first);
+                    let absent = [$($fill(&block, $column)),*];
                     for (count, absent) in counts.iter().zip(absent) {
                         count.fetch_add(absent, Ordering::Relaxed);
                     }
@@ -189,174 +191,211 @@ macro_rules! request_columns {
 
 request_columns! {
     /// Replica that served it.
-    replica: u32 = every_run, Source::replica;
+    replica: u32 = every_run, Block::replica;
     /// [`Status`] as a number.
-    status: u8 = every_run, Source::status;
+    status: u8 = every_run, Block::status;
     /// Arrival, on the nanosecond grid.
-    arrival_s: f64 = every_run, Source::arrival_s;
+    arrival_s: f64 = every_run, Block::arrival_s;
     /// Start of its first iteration.
-    admitted_s: f64 = every_run, Source::admitted_s;
+    admitted_s: f64 = every_run, Block::admitted_s;
     /// First output token.
-    first_token_s: f64 = every_run, Source::first_token_s;
+    first_token_s: f64 = every_run, Block::first_token_s;
     /// Last output token.
-    finish_s: f64 = every_run, Source::finish_s;
+    finish_s: f64 = every_run, Block::finish_s;
     /// When it left, whatever the status.
-    left_s: f64 = every_run, Source::left_s;
+    left_s: f64 = every_run, Block::left_s;
     /// Admitted − arrival.
-    queue_s: f64 = every_run, Source::queue_s;
+    queue_s: f64 = every_run, Block::queue_s;
     /// First token − arrival.
-    ttft_s: f64 = every_run, Source::ttft_s;
+    ttft_s: f64 = every_run, Block::ttft_s;
     /// (Last − first token) / (output tokens − 1).
-    tpot_s: f64 = every_run, Source::tpot_s;
+    tpot_s: f64 = every_run, Block::tpot_s;
     /// Longest gap between two of its tokens.
-    max_tbt_s: f64 = every_run, Source::max_tbt_s;
+    max_tbt_s: f64 = every_run, Block::max_tbt_s;
     /// Last token − arrival.
-    e2e_s: f64 = every_run, Source::e2e_s;
+    e2e_s: f64 = every_run, Block::e2e_s;
     /// How often it was preempted.
-    preemptions: u32 = every_run, Source::preemptions;
+    preemptions: u32 = every_run, Block::preemptions;
     /// Prompt tokens that were found in a cache.
-    cached_tokens: i32 = every_run, Source::cached_tokens;
+    cached_tokens: i32 = every_run, Block::cached_tokens;
     /// Last token − the workload's `arrival_s`, which is another instant than its arrival for a request that waited for
     /// others: for a stage of a job, the job's arrival. Empty where no request waits for others.
-    elapsed_s: f64 = RequestRows::keeps_arrivals, Source::elapsed_s;
+    elapsed_s: f64 = RequestRows::keeps_arrivals, Block::elapsed_s;
     /// Replica that computed the prompt; `NO_REPLICA`: the request stayed there. This column and those below are empty where
     /// no request is handed off.
-    prefill_replica: u32 = RequestRows::keeps_hand_offs, Source::prefill_replica;
+    prefill_replica: u32 = RequestRows::keeps_hand_offs, Block::prefill_replica;
     /// End of the prompt's last iteration.
-    prefilled_s: f64 = RequestRows::keeps_hand_offs, Source::prefilled_s;
+    prefilled_s: f64 = RequestRows::keeps_hand_offs, Block::prefilled_s;
     /// From then to the start of the first iteration on the other replica.
-    handoff_s: f64 = RequestRows::keeps_hand_offs, Source::handoff_s;
+    handoff_s: f64 = RequestRows::keeps_hand_offs, Block::handoff_s;
 }
 
 fn every_run(_rows: &RequestRows) -> bool {
     true
 }
 
-/// Rows, and the workload whose requests they are.
-struct Source<'a> {
+/// Rows that are made into cells at once, and the workload whose requests they are.
+struct Block<'a> {
     rows: &'a RequestRows,
     workload: &'a Workload<'a>,
+    first: usize,
+    /// Several columns need the arrivals of the block.
+    arrivals: OnceCell<Cow<'a, [Instant]>>,
 }
 
-impl Source<'_> {
-    fn arrival(&self, row: usize) -> Instant {
-        self.rows.arrival(row).unwrap_or_else(|| self.workload.arrival_at(row))
+impl<'a> Block<'a> {
+    fn new(rows: &'a RequestRows, workload: &'a Workload<'a>, first: usize) -> Block<'a> {
+        Block { rows, workload, first, arrivals: OnceCell::new() }
     }
 
-    fn since_arrival(&self, row: usize, at: Option<Instant>) -> Option<f64> {
-        at.map(|at| at.since(self.arrival(row)).seconds())
+    /// Arrivals from the first row of the block on.
+    fn arrivals(&self) -> &[Instant] {
+        self.arrivals.get_or_init(|| {
+            let last = self.rows.len().min(self.first + BLOCK);
+            self.rows.arrivals(self.first..last).map_or_else(|| self.named_arrivals(last).into(), Cow::from)
+        })
     }
 
-    fn replica(&self, first: usize, cells: &mut [u32]) -> usize {
-        self.rows.replicas.fill(first, cells);
-        cells.iter().filter(|&&replica| replica == NO_REPLICA).count()
+    /// The workload's arrivals up to the row `last`.
+    fn named_arrivals(&self, last: usize) -> Vec<Instant> {
+        let mut nanoseconds = vec![0; last - self.first];
+        all_arrival_nanoseconds(&self.workload.arrival_s[self.first..last], &mut nanoseconds);
+        nanoseconds.into_iter().map(Instant::from_nanoseconds).collect()
     }
 
-    fn status(&self, first: usize, cells: &mut [u8]) -> usize {
-        fill(first, cells, |row| self.rows.status(row) as u8);
+    fn replica(&self, cells: &mut [u32]) -> usize {
+        self.rows.replicas.fill(self.first, cells);
+        count_without_replica(cells)
+    }
+
+    fn status(&self, cells: &mut [u8]) -> usize {
+        self.rows.fill_statuses(self.first, cells);
         0
     }
 
-    fn arrival_s(&self, first: usize, cells: &mut [f64]) -> usize {
-        fill_some(first, cells, |row| Some(self.arrival(row).seconds()))
+    fn arrival_s(&self, cells: &mut [f64]) -> usize {
+        let arrivals = self.arrivals();
+        self.fill_seconds(cells, |row| Some(arrivals[row - self.first].0))
     }
 
-    fn admitted_s(&self, first: usize, cells: &mut [f64]) -> usize {
-        fill_some(first, cells, |row| self.rows.admitted(row).map(Instant::seconds))
+    fn admitted_s(&self, cells: &mut [f64]) -> usize {
+        self.fill_instants(cells, |row| self.rows.admitted(row))
     }
 
-    fn first_token_s(&self, first: usize, cells: &mut [f64]) -> usize {
-        fill_some(first, cells, |row| self.rows.first_token(row).map(Instant::seconds))
+    fn first_token_s(&self, cells: &mut [f64]) -> usize {
+        self.fill_instants(cells, |row| self.rows.first_token(row))
     }
 
-    fn finish_s(&self, first: usize, cells: &mut [f64]) -> usize {
-        fill_some(first, cells, |row| self.rows.finish(row).map(Instant::seconds))
+    fn finish_s(&self, cells: &mut [f64]) -> usize {
+        self.fill_instants(cells, |row| self.rows.finish(row))
     }
 
-    fn left_s(&self, first: usize, cells: &mut [f64]) -> usize {
-        fill_some(first, cells, |row| self.rows.left(row).map(Instant::seconds))
+    fn left_s(&self, cells: &mut [f64]) -> usize {
+        self.fill_instants(cells, |row| self.rows.left(row))
     }
 
-    fn queue_s(&self, first: usize, cells: &mut [f64]) -> usize {
-        fill_some(first, cells, |row| self.since_arrival(row, self.rows.admitted(row)))
+    fn queue_s(&self, cells: &mut [f64]) -> usize {
+        self.fill_since_arrival(cells, |row| self.rows.admitted(row))
     }
 
-    fn ttft_s(&self, first: usize, cells: &mut [f64]) -> usize {
-        fill_some(first, cells, |row| self.since_arrival(row, self.rows.first_token(row)))
+    fn ttft_s(&self, cells: &mut [f64]) -> usize {
+        self.fill_since_arrival(cells, |row| self.rows.first_token(row))
     }
 
-    fn tpot_s(&self, first: usize, cells: &mut [f64]) -> usize {
-        fill_some(first, cells, |row| {
+    fn tpot_s(&self, cells: &mut [f64]) -> usize {
+        self.fill_seconds(cells, |row| {
             let steps = self.workload.output_tokens[row] as u32 - 1;
             let (last, first_token) = (self.rows.finish(row)?, self.rows.first_token(row)?);
-            (steps > 0).then(|| quotient(last.since(first_token), steps).seconds())
+            (steps > 0).then(|| quotient(last.since(first_token), steps).0)
         })
     }
 
-    fn max_tbt_s(&self, first: usize, cells: &mut [f64]) -> usize {
-        fill_some(first, cells, |row| {
+    fn max_tbt_s(&self, cells: &mut [f64]) -> usize {
+        self.fill_seconds(cells, |row| {
             let gap = self.rows.longest_gap(row);
-            (gap > Span::ZERO).then(|| gap.seconds())
+            (gap > Span::ZERO).then_some(gap.0)
         })
     }
 
-    fn e2e_s(&self, first: usize, cells: &mut [f64]) -> usize {
-        fill_some(first, cells, |row| self.since_arrival(row, self.rows.finish(row)))
+    fn e2e_s(&self, cells: &mut [f64]) -> usize {
+        self.fill_since_arrival(cells, |row| self.rows.finish(row))
     }
 
-    fn preemptions(&self, first: usize, cells: &mut [u32]) -> usize {
-        self.rows.preemptions.fill(first, cells);
+    fn preemptions(&self, cells: &mut [u32]) -> usize {
+        self.rows.preemptions.fill(self.first, cells);
         0
     }
 
-    fn cached_tokens(&self, first: usize, cells: &mut [i32]) -> usize {
-        self.rows.cached_tokens.fill(first, cells);
+    fn cached_tokens(&self, cells: &mut [i32]) -> usize {
+        self.rows.cached_tokens.fill(self.first, cells);
         0
     }
 
-    fn elapsed_s(&self, first: usize, cells: &mut [f64]) -> usize {
-        fill_some(first, cells, |row| {
+    fn elapsed_s(&self, cells: &mut [f64]) -> usize {
+        self.fill_seconds(cells, |row| {
             let (last, named) = (self.rows.finish(row)?, self.workload.arrival_at(row));
-            (last >= named).then(|| last.since(named).seconds())
+            (last >= named).then(|| last.since(named).0)
         })
     }
 
-    fn prefill_replica(&self, first: usize, cells: &mut [u32]) -> usize {
-        fill(first, cells, |row| self.rows.hand_offs.at(row).from);
-        cells.iter().filter(|&&replica| replica == NO_REPLICA).count()
+    fn prefill_replica(&self, cells: &mut [u32]) -> usize {
+        for (row, cell) in (self.first..).zip(cells.iter_mut()) {
+            *cell = self.rows.hand_offs.at(row).from;
+        }
+        count_without_replica(cells)
     }
 
-    fn prefilled_s(&self, first: usize, cells: &mut [f64]) -> usize {
-        fill_some(first, cells, |row| {
+    fn prefilled_s(&self, cells: &mut [f64]) -> usize {
+        self.fill_instants(cells, |row| {
             let prefilled = self.rows.hand_offs.at(row).prefilled;
-            (prefilled != Instant::NEVER).then(|| prefilled.seconds())
+            (prefilled != Instant::NEVER).then_some(prefilled)
         })
     }
 
-    fn handoff_s(&self, first: usize, cells: &mut [f64]) -> usize {
-        fill_some(first, cells, |row| {
+    fn handoff_s(&self, cells: &mut [f64]) -> usize {
+        self.fill_seconds(cells, |row| {
             let hand_off = self.rows.hand_offs.at(row);
-            (hand_off.resumed != Instant::NEVER).then(|| hand_off.resumed.since(hand_off.prefilled).seconds())
+            (hand_off.resumed != Instant::NEVER).then(|| hand_off.resumed.since(hand_off.prefilled).0)
         })
     }
-}
 
-/// Fills the cells of the rows from `first` on.
-fn fill<T>(first: usize, cells: &mut [T], cell: impl Fn(usize) -> T) {
-    for (row, to) in (first..).zip(cells) {
-        *to = cell(row);
+    fn fill_instants(&self, cells: &mut [f64], instant: impl Fn(usize) -> Option<Instant>) -> usize {
+        self.fill_seconds(cells, |row| instant(row).map(|instant| instant.0))
+    }
+
+    fn fill_since_arrival(&self, cells: &mut [f64], instant: impl Fn(usize) -> Option<Instant>) -> usize {
+        let arrivals = self.arrivals();
+        self.fill_seconds(cells, |row| instant(row).map(|instant| instant.since(arrivals[row - self.first]).0))
+    }
+
+    /// Fills the cells with the seconds of times; says how many have none.
+    fn fill_seconds(&self, cells: &mut [f64], time: impl Fn(usize) -> Option<u128>) -> usize {
+        // A few rows at once: their times are read, and then all made into seconds.
+        const ROWS: usize = 64;
+        let (mut low, mut high) = ([0; ROWS], [0; ROWS]);
+        let mut absent = 0;
+        for (first, cells) in (self.first..).step_by(ROWS).zip(cells.chunks_mut(ROWS)) {
+            let mut all_high = 0;
+            for (row, (low, high)) in (first..first + cells.len()).zip(low.iter_mut().zip(&mut high)) {
+                let time = time(row).unwrap_or(NEVER);
+                (*low, *high) = (time as u64, (time >> 64) as u64);
+                all_high |= *high;
+            }
+            all_seconds(&low, &high, cells);
+            if all_high >> (INSTANT_BITS - 64) != 0 {
+                for (cell, high) in cells.iter_mut().zip(high) {
+                    let is_absent = high >> (INSTANT_BITS - 64) != 0;
+                    *cell = if is_absent { f64::NAN } else { *cell };
+                    absent += usize::from(is_absent);
+                }
+            }
+        }
+        absent
     }
 }
 
-/// The same with seconds; says how many cells have none.
-fn fill_some(first: usize, cells: &mut [f64], cell: impl Fn(usize) -> Option<f64>) -> usize {
-    let mut absent = 0;
-    for (row, to) in (first..).zip(cells) {
-        let seconds = cell(row);
-        absent += usize::from(seconds.is_none());
-        *to = seconds.unwrap_or(f64::NAN);
-    }
-    absent
+fn count_without_replica(cells: &[u32]) -> usize {
+    cells.iter().filter(|&&replica| replica == NO_REPLICA).count()
 }
 
 /// A span over a count, rounded down.
@@ -370,10 +409,10 @@ fn quotient(span: Span, count: u32) -> Span {
 }
 
 /// Rows that are made into cells at once: what they take stays in a core's own cache.
-const BLOCK: usize = 1 << 12;
+const BLOCK: usize = 1 << 10;
 
 /// Blocks for each thread that is worth its start.
-const BLOCKS_A_THREAD: usize = 4;
+const BLOCKS_A_THREAD: usize = 16;
 
 /// Does the work of all blocks of so many rows on some threads.
 fn in_parallel<Block: Send>(

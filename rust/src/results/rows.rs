@@ -1,5 +1,7 @@
 //! What became of each request, as it was when the request left: exact times in a row, and what is rare beside them.
 
+use std::ops::Range;
+
 use super::Status;
 use super::columns::{NO_REPLICA, Scatter, take_first};
 use crate::clock::{Instant, Span};
@@ -15,7 +17,7 @@ const LEFT: usize = 2;
 const LONGEST_GAP: usize = 3;
 
 /// A time that never was.
-const NEVER: u128 = (1 << 96) - 1;
+pub(super) const NEVER: u128 = (1 << 96) - 1;
 
 /// Bits of an instant that fits a row: 1,255 years of attoseconds.
 pub(super) const INSTANT_BITS: u32 = 95;
@@ -67,6 +69,18 @@ impl RequestRows {
         self.statuses.at(row).unwrap_or(if is_here { Status::Awaited } else { Status::Finished })
     }
 
+    /// How the requests of the rows from `first` on ended.
+    pub(super) fn fill_statuses(&self, first: usize, to: &mut [u8]) {
+        let rows = &self.rows[first..first + to.len()];
+        // In a row where all is as usual, the request left at some time after 0.
+        if self.statuses.cells.is_empty() && rows.iter().all(|row| row[LEFT] != 0) {
+            return to.fill(Status::Finished as u8);
+        }
+        for (row, to) in (first..).zip(to) {
+            *to = self.status(row) as u8;
+        }
+    }
+
     #[inline]
     fn time(&self, row: usize, which: usize) -> u128 {
         let row = &self.rows[row];
@@ -77,13 +91,12 @@ impl RequestRows {
     #[inline]
     fn instant(&self, row: usize, which: usize) -> Option<Instant> {
         let time = self.time(row, which);
-        (time != NEVER).then_some(Instant(time))
+        (time >> INSTANT_BITS == 0).then_some(Instant(time))
     }
 
-    /// When it arrived, if the workload does not say it.
-    #[inline]
-    pub(super) fn arrival(&self, row: usize) -> Option<Instant> {
-        self.arrivals.as_ref().map(|arrivals| arrivals[row])
+    /// When the requests of these rows arrived, if the workload does not say it.
+    pub(super) fn arrivals(&self, rows: Range<usize>) -> Option<&[Instant]> {
+        self.arrivals.as_ref().map(|arrivals| &arrivals[rows])
     }
 
     /// Start of its first iteration.
@@ -106,7 +119,7 @@ impl RequestRows {
     /// When it left, if it finished.
     #[inline]
     pub(super) fn finish(&self, row: usize) -> Option<Instant> {
-        self.left(row).filter(|_| self.statuses.at(row).is_none())
+        if self.statuses.at(row).is_none() { self.left(row) } else { None }
     }
 
     /// The longest gap between two of its tokens; no time at all where there are not two.
