@@ -369,13 +369,7 @@ impl Replica {
         }
         let mut count = state.batch.hold.iterations.min(pace.holds).min(state.batch.most_iterations);
         count = if self.stepping { 1 } else { count.min(self.scheduler.holds(&pace)) };
-        for (index, group) in state.groups.iter().enumerate() {
-            debug_assert!(group.count == 0 || group.due.next() < u64::MAX, "every decode has a last token");
-            if !group.rests {
-                // No member: the wheel answers `u64::MAX`, which binds nothing.
-                count = count.min(group.due.next() - state.requests.ticks[index]);
-            }
-        }
+        count = count.min(state.ticks_to_due());
         if state.swap_charge > Span::ZERO {
             pace.first = pace.first.plus(state.swap_charge)?;
             state.swap_charge = Span::ZERO;

@@ -193,6 +193,20 @@ impl State {
         }
     }
 
+    /// Iterations of the batch until a standing decode has to be looked at.
+    #[inline(always)]
+    pub(crate) fn ticks_to_due(&self) -> u64 {
+        let of_group = |(group, &tick): (&Decodes, &u64)| {
+            debug_assert!(group.count == 0 || group.due.next() < u64::MAX, "every decode has a last token");
+            // Without a member the wheel answers `u64::MAX`, which binds nothing.
+            if group.rests { u64::MAX } else { group.due.next() - tick }
+        };
+        match (&self.groups[..], &self.requests.ticks[..]) {
+            ([all], [tick]) => of_group((all, tick)),
+            (groups, ticks) => groups.iter().zip(ticks).map(of_group).min().unwrap_or(u64::MAX),
+        }
+    }
+
     /// An empty group of standing decodes more.
     pub(crate) fn add_group(&mut self) {
         let classes = self.groups[0].measured.len();
