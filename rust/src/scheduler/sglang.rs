@@ -291,9 +291,7 @@ impl SglangScheduler {
     fn retract(&mut self, plan: &mut Plan) -> Result<bool> {
         let requests = plan.requests();
         let mut rows: Vec<Place> = self.running.iter().collect();
-        rows.sort_by_key(|&place| {
-            Reverse((requests.emitted(place), Reverse(requests.at(place).prompt_tokens)))
-        });
+        rows.sort_by_key(|&place| Reverse((requests.emitted(place), Reverse(requests.at(place).prompt_tokens))));
         let mut fits = false;
         while !fits && rows.len() > 1 {
             let victim = rows[rows.len() - 1];

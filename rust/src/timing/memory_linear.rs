@@ -33,7 +33,10 @@ impl Sample for MemoryLinear {
 impl Timing for MemoryLinear<u128> {
     fn pace(&self, shape: &Shape) -> Result<Pace> {
         let tokens = u128::from(shape.tokens());
-        let first = sum(&[(self.base, 1), (self.per_kv_token, u128::from(shape.chunk_context) + u128::from(shape.decode_context) + tokens)])?;
+        let first = sum(&[
+            (self.base, 1),
+            (self.per_kv_token, u128::from(shape.chunk_context) + u128::from(shape.decode_context) + tokens),
+        ])?;
         Pace::line(first, sum(&[(self.per_kv_token, tokens)])?)
     }
 }
