@@ -18,11 +18,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::batch::{PAIRS, PyBatch, ids, pairs, seconds, shortened, whole};
 use crate::border::Raised;
-use crate::view::{Member, Members, Objectives, Progress, PyRequests, View};
+use crate::view::{Objectives, Progress, PyRequests, Row, Table, View};
 
 /// An engine with a user-defined scheduler, as its description says it.
 #[derive(Deserialize)]
@@ -105,49 +106,29 @@ pub(crate) struct PythonPolicy {
     pub(crate) raised: Raised,
 }
 
-/// A request that was admitted.
-#[derive(Clone, Copy)]
-struct Running {
-    place: Place,
-    /// Everything that it owed is computed: its next row is a decode.
-    is_ready: bool,
+/// By the instant of arrival here and the id.
+type Order = (Instant, u32);
+
+/// Requests in the order of their arrival here, and the table that views show of them.
+#[derive(Default)]
+struct Listed {
+    here: Vec<(Order, Place)>,
+    table: Arc<Table>,
 }
 
-/// Requests in the order of their arrival here, found by their ids.
-struct ByArrival<T> {
-    in_order: BTreeMap<(Instant, u32), T>,
-    arrivals: BTreeMap<u32, Instant>,
-}
-
-impl<T> ByArrival<T> {
-    fn new() -> ByArrival<T> {
-        ByArrival { in_order: BTreeMap::new(), arrivals: BTreeMap::new() }
+impl Listed {
+    fn find(&self, order: Order) -> std::result::Result<usize, usize> {
+        self.here.binary_search_by_key(&order, |&(order, _)| order)
     }
 
-    fn insert(&mut self, (at, id): (Instant, u32), value: T) {
-        self.arrivals.insert(id, at);
-        self.in_order.insert((at, id), value);
+    fn insert(&mut self, index: usize, here: (Order, Place), row: Row) {
+        self.here.insert(index, here);
+        Arc::make_mut(&mut self.table).insert(index, row);
     }
 
-    fn get(&self, id: u32) -> Option<&T> {
-        self.in_order.get(&(*self.arrivals.get(&id)?, id))
-    }
-
-    fn get_mut(&mut self, id: u32) -> Option<&mut T> {
-        self.in_order.get_mut(&(*self.arrivals.get(&id)?, id))
-    }
-
-    fn remove(&mut self, id: u32) -> Option<(Instant, T)> {
-        let at = self.arrivals.remove(&id)?;
-        self.in_order.remove(&(at, id)).map(|value| (at, value))
-    }
-
-    fn values(&self) -> impl Iterator<Item = &T> {
-        self.in_order.values()
-    }
-
-    fn len(&self) -> usize {
-        self.in_order.len()
+    fn remove(&mut self, index: usize) {
+        self.here.remove(index);
+        Arc::make_mut(&mut self.table).remove(index);
     }
 }
 
@@ -161,11 +142,18 @@ struct PythonScheduler {
     lookahead: usize,
     block_tokens: u64,
     has_unlimited_cache: bool,
-    waiting: ByArrival<Place>,
-    running: ByArrival<Running>,
-    /// What was shown last, as long as it is still true.
-    shown_waiting: Option<Py<PyRequests>>,
-    shown_running: Option<Arc<Members>>,
+    /// All requests that are here, by id.
+    here: BTreeMap<u32, Place>,
+    queue: BTreeMap<Order, Place>,
+    /// The first `lookahead` requests of the queue.
+    waiting: Listed,
+    running: Listed,
+    /// Iterations of the standing decodes when the table of those that run was made.
+    tabled_at: u64,
+    /// Has one that runs done something other than emit since then?
+    is_outdated: bool,
+    /// Ids of the last plan's decodes. As long as there are as many standing decodes, they are these.
+    decodes: Vec<i64>,
     /// For each place, the number of the last plan that let it decode.
     decoded_by: Vec<u64>,
     plans: u64,
@@ -209,76 +197,92 @@ impl PythonScheduler {
             lookahead: *lookahead as usize,
             block_tokens: u64::from(kv.block),
             has_unlimited_cache: kv.tokens.is_none(),
-            waiting: ByArrival::new(),
-            running: ByArrival::new(),
-            shown_waiting: None,
-            shown_running: None,
+            here: BTreeMap::new(),
+            queue: BTreeMap::new(),
+            waiting: Listed::default(),
+            running: Listed::default(),
+            tabled_at: 0,
+            is_outdated: false,
+            decodes: Vec::new(),
             decoded_by: Vec::new(),
             plans: 0,
         })
     }
 
-    /// A running request waits again.
-    fn stops(&mut self, id: u32) {
-        self.shown_running = None;
-        self.shown_waiting = None;
-        if let Some((at, Running { place, .. })) = self.running.remove(id) {
-            self.waiting.insert((at, id), place);
+    fn row(&self, place: Place, table: &Requests) -> Row {
+        let history = table.history(place);
+        let arrival = history.arrival;
+        let (ttft_slo_s, tbt_slo_s) = self.policy.objectives.reader()(arrival.id);
+        Row {
+            id: arrival.id,
+            prompt_tokens: arrival.prompt_tokens,
+            class: arrival.class,
+            preemptions: history.preemptions(),
+            since_s: arrival.at.seconds(),
+            priority: arrival.priority,
+            ttft_slo_s,
+            tbt_slo_s,
+            progress: progress(place, table),
         }
+    }
+
+    fn enter_queue(&mut self, place: Place, table: &Requests) {
+        let order = table.order(place);
+        self.queue.insert(order, place);
+        if let Err(index) = self.waiting.find(order)
+            && index < self.lookahead
+        {
+            self.waiting.insert(index, (order, place), self.row(place, table));
+            if self.waiting.here.len() > self.lookahead {
+                self.waiting.remove(self.lookahead);
+            }
+        }
+    }
+
+    fn leave_queue(&mut self, place: Place, table: &Requests) {
+        let order = table.order(place);
+        self.queue.remove(&order);
+        let Ok(index) = self.waiting.find(order) else { return };
+        self.waiting.remove(index);
+        let shown = self.waiting.here.len();
+        let after = self.waiting.here.last().map_or(Bound::Unbounded, |&(last, _)| Bound::Excluded(last));
+        if let Some((&order, &place)) = self.queue.range((after, Bound::Unbounded)).next() {
+            self.waiting.insert(shown, (order, place), self.row(place, table));
+        }
+    }
+
+    /// A running request waits again, or leaves. Was it running?
+    fn stops(&mut self, place: Place, table: &Requests) -> bool {
+        let found = self.running.find(table.order(place));
+        if let Ok(index) = found {
+            self.running.remove(index);
+        }
+        found.is_ok()
     }
 
     /// A waiting request runs.
-    fn starts(&mut self, id: u32) {
-        self.shown_running = None;
-        self.shown_waiting = None;
-        if let Some((at, place)) = self.waiting.remove(id) {
-            self.running.insert((at, id), Running { place, is_ready: false });
+    fn starts(&mut self, place: Place, table: &Requests) {
+        self.leave_queue(place, table);
+        let order = table.order(place);
+        if let Err(index) = self.running.find(order) {
+            self.running.insert(index, (order, place), self.row(place, table));
         }
     }
 
-    fn members(&self, places: impl Iterator<Item = Place>, table: &Requests) -> Arc<Members> {
-        let objectives = self.policy.objectives.reader();
-        let member = |place: Place| {
-            let history = table.history(place);
-            let arrival = history.arrival;
-            let (ttft_slo_s, tbt_slo_s) = objectives(arrival.id);
-            Member {
-                id: arrival.id,
-                at: arrival.at,
-                prompt_tokens: arrival.prompt_tokens,
-                class: arrival.class,
-                priority: arrival.priority,
-                preemptions: history.preemptions(),
-                ttft_slo_s,
-                tbt_slo_s,
-            }
-        };
-        Arc::new(Members::new(places.map(member).collect()))
-    }
-
     fn show(&mut self, py: Python, plan: &Plan) -> PyResult<View> {
-        let table = plan.requests();
-        let progress = |Running { place, is_ready }| Progress {
-            context: table.context(place) as i64,
-            emitted: table.emitted(place) as i64,
-            blocks: held(plan, place) as i64,
-            decodes: is_ready,
-        };
-        let waiting = match &self.shown_waiting {
-            Some(waiting) => waiting.clone_ref(py),
-            None => {
-                let first = || self.waiting.values().take(self.lookahead).copied();
-                let waits = |place| progress(Running { place, is_ready: false });
-                let waiting = PyRequests::new(self.members(first(), table), first().map(waits).collect());
-                self.shown_waiting.insert(Py::new(py, waiting)?).clone_ref(py)
-            }
-        };
-        let members = match &self.shown_running {
-            Some(members) => Arc::clone(members),
-            None => {
-                let members = self.members(self.running.values().map(|running| running.place), table);
-                Arc::clone(self.shown_running.insert(members))
-            }
+        let requests = plan.requests();
+        let ticks = requests.ticks(0);
+        if self.is_outdated {
+            let places = self.running.here.iter().map(|&(_, place)| place);
+            Arc::make_mut(&mut self.running.table).renew(places.map(|place| progress(place, requests)));
+            self.tabled_at = ticks;
+            self.is_outdated = false;
+        }
+        let iterations = ticks - self.tabled_at;
+        debug_assert!(self.is_true(&self.running, iterations, plan), "what runs is shown as it is");
+        debug_assert!(self.is_true(&self.waiting, 0, plan), "what waits is shown as it is");
+        let show = |listed: &Listed, iterations| {
+            Py::new(py, PyRequests::new(Arc::clone(&listed.table), iterations, self.block_tokens))
         };
         Ok(View {
             now_s: plan.now().seconds(),
@@ -288,17 +292,28 @@ impl PythonScheduler {
             free_blocks: (!self.has_unlimited_cache).then(|| plan.free_blocks_before_decodes()),
             block_tokens: self.block_tokens,
             classes: self.policy.classes.clone_ref(py),
-            running: Py::new(py, PyRequests::new(members, self.running.values().copied().map(progress).collect()))?,
-            waiting,
+            running: show(&self.running, iterations)?,
+            waiting: show(&self.waiting, 0)?,
             queue_length: plan.waiting(),
         })
+    }
+
+    /// Does a table say of each request what the replica does?
+    fn is_true(&self, listed: &Listed, iterations: u64, plan: &Plan) -> bool {
+        let (iterations, block_tokens) = (iterations as i64, self.block_tokens as i64);
+        let shown = listed.table.rows().iter().map(|row| row.progress.after(iterations, block_tokens));
+        listed.table.rows().len() == listed.here.len()
+            && shown.zip(&listed.here).all(|(shown, &(_, place))| {
+                let blocks = held(plan, place) as i64;
+                shown == Progress { blocks, ..progress(place, plan.requests()) }
+            })
     }
 
     fn ask(&mut self, py: Python, plan: &mut Plan) -> Planned<()> {
         let view = self.show(py, plan)?;
         let answer = self.policy.object.bind(py).call_method1(intern!(py, "plan"), (view,))?;
         if answer.is_none() {
-            return self.decode(&[], plan);
+            return self.decode(Vec::new(), plan);
         }
         let Ok(batch) = answer.cast::<PyBatch>() else {
             let what = format!("{} returned {}", self.name, shortened(&answer));
@@ -316,55 +331,82 @@ impl PythonScheduler {
             }
         }
         for &id in &preempt {
-            let (id, Running { place, .. }) = self.find(id, plan)?;
+            let (_, place) = self.find(id, plan)?;
             plan.preempt(place, Preemption::Recompute)?;
-            self.stops(id);
+            self.stops(place, plan.requests());
+            self.enter_queue(place, plan.requests());
         }
-        self.decode(&decode, plan)?;
+        let is_empty = preempt.is_empty() && decode.is_empty() && prefill.is_empty();
+        self.decode(decode, plan)?;
         for &(id, tokens) in &prefill {
             self.chunk(id, tokens, &mut admissions, plan)?;
         }
         if let Some(&id) = admissions.keys().next() {
-            let is_waiting = self.waiting.get(id).is_some();
+            let (_, place) = self.find(id.into(), plan)?;
+            let is_waiting = plan.requests().at(place).phase() == Phase::Waiting;
             let rule = if is_waiting { "a request is admitted by the batch that it is in" } else { WAITING };
             return Err(broken(plan, rule, request(id)));
         }
-        let is_empty = preempt.is_empty() && decode.is_empty() && prefill.is_empty();
         self.say_when(repeat, wake_at_s, is_empty, py, plan)
     }
 
-    /// The request that is here under an id; one that waits is not ready.
-    fn find(&self, id: i64, plan: &Plan) -> Planned<(u32, Running)> {
-        let find = |id: u32| {
-            let waits = || self.waiting.get(id).map(|&place| Running { place, is_ready: false });
-            self.running.get(id).copied().or_else(waits).map(|here| (id, here))
-        };
+    /// The request that is here under an id.
+    fn find(&self, id: i64, plan: &Plan) -> Planned<(u32, Place)> {
+        let find = |id: u32| self.here.get(&id).map(|&place| (id, place));
         let here = u32::try_from(id).ok().and_then(find);
         here.ok_or_else(|| broken(plan, "a plan names only requests that are here", request(id)))
     }
 
     /// Makes the standing decodes those with these ids.
-    fn decode(&mut self, ids: &[i64], plan: &mut Plan) -> Planned<()> {
+    fn decode(&mut self, ids: Vec<i64>, plan: &mut Plan) -> Planned<()> {
+        if plan.decodes() != ids.len() as u64 || ids != self.decodes {
+            self.change_decodes(&ids, plan)?;
+            self.decodes = ids;
+        }
+        if plan.free_blocks() < 0 {
+            let mut left = plan.free_blocks_before_decodes();
+            for &id in &self.decodes {
+                let (id, place) = self.find(id, plan)?;
+                let blocks = plan.new_blocks(place, 1);
+                left = left.checked_sub(blocks).ok_or_else(|| broken(plan, BLOCKS, request(id)))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn change_decodes(&mut self, ids: &[i64], plan: &mut Plan) -> Planned<()> {
         self.plans += 1;
+        self.is_outdated = true;
         let mut joining = Vec::new();
+        let mut next = 0;
         for &id in ids {
-            let (id, Running { place, is_ready }) = self.find(id, plan)?;
+            // Most policies name them in the order of arrival, few left out.
+            let few = self.running.here.iter().enumerate().skip(next).take(4);
+            let found = few.into_iter().find(|(_, ((_, here), _))| i64::from(*here) == id);
+            let (id, place) = match found {
+                Some((index, &((_, id), place))) => {
+                    next = index + 1;
+                    (id, place)
+                }
+                None => self.find(id, plan)?,
+            };
             if self.decoded_by.len() <= place.index() {
                 self.decoded_by.resize(place.index() + 1, 0);
             }
             if std::mem::replace(&mut self.decoded_by[place.index()], self.plans) == self.plans {
                 return Err(broken(plan, "a request decodes once in an iteration", request(id)));
             }
-            match plan.requests().at(place).phase() {
+            let asked = plan.requests().at(place);
+            match asked.phase() {
                 Phase::Decoding => {}
-                Phase::Started if !is_ready => {
+                Phase::Started if !asked.is_ready() => {
                     return Err(broken(plan, "no decode before the prompt is complete", request(id)));
                 }
                 _ => joining.push(place),
             }
         }
         if plan.decodes() > (ids.len() - joining.len()) as u64 {
-            for &Running { place, .. } in self.running.values() {
+            for &(_, place) in &self.running.here {
                 let decodes = plan.requests().at(place).phase() == Phase::Decoding;
                 if decodes && self.decoded_by[place.index()] != self.plans {
                     plan.pause(place)?;
@@ -374,23 +416,17 @@ impl PythonScheduler {
         for place in joining {
             plan.decode(place)?;
         }
-        if plan.free_blocks() < 0 {
-            let mut left = plan.free_blocks_before_decodes();
-            for &id in ids {
-                let (id, Running { place, .. }) = self.find(id, plan)?;
-                let blocks = plan.new_blocks(place, 1);
-                left = left.checked_sub(blocks).ok_or_else(|| broken(plan, BLOCKS, request(id)))?;
-            }
-        }
         Ok(())
     }
 
     /// Computes a chunk, of a request that waits after admitting it.
     fn chunk(&mut self, id: i64, tokens: i64, admissions: &mut BTreeMap<u32, i64>, plan: &mut Plan) -> Planned<()> {
-        let (id, Running { place, is_ready }) = self.find(id, plan)?;
-        let owed = if is_ready { 0 } else { plan.requests().owed(place) };
+        let (id, place) = self.find(id, plan)?;
+        let asked = plan.requests().at(place);
+        let owed = if asked.is_ready() { 0 } else { asked.owed() };
         let tokens = u64::try_from(tokens).ok().filter(|tokens| (1..=owed).contains(tokens));
         let tokens = tokens.ok_or_else(|| broken(plan, OWED, request(id)))?;
+        self.is_outdated = true;
         if plan.requests().at(place).phase() == Phase::Waiting {
             let taken = match admissions.remove(&id) {
                 None => tokens,
@@ -400,7 +436,7 @@ impl PythonScheduler {
                 }
             };
             plan.admit(place, taken)?;
-            self.starts(id);
+            self.starts(place, plan.requests());
         }
         // What the prefix cache has of it is no longer owed; a policy does not see that before.
         let owed = plan.requests().owed(place);
@@ -444,25 +480,18 @@ impl Scheduler for PythonScheduler {
     fn notice(&mut self, notice: Notice, table: &Requests) {
         match notice {
             Notice::Arrived(place) => {
-                // It is the last one: behind those that are shown, it changes nothing.
-                if self.waiting.len() < self.lookahead {
-                    self.shown_waiting = None;
-                }
-                self.waiting.insert(table.order(place), place);
+                self.here.insert(table.at(place).id, place);
+                self.enter_queue(place, table);
             }
-            Notice::Ready(place) => {
-                if let Some(running) = self.running.get_mut(table.at(place).id) {
-                    running.is_ready = true;
-                }
+            Notice::Ready(_) => self.is_outdated = true,
+            Notice::Preempted(place) => {
+                self.stops(place, table);
+                self.enter_queue(place, table);
             }
-            Notice::Preempted(place) => self.stops(table.at(place).id),
             Notice::Left(place) => {
-                let id = table.at(place).id;
-                if self.running.remove(id).is_some() {
-                    self.shown_running = None;
-                } else {
-                    self.waiting.remove(id);
-                    self.shown_waiting = None;
+                self.here.remove(&table.at(place).id);
+                if !self.stops(place, table) {
+                    self.leave_queue(place, table);
                 }
             }
         }
@@ -473,6 +502,18 @@ impl Scheduler for PythonScheduler {
             Trouble::Broken(error) => error,
             Trouble::Raised(raised) => self.policy.raised.keep(raised),
         })
+    }
+}
+
+/// How far a request has come.
+fn progress(place: Place, table: &Requests) -> Progress {
+    let request = table.at(place);
+    Progress {
+        context: table.context(place) as i64,
+        emitted: table.emitted(place) as i64,
+        blocks: request.blocks() as i64,
+        emits: request.phase() == Phase::Decoding,
+        decodes: request.is_ready(),
     }
 }
 

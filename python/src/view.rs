@@ -2,7 +2,6 @@
 //!
 //! Everything here is a copy that belongs to Python: nothing that a policy keeps or changes can reach the run.
 
-use inferq_core::clock::Instant;
 use numpy::{Element, PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -31,16 +30,50 @@ impl<T: Element> Column<T> {
     }
 }
 
-/// What of a request stays as it is while it runs, or while it waits.
-pub(crate) struct Member {
+/// A copy makes its columns anew.
+impl<T> Clone for Column<T> {
+    fn clone(&self) -> Column<T> {
+        Column::default()
+    }
+}
+
+/// A request as a view shows it.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Row {
     pub(crate) id: u32,
-    pub(crate) at: Instant,
     pub(crate) prompt_tokens: u32,
     pub(crate) class: u32,
-    pub(crate) priority: i64,
     pub(crate) preemptions: u32,
+    pub(crate) since_s: f64,
+    pub(crate) priority: i64,
     pub(crate) ttft_slo_s: f64,
     pub(crate) tbt_slo_s: f64,
+    pub(crate) progress: Progress,
+}
+
+/// How far a request had come when its table was made.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Progress {
+    pub(crate) context: i64,
+    pub(crate) emitted: i64,
+    /// Blocks that it held at least; one that emits holds those of its context too.
+    pub(crate) blocks: i64,
+    /// Does it emit a token in every iteration, so that context and output tokens grow by one?
+    pub(crate) emits: bool,
+    /// Is everything that it owed computed, so that its next row is a decode?
+    pub(crate) decodes: bool,
+}
+
+impl Progress {
+    /// The same so many iterations later, with all blocks that it holds.
+    pub(crate) fn after(&self, iterations: i64, block_tokens: i64) -> Progress {
+        if !self.emits {
+            return self.clone();
+        }
+        let context = self.context + iterations;
+        let blocks = self.blocks.max((context + block_tokens - 1) / block_tokens);
+        Progress { context, emitted: self.emitted + iterations, blocks, ..*self }
+    }
 }
 
 /// The objectives of requests by id, in seconds; NaN: none. Of those that come and go only the ones that are here.
@@ -89,9 +122,17 @@ impl Objectives {
     }
 }
 
-/// The requests that run, or that wait, by arrival; their columns serve all views until one comes or goes.
-pub(crate) struct Members {
-    rows: Vec<Member>,
+/// The requests that run, or that wait, by arrival. Its columns serve all views until one comes or goes, those of
+/// progress until one does something other than emit.
+#[derive(Clone, Default)]
+pub(crate) struct Table {
+    rows: Vec<Row>,
+    lasting: LastingColumns,
+    progress: ProgressColumns,
+}
+
+#[derive(Clone, Default)]
+struct LastingColumns {
     id: Column<u32>,
     since_s: Column<f64>,
     class_code: Column<i64>,
@@ -101,53 +142,74 @@ pub(crate) struct Members {
     tbt_slo_s: Column<f64>,
 }
 
-impl Members {
-    pub(crate) fn new(rows: Vec<Member>) -> Members {
-        Members {
-            rows,
-            id: Column::default(),
-            since_s: Column::default(),
-            class_code: Column::default(),
-            priority: Column::default(),
-            preemptions: Column::default(),
-            ttft_slo_s: Column::default(),
-            tbt_slo_s: Column::default(),
-        }
-    }
+#[derive(Clone, Default)]
+struct ProgressColumns {
+    prompt_left: Column<i64>,
+    decodes: Column<bool>,
+    /// Those at the instant at which the table was made.
+    first: EmissionColumns,
 }
 
-/// How far a request has come.
-pub(crate) struct Progress {
-    pub(crate) context: i64,
-    pub(crate) emitted: i64,
-    pub(crate) blocks: i64,
-    /// Is everything that it owed computed, so that its next row is a decode?
-    pub(crate) decodes: bool,
+/// Columns that each emitted token changes.
+#[derive(Clone, Default)]
+struct EmissionColumns {
+    context: Column<i64>,
+    emitted: Column<i64>,
+    blocks: Column<i64>,
+}
+
+impl Table {
+    pub(crate) fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    pub(crate) fn insert(&mut self, index: usize, row: Row) {
+        self.rows.insert(index, row);
+        self.forget_columns();
+    }
+
+    pub(crate) fn remove(&mut self, index: usize) {
+        self.rows.remove(index);
+        self.forget_columns();
+    }
+
+    fn forget_columns(&mut self) {
+        self.lasting = LastingColumns::default();
+        self.progress = ProgressColumns::default();
+    }
+
+    /// Says anew how far each request has come.
+    pub(crate) fn renew(&mut self, progress: impl Iterator<Item = Progress>) {
+        for (row, progress) in self.rows.iter_mut().zip(progress) {
+            row.progress = progress;
+        }
+        self.progress = ProgressColumns::default();
+    }
 }
 
 /// Requests in order of arrival, one read-only array for each column.
 #[pyclass(frozen, module = "inferq.scheduler", name = "Requests")]
 pub(crate) struct PyRequests {
-    members: Arc<Members>,
-    progress: Vec<Progress>,
-    prompt_left: Column<i64>,
-    context: Column<i64>,
-    emitted: Column<i64>,
-    blocks: Column<i64>,
-    decodes: Column<bool>,
+    table: Arc<Table>,
+    /// Iterations since the table was made.
+    iterations: i64,
+    block_tokens: i64,
+    /// Columns after these iterations, if there were any.
+    later: EmissionColumns,
 }
 
 impl PyRequests {
-    pub(crate) fn new(members: Arc<Members>, progress: Vec<Progress>) -> PyRequests {
-        PyRequests {
-            members,
-            progress,
-            prompt_left: Column::default(),
-            context: Column::default(),
-            emitted: Column::default(),
-            blocks: Column::default(),
-            decodes: Column::default(),
-        }
+    pub(crate) fn new(table: Arc<Table>, iterations: u64, block_tokens: u64) -> PyRequests {
+        let (iterations, block_tokens) = (iterations as i64, block_tokens as i64);
+        PyRequests { table, iterations, block_tokens, later: EmissionColumns::default() }
+    }
+
+    fn emission_columns(&self) -> &EmissionColumns {
+        if self.iterations == 0 { &self.table.progress.first } else { &self.later }
+    }
+
+    fn progress(&self) -> impl Iterator<Item = Progress> {
+        self.table.rows.iter().map(|row| row.progress.after(self.iterations, self.block_tokens))
     }
 }
 
@@ -156,88 +218,88 @@ type Array<'py, T> = Bound<'py, PyArray1<T>>;
 #[pymethods]
 impl PyRequests {
     fn __len__(&self) -> usize {
-        self.members.rows.len()
+        self.table.rows.len()
     }
 
     /// Row of the workload: the name of the request in a batch.
     #[getter]
     fn id<'py>(&self, py: Python<'py>) -> Array<'py, u32> {
-        self.members.id.of(py, self.members.rows.iter().map(|row| row.id))
+        self.table.lasting.id.of(py, self.table.rows.iter().map(|row| row.id))
     }
 
     /// Arrival in seconds.
     #[getter]
     fn since_s<'py>(&self, py: Python<'py>) -> Array<'py, f64> {
-        self.members.since_s.of(py, self.members.rows.iter().map(|row| row.at.seconds()))
+        self.table.lasting.since_s.of(py, self.table.rows.iter().map(|row| row.since_s))
     }
 
     /// Tokens that must be computed before it can decode: of its prompt, after a preemption of what it has emitted too.
     /// 0 where `decodes`.
     #[getter]
     fn prompt_left<'py>(&self, py: Python<'py>) -> Array<'py, i64> {
-        let left = |(row, progress): (&Member, &Progress)| {
-            let known = i64::from(row.prompt_tokens) + progress.emitted;
-            if progress.decodes { 0 } else { known - progress.context }
+        let left = |row: &Row| {
+            let known = i64::from(row.prompt_tokens) + row.progress.emitted;
+            if row.progress.decodes { 0 } else { known - row.progress.context }
         };
-        self.prompt_left.of(py, self.members.rows.iter().zip(&self.progress).map(left))
+        self.table.progress.prompt_left.of(py, self.table.rows.iter().map(left))
     }
 
     /// Tokens whose keys and values are in the cache.
     #[getter]
     fn context<'py>(&self, py: Python<'py>) -> Array<'py, i64> {
-        self.context.of(py, self.progress.iter().map(|progress| progress.context))
+        self.emission_columns().context.of(py, self.progress().map(|progress| progress.context))
     }
 
     /// Output tokens that are out.
     #[getter]
     fn emitted<'py>(&self, py: Python<'py>) -> Array<'py, i64> {
-        self.emitted.of(py, self.progress.iter().map(|progress| progress.emitted))
+        self.emission_columns().emitted.of(py, self.progress().map(|progress| progress.emitted))
     }
 
     /// Blocks that it holds.
     #[getter]
     fn blocks<'py>(&self, py: Python<'py>) -> Array<'py, i64> {
-        self.blocks.of(py, self.progress.iter().map(|progress| progress.blocks))
+        self.emission_columns().blocks.of(py, self.progress().map(|progress| progress.blocks))
     }
 
     /// Everything that it owed is computed: it can decode.
     #[getter]
     fn decodes<'py>(&self, py: Python<'py>) -> Array<'py, bool> {
-        self.decodes.of(py, self.progress.iter().map(|progress| progress.decodes))
+        self.table.progress.decodes.of(py, self.table.rows.iter().map(|row| row.progress.decodes))
     }
 
     /// Its class, a place in `View.classes`.
     #[getter]
     fn class_code<'py>(&self, py: Python<'py>) -> Array<'py, i64> {
-        self.members.class_code.of(py, self.members.rows.iter().map(|row| i64::from(row.class)))
+        self.table.lasting.class_code.of(py, self.table.rows.iter().map(|row| i64::from(row.class)))
     }
 
     /// Its priority; 0 where the workload has none.
     #[getter]
     fn priority<'py>(&self, py: Python<'py>) -> Array<'py, i64> {
-        self.members.priority.of(py, self.members.rows.iter().map(|row| row.priority))
+        self.table.lasting.priority.of(py, self.table.rows.iter().map(|row| row.priority))
     }
 
     /// Its objective for the time to the first token in seconds, NaN for none.
     #[getter]
     fn ttft_slo_s<'py>(&self, py: Python<'py>) -> Array<'py, f64> {
-        self.members.ttft_slo_s.of(py, self.members.rows.iter().map(|row| row.ttft_slo_s))
+        self.table.lasting.ttft_slo_s.of(py, self.table.rows.iter().map(|row| row.ttft_slo_s))
     }
 
     /// Its objective for the gap between two tokens in seconds, NaN for none.
     #[getter]
     fn tbt_slo_s<'py>(&self, py: Python<'py>) -> Array<'py, f64> {
-        self.members.tbt_slo_s.of(py, self.members.rows.iter().map(|row| row.tbt_slo_s))
+        self.table.lasting.tbt_slo_s.of(py, self.table.rows.iter().map(|row| row.tbt_slo_s))
     }
 
     /// How often it was preempted.
     #[getter]
     fn preemptions<'py>(&self, py: Python<'py>) -> Array<'py, i64> {
-        self.members.preemptions.of(py, self.members.rows.iter().map(|row| i64::from(row.preemptions)))
+        self.table.lasting.preemptions.of(py, self.table.rows.iter().map(|row| i64::from(row.preemptions)))
     }
 
     fn __repr__(&self) -> String {
-        format!("Requests of {}", self.members.rows.len())
+        format!("Requests of {}", self.table.rows.len())
     }
 }
 
