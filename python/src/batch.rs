@@ -7,7 +7,7 @@ use numpy::{Element, PyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArra
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyInt, PyIterator};
+use pyo3::types::{PyBool, PyDict, PyInt, PyIterator, PyList, PyTuple};
 
 use crate::policy::{Planned, broken};
 
@@ -108,6 +108,20 @@ pub(crate) fn seconds(object: &Bound<PyAny>) -> Option<Instant> {
     attoseconds(object.extract().ok()?, "wake_at_s").ok().map(Instant)
 }
 
+/// Goes through an object, one by one; `None` if it cannot be gone through.
+fn each<'py>(
+    object: &Bound<'py, PyAny>,
+    mut take: impl FnMut(&Bound<'py, PyAny>) -> Planned<()>,
+) -> Planned<Option<()>> {
+    if let Ok(list) = object.cast_exact::<PyList>() {
+        list.iter().try_for_each(|entry| take(&entry))?;
+        return Ok(Some(()));
+    }
+    let Some(mut entries) = entries(object)? else { return Ok(None) };
+    entries.try_for_each(|entry| take(&entry?))?;
+    Ok(Some(()))
+}
+
 /// What can be gone through, one by one; `None` if it cannot.
 fn entries<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyIterator>>> {
     match object.try_iter() {
@@ -134,18 +148,19 @@ fn listed<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
 pub(crate) fn ids(field: &str, object: &Option<Py<PyAny>>, py: Python, plan: &Plan) -> Planned<Vec<i64>> {
     let Some(object) = object else { return Ok(Vec::new()) };
     let object = object.bind(py);
-    if let Ok(array) = object.cast::<PyArray1<u32>>() {
-        return Ok(readable(array)?.as_array().iter().map(|&id| i64::from(id)).collect());
+    if let Some(ids) = object.cast::<PyArray1<u32>>().ok().and_then(|array| array.to_vec().ok()) {
+        return Ok(ids.into_iter().map(i64::from).collect());
     }
-    if let Ok(array) = object.cast::<PyArray1<i64>>() {
-        return Ok(readable(array)?.as_array().to_vec());
+    if let Some(ids) = object.cast::<PyArray1<i64>>().ok().and_then(|array| array.to_vec().ok()) {
+        return Ok(ids);
     }
     let not_ids = |object: &Bound<PyAny>| broken(plan, IDS, format!("{field}: {}", shortened(object)));
-    let mut ids = Vec::new();
-    for entry in entries(&listed(object)?)?.ok_or_else(|| not_ids(object))? {
-        let entry = entry?;
-        ids.push(whole(&entry).ok_or_else(|| not_ids(&entry))?);
-    }
+    let mut ids = Vec::with_capacity(object.cast_exact::<PyList>().map_or(0, |list| list.len()));
+    each(&listed(object)?, |entry| {
+        ids.push(whole(entry).ok_or_else(|| not_ids(entry))?);
+        Ok(())
+    })?
+    .ok_or_else(|| not_ids(object))?;
     Ok(ids)
 }
 
@@ -166,14 +181,23 @@ pub(crate) fn pairs(field: &str, object: &Option<Py<PyAny>>, py: Python, plan: &
         Err(_) => listed(object)?,
     };
     let mut pairs = Vec::new();
-    for entry in entries(&all)?.ok_or_else(|| no_pairs(object))? {
-        let entry = entry?;
-        let mut cells = entries(&entry)?.ok_or_else(|| no_pairs(&entry))?;
-        let mut cell = || Ok::<_, PyErr>(cells.next().transpose()?.as_ref().map(whole));
-        match (cell()?, cell()?, cell()?) {
-            (Some(Some(id)), Some(Some(tokens)), None) => pairs.push((id, tokens)),
-            _ => return Err(no_pairs(&entry)),
-        }
-    }
+    each(&all, |entry| {
+        let pair = match entry.cast_exact::<PyTuple>() {
+            Ok(tuple) if tuple.len() == 2 => {
+                whole(&*tuple.get_borrowed_item(0)?).zip(whole(&*tuple.get_borrowed_item(1)?))
+            }
+            _ => {
+                let mut cells = entries(entry)?.ok_or_else(|| no_pairs(entry))?;
+                let mut cell = || Ok::<_, PyErr>(cells.next().transpose()?.as_ref().map(whole));
+                match (cell()?, cell()?, cell()?) {
+                    (Some(Some(id)), Some(Some(tokens)), None) => Some((id, tokens)),
+                    _ => None,
+                }
+            }
+        };
+        pairs.push(pair.ok_or_else(|| no_pairs(entry))?);
+        Ok(())
+    })?
+    .ok_or_else(|| no_pairs(object))?;
     Ok(pairs)
 }
