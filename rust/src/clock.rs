@@ -238,6 +238,17 @@ pub(crate) fn all_arrival_nanoseconds(seconds: &[f64], nanoseconds: &mut [u64]) 
 
 /// A non-negative number's shortest decimal times 10^places, to the nearest whole, half to even.
 pub(crate) fn decimal(number: f64, places: i32) -> Option<u128> {
+    // Two decimals of at most 15 digits are never the same double. So one that means the number, which a quotient of two
+    // exact doubles shows, is the shortest one: that has no more digits.
+    let billionths = (number * 1e9 + 0.5) as u64;
+    if places == 18 && (1..1_000_000_000_000_000).contains(&billionths) && billionths as f64 / 1e9 == number {
+        return Some(u128::from(billionths) * NANOSECOND);
+    }
+    decimal_of_text(number, places)
+}
+
+/// The same by way of the text of the shortest decimal.
+fn decimal_of_text(number: f64, places: i32) -> Option<u128> {
     let text = format!("{number:e}");
     let (mantissa, exponent) = text.split_once('e')?;
     let exponent: i32 = exponent.parse().ok()?;

@@ -275,6 +275,7 @@ impl Plan<'_> {
     }
 
     /// Lets the group of standing decodes sit this iteration out, or take part again.
+    #[inline]
     pub fn rest_decodes(&mut self, rest: bool) {
         let group = &mut self.state.groups[self.group];
         self.state.standing -= group.active();

@@ -5,11 +5,19 @@ use super::Plan;
 impl Plan<'_> {
     /// Selects another group of the standing decodes from here on: [`Plan::decode`] adds to it, [`Plan::decodes`]
     /// counts it, [`Plan::rest_decodes`] rests it. A plan begins with group 0 and with no group at rest.
+    #[inline]
     pub fn select_group(&mut self, group: usize) {
-        while self.state.groups.len() <= group {
-            self.state.add_group();
+        if self.state.groups.len() <= group {
+            self.add_groups(group);
         }
         self.group = group;
+    }
+
+    #[cold]
+    fn add_groups(&mut self, last: usize) {
+        while self.state.groups.len() <= last {
+            self.state.add_group();
+        }
     }
 
     /// Tokens that the decodes of the group can load: what neither chunks nor other groups take.

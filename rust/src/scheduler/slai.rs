@@ -10,7 +10,7 @@ mod deadline;
 use std::cmp::Reverse;
 use std::iter::once;
 
-use self::cohort::{Cohort, Key, LAST};
+use self::cohort::{Cohort, Key, LAST, Member};
 use self::deadline::{DeadlineWatch, Margin, Offset, later};
 use super::prelude::*;
 use crate::clock::{Instant, Span};
@@ -42,6 +42,8 @@ impl SchedulerParameters for Slai {
             cohorts: Vec::new(),
             alone: Cohort::default(),
             victims: Vec::new(),
+            keys: Vec::new(),
+            rows: Vec::new(),
             watch: None,
         }))
     }
@@ -73,19 +75,20 @@ pub(super) struct SlaiScheduler {
     alone: Cohort,
     /// Requests that the present plan preempted.
     victims: Vec<Place>,
+    /// Room to work in: empty between one plan and the next.
+    keys: Vec<Key>,
+    rows: Vec<Place>,
     watch: Option<DeadlineWatch>,
 }
 
-/// The decodes up to a place in the order.
-#[derive(Clone, Copy, Debug)]
+/// The decodes up to a place in the order, of which each cohort keeps its own.
+#[derive(Clone, Copy, Debug, Default)]
 struct Chosen {
-    last: Key,
     count: u64,
     /// Is there no place for some of those that were asked for?
     is_cut: bool,
-    /// Those of them that are not in a cohort that takes part as a whole, and the blocks that these take.
+    /// Those of them that are not in a cohort that takes part as a whole.
     rows: u64,
-    blocks: u64,
 }
 
 /// What prompts do to the budget.
@@ -116,7 +119,9 @@ impl SlaiScheduler {
     /// before it, so this is the e of all that the batch served.
     fn gather(&mut self, plan: &mut Plan) -> Result<()> {
         let now = plan.now();
+        self.alone.chosen = 0;
         for (group, cohort) in self.cohorts.iter_mut().enumerate() {
+            cohort.chosen = 0;
             if std::mem::take(&mut cohort.takes_part) {
                 cohort.end = now;
             }
@@ -125,19 +130,20 @@ impl SlaiScheduler {
         }
         for index in 0..self.lists.idle.len() {
             let place = self.lists.idle[index];
-            let (tbt, id) = member(place, plan.requests());
+            let member = member(place, plan.requests());
+            let (tbt, deadline) = (member.tbt, later(now, member.tbt));
             let group = self.group(tbt);
             let cohort = &mut self.cohorts[group];
             if cohort.members.is_empty() {
                 cohort.end = now;
             }
-            if cohort.deadline(tbt) == later(now, tbt) {
+            if cohort.deadline(tbt) == deadline {
                 plan.select_group(group);
                 plan.rest_decodes(true);
                 plan.decode(place)?;
-                cohort.members.insert((tbt, id), place);
+                cohort.insert(member);
             } else {
-                self.alone.members.insert((Span(later(now, tbt).0), id), place);
+                self.alone.insert(Member { tbt: Span(deadline.0), ..member });
             }
         }
         self.lists.idle.clear();
@@ -155,29 +161,37 @@ impl SlaiScheduler {
     }
 
     /// The first `most` decodes in order, up to `last`. The cohorts of which all are among them take part.
-    fn choose(&self, mut last: Key, most: u64, plan: &mut Plan) -> Chosen {
-        let mut count = self.ready().map(|cohort| cohort.count_up_to(last)).sum::<usize>() as u64;
+    fn choose(&mut self, last: Key, most: u64, plan: &mut Plan) -> Chosen {
+        let mut count = self.choose_up_to(last);
         let is_cut = count > most;
         if is_cut {
-            let mut keys: Vec<Key> = self.ready().flat_map(|cohort| cohort.up_to(last)).map(|(key, _)| key).collect();
-            last = *keys.select_nth_unstable(most as usize - 1).1;
-            count = most;
-        }
-        let mut chosen = Chosen { last, count, is_cut, rows: 0, blocks: 0 };
-        for (group, cohort) in self.ready().enumerate() {
-            let is_whole = group < self.cohorts.len() && cohort.is_up_to(last);
-            if group < self.cohorts.len() {
-                plan.select_group(group);
-                plan.rest_decodes(!is_whole);
+            let mut keys = std::mem::take(&mut self.keys);
+            for cohort in self.ready() {
+                keys.extend(cohort.chosen_keys().map(|(key, _)| key));
             }
-            if !is_whole && cohort.first() <= last {
-                for (_, place) in cohort.up_to(last) {
-                    chosen.rows += 1;
-                    chosen.blocks += plan.new_blocks(place, 1);
-                }
-            }
+            let last = *keys.select_nth_unstable(most as usize - 1).1;
+            keys.clear();
+            self.keys = keys;
+            count = self.choose_up_to(last);
         }
-        chosen
+        let mut rows = self.alone.chosen as u64;
+        for (group, cohort) in self.cohorts.iter().enumerate() {
+            let is_whole = cohort.is_whole();
+            plan.select_group(group);
+            plan.rest_decodes(!is_whole);
+            rows += if is_whole { 0 } else { cohort.chosen as u64 };
+        }
+        Chosen { count, is_cut, rows }
+    }
+
+    fn choose_up_to(&mut self, last: Key) -> u64 {
+        self.cohorts.iter_mut().chain(once(&mut self.alone)).map(|cohort| cohort.choose(last)).sum::<usize>() as u64
+    }
+
+    /// The blocks that the rows take: one each at most, so that most plans need no count of them.
+    fn blocks_of_rows(&self, plan: &Plan) -> u64 {
+        let divided = self.cohorts.iter().filter(|cohort| !cohort.is_whole()).chain(once(&self.alone));
+        divided.flat_map(Cohort::chosen).map(|member| plan.new_blocks(member.place, 1)).sum()
     }
 
     /// The same; decodes that find no block make room for themselves.
@@ -185,7 +199,7 @@ impl SlaiScheduler {
         let before = self.victims.len();
         let mut chosen = self.choose(last, most, plan);
         while let Some(victim) = self.victim(chosen, plan) {
-            plan.reserve(chosen.blocks);
+            plan.reserve(self.blocks_of_rows(plan));
             plan.preempt(victim, Preemption::Recompute)?;
             self.take_out(victim, plan.requests());
             self.victims.push(victim);
@@ -206,12 +220,16 @@ impl SlaiScheduler {
     /// The victim, if the chosen lack blocks: the latest arrival that is not placed before the first of them that
     /// finds none, and that one itself last.
     fn victim(&self, chosen: Chosen, plan: &Plan) -> Option<Place> {
-        let mut lacking = chosen.blocks as i64 - plan.free_blocks();
+        let free = plan.free_blocks();
+        if chosen.rows as i64 <= free {
+            return None;
+        }
+        let mut lacking = self.blocks_of_rows(plan) as i64 - free;
         if lacking <= 0 {
             return None;
         }
         // It is the first, from the end of the order, with which those behind it take all that is lacking.
-        let mut ends: Vec<_> = self.ready().map(|cohort| cohort.up_to(chosen.last).rev().peekable()).collect();
+        let mut ends: Vec<_> = self.ready().map(|cohort| cohort.chosen_keys().rev().peekable()).collect();
         let mut lacks = None;
         while lacking > 0 {
             let index = (0..ends.len()).max_by_key(|&index| ends[index].peek().map(|&(key, _)| key))?;
@@ -235,24 +253,26 @@ impl SlaiScheduler {
     /// The place of a request in the order, if it is ready.
     fn key(&self, place: Place, requests: &Requests) -> Option<Key> {
         let member = member(place, requests);
-        match self.cohorts.iter().find(|cohort| cohort.members.contains_key(&member)) {
-            Some(cohort) => Some(cohort.key(member)),
-            None => self.alone.up_to(LAST).find(|&(_, other)| other == place).map(|(key, _)| key),
+        match self.cohorts.iter().find(|cohort| cohort.find(&member).is_some()) {
+            Some(cohort) => Some(cohort.key(&member)),
+            None => self.alone.members.iter().find(|other| other.place == place).map(|other| self.alone.key(other)),
         }
     }
 
     /// A request is admitted no more.
     fn take_out(&mut self, place: Place, requests: &Requests) {
         self.leave_cohort(place, requests);
-        self.alone.members.retain(|_, other| *other != place);
+        self.alone.members.retain(|other| other.place != place);
         self.lists.take_out(place);
     }
 
     fn leave_cohort(&mut self, place: Place, requests: &Requests) {
         let member = member(place, requests);
-        let kind = Cohort::kind(member.0);
+        let kind = Cohort::kind(member.tbt);
         if let Some(cohort) = self.cohorts.iter_mut().find(|cohort| cohort.kind == kind) {
-            cohort.members.remove(&member);
+            if let Some(index) = cohort.find(&member) {
+                cohort.members.remove(index);
+            }
         }
     }
 
@@ -267,9 +287,9 @@ impl SlaiScheduler {
         }
         if plan.shares_blocks() {
             // They have their places before the queue is looked at.
-            plan.reserve(chosen.blocks);
-            let decodes = self.ready().flat_map(|cohort| cohort.up_to(chosen.last));
-            decodes.for_each(|(_, place)| plan.publish_decode(place));
+            plan.reserve(self.blocks_of_rows(plan));
+            let decodes = self.ready().flat_map(Cohort::chosen);
+            decodes.for_each(|member| plan.publish_decode(member.place));
         }
         while let Some(place) = self.lists.queue.head() {
             let may_admit = prompts.left > 0 && !plan.was_preempted(place);
@@ -277,7 +297,10 @@ impl SlaiScheduler {
                 break;
             }
             plan.look_up(place);
-            if !plan.has_room(place, plan.requests().until_next_token(place), chosen.blocks) {
+            let tokens = plan.requests().until_next_token(place);
+            let is_roomy = !plan.shares_blocks() && (plan.blocks(tokens) + chosen.rows) as i64 <= plan.free_blocks();
+            let spare = if is_roomy { chosen.rows } else { self.blocks_of_rows(plan) };
+            if !plan.has_room(place, tokens, spare) {
                 break;
             }
             let (context, owed) = (plan.requests().next_context(place), plan.requests().owed(place));
@@ -286,48 +309,50 @@ impl SlaiScheduler {
         Ok(prompts)
     }
 
-    /// Puts the decodes up to `last` into the batch, and no others. Where a cohort is divided, its smaller part
-    /// leaves it.
-    fn decode(&mut self, last: Key, plan: &mut Plan) -> Result<()> {
-        let mut rows = Vec::new();
+    /// Puts the chosen decodes into the batch, and no others. Where a cohort is divided, its smaller part leaves it.
+    fn decode(&mut self, plan: &mut Plan) -> Result<()> {
+        let mut rows = std::mem::take(&mut self.rows);
         for (group, cohort) in self.cohorts.iter_mut().enumerate() {
-            let (chosen, all) = (cohort.count_up_to(last), cohort.members.len());
+            let (chosen, all) = (cohort.chosen, cohort.members.len());
             cohort.takes_part = 2 * chosen > all;
             plan.select_group(group);
             plan.rest_decodes(!cohort.takes_part);
             if chosen == 0 || chosen == all {
                 continue;
             }
-            let mut leaving = cohort.take_up_to(last);
-            if cohort.takes_part {
-                std::mem::swap(&mut leaving, &mut cohort.members);
-            }
-            for &place in leaving.values() {
-                plan.pause(place)?;
-            }
-            if cohort.takes_part {
-                let with_deadline = |((tbt, id), place)| ((Span(cohort.deadline(tbt).0), id), place);
-                self.alone.members.append(&mut leaving.into_iter().map(with_deadline).collect());
-            } else {
-                rows.extend(leaving.into_values());
+            let end = cohort.end;
+            for member in cohort.members.drain(if cohort.takes_part { chosen..all } else { 0..chosen }) {
+                plan.pause(member.place)?;
+                if cohort.takes_part {
+                    self.alone.insert(Member { tbt: Span(later(end, member.tbt).0), ..member });
+                } else {
+                    rows.push(member.place);
+                }
             }
         }
-        for place in self.alone.take_up_to(last).into_values() {
+        // Those that have just come are behind all that are chosen.
+        for index in 0..self.alone.chosen {
+            let place = self.alone.members[index].place;
             let member = member(place, plan.requests());
-            let group = self.group(member.0);
+            let group = self.group(member.tbt);
             let cohort = &mut self.cohorts[group];
             if cohort.takes_part || cohort.members.is_empty() {
-                cohort.takes_part = true;
-                cohort.members.insert(member, place);
                 plan.select_group(group);
-                plan.rest_decodes(false);
+                if !cohort.takes_part {
+                    cohort.takes_part = true;
+                    plan.rest_decodes(false);
+                }
+                cohort.insert(member);
                 plan.decode(place)?;
             } else {
                 rows.push(place);
             }
         }
+        self.alone.members.drain(..self.alone.chosen);
         // Whose cohort rests decodes by itself, for this one iteration, and is told to be ready again.
-        rows.into_iter().try_for_each(|place| plan.chunk(place, 1))
+        rows.drain(..).try_for_each(|place| plan.chunk(place, 1))?;
+        self.rows = rows;
+        Ok(())
     }
 
     /// Says for how long the plan holds. If critical decodes and prompts used the budget up, the critical ones must
@@ -349,7 +374,7 @@ impl SlaiScheduler {
         plan.hold(Hold::while_arrivals_wait(arrivals_wait));
         if uses_budget_up && (chosen.count > 0 || deadline < Instant::NEVER) {
             let inside = self.cohorts.iter().filter(|cohort| cohort.takes_part);
-            let tbts = inside.filter_map(|cohort| cohort.members.last_key_value()).map(|(&(tbt, _), _)| tbt);
+            let tbts = inside.filter_map(|cohort| cohort.members.last()).map(|member| member.tbt);
             let (offset, lasts) = self.margin.offset_after(chosen.count, plan);
             self.watch = Some(DeadlineWatch {
                 start: plan.now(),
@@ -386,7 +411,7 @@ impl Scheduler for SlaiScheduler {
         // Critical decodes come before the prompts; without any, the order of the decodes is the same.
         let is_contested = !self.lists.prefills.is_empty() || !self.lists.queue.is_empty();
         let ripe = if is_contested { self.margin.ripe(plan) } else { None };
-        let mut chosen = Chosen { last: (Instant::ZERO, 0), count: 0, is_cut: false, rows: 0, blocks: 0 };
+        let mut chosen = Chosen::default();
         if let Some(ripe) = ripe {
             chosen = self.place((ripe, u32::MAX), most, plan)?;
         }
@@ -394,7 +419,7 @@ impl Scheduler for SlaiScheduler {
         if prompts.left > 0 {
             chosen = self.place(LAST, self.max_decodes.min(chosen.count + prompts.left), plan)?;
         }
-        self.decode(chosen.last, plan)?;
+        self.decode(plan)?;
         self.hold(chosen, prompts, plan);
         Ok(())
     }
@@ -405,7 +430,7 @@ impl Scheduler for SlaiScheduler {
 }
 
 /// What stands for a request in its cohort.
-fn member(place: Place, requests: &Requests) -> (Span, u32) {
+fn member(place: Place, requests: &Requests) -> Member {
     let arrival = requests.arrival(place);
-    (arrival.tbt_slo, arrival.id)
+    Member { tbt: arrival.tbt_slo, id: arrival.id, place }
 }

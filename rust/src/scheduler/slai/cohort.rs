@@ -1,8 +1,5 @@
 //! Ready requests in the order of their deadlines, many of them with one e.
 
-use std::collections::BTreeMap;
-use std::ops::Bound;
-
 use super::deadline::later;
 use crate::clock::{Instant, Span};
 use crate::request::Place;
@@ -13,6 +10,20 @@ pub(super) type Key = (Instant, u32);
 /// No place is behind this one.
 pub(super) const LAST: Key = (Instant::NEVER, u32::MAX);
 
+/// What stands for a request in its cohort. They are sorted by this, and differ in it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Member {
+    pub(super) tbt: Span,
+    pub(super) id: u32,
+    pub(super) place: Place,
+}
+
+impl Member {
+    fn order(&self) -> (Span, u32) {
+        (self.tbt, self.id)
+    }
+}
+
 /// Ready requests with the same e, in order.
 #[derive(Debug, Default)]
 pub(super) struct Cohort {
@@ -21,7 +32,9 @@ pub(super) struct Cohort {
     /// Their e. For requests that are alone it is 0, and the deadline stands in the place of the TBT.
     pub(super) end: Instant,
     /// By TBT and id.
-    pub(super) members: BTreeMap<(Span, u32), Place>,
+    pub(super) members: Vec<Member>,
+    /// How many of them, from the first, the present plan has chosen.
+    pub(super) chosen: usize,
     /// Is it in the batch?
     pub(super) takes_part: bool,
 }
@@ -37,54 +50,65 @@ impl Cohort {
         later(self.end, tbt)
     }
 
-    pub(super) fn key(&self, (tbt, id): (Span, u32)) -> Key {
-        (self.deadline(tbt), id)
+    pub(super) fn key(&self, member: &Member) -> Key {
+        (self.deadline(member.tbt), member.id)
     }
 
     /// The place of the first in the order, behind all if there is none.
     pub(super) fn first(&self) -> Key {
-        self.members.first_key_value().map_or(LAST, |(&member, _)| self.key(member))
+        self.members.first().map_or(LAST, |member| self.key(member))
     }
 
     /// The place of the last.
-    pub(super) fn last(&self) -> Key {
-        self.members.last_key_value().map_or((Instant::ZERO, 0), |(&member, _)| self.key(member))
+    fn last(&self) -> Key {
+        self.members.last().map_or((Instant::ZERO, 0), |member| self.key(member))
     }
 
-    /// The members up to a place in the order.
-    pub(super) fn up_to(&self, last: Key) -> impl DoubleEndedIterator<Item = (Key, Place)> {
-        let end = self.last_up_to(last).map_or(Bound::Excluded((Span::ZERO, 0)), Bound::Included);
-        self.members.range((Bound::Unbounded, end)).map(|(&member, &place)| (self.key(member), place))
-    }
-
-    /// Takes them out.
-    pub(super) fn take_up_to(&mut self, last: Key) -> BTreeMap<(Span, u32), Place> {
-        let Some(last) = self.last_up_to(last) else { return BTreeMap::new() };
-        let behind = self.members.range((Bound::Excluded(last), Bound::Unbounded)).next();
-        let behind = behind.map(|(&member, _)| member).map(|member| self.members.split_off(&member));
-        std::mem::replace(&mut self.members, behind.unwrap_or_default())
-    }
-
-    /// The last member that there can be up to a place in the order.
-    pub(super) fn last_up_to(&self, (deadline, id): Key) -> Option<(Span, u32)> {
-        if deadline == Instant::NEVER {
-            return Some((Span::NEVER, id));
+    /// A new member is most often the last one: it has arrived after the others, or has a later deadline.
+    pub(super) fn insert(&mut self, member: Member) {
+        if self.members.last().is_none_or(|last| last.order() < member.order()) {
+            self.members.push(member);
+        } else {
+            let index = self.members.partition_point(|other| other.order() < member.order());
+            self.members.insert(index, member);
         }
-        deadline.0.checked_sub(self.end.0).map(|tbt| (Span(tbt), id))
     }
 
-    /// Are these all?
-    pub(super) fn is_up_to(&self, last: Key) -> bool {
-        last == LAST || self.last() <= last
+    pub(super) fn find(&self, member: &Member) -> Option<usize> {
+        self.members.binary_search_by_key(&member.order(), Member::order).ok()
     }
 
-    pub(super) fn count_up_to(&self, last: Key) -> usize {
-        if self.is_up_to(last) {
+    pub(super) fn chosen(&self) -> &[Member] {
+        &self.members[..self.chosen]
+    }
+
+    pub(super) fn chosen_keys(&self) -> impl DoubleEndedIterator<Item = (Key, Place)> {
+        self.chosen().iter().map(|member| (self.key(member), member.place))
+    }
+
+    /// Are all members chosen?
+    pub(super) fn is_whole(&self) -> bool {
+        self.chosen == self.members.len()
+    }
+
+    /// Chooses the members up to a place in the order; says how many they are.
+    pub(super) fn choose(&mut self, last: Key) -> usize {
+        self.chosen = if last == LAST || self.last() <= last {
             self.members.len()
         } else if self.first() > last {
             0
         } else {
-            self.up_to(last).count()
+            let end = self.last_up_to(last);
+            self.members.partition_point(|member| end.is_some_and(|end| member.order() <= end))
+        };
+        self.chosen
+    }
+
+    /// The last member that there can be up to a place in the order.
+    fn last_up_to(&self, (deadline, id): Key) -> Option<(Span, u32)> {
+        if deadline == Instant::NEVER {
+            return Some((Span::NEVER, id));
         }
+        deadline.0.checked_sub(self.end.0).map(|tbt| (Span(tbt), id))
     }
 }
