@@ -58,7 +58,7 @@ class Figure:
 
 FIGURES = {
     "instructions": Figure("instructions a request", 0.0, 1),
-    "l1i_misses": Figure("L1I misses a request", 5.0, 2),
+    "l1i_misses": Figure("L1I misses a request", 10.0, 2),
     "mispredictions": Figure("mispredictions a request", 4.0, 2),
     "hot_kib": Figure("KiB of hot code", 0.5, 2),
     "stretches": Figure("stretches a request", 0.001, 4),
