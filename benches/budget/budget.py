@@ -52,7 +52,7 @@ class Figure:
 
     unit: str
     slack: float
-    """Added to each ceiling: so much moves where functions come to lie elsewhere, with the code that runs unchanged."""
+    """Added to each ceiling: so much moves where functions come to lie elsewhere and nothing else changed."""
     digits: int
 
 

@@ -228,7 +228,10 @@ impl State {
     #[inline(always)]
     pub(crate) fn has_free(&self, blocks: u64) -> bool {
         let free = self.blocks.free();
-        self.standing.saturating_add(blocks) <= free || self.standing_growth().saturating_add(blocks) <= free
+        let fits = || self.standing_growth().saturating_add(blocks) <= free;
+        let is_certain = self.standing.saturating_add(blocks) <= free;
+        debug_assert!(!is_certain || fits(), "a standing decode takes one block at most");
+        is_certain || fits()
     }
 
     /// When no request is admitted any more, the blocks that were kept until then are free (`free="batch"`).
