@@ -269,10 +269,10 @@ impl SlaiScheduler {
     fn leave_cohort(&mut self, place: Place, requests: &Requests) {
         let member = member(place, requests);
         let kind = Cohort::kind(member.tbt);
-        if let Some(cohort) = self.cohorts.iter_mut().find(|cohort| cohort.kind == kind) {
-            if let Some(index) = cohort.find(&member) {
-                cohort.members.remove(index);
-            }
+        if let Some(cohort) = self.cohorts.iter_mut().find(|cohort| cohort.kind == kind)
+            && let Some(index) = cohort.find(&member)
+        {
+            cohort.members.remove(index);
         }
     }
 
