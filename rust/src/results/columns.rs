@@ -192,7 +192,7 @@ macro_rules! request_columns {
 request_columns! {
     /// Replica that served it.
     replica: u32 = every_run, Block::replica;
-    /// [`Status`] as a number.
+    /// [`Status`](super::Status) as a number.
     status: u8 = every_run, Block::status;
     /// Arrival, on the nanosecond grid.
     arrival_s: f64 = every_run, Block::arrival_s;
