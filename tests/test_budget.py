@@ -64,7 +64,7 @@ def test_figures_are_by_the_request_and_hot_lines_are_counted_once():
     }
 
 
-KEPT = {"instructions": 1020.0, "l1i_misses": 10.0, "stretches": 2.041, "checksum": "ab"}
+KEPT = {"instructions": 1020.0, "l1i_misses": 40.0, "stretches": 2.041, "checksum": "ab"}
 """Of 1,000 instructions, no miss, 2 stretches."""
 
 
@@ -76,8 +76,8 @@ KEPT = {"instructions": 1020.0, "l1i_misses": 10.0, "stretches": 2.041, "checksu
         ("instructions", 951.0, None),
         ("instructions", 949.0, "stands for 1,000.0. Lower it"),
         # A few more of nearly none are no change.
-        ("l1i_misses", 9.9, None),
-        ("l1i_misses", 10.1, "10.10 L1I misses a request"),
+        ("l1i_misses", 39.9, None),
+        ("l1i_misses", 40.1, "40.10 L1I misses a request"),
         ("l1i_misses", 0.0, None),
         ("stretches", 2.05, "2.0500 stretches a request"),
         ("mispredictions", 3.0, "no ceiling for mispredictions"),
