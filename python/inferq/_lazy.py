@@ -29,7 +29,7 @@ else:
     class _Module:
         """Stands for a module; every name of it that was used once is kept here.
 
-        Whoever looks objects over, as doctest does, asks for `__wrapped__` and its like: that loads nothing.
+        What inspects objects, as doctest does, asks for `__wrapped__` and its like: that loads nothing.
         """
 
         def __init__(self, name: str) -> None:

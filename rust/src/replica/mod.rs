@@ -210,8 +210,8 @@ impl Replica {
         let stretch = &mut self.stretch;
         if !stretch.through_arrivals {
             self.cut(now)?;
-        } else if stretch.before_anybody_waits == u64::MAX {
-            stretch.before_anybody_waits = stretch.begun_before(now)?;
+        } else if stretch.before_a_request_waits == u64::MAX {
+            stretch.before_a_request_waits = stretch.begun_before(now)?;
         }
         Ok(())
     }
@@ -408,7 +408,7 @@ impl Replica {
             growth,
             load,
             is_roomy,
-            before_anybody_waits: if state.waiting > 0 { 0 } else { u64::MAX },
+            before_a_request_waits: if state.waiting > 0 { 0 } else { u64::MAX },
         };
         self.is_idle = false;
         Ok(())

@@ -25,7 +25,7 @@ pub(crate) struct Stretch {
     /// Is a block known to be free in every iteration?
     pub(crate) is_roomy: bool,
     /// Iterations that begin before a request waits in the queue.
-    pub(crate) before_anybody_waits: u64,
+    pub(crate) before_a_request_waits: u64,
 }
 
 impl Stretch {
@@ -46,7 +46,7 @@ impl Stretch {
         let chunks = &state.batch.chunks;
         let in_batch = self.decodes + chunks.len() as u64;
         let has_started = state.running > in_batch || state.batch.is_cut_short;
-        if !has_started && self.before_anybody_waits >= self.count {
+        if !has_started && self.before_a_request_waits >= self.count {
             results.work(self.load, Bound::Work, self.count);
         } else {
             self.audit_the_rest(state, has_started, results);
@@ -56,10 +56,10 @@ impl Stretch {
     /// The audit where a request had another token to load.
     #[inline(never)]
     fn audit_the_rest(&self, state: &State, has_started: bool, results: &mut Recorder) {
-        let Stretch { count, load, before_anybody_waits, .. } = *self;
+        let Stretch { count, load, before_a_request_waits, .. } = *self;
         let with_free_block = if self.is_roomy { count } else { self.iterations_with_free_block(state) };
         let of_queue = |index: u64| match state.batch.refused {
-            _ if index < before_anybody_waits => Bound::Work,
+            _ if index < before_a_request_waits => Bound::Work,
             _ if !state.batch.preempted.is_empty() => Bound::Blocks,
             Some(Limit::Seats) => Bound::Seats,
             Some(Limit::Blocks) => Bound::Blocks,
@@ -76,12 +76,12 @@ impl Stretch {
                 bound => bound,
             }
         };
-        if self.is_roomy && (has_started || before_anybody_waits == 0) {
+        if self.is_roomy && (has_started || before_a_request_waits == 0) {
             results.work(load, of_iteration(0), count);
             return;
         }
         // Between these marks all iterations are bound alike, but for the slack of chunks when no block is left.
-        let mut marks = [0, before_anybody_waits.min(count), with_free_block, count];
+        let mut marks = [0, before_a_request_waits.min(count), with_free_block, count];
         marks.sort_unstable();
         for pair in marks.windows(2) {
             if has_started && pair[0] >= with_free_block {

@@ -1,8 +1,8 @@
 //! A timing wheel: the member that is due first.
 //!
 //! One place for each of the next ticks, and two levels of bits over the places. Members that are due later than the wheel
-//! reaches are in a list, which is looked through whenever half a turn is over. Insertion, removal and the answer to *who
-//! is next?* are O(1).
+//! reaches are in a list, which is looked through whenever half a turn is over. Insertion, removal and
+//! asking for the earliest tick are O(1).
 
 use crate::request::Place;
 
