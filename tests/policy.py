@@ -22,6 +22,12 @@ NO_LIST = (None, 1, "0", {"a": 0}, {0, 2})
 ORDERS = ("fcfs", "spf", "srf", "lpf")
 
 
+def drawn_preemption(rng: random.Random) -> Described:
+    """A move that takes time ends the stretch that it is in; one that takes none does not."""
+    swap = {"kind": "Swap", "per_token": rng.choice([0, 1e-6]), "base": rng.choice([0, 0.001])}
+    return rng.choice([{"kind": "Recompute"}, swap])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Policy:
     """A built-in scheduler, as users write it, as it must refuse, and what it asks for."""

@@ -23,15 +23,15 @@ def _overhead(rng: random.Random) -> Described:
 
 
 def requests(rng: random.Random, prompt: int, output: int) -> list[Described]:
-    """Arrivals often fall on the ends of iterations, often all together."""
+    """Arrivals often fall on the ends of iterations, often all together; some prompts are short."""
     grid, now, rows = rng.choice([0.01, 1.0, 0.001, 0.0062]), 0.0, []
-    gaps = rng.choice([[0, 0, 1, 2, 5, 20], [0, 0, 0, 0, 0, 1]])
+    gaps = rng.choice([[0, 0, 1, 2, 5, 20], [0, 0, 1, 2, 5, 20], [0, 0, 0, 0, 0, 1], [0]])
     for _ in range(rng.randint(1, 18)):
         now = round(now + rng.choice(gaps) * grid, 9)
         rows.append(
             {
                 "arrival_s": now,
-                "prompt_tokens": rng.randint(1, prompt),
+                "prompt_tokens": rng.randint(1, rng.choice([prompt, prompt, 4])),
                 "output_tokens": rng.randint(1, output),
                 "class": rng.choice(["b", "a", "a"]),
                 "priority": rng.randint(0, 2),

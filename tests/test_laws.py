@@ -53,10 +53,12 @@ def workloads(draw: st.DrawFn) -> pl.DataFrame:
     def column(values: st.SearchStrategy[Any]) -> list[Any]:
         return draw(st.lists(values, min_size=rows, max_size=rows))
 
+    latest_ms = draw(st.sampled_from([0, 400, 400]))
+    prompts = st.one_of(st.integers(1, 80), st.integers(1, 4))  # a short one fits beside long ones
     return pl.DataFrame(
         {
-            "arrival_s": sorted(column(st.integers(0, 400).map(lambda n: n / 1000))),
-            "prompt_tokens": column(st.integers(1, 80)),
+            "arrival_s": sorted(column(st.integers(0, latest_ms).map(lambda n: n / 1000))),
+            "prompt_tokens": column(prompts),
             "output_tokens": column(st.integers(1, 40)),
             "class": column(st.sampled_from(CLASSES)),
             "priority": column(st.integers(0, 2)),

@@ -639,3 +639,28 @@ def test_a_batch_shows_what_it_holds() -> None:
         batch.decode = []  # type: ignore[misc]
     with pytest.raises(TypeError):
         iq.Batch([1])  # type: ignore[misc]
+
+
+class Recipe(iq.Scheduler):
+    """The guide's: what waits computes what it owes, what runs decodes."""
+
+    def plan(self, view: iq.View) -> iq.Batch:
+        running, waiting = view.running, view.waiting
+        return iq.Batch(decode=running.id, prefill=zip(waiting.id, waiting.prompt_left, strict=True))
+
+
+@pytest.mark.parametrize(("first_token", "finish_s"), [("prefill", [3, 4]), ("decode", [4, 5])])
+def test_a_request_that_was_handed_off_owes_a_token(first_token: Any, finish_s: list[int]) -> None:
+    """Rule 7: with "decode" it owes the decode that makes its first token; its prompt's iteration lasts 1 s.
+
+    Outputs of 3 and 4 tokens: with "prefill" 2 and 3 decodes of a second each follow, with "decode" 3 and 4.
+    """
+
+    def engine(scheduler: iq.Scheduler) -> iq.Engine:
+        kv = iq.KvCache(tokens=100, block=1)
+        return iq.Engine(timing=iq.Constant(1.0), scheduler=scheduler, kv=kv, first_token=first_token)
+
+    link = iq.Link(latency_s=0, bytes_per_s=1e9, bytes_per_token=0)
+    system = iq.Disaggregated(prefill=(engine(iq.Sarathi()), 1), decode=(engine(Recipe()), 1), link=link)
+    result = iq.simulate(work((0, 5, 3), (0, 7, 4)), system)
+    assert result.requests["finish_s"].to_list() == finish_s

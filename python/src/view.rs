@@ -234,12 +234,13 @@ impl PyRequests {
     }
 
     /// Tokens that must be computed before it can decode: of its prompt, after a preemption of what it has emitted too.
-    /// 0 where `decodes`.
+    /// At least 1 while it waits, 0 where `decodes`.
     #[getter]
     fn prompt_left<'py>(&self, py: Python<'py>) -> Array<'py, i64> {
         let left = |row: &Row| {
             let known = i64::from(row.prompt_tokens) + row.progress.emitted;
-            if row.progress.decodes { 0 } else { known - row.progress.context }
+            // Handed off under `FirstToken::Decode`, it has all computed, and owes the decode that comes next.
+            if row.progress.decodes { 0 } else { (known - row.progress.context).max(1) }
         };
         self.table.progress.prompt_left.of(py, self.table.rows.iter().map(left))
     }

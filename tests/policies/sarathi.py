@@ -9,7 +9,7 @@ import pytest
 
 import inferq as iq
 
-from ..policy import NO_COUNT, ORDERS, Described, Policy
+from ..policy import NO_COUNT, ORDERS, Described, Policy, drawn_preemption
 from ..reference import Replica, ordered
 from ..worked import (
     SECOND,
@@ -26,13 +26,12 @@ from ..worked import (
 
 
 def draw(rng: random.Random, longest: int, classes: list[str]) -> Described:
-    swap = {"kind": "Swap", "per_token": 1e-6, "base": 0.001}
     return {
         "kind": "Sarathi",
         "token_budget": rng.choice([3, 8, 16, 64, 512]),
         "max_seqs": rng.choice([1, 2, 4, 8, 128]),
-        "watermark": rng.choice([0.0, 0.01, 0.1]),
-        "preemption": rng.choice([{"kind": "Recompute"}, swap]),
+        "watermark": rng.choice([0.0, 0.0, 0.01, 0.1]),
+        "preemption": drawn_preemption(rng),
         "order": rng.choice(ORDERS),
     }
 

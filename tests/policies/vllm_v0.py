@@ -7,19 +7,18 @@ from typing import Any
 
 import inferq as iq
 
-from ..policy import NO_COUNT, Described, Policy
+from ..policy import NO_COUNT, Described, Policy, drawn_preemption
 from ..reference import Replica
 from ..worked import SECOND, bounds, drawn, engine, instants, request, simulate, used
 
 
 def draw(rng: random.Random, longest: int, classes: list[str]) -> Described:
-    swap = {"kind": "Swap", "per_token": 1e-6, "base": 0.001}
     return {
         "kind": "VllmV0",
         "token_budget": rng.choice([8, 8, 16, 64, 512]),
         "max_seqs": rng.choice([1, 2, 4, 8, 128]),
-        "watermark": rng.choice([0.0, 0.01, 0.1]),
-        "preemption": rng.choice([{"kind": "Recompute"}, swap]),
+        "watermark": rng.choice([0.0, 0.0, 0.01, 0.1]),
+        "preemption": drawn_preemption(rng),
     }
 
 
@@ -91,6 +90,24 @@ def test_vllm_v0_resumed_input_longer_than_the_budget() -> None:
     assert used(outcome) == [4, 8, 10, 6, 7, 6, 6, 7, 7]
     rejected = outcome.requests[2]
     assert (rejected.status, rejected.left, rejected.admitted) == ("rejected", SECOND // 4, None)
+
+
+def test_vllm_v0_admits_in_the_step_after_the_last_swapped_request_is_back() -> None:
+    """Moves at no cost, 4 blocks of 2. 0: p = 3, o = 3; 1: p = 3, o = 5; both at 0; 2: p = 1, o = 1 at 2.5.
+
+    0, 1  both prompts, both decode: 4 blocks, all full
+    2     0 finds no block: 1 goes out with a context of 4; 0 decodes its last, 3 blocks
+    3     1 comes back before 2 is admitted, with 3 blocks, and decodes
+    4     nothing is swapped any more: 2's prompt, its only token, though 1 has a block for its next
+    5, 6  1 decodes its last two
+    """
+    swap = iq.Swap(per_token=0, base=0)
+    rows = [request(0, 3, 3), request(0, 3, 5), request(2.5, 1, 1)]
+    outcome = simulate(rows, engine(vllm_v0(preemption=swap), tokens=8, block=2))
+    assert drawn(outcome) == [
+        "0: 0+3* 1+3*", "1: 0+1* 1+1*", "2: 0+1*", "3: 1+1*", "4: 2+1*", "5: 1+1*", "6: 1+1*",
+    ]  # fmt: skip
+    assert used(outcome) == [8, 8, 6, 6, 8, 6, 8]
 
 
 def test_audit_of_vllm_v0() -> None:

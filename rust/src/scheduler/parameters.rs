@@ -94,14 +94,15 @@ impl PreemptionKind {
 
 impl Sample for PreemptionKind {
     fn sample(dice: &mut Dice) -> PreemptionKind {
-        let swap = PreemptionKind::Swap { per_token: 2e-6, base: 1e-3 };
-        dice.one_of(&[PreemptionKind::Recompute {}, PreemptionKind::Recompute {}, swap])
+        // A move that takes time ends its stretch; one that takes none does not.
+        let swap = PreemptionKind::Swap { per_token: dice.one_of(&[0.0, 2e-6]), base: dice.one_of(&[0.0, 1e-3]) };
+        dice.one_of(&[PreemptionKind::Recompute {}, swap])
     }
 }
 
 /// A share of the blocks for [`super::Watermark`].
 pub(super) fn sample_watermark(dice: &mut Dice) -> f64 {
-    dice.one_of(&[0.0, 0.01, 0.1])
+    dice.one_of(&[0.0, 0.0, 0.01, 0.1])
 }
 
 /// Tests that a count is one.

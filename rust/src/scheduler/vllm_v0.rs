@@ -84,10 +84,14 @@ impl Scheduler for VllmV0Scheduler {
         plan.rest_decodes(false);
         self.roster.choose_decodes(u64::MAX, plan)?;
         self.roster.make_room(plan)?;
+        let was_swapped = !self.roster.swapped.is_empty();
         self.roster.swap_in(plan)?;
-        // A request that waits now was not admitted, and will not be while no request leaves.
+        // Nothing was admitted beside swapped requests. Once the last of them is back, the head of the queue may be.
+        let queue_opens = was_swapped && self.roster.swapped.is_empty();
+        // Otherwise a request that waits now was not admitted, and will not be while no request leaves.
         let arrivals_wait = plan.waiting() > 0 || plan.seats_left() == 0;
-        plan.hold(if plan.has_preempted() { Hold::ONCE } else { Hold::while_arrivals_wait(arrivals_wait) });
+        let holds_once = plan.has_preempted() || queue_opens;
+        plan.hold(if holds_once { Hold::ONCE } else { Hold::while_arrivals_wait(arrivals_wait) });
         Ok(())
     }
 }
