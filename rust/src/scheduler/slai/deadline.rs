@@ -112,6 +112,9 @@ fn product(offset: u128, length: u128) -> u128 {
     whole.saturating_mul(length).saturating_add(of_part)
 }
 
+/// A plan that would hold without end holds for so many iterations: no request has as many, and sums of them fit.
+const MOST_ITERATIONS: u64 = 1 << 40;
+
 /// When do other decodes than those in the batch become critical?
 #[derive(Debug)]
 pub(super) struct DeadlineWatch {
@@ -132,7 +135,7 @@ pub(super) struct DeadlineWatch {
 impl DeadlineWatch {
     /// A number of iterations for which the plan certainly holds.
     pub(super) fn holds(&self, pace: &Pace) -> u64 {
-        let most = self.lasts.min(pace.holds);
+        let most = self.lasts.min(pace.holds).min(MOST_ITERATIONS);
         let holds = |count: u64| self.holds_for(count, pace).unwrap_or(false);
         let (mut good, mut bad) = (1, 2);
         while bad <= most && holds(bad) {
