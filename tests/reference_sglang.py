@@ -6,7 +6,7 @@ A scenario, and what comes out, are as they are recorded there: whole numbers, t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from .reference_cache import said
 from .reference_radix import Run, Tree
@@ -18,7 +18,7 @@ MOST_SORTED = 128  # waiting requests; more keep their order
 REFRESHED_EVERY = 32  # passes
 ENDLESS = 1 << 60  # chunking off
 
-Row = tuple["Request", int]  # a request and its tokens
+Picked = tuple["Request", int]  # a request and its tokens
 
 
 class OutOfMemory(Exception):
@@ -33,6 +33,7 @@ class Request:
     def __init__(self, at: int, row: dict[str, Any], tokens: list[Any]) -> None:
         self.id, self.arrival, self.said = at, row["arrival_us"], tokens
         self.prompt, self.output = row["prompt_tokens"], row["output_tokens"]
+        self.limit = row.get("max_tokens", self.output)  # what the client allowed
         self.emitted = self.kv = self.retractions = 0
         self.prefix = 0  # tokens that need no computing: found, or its own earlier pieces
         self.cached = self.first_token = self.finish = -1  # the first: found when it was first put in a batch
@@ -43,7 +44,20 @@ class Request:
 
     @property
     def left(self) -> int:
-        return self.output - self.emitted
+        return self.limit - self.emitted
+
+    @property
+    def is_over(self) -> bool:
+        return self.emitted == self.output
+
+
+class Row(NamedTuple):  # as it was planned
+    request: Request
+    tokens: int
+    reaches: int  # tokens that are computed with it
+    emits: bool
+    decodes: bool
+    life: int  # the request has been retracted so often
 
 
 class Memory(Tree):
@@ -67,9 +81,9 @@ class Memory(Tree):
         end, pages = self.refresh(self.pages[r][: tokens // self.block] if self.cached else [])
         return end, pages * self.block
 
-    def publish(self, r: Request) -> None:
+    def publish(self, r: Request, tokens: int) -> None:
         if self.cached:
-            self.computed(r, r.kv)
+            self.computed(r, tokens)
 
     def grow(self, r: Request, tokens: int) -> None:
         pages = -(-(r.kv + tokens) // self.block) - -(-r.kv // self.block)
@@ -89,6 +103,7 @@ class Scheduler:
         self.running: list[Request] = []
         self.prefilled: list[Request] = []  # the last batch, if it was extend or mixed
         self.partial: Request | None = None
+        self.flying: list[Request] = []  # whose next token is being computed while a batch is planned
         self.closed = False
         self.passes = 0
         self.high = self.ratio = min(0.7 * scenario["conservativeness"], 1)
@@ -97,37 +112,51 @@ class Scheduler:
 
     # One step: its kind, its prefill rows, its decode rows.
 
-    def step(self) -> tuple[str, list[Row], list[Row]] | None:
+    def step(self) -> tuple[str, list[Picked], list[Picked]] | None:
         if self.partial:
-            self.memory.publish(self.partial)
+            self.memory.publish(self.partial, self.partial.kv)
             self.partial.prefix = self.partial.kv
-        rest = [r for r in self.prefilled if r.left and r is not self.partial]
+        rest = [r for r in self.prefilled if not r.is_over and r is not self.partial]
         if len(rest) < len(self.prefilled) or (rest and not self.running):
             self.closed = False
-        unfinished = [r for r in self.running + rest if r.left]
+        unfinished = [r for r in self.running + rest if not r.is_over]
         if len(unfinished) < len(self.running + rest):
             self.closed = False
         self.running, self.prefilled = unfinished, []
         if picked := self.prefill():
             self.prefilled = [r for r, _ in picked]
+            if self.mixed and self.take_off_ending():
+                self.closed = False
             if self.mixed and self.running and self.next_decode_fits():
                 decodes = self.decode()
                 self.prefilled, self.running = self.prefilled + self.running, []
                 return "mixed", picked, decodes
             return "extend", picked, []
         if self.running:
+            if ending := self.take_off_ending():
+                self.closed = False
+            if not self.running:
+                return None
             if self.next_decode_fits():
                 self.ratio = max(self.ratio - self.decay, self.low)
+            elif ending:
+                return None
             else:
                 self.retract()
             return "decode", [], self.decode()
-        if not self.waiting:
+        if not (self.waiting or self.flying):
             self.ratio = self.high
         return None
 
+    def take_off_ending(self) -> bool:
+        """Those whose last token is being computed leave the running."""
+        before = len(self.running)
+        self.running = [r for r in self.running if r not in self.flying or r.left > 1]
+        return len(self.running) < before
+
     # Prefill pass.
 
-    def prefill(self) -> list[Row]:
+    def prefill(self) -> list[Picked]:
         if not self.running:
             self.closed = False
         if not self.partial and (self.closed or not self.waiting):
@@ -174,7 +203,7 @@ class Scheduler:
     def next_decode_fits(self) -> bool:
         return self.memory.evict_until(self.page * sum(r.kv % self.page == 0 for r in self.running))
 
-    def decode(self) -> list[Row]:
+    def decode(self) -> list[Picked]:
         self.memory.evict_until(self.page * len(self.running))
         for r in self.running:
             self.memory.grow(r, 1)
@@ -192,24 +221,24 @@ class Scheduler:
             self.waiting.append(r)
             self.closed = False
             fits = self.next_decode_fits()
-        emitted, asked = sum(r.emitted for r in rows), sum(r.output for r in rows)
+        emitted, asked = sum(r.emitted for r in rows), sum(r.limit for r in rows)
         self.ratio = min(1, (emitted + STEPS_AHEAD * len(rows)) / (asked + 1))
 
     # After the step.
 
-    def finish_step(self, prefills: list[Row], decodes: list[Row], now: int) -> None:
-        for at, (r, _) in enumerate(prefills + decodes):
-            if r is self.partial:
+    def settle(self, rows: list[Row], now: int) -> None:
+        for r, _, reaches, emits, decodes, life in rows:
+            if not emits or r.is_over or r.retractions > life:
                 continue
             r.emitted += 1
             if r.emitted == 1:
                 r.first_token = now
-            if not r.left:
+            if r.is_over:
                 r.finish = now
-                self.memory.publish(r)
+                self.memory.publish(r, min(r.kv, r.known))
                 self.memory.release(r)
-            elif at < len(prefills):
-                self.memory.publish(r)
+            elif not decodes:
+                self.memory.publish(r, reaches)
 
 
 class Pass:
@@ -225,7 +254,7 @@ class Pass:
         for r in of.running:  # one after the other, as IEEE doubles
             reserved += min(r.left, MOST_RESERVED) * (1 if of.ignore_eos else of.ratio)
         self.total = beside + reserved
-        self.picked: list[Row] = []
+        self.picked: list[Picked] = []
         self.to_emit: list[tuple[int, int]] | None = None  # rule B: (tokens still to emit, known tokens)
 
     @property
@@ -242,7 +271,7 @@ class Pass:
     def admit(self, r: Request, tokens: int, whole: bool) -> str:
         """Takes it in, and gives the verdict."""
         charged = self.ceil(tokens)
-        self.total += charged + self.page + (min(r.output, MOST_RESERVED) if whole else 0)
+        self.total += charged + self.page + (min(r.limit, MOST_RESERVED) if whole else 0)
         self.current += charged + self.page
         self.input, self.chunk = self.input - charged, self.chunk - charged
         self.picked.append((r, tokens))
@@ -254,7 +283,7 @@ class Pass:
             return "memory"
         return "budget" if self.input <= 0 or self.chunk <= 0 else "go"
 
-    def pick(self) -> list[Row]:
+    def pick(self) -> list[Picked]:
         of = self.of
         if r := of.partial:
             room = min(self.chunk, int(self.left_total))
@@ -322,20 +351,31 @@ def simulate(scenario: dict[str, Any]) -> dict[str, list[Any]]:
     requests = [Request(at, *one) for at, one in enumerate(zip(rows, said(rows), strict=True))]
     coming = sorted(requests, key=lambda r: r.arrival)
     iterations: list[Any] = []
-    now = 0
+    now = end = 0
+    flight: list[Row] = []  # the batch that is being computed, where the next one is planned meanwhile
     for r in requests:
         scheduler.memory.meet(r)
     while True:
         while coming and coming[0].arrival <= now:
             scheduler.waiting.append(coming.pop(0))
+        before, flight = flight, []
+        scheduler.flying = [row.request for row in before if row.emits]
         if step := scheduler.step():
             kind, prefills, decodes = step
-            emits = [[r.id, tokens, int(r is not scheduler.partial)] for r, tokens in prefills + decodes]
-            iterations.append([now, kind, emits])
-            tokens = sum(tokens for _, tokens in prefills + decodes)
-            contexts = sum(r.known - 1 for r, _ in decodes)
-            now += price["base"] + price["per_token"] * tokens + price["per_context_token"] * contexts
-            scheduler.finish_step(prefills, decodes, now)
+            flight = [Row(r, n, r.kv, r is not scheduler.partial, False, r.retractions) for r, n in prefills]
+            flight += [Row(r, n, r.kv, True, True, r.retractions) for r, n in decodes]
+        if before:
+            now = end
+        if flight:
+            iterations.append([now, kind, [[row.request.id, row.tokens, int(row.emits)] for row in flight]])
+            tokens, contexts = sum(row.tokens for row in flight), sum(r.kv - 1 for r, _ in decodes)
+            end = now + price["base"] + price["per_token"] * tokens + price["per_context_token"] * contexts
+            if not scenario.get("overlap"):
+                before, flight, now = flight, [], end
+        if before:
+            scheduler.settle(before, now)
+        elif flight:
+            continue
         elif coming:
             now = coming[0].arrival
         elif scheduler.waiting:

@@ -6,7 +6,7 @@ import pytest
 
 import inferq as iq
 
-from . import reference, reference_sglang
+from . import reference, reference_sglang, reference_vllm
 from .grouped import grouped
 from .recordings import (
     Scenario,
@@ -19,13 +19,22 @@ from .recordings import (
 )
 
 VLLM = [*recorded("vllm_v1"), *recorded("vllm_v1_prefix")]
-SGLANG = recorded("sglang")
+AHEAD = [
+    case
+    for name in ("vllm_v1_async", "vllm_v1_async_prefix", "vllm_v1_async_stop", "vllm_v1_async_pause")
+    for case in recorded(name)
+]
+SGLANG, OVERLAP = recorded("sglang"), recorded("sglang_overlap")
 
 
 def test_the_recordings_are_complete() -> None:
     assert (len(recorded("vllm_v1")), len(recorded("vllm_v1_prefix")), len(SGLANG)) == (120, 60, 101)
     assert sum(sum(case["expected"]["preemptions"]) > 0 for case in recorded("vllm_v1")) == 20
     assert sum(sum(case["expected"]["retractions"]) > 0 for case in SGLANG) > 20
+    assert Counter(case["scenario"].get("ends", "length") for case in AHEAD) == {"length": 210, "stop": 60}
+    assert sum(sum(case["expected"]["preemptions"]) > 0 for case in AHEAD) == 86
+    assert Counter(case["scenario"].get("ends", "length") for case in OVERLAP) == {"length": 55, "stop": 35}
+    assert sum(sum(case["expected"]["retractions"]) > 0 for case in OVERLAP) == 42
     kinds = Counter(kind for case in SGLANG for _, kind, _ in case["expected"]["iterations"])
     assert set(kinds) == {"extend", "decode", "mixed"}
 
@@ -74,6 +83,16 @@ def test_every_step_of_the_core_is_sglangs(stepping: bool, place: int) -> None:
     assert sglang_outcome(result) == SGLANG[place]["expected"]
 
 
+@grouped(place=range(len(AHEAD)))
+def test_every_batch_of_the_reference_is_vllms_that_plans_ahead(place: int) -> None:
+    assert reference_vllm.simulate(AHEAD[place]["scenario"]) == AHEAD[place]["expected"]
+
+
 @grouped(place=range(len(SGLANG)))
 def test_every_step_of_the_reference_is_sglangs(place: int) -> None:
     assert reference_sglang.simulate(SGLANG[place]["scenario"]) == SGLANG[place]["expected"]
+
+
+@grouped(place=range(len(OVERLAP)))
+def test_every_step_of_the_reference_is_sglangs_that_overlaps(place: int) -> None:
+    assert reference_sglang.simulate(OVERLAP[place]["scenario"]) == OVERLAP[place]["expected"]
