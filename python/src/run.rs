@@ -14,7 +14,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use serde_json::value::RawValue;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -41,6 +41,8 @@ pub(crate) struct Scenario {
     iterations: bool,
     batches: bool,
     stepping: bool,
+    /// Requests in flight beyond which none is sent; left out: any number.
+    pub(crate) max_in_flight: Option<NonZeroU64>,
 }
 
 /// What is left out of the measurement at one end of the workload.
@@ -65,6 +67,7 @@ impl Scenario {
             timeline,
             iterations: self.iterations,
             batches: self.batches,
+            max_in_flight: self.max_in_flight,
             stepping: self.stepping,
             threads,
         })
@@ -350,7 +353,8 @@ pub(crate) fn simulate<'py>(
         class: (!workload.class.is_empty()).then(|| held(columns, "class")).transpose()?,
     };
     let requests = PyRequestRows::new(results.requests, given, 0, options.measured, threads);
-    let requests = if workload.flow.is_empty() { requests } else { requests.that_arrived() };
+    let as_given = workload.flow.is_empty() && options.max_in_flight.is_none();
+    let requests = if as_given { requests } else { requests.that_arrived() };
     dict.set_item("requests", Bound::new(py, requests)?)?;
     Ok(dict)
 }

@@ -28,8 +28,23 @@ def replay(
     rate: Annotated[
         float | None,
         option(
-            "R", "Requests per second: scales arrival times, or draws Poisson arrivals where there are none."
+            "R",
+            "Requests per second: scales arrival times, or draws Poisson arrivals where there are none; inf "
+            "sends all at once.",
         ),
+    ] = None,
+    burstiness: Annotated[
+        float | None,
+        option("B", "Draw arrivals at --rate with gamma gaps of shape B: 1 is Poisson, below 1 burstier."),
+    ] = None,
+    concurrency: Annotated[
+        int | None, option("N", "N users send the requests, each when the one before is answered.")
+    ] = None,
+    ramp: Annotated[
+        float | None, option("SECONDS", "Start the users of --concurrency over this time.")
+    ] = None,
+    max_in_flight: Annotated[
+        int | None, option("N", "Send no request while N are under way; it waits at the client.")
     ] = None,
     speed: Annotated[float | None, option("F", "Divide the arrival times by F.")] = None,
     scheduler: Annotated[
@@ -133,12 +148,23 @@ def replay(
     )
     trace = arguments.trace(file, format, columns, tokenizer, tokens_per_word)
     notes: list[str] = []
-    workload = adapted(trace, head=head, output_tokens=output_tokens, rate=rate, speed=speed, notes=notes)
+    workload = adapted(
+        trace,
+        head=head,
+        output_tokens=output_tokens,
+        rate=rate,
+        burstiness=burstiness,
+        concurrency=concurrency,
+        ramp_s=ramp,
+        speed=speed,
+        notes=notes,
+    )
     run = {
         "seed": seed,
         "horizon_s": horizon,
         "warmup": options.cut(warmup),
         "cooldown": options.cut(cooldown),
+        "max_in_flight": max_in_flight,
     }
     show.lines([f"replay {file}", *notes])
     show.system(system, options.preset(timing, model))

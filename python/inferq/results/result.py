@@ -479,13 +479,15 @@ class Result:
 
 
 _RUN = ("seed", "horizon_s", "warmup", "cooldown", "timeline_s", "iterations", "batches", "stepping")
-"""The options of `simulate` that change a result."""
+_RUN_IF_ASKED = ("max_in_flight",)
+"""The options of `simulate` that change a result; the second ones are recorded where they are given."""
 
 
 def scenario_of(workload: Workload, options: Mapping[str, Any]) -> str:
     """JSON that says what a run is: the workload, what serves it, the options."""
-    run = {name: _as_given(options[name]) for name in _RUN}
-    system = {name: value for name, value in options.items() if name not in _RUN}
+    named = (*_RUN, *(name for name in _RUN_IF_ASKED if name in options))
+    run = {name: _as_given(options[name]) for name in named}
+    system = {name: value for name, value in options.items() if name not in named}
     record = {"inferq": __version__, "workload": workload.to_json(), **system, "run": run}
     return json.dumps(record, indent=2)
 

@@ -43,6 +43,7 @@ def simulate(
     horizon_s: float | None = None,
     warmup: int | str = 0,
     cooldown: int | str = 0,
+    max_in_flight: int | None = None,
     timeline_s: float | None = None,
     iterations: bool = False,
     batches: bool = False,
@@ -70,6 +71,10 @@ def simulate(
             or those of the first seconds of arrival time (`"30s"`). The order and time of arrival are those
             of the workload, also where requests wait for others.
         cooldown: the same at the end of the workload.
+        max_in_flight: the clients send no request while so many are under way, 1 or above, as load generators
+            with a fixed number of connections do. A request that is due then is sent when one has left, in
+            the order in which they were due; its `arrival_s`, and every latency, counts from there. None:
+            each is sent when it is due. Jobs of a network and exponential slots have no such limit.
         timeline_s: seconds between two samples of `Result.timeline`; None takes 1/500 of the span.
         iterations: record `Result.iterations`.
         batches: record `Result.batches`, and the iterations that it refers to.
@@ -83,11 +88,11 @@ def simulate(
             them have left, and the workload is gone through in parts (`Workload.parts`): memory holds the
             requests in the system and those behind the oldest of them; with a prefix cache also what it
             knows, the names of texts, and for rows (or turns of sessions) that later parts continue with what
-            they begin. Where requests wait for others (`think_s`, a `Network`), under `GateAndRoute`, and
-            with `iterations` or `batches`, the run is in memory and is written when it is over. The bytes are
-            the same either way. A directory that holds a finished run or another one is refused; one in which
-            the same run was stopped keeps its parts, with a warning that says how far it came, and the run
-            goes through all again.
+            they begin. Where requests wait for others (`think_s`, a `Network`, `max_in_flight`), under
+            `GateAndRoute`, and with `iterations` or `batches`, the run is in memory and is written when it is
+            over. The bytes are the same either way. A directory that holds a finished run or another one is
+            refused; one in which the same run was stopped keeps its parts, with a warning that says how far
+            it came, and the run goes through all again.
 
     Raises:
         ConfigError: an option outside its range, or one that does not apply; it names the option.
@@ -112,6 +117,7 @@ def simulate(
         horizon_s=horizon_s,
         warmup=warmup,
         cooldown=cooldown,
+        max_in_flight=max_in_flight,
         timeline_s=timeline_s,
         iterations=iterations,
         batches=batches,
@@ -136,12 +142,18 @@ def core_options(
     horizon_s: float | None = None,
     warmup: int | str = 0,
     cooldown: int | str = 0,
+    max_in_flight: int | None = None,
     timeline_s: float | None = None,
     iterations: bool = False,
     batches: bool = False,
     stepping: bool = False,
 ) -> dict[str, Any]:
     """The options of `simulate` that change a result, checked, in the form that the core reads."""
+    clients = (
+        {}
+        if max_in_flight is None
+        else {"max_in_flight": whole("max_in_flight", max_in_flight, 1, 2**32 - 1)}
+    )
     return {
         "seed": whole("seed", seed, 0, 2**64 - 1),
         "horizon_s": None if horizon_s is None else not_negative("horizon_s", horizon_s),
@@ -151,6 +163,7 @@ def core_options(
         "iterations": flag("iterations", iterations) | flag("batches", batches),
         "batches": batches,
         "stepping": flag("stepping", stepping),
+        **clients,
     }
 
 
@@ -190,6 +203,8 @@ def _jobs(
     progress: Progress | None,
 ) -> RunTables:
     """Jobs through a network."""
+    if "max_in_flight" in options:
+        raise ConfigError("max_in_flight", "counts requests, and a job of a network is several of them")
     frame = source.draw(options["seed"]).frame
     jobs = expanded(network, frame, options["seed"])
     cuts = {name: jobs.cut(name, options[name]) for name in ("warmup", "cooldown")}
@@ -219,6 +234,8 @@ def _gated(
         raise ConfigError("patience_s", "under GateAndRoute patience is drawn by its `abandonment`")
     sessions = of_sessions(frame)
     if system.service == "exponential":
+        if "max_in_flight" in options:
+            raise ConfigError("max_in_flight", "exponential services know no clients: use service='tokens'")
         if sessions is not None:
             raise ConfigError(
                 "think_s", "exponential services know no sessions: use .open_loop(), or service='tokens'"
@@ -299,7 +316,7 @@ def _streamed(
     """The same into a directory, with as little in memory as can be."""
     scenario = scenario_of(source, {system.name_of_kind: system.to_json(), **options})
     parts = None if isinstance(system, (Network, GateAndRoute)) else source.parts(options["seed"])
-    in_memory = options["iterations"] or options["batches"]
+    in_memory = options["iterations"] or options["batches"] or "max_in_flight" in options
     if parts is None or in_memory or "think_s" in parts.columns:
         store = Store(out, scenario)
         tables = _served(source, system, options, threads, progress)._tables

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from inferq.checks import positive
 from inferq.description import nearest, read, table_of
 from inferq.errors import ConfigError
 from inferq.workload.distributions import (
@@ -15,6 +16,7 @@ from inferq.workload.distributions import (
     LENGTH_DISTRIBUTIONS,
     DurationDistribution,
     Empirical,
+    Gamma,
     LengthDistribution,
     Poisson,
 )
@@ -26,7 +28,7 @@ from inferq.workload.workload import Workload
 
 _RANGE = ("clients", "start_s", "end_s", "rate_factor")
 _READING = ("trace", "format", "columns", "tokenizer", "tokens_per_word", *_RANGE, "sha256")
-_SHORT = ("head", "output_tokens", "rate", "speed")
+_SHORT = ("head", "output_tokens", "rate", "burstiness", "concurrency", "ramp_s", "speed")
 _SYNTHETIC = ("requests", "arrivals", "prompt", "output", "lengths", "classes")
 _SESSIONS = ("sessions", "arrivals", "turns", "prompt", "output", "think", "grows", "max_context")
 _MIX = ("mix", "requests")
@@ -35,7 +37,17 @@ _ON_ALL = ("prefix", "patience", "metadata", "transforms")
 
 TRANSFORMS = (
     *("at_rate", "speed", "window", "head", "sample", "with_arrivals", "with_prompts", "with_outputs"),
-    *("with_classes", "with_think", "open_loop", "with_patience", "with_prefix", "split", "concat"),
+    *(
+        "with_classes",
+        "with_think",
+        "closed_loop",
+        "at_once",
+        "open_loop",
+        "with_patience",
+        "with_prefix",
+        "split",
+        "concat",
+    ),
 )
 """What may be done to a workload: methods of `Workload`."""
 
@@ -249,6 +261,9 @@ def adapted(
     head: int | None = None,
     output_tokens: int | None = None,
     rate: float | None = None,
+    burstiness: float | None = None,
+    concurrency: int | None = None,
+    ramp_s: float | None = None,
     speed: float | None = None,
     notes: list[str],
     needs: Sequence[str] = ("arrival_s", "output_tokens"),
@@ -259,7 +274,11 @@ def adapted(
         trace: as it was read.
         head: so many requests are taken.
         output_tokens: of each request.
-        rate: requests per second.
+        rate: requests per second; infinity: all at once.
+        burstiness: arrivals are drawn anew, with gamma gaps of this shape, as vLLM's benchmark does: 1 is
+            Poisson, below 1 burstier.
+        concurrency: so many users send the requests, each when the one before is answered.
+        ramp_s: seconds over which these users start.
         speed: factor by which times are divided.
         notes: gets the sentences.
         needs: columns that must be there, or be filled in here.
@@ -269,6 +288,13 @@ def adapted(
     """
     if rate is not None and speed is not None:
         raise ConfigError("speed", "scales the arrivals that rate sets; give only one of the two")
+    if burstiness is not None and rate is None:
+        raise ConfigError("burstiness", "shapes the gaps of how many requests per second? Say rate too")
+    for name, other in (("rate", rate), ("speed", speed)):
+        if concurrency is not None and other is not None:
+            raise ConfigError("concurrency", f"users who wait for answers set the pace; leave out {name}")
+    if ramp_s is not None and concurrency is None:
+        raise ConfigError("ramp_s", "how many users start in that time? Say concurrency too")
     columns = trace._source.columns  # of a frame or of what is drawn
     notes += _notes(trace)
     if head is not None:
@@ -284,6 +310,17 @@ def adapted(
         raise ConfigError(
             "output_tokens", "the trace has no output lengths; say how many tokens a request generates"
         )
+    if concurrency is not None:
+        loop = trace.closed_loop(concurrency, ramp_s=0.0 if ramp_s is None else ramp_s)
+        notes.append(f"sent by {concurrency:,} users, each of whom waits for the answer before the next")
+        return loop
+    if rate == math.inf and burstiness is None:
+        notes.append("all requests sent at once")
+        return trace.at_once()
+    if rate is not None and burstiness is not None:
+        positive("burstiness", burstiness)
+        notes.append(f"arrivals drawn: gamma gaps of shape {burstiness:g} at {rate:g} requests per second")
+        return trace.with_arrivals(Gamma(rate, cv=burstiness**-0.5))
     if "arrival_s" not in columns:
         if rate is not None:
             notes.append(f"arrival times not in the trace, drawn: Poisson at {rate:g} requests per second")

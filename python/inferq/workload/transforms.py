@@ -185,6 +185,30 @@ def with_think(frame: pl.DataFrame, seed: int, think: float | DurationDistributi
     return _ordered(frame.with_columns(think_s=pl.when(follows).then(pl.Series(drawn))))
 
 
+def closed_loop(
+    frame: pl.DataFrame, seed: int, users: int, ramp_s: float, think: float | DurationDistribution
+) -> pl.DataFrame:
+    """Row r is of user r mod `users`, who sends it `think` after the answer before it."""
+    if "session_id" in frame.columns:
+        raise TraceError("closed_loop", "the workload has a session_id, which says already who sends what")
+    user = pl.int_range(frame.height, eager=True, dtype=pl.Int64) % users
+    first = pl.int_range(frame.height, eager=True) < users
+    start_s = user.cast(pl.Float64) * (ramp_s / users)
+    last_s = float(start_s[: min(users, frame.height)][-1])
+    drawn = pl.Series(_durations(think, frame.height, seed, "think"))
+    loop = frame.drop("think_s", "turn", strict=False).with_columns(
+        arrival_s=pl.when(first).then(start_s).otherwise(last_s),
+        session_id=user,
+        think_s=pl.when(~first).then(drawn),
+    )
+    return _ordered(loop)
+
+
+def at_once(frame: pl.DataFrame, seed: int) -> pl.DataFrame:
+    """Every arrival at 0."""
+    return _ordered(frame.with_columns(pl.lit(0.0).alias("arrival_s")))
+
+
 def open_loop(frame: pl.DataFrame, seed: int) -> pl.DataFrame:
     """Without `think_s`."""
     return frame.drop("think_s", strict=False)
@@ -296,6 +320,8 @@ APPLY: dict[str, Callable[..., Any]] = {
         with_lengths,
         with_classes,
         with_think,
+        closed_loop,
+        at_once,
         open_loop,
         with_patience,
         with_prefix,

@@ -531,6 +531,57 @@ class Workload:
         value = duration("think", think)
         return self._then("with_think", chance=isinstance(value, DurationDistribution), think=value)
 
+    def closed_loop(
+        self, users: int, *, ramp_s: float = 0.0, think: float | DurationDistribution = 0.0
+    ) -> Workload:
+        """The same requests sent by so many users, each of whom waits for the answer before the next.
+
+        Row r is of user r mod `users`. User u sends the first at u · `ramp_s` / `users`, each further one
+        `think` after the last token of the one before: `--concurrency` of load generators. Arrivals that are
+        there are left out. Equal requests that start together stay together; real clients do not, so give a
+        ramp of about one request's length, or a `think` that varies.
+
+        Args:
+            users: at least 1.
+            ramp_s: seconds over which the users start, evenly; 0: all at once.
+            think: seconds, or a distribution of them, drawn for each row as in `with_think`: a jitter.
+
+        Raises:
+            ConfigError: naming the argument.
+            TraceError: the rows have a `session_id`, which says already who sends what.
+
+        Source: the closed loop of load generators (`--max-concurrency` of vLLM's, `--concurrency` of AIPerf).
+
+        Example:
+            >>> import inferq as iq
+            >>> four = iq.Workload({"prompt_tokens": [5] * 4, "output_tokens": [2] * 4})
+            >>> four.closed_loop(2, ramp_s=1).frame.select("arrival_s", "session_id", "think_s").rows()
+            [(0.0, 0, None), (0.5, 1, None), (0.5, 0, 0.0), (0.5, 1, 0.0)]
+        """
+        ramp = finite("ramp_s", ramp_s)
+        if not 0 <= ramp < 9e9:
+            raise ConfigError("ramp_s", f"must be from 0 to below 9e9 seconds, not {ramp_s!r}")
+        value = duration("think", think)
+        return self._then(
+            "closed_loop",
+            chance=isinstance(value, DurationDistribution),
+            users=whole("users", users, 1, 2**32 - 1),
+            ramp_s=ramp,
+            think=value,
+        )
+
+    def at_once(self) -> Workload:
+        """The same requests all at time 0, in their order: `--request-rate inf` of load generators.
+
+        With `simulate(..., max_in_flight=n)` this is a backlog that n connections work off.
+
+        Example:
+            >>> import inferq as iq
+            >>> iq.Workload({"prompt_tokens": [5, 20]}).at_once().frame["arrival_s"].to_list()
+            [0.0, 0.0]
+        """
+        return self._then("at_once")
+
     def open_loop(self) -> Workload:
         """The same requests without `think_s`: every turn comes at its own `arrival_s`, answered or not.
 

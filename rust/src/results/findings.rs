@@ -22,6 +22,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) replicas: usize,
     pub(crate) unused: usize,
     pub(crate) never_came: usize,
+    pub(crate) held_back: usize,
 }
 
 /// Preemptions of one request from which on a run thrashes (rule 12).
@@ -85,6 +86,12 @@ pub(crate) fn of_run(facts: &Facts) -> Vec<String> {
         findings.push(format!(
             "never arrived: {} requests wait for others that did not finish, and are in no count",
             facts.never_came
+        ));
+    }
+    if facts.held_back > 0 {
+        findings.push(format!(
+            "never sent: {} requests were due while as many as may be were in flight, and are in no count",
+            facts.held_back
         ));
     }
     let abandoned = facts.by_status[Status::Abandoned as usize];

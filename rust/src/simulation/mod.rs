@@ -13,7 +13,7 @@ mod outcome;
 mod independent;
 mod streamed;
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 
 use crate::clock::{Instant, Span};
 use crate::cluster::{Cluster, Pool};
@@ -38,6 +38,9 @@ pub struct Options {
     pub iterations: bool,
     /// Keep the rows of each batch as well.
     pub batches: bool,
+    /// A request that is due while so many are in flight is sent when one of them has left, in the order in which they
+    /// were due; its arrival is the instant at which it is sent. `None`: each is sent when it is due.
+    pub max_in_flight: Option<NonZeroU64>,
     /// Advance one iteration at a time.
     pub stepping: bool,
     /// Threads that may be used; `None`: one for each core. No result depends on it.
@@ -62,9 +65,15 @@ impl Options {
             timeline: Timeline::Automatic,
             iterations: false,
             batches: false,
+            max_in_flight: None,
             stepping: false,
             threads: None,
         }
+    }
+
+    /// May a request arrive at another instant than its row says?
+    fn decides_arrivals(&self, workload: &Workload) -> bool {
+        self.max_in_flight.is_some() || !workload.flow.is_empty()
     }
 
     /// The last arrival by the horizon.
@@ -118,12 +127,12 @@ pub fn simulate_cluster(
     let sampler = Sampler::new(options.last_arrival(workload), options, replicas)?;
     if let [Pool { engines, router: Some(router), hands_to: None }] = &mut cluster.pools[..]
         && !router.looks()
-        && workload.flow.is_empty()
+        && !options.decides_arrivals(workload)
     {
         let engines = std::mem::take(engines);
         return independent::simulate(workload, engines, router.as_mut(), options, sampler, watch);
     }
-    let arrived = workload.flow.is_empty().then(|| options.rows(workload) as u64);
+    let arrived = (!options.decides_arrivals(workload)).then(|| options.rows(workload) as u64);
     let run = Run::new(0, workload.class_count, cluster, options, sampler);
     run.complete(workload, watch)?.results(options, arrived)
 }

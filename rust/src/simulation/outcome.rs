@@ -30,6 +30,8 @@ pub(super) struct Outcome {
     pub(super) unused: usize,
     /// Requests that waited for others, which did not finish.
     pub(super) never_came: usize,
+    /// Requests that were due and not sent, because as many as may be were in flight.
+    pub(super) held_back: usize,
     /// Each replica at the end.
     pub(super) last: Vec<Sample>,
 }
@@ -85,6 +87,7 @@ impl Outcome {
         self.replicas += part.replicas;
         self.unused += part.unused;
         self.never_came += part.never_came;
+        self.held_back += part.held_back;
         self.last.extend(part.last);
         Ok(())
     }
@@ -111,6 +114,7 @@ impl Outcome {
             replicas: self.replicas,
             unused: self.unused,
             never_came: if self.goes_on { 0 } else { self.never_came },
+            held_back: if self.goes_on { 0 } else { self.held_back },
             iterations: results.totals.iterations,
         });
         debug_assert!(

@@ -50,6 +50,7 @@ pub(super) struct Run<'a> {
     pub(super) in_system_area: u128,
     pub(super) waiting_at_last_arrival: u64,
     stalled: bool,
+    held_back: usize,
 }
 
 /// How a run goes through its events.
@@ -138,7 +139,7 @@ impl<'a> Run<'a> {
             options,
             order: if is_apart { Order::Apart } else { Order::Together },
             lanes: Lanes::new(fleet.replicas.len()),
-            calendar: Calendar::new(fleet.replicas.len(), links, dispatch),
+            calendar: Calendar::new(fleet.replicas.len(), links, dispatch, options.max_in_flight),
             fleet,
             stations,
             results,
@@ -150,6 +151,7 @@ impl<'a> Run<'a> {
             in_system_area: 0,
             waiting_at_last_arrival: 0,
             stalled: false,
+            held_back: 0,
         }
     }
 
@@ -157,13 +159,17 @@ impl<'a> Run<'a> {
     pub(super) fn take(&mut self, workload: &Workload, known_until: Instant) -> Result<()> {
         let (flow, options) = (&workload.flow, self.options);
         let rows = if flow.is_empty() { options.rows(workload) } else { workload.len() };
-        if self.order == Order::Apart && !(flow.is_empty() && workload.patience_s.is_empty()) {
+        let decides_arrivals = options.decides_arrivals(workload);
+        if self.order == Order::Apart && (decides_arrivals || !workload.patience_s.is_empty()) {
             self.bring_together()?;
         }
         self.arrivals.take(workload, rows);
         self.known_until = known_until;
         self.results.extend_to(workload.first as usize + rows);
         self.every_hand_off_fits(workload)?;
+        if decides_arrivals {
+            self.results.keep_arrivals();
+        }
         if !flow.is_empty() {
             self.take_flow(workload)?;
         }
@@ -187,6 +193,9 @@ impl<'a> Run<'a> {
     pub(super) fn complete(mut self, workload: &Workload, watch: &mut dyn Watch) -> Result<Outcome> {
         self.take(workload, Instant::NEVER)?;
         self.advance(workload, self.arrivals.rows as u64, watch)?;
+        if self.options.max_in_flight.is_some() {
+            self.held_back = self.held_back(workload);
+        }
         self.finish()
     }
 
@@ -327,6 +336,7 @@ impl<'a> Run<'a> {
             token_budget: if is_common { budget } else { Limits::NONE },
             replicas: replicas.len(),
             never_came: self.calendar.never_came(),
+            held_back: self.held_back,
             unused: replicas.iter().filter(|replica| replica.is_unused()).count(),
             last,
             results: std::mem::take(&mut self.results.results),

@@ -93,6 +93,9 @@ pub fn simulate_streamed(
             return Err(Error::config(name, "cannot be kept while results are streamed"));
         }
     }
+    if options.max_in_flight.is_some() {
+        return Err(Error::config("max_in_flight", "cannot be kept while results are streamed"));
+    }
     if cluster.control.is_some() {
         return Err(Error::config("gate_and_route", "cannot be streamed"));
     }

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::num::NonZeroU64;
 
 use super::run::{Order, Polls, Run};
 use crate::clock::Instant;
@@ -31,13 +32,20 @@ pub(super) struct Calendar {
     released: BinaryHeap<Reverse<(Instant, u32)>>,
     patience: BinaryHeap<Reverse<PatienceEnd>>,
     pub(super) in_system: u64,
+    /// No request is sent while so many are in flight.
+    most_in_flight: u64,
 }
 
 /// When a request loses patience, its id, its replica and its place there.
 type PatienceEnd = (Instant, u32, u32, u32);
 
 impl Calendar {
-    pub(super) fn new(replicas: usize, links: Vec<Transfers>, dispatch: Option<Dispatch>) -> Calendar {
+    pub(super) fn new(
+        replicas: usize,
+        links: Vec<Transfers>,
+        dispatch: Option<Dispatch>,
+        max_in_flight: Option<NonZeroU64>,
+    ) -> Calendar {
         Calendar {
             ends: Tournament::new(replicas, Instant::NEVER, Instant::NEVER),
             touched: Vec::new(),
@@ -49,6 +57,7 @@ impl Calendar {
             released: BinaryHeap::new(),
             patience: BinaryHeap::new(),
             in_system: 0,
+            most_in_flight: max_in_flight.map_or(u64::MAX, NonZeroU64::get),
         }
     }
 
@@ -94,7 +103,6 @@ impl Run<'_> {
     /// Notes which rows wait for others.
     pub(super) fn take_flow(&mut self, workload: &Workload) -> Result<()> {
         let flow = &workload.flow;
-        self.results.keep_arrivals();
         self.results.finished = Some(Vec::new());
         self.calendar.awaited = flow.parents.to_vec();
         for row in (0..flow.parents.len()).filter(|&row| flow.is_delayed(row) && flow.parents(row) == 0) {
@@ -153,11 +161,9 @@ impl Run<'_> {
 
     #[inline]
     pub(super) fn next_together(&mut self) -> Instant {
+        let next_arrival = self.next_arrival();
         let calendar = &mut self.calendar;
-        let mut others = calendar.ends.least().min(self.arrivals.at);
-        if let Some(&Reverse((at, _))) = calendar.released.peek() {
-            others = others.min(at);
-        }
+        let mut others = calendar.ends.least().min(next_arrival);
         for link in &calendar.links {
             others = others.min(link.next_end());
         }
@@ -174,12 +180,29 @@ impl Run<'_> {
         others
     }
 
+    /// When the next request is sent: at once if it was held back before and need not be now.
     #[inline]
     fn next_arrival(&self) -> Instant {
+        if self.calendar.in_system >= self.calendar.most_in_flight {
+            return Instant::NEVER;
+        }
+        self.next_due().max(self.now)
+    }
+
+    #[inline]
+    fn next_due(&self) -> Instant {
         match self.calendar.released.peek() {
             None => self.arrivals.at,
             Some(&Reverse((at, _))) => at.min(self.arrivals.at),
         }
+    }
+
+    /// Requests that come by the horizon, wait for no other, and have not been sent.
+    pub(super) fn held_back(&self, workload: &Workload) -> usize {
+        let horizon = self.options.horizon.unwrap_or(Instant::NEVER);
+        let rows = self.arrivals.next..self.arrivals.rows;
+        let due = |&row: &usize| !workload.flow.is_delayed(row) && workload.arrival_at(row) <= horizon;
+        self.calendar.released.len() + rows.filter(due).count()
     }
 
     /// Everything that happens at one instant, in the order of rule 4.
@@ -206,10 +229,10 @@ impl Run<'_> {
         while self.next_arrival() == instant {
             let row = self.take_next_row(workload);
             self.arrive(row, workload)?;
-        }
-        if !self.calendar.patience.is_empty() {
-            // A request that arrived without any patience leaves before a batch is formed.
-            self.lose_patience()?;
+            if !self.calendar.patience.is_empty() && self.next_arrival() > instant {
+                // A request that arrived without any patience leaves before a batch is formed, and may make room.
+                self.lose_patience()?;
+            }
         }
         if self.calendar.dispatch.is_some() {
             self.place(workload)?;

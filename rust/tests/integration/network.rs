@@ -9,6 +9,7 @@ use inferq_core::router::RouterConfig;
 use inferq_core::simulation::{Options, simulate_cluster};
 use inferq_core::workload::{Flow, Workload};
 use proptest::prelude::*;
+use std::num::NonZeroU64;
 
 use crate::fleet::{built, router};
 use crate::laws::{Outcome, same};
@@ -28,6 +29,8 @@ struct Paths {
     children_start: Vec<u32>,
     children: Vec<u32>,
     delay_s: Vec<f64>,
+    /// How many requests may be in flight.
+    most: Option<NonZeroU64>,
 }
 
 impl Paths {
@@ -53,7 +56,7 @@ impl Paths {
             children_start.push(children.len() as u32);
         }
         let pool = (0..rows).map(|row| pools[row % pools.len()] % replicas.len() as u32).collect();
-        Paths { replicas, link: None, router, pool, parents, children_start, children, delay_s }
+        Paths { replicas, link: None, router, pool, parents, children_start, children, delay_s, most: None }
     }
 
     fn flow(&self) -> Flow<'_> {
@@ -63,6 +66,11 @@ impl Paths {
             children: &self.children,
             delay_s: &self.delay_s,
         }
+    }
+
+    /// Does a request wait for another or for its delay?
+    fn waits(&self) -> bool {
+        self.parents.iter().any(|&parents| parents > 0) || self.delay_s.iter().any(|&delay| delay > 0.0)
     }
 
     fn run(&self, scenario: &Scenario, stepping: bool) -> Results {
@@ -75,8 +83,10 @@ impl Paths {
                 .map(|link| HandsTo { pool: 1, link: link.build().expect("a link") }),
         };
         let cluster = Cluster::of_pools(self.replicas.iter().enumerate().map(pool).collect());
-        let workload = Workload { pool: &self.pool, flow: self.flow(), ..scenario.columns.view() };
-        let results = simulate_cluster(&workload, cluster, &scenario.options(stepping), &mut ()).expect("a run");
+        let flow = if self.waits() { self.flow() } else { Flow::default() };
+        let workload = Workload { pool: &self.pool, flow, ..scenario.columns.view() };
+        let options = Options { max_in_flight: self.most, ..scenario.options(stepping) };
+        let results = simulate_cluster(&workload, cluster, &options, &mut ()).expect("a run");
         results.with_columns(&workload)
     }
 }
@@ -85,15 +95,19 @@ fn seconds() -> impl Strategy<Value = f64> {
     prop_oneof![Just(0.0), (0_u32..400).prop_map(|ms| f64::from(ms) / 1000.0)]
 }
 
+/// How many requests may be in flight, if not any number.
+fn most() -> impl Strategy<Value = Option<NonZeroU64>> {
+    prop::option::of((1_u64..5).prop_map(|most| NonZeroU64::new(most).expect("not 0")))
+}
+
 /// Scenarios of requests that wait for one or two earlier ones, over one to three pools.
 fn networks() -> impl Strategy<Value = (Scenario, Paths)> {
     let waits = prop::collection::vec((0_u32..4, 0_u32..4, seconds()), 1..5);
     let pools = prop::collection::vec(0_u32..3, 1..4);
-    (any_scenario(), waits, pools, prop::collection::vec(1_usize..3, 1..4), router()).prop_map(
-        |(scenario, waits, pools, replicas, router)| {
+    (any_scenario(), waits, pools, prop::collection::vec(1_usize..3, 1..4), router(), most()).prop_map(
+        |(scenario, waits, pools, replicas, router, most)| {
             let rows = scenario.columns.arrival_s.len();
-            let paths = Paths::new(rows, &waits, &pools, replicas, router);
-            (scenario, paths)
+            (scenario, Paths { most, ..Paths::new(rows, &waits, &pools, replicas, router) })
         },
     )
 }
@@ -104,10 +118,11 @@ fn hand_offs() -> impl Strategy<Value = (Scenario, Paths)> {
         (seconds(), 1_u32..2000, prop::option::of(1_usize..3)).prop_map(|(latency_s, bytes_per_s, concurrent)| {
             LinkDescription { latency_s, bytes_per_s: f64::from(bytes_per_s), bytes_per_token: 1.0, concurrent }
         });
-    (any_scenario(), link, 1_usize..3, 1_usize..3, router()).prop_map(|(scenario, link, prefill, decode, router)| {
+    let parts = (any_scenario(), link, 1_usize..3, 1_usize..3, router(), most());
+    parts.prop_map(|(scenario, link, prefill, decode, router, most)| {
         let rows = scenario.columns.arrival_s.len();
         let mut paths = Paths::new(rows, &[(0, 0, 0.0)], &[0], vec![prefill, decode], router);
-        paths.link = Some(link);
+        (paths.link, paths.most) = (Some(link), most);
         // A cache that holds no request's KV is an error of its own.
         let longest = |row: usize| scenario.columns.prompt_tokens[row] + scenario.columns.output_tokens[row];
         let longest = (0..rows).map(longest).max().unwrap_or(1) as u64;
@@ -124,6 +139,25 @@ fn hand_offs() -> impl Strategy<Value = (Scenario, Paths)> {
     })
 }
 
+/// Never are more requests in flight than may be; one that is sent later than it was due is sent when another leaves.
+fn in_flight_law(results: &Results, scenario: &Scenario, paths: &Paths, most: usize) -> Outcome {
+    let columns = &results.requests;
+    let sent = |&row: &usize| columns.status[row] != Status::Awaited as u8;
+    let sent: Vec<usize> = (0..columns.status.len()).filter(sent).collect();
+    for &row in &sent {
+        let at = columns.arrival_s[row];
+        let here = sent.iter().filter(|&&other| columns.arrival_s[other] <= at && columns.left_s[other] > at).count();
+        prop_assert!(here <= most, "{} in flight at {}", here, at);
+        if !paths.waits() && at > scenario.columns.arrival_s[row] + 1e-9 {
+            prop_assert!(columns.left_s.contains(&at), "row {row} is sent at {at}, when no request leaves");
+        }
+    }
+    let unsent = columns.status.len() - sent.len();
+    let is_told = |start: &str| results.findings.iter().any(|finding| finding.starts_with(start));
+    prop_assert!(unsent == 0 || scenario.horizon_s.is_some() || paths.waits() || is_told("never sent"));
+    Ok(())
+}
+
 /// L1, L2, L4 (in the core's own assertions), L5 and L9, and that everything ends.
 fn laws_hold(scenario: &Scenario, paths: &Paths) -> Outcome {
     let results = paths.run(scenario, false);
@@ -132,6 +166,9 @@ fn laws_hold(scenario: &Scenario, paths: &Paths) -> Outcome {
     prop_assert_eq!(results.totals.by_status.iter().sum::<u64>() as usize + awaited, columns.status.len());
     prop_assert_eq!(results.totals.in_system, results.totals.sojourn);
     prop_assert!(scenario.horizon_s.is_some() || results.totals.by_status[Status::Unfinished as usize] == 0);
+    if let Some(most) = paths.most {
+        in_flight_law(&results, scenario, paths, most.get() as usize)?;
+    }
     let mut emitted = vec![0_u64; columns.status.len()];
     for row in results.batches.iter().filter(|row| row.emits) {
         emitted[row.request as usize] += results.iterations[row.iteration as usize].count;
@@ -277,6 +314,26 @@ fn a_hand_off_that_fits_nowhere_is_an_error() {
     let expected = "decode: the KV of row 1 fits nowhere after its prefill: it grows to 11 blocks, the largest decode \
                     replica has 4";
     assert_eq!(error.to_string(), expected);
+}
+
+#[test]
+fn a_request_beyond_those_that_may_be_in_flight_is_sent_when_one_has_left() {
+    // One-second slots, one token each: request 0 takes 0 to 2, request 1 takes 0 to 3. Two may be in flight, so request
+    // 2, due at 0.5 s, is sent at 2 s, and request 3, due at 1 s, at 3 s: latencies count from there.
+    let workload = Workload {
+        arrival_s: &[0.0, 0.0, 0.5, 1.0],
+        prompt_tokens: &[1, 1, 1, 1],
+        output_tokens: &[2, 3, 2, 1],
+        class_count: 1,
+        ..Workload::default()
+    };
+    let replica = engine("null").build(Some(&[])).expect("a replica");
+    let options = Options { max_in_flight: NonZeroU64::new(2), ..Options::all(&workload) };
+    let results = simulate_cluster(&workload, Cluster::of_one(replica), &options, &mut ()).expect("a run");
+    let columns = results.with_columns(&workload).requests;
+    assert_eq!(columns.arrival_s, [0.0, 0.0, 2.0, 3.0]);
+    assert_eq!(columns.finish_s, [2.0, 3.0, 4.0, 4.0]);
+    assert_eq!(columns.ttft_s, [1.0, 1.0, 1.0, 1.0]);
 }
 
 /// Jobs over one-second engines: `rows` are pool, parents and delay.

@@ -179,6 +179,7 @@ impl Scenario {
             timeline: Timeline::Every(Span(7_777_777_777_777_777)),
             iterations: true,
             batches: true,
+            max_in_flight: None,
             stepping,
             threads: None,
         }

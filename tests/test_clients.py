@@ -1,0 +1,204 @@
+"""How clients send: a closed loop of users, at most so many requests in flight, all at once, gamma gaps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+import inferq as iq
+from inferq.cli import app
+
+from .arriving import arriving
+from .refusals import refused
+
+SLOTS = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
+
+
+def requests(outputs: list[int], arrivals: list[float] | None = None) -> dict[str, Any]:
+    """Prompts of one token."""
+    at = [0.0] * len(outputs) if arrivals is None else arrivals
+    return {"arrival_s": at, "prompt_tokens": [1] * len(outputs), "output_tokens": outputs}
+
+
+def random_requests(seed: int) -> pl.DataFrame:
+    return arriving(60, 4.0, iq.Uniform(low=1, high=40), iq.Geometric(mean=8)).draw(seed).frame
+
+
+# At most so many in flight
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_with_one_in_flight_each_request_is_sent_when_the_one_before_has_left(seed: int) -> None:
+    asked = random_requests(seed)
+    rows = iq.simulate(asked, SLOTS, max_in_flight=1).requests
+    finish_s = 0.0
+    for due_s, sent_s, ends_s in zip(asked["arrival_s"], rows["arrival_s"], rows["finish_s"], strict=True):
+        assert sent_s == pytest.approx(max(due_s, finish_s), abs=1e-9)
+        finish_s = ends_s
+    # Alone a request takes a slot for its prompt and each further token.
+    assert (rows["e2e_s"] - rows["output_tokens"]).abs().max() <= 1e-9  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("most", [2, 7])
+def test_of_a_fleet_never_more_are_in_flight_and_latencies_count_from_the_sending(most: int) -> None:
+    fleet = iq.Cluster(SLOTS, replicas=3, router=iq.LeastRequests())
+    rows = iq.simulate(random_requests(5), fleet, max_in_flight=most).requests
+    sent, left = rows["arrival_s"].to_numpy(), rows["finish_s"].to_numpy()
+    assert max(int(((sent <= at) & (left > at)).sum()) for at in sent) == most
+    assert np.allclose(rows["ttft_s"], rows["first_token_s"] - rows["arrival_s"], atol=1e-9)
+    free = iq.simulate(random_requests(5), fleet, max_in_flight=60).requests
+    assert free.equals(iq.simulate(random_requests(5), fleet).requests)
+
+
+def test_the_limit_is_recorded_and_holds_where_results_are_streamed(tmp_path: Path) -> None:
+    asked = random_requests(1)
+    result = iq.simulate(asked, SLOTS, max_in_flight=3)
+    assert iq.Scenario.read(result.scenario).run().requests.equals(result.requests)
+    stored = iq.simulate(asked, SLOTS, max_in_flight=3, out=tmp_path / "out")
+    assert stored.requests.collect().equals(result.requests)
+    assert "max_in_flight" not in iq.simulate(asked, SLOTS).scenario
+
+
+def test_a_request_without_patience_makes_room_at_once() -> None:
+    # The second has no patience and the batch is full: it leaves at once, and the third takes its place.
+    one = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(max_seqs=1), kv=iq.KvCache.unlimited())
+    asked = requests([3, 1, 1]) | {"patience_s": [None, 0.0, None]}
+    rows = iq.simulate(asked, one, max_in_flight=2).requests
+    assert rows["status"].to_list() == ["finished", "abandoned", "finished"]
+    assert rows["arrival_s"].to_list() == [0.0, 0.0, 0.0]
+
+
+@refused(
+    (0, "max_in_flight: must be a whole number from 1"),
+    (2.5, "max_in_flight: must be a whole number"),
+    (True, "max_in_flight: "),
+)
+def test_a_limit_that_is_no_number_of_requests_is_refused(most: Any) -> None:
+    iq.simulate(requests([1]), SLOTS, max_in_flight=most)
+
+
+def test_jobs_and_exponential_slots_know_no_limit() -> None:
+    ask = iq.Workflow("ask", stages={"answer": iq.Stage("chat", prompt=10, output=iq.Fixed(2))})
+    with pytest.raises(iq.ConfigError, match="max_in_flight: counts requests, and a job"):
+        iq.simulate({"arrival_s": [0.0]}, iq.Network({"chat": SLOTS}, [ask]), max_in_flight=2)
+
+
+# A closed loop
+
+
+def test_equal_requests_of_a_closed_loop_are_those_of_as_many_in_flight() -> None:
+    lengths = {"prompt_tokens": [16] * 24, "output_tokens": [6] * 24}
+    loop = iq.simulate(iq.Workload(lengths).closed_loop(4), SLOTS).requests
+    backlog = iq.simulate(iq.Workload(lengths).at_once(), SLOTS, max_in_flight=4).requests
+    assert loop.equals(backlog)
+
+
+def test_a_user_waits_for_the_answer_thinks_and_sends_the_next() -> None:
+    # Slots of 1 s: two users with requests of 2 and 3 tokens, who think for half a second.
+    asked = iq.Workload(requests([2, 3, 2, 3])).closed_loop(2, think=0.5)
+    rows = iq.simulate(asked, SLOTS).requests
+    # Done at 2 and 3 s, they send again at 2.5 and 3.5 s. Request 2 is in the batches from 3 and 4 s on,
+    # request 3 in those from 4, 5 and 6 s on.
+    assert rows["arrival_s"].to_list() == [0.0, 0.0, 2.5, 3.5]
+    assert rows["finish_s"].to_list() == [2.0, 3.0, 5.0, 7.0]
+
+
+def test_the_rate_of_a_closed_loop_is_users_over_time_of_a_round() -> None:
+    # Little's law over whole rounds: N users in service or in thought, with nothing in between.
+    users, think_s = 8, 3.0
+    lengths = {"prompt_tokens": [4] * 800, "output_tokens": [5] * 800}
+    rows = iq.simulate(iq.Workload(lengths).closed_loop(users, ramp_s=8.0, think=think_s), SLOTS).requests
+    span_s = rows["finish_s"].max() - rows["finish_s"][users - 1]  # type: ignore[operator]
+    assert (800 - users) / span_s == pytest.approx(users / (rows["e2e_s"].mean() + think_s), rel=0.01)
+
+
+def test_users_start_evenly_over_the_ramp() -> None:
+    frame = iq.Workload({"prompt_tokens": [4] * 6}).closed_loop(4, ramp_s=2.0).frame
+    assert frame["arrival_s"].to_list() == [0.0, 0.5, 1.0, 1.5, 1.5, 1.5]
+    assert frame["think_s"].to_list() == [None] * 4 + [0.0, 0.0]
+
+
+def test_an_unsteady_think_time_is_drawn_with_the_seed_of_the_run() -> None:
+    loop = iq.Workload(requests([2] * 12)).closed_loop(3, think=iq.Exponential(mean_s=0.1))
+    assert loop.is_synthetic
+    one, two = (iq.simulate(loop, SLOTS, seed=seed) for seed in (1, 2))
+    assert not one.requests["arrival_s"].equals(two.requests["arrival_s"])
+    assert iq.Scenario.read(one.scenario).run().requests.equals(one.requests)
+
+
+@refused(
+    ({"users": 0}, "users: must be a whole number from 1"),
+    ({"users": 2, "ramp_s": -1}, "ramp_s: must be from 0"),
+    ({"users": 2, "think": "long"}, "think: must be seconds"),
+)
+def test_a_closed_loop_that_makes_no_sense_is_refused(arguments: dict[str, Any]) -> None:
+    iq.Workload(requests([1])).closed_loop(**arguments)
+
+
+def test_sessions_say_already_who_sends_what() -> None:
+    with pytest.raises(iq.TraceError, match="closed_loop: the workload has a session_id"):
+        iq.Workload(requests([1, 1]) | {"session_id": [1, 1]}).closed_loop(2)
+
+
+# On the command line and in TOML
+
+
+TRACE = "traces/azure_2023.csv"
+
+
+def replayed(*arguments: str, out: Path) -> pl.DataFrame:
+    done = CliRunner().invoke(app, ["replay", TRACE, "--head", "60", *arguments, "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    return pl.read_parquet(out / "requests.parquet")
+
+
+def test_the_command_line_has_the_same_clients(tmp_path: Path) -> None:
+    loop = replayed("--concurrency", "5", "--ramp", "1", out=tmp_path / "loop")
+    assert loop["arrival_s"][:5].to_list() == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8])
+    most = replayed("--rate", "inf", "--max-in-flight", "5", out=tmp_path / "most")
+    assert (most["arrival_s"] == 0).sum() == 5
+    drawn = replayed("--rate", "2", "--burstiness", "0.25", out=tmp_path / "gamma")
+    trace = iq.read_trace(TRACE).head(60).with_arrivals(iq.Gamma(2.0, cv=2.0)).draw(0).frame
+    assert np.allclose(drawn["arrival_s"], trace["arrival_s"])
+
+
+def test_toml_has_them_too(tmp_path: Path) -> None:
+    (tmp_path / "loop.toml").write_text(
+        f"""
+        [workload]
+        trace = "{Path(TRACE).resolve()}"
+        head = 20
+        concurrency = 4
+        ramp_s = 2.0
+        [engine]
+        timing = {{ kind = "Constant", seconds = 0.02 }}
+        scheduler = {{ kind = "VllmV1" }}
+        kv = "unlimited"
+        [run]
+        max_in_flight = 3
+        """
+    )
+    rows = iq.Scenario.read(tmp_path / "loop.toml").run().requests
+    sent, left = rows["arrival_s"].to_numpy(), rows["finish_s"].to_numpy()
+    assert max(int(((sent <= at) & (left > at)).sum()) for at in sent) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--concurrency", "4", "--rate", "2"), "users who wait for answers set the pace; leave out rate"),
+        (("--ramp", "4"), "how many users start in that time?"),
+        (("--burstiness", "0.5"), "Say rate too"),
+        (("--rate", "2", "--burstiness", "0"), "burstiness: must be above 0"),
+        (("--max-in-flight", "0"), "max_in_flight: must be a whole number from 1"),
+        (("--concurrency", "0"), "users: must be a whole number from 1"),
+    ],
+)
+def test_contradictory_clients_are_refused(arguments: tuple[str, ...], said: str) -> None:
+    done = CliRunner().invoke(app, ["replay", TRACE, *arguments])
+    assert done.exit_code == 2 and said in done.output
