@@ -79,7 +79,10 @@ def with_part(whole: Any, path: list[str], part: Any) -> Any:
 def scenario(number: int) -> iq.Scenario:
     """The scenario of this number."""
     kept = SCENARIOS[number]
-    read = ScenarioFile(FILE, kept["scenario"], TRACES).scenario()
+    run = dict(kept["scenario"].get("run", {}))
+    out = {"out": run.pop("out")} if "out" in run else {}  # no file says where to write
+    read = ScenarioFile(FILE, {**kept["scenario"], "run": run}, TRACES).scenario()
+    read = dataclasses.replace(read, options={**read.options, **out})
     for path, name in kept.get("in_python", {}).items():
         read = with_part(read, path.split("."), IN_PYTHON[name])
     return read

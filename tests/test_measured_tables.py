@@ -140,7 +140,7 @@ def test_show_says_where_a_table_comes_from_what_it_says_and_how_far_it_is_off(t
         (("show", "qwen3-8b", "h100"), "did you mean h100-80gb?"),
         (("show", "a", "b", "c"), "'c': one name too many"),
         (("show", "{own}", "--backend", "vllm"), "--backend: is for shipped tables"),
-        (("show", "{readme}"), "is no Parquet file"),
+        (("show", "{readme}"), "cannot be read as Parquet"),
         (("show", "qwen3-8b", "h200", "--tensor-parallel", "8"), "is for 1, not 8"),
         (("bake", "qwen3-8b", "h200", "--quantisation", "fp8"), "is not of the form gemm_quant_mode=fp8"),
         (("bake", "qwen3-8b", "h200", "--out", "none/x.parquet"), "--out: there is no folder 'none'"),

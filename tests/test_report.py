@@ -334,7 +334,7 @@ def test_a_full_disk_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.Mon
         self.touch()
         raise OSError(errno.ENOSPC, "No space left on device", str(self))
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OSError, match="No space left") as raised:
         iq.report(result, page, title="another")
     assert raised.value.filename == str(page)  # the name that was given, not that of the part

@@ -79,7 +79,7 @@ def test_a_file_of_another_sweep_is_refused_and_left_as_it_is(tmp_path: Path, ch
     refused("holds points over rate, this sweep is over rate, budget", budget=[64])
     refused("resume: rate is Int64 in .*, and text in this sweep", rate=["2"])
     points.write_bytes(b"no parquet")
-    refused("is no Parquet file")
+    refused("cannot be read as Parquet")
     points.write_bytes(b"")
     refused("is empty")
     pl.DataFrame({"rate": [2]}).write_parquet(points)

@@ -342,7 +342,7 @@ def test_other_files_are_refused(tmp_path):
         iq.TimingTable.read(bare)
     text = tmp_path / "table.csv"
     text.write_text("part,row,column,seconds\n")
-    with pytest.raises(iq.ConfigError, match="is no Parquet file"):
+    with pytest.raises(iq.ConfigError, match="cannot be read as Parquet"):
         iq.TimingTable.read(text)
     for wrong in (tmp_path / "none.parquet", tmp_path, 3, ""):
         with pytest.raises(iq.ConfigError, match="file: "):

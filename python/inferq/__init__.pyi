@@ -2,6 +2,7 @@ from . import theory as theory
 from . import timing as timing
 from ._version import __version__ as __version__
 from .errors import ConfigError as ConfigError
+from .errors import ResultError as ResultError
 from .errors import SimulationError as SimulationError
 from .errors import SweepInterrupted as SweepInterrupted
 from .errors import SweepStopped as SweepStopped

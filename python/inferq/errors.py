@@ -3,6 +3,7 @@
 | exception | raised when | parent |
 |---|---|---|
 | `ConfigError` | an argument or a field of a scenario is wrong; it names it | `ValueError` |
+| `ResultError` | what a run or a sweep left on disk is damaged; it names file and field | `ConfigError` |
 | `TraceError` | a workload or trace is wrong; it names file, row and column | `ValueError` |
 | `SimulationError` | a run cannot go on: say, a policy breaks a rule; it names the rule | `RuntimeError` |
 | `SweepStopped` | a sweep cannot go on; its `frame` holds what was done | `SimulationError` |
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn, TypeVar
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["ConfigError", "SimulationError", "SweepInterrupted", "SweepStopped", "TraceError"]
+__all__ = ["ConfigError", "ResultError", "SimulationError", "SweepInterrupted", "SweepStopped", "TraceError"]
 
 E = TypeVar("E", bound="Misplaced")
 
@@ -63,6 +64,12 @@ class ConfigError(Misplaced):
     """An argument or a field of a description makes no sense; `path` is the field's, from the outside in."""
 
     _joint = "."
+
+
+class ResultError(ConfigError):
+    """What a run or a sweep left on disk is damaged; `path` is the file's and the field's."""
+
+    _joint = ": "
 
 
 class TraceError(Misplaced):

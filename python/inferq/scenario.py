@@ -57,7 +57,7 @@ gpu = "a100-80gb"
 replicas = 4
 router = "LeastRequests"        # or [[cluster.engines]] instead of [engine] and replicas
 
-[run]                           # optional: the keyword arguments of `simulate`, but for progress
+[run]                           # optional: the keyword arguments of `simulate`, but for progress and out
 seed = 1
 warmup = "30s"
 
@@ -84,7 +84,6 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,7 +93,10 @@ from inferq._lazy import pl
 from inferq.description import nearest, read_fields, table_of
 from inferq.errors import ConfigError
 from inferq.experiments.gates.terms import Terms
+from inferq.inputs import parsed_json, parsed_toml, path_of, read_text
+from inferq.results.files import write_text
 from inferq.results.result import Result, scenario_of
+from inferq.results.store import manifest
 from inferq.simulation.simulate import core_options, simulate
 from inferq.systems.cluster import Cluster
 from inferq.systems.disaggregated import Disaggregated
@@ -116,8 +118,9 @@ _OVER_ENGINES: tuple[type[Cluster | Disaggregated | Network | GateAndRoute], ...
 _OPTIONS = tuple(
     name
     for name, parameter in inspect.signature(simulate).parameters.items()
-    if parameter.kind is parameter.KEYWORD_ONLY and name != "progress"
+    if parameter.kind is parameter.KEYWORD_ONLY and name not in ("progress", "out")
 )
+"""What a file may say under `[run]`. Where to write is for who runs it to say, not for a stranger's file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +177,8 @@ class Scenario:
         if isinstance(source, Mapping):
             return _scenario(source, Shelf(given=given))
         if isinstance(source, str) and source.lstrip().startswith("{"):
-            return _scenario(_json(source), Shelf(given=given))
-        file = Path(source)
+            return _scenario(table_of("", parsed_json(source)), Shelf(given=given))
+        file = path_of("source", source, "scenario")
         if file.is_dir():
             file = file / "scenario.json"
         try:
@@ -214,12 +217,12 @@ class Scenario:
             ConfigError: another ending: TOML has no null, and is for hands.
             OSError: the files cannot be written.
         """
-        place = Path(path)
+        place = path_of("path", path)
         if place.suffix != ".json":
             raise ConfigError("path", f"must end in .json, is {str(path)!r}")
         text = json.dumps(self.to_json(), indent=2) + "\n"
         rows_beside.write(self.workload.rows_beside(), place.parent)
-        place.write_text(text, encoding="utf-8")
+        write_text(place, text)
         return place
 
 
@@ -240,7 +243,7 @@ class ScenarioFile:
             ConfigError: the file is no TOML.
             OSError: the file cannot be read.
         """
-        file = Path(path)
+        file = path_of("scenario", path)
         try:
             return cls(file, _parsed(file), file.parent)
         except ConfigError as error:
@@ -304,42 +307,20 @@ def _frames(rows: object) -> list[pl.DataFrame]:
 
 def _streamed_from(place: Path) -> list[Path]:
     """The file from which a run in this folder scanned its requests."""
-    manifest = place / "manifest.json"
-    scanned = json.loads(manifest.read_text(encoding="utf-8")).get("workload") if manifest.is_file() else None
-    return [Path(scanned)] if scanned else []
-
-
-def _json(text: str) -> Mapping[str, Any]:
-    try:
-        tables = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"is no JSON: {error}") from None
-    return table_of("", tables)
+    record = manifest(place)
+    return [Path(record["workload"])] if record is not None and record["workload"] else []
 
 
 def _parsed(file: Path) -> Mapping[str, Any]:
-    if file.suffix == ".json":
-        return _json(_text(file))
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        return tomllib.loads(_text(file))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"is no TOML: {error}") from None
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"is no UTF-8 text (byte {error.start})") from None
+    text = read_text(file)
+    return table_of("", parsed_json(text) if file.suffix == ".json" else parsed_toml(text))
 
 
 def _scenario(tables: Mapping[str, Any], shelf: Shelf) -> Scenario:
     names = ("inferq", "workload", *(kind.name_of_kind for kind in SYSTEMS), "run", "gate")
     table_of("", tables, names, ("workload",))
+    if "out" in table_of("run", tables.get("run", {})):
+        raise ConfigError("run.out", "a scenario does not say where to write: give out= or --out instead")
     options = table_of("run", tables.get("run", {}), _OPTIONS)
     system = _system(tables if shelf.directory is None else _placed(tables, shelf.directory))
     notes: list[str] = []

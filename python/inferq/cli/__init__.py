@@ -8,6 +8,7 @@ is one line and 1, Ctrl-C is 130.
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -18,8 +19,16 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from inferq.errors import ConfigError, SimulationError, TraceError
+from inferq.inputs import is_panic
+from inferq.reports.text import visible
 
 __all__ = ["app"]
+
+_TRACEBACK = "INFERQ_TRACEBACK"
+"""Set in the environment, an error that no command foresees is shown whole, for a report of it."""
+
+_USAGE: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+"""What a wrong command line is told with, wherever this version of typer has it from."""
 
 COMMANDS = (
     *("replay", "simulate", "theory", "paper", "compare", "capacity", "sweep", "gate", "report", "calibrate"),
@@ -75,6 +84,15 @@ class Commands(TyperGroup):
             _fail(f"{error.filename}: {error.strerror}" if named else str(error), 2)
         except KeyboardInterrupt:
             _fail("interrupted", 130)
+        except (typer.Exit, typer.Abort, _USAGE, SystemExit):
+            raise
+        except MemoryError:
+            _fail("this takes more memory than there is", 2)
+        except BaseException as error:
+            if os.environ.get(_TRACEBACK) or not (isinstance(error, Exception) or is_panic(error)):
+                raise
+            said = str(error).strip().partition("\n")[0]
+            _fail(f"{type(error).__name__}: {said or 'no more is known'} ({_TRACEBACK}=1 shows where)", 2)
 
 
 def _first_line(command: str) -> str:
@@ -85,7 +103,7 @@ def _first_line(command: str) -> str:
 
 
 def _fail(message: str, status: int) -> None:
-    typer.echo(f"inferq: {' '.join(message.split())}", err=True)
+    typer.echo(f"inferq: {visible(' '.join(message.split()))}", err=True)
     raise typer.Exit(status)
 
 

@@ -15,7 +15,7 @@ from inferq.experiments.capacity_search.capacity import capacity as largest_rate
 from inferq.experiments.capacity_search.slo import Slo
 from inferq.reports.style import svg
 from inferq.reports.text import listed
-from inferq.results.files import check_writable
+from inferq.results.files import check_writable, writable, write_text
 from inferq.results.metric import QUANTITIES, STATISTICS
 from inferq.scenario import Scenario
 
@@ -58,7 +58,7 @@ def capacity(
     if picture is not None:
         if picture.suffix != ".svg":
             raise ConfigError("--picture", f"must end in .svg, is {picture}")
-        check_writable(picture)
+        check_writable(writable("--picture", picture))
     show.lines([f"capacity {scenario}", *plan.notes])
     show.system(plan.system)
     answer = largest_rate(
@@ -72,12 +72,12 @@ def capacity(
         most_seeds=most_seeds,
         confidence=confidence,
         threads=workers if threads is None else threads,
-        tell=lambda text: typer.echo(text, err=True),
+        tell=show.tell,
         **run,
     )
     show.lines(answer.explain().splitlines())
     if picture is not None:
-        picture.write_text(svg(answer.plot()), encoding="utf-8")
+        write_text(picture, svg(answer.plot()))
         show.lines([f"written to {picture}"])
     if answer.rate == 0:
         raise typer.Exit(1)

@@ -14,7 +14,7 @@ from inferq.errors import ConfigError
 from inferq.experiments.arguments import seeds_from
 from inferq.experiments.comparison.compare import compare as compared
 from inferq.experiments.comparison.scenarios import shared
-from inferq.results.files import check_writable
+from inferq.results.files import check_writable, write_table
 from inferq.scenario import Scenario
 
 
@@ -44,7 +44,14 @@ def compare(
     ] = None,
     most_seeds: Annotated[int | None, option("N", "Where --until gives up, 200 unless told.")] = None,
     confidence: Annotated[float, option("SHARE", "Of the intervals.")] = 0.95,
-    out: Annotated[Path | None, option("FILE", "Write the table too, as .csv or .parquet.")] = None,
+    out: Annotated[
+        Path | None,
+        option(
+            "FILE",
+            "Write the table too, as .csv or .parquet. In a .csv file a ' stands before a text that a "
+            "spreadsheet would take for a formula.",
+        ),
+    ] = None,
 ) -> None:
     """Compare systems that serve the same requests: scenarios that differ in the system alone.
 
@@ -78,7 +85,7 @@ def compare(
     )
     show.lines(["", *comparison.explain().splitlines()])
     if out is not None:
-        _ = comparison.frame.write_csv(out) if out.suffix == ".csv" else comparison.frame.write_parquet(out)
+        write_table(out, comparison.frame)
         show.lines([f"written to {out}"])
 
 

@@ -14,7 +14,7 @@ from inferq.errors import ConfigError, TraceError
 from inferq.experiments.gates.baseline import DEFAULT_FILE
 from inferq.experiments.gates.gate import accepted, checked, read_trials
 from inferq.experiments.gates.gate_report import refused
-from inferq.results.files import check_writable
+from inferq.results.files import check_writable, write_text
 
 
 def gate(
@@ -50,14 +50,14 @@ def gate(
             update=update,
             threads=threads,
             accept=shlex.join(["inferq", "gate", *paths, "--baseline", str(baseline), "--update"]),
-            tell=lambda text: typer.echo(text, err=True),
+            tell=show.tell,
         )
     except (ConfigError, TraceError, OSError) as error:
         if summary is not None:
             reason = str(error)
             if isinstance(error, OSError) and error.filename and error.strerror:
                 reason = f"{error.filename}: {error.strerror}"
-            summary.write_text(refused(reason), encoding="utf-8")
+            write_text(summary, refused(reason))
         raise
     failure: OSError | None = None
     if update:
@@ -67,7 +67,7 @@ def gate(
             failure = error
     show.lines(str(report).splitlines())
     if summary is not None:
-        summary.write_text(report.markdown(), encoding="utf-8")
+        write_text(summary, report.markdown())
     if failure is not None:
         raise failure
     if not report.passed:

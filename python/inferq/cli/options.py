@@ -197,7 +197,7 @@ def columns(text: str | None) -> dict[str, str] | None:
 
 def cut(text: str) -> int | str:
     """A warm-up or cool-down: a number of requests, or seconds as in `30s`."""
-    return int(text) if text.strip().isdecimal() else text
+    return int(text) if re.fullmatch(r"\s*[0-9]{1,18}\s*", text) else text
 
 
 def kv_tokens(text: str) -> int | None:

@@ -38,7 +38,7 @@ def paper(
     name = papers.known(name)
     page = papers.writable(Path(f"{name}.html") if out is None else out)
     traces = None if trace is None else papers.folder(trace)
-    reproduced = papers.run(name, quick=quick, traces=traces, tell=lambda text: typer.echo(text, err=True))
+    reproduced = papers.run(name, quick=quick, traces=traces, tell=show.tell)
     _print(reproduced)
     pages.write(reproduced, page)
     show.lines([f"written to {page}"])

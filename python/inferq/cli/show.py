@@ -15,7 +15,7 @@ from rich.text import Text
 from inferq._lazy import pl
 from inferq.reports import run_tables
 from inferq.reports.document import Grid
-from inferq.reports.text import NONE, number, percent, seconds
+from inferq.reports.text import NONE, number, percent, seconds, visible
 from inferq.results.result import Result
 from inferq.systems.cluster import Cluster
 from inferq.systems.disaggregated import Disaggregated
@@ -31,7 +31,12 @@ _QUANTITIES = ("count", "mean", "cv", "p50", "p90", "p99", "min", "max")
 def lines(texts: Iterable[str]) -> None:
     """Print sentences on standard output, each on a line of its own, never wrapped."""
     for text in texts:
-        typer.echo(text)
+        typer.echo(visible(text))
+
+
+def tell(text: str) -> None:
+    """Print what goes on, on standard error."""
+    typer.echo(visible(text), err=True)
 
 
 def system(described: System, timing: str | None = None) -> None:
@@ -125,7 +130,7 @@ def grid(shown: Grid, *, collapsed: bool = False) -> None:
     starts = [bool(line[0]) for line in (*shown.lines[1:], ("end",))]
     grouped = not all(starts)
     for line, ends in zip(shown.lines, starts, strict=True):
-        table.add_row(*map(Text, line), end_section=grouped and ends)
+        table.add_row(*(Text(visible(cell)) for cell in line), end_section=grouped and ends)
     Console(highlight=False).print(table)
 
 
@@ -183,7 +188,7 @@ def points(frame: pl.DataFrame, names: list[str], most: int) -> None:
     table = empty_table([*heads, "seed", *measured], left=len(names))
     for row in frame.head(most).rows(named=True):
         cells = [number(row[name]) for name in rates] + [seconds(row[name]) for name in latencies]
-        table.add_row(*(Text(_text(row[name])) for name in names), str(row["seed"]), *cells)
+        table.add_row(*(Text(visible(_text(row[name]))) for name in names), str(row["seed"]), *cells)
     Console(highlight=False).print(table)
     if frame.height > most:
         lines([f"the first {most:,} of {frame.height:,} points are shown"])
@@ -223,7 +228,7 @@ def empty_table(names: list[str], left: int = 1) -> Table:
     """An empty table whose first `left` columns hold text."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, name in enumerate(names):
-        table.add_column(name, justify="left" if place < left else "right", no_wrap=True)
+        table.add_column(Text(visible(name)), justify="left" if place < left else "right", no_wrap=True)
     return table
 
 

@@ -16,7 +16,7 @@ from inferq.cli.arguments import option
 from inferq.errors import ConfigError, SimulationError, SweepInterrupted, SweepStopped
 from inferq.experiments.arguments import MOST_SEEDS
 from inferq.experiments.sweeps.sweep import sweep as run
-from inferq.results.files import check_writable
+from inferq.results.files import check_writable, write_table
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -103,7 +103,7 @@ def _finish(frame: pl.DataFrame, names: list[str], out: Path | None) -> None:
     if out is None:
         return
     if out.suffix == ".csv":
-        frame.write_csv(out)
+        write_table(out, frame)
     show.lines([f"written to {out}"])
 
 
@@ -124,6 +124,6 @@ def _toml(text: str) -> Any:
     """What a text means as a value of TOML; None where it is none."""
     try:
         tables = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except ValueError:  # of its own kind, and of numbers with thousands of digits
         return None
     return tables["value"] if len(tables) == 1 else None

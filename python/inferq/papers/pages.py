@@ -16,6 +16,7 @@ from inferq.papers.report import Report, Row, Section, Table
 from inferq.reports.document import Picture, figure, shell, table
 from inferq.reports.style import svg
 from inferq.reports.text import NONE, number, rounded
+from inferq.results.files import write_text
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -42,7 +43,7 @@ def write(report: Report, path: str | Path) -> Path:
     page = Path(path)
     check_ending(page)
     text = html(report) if page.suffix == ".html" else markdown(report, page.parent, page.stem)
-    page.write_text(text, encoding="utf-8")
+    write_text(page, text)
     return page
 
 
@@ -257,7 +258,7 @@ def markdown(report: Report, folder: str | Path, stem: str | None = None) -> str
         parts += ["## Where the paper slips", _grid(("where", "printed", "right"), (False,) * 3, lines)]
     page = "\n\n".join(part.strip() for part in parts if part.strip())
     for name, drawn in pictures.items():
-        (Path(folder) / name).write_text(drawn, encoding="utf-8")
+        write_text(Path(folder) / name, drawn)
     return "\n".join(_wrapped(line) for line in page.split("\n")) + "\n"
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
+from html import escape as escape_html
 from importlib.metadata import version
 from typing import Any
 
 from inferq.reports.style import INK, dark, svg
+from inferq.reports.text import visible
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """What the browser may load for a page: nothing but the style inside it."""
@@ -168,6 +169,11 @@ class Document:
             f"<footer>Made by inferq {escape(version('inferq'))}.</footer>",
         ]
         return shell(self.title, body, _REPORT)
+
+
+def escape(text: str) -> str:
+    """A text as HTML, in which what could not be seen is an escape."""
+    return escape_html(visible(text))
 
 
 def shell(title: str, body: Iterable[str], style: str = "") -> str:

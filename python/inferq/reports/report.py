@@ -12,7 +12,7 @@ from inferq.experiments.comparison.comparison import Comparison
 from inferq.reports import capacity_page, comparison_page, run_page
 from inferq.reports.document import Document
 from inferq.reports.style import unchecked
-from inferq.results.files import replacing, writable
+from inferq.results.files import writable, write_text
 from inferq.results.result import Result
 
 
@@ -52,8 +52,7 @@ def report(shown: Any, path: str | os.PathLike[str], title: str | None = None) -
     page, title = checked(path), heading(title)
     with unchecked():
         text = _document(shown, title).html()
-    with replacing(page) as part:
-        part.write_text(text, encoding="utf-8")
+    write_text(page, text)
     return page
 
 

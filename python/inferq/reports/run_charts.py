@@ -81,13 +81,13 @@ class Pictures:
         if len(names) == 1:
             measures = [one for one in run_data.MEASURES if one in curves["measure"]]
             colours = [_OF_MEASURES[one] for one in measures]
-            return styled(_curves(curves, _key("measure", measures, colours), PANEL, 240))
+            return styled(_curves(curves, _key("measure", measures, colours), PANEL, 240), names)
         panels = [
             _curves(part, _classes(names), PANEL // 2 - 40, 130).properties(title=run_data.MEASURES[measure])
             for measure in run_data.MEASURES
             if not (part := curves.filter(measure=measure)).is_empty()
         ]
-        return styled(alt.concat(*panels, columns=2, spacing=16))
+        return styled(alt.concat(*panels, columns=2, spacing=16), names)
 
     def timeline(self) -> Any:
         """What the replicas did over time, all together: requests, memory, tokens per second.
@@ -150,7 +150,7 @@ class Pictures:
         marks = run_data.gap_percentiles(self._result, names)
         names = [one for one in names if one in bins["class"]]
         if len(names) == 1:
-            return styled(_histogram(bins, marks, BLUE, 220))
+            return styled(_histogram(bins, marks, BLUE, 220), names)
         height = max(60, 240 // len(names))
         panels = [
             _histogram(
@@ -158,7 +158,7 @@ class Pictures:
             ).properties(title=name)
             for name, colour in zip(names, OF_CLASSES, strict=False)
         ]
-        return styled(_stacked(panels))
+        return styled(_stacked(panels), names)
 
     def queue(self) -> Any:
         """How many wait for their admission over time: on average over replicas, and at the worst of them.
@@ -196,7 +196,7 @@ class Pictures:
         some = alt.Scale() if queue["requests"].max() else alt.Scale(domain=[0, 1])
         waiting = alt.Y("requests:Q", title="requests waiting", axis=_few(True), scale=some)
         line = alt.Chart(queue).mark_line(strokeWidth=1.5).encode(x=time, y=waiting, color=key)
-        return styled(line.properties(width=PANEL, height=170))
+        return styled(line.properties(width=PANEL, height=170), queue["which"].unique().to_list())
 
     def throughput(self) -> Any:
         """Requests (of a network: jobs) that arrived and that finished per second, and what theory allows.
@@ -243,7 +243,7 @@ def throughput(result: Result, verdict: Stability | str) -> Any:
     colour = alt.Color("which:N", scale=alt.Scale(domain=labels, range=colours), legend=legend)
     dash = alt.StrokeDash("which:N", scale=alt.Scale(domain=labels, range=dashes), legend=legend)
     line = alt.Chart(points).mark_line(strokeWidth=1.5).encode(x=time, y=rate, color=colour, strokeDash=dash)
-    return styled(line.properties(width=PANEL, height=190))
+    return styled(line.properties(width=PANEL, height=190), labels)
 
 
 def _limits(verdict: Stability | str) -> list[tuple[str, float, str]]:

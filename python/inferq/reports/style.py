@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 from inferq._lazy import alt
+from inferq.reports.text import is_hidden, visible
 
 # Colours that people who do not see red or green can tell apart (Okabe and Ito). One meaning over all pages:
 # blue is the policy that is compared with, grey the older engines, warm colours the policies under study and
@@ -53,9 +55,43 @@ def coloured(column: str, colours: Mapping[str, str], orient: str = "bottom", **
     return alt.Color(f"{column}:N", title=None, scale=scale, legend=key)
 
 
-def styled(chart: Any) -> Any:
-    """An altair chart in the common style. What has a style of its own cannot be laid over another chart."""
-    return chart.configure(**_style())
+def styled(chart: Any, names: Iterable[str] = ()) -> Any:
+    """An altair chart in the common style. What has a style of its own cannot be laid over another chart.
+
+    Args:
+        chart: without a style.
+        names: given by users, that stand in it; see `shown_safely`.
+    """
+    return shown_safely(chart.configure(**_style()), names)
+
+
+def shown_safely(chart: Any, names: Iterable[str]) -> Any:
+    """A chart in which names that users give are such that neither a renderer nor a page breaks over them."""
+    if all(pictured(name) == name for name in names):
+        return chart
+    with alt.data_transformers.enable("default"), alt.data_transformers.disable_max_rows():
+        return alt.Chart.from_dict(_pictured(chart.to_dict(validate=False)))
+
+
+def pictured(name: str) -> str:
+    r"""A name as a picture has it: `visible`, and so that in a page with a script it cannot end that script.
+
+    Example:
+        >>> from inferq.reports.style import pictured
+        >>> print(pictured("a" + chr(27) + "b </script>"))
+        a\x1bb <\/script>
+    """
+    return visible(name).replace("</", "<\\/").replace("<!--", "<\\!--")
+
+
+def _pictured(value: Any) -> Any:
+    if isinstance(value, str):
+        return pictured(value)
+    if isinstance(value, list):
+        return [_pictured(one) for one in value]
+    if isinstance(value, dict):
+        return {_pictured(name): _pictured(one) for name, one in value.items()}
+    return value
 
 
 def _style() -> dict[str, Any]:
@@ -135,6 +171,9 @@ def svg(chart: Any, prefix: str = "part-") -> str:
     with alt.data_transformers.enable("default"), alt.data_transformers.disable_max_rows():
         described = {**chart.to_dict(validate=False), "config": _configuration()}
     grammar = "_".join(alt.SCHEMA_VERSION.split(".")[:2])
+    # The renderer ends the process over a character that XML does not have.
+    if is_hidden(json.dumps(described, ensure_ascii=False, default=str)):
+        described = _pictured(described)
     text = vl_convert.vegalite_to_svg(described, vl_version=grammar)
     # The renderer counts the names of clips on from picture to picture: here each picture counts its own.
     defined = (name for tag in _TAG.findall(text) for name in _NAME.findall(tag))

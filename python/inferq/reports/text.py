@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 
 NONE = "–"
@@ -87,6 +88,32 @@ def counted(count: int, noun: str) -> str:
     ('1 seed', '12,000 seeds')
     """
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+    "\ufdd0-\ufdef\ufeff\ufff9-\ufffb\ufffe\uffff]"
+)
+"""What steers a terminal, turns letters round, or is no character in XML; not tab and new line."""
+
+
+def visible(text: str) -> str:
+    r"""A text in which what could not be seen is an escape, for names that come from files of others.
+
+    >>> print(visible("chat" + chr(27) + "[2J" + chr(0x202E)))
+    chat\x1b[2J\u202e
+    """
+
+    def escaped(one: re.Match[str]) -> str:
+        number = ord(one[0])
+        return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+
+    return _HIDDEN.sub(escaped, text)
+
+
+def is_hidden(text: str) -> bool:
+    """Whether a text, or a JSON text of it, has a character that `visible` shows otherwise."""
+    return _HIDDEN.search(text) is not None or re.search(r"\\u(?:00[01]|00[7-9])|\\[bfr]", text) is not None
 
 
 def listed(names: Iterable[str], last: str = "and") -> str:

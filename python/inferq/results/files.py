@@ -1,15 +1,29 @@
-"""Files written so that an earlier one is lost only once the new one is whole."""
+"""Files written so that an earlier one is lost only once the new one is whole; and locks."""
 
 from __future__ import annotations
 
 import errno
+import io
+import itertools
+import json
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import IO, Any
 
+from inferq._lazy import pl
 from inferq.errors import ConfigError
+from inferq.inputs import path_of, read_text
+
+_NUMBER = itertools.count()
+"""So that two threads that write one file do not write the same part of it."""
+
+_FORMULA = r"^[=+\-@\t\r]"
+"""With what a text begins that a spreadsheet takes for a formula."""
 
 
 def writable(field: str, path: object) -> Path:
@@ -24,14 +38,11 @@ def writable(field: str, path: object) -> Path:
         Traceback (most recent call last):
         inferq.errors.ConfigError: path: there is no folder 'nowhere'
     """
-    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
-    if not isinstance(text, str) or not text or "\0" in text:
-        raise ConfigError(field, f"must be the path of a file, is {path!r}")
-    place = Path(text)
+    place = path_of(field, path)
     if not place.parent.is_dir():
         raise ConfigError(field, f"there is no folder {str(place.parent)!r}")
     if place.is_dir():
-        raise ConfigError(field, f"{text!r} is a folder")
+        raise ConfigError(field, f"{str(place)!r} is a folder")
     return place
 
 
@@ -39,8 +50,8 @@ def writable(field: str, path: object) -> Path:
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """The name under which to write a file, which takes its place at the end; after an error it is removed.
 
-    A link stays, and the file that it leads to is replaced. What is there and is no file, such as a device, a
-    pipe or `/dev/stdout`, is written to as it is.
+    What takes its place is on the disk by then, whole. A link stays, and the file that it leads to is
+    replaced. What is there and is no file, such as a device, a pipe or `/dev/stdout`, is written to as it is.
 
     Raises:
         OSError: it cannot be written, or cannot take its place; it names `path`.
@@ -58,11 +69,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     place = Path(path)
     direct = place.exists() and not (place.is_file() and _holds_files(place.parent))
     target = Path(os.path.realpath(place))
-    part = place if direct else target.with_name(f".{target.name}.part")
+    part = place if direct else target.with_name(f".{target.name}.{os.getpid()}-{next(_NUMBER)}.part")
     with named(place):
         try:
             yield part
             if not direct:
+                with part.open("rb+") as whole:
+                    os.fsync(whole.fileno())
                 if target.exists():
                     shutil.copymode(target, part)
                 part.replace(target)
@@ -73,12 +86,152 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             raise
 
 
+def clear(path: Path) -> None:
+    """Remove what processes that were killed left of a file; only for who holds the lock that covers it."""
+    for left in path.parent.glob(f".{_literal(path.name)}.*.part"):
+        left.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing_all(folder: Path) -> Iterator[Callable[[str], Path]]:
+    """The same for several files of a folder: they take their places when all of them are whole.
+
+    Yields:
+        What gives the name under which to write a file of the folder.
+    """
+    with ExitStack() as whole:
+        yield lambda name: whole.enter_context(replacing(folder / name))
+
+
 def write_whole(path: Path, content: bytes | memoryview) -> None:
-    """Write a file that is on the disk, whole, when it takes its place; see `replacing`."""
-    with replacing(path) as part, part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    """Write a file, whole or not at all; see `replacing`."""
+    with replacing(path) as part:
+        part.write_bytes(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text, whole or not at all; see `text_into`."""
+    with replacing(path) as part:
+        text_into(part, text)
+
+
+def write_frame(path: Path, frame: pl.DataFrame, **options: Any) -> None:
+    """Write a frame as Parquet, whole or not at all; see `frame_into`."""
+    with replacing(path) as part:
+        frame_into(part, frame, **options)
+
+
+def text_into(part: Path, text: str) -> None:
+    """Write a text in UTF-8; half a pair of surrogates, which has no bytes there, as its escape."""
+    part.write_bytes(text.encode("utf-8", "backslashreplace"))
+
+
+def frame_into(part: Path, frame: pl.DataFrame, **options: Any) -> None:
+    """Write a frame as Parquet under the name that `replacing` gives.
+
+    Raises:
+        OSError: it cannot be written, also where polars calls that otherwise.
+    """
+    noted: Any = _Noted()
+    try:
+        with part.open("wb") as noted.file:
+            frame.write_parquet(noted, **options)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        cause = noted.error or error
+        number = cause.errno if isinstance(cause, OSError) and cause.errno else errno.EIO
+        what = str(cause) if number == errno.EIO else os.strerror(number)
+        raise OSError(number, f"{what}; what was written before stays", str(part)) from error
+
+
+def write_table(path: Path, frame: pl.DataFrame) -> None:
+    """Write a frame as `.csv` or `.parquet`, whole or not at all.
+
+    In a CSV file a text that a spreadsheet would take for a formula, since it begins with `=`, `+`, `-`, `@`,
+    a tab or a return, has a `'` before it.
+    """
+    if path.suffix != ".csv":
+        write_frame(path, frame)
+        return
+    texts = [name for name, kind in frame.schema.items() if kind in (pl.String, pl.Categorical, pl.Enum)]
+    safe = [pl.col(name).cast(pl.String).str.replace(_FORMULA, "'${0}") for name in texts]
+    write_text(path, frame.with_columns(safe).write_csv())
+
+
+class _Noted(io.RawIOBase):
+    """A file that remembers what went wrong: polars says it in words of its own."""
+
+    file: IO[bytes]
+    error: OSError | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        try:
+            return self.file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        pass
+
+
+@contextmanager
+def held(field: str, what: Path, lock: Path) -> Iterator[None]:
+    """Hold a file or a directory alone, so that no other process, on this machine or another, writes into it.
+
+    The system drops the lock with the process, so that one that was killed is in nobody's way. Where files
+    lie on another machine this holds as far as that machine knows locks.
+
+    Args:
+        field: named in the error.
+        what: is held.
+        lock: the file that is locked; beside it `….json` says by whom. Both go at the end.
+
+    Raises:
+        ConfigError: another process, or another thread of this one, holds it; it says which and since when.
+        OSError: the lock cannot be made.
+    """
+    from filelock import FileLock, Timeout
+
+    holder = lock.with_name(f"{lock.name}.json")
+    taken = FileLock(lock, timeout=0)
+    with named(what):
+        if not lock.parent.is_dir():  # it would be made
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(lock))
+        try:
+            taken.acquire()
+        except Timeout:
+            raise ConfigError(
+                field, f"{what} is being written by {_told(holder)}: wait for that, or take another name"
+            ) from None
+    try:
+        since = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        about = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
+        with suppress(OSError):  # on a full disk the lock holds without it
+            holder.write_text(json.dumps(about), encoding="utf-8")
+        yield
+    finally:
+        with suppress(OSError):
+            holder.unlink(missing_ok=True)
+        with suppress(OSError):  # Windows removes it when it is closed
+            lock.unlink(missing_ok=True)
+        taken.release()
+
+
+def _told(holder: Path) -> str:
+    """Who holds a lock, as far as that is written."""
+    try:
+        about = json.loads(read_text(holder, most=4096))
+        return f"process {about['pid']:d} on {about['host']} since {about['since']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
+
+
+def _literal(name: str) -> str:
+    """A pattern that matches a name and no other."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
 @contextmanager
@@ -116,7 +269,7 @@ def check_writable(path: Path) -> None:
         if path.exists():
             path.open("ab").close()
         else:
-            part = path.with_name(f".{path.name}.{os.getpid()}.part")
+            part = path.with_name(f".{path.name}.{os.getpid()}-{next(_NUMBER)}.part")
             part.open("wb").close()
             part.unlink()
 

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import pl
 from inferq._version import __version__
+from inferq.inputs import path_of
 from inferq.results import perfetto
+from inferq.results.files import frame_into, replacing_all, text_into
 from inferq.results.summary import summary
 from inferq.results.tables import FRAMES, STATUSES, RunTables, as_frame
 from inferq.results.work_conservation import WorkConservation, work_conservation
 from inferq.workload import rows
+from inferq.workload.columns import sha256
 
 if TYPE_CHECKING:
     import os
@@ -58,6 +61,8 @@ class Result:
 
         Raises:
             ConfigError: the directory holds no such run, or one that was stopped; it says how far that came.
+            ResultError: a file in it is missing, or is not as the run wrote it; it names the file and the
+                field. Every byte is looked at, about a second for 10⁷ requests.
         """
         from inferq.results.stored_result import StoredResult
 
@@ -438,8 +443,8 @@ class Result:
     def write(self, directory: str | os.PathLike[str]) -> Path:
         """Write each frame and the workload as Parquet, the scenario and the findings as JSON.
 
-        Files of an earlier run in the same directory are replaced; those that this run did not record are
-        removed.
+        Files of an earlier run in the same directory are replaced once all of this run are on the disk; those
+        that this run did not record are removed.
 
         Args:
             directory: made where it is missing.
@@ -451,23 +456,27 @@ class Result:
             `scenario.json` and `workload.parquet`, the requests or jobs as they were drawn.
 
         Raises:
-            OSError: the directory cannot be made or written.
+            ConfigError: it is no path.
+            OSError: the directory cannot be made or written; what was in it is as it was.
         """
-        place = Path(directory)
+        place = path_of("directory", directory, "directory")
         place.mkdir(parents=True, exist_ok=True)
-        for name in ("requests", *FRAMES):
-            if name == "block_operations":
-                continue
-            if self._tables.has(name):
-                getattr(self, name).write_parquet(place / f"{name}.parquet")
-            else:
-                (place / f"{name}.parquet").unlink(missing_ok=True)
+        absent = [name for name in FRAMES if name != "block_operations" and not self._tables.has(name)]
+        names = [name for name in ("requests", *FRAMES) if name not in (*absent, "block_operations")]
         drawn = self._tables.workload
-        drawn.write_parquet(place / "workload.parquet")
-        beside = () if self._workload is None else self._workload.rows_beside()
-        rows.write((frame for frame in beside if frame is not drawn), place)
-        (place / "scenario.json").write_text(self.scenario + "\n", encoding="utf-8")
-        (place / "findings.json").write_text(json.dumps(self.findings, indent=2) + "\n", encoding="utf-8")
+        frames = {f"{name}.parquet": getattr(self, name) for name in names}
+        frames["workload.parquet"] = drawn
+        for frame in () if self._workload is None else self._workload.rows_beside():
+            if frame is not drawn:
+                frames[rows.file_name(sha256(frame))] = frame
+        findings = json.dumps(self.findings, indent=2) + "\n"
+        with replacing_all(place) as parts:
+            for name, frame in frames.items():
+                frame_into(parts(name), frame)
+            for name, text in (("scenario.json", self.scenario + "\n"), ("findings.json", findings)):
+                text_into(parts(name), text)
+        for name in absent:
+            (place / f"{name}.parquet").unlink(missing_ok=True)
         return place
 
     def __repr__(self) -> str:

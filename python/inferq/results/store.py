@@ -8,23 +8,29 @@
 
 Every file is written under another name, forced to the disk and then given its own, and the manifest names a
 part only once it is there. So whatever ends a run, a crash of the machine included, the manifest tells the
-truth and each part that it names can be read.
+truth and each part that it names can be read. While a run goes on it holds the directory alone (`.lock`).
+What is read back is held against the bytes and hashes in the manifest, and that against a hash of itself.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import io
 import json
 import os
+import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, NoReturn
 
+from inferq import inputs
 from inferq._lazy import NDArray, np, pl
-from inferq.errors import ConfigError
+from inferq.checks import shown
+from inferq.errors import ConfigError, ResultError
+from inferq.inputs import parquet_height, parsed_json, path_of, read_text, sha256_of_file
+from inferq.results.files import held, write_frame, write_text
 from inferq.results.tables import FRAMES, STATUSES, Columns, RunTables, arrays, as_frame
 
 PART_ROWS = 2**20
@@ -32,6 +38,10 @@ PART_ROWS = 2**20
 
 _GROUP_ROWS = 2**17
 """Rows of a row group, the least that a reader must take at once."""
+
+_LOCK = ".lock"
+_FIRST = re.compile(rf"requests|{re.escape(_LOCK)}.*|\.manifest\.json\..*\.part")
+"""What can lie in a directory before its manifest does."""
 
 
 class Store:
@@ -53,7 +63,7 @@ class Store:
             rows: of the workload, where they are known before the run.
             workload: the path of the file that holds it, where it is scanned.
         """
-        self.place = Path(out)
+        self.place = path_of("out", out, "directory")
         earlier = _earlier(self.place, scenario)
         self._manifest: dict[str, Any] = {
             "inferq": json.loads(scenario)["inferq"],
@@ -63,12 +73,11 @@ class Store:
             "written": 0,
             "workload": None if workload is None else str(workload.resolve()),
             "parts": [],
+            "files": {},
         }
-        if earlier is None:
-            for left in self.place.glob("*.parquet"):
-                left.unlink()
-        else:
-            self._manifest.update({name: earlier[name] for name in ("written", "parts")})
+        if earlier is not None:
+            kept = {part["file"]: earlier["files"][part["file"]] for part in earlier["parts"]}
+            self._manifest.update(written=earlier["written"], parts=earlier["parts"], files=kept)
         self.statuses = [0] * len(STATUSES)
         """Requests by status, in the order of `STATUSES`."""
         self._pending: list[dict[str, NDArray[Any]]] = []
@@ -76,11 +85,34 @@ class Store:
         self._part = 0
         self.names: Mapping[str, Sequence[str]] = {}
         """What the codes in a column of `requests` stand for."""
-        (self.place / "requests").mkdir(parents=True, exist_ok=True)
-        for left in (*self.place.glob("*.new"), *self.place.glob("requests/*.new")):
-            left.unlink()
-        _write_text(self.place / "scenario.json", scenario + "\n")
         self._write_manifest()
+        if earlier is None:
+            for left in self.place.glob("*.parquet"):
+                left.unlink()
+        (self.place / "requests").mkdir(exist_ok=True)
+        for file in (*self.place.glob(".*.part"), *self.place.glob("requests/.*.part")):
+            file.unlink(missing_ok=True)
+        self._text("scenario.json", scenario + "\n")
+
+    @classmethod
+    @contextmanager
+    def opened(
+        cls,
+        out: str | os.PathLike[str],
+        scenario: str,
+        *,
+        rows: int | None = None,
+        workload: Path | None = None,
+    ) -> Iterator[Store]:
+        """The directory of a run, held until the run is over; the arguments are those of the class.
+
+        Raises:
+            ConfigError: another process writes into it.
+        """
+        place = path_of("out", out, "directory")
+        place.mkdir(parents=True, exist_ok=True)
+        with held("out", place, place / _LOCK):
+            yield cls(place, scenario, rows=rows, workload=workload)
 
     def take(self, columns: Columns) -> None:
         """Take the next rows of `requests`, in order of their ids."""
@@ -104,7 +136,8 @@ class Store:
         for name, column in columns.items():
             digest.update(name.encode())
             digest.update(column.tobytes())
-        part = {"file": file, "first": number * PART_ROWS, "rows": rows, "sha256": digest.hexdigest()}
+        first = number * PART_ROWS
+        part = {"file": file, "first": first, "rows": rows, "sha256": digest.hexdigest()}
         parts = self._manifest["parts"]
         if number < len(parts):
             if parts[number] != part:
@@ -121,13 +154,10 @@ class Store:
 
     def frame(self, file: str, frame: pl.DataFrame) -> None:
         """Write a frame; row groups are small enough to be read one by one."""
-        path = self.place / file
-        _write(
-            path,
-            lambda to: frame.write_parquet(
-                to, compression="zstd", compression_level=1, row_group_size=_GROUP_ROWS
-            ),
+        write_frame(
+            self.place / file, frame, compression="zstd", compression_level=1, row_group_size=_GROUP_ROWS
         )
+        self._note(file)
 
     def finish(self, tables: RunTables) -> None:
         """Write what is left of the rows and everything else, and say that the run is over."""
@@ -157,36 +187,215 @@ class Store:
         self._write_manifest()
 
     def _json(self, file: str, value: Any) -> None:
-        _write_text(self.place / file, json.dumps(value, indent=2) + "\n")
+        self._text(file, json.dumps(value, indent=2) + "\n")
+
+    def _text(self, file: str, text: str) -> None:
+        write_text(self.place / file, text)
+        self._note(file)
+
+    def _note(self, file: str) -> None:
+        """Let the manifest know a file that is there."""
+        path = self.place / file
+        self._manifest["files"][file] = {"bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
 
     def _write_manifest(self) -> None:
-        self._json("manifest.json", self._manifest)
+        told = {**self._manifest, "sha256": _sha256(json.dumps(self._manifest))}
+        write_text(self.place / "manifest.json", json.dumps(told, indent=2) + "\n")
 
 
 def manifest(place: Path) -> dict[str, Any] | None:
     """What a directory says of itself; None where no run is in it.
 
     Raises:
-        ConfigError: its manifest is none.
+        ResultError: its manifest is damaged; it names the field.
     """
+    path = place / "manifest.json"
     try:
-        text = (place / "manifest.json").read_text(encoding="utf-8")
+        text = read_text(path, partial(ResultError, path))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    try:
-        record = json.loads(text)
-        {record[name] for name in ("complete", "rows", "written", "scenario_sha256", "workload")}
-        [(part["file"], part["first"], part["rows"]) for part in record["parts"]]
-    except (ValueError, KeyError, TypeError):
-        raise ConfigError("out", f"{place / 'manifest.json'} is no manifest of a run") from None
+    record = parsed_json(text, partial(ResultError, path), constants=False)
+    _check(path, record, _MANIFEST)
+    written = 0
+    for place_of_part, part in enumerate(record["parts"]):
+        field = f"parts[{place_of_part}]"
+        _check(path, part, _PART, field)
+        expected = (f"requests/part-{place_of_part:05}.parquet", written)
+        for name, value in zip(("file", "first"), expected, strict=True):
+            if part[name] != value:
+                raise ResultError(path, f"{field}.{name}: must be {value!r}, is {part[name]!r}")
+        if part["file"] not in record["files"]:
+            raise ResultError(path, f"files: has no {part['file']}")
+        written += part["rows"]
+    for file, about in record["files"].items():
+        _check(path, about, _FILE, f"files.{file}")
+        if not _NAME.fullmatch(file):
+            raise ResultError(path, f"files: {file!r} is no name of a file of a run")
+    if record["written"] != written:
+        raise ResultError(path, f"written: is {record['written']:,}, and its parts have {written:,} rows")
+    if record["complete"] and not record["parts"]:
+        raise ResultError(path, "parts: a run that is over has one at least")
+    own = record.pop("sha256")
+    if own != _sha256(json.dumps(record)):
+        raise ResultError(path, "sha256: the manifest is not as the run wrote it")
     return dict(record)
+
+
+def check_file(place: Path, record: Mapping[str, Any], file: str) -> Path:
+    """The path of a file of a run, whose bytes are those that the run wrote.
+
+    Raises:
+        ResultError: it is missing or has changed; it names the file.
+    """
+    path = place / file
+    if file not in record["files"]:
+        raise ResultError(place / "manifest.json", f"files: has no {file}")
+    about = record["files"][file]
+    try:
+        size = inputs.check_file(path, partial(ResultError, path))
+        digest = sha256_of_file(path) if size == about["bytes"] else ""
+    except OSError as error:
+        raise ResultError(path, _reason(error)) from None
+    if size != about["bytes"]:
+        raise ResultError(path, f"has {size:,} bytes, the run wrote {about['bytes']:,}")
+    if digest != about["sha256"]:
+        raise ResultError(path, "is not as the run wrote it: its SHA-256 is not that of the manifest")
+    return path
+
+
+def read_json(place: Path, file: str, shape: Shape) -> Any:
+    """The content of a JSON file of a run, checked field by field; whole it is held against the manifest."""
+    path = place / file
+    try:
+        value = parsed_json(
+            read_text(path, partial(ResultError, path), _MOST_JSON), partial(ResultError, path)
+        )
+    except OSError as error:
+        raise ResultError(path, _reason(error)) from None
+    _check(path, value, shape)
+    return value
+
+
+def read_scenario(place: Path, record: Mapping[str, Any]) -> dict[str, Any]:
+    """What was run, which must be what the manifest says."""
+    path = place / "scenario.json"
+    scenario: dict[str, Any] = read_json(place, path.name, dict)
+    _check(path, scenario.get("run"), dict, "run")
+    if _sha256(read_text(path).removesuffix("\n")) != record["scenario_sha256"]:
+        raise ResultError(path, "is not the scenario whose scenario_sha256 the manifest has")
+    return scenario
+
+
+def check_all(place: Path, record: Mapping[str, Any], totals: Mapping[str, Any]) -> None:
+    """Hold the totals of a run against its rows, and all of its files against the manifest.
+
+    Raises:
+        ResultError: they do not fit; it names the file, and the field where it has some.
+    """
+    path, statuses, classes = place / "totals.json", totals["statuses"], totals["classes"]
+    if len(statuses) != len(STATUSES) or sum(statuses) != record["written"]:
+        raise ResultError(path, f"statuses: must count {record['written']:,} requests, is {statuses}")
+    if len(totals["tbt_totals"]) != len(classes) or len(set(classes)) != len(classes) or not classes:
+        raise ResultError(path, f"tbt_totals: must have an entry for each of the classes {classes}")
+    for file in record["files"]:
+        check_file(place, record, file)
+    for part in record["parts"]:
+        file = place / part["file"]
+        rows = parquet_height(file, partial(ResultError, file))
+        if rows != part["rows"]:
+            raise ResultError(file, f"holds {rows:,} rows, the manifest says {part['rows']:,}")
+
+
+Shape = Any
+"""A type, or a pattern; several, of which one fits; `[shape]`, a list; shapes by key, or `{str: shape}`."""
+
+_WHOLE, _TEXT, _HASH = int, str, re.compile(r"[0-9a-f]{64}")
+_NAME = re.compile(r"[a-z_]+\.(parquet|json)|rows-[0-9a-f]{16}\.parquet|requests/part-\d{5,}\.parquet")
+_MOST_JSON = 1 << 30
+_MANIFEST: Shape = {
+    "inferq": _TEXT,
+    "scenario_sha256": _HASH,
+    "complete": bool,
+    "rows": (_WHOLE, None),
+    "written": _WHOLE,
+    "workload": (_TEXT, None),
+    "parts": list,
+    "files": dict,
+    "sha256": _HASH,
+}
+_PART: Shape = {"file": _TEXT, "first": _WHOLE, "rows": _WHOLE, "sha256": _HASH}
+_FILE: Shape = {"bytes": _WHOLE, "sha256": _HASH}
+TOTALS: Shape = {
+    "classes": [_TEXT],
+    "statuses": [_WHOLE],
+    "totals": {str: (_WHOLE, float)},
+    "tbt_totals": [{"count": _WHOLE, "sum_as": (_WHOLE, _TEXT), "max_s": (_WHOLE, float, None)}],
+    "work": ({str: [_WHOLE]}, None),
+    "drained": [_WHOLE],
+}
+FINDINGS: Shape = [_TEXT]
+
+
+def _check(path: Path, value: Any, shape: Shape, field: str = "") -> None:
+    """A `ResultError` naming file and field where a value has another shape; none is a number below 0."""
+    at = f"{field}." if field else ""
+    if isinstance(shape, tuple):
+        kinds = [one for one in shape if _is_of(value, one)]
+        if not kinds:
+            _refuse(path, field, " or ".join(map(_called, shape)), value)
+        _check(path, value, kinds[0], field)
+    elif not _is_of(value, shape):
+        _refuse(path, field, _called(shape), value)
+    elif isinstance(shape, re.Pattern):
+        if not shape.fullmatch(value):
+            _refuse(path, field, "a SHA-256", value)
+    elif shape is _WHOLE and value < 0:
+        _refuse(path, field, "a whole number, 0 or above", value)
+    elif isinstance(shape, list):
+        for place, one in enumerate(value):
+            _check(path, one, shape[0], f"{field}[{place}]")
+    elif isinstance(shape, dict) and str in shape:
+        for name, one in value.items():
+            _check(path, one, shape[str], f"{at}{name}")
+    elif isinstance(shape, dict):
+        for name, inner in shape.items():
+            if name not in value:
+                raise ResultError(path, f"{at}{name}: missing")
+            _check(path, value[name], inner, f"{at}{name}")
+        for name in value:
+            if name not in shape:
+                raise ResultError(path, f"{at}{name}: unknown")
+
+
+def _is_of(value: Any, shape: Shape) -> bool:
+    return type(value) is _kind_of(shape)  # True is no whole number here
+
+
+def _kind_of(shape: Shape) -> Any:
+    if shape is None or isinstance(shape, (list, dict)):
+        return type(shape)
+    return str if isinstance(shape, re.Pattern) else shape
+
+
+def _called(shape: Shape) -> str:
+    names = {int: "a whole number", str: "a text", bool: "true or false", float: "a number"}
+    names |= {list: "a list", dict: "a table", type(None): "null"}
+    return names[_kind_of(shape)]
+
+
+def _refuse(path: Path, field: str, wanted: str, value: Any) -> NoReturn:
+    raise ResultError(path, f"{field}{': ' if field else ''}must be {wanted}, is {shown(value)}")
+
+
+def _reason(error: OSError) -> str:
+    return "is missing" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
 
 
 def _earlier(place: Path, scenario: str) -> dict[str, Any] | None:
     """The manifest of the same run where it was stopped; a `ConfigError` for all else that is in the way."""
     record = manifest(place)
     if record is None:
-        if place.is_dir() and any(place.iterdir()):
+        if place.is_dir() and not all(_FIRST.fullmatch(one.name) for one in place.iterdir()):
             raise ConfigError("out", f"{place} is not empty, and no run is in it; take an empty directory")
         return None
     if not record["complete"] and not record["parts"]:
@@ -201,61 +410,15 @@ def _earlier(place: Path, scenario: str) -> dict[str, Any] | None:
     came = f"which was stopped after {record['written']:,}{of_all} requests"
     if not same:
         raise ConfigError("out", f"{place} holds {which}, {came}: take another directory, or remove this one")
-    lost = [part["file"] for part in record["parts"] if not (place / part["file"]).is_file()]
-    if lost:
-        raise ConfigError(
-            "out", f"{place} holds {which}, {came}, and {lost[0]} is missing: remove the directory"
-        )
-    warnings.warn(f"out: {place} holds {which}, {came}: they stay, and it is run again", stacklevel=6)
+    for part in record["parts"]:
+        try:
+            check_file(place, record, part["file"])
+        except ResultError as error:
+            what = f"{error}; it holds {which}, {came}: remove the directory"
+            raise ResultError(what) from None
+    warnings.warn(f"out: {place} holds {which}, {came}: they stay, and it is run again", stacklevel=8)
     return record
 
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _write_text(path: Path, text: str) -> None:
-    _write(path, lambda to: to.write(text.encode()))
-
-
-class _Noted(io.RawIOBase):
-    """A file that remembers what went wrong: polars says it in words of its own."""
-
-    file: IO[bytes]
-    error: OSError | None = None
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        try:
-            return self.file.write(data)
-        except OSError as error:
-            self.error = error
-            raise
-
-    def flush(self) -> None:
-        pass
-
-
-def _write(path: Path, fill: Callable[[Any], object]) -> None:
-    """Write a file so that it is there in full or not at all.
-
-    Raises:
-        OSError: naming the file; what was there before is still there.
-    """
-    new = path.with_name(path.name + ".new")
-    noted = _Noted()
-    try:
-        with new.open("wb") as file:
-            noted.file = file
-            fill(noted)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        new.unlink(missing_ok=True)
-        cause = noted.error or error
-        number = cause.errno if isinstance(cause, OSError) and cause.errno else errno.EIO
-        what = str(cause) if number == errno.EIO else os.strerror(number)
-        raise OSError(number, f"{what}; what was written before stays", str(path)) from error

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from inferq._lazy import pl
 from inferq.errors import ConfigError
+from inferq.inputs import path_of
 from inferq.results.result import Result
-from inferq.results.store import manifest
+from inferq.results.store import FINDINGS, TOTALS, check_all, manifest, read_json, read_scenario
 from inferq.results.tables import StoredTables
 
 
@@ -43,7 +43,7 @@ class StoredResult(Result):
     @classmethod
     def opened(cls, directory: str | os.PathLike[str]) -> StoredResult:
         """The result in a directory; `Result.read` calls this."""
-        place = Path(directory)
+        place = path_of("directory", directory, "directory")
         record = manifest(place)
         if record is None:
             raise ConfigError("directory", f"{place} holds no run of simulate(..., out=…)")
@@ -54,9 +54,14 @@ class StoredResult(Result):
                 f"{place} holds a run that was stopped after {record['written']:,}{of_all} requests; its "
                 "parts can be read with polars, and the same run with this `out` ends it",
             )
-        totals = json.loads((place / "totals.json").read_text(encoding="utf-8"))
-        scenario = json.loads((place / "scenario.json").read_text(encoding="utf-8"))
-        return cls(StoredTables(place, record, totals), {**scenario, **scenario["run"]}, directory=place)
+        scenario = read_scenario(place, record)
+        totals, findings = (
+            read_json(place, "totals.json", TOTALS),
+            read_json(place, "findings.json", FINDINGS),
+        )
+        check_all(place, record, totals)
+        tables = StoredTables(place, record, totals, findings)
+        return cls(tables, {**scenario, **scenario["run"]}, directory=place)
 
     @property
     def height(self) -> int:

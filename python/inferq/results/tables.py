@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from inferq import _core
 from inferq._lazy import NDArray, np, pl
-from inferq.errors import ConfigError
+from inferq.errors import ConfigError, ResultError
+from inferq.inputs import read_parquet
 from inferq.systems.routers import NO_REPLICA
 from inferq.workload.parts import Scanned
 
@@ -128,17 +129,21 @@ class StoredTables(RunTables):
         place: the directory.
         manifest: what it says of itself.
         totals: the content of `totals.json`.
+        findings: that of `findings.json`.
     """
 
-    __slots__ = ("_counts", "_files", "_place", "_scanned")
+    __slots__ = ("_counts", "_files", "_frames", "_place", "_scanned")
 
-    def __init__(self, place: Path, manifest: Mapping[str, Any], totals: Mapping[str, Any]) -> None:
+    def __init__(
+        self, place: Path, manifest: Mapping[str, Any], totals: Mapping[str, Any], findings: list[str]
+    ) -> None:
         self._place, self._scanned, self._counts = place, manifest["workload"], totals["statuses"]
+        self._frames = {file for file in manifest["files"] if file.endswith(".parquet")}
         self._files = [place / part["file"] for part in manifest["parts"]]
         self.names = {"class": totals["classes"], "status": STATUSES}
         self.workload = self._sessions()
         self.requests = _StoredColumns(self._files, manifest)
-        self.findings = json.loads((place / "findings.json").read_text(encoding="utf-8"))
+        self.findings = findings
         self.totals, self.tbt_totals, self.drained = (
             totals[name] for name in ("totals", "tbt_totals", "drained")
         )
@@ -158,14 +163,15 @@ class StoredTables(RunTables):
         return list(self._counts)
 
     def has(self, name: str) -> bool:
-        """Whether there is a file of that name."""
-        return (self._place / f"{name}.parquet").exists()
+        """Whether the run wrote a file of that name."""
+        return f"{name}.parquet" in self._frames
 
     def frame(self, name: str) -> pl.DataFrame:
         """A table as a frame, from its file."""
         if not self.has(name):
             raise ConfigError(name, _ABSENT[name])
-        return pl.read_parquet(self._place / f"{name}.parquet")
+        file = self._place / f"{name}.parquet"
+        return read_parquet(file, partial(ResultError, file))
 
     def rows(self, columns: list[str], rows: slice | NDArray[np.intp]) -> pl.DataFrame:
         """Some columns of some rows of `requests`, from their files."""

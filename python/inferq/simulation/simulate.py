@@ -317,23 +317,24 @@ def _streamed(
     scenario = scenario_of(source, {system.name_of_kind: system.to_json(), **options})
     parts = None if isinstance(system, (Network, GateAndRoute)) else source.parts(options["seed"])
     in_memory = options["iterations"] or options["batches"] or "max_in_flight" in options
-    if parts is None or in_memory or "think_s" in parts.columns:
-        store = Store(out, scenario)
-        tables = _served(source, system, options, threads, progress)._tables
-        drawn = tables.workload
-        store.frame("workload.parquet", drawn)
-        store.names = tables.names
-        store.take(tables.requests)
-    else:
-        scanned = Path(parts.path) if isinstance(parts, Scanned) else None
-        store = Store(out, scenario, rows=parts.rows, workload=scanned)
-        tables = _part_by_part(parts, system, options, threads, progress, store)
-        drawn = parts.frame if isinstance(parts, OfFrame) else tables.workload
-    for frame in source.rows_beside():
-        if frame is not drawn:
-            store.frame(file_name(sha256(frame)), frame)
-    store.finish(tables)
-    return StoredResult.opened(out)
+    is_whole = parts is None or in_memory or "think_s" in parts.columns
+    scanned = Path(parts.path) if isinstance(parts, Scanned) and not is_whole else None
+    rows = None if parts is None or is_whole else parts.rows
+    with Store.opened(out, scenario, rows=rows, workload=scanned) as store:
+        if parts is None or is_whole:
+            tables = _served(source, system, options, threads, progress)._tables
+            drawn = tables.workload
+            store.frame("workload.parquet", drawn)
+            store.names = tables.names
+            store.take(tables.requests)
+        else:
+            tables = _part_by_part(parts, system, options, threads, progress, store)
+            drawn = parts.frame if isinstance(parts, OfFrame) else tables.workload
+        for frame in source.rows_beside():
+            if frame is not drawn:
+                store.frame(file_name(sha256(frame)), frame)
+        store.finish(tables)
+        return StoredResult.opened(out)
 
 
 def _part_by_part(

@@ -180,6 +180,8 @@ def check_sorted(arrivals: pl.Series, place: Place = row) -> None:
 
 def _canonical(name: str, series: pl.Series, place: Place) -> pl.Series:
     column = COLUMNS[name]
+    if series.dtype.is_decimal():
+        series = _of_decimals(name, series, column, place)
     if not column.nullable and series.null_count():
         at = int(series.is_null().to_numpy().argmax())
         raise TraceError(place(at), f"{name} is null")
@@ -205,6 +207,19 @@ def _canonical(name: str, series: pl.Series, place: Place) -> pl.Series:
     if isinstance(series.dtype, pl.List) and (column.kind == "any list" or series.dtype.inner.is_integer()):
         return series
     raise _type_error(name, series, "lists" if column.kind == "any list" else "lists of whole numbers")
+
+
+def _of_decimals(name: str, series: pl.Series, column: Column, place: Place) -> pl.Series:
+    """Decimals, as data bases have them, as floats, or as whole numbers where the column holds some."""
+    floats = series.cast(pl.Float64)
+    if column.kind not in ("tokens", "whole", "priority", "identity", "class"):
+        return floats
+    whole = series.cast(pl.Int64, strict=False)
+    wrong = (whole.is_null() | (whole.cast(pl.Float64) != floats)) & series.is_not_null()
+    if wrong.any():
+        at = int(wrong.to_numpy().argmax())
+        raise TraceError(place(at), f"{name} is {series[at]}, must be a whole number")
+    return whole
 
 
 def _type_error(name: str, series: pl.Series, wanted: str) -> TraceError:

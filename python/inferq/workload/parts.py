@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from inferq import _core
 from inferq._lazy import NDArray, np, pl
 from inferq.errors import TraceError
+from inferq.inputs import guarded, parquet_height, path_of
 from inferq.workload.columns import COLUMNS, checked, class_names, nearest, sha256_of
 from inferq.workload.prefixes import EXPLICIT, Later
 
@@ -90,14 +91,14 @@ class Scanned(Parts):
     """Parquet files that stay where they are until their rows are needed."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        where = path_of("path", path)
         self.path = str(path)
-        where = Path(path)
-        self._lazy = pl.scan_parquet(where / "*.parquet" if where.is_dir() else where)
-        try:
-            schema = self._lazy.collect_schema()
-            self.rows = int(self._lazy.select(pl.len()).collect().item())
-        except pl.exceptions.PolarsError as error:
-            raise TraceError(self.path, f"cannot be read as Parquet: {str(error).splitlines()[0]}") from error
+        files = sorted(where.glob("*.parquet")) if where.is_dir() else [where]
+        if not files:
+            raise TraceError(self.path, "is a folder without a file that ends in .parquet")
+        self.rows = sum(parquet_height(file, partial(TraceError, str(file))) for file in files)
+        self._lazy = pl.scan_parquet(files, glob=False)
+        schema = guarded(self._lazy.collect_schema, partial(TraceError, self.path))
         for name in schema:
             if name not in COLUMNS:
                 raise TraceError(self.path, f"unknown column {name}{nearest(name, COLUMNS)}")

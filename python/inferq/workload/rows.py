@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from inferq._lazy import pl
 from inferq.errors import ConfigError, TraceError
+from inferq.inputs import read_parquet
+from inferq.results.files import write_frame
 from inferq.workload.columns import as_frame, checked, sha256
 
 MOST_WRITTEN_OUT = 100
@@ -46,7 +49,7 @@ def file_name(digest: str) -> str:
 def write(frames: Iterator[pl.DataFrame], place: Path) -> None:
     """Write rows that a description names into the folder in which it lies."""
     for frame in frames:
-        frame.write_parquet(place / file_name(sha256(frame)))
+        write_frame(place / file_name(sha256(frame)), frame)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,7 +111,7 @@ class Shelf:
         beside = () if self.directory is None else (file_name(digest), "workload.parquet")
         for file in (*(self.directory / name for name in beside if self.directory), *self.files):
             if file.is_file():
-                yield pl.read_parquet(file)
+                yield read_parquet(file, partial(ConfigError, file))
 
 
 def _canonical(frame: pl.DataFrame) -> pl.DataFrame | None:

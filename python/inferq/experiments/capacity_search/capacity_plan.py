@@ -11,6 +11,7 @@ from inferq.experiments.capacity_search.probe import Probe
 from inferq.experiments.capacity_search.run_length import RunLength
 from inferq.experiments.capacity_search.slo import Slo
 from inferq.reports.capacity_charts import of_search
+from inferq.reports.style import shown_safely
 from inferq.reports.text import counted, number, percent
 from inferq.theory.bounds.stability import Stability
 
@@ -115,7 +116,7 @@ class CapacityPlan:
         if self.rate > 0:
             limited = ", limited by the length of the runs" if self.limited_by_length else ""
             title = f"{number(self.rate, 4)} per second keep the SLO {self._sure}{limited}"
-        return of_search(
+        chart = of_search(
             self.probes,
             self.slo.objectives,
             rate=self.rate,
@@ -123,6 +124,8 @@ class CapacityPlan:
             ceiling=self.ceiling_per_s,
             title=title,
         )
+
+        return shown_safely(chart, self.slo.by_class or ())
 
     @property
     def findings(self) -> tuple[str, ...]:

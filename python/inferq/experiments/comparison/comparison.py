@@ -122,7 +122,9 @@ class Comparison:
         Raises:
             ConfigError: there is no difference to be drawn.
         """
-        return styled(of_comparison(self.frame, self.baseline, self.confidence))
+        texts = self.frame.select(pl.selectors.string() | pl.selectors.categorical() | pl.selectors.enum())
+        names = (name for column in texts for name in column.cast(pl.String).drop_nulls().unique())
+        return styled(of_comparison(self.frame, self.baseline, self.confidence), (*names, self.baseline))
 
     def __str__(self) -> str:
         """As `explain`."""

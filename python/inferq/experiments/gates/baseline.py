@@ -17,15 +17,12 @@ from typing import Any
 from inferq.checks import finite
 from inferq.errors import ConfigError
 from inferq.experiments.leaves import leaves, plain
+from inferq.inputs import parsed_json, read_text
 from inferq.results.files import write_whole
 
 FORMAT = "inferq gate baseline, version 1"
 DEFAULT_FILE = "inferq-baseline.json"
 
-_MOST_DEEP = 100
-"""Tables within tables; a description of a system has a few."""
-
-_TOO_DEEP = "is nested too deeply to be a baseline"
 _REMEDY = "take it from version control, or remove it and make it anew"
 
 _UNEQUAL = {
@@ -102,17 +99,12 @@ def read_baseline(path: Path) -> dict[str, Record]:
         OSError: it cannot be read.
     """
     try:
-        text = path.read_bytes().decode("utf-8")
-        data = json.loads(text)
-        _check_depth(data)
+        text = read_text(path)
+        marks = "<<<<<<<" in text
+        data = parsed_json(
+            text, lambda reason: ConfigError("has the marks of a merge conflict" if marks else reason)
+        )
         return _records(data)
-    except RecursionError:
-        raise ConfigError(path, f"{_TOO_DEEP}; {_REMEDY}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(path, f"is no UTF-8 text (byte {error.start})") from None
-    except json.JSONDecodeError as error:
-        reason = "has the marks of a merge conflict" if "<<<<<<<" in text else f"is no JSON: {error}"
-        raise ConfigError(path, f"{reason}; {_REMEDY}") from None
     except ConfigError as error:
         raise ConfigError(path, f"{error}; {_REMEDY}") from None
 
@@ -132,8 +124,8 @@ def write_baseline(path: Path, records: Mapping[str, Record]) -> bool:
     Raises:
         OSError: it cannot be written; what was there is as it was.
     """
-    text, place = text_of(records).encode(), path.resolve()
-    if place.is_file() and place.read_bytes() == text:
+    text = text_of(records).encode("utf-8", "backslashreplace")
+    if path.is_file() and path.read_bytes() == text:
         return False
     write_whole(path, text)
     return True
@@ -155,20 +147,6 @@ def _brief(value: object) -> str:
     if isinstance(value, list) and len(value) > 4:
         return f"{value[0]} to {value[-1]} ({len(value)})"
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _check_depth(data: object) -> None:
-    """Refuse what is nested so deeply that it cannot be gone through."""
-    layer = [data]
-    for _ in range(_MOST_DEEP):
-        layer = [
-            inner
-            for one in layer
-            if isinstance(one, (dict, list))
-            for inner in (one.values() if isinstance(one, dict) else one)
-        ]
-    if layer:
-        raise ConfigError(_TOO_DEEP)
 
 
 def _records(data: object) -> dict[str, Record]:

@@ -25,6 +25,7 @@ from inferq.experiments.gates.gate_report import GateReport, ScenarioVerdict
 from inferq.experiments.gates.judgement import fresh, judge
 from inferq.experiments.gates.terms import Terms
 from inferq.experiments.replication import Task, at_once, is_user_defined, workers
+from inferq.inputs import path_of
 from inferq.results.files import check_writable
 from inferq.scenario import Scenario
 from inferq.simulation.progress import Progress
@@ -139,13 +140,13 @@ def read_trials(scenarios: str | os.PathLike[str] | Iterable[str | os.PathLike[s
     """
     paths = [scenarios] if isinstance(scenarios, (str, os.PathLike)) else list(scenarios)
     files: dict[str, Path] = {}
-    for path in map(Path, paths):
+    for path in (path_of("scenarios", one) for one in paths):
         inside = sorted(path.glob("*.toml")) if path.is_dir() else [path]
         if not inside:
             raise ConfigError(path, "holds no scenario, no file that ends in .toml")
         for file in inside:
             other = files.setdefault(file.stem, file)
-            if other.resolve() != file.resolve():
+            if os.path.realpath(other) != os.path.realpath(file):
                 raise ConfigError(file, f"is called {file.stem} like {other}; a name stands for one scenario")
     if not files:
         raise ConfigError("scenarios", "none is named")

@@ -156,8 +156,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.section("inferq gate")
     terminalreporter.write_line(str(report))
     if summary := config.getoption("--inferq-summary"):
+        from inferq.results.files import write_text
+
         path = config.invocation_params.dir / summary
         try:
-            path.write_text(report.markdown(), encoding="utf-8")
+            write_text(path, report.markdown())
         except OSError as error:
             raise pytest.UsageError(f"--inferq-summary: {path}: {error.strerror}") from None

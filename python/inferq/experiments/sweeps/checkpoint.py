@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from inferq._lazy import pl
-from inferq.errors import ConfigError
+from inferq.errors import ConfigError, ResultError
 from inferq.experiments.sweeps.axes import OWN_COLUMNS, Axis, Label, PointKey, dtype
 from inferq.experiments.sweeps.fingerprint import joined, parted
 from inferq.experiments.sweeps.point import Outcome
-from inferq.results.files import write_whole
+from inferq.inputs import read_bytes, read_parquet
+from inferq.results.files import clear, write_whole
 from inferq.results.metric import COUNTS, SUMMARY
 
+_MOST_BYTES = 1 << 30
+"""Of the file; 10⁶ points have about a tenth of it."""
 _WRITE_AFTER_S = 1.0
 _SHARE = 0.1
 """At most so much of the time goes into writing the file."""
@@ -80,10 +84,14 @@ class Checkpoint:
             asked: the points of the grid.
 
         Raises:
-            ConfigError: the file is no Parquet file of a sweep over these names and this scenario.
+            ResultError: the file is no Parquet file, or damaged; it names the column and the row.
+            ConfigError: it is none of a sweep over these names and this scenario.
             OSError: the file cannot be read.
         """
-        if self.path is None or not self.path.exists():
+        if self.path is None:
+            return
+        clear(self.path)
+        if not self.path.exists():
             return
         frame = _checked(self.path, self.axes, self.fingerprint)
         self._held = {axis.name: frame.schema[axis.name] for axis in self.axes}
@@ -152,14 +160,8 @@ class Checkpoint:
 
 def _checked(path: Path, axes: Collection[Axis], fingerprint: str) -> pl.DataFrame:
     """The file of a sweep over these names and this scenario."""
-    if path.stat().st_size == 0:
-        raise ConfigError("resume", f"{path} is empty, no Parquet file of a sweep")
-    try:
-        frame = pl.read_parquet(io.BytesIO(path.read_bytes()))
-    except (pl.exceptions.PolarsError, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise ConfigError("resume", f"{path} is no Parquet file: {str(error).splitlines()[0]}") from None
+    damaged = partial(ResultError, f"resume: {path}")
+    frame = read_parquet(read_bytes(path, damaged, _MOST_BYTES), damaged)
     if not set(OWN_COLUMNS) <= set(frame.columns):
         raise ConfigError("resume", f"{path} is no file of a sweep by this version of inferq")
     names = [axis.name for axis in axes]
@@ -170,6 +172,7 @@ def _checked(path: Path, axes: Collection[Axis], fingerprint: str) -> pl.DataFra
             f"{path} holds points over {', '.join(columns) or 'no names'}, "
             f"this sweep is over {', '.join(names) or 'no names'}",
         )
+    _check_values(frame, damaged)
     for held_for in frame["fingerprint"].unique(maintain_order=True):
         if (other := parted(held_for)[0]) != fingerprint:
             raise ConfigError(
@@ -184,6 +187,45 @@ def _checked(path: Path, axes: Collection[Axis], fingerprint: str) -> pl.DataFra
                 "resume", f"{axis.name} is {frame.schema[axis.name]} in {path}, and {axis.kind} in this sweep"
             )
     return frame
+
+
+def _check_values(frame: pl.DataFrame, damaged: Callable[[str], ResultError]) -> None:
+    """Refuse what no sweep writes: other types, other states, numbers that are none."""
+    kinds: dict[str, Any] = {
+        "seed": pl.UInt64,
+        "status": pl.String,
+        "error": pl.String,
+        "findings": pl.String,
+    }
+    kinds |= {
+        "fingerprint": pl.String,
+        **{name: pl.Int64 if name in COUNTS else pl.Float64 for name in SUMMARY},
+    }
+    for name, kind in kinds.items():
+        if frame.schema[name] != kind:
+            raise damaged(f"{name}: holds {frame.schema[name]}, must hold {kind()}")
+        if name in ("seed", "status", "fingerprint") and frame[name].null_count():
+            raise damaged(f"{name}: row {_first(frame[name].is_null())} is null")
+        if kind == pl.Float64 and (wrong := frame[name].is_nan() | frame[name].is_infinite()).any():
+            raise damaged(f"{name}: row {_first(wrong)} is {frame[name][_first(wrong)]}, no number")
+        if kind == pl.Int64 and (wrong := frame[name] < 0).any():
+            raise damaged(f"{name}: row {_first(wrong)} is {frame[name][_first(wrong)]}, below 0")
+    known = pl.Series(["done", "failed"])
+    if (wrong := ~frame["status"].is_in(known.implode())).any():
+        raise damaged(
+            f"status: row {_first(wrong)} is {frame['status'][_first(wrong)]!r}, not done or failed"
+        )
+    counted = ("completed", "failed")
+    for name in counted:
+        if (wrong := (frame["status"] == "done") & frame[name].is_null()).any():
+            raise damaged(f"{name}: row {_first(wrong)} is done and has none")
+    points = frame.select(pl.exclude(*kinds), "seed")
+    if (wrong := points.is_duplicated()).any():
+        raise damaged(f"row {_first(wrong)}: the point is there twice")
+
+
+def _first(rows: pl.Series) -> int:
+    return int(rows.fill_null(False).arg_max() or 0)
 
 
 def _done(frame: pl.DataFrame, axes: Collection[Axis]) -> dict[PointKey, tuple[Outcome, str]]:

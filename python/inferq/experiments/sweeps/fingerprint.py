@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from typing import Any
 from inferq.errors import ConfigError
 from inferq.experiments.sweeps.closure_digest import digest, digest_of
 from inferq.experiments.sweeps.point import Source
+from inferq.inputs import sha256_of_file
 from inferq.scenario import ScenarioFile
 from inferq.timing.hardware.model_shape import is_path
 
@@ -133,11 +133,7 @@ def _content(path: Path) -> str:
         return digest(part for one in sorted(path.rglob("*")) if one.is_file() for part in _part(path, one))
     if not path.is_file():
         return "missing"
-    summed = hashlib.sha256()
-    with path.open("rb") as opened:
-        while block := opened.read(1 << 20):
-            summed.update(block)
-    return summed.hexdigest()
+    return sha256_of_file(path)
 
 
 def _part(folder: Path, file: Path) -> tuple[str, str]:

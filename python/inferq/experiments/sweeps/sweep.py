@@ -6,6 +6,7 @@ import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from inferq.experiments.sweeps.checkpoint import Checkpoint
 from inferq.experiments.sweeps.executors import Broken, Item, chosen, opened, run_all
 from inferq.experiments.sweeps.fingerprint import fingerprint
 from inferq.experiments.sweeps.point import Outcome, PointRun, Source, failure, first_seed, source_of
+from inferq.inputs import path_of
+from inferq.results.files import held
 from inferq.results.summary import objectives
 from inferq.simulation.progress import Progress, watched
 
@@ -51,6 +54,7 @@ def sweep(
         resume: a Parquet file that keeps the points that are done, written about once a second, at the end
             and on Ctrl-C, always whole. Points that are done in it are not run again; those that failed are.
             A file for another scenario or other values is refused; `docs/sweep.md` says what is compared.
+            While a sweep goes on it holds the file alone: another one with it is told who does.
         progress: True shows a bar on a terminal once the sweep has lasted half a second; a callable gets
             (points done, points in all) now and then.
         grid: a list of values for each name; the points are their product in the given order, the last name
@@ -67,6 +71,7 @@ def sweep(
     Raises:
         ConfigError: a name or a value of the grid that cannot be one, an argument that is wrong, a function
             that another process cannot get, or a file to resume from that is of another sweep.
+        ResultError: a file to resume from that is damaged; it names the column and the row.
         OSError: the file to resume from cannot be read or written.
         SweepInterrupted: Ctrl-C, a KeyboardInterrupt; its `frame` holds the points that were done.
         SweepStopped: the executor or the file gave up; its `frame` holds the points that were done.
@@ -104,7 +109,8 @@ def sweep(
         for place, (point, seed) in enumerate(points(axes, drawn))
         if order[place] not in checkpoint.outcomes
     )
-    with watched(progress, "points") as watch:
+    alone = nullcontext() if path is None else held("resume", path, path.with_name(f".{path.name}.lock"))
+    with alone, watched(progress, "points") as watch:
         checkpoint.read(order)
         checkpoint.write(order)
         _run(checkpoint, order, items, where, watch)
@@ -166,9 +172,10 @@ def _file(resume: object) -> Path | None:
     """The file to resume from."""
     if resume is None:
         return None
-    if not isinstance(resume, (str, os.PathLike)) or Path(resume).suffix != ".parquet":
+    path = path_of("resume", resume, ".parquet file")
+    if path.suffix != ".parquet":
         raise ConfigError("resume", f"must be the name of a .parquet file, is {resume!r}")
-    return Path(resume)
+    return path
 
 
 def _check_travels(source: Source, axes: tuple[Axis, ...]) -> None:

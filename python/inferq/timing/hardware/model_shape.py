@@ -7,14 +7,15 @@ read as it is.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from inferq.checks import flag, whole
 from inferq.errors import ConfigError
+from inferq.inputs import parsed_json, read_text
 from inferq.timing.hardware.catalogue import entries, entry
 
 Weights = Literal["bf16", "fp8", "int8", "int4"]
@@ -161,10 +162,8 @@ class ModelShape:
                 hint = f"; did you mean {entry_name} of timing.known_models()?" if entry_name else ""
                 raise ConfigError("model", f"there is no file {file}{hint}")
             entry("models", "model", str(model))  # which refuses the name
-        try:
-            config = json.loads(file.read_text(encoding="utf-8-sig"))
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(file, f"is no JSON: {error}") from None
+        refuse = partial(ConfigError, file)
+        config = parsed_json(read_text(file, refuse), refuse)
         if not isinstance(config, Mapping):
             raise ConfigError(file, f"must hold one table, is {type(config).__name__}")
         return cls._of_config(str(file), file.resolve().parent.name or file.stem, config)

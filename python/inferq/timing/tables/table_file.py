@@ -10,7 +10,8 @@ from typing import Any
 
 from inferq._lazy import pl
 from inferq.errors import ConfigError
-from inferq.results.files import replacing, writable
+from inferq.inputs import guarded, parsed_json, path_of, read_parquet
+from inferq.results.files import writable, write_frame
 from inferq.timing.models.timing_table import (
     ChunkPart,
     DecodePart,
@@ -39,8 +40,7 @@ def write(table: TimingTable, file: str | os.PathLike[str]) -> None:
     place = writable("file", file)
     frame = _points(table)
     provenance = json.dumps(thawed(table.provenance), ensure_ascii=False)
-    with replacing(place) as part:
-        frame.write_parquet(part, compression="zstd", statistics=False, metadata={KEY: provenance})
+    write_frame(place, frame, compression="zstd", statistics=False, metadata={KEY: provenance})
 
 
 def read(file: str | os.PathLike[str], check_units: bool) -> TimingTable:
@@ -51,11 +51,8 @@ def read(file: str | os.PathLike[str], check_units: bool) -> TimingTable:
     """
     place = existing(file)
     try:
-        metadata = pl.read_parquet_metadata(place)
-        frame = pl.read_parquet(place)
-    except pl.exceptions.PolarsError as error:
-        raise ConfigError("file", f"{place} is no Parquet file ({str(error).splitlines()[0]})") from None
-    try:
+        frame = read_parquet(place)
+        metadata = guarded(lambda: pl.read_parquet_metadata(place))
         return _table(frame, metadata, check_units)
     except ConfigError as error:
         raise ConfigError("file", f"{place}: {error}") from None
@@ -68,12 +65,9 @@ def provenance_of(file: Path) -> Mapping[str, Any]:
 
 def existing(file: object) -> Path:
     """The path of a file that is there, or a `ConfigError`."""
-    text = os.fspath(file) if isinstance(file, (str, os.PathLike)) else None
-    if not isinstance(text, str) or not text or "\0" in text:
-        raise ConfigError("file", f"must be the path of a file, is {file!r}")
-    place = Path(text)
+    place = path_of("file", file)
     if not place.is_file():
-        raise ConfigError("file", f"there is no file {text!r}")
+        raise ConfigError("file", f"there is no file {str(place)!r}")
     return place
 
 
@@ -152,10 +146,9 @@ def _provenance(metadata: Mapping[str, str]) -> dict[str, Any]:
             f"the file's metadata have no {KEY}, the provenance: it is no table of times. "
             "TimingTable.write makes such files"
         )
-    try:
-        provenance = json.loads(metadata[KEY])
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"the provenance in the metadata is no JSON: {error}") from None
+    provenance = parsed_json(
+        metadata[KEY], lambda reason: ConfigError(f"the provenance in the metadata {reason}")
+    )
     if not isinstance(provenance, dict):
         raise ConfigError(f"the provenance in the metadata must be a table, is {provenance!r}")
     return provenance

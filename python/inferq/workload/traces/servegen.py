@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from inferq import _core
 from inferq._lazy import np, pl
 from inferq.checks import finite, positive
 from inferq.errors import ConfigError, TraceError
+from inferq.inputs import parsed_json, read_text
 from inferq.workload.columns import nearest
 from inferq.workload.generated import Recipe
 from inferq.workload.transforms import subseed
@@ -29,6 +32,8 @@ NAME = "servegen"
 _TRACE, _LENGTHS = "-trace.csv", "-dataset.json"
 _PIECES = ("image", "audio", "video")
 _MOST = 2**32 - 1
+_MOST_BYTES = 1 << 30
+"""Of the histograms of a client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,11 +229,11 @@ def _rows(path: Path) -> list[tuple[float, float, str, float]]:
     """Start, rate, family and shape of each window of a client."""
     rows = []
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            for number, fields in enumerate(csv.reader(file)):
-                if fields:
-                    rows.append(_row(fields, f"{path}: row {number}"))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        text = read_text(path, partial(TraceError, path))
+        for number, fields in enumerate(csv.reader(io.StringIO(text, newline=""))):
+            if fields:
+                rows.append(_row(fields, f"{path}: row {number}"))
+    except (OSError, csv.Error) as error:
         raise TraceError(path, f"cannot be read: {error}") from error
     if not rows:
         raise TraceError(path, "is empty")
@@ -274,10 +279,11 @@ def _tables(path: Path) -> _Lengths:
     tables = _Lengths([], {}, 0.0, set())
     if not path.exists():
         return tables
+    refuse = partial(TraceError, path)
     try:
-        windows = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise TraceError(path, f"cannot be read as JSON: {error}") from error
+        windows = parsed_json(read_text(path, refuse, _MOST_BYTES), refuse)
+    except OSError as error:
+        raise refuse(error.strerror or str(error)) from error
     if not isinstance(windows, dict) or not all(isinstance(fields, dict) for fields in windows.values()):
         raise TraceError(path, "must hold objects by the start of their window")
     zeros = 0.0

@@ -15,10 +15,17 @@ from typing import Any
 
 from inferq._lazy import pl
 from inferq.errors import ConfigError, TraceError
+from inferq.inputs import check_file, json_value, parquet_schema, read_bytes, read_parquet
 from inferq.workload.columns import Place, nearest, row
 from inferq.workload.traces.token_counters import Counter
 
 _HEAD_BYTES = 1 << 16
+_MOST_TEXT = 1 << 30
+"""Bytes of a file in JSON, which takes many times as much when it is read."""
+_MOST_UNPACKED = 64 << 20
+"""Bytes that a packed file of any size may unpack to …"""
+_MOST_RATIO = 25
+"""… or so many times its own: traces are packed to a third, or a tenth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +74,20 @@ class Source:
     """
 
     def __init__(self, path: Path) -> None:
-        """Look at the first bytes; a packed file is unpacked whole."""
+        """Look at the first bytes, also of a packed file, which is unpacked when more is asked for."""
         self.path = path
         try:
-            if not path.exists():
-                raise self.error("no such file")
-            if not path.is_file():
-                raise self.error("is not a file")  # a pipe or a device might never end
+            self._size = check_file(path, self.error)
             with path.open("rb") as file:
                 head = file.read(_HEAD_BYTES)
+        except FileNotFoundError as error:
+            raise self.error("no such file") from error
+        except IsADirectoryError as error:
+            raise self.error("is not a file") from error
         except OSError as error:
             raise self.error(error.strerror or str(error)) from error
-        self._unpacked = self._unpack() if head.startswith(b"\x1f\x8b") else None
-        self._head = head if self._unpacked is None else self._unpacked[:_HEAD_BYTES]
+        self._packed = head.startswith(b"\x1f\x8b")
+        self._head = self._unpack(_HEAD_BYTES) if self._packed else head
         if not self._head.strip():
             raise self.error("is empty")
         self.kind = self._kind()
@@ -88,14 +96,24 @@ class Source:
         """The error that names this file."""
         return TraceError(self.path, f"{message}")
 
-    def _unpack(self) -> bytes:
+    def _unpack(self, most: int) -> bytes:
+        """The first bytes of a packed file."""
         try:
             with gzip.open(self.path) as file:
-                return file.read()
+                return file.read(most)
         except EOFError as error:
             raise self.error("is a gzip file that ends too early") from error
         except (OSError, zlib.error) as error:
             raise self.error(f"is a damaged gzip file ({error})") from error
+
+    @cached_property
+    def _unpacked(self) -> bytes:
+        """All of a packed file, which may be a few bytes that unpack to gigabytes."""
+        most = max(_MOST_UNPACKED, _MOST_RATIO * self._size)
+        content = self._unpack(most + 1)
+        if len(content) > most:
+            raise self.error(f"has {self._size:,} bytes and unpacks to more than {most:,}: unpack it first")
+        return content
 
     def _kind(self) -> str:
         if self._head.startswith(b"PAR1"):
@@ -125,7 +143,7 @@ class Source:
     @cached_property
     def text(self) -> str:
         """The whole file as text."""
-        data = self.path.read_bytes() if self._unpacked is None else self._unpacked
+        data = self._unpacked if self._packed else read_bytes(self.path, self.error, _MOST_TEXT)
         try:
             return data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
@@ -140,7 +158,7 @@ class Source:
             line = self._head.decode("utf-8-sig", errors="ignore").splitlines()[0]
             names = next(csv.reader([line]), [])
         else:
-            names = list(self._polars(lambda: pl.read_parquet_schema(self._input())))
+            names = list(parquet_schema(self._unpacked if self._packed else self.path, self.error))
         return names
 
     def table(self, names: list[str]) -> pl.DataFrame:
@@ -151,13 +169,8 @@ class Source:
             if name not in self.columns:
                 raise self.error(f"has no column {name}; it has {', '.join(self.columns[:20])}")
         if self.kind == "parquet":
-            parquet: pl.DataFrame = self._polars(
-                lambda: pl.read_parquet(self._input(), columns=names, glob=False)
-            )
-            return parquet
-        frame: pl.DataFrame = self._polars(
-            lambda: pl.read_csv(self._input(), columns=names, infer_schema=False, glob=False)
-        )
+            return read_parquet(self._unpacked if self._packed else self.path, self.error, names)
+        frame = self._csv(names)
         height = frame.height
         while height and len(self.columns) > 1 and all(value is None for value in frame.row(height - 1)):
             height -= 1  # blank lines at the end
@@ -165,16 +178,13 @@ class Source:
             raise self.error("has a header but no rows")
         return frame.head(height).select(names)
 
-    def _input(self) -> Any:
-        return self.path if self._unpacked is None else io.BytesIO(self._unpacked)
-
-    def _polars(self, read: Callable[[], Any]) -> Any:
+    def _csv(self, names: list[str]) -> pl.DataFrame:
+        content: Any = io.BytesIO(self._unpacked) if self._packed else self.path
         try:
-            return read()
+            return pl.read_csv(content, columns=names, infer_schema=False, glob=False)
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-            if self.kind == "csv":
-                self._check_fields()
-            raise self.error(f"cannot be read as {self.kind}: {str(error).splitlines()[0]}") from error
+            self._check_fields()
+            raise self.error(f"cannot be read as csv: {str(error).splitlines()[0]}") from error
 
     def _check_fields(self) -> None:
         """Name the first row of a CSV file that has more fields than the header."""
@@ -195,12 +205,12 @@ class Source:
         if text.startswith("{") and rest:
             try:
                 json.loads(first)
-            except ValueError:
+            except (ValueError, RecursionError):
                 pass  # one object over several lines, or a wrong first line: both are read as a whole below
             else:
                 return self._lines()
         try:
-            whole = _parse(text)
+            whole = json_value(text, constants=False)
         except json.JSONDecodeError as error:
             line = error.lineno + self.text[: self.text.index(text[0])].count("\n")
             raise self.error(f"line {line}: wrong JSON: {error.msg}") from error
@@ -221,7 +231,7 @@ class Source:
             if not line.strip():
                 continue
             try:
-                entry = _parse(line)
+                entry = json_value(line, constants=False)
             except (ValueError, RecursionError) as error:
                 raise self.error(f"line {number}: wrong JSON: {getattr(error, 'msg', error)}") from error
             if not isinstance(entry, dict):
@@ -283,14 +293,6 @@ class Source:
             )
         # numpy divides; polars would multiply by the rounded inverse
         return pl.Series("arrival_s", (nanoseconds - nanoseconds[0]).to_numpy() / 1e9)
-
-
-def _parse(text: str) -> Any:
-    return json.loads(text, parse_constant=_no_constant)
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def _kind_of(value: object) -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from inferq.checks import positive
 from inferq.errors import ConfigError
+from inferq.inputs import is_panic, path_of, read_bytes
 
 _TEXTS_AT_ONCE = 4096
+_MOST_BYTES = 256 << 20
+"""Of a tokenizer; large ones have 30 million."""
 
 
 class Counter(Protocol):
@@ -48,8 +52,7 @@ class TokenizerFile:
 
     def __init__(self, path: object) -> None:
         """Load the file."""
-        if not isinstance(path, (str, Path)):
-            raise ConfigError("tokenizer", f"must be the path of a tokenizer.json, not {path!r}")
+        place = path_of("tokenizer", path, "tokenizer.json")
         try:
             from tokenizers import Tokenizer
         except ImportError:
@@ -57,12 +60,11 @@ class TokenizerFile:
                 "tokenizer", "needs the tokenizers library: pip install inferq[tokenizers]"
             ) from None
         try:
-            data = Path(path).read_bytes()
-            self._tokenizer = Tokenizer.from_buffer(data)
+            data = read_bytes(place, partial(ConfigError, f"tokenizer: {path}"), _MOST_BYTES)
         except OSError as error:
             raise ConfigError("tokenizer", f"{path}: {error.strerror or error}") from error
-        except Exception as error:  # the library raises bare exceptions
-            raise ConfigError("tokenizer", f"{path}: is no tokenizer file: {error}") from error
+        self._path = path
+        self._tokenizer = self._called(lambda: Tokenizer.from_buffer(data), "is no tokenizer file")
         # a file may cut or fill texts to the length of a model; a count must not
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -72,11 +74,23 @@ class TokenizerFile:
         """Tokens of each text."""
         counts: list[int] = []
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
-            batch = self._tokenizer.encode_batch(
-                texts[start : start + _TEXTS_AT_ONCE], add_special_tokens=False
+            some = texts[start : start + _TEXTS_AT_ONCE]
+            batch = self._called(
+                partial(self._tokenizer.encode_batch, some, add_special_tokens=False),
+                "cannot count the tokens of a text",
             )
             counts.extend(len(encoding.ids) for encoding in batch)
         return counts
+
+    def _called(self, call: Callable[[], Any], fails: str) -> Any:
+        """What the library returns; it raises bare exceptions, and panics where a file is badly wrong."""
+        try:
+            return call()
+        except BaseException as error:
+            if not isinstance(error, Exception) and not is_panic(error):
+                raise
+            said = " ".join(str(error).split()) or type(error).__name__
+            raise ConfigError("tokenizer", f"{self._path}: {fails}: {said}") from None
 
     def to_json(self) -> dict[str, Any]:
         """The file and its SHA-256."""

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from inferq.description import nearest
+from inferq.description import nearest, table_of
 from inferq.errors import ConfigError
+from inferq.inputs import parsed_json, read_text
 from inferq.timing.hardware.catalogue import entries, near
 
 CARRIED = {
@@ -257,10 +258,10 @@ def _folder(model: str) -> Iterator[tuple[str, str]]:
 def _most_context(config: Path) -> int:
     """The largest context of a model, by its `config.json`."""
     try:
-        config_json = json.loads(config.read_text(encoding="utf-8"))
-        most = config_json.get("max_position_embeddings", 131_072)
-    except (ValueError, AttributeError) as error:
-        raise ConfigError("model", f"{config} is no table in JSON: {error}") from None
+        table = table_of("", parsed_json(read_text(config)))
+    except ConfigError as error:
+        raise ConfigError("model", f"{config}: {error}") from None
+    most = table.get("max_position_embeddings", 131_072)
     if not isinstance(most, int) or most < 32:
         raise ConfigError(
             "model", f"{config}: max_position_embeddings is {most!r}, must be a number of tokens"
