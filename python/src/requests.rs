@@ -168,13 +168,18 @@ impl PyRequestRows {
 
     /// All columns: the name of each, its array, and how many of its cells have no value.
     fn columns<'py>(&self, py: Python<'py>) -> PyResult<Vec<Counted<'py>>> {
-        let mut columns = Vec::new();
-        for made in self.make(py, |workload| self.rows.named_columns(workload, self.threads))? {
+        // Where all that left have finished, two columns are one.
+        let is_one = self.rows.leave_with_last_token();
+        let but = if is_one { &[ELAPSED, "left_s"][..] } else { &[ELAPSED] };
+        let mut columns: Vec<Counted> = Vec::new();
+        for made in self.make(py, |workload| self.rows.named_columns(but, workload, self.threads))? {
             for &name in given_before(made.name) {
                 columns.extend(self.known(py, name)?.map(|array| (name, array, 0)));
             }
-            if made.name != ELAPSED {
-                columns.push(self.made(py, made));
+            let (name, array, absent) = self.made(py, made);
+            columns.push((name, array.clone(), absent));
+            if is_one && name == "finish_s" {
+                columns.push(("left_s", array, absent));
             }
         }
         Ok(columns)

@@ -119,59 +119,6 @@ pub fn seconds(attoseconds: u128) -> f64 {
     seconds_at_a_tie(attoseconds)
 }
 
-/// Seconds of many numbers of attoseconds, each given by its low and its high 64 bits.
-pub(crate) fn all_seconds(low: &[u64], high: &[u64], to: &mut [f64]) {
-    let mut all_high = 0;
-    for ((&low, &high), to) in low.iter().zip(high).zip(to.iter_mut()) {
-        all_high |= high;
-        *to = seconds_below_limit(low, high);
-    }
-    // What is too large for them is rare.
-    if all_high >= HIGH_LIMIT {
-        for ((&low, &high), to) in low.iter().zip(high).zip(to) {
-            if high >= HIGH_LIMIT {
-                *to = seconds(u128::from(high) << 64 | u128::from(low));
-            }
-        }
-    }
-}
-
-/// Below this times 2^64 attoseconds, 628 years, no quotient by 10^18 lies midway between two doubles.
-const HIGH_LIMIT: u64 = 1 << 30;
-
-/// The same as [`seconds`] below [`HIGH_LIMIT`], without a branch, so that several are made at once.
-///
-/// A first quotient q is off by less than two units of its last place. What it leaves, x − q · 10^18, is found
-/// exactly, and its own quotient c added: that rounds once, but for the error of c, below 2^-50 units of the last
-/// place. Such an error cannot matter: midway between two doubles is an odd number n · 2^-k, of 54 bits, where k > 18
-/// as x < 2^94; its distance from x / 10^18 = x / (2^18 · 5^18) is a whole number over 2^k · 5^18, not 0 as n is odd,
-/// and so at least 2^-43 units.
-#[inline]
-fn seconds_below_limit(low: u64, high: u64) -> f64 {
-    const LOWER_BITS: u32 = 48;
-    // With 52 bits below its leading one a double counts in whole numbers; with an exponent higher by 48, in 2^48.
-    const WHOLE: f64 = (1_u64 << 52) as f64;
-    const UPPER: f64 = (1_u128 << (52 + LOWER_BITS)) as f64;
-    let upper = high << (64 - LOWER_BITS) | low >> LOWER_BITS;
-    let upper = f64::from_bits(UPPER.to_bits() | upper) - UPPER;
-    let lower = f64::from_bits(WHOLE.to_bits() | low & ((1 << LOWER_BITS) - 1)) - WHOLE;
-    // `sum` and `rest` are the number: `upper` is 0 or more than `lower`.
-    let sum = upper + lower;
-    let rest = lower - (sum - upper);
-
-    // 10^18 and q in two parts each, of so few bits that all products and differences are exact.
-    const SECOND_UPPER: f64 = (SECOND & !((1 << 39) - 1)) as f64;
-    const SECOND_LOWER: f64 = (SECOND & ((1 << 39) - 1)) as f64;
-    let quotient = sum * 1e-18;
-    let quotient_upper = f64::from_bits(quotient.to_bits() & !((1 << 27) - 1));
-    let quotient_lower = quotient - quotient_upper;
-    let left = sum - quotient_upper * SECOND_UPPER;
-    let left = left - quotient_upper * SECOND_LOWER;
-    let left = left - quotient_lower * SECOND_UPPER;
-    let left = left - quotient_lower * SECOND_LOWER;
-    quotient + (left + rest) * 1e-18
-}
-
 /// The slow, exact form of [`seconds`]: 64 binary places by long division, and a sticky bit for what is beyond them.
 #[cold]
 fn seconds_at_a_tie(attoseconds: u128) -> f64 {
@@ -218,22 +165,46 @@ pub fn arrival_nanoseconds(seconds: f64) -> Option<u64> {
 
 /// The same of many arrivals that have been checked.
 pub(crate) fn all_arrival_nanoseconds(seconds: &[f64], nanoseconds: &mut [u64]) {
-    // Added to a smaller number, 2^52 leaves the nearest whole number in its last bits.
-    const WHOLE: f64 = (1_u64 << 52) as f64;
-    let mut is_exact = true;
+    let mut are_exact = true;
     for (nanoseconds, &seconds) in nanoseconds.iter_mut().zip(seconds) {
-        let scaled = seconds * 1e9;
-        let shifted = scaled + WHOLE;
-        let rest = scaled - (shifted - WHOLE);
-        // As above: only near a tie does it matter that the product is rounded.
-        is_exact &= (scaled < WHOLE) & ((rest.abs() - 0.5).abs() > scaled * 1e-15);
+        let (shifted, is_exact) = nanoseconds_above_whole(seconds);
+        are_exact &= is_exact;
         *nanoseconds = shifted.to_bits().wrapping_sub(WHOLE.to_bits());
     }
-    if !is_exact {
+    if !are_exact {
         for (nanoseconds, &seconds) in nanoseconds.iter_mut().zip(seconds) {
-            *nanoseconds = arrival_nanoseconds(seconds).unwrap_or(0);
+            if !nanoseconds_above_whole(seconds).1 {
+                *nanoseconds = arrival_nanoseconds(seconds).unwrap_or(0);
+            }
         }
     }
+}
+
+/// The same as doubles, which are exact; `None` where one of them is not below 2^52.
+pub(crate) fn arrival_nanoseconds_as_doubles(seconds: &[f64]) -> Option<Vec<f64>> {
+    let nearest = |&seconds: &f64| nanoseconds_above_whole(seconds);
+    let mut nanoseconds: Vec<f64> = seconds.iter().map(|one| nearest(one).0 - WHOLE).collect();
+    if !seconds.iter().fold(true, |all, one| all & nearest(one).1) {
+        for (nanoseconds, seconds) in nanoseconds.iter_mut().zip(seconds) {
+            if !nearest(seconds).1 {
+                *nanoseconds = arrival_nanoseconds(*seconds).unwrap_or(0) as f64;
+            }
+        }
+    }
+    nanoseconds.iter().fold(true, |all, &one| all & (one < WHOLE)).then_some(nanoseconds)
+}
+
+/// Added to a smaller number, 2^52 leaves the nearest whole number in its last bits.
+const WHOLE: f64 = (1_u64 << 52) as f64;
+
+/// The nearest nanosecond above [`WHOLE`], and whether it is surely that.
+#[inline(always)]
+fn nanoseconds_above_whole(seconds: f64) -> (f64, bool) {
+    let scaled = seconds * 1e9;
+    let shifted = scaled + WHOLE;
+    let rest = scaled - (shifted - WHOLE);
+    // As above: only near a tie does it matter that the product is rounded.
+    (shifted, (scaled < WHOLE) & ((rest.abs() - 0.5).abs() > scaled * 1e-15))
 }
 
 /// A non-negative number's shortest decimal times 10^places, to the nearest whole, half to even.
@@ -304,6 +275,9 @@ mod tests {
             let mut all = vec![0; seconds.len()];
             all_arrival_nanoseconds(&seconds, &mut all);
             let each: Vec<u64> = seconds.iter().filter_map(|&seconds| arrival_nanoseconds(seconds)).collect();
+            if let Some(doubles) = arrival_nanoseconds_as_doubles(&seconds) {
+                prop_assert_eq!(doubles, each.iter().map(|&one| one as f64).collect::<Vec<f64>>());
+            }
             prop_assert_eq!(all, each);
         }
     }
@@ -326,27 +300,6 @@ mod tests {
             let text = format!("{}.{:018}", whole / SECOND, whole % SECOND);
             prop_assert_eq!(seconds(whole), text.parse::<f64>().expect("a decimal"));
             prop_assert_eq!(seconds_at_a_tie(whole.max(1 << 60)), seconds(whole.max(1 << 60)));
-        }
-
-        #[test]
-        fn seconds_of_many_are_those_of_each(
-            times in prop::collection::vec((0_u64..1 << 40, any::<u64>(), 0_u32..104), 1..9),
-            doubles in prop::collection::vec((1_u64 << 53..1 << 54, 0_u32..70), 1..9),
-        ) {
-            // Numbers of all lengths, and the nearest ones to what is midway between two doubles.
-            let whole = |high: u64, low: u64| u128::from(high) << 64 | u128::from(low);
-            let anywhere = times.into_iter().map(|(high, low, shift)| whole(high, low) >> shift);
-            let near_a_tie = doubles.into_iter().flat_map(|(halves, shift)| {
-                let below = (u128::from(halves) * 5_u128.pow(18)) >> shift;
-                [below - 1, below, below + 1]
-            });
-            let all: Vec<u128> = anywhere.chain(near_a_tie).collect();
-            let low: Vec<u64> = all.iter().map(|&time| time as u64).collect();
-            let high: Vec<u64> = all.iter().map(|&time| (time >> 64) as u64).collect();
-            let mut many = vec![0.0; all.len()];
-            all_seconds(&low, &high, &mut many);
-            let each: Vec<f64> = all.iter().map(|&time| seconds(time)).collect();
-            prop_assert_eq!(many, each);
         }
 
         #[test]

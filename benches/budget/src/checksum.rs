@@ -124,7 +124,7 @@ pub(crate) fn of(results: Results, workload: &Workload) -> u64 {
     let Results { requests, tbt, timeline, iterations, batches, work, block_operations, drained, findings, totals } =
         results;
     let mut sum = Checksum(0xcbf2_9ce4_8422_2325);
-    sum.requests(&requests.named_columns(workload, None));
+    sum.requests(&requests.named_columns(&[], workload, None));
     sum.all(&tbt, Checksum::histogram);
     sum.all(&timeline, Checksum::sample);
     sum.all(&iterations, Checksum::iteration);

@@ -1,14 +1,14 @@
 //! What became of each request, column by column. Each column is named once, in its list, and everything follows from that.
 
-use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use super::rows::{INSTANT_BITS, NEVER, RequestRows};
-use crate::clock::{Instant, Span, all_arrival_nanoseconds, all_seconds};
+use super::rows::{ADMITTED, FIRST_TOKEN, LEFT, LONGEST_GAP, NEVER, RequestRows};
+use super::times::Times;
+use crate::clock::{Instant, Span, arrival_nanoseconds_as_doubles};
 use crate::workload::Workload;
 
 /// The replica of a request that none served, and the `prefill_replica` of one that was not handed off.
@@ -148,17 +148,22 @@ macro_rules! request_columns {
 
             /// All columns of the rows.
             pub fn columns(&self, workload: &Workload, threads: Option<NonZeroUsize>) -> RequestColumns {
-                self.counted(workload, threads).0
+                self.counted(&[], workload, threads).0
             }
 
-            /// All columns of the rows under their names, in their order.
-            pub fn named_columns(&self, workload: &Workload, threads: Option<NonZeroUsize>) -> Vec<NamedColumn> {
-                let (columns, counts) = self.counted(workload, threads);
+            /// All columns of the rows under their names, in their order, `but` those of some names.
+            pub fn named_columns(
+                &self,
+                but: &[&str],
+                workload: &Workload,
+                threads: Option<NonZeroUsize>,
+            ) -> Vec<NamedColumn> {
+                let (columns, counts) = self.counted(but, workload, threads);
                 let mut counts = counts.into_iter();
                 let mut named = Vec::new();
                 $(
                     let absent = counts.next().unwrap_or(0);
-                    if $is_there(self) {
+                    if $is_there(self) && !but.contains(&stringify!($column)) {
                         named.push(NamedColumn { name: stringify!($column), column: columns.$column.into(), absent });
                     }
                 )*
@@ -167,10 +172,15 @@ macro_rules! request_columns {
 
             /// All columns, and of each how many cells have no value. A block of rows after the other, so that what is read
             /// of them for one column is still near for the next.
-            fn counted(&self, workload: &Workload, threads: Option<NonZeroUsize>) -> (RequestColumns, Vec<usize>) {
-                let room = |is_there: bool| if is_there { self.len() } else { 0 };
+            fn counted(
+                &self,
+                but: &[&str],
+                workload: &Workload,
+                threads: Option<NonZeroUsize>,
+            ) -> (RequestColumns, Vec<usize>) {
+                let room = |name, is_there: bool| if is_there && !but.contains(&name) { self.len() } else { 0 };
                 let mut columns = RequestColumns {
-                    $($column: vec![Default::default(); room($is_there(self))],)*
+                    $($column: vec![Default::default(); room(stringify!($column), $is_there(self))],)*
                 };
                 let counts = [$(stringify!($column)),*].map(|_| AtomicUsize::new(0));
                 $(let mut $column = columns.$column.chunks_mut(BLOCK);)*
@@ -178,7 +188,7 @@ macro_rules! request_columns {
                 let blocks = blocks.map(|first| (first, $($column.next().unwrap_or_default(),)*));
                 in_parallel(blocks, self.len(), threads, |(first, $($column,)*)| {
                     let block = Block::new(self, workload, first);
-                    let absent = [$($fill(&block, $column)),*];
+                    let absent = [$(if $column.is_empty() { 0 } else { $fill(&block, $column) }),*];
                     for (count, absent) in counts.iter().zip(absent) {
                         count.fetch_add(absent, Ordering::Relaxed);
                     }
@@ -239,33 +249,72 @@ struct Block<'a> {
     rows: &'a RequestRows,
     workload: &'a Workload<'a>,
     first: usize,
-    /// Several columns need the arrivals of the block.
-    arrivals: OnceCell<Cow<'a, [Instant]>>,
+    last: usize,
+    // What several columns need is made once.
+    arrivals: OnceCell<Arrivals>,
+    admitted: OnceCell<Times>,
+    first_token: OnceCell<Times>,
+    left: OnceCell<Times>,
+    /// Where not all that left have finished.
+    finish: OnceCell<Option<Times>>,
+}
+
+struct Arrivals {
+    times: Times,
+    /// Whole ones, as doubles; `None` where the workload does not say them or where they are not.
+    nanoseconds: Option<Vec<f64>>,
 }
 
 impl<'a> Block<'a> {
     fn new(rows: &'a RequestRows, workload: &'a Workload<'a>, first: usize) -> Block<'a> {
-        Block { rows, workload, first, arrivals: OnceCell::new() }
+        let last = rows.len().min(first + BLOCK);
+        let (arrivals, finish) = (OnceCell::new(), OnceCell::new());
+        let (admitted, first_token, left) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
+        Block { rows, workload, first, last, arrivals, admitted, first_token, left, finish }
     }
 
-    /// Arrivals from the first row of the block on.
-    fn arrivals(&self) -> &[Instant] {
+    fn arrivals(&self) -> &Arrivals {
         self.arrivals.get_or_init(|| {
-            let last = self.rows.len().min(self.first + BLOCK);
-            self.rows.arrivals(self.first..last).map_or_else(|| self.named_arrivals(last).into(), Cow::from)
+            if let Some(arrivals) = self.rows.arrivals(self.first..self.last) {
+                return Arrivals { times: Times::of_instants(arrivals.iter().copied()), nanoseconds: None };
+            }
+            let Some(nanoseconds) = arrival_nanoseconds_as_doubles(&self.workload.arrival_s[self.first..self.last])
+            else {
+                let arrivals = (self.first..self.last).map(|row| self.workload.arrival_at(row));
+                return Arrivals { times: Times::of_instants(arrivals), nanoseconds: None };
+            };
+            Arrivals { times: Times::of_nanoseconds(&nanoseconds), nanoseconds: Some(nanoseconds) }
         })
     }
 
-    /// The workload's arrivals up to the row `last`.
-    fn named_arrivals(&self, last: usize) -> Vec<Instant> {
-        let mut nanoseconds = vec![0; last - self.first];
-        all_arrival_nanoseconds(&self.workload.arrival_s[self.first..last], &mut nanoseconds);
-        nanoseconds.into_iter().map(Instant::from_nanoseconds).collect()
+    fn admitted(&self) -> &Times {
+        self.admitted.get_or_init(|| self.rows.times::<ADMITTED>(self.first..self.last))
+    }
+
+    fn first_token(&self) -> &Times {
+        self.first_token.get_or_init(|| self.rows.times::<FIRST_TOKEN>(self.first..self.last))
+    }
+
+    fn left(&self) -> &Times {
+        self.left.get_or_init(|| self.rows.times::<LEFT>(self.first..self.last))
+    }
+
+    fn finish(&self) -> &Times {
+        let of_some = self.finish.get_or_init(|| {
+            let others = self.rows.not_finished(self.first..self.last)?;
+            let mut finish = self.left().clone();
+            finish.forget(others);
+            Some(finish)
+        });
+        of_some.as_ref().unwrap_or_else(|| self.left())
     }
 
     fn replica(&self, cells: &mut [u32]) -> usize {
-        self.rows.replicas.fill(self.first, cells);
-        count_without_replica(cells)
+        match self.rows.replicas.fill(self.first, cells) {
+            Some(every) if every == NO_REPLICA => cells.len(),
+            Some(_) => 0,
+            None => count_without_replica(cells),
+        }
     }
 
     fn status(&self, cells: &mut [u8]) -> usize {
@@ -274,51 +323,65 @@ impl<'a> Block<'a> {
     }
 
     fn arrival_s(&self, cells: &mut [f64]) -> usize {
-        let arrivals = self.arrivals();
-        self.fill_seconds(cells, |row| Some(arrivals[row - self.first].0))
+        let Arrivals { times, nanoseconds } = self.arrivals();
+        let Some(nanoseconds) = nanoseconds else { return times.fill_seconds(cells) };
+        for (cell, &nanoseconds) in cells.iter_mut().zip(nanoseconds) {
+            // Both numbers are exact, so one division rounds once.
+            *cell = nanoseconds / 1e9;
+        }
+        0
     }
 
     fn admitted_s(&self, cells: &mut [f64]) -> usize {
-        self.fill_instants(cells, |row| self.rows.admitted(row))
+        self.admitted().fill_seconds(cells)
     }
 
     fn first_token_s(&self, cells: &mut [f64]) -> usize {
-        self.fill_instants(cells, |row| self.rows.first_token(row))
+        self.first_token().fill_seconds(cells)
     }
 
     fn finish_s(&self, cells: &mut [f64]) -> usize {
-        self.fill_instants(cells, |row| self.rows.finish(row))
+        self.finish().fill_seconds(cells)
     }
 
     fn left_s(&self, cells: &mut [f64]) -> usize {
-        self.fill_instants(cells, |row| self.rows.left(row))
+        self.left().fill_seconds(cells)
     }
 
     fn queue_s(&self, cells: &mut [f64]) -> usize {
-        self.fill_since_arrival(cells, |row| self.rows.admitted(row))
+        self.admitted().fill_seconds_since(&self.arrivals().times, cells)
     }
 
     fn ttft_s(&self, cells: &mut [f64]) -> usize {
-        self.fill_since_arrival(cells, |row| self.rows.first_token(row))
+        self.first_token().fill_seconds_since(&self.arrivals().times, cells)
     }
 
     fn tpot_s(&self, cells: &mut [f64]) -> usize {
-        self.fill_seconds(cells, |row| {
-            let steps = self.workload.output_tokens[row] as u32 - 1;
-            let (last, first_token) = (self.rows.finish(row)?, self.rows.first_token(row)?);
-            (steps > 0).then(|| quotient(last.since(first_token), steps).0)
-        })
+        let rows = (self.first..self.last).zip(&self.workload.output_tokens[self.first..self.last]);
+        // In most blocks every request has finished.
+        let each: Vec<(u64, u64)> = if self.first_token().are_usual() && self.finish().are_usual() {
+            let span = |row| self.rows.time(row, LEFT).wrapping_sub(self.rows.time(row, FIRST_TOKEN));
+            rows.map(|(row, &output_tokens)| parts(time_per_token(span(row), output_tokens))).collect()
+        } else {
+            let emitted = |row| self.rows.finish(row).zip(self.rows.first_token(row));
+            let span = |row| emitted(row).map(|(last, first_token)| last.since(first_token).0);
+            let time = |span, output_tokens| parts(time_per_token(span, output_tokens));
+            rows.map(|(row, &output_tokens)| span(row).map_or(parts(NEVER), |span| time(span, output_tokens))).collect()
+        };
+        Times::of(each.iter().copied()).fill_seconds(cells)
     }
 
     fn max_tbt_s(&self, cells: &mut [f64]) -> usize {
-        self.fill_seconds(cells, |row| {
-            let gap = self.rows.longest_gap(row);
-            (gap > Span::ZERO).then_some(gap.0)
-        })
+        self.rows.times::<LONGEST_GAP>(self.first..self.last).fill_seconds(cells);
+        let absent = cells.iter().filter(|&&gap_s| gap_s == 0.0).count();
+        if absent > 0 {
+            cells.iter_mut().filter(|gap_s| **gap_s == 0.0).for_each(|gap_s| *gap_s = f64::NAN);
+        }
+        absent
     }
 
     fn e2e_s(&self, cells: &mut [f64]) -> usize {
-        self.fill_since_arrival(cells, |row| self.rows.finish(row))
+        self.finish().fill_seconds_since(&self.arrivals().times, cells)
     }
 
     fn preemptions(&self, cells: &mut [u32]) -> usize {
@@ -332,9 +395,9 @@ impl<'a> Block<'a> {
     }
 
     fn elapsed_s(&self, cells: &mut [f64]) -> usize {
-        self.fill_seconds(cells, |row| {
+        self.fill_each(cells, |row| {
             let (last, named) = (self.rows.finish(row)?, self.workload.arrival_at(row));
-            (last >= named).then(|| last.since(named).0)
+            (last >= named).then(|| last.since(named))
         })
     }
 
@@ -346,51 +409,25 @@ impl<'a> Block<'a> {
     }
 
     fn prefilled_s(&self, cells: &mut [f64]) -> usize {
-        self.fill_instants(cells, |row| {
+        self.fill_each(cells, |row| {
             let prefilled = self.rows.hand_offs.at(row).prefilled;
-            (prefilled != Instant::NEVER).then_some(prefilled)
+            (prefilled != Instant::NEVER).then_some(Span(prefilled.0))
         })
     }
 
     fn handoff_s(&self, cells: &mut [f64]) -> usize {
-        self.fill_seconds(cells, |row| {
+        self.fill_each(cells, |row| {
             let hand_off = self.rows.hand_offs.at(row);
-            (hand_off.resumed != Instant::NEVER).then(|| hand_off.resumed.since(hand_off.prefilled).0)
+            (hand_off.resumed != Instant::NEVER).then(|| hand_off.resumed.since(hand_off.prefilled))
         })
     }
 
-    fn fill_instants(&self, cells: &mut [f64], instant: impl Fn(usize) -> Option<Instant>) -> usize {
-        self.fill_seconds(cells, |row| instant(row).map(|instant| instant.0))
-    }
-
-    fn fill_since_arrival(&self, cells: &mut [f64], instant: impl Fn(usize) -> Option<Instant>) -> usize {
-        let arrivals = self.arrivals();
-        self.fill_seconds(cells, |row| instant(row).map(|instant| instant.since(arrivals[row - self.first]).0))
-    }
-
-    /// Fills the cells with the seconds of times; says how many have none.
-    fn fill_seconds(&self, cells: &mut [f64], time: impl Fn(usize) -> Option<u128>) -> usize {
-        // A few rows at once: their times are read, and then all made into seconds.
-        const ROWS: usize = 64;
-        let (mut low, mut high) = ([0; ROWS], [0; ROWS]);
-        let mut absent = 0;
-        for (first, cells) in (self.first..).step_by(ROWS).zip(cells.chunks_mut(ROWS)) {
-            let mut all_high = 0;
-            for (row, (low, high)) in (first..first + cells.len()).zip(low.iter_mut().zip(&mut high)) {
-                let time = time(row).unwrap_or(NEVER);
-                (*low, *high) = (time as u64, (time >> 64) as u64);
-                all_high |= *high;
-            }
-            all_seconds(&low, &high, cells);
-            if all_high >> (INSTANT_BITS - 64) != 0 {
-                for (cell, high) in cells.iter_mut().zip(high) {
-                    let is_absent = high >> (INSTANT_BITS - 64) != 0;
-                    *cell = if is_absent { f64::NAN } else { *cell };
-                    absent += usize::from(is_absent);
-                }
-            }
+    /// Fills the cells of a column that few runs have with seconds; says how many have none.
+    fn fill_each(&self, cells: &mut [f64], time: impl Fn(usize) -> Option<Span>) -> usize {
+        for (row, cell) in (self.first..).zip(cells.iter_mut()) {
+            *cell = time(row).map_or(f64::NAN, Span::seconds);
         }
-        absent
+        cells.iter().filter(|cell| cell.is_nan()).count()
     }
 }
 
@@ -398,21 +435,29 @@ fn count_without_replica(cells: &[u32]) -> usize {
     cells.iter().filter(|&&replica| replica == NO_REPLICA).count()
 }
 
-/// A span over a count, rounded down.
+/// The low 64 bits of a time and those above.
 #[inline]
-fn quotient(span: Span, count: u32) -> Span {
-    // Most spans fit 64 bits, where division is many times cheaper.
-    match u64::try_from(span.0) {
-        Ok(short) => Span(u128::from(short / u64::from(count))),
-        Err(_) => Span(span.0 / u128::from(count)),
+fn parts(time: u128) -> (u64, u64) {
+    (time as u64, (time >> 64) as u64)
+}
+
+/// From the first token to the last over the tokens after the first, rounded down; `NEVER` where there are none.
+#[inline]
+fn time_per_token(span: u128, output_tokens: i32) -> u128 {
+    let steps = u64::from(output_tokens as u32 - 1);
+    match u64::try_from(span) {
+        _ if steps == 0 => NEVER,
+        // Most spans fit 64 bits, where division is many times cheaper.
+        Ok(short) => u128::from(short / steps),
+        Err(_) => span / u128::from(steps),
     }
 }
 
 /// Rows that are made into cells at once: what they take stays in a core's own cache.
-const BLOCK: usize = 1 << 10;
+const BLOCK: usize = 1 << 9;
 
 /// Blocks for each thread that is worth its start.
-const BLOCKS_A_THREAD: usize = 16;
+const BLOCKS_A_THREAD: usize = 32;
 
 /// Does the work of all blocks of so many rows on some threads.
 fn in_parallel<Block: Send>(

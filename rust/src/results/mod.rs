@@ -14,6 +14,7 @@ mod findings;
 mod histogram;
 mod rows;
 pub mod summary;
+mod times;
 mod work_conservation;
 
 pub use columns::{Column, NO_REPLICA, NamedColumn, RequestColumns};

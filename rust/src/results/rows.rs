@@ -4,23 +4,24 @@ use std::ops::Range;
 
 use super::Status;
 use super::columns::{NO_REPLICA, Scatter, take_first};
-use crate::clock::{Instant, Span};
+use super::times::{self, Times};
+use crate::clock::Instant;
 use crate::request::History;
 
 /// Four times of a request in 96 bits each: the low 64 of every one, then the high 32 of two in a word. All are zero before
 /// the request leaves, so that memory which is zero is not touched before; of a time that never was all bits are set.
 type Row = [u64; 6];
 
-const ADMITTED: usize = 0;
-const FIRST_TOKEN: usize = 1;
-const LEFT: usize = 2;
-const LONGEST_GAP: usize = 3;
+pub(super) const ADMITTED: usize = 0;
+pub(super) const FIRST_TOKEN: usize = 1;
+pub(super) const LEFT: usize = 2;
+pub(super) const LONGEST_GAP: usize = 3;
 
 /// A time that never was.
-pub(super) const NEVER: u128 = (1 << 96) - 1;
+pub(super) const NEVER: u128 = (1 << times::BITS) - 1;
 
 /// Bits of an instant that fits a row: 1,255 years of attoseconds.
-pub(super) const INSTANT_BITS: u32 = 95;
+pub(super) const INSTANT_BITS: u32 = times::BITS - 1;
 
 /// What became of the requests, a row for each that arrived by the horizon. Columns are made of them when they are asked
 /// for, with the workload for what it knows.
@@ -69,20 +70,40 @@ impl RequestRows {
         self.statuses.at(row).unwrap_or(if is_here { Status::Awaited } else { Status::Finished })
     }
 
-    /// How the requests of the rows from `first` on ended.
+    /// Is every request finished that left, so that its last token is when it left?
+    pub fn leave_with_last_token(&self) -> bool {
+        self.statuses.cells.is_empty()
+    }
+
+    /// How the requests of the rows from `first` on ended; `to` holds the default.
     pub(super) fn fill_statuses(&self, first: usize, to: &mut [u8]) {
         let rows = &self.rows[first..first + to.len()];
-        // In a row where all is as usual, the request left at some time after 0.
+        // In a row where all is as usual, the request left at some time after 0, and its cell holds the default.
+        const { assert!(Status::Finished as u8 == 0) };
         if self.statuses.cells.is_empty() && rows.iter().all(|row| row[LEFT] != 0) {
-            return to.fill(Status::Finished as u8);
+            return;
         }
         for (row, to) in (first..).zip(to) {
             *to = self.status(row) as u8;
         }
     }
 
+    /// Which of these rows, counted from the first of them, are of requests that left and have not finished; `None`: no row is.
+    pub(super) fn not_finished(&self, rows: Range<usize>) -> Option<impl Iterator<Item = usize>> {
+        let statuses = self.statuses.cells.get(rows)?;
+        let places = statuses.iter().enumerate();
+        statuses.iter().any(Option::is_some).then(|| places.filter(|(_, status)| status.is_some()).map(|one| one.0))
+    }
+
+    /// One of the times of each of these rows.
     #[inline]
-    fn time(&self, row: usize, which: usize) -> u128 {
+    pub(super) fn times<const WHICH: usize>(&self, rows: Range<usize>) -> Times {
+        let high = |row: &Row| row[4 + WHICH / 2] >> (32 * (WHICH % 2)) & u64::from(u32::MAX);
+        Times::of(self.rows[rows].iter().map(|row| (row[WHICH], high(row))))
+    }
+
+    #[inline]
+    pub(super) fn time(&self, row: usize, which: usize) -> u128 {
         let row = &self.rows[row];
         let high = (row[4 + which / 2] >> (32 * (which % 2))) as u32;
         u128::from(high) << 64 | u128::from(row[which])
@@ -97,12 +118,6 @@ impl RequestRows {
     /// When the requests of these rows arrived, if the workload does not say it.
     pub(super) fn arrivals(&self, rows: Range<usize>) -> Option<&[Instant]> {
         self.arrivals.as_ref().map(|arrivals| &arrivals[rows])
-    }
-
-    /// Start of its first iteration.
-    #[inline]
-    pub(super) fn admitted(&self, row: usize) -> Option<Instant> {
-        self.instant(row, ADMITTED)
     }
 
     #[inline]
@@ -120,12 +135,6 @@ impl RequestRows {
     #[inline]
     pub(super) fn finish(&self, row: usize) -> Option<Instant> {
         if self.statuses.at(row).is_none() { self.left(row) } else { None }
-    }
-
-    /// The longest gap between two of its tokens; no time at all where there are not two.
-    #[inline]
-    pub(super) fn longest_gap(&self, row: usize) -> Span {
-        Span(self.time(row, LONGEST_GAP))
     }
 
     pub(super) fn keeps_arrivals(&self) -> bool {
@@ -293,15 +302,18 @@ impl<T: Copy + PartialEq> Rare<T> {
         Rare { usual: self.usual, cells }
     }
 
-    /// The cells of the rows from `first` on; where all are, `to` holds the default.
-    pub(super) fn fill(&self, first: usize, to: &mut [T])
+    /// The cells of the rows from `first` on, where `to` holds the default; `Some`: all are this one.
+    pub(super) fn fill(&self, first: usize, to: &mut [T]) -> Option<T>
     where
         T: Default,
     {
         if !self.cells.is_empty() {
             to.copy_from_slice(&self.cells[first..first + to.len()]);
-        } else if self.usual != T::default() {
+            return None;
+        }
+        if self.usual != T::default() {
             to.fill(self.usual);
         }
+        Some(self.usual)
     }
 }
