@@ -12,6 +12,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import inferq as iq
+from inferq.results.tables import RequestColumns
 
 from .arriving import arriving
 from .refusals import refused
@@ -238,6 +239,54 @@ def test_columns_are_numpys_own_memory() -> None:
     for name in adopted:
         ours = result.requests[name].to_numpy(allow_copy=False)
         assert ours.__array_interface__["data"][0] == columns[name].__array_interface__["data"][0], name
+
+
+def test_columns_of_the_workload_are_shared_and_what_is_one_is_made_once() -> None:
+    workload = iq.Workload({**TWO, "class": ["code", "chat"]})
+    columns = iq.simulate(workload, SLOTS).requests
+    given = workload.draw(0).frame
+    for name in ("prompt_tokens", "output_tokens"):
+        assert np.shares_memory(columns[name].to_numpy(), given[name].to_numpy()), name
+    assert np.shares_memory(columns["left_s"].to_numpy(), columns["finish_s"].to_numpy())
+
+
+def test_no_number_of_a_run_makes_the_frame_of_its_requests(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    """Nor all columns: what tells a number takes the columns that it needs from the rows."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the frame of requests was asked for")
+
+    monkeypatch.setattr(RequestColumns, "whole", refuse)
+    with pytest.raises(AssertionError, match="frame of requests"):
+        _ = iq.simulate(TWO, SLOTS).requests
+    engine = replace(SLOTS, timing=iq.Constant(0.1))
+    drawn = arriving(60, 2.0, 8, iq.Geometric(5))
+    traced = iq.simulate(drawn, engine)._tables.workload.with_columns(
+        pl.Series("class", ["code", "chat"] * 30), pl.lit(0.5).alias("ttft_slo_s")
+    )
+    for by in (None, "class", ["class", "status"]):
+        assert iq.simulate(traced, engine).summary(by=by, slo={"tbt_s": 1.0}).height > 0
+    systems = {"one": engine, "other": replace(engine, timing=iq.Constant(0.2))}
+    assert iq.compare(drawn, systems, seeds=[1, 2]).frame.height > 0
+    assert iq.compare(traced, systems, by="class").frame.height > 0
+    slo = iq.Slo(ttft_p90=5.0, failed_share=0.1, by_class={"code": iq.Slo(e2e_mean=20.0)})
+    assert iq.capacity(traced, engine, slo).rate > 0
+    assert iq.sweep(lambda rate: (drawn.at_rate(rate), engine), rate=[1.0, 2.0]).height == 2
+    scenario = tmp_path / "scenario.toml"
+    scenario.write_text(
+        """
+        workload = { requests = 50, arrivals = { kind = "Poisson", rate = 2 }, prompt = { kind = "Fixed", tokens = 8 }, output = { kind = "Fixed", tokens = 5 } }
+        [engine]
+        timing = { kind = "Constant", seconds = 0.1 }
+        scheduler = { kind = "Sarathi" }
+        kv = { tokens = 1000 }
+        [gate]
+        seeds = 2
+        """
+    )
+    assert iq.gate(scenario, tmp_path / "baseline.json", update=True).written
 
 
 def test_frames_are_made_once() -> None:

@@ -298,7 +298,10 @@ def as_frame(columns: Columns, names: Mapping[str, Sequence[str]]) -> pl.DataFra
 
     def series(name: str, values: NDArray[Any], has_absent: bool) -> pl.Series:
         if name in names:
-            return pl.Series(name, names[name], dtype=pl.Enum(names[name])).gather(pl.Series(values))
+            known = pl.Series(name, names[name], dtype=pl.Enum(names[name]))
+            if len(known) == 1 or not values.any():  # all are the first: none need be looked up
+                return known.new_from_index(0, values.size)
+            return known.gather(pl.Series(values))
         column = pl.Series(name, values, nan_to_null=has_absent)
         return column.set(column == NO_REPLICA, None) if has_absent and name in _REPLICAS else column
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from inferq._lazy import pl
 from inferq.checks import finite, not_negative
@@ -14,6 +14,7 @@ from inferq.errors import ConfigError
 from inferq.reports.text import amount, number
 from inferq.results.metric import Metric
 from inferq.results.result import Result
+from inferq.results.tables import STATUSES
 from inferq.workload.columns import nearest
 
 FAILED = Metric.of("failed_share")
@@ -146,7 +147,7 @@ def measured(objectives: tuple[Objective, ...], rate: float, result: Result) -> 
         ConfigError: a class that the workload does not have, or an objective of which no request tells
             anything although none failed.
     """
-    classes: list[str] = cast("pl.Enum", result.requests["class"].dtype).categories.to_list()
+    classes = result._tables.classes
     named = {one.class_name for one in objectives if one.class_name is not None}
     for name in sorted(named - set(classes)):
         raise ConfigError("slo.by_class", f"the workload has no class {name!r}{nearest(name, classes)}")
@@ -176,7 +177,7 @@ def _value(
     name, metric = objective.class_name, objective.metric
     if metric == FAILED:
         return failed[name]
-    if metric.name.startswith("e2e_") and "job" in result.requests.columns:
+    if metric.name.startswith("e2e_") and result.has_jobs:
         if name is not None:
             raise ConfigError(f"slo.by_class[{name!r}].{metric.name}", "a job has stages of several classes")
         return _of_jobs(metric, result)
@@ -185,13 +186,15 @@ def _value(
 
 def _failed_share(result: Result, class_name: str | None) -> float:
     """The share of measured requests, of a network: jobs, that did not finish; 0 where there are none."""
-    rows = result.requests
+    if class_name is None and result.has_jobs:
+        jobs: pl.Series = result.jobs.filter("measured")["status"]
+        return float((jobs != "finished").mean() or 0.0)  # type: ignore[arg-type]
+    columns = result._tables.requests
+    counted = columns["measured"]
     if class_name is not None:
-        rows = rows.filter(pl.col("class") == class_name)
-    elif "job" in rows.columns:
-        rows = result.jobs
-    ended: pl.Series = rows.filter("measured")["status"]
-    return float((ended != "finished").mean() or 0.0)  # type: ignore[arg-type]
+        counted = counted & (columns["class"] == result._tables.classes.index(class_name))
+    ended = columns["status"][counted]
+    return float((ended != STATUSES.index("finished")).mean()) if ended.size else 0.0
 
 
 def _of_jobs(metric: Metric, result: Result) -> float | None:
