@@ -277,7 +277,11 @@ def test_no_number_of_a_run_makes_the_frame_of_its_requests(
     scenario = tmp_path / "scenario.toml"
     scenario.write_text(
         """
-        workload = { requests = 50, arrivals = { kind = "Poisson", rate = 2 }, prompt = { kind = "Fixed", tokens = 8 }, output = { kind = "Fixed", tokens = 5 } }
+        [workload]
+        requests = 50
+        arrivals = { kind = "Poisson", rate = 2 }
+        prompt = { kind = "Fixed", tokens = 8 }
+        output = { kind = "Fixed", tokens = 5 }
         [engine]
         timing = { kind = "Constant", seconds = 0.1 }
         scheduler = { kind = "Sarathi" }
