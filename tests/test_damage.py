@@ -29,7 +29,7 @@ from inferq.results.files import held, write_table
 from inferq.scenario import ScenarioFile
 
 from .arriving import arriving
-from .damaged import in_bytes, in_json
+from .damaged import command, ended, in_bytes, in_json
 from .night import NIGHT, chance, seeds
 
 ROOT = Path(__file__).parent.parent
@@ -279,7 +279,7 @@ def killed(kind: str, out: Path, seeds_of: tuple[int, ...], after_s: float) -> l
 @pytest.mark.skipif(not NIGHT, reason="minutes of processes that are killed; at night")
 def test_kills_lose_and_mix_nothing(tmp_path: Path) -> None:
     """Of runs, of sweeps, and of two runs at one directory: see `kills`."""
-    for seed in range(12):
+    for seed in range(9):
         kills(tmp_path / str(seed), seed, random.Random(f"{NIGHT}{seed}"))
 
 
@@ -505,6 +505,49 @@ NESTED = st.recursive(
 def test_a_value_survives_our_json(value: Any) -> None:
     assert parsed_json(json.dumps(value)) == value
     assert parsed_toml("") == {}
+
+
+def wrong(draw: random.Random, folder: Path) -> list[object]:
+    """A command over a wrong trace, packed or not, scenario, baseline or table."""
+    kind = draw.randrange(4)
+    if kind == 0:
+        trace = draw.choice([file for file in sorted((ROOT / "traces").iterdir()) if file.is_file()])
+        content = in_bytes(trace.read_bytes(), draw)
+        packed = gzip.compress(content) if draw.random() < 0.5 else content
+        (folder / "trace").write_bytes(in_bytes(packed, draw) if draw.random() < 0.5 else packed)
+        texts = ["--tokens-per-word", 1.3] if re.match("sharegpt|long|dolly", trace.name) else []
+        return [
+            "replay",
+            folder / "trace",
+            "--rate",
+            5,
+            "--output-tokens",
+            9,
+            *texts,
+            "--out",
+            folder / "out",
+        ]
+    if kind == 1:
+        (folder / "a.toml").write_bytes(in_bytes(draw.choice(TOML).encode(), draw))
+        return [draw.choice(("simulate", "theory")), folder / "a.toml"]
+    if kind == 2:
+        baseline = json.loads((ROOT / "docs" / "gate-baseline.json").read_text(encoding="utf-8"))
+        (folder / "b.json").write_text(json.dumps(in_json(baseline, draw)))
+        return ["gate", ROOT / "docs" / "chat.toml", "--baseline", folder / "b.json"]
+    table = draw.choice(sorted((ROOT / "python/inferq/timing/tables/data").glob("*.parquet")))
+    (folder / "table.parquet").write_bytes(in_bytes(table.read_bytes(), draw))
+    return ["timing", "show", folder / "table.parquet"]
+
+
+@pytest.mark.parametrize("part", range(6))
+@pytest.mark.skipif(not NIGHT or sys.platform == "win32", reason="minutes of processes with bounds; at night")
+def test_no_wrong_file_aborts_hangs_or_takes_the_memory(part: int, tmp_path: Path) -> None:
+    draw = chance(f"commands {part}")
+    for number in range(20):
+        (tmp_path / str(number)).mkdir()
+        arguments = wrong(draw, tmp_path / str(number))
+        process = ended(command(*arguments), tmp_path / str(number))
+        assert not process.fault, (process.fault, arguments, process.said)
 
 
 # Names

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from inferq.cli import options
+from inferq.inputs import path_of
 from inferq.workload.traces.read_trace import read_trace
 from inferq.workload.workload import Workload
 
@@ -23,7 +24,14 @@ Format = Annotated[str | None, option("NAME", "Format of the trace, else found f
 Columns = Annotated[str | None, option("OURS=THEIRS,…", "Names of the columns of a plain CSV file.")]
 Tokenizer = Annotated[Path | None, option("FILE", "A tokenizer.json that counts the tokens of texts.")]
 TokensPerWord = Annotated[float | None, option("RATIO", "Count the tokens of texts by their words.")]
-Out = Annotated[Path | None, option("DIR", "Write the results as Parquet, the scenario as JSON.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Write the results as Parquet, the scenario as JSON.",
+        parser=lambda text: path_of("--out", text, "directory"),
+    ),
+]
 Threads = Annotated[int | None, option("N", "How many runs go on at once; every core unless told.")]
 
 
