@@ -15,7 +15,7 @@ from inferq.experiments.capacity_search.capacity import capacity as largest_rate
 from inferq.experiments.capacity_search.slo import Slo
 from inferq.reports.style import svg
 from inferq.reports.text import listed
-from inferq.results.files import check_writable, writable, write_text
+from inferq.results.files import check_writable, write_text
 from inferq.results.metric import QUANTITIES, STATISTICS
 from inferq.scenario import Scenario
 
@@ -58,7 +58,7 @@ def capacity(
     if picture is not None:
         if picture.suffix != ".svg":
             raise ConfigError("--picture", f"must end in .svg, is {picture}")
-        check_writable(writable("--picture", picture))
+        check_writable(picture)
     show.lines([f"capacity {scenario}", *plan.notes])
     show.system(plan.system)
     answer = largest_rate(
