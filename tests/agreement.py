@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +36,7 @@ def seconds(attoseconds: int | None) -> float | None:
         return None if attoseconds is None else float(decimal.Decimal(attoseconds) / 10**18)
 
 
-def _request_rows(outcome: Outcome) -> list[Described]:
+def _request_rows(outcome: Outcome, restarts: bool) -> list[Described]:
     """What the frame of requests must hold."""
     rows = []
     for request in outcome.requests:
@@ -49,16 +50,18 @@ def _request_rows(outcome: Outcome) -> list[Described]:
                 "max_tbt_s": seconds(max(gaps(request), default=None)),
                 "preemptions": request.preemptions,
                 "cached_tokens": request.cached,
+                **({"discarded_tokens": len(request.discards)} if restarts else {}),
             }
         )
     return rows
 
 
 def gaps(r: Request) -> list[int]:
-    return [later - earlier for earlier, later in zip(r.tokens, r.tokens[1:], strict=False)]
+    emitted = r.discards + r.tokens
+    return [later - earlier for earlier, later in itertools.pairwise(emitted)]
 
 
-def call_row(r: Any, hands_off: bool) -> Described:
+def call_row(r: Any, hands_off: bool, restarts: bool = False) -> Described:
     """A row of the frame of requests, without what a network adds."""
 
     def since(instant: int | None, other: int | None = r.arrival) -> float | None:
@@ -78,7 +81,7 @@ def call_row(r: Any, hands_off: bool) -> Described:
         "left_s": seconds(r.left),
         "queue_s": since(r.admitted),
         "ttft_s": since(r.first_token),
-        "tpot_s": None if not steps or r.finish is None else seconds((r.finish - r.tokens[0]) // steps),
+        "tpot_s": None if not steps or r.finish is None else seconds((r.finish - r.first_token) // steps),
         "max_tbt_s": seconds(max(gaps(r), default=None)),
         "e2e_s": since(r.finish),
         "prompt_tokens": r.prompt,
@@ -86,6 +89,8 @@ def call_row(r: Any, hands_off: bool) -> Described:
         "preemptions": r.preemptions,
         "cached_tokens": r.cached,
     }
+    if restarts:
+        row["discarded_tokens"] = len(r.discards)
     if hands_off:
         row["prefill_replica"] = r.source
         row["prefilled_s"] = None if r.source is None else seconds(r.prefilled)
@@ -97,7 +102,9 @@ def assert_calls(
     result: iq.Result, calls: list[Any], hands_off: bool, more: Callable[[int], Described] = lambda id: {}
 ) -> None:
     """The frame of requests holds these calls, with more of each by its id."""
-    expected = [{**call_row(r, hands_off), **more(r.id)} for r in calls]
+    restarts = "discarded_tokens" in result.requests.columns  # or nothing was thrown away
+    assert restarts or not any(r.discards for r in calls)
+    expected = [{**call_row(r, hands_off, restarts), **more(r.id)} for r in calls]
     if "class" not in result.requests.columns:
         for row in expected:
             del row["class"]
@@ -151,7 +158,10 @@ def assert_agrees(
         horizon_s=horizon_s,
         batches=True,
     )
-    expected = _request_rows(outcome)
+    own = engine["scheduler"].get("inner", engine["scheduler"])
+    restarts = own.get("preemption", {}).get("kind") == "Restart"
+    assert ("discarded_tokens" in result.requests.columns) == restarts
+    expected = _request_rows(outcome, restarts)
     assert (
         result.requests.select(*expected[0]).to_dicts() == expected
         if expected
@@ -162,8 +172,8 @@ def assert_agrees(
         known = outcome.cache
         assert result.block_operations.row(0) == (0, known.found, known.learned, known.forgotten)
         return
-    own = engine["scheduler"].get("inner", engine["scheduler"]).get("token_budget")
-    for budget in (own or 24, 5, 1):
-        work = result.work_conservation(None if budget == own else budget)
+    most = own.get("token_budget")
+    for budget in (most or 24, 5, 1):
+        work = result.work_conservation(None if budget == most else budget)
         assert (work.budget, work.iterations) == (budget, len(ended))
         assert [work.share, work.cap_share, work.memory_share] == _work(ended, budget)

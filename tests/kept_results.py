@@ -88,6 +88,22 @@ def scenario(number: int) -> iq.Scenario:
     return read
 
 
+_WIDE = (
+    "count hit_blocks cached_blocks evicted_blocks kv_used_tokens prefill_tokens context_tokens "
+    "prefill_queue prefill decode_queue mixed solo"
+)
+_NARROW = "preemptions waiting running decodes tokens stages finished_stages"
+UNSIGNED = {**dict.fromkeys(_WIDE.split(), pl.UInt64), **dict.fromkeys(_NARROW.split(), pl.UInt32)}
+"""Counts were unsigned when the digests were made."""
+
+
+def as_kept(frame: pl.DataFrame) -> Iterable[pl.Series]:
+    """The columns that there were then, in the types that they had."""
+    for column in frame.drop("tokens_in_system", strict=False):
+        was = UNSIGNED.get(column.name)
+        yield column if was is None or column.dtype.is_float() else column.cast(was)
+
+
 def digest(columns: Iterable[pl.Series]) -> str:
     """Of kind, nulls and values of each column in turn, nothing of its name."""
     sha = hashlib.sha256()
@@ -148,7 +164,7 @@ def results(number: int) -> dict[str, Any]:
         drawn, summary = workload.draw(options["seed"]).frame, result.summary(by="class")
         kept: dict[str, Any] = {
             "workload": digest(column for column in drawn if not column.dtype.is_nested()),
-            **{name: digest(getattr(result, name).lazy().collect()) for name in tables},
+            **{name: digest(as_kept(getattr(result, name).lazy().collect())) for name in tables},
             "drained": digest([result.drained]),
             "totals": digest([pl.Series(sorted(map(str, result.totals.values())))]),
             "summary": digest([pl.Series([str(sorted(map(str, row))) for row in summary.iter_rows()])]),

@@ -25,7 +25,7 @@ ORDERS = ("fcfs", "spf", "srf", "lpf")
 def drawn_preemption(rng: random.Random) -> Described:
     """A move that takes time ends the stretch that it is in; one that takes none does not."""
     swap = {"kind": "Swap", "per_token": rng.choice([0, 1e-6]), "base": rng.choice([0, 0.001])}
-    return rng.choice([{"kind": "Recompute"}, swap])
+    return rng.choice([{"kind": "Recompute"}, {"kind": "Restart"}, swap, swap])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,7 +57,8 @@ class Request:  # what it asks for, holds now and has become; times in attosecon
         self.status = "unfinished"
         self.admitted = self.first_token = self.finish = self.left = absent
         self.prefilled = absent  # the end of its prompt's last iteration, the first time
-        self.tokens: list[int] = []  # the instant of each output token
+        self.tokens: list[int] = []  # the instant of each output token that it keeps
+        self.discards: list[int] = []  # and of those that were thrown away
 
     @property
     def computed(self) -> int:  # the context: tokens whose keys and values are in the cache, or on the host
@@ -132,6 +133,7 @@ class Replica:  # one engine: requests waiting, running and swapped out, free bl
         bounds = self.policy.bounds(self.limits)
         self.most_seqs, self.most_tokens = (NO_LIMIT if most is None else int(most) for most in bounds)
         self.swap = {k: exact(v) for k, v in self.limits.get("preemption", {}).items() if k != "kind"}
+        self.restarts = self.limits.get("preemption", {}).get("kind") == "Restart"
         if self.rules["kind"] == "SlotGreedy":
             self.swap = {"base": 0, "per_token": 0}  # its requests step out of memory at no cost
         offset = self.limits.get("offset", 0)
@@ -245,9 +247,13 @@ class Replica:  # one engine: requests waiting, running and swapped out, free bl
         if self.swap:
             self.swapped.append(r)
             self.charge += self.swap["base"] + self.swap["per_token"] * r.computed
-        else:  # to the head; victims of one plan keep their order
-            r.computed, r.goal, r.returned = 0, r.prompt + len(r.tokens), self.plans
-            self.wait(r)
+            return
+        if self.restarts:  # ao2025 A.3: its tokens are lost, it begins again
+            r.discards += r.tokens
+            r.tokens = []
+        # to the head; victims of one plan keep their order
+        r.computed, r.goal, r.returned = 0, r.prompt + len(r.tokens), self.plans
+        self.wait(r)
 
     def swap_in(self) -> None:
         """Rule 12: oldest first, each with the blocks for all it owes, up to the first that does not fit."""
@@ -333,7 +339,7 @@ class Replica:  # one engine: requests waiting, running and swapped out, free bl
             r.ready, decoded = r.ready if r.decodes and r.stage else now, r.decodes
             r.computed, r.stage, r.end = r.computed + n, r.stage + 1, now
             r.tokens += [now] if emits else []
-            r.first_token = r.tokens[0] if r.tokens else None
+            r.first_token = (r.discards + r.tokens or [None])[0]
             if len(r.tokens) == r.output:
                 self.running.remove(r)
                 self.kept, r.blocks = self.kept + r.blocks, 0

@@ -99,11 +99,11 @@ def _follows_the_laws(kind: str, seed: int) -> None:
         assert r.status in ("finished", "rejected", "abandoned") or horizon_s is not None  # L1
         assert r.blocks == 0 or r.status == "unfinished"  # L4
         rows = [(i, n, emits) for i in outcome.iterations for at, n, emits in i.rows if at == r.id]
-        assert r.tokens == [i.start + i.length for i, _, emits in rows if emits]  # L5
+        assert r.discards + r.tokens == [i.start + i.length for i, _, emits in rows if emits]  # L5
         assert (len(r.tokens) == r.output) == (r.status == "finished")
         if r.status == "finished":  # L2
             assert r.admitted == rows[0][0].start
-            assert r.arrival <= r.admitted < r.tokens[0] == r.first_token
+            assert r.arrival <= r.admitted < (r.discards + r.tokens)[0] == r.first_token
             assert r.tokens[-1] == r.finish == r.left
             computed = sum(n for _, n, _ in rows)
             assert computed == once[r.id] if keeps or r.preemptions == 0 else computed > once[r.id]

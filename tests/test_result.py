@@ -312,7 +312,7 @@ def test_frames_have_these_columns_and_types() -> None:
         **dict.fromkeys(seconds + latencies, pl.Float64),
         "prompt_tokens": pl.Int32,
         "output_tokens": pl.Int32,
-        "preemptions": pl.UInt32,
+        "preemptions": pl.Int32,
         "cached_tokens": pl.Int32,
     }
     assert result.requests.columns == [
@@ -322,13 +322,18 @@ def test_frames_have_these_columns_and_types() -> None:
     assert result.tbt.columns == ["class", "lower_s", "upper_s", "count"]
     assert result.timeline.columns == [
         *["time_s", "replica", "waiting", "running", "kv_used_tokens"],
-        *["prefill_tokens_per_s", "output_tokens_per_s", "cached_tokens_per_s"],
+        *["tokens_in_system", "prefill_tokens_per_s", "output_tokens_per_s", "cached_tokens_per_s"],
     ]
     assert result.iterations.columns == [
         *["start_s", "replica", "count", "first_s", "growth_s", "prefill_tokens", "decodes"],
         *["context_tokens", "kv_used_tokens"],
     ]
     assert result.batches.columns == ["iteration", "request", "tokens", "emits"]
+    unsigned = {"id", "class", "replica", "iteration", "request"}
+    for name in ("requests", "tbt", "timeline", "iterations", "batches", "block_operations"):
+        for column, kind in getattr(result, name).schema.items():
+            assert column in unsigned or not kind.is_unsigned_integer(), (name, column)
+    assert np.repeat(result.iterations["start_s"], result.iterations["count"]).size > 0
 
 
 @pytest.mark.parametrize("frame", ["iterations", "batches"])

@@ -401,3 +401,15 @@ def test_ctrl_c_stops_a_run_within_a_tenth_of_a_second() -> None:
             assert run.stdout.readline() == "stopped\n"
             took_s.append(time.monotonic() - sent)
     assert min(took_s) < 0.1
+
+
+def test_the_timeline_has_the_tokens_in_the_system() -> None:
+    """10 prompt tokens, 5 an iteration of a second, and 3 output tokens, the first with the prompt."""
+    engine = iq.Engine(
+        timing=iq.Constant(1.0), scheduler=iq.Sarathi(token_budget=5), kv=iq.KvCache.unlimited()
+    )
+    timeline = iq.simulate(
+        {"arrival_s": [0.0], "prompt_tokens": [10], "output_tokens": [3]}, engine, timeline_s=0.5
+    ).timeline
+    assert timeline["time_s"].to_list() == [0.5, 1, 1.5, 2, 2.5, 3, 3.5]
+    assert timeline["tokens_in_system"].to_list() == [13, 8, 8, 2, 2, 1, 1]

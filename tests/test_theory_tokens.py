@@ -511,3 +511,34 @@ def test_what_cannot_be_answered_is_a_named_error():
     refused("engines.a.scheduler", lambda: network_capacity({"ask": 1.0}, iq.Network({"a": whole}, [ask])))
     with pytest.raises(TraceError, match="output_tokens"):
         token_capacity(iq.Workload({"prompt_tokens": [1]}), TIMING, token_budget=8)
+
+
+def test_a_cost_of_each_decode_adds_what_the_decodes_of_a_request_cost():
+    """A run: 10 ms, 1 ms for each of 5 tokens above 2, 4 ms for each of 3 decodes. Theory: 4 ms · m_d more.
+
+    Where a victim may be computed anew, a chunk may take a decode's place, and a ceiling may not count on it.
+    """
+    line = iq.PiecewiseLinear(base=0.01, per_token=0.001, knee=2, per_decode=0.004)
+    assert iq.timing.iteration_s(line, chunks=[(4, 0)], decodes=[7, 8, 9]) == pytest.approx(
+        0.01 + 0.005 + 0.012
+    )
+    work = iq.Workload({"prompt_tokens": [10], "output_tokens": [6]})
+    for first_token, decodes in (("prefill", 5), ("decode", 6)):
+        limit = token_capacity(work, line, token_budget=16, first_token=first_token)
+        assert limit.capacity_per_s == pytest.approx(1 / ((10 + decodes) * 0.024 / 16 + decodes * 0.004))
+    scheduler = iq.Sarathi(token_budget=16, max_seqs=16)
+    roomy, tight = (
+        iq.Engine(timing=line, scheduler=scheduler, kv=iq.KvCache(tokens=tokens, block=1))
+        for tokens in (999, 20)
+    )
+    frame = iq.Workload({"arrival_s": [0.0, 1.0], "prompt_tokens": [10, 10], "output_tokens": [6, 6]})
+    limits = [
+        [
+            bound.capacity_per_s
+            for bound in iq.theory.stability(frame, one).bounds
+            if bound.resource == "tokens"
+        ]
+        for one in (roomy, tight)
+    ]
+    assert max(limits[0]) == pytest.approx(1 / (15 * 0.024 / 16 + 5 * 0.004))
+    assert max(limits[1]) == pytest.approx(1 / (15 * 0.024 / 16))

@@ -68,6 +68,7 @@ def draw_linear(rng: random.Random) -> Described:
         "base": ms(rng, 0.006),
         "per_token": us(rng, 3.2e-5),
         "knee": rng.choice([0, 20, 200, rng.randint(0, 100)]),
+        "per_decode": us(rng, 0.0, 0.0, 1e-5),
         "per_context_token": us(rng, 0.0, 4e-8),
         "per_prefill_square": us(rng, 0.0, 6.5e-10),
         "per_chunk_context": us(rng, 0.0, 1.3e-9),
@@ -75,11 +76,10 @@ def draw_linear(rng: random.Random) -> Described:
 
 
 def linear(t: Any, chunks: Chunks, decodes: list[int]) -> int:
-    """li2025 (2.3) and (A.1)."""
+    """li2025 (2.3) and (A.1); bari2025 for what a decode adds of itself."""
     tokens = sum(c for c, _ in chunks) + len(decodes)
-    time: int = (
-        t["base"] + t["per_token"] * max(0, tokens - t["knee"]) + t["per_context_token"] * sum(decodes)
-    )
+    time: int = t["base"] + t["per_token"] * max(0, tokens - t["knee"])
+    time += t["per_decode"] * len(decodes) + t["per_context_token"] * sum(decodes)
     return time + sum(c * (t["per_prefill_square"] * c + t["per_chunk_context"] * x) for c, x in chunks)
 
 

@@ -19,7 +19,7 @@ SWAP = iq.Swap(per_token=0.5, base=1)
 
 
 def linear(base: float, per_token: float, per_context_token: float = 0, **changed: Any) -> Described:
-    rest = {"knee": 0, "per_prefill_square": 0, "per_chunk_context": 0}
+    rest = {"knee": 0, "per_decode": 0, "per_prefill_square": 0, "per_chunk_context": 0}
     terms = {"base": base, "per_token": per_token, "per_context_token": per_context_token}
     return {"kind": "PiecewiseLinear", **terms, **rest, **changed}
 

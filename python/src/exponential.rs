@@ -146,7 +146,7 @@ fn timeline_columns<'py>(py: Python<'py>, samples: &[StageSample]) -> PyResult<B
     put(&dict, "time_s", rows().map(|(sample, ..)| sample.at.seconds()).collect())?;
     put(&dict, "class", rows().map(|(_, class, _)| class).collect::<Vec<u32>>())?;
     for (stage, name) in STAGE_NAMES.into_iter().enumerate() {
-        put(&dict, name, rows().map(|(.., row)| row[stage]).collect())?;
+        put(&dict, name, rows().map(|(.., row)| row[stage] as i64).collect())?;
     }
     Ok(dict)
 }

@@ -81,6 +81,11 @@ impl PyRequestRows {
         let (array, absent) = match column {
             Column::U8(cells) => (self.some(py, cells), absent),
             Column::I32(cells) => (self.some(py, cells), absent),
+            Column::I64(cells) => (self.some(py, cells), absent),
+            // A count, signed for Python; replicas are places.
+            Column::U32(cells) if name == "preemptions" => {
+                (self.some(py, cells.into_iter().map(|count| count as i32).collect()), absent)
+            }
             Column::U32(cells) => {
                 let cells = self.only_here(cells);
                 let absent = if self.here.is_none() { absent } else { count(&cells, |&cell| cell == NO_REPLICA) };

@@ -1,4 +1,5 @@
-//! What does Python get of results? Each column's memory is handed over to numpy.
+//! What does Python get of results? Each column's memory is handed over to numpy. Counts are signed, so that differences
+//! and numpy's own functions take them; ids and places are not.
 
 use inferq_core::clock::{Instant, Span};
 use inferq_core::results::{
@@ -46,6 +47,7 @@ pub(crate) fn keep(dict: &Bound<'_, PyDict>, name: &str, column: Column) -> PyRe
         Column::U8(column) => put(dict, name, column),
         Column::U32(column) => put(dict, name, column),
         Column::I32(column) => put(dict, name, column),
+        Column::I64(column) => put(dict, name, column),
         Column::F64(column) => put(dict, name, column),
     }
 }
@@ -70,16 +72,16 @@ fn tbt_columns<'py>(py: Python<'py>, tbt: &[Histogram]) -> PyResult<Bound<'py, P
     collect(&dict, "class", &bins, |bin| bin.0)?;
     collect(&dict, "lower_s", &bins, |bin| bin.1.seconds())?;
     collect(&dict, "upper_s", &bins, |bin| bin.2.seconds())?;
-    collect(&dict, "count", &bins, |bin| bin.3)?;
+    collect(&dict, "count", &bins, |bin| bin.3 as i64)?;
     Ok(dict)
 }
 
 fn block_operations<'py>(py: Python<'py>, caches: &[BlockOperations]) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     collect(&dict, "replica", caches, |cache| cache.replica)?;
-    collect(&dict, "hit_blocks", caches, |cache| cache.hit)?;
-    collect(&dict, "cached_blocks", caches, |cache| cache.inserted)?;
-    collect(&dict, "evicted_blocks", caches, |cache| cache.evicted)?;
+    collect(&dict, "hit_blocks", caches, |cache| cache.hit as i64)?;
+    collect(&dict, "cached_blocks", caches, |cache| cache.inserted as i64)?;
+    collect(&dict, "evicted_blocks", caches, |cache| cache.evicted as i64)?;
     Ok(dict)
 }
 
@@ -124,9 +126,10 @@ fn timeline_columns<'py>(py: Python<'py>, samples: &[Sample]) -> PyResult<Bound<
     let dict = PyDict::new(py);
     collect(&dict, "time_s", samples, |sample| sample.at.seconds())?;
     collect(&dict, "replica", samples, |sample| sample.replica)?;
-    collect(&dict, "waiting", samples, |sample| sample.waiting as u32)?;
-    collect(&dict, "running", samples, |sample| sample.running as u32)?;
-    collect(&dict, "kv_used_tokens", samples, |sample| sample.kv_used_tokens)?;
+    collect(&dict, "waiting", samples, |sample| sample.waiting as i32)?;
+    collect(&dict, "running", samples, |sample| sample.running as i32)?;
+    collect(&dict, "kv_used_tokens", samples, |sample| sample.kv_used_tokens as i64)?;
+    collect(&dict, "tokens_in_system", samples, |sample| sample.tokens_in_system as i64)?;
     put(&dict, "prefill_tokens_per_s", prefill)?;
     put(&dict, "output_tokens_per_s", output)?;
     put(&dict, "cached_tokens_per_s", cached)?;
@@ -137,16 +140,16 @@ fn iteration_columns<'py>(py: Python<'py>, rows: &[IterationRow]) -> PyResult<Bo
     let dict = PyDict::new(py);
     collect(&dict, "start_s", rows, |row| row.start.seconds())?;
     collect(&dict, "replica", rows, |row| row.replica)?;
-    collect(&dict, "count", rows, |row| row.count)?;
+    collect(&dict, "count", rows, |row| row.count as i64)?;
     collect(&dict, "first_s", rows, |row| row.pace.first.seconds())?;
     collect(&dict, "growth_s", rows, |row| {
         let size = Span(row.pace.growth.unsigned_abs()).seconds();
         if row.pace.growth < 0 { -size } else { size }
     })?;
-    collect(&dict, "prefill_tokens", rows, |row| row.prefill_tokens)?;
-    collect(&dict, "decodes", rows, |row| row.decodes as u32)?;
-    collect(&dict, "context_tokens", rows, |row| row.context_tokens as u64)?;
-    collect(&dict, "kv_used_tokens", rows, |row| row.kv_used_tokens)?;
+    collect(&dict, "prefill_tokens", rows, |row| row.prefill_tokens as i64)?;
+    collect(&dict, "decodes", rows, |row| row.decodes as i32)?;
+    collect(&dict, "context_tokens", rows, |row| row.context_tokens as i64)?;
+    collect(&dict, "kv_used_tokens", rows, |row| row.kv_used_tokens as i64)?;
     Ok(dict)
 }
 
@@ -154,7 +157,7 @@ fn batch_columns<'py>(py: Python<'py>, rows: &[BatchRow]) -> PyResult<Bound<'py,
     let dict = PyDict::new(py);
     collect(&dict, "iteration", rows, |row| row.iteration)?;
     collect(&dict, "request", rows, |row| row.request)?;
-    collect(&dict, "tokens", rows, |row| row.tokens as u32)?;
+    collect(&dict, "tokens", rows, |row| row.tokens as i32)?;
     collect(&dict, "emits", rows, |row| row.emits)?;
     Ok(dict)
 }

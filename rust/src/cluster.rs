@@ -41,6 +41,11 @@ impl Cluster {
         Cluster { pools: vec![pool], control: Some((control, patience)) }
     }
 
+    /// Are emitted tokens thrown away somewhere?
+    pub(crate) fn restarts(&self) -> bool {
+        self.pools.iter().flat_map(|pool| &pool.engines).any(|engine| engine.scheduler.restarts())
+    }
+
     /// Tests that the parts go together.
     pub(crate) fn check(&self) -> Result<()> {
         for (place, pool) in self.pools.iter().enumerate() {

@@ -48,6 +48,8 @@ pub enum Limit {
 pub enum Preemption {
     /// The context is lost, the emitted tokens are kept, and both are prefilled again.
     Recompute,
+    /// The context and the emitted tokens are lost: the request begins again with its prompt (ao2025 A.3).
+    Restart,
     /// The context moves to the host, and back later; each way costs its time: li2025 (A.3).
     Swap {
         /// Time for each token of context.
@@ -378,15 +380,20 @@ impl Plan<'_> {
         let (request, history) = self.state.requests.both_mut(place);
         history.preemptions += 1;
         self.state.most_preempted = self.state.most_preempted.max(history.preemptions);
-        if preemption == Preemption::Recompute {
+        if let Preemption::Swap { .. } = preemption {
+            request.phase = Phase::Swapped;
+        } else {
             let prompt = request.prompt_tokens;
             self.state.tokens_ahead += u64::from(prompt.min(request.computed));
             self.state.waiting_blocks += self.state.blocks.need(u64::from(prompt));
+            if preemption == Preemption::Restart {
+                self.state.tokens_ahead += u64::from(request.emitted);
+                history.discarded_tokens += u64::from(request.emitted);
+                request.emitted = 0;
+            }
             request.computed = 0;
             request.ready = false;
             request.phase = Phase::Waiting;
-        } else {
-            request.phase = Phase::Swapped;
         }
         self.state.running -= 1;
         self.state.waiting += 1;

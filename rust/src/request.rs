@@ -28,7 +28,7 @@ pub enum FirstToken {
 /// Where a request stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// In the queue: never admitted, or preempted by recompute.
+    /// In the queue: never admitted, or preempted with its context lost.
     Waiting,
     /// Admitted, and not among the standing decodes: inside its prompt, just done with it, or paused.
     Started,
@@ -102,6 +102,8 @@ pub struct History {
     /// The last tick of its group whose gap is in `longest_gap`.
     pub(crate) gaps_known: u64,
     pub(crate) preemptions: u32,
+    /// Tokens that it emitted and that were thrown away.
+    pub(crate) discarded_tokens: u64,
     /// Tokens of it that were found in the prefix cache when it was first admitted.
     pub(crate) cached_tokens: u32,
     /// If it came from another replica with its context.
@@ -205,6 +207,7 @@ impl History {
             longest_gap: Span::ZERO,
             gaps_known: 0,
             preemptions: 0,
+            discarded_tokens: 0,
             cached_tokens: 0,
             hand_off: None,
         }

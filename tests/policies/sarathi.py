@@ -9,6 +9,7 @@ import pytest
 
 import inferq as iq
 
+from ..agreement import frame
 from ..policy import NO_COUNT, ORDERS, Described, Policy, drawn_preemption
 from ..reference import Replica, ordered
 from ..worked import (
@@ -73,7 +74,10 @@ POLICY = Policy(
         ({"preemption": {"kind": "Swop"}}, r"^preemption\.kind: .*did you mean .?Swap"),
         ({"preemption": {"kind": "Recompute", "cost": 1}}, "^preemption: .*cost"),
     ],
-    toml={'order = "lpf"': iq.Sarathi(order="lpf")},
+    toml={
+        'preemption = { kind = "Restart" }': iq.Sarathi(preemption=iq.Restart()),
+        'order = "lpf"': iq.Sarathi(order="lpf"),
+    },
     ways={"Sarathi": draw},
     rule=rule,
     seldom=frozenset({"paused"}),  # its decodes nearly always fit the budget
@@ -179,6 +183,29 @@ def test_sarathi_swaps_out_an_unfinished_prefill() -> None:
     assert drawn(outcome, SECOND // 10) == batches
     assert used(outcome) == [7, 8, 4, 5, 6, 5]
     assert instants(outcome) == [[1, 2, 5.5, 6.5, 7.5], [11]]
+
+
+def test_sarathi_restarts_a_victim() -> None:
+    """8 blocks, Restart. 0 and 1: p = 2, o = 4 at 0.
+
+    0, 1, 2  both prompts, both decode twice: 8 blocks, three tokens each
+    3        0 finds no block: 1 goes and loses its three tokens; 0 decodes its last
+    4        1 begins again with its prompt of 2, not with the 5 tokens that it knew
+    5, 6, 7  1 decodes its three others
+    """
+    rows = [request(0, 2, 4), request(0, 2, 4)]
+    described = engine(sarathi(preemption=iq.Restart()), tokens=8)
+    outcome = simulate(rows, described)
+    assert drawn(outcome) == [
+        "0: 0+2* 1+2*", "1: 0+1* 1+1*", "2: 0+1* 1+1*", "3: 0+1*", "4: 1+2*", "5: 1+1*", "6: 1+1*", "7: 1+1*",
+    ]  # fmt: skip
+    assert used(outcome) == [4, 6, 8, 5, 2, 3, 4, 5]
+    result = iq.simulate(frame(rows), iq.Engine.from_json(described))
+    columns = ["first_token_s", "finish_s", "tpot_s", "max_tbt_s", "preemptions", "discarded_tokens"]
+    assert result.requests.select(columns).rows() == [(1, 4, 1, 1, 0, 0), (1, 8, 7 / 3, 2, 1, 3)]
+    assert result.tbt["count"].sum() == (4 - 1) + (
+        4 + 3 - 1
+    )  # a gap fewer than tokens emitted, thrown away or not
 
 
 QUEUE = [of_class("free", 0, 4, 1), of_class("free", 0, 2, 4), of_class("paying", 0, 3, 1)]

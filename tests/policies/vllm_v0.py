@@ -47,7 +47,10 @@ POLICY = Policy(
         "watermark": [-0.1, 1.1, float("nan"), "0.01", None],
         "preemption": ["recompute", None, iq.Recompute, iq.Constant(1.0)],
     },
-    toml={"token_budget = 64": iq.VllmV0(token_budget=64)},
+    toml={
+        'preemption = { kind = "Restart" }': iq.VllmV0(preemption=iq.Restart()),
+        "token_budget = 64": iq.VllmV0(token_budget=64),
+    },
     ways={"VllmV0": draw},
     rule=rule,
     whole_prompts=lambda rules: True,

@@ -37,6 +37,7 @@ impl Checksum {
             Column::U8(cells) => self.all(cells, |sum, &cell| sum.whole(cell)),
             Column::U32(cells) => self.all(cells, |sum, &cell| sum.whole(cell)),
             Column::I32(cells) => self.all(cells, |sum, &cell| sum.bytes(&cell.to_le_bytes())),
+            Column::I64(cells) => self.all(cells, |sum, &cell| sum.bytes(&cell.to_le_bytes())),
             Column::F64(cells) => self.all(cells, |sum, &cell| sum.float(cell)),
         }
     }
@@ -74,8 +75,17 @@ impl Checksum {
     }
 
     fn sample(&mut self, sample: &Sample) {
-        let Sample { at, replica, waiting, running, kv_used_tokens, prefilled_tokens, emitted_tokens, cached_tokens } =
-            *sample;
+        let Sample {
+            at,
+            replica,
+            waiting,
+            running,
+            kv_used_tokens,
+            prefilled_tokens,
+            emitted_tokens,
+            cached_tokens,
+            tokens_in_system: _,
+        } = *sample;
         self.whole(at.0);
         self.whole(replica);
         let tokens = [waiting, running, kv_used_tokens, prefilled_tokens, emitted_tokens, cached_tokens];

@@ -77,7 +77,8 @@ class Result:
         of its first iteration), `first_token_s`, `finish_s` (last token), `left_s` (whatever the status),
         `queue_s` (admitted − arrival), `ttft_s` (first token − arrival), `tpot_s` ((last − first token) /
         (output tokens − 1), null for one token), `max_tbt_s` (longest gap between two of its tokens), `e2e_s`
-        (last token − arrival), `prompt_tokens`, `output_tokens`, `preemptions`, `cached_tokens`.
+        (last token − arrival), `prompt_tokens`, `output_tokens`, `preemptions`, `cached_tokens`; with
+        `Restart` also `discarded_tokens` (emitted and thrown away).
 
         A request that waits for others (a turn with `think_s`, a later stage of a job) is here once they have
         finished; `arrival_s` is the instant at which it then arrived.
@@ -126,7 +127,11 @@ class Result:
         """Histogram of the gaps between successive tokens of measured requests, non-empty bins only.
 
         `class`, `lower_s`, `upper_s`, `count`. A bin is at most 1/128 wide relative to its edge, with the
-        same edges in every run. Gaps over a preemption and over a hand-off are included.
+        same edges in every run. Gaps over a preemption and over a hand-off are included, with `Restart` also
+        those of tokens that were thrown away.
+
+        Counts in all frames are signed, Int64 or Int32, so that numpy and differences take them; ids, codes
+        and replicas are unsigned.
         """
         return self._tables.frame("tbt")
 
@@ -134,12 +139,13 @@ class Result:
     def timeline(self) -> pl.DataFrame:
         """Samples taken while the run went on, every `timeline_s`, one row for each replica.
 
-        `time_s`, `replica`, `waiting`, `running` (requests), `kv_used_tokens`, `prefill_tokens_per_s`,
-        `output_tokens_per_s`, `cached_tokens_per_s` (over the time since the sample before; the last are the
-        tokens that admissions found in a prefix cache, so that the hit rate is their share of them and the
-        prefilled ones). Under `GateAndRoute`: `time_s`,
-        `class`, and how many of it are where in the cluster: `prefill_queue`, `prefill`, `decode_queue`,
-        `mixed` (decodes beside a prefill), `solo` (other decodes).
+        `time_s`, `replica`, `waiting`, `running` (requests), `kv_used_tokens`, `tokens_in_system` (prompt
+        tokens not computed and output tokens not emitted, of the requests that wait or run here: of a session
+        or a network the turns and stages that have arrived), `prefill_tokens_per_s`, `output_tokens_per_s`,
+        `cached_tokens_per_s` (over the time since the sample before; the last are the tokens that admissions
+        found in a prefix cache, so that the hit rate is their share of them and the prefilled ones). Under
+        `GateAndRoute`: `time_s`, `class`, and how many of it are where in the cluster: `prefill_queue`,
+        `prefill`, `decode_queue`, `mixed` (decodes beside a prefill), `solo` (other decodes).
         """
         return self._tables.frame("timeline")
 

@@ -29,12 +29,12 @@ REQUESTS = (
 
 _REPLICAS = ("replica", "prefill_replica")
 
-_TBT = {"class": "uint32", "lower_s": "float64", "upper_s": "float64", "count": "uint64"}
+_TBT = {"class": "uint32", "lower_s": "float64", "upper_s": "float64", "count": "int64"}
 _BLOCK_OPERATIONS = {
     "replica": "uint32",
-    "hit_blocks": "uint64",
-    "cached_blocks": "uint64",
-    "evicted_blocks": "uint64",
+    "hit_blocks": "int64",
+    "cached_blocks": "int64",
+    "evicted_blocks": "int64",
 }
 
 _ABSENT = {

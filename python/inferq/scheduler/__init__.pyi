@@ -5,6 +5,7 @@ from .k_fcfs import KFcfs as KFcfs
 from .nested_wait import NestedWait as NestedWait
 from .orca import Orca as Orca
 from .preemption import Recompute as Recompute
+from .preemption import Restart as Restart
 from .preemption import Swap as Swap
 from .rad import Rad as Rad
 from .rad_phased import RadPhased as RadPhased

@@ -18,7 +18,8 @@ class KFcfs(Scheduler):
     which it takes. There is no other cap on how many run.
 
     A decode without a free block preempts the latest arrival that is not yet placed in the batch, itself
-    last, by recompute. A step that preempted may admit, but not its own victims.
+    last, by recompute. A step that preempted may admit, but not its own victims;
+    one at the head of the queue blocks those behind it until all of its known tokens fit.
 
     Source: li2025 section 2.3, with Kp = `k_prefill`, Kd = `k_decode`, b = `token_budget`. The paper leaves
         open which of the K oldest go first; here it is the oldest. It has no memory limit; preemption is

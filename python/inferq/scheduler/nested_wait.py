@@ -25,8 +25,9 @@ class NestedWait(Scheduler):
     group of prompt lengths runs on its own, with the same thresholds.
 
     When blocks are short, the latest admitted of all running requests, paused ones too, loses its context and
-    returns to its queue, until the rest fits; that step admits none. When nothing is left to come anywhere,
-    thresholds no longer count; `Result.drained` names those that were still here.
+    returns to its queue, until the rest fits; that step admits none. At the head of that queue it blocks
+    those behind it. When nothing is left to come anywhere, thresholds no longer count; `Result.drained` names
+    those that were still here.
 
     Source: ao2025 Algorithm 2 and section 7.2, with n_i = `thresholds`, l'_i = `segments`. The index sets of
         Algorithm 2 add up the l' as if they were increments; section 5.1 and Figure 6 have them as here.

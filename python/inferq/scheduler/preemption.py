@@ -10,7 +10,7 @@ from inferq.description import Description
 
 
 class Preemption(Description):
-    """A description of what becomes of a request that must give up its blocks: `Recompute` or `Swap`."""
+    """A description of what becomes of a victim: `Recompute`, `Restart` or `Swap`."""
 
     __slots__ = ()
 
@@ -19,7 +19,9 @@ class Preemption(Description):
 class Recompute(Preemption):
     """A preempted request loses its context and computes prompt and generated tokens anew.
 
-    The tokens that it has emitted stay emitted: its time to first token is not reset.
+    The tokens that it has emitted stay emitted: its time to first token is not reset. What it computes anew
+    is priced as chunks of a prompt. Only its last owed token is priced as a decode, where an iteration
+    computes that one alone, and not even that one under a policy that says so.
 
     Source: vLLM v0 and v1, Sarathi-Serve.
 
@@ -27,6 +29,29 @@ class Recompute(Preemption):
         >>> import inferq as iq
         >>> iq.Recompute().to_json()
         {'kind': 'Recompute'}
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Restart(Preemption):
+    """A preempted request loses its context and the tokens that it has generated, and begins again.
+
+    It waits where a victim waits, owes its prompt alone, and generates all of its output anew. The tokens
+    that are thrown away were loaded, paid for and emitted: `output_tokens_per_s`, `iterations`, `batches` and
+    the token gaps in `tbt` have them, and `discarded_tokens` of each request, a column of runs with such a
+    policy alone, counts them. So a finished request has emitted `output_tokens + discarded_tokens` tokens,
+    one gap fewer, and `tokens_in_system` rises by what is thrown away.
+
+    Time goes on, as with `Recompute`: `first_token_s` is the first token that was ever emitted, thrown away
+    or not, the wait between the last token before the restart and the first one after it is a gap, `tpot_s`
+    is (last − first token) / (`output_tokens` − 1).
+
+    Source: ao2025, Proposition 4 and its proof (A.3): preempted prompts restart.
+
+    Example:
+        >>> import inferq as iq
+        >>> iq.Sarathi(preemption=iq.Restart()).to_json()["preemption"]
+        {'kind': 'Restart'}
     """
 
 

@@ -18,7 +18,8 @@ class Rad(Scheduler):
     cycle ends when none of them is left.
 
     A decode without a free block preempts the latest arrival that is not yet placed in the batch, itself
-    last, by recompute; a prompt that is computed anew counts in its cycle again.
+    last, by recompute; a prompt that is computed anew counts in its cycle again. A victim
+    that does not fit blocks the queue behind it.
 
     Source: bari2025 Algorithm 1, with t_row = `rows`, t_col = `columns`, t_red = `reduction`,
         n = `requests_per_cycle`. Three slips are mended. Line 13 must be min(lcm, L − i + 1), or the last

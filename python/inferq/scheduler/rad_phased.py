@@ -18,7 +18,8 @@ class RadPhased(Scheduler):
     left a new cycle begins. Gaps between tokens are shorter than under `Rad`, the first token is later.
 
     A decode without a free block preempts the latest arrival that is not yet placed in the batch, those that
-    wait for their turn to decode too, itself last, by recompute.
+    wait for their turn to decode too, itself last, by recompute. The victim
+    waits for the next cycle, at the head of the queue, and blocks those behind it.
 
     Source: bari2025 Algorithm 2 (appendix D), with t_row = `rows`, t_col = `columns`, t_red = `reduction`,
         n = `requests_per_cycle`. Line 7 must be min(lcm, L − i + 1), or the last token of a prompt is never

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from inferq.description import Answer
 from inferq.scheduler.by_key import Order
-from inferq.scheduler.preemption import Recompute, Swap
+from inferq.scheduler.preemption import Recompute, Restart, Swap
 from inferq.scheduler.scheduler import Scheduler
 
 
@@ -18,6 +18,8 @@ class Sarathi(Scheduler):
     keeps its blocks. Then unfinished prompts, then new ones, each cut to the budget that is left. A new
     prompt is admitted when blocks for all of its known tokens are free above the watermark, and takes them. A
     decode without a free block preempts the latest arrival that is not yet placed in the batch, itself last.
+    The head of the queue, a victim too, blocks those behind it until there is room for all of its known
+    tokens.
 
     Source: Sarathi-Serve; bari2025 Algorithm 4; li2025 section 3. Unlike Sarathi-Serve, decodes are cut to
         the budget too. The inner loop of bari2025's Algorithm 4 never ends for a prompt that finishes below
@@ -31,7 +33,7 @@ class Sarathi(Scheduler):
             as they are at arrival; or `ByKey(f)`. Ties by arrival.
         watermark: share of all blocks (0 to 1) that an admission leaves free while another request holds
             blocks.
-        preemption: what becomes of a victim: `Recompute()` or `Swap(...)`.
+        preemption: what becomes of a victim: `Recompute()`, `Restart()` or `Swap(...)`.
 
     Raises:
         ConfigError: a number outside these ranges, an unknown order, or a preemption that is no description.
@@ -46,7 +48,7 @@ class Sarathi(Scheduler):
     max_seqs: int = 128
     order: Order = "fcfs"
     watermark: float = 0.01
-    preemption: Recompute | Swap = Recompute()  # noqa: RUF009  # frozen
+    preemption: Recompute | Restart | Swap = Recompute()  # noqa: RUF009  # frozen
 
     def fills_budget(self) -> Answer:
         """It does while a request is there to run."""

@@ -55,7 +55,8 @@ class Slai(Scheduler):
     2. unfinished prompts by arrival, each cut to the budget that is left;
     3. the queue in its order: a request is admitted when fewer than `max_active` run and blocks for all of
        its known tokens are free, which it takes (with `first_token="decode"`, those for the next one must be
-       free as well); the first that cannot be admitted blocks the others;
+       free as well); the first that cannot be admitted, a victim too, blocks
+       the others;
     4. decodes that are not critical, by C, then `id`, those without `tbt_slo_s` last.
 
     No more than `max_decodes` decodes are in one iteration. A decode without a free block preempts the latest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inferq.description import Answer
-from inferq.scheduler.preemption import Recompute, Swap
+from inferq.scheduler.preemption import Recompute, Restart, Swap
 from inferq.scheduler.scheduler import Scheduler
 
 
@@ -15,7 +15,8 @@ class VllmV0(Scheduler):
 
     An iteration is prefill only, whole prompts by arrival, as long as anything can be admitted: decodes stall
     meanwhile. Else it is decode only. A decode without a free block preempts the latest arrival, itself last.
-    A resumed input longer than the budget is computed alone, in consecutive prefill iterations.
+    A resumed input longer than the budget is computed alone, in consecutive prefill iterations. The head of
+    the queue, a victim too, blocks those behind it; with `Swap` so does every request on the host.
 
     A request whose prompt exceeds `token_budget` can never be batched and is rejected at arrival.
 
@@ -26,7 +27,7 @@ class VllmV0(Scheduler):
         max_seqs: requests that may run at once, at least 1.
         watermark: share of all blocks (0 to 1) that an admission leaves free while another request holds
             blocks.
-        preemption: what becomes of a victim: `Recompute()` or `Swap(...)`.
+        preemption: what becomes of a victim: `Recompute()`, `Restart()` or `Swap(...)`.
 
     Raises:
         ConfigError: a number outside these ranges or a preemption that is no description.
@@ -40,7 +41,7 @@ class VllmV0(Scheduler):
     token_budget: int = 4096
     max_seqs: int = 256
     watermark: float = 0.01
-    preemption: Recompute | Swap = Recompute()  # noqa: RUF009  # frozen
+    preemption: Recompute | Restart | Swap = Recompute()  # noqa: RUF009  # frozen
 
     def cuts_prompts(self) -> bool:
         """Prompts are computed whole."""

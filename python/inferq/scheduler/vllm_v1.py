@@ -16,7 +16,7 @@ class VllmV1(Scheduler):
     There is no prefill phase and no decode phase: each running request computes what it owes, cut to the
     budget. A request without a free block preempts the last of the running list (`"fcfs"`) or the worst by
     priority and arrival (`"priority"`), by recompute. A step that preempted admits none. The head of the
-    queue blocks those behind it.
+    queue, a victim too, blocks those behind it.
 
     Source: vLLM 0.32, whose recorded batches this reproduces. Asynchronous scheduling, drafts, LoRA limits
         and KV connectors are left out.

@@ -21,6 +21,7 @@ class Wait(Scheduler):
 
     When blocks are short for the decodes, the latest admitted of all running requests, paused ones too, loses
     its context and returns to its queue, until the rest fits; that step admits none.
+    At the head of that queue it blocks those of its class behind it.
 
     When nothing is left to come anywhere, thresholds no longer count, so that every request ends;
     `Result.drained` names those that were still here.

@@ -46,7 +46,7 @@ def of_slots(
     rows = requests["status"].size
     # what the model has not: one number for all rows, whatever their number
     requests["max_tbt_s"] = np.broadcast_to(np.nan, rows)
-    requests["preemptions"] = np.broadcast_to(np.uint32(0), rows)
+    requests["preemptions"] = np.broadcast_to(np.int32(0), rows)
     requests["cached_tokens"] = np.broadcast_to(np.int32(0), rows)
     requests["prefilled_s"] = requests["first_token_s"]
     tables["requests"] = {name: requests[name] for name in REQUESTS}

@@ -131,8 +131,8 @@ class Jobs:
             "finish_s": finish_s,
             "left_s": np.where(gone, last_s, math.nan),
             "e2e_s": np.where(status == 0, longest_s, math.nan),
-            "stages": arrived.astype(np.uint32),
-            "finished_stages": finished.astype(np.uint32),
+            "stages": arrived.astype(np.int32),
+            "finished_stages": finished.astype(np.int32),
             "prompt_tokens": total(requests["prompt_tokens"]),
             "output_tokens": total(requests["output_tokens"]),
         }

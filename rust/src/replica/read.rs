@@ -152,6 +152,7 @@ impl Replica {
             waiting: state.waiting,
             running: state.running,
             kv_used_tokens: state.blocks.used() * state.blocks.block_tokens(),
+            tokens_in_system: self.tokens_ahead(at)?,
             prefilled_tokens: self.prefilled_tokens,
             emitted_tokens: self.emitted_tokens,
             cached_tokens: state.cached_tokens,

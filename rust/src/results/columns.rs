@@ -21,6 +21,7 @@ pub enum Column {
     U8(Vec<u8>),
     U32(Vec<u32>),
     I32(Vec<i32>),
+    I64(Vec<i64>),
     F64(Vec<f64>),
 }
 
@@ -47,7 +48,7 @@ macro_rules! cells {
     )*};
 }
 
-cells! { U8: u8, U32: u32, I32: i32, F64: f64, }
+cells! { U8: u8, U32: u32, I32: i32, I64: i64, F64: f64, }
 
 /// Declares columns of equal length, each with the value of an empty row.
 macro_rules! columns {
@@ -228,6 +229,8 @@ request_columns! {
     preemptions: u32 = every_run, Block::preemptions;
     /// Prompt tokens that were found in a cache.
     cached_tokens: i32 = every_run, Block::cached_tokens;
+    /// Tokens that it emitted and that were thrown away; empty where no policy does that.
+    discarded_tokens: i64 = RequestRows::keeps_discards, Block::discarded_tokens;
     /// Last token − the workload's `arrival_s`, which is another instant than its arrival for a request that waited for
     /// others: for a stage of a job, the job's arrival. Empty where no request waits for others.
     elapsed_s: f64 = RequestRows::keeps_arrivals, Block::elapsed_s;
@@ -391,6 +394,11 @@ impl<'a> Block<'a> {
 
     fn cached_tokens(&self, cells: &mut [i32]) -> usize {
         self.rows.cached_tokens.fill(self.first, cells);
+        0
+    }
+
+    fn discarded_tokens(&self, cells: &mut [i64]) -> usize {
+        self.rows.discarded_tokens.fill(self.first, cells);
         0
     }
 

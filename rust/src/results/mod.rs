@@ -88,6 +88,8 @@ pub struct Sample {
     pub running: u64,
     /// Tokens of KV cache taken, in whole blocks.
     pub kv_used_tokens: u64,
+    /// Prompt tokens not computed and output tokens not emitted, over all requests here.
+    pub tokens_in_system: u64,
     /// Prompt tokens computed since the run began.
     pub prefilled_tokens: u64,
     /// Output tokens emitted since the run began.
@@ -252,6 +254,11 @@ impl Recorder {
     /// Says which replica serves most requests.
     pub(crate) fn served_by(&mut self, replica: u32) {
         self.results.requests.served_by(replica);
+    }
+
+    /// Keeps how many tokens were thrown away.
+    pub(crate) fn keep_discards(&mut self) {
+        self.results.requests.keep_discards();
     }
 
     /// Keeps what becomes of hand-offs.

@@ -33,6 +33,8 @@ pub struct RequestRows {
     pub(super) replicas: Rare<u32>,
     pub(super) preemptions: Rare<u32>,
     pub(super) cached_tokens: Rare<i32>,
+    pub(super) discarded_tokens: Rare<i64>,
+    keeps_discards: bool,
     pub(super) hand_offs: Rare<HandOffRow>,
     keeps_hand_offs: bool,
     /// Arrivals, where they are not the workload's.
@@ -150,6 +152,15 @@ impl RequestRows {
         self.arrivals = Some(vec![Instant::ZERO; self.len()]);
     }
 
+    pub(super) fn keeps_discards(&self) -> bool {
+        self.keeps_discards
+    }
+
+    /// Keeps how many tokens were thrown away.
+    pub(crate) fn keep_discards(&mut self) {
+        self.keeps_discards = true;
+    }
+
     /// Keeps what becomes of hand-offs.
     pub(crate) fn keep_hand_offs(&mut self) {
         self.keeps_hand_offs = true;
@@ -203,6 +214,7 @@ impl RequestRows {
         let rows = self.len();
         self.preemptions.set(row, history.preemptions, rows);
         self.cached_tokens.set(row, history.cached_tokens as i32, rows);
+        self.discarded_tokens.set(row, history.discarded_tokens as i64, rows);
         if let Some(hand_off) = &history.hand_off {
             let of_row = HandOffRow { from: hand_off.from, prefilled: hand_off.prefilled, resumed: hand_off.resumed };
             self.hand_offs.set(row, of_row, rows);
@@ -213,12 +225,14 @@ impl RequestRows {
     pub(crate) fn scatter(&mut self, part: &RequestRows, rows: &[u32], first: u32) {
         // Of a part the first rows may have come by the horizon, and the others not.
         let to = Scatter { rows: &rows[..part.len()], first };
+        self.keeps_discards |= part.keeps_discards;
         to.column(&mut self.rows, &part.rows);
         let rows = self.len();
         self.statuses.scatter(&part.statuses, &to, rows);
         self.replicas.scatter(&part.replicas, &to, rows);
         self.preemptions.scatter(&part.preemptions, &to, rows);
         self.cached_tokens.scatter(&part.cached_tokens, &to, rows);
+        self.discarded_tokens.scatter(&part.discarded_tokens, &to, rows);
         self.hand_offs.scatter(&part.hand_offs, &to, rows);
     }
 
@@ -240,6 +254,7 @@ impl RequestRows {
         self.replicas.resize(rows);
         self.preemptions.resize(rows);
         self.cached_tokens.resize(rows);
+        self.discarded_tokens.resize(rows);
         self.hand_offs.resize(rows);
     }
 
@@ -251,6 +266,8 @@ impl RequestRows {
             replicas: self.replicas.take_first(rows),
             preemptions: self.preemptions.take_first(rows),
             cached_tokens: self.cached_tokens.take_first(rows),
+            discarded_tokens: self.discarded_tokens.take_first(rows),
+            keeps_discards: self.keeps_discards,
             hand_offs: self.hand_offs.take_first(rows),
             keeps_hand_offs: self.keeps_hand_offs,
             arrivals: self.arrivals.as_mut().map(|arrivals| take_first(arrivals, rows)),

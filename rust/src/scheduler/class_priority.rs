@@ -141,6 +141,10 @@ impl Scheduler for ClassPriorityScheduler {
         self.classes[self.ranks[arrival.class as usize]].inner.refuses(arrival, cache)
     }
 
+    fn restarts(&self) -> bool {
+        self.classes.iter().any(|share| share.inner.restarts())
+    }
+
     fn notice(&mut self, notice: Notice, requests: &Requests) {
         let (Notice::Arrived(place) | Notice::Ready(place) | Notice::Preempted(place) | Notice::Left(place)) = notice;
         let class = self.class_of(place, requests);

@@ -97,6 +97,11 @@ pub trait Scheduler: Send {
         Vec::new()
     }
 
+    /// Does it throw away what its victims have emitted?
+    fn restarts(&self) -> bool {
+        false
+    }
+
     /// Something happened to a request. One that left is still in the table during the call.
     fn notice(&mut self, notice: Notice, requests: &Requests);
 

@@ -71,6 +71,8 @@ impl Sample for QueueOrder {
 pub enum PreemptionKind {
     /// Forget the context, compute it again.
     Recompute {},
+    /// Forget the context and the emitted tokens, begin again.
+    Restart {},
     /// Keep the context on the host.
     Swap {
         /// Per token of context, each way.
@@ -84,6 +86,7 @@ impl PreemptionKind {
     pub(super) fn build(self) -> Result<Preemption> {
         Ok(match self {
             PreemptionKind::Recompute {} => Preemption::Recompute,
+            PreemptionKind::Restart {} => Preemption::Restart,
             PreemptionKind::Swap { per_token, base } => Preemption::Swap {
                 per_token: Span(attoseconds(per_token, "preemption.per_token")?),
                 base: Span(attoseconds(base, "preemption.base")?),
@@ -96,7 +99,7 @@ impl Sample for PreemptionKind {
     fn sample(dice: &mut Dice) -> PreemptionKind {
         // A move that takes time ends its stretch; one that takes none does not.
         let swap = PreemptionKind::Swap { per_token: dice.one_of(&[0.0, 2e-6]), base: dice.one_of(&[0.0, 1e-3]) };
-        dice.one_of(&[PreemptionKind::Recompute {}, swap])
+        dice.one_of(&[PreemptionKind::Recompute {}, PreemptionKind::Restart {}, swap, swap])
     }
 }
 

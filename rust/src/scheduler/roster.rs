@@ -78,6 +78,10 @@ macro_rules! answered_by_the_roster {
             self.roster.limits
         }
 
+        fn restarts(&self) -> bool {
+            self.roster.preemption == Preemption::Restart
+        }
+
         fn notice(&mut self, notice: Notice, requests: &Requests) {
             self.roster.notice(notice, requests);
         }
@@ -91,7 +95,7 @@ pub(super) use answered_by_the_roster;
 pub(super) struct Roster {
     pub(super) limits: Limits,
     watermark: Watermark,
-    preemption: Preemption,
+    pub(super) preemption: Preemption,
     /// The running by arrival.
     pub(super) lists: Lists,
     /// Swapped requests by arrival.
@@ -189,10 +193,10 @@ impl Roster {
 
     /// A victim waits again: in the queue, or swapped out.
     fn await_again(&mut self, victim: Place, requests: &Requests) {
-        if self.preemption == Preemption::Recompute {
-            self.lists.queue.push_victim(victim, requests);
-        } else {
+        if let Preemption::Swap { .. } = self.preemption {
             insert_by_arrival(&mut self.swapped, victim, requests);
+        } else {
+            self.lists.queue.push_victim(victim, requests);
         }
     }
 

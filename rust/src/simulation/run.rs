@@ -101,6 +101,7 @@ impl<'a> Run<'a> {
         sampler: Sampler,
     ) -> Run<'a> {
         let (mut stations, mut fleet, mut links) = (Vec::new(), Fleet::default(), Vec::new());
+        let restarts = cluster.restarts();
         for pool in cluster.pools {
             let role = match (&cluster.control, &pool.hands_to) {
                 (Some(_), _) => Role::Slots,
@@ -129,6 +130,9 @@ impl<'a> Run<'a> {
         results.served_by(first);
         if !links.is_empty() || cluster.control.is_some() {
             results.keep_hand_offs();
+        }
+        if restarts {
+            results.keep_discards();
         }
         if cluster.control.is_some() {
             results.finished = Some(Vec::new());

@@ -163,6 +163,9 @@ impl<'a> Road<'a> {
         if cluster.pools.iter().any(|pool| pool.hands_to.is_some()) {
             leaving.requests.keep_hand_offs();
         }
+        if cluster.restarts() {
+            leaving.requests.keep_discards();
+        }
         let (lanes, router) = match &mut cluster.pools[..] {
             [Pool { engines, router: router @ Some(_), hands_to: None }]
                 if router.as_ref().is_some_and(|router| !router.looks()) =>

@@ -15,6 +15,9 @@ pub struct PiecewiseLinear<Time = f64> {
     /// Tokens that cost nothing more.
     #[serde(default)]
     pub knee: u64,
+    /// Per decode.
+    #[serde(default)]
+    pub per_decode: Time,
     /// β: per token of context of a decode.
     #[serde(default)]
     pub per_context_token: Time,
@@ -32,11 +35,14 @@ impl TimingParameters for PiecewiseLinear {
             base: attoseconds(self.base, "base")?,
             per_token: attoseconds(self.per_token, "per_token")?,
             knee: self.knee,
+            per_decode: attoseconds(self.per_decode, "per_decode")?,
             per_context_token: attoseconds(self.per_context_token, "per_context_token")?,
             per_prefill_square: attoseconds(self.per_prefill_square, "per_prefill_square")?,
             per_chunk_context: attoseconds(self.per_chunk_context, "per_chunk_context")?,
         };
-        Ok(Box::new(PiecewiseLine { short: wide.short().ok(), wide }))
+        // Without a cost of its own a decode costs no multiplication.
+        let short = wide.short().ok().filter(|_| wide.per_decode == 0);
+        Ok(Box::new(PiecewiseLine { short, wide }))
     }
 }
 
@@ -46,6 +52,7 @@ impl Sample for PiecewiseLinear {
             base: dice.seconds(1000, 9000),
             per_token: dice.seconds(0, 100),
             knee: dice.below(100),
+            per_decode: dice.seconds(0, 200),
             per_context_token: dice.seconds(0, 3),
             per_prefill_square: dice.seconds(0, 2000) / 1e3,
             per_chunk_context: dice.seconds(0, 2000) / 1e3,
@@ -65,6 +72,7 @@ impl PiecewiseLinear<u128> {
             base: self.base.try_into()?,
             per_token: self.per_token.try_into()?,
             knee: self.knee,
+            per_decode: 0,
             per_context_token: self.per_context_token.try_into()?,
             per_prefill_square: self.per_prefill_square.try_into()?,
             per_chunk_context: self.per_chunk_context.try_into()?,
@@ -77,6 +85,7 @@ impl PiecewiseLinear<u128> {
         let first = sum(&[
             (self.base, 1),
             (self.per_token, u128::from(above)),
+            (self.per_decode, u128::from(shape.decodes)),
             (self.per_context_token, u128::from(shape.decode_context)),
             (self.per_prefill_square, shape.chunk_squares),
             (self.per_chunk_context, shape.chunk_cross),
@@ -109,7 +118,7 @@ impl PiecewiseLinear<u64> {
     }
 }
 
-/// base + a·max(0, tokens − knee) + β·Σ decode contexts + α·Σ c² + ε·Σ c·x.
+/// base + a·max(0, tokens − knee) + γ·decodes + β·Σ decode contexts + α·Σ c² + ε·Σ c·x.
 impl Timing for PiecewiseLine {
     fn pace(&self, shape: &Shape) -> Result<Pace> {
         match self.short.as_ref().and_then(|short| short.line(shape)) {

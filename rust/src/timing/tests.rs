@@ -61,6 +61,7 @@ fn epsilon_of_twice_alpha_makes_chunking_neutral() {
         base: 0.0,
         per_token: 0.0,
         knee: 0,
+        per_decode: 0.0,
         per_context_token: 0.0,
         per_prefill_square: 650e-12,
         per_chunk_context: 1300e-12,

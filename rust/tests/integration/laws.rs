@@ -60,6 +60,7 @@ pub(crate) fn same(stretched: &Results, stepped: &Results) -> Outcome {
     }
     prop_assert_eq!(&stretched.requests.status, &stepped.requests.status);
     prop_assert_eq!(&stretched.requests.preemptions, &stepped.requests.preemptions);
+    prop_assert_eq!(&stretched.requests.discarded_tokens, &stepped.requests.discarded_tokens);
     prop_assert_eq!(&stretched.requests.cached_tokens, &stepped.requests.cached_tokens);
     prop_assert_eq!(&stretched.timeline, &stepped.timeline);
     prop_assert_eq!(&stretched.findings, &stepped.findings);
@@ -82,11 +83,14 @@ fn l8_stretches_equal_stepping(scenario: &Scenario) -> Outcome {
     same(&scenario.run(false), &stepped)
 }
 
-fn tokens_of(scenario: &Scenario, results: &Results, request: usize) -> u64 {
+/// Tokens that a request emitted, and those of them that it keeps: none twice.
+fn tokens_of(scenario: &Scenario, results: &Results, request: usize) -> (u64, u64) {
     let rows = results.batches.iter().filter(|row| row.request as usize == request && row.emits);
-    let emitted = rows.map(|row| results.iterations[row.iteration as usize].count).sum();
-    assert!(emitted <= scenario.columns.output_tokens[request] as u64, "L5: no token twice");
-    emitted
+    let emitted: u64 = rows.map(|row| results.iterations[row.iteration as usize].count).sum();
+    let discarded = results.requests.discarded_tokens.get(request).map_or(0, |&tokens| tokens as u64);
+    let kept = emitted - discarded;
+    assert!(kept <= scenario.columns.output_tokens[request] as u64, "L5: no token twice");
+    (emitted, kept)
 }
 
 fn l1_to_l7_and_l9_hold(scenario: &Scenario) -> Outcome {
@@ -106,8 +110,8 @@ fn l1_to_l7_and_l9_hold(scenario: &Scenario) -> Outcome {
         prop_assert!(happened.is_sorted(), "{road:?}");
         prop_assert_eq!(happened.len() == 4, status == Status::Finished as u8);
         // L5.
-        let emitted = tokens_of(scenario, &results, row);
-        prop_assert_eq!(emitted == scenario.columns.output_tokens[row] as u64, status == Status::Finished as u8);
+        let (_, kept) = tokens_of(scenario, &results, row);
+        prop_assert_eq!(kept == scenario.columns.output_tokens[row] as u64, status == Status::Finished as u8);
         if scenario.horizon_s.is_none() {
             prop_assert_ne!(status, Status::Unfinished as u8);
         }
@@ -141,7 +145,7 @@ fn l1_to_l7_and_l9_hold(scenario: &Scenario) -> Outcome {
     // Every gap is counted once, by class, for the measured alone.
     let expected: u64 = (0..rows)
         .filter(|&row| scenario.measured.contains(&(row as u32)))
-        .map(|row| tokens_of(scenario, &results, row).saturating_sub(1))
+        .map(|row| tokens_of(scenario, &results, row).0.saturating_sub(1))
         .sum();
     prop_assert_eq!(results.tbt.iter().map(|histogram| histogram.count()).sum::<u64>(), expected);
     Ok(())
@@ -176,7 +180,7 @@ fn l4_nothing_is_held_after_the_last_request(scenario: &Scenario) -> Outcome {
     let between = results.timeline.iter().filter(|sample| sample.at > end && sample.at < results.totals.end);
     let between: Vec<_> = between.take_while(|sample| sample.running == 0).collect();
     prop_assert!(between.len() > 100);
-    prop_assert!(between.iter().all(|sample| sample.kv_used_tokens == 0 && sample.waiting == 0));
+    prop_assert!(between.iter().all(|sample| sample.kv_used_tokens + sample.tokens_in_system + sample.waiting == 0));
     Ok(())
 }
 

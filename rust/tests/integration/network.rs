@@ -174,7 +174,8 @@ fn laws_hold(scenario: &Scenario, paths: &Paths) -> Outcome {
         emitted[row.request as usize] += results.iterations[row.iteration as usize].count;
     }
     for row in (0..columns.status.len()).filter(|&row| columns.status[row] == Status::Finished as u8) {
-        prop_assert_eq!(emitted[row], scenario.columns.output_tokens[row] as u64);
+        let discarded = columns.discarded_tokens.get(row).map_or(0, |&tokens| tokens as u64);
+        prop_assert_eq!(emitted[row], scenario.columns.output_tokens[row] as u64 + discarded);
         let instants =
             [columns.arrival_s[row], columns.admitted_s[row], columns.first_token_s[row], columns.finish_s[row]];
         prop_assert!(instants.is_sorted());

@@ -25,6 +25,7 @@ class Iteration(TokenCost):
     depends on which tokens are loaded; summed over the life of a request it is a number of seconds that
     depends on the schedule only through the cuts of its prompt. What a host that is not overlapped adds has
     the same form: `base_s` is part of the base, `per_sequence_s` is paid by each row, a chunk or a decode.
+    `per_decode_s` is paid by each decode.
     """
 
     per_row_s: float = 0.0
@@ -62,6 +63,7 @@ class Iteration(TokenCost):
             self.per_chunk_context_s,
             self.per_kv_token_s,
             self.per_row_s,
+            self.per_decode_s,
         )
         return not any(context_terms)
 
@@ -84,7 +86,7 @@ class Iteration(TokenCost):
 
     def decode_contexts_s(self, lengths: Lengths, first_token: FirstToken) -> float:
         """Mean seconds that contexts and rows add to all decodes of a request, whatever the schedule."""
-        if not self.per_context_token_s and not self.per_kv_token_s and not self.per_row_s:
+        if not (self.per_context_token_s or self.per_kv_token_s or self.per_row_s or self.per_decode_s):
             return 0.0
         return lengths.mean(self._decode_contexts_s(first_token))
 
@@ -92,10 +94,11 @@ class Iteration(TokenCost):
         """Those of one: d decodes begin at contexts s, s + 1, …: d·s + d(d − 1)/2; with themselves d more."""
         less = with_prompt(first_token)
         per_s, per_kv_s = self.per_context_token_s, self.per_kv_token_s
+        each_s = per_kv_s + self.per_row_s + self.per_decode_s
 
         def seconds(s: Any, o: Any) -> Any:
             contexts = (o - less) * s + (o - less) * (o - less - 1) / 2
-            return (per_s + per_kv_s) * contexts + (per_kv_s + self.per_row_s) * (o - less)
+            return (per_s + per_kv_s) * contexts + each_s * (o - less)
 
         return seconds
 

@@ -84,7 +84,7 @@ class Oldest:
             most, each = (seats, largest) if shared else (blocks, kv.block)
             longest_s = (
                 cost.seconds(budget)
-                + cost.per_row_s * seats
+                + (cost.per_row_s + cost.per_decode_s) * seats
                 + (cost.per_context_token_s + cost.per_kv_token_s) * most * each
                 + cost.per_prefill_square_s * budget**2
                 + cost.per_chunk_context_s * budget * largest

@@ -118,11 +118,15 @@ def prefix_hits(demand: Demand, engine: Engine | None) -> PrefixHits | None:
 
 
 def least_cost(cost: Iteration, engine: Engine | None, lengths: Lengths) -> Iteration:
-    """What a decode costs at least, where one that was preempted may find its own blocks again.
+    """What a decode costs at least, where a request may be preempted.
 
-    It is then one chunk that is as short as a decode, and pays for its context as chunks do.
+    A recomputation takes the place of a decode, and pays nothing for being one. With a prefix cache, where it
+    may find its own blocks again, it is a chunk as short as a decode, and pays for its context as chunks do.
     """
-    if engine is None or engine.kv.prefix_cache is None or memory_slack(engine, lengths).met:
+    if engine is None or memory_slack(engine, lengths).met:
+        return cost
+    cost = replace(cost, per_decode_s=0.0)
+    if engine.kv.prefix_cache is None:
         return cost
     return replace(cost, per_context_token_s=min(cost.per_context_token_s, cost.per_chunk_context_s))
 

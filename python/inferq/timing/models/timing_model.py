@@ -27,6 +27,7 @@ class TokenCost:
     per_prefill_square_s: float = 0.0
     per_chunk_context_s: float = 0.0
     per_kv_token_s: float = 0.0
+    per_decode_s: float = 0.0
 
 
 class TimingModel(Description):
