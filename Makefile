@@ -1,6 +1,6 @@
 # What people and CI run. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-core test-python test-all lint lint-core lint-python format bench budget papers docs lock clean toolchain
+.PHONY: help demo test test-core test-python test-all lint lint-core lint-python format bench budget fuzz papers docs lock clean toolchain
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -13,8 +13,9 @@ export MATURIN_PEP517_ARGS := --locked
 BUILT_FROM := Cargo.toml Cargo.lock rust/Cargo.toml python/Cargo.toml pyproject.toml \
 	$(shell find rust/src python/src -name '*.rs')
 
-# `cargo fmt` does not see the modules that the lists of kinds declare.
-LISTED := $(filter-out %/mod.rs, $(wildcard $(addprefix rust/src/, scheduler/*.rs router/*.rs timing/*.rs)))
+# `cargo fmt` sees neither the modules that the lists of kinds declare nor the fuzz targets.
+LISTED := $(filter-out %/mod.rs, $(wildcard $(addprefix rust/src/, scheduler/*.rs router/*.rs timing/*.rs))) \
+	$(wildcard rust/fuzz/*.rs rust/fuzz/fuzz_targets/*.rs)
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +73,14 @@ bench: $(VENV)/tools $(VENV)/released ## Time the core (criterion) and the whole
 # Both counts are of the released core: the one that is linked into a program of its own, and the one that Python loads.
 budget: $(VENV)/released ## Hold instructions, cache misses and results of the core against ceilings; KEEP=1 renews them
 	$(BIN)/python benches/budget/budget.py --python $(BIN)/python $(if $(KEEP),--keep)
+
+fuzz: SECONDS ?= 60
+fuzz: toolchain ## Try anything at all on the core, SECONDS=60 a target (needs nightly Rust and cargo-fuzz)
+	@cd rust && for target in workload engine policy plan; do \
+		mkdir -p fuzz/corpus/$$target; \
+		cargo +nightly fuzz run --fuzz-dir fuzz $$target fuzz/corpus/$$target $$(ls -d fuzz/seeds/$$target 2>/dev/null) -- \
+			-max_total_time=$(SECONDS) -timeout=10 -rss_limit_mb=2048 || exit 1; \
+	done
 
 papers: $(VENV)/released ## Reproduce the five papers into docs/papers; TRACE=folder with the real traces for all rows
 	@for name in li2025 ao2025 bari2025 lin2026 nie2026; do \

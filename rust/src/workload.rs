@@ -245,6 +245,7 @@ impl Workload<'_> {
             ("queue_key", self.queue_key.len(), false),
             ("session", self.session.len(), false),
             ("pool", self.pool.len(), false),
+            ("ids", self.ids.len(), false),
         ];
         for (name, length, required) in columns {
             if length != rows && (required || length != 0) {
@@ -261,8 +262,17 @@ impl Workload<'_> {
             }
             last = self.arrival_s[part.end - 1];
         }
+        if self.class_count == 0 && rows > 0 {
+            return Err(Error::config("class_count", "0 classes: every request is of one"));
+        }
         if let Some(row) = self.class.iter().position(|&class| class as usize >= self.class_count) {
             return Err(Error::trace(row, format!("class code {} of {} classes", self.class[row], self.class_count)));
+        }
+        if !self.ids.is_sorted_by(|before, id| before < id) {
+            return Err(Error::config("ids", "must be ascending"));
+        }
+        if !self.ids.is_empty() && !self.flow.is_empty() {
+            return Err(Error::config("ids", "rows that wait for others are named by their places: give no ids"));
         }
         self.flow.check(rows)?;
         self.content.check(self)?;
@@ -509,4 +519,38 @@ fn span(column: &[f64], row: usize) -> Option<Span> {
 fn order_of(key: f64) -> i64 {
     let bits = (key + 0.0).to_bits() as i64;
     if bits < 0 { i64::MIN - bits } else { bits }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is wrong with two requests of which all else is right.
+    fn wrong(change: impl FnOnce(&mut Workload)) -> String {
+        let mut workload = Workload {
+            arrival_s: &[0.0, 1.0],
+            prompt_tokens: &[3, 3],
+            output_tokens: &[2, 2],
+            class_count: 1,
+            ..Workload::default()
+        };
+        workload.check().expect("a workload");
+        change(&mut workload);
+        workload.check().expect_err("it is wrong").to_string()
+    }
+
+    #[test]
+    fn requests_are_of_a_class_and_have_ascending_ids() {
+        assert!(wrong(|workload| workload.class_count = 0).contains("class_count"));
+        assert!(wrong(|workload| workload.ids = &[7]).contains("ids"));
+        assert!(wrong(|workload| workload.ids = &[7, 7]).contains("ascending"));
+        let flow = Flow { parents: &[0, 1], children_start: &[0, 1, 1], children: &[1], delay_s: &[0.0, 0.0] };
+        assert!(
+            wrong(|workload| {
+                workload.flow = flow;
+                workload.ids = &[7, 8];
+            })
+            .contains("by their places")
+        );
+    }
 }

@@ -1,0 +1,128 @@
+//! A policy that asks for anything at all of requests that are here: the replica checks, and refuses with an error.
+
+#![no_main]
+
+use arbitrary::Arbitrary;
+use inferq_core::clock::{Instant, Span};
+use inferq_core::engine::{Engine, parse};
+use inferq_core::error::Result;
+use inferq_core::plan::{Hold, Limits, Plan, Preemption};
+use inferq_core::request::{Place, Requests};
+use inferq_core::scheduler::{Notice, Scheduler};
+use inferq_fuzz::{Columns, Row, run};
+use libfuzzer_sys::fuzz_target;
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Wish {
+    Decode,
+    Pause,
+    Chunk(u8),
+    Admit(u8),
+    SwapIn(u8),
+    Recompute,
+    Swap,
+    RestDecodes(bool),
+    Hold(u8),
+    WakeIn(u16),
+}
+
+#[derive(Arbitrary, Debug)]
+struct Scenario {
+    rows: Vec<Row>,
+    /// What is wished of which request, in each plan some more of them.
+    wishes: Vec<(u8, Wish)>,
+    wishes_a_plan: u8,
+    kv_blocks: u8,
+    has_cache: bool,
+    /// Are refused wishes passed over, or the end of the run?
+    insists: bool,
+}
+
+struct Capricious {
+    wishes: Vec<(u8, Wish)>,
+    next: usize,
+    wishes_a_plan: usize,
+    insists: bool,
+    here: Vec<Place>,
+    plans: usize,
+}
+
+const SWAP: Preemption = Preemption::Swap { per_token: Span(1_000_000_000), base: Span(0) };
+
+impl Capricious {
+    fn wish(&self, wish: Wish, place: Place, plan: &mut Plan) -> Result<()> {
+        match wish {
+            Wish::Decode => plan.decode(place),
+            Wish::Pause => plan.pause(place),
+            Wish::Chunk(tokens) => plan.chunk(place, tokens.into()),
+            Wish::Admit(tokens) => plan.admit(place, tokens.into()),
+            Wish::SwapIn(tokens) => plan.swap_in(place, SWAP, tokens.into()),
+            Wish::Recompute => plan.preempt(place, Preemption::Recompute),
+            Wish::Swap => plan.preempt(place, SWAP),
+            Wish::RestDecodes(rest) => {
+                plan.rest_decodes(rest);
+                Ok(())
+            }
+            Wish::Hold(iterations) => {
+                plan.hold(Hold { iterations: u64::from(iterations) + 1, through_arrivals: false });
+                Ok(())
+            }
+            Wish::WakeIn(microseconds) => {
+                plan.wake_at(Instant(plan.now().0 + (u128::from(microseconds) + 1) * 1_000_000_000_000));
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Scheduler for Capricious {
+    fn limits(&self) -> Limits {
+        Limits { token_budget: 64, max_seqs: 8, frees_with_batch: false }
+    }
+
+    fn notice(&mut self, notice: Notice, _requests: &Requests) {
+        match notice {
+            Notice::Arrived(place) => self.here.push(place),
+            Notice::Left(place) => self.here.retain(|&other| other != place),
+            Notice::Ready(_) | Notice::Preempted(_) => {}
+        }
+    }
+
+    fn plan(&mut self, plan: &mut Plan) -> Result<()> {
+        self.plans += 1;
+        for _ in 0..self.wishes_a_plan {
+            let Some(&(which, wish)) = self.wishes.get(self.next % self.wishes.len().max(1)) else { break };
+            let Some(&place) = self.here.get(usize::from(which) % self.here.len().max(1)) else { break };
+            self.next += 1;
+            if let Err(error) = self.wish(wish, place, plan)
+                && self.insists
+            {
+                return Err(error);
+            }
+        }
+        // A run that no wish moves on has no end.
+        if self.plans > 2000 { Err(inferq_core::error::Error::config("scheduler", "enough")) } else { Ok(()) }
+    }
+}
+
+const ENGINE: &str = r#"{"timing": {"kind": "Constant", "seconds": 0.001}, "scheduler": {"kind": "SlotGreedy", "chunk": 64},
+    "kv": {"tokens": TOKENS, "block": 16, "prefix_cache": CACHE}, "first_token": "prefill"}"#;
+
+fuzz_target!(|scenario: Scenario| {
+    let engine = ENGINE
+        .replace("TOKENS", &((u64::from(scenario.kv_blocks) + 1) * 16).to_string())
+        .replace("CACHE", if scenario.has_cache { r#""blocks""# } else { "null" });
+    let mut parts = parse::<Engine>(&engine).and_then(|engine| engine.build(None)).expect("an engine");
+    parts.scheduler = Box::new(Capricious {
+        wishes: scenario.wishes,
+        next: 0,
+        wishes_a_plan: usize::from(scenario.wishes_a_plan % 16) + 1,
+        insists: scenario.insists,
+        here: Vec::new(),
+        plans: 0,
+    });
+    let columns = Columns::of(&scenario.rows);
+    if let Ok(results) = run(&columns.view(), parts, false) {
+        assert_eq!(results.totals.in_system, results.totals.sojourn, "Little's law");
+    }
+});
