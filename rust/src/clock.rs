@@ -45,6 +45,17 @@ impl Instant {
         seconds(self.0)
     }
 
+    /// The part of an instant by which most are told apart: whole 2^30 attoseconds, about a nanosecond, in 64 bits. A later
+    /// instant never has an earlier hour, and that of `NEVER` is later than all others.
+    #[inline]
+    pub(crate) fn hour(self) -> u64 {
+        let hour = u64::try_from(self.0 >> 30).unwrap_or(Self::LAST_HOUR).min(Self::LAST_HOUR);
+        if self == Instant::NEVER { u64::MAX } else { hour }
+    }
+
+    /// That of all instants but `NEVER` which do not fit.
+    pub(crate) const LAST_HOUR: u64 = u64::MAX - 1;
+
     /// The instant a whole number of nanoseconds after the run began.
     #[inline]
     pub fn from_nanoseconds(nanoseconds: u64) -> Instant {

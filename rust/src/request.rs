@@ -1,6 +1,7 @@
 //! The requests that a replica holds, and what is known of each.
 
 use crate::clock::{Instant, Span};
+use crate::replica::Groups;
 use crate::workload::Arrival;
 
 /// The place of a live request in its replica's table. Places are used again; ids are not.
@@ -73,6 +74,8 @@ pub struct Request {
     pub(crate) row: u64,
     /// The tick of its group at which it joined the standing decodes.
     pub(crate) joined: u64,
+    /// The hour of its arrival at this replica.
+    hour: u64,
     /// Its group of the standing decodes.
     pub(crate) group: u32,
     pub(crate) phase: Phase,
@@ -122,6 +125,7 @@ impl Request {
             blocks: 0,
             row: 0,
             joined: 0,
+            hour: arrival.at.hour(),
             group: 0,
             phase: Phase::Waiting,
             grows: false,
@@ -131,8 +135,8 @@ impl Request {
     }
 
     /// The request as it reaches another replica: what it has computed and emitted is kept, it waits anew.
-    pub(crate) fn handed_off(self) -> Request {
-        Request { phase: Phase::Waiting, blocks: 0, placed: false, ready: false, ..self }
+    pub(crate) fn handed_off(self, reached: Instant) -> Request {
+        Request { phase: Phase::Waiting, hour: reached.hour(), blocks: 0, placed: false, ready: false, ..self }
     }
 
     /// Where it stands.
@@ -163,6 +167,12 @@ impl Request {
     #[inline]
     pub fn is_placed(&self) -> bool {
         self.placed
+    }
+
+    /// Is its last token out when its group has come to a tick? It decodes.
+    #[inline]
+    pub(crate) fn ends_at(&self, tick: u64) -> bool {
+        u64::from(self.emitted) + (tick - self.joined) == u64::from(self.output_tokens)
     }
 
     /// Is its last token out? It does not decode.
@@ -211,6 +221,20 @@ impl History {
             cached_tokens: 0,
             hand_off: None,
         }
+    }
+
+    /// Makes it that of another request, where it stands: it is large, and copied nowhere.
+    #[inline]
+    fn begin_anew(&mut self, arrival: &Arrival) {
+        self.hand_off = None;
+        self.arrival = *arrival;
+        self.admitted = Instant::NEVER;
+        self.first_token = Instant::NEVER;
+        self.last_token = Instant::ZERO;
+        self.longest_gap = Span::ZERO;
+        self.gaps_known = 0;
+        self.preemptions = 0;
+        self.cached_tokens = 0;
     }
 
     /// The history of a request that reaches another replica at `reached`.
@@ -269,21 +293,23 @@ pub struct Requests {
     histories: Vec<History>,
     vacant: Vec<Place>,
     /// Ticks of each group of the standing decodes so far; the one number that moves all of its members.
-    pub(crate) ticks: Vec<u64>,
+    pub(crate) ticks: Groups<u64>,
     pub(crate) first_token: FirstToken,
 }
 
 impl Requests {
     pub(crate) fn new(first_token: FirstToken) -> Requests {
-        Requests { table: Vec::new(), histories: Vec::new(), vacant: Vec::new(), ticks: vec![0], first_token }
+        Requests { table: Vec::new(), histories: Vec::new(), vacant: Vec::new(), ticks: Groups::new(0), first_token }
     }
 
     #[inline]
-    pub(crate) fn insert(&mut self, arrival: Arrival) -> Place {
-        self.put(Request::new(&arrival), History::new(arrival))
+    pub(crate) fn insert(&mut self, arrival: &Arrival) -> Place {
+        let Some(place) = self.vacant.pop() else { return self.put(Request::new(arrival), History::new(*arrival)) };
+        self.table[place.index()] = Request::new(arrival);
+        self.histories[place.index()].begin_anew(arrival);
+        place
     }
 
-    #[inline]
     pub(crate) fn put(&mut self, request: Request, history: History) -> Place {
         if let Some(place) = self.vacant.pop() {
             self.table[place.index()] = request;
@@ -356,6 +382,20 @@ impl Requests {
     #[inline]
     pub fn order(&self, place: Place) -> (Instant, u32) {
         self.history(place).order()
+    }
+
+    /// Did one request arrive here before another?
+    #[inline(always)]
+    pub fn arrived_before(&self, one: Place, other: Place) -> bool {
+        let (hour, other_hour) = (self.at(one).hour, self.at(other).hour);
+        if hour != other_hour { hour < other_hour } else { self.precedes(one, other) }
+    }
+
+    /// The same of two requests that arrived within a nanosecond.
+    #[cold]
+    #[inline(never)]
+    fn precedes(&self, one: Place, other: Place) -> bool {
+        self.order(one) < self.order(other)
     }
 
     /// Iterations in which a group of the standing decodes took part so far.

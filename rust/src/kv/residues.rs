@@ -153,6 +153,15 @@ impl Residues {
         let whole = self.modulus.quotient(ticks) * self.total;
         // The places that come next lie below one another, from `next` downwards and round.
         let rest = self.modulus.rest(ticks) as usize;
+        if rest <= 8 {
+            let mut place = self.next;
+            let mut growth = whole;
+            for _ in 0..rest {
+                growth += self.counts[place];
+                place = if place == 0 { self.counts.len() } else { place } - 1;
+            }
+            return growth;
+        }
         let (up_to_next, beyond) = self.counts.split_at(self.next + 1);
         let below = rest.min(up_to_next.len());
         let nearest = &up_to_next[up_to_next.len() - below..];

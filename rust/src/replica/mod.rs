@@ -7,6 +7,7 @@
 // What it holds.
 mod state;
 mod blocks;
+mod groups;
 mod standing;
 mod wheel;
 
@@ -30,6 +31,7 @@ use standing::Decodes;
 use state::{Batch, FIRST_ROW};
 use stretch::Stretch;
 
+pub(crate) use groups::Groups;
 pub(crate) use state::{Chunk, State};
 
 /// One engine on one GPU group.
@@ -56,6 +58,7 @@ pub struct Replica {
     reports: Option<cache_at::Reports>,
     /// Of the blocks sent, those whose keys and values arrived while an iteration ran here.
     arrived: Vec<Held>,
+    /// Standing decodes of which the blocks that they took ahead are full.
     due: Vec<Place>,
     /// Rows at whose end something happens, by their places in the batch.
     ending: Vec<(u64, Place)>,
@@ -122,7 +125,7 @@ impl Replica {
                 requests: Requests::new(engine.first_token),
                 standing: 0,
                 is_resting: false,
-                groups: vec![Decodes::new(blocks.block_tokens(), classes, &moduli)],
+                groups: Groups::new(Decodes::new(blocks.block_tokens(), classes, &moduli)),
                 blocks,
                 moduli,
                 limits: engine.scheduler.limits(),
@@ -168,14 +171,14 @@ impl Replica {
 
     /// A request arrives whose prompt begins with `content`. One that can never fit is rejected at once.
     #[inline]
-    pub fn arrive(&mut self, arrival: Arrival, content: &[Segment], results: &mut Recorder) -> Result<Option<Place>> {
-        if let Some(reason) = self.refuses(&arrival) {
-            results.reject(&arrival, self.index, reason);
+    pub fn arrive(&mut self, arrival: &Arrival, content: &[Segment], results: &mut Recorder) -> Result<Option<Place>> {
+        if let Some(reason) = self.refuses(arrival) {
+            results.reject(arrival, self.index, reason);
             return Ok(None);
         }
         self.state.tokens_ahead += u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
         let place = self.state.requests.insert(arrival);
-        self.state.blocks.open(place, content, &arrival);
+        self.state.blocks.open(place, content, arrival);
         if self.role == Role::Prefill && !self.state.blocks.has_cache() {
             if self.prefixes.len() <= place.index() {
                 self.prefixes.resize_with(place.index() + 1, Vec::new);
@@ -188,7 +191,7 @@ impl Replica {
 
     /// A request comes from another replica with its context, which is kept on the host until it is admitted.
     pub fn receive(&mut self, departure: Departure, now: Instant) -> Result<()> {
-        let request = departure.request.handed_off();
+        let request = departure.request.handed_off(now);
         let history = departure.history.handed_off(departure.from, departure.at, now);
         self.state.tokens_ahead += u64::from(request.output_tokens - request.emitted);
         let arrival = history.arrival;
@@ -267,9 +270,15 @@ impl Replica {
     }
 
     /// Ends the running stretch with the iteration that runs at `now`.
+    #[inline]
     fn cut(&mut self, now: Instant) -> Result<()> {
+        if self.is_idle || self.stretch.count == 1 { Ok(()) } else { self.cut_further(now) }
+    }
+
+    #[inline(never)]
+    fn cut_further(&mut self, now: Instant) -> Result<()> {
         let stretch = &mut self.stretch;
-        if self.is_idle || stretch.count == 1 || stretch.end <= now {
+        if stretch.end <= now {
             return Ok(());
         }
         // An iteration that ends at the very instant is over; otherwise the running one is the last.
@@ -384,10 +393,7 @@ impl Replica {
         state.blocks.take(growth);
         let free = state.blocks.free();
         // A token takes one block at most, so this many are never exceeded.
-        let bound = match &state.groups[..] {
-            [all] => all.growth.growth_at_most(count),
-            groups => groups.iter().map(|group| group.growth.growth_at_most(count)).fold(0, u64::saturating_add),
-        };
+        let bound = state.growth_at_most(count);
         let is_roomy = bound.saturating_add(state.batch.chunk_tokens.saturating_mul(count)) < free;
         if count > 1 && (!is_roomy || has_cache) {
             count = state.iterations_that_fit(count, growth);

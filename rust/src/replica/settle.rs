@@ -35,7 +35,7 @@ impl Replica {
             self.list_iteration(results);
         }
         if self.stretch.decodes > 0 {
-            if self.state.groups.len() == 1 {
+            if self.state.groups.only().is_some() {
                 self.settle_decodes(0, results)?;
             } else {
                 self.settle_groups(results)?;
@@ -49,7 +49,7 @@ impl Replica {
             self.settle_chunks(results)?;
         }
         if !self.due.is_empty() {
-            self.settle_due();
+            self.due.drain(..).for_each(|place| self.state.begin_to_grow(place));
         }
         if !self.ending.is_empty() {
             self.end_rows(end, results)?;
@@ -99,7 +99,11 @@ impl Replica {
         let decodes = &mut state.groups[group];
         decodes.advance(count);
         state.requests.ticks[group] = tick + count;
-        decodes.due.advance(tick + count, &mut self.due);
+        let (requests, ending, due) = (&state.requests, &mut self.ending, &mut self.due);
+        decodes.due.advance(tick + count, |place| {
+            let request = requests.at(place);
+            if request.ends_at(tick + count) { ending.push((request.row, place)) } else { due.push(place) }
+        });
         Ok(())
     }
 
@@ -179,24 +183,6 @@ impl Replica {
         if is_last {
             self.ending.push((u64::MAX, chunk.place));
         }
-    }
-
-    /// Standing decodes whose time has come: the last token is out, or the blocks taken ahead are full.
-    #[inline(always)]
-    fn settle_due(&mut self) {
-        let state = &mut self.state;
-        for index in 0..self.due.len() {
-            let place = self.due[index];
-            let request = state.requests.at(place);
-            if request.emitted as u64 + state.requests.tick(request) - request.joined
-                == u64::from(request.output_tokens)
-            {
-                self.ending.push((request.row, place));
-            } else {
-                state.begin_to_grow(place);
-            }
-        }
-        self.due.clear();
     }
 
     /// The finished leave in the order of the batch, with their blocks; where the cache hears of rows in that order, so do

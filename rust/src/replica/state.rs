@@ -3,6 +3,7 @@
 //! [`State`] is the one truth that plans move and that settling moves on: requests, blocks, standing decodes, the batch.
 
 use super::blocks::LookedUp;
+use super::groups::Groups;
 use super::standing::Decodes;
 use crate::clock::{Instant, Span};
 use crate::kv::{Kept, KvBlocks};
@@ -144,7 +145,7 @@ pub(crate) struct State {
     /// Those of the timing model.
     pub(crate) moduli: Vec<u64>,
     /// The standing decodes; there is always a first group.
-    pub(crate) groups: Vec<Decodes>,
+    pub(crate) groups: Groups<Decodes>,
     /// Those of them that take part in the batch.
     pub(crate) standing: u64,
     /// May a group sit the batch out?
@@ -187,9 +188,18 @@ impl State {
     /// Blocks that the standing decodes take when the batch is formed.
     #[inline(always)]
     pub(crate) fn standing_growth(&self) -> u64 {
-        match &self.groups[..] {
-            [all] => all.next_growth(),
-            groups => groups.iter().map(Decodes::next_growth).sum(),
+        match self.groups.only() {
+            Some(all) => all.next_growth(),
+            None => self.groups.iter().map(Decodes::next_growth).sum(),
+        }
+    }
+
+    /// No more blocks than this are taken by the standing decodes in `count` iterations of the batch.
+    #[inline(always)]
+    pub(crate) fn growth_at_most(&self, count: u64) -> u64 {
+        match self.groups.only() {
+            Some(all) => all.growth.growth_at_most(count),
+            None => self.groups.iter().map(|group| group.growth.growth_at_most(count)).fold(0, u64::saturating_add),
         }
     }
 
@@ -201,9 +211,9 @@ impl State {
             // Without a member the wheel answers `u64::MAX`, which binds nothing.
             if group.rests { u64::MAX } else { group.due.next() - tick }
         };
-        match (&self.groups[..], &self.requests.ticks[..]) {
-            ([all], [tick]) => of_group((all, tick)),
-            (groups, ticks) => groups.iter().zip(ticks).map(of_group).min().unwrap_or(u64::MAX),
+        match self.groups.only() {
+            Some(all) => of_group((all, &self.requests.ticks[0])),
+            None => self.groups.iter().zip(self.requests.ticks.iter()).map(of_group).min().unwrap_or(u64::MAX),
         }
     }
 
@@ -261,9 +271,11 @@ impl State {
         if self.batch.priced.len() < self.batch.chunks.len() {
             self.add_single_decodes(shape);
         }
-        match &self.groups[..] {
-            [all] => all.add_to(shape, self.requests.ticks[0]),
-            groups => groups.iter().zip(&self.requests.ticks).for_each(|(group, &tick)| group.add_to(shape, tick)),
+        match self.groups.only() {
+            Some(all) => all.add_to(shape, self.requests.ticks[0]),
+            None => {
+                self.groups.iter().zip(self.requests.ticks.iter()).for_each(|(group, &tick)| group.add_to(shape, tick));
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! A stretch of identical iterations under way: its end, and whether it loads what it could.
 
 use super::state::{Chunk, State};
-use crate::clock::Instant;
+use crate::clock::{Instant, Span};
 use crate::error::Result;
 use crate::plan::Limit;
 use crate::request::{Phase, Place};
@@ -30,13 +30,16 @@ pub(crate) struct Stretch {
 
 impl Stretch {
     /// Iterations that begin before `now`; one that begins at that very instant does not.
+    #[inline(always)]
     pub(crate) fn begun_before(&self, now: Instant) -> Result<u64> {
         let elapsed = now.since(self.start);
-        if elapsed <= self.pace.first {
-            return Ok(1);
-        }
-        let whole = self.pace.count_within(elapsed, self.count)?;
-        Ok(if self.pace.total(whole)? == elapsed { whole } else { whole + 1 })
+        if elapsed <= self.pace.first { Ok(1) } else { self.several_begun_within(elapsed) }
+    }
+
+    #[inline(never)]
+    fn several_begun_within(&self, elapsed: Span) -> Result<u64> {
+        // Those that end before that instant, and the one that runs just before it.
+        Ok(self.pace.count_within(Span(elapsed.0 - 1), self.count)? + 1)
     }
 
     /// Holds the stretch against work conservation, before anything of it is settled: could each of its iterations have
@@ -48,6 +51,8 @@ impl Stretch {
         let has_started = state.running > in_batch || state.batch.is_cut_short;
         if !has_started && self.before_a_request_waits >= self.count {
             results.work(self.load, Bound::Work, self.count);
+        } else if has_started && self.is_roomy {
+            results.work(self.load, Bound::SchedulerConfig, self.count);
         } else {
             self.audit_the_rest(state, has_started, results);
         }
@@ -76,7 +81,7 @@ impl Stretch {
                 bound => bound,
             }
         };
-        if self.is_roomy && (has_started || before_a_request_waits == 0) {
+        if self.is_roomy && before_a_request_waits == 0 {
             results.work(load, of_iteration(0), count);
             return;
         }

@@ -8,7 +8,7 @@ use crate::request::Place;
 
 const NONE: u32 = u32::MAX;
 /// Places of the wheel: ticks that it reaches.
-const REACH: usize = 1024;
+const REACH: usize = 2048;
 const WORDS: usize = REACH / 64;
 
 /// A member. Beyond the reach of the wheel `previous` is the member itself, and `next` its place in the list.
@@ -65,7 +65,7 @@ impl Wheel {
         self.link(place.0, tick);
     }
 
-    #[inline]
+    #[inline(always)]
     fn link(&mut self, index: u32, tick: u64) {
         if tick - self.now >= REACH as u64 {
             self.nodes[index as usize] = WheelEntry { tick, previous: index, next: self.far.len() as u32 };
@@ -152,7 +152,7 @@ impl Wheel {
 
     /// Moves to `tick`, which no member's time precedes, and hands out requests that are due at it.
     #[inline(always)]
-    pub(crate) fn advance(&mut self, tick: u64, due: &mut Vec<Place>) {
+    pub(crate) fn advance(&mut self, tick: u64, due: impl FnMut(Place)) {
         debug_assert!(tick <= self.next, "no request is passed over");
         self.now = tick;
         if tick >= self.near_until {
@@ -164,12 +164,12 @@ impl Wheel {
     }
 
     #[inline(never)]
-    fn hand_out(&mut self, due: &mut Vec<Place>) {
+    fn hand_out(&mut self, mut due: impl FnMut(Place)) {
         let at = self.now as usize % REACH;
         let mut index = std::mem::replace(&mut self.heads[at], NONE);
         self.vacate(at);
         while index != NONE {
-            due.push(Place(index));
+            due(Place(index));
             index = self.nodes[index as usize].next;
         }
         self.next = self.find();
@@ -229,10 +229,10 @@ mod tests {
                     let mut due = Vec::new();
                     let halfway = now + (earliest - now) / 2;
                     if halfway > now && halfway < earliest {
-                        wheel.advance(halfway, &mut due);
+                        wheel.advance(halfway, |place| due.push(place));
                         prop_assert!(due.is_empty());
                     }
-                    wheel.advance(earliest, &mut due);
+                    wheel.advance(earliest, |place| due.push(place));
                     now = earliest;
                     let mut got: Vec<u32> = due.iter().map(|place| place.0).collect();
                     got.sort_unstable();

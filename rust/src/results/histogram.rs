@@ -60,9 +60,22 @@ fn lower_edge(bin: usize) -> u128 {
 
 impl Histogram {
     /// Counts a span `times` times.
-    #[inline]
+    #[inline(always)]
     pub fn add(&mut self, span: Span, times: u64) -> Result<()> {
-        self.note(span.0, times, span)?;
+        // Most spans are below 18 s, so that 64 bits hold them.
+        let Ok(short) = u64::try_from(span.0) else { return self.add_wide(span, times) };
+        let sum = u128::from(short) * u128::from(times);
+        self.sum = self.sum.checked_add(sum).ok_or_else(sum_overflow)?;
+        self.count += times;
+        self.longest = self.longest.max(span);
+        *self.bin_mut(short_bin(short)) += times;
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn add_wide(&mut self, span: Span, times: u64) -> Result<()> {
+        self.longest = self.longest.max(span);
+        self.total(span.0, 1, times)?;
         *self.bin_mut(bin(span.0)) += times;
         Ok(())
     }
@@ -70,9 +83,11 @@ impl Histogram {
     /// Counts `first, first + growth, …` (`count` spans), each `times` times.
     #[inline(always)]
     pub fn add_progression(&mut self, first: Span, growth: i128, count: u64, times: u64) -> Result<()> {
-        // Most spans are below 18 s and do not shrink, so that 64 bits hold them.
+        if count == 1 {
+            return self.add(first, times);
+        }
         if let (Ok(low), Ok(step)) = (u64::try_from(first.0), u64::try_from(growth))
-            && let Some(high) = step.checked_mul(count.wrapping_sub(1)).and_then(|travel| low.checked_add(travel))
+            && let Some(high) = step.checked_mul(count - 1).and_then(|travel| low.checked_add(travel))
             && (count | times) >> 31 == 0
         {
             return self.add_short_progression(low, high, step, count, times);
@@ -102,7 +117,7 @@ impl Histogram {
 
     #[inline(never)]
     fn add_wide_progression(&mut self, first: Span, growth: i128, count: u64, times: u64) -> Result<()> {
-        if growth == 0 || count == 1 {
+        if growth == 0 {
             let all = count.checked_mul(times).ok_or_else(|| Error::overflow("a count of gaps"))?;
             return self.add(first, all);
         }
@@ -137,24 +152,29 @@ impl Histogram {
     fn fill(&mut self, low: u64, step: u64, count: u64, times: u64) {
         let (mut value, mut left) = (low, count);
         while left > 0 {
+            // The bins up to the next power of two are all 2^shift wide.
             let shift = 56_u32.saturating_sub((value | 1).leading_zeros());
-            let leading = value >> shift;
-            let distance = ((leading + 1) << shift).wrapping_sub(value);
-            // Members below the upper edge: the least j with value + j·step ≥ edge. Often the next is beyond it already.
-            let inside = if distance <= step { 1 } else { distance.div_ceil(step).min(left) };
-            self.counts[((shift as usize) << 7) + leading as usize - self.lowest] += inside * times;
-            left -= inside;
-            value = value.wrapping_add(step * inside);
+            let first = ((shift as usize) << 7).wrapping_sub(self.lowest);
+            let place = |value: u64| first.wrapping_add((value >> shift) as usize);
+            if step >> shift > 0 {
+                // No two members are in the same bin.
+                let members = (256_u64 << shift).wrapping_sub(value).div_ceil(step).min(left);
+                for _ in 0..members {
+                    self.counts[place(value)] += times;
+                    value = value.wrapping_add(step);
+                }
+                left -= members;
+            } else {
+                // Members below the upper edge: the least j with value + j·step ≥ edge.
+                let distance = (((value >> shift) + 1) << shift).wrapping_sub(value);
+                let inside = distance.div_ceil(step).min(left);
+                self.counts[place(value)] += inside * times;
+                left -= inside;
+                value = value.wrapping_add(step * inside);
+            }
         }
     }
 
-    #[inline]
-    fn note(&mut self, sum: u128, times: u64, longest: Span) -> Result<()> {
-        self.longest = self.longest.max(longest);
-        self.total(sum, 1, times)
-    }
-
-    #[inline]
     fn total(&mut self, sum: u128, count: u64, times: u64) -> Result<()> {
         let sum = product(sum, u128::from(times))?;
         self.sum = self.sum.checked_add(sum).ok_or_else(sum_overflow)?;

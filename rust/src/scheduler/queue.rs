@@ -91,11 +91,18 @@ impl List {
     /// Adds behind the last request that `goes_before` it.
     #[inline(always)]
     pub fn insert_sorted(&mut self, at: Place, goes_before: impl Fn(Place) -> bool) {
+        // Nearly always it is the last one.
+        if self.last().is_none_or(&goes_before) {
+            self.push_back(at);
+        } else {
+            self.insert_further_up(at, goes_before);
+        }
+    }
+
+    #[inline(never)]
+    fn insert_further_up(&mut self, at: Place, goes_before: impl Fn(Place) -> bool) {
         let mut previous = self.last;
-        while let Some(other) = place(previous) {
-            if goes_before(other) {
-                break;
-            }
+        while let Some(other) = place(previous).filter(|&other| !goes_before(other)) {
             previous = self.links[other.index()].previous;
         }
         self.insert_after(at, previous);
@@ -103,9 +110,23 @@ impl List {
 
     #[inline(always)]
     fn insert_after(&mut self, at: Place, previous: u32) {
-        if at.index() >= self.links.len() {
-            self.make_room(at);
+        if at.index() < self.links.len() {
+            self.link(at, previous);
+        } else {
+            self.link_beyond(at, previous);
         }
+    }
+
+    /// The same for a place beyond those that were here before.
+    #[cold]
+    #[inline(never)]
+    fn link_beyond(&mut self, at: Place, previous: u32) {
+        self.links.resize(at.index() + 1, Neighbours { previous: NONE, next: NONE, present: false });
+        self.link(at, previous);
+    }
+
+    #[inline(always)]
+    fn link(&mut self, at: Place, previous: u32) {
         let next = match place(previous) {
             None => std::mem::replace(&mut self.first, at.0),
             Some(previous) => std::mem::replace(&mut self.links[previous.index()].next, at.0),
@@ -116,11 +137,6 @@ impl List {
         }
         self.links[at.index()] = Neighbours { previous, next, present: true };
         self.length += 1;
-    }
-
-    #[cold]
-    fn make_room(&mut self, at: Place) {
-        self.links.resize(at.index() + 1, Neighbours { previous: NONE, next: NONE, present: false });
     }
 
     /// Is this request in the list?
@@ -153,8 +169,7 @@ impl List {
 /// Adds a request to a list that is sorted by arrival.
 #[inline(always)]
 pub(super) fn insert_by_arrival(list: &mut List, place: Place, requests: &Requests) {
-    let order = requests.order(place);
-    list.insert_sorted(place, |other| requests.order(other) < order);
+    list.insert_sorted(place, |other| requests.arrived_before(other, place));
 }
 
 /// What an ordered queue sorts by: is it of another class than the first, a key of the policy, then order of arrival.
@@ -205,7 +220,7 @@ impl Queue {
     pub fn push(&mut self, at: Place, requests: &Requests) {
         match self {
             Queue::Fcfs(list) => insert_by_arrival(list, at, requests),
-            Queue::Keyed { key, first, order } => insert(order, rank(*key, *first, at, requests), at),
+            Queue::Keyed { .. } => self.insert_keyed(at, requests),
         }
     }
 
@@ -231,7 +246,23 @@ impl Queue {
     pub fn remove(&mut self, at: Place, requests: &Requests) -> bool {
         match self {
             Queue::Fcfs(list) => list.remove(at),
-            Queue::Keyed { key, first, order } => remove(order, &rank(*key, *first, at, requests)),
+            Queue::Keyed { .. } => self.remove_keyed(at, requests),
+        }
+    }
+
+    // What only ordered queues need stays out of the way of the others.
+    #[inline(never)]
+    fn insert_keyed(&mut self, at: Place, requests: &Requests) {
+        if let Queue::Keyed { key, first, order } = self {
+            order.insert(rank(*key, *first, at, requests), at);
+        }
+    }
+
+    #[inline(never)]
+    fn remove_keyed(&mut self, at: Place, requests: &Requests) -> bool {
+        match self {
+            Queue::Fcfs(_) => false,
+            Queue::Keyed { key, first, order } => order.remove(&rank(*key, *first, at, requests)).is_some(),
         }
     }
 
@@ -241,18 +272,6 @@ impl Queue {
     }
 }
 
-// What only ordered queues need stays out of the way of the others.
-#[inline(never)]
-fn insert(order: &mut BTreeMap<Rank, Place>, rank: Rank, at: Place) {
-    order.insert(rank, at);
-}
-
-#[inline(never)]
-fn remove(order: &mut BTreeMap<Rank, Place>, rank: &Rank) -> bool {
-    order.remove(rank).is_some()
-}
-
-#[inline(never)]
 fn rank(key: fn(&Arrival) -> i64, first: Option<u32>, at: Place, requests: &Requests) -> Rank {
     let history = requests.history(at);
     let (arrived, id) = history.order();

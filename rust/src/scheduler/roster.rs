@@ -28,22 +28,44 @@ impl Lists {
     #[inline(always)]
     pub(super) fn notice(&mut self, notice: Notice, requests: &Requests) {
         match notice {
-            Notice::Arrived(place) => self.queue.push(place, requests),
-            Notice::Ready(place) => {
-                self.prefills.remove(place);
-                self.idle.push(place);
-            }
-            Notice::Left(place) => {
-                if !self.running.remove(place) {
-                    self.queue.remove(place, requests);
-                }
-                self.prefills.remove(place);
-            }
+            Notice::Arrived(place) => self.arrived(place, requests),
+            Notice::Ready(place) => self.ready(place),
+            Notice::Left(place) => self.left(place, requests),
             Notice::Preempted(victim) => self.await_again(victim, requests),
         }
     }
 
+    // All policies share these, and each saves only the registers that it needs.
+    #[inline(never)]
+    fn arrived(&mut self, place: Place, requests: &Requests) {
+        self.queue.push(place, requests);
+    }
+
+    #[inline(never)]
+    fn ready(&mut self, place: Place) {
+        self.prefills.remove(place);
+        self.idle.push(place);
+    }
+
+    #[inline(never)]
+    fn left(&mut self, place: Place, requests: &Requests) {
+        if self.running.remove(place) {
+            self.prefills.remove(place);
+        } else {
+            self.give_up(place, requests);
+        }
+    }
+
+    /// A request leaves that waits.
     #[cold]
+    #[inline(never)]
+    fn give_up(&mut self, place: Place, requests: &Requests) {
+        self.queue.remove(place, requests);
+        self.prefills.remove(place);
+    }
+
+    #[cold]
+    #[inline(never)]
     fn await_again(&mut self, victim: Place, requests: &Requests) {
         self.take_out(victim);
         self.queue.push_victim(victim, requests);
@@ -111,11 +133,17 @@ impl Roster {
     #[inline(always)]
     pub(super) fn notice(&mut self, notice: Notice, requests: &Requests) {
         if let Notice::Preempted(victim) = notice {
-            self.lists.take_out(victim);
-            self.await_again(victim, requests);
+            self.preempted(victim, requests);
         } else {
             self.lists.notice(notice, requests);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn preempted(&mut self, victim: Place, requests: &Requests) {
+        self.lists.take_out(victim);
+        self.await_again(victim, requests);
     }
 
     /// The first `most` decodes by arrival, and no more than the budget carries, are the standing ones.
@@ -152,9 +180,9 @@ impl Roster {
             }
             next = self.lists.running.before(place);
         }
-        let first = left_out.last().map(|&place| plan.requests().order(place));
+        let Some(&first) = left_out.last() else { return Ok(()) };
         for place in std::mem::replace(&mut self.lists.idle, left_out) {
-            if Some(plan.requests().order(place)) < first {
+            if plan.requests().arrived_before(place, first) {
                 plan.decode(place)?;
             }
         }

@@ -16,7 +16,7 @@ use crate::workload::Workload;
 /// Where each replica is on its way.
 pub(super) struct Lanes {
     lanes: Vec<Lane>,
-    /// When something happens at each replica next, by [`hour`]; `None`: there is only one.
+    /// When something happens at each replica next, by [`Instant::hour`]; `None`: there is only one.
     ends: Option<Tournament<u64>>,
     /// Idle replicas at which something happened at this instant.
     touched: Vec<u32>,
@@ -71,17 +71,6 @@ struct Until {
     is_arrival: bool,
 }
 
-/// The part of an instant by which replicas that may have something to do are told from those that have not: whole 2^30
-/// attoseconds, about a nanosecond, in 64 bits. A later instant never has an earlier hour.
-#[inline]
-fn hour(at: Instant) -> u64 {
-    let hour = u64::try_from(at.0 >> 30).unwrap_or(LAST_HOUR).min(LAST_HOUR);
-    if at == Instant::NEVER { u64::MAX } else { hour }
-}
-
-/// That of all instants but `NEVER` which do not fit.
-const LAST_HOUR: u64 = u64::MAX - 1;
-
 impl Lanes {
     pub(super) fn new(replicas: usize) -> Lanes {
         let ends = (replicas > 1).then(|| Tournament::new(replicas, u64::MAX, u64::MAX));
@@ -92,7 +81,7 @@ impl Lanes {
     #[inline]
     pub(super) fn set_end(&mut self, replica: usize, end: Instant) {
         if let Some(ends) = &mut self.ends {
-            ends.set(replica, hour(end));
+            ends.set(replica, end.hour());
         }
     }
 
@@ -157,7 +146,7 @@ impl Run<'_> {
             }
             return Ok(());
         };
-        ends.replace_up_to(hour(until.instant).min(LAST_HOUR), |index| {
+        ends.replace_up_to(until.instant.hour().min(Instant::LAST_HOUR), |index| {
             let (replica, lane) = (&mut fleet.replicas[index], &mut lanes[index]);
             lane.go_on(replica, until, results, polls)?;
             let end = replica.next_instant();
@@ -165,7 +154,7 @@ impl Run<'_> {
                 touched.push(index as u32);
             }
             fleet.count_requests(index);
-            Ok(hour(end))
+            Ok(end.hour())
         })
     }
 
@@ -180,7 +169,7 @@ impl Run<'_> {
             let index = self.route(workload.pool(row), &arrival, false)?;
             let replica = &mut self.fleet.replicas[index];
             self.lanes.lanes[index].come_to(self.now, replica.requests())?;
-            if replica.arrive(arrival, &self.fleet.content, &mut self.results)?.is_some() {
+            if replica.arrive(&arrival, &self.fleet.content, &mut self.results)?.is_some() {
                 if replica.is_idle() {
                     self.lanes.touch(index);
                 } else {

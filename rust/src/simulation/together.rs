@@ -359,7 +359,7 @@ impl Run<'_> {
             match placed {
                 Placed::Prefill(arrival, _) => {
                     workload.content.read((arrival.row - workload.first) as usize, &mut self.fleet.content);
-                    self.fleet.replicas[replica].arrive(arrival, &self.fleet.content, &mut self.results)?;
+                    self.fleet.replicas[replica].arrive(&arrival, &self.fleet.content, &mut self.results)?;
                 }
                 Placed::Decode(departure, _) => self.fleet.replicas[replica].receive(*departure, self.now)?,
             }
@@ -399,7 +399,7 @@ impl Run<'_> {
             if let Some(reason) = self.refuses_afterwards(pool, replica, &arrival) {
                 self.results.reject(&arrival, replica as u32, reason);
             } else if let Some(place) =
-                self.fleet.replicas[replica].arrive(arrival, &self.fleet.content, &mut self.results)?
+                self.fleet.replicas[replica].arrive(&arrival, &self.fleet.content, &mut self.results)?
             {
                 self.calendar.in_system += 1;
                 if let Some(patience) = workload.patience(row) {

@@ -161,12 +161,27 @@ impl Pace {
         Pace { holds, ..*above }
     }
 
+    /// Length of the first iteration and growth, where 64 bits hold them: nearly all are below 18 s and do not shrink.
+    #[inline(always)]
+    fn short(&self) -> Option<(u64, u64)> {
+        let is_short = (self.first.0 | self.growth as u128) >> 64 == 0;
+        is_short.then_some((self.first.0 as u64, self.growth as u64))
+    }
+
     /// What the first `count` iterations take together.
-    #[inline]
+    #[inline(always)]
     pub fn total(&self, count: u64) -> Result<Span> {
         if count == 1 {
             return Ok(self.first);
         }
+        match self.short() {
+            Some((first, growth)) if count >> 32 == 0 => Ok(Span(total(first, growth, count))),
+            _ => self.long_total(count),
+        }
+    }
+
+    #[inline(never)]
+    fn long_total(&self, count: u64) -> Result<Span> {
         let base = product(self.first.0, u128::from(count))?;
         if self.growth == 0 || count < 2 {
             return Ok(Span(base));
@@ -179,6 +194,16 @@ impl Pace {
 
     /// The most iterations, up to `limit`, that together take no longer than `span`.
     pub fn count_within(&self, span: Span, limit: u64) -> Result<u64> {
+        match (self.short(), u64::try_from(span.0)) {
+            (Some((first, growth)), Ok(span)) if (limit | (span / first.max(1))) >> 32 == 0 => {
+                Ok(count_within(first, growth, span, limit))
+            }
+            _ => self.long_count_within(span, limit),
+        }
+    }
+
+    #[inline(never)]
+    fn long_count_within(&self, span: Span, limit: u64) -> Result<u64> {
         // Most stretches that are cut are cut early: there a walk is cheapest.
         let (mut end, mut length) = (self.first.0, self.first);
         for count in 0..limit.min(4) {
@@ -210,15 +235,52 @@ impl Pace {
     }
 
     /// The length of iteration `index`, counted from 0.
-    #[inline]
+    #[inline(always)]
     pub fn length(&self, index: u64) -> Result<Span> {
-        if index == 0 || self.growth == 0 {
-            return Ok(self.first);
+        match self.short() {
+            // (2^64 − 1)² + 2^64 − 1 is below 2^128.
+            Some((first, growth)) => Ok(Span(u128::from(growth) * u128::from(index) + u128::from(first))),
+            None => self.long_length(index),
         }
+    }
+
+    #[inline(never)]
+    fn long_length(&self, index: u64) -> Result<Span> {
         let change = product(self.growth.unsigned_abs(), u128::from(index))?;
         let length = if self.growth >= 0 { self.first.0.checked_add(change) } else { self.first.0.checked_sub(change) };
         length.map(Span).ok_or_else(overflow)
     }
+}
+
+/// What fewer than 2^32 iterations take together that begin with `first` and grow: below 2^96 + 2^127.
+#[inline(always)]
+fn total(first: u64, growth: u64, count: u64) -> u128 {
+    let pairs = count * count.wrapping_sub(1) / 2;
+    u128::from(first) * u128::from(count) + u128::from(growth) * u128::from(pairs)
+}
+
+/// The most iterations, up to `limit`, that together take no longer than `span`: fewer than 2^32 in any case.
+#[inline]
+fn count_within(first: u64, growth: u64, span: u64, limit: u64) -> u64 {
+    // A guess in floats, then whole-number tests: what comes out is exact whatever the guess was.
+    let (rise, target) = (growth as f64, span as f64);
+    let slope = first as f64 - rise / 2.0;
+    let guess = 2.0 * target / (slope + (slope * slope + 2.0 * rise * target).sqrt());
+    let mut count = (guess as u64).min(limit);
+    let span = u128::from(span);
+    let mut end = total(first, growth, count);
+    while end > span {
+        count -= 1;
+        end = total(first, growth, count);
+    }
+    while count < limit {
+        end += u128::from(first) + u128::from(growth) * u128::from(count);
+        if end > span {
+            break;
+        }
+        count += 1;
+    }
+    count
 }
 
 /// A number as a float; most fit 64 bits, where the conversion is many times cheaper.

@@ -1,0 +1,55 @@
+//! What each group of the standing decodes has: nearly always there is one.
+
+use std::ops::{Index, IndexMut};
+
+/// One of each group; the first is always there, and at hand.
+#[derive(Debug)]
+pub(crate) struct Groups<T> {
+    first: T,
+    further: Vec<T>,
+}
+
+impl<T> Groups<T> {
+    pub(crate) fn new(first: T) -> Groups<T> {
+        Groups { first, further: Vec::new() }
+    }
+
+    /// The first, if it is the only one.
+    #[inline(always)]
+    pub(crate) fn only(&self) -> Option<&T> {
+        self.further.is_empty().then_some(&self.first)
+    }
+
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        self.further.len() + 1
+    }
+
+    pub(crate) fn push(&mut self, one: T) {
+        self.further.push(one);
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        std::iter::once(&self.first).chain(&self.further)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        std::iter::once(&mut self.first).chain(&mut self.further)
+    }
+}
+
+impl<T> Index<usize> for Groups<T> {
+    type Output = T;
+
+    #[inline(always)]
+    fn index(&self, group: usize) -> &T {
+        if group == 0 { &self.first } else { &self.further[group - 1] }
+    }
+}
+
+impl<T> IndexMut<usize> for Groups<T> {
+    #[inline(always)]
+    fn index_mut(&mut self, group: usize) -> &mut T {
+        if group == 0 { &mut self.first } else { &mut self.further[group - 1] }
+    }
+}
