@@ -25,7 +25,7 @@ use crate::plan::{Plan, broken};
 use crate::request::{History, Phase, Place, Request, Requests};
 use crate::results::{Recorder, Status};
 use crate::scheduler::{Notice, Scheduler};
-use crate::timing::{HostTime, Pace, Shape, Timing};
+use crate::timing::{HostTime, Pace, PiecewiseLinear, Timing};
 use crate::workload::Arrival;
 use standing::Decodes;
 use state::{Batch, FIRST_ROW};
@@ -41,6 +41,8 @@ pub struct Replica {
     /// What a reader of the results should know of it.
     findings: Vec<&'static str>,
     timing: Box<dyn Timing>,
+    /// The timing model, if it is a line and the host takes no time.
+    line: Option<PiecewiseLinear<u64>>,
     /// What the host takes beside the GPU, if anything.
     host: Option<HostTime>,
     state: State,
@@ -150,6 +152,7 @@ impl Replica {
             },
             findings: engine.scheduler.findings(&engine.kv),
             scheduler: engine.scheduler,
+            line: engine.timing.short_line().filter(|_| engine.host.is_nothing()).cloned(),
             timing: engine.timing,
             host: Some(engine.host).filter(|host| !host.is_nothing()),
             stretch: Stretch::default(),
@@ -365,17 +368,25 @@ impl Replica {
         Ok(())
     }
 
+    /// The pace of the batch.
+    #[inline(never)]
+    fn price(&self) -> Result<Pace> {
+        let shape = self.state.shape();
+        let pace = self.timing.pace(&shape)?;
+        match &self.host {
+            Some(host) => host.beside(pace, &shape),
+            None => Ok(pace),
+        }
+    }
+
     /// Prices the batch and sets it going for as long as nothing changes.
     #[inline(always)]
     fn run(&mut self, now: Instant) -> Result<()> {
+        let mut pace = match self.line.as_ref().and_then(|line| self.state.pace_on(line)) {
+            Some(pace) => pace,
+            None => self.price()?,
+        };
         let state = &mut self.state;
-        let mut shape = Shape::summed(&state.batch.priced, &state.batch.sums);
-        state.add_decodes_to(&mut shape);
-        let load = shape.tokens();
-        let mut pace = self.timing.pace(&shape)?;
-        if let Some(host) = &self.host {
-            pace = host.beside(pace, &shape)?;
-        }
         let mut count = state.batch.hold.iterations.min(pace.holds).min(state.batch.most_iterations);
         count = if self.stepping { 1 } else { count.min(self.scheduler.holds(&pace)) };
         count = count.min(state.ticks_to_due());
@@ -412,7 +423,7 @@ impl Replica {
             through_arrivals: state.batch.hold.through_arrivals,
             decodes: state.standing,
             growth,
-            load,
+            load: state.standing + state.batch.chunk_tokens,
             is_roomy,
             before_a_request_waits: if state.waiting > 0 { 0 } else { u64::MAX },
         };

@@ -9,7 +9,7 @@ use crate::clock::{Instant, Span};
 use crate::kv::{Kept, KvBlocks};
 use crate::plan::{Hold, Limit, Limits};
 use crate::request::{Phase, Place, Requests};
-use crate::timing::{ChunkShape, ChunkSums, Shape};
+use crate::timing::{ChunkShape, ChunkSums, Pace, PiecewiseLinear, Shape};
 
 /// Rows are counted up from here, or down, by requests that go before all others.
 pub(crate) const FIRST_ROW: u64 = 1 << 63;
@@ -255,6 +255,17 @@ impl State {
                 || (self.blocks.used() <= self.sent_blocks && self.tokens_ahead == 0 && self.waiting_blocks == 0),
             "L4: nothing is held after the last request"
         );
+    }
+
+    /// The pace of the batch on a line, if 64 bits hold it and no chunk is priced as a decode.
+    #[inline(always)]
+    pub(crate) fn pace_on(&self, line: &PiecewiseLinear<u64>) -> Option<Pace> {
+        let all = self.groups.only()?;
+        if self.batch.priced.len() < self.batch.chunks.len() {
+            return None;
+        }
+        let context = if all.rests { 0 } else { all.context(self.requests.ticks[0]) };
+        line.pace(&self.batch.sums, all.active(), context)
     }
 
     /// The shape that the timing model prices.

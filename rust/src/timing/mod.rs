@@ -98,6 +98,17 @@ impl<'a> Shape<'a> {
         }
     }
 
+    /// The sums over the chunks.
+    #[inline]
+    fn sums(&self) -> ChunkSums {
+        ChunkSums {
+            tokens: self.chunk_tokens,
+            context: self.chunk_context,
+            squares: self.chunk_squares,
+            cross: self.chunk_cross,
+        }
+    }
+
     /// Adds decodes whose contexts have the given sum.
     #[inline]
     pub fn add_decodes(&mut self, count: u64, context: u64) {
@@ -338,6 +349,12 @@ pub trait Timing: Send + Sync {
     /// Where the shapes that it was asked for so far go beyond what it was measured for.
     fn beyond(&self) -> Beyond {
         Beyond::default()
+    }
+
+    /// The model in whole attoseconds of 64 bits, if it is piecewise linear: then the sums that a batch keeps are all that
+    /// it needs, and no shape is made for it.
+    fn short_line(&self) -> Option<&PiecewiseLinear<u64>> {
+        None
     }
 }
 

@@ -1,7 +1,7 @@
 //! Linear in the tokens above a knee, with attention terms: li2025 (2.3) and (A.1).
 
 use super::prelude::*;
-use super::sum;
+use super::{ChunkSums, sum};
 use crate::clock::{Span, attoseconds};
 
 /// Linear in tokens above a knee, with attention terms; in seconds as described, in attoseconds as built.
@@ -98,32 +98,38 @@ impl PiecewiseLinear<u128> {
 }
 
 impl PiecewiseLinear<u64> {
-    /// First length and growth, if they fit.
+    /// The pace of a batch of chunks, of which these are the sums, and of so many decodes with so much context in all; if
+    /// 64 bits hold it.
     #[inline(always)]
-    fn line(&self, shape: &Shape) -> Option<(u64, u64)> {
-        let above = shape.tokens().saturating_sub(self.knee);
+    pub(crate) fn pace(&self, chunks: &ChunkSums, decodes: u64, context: u64) -> Option<Pace> {
+        let above = (chunks.tokens + decodes).saturating_sub(self.knee);
         let mut first = self
             .base
             .checked_add(self.per_token.checked_mul(above)?)?
-            .checked_add(self.per_context_token.checked_mul(shape.decode_context)?)?;
-        let mut growth = self.per_context_token.checked_mul(shape.decodes)?;
-        if !shape.chunks.is_empty() {
-            let squares = u64::try_from(shape.chunk_squares).ok()?;
+            .checked_add(self.per_context_token.checked_mul(context)?)?;
+        let mut growth = self.per_context_token.checked_mul(decodes)?;
+        if chunks.tokens > 0 {
+            let squares = u64::try_from(chunks.squares).ok()?;
             first = first
                 .checked_add(self.per_prefill_square.checked_mul(squares)?)?
-                .checked_add(self.per_chunk_context.checked_mul(u64::try_from(shape.chunk_cross).ok()?)?)?;
+                .checked_add(self.per_chunk_context.checked_mul(u64::try_from(chunks.cross).ok()?)?)?;
             growth = growth.checked_add(self.per_chunk_context.checked_mul(squares)?)?;
         }
-        Some((first, growth))
+        Some(Pace { first: Span(first.into()), growth: growth.into(), holds: u64::MAX })
     }
 }
 
 /// base + a·max(0, tokens − knee) + γ·decodes + β·Σ decode contexts + α·Σ c² + ε·Σ c·x.
 impl Timing for PiecewiseLine {
     fn pace(&self, shape: &Shape) -> Result<Pace> {
-        match self.short.as_ref().and_then(|short| short.line(shape)) {
-            Some((first, growth)) => Ok(Pace { first: Span(first.into()), growth: growth.into(), holds: u64::MAX }),
+        let short = self.short.as_ref();
+        match short.and_then(|short| short.pace(&shape.sums(), shape.decodes, shape.decode_context)) {
+            Some(pace) => Ok(pace),
             None => self.wide.line(shape),
         }
+    }
+
+    fn short_line(&self) -> Option<&PiecewiseLinear<u64>> {
+        self.short.as_ref()
     }
 }
