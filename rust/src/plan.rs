@@ -177,7 +177,7 @@ impl Plan<'_> {
     /// The sum of their lengths.
     #[inline]
     pub fn busy(&self) -> Span {
-        self.state.busy
+        Span(self.state.last_end.0 - self.state.idle.0)
     }
 
     /// Free blocks, less those that this batch takes. Below 0 the standing decodes lack blocks, and a request must be
@@ -332,13 +332,14 @@ impl Plan<'_> {
         state.waiting_blocks -= state.blocks.need(u64::from(request.prompt_tokens));
         state.batch.admitted.push(place);
         if state.blocks.has_cache() {
-            return self.take_beside_hit(place, tokens);
-        }
-        if !fits {
+            self.take_beside_hit(place, tokens)?;
+        } else if fits {
+            request.blocks += blocks;
+            state.blocks.take(blocks);
+        } else {
             return Err(self.broken(NO_BLOCK, place));
         }
-        request.blocks += blocks;
-        state.blocks.take(blocks);
+        self.state.requests.history_mut(place).begin(self.now);
         Ok(())
     }
 

@@ -151,6 +151,12 @@ impl Request {
         self.row
     }
 
+    /// The hour of its arrival at this replica, which tells most requests apart.
+    #[inline]
+    pub(crate) fn hour(&self) -> u64 {
+        self.hour
+    }
+
     /// Blocks that it holds.
     #[inline]
     pub fn blocks(&self) -> u64 {
@@ -202,6 +208,7 @@ impl Request {
     }
 
     /// Tokens whose keys and values it takes along; it does not decode.
+    #[inline]
     pub(crate) fn context_held(&self) -> u64 {
         u64::from(self.computed)
     }
@@ -388,14 +395,7 @@ impl Requests {
     #[inline(always)]
     pub fn arrived_before(&self, one: Place, other: Place) -> bool {
         let (hour, other_hour) = (self.at(one).hour, self.at(other).hour);
-        if hour != other_hour { hour < other_hour } else { self.precedes(one, other) }
-    }
-
-    /// The same of two requests that arrived within a nanosecond.
-    #[cold]
-    #[inline(never)]
-    fn precedes(&self, one: Place, other: Place) -> bool {
-        self.order(one) < self.order(other)
+        if hour == other_hour { self.order(one) < self.order(other) } else { hour < other_hour }
     }
 
     /// Iterations in which a group of the standing decodes took part so far.

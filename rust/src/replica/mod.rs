@@ -144,7 +144,7 @@ impl Replica {
                 cached_tokens: 0,
                 fruitless_preemptions: 0,
                 iterations: 0,
-                busy: Span::ZERO,
+                idle: Span::ZERO,
                 last_end: Instant::ZERO,
                 swap_charge: Span::ZERO,
                 most_preempted: 0,
@@ -388,8 +388,10 @@ impl Replica {
         };
         let state = &mut self.state;
         let mut count = state.batch.hold.iterations.min(pace.holds).min(state.batch.most_iterations);
-        count = if self.stepping { 1 } else { count.min(self.scheduler.holds(&pace)) };
-        count = count.min(state.ticks_to_due());
+        count = if self.stepping { 1 } else { count.min(state.ticks_to_due()) };
+        if count > 1 {
+            count = count.min(self.scheduler.holds(&pace));
+        }
         if state.swap_charge > Span::ZERO {
             pace.first = pace.first.plus(state.swap_charge)?;
             state.swap_charge = Span::ZERO;
@@ -412,8 +414,8 @@ impl Replica {
         if pace.first == Span::ZERO || (pace.growth < 0 && pace.length(count - 1)? == Span::ZERO) {
             return Err(Kind::EmptyIteration(now.seconds().to_string()).into());
         }
-        for index in 0..state.batch.admitted.len() {
-            state.requests.history_mut(state.batch.admitted[index]).begin(now);
+        if now != state.last_end {
+            state.idle = Span(state.idle.0 + now.since(state.last_end).0);
         }
         self.stretch = Stretch {
             start: now,

@@ -28,7 +28,6 @@ impl Replica {
         let (count, end) = (stretch.count, stretch.end);
         results.count_stretch(count);
         self.state.iterations += count;
-        self.state.busy = self.state.busy.plus(end.since(stretch.start))?;
         self.state.last_end = end;
         stretch.audit(&self.state, results);
         if results.wants_iterations() {

@@ -172,11 +172,11 @@ pub(crate) struct State {
     pub(crate) cached_tokens: u64,
     /// Preemptions since the last token.
     pub(crate) fruitless_preemptions: u64,
-    /// Iterations run, and the sum of their lengths.
+    /// Iterations run.
     pub(crate) iterations: u64,
-    pub(crate) busy: Span,
-    /// When the last one ended.
+    /// When the last one ended, and for how long none ran before it.
     pub(crate) last_end: Instant,
+    pub(crate) idle: Span,
     /// Time that swapping added, owed to the next iteration.
     pub(crate) swap_charge: Span,
     /// Most preemptions of one request so far.

@@ -58,20 +58,26 @@ impl Wheel {
     #[inline]
     pub(crate) fn insert(&mut self, place: Place, tick: u64) {
         debug_assert!(tick > self.now, "members are due in the future");
-        if place.index() >= self.nodes.len() {
-            self.nodes.resize(place.index() + 1, VACANT);
-        }
         self.next = self.next.min(tick);
+        if place.index() < self.nodes.len() {
+            self.link(place.0, tick);
+        } else {
+            self.link_beyond(place, tick);
+        }
+    }
+
+    /// The same for a place beyond those that were here before.
+    #[cold]
+    #[inline(never)]
+    fn link_beyond(&mut self, place: Place, tick: u64) {
+        self.nodes.resize(place.index() + 1, VACANT);
         self.link(place.0, tick);
     }
 
     #[inline(always)]
     fn link(&mut self, index: u32, tick: u64) {
         if tick - self.now >= REACH as u64 {
-            self.nodes[index as usize] = WheelEntry { tick, previous: index, next: self.far.len() as u32 };
-            self.far.push(index);
-            self.far_next = self.far_next.min(tick);
-            return;
+            return self.put_far(index, tick);
         }
         let at = tick as usize % REACH;
         let next = std::mem::replace(&mut self.heads[at], index);
@@ -81,6 +87,13 @@ impl Wheel {
         }
         self.taken[at / 64] |= 1 << (at % 64);
         self.words |= 1 << (at / 64);
+    }
+
+    #[inline(never)]
+    fn put_far(&mut self, index: u32, tick: u64) {
+        self.nodes[index as usize] = WheelEntry { tick, previous: index, next: self.far.len() as u32 };
+        self.far.push(index);
+        self.far_next = self.far_next.min(tick);
     }
 
     /// Takes `place` out.
@@ -163,7 +176,7 @@ impl Wheel {
         }
     }
 
-    #[inline(never)]
+    #[inline(always)]
     fn hand_out(&mut self, mut due: impl FnMut(Place)) {
         let at = self.now as usize % REACH;
         let mut index = std::mem::replace(&mut self.heads[at], NONE);

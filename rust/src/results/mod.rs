@@ -343,7 +343,7 @@ impl Recorder {
     }
 
     /// Writes a request's row. A request that is unfinished does not leave at `left`: the run ends.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn leave(&mut self, request: &History, replica: u32, status: Status, left: Instant) {
         // Σ fits: it is the integral of the number in system, whose overflow is caught where it is summed.
         self.sojourn = self.sojourn.wrapping_add(left.since(request.arrival.at).0);

@@ -172,7 +172,7 @@ impl RequestRows {
     }
 
     /// Writes the row of a request that leaves at `left`, or never.
-    #[inline]
+    #[inline(always)]
     pub(super) fn leave(&mut self, row: usize, history: &History, replica: u32, status: Status, left: Instant) {
         self.write(row, [history.admitted.0, history.first_token.0, left.0, history.longest_gap.0]);
         let is_usual = status == Status::Finished
@@ -192,7 +192,7 @@ impl RequestRows {
         self.note(row, replica, Status::Rejected, arrival);
     }
 
-    #[inline]
+    #[inline(always)]
     fn write(&mut self, row: usize, times: [u128; 4]) {
         let high = |lower: u128, upper: u128| u64::from((lower >> 64) as u32) | u64::from((upper >> 64) as u32) << 32;
         let [a, b, c, d] = times;

@@ -89,18 +89,8 @@ impl List {
     }
 
     /// Adds behind the last request that `goes_before` it.
-    #[inline(always)]
-    pub fn insert_sorted(&mut self, at: Place, goes_before: impl Fn(Place) -> bool) {
-        // Nearly always it is the last one.
-        if self.last().is_none_or(&goes_before) {
-            self.push_back(at);
-        } else {
-            self.insert_further_up(at, goes_before);
-        }
-    }
-
     #[inline(never)]
-    fn insert_further_up(&mut self, at: Place, goes_before: impl Fn(Place) -> bool) {
+    pub fn insert_sorted(&mut self, at: Place, goes_before: impl Fn(Place) -> bool) {
         let mut previous = self.last;
         while let Some(other) = place(previous).filter(|&other| !goes_before(other)) {
             previous = self.links[other.index()].previous;
@@ -169,7 +159,12 @@ impl List {
 /// Adds a request to a list that is sorted by arrival.
 #[inline(always)]
 pub(super) fn insert_by_arrival(list: &mut List, place: Place, requests: &Requests) {
-    list.insert_sorted(place, |other| requests.arrived_before(other, place));
+    // Nearly always it is the last one.
+    if list.last().is_none_or(|last| requests.at(last).hour() < requests.at(place).hour()) {
+        list.push_back(place);
+    } else {
+        list.insert_sorted(place, |other| requests.arrived_before(other, place));
+    }
 }
 
 /// What an ordered queue sorts by: is it of another class than the first, a key of the policy, then order of arrival.

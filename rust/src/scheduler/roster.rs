@@ -290,8 +290,9 @@ impl Roster {
     /// Admits the head of the queue with the blocks for all its known tokens, and computes what the budget carries.
     #[inline(always)]
     pub(super) fn admit(&mut self, place: Place, plan: &mut Plan) -> Result<()> {
-        let (context, owed) = (plan.requests().next_context(place), plan.requests().owed(place));
-        self.lists.admit(place, context, owed.min(plan.budget_left()), plan)
+        let request = plan.requests().at(place);
+        let owed = request.owed();
+        self.lists.admit(place, request.context_held() + owed, owed.min(plan.budget_left()), plan)
     }
 
     /// For how long a plan holds that decodes, continues and admits as much as it can: while no request leaves,
