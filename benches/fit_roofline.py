@@ -1,8 +1,9 @@
-"""Which efficiencies bring a roofline nearest to all the shipped tables at once?
+"""Which efficiencies bring a roofline nearest to many shipped tables at once?
 
 One set for all models and GPUs: the mean of |ln(roofline / table)| over the batches of `compared_batches`,
-every table and every regime counting the same, is least. Run it after the tables or the batches change, and
-copy what it prints, rounded to two digits, to `EFFICIENCIES` in `python/inferq/timing/models/roofline.py`:
+the tables of `FITTED` and every regime counting the same, is least. Run it after those tables or the batches
+change, and copy what it prints, rounded to two digits, to `EFFICIENCIES` in
+`python/inferq/timing/models/roofline.py`:
 
     python benches/fit_roofline.py
 """
@@ -16,6 +17,16 @@ from inferq.timing.models.roofline import EFFICIENCIES, Roofline
 from inferq.timing.models.timing_model import iteration_s
 from inferq.timing.tables.roofline_residuals import compared_batches, roofline_against_tables, shipped_models
 
+FITTED: dict[str, dict[str, int]] = {
+    "llama-3.1-8b": {},
+    "llama-3.1-70b": {"a100-80gb": 4, "h100-80gb": 4, "h200": 4, "l40s": 4},
+    "qwen3-4b": {},
+    "qwen3-8b": {},
+    "qwen3-32b": {"l40s": 2},
+    "mixtral-8x7b": {"a100-80gb": 2, "h100-80gb": 2, "h200": 2, "l40s": 4},
+}
+"""The tables that are fitted to: these models on a card, or on as many as are said."""
+
 SHARES = tuple(name for name in EFFICIENCIES if not name.endswith("_s"))
 
 
@@ -27,6 +38,8 @@ def rows() -> dict[str, np.ndarray]:
     }
     found = []
     for model, gpu, tensor_parallel, table in shipped_models():
+        if FITTED.get(model, {gpu: 0}).get(gpu, 1) != tensor_parallel:
+            continue
         one = Roofline(model, gpu, tensor_parallel, **dict.fromkeys(EFFICIENCIES, 1.0))
         for regime, chunks, decodes in batches:
             tokens = sum(chunk for chunk, _ in chunks) + len(decodes)

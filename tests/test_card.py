@@ -26,12 +26,15 @@ PUBLISHED = {
     "llama-3.2-1b": 1_235_814_400,
     "llama-3.2-3b": 3_212_749_824,
     "llama-3.3-70b": 70_553_706_496,
+    "codellama-34b": 33_743_970_304,
     "mistral-7b": 7_241_732_096,
+    "mistral-nemo": 12_247_782_400,
     "mixtral-8x7b": 46_702_792_704,
     "qwen2.5-7b": 7_615_616_512,
     "qwen2.5-72b": 72_706_203_648,
     "qwen3-4b": 4_022_468_096,
     "qwen3-8b": 8_190_735_360,
+    "qwen3-14b": 14_768_307_200,
     "qwen3-32b": 32_762_123_264,
     "qwen3-30b-a3b": 30_532_122_624,
     "qwen3-235b-a22b": 235_093_634_560,
@@ -161,7 +164,7 @@ def test_an_engine_on_a_gpu_takes_the_table_of_its_shape_and_says_so():
         "llama-3.1-70b", "a100-80gb"
     )
     for other in (
-        iq.Engine.on("llama-3.1-8b", "a100-80gb", tensor_parallel=2),
+        iq.Engine.on("llama-3.1-8b", "a100-80gb", tensor_parallel=16),
         iq.Engine.on("llama-3.1-8b", "a100-80gb", weights="fp8"),
         iq.Engine.on("llama-3.1-8b", "a100-80gb", kv_dtype="fp8"),
         iq.Engine.on("llama-3.1-8b", "a100-80gb", backend="sglang"),
@@ -184,10 +187,10 @@ def test_an_engine_on_a_gpu_has_the_memory_of_its_settings():
 
 
 def test_a_table_for_fewer_gpus_than_the_model_needs_is_not_taken():
-    # 61 GiB of weights do not fit into 0.7 · 80 GiB, for which there is a table; two GPUs have none.
+    # 61 GiB of weights do not fit into 0.7 · 80 GiB, for which there is a table: that of two GPUs is taken.
     assert iq.Engine.on("qwen3-32b", "a100-80gb").timing == iq.TimingTable.shipped("qwen3-32b", "a100-80gb")
     tight = iq.Engine.on("qwen3-32b", "a100-80gb", utilisation=0.7)
-    assert tight.timing == iq.Roofline("qwen3-32b", "a100-80gb", 2)
+    assert tight.timing == iq.TimingTable.shipped("qwen3-32b", "a100-80gb", tensor_parallel=2)
 
 
 def test_what_is_given_goes_before_what_is_worked_out():

@@ -19,33 +19,102 @@ GPUS = ("a100-80gb", "h100-80gb", "h200", "l40s")
 FOLDER = Path(iq.timing.__file__).parent / "tables" / "data"
 
 
+FITS = {
+    # Two cards of 80 GB have no room beside its 131 GiB for more than a few requests.
+    ("llama-3.1-70b", "a100-80gb"): (4, 8),
+    ("llama-3.1-70b", "h100-80gb"): (4, 8),
+    ("llama-3.1-70b", "h200"): (2, 4, 8),
+    ("llama-3.1-70b", "l40s"): (4, 8),
+    ("mixtral-8x7b", "a100-80gb"): (2, 4, 8),
+    ("mixtral-8x7b", "h100-80gb"): (2, 4, 8),
+    ("mixtral-8x7b", "l40s"): (4, 8),
+    ("qwen3-32b", "l40s"): (2, 4, 8),
+    # Eight cards for a model that fits on the smallest are left out.
+    ("qwen3-4b", "a100-80gb"): (1, 2, 4),
+    ("qwen3-4b", "l40s"): (1, 2, 4),
+}
+"""Numbers of GPUs on which a model fits, where they are not 1, 2, 4 and 8."""
+
+
 def test_every_model_is_shipped_for_every_gpu_within_the_promised_error():
     shipped = iq.timing.shipped_tables()
-    assert {(row["model"], row["gpu"]) for row in shipped.iter_rows(named=True)} == {
-        (model, gpu) for model in MODELS for gpu in GPUS
-    }
-    assert set(shipped.filter(model="llama-3.1-70b")["tensor_parallel"]) == {4}
+    plain = shipped.filter(backend="vllm", weights="bf16")
+    for model in MODELS:
+        for gpu in GPUS:
+            there = plain.filter(model=model, gpu=gpu)["tensor_parallel"].sort().to_list()
+            assert there == list(FITS.get((model, gpu), (1, 2, 4, 8))), (model, gpu)
     for name in shipped.columns:
         if name.endswith("_median"):
-            assert shipped[name].max() <= 0.03, name
+            assert shipped[name].max() <= (0.05 if name.startswith("prompts") else 0.03), name
         if name.endswith("_p95") and not name.startswith("prompts"):
             assert shipped[name].max() <= 0.10, name
+    assert sum(file.stat().st_size for file in FOLDER.glob("*.parquet")) < 1_000_000
+
+
+def test_every_file_is_a_table_that_prices_more_work_longer():
+    for file in FOLDER.glob("*.parquet"):
+        table = iq.TimingTable.read(file)
+        alone, many = (iteration_s(table, decodes=[1000] * count) for count in (1, 64))
+        assert 0.001 < alone < many < 64 * alone, file.name
+        short, long = (iteration_s(table, chunks=[(count, 0)]) for count in (512, 8192))
+        assert 3 * short < long, file.name
 
 
 def test_the_guide_states_the_errors_that_the_files_state():
     guide = (Path(__file__).parent.parent / "docs" / "measured-tables.md").read_text(encoding="utf-8")
-    rows = [
-        line.strip("| ").split(" | ")
-        for line in guide.splitlines()
-        if line.startswith(tuple(f"| {m} |" for m in MODELS))
-    ]
-    stated = {(row[0], row[1]): row[2:] for row in rows}
-    assert len(rows) == len(stated) == 24
-    for (model, gpu), (shared, version, *errors) in stated.items():
-        said = iq.TimingTable.shipped(model, gpu).provenance
-        assert (int(shared), version) == (said["tensor_parallel"], said["backend_version"])
-        found = [said["held_out_error"][part] for part in PARTS]
-        assert errors == [f"{100 * one['median']:.2f} / {100 * one['p95']:.2f}" for one in found]
+    rows = guide_rows()
+    assert len(rows) > 40
+    for row in rows:
+        assert row in guide
+
+
+def guide_rows() -> list[str]:
+    """A row for each model, GPU, backend and kind of weights: over its numbers of GPUs the largest errors."""
+    rows = []
+    keys = ("model", "gpu", "backend", "weights", "backend_version")
+    for names, tables in iq.timing.shipped_tables().group_by(*keys, maintain_order=True):
+        errors = [
+            f"{100 * tables[f'{part}_median'].max():.2f} / {100 * tables[f'{part}_p95'].max():.2f}"
+            for part in PARTS
+        ]
+        gpus = ", ".join(map(str, tables["tensor_parallel"].sort()))
+        model, gpu, backend, weights, version = names
+        engine = (
+            f"{'vLLM' if backend == 'vllm' else 'SGLang'} {version}{'' if weights == 'bf16' else ', fp8'}"
+        )
+        rows.append(f"| {' | '.join([model, gpu, gpus, engine, *errors])} |")
+    return rows
+
+
+def test_weights_of_eight_bits_have_tables_of_their_own():
+    plain, small = (iq.TimingTable.shipped("llama-3.1-8b", "h100-80gb", weights=w) for w in ("bf16", "fp8"))
+    assert iteration_s(small, decodes=[100]) < 0.75 * iteration_s(plain, decodes=[100])
+    engine = iq.Engine.on("llama-3.1-8b", "h100-80gb", weights="fp8")
+    assert engine.timing == small and "measured" in engine.explain()
+    assert repr(iq.Engine.on("llama-3.1-8b", "a100-80gb", weights="fp8").timing).startswith("Roofline")
+
+
+def test_a_card_without_measurements_has_those_of_its_neighbour_times_the_ratio_of_rooflines():
+    small, large = (iq.TimingTable.shipped("llama-3.1-8b", f"a100-{size}gb") for size in (40, 80))
+    # What memory binds takes as much longer as the memory is slower, 2,039 to 1,555 GB/s; computing stays.
+    assert iteration_s(small, decodes=[4000] * 64) / iteration_s(large, decodes=[4000] * 64) == pytest.approx(
+        2039 / 1555, rel=0.05
+    )
+    assert iteration_s(small, chunks=[(8192, 0)]) == pytest.approx(
+        iteration_s(large, chunks=[(8192, 0)]), rel=0.01
+    )
+    assert small.provenance["derived_from"] == "a100-80gb" and small.provenance["gpu"] == "a100-40gb"
+    engine = iq.Engine.on("llama-3.1-8b", "a100-40gb")
+    assert engine.timing == small
+    assert "measured on a100-80gb, times the ratio of their rooflines" in engine.explain()
+
+
+def test_experts_on_two_h100s_have_no_bump():
+    # Under vLLM 0.24 they rose from 17.9 ms at 32 tokens to 23.7 at 80 and fell to 20.4 at 128.
+    linear = iq.TimingTable.shipped("mixtral-8x7b", "h100-80gb").linear
+    times = dict(zip(linear.tokens, linear.seconds, strict=True))
+    between = [seconds for tokens, seconds in times.items() if 32 <= tokens <= 128]
+    assert max(between) <= 1.02 * between[-1]
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -84,7 +153,7 @@ def test_the_licence_of_the_tables_lies_beside_them():
         {"model": "llama-3.1-8", "gpu": "h200"},
         "model: no shipped table has 'llama-3.1-8'; did you mean llama-3.1-8b",
     ),
-    ({"model": "gpt", "gpu": "h200"}, "model: .*known are llama-3.1-70b, llama-3.1-8b"),
+    ({"model": "gpt", "gpu": "h200"}, "model: .*known are codellama-34b, llama-2-70b"),
     (
         {"model": "qwen3-8b", "gpu": "a100"},
         "gpu: no shipped table of qwen3-8b has 'a100'; did you mean a100-80gb",
@@ -93,7 +162,11 @@ def test_the_licence_of_the_tables_lies_beside_them():
         {"model": "qwen3-8b", "gpu": "h200", "backend": "sglang"},
         "backend: .*of qwen3-8b on h200 has 'sglang'",
     ),
-    ({"model": "qwen3-8b", "gpu": "h200", "tensor_parallel": 2}, "tensor_parallel: .*is for 1, not 2"),
+    (
+        {"model": "qwen3-8b", "gpu": "h200", "tensor_parallel": 3},
+        "tensor_parallel: .*is for 1, 2, 4, 8, not 3",
+    ),
+    ({"model": "qwen3-8b", "gpu": "h200", "weights": "int4"}, "weights: .*of qwen3-8b on h200 has 'int4'"),
     (
         {"model": "qwen3-8b", "gpu": "h200", "tensor_parallel": 0},
         "tensor_parallel: must be a whole number from 1",
@@ -120,9 +193,9 @@ def command(*arguments):
 
 
 def test_show_says_where_a_table_comes_from_what_it_says_and_how_far_it_is_off(tmp_path):
-    done = command("show", "llama-3.1-70b", "h100-80gb")
+    done = command("show", "llama-3.1-70b", "h100-80gb", "--tensor-parallel", "4")
     assert done.exit_code == 0
-    shipped = iq.TimingTable.shipped("llama-3.1-70b", "h100-80gb")
+    shipped = iq.TimingTable.shipped("llama-3.1-70b", "h100-80gb", tensor_parallel=4)
     for text in ("aiconfigurator", "Apache-2.0", "4 × h100-80gb", "mixed iteration"):
         assert text in done.stdout
     assert f"{1000 * iteration_s(shipped, decodes=[1000] * 64):.1f} ms" in done.stdout
@@ -141,7 +214,7 @@ def test_show_says_where_a_table_comes_from_what_it_says_and_how_far_it_is_off(t
         (("show", "a", "b", "c"), "'c': one name too many"),
         (("show", "{own}", "--backend", "vllm"), "--backend: is for shipped tables"),
         (("show", "{readme}"), "cannot be read as Parquet"),
-        (("show", "qwen3-8b", "h200", "--tensor-parallel", "8"), "is for 1, not 8"),
+        (("show", "qwen3-8b", "h200", "--tensor-parallel", "3"), "is for 1, 2, 4, 8, not 3"),
         (("bake", "qwen3-8b", "h200", "--quantisation", "fp8"), "is not of the form gemm_quant_mode=fp8"),
         (("bake", "qwen3-8b", "h200", "--out", "none/x.parquet"), "--out: there is no folder 'none'"),
     ],

@@ -16,6 +16,7 @@ from inferq.timing import TIMING_MODELS, Roofline, TimingModel, TimingTable
 from inferq.timing.hardware.gpu import Gpu
 from inferq.timing.hardware.kv_memory import KvMemory
 from inferq.timing.hardware.model_shape import KvType, ModelShape, Weights, one_of
+from inferq.timing.tables.neighbours import NEIGHBOURS
 from inferq.timing.tables.shipped import files
 
 
@@ -208,12 +209,11 @@ class Engine(Description):
                 sampled_rows=getattr(inner, "max_seqs", None) or 256,
             )
 
-        plain = (weights, kv_dtype) == ("bf16", "bf16")
         asked = timing == "roofline"
         given = None if asked else timing
         if isinstance(given, str):
             raise ConfigError("timing", f"must be a timing model or 'roofline', is {given!r}")
-        measured = _measured(shape, card, backend) if timing is None and plain else {}
+        measured = _measured(shape, card, backend, weights) if timing is None and kv_dtype == "bf16" else {}
         of_table = given.provenance.get("tensor_parallel") if isinstance(given, TimingTable) else None
         if tensor_parallel is not None and of_table not in (None, tensor_parallel):
             raise ConfigError(
@@ -232,14 +232,20 @@ class Engine(Description):
             lines.append(f"timing: {given!r}, as given")
         elif gpus in measured:
             name, card_name = measured[gpus]
-            given = TimingTable.shipped(name, card_name, tensor_parallel=gpus, backend=backend)
+            given = TimingTable.shipped(
+                name, card_name, tensor_parallel=gpus, backend=backend, weights=weights
+            )
             lines.append(
-                f"timing: {given!r}, measured"
+                f"timing: {given!r}, {_source(given)}"
                 + (f"; {shape.name} has its shape" if shape.name != name else "")
             )
         else:
             given = Roofline(shape, card, gpus, weights=weights, kv_dtype=kv_dtype)
-            why = "no measured table of it is shipped" if plain else "what was measured has 16-bit numbers"
+            why = (
+                "no measured table of it is shipped"
+                if kv_dtype == "bf16"
+                else "what was measured keeps 16-bit numbers in the cache"
+            )
             lines.append(f"timing: {given!r}: {'as asked' if asked else why}")
         if kv is None:
             room = memory(gpus)
@@ -375,10 +381,19 @@ _BACKENDS = ("vllm", "sglang", "trtllm")
 """Engines whose kernels have been measured; tables of the first are shipped."""
 
 
-def _measured(shape: ModelShape, gpu: Gpu, backend: str) -> dict[int, tuple[str, str]]:
-    """For each number of GPUs with a shipped table: the names of the model and the GPU that it is of."""
+def _source(table: TimingTable) -> str:
+    near = table.provenance.get("derived_from")
+    return "measured" if near is None else f"measured on {near}, times the ratio of their rooflines"
+
+
+def _measured(shape: ModelShape, gpu: Gpu, backend: str, weights: str) -> dict[int, tuple[str, str]]:
+    """For each number of GPUs with a shipped table: the names of the model and the GPU to ask for it."""
+    other = next((name for name in NEIGHBOURS if Gpu.of(name) == gpu), None)
+    card = gpu if other is None else Gpu.of(NEIGHBOURS[other])
     return {
-        one.tensor_parallel: (one.model, one.gpu)
+        one.tensor_parallel: (one.model, one.gpu if other is None else other)
         for one in files()
-        if one.backend == backend and ModelShape.of(one.model) == shape and Gpu.of(one.gpu) == gpu
+        if (one.backend, one.weights) == (backend, weights)
+        and ModelShape.of(one.model) == shape
+        and Gpu.of(one.gpu) == card
     }

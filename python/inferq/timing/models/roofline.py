@@ -37,7 +37,7 @@ EFFICIENCIES: Mapping[str, float] = {
     "layer_s": 36e-6,
     "exchange_s": 6e-7,
 }
-"""Fitted once to all shipped tables together by `benches/fit_roofline.py`, and rounded."""
+"""Fitted once to 24 of the shipped tables together by `benches/fit_roofline.py`, and rounded."""
 
 _LONGEST_KERNEL_S = 1.0
 """What a layer waits for its kernels is some tens of microseconds; what is above is in another unit."""
@@ -78,7 +78,7 @@ class Roofline(TimingModel):
     `timing.roofline_against_tables` shows by how much it misses measured kernels.
 
     Source: Williams, Waterman, Patterson, "Roofline" (2009) for the form; the ring all-reduce of Patarasuk
-        and Yuan (2009). The default efficiencies are fitted once to the shipped tables, one set for all of
+        and Yuan (2009). The default efficiencies are fitted once to 24 shipped tables, one set for all of
         them.
 
     Args:

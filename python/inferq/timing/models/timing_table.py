@@ -208,7 +208,8 @@ class TimingTable(TimingModel):
             reader, needed, optional = cls.read, ["file"], ["check_units"]
             why = "not beside file, which has the whole table"
         elif "model" in description or "gpu" in description:
-            reader, needed, optional = cls.shipped, ["model", "gpu"], ["tensor_parallel", "backend"]
+            reader, needed = cls.shipped, ["model", "gpu"]
+            optional = ["tensor_parallel", "backend", "weights"]
             why = "not beside model and gpu, which name a shipped table"
         elif not description:
             raise ConfigError(path, "which table? Give its file, or model and gpu of one that is shipped")
@@ -273,16 +274,26 @@ class TimingTable(TimingModel):
 
     @classmethod
     def shipped(
-        cls, model: str, gpu: str, *, tensor_parallel: int | None = None, backend: str = "vllm"
+        cls,
+        model: str,
+        gpu: str,
+        *,
+        tensor_parallel: int | None = None,
+        backend: str = "vllm",
+        weights: str = "bf16",
     ) -> TimingTable:
         """A table that comes with inferq, see `shipped_tables`.
 
+        Of the `a100-40gb` there are no measurements: its tables are those of the `a100-80gb`, each part
+        longer by the ratio of their rooflines; `provenance["derived_from"]` says so.
+
         Args:
-            model: `llama-3.1-8b`, `llama-3.1-70b`, `qwen3-4b`, `qwen3-8b`, `qwen3-32b` or `mixtral-8x7b`.
-            gpu: `a100-80gb`, `h100-80gb`, `h200` or `l40s`.
+            model: such as `llama-3.1-8b`.
+            gpu: such as `h100-80gb`.
             tensor_parallel: GPUs that share the model; None is what there is a table for, the fewest if
                 several.
-            backend: the engine whose kernels were measured.
+            backend: the engine whose kernels were measured, `vllm` or `sglang`.
+            weights: `bf16`, or `fp8` where that was measured.
 
         Raises:
             ConfigError: there is no such table; it says what is there.
@@ -293,9 +304,14 @@ class TimingTable(TimingModel):
             >>> 0.010 < iq.timing.iteration_s(table, decodes=[1000]) < 0.013
             True
         """
+        from inferq.timing.tables.neighbours import NEIGHBOURS, as_on
         from inferq.timing.tables.shipped import find
 
-        return cls.read(find(model, gpu, tensor_parallel, backend).file)
+        card = gpu.strip().lower() if isinstance(gpu, str) else gpu
+        if card not in NEIGHBOURS:
+            return cls.read(find(model, gpu, tensor_parallel, backend, weights).file)
+        found = find(model, NEIGHBOURS[card], tensor_parallel, backend, weights)
+        return as_on(cls.read(found.file), found.model, card, found.tensor_parallel)
 
     @classmethod
     def from_aiconfigurator(

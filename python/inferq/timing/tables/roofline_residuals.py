@@ -38,7 +38,7 @@ def compared_batches() -> Iterator[ComparedBatch]:
 
 
 def shipped_models() -> list[tuple[str, str, int, TimingTable]]:
-    """The shipped tables: model, GPU, number of GPUs, table."""
+    """The shipped tables of vLLM with 16-bit weights: model, GPU, number of GPUs, table."""
     return [
         (
             one.model,
@@ -47,6 +47,7 @@ def shipped_models() -> list[tuple[str, str, int, TimingTable]]:
             TimingTable.shipped(one.model, one.gpu, tensor_parallel=one.tensor_parallel, backend=one.backend),
         )
         for one in files()
+        if (one.backend, one.weights) == ("vllm", "bf16")
     ]
 
 
@@ -58,7 +59,7 @@ def roofline_against_tables(
     Args:
         models: only the tables of these models; None: all.
         gpus: only the tables of these GPUs; None: all.
-        efficiencies: arguments of `Roofline` instead of its defaults, which are fitted to all tables
+        efficiencies: arguments of `Roofline` instead of its defaults, which are fitted to 24 tables
             together.
 
     Returns:

@@ -23,19 +23,21 @@ class Shipped(NamedTuple):
     gpu: str
     tensor_parallel: int
     backend: str
+    weights: str
     file: Path
 
 
 def files() -> list[Shipped]:
-    """The files, by name: `<model>_<gpu>_tp<N>_<backend>.parquet`."""
+    """The files, by name: `<model>_<gpu>_tp<N>_<backend>.parquet`, or `…-fp8.parquet` by the weights."""
     tables = []
     for file in sorted(FOLDER.glob("*.parquet")):
         model, gpu, shared, backend = file.stem.split("_")
-        tables.append(Shipped(model, gpu, int(shared[2:]), backend, file))
+        backend, _, weights = backend.partition("-")
+        tables.append(Shipped(model, gpu, int(shared[2:]), backend, weights or "bf16", file))
     return tables
 
 
-def find(model: str, gpu: str, tensor_parallel: int | None, backend: str) -> Shipped:
+def find(model: str, gpu: str, tensor_parallel: int | None, backend: str, weights: str = "bf16") -> Shipped:
     """The file of a model on a GPU; of several, the one with the fewest GPUs.
 
     Raises:
@@ -44,12 +46,13 @@ def find(model: str, gpu: str, tensor_parallel: int | None, backend: str) -> Shi
     if tensor_parallel is not None:
         whole("tensor_parallel", tensor_parallel, 1)
     left = files()
-    for field, value in (("model", model), ("gpu", gpu), ("backend", backend)):
+    asked = (("model", model), ("gpu", gpu), ("backend", backend), ("weights", weights))
+    for field, value in asked:
         names = sorted({getattr(one, field) for one in left})
         plain = value.strip().lower() if isinstance(value, str) else value
         left = [one for one in left if getattr(one, field) == plain]
         if not left:
-            of = "" if field == "model" else f" of {model}" + (f" on {gpu}" if field == "backend" else "")
+            of = "" if field == "model" else f" of {model}" + ("" if field == "gpu" else f" on {gpu}")
             raise ConfigError(field, f"no shipped table{of} has {value!r}{near(value, names)}")
     if tensor_parallel is None:
         return min(left, key=lambda one: one.tensor_parallel)
@@ -66,8 +69,8 @@ def shipped_tables() -> pl.DataFrame:
     """The measured tables that come with inferq, one a row.
 
     Returns:
-        A frame with `model, gpu, tensor_parallel, backend, backend_version, source, date`, then for each part
-        and for whole iterations the held-out error against the source, as a share: `linear_median`,
+        A frame with `model, gpu, tensor_parallel, backend, weights, backend_version, source, date`, then for
+        each part and for whole iterations the held-out error against the source, as a share: `linear_median`,
         `linear_p95`, `chunk_…`, `decode_…`, `mixed_iteration_…` (one chunk of at most 8,192 tokens beside at
         most 512 decodes), `decode_iteration_…`, `prompts_iteration_…` (2 to 64 whole prompts of a length).
 

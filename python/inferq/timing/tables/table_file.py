@@ -39,7 +39,7 @@ def write(table: TimingTable, file: str | os.PathLike[str]) -> None:
     """
     place = writable("file", file)
     frame = _points(table)
-    provenance = json.dumps(thawed(table.provenance), ensure_ascii=False)
+    provenance = json.dumps(thawed(table.provenance), ensure_ascii=False, separators=(",", ":"))
     write_frame(place, frame, compression="zstd", statistics=False, metadata={KEY: provenance})
 
 

@@ -140,6 +140,7 @@ def _provenance(
     notes = [
         "chunks were measured at context 0 only; beyond it their attention is a share of a whole prompt's",
         "the time of the host is not in it",
+        *database.mended,
     ]
     if backend == "vllm" and database.system == "l40s" and tensor_parallel > 1:
         notes.append("all-reduce was measured over PCIe, about 2.5 GB/s, and is most of a large batch")
