@@ -160,9 +160,9 @@ def replayed(*arguments: str, out: Path) -> pl.DataFrame:
 def test_the_command_line_has_the_same_clients(tmp_path: Path) -> None:
     loop = replayed("--concurrency", "5", "--ramp", "1", out=tmp_path / "loop")
     assert loop["arrival_s"][:5].to_list() == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8])
-    most = replayed("--rate", "inf", "--max-in-flight", "5", out=tmp_path / "most")
+    most = replayed("--request-rate", "inf", "--max-in-flight", "5", out=tmp_path / "most")
     assert (most["arrival_s"] == 0).sum() == 5
-    drawn = replayed("--rate", "2", "--burstiness", "0.25", out=tmp_path / "gamma")
+    drawn = replayed("--request-rate", "2", "--burstiness", "0.25", out=tmp_path / "gamma")
     trace = iq.read_trace(TRACE).head(60).with_arrivals(iq.Gamma(2.0, cv=2.0)).draw(0).frame
     assert np.allclose(drawn["arrival_s"], trace["arrival_s"])
 
@@ -193,8 +193,9 @@ def test_toml_has_them_too(tmp_path: Path) -> None:
     [
         (("--concurrency", "4", "--rate", "2"), "users who wait for answers set the pace; leave out rate"),
         (("--ramp", "4"), "how many users start in that time?"),
-        (("--burstiness", "0.5"), "Say rate too"),
-        (("--rate", "2", "--burstiness", "0"), "burstiness: must be above 0"),
+        (("--burstiness", "0.5"), "Say request_rate too"),
+        (("--request-rate", "2", "--rate", "2"), "leave out rate and speed"),
+        (("--request-rate", "2", "--burstiness", "0"), "burstiness: must be"),
         (("--max-in-flight", "0"), "max_in_flight: must be a whole number from 1"),
         (("--concurrency", "0"), "users: must be a whole number from 1"),
     ],

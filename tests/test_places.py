@@ -57,7 +57,11 @@ def test_a_scheduler_is_named_where_contributing_says_and_nowhere_else(kind: str
     assert len(places) == 6
     for place in places:
         assert (ROOT / place).exists(), place
-    about_it = {"python/inferq/theory/capacities/seats_capacity.py"} if kind == "Slai" else set()
+    about_it = {
+        "Slai": {"python/inferq/theory/capacities/seats_capacity.py"},
+        # Which scheduler stands for a measured server.
+        "Sglang": {"python/inferq/experiments/validation/settings.py"},
+    }[kind]
     assert naming(kind) - about_it == {place for place in places if place.startswith(("rust/", "python/"))}
 
 

@@ -28,14 +28,15 @@ def replay(
     rate: Annotated[
         float | None,
         option(
-            "R",
-            "Requests per second: scales arrival times, or draws Poisson arrivals where there are none; inf "
-            "sends all at once.",
+            "R", "Requests per second: scales arrival times, or draws Poisson arrivals where there are none."
         ),
+    ] = None,
+    request_rate: Annotated[
+        float | None, option("R", "Draw arrivals anew at this rate, as load generators do; inf: all at once.")
     ] = None,
     burstiness: Annotated[
         float | None,
-        option("B", "Draw arrivals at --rate with gamma gaps of shape B: 1 is Poisson, below 1 burstier."),
+        option("B", "Shape of the gamma gaps of --request-rate: 1 is Poisson, below 1 burstier."),
     ] = None,
     concurrency: Annotated[
         int | None, option("N", "N users send the requests, each when the one before is answered.")
@@ -153,6 +154,7 @@ def replay(
         head=head,
         output_tokens=output_tokens,
         rate=rate,
+        request_rate=request_rate,
         burstiness=burstiness,
         concurrency=concurrency,
         ramp_s=ramp,

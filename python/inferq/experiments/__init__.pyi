@@ -3,3 +3,4 @@ from .capacity_search.slo import Slo as Slo
 from .comparison.compare import compare as compare
 from .gates.gate import gate as gate
 from .sweeps.sweep import sweep as sweep
+from .validation.validate import validate as validate

@@ -1,4 +1,4 @@
-"""`iq.report`: one page about a run, a comparison or a capacity, which opens without a network."""
+"""`iq.report`: one page about a run or an experiment, which opens without a network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 from inferq.errors import ConfigError
 from inferq.experiments.capacity_search.capacity_plan import CapacityPlan
 from inferq.experiments.comparison.comparison import Comparison
-from inferq.reports import capacity_page, comparison_page, run_page
+from inferq.experiments.validation.validation import Validation
+from inferq.reports import capacity_page, comparison_page, run_page, validation_page
 from inferq.reports.document import Document
 from inferq.reports.style import unchecked
 from inferq.results.files import writable, write_text
@@ -17,7 +18,7 @@ from inferq.results.result import Result
 
 
 def report(shown: Any, path: str | os.PathLike[str], title: str | None = None) -> Path:
-    """Write a page about a run, a comparison or a capacity: one HTML file that needs nothing beside it.
+    """Write a page about a run or an experiment: one HTML file that needs nothing beside it.
 
     Its pictures are inside, as SVG, and it asks the network for nothing: it can be mailed, kept with a pull
     request, opened years later. It reads on a phone, and follows the light or dark scheme of the screen.
@@ -27,7 +28,7 @@ def report(shown: Any, path: str | os.PathLike[str], title: str | None = None) -
     the histogram of token gaps; throughput beside the limit of theory; the scenario, which repeats the run.
 
     Args:
-        shown: what `simulate`, `compare` or `capacity` returned.
+        shown: what `simulate`, `compare`, `capacity` or `validate` returned.
         path: of the page, ending in `.html`; a page that is there is replaced. Its folder must be there.
         title: heading of the page, instead of one that says what it is about.
 
@@ -88,6 +89,8 @@ def _document(shown: Any, title: str | None) -> Document:
         return comparison_page.document(shown, title)
     if isinstance(shown, CapacityPlan):
         return capacity_page.document(shown, title)
+    if isinstance(shown, Validation):
+        return validation_page.document(shown, title)
     raise ConfigError(
-        "report", f"shows what simulate, compare or capacity returned, not a {type(shown).__name__}"
+        "report", f"shows what simulate, compare, capacity or validate returned, not a {type(shown).__name__}"
     )

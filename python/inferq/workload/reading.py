@@ -28,7 +28,7 @@ from inferq.workload.workload import Workload
 
 _RANGE = ("clients", "start_s", "end_s", "rate_factor")
 _READING = ("trace", "format", "columns", "tokenizer", "tokens_per_word", *_RANGE, "sha256")
-_SHORT = ("head", "output_tokens", "rate", "burstiness", "concurrency", "ramp_s", "speed")
+_SHORT = ("head", "output_tokens", "rate", "request_rate", "burstiness", "concurrency", "ramp_s", "speed")
 _SYNTHETIC = ("requests", "arrivals", "prompt", "output", "lengths", "classes")
 _SESSIONS = ("sessions", "arrivals", "turns", "prompt", "output", "think", "grows", "max_context")
 _MIX = ("mix", "requests")
@@ -261,6 +261,7 @@ def adapted(
     head: int | None = None,
     output_tokens: int | None = None,
     rate: float | None = None,
+    request_rate: float | None = None,
     burstiness: float | None = None,
     concurrency: int | None = None,
     ramp_s: float | None = None,
@@ -274,9 +275,10 @@ def adapted(
         trace: as it was read.
         head: so many requests are taken.
         output_tokens: of each request.
-        rate: requests per second; infinity: all at once.
-        burstiness: arrivals are drawn anew, with gamma gaps of this shape, as vLLM's benchmark does: 1 is
-            Poisson, below 1 burstier.
+        rate: requests per second, to which arrivals are scaled.
+        request_rate: the same, but arrivals are drawn anew, as load generators do; infinity: all at once.
+        burstiness: shape of the gamma gaps that are drawn then, as vLLM's benchmark has it: 1 is Poisson,
+            below 1 burstier.
         concurrency: so many users send the requests, each when the one before is answered.
         ramp_s: seconds over which these users start.
         speed: factor by which times are divided.
@@ -288,9 +290,15 @@ def adapted(
     """
     if rate is not None and speed is not None:
         raise ConfigError("speed", "scales the arrivals that rate sets; give only one of the two")
-    if burstiness is not None and rate is None:
-        raise ConfigError("burstiness", "shapes the gaps of how many requests per second? Say rate too")
-    for name, other in (("rate", rate), ("speed", speed)):
+    if burstiness is not None and request_rate is None:
+        raise ConfigError(
+            "burstiness", "shapes the gaps of how many requests per second? Say request_rate too"
+        )
+    if request_rate is not None and (rate is not None or speed is not None):
+        raise ConfigError(
+            "request_rate", "draws the arrivals anew; leave out rate and speed, which scale them"
+        )
+    for name, other in (("rate", rate), ("request_rate", request_rate), ("speed", speed)):
         if concurrency is not None and other is not None:
             raise ConfigError("concurrency", f"users who wait for answers set the pace; leave out {name}")
     if ramp_s is not None and concurrency is None:
@@ -314,13 +322,15 @@ def adapted(
         loop = trace.closed_loop(concurrency, ramp_s=0.0 if ramp_s is None else ramp_s)
         notes.append(f"sent by {concurrency:,} users, each of whom waits for the answer before the next")
         return loop
-    if rate == math.inf and burstiness is None:
+    if request_rate == math.inf:
         notes.append("all requests sent at once")
         return trace.at_once()
-    if rate is not None and burstiness is not None:
-        positive("burstiness", burstiness)
-        notes.append(f"arrivals drawn: gamma gaps of shape {burstiness:g} at {rate:g} requests per second")
-        return trace.with_arrivals(Gamma(rate, cv=burstiness**-0.5))
+    if request_rate is not None:
+        shape = 1.0 if burstiness is None else positive("burstiness", burstiness)
+        notes.append(f"arrivals drawn: gamma gaps of shape {shape:g} at {request_rate:g} requests per second")
+        return trace.with_arrivals(
+            Poisson(request_rate) if shape == 1 else Gamma(request_rate, cv=shape**-0.5)
+        )
     if "arrival_s" not in columns:
         if rate is not None:
             notes.append(f"arrival times not in the trace, drawn: Poisson at {rate:g} requests per second")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import fmean
+from typing import Literal
 
 import inferq as iq
 from inferq._lazy import np, pl
@@ -23,6 +24,7 @@ CALM, STORM = 5.0, 20.0
 """Arrivals per second at which the paper overloads a replica."""
 MIXED = "2:1 then 1:2"
 EIGHT_TO_ONE = "8:1"
+SEGMENTS_AND_CACHE = "the same, budget of 8,192 and prefix cache"
 HOST_S, HOST_PER_SEQUENCE_S = 0.008, 80e-6
 """Seconds of host time of an iteration: about what lin2026's iterations take beyond measured kernels
 (`inferq.papers.lin2026.fits.beyond`); and the same as a share of each of a hundred sequences."""
@@ -44,6 +46,7 @@ class Assumed:
     scheduler: iq.Scheduler = iq.VllmV1(token_budget=512, max_seqs=256, reserve_full_prompt=False)  # noqa: RUF009  # frozen
     kv_tokens: int = MEMORY_TOKENS
     block: int = 16
+    prefix_cache: Literal["blocks"] | None = None
     overhead: Overhead | None = None
     rate: float = CALM
     tied: bool = False
@@ -54,7 +57,7 @@ class Assumed:
         return iq.Engine(
             timing=self.timing(),
             scheduler=self.scheduler,
-            kv=iq.KvCache(tokens=self.kv_tokens, block=self.block),
+            kv=iq.KvCache(tokens=self.kv_tokens, block=self.block, prefix_cache=self.prefix_cache),
             overhead=self.overhead,
         )
 
@@ -162,6 +165,10 @@ def settings() -> Iterator[tuple[str, Assumed]]:
         replace(told, scheduler=by_threshold),
     )
     yield "the same, budget of 1,024", replace(told, scheduler=replace(by_threshold, token_budget=1024))
+    by_segments = replace(told, scheduler=replace(by_threshold, token_budget=8192))
+    yield "the same, budget of 8,192", by_segments
+    yield SEGMENTS_AND_CACHE, replace(by_segments, prefix_cache="blocks")
+    yield "prefix cache, which a preempted request finds", replace(told, prefix_cache="blocks")
     yield (
         "both: by threshold, and the whole prompt must fit",
         replace(told, scheduler=replace(by_threshold, reserve_full_prompt=True)),

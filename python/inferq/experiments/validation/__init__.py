@@ -1,0 +1,1 @@
+"""Measured runs beside simulated ones."""

@@ -1,0 +1,273 @@
+"""The engine that stands for a measured server: its settings are a function of the row, in this one place.
+
+What a row says is taken. What it does not say is what that version of that server does unasked on that card,
+as far as it is known, and is listed as assumed; so is what inferq does not simulate.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from inferq.errors import ConfigError
+from inferq.experiments.validation.measured_run import MeasuredRun
+from inferq.scheduler import Scheduler, Sglang, VllmV1
+from inferq.systems.engine import Engine
+from inferq.systems.kv_cache import KvCache
+from inferq.timing.hardware.catalogue import entries
+from inferq.timing.hardware.gpu import Gpu
+from inferq.timing.hardware.kv_memory import GIB
+from inferq.timing.hardware.model_shape import ModelShape
+from inferq.timing.tables.shipped import files
+
+_BLOCK = 16
+_ENDINGS = re.compile(r"-(hf|instruct|chat|base|it|bf16|fp16|v0\.\d|2\d{3})$")
+
+
+@dataclass(slots=True)
+class Assumed:
+    """What was assumed for a run, by setting: the value and why."""
+
+    settings: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def take(self, setting: str, value: object, why: str) -> Any:
+        """Note a value, and give it back."""
+        self.settings[setting] = (str(value), why)
+        return value
+
+
+def engine_for(run: MeasuredRun, assumed: Assumed) -> Engine:
+    """The engine of a run.
+
+    Args:
+        run: what was published of the server.
+        assumed: gets a line for each setting that was not.
+
+    Raises:
+        TraceError: a setting that inferq has not, naming row and column.
+    """
+    for column, value in (("pp", run.pp), ("dp", run.dp)):
+        if value not in (None, 1):
+            raise run.wrong(column, f"{value}: one replica without pipelines is simulated")
+    shape, card = _shape(run), _card(run)
+    server = _server(run)
+    weights = _weights(run)
+    caching = _prefix_cache(run, server, assumed)
+    scheduler: Scheduler = (_vllm if server == "vllm" else _sglang)(run, card, assumed)
+    gpus = run.tp
+    if gpus is None:
+        gpus = assumed.take("tp", 1, "not said")
+    kv = _kv(run, shape, card, gpus, server, weights, caching)
+    backend = server if _has_table(shape, card, gpus, server) else "vllm"
+    memory: dict[str, Any] = {"kv": kv} if kv is not None else {"prefix_cache": caching}
+    if kv is None:
+        memory["utilisation"] = _utilisation(run, assumed)
+    try:
+        engine = Engine.on(
+            shape,
+            card,
+            tensor_parallel=gpus,
+            scheduler=scheduler,
+            weights=weights,
+            backend=backend,
+            **memory,
+        )
+    except ConfigError as error:
+        raise run.wrong("model", str(error)) from None
+    if run.kv_blocks is None:
+        assumed.take(
+            "kv_blocks", f"{(engine.kv.tokens or 0) // _BLOCK:,}", "what the card leaves beside the model"
+        )
+    _not_simulated(run, server, assumed)
+    return engine
+
+
+def clock_of(engine: Engine) -> str:
+    """Which clock an engine has, in words."""
+    explained = engine.on_card.get("explained", ())
+    return next(
+        (line.removeprefix("timing: ") for line in explained if line.startswith("timing: ")),
+        repr(engine.timing),
+    )
+
+
+def version_of(run: MeasuredRun) -> tuple[int, ...] | None:
+    """The release of the server as numbers; None where it is not said."""
+    found = re.match(r"v?(\d+(?:\.\d+)*)", run.engine_version or "")
+    return tuple(int(part) for part in found[1].split(".")) if found else None
+
+
+def _server(run: MeasuredRun) -> Literal["vllm", "sglang"]:
+    words = (run.engine or "").lower().split()
+    for server in ("vllm", "sglang"):
+        if words and words[0] == server:
+            return server
+    raise run.wrong("engine", f"must be vllm or sglang, is {run.engine!r}")
+
+
+def _shape(run: MeasuredRun) -> ModelShape:
+    if run.model is None:
+        raise run.wrong("model", "is empty")
+    name = run.model
+    if name.strip().lower() not in entries("models"):
+        name = name.split("/")[-1].lower().removeprefix("meta-")
+        while _ENDINGS.search(name) and name not in entries("models"):
+            name = _ENDINGS.sub("", name)
+        if name not in entries("models") and Path(run.model).exists():
+            name = run.model
+    try:
+        return ModelShape.of(name)
+    except ConfigError as error:
+        raise run.wrong("model", error.message) from None
+
+
+def _card(run: MeasuredRun) -> Gpu:
+    if run.gpu is None:
+        raise run.wrong("gpu", "is empty")
+    try:
+        return Gpu.of(run.gpu)
+    except ConfigError as error:
+        raise run.wrong("gpu", error.message) from None
+
+
+def _weights(run: MeasuredRun) -> Literal["bf16", "fp8"]:
+    if run.dtype in (None, "bf16", "fp16", "bfloat16", "float16", "auto"):
+        return "bf16"
+    if run.dtype == "fp8":
+        return "fp8"
+    raise run.wrong("dtype", f"must be bf16, fp16 or fp8, is {run.dtype!r}")
+
+
+def _prefix_cache(run: MeasuredRun, server: str, assumed: Assumed) -> Literal["blocks", "radix"] | None:
+    own: Literal["blocks", "radix"] = "blocks" if server == "vllm" else "radix"
+    if run.prefix_cache is None:
+        assumed.take("prefix_cache", own, f"the default of {server}")
+        return own
+    if run.prefix_cache == "none":
+        return None
+    if run.prefix_cache != own:
+        raise run.wrong("prefix_cache", f"must be {own} or none under {server}, is {run.prefix_cache!r}")
+    return own
+
+
+def _is_large(card: Gpu) -> bool:
+    """Whether vLLM counts a card among the large ones."""
+    return card.memory_bytes >= 70 * GIB and "a100" not in card.name.lower()
+
+
+def _vllm(run: MeasuredRun, card: Gpu, assumed: Assumed) -> VllmV1:
+    """The scheduler of vLLM with its defaults for an API server on this card."""
+    large = _is_large(card)
+    why = f"vLLM's default for an API server on {card.name}"
+    version = version_of(run)
+    seqs = run.max_num_seqs or assumed.take("max_num_seqs", 1024 if large else 256, why)
+    budget = run.max_num_batched_tokens
+    if budget is None:
+        budget = 8192 if large else 2048
+        if run.max_model_len is not None:
+            budget = min(budget, seqs * run.max_model_len)
+        assumed.take("max_num_batched_tokens", budget, why)
+    if run.max_num_seqs is None:
+        seqs = min(seqs, budget)
+    whole = version is None or version >= (0, 18)
+    assumed.take(
+        "reserve_full_prompt",
+        "on" if whole else "off",
+        "vLLM has it since pull request 37307 of March 2026, taken to be 0.18",
+    )
+    return VllmV1(token_budget=budget, max_seqs=seqs, reserve_full_prompt=whole)
+
+
+def _sglang(run: MeasuredRun, card: Gpu, assumed: Assumed) -> Sglang:
+    """SGLang's scheduler with its defaults on this card."""
+    chunk = run.max_num_batched_tokens or assumed.take(
+        "max_num_batched_tokens", _chunk_of_sglang(card), f"SGLang's chunked_prefill_size on {card.name}"
+    )
+    seqs = run.max_num_seqs or assumed.take(
+        "max_num_seqs", 2048, "the least that SGLang takes for max_running_requests"
+    )
+    ignore = "ignore_eos" in (run.output_law or "")
+    return Sglang(chunk_tokens=chunk, max_seqs=seqs, ignore_eos=ignore)
+
+
+def _chunk_of_sglang(card: Gpu) -> int:
+    return 2048 if card.memory_bytes < 35 * GIB else 8192 if card.memory_bytes < 160 * GIB else 16384
+
+
+def _kv(
+    run: MeasuredRun,
+    shape: ModelShape,
+    card: Gpu,
+    gpus: int,
+    server: str,
+    weights: Literal["bf16", "fp8"],
+    caching: Literal["blocks", "radix"] | None,
+) -> KvCache | None:
+    """The cache, where it is said, or where it is not left to `KvMemory`."""
+    if run.kv_blocks is not None:
+        # vLLM keeps one block for itself.
+        own = 1 if server == "vllm" else 0
+        return KvCache(tokens=_BLOCK * max(1, run.kv_blocks - own), block=_BLOCK, prefix_cache=caching)
+    if server == "vllm":
+        return None
+    share = run.gpu_mem_util or sglang_share(card, gpus, version_of(run))
+    room = card.memory_bytes * share - shape.weight_bytes(weights) / gpus
+    tokens = int(room // shape.kv_bytes_per_token("bf16", gpus))
+    if tokens < 1:
+        raise run.wrong("tp", f"{shape.name} leaves no room for keys and values on {gpus} × {card.name}")
+    # SGLang's pages have one token.
+    return KvCache(tokens=tokens, block=1, prefix_cache=caching)
+
+
+def sglang_share(card: Gpu, gpus: int, version: tuple[int, ...] | None) -> float:
+    """SGLang's own `mem_fraction_static`: the share of a card for weights and cache.
+
+    From the rules in its `server_args.py`: a reserve by the size of the card before 0.5.3 (pull request
+    10975), since then 512 MiB, 1.5 MiB for each token of a chunk, 2 MiB for each request of the largest
+    graph, and an eighth of a GiB a GPU; 10 GiB at least on large cards.
+    """
+    mib = 2**20
+    all_mib = card.memory_bytes / mib
+    if version is not None and version < (0, 5, 3):
+        reserve = (2.8 + gpus / 10) if all_mib < 35 * 1024 else (9.5 + gpus / 2)
+        if all_mib >= 90 * 1024:
+            reserve = 12 + gpus / 2
+        return round((all_mib - 1024 * reserve) / all_mib, 3)
+    graph = 24 if all_mib < 35 * 1024 else 256 if gpus < 4 else 512
+    reserve_mib = 512 + 1.5 * _chunk_of_sglang(card) + 2 * graph + 128 * gpus
+    if all_mib > 60 * 1024:
+        reserve_mib = max(reserve_mib, 10 * 1024)
+    return round((all_mib - reserve_mib) / all_mib, 3)
+
+
+def _utilisation(run: MeasuredRun, assumed: Assumed) -> float:
+    if run.gpu_mem_util is not None:
+        return run.gpu_mem_util
+    version = version_of(run)
+    share = 0.92 if version is None or version >= (0, 32) else 0.9
+    return float(assumed.take("gpu_mem_util", share, "vLLM's default: 0.90 in 0.14, 0.92 in 0.32"))
+
+
+def _has_table(shape: ModelShape, card: Gpu, gpus: int, backend: str) -> bool:
+    return any(
+        (one.gpu, one.tensor_parallel, one.backend) == (card.name, gpus, backend)
+        and ModelShape.of(one.model) == shape
+        for one in files()
+    )
+
+
+def _not_simulated(run: MeasuredRun, server: str, assumed: Assumed) -> None:
+    version = version_of(run)
+    if server == "vllm" and (version is None or version >= (0, 14)):
+        assumed.take("async_scheduling", "off", "on in this release, not simulated")
+    if server == "sglang":
+        assumed.take("overlap", "off", "on by default, not simulated")
+    if run.kv_offload is not None:
+        assumed.take("kv_offload", "none", f"{run.kv_offload} in the run, not simulated")
+    if run.chunked_prefill == 0:
+        assumed.take("chunked_prefill", 1, "off in the run, not simulated")
+    if run.max_model_len is not None:
+        assumed.take("max_model_len", "none", f"{run.max_model_len:,} in the run, not enforced")
+    assumed.take("host", "none", "no time of the host and of the client is simulated")
