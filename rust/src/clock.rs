@@ -49,8 +49,11 @@ impl Instant {
     /// instant never has an earlier hour, and that of `NEVER` is later than all others.
     #[inline]
     pub(crate) fn hour(self) -> u64 {
-        let hour = u64::try_from(self.0 >> 30).unwrap_or(Self::LAST_HOUR).min(Self::LAST_HOUR);
-        if self == Instant::NEVER { u64::MAX } else { hour }
+        match u64::try_from(self.0 >> 30) {
+            Ok(hour) if hour < Self::LAST_HOUR => hour,
+            _ if self == Instant::NEVER => u64::MAX,
+            _ => Self::LAST_HOUR,
+        }
     }
 
     /// That of all instants but `NEVER` which do not fit.
@@ -252,6 +255,18 @@ fn decimal_of_text(number: f64, places: i32) -> Option<u128> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_later_instant_never_has_an_earlier_hour(one: u128, other: u128, shift in 0_u32..128, near in 0_u128..1 << 32) {
+            let one = Instant(one >> shift);
+            for other in [Instant(other >> shift), Instant(one.0.saturating_add(near))] {
+                let (earlier, later) = (one.min(other), one.max(other));
+                prop_assert!(earlier.hour() <= later.hour());
+                prop_assert_eq!(later.hour() == u64::MAX, later == Instant::NEVER);
+            }
+        }
+    }
 
     #[test]
     fn a_typed_number_means_its_shortest_decimal() {

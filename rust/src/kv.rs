@@ -69,6 +69,8 @@ impl KvCache {
 pub struct KvBlocks {
     block: Divisor,
     capacity: u64,
+    /// Tokens that all blocks hold.
+    tokens: u64,
     used: u64,
     /// Blocks that were found.
     hit_blocks: u64,
@@ -85,9 +87,11 @@ impl KvBlocks {
     /// An empty cache.
     pub fn new(kv: &KvCache) -> KvBlocks {
         let block = u64::from(kv.block);
+        let capacity = kv.tokens.map_or(UNLIMITED, |tokens| (tokens / block).min(UNLIMITED));
         KvBlocks {
             block: Divisor::new(block),
-            capacity: kv.tokens.map_or(UNLIMITED, |tokens| (tokens / block).min(UNLIMITED)),
+            capacity,
+            tokens: capacity.saturating_mul(block),
             used: 0,
             hit_blocks: 0,
             cache: kv.prefix_cache.map(|kind| -> Box<dyn PrefixCache> {
@@ -115,6 +119,12 @@ impl KvBlocks {
     #[inline]
     pub fn capacity(&self) -> u64 {
         self.capacity
+    }
+
+    /// Could all blocks together hold so many tokens?
+    #[inline]
+    pub(crate) fn could_hold(&self, tokens: u64) -> bool {
+        tokens <= self.tokens
     }
 
     /// Blocks that a request holds. One that several hold counts once.

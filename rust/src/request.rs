@@ -476,3 +476,36 @@ impl Requests {
         behind == 0 || (behind == 1 && request.emitted + self.ticks_of(request) > 0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn requests_arrive_in_order_of_time_and_then_of_id(
+            all in prop::collection::vec((prop_oneof![0_u64..4, 0_u64..1 << 40], 0_u128..1 << 20), 2..20),
+        ) {
+            let mut requests = Requests::new(FirstToken::Prefill);
+            let arrivals = all.iter().zip(0..).map(|(&(nanoseconds, attoseconds), id)| Arrival {
+                id,
+                row: id,
+                at: Instant(Instant::from_nanoseconds(nanoseconds).0 + attoseconds),
+                prompt_tokens: 1,
+                output_tokens: 1,
+                class: 0,
+                priority: 0,
+                tbt_slo: Span::NEVER,
+                queue_key: 0,
+                session: None,
+            });
+            let places: Vec<Place> = arrivals.map(|arrival| requests.insert(&arrival)).collect();
+            for &one in &places {
+                for &other in &places {
+                    prop_assert_eq!(requests.arrived_before(one, other), requests.order(one) < requests.order(other));
+                }
+            }
+        }
+    }
+}

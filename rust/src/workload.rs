@@ -352,7 +352,7 @@ impl Workload<'_> {
     #[inline]
     pub fn request(&self, row: usize, at: Instant) -> Arrival {
         let number = self.first + row as u32;
-        let arrival = Arrival {
+        let mut arrival = Arrival {
             id: number,
             row: number,
             at,
@@ -370,21 +370,21 @@ impl Workload<'_> {
             | self.tbt_slo_s.len()
             | self.queue_key.len()
             | self.session.len();
-        if optional == 0 { arrival } else { self.with_options(row, arrival) }
+        if optional != 0 {
+            self.add_options(row, &mut arrival);
+        }
+        arrival
     }
 
-    /// A row with what the optional columns say of it.
+    /// What the optional columns say of a row.
     #[inline(never)]
-    fn with_options(&self, row: usize, arrival: Arrival) -> Arrival {
-        Arrival {
-            id: self.id(row),
-            class: self.class.get(row).copied().unwrap_or(0),
-            priority: self.priority.get(row).copied().unwrap_or(0),
-            tbt_slo: span(self.tbt_slo_s, row).unwrap_or(Span::NEVER),
-            queue_key: self.queue_key.get(row).map_or(0, |&key| order_of(key)),
-            session: self.session.get(row).copied().filter(|&session| session != NO_SESSION),
-            ..arrival
-        }
+    fn add_options(&self, row: usize, arrival: &mut Arrival) {
+        arrival.id = self.id(row);
+        arrival.class = self.class.get(row).copied().unwrap_or(0);
+        arrival.priority = self.priority.get(row).copied().unwrap_or(0);
+        arrival.tbt_slo = span(self.tbt_slo_s, row).unwrap_or(Span::NEVER);
+        arrival.queue_key = self.queue_key.get(row).map_or(0, |&key| order_of(key));
+        arrival.session = self.session.get(row).copied().filter(|&session| session != NO_SESSION);
     }
 
     /// The pool of a row's request.

@@ -370,8 +370,9 @@ impl Replica {
 
     /// The pace of the batch.
     #[inline(never)]
-    fn price(&self) -> Result<Pace> {
-        let shape = self.state.shape();
+    fn price(&mut self) -> Result<Pace> {
+        self.state.batch.list_priced();
+        let shape = self.state.shape(&self.state.batch.priced);
         let pace = self.timing.pace(&shape)?;
         match &self.host {
             Some(host) => host.beside(pace, &shape),

@@ -111,7 +111,7 @@ impl Replica {
 
     /// Why this replica can never serve a request, if that is so (rule 11).
     pub fn refuses(&self, arrival: &Arrival) -> Option<&'static str> {
-        if self.state.blocks.need(self.longest_context(arrival)) > self.state.blocks.capacity() {
+        if !self.state.blocks.could_hold(self.longest_context(arrival)) {
             return Some("its largest context is larger than the KV cache");
         }
         self.scheduler.refuses(arrival, &self.state.blocks)
@@ -163,7 +163,7 @@ impl Replica {
             let begun = (over + 1).min(stretch.count);
             sample.kv_used_tokens += (state.more_blocks(begun) - stretch.growth) * state.blocks.block_tokens();
             sample.emitted_tokens += over * stretch.decodes;
-            sample.prefilled_tokens += over * state.shape().chunk_tokens;
+            sample.prefilled_tokens += over * state.shape(&[]).chunk_tokens;
         }
         Ok(sample)
     }
@@ -171,7 +171,7 @@ impl Replica {
     /// The stretch as a row, before anything of it is settled.
     pub(super) fn row(&self, stretch: &Stretch) -> IterationRow {
         let state = &self.state;
-        let shape = state.shape();
+        let shape = state.shape(&[]);
         IterationRow {
             start: stretch.start,
             replica: self.index,

@@ -29,10 +29,12 @@ pub(crate) struct Chunk {
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) chunks: Vec<Chunk>,
-    /// Those of them that are no decodes, as the timing model prices them.
-    pub(crate) priced: Vec<ChunkShape>,
-    /// Sums over these.
+    /// How many of them are priced as decodes.
+    pub(crate) single_decodes: u64,
+    /// Sums over the others.
     pub(crate) sums: ChunkSums,
+    /// The others one by one, where the timing model looks at them.
+    pub(crate) priced: Vec<ChunkShape>,
     pub(crate) chunk_tokens: u64,
     /// Identical iterations before a chunk is another one: the iteration that completes what a request owes is a stretch
     /// of its own, since it emits and the ones before do not.
@@ -62,8 +64,9 @@ impl Batch {
     pub(crate) fn new() -> Batch {
         Batch {
             chunks: Vec::new(),
-            priced: Vec::new(),
+            single_decodes: 0,
             sums: ChunkSums::default(),
+            priced: Vec::new(),
             chunk_tokens: 0,
             most_iterations: u64::MAX,
             is_cut_short: false,
@@ -83,7 +86,7 @@ impl Batch {
 
     pub(crate) fn clear(&mut self) {
         self.chunks.clear();
-        self.priced.clear();
+        self.single_decodes = 0;
         self.sums = ChunkSums::default();
         self.chunk_tokens = 0;
         self.most_iterations = u64::MAX;
@@ -105,16 +108,10 @@ impl Batch {
     #[inline(always)]
     pub(crate) fn push(&mut self, chunk: Chunk) {
         self.chunks.push(chunk);
-        self.count_in(chunk);
-        if !chunk.is_decode {
-            self.priced.push(ChunkShape { tokens: chunk.tokens, context: chunk.context });
-        }
-    }
-
-    #[inline(always)]
-    fn count_in(&mut self, chunk: Chunk) {
         let Chunk { tokens, context, owed, is_decode, .. } = chunk;
-        if !is_decode {
+        if is_decode {
+            self.single_decodes += 1;
+        } else {
             self.sums.add(ChunkShape { tokens, context });
         }
         self.chunk_tokens += tokens;
@@ -123,13 +120,19 @@ impl Batch {
         self.most_iterations = self.most_iterations.min(iterations);
     }
 
+    /// Lists the chunks that are not priced as decodes.
+    pub(super) fn list_priced(&mut self) {
+        self.priced.clear();
+        let chunks = self.chunks.iter().filter(|chunk| !chunk.is_decode);
+        self.priced.extend(chunks.map(|chunk| ChunkShape { tokens: chunk.tokens, context: chunk.context }));
+    }
+
     /// Takes a request's row out, if it has one; says whether it had.
     pub(crate) fn withdraw(&mut self, place: Place) -> bool {
         let Some(index) = self.chunks.iter().position(|chunk| chunk.place == place) else { return false };
         self.chunks.remove(index);
-        (self.sums, self.chunk_tokens) = (ChunkSums::default(), 0);
+        (self.single_decodes, self.sums, self.chunk_tokens) = (0, ChunkSums::default(), 0);
         (self.most_iterations, self.is_cut_short) = (u64::MAX, false);
-        self.priced.clear();
         for chunk in std::mem::take(&mut self.chunks) {
             self.push(chunk);
         }
@@ -261,33 +264,24 @@ impl State {
     #[inline(always)]
     pub(crate) fn pace_on(&self, line: &PiecewiseLinear<u64>) -> Option<Pace> {
         let all = self.groups.only()?;
-        if self.batch.priced.len() < self.batch.chunks.len() {
+        if self.batch.single_decodes > 0 {
             return None;
         }
         let context = if all.rests { 0 } else { all.context(self.requests.ticks[0]) };
         line.pace(&self.batch.sums, all.active(), context)
     }
 
-    /// The shape that the timing model prices.
+    /// The shape that the timing model prices, with these chunks in it; all sums are right without them.
     #[inline(always)]
-    pub(crate) fn shape(&self) -> Shape<'_> {
-        let mut shape = Shape::summed(&self.batch.priced, &self.batch.sums);
-        self.add_decodes_to(&mut shape);
+    pub(crate) fn shape<'a>(&self, chunks: &'a [ChunkShape]) -> Shape<'a> {
+        let mut shape = Shape::summed(chunks, &self.batch.sums);
+        if self.batch.single_decodes > 0 {
+            self.add_single_decodes(&mut shape);
+        }
+        for (group, &tick) in self.groups.iter().zip(self.requests.ticks.iter()) {
+            group.add_to(&mut shape, tick);
+        }
         shape
-    }
-
-    /// Adds the decodes of the batch to the shape of its chunks.
-    #[inline(always)]
-    pub(super) fn add_decodes_to(&self, shape: &mut Shape) {
-        if self.batch.priced.len() < self.batch.chunks.len() {
-            self.add_single_decodes(shape);
-        }
-        match self.groups.only() {
-            Some(all) => all.add_to(shape, self.requests.ticks[0]),
-            None => {
-                self.groups.iter().zip(self.requests.ticks.iter()).for_each(|(group, &tick)| group.add_to(shape, tick));
-            }
-        }
     }
 
     /// Adds the rows that are priced as decodes and are not among the standing ones.

@@ -36,6 +36,52 @@ proptest! {
     }
 
     #[test]
+    fn a_pace_is_that_of_its_iterations_one_by_one_in_64_bits_and_beyond(
+        first in (1_u128..1 << 66, 0_u32..66).prop_map(|(first, shift)| (first >> shift).max(1)),
+        growth in (-(1_i128 << 66)..1 << 66, 0_u32..66).prop_map(|(growth, shift)| growth >> shift),
+        count in 1_u64..200,
+        share in 0_u128..=1000,
+    ) {
+        prop_assume!(first as i128 + growth * i128::from(count - 1) > 0);
+        let pace = Pace { first: Span(first), growth, holds: u64::MAX };
+        let mut ends = vec![0];
+        for index in 0..count {
+            let length = (first as i128 + growth * i128::from(index)) as u128;
+            prop_assert_eq!(pace.length(index).expect("a length"), Span(length));
+            ends.push(ends[index as usize] + length);
+            prop_assert_eq!(pace.total(index + 1).expect("a span"), Span(ends[index as usize + 1]));
+        }
+        let last = ends[count as usize];
+        let near = ends[(share as usize * ends.len() / 1001).max(1)];
+        for span in [near - 1, near, near + 1, last / 1000 * share, last + 1] {
+            let within = ends[1..].iter().filter(|&&end| end <= span).count() as u64;
+            prop_assert_eq!(pace.count_within(Span(span), count).expect("a number"), within);
+        }
+    }
+
+    #[test]
+    fn a_line_prices_the_sums_of_a_batch_as_its_rows(
+        words in prop::collection::vec(any::<u32>(), 80),
+        chunks in prop::collection::vec((1_u64..600, 0_u64..5000), 0..4),
+        decodes in prop::collection::vec(1_u64..5000, 0..20),
+    ) {
+        let scale = Scale { token_budget: 700, max_seqs: 25, longest: 6000, block: 16 };
+        let model = <PiecewiseLinear as crate::dice::Sample>::sample(&mut Dice::new(words, scale));
+        let model = model.build().expect("a model");
+        let line = model.short_line().expect("64 bits hold it");
+        let sums = chunks.iter().map(|&(tokens, context)| ChunkShape { tokens, context }).collect();
+        let pace = line.pace(&sums, decodes.len() as u64, decodes.iter().sum()).expect("64 bits hold it");
+        prop_assert_eq!(pace, price(model.as_ref(), &chunks, &decodes, 0));
+        let tokens = chunks.iter().map(|chunk| chunk.0).sum::<u64>() + decodes.len() as u64;
+        let of_chunk = |&(c, x): &(u64, u64)| line.per_prefill_square * c * c + line.per_chunk_context * c * x;
+        let expected = line.base
+            + line.per_token * tokens.saturating_sub(line.knee)
+            + chunks.iter().map(of_chunk).sum::<u64>()
+            + decodes.iter().map(|context| line.per_context_token * context).sum::<u64>();
+        prop_assert_eq!(pace.first, Span(expected.into()));
+    }
+
+    #[test]
     fn the_larger_of_two_paces_is_the_larger_of_their_lengths(
         left in (1000_u128..2000, -9_i128..9),
         right in (1000_u128..2000, -9_i128..9),
