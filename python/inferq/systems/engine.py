@@ -140,8 +140,8 @@ class Engine(Description):
     ) -> Engine:
         """An engine that serves a model on a GPU: measured times if there are any, and what memory is left.
 
-        The timing is the shipped `TimingTable` of this model, GPU, `tensor_parallel` and backend, if the
-        weights and the cache have 16 bits; a model of the same shape shares its table. Else it is a
+        The timing is the shipped `TimingTable` of this model, GPU, `tensor_parallel`, backend and weights, if
+        there is one and the cache has 16 bits; a model of the same shape shares its table. Else it is a
         `Roofline`. The KV cache holds what `timing.KvMemory` says of the card, in blocks of 16 tokens. Which
         it was, and how many tokens come about, says `explain()`.
 
@@ -161,7 +161,7 @@ class Engine(Description):
             weights: how the matrices are kept, `"bf16"`, `"fp8"`, `"int8"` or `"int4"`.
             kv_dtype: numbers of the KV cache, `"bf16"`, `"fp8"` or `"int8"`.
             backend: the engine whose kernels were measured: `"vllm"`, `"sglang"` or `"trtllm"`. Tables of
-                vLLM are shipped.
+                vLLM are shipped, and some of SGLang.
             timing: instead of the table or the roofline; `"roofline"`: no table, also where there is one, so
                 that engines with and without a table are compared by the same clock.
             kv: instead of what the card leaves.
@@ -378,7 +378,7 @@ _UNREAD = {
 """What is assumed instead of a key that is not looked at."""
 
 _BACKENDS = ("vllm", "sglang", "trtllm")
-"""Engines whose kernels have been measured; tables of the first are shipped."""
+"""Engines whose kernels have been measured; tables of the first two are shipped."""
 
 
 def _source(table: TimingTable) -> str:

@@ -78,7 +78,7 @@ def shipped_tables() -> pl.DataFrame:
         >>> import inferq as iq
         >>> tables = iq.timing.shipped_tables()
         >>> tables.height, tables["gpu"].unique().sort().to_list()
-        (24, ['a100-80gb', 'h100-80gb', 'h200', 'l40s'])
+        (123, ['a100-80gb', 'h100-80gb', 'h200', 'l40s', 'rtx-pro-6000'])
     """
     rows = []
     for one in files():
