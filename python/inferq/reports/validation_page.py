@@ -22,7 +22,7 @@ NAMES = {
 """What each metric is called on screen."""
 MAIN = ("ttft_mean", "tpot_mean", "e2e_mean", "req_s", "out_tok_s")
 _MOST_TOGETHER = 8
-_MOST_LETTERS = 34
+_MOST_LETTERS = 28
 
 
 def document(found: Validation, title: str | None) -> Document:
