@@ -67,7 +67,12 @@ def test_the_slot_that_is_assumed_for_long_prompts_gives_the_printed_rate(trim: 
 
 def test_the_papers_fleet_at_90_percent() -> None:
     # ⌈40 / (3.263 · 0.9)⌉ = ⌈13.62⌉ and ⌈40 / 3.263⌉ = ⌈12.26⌉
-    asked = {"workload": SETTINGS["1:1"].workload(40.0, 1), "kv_tokens": MEMORY_TOKENS, "slot_s": 0.0372}
+    asked = {
+        "workload": SETTINGS["1:1"].workload(40.0, 1),
+        "kv_tokens": MEMORY_TOKENS,
+        "slot_s": 0.0372,
+        "first_token": "decode",
+    }
     assert replicas_needed(**asked, utilisation=0.9).replicas == 14
     assert replicas_needed(**asked, utilisation=1.0).replicas == 13
 
@@ -163,7 +168,9 @@ def test_longbench_requests_are_served_between_the_bounds(shared: Path) -> None:
     frame = runs.longbench(shared / "traces")
     assert frame.height == 503
     slot_s = 0.0126
-    limit = kv_capacity(runs.longbench_workload(frame, 1), kv_tokens=MEMORY_TOKENS, slot_s=slot_s)
+    limit = kv_capacity(
+        runs.longbench_workload(frame, 1), kv_tokens=MEMORY_TOKENS, slot_s=slot_s, first_token="decode"
+    )
     assert limit.mu == pytest.approx(MEMORY_TOKENS / (slot_s * runs.longbench_memory(frame)))
     assert limit.delta == (120_000 + 128) / MEMORY_TOKENS
     found = interval(runs.longbench_rates(frame, slot_s, 800, 5))

@@ -1,6 +1,7 @@
 """Do the closed forms of nie2026 say what a sum slot by slot says, and do estimators count every slot?"""
 
 import math
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -10,11 +11,14 @@ from hypothesis import strategies as st
 
 import inferq as iq
 from inferq.errors import ConfigError
-from inferq.theory import RequestClass, kv_capacity, replicas_needed, request_memory, slot
+from inferq.theory import RequestClass, request_memory, slot
 
 from .arriving import arriving
 from .refusals import refused
 
+kv_capacity = partial(iq.theory.kv_capacity, first_token="decode")
+"""nie2026 counts a decode for every output token."""
+replicas_needed = partial(iq.theory.replicas_needed, first_token="decode")
 lengths = st.integers(1, 400)
 chunks = st.integers(1, 200)
 
@@ -101,6 +105,22 @@ def test_a_replica_holds_what_the_formula_counts() -> None:
 
 
 # Capacity.
+
+
+def test_without_an_engine_first_tokens_are_counted_as_engines_do_by_default() -> None:
+    asked, theory = RequestClass(rate=1.0, prompt=100, output=50), iq.theory
+    memory, cost = {"kv_tokens": 5000, "slot_s": 0.1}, iq.MemoryLinear(base=0.01, per_kv_token=1e-6)
+    default = iq.Engine(timing=cost, scheduler=iq.VllmV1(), kv=iq.KvCache.unlimited()).first_token
+    for said, stated in (
+        (theory.kv_capacity(asked, **memory), theory.kv_capacity(asked, **memory, first_token=default)),
+        (
+            theory.replicas_needed(asked, **memory),
+            theory.replicas_needed(asked, **memory, first_token=default),
+        ),
+        (theory.fluid(asked, cost), theory.fluid(asked, cost, first_token=default)),
+        (theory.wait_thresholds(asked, cost), theory.wait_thresholds(asked, cost, first_token=default)),
+    ):
+        assert said == stated
 
 
 def chat(rate: float = 1.0, prompt: object = 100, output: object = 50, name: str = "chat") -> RequestClass:

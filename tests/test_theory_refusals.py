@@ -115,16 +115,16 @@ def test_least_thresholds_are_found_near_a_load_of_1():
         rate = 100.0
         one = RequestClass(rate=rate, prompt=10, output=10)
         timing = iq.MemoryLinear(base=0.0155, per_kv_token=(1 - left) / (rate * tokens))
-        found = wait_thresholds(one, timing)
+        found = wait_thresholds(one, timing, first_token="decode")
         assert found.feasible
         assert found.thresholds["default"] == pytest.approx(
             rate * found.base_s / (1 - found.cache_load), rel=2e-12 / left, abs=1.01
         )
     timing = iq.MemoryLinear(base=0.0155, per_kv_token=(1 - 1e-12) / (rate * tokens))
-    none = wait_thresholds(one, timing)
+    none = wait_thresholds(one, timing, first_token="decode")
     assert (none.feasible, dict(none.thresholds)) == (False, {})
     assert "below 1, so near that no thresholds up to 2,147,483,647 were found" in none.reason
-    nested = nested_wait_thresholds(one, timing, segments=1, iterations=10)
+    nested = nested_wait_thresholds(one, timing, segments=1, iterations=10, first_token="decode")
     assert (nested.feasible, nested.thresholds) == (False, ())
 
 

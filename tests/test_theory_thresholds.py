@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import polars as pl
 import pytest
@@ -10,13 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import inferq as iq
-from inferq.theory import RequestClass, nested_wait_thresholds, wait_thresholds
+from inferq.theory import RequestClass
 from inferq.theory.thresholds.nested_wait_thresholds import exponent
 from inferq.theory.thresholds.wait_thresholds import Periods
 
 from .arriving import arriving
 from .refusals import refused
 
+wait_thresholds = partial(iq.theory.wait_thresholds, first_token="decode")
+"""ao2025 counts a decode for every output token."""
+nested_wait_thresholds = partial(iq.theory.nested_wait_thresholds, first_token="decode")
 LLAMA = iq.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
 LOW = [
     RequestClass(name="short", rate=1000, prompt=10, output=10),
@@ -280,7 +284,9 @@ def test_nested_thresholds_meet_10_and_nothing_below_them_does(case: tuple[Kinds
             for others in itertools.islice(itertools.product(*beside), 300):
                 assert not meets_10(kinds, timing, ends, others)
     # A segment for each length: the load is that of the fluid.
-    assert found.segment_load == pytest.approx(iq.theory.fluid(asked(kinds), timing).cache_load)
+    assert found.segment_load == pytest.approx(
+        iq.theory.fluid(asked(kinds), timing, first_token="decode").cache_load
+    )
     # (11) without its slips: the sum over all stages, that of the prompt too.
     stages = sum(count * held(kinds[0][1], *run) for count, run in zip(n, runs(ends), strict=True))
     assert found.stages_kv_tokens == pytest.approx(stages)

@@ -65,7 +65,10 @@ def test_the_first_token_with_the_prompt_saves_one_decode():
     counted = token_capacity(chat(), engine(SARATHI, first_token="prefill"))
     assert counted.decode_tokens_mean == 111
     assert counted.capacity_per_s == pytest.approx(512 / 0.1799 / 240)
-    assert token_capacity(chat(), TIMING, token_budget=512).decode_tokens_mean == 112
+    # an engine's default is that of a timing model alone
+    assert token_capacity(chat(), TIMING, token_budget=512).decode_tokens_mean == 111
+    decode = token_capacity(chat(), TIMING, token_budget=512, first_token="decode")
+    assert decode.decode_tokens_mean == 112
 
 
 def test_a_mixture_counts_the_tokens_of_each_class_by_its_rate():
@@ -74,7 +77,7 @@ def test_a_mixture_counts_the_tokens_of_each_class_by_its_rate():
         RequestClass(name="short", rate=3, prompt=100, output=50),
         RequestClass(name="long", rate=1, prompt=1000, output=10),
     ]
-    mixed = token_capacity(two, iq.Constant(0.1), token_budget=500)
+    mixed = token_capacity(two, iq.Constant(0.1), token_budget=500, first_token="decode")
     assert mixed.capacity_per_s == pytest.approx(5000 / ((3 * 150 + 1010) / 4))
     assert [one.name for one in mixed.classes] == ["short", "long"]
     assert mixed.load == pytest.approx((3 * 150 + 1010) / 5000)
@@ -82,11 +85,14 @@ def test_a_mixture_counts_the_tokens_of_each_class_by_its_rate():
 
 def test_a_workload_is_asked_for_its_joint_lengths_and_its_rate():
     rows = {"arrival_s": [0.0, 1.0, 2.0], "prompt_tokens": [10, 20, 60], "output_tokens": [3, 2, 1]}
-    asked = token_capacity(iq.Workload(rows), iq.Constant(0.5), token_budget=16)
+    asked = token_capacity(iq.Workload(rows), iq.Constant(0.5), token_budget=16, first_token="decode")
     assert asked.rate == 1.0
     assert asked.capacity_per_s == pytest.approx(32 / (30 + 2))
     without = token_capacity(
-        iq.Workload({"prompt_tokens": [10], "output_tokens": [6]}), iq.Constant(0.5), token_budget=16
+        iq.Workload({"prompt_tokens": [10], "output_tokens": [6]}),
+        iq.Constant(0.5),
+        token_budget=16,
+        first_token="decode",
     )
     assert (without.rate, without.load, without.stable) == (None, None, None)
     assert without.capacity_per_s == pytest.approx(2.0)
@@ -98,7 +104,7 @@ def test_attention_adds_what_every_cut_of_the_prompt_adds_where_it_makes_no_diff
     lengths = Lengths.of(UNIFORM["prompt"], UNIFORM["output"])
     s, d = np.arange(1, 1201), np.arange(1, 224)
     seconds = 1e-6 * np.mean(s**2) + 2e-6 * (s.mean() * d.mean() + np.mean(d * (d - 1)) / 2)
-    limit = token_capacity(chat(**UNIFORM), line, token_budget=512)
+    limit = token_capacity(chat(**UNIFORM), line, token_budget=512, first_token="decode")
     assert limit.context_s_least == pytest.approx(limit.context_s_most) == pytest.approx(seconds)
     whole = (600.5 + 112) * 0.1799 / 512 + seconds
     assert limit.capacity_per_s == pytest.approx(1 / whole)
@@ -131,7 +137,7 @@ def test_any_cut_of_a_prompt_costs_what_lies_between_the_bounds(
 def test_a_line_steeper_than_its_floor_computes_most_at_the_knee():
     # base 0.01 < 0.001·64: 64 tokens in 0.01 s are 6,400 a second, 512 in 0.458 s only 1,118.
     steep = iq.PiecewiseLinear(base=0.01, per_token=0.001, knee=64)
-    limit = token_capacity(chat(rate=10), steep, token_budget=512)
+    limit = token_capacity(chat(rate=10), steep, token_budget=512, first_token="decode")
     assert limit.best_tokens == 64
     assert limit.capacity_per_s == pytest.approx(6400 / 241)
     assert limit.sure_per_s == pytest.approx(512 / 0.458 / 241)
@@ -141,9 +147,9 @@ def test_a_line_steeper_than_its_floor_computes_most_at_the_knee():
 
 def test_seats_that_never_bind_leave_the_limit_of_the_budget():
     # A full budget needs 512·113/241 = 240.06 requests.
-    at_240 = seats_capacity(chat(), TIMING, max_seqs=240, token_budget=512)
-    at_241 = seats_capacity(chat(), TIMING, max_seqs=241, token_budget=512)
-    limit = token_capacity(chat(), TIMING, token_budget=512).capacity_per_s
+    at_240 = seats_capacity(chat(), TIMING, max_seqs=240, token_budget=512, first_token="decode")
+    at_241 = seats_capacity(chat(), TIMING, max_seqs=241, token_budget=512, first_token="decode")
+    limit = token_capacity(chat(), TIMING, token_budget=512, first_token="decode").capacity_per_s
     assert at_240.capacity_per_s < limit
     assert at_241.capacity_per_s == pytest.approx(limit)
     assert seats_capacity(chat(), engine(SARATHI)).sure_per_s == pytest.approx(limit)
@@ -151,10 +157,10 @@ def test_seats_that_never_bind_leave_the_limit_of_the_budget():
 
 def test_seats_bound_by_the_convex_line():
     # S / ((m_d + 1)·(c − a·b0) + a·S·(m_p + m_d)): 128 / (113·0.0263 + 0.0003·128·241).
-    bound = seats_capacity(chat(), TIMING, max_seqs=128, token_budget=512)
+    bound = seats_capacity(chat(), TIMING, max_seqs=128, token_budget=512, first_token="decode")
     assert bound.capacity_per_s == pytest.approx(128 / (113 * 0.0263 + 0.0003 * 128 * 241))
     # On the flat part an iteration costs the base: 8 / (113·0.0455).
-    few = seats_capacity(chat(), TIMING, max_seqs=8)
+    few = seats_capacity(chat(), TIMING, max_seqs=8, first_token="decode")
     assert few.capacity_per_s == pytest.approx(8 / (113 * 0.0455))
     assert few.sure_per_s is None
 
@@ -162,7 +168,7 @@ def test_seats_bound_by_the_convex_line():
 def test_full_batches_of_equal_requests_take_one_iteration_of_prompts_and_their_decodes():
     for size in (8, 64, 256):
         t = {n: 0.0455 + 0.0003 * max(0, n - 64) for n in (size, size * 129)}
-        served = request_level_capacity(chat(), TIMING, max_seqs=size)
+        served = request_level_capacity(chat(), TIMING, max_seqs=size, first_token="decode")
         assert served.capacity_per_s == pytest.approx(size / (t[size * 129] + 112 * t[size]))
 
 

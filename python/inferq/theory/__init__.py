@@ -22,7 +22,7 @@ Example:
     >>> import inferq as iq
     >>> chat = iq.theory.RequestClass(rate=10.0, prompt=129, output=112)
     >>> timing = iq.PiecewiseLinear(base=0.0455, per_token=0.0003, knee=64)
-    >>> limit = iq.theory.token_capacity(chat, timing, token_budget=512)
+    >>> limit = iq.theory.token_capacity(chat, timing, token_budget=512, first_token="decode")
     >>> round(limit.capacity_per_s, 2), limit.stable
     (11.81, True)
 """

@@ -29,7 +29,9 @@ def measured_on_gpus(sizes: Sizes) -> Section:
         found.append(
             {
                 "token budget": budget,
-                "limit (2.7), per s": token_capacity(CHAT, TIMING, token_budget=budget).capacity_per_s,
+                "limit (2.7), per s": token_capacity(
+                    CHAT, TIMING, token_budget=budget, first_token="decode"
+                ).capacity_per_s,
                 "median TTFT, s": row["ttft_p50"],
                 "median E2E, s": row["e2e_p50"],
                 "99th percentile of E2E, s": row["e2e_p99"],

@@ -25,7 +25,7 @@ PROMPT_TOKENS, OUTPUT_TOKENS, TOKEN_BUDGET = 129, 112, 512
 TIMING = iq.PiecewiseLinear(base=0.0455, per_token=0.0003, knee=64)
 """li2025 section 2.1: c = 45.5 ms, a = 0.30 ms a token, b0 = 64 tokens (the text swaps two units)."""
 CHAT = RequestClass(rate=1.0, prompt=PROMPT_TOKENS, output=OUTPUT_TOKENS)
-LIMIT = token_capacity(CHAT, TIMING, token_budget=TOKEN_BUDGET).capacity_per_s
+LIMIT = token_capacity(CHAT, TIMING, token_budget=TOKEN_BUDGET, first_token="decode").capacity_per_s
 """b / (t_b (m_p + m_d)), (2.7): 11.81 requests a second."""
 
 PER_S = "requests/s"
@@ -180,7 +180,7 @@ def figure_1(sizes: Sizes, tell: Tell) -> Section:
     curves, growth_rows = crowds(min(sizes.requests, 40_000))
     prompts_s = 256 * PROMPT_TOKENS / TOKEN_BUDGET * iteration_s(TOKEN_BUDGET)
     budgeted = 256 / (prompts_s + OUTPUT_TOKENS * iteration_s(256))
-    seats = seats_capacity(CHAT, TIMING, max_seqs=128, token_budget=TOKEN_BUDGET)
+    seats = seats_capacity(CHAT, TIMING, max_seqs=128, token_budget=TOKEN_BUDGET, first_token="decode")
     undone = dict(audit.select("policy", "work left undone, %").iter_rows())
     mixing = max(undone[one.name] for one in given if one.kind == MIXES)
     mixes = [rates[one.name] / LIMIT for one in given if one.kind == MIXES]

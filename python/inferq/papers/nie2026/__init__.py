@@ -87,7 +87,9 @@ def _slips() -> tuple[Slip, ...]:
     setting = SETTINGS["1:1"]
     limit = setting.capacity()
     equal = iq.Workload({"prompt_tokens": range(10, 1601), "output_tokens": range(10, 1601)})
-    dependent = iq.theory.kv_capacity(equal, kv_tokens=MEMORY_TOKENS, slot_s=setting.slot_s).mu
+    dependent = iq.theory.kv_capacity(
+        equal, kv_tokens=MEMORY_TOKENS, slot_s=setting.slot_s, first_token="decode"
+    ).mu
     engines = iq.theory.kv_capacity(
         setting.workload(1.0, 1), kv_tokens=MEMORY_TOKENS, slot_s=setting.slot_s, first_token="prefill"
     ).mu

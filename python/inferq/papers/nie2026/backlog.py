@@ -166,7 +166,11 @@ def fleet(sizes: Sizes) -> Section:
 
     def needed(utilisation: float) -> iq.theory.ReplicasNeeded:
         return iq.theory.replicas_needed(
-            workload, kv_tokens=MEMORY_TOKENS, slot_s=setting.slot_s, utilisation=utilisation
+            workload,
+            kv_tokens=MEMORY_TOKENS,
+            slot_s=setting.slot_s,
+            utilisation=utilisation,
+            first_token="decode",
         )
 
     least, planned = needed(1.0), needed(0.9)

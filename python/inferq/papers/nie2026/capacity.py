@@ -268,7 +268,7 @@ def long_prompts(sizes: Sizes, traces: Path | None) -> tuple[Section, list[Reach
 def _use(series: str, workload: iq.Workload, kv_tokens: int) -> dict[str, str | float]:
     """A point of the picture: memory in use against δ."""
     use = runs.memory_use(workload, kv_tokens)
-    delta = iq.theory.kv_capacity(workload, kv_tokens=kv_tokens, slot_s=1.0).delta
+    delta = iq.theory.kv_capacity(workload, kv_tokens=kv_tokens, slot_s=1.0, first_token="decode").delta
     assert delta is not None
     return {"series": series, "delta": delta, "mean": use.mean, "least": use.least}
 
@@ -278,7 +278,7 @@ def _longbench(sizes: Sizes, traces: Path) -> tuple[list[Row], Reached]:
     printed, gpu = runs.PRINTED_LONGBENCH, runs.PRINTED_LONGBENCH_GPU
     slot_s = MEMORY_TOKENS / (printed * runs.longbench_memory(frame))
     workload = runs.longbench_workload(frame, 1)
-    limit = iq.theory.kv_capacity(workload, kv_tokens=MEMORY_TOKENS, slot_s=slot_s)
+    limit = iq.theory.kv_capacity(workload, kv_tokens=MEMORY_TOKENS, slot_s=slot_s, first_token="decode")
     low = limit.stable_below_per_s or 0.0
     found = interval(runs.longbench_rates(frame, slot_s, sizes.longbench, sizes.seeds))
     rows = _pair(

@@ -82,6 +82,7 @@ class Setting:
             kv_tokens=kv_tokens,
             slot_s=self.slot_s if slot_s is None else slot_s,
             chunk=CHUNK,
+            first_token="decode",
         )
 
 
@@ -114,6 +115,7 @@ def mixed_capacity() -> KvCapacity:
         kv_tokens=MEMORY_TOKENS,
         slot_s={one.ratio: one.slot_s for one in halves},
         chunk=CHUNK,
+        first_token="decode",
     )
 
 

@@ -63,7 +63,7 @@ class FluidEngine:
         if kv_tokens is not None:
             kv_tokens = whole("kv_tokens", kv_tokens, 1, MOST_TOKENS)
         base_s, per_kv_token_s = float(timing.base) + host_s, float(timing.per_kv_token)
-        first_token = first_token_of(first_token or "decode")
+        first_token = first_token_of(first_token or "prefill")
         return cls(base_s, per_kv_token_s, kv_tokens, first_token, block, scheduler, assumed)
 
     @property
@@ -291,9 +291,9 @@ def fluid(
         workload: what is asked, see `Demand`; without arrivals only the capacities are found.
         timing: d0 and d1; or an engine, whose cache and convention then count.
         kv_tokens: C, tokens that the cache holds; None: that of the engine, else without a limit.
-        first_token: `"decode"`: l' is the output, so a request has one iteration more than output tokens, as
-            in section 2.3; `"prefill"`: the iteration of the prompt gives the first token, and l' is the
-            output less 1. None: as the engine says, else `"decode"`.
+        first_token: `"prefill"`: the iteration of the prompt gives the first token, and l' is the output less
+            1; `"decode"`: l' is the output, so a request has one iteration more than output tokens, as in
+            section 2.3. None: as the engine says, else `"prefill"`, the default of engines.
         rate: requests per second in all, instead of what `workload` says.
 
     Raises:
@@ -314,7 +314,7 @@ def fluid(
         ...     iq.theory.RequestClass(name="long", rate=1000, prompt=10, output=20),
         ... ]
         >>> timing = iq.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
-        >>> settled = iq.theory.fluid(low, timing, kv_tokens=125_000)
+        >>> settled = iq.theory.fluid(low, timing, kv_tokens=125_000, first_token="decode")
         >>> round(settled.cache_load, 4), round(settled.iteration_s, 4), round(settled.kv_tokens_needed)
         (0.1521, 0.0177, 10349)
         >>> round(settled.capacity_per_s), settled.binding

@@ -180,7 +180,7 @@ def parts_of(
             "engine_or_timing", f"must be an Engine or a timing model such as Constant(0.02), is {timing!r}"
         )
     if first_token is None:
-        first_token = engine.first_token if engine is not None else "decode"
+        first_token = engine.first_token if engine is not None else "prefill"
     return engine, Iteration.of(engine or timing), first_token_of(first_token)
 
 

@@ -259,7 +259,7 @@ def kv_capacity(
     chunk: int = 512,
     rate: float | None = None,
     utilisation: float = 1.0,
-    first_token: FirstToken = "decode",
+    first_token: FirstToken = "prefill",
 ) -> KvCapacity:
     """How many requests per second a replica can serve whose limit is its KV cache.
 
@@ -285,7 +285,8 @@ def kv_capacity(
         chunk: most prompt tokens of one request in a slot.
         rate: requests per second in all, instead of what the workload says.
         utilisation: ρ, the share of μ to which a replica shall be used, above 0 and at most 1.
-        first_token: the engine's; with "prefill" one decode less follows the prompt.
+        first_token: the engine's. With `"prefill"` o − 1 decodes follow a prompt; with `"decode"`, nie2026's
+            convention, o.
 
     Raises:
         ConfigError: naming the argument; `kv_tokens` below a request that may come, which then would never
@@ -296,7 +297,8 @@ def kv_capacity(
         >>> import inferq as iq
         >>> half = iq.Uniform(10, 1600)
         >>> chat = iq.theory.RequestClass(rate=3.0, prompt=half, output=half)
-        >>> limit = iq.theory.kv_capacity(chat, kv_tokens=131_000, slot_s=0.0372)
+        >>> given = {"kv_tokens": 131_000, "slot_s": 0.0372, "first_token": "decode"}
+        >>> limit = iq.theory.kv_capacity(chat, **given)
         >>> round(limit.mu, 3), round(limit.delta, 4), limit.stable
         (3.263, 0.0244, True)
     """

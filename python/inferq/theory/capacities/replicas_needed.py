@@ -91,7 +91,7 @@ def replicas_needed(
     chunk: int = 512,
     rate: float | None = None,
     utilisation: float = 0.9,
-    first_token: FirstToken = "decode",
+    first_token: FirstToken = "prefill",
 ) -> ReplicasNeeded:
     """How many replicas are needed so that none is used beyond a share of what its KV cache can serve.
 
@@ -105,7 +105,7 @@ def replicas_needed(
         chunk: most prompt tokens of one request in a slot.
         rate: requests per second to the fleet, instead of what the workload says.
         utilisation: ρ, above 0 and at most 1.
-        first_token: the engine's.
+        first_token: the engine's; `"decode"` is nie2026's.
 
     Raises:
         ConfigError: naming the argument, as `kv_capacity` does; no rate.
@@ -115,7 +115,8 @@ def replicas_needed(
         >>> import inferq as iq
         >>> half = iq.Uniform(10, 1600)
         >>> chat = iq.theory.RequestClass(rate=40.0, prompt=half, output=half)
-        >>> fleet = iq.theory.replicas_needed(chat, kv_tokens=131_000, slot_s=0.0372)
+        >>> given = {"kv_tokens": 131_000, "slot_s": 0.0372, "first_token": "decode"}
+        >>> fleet = iq.theory.replicas_needed(chat, **given)
         >>> fleet.replicas, round(fleet.load, 3), round(fleet.target_per_s, 2)
         (14, 0.876, 41.12)
     """

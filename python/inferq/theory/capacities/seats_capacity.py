@@ -154,7 +154,7 @@ def seats_capacity(
         >>> from inferq.theory.capacities.seats_capacity import seats_capacity
         >>> timing = iq.PiecewiseLinear(base=0.0455, per_token=0.0003, knee=64)
         >>> chat = iq.theory.RequestClass(rate=10, prompt=129, output=112)
-        >>> bound = seats_capacity(chat, timing, max_seqs=128, token_budget=512)
+        >>> bound = seats_capacity(chat, timing, max_seqs=128, token_budget=512, first_token="decode")
         >>> round(bound.sure_per_s, 2), round(bound.capacity_per_s, 2), bound.stable
         (9.79, 10.47, None)
     """
@@ -317,7 +317,7 @@ def request_level_capacity(
         >>> from inferq.theory.capacities.seats_capacity import request_level_capacity
         >>> timing = iq.PiecewiseLinear(base=0.0455, per_token=0.0003, knee=64)
         >>> chat = iq.theory.RequestClass(rate=10, prompt=129, output=112)
-        >>> round(request_level_capacity(chat, timing, max_seqs=64).capacity_per_s, 2)
+        >>> round(request_level_capacity(chat, timing, max_seqs=64, first_token="decode").capacity_per_s, 2)
         8.42
     """
     engine, cost, first_token = parts_of(engine_or_timing, first_token)

@@ -226,7 +226,7 @@ def token_capacity(
         token_budget: b; that of the engine's scheduler if not given.
         engines: K, identical ones among which a router spreads the load.
         first_token: `"prefill"` counts a request's first token with its prompt, so m_d = E[o] − 1; `"decode"`
-            counts a decode for each, as the paper does. The engine's if not given, else `"decode"`.
+            counts a decode for each, as the paper does. The engine's if not given, else `"prefill"`.
         rate: requests per second in all, instead of the workload's; shares of classes stay.
         hit_rate: share of all prompt tokens that a prefix cache finds, for an answer at this hit rate.
 

@@ -282,14 +282,13 @@ def nested_wait_thresholds(
         ...     for o in (20, 40, 80, 160)
         ... ]
         >>> timing = iq.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
+        >>> given = {"segments": [20, 40, 80, 160], "first_token": "decode"}
         >>> found = iq.theory.nested_wait_thresholds(
-        ...     kinds, timing, kv_tokens=125_000, segments=[20, 40, 80, 160], iterations=20_000
+        ...     kinds, timing, kv_tokens=125_000, iterations=20_000, **given
         ... )
         >>> found.thresholds, round(found.stages_kv_tokens), round(found.kv_tokens_needed)
         ((5, 5, 5, 4), 62010, 63708)
-        >>> printed = iq.theory.nested_wait_thresholds(
-        ...     kinds, timing, segments=[20, 40, 80, 160], thresholds=[15, 14, 12, 8]
-        ... )
+        >>> printed = iq.theory.nested_wait_thresholds(kinds, timing, thresholds=[15, 14, 12, 8], **given)
         >>> print(printed.reason)
         segment 2: 14 of the 15 before go on, its threshold is 14, (10) asks for more
     """

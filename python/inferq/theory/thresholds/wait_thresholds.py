@@ -174,12 +174,13 @@ def wait_thresholds(
         ...     iq.theory.RequestClass(name="long", rate=1000, prompt=10, output=20),
         ... ]
         >>> timing = iq.MemoryLinear(base=0.015, per_kv_token=2.6e-7)
-        >>> found = iq.theory.wait_thresholds(low, timing, kv_tokens=125_000)
+        >>> found = iq.theory.wait_thresholds(low, timing, kv_tokens=125_000, first_token="decode")
         >>> found.thresholds, found.kv_tokens_needed, found.batch_limit
         ({'short': 18, 'long': 18}, 10530.0, 576)
         >>> found.scheduler() == iq.Wait(thresholds={"short": 18, "long": 18})
         True
-        >>> printed = iq.theory.wait_thresholds(low, timing, thresholds={"short": 26, "long": 14})
+        >>> rule = {"short": 26, "long": 14}
+        >>> printed = iq.theory.wait_thresholds(low, timing, first_token="decode", thresholds=rule)
         >>> print(printed.feasible, printed.reason)
         False class 'long': an iteration of 0.0176442 s brings 17.6442 requests, its threshold is 14
     """
