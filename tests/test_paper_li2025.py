@@ -96,7 +96,7 @@ def test_a_full_budget_needs_as_many_sequences_as_fill_it():
 
     def bound(seats: int) -> float:
         return seats_capacity(
-            one_engine.CHAT, one_engine.TIMING, max_seqs=seats, token_budget=512
+            one_engine.CHAT, one_engine.TIMING, max_seqs=seats, token_budget=512, first_token="decode"
         ).capacity_per_s
 
     assert bound(fits) < one_engine.LIMIT == pytest.approx(bound(fits + 1))
