@@ -242,6 +242,7 @@ impl History {
         self.gaps_known = 0;
         self.preemptions = 0;
         self.cached_tokens = 0;
+        self.discarded_tokens = 0;
     }
 
     /// The history of a request that reaches another replica at `reached`.

@@ -66,7 +66,8 @@ proptest! {
         decodes in prop::collection::vec(1_u64..5000, 0..20),
     ) {
         let scale = Scale { token_budget: 700, max_seqs: 25, longest: 6000, block: 16 };
-        let model = <PiecewiseLinear as crate::dice::Sample>::sample(&mut Dice::new(words, scale));
+        let sample = <PiecewiseLinear as crate::dice::Sample>::sample(&mut Dice::new(words, scale));
+        let model = PiecewiseLinear { per_decode: 0.0, ..sample };
         let model = model.build().expect("a model");
         let line = model.short_line().expect("64 bits hold it");
         let sums = chunks.iter().map(|&(tokens, context)| ChunkShape { tokens, context }).collect();
