@@ -514,7 +514,7 @@ def test_outputs_of_0_are_left_out_and_told(client: Callable[[str, str], Path]) 
     ("0,1,1,Normal,1,1\n", LENGTHS, {}, "row 0: has a rate but no distribution"),
     ("0,1,1,Gamma,1,1\n0,1,1,Gamma,1,1\n", LENGTHS, {}, "row 1: the window starts at 0.0, not after"),
     (TRACE, "[]", {}, "must hold objects"),
-    (TRACE, "{", {}, "cannot be read as JSON"),
+    (TRACE, "{", {}, "is no JSON"),
     (TRACE, '{"x": {}}', {}, "window x: must be named by its start"),
     (TRACE, '{"0": {"input_tokens": "5", "output_tokens": "{}"}}', {}, "input_tokens must be a histogram"),
     (TRACE, '{"0": {"input_tokens": "{5: x}"}}', {}, "input_tokens holds 5: +x"),
