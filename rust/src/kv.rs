@@ -304,10 +304,15 @@ impl KvBlocks {
         self.give(unreferenced);
     }
 
-    /// Requests whose output another request here continues, while they may still decode.
+    /// Running requests whose output another request here continues, where what they compute is known as they go.
     #[inline]
     pub(crate) fn followed(&self) -> &[Place] {
         self.cache.as_ref().map_or(&[], |cache| cache.followed())
+    }
+
+    /// Is there such a request here, running or waiting?
+    pub(crate) fn has_followed(&self) -> bool {
+        self.cache.as_ref().is_some_and(|cache| cache.has_followed())
     }
 
     /// Have two requests the same block behind their first `tokens` tokens, and all before it?

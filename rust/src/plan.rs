@@ -187,6 +187,12 @@ impl Plan<'_> {
         self.state.blocks.free() as i64 - self.state.standing_growth() as i64
     }
 
+    /// Are so many blocks free beside those that this batch takes?
+    #[inline]
+    pub fn has_free(&self, blocks: u64) -> bool {
+        self.state.has_free(blocks)
+    }
+
     /// Do the standing decodes find no free block, so that a request must be preempted or paused?
     #[inline]
     pub fn lacks_blocks(&self) -> bool {

@@ -87,6 +87,9 @@ pub struct Request {
     pub(crate) ready: bool,
 }
 
+/// No place: no replica holds so many requests.
+pub(crate) const NOT_ODD: u32 = u32::MAX;
+
 // One line of the cache, so that the table of a full batch stays in it.
 const _: () = assert!(size_of::<Request>() == 64);
 
@@ -104,6 +107,8 @@ pub struct History {
     pub(crate) longest_gap: Span,
     /// The last tick of its group whose gap is in `longest_gap`.
     pub(crate) gaps_known: u64,
+    /// While it decodes, its place among those of its group whose next gap is their own; `NOT_ODD`: not among them.
+    pub(crate) odd: u32,
     pub(crate) preemptions: u32,
     /// Tokens that it emitted and that were thrown away.
     pub(crate) discarded_tokens: u64,
@@ -223,6 +228,7 @@ impl History {
             last_token: Instant::ZERO,
             longest_gap: Span::ZERO,
             gaps_known: 0,
+            odd: NOT_ODD,
             preemptions: 0,
             discarded_tokens: 0,
             cached_tokens: 0,

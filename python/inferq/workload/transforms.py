@@ -273,13 +273,17 @@ def merged(frames: list[pl.DataFrame], transform: str, names: list[str]) -> pl.D
         present = {name for one in frames for name in one.columns}
     offset = 0
     aligned = []
+    mixes_classes = "class" in present and len({str(one["class"].dtype) for one in frames}) > 1
+    kinds_of = {
+        name: {one[name].dtype for one in frames if name in one.columns}
+        for name in ("session_id", "prefix_hashes", "prefix_parts")
+    }
     for one in frames:
         if "continues" in one.columns:
             one = one.with_columns(one["continues"] + offset)
-        if "class" in present and len({str(other["class"].dtype) for other in frames}) > 1:
+        if mixes_classes:
             one = one.with_columns(one["class"].cast(pl.String))
-        for name in ("session_id", "prefix_hashes", "prefix_parts"):
-            kinds = {other[name].dtype for other in frames if name in other.columns}
+        for name, kinds in kinds_of.items():
             if len(kinds) > 1 and name in one.columns:
                 if name == "prefix_hashes":
                     raise TraceError(transform, f"{name} holds {' and '.join(sorted(map(str, kinds)))}")

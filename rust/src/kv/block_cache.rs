@@ -119,7 +119,11 @@ pub(super) struct BlockCache {
     inserted: u64,
     /// Requests by their own contents.
     owners: HashMap<u64, Place, BuildHasherDefault<Mixer>>,
+    /// Running requests that another one continues, in the order in which that was first so.
     followed: Vec<Place>,
+    /// How many requests that are here, running or not, another one continues; and how many ever were.
+    followed_here: u64,
+    ever_followed: u64,
     reported: Option<Reported>,
 }
 
@@ -128,6 +132,10 @@ pub(super) struct BlockCache {
 struct Holding {
     runs: Vec<HeldRun>,
     blocks: u32,
+    /// Is it in batches, and not waiting?
+    is_running: bool,
+    /// As which one of all another request came to continue it; 0: none does.
+    followed: u64,
 }
 
 impl BlockCache {
@@ -141,6 +149,8 @@ impl BlockCache {
             inserted: 0,
             owners: HashMap::default(),
             followed: Vec::new(),
+            followed_here: 0,
+            ever_followed: 0,
             reported: None,
         }
     }
@@ -270,6 +280,36 @@ impl BlockCache {
                 self.insert(place, node, block..until, false);
                 block = until;
             }
+        }
+    }
+
+    /// Another request continues what this one says.
+    fn follow(&mut self, place: Place) {
+        let holding = &mut self.held[place.index()];
+        if holding.followed == 0 {
+            self.followed_here += 1;
+            self.ever_followed += 1;
+            holding.followed = self.ever_followed;
+            if holding.is_running {
+                self.followed.push(place);
+            }
+        }
+    }
+
+    /// A followed request runs.
+    fn list_followed(&mut self, place: Place) {
+        let since = |place: Place| self.held[place.index()].followed;
+        let at = self.followed.partition_point(|&other| since(other) < since(place));
+        self.followed.insert(at, place);
+    }
+
+    /// A request runs no more.
+    fn stop(&mut self, place: Place) {
+        let Holding { is_running, followed, .. } = &mut self.held[place.index()];
+        let followed = *followed;
+        if std::mem::take(is_running) && followed > 0 {
+            let at = self.followed.partition_point(|&other| self.held[other.index()].followed < followed);
+            self.followed.remove(at);
         }
     }
 
@@ -484,10 +524,10 @@ impl PrefixCache for BlockCache {
         for segment in content {
             if segment.content & OWN > 0
                 && let Some(&owner) = self.owners.get(&segment.content)
+                && self.held[owner.index()].followed == 0
                 && self.chains.has(owner, u64::from(token), self.chains.content_at(place, u64::from(token)))
-                && !self.followed.contains(&owner)
             {
-                self.followed.push(owner);
+                self.follow(owner);
             }
             token += segment.tokens;
         }
@@ -497,7 +537,7 @@ impl PrefixCache for BlockCache {
             last => self.tokens(self.runs.at(last).end),
         };
         if self.chains.is_continued(place, token, known_until) {
-            self.followed.push(place);
+            self.follow(place);
         }
     }
 
@@ -505,7 +545,9 @@ impl PrefixCache for BlockCache {
         if let Some(own) = self.chains.own(place) {
             self.owners.remove(&own);
         }
-        self.followed.retain(|&followed| followed != place);
+        self.stop(place);
+        let followed = std::mem::take(&mut self.held[place.index()].followed);
+        self.followed_here -= u64::from(followed > 0);
         self.chains.close(place);
     }
 
@@ -550,6 +592,10 @@ impl PrefixCache for BlockCache {
 
     #[inline]
     fn scheduled(&mut self, place: Place, tokens: u64) {
+        let holding = &mut self.held[place.index()];
+        if !std::mem::replace(&mut holding.is_running, true) && holding.followed > 0 {
+            self.list_followed(place);
+        }
         self.publish(place, tokens);
     }
 
@@ -568,6 +614,7 @@ impl PrefixCache for BlockCache {
     }
 
     fn leave(&mut self, place: Place) {
+        self.stop(place);
         let holding = &mut self.held[place.index()];
         holding.blocks = 0;
         let mut runs = std::mem::take(&mut holding.runs);
@@ -576,7 +623,10 @@ impl PrefixCache for BlockCache {
     }
 
     fn keep(&mut self, place: Place) -> Part {
-        Part(std::mem::take(&mut self.held[place.index()]).runs)
+        self.stop(place);
+        let holding = &mut self.held[place.index()];
+        holding.blocks = 0;
+        Part(std::mem::take(&mut holding.runs))
     }
 
     fn let_go(&mut self, part: Part) {
@@ -612,6 +662,10 @@ impl PrefixCache for BlockCache {
     #[inline]
     fn followed(&self) -> &[Place] {
         &self.followed
+    }
+
+    fn has_followed(&self) -> bool {
+        self.followed_here > 0
     }
 
     fn go_on_alike(&self, one: Place, other: Place, tokens: u64) -> bool {

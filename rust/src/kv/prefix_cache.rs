@@ -97,6 +97,9 @@ pub(crate) trait PrefixCache: Debug + Send {
     /// they are over.
     fn followed(&self) -> &[Place];
 
+    /// Is there such a request here, running or waiting?
+    fn has_followed(&self) -> bool;
+
     /// Have two requests the same block behind their first `tokens` tokens, and all before it?
     fn go_on_alike(&self, one: Place, other: Place, tokens: u64) -> bool;
 

@@ -446,6 +446,10 @@ impl PrefixCache for RadixCache {
         &[]
     }
 
+    fn has_followed(&self) -> bool {
+        false
+    }
+
     fn go_on_alike(&self, one: Place, other: Place, tokens: u64) -> bool {
         self.chains.go_on_alike(one, other, tokens, self.page)
     }

@@ -194,7 +194,7 @@ impl State {
         let chunks = &self.batch.chunks;
         let lasts = |chunk: &&Chunk| chunk.tokens < chunk.owed;
         let refused = |one: &&LookedUp| self.requests.at(one.place).phase() == Phase::Waiting;
-        if !self.blocks.followed().is_empty() {
+        if self.blocks.has_followed() {
             return chunks.iter().any(|chunk| lasts(&chunk)) || self.batch.looked_up.iter().any(|one| refused(&one));
         }
         let lasting = chunks.iter().enumerate().filter(|(_, chunk)| lasts(chunk));

@@ -23,7 +23,7 @@ use crate::error::{Error, Kind, Result};
 use crate::kv::{Kept, KvBlocks, Segment};
 use crate::plan::{Plan, broken};
 use crate::request::{History, Phase, Place, Request, Requests};
-use crate::results::{Recorder, Status};
+use crate::results::{Members, Recorder, Status};
 use crate::scheduler::{Notice, Scheduler};
 use crate::timing::{HostTime, Pace, PiecewiseLinear, Timing};
 use crate::workload::Arrival;
@@ -127,7 +127,7 @@ impl Replica {
                 requests: Requests::new(engine.first_token),
                 standing: 0,
                 is_resting: false,
-                groups: Groups::new(Decodes::new(blocks.block_tokens(), classes, &moduli)),
+                groups: Groups::new(Decodes::new(blocks.block_tokens(), Members::new(classes), &moduli)),
                 blocks,
                 moduli,
                 limits: engine.scheduler.limits(),

@@ -63,10 +63,15 @@ impl Replica {
     pub fn free_and_used_blocks(&self, at: Instant) -> Result<(u64, u64)> {
         let state = &self.state;
         let grown = match self.stretch() {
-            Some(stretch) => state.more_blocks(stretch.begun_before(at)?.min(stretch.count)) - stretch.growth,
+            Some(stretch) => self.more_blocks_of(stretch, stretch.begun_before(at)?.min(stretch.count)),
             None => 0,
         };
         Ok((state.blocks.free() - grown, state.blocks.used() + grown))
+    }
+
+    /// Blocks that so many iterations of the running stretch take beside those of the first, which are taken already.
+    fn more_blocks_of(&self, stretch: &Stretch, begun: u64) -> u64 {
+        if begun > 1 { self.state.more_blocks(begun) - stretch.growth } else { 0 }
     }
 
     /// Blocks in use at an instant, before batches are formed at it, and those that the waiting prompts will take.
@@ -161,7 +166,7 @@ impl Replica {
             let over = stretch.pace.count_within(at.since(stretch.start), stretch.count)?;
             // The iteration that runs now took its blocks when it began.
             let begun = (over + 1).min(stretch.count);
-            sample.kv_used_tokens += (state.more_blocks(begun) - stretch.growth) * state.blocks.block_tokens();
+            sample.kv_used_tokens += self.more_blocks_of(stretch, begun) * state.blocks.block_tokens();
             sample.emitted_tokens += over * stretch.decodes;
             sample.prefilled_tokens += over * state.shape(&[]).chunk_tokens;
         }

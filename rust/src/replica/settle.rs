@@ -5,7 +5,7 @@ use super::stretch::Stretch;
 use super::{Departure, Held, Replica, Role, end_after};
 use crate::clock::Instant;
 use crate::error::Result;
-use crate::request::{FirstToken, Phase, Place};
+use crate::request::{FirstToken, NOT_ODD, Phase, Place};
 use crate::results::{Recorder, Status};
 use crate::scheduler::Notice;
 use crate::timing::Pace;
@@ -29,7 +29,7 @@ impl Replica {
         results.count_stretch(count);
         self.state.iterations += count;
         self.state.last_end = end;
-        stretch.audit(&self.state, results);
+        stretch.audit(&self.state, &*self.scheduler, results);
         if results.wants_iterations() {
             self.list_iteration(results);
         }
@@ -281,6 +281,7 @@ impl State {
         decodes.note_gap(tick + 1, gap);
         while let Some(place) = decodes.odd.pop() {
             let (request, history) = self.requests.both_mut(place);
+            history.odd = NOT_ODD;
             let measured = self.measured.contains(&request.id);
             if history.first_token == Instant::NEVER {
                 history.first_token = first_end;
@@ -292,7 +293,7 @@ impl State {
                 }
             }
             history.gaps_known = tick + 1;
-            decodes.measured[request.class as usize] += u64::from(measured);
+            decodes.measured.add(request.class, u64::from(measured));
         }
         if count > 1 {
             let second = pace.length(1)?;

@@ -12,6 +12,7 @@ use super::wheel::Wheel;
 use crate::clock::{Instant, Span};
 use crate::kv::Residues;
 use crate::request::Place;
+use crate::results::Members;
 use crate::timing::Shape;
 
 /// A group of the standing decodes of one replica.
@@ -28,7 +29,7 @@ pub(crate) struct Decodes {
     /// The tick at which each member has to be looked at: its last token, or the end of the blocks it took ahead.
     pub(crate) due: Wheel,
     /// Measured members by class whose last token came at `last_end`.
-    pub(crate) measured: Vec<u64>,
+    pub(crate) measured: Members,
     /// Members whose last token came at another instant, or that have none yet: their next gap is their own.
     pub(crate) odd: Vec<Place>,
     /// End of the last iteration in which the standing decodes took part.
@@ -46,7 +47,7 @@ struct Stairs {
 }
 
 impl Decodes {
-    pub(crate) fn new(block: u64, classes: usize, moduli: &[u64]) -> Decodes {
+    pub(crate) fn new(block: u64, measured: Members, moduli: &[u64]) -> Decodes {
         let stairs = |&modulus: &u64| Stairs { residues: Residues::new(modulus), ceilings: 0 };
         Decodes {
             count: 0,
@@ -54,7 +55,7 @@ impl Decodes {
             offset: 0,
             growth: Residues::new(block),
             due: Wheel::new(),
-            measured: vec![0; classes],
+            measured,
             odd: Vec::new(),
             last_end: Instant::ZERO,
             maxima: Maxima::default(),

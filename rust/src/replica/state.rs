@@ -8,7 +8,7 @@ use super::standing::Decodes;
 use crate::clock::{Instant, Span};
 use crate::kv::{Kept, KvBlocks};
 use crate::plan::{Hold, Limit, Limits};
-use crate::request::{Phase, Place, Requests};
+use crate::request::{NOT_ODD, Phase, Place, Requests};
 use crate::timing::{ChunkShape, ChunkSums, Pace, PiecewiseLinear, Shape};
 
 /// Rows are counted up from here, or down, by requests that go before all others.
@@ -222,8 +222,8 @@ impl State {
 
     /// An empty group of standing decodes more.
     pub(crate) fn add_group(&mut self) {
-        let classes = self.groups[0].measured.len();
-        self.groups.push(Decodes::new(self.blocks.block_tokens(), classes, &self.moduli));
+        let measured = self.groups[0].measured.of_none();
+        self.groups.push(Decodes::new(self.blocks.block_tokens(), measured, &self.moduli));
         self.requests.ticks.push(0);
     }
 
@@ -320,8 +320,9 @@ impl State {
             decodes.last_end = history.last_token;
         }
         if request.emitted > 0 && history.last_token == decodes.last_end {
-            decodes.measured[request.class as usize] += u64::from(self.measured.contains(&request.id));
+            decodes.measured.add(request.class, u64::from(self.measured.contains(&request.id)));
         } else {
+            history.odd = decodes.odd.len() as u32;
             decodes.odd.push(place);
         }
         decodes.join(context, tick);
@@ -347,12 +348,12 @@ impl State {
         request.emitted += ticks;
         request.phase = Phase::Started;
         let context = u64::from(request.computed);
-        if !decodes.odd.is_empty() && decodes.odd.contains(&place) {
-            decodes.odd.retain(|&odd| odd != place);
-        } else {
+        let odd = std::mem::replace(&mut history.odd, NOT_ODD);
+        let is_odd = odd != NOT_ODD;
+        if !is_odd {
             history.last_token = decodes.last_end;
             history.longest_gap = history.longest_gap.max(decodes.longest_gap_since(history.gaps_known));
-            decodes.measured[request.class as usize] -= u64::from(self.measured.contains(&request.id));
+            decodes.measured.take(request.class, u64::from(self.measured.contains(&request.id)));
         }
         if request.grows {
             request.blocks = self.blocks.need(context);
@@ -360,6 +361,19 @@ impl State {
         }
         decodes.leave(context, tick);
         self.standing -= u64::from(!decodes.rests);
+        if is_odd {
+            self.leave_odd(place, odd);
+        }
+    }
+
+    /// A request is no more among those of its group whose next gap is their own.
+    #[inline(never)]
+    fn leave_odd(&mut self, place: Place, at: u32) {
+        let decodes = &mut self.groups[self.requests.at(place).group as usize];
+        decodes.odd.swap_remove(at as usize);
+        if let Some(&moved) = decodes.odd.get(at as usize) {
+            self.requests.history_mut(moved).odd = at;
+        }
     }
 
     /// Blocks that `count` iterations of the batch take in all, those of the standing decodes' first included.

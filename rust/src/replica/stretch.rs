@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::plan::Limit;
 use crate::request::{Phase, Place};
 use crate::results::{Bound, Recorder};
+use crate::scheduler::Scheduler;
 use crate::timing::Pace;
 
 /// Identical iterations under way.
@@ -45,7 +46,7 @@ impl Stretch {
     /// Holds the stretch against work conservation, before anything of it is settled: could each of its iterations have
     /// loaded another token, and if not, why?
     #[inline(always)]
-    pub(crate) fn audit(&self, state: &State, results: &mut Recorder) {
+    pub(crate) fn audit(&self, state: &State, scheduler: &dyn Scheduler, results: &mut Recorder) {
         let chunks = &state.batch.chunks;
         let in_batch = self.decodes + chunks.len() as u64;
         let has_started = state.running > in_batch || state.batch.is_cut_short;
@@ -54,13 +55,13 @@ impl Stretch {
         } else if has_started && self.is_roomy {
             results.work(self.load, Bound::SchedulerConfig, self.count);
         } else {
-            self.audit_the_rest(state, has_started, results);
+            self.audit_the_rest(state, scheduler, has_started, results);
         }
     }
 
     /// The audit where a request had another token to load.
     #[inline(never)]
-    fn audit_the_rest(&self, state: &State, has_started: bool, results: &mut Recorder) {
+    fn audit_the_rest(&self, state: &State, scheduler: &dyn Scheduler, has_started: bool, results: &mut Recorder) {
         let Stretch { count, load, before_a_request_waits, .. } = *self;
         let with_free_block = if self.is_roomy { count } else { self.iterations_with_free_block(state) };
         let of_queue = |index: u64| match state.batch.refused {
@@ -73,7 +74,7 @@ impl Stretch {
             None => Bound::Blocks,
         };
         let of_iteration = |index: u64| {
-            if has_started && (index < with_free_block || has_slack(state, index)) {
+            if has_started && (index < with_free_block || has_slack(state, scheduler, index)) {
                 return Bound::SchedulerConfig;
             }
             match of_queue(index) {
@@ -114,7 +115,7 @@ impl Stretch {
 }
 
 /// Could a started request load another token in iteration `index` of the stretch without a new block?
-fn has_slack(state: &State, index: u64) -> bool {
+fn has_slack(state: &State, scheduler: &dyn Scheduler, index: u64) -> bool {
     let holds = |place: Place, tokens: u64| state.blocks.need(tokens) <= state.blocks_of(place);
     let is_cut_short = |chunk: &Chunk| {
         let loaded = chunk.context + chunk.tokens * (index + 1);
@@ -127,10 +128,15 @@ fn has_slack(state: &State, index: u64) -> bool {
     let paused = state.running - state.standing - state.batch.chunks.len() as u64 - in_groups;
     state.batch.chunks.iter().any(is_cut_short)
         || resting().any(|group| group.count > group.growth.next_growth())
-        || paused > 0
-            && state.live().any(|place| {
-                let request = state.requests.at(place);
+        || paused > 0 && {
+            let has_slack = |place: &Place| {
+                let request = state.requests.at(*place);
                 let is_paused = request.phase() == Phase::Started && !request.placed;
-                is_paused && holds(place, state.requests.context(place) + 1)
-            })
+                is_paused && holds(*place, state.requests.context(*place) + 1)
+            };
+            match scheduler.admitted() {
+                Some(admitted) => admitted.iter_back().any(|place| has_slack(&place)),
+                None => state.live().any(|place| has_slack(&place)),
+            }
+        }
 }

@@ -12,6 +12,7 @@ use crate::workload::{Arrival, Workload};
 pub(crate) mod columns;
 mod findings;
 mod histogram;
+mod members;
 mod rows;
 pub mod summary;
 mod times;
@@ -21,6 +22,7 @@ pub use columns::{Column, NO_REPLICA, NamedColumn, RequestColumns};
 pub(crate) use columns::{Scatter, columns, take_first};
 pub(crate) use findings::{Facts, of_run};
 pub use histogram::Histogram;
+pub(crate) use members::Members;
 pub use rows::RequestRows;
 pub(crate) use work_conservation::Bound;
 pub use work_conservation::{Load, Work};
@@ -283,16 +285,21 @@ impl Recorder {
 
     /// `count` gaps that begin with `first` and grow, for each of `members` by class.
     #[inline(always)]
-    pub(crate) fn gaps(&mut self, members: &[u64], first: Span, growth: i128, count: u64) -> Result<()> {
-        if let ([histogram], &[members]) = (&mut self.results.tbt[..], members) {
+    pub(crate) fn gaps(&mut self, members: &Members, first: Span, growth: i128, count: u64) -> Result<()> {
+        if let ([histogram], &[members]) = (&mut self.results.tbt[..], &members.by_code[..]) {
             return if members > 0 { histogram.add_progression(first, growth, count, members) } else { Ok(()) };
         }
         self.gaps_of_classes(members, first, growth, count)
     }
 
     #[inline(never)]
-    fn gaps_of_classes(&mut self, members: &[u64], first: Span, growth: i128, count: u64) -> Result<()> {
-        for (histogram, &members) in self.results.tbt.iter_mut().zip(members) {
+    fn gaps_of_classes(&mut self, members: &Members, first: Span, growth: i128, count: u64) -> Result<()> {
+        for &(class, members) in &members.listed {
+            if members > 0 {
+                self.results.tbt[class as usize].add_progression(first, growth, count, members)?;
+            }
+        }
+        for (histogram, &members) in self.results.tbt.iter_mut().zip(&members.by_code) {
             if members > 0 {
                 histogram.add_progression(first, growth, count, members)?;
             }

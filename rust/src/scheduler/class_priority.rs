@@ -1,5 +1,8 @@
 //! One class before another, whatever the policy within a class: li2025 §4.3.
 
+use std::collections::HashMap;
+
+use super::parameters::ClassNames;
 use super::prelude::*;
 use super::{Sarathi, SchedulerConfig};
 
@@ -101,11 +104,14 @@ impl ClassPriorityScheduler {
     /// itself and one for each block of the budget at most. Where blocks are shared, it may give up none.
     fn juniors(&self, rank: usize, plan: &Plan) -> Vec<Place> {
         let others = self.classes[rank].admitted.len() as u64 - plan.decodes();
-        let most = (plan.blocks(plan.budget_for_decodes()) + others) as i64 - plan.free_blocks();
+        let most = plan.blocks(plan.budget_for_decodes()) + others;
+        if !plan.shares_blocks() && plan.has_free(most) {
+            return Vec::new();
+        }
+        let most = most as i64 - plan.free_blocks();
         let runs = |place: &Place| matches!(plan.requests().at(*place).phase(), Phase::Started | Phase::Decoding);
-        let latest_first = |list| std::iter::successors(List::last(list), |&place| list.before(place));
         let lowest_first = self.classes[rank + 1..].iter().rev();
-        let juniors = lowest_first.flat_map(|class| latest_first(&class.admitted)).filter(runs);
+        let juniors = lowest_first.flat_map(|class| class.admitted.iter_back()).filter(runs);
         let most = if plan.shares_blocks() { usize::MAX } else { most.max(0) as usize };
         let mut juniors: Vec<Place> = juniors.take(most).collect();
         juniors.reverse();
@@ -118,14 +124,16 @@ fn ranks(order: &[String], classes: Option<&[Class]>) -> Result<Vec<usize>> {
     if order.is_empty() {
         return Err(Error::config("order", "it must name the classes, the first one served first"));
     }
+    let known = ClassNames::new(classes);
+    let mut rank_of = HashMap::with_capacity(order.len());
     for (rank, name) in order.iter().enumerate() {
-        class_code("order", name, classes)?;
-        if order[..rank].contains(name) {
+        known.check("order", name)?;
+        if rank_of.insert(name.as_str(), rank).is_some() {
             return Err(Error::config("order", format!("it names the class {name:?} twice")));
         }
     }
-    let rank = |class: &Class| match order.iter().position(|other| *other == class.name) {
-        Some(rank) => Ok(rank),
+    let rank = |class: &Class| match rank_of.get(class.name.as_str()) {
+        Some(&rank) => Ok(rank),
         None if !class.comes => Ok(0),
         None => Err(Error::config("order", format!("the class {:?} of the workload is missing", class.name))),
     };

@@ -108,6 +108,11 @@ pub trait Scheduler: Send {
     /// Asks for the next batch.
     fn plan(&mut self, plan: &mut Plan) -> Result<()>;
 
+    /// The admitted requests, where it has them in a list: then one of them is found without a look at all that wait.
+    fn admitted(&self) -> Option<&List> {
+        None
+    }
+
     /// For how many iterations the plan just made holds, now that the pace is known. Policies that decide by time
     /// answer here; the others have said it with [`Plan::hold`].
     fn holds(&self, _pace: &Pace) -> u64 {

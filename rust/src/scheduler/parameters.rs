@@ -1,5 +1,7 @@
 //! What descriptions of policies have in common.
 
+use std::collections::HashSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Queue, Scheduler};
@@ -120,6 +122,24 @@ pub(super) fn count(field: &str, value: u64) -> Result<u64> {
 pub(super) fn limits(token_budget: u64, max_seqs: u64) -> Result<Limits> {
     let (token_budget, max_seqs) = (count("token_budget", token_budget)?, count("max_seqs", max_seqs)?);
     Ok(Limits { token_budget, max_seqs, frees_with_batch: false })
+}
+
+/// The classes of a workload by name. Where no workload is known yet, any name will do.
+pub(super) struct ClassNames<'a> {
+    classes: Option<&'a [Class]>,
+    names: HashSet<&'a str>,
+}
+
+impl ClassNames<'_> {
+    pub(super) fn new(classes: Option<&[Class]>) -> ClassNames<'_> {
+        let names = classes.unwrap_or_default().iter().map(|class| class.name.as_str()).collect();
+        ClassNames { classes, names }
+    }
+
+    /// Is there a class of this name?
+    pub(super) fn check(&self, field: &str, name: &str) -> Result<()> {
+        if self.names.contains(name) { Ok(()) } else { class_code(field, name, self.classes).map(|_| ()) }
+    }
 }
 
 /// The code of a class of the workload. Where no workload is known yet, any name will do.

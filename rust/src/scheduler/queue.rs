@@ -76,6 +76,11 @@ impl List {
         std::iter::successors(self.first(), |&at| self.after(at))
     }
 
+    /// All requests, the last one first.
+    pub fn iter_back(&self) -> impl Iterator<Item = Place> {
+        std::iter::successors(self.last(), |&at| self.before(at))
+    }
+
     /// Adds at the end.
     #[inline]
     pub fn push_back(&mut self, at: Place) {
@@ -96,6 +101,11 @@ impl List {
             previous = self.links[other.index()].previous;
         }
         self.insert_after(at, previous);
+    }
+
+    /// Adds behind a request; at the head, if there is none.
+    pub(super) fn insert_behind(&mut self, at: Place, previous: Option<Place>) {
+        self.insert_after(at, previous.map_or(NONE, |previous| previous.0));
     }
 
     #[inline(always)]

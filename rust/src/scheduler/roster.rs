@@ -1,12 +1,21 @@
 //! What the schedulers that serve by arrival keep, and how they make room.
 
+use std::collections::BTreeMap;
+
 use super::{
     Notice, Queue, Watermark,
     queue::{List, insert_by_arrival},
 };
+use crate::clock::Instant;
 use crate::error::Result;
 use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
 use crate::request::{Phase, Place, Requests};
+
+/// Order of arrival.
+type Order = (Instant, u32);
+
+/// So many of the latest admitted requests are looked through for the place of one that came before them.
+const NEAR: usize = 64;
 
 /// The queue and the admitted requests, as most schedulers keep them.
 #[derive(Debug)]
@@ -14,6 +23,8 @@ pub(super) struct Lists {
     pub(super) queue: Queue,
     /// Admitted requests, in the order of the policy.
     pub(super) running: List,
+    /// The same by arrival, while so many of them are overtaken that to look for a place one by one takes long.
+    by_arrival: Option<BTreeMap<Order, Place>>,
     /// Those of them that cannot decode yet, in the same order.
     pub(super) prefills: List,
     /// Requests that can decode and are not among the standing decodes.
@@ -22,7 +33,7 @@ pub(super) struct Lists {
 
 impl Lists {
     pub(super) fn new(queue: Queue) -> Lists {
-        Lists { queue, running: List::default(), prefills: List::default(), idle: Vec::new() }
+        Lists { queue, running: List::default(), by_arrival: None, prefills: List::default(), idle: Vec::new() }
     }
 
     #[inline(always)]
@@ -49,7 +60,7 @@ impl Lists {
 
     #[inline(never)]
     fn left(&mut self, place: Place, requests: &Requests) {
-        if self.running.remove(place) {
+        if self.remove_running(place, requests) {
             self.prefills.remove(place);
         } else {
             self.give_up(place, requests);
@@ -67,7 +78,7 @@ impl Lists {
     #[cold]
     #[inline(never)]
     fn await_again(&mut self, victim: Place, requests: &Requests) {
-        self.take_out(victim);
+        self.take_out(victim, requests);
         self.queue.push_victim(victim, requests);
     }
 
@@ -78,16 +89,65 @@ impl Lists {
         plan.admit(place, reserved)?;
         plan.chunk(place, tokens)?;
         self.queue.remove(place, plan.requests());
-        insert_by_arrival(&mut self.running, place, plan.requests());
+        self.insert_running(place, plan.requests());
         if tokens < owed {
             insert_by_arrival(&mut self.prefills, place, plan.requests());
         }
         Ok(())
     }
 
+    /// A request joins the admitted, which are kept by arrival.
+    #[inline(always)]
+    pub(super) fn insert_running(&mut self, place: Place, requests: &Requests) {
+        let order = requests.order(place);
+        let is_last = self.running.last().is_none_or(|last| requests.order(last) < order);
+        if is_last && self.by_arrival.is_none() {
+            self.running.push_back(place);
+        } else {
+            self.insert_among_running(place, order, requests);
+        }
+    }
+
+    #[inline(never)]
+    fn insert_among_running(&mut self, place: Place, order: Order, requests: &Requests) {
+        let by_arrival = match &mut self.by_arrival {
+            Some(by_arrival) => by_arrival,
+            None => {
+                let goes_before = |other: Place| requests.order(other) < order;
+                if self.running.len() <= NEAR || self.running.iter_back().take(NEAR).any(goes_before) {
+                    return self.running.insert_sorted(place, goes_before);
+                }
+                let all = self.running.iter().map(|other| (requests.order(other), other)).collect();
+                self.by_arrival.insert(all)
+            }
+        };
+        let before = by_arrival.range(..order).next_back().map(|(_, &other)| other);
+        self.running.insert_behind(place, before);
+        by_arrival.insert(order, place);
+    }
+
+    /// A request ceases to be among the admitted, if it was.
+    #[inline(always)]
+    fn remove_running(&mut self, place: Place, requests: &Requests) -> bool {
+        if self.by_arrival.is_some() {
+            self.forget_arrival(place, requests);
+        }
+        self.running.remove(place)
+    }
+
+    #[inline(never)]
+    fn forget_arrival(&mut self, place: Place, requests: &Requests) {
+        if let Some(by_arrival) = &mut self.by_arrival {
+            by_arrival.remove(&requests.order(place));
+            if by_arrival.len() < NEAR {
+                self.by_arrival = None;
+            }
+        }
+    }
+
     /// A request was preempted: among the admitted no more.
-    pub(super) fn take_out(&mut self, victim: Place) {
-        self.running.remove(victim);
+    pub(super) fn take_out(&mut self, victim: Place, requests: &Requests) {
+        self.remove_running(victim, requests);
         self.prefills.remove(victim);
         self.idle.retain(|&place| place != victim);
     }
@@ -107,6 +167,10 @@ macro_rules! answered_by_the_roster {
         fn notice(&mut self, notice: Notice, requests: &Requests) {
             self.roster.notice(notice, requests);
         }
+
+        fn admitted(&self) -> Option<&List> {
+            Some(&self.roster.lists.running)
+        }
     };
 }
 
@@ -122,12 +186,14 @@ pub(super) struct Roster {
     pub(super) lists: Lists,
     /// Swapped requests by arrival.
     pub(super) swapped: List,
+    /// Requests that can decode and were left out by a plan, by arrival: all standing decodes come before them.
+    left_out: BTreeMap<Order, Place>,
 }
 
 impl Roster {
     pub(super) fn new(limits: Limits, watermark: Watermark, preemption: Preemption, queue: Queue) -> Roster {
         let lists = Lists::new(queue);
-        Roster { limits, watermark, preemption, lists, swapped: List::default() }
+        Roster { limits, watermark, preemption, lists, swapped: List::default(), left_out: BTreeMap::new() }
     }
 
     #[inline(always)]
@@ -142,7 +208,7 @@ impl Roster {
     #[cold]
     #[inline(never)]
     fn preempted(&mut self, victim: Place, requests: &Requests) {
-        self.lists.take_out(victim);
+        self.take_out(victim, requests);
         self.await_again(victim, requests);
     }
 
@@ -150,9 +216,9 @@ impl Roster {
     #[inline(always)]
     pub(super) fn choose_decodes(&mut self, most: u64, plan: &mut Plan) -> Result<()> {
         let most = most.min(plan.budget_for_decodes());
-        let ready = plan.decodes() + self.lists.idle.len() as u64;
-        if ready > most {
-            return self.choose_some(most, ready, plan);
+        let ready = plan.decodes() + (self.lists.idle.len() + self.left_out.len()) as u64;
+        if ready > most || !self.left_out.is_empty() {
+            return self.choose_some(most, plan);
         }
         for index in 0..self.lists.idle.len() {
             plan.decode(self.lists.idle[index])?;
@@ -161,32 +227,55 @@ impl Roster {
         Ok(())
     }
 
-    /// The same where not all that can decode may.
+    /// The same where not all that can decode may, or might before this plan. What it costs depends on how many come to
+    /// decode or cease to, and not on how many are left out.
     #[inline(never)]
-    fn choose_some(&mut self, most: u64, ready: u64, plan: &mut Plan) -> Result<()> {
+    fn choose_some(&mut self, most: u64, plan: &mut Plan) -> Result<()> {
         if most == 0 {
             plan.rest_decodes(true);
             return Ok(());
         }
-        // The last by arrival of all that can decode are left out.
-        let mut left_out = Vec::new();
-        let mut next = self.lists.running.last();
-        while let Some(place) = next.filter(|_| (left_out.len() as u64) < ready - most) {
-            if !self.lists.prefills.contains(place) && !plan.requests().at(place).is_placed() {
-                left_out.push(place);
-                if plan.requests().at(place).phase() == Phase::Decoding {
-                    plan.pause(place)?;
+        // Behind the first that was left out there is no decode.
+        let behind = match self.left_out.first_key_value() {
+            Some((_, &place)) => self.lists.running.before(place),
+            None => self.lists.running.last(),
+        };
+        for &place in &self.lists.idle {
+            self.left_out.insert(plan.requests().order(place), place);
+        }
+        self.lists.idle.clear();
+        let decodes = |&place: &Place, plan: &Plan| plan.requests().at(place).phase() == Phase::Decoding;
+        let mut latest = behind;
+        loop {
+            while let Some(place) = latest.filter(|place| !decodes(place, plan)) {
+                latest = self.lists.running.before(place);
+            }
+            let room = most.saturating_sub(plan.decodes());
+            let first = self.left_out.first_key_value().map(|(&order, &place)| (order, place));
+            match (latest, first) {
+                (Some(place), _) if plan.decodes() > most => self.leave_out(place, plan)?,
+                (_, Some((order, place))) if room > 0 => {
+                    self.left_out.remove(&order);
+                    plan.decode(place)?;
                 }
-            }
-            next = self.lists.running.before(place);
-        }
-        let Some(&first) = left_out.last() else { return Ok(()) };
-        for place in std::mem::replace(&mut self.lists.idle, left_out) {
-            if plan.requests().arrived_before(place, first) {
-                plan.decode(place)?;
+                (Some(place), Some((order, _))) if order < plan.requests().order(place) => {
+                    self.leave_out(place, plan)?;
+                }
+                _ => return Ok(()),
             }
         }
+    }
+
+    fn leave_out(&mut self, place: Place, plan: &mut Plan) -> Result<()> {
+        plan.pause(place)?;
+        self.left_out.insert(plan.requests().order(place), place);
         Ok(())
+    }
+
+    /// A request was preempted: among the admitted no more.
+    fn take_out(&mut self, victim: Place, requests: &Requests) {
+        self.lists.take_out(victim, requests);
+        self.left_out.remove(&requests.order(victim));
     }
 
     /// Short of blocks for its decodes, the latest arrival not placed before them goes, a decode itself last. The decodes
@@ -210,7 +299,7 @@ impl Roster {
                 && plan.new_blocks(latest, 1) == 1;
             let victim = if only_it { self.lists.prefills.last().unwrap_or(latest) } else { latest };
             plan.preempt(victim, self.preemption)?;
-            self.lists.take_out(victim);
+            self.take_out(victim, plan.requests());
             victims.push(victim);
         }
         for victim in victims {
@@ -244,7 +333,7 @@ impl Roster {
             }
             plan.swap_in(place, self.preemption, tokens)?;
             self.swapped.remove(place);
-            insert_by_arrival(&mut self.lists.running, place, plan.requests());
+            self.lists.insert_running(place, plan.requests());
             if !plan.requests().at(place).is_ready() {
                 insert_by_arrival(&mut self.lists.prefills, place, plan.requests());
             } else if plan.budget_left() > 0 {

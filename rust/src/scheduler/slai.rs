@@ -128,26 +128,46 @@ impl SlaiScheduler {
             plan.select_group(group);
             plan.rest_decodes(true);
         }
+        // Most belong behind all others: the latest arrival, the latest deadline. Those that decoded without their cohort
+        // belong before it, the last of them first.
+        let mut before_others = std::mem::take(&mut self.rows);
         for index in 0..self.lists.idle.len() {
             let place = self.lists.idle[index];
-            let member = member(place, plan.requests());
-            let (tbt, deadline) = (member.tbt, later(now, member.tbt));
-            let group = self.group(tbt);
-            let cohort = &mut self.cohorts[group];
-            if cohort.members.is_empty() {
-                cohort.end = now;
-            }
-            if cohort.deadline(tbt) == deadline {
-                plan.select_group(group);
-                plan.rest_decodes(true);
-                plan.decode(place)?;
-                cohort.insert(member);
-            } else {
-                self.alone.insert(Member { tbt: Span(deadline.0), ..member });
+            if !self.join(place, true, plan)? {
+                before_others.push(place);
             }
         }
         self.lists.idle.clear();
+        for place in before_others.drain(..).rev() {
+            self.join(place, false, plan)?;
+        }
+        self.rows = before_others;
         Ok(())
+    }
+
+    /// A request can decode: it joins the cohort of its TBT if its e is that of the others, or waits alone. Says whether it
+    /// did, if it is to join only behind all others.
+    fn join(&mut self, place: Place, behind: bool, plan: &mut Plan) -> Result<bool> {
+        let (now, member) = (plan.now(), member(place, plan.requests()));
+        let (tbt, deadline) = (member.tbt, later(now, member.tbt));
+        let group = self.group(tbt);
+        let cohort = &mut self.cohorts[group];
+        if cohort.members.is_empty() {
+            cohort.end = now;
+        }
+        let is_alike = cohort.deadline(tbt) == deadline;
+        let (ready, member) =
+            if is_alike { (cohort, member) } else { (&mut self.alone, Member { tbt: Span(deadline.0), ..member }) };
+        if behind && !ready.is_behind(&member) {
+            return Ok(false);
+        }
+        ready.insert(member);
+        if is_alike {
+            plan.select_group(group);
+            plan.rest_decodes(true);
+            plan.decode(place)?;
+        }
+        Ok(true)
     }
 
     /// The group for a TBT: one for all with the same three leading bits, so that there are few, and two classes seldom
@@ -167,7 +187,8 @@ impl SlaiScheduler {
         if is_cut {
             let mut keys = std::mem::take(&mut self.keys);
             for cohort in self.ready() {
-                keys.extend(cohort.chosen_keys().map(|(key, _)| key));
+                // No more than `most` of one are among the first.
+                keys.extend(cohort.chosen_keys().map(|(key, _)| key).take(most as usize));
             }
             let last = *keys.select_nth_unstable(most as usize - 1).1;
             keys.clear();
@@ -263,7 +284,7 @@ impl SlaiScheduler {
     fn take_out(&mut self, place: Place, requests: &Requests) {
         self.leave_cohort(place, requests);
         self.alone.members.retain(|other| other.place != place);
-        self.lists.take_out(place);
+        self.lists.take_out(place, requests);
     }
 
     fn leave_cohort(&mut self, place: Place, requests: &Requests) {
@@ -374,7 +395,7 @@ impl SlaiScheduler {
         plan.hold(Hold::while_arrivals_wait(arrivals_wait));
         if uses_budget_up && (chosen.count > 0 || deadline < Instant::NEVER) {
             let inside = self.cohorts.iter().filter(|cohort| cohort.takes_part);
-            let tbts = inside.filter_map(|cohort| cohort.members.last()).map(|member| member.tbt);
+            let tbts = inside.filter_map(|cohort| cohort.members.back()).map(|member| member.tbt);
             let (offset, lasts) = self.margin.offset_after(chosen.count, plan);
             self.watch = Some(DeadlineWatch {
                 start: plan.now(),
@@ -401,6 +422,10 @@ impl Scheduler for SlaiScheduler {
             Notice::Arrived(_) | Notice::Ready(_) => {}
         }
         self.lists.notice(notice, requests);
+    }
+
+    fn admitted(&self) -> Option<&List> {
+        Some(&self.lists.running)
     }
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {

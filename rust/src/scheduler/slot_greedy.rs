@@ -150,6 +150,10 @@ impl Scheduler for SlotGreedyScheduler {
         self.lists.notice(notice, requests);
     }
 
+    fn admitted(&self) -> Option<&List> {
+        Some(&self.lists.running)
+    }
+
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
         for place in self.lists.idle.drain(..) {
             plan.decode(place)?;

@@ -217,7 +217,7 @@ impl VllmV1Scheduler {
 
     fn preempt(&mut self, victim: Place, plan: &mut Plan, victims: &mut Vec<Place>) -> Result<()> {
         plan.preempt(victim, Preemption::Recompute)?;
-        self.lists.take_out(victim);
+        self.lists.take_out(victim, plan.requests());
         self.lists.queue.push_victim(victim, plan.requests());
         victims.push(victim);
         Ok(())
@@ -231,6 +231,10 @@ impl Scheduler for VllmV1Scheduler {
 
     fn notice(&mut self, notice: Notice, requests: &Requests) {
         self.lists.notice(notice, requests);
+    }
+
+    fn admitted(&self) -> Option<&List> {
+        Some(&self.lists.running)
     }
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::parameters::ClassNames;
 use super::prelude::*;
 
 /// How many requests of a class must wait before it joins the batch.
@@ -33,10 +34,11 @@ impl SchedulerParameters for Wait {
                 return Err(Error::config("thresholds", "no class has one; each class of the workload needs one"));
             }
             Thresholds::ByClass(thresholds) => {
+                let known = ClassNames::new(classes);
                 for (name, &threshold) in thresholds {
                     let field = format!("thresholds.{name}");
                     count(&field, threshold)?;
-                    class_code(&field, name, classes)?;
+                    known.check(&field, name)?;
                 }
                 let of_class = |class: &Class| match thresholds.get(&class.name) {
                     Some(&threshold) => Ok(threshold),
@@ -119,6 +121,10 @@ impl Scheduler for WaitScheduler {
                 }
             }
         }
+    }
+
+    fn admitted(&self) -> Option<&List> {
+        Some(&self.seniority.admitted)
     }
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {

@@ -1,5 +1,7 @@
 //! Ready requests in the order of their deadlines, many of them with one e.
 
+use std::collections::VecDeque;
+
 use super::deadline::later;
 use crate::clock::{Instant, Span};
 use crate::request::Place;
@@ -31,8 +33,8 @@ pub(super) struct Cohort {
     pub(super) kind: u32,
     /// Their e. For requests that are alone it is 0, and the deadline stands in the place of the TBT.
     pub(super) end: Instant,
-    /// By TBT and id.
-    pub(super) members: Vec<Member>,
+    /// By TBT and id. They come and go at both ends.
+    pub(super) members: VecDeque<Member>,
     /// How many of them, from the first, the present plan has chosen.
     pub(super) chosen: usize,
     /// Is it in the batch?
@@ -56,18 +58,26 @@ impl Cohort {
 
     /// The place of the first in the order, behind all if there is none.
     pub(super) fn first(&self) -> Key {
-        self.members.first().map_or(LAST, |member| self.key(member))
+        self.members.front().map_or(LAST, |member| self.key(member))
     }
 
     /// The place of the last.
     fn last(&self) -> Key {
-        self.members.last().map_or((Instant::ZERO, 0), |member| self.key(member))
+        self.members.back().map_or((Instant::ZERO, 0), |member| self.key(member))
     }
 
-    /// A new member is most often the last one: it has arrived after the others, or has a later deadline.
+    /// Does a member belong behind all that are here?
+    pub(super) fn is_behind(&self, member: &Member) -> bool {
+        self.members.back().is_none_or(|last| last.order() < member.order())
+    }
+
+    /// A new member is most often the last one: it has arrived after the others, or has a later deadline. One that comes
+    /// back after an iteration without the others is most often the first.
     pub(super) fn insert(&mut self, member: Member) {
-        if self.members.last().is_none_or(|last| last.order() < member.order()) {
-            self.members.push(member);
+        if self.is_behind(&member) {
+            self.members.push_back(member);
+        } else if self.members.front().is_some_and(|first| member.order() < first.order()) {
+            self.members.push_front(member);
         } else {
             let index = self.members.partition_point(|other| other.order() < member.order());
             self.members.insert(index, member);
@@ -78,12 +88,12 @@ impl Cohort {
         self.members.binary_search_by_key(&member.order(), Member::order).ok()
     }
 
-    pub(super) fn chosen(&self) -> &[Member] {
-        &self.members[..self.chosen]
+    pub(super) fn chosen(&self) -> impl DoubleEndedIterator<Item = &Member> {
+        self.members.range(..self.chosen)
     }
 
     pub(super) fn chosen_keys(&self) -> impl DoubleEndedIterator<Item = (Key, Place)> {
-        self.chosen().iter().map(|member| (self.key(member), member.place))
+        self.chosen().map(|member| (self.key(member), member.place))
     }
 
     /// Are all members chosen?
