@@ -276,7 +276,12 @@ def test_a_config_without_the_needed_keys_names_them_and_the_file(tmp_path):
             ModelShape.of(place)
         assert str(refused.value) == f"{file}: missing num_hidden_layers, intermediate_size"
     numbers = '{"hidden_size": ' + "9" * 5000 + "}"
-    for text, said in (("{", "is no JSON"), ("", "is no JSON"), ("[" * 100_000, "nested too deeply"), (numbers, "is no JSON")):
+    for text, said in (
+        ("{", "is no JSON"),
+        ("", "is no JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        (numbers, "is no JSON"),
+    ):
         file.write_text(text, encoding="utf-8")
         with pytest.raises(iq.ConfigError, match=said):
             ModelShape.of(file)
