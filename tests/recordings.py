@@ -21,13 +21,18 @@ def recorded(name: str) -> list[Scenario]:
     return cases
 
 
-def workload(requests: list[Scenario]) -> iq.Workload:
-    """The requests of a recorded scenario."""
-    names = ["prompt_tokens", "output_tokens", "priority", "prefix_parts", "continues"]
+def workload(requests: list[Scenario], ends: str = "stop") -> iq.Workload:
+    """The requests of a recorded scenario, whose ends are foreseen, or are stop tokens."""
+    names = ["prompt_tokens", "output_tokens", "priority", "prefix_parts", "continues", "max_output_tokens"]
     columns: dict[str, list[Any]] = {"arrival_s": [request["arrival_us"] / 1e6 for request in requests]}
+    if ends == "length":
+        columns["max_output_tokens"] = [request["output_tokens"] for request in requests]
     for name in names:
         if any(name in request for request in requests):
             columns[name] = [request.get(name) for request in requests]
+    if "continues" in columns:  # a row says in one way with what its prompt begins
+        parts = [None if "continues" in request else request.get("prefix_parts") for request in requests]
+        columns["prefix_parts"] = parts
     types: dict[str, Any] = {"prefix_parts": pl.List(pl.List(pl.Int64)), "continues": pl.Int64}
     overrides = {name: types[name] for name in types if name in columns}
     return iq.Workload(pl.DataFrame(columns, schema_overrides=overrides))
@@ -66,7 +71,11 @@ def vllm_engine(scenario: Scenario) -> iq.Engine:
     names = ["token_budget", "max_seqs", "long_prefill_threshold", "policy", "reserve_full_prompt"]
     return iq.Engine(
         timing=iq.PiecewiseLinear(**price),
-        scheduler=iq.VllmV1(**{name: scenario[name] for name in names}),
+        scheduler=iq.VllmV1(
+            **{name: scenario[name] for name in names},
+            async_scheduling=scenario.get("async_scheduling", False),
+            pause_s=scenario.get("pause_us", 0) / 1e6,
+        ),
         kv=iq.KvCache(
             tokens=scenario["kv_tokens"],
             block=scenario["block_tokens"],

@@ -51,6 +51,15 @@ def test_every_batch_of_the_core_is_vllms(place: int) -> None:
     assert vllm_outcome(result) == _expected(VLLM[place])
 
 
+@pytest.mark.parametrize("stepping", [False, True], ids=["stretches", "stepping"])
+@grouped(place=range(len(AHEAD)))
+def test_every_batch_of_the_core_is_vllms_that_plans_ahead(stepping: bool, place: int) -> None:
+    scenario = AHEAD[place]["scenario"]
+    requests = workload(scenario["requests"], scenario.get("ends", "length"))
+    result = iq.simulate(requests, vllm_engine(scenario), batches=True, stepping=stepping)
+    assert vllm_outcome(result) == _expected(AHEAD[place])
+
+
 def _microseconds(instant: int | None) -> int:
     whole, rest = divmod(instant or 0, 10**12)
     assert rest == 0

@@ -310,8 +310,8 @@ pub(crate) fn simulate<'py>(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     read_columns! { columns:
-        arrival_s, prompt_tokens, output_tokens, class, priority, patience_s, ttft_slo_s, tbt_slo_s, queue_key, session,
-        pool, content_start, content_id, content_tokens, parents, children_start, children, delay_s
+        arrival_s, prompt_tokens, output_tokens, class, priority, max_output_tokens, patience_s, ttft_slo_s, tbt_slo_s,
+        queue_key, session, pool, content_start, content_id, content_tokens, parents, children_start, children, delay_s
     }
     let workload = Workload {
         arrival_s,
@@ -320,6 +320,7 @@ pub(crate) fn simulate<'py>(
         class,
         class_count: classes.len().max(1),
         priority,
+        max_output_tokens,
         patience_s,
         tbt_slo_s,
         queue_key,

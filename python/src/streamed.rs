@@ -79,6 +79,7 @@ impl PythonSource {
             output_tokens: tokens("output_tokens")?,
             class: codes("class")?,
             priority: optional("priority", &column(part, "priority")?)?.to_vec(),
+            max_output_tokens: tokens("max_output_tokens")?,
             patience_s: seconds("patience_s")?,
             tbt_slo_s: seconds("tbt_slo_s")?,
             queue_key: seconds("queue_key")?,

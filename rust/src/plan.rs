@@ -82,6 +82,13 @@ impl Hold {
     }
 }
 
+/// A policy plans each batch while the one before it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ahead {
+    /// How long the engine sleeps, when a batch has ended, if the plan that was made while it ran was empty.
+    pub pause: Span,
+}
+
 const NO_BLOCK: &str = "no more blocks are taken than are free";
 
 /// The batch that one replica is about to run, open to its scheduler.
@@ -365,6 +372,7 @@ impl Plan<'_> {
     /// Takes an admitted request's blocks away, because another lacks one; it waits again. A request that was placed
     /// before that one has taken the blocks that were free.
     pub fn preempt(&mut self, place: Place, preemption: Preemption) -> Result<()> {
+        self.state.lose_in_flight(place);
         self.leave_batch(place)?;
         self.reserve(0);
         self.give_up(place, preemption)

@@ -282,6 +282,17 @@ impl History {
         (at, self.arrival.id)
     }
 
+    /// The iteration that it was admitted to at `planned` begins later.
+    pub(crate) fn begin_later(&mut self, planned: Instant, begins: Instant) {
+        let begun = match &mut self.hand_off {
+            None => &mut self.admitted,
+            Some(hand_off) => &mut hand_off.resumed,
+        };
+        if *begun == planned {
+            *begun = begins;
+        }
+    }
+
     /// An iteration that it is admitted to begins.
     #[inline]
     pub(crate) fn begin(&mut self, now: Instant) {
@@ -503,6 +514,7 @@ mod tests {
                 output_tokens: 1,
                 class: 0,
                 priority: 0,
+                max_output_tokens: 0,
                 tbt_slo: Span::NEVER,
                 queue_key: 0,
                 session: None,

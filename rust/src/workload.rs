@@ -22,6 +22,8 @@ pub struct Workload<'a> {
     pub class_count: usize,
     /// Priority; lower is served first. Empty: all 0.
     pub priority: &'a [i64],
+    /// Most tokens that each may generate, as its client said; 0 for a request of which nothing is known. Empty: for none.
+    pub max_output_tokens: &'a [i32],
     /// Seconds that a request waits for its first admission before it leaves; NaN: for ever. Empty: all for ever.
     pub patience_s: &'a [f64],
     /// The longest gap between two tokens that a request should see, in seconds; NaN: any. Empty: any for all.
@@ -205,12 +207,23 @@ pub struct Arrival {
     pub class: u32,
     /// Priority; lower is served first.
     pub priority: i64,
+    /// Most tokens that it may generate, as its client said; 0 where nothing is known of it.
+    pub max_output_tokens: u32,
     /// The longest gap between two tokens that it should see; `Span::NEVER`: any.
     pub tbt_slo: Span,
     /// What a queue that is ordered by key sorts by: in the order of the numbers that were given.
     pub queue_key: i64,
     /// Its session, if it belongs to one.
     pub session: Option<u32>,
+}
+
+impl Arrival {
+    /// Does a scheduler know that its last token will be its last? It does where the client allowed no more; otherwise the
+    /// output ends by a stop token.
+    #[inline]
+    pub fn end_is_foreseen(&self) -> bool {
+        (1..=self.output_tokens).contains(&self.max_output_tokens)
+    }
 }
 
 /// Rows that are checked at once: all that come before the first wrong one are right.
@@ -240,6 +253,7 @@ impl Workload<'_> {
             ("output_tokens", self.output_tokens.len(), true),
             ("class", self.class.len(), false),
             ("priority", self.priority.len(), false),
+            ("max_output_tokens", self.max_output_tokens.len(), false),
             ("patience_s", self.patience_s.len(), false),
             ("tbt_slo_s", self.tbt_slo_s.len(), false),
             ("queue_key", self.queue_key.len(), false),
@@ -360,6 +374,7 @@ impl Workload<'_> {
             output_tokens: self.output_tokens[row] as u32,
             class: 0,
             priority: 0,
+            max_output_tokens: 0,
             tbt_slo: Span::NEVER,
             queue_key: 0,
             session: None,
@@ -367,6 +382,7 @@ impl Workload<'_> {
         let optional = self.ids.len()
             | self.class.len()
             | self.priority.len()
+            | self.max_output_tokens.len()
             | self.tbt_slo_s.len()
             | self.queue_key.len()
             | self.session.len();
@@ -382,6 +398,7 @@ impl Workload<'_> {
         arrival.id = self.id(row);
         arrival.class = self.class.get(row).copied().unwrap_or(0);
         arrival.priority = self.priority.get(row).copied().unwrap_or(0);
+        arrival.max_output_tokens = self.max_output_tokens.get(row).map_or(0, |&most| most.max(0) as u32);
         arrival.tbt_slo = span(self.tbt_slo_s, row).unwrap_or(Span::NEVER);
         arrival.queue_key = self.queue_key.get(row).map_or(0, |&key| order_of(key));
         arrival.session = self.session.get(row).copied().filter(|&session| session != NO_SESSION);
@@ -413,6 +430,8 @@ pub struct Columns {
     pub class: Vec<u32>,
     /// See [`Workload::priority`].
     pub priority: Vec<i64>,
+    /// See [`Workload::max_output_tokens`].
+    pub max_output_tokens: Vec<i32>,
     /// See [`Workload::patience_s`].
     pub patience_s: Vec<f64>,
     /// See [`Workload::tbt_slo_s`].
@@ -442,6 +461,7 @@ impl Columns {
             class: rest(&self.class, start),
             class_count,
             priority: rest(&self.priority, start),
+            max_output_tokens: rest(&self.max_output_tokens, start),
             patience_s: rest(&self.patience_s, start),
             tbt_slo_s: rest(&self.tbt_slo_s, start),
             queue_key: rest(&self.queue_key, start),
@@ -467,6 +487,7 @@ impl Columns {
         put(&mut self.output_tokens, workload.output_tokens, rows);
         put(&mut self.class, workload.class, rows);
         put(&mut self.priority, workload.priority, rows);
+        put(&mut self.max_output_tokens, workload.max_output_tokens, rows);
         put(&mut self.patience_s, workload.patience_s, rows);
         put(&mut self.tbt_slo_s, workload.tbt_slo_s, rows);
         put(&mut self.queue_key, workload.queue_key, rows);
@@ -495,6 +516,7 @@ impl Columns {
         cut(&mut self.output_tokens, rows);
         cut(&mut self.class, rows);
         cut(&mut self.priority, rows);
+        cut(&mut self.max_output_tokens, rows);
         cut(&mut self.patience_s, rows);
         cut(&mut self.tbt_slo_s, rows);
         cut(&mut self.queue_key, rows);

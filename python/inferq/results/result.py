@@ -224,7 +224,8 @@ class Result:
         """One row for each request in the batch of each stretch.
 
         `iteration` (row of `iterations`), `request` (its `id` in `requests`), `tokens` (that one iteration
-        computes), `emits` (whether it emits a token at the end).
+        computes), `emits` (whether it emits a token at the end; that of a row that a policy planned ahead
+        behind a stop token is dropped).
 
         Raises:
             ConfigError: the run did not record them.

@@ -92,6 +92,10 @@ class Scheduler(Description):
         """
         return False
 
+    def plans_ahead(self) -> bool:
+        """Whether each batch is planned while the one before it runs, without its outcome."""
+        return False
+
     def is_user_defined(self) -> bool:
         """Whether this is an object of a class that is no policy of inferq itself."""
         return type(self) not in inferq.scheduler.SCHEDULERS

@@ -18,8 +18,13 @@ class VllmV1(Scheduler):
     priority and arrival (`"priority"`), by recompute. A step that preempted admits none. The head of the
     queue, a victim too, blocks those behind it.
 
-    Source: vLLM 0.32, whose recorded batches this reproduces. Asynchronous scheduling, drafts, LoRA limits
-        and KV connectors are left out.
+    With `async_scheduling` a batch is planned when the one before it begins, so that the device need not wait
+    for the scheduler. The plan does not know requests that came since, and those whose last token is being
+    computed still hold their seats and blocks. An end is foreseen where the workload's `max_output_tokens`
+    allows no further token; any other end is a stop token, behind which one more row is computed in vain.
+
+    Source: vLLM 0.33, whose recorded batches this reproduces, with asynchronous scheduling (vLLM's own
+        default) and without. Drafts, LoRA limits and KV connectors are left out.
 
     Args:
         token_budget: tokens of one iteration (`max_num_batched_tokens`), at least 1.
@@ -29,9 +34,12 @@ class VllmV1(Scheduler):
         policy: `"fcfs"`, or `"priority"`: the workload's `priority`, lower first, then arrival.
         reserve_full_prompt: admit only when blocks for all known tokens are free
             (`scheduler_reserve_full_isl`); only the chunk's blocks are taken.
+        async_scheduling: plan each batch while the one before it runs (`--async-scheduling`).
+        pause_s: seconds that the engine's loop sleeps after a batch during which nothing could be planned;
+            only with `async_scheduling`. In vLLM 0.001.
 
     Raises:
-        ConfigError: a number outside these ranges or an unknown policy.
+        ConfigError: a number outside these ranges, an unknown policy, or a pause without `async_scheduling`.
 
     Example:
         >>> import inferq as iq
@@ -44,13 +52,21 @@ class VllmV1(Scheduler):
     long_prefill_threshold: int = 0
     policy: Literal["fcfs", "priority"] = "fcfs"
     reserve_full_prompt: bool = True
+    async_scheduling: bool = False
+    pause_s: float = 0.0
 
     def fills_budget(self) -> Answer:
-        """It does unless the part of one prompt is bounded."""
+        """It does unless the part of one prompt is bounded, or plans do not know who came."""
+        if self.async_scheduling:
+            return Answer(False, "VllmV1 plans a batch before it knows who comes until it starts")
         if 0 < self.long_prefill_threshold < self.token_budget:
             return Answer(False, f"VllmV1 cuts a prompt to {self.long_prefill_threshold:,} tokens")
         return Answer(True, "VllmV1 fills its budget while a request can run")
 
+    def plans_ahead(self) -> bool:
+        """With `async_scheduling`."""
+        return self.async_scheduling
+
     def serves_oldest(self) -> bool:
         """First come, first served, with prompts that only the budget cuts."""
-        return self.policy == "fcfs" and not self.long_prefill_threshold
+        return self.policy == "fcfs" and not self.long_prefill_threshold and not self.async_scheduling

@@ -38,8 +38,9 @@ class Crossing:
             )
         user_defined = any(one.router is not None and one.router.is_user_defined() for one in self.pools)
         hashes = any(isinstance(one.router, PrefixHash) for one in self.pools)
-        caches = any(engine.kv.prefix_cache for one in self.pools for engine in one.engines)
-        self.knows_prefixes = hashes or caches
+        engines = [engine for one in self.pools for engine in one.engines]
+        self.knows_prefixes = hashes or any(engine.kv.prefix_cache for engine in engines)
+        self._plans_ahead = any(engine.scheduler.plans_ahead() for engine in engines)
         self._wants_sessions = (by_session or user_defined) and "session_id" in columns
 
     def scenario(self, options: dict[str, Any]) -> str:
@@ -73,6 +74,8 @@ class Crossing:
             columns["class"] = frame["class"].to_physical().cast(pl.UInt32).to_numpy()
         if "priority" in frame.columns:
             columns["priority"] = frame["priority"].to_numpy()
+        if "max_output_tokens" in frame.columns and self._plans_ahead:
+            columns["max_output_tokens"] = frame["max_output_tokens"].fill_null(0).to_numpy()
         for name in ("patience_s", "ttft_slo_s", "tbt_slo_s"):
             if name in frame.columns:
                 columns[name] = frame[name].fill_null(math.nan).to_numpy()

@@ -73,6 +73,10 @@ class Workload:
             finished: its own `arrival_s` then only says where it stands among the rows. If that row is
             rejected, abandoned or unfinished, it never arrives. `open_loop` drops the column.
 
+            A policy that plans a batch while the one before it runs foresees the end of a request whose
+            output reaches its `max_output_tokens`. Any other end, and each where the column is missing or
+            null, is a stop token to it. No other policy looks at the column.
+
             The columns about prefixes act where the KV cache has a prefix cache; elsewhere they are
             carried along. A row says with what its prompt begins in one way: with `prefix_hashes`, one for
             each block of `prefix_block_tokens` tokens (the same number in all rows; the last block may be a

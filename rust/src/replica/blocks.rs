@@ -99,7 +99,8 @@ impl State {
     /// The same for blocks whose content the cache knows.
     #[inline(never)]
     fn release_known(&mut self, place: Place, blocks: u64, is_over: bool) {
-        let context = self.requests.context(place);
+        let unknown = if is_over { 0 } else { self.unknown_tokens(place) };
+        let context = self.requests.context(place) - unknown;
         self.blocks.release(place, blocks, context, is_over);
         self.batch.exchanges += 1;
     }
@@ -149,7 +150,8 @@ impl State {
         if decodes || request.phase() == Phase::Started {
             let takes_part = decodes && !self.groups[request.group as usize].rests;
             let ahead = if takes_part { iterations } else { 0 };
-            self.blocks.scheduled(place, self.requests.context(place) + ahead);
+            let known = self.requests.context(place) + ahead - self.unknown_tokens(place);
+            self.blocks.scheduled(place, known);
         }
     }
 

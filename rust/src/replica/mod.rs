@@ -14,6 +14,7 @@ mod wheel;
 // What it does, and what can be seen of it.
 mod stretch;
 mod settle;
+mod ahead;
 mod read;
 mod cache_at;
 
@@ -27,10 +28,12 @@ use crate::results::{Members, Recorder, Status};
 use crate::scheduler::{Notice, Scheduler};
 use crate::timing::{HostTime, Pace, PiecewiseLinear, Timing};
 use crate::workload::Arrival;
+use ahead::Foresighted;
 use standing::Decodes;
 use state::{Batch, FIRST_ROW};
 use stretch::Stretch;
 
+pub(crate) use ahead::InFlight;
 pub(crate) use groups::Groups;
 pub(crate) use state::{Chunk, State};
 
@@ -59,7 +62,7 @@ pub struct Replica {
     prefixes: Vec<Vec<Segment>>,
     reports: Option<cache_at::Reports>,
     /// Of the blocks sent, those whose keys and values arrived while an iteration ran here.
-    arrived: Vec<Held>,
+    arrived: Vec<(Instant, Held)>,
     /// Standing decodes of which the blocks that they took ahead are full.
     due: Vec<Place>,
     /// Rows at whose end something happens, by their places in the batch.
@@ -121,6 +124,13 @@ impl Replica {
     ) -> Replica {
         let blocks = KvBlocks::new(&engine.kv);
         let moduli = engine.timing.moduli().to_vec();
+        let ahead = engine.scheduler.plans_ahead();
+        let findings = engine.scheduler.findings(&engine.kv);
+        let limits = engine.scheduler.limits();
+        let scheduler = match ahead {
+            Some(ahead) => Box::new(Foresighted::new(engine.scheduler, ahead)),
+            None => engine.scheduler,
+        };
         Replica {
             index,
             state: State {
@@ -130,7 +140,7 @@ impl Replica {
                 groups: Groups::new(Decodes::new(blocks.block_tokens(), Members::new(classes), &moduli)),
                 blocks,
                 moduli,
-                limits: engine.scheduler.limits(),
+                limits,
                 caches_in_row_order: false,
                 batch: Batch::new(),
                 running: 0,
@@ -149,9 +159,10 @@ impl Replica {
                 swap_charge: Span::ZERO,
                 most_preempted: 0,
                 measured,
+                ahead: ahead.map(|_| Box::default()),
             },
-            findings: engine.scheduler.findings(&engine.kv),
-            scheduler: engine.scheduler,
+            findings,
+            scheduler,
             line: engine.timing.short_line().filter(|_| engine.host.is_nothing()).cloned(),
             timing: engine.timing,
             host: Some(engine.host).filter(|host| !host.is_nothing()),
@@ -213,6 +224,9 @@ impl Replica {
         if self.is_idle {
             return Ok(());
         }
+        if self.state.ahead.is_some() {
+            return self.queue_ahead(now);
+        }
         let stretch = &mut self.stretch;
         if !stretch.through_arrivals {
             self.cut(now)?;
@@ -235,18 +249,11 @@ impl Replica {
 
     /// The keys and values that were held for a departure are elsewhere: the next batch that is formed finds the blocks free.
     pub(crate) fn release(&mut self, held: Held, now: Instant) -> Result<()> {
-        self.arrived.push(held);
+        self.arrived.push((now, held));
         if self.is_idle {
-            self.free_arrived();
+            self.free_arrived(now);
         }
         self.cut(now)
-    }
-
-    fn free_arrived(&mut self) {
-        for Held { blocks, kept } in self.arrived.drain(..) {
-            self.state.sent_blocks -= blocks;
-            self.state.blocks.let_go(kept);
-        }
     }
 
     /// Does this request still wait for its first admission? A place that is empty or taken by another is told from one
@@ -297,15 +304,7 @@ impl Replica {
         self.report(now)?;
         self.wake_at = Instant::NEVER;
         loop {
-            self.state.clear_batch();
-            if self.state.blocks.has_cache() {
-                self.state.publish_followed(0);
-            }
-            self.scheduler.plan(&mut Plan::new(&mut self.state, now, drain))?;
-            if !self.state.batch.looked_up.is_empty() {
-                self.state.discard_hits();
-            }
-            self.check_plan(now)?;
+            self.ask(now, drain)?;
             let batch = &self.state.batch;
             if batch.chunk_tokens > 0 || self.state.standing > 0 {
                 break;
@@ -317,6 +316,20 @@ impl Replica {
         }
         self.run(now)?;
         Ok(true)
+    }
+
+    /// Lets the scheduler plan a batch.
+    #[inline(always)]
+    fn ask(&mut self, now: Instant, drain: bool) -> Result<()> {
+        self.state.clear_batch();
+        if self.state.blocks.has_cache() {
+            self.state.publish_followed(0);
+        }
+        self.scheduler.plan(&mut Plan::new(&mut self.state, now, drain))?;
+        if !self.state.batch.looked_up.is_empty() {
+            self.state.discard_hits();
+        }
+        self.check_plan(now)
     }
 
     /// What a plan asked in pieces must hold as a whole (rule 6).

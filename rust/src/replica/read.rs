@@ -211,6 +211,8 @@ impl Replica {
         };
         let decoding = state.live().filter(takes_part).map(|place| state.requests.at(place));
         rows.extend(decoding.map(|request| (request.row, request.id, 1, true)));
+        let dropped = state.ahead.iter().flat_map(|ahead| &ahead.dropped);
+        rows.extend(dropped.map(|dropped| (dropped.row, dropped.id, 1, true)));
         rows.sort_unstable_by_key(|row| row.0);
         for (_, id, tokens, emits) in rows {
             results.batch_row(id, tokens, emits);

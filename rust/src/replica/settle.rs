@@ -50,12 +50,15 @@ impl Replica {
         if !self.due.is_empty() {
             self.due.drain(..).for_each(|place| self.state.begin_to_grow(place));
         }
+        if self.state.ahead.is_some() {
+            return self.go_on_ahead(results);
+        }
         if !self.ending.is_empty() {
             self.end_rows(end, results)?;
         }
         if self.role != Role::Whole {
             self.depart(end);
-            self.free_arrived();
+            self.free_arrived(end);
         }
         Ok(())
     }
@@ -218,7 +221,7 @@ impl Replica {
     }
 
     /// Those whose prompts are computed go, in order of their ids. What they hold stays taken until it has arrived.
-    fn depart(&mut self, now: Instant) {
+    pub(super) fn depart(&mut self, now: Instant) {
         let state = &mut self.state;
         self.departing.sort_unstable_by_key(|&place| state.requests.at(place).id);
         for place in self.departing.drain(..) {
@@ -249,6 +252,8 @@ impl Replica {
             if whole > 0 {
                 under_way = u64::from(whole < count);
                 (self.stretch.count, self.stretch.end) = (whole, end_after(start, &pace, whole)?);
+                // No batch is planned any more.
+                self.state.ahead = None;
                 self.settle_stretch(results)?;
                 if whole < count && self.state.blocks.has_cache() {
                     self.state.begin_again();

@@ -2,6 +2,7 @@
 //!
 //! [`State`] is the one truth that plans move and that settling moves on: requests, blocks, standing decodes, the batch.
 
+use super::InFlight;
 use super::blocks::LookedUp;
 use super::groups::Groups;
 use super::standing::Decodes;
@@ -185,6 +186,8 @@ pub(crate) struct State {
     /// Most preemptions of one request so far.
     pub(crate) most_preempted: u32,
     pub(crate) measured: std::ops::Range<u32>,
+    /// Where batches are planned ahead.
+    pub(crate) ahead: Option<Box<InFlight>>,
 }
 
 impl State {
@@ -292,6 +295,9 @@ impl State {
             for (ceiling, modulus) in shape.ceilings.iter_mut().zip(&self.moduli) {
                 *ceiling += u128::from((chunk.context + 1).div_ceil(*modulus));
             }
+        }
+        if let Some(ahead) = &self.ahead {
+            ahead.add_dropped_to(shape, &self.moduli);
         }
     }
 

@@ -54,10 +54,10 @@ impl Wheel {
         }
     }
 
-    /// `place` is due at `tick`, which is later than now.
+    /// `place` is due at `tick`, which is later than now, or now if it is taken out before time goes on.
     #[inline]
     pub(crate) fn insert(&mut self, place: Place, tick: u64) {
-        debug_assert!(tick > self.now, "members are due in the future");
+        debug_assert!(tick >= self.now, "members are due in the future");
         self.next = self.next.min(tick);
         if place.index() < self.nodes.len() {
             self.link(place.0, tick);

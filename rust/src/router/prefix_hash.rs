@@ -103,7 +103,20 @@ mod tests {
     fn arrival(id: u32) -> Arrival {
         let (at, tbt_slo) = (Instant::ZERO, Span::NEVER);
         let (prompt_tokens, output_tokens, session) = (1000, 1, None);
-        Arrival { id, row: id, at, prompt_tokens, output_tokens, class: 0, priority: 0, tbt_slo, queue_key: 0, session }
+        let (class, priority, queue_key) = (0, 0, 0);
+        Arrival {
+            id,
+            row: id,
+            at,
+            prompt_tokens,
+            output_tokens,
+            class,
+            priority,
+            max_output_tokens: 0,
+            tbt_slo,
+            queue_key,
+            session,
+        }
     }
 
     fn fleet(replicas: usize) -> Fleet {

@@ -13,7 +13,7 @@ use crate::engine::Class;
 use crate::error::{Error, Result};
 use crate::kinds::kinds;
 use crate::kv::{KvBlocks, KvCache};
-use crate::plan::{Limits, Plan};
+use crate::plan::{Ahead, Limits, Plan};
 use crate::request::{Place, Requests};
 use crate::timing::Pace;
 use crate::workload::Arrival;
@@ -49,10 +49,12 @@ mod prelude {
     pub(super) use super::queue::insert_by_arrival;
     pub(super) use super::roster::{Lists, Roster, answered_by_the_roster};
     pub(super) use super::{List, Notice, PreemptionKind, Queue, QueueOrder, Scheduler, Watermark};
+    pub(super) use crate::clock::{Span, attoseconds};
     pub(super) use crate::engine::Class;
+    pub(super) use crate::error::Error;
     pub(super) use crate::kinds::prelude::*;
     pub(super) use crate::kv::KvBlocks;
-    pub(super) use crate::plan::{Hold, Limit, Limits, Plan, Preemption};
+    pub(super) use crate::plan::{Ahead, Hold, Limit, Limits, Plan, Preemption};
     pub(super) use crate::request::{Phase, Place, Requests};
     pub(super) use crate::workload::Arrival;
 }
@@ -92,6 +94,11 @@ pub trait Scheduler: Send {
         Ok(())
     }
 
+    /// Does it plan each batch while the one before it runs?
+    fn plans_ahead(&self) -> Option<Ahead> {
+        None
+    }
+
     /// What a reader of the results should know of it with this cache.
     fn findings(&self, _cache: &KvCache) -> Vec<&'static str> {
         Vec::new()
@@ -104,6 +111,10 @@ pub trait Scheduler: Send {
 
     /// Something happened to a request. One that left is still in the table during the call.
     fn notice(&mut self, notice: Notice, requests: &Requests);
+
+    /// The next batch is planned ahead, and this request's last token is certain to come with the one that runs: it gets no
+    /// more rows, and holds its seat and its blocks until it leaves.
+    fn ending(&mut self, _place: Place) {}
 
     /// Asks for the next batch.
     fn plan(&mut self, plan: &mut Plan) -> Result<()>;

@@ -1,4 +1,4 @@
-//! vLLM v1: every request just owes tokens (engine: vLLM 0.32, `vllm/v1/core/sched/scheduler.py`).
+//! vLLM v1: every request just owes tokens (engine: vLLM 0.33, `vllm/v1/core/sched/scheduler.py`).
 
 use super::prelude::*;
 
@@ -21,25 +21,40 @@ pub struct VllmV1 {
     pub long_prefill_threshold: u64,
     pub policy: VllmV1Policy,
     pub reserve_full_prompt: bool,
+    #[serde(default)]
+    pub async_scheduling: bool,
+    #[serde(default)]
+    pub pause_s: f64,
 }
 
 impl SchedulerParameters for VllmV1 {
     fn build(&self, _classes: Option<&[Class]>) -> Result<Box<dyn Scheduler>> {
+        if self.pause_s != 0.0 && !self.async_scheduling {
+            let what = format!("{}: the engine sleeps only with async_scheduling", self.pause_s);
+            return Err(Error::config("pause_s", what));
+        }
+        if self.async_scheduling { self.scheduler::<true>() } else { self.scheduler::<false>() }
+    }
+
+    fn fills_a_budget(&self) -> bool {
+        !self.async_scheduling
+    }
+}
+
+impl VllmV1 {
+    fn scheduler<const AHEAD: bool>(&self) -> Result<Box<dyn Scheduler>> {
         let queue = match self.policy {
             VllmV1Policy::Fcfs => Queue::fcfs(),
             VllmV1Policy::Priority => Queue::by(|arrival| arrival.priority, None),
         };
-        Ok(Box::new(VllmV1Scheduler {
+        Ok(Box::new(VllmV1Scheduler::<AHEAD> {
             limits: limits(self.token_budget, self.max_seqs)?,
             long_prefill_threshold: self.long_prefill_threshold,
             policy: self.policy,
             reserve_full_prompt: self.reserve_full_prompt,
+            pause: Span(attoseconds(self.pause_s, "pause_s")?),
             lists: Lists::new(queue),
         }))
-    }
-
-    fn fills_a_budget(&self) -> bool {
-        true
     }
 }
 
@@ -51,17 +66,21 @@ impl Sample for VllmV1 {
             long_prefill_threshold: if dice.flip() { 0 } else { dice.below(20) },
             policy: dice.one_of(&[VllmV1Policy::Fcfs, VllmV1Policy::Priority]),
             reserve_full_prompt: dice.flip(),
+            async_scheduling: dice.flip(),
+            pause_s: 0.0,
         }
     }
 }
 
-/// The running in order of admission, while the budget lasts; then, if no request was preempted, the queue.
+/// The running in order of admission, while the budget lasts; then, if no request was preempted, the queue. Does it plan
+/// each batch while the one before it runs?
 #[derive(Debug)]
-pub(super) struct VllmV1Scheduler {
+struct VllmV1Scheduler<const AHEAD: bool> {
     limits: Limits,
     long_prefill_threshold: u64,
     policy: VllmV1Policy,
     reserve_full_prompt: bool,
+    pause: Span,
     /// The running in order of admission.
     lists: Lists,
 }
@@ -73,7 +92,7 @@ struct RunningRow {
     blocks: u64,
 }
 
-impl VllmV1Scheduler {
+impl<const AHEAD: bool> VllmV1Scheduler<AHEAD> {
     /// Places the running without walking through them, where that is possible: all decodes fit the budget, prefills come
     /// last, and victims, if any, are taken from the tail. Returns the victims; `None` asks for the walk, and nothing but
     /// joined decodes has changed.
@@ -149,6 +168,10 @@ impl VllmV1Scheduler {
         let mut reserved = 0;
         let mut next = self.lists.running.first();
         'running: while let Some(place) = next.filter(|_| budget > 0) {
+            if AHEAD && plan.is_ending(place) {
+                next = self.lists.running.after(place);
+                continue;
+            }
             let tokens = plan.requests().owed(place).min(longest).min(budget);
             let blocks = plan.new_blocks(place, tokens);
             while reserved + blocks > plan.free_blocks_before_decodes() {
@@ -166,8 +189,12 @@ impl VllmV1Scheduler {
                     reserved -= row.blocks;
                     plan.pass(victim, row.tokens);
                 }
+                next = self.lists.running.after(place);
                 self.preempt(victim, plan, &mut victims)?;
                 plan.rest_decodes(false);
+                if victim == place && self.policy == VllmV1Policy::Priority {
+                    continue 'running;
+                }
                 if victim == place {
                     break 'running;
                 }
@@ -186,7 +213,8 @@ impl VllmV1Scheduler {
         let mut placed = rows.iter().map(|row| row.place).peekable();
         self.lists.idle.clear();
         for place in self.lists.running.iter() {
-            if placed.next_if_eq(&place).is_none() && !self.lists.prefills.contains(place) {
+            let has_ended = AHEAD && plan.is_ending(place);
+            if placed.next_if_eq(&place).is_none() && !self.lists.prefills.contains(place) && !has_ended {
                 self.lists.idle.push(place);
                 if plan.requests().at(place).phase() == Phase::Decoding {
                     plan.pause(place)?;
@@ -224,17 +252,28 @@ impl VllmV1Scheduler {
     }
 }
 
-impl Scheduler for VllmV1Scheduler {
+impl<const AHEAD: bool> Scheduler for VllmV1Scheduler<AHEAD> {
     fn limits(&self) -> Limits {
         self.limits
     }
 
+    fn plans_ahead(&self) -> Option<Ahead> {
+        AHEAD.then_some(Ahead { pause: self.pause })
+    }
+
     fn notice(&mut self, notice: Notice, requests: &Requests) {
         self.lists.notice(notice, requests);
+        if AHEAD && let Notice::Left(gone) = notice {
+            self.lists.idle.retain(|&place| place != gone);
+        }
     }
 
     fn admitted(&self) -> Option<&List> {
         Some(&self.lists.running)
+    }
+
+    fn ending(&mut self, place: Place) {
+        self.lists.prefills.remove(place);
     }
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
@@ -273,6 +312,9 @@ impl Scheduler for VllmV1Scheduler {
                 || plan.seats_left() == 0
                 || (plan.refused() == Some(Limit::Blocks) && !self.lists.queue.may_be_overtaken()));
         plan.hold(Hold::while_arrivals_wait(arrivals_wait));
+        if AHEAD && !arrivals_wait && !has_threshold && self.lists.queue.is_empty() {
+            plan.hold_as_requests_leave();
+        }
         Ok(())
     }
 }

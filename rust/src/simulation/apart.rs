@@ -49,7 +49,7 @@ impl Lane {
             polls.count(results.left())?;
             self.come_to(end, replica.requests())?;
             replica.settle(results)?;
-            if !replica.is_empty() {
+            if replica.is_idle() && !replica.is_empty() {
                 replica.form(end, false)?;
             }
             end = replica.next_instant();

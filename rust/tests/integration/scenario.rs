@@ -22,6 +22,7 @@ pub(crate) struct Columns {
     pub(crate) output_tokens: Vec<i32>,
     pub(crate) class: Vec<u32>,
     pub(crate) priority: Vec<i64>,
+    pub(crate) max_output_tokens: Vec<i32>,
     pub(crate) patience_s: Vec<f64>,
     pub(crate) tbt_slo_s: Vec<f64>,
     pub(crate) queue_key: Vec<f64>,
@@ -46,6 +47,7 @@ impl Columns {
             class: &self.class,
             class_count: CLASSES,
             priority: &self.priority,
+            max_output_tokens: &self.max_output_tokens,
             patience_s: &self.patience_s,
             tbt_slo_s: &self.tbt_slo_s,
             queue_key: &self.queue_key,
@@ -80,6 +82,7 @@ impl Columns {
             output_tokens: pick(&self.output_tokens, rows),
             class: pick(&self.class, rows),
             priority: pick(&self.priority, rows),
+            max_output_tokens: pick(&self.max_output_tokens, rows),
             patience_s: if self.patience_s.is_empty() { Vec::new() } else { pick(&self.patience_s, rows) },
             tbt_slo_s: pick(&self.tbt_slo_s, rows),
             queue_key: pick(&self.queue_key, rows),
@@ -261,6 +264,8 @@ fn columns(longest_prompt: i32, longest_output: i32) -> impl Strategy<Value = Co
             columns.output_tokens.push(output);
             columns.class.push(class);
             columns.priority.push(priority);
+            // Every third end is foreseen by policies that plan ahead; nothing is said of others, or that they might be longer.
+            columns.max_output_tokens.push([output, 0, output + 1][class as usize + priority as usize % 2]);
             columns.patience_s.push(patience);
             columns.tbt_slo_s.push(tbt_slo);
             columns.queue_key.push(queue_key);

@@ -40,6 +40,7 @@ impl WorkloadSource for Parts<'_> {
             output_tokens: part.output_tokens,
             class: part.class,
             priority: part.priority,
+            max_output_tokens: part.max_output_tokens,
             patience_s: part.patience_s,
             tbt_slo_s: part.tbt_slo_s,
             queue_key: part.queue_key,

@@ -1,0 +1,350 @@
+//! Planning ahead: a batch is planned when the one before it begins, without knowing its outcome.
+//!
+//! The device goes from one batch to the next without a pause, since the next one is ready. What this costs: a plan does not
+//! know of requests that came while the batch before it ran, and requests whose last token comes with that batch still have
+//! their seats and blocks. A policy asks for it with [`Scheduler::plans_ahead`], and its plans are made by the rules of all.
+//!
+//! Nothing is guessed and taken back. A plan that was made when a batch began cannot be seen before that batch ends, so it is
+//! made then, of what was known when it began: arrivals after that are kept from the policy ([`Foresighted`]), and requests
+//! that have just emitted their last token hold what they have until the plan is made. Two kinds of them: an end that the
+//! policy foresees, since the client allowed no more tokens, gets no row; one by a stop token looks like any other decode,
+//! gets a row, and what that row computes is dropped. Then both leave, at the end of the batch that brought their last token.
+//!
+//! Stretches are as ever, shifted by one: what comes while an iteration runs is seen by the plan of the one after the next.
+
+use super::{Held, Replica, Role, State, end_after};
+use crate::clock::{Instant, Span};
+use crate::error::Result;
+use crate::kv::KvCache;
+use crate::plan::{Ahead, Hold, Limits, Plan};
+use crate::request::{Phase, Place, Requests};
+use crate::results::{Recorder, Status};
+use crate::scheduler::{List, Notice, Scheduler};
+use crate::timing::{Pace, Shape};
+use crate::workload::Arrival;
+
+/// What is in flight where batches are planned ahead.
+#[derive(Debug, Default)]
+pub(crate) struct InFlight {
+    /// Requests whose last token comes with the batch that runs while the next one is planned, and is foreseen.
+    ending: Vec<Place>,
+    /// Are there seats or blocks that the plan counts as taken, and that are free when its batch begins?
+    frees: bool,
+    /// Rows of the batch whose outcome is dropped.
+    pub(super) dropped: Vec<DroppedRow>,
+    /// Of the requests that take part in the standing decodes: tokens that they have computed by the end of the batch that is
+    /// planned, and that the prefix cache cannot know when it is planned, since one of them is being computed.
+    unknown: u64,
+    /// The same of those that lost their place since the batch before it was planned.
+    late: u64,
+    left_decodes: Vec<Place>,
+}
+
+/// A row behind the last token of a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DroppedRow {
+    pub(super) row: u64,
+    pub(super) id: u32,
+    context: u64,
+}
+
+impl InFlight {
+    /// Adds the rows whose outcome is dropped to a batch's shape.
+    pub(super) fn add_dropped_to(&self, shape: &mut Shape, moduli: &[u64]) {
+        for row in &self.dropped {
+            shape.add_decodes(1, row.context);
+            for (ceiling, modulus) in shape.ceilings.iter_mut().zip(moduli) {
+                *ceiling += u128::from((row.context + 1).div_ceil(*modulus));
+            }
+        }
+    }
+}
+
+impl State {
+    /// Is the last token of a request certain to come with the batch that runs while this one is planned?
+    pub(crate) fn is_ending(&self, place: Place) -> bool {
+        self.ahead.as_ref().is_some_and(|ahead| ahead.ending.contains(&place))
+    }
+
+    /// Tokens that a request has computed and the prefix cache cannot know yet.
+    pub(super) fn unknown_tokens(&self, place: Place) -> u64 {
+        let Some(ahead) = &self.ahead else { return 0 };
+        if self.requests.at(place).phase() == Phase::Decoding {
+            ahead.unknown
+        } else if ahead.left_decodes.contains(&place) {
+            ahead.late
+        } else {
+            0
+        }
+    }
+
+    /// A standing decode is preempted while its row is in flight.
+    pub(crate) fn lose_in_flight(&mut self, place: Place) {
+        let request = self.requests.at(place);
+        let has_row = request.phase() == Phase::Decoding && self.requests.tick(request) > request.joined;
+        if let Some(ahead) = self.ahead.as_mut().filter(|_| has_row) {
+            ahead.left_decodes.push(place);
+        }
+    }
+}
+
+impl Replica {
+    /// A request joined the queue while iterations run.
+    #[cold]
+    pub(super) fn queue_ahead(&mut self, now: Instant) -> Result<()> {
+        let stretch = &mut self.stretch;
+        if stretch.before_a_request_waits == u64::MAX {
+            let begun = stretch.begun_before(now)?;
+            let at_a_boundary = now > stretch.start && end_after(stretch.start, &stretch.pace, begun)? == now;
+            stretch.before_a_request_waits = begun + u64::from(at_a_boundary);
+        }
+        if stretch.through_arrivals || stretch.count == 1 || stretch.end <= now {
+            return Ok(());
+        }
+        // The iteration after the one that runs now is planned already.
+        let begun = if now == stretch.start { 0 } else { stretch.begun_before(now)? };
+        stretch.count = stretch.count.min(begun + 1);
+        stretch.end = end_after(stretch.start, &stretch.pace, stretch.count)?;
+        Ok(())
+    }
+
+    /// A stretch has been settled but for the requests that leave: what was planned when its last iteration began follows.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn go_on_ahead(&mut self, results: &mut Recorder) -> Result<()> {
+        let stretch = self.stretch;
+        let planned_at = end_after(stretch.start, &stretch.pace, stretch.count - 1)?;
+        if self.role != Role::Whole {
+            self.free_arrived(planned_at);
+        }
+        self.hold_back(stretch.count);
+        self.ask(planned_at, false)?;
+        for index in 0..self.state.batch.admitted.len() {
+            self.state.requests.history_mut(self.state.batch.admitted[index]).begin_later(planned_at, stretch.end);
+        }
+        self.see_off(stretch.end, results)?;
+        if self.role != Role::Whole {
+            let requests = &self.state.requests;
+            self.departing.retain(|&place| requests.at(place).phase() != Phase::Waiting);
+            self.depart(stretch.end);
+            self.free_arrived(stretch.end);
+        }
+        let batch = &self.state.batch;
+        let in_flight = self.state.ahead.get_or_insert_default();
+        in_flight.late = 0;
+        let dropped = in_flight.dropped.len() as u64;
+        if batch.chunk_tokens + self.state.standing + dropped == 0 {
+            in_flight.unknown = 0;
+            return Ok(());
+        }
+        self.run(stretch.end)?;
+        self.stretch.load += dropped;
+        Ok(())
+    }
+
+    /// Requests with their last token hold what they have until the next batch is planned.
+    fn hold_back(&mut self, iterations: u64) {
+        let state = &mut self.state;
+        let in_flight = state.ahead.get_or_insert_default();
+        in_flight.late = if iterations > 1 { 1 } else { in_flight.unknown };
+        in_flight.unknown = 1;
+        in_flight.frees = !self.ending.is_empty() || !self.departing.is_empty() || !self.arrived.is_empty();
+        in_flight.dropped.clear();
+        in_flight.left_decodes.clear();
+        for &(_, place) in &self.ending {
+            let decodes = state.requests.at(place).phase() == Phase::Decoding;
+            if state.requests.arrival(place).end_is_foreseen() {
+                if decodes {
+                    state.left_decodes(place);
+                }
+                let in_flight = state.ahead.get_or_insert_default();
+                in_flight.ending.push(place);
+                if decodes {
+                    in_flight.left_decodes.push(place);
+                }
+                self.scheduler.ending(place);
+            } else if decodes {
+                let request = state.requests.at(place);
+                let (group, tick) = (request.group as usize, state.requests.tick(request));
+                state.groups[group].due.insert(place, tick + 1);
+            } else {
+                state.requests.at_mut(place).ready = true;
+                self.scheduler.notice(Notice::Ready(place), &state.requests);
+            }
+        }
+        for &place in &self.departing {
+            state.ahead.get_or_insert_default().ending.push(place);
+            self.scheduler.ending(place);
+        }
+    }
+
+    /// Requests whose last token came at `now` leave, in the order of the batch that brought it.
+    fn see_off(&mut self, now: Instant, results: &mut Recorder) -> Result<()> {
+        self.ending.sort_unstable_by_key(|&(row, _)| row);
+        let state = &mut self.state;
+        if state.blocks.has_cache() {
+            // Blocks that rows are about to take are forgotten, also where the outcome is dropped.
+            let growth = state.standing_growth();
+            state.blocks.reserve(growth);
+        }
+        for index in 0..self.ending.len() {
+            let (_, place) = self.ending[index];
+            match state.requests.at(place).phase() {
+                Phase::Decoding => {
+                    let request = state.requests.at(place);
+                    let row = DroppedRow { row: request.row, id: request.id, context: state.requests.context(place) };
+                    if !state.groups[request.group as usize].rests {
+                        // It is in the first iteration alone.
+                        state.ahead.get_or_insert_default().dropped.push(row);
+                        state.batch.single_decodes += 1;
+                        state.batch.most_iterations = 1;
+                    }
+                    state.leave_decodes(place);
+                }
+                // It was preempted, and waits for nothing.
+                Phase::Waiting | Phase::Swapped => {
+                    let prompt = u64::from(state.requests.at(place).prompt_tokens);
+                    state.waiting -= 1;
+                    state.running += 1;
+                    state.waiting_blocks -= state.blocks.need(prompt);
+                    state.tokens_ahead -= prompt;
+                }
+                Phase::Started => {}
+            }
+            debug_assert!(state.requests.at(place).owes_no_output(), "L5: exactly o tokens, once");
+            results.leave(state.requests.history(place), self.index, Status::Finished, now);
+            state.release(place, true);
+            self.scheduler.notice(Notice::Left(place), &state.requests);
+            state.remove(place);
+            state.running -= 1;
+        }
+        self.ending.clear();
+        state.ahead.get_or_insert_default().ending.clear();
+        state.end_batch();
+        Ok(())
+    }
+
+    /// Blocks whose content has reached another replica by an instant are free.
+    pub(super) fn free_arrived(&mut self, now: Instant) {
+        let state = &mut self.state;
+        self.arrived.retain_mut(|(at, held)| {
+            if *at > now {
+                return true;
+            }
+            let Held { blocks, kept } = std::mem::take(held);
+            state.sent_blocks -= blocks;
+            state.blocks.let_go(kept);
+            false
+        });
+    }
+}
+
+/// A policy that plans ahead: it is told of an arrival when the plan is made that may know of it.
+pub(super) struct Foresighted {
+    policy: Box<dyn Scheduler>,
+    ahead: Ahead,
+    /// Requests that came, in order.
+    unseen: std::collections::VecDeque<Place>,
+    /// No plan is made before this.
+    asleep_until: Instant,
+}
+
+impl Foresighted {
+    pub(super) fn new(policy: Box<dyn Scheduler>, ahead: Ahead) -> Foresighted {
+        Foresighted { policy, ahead, unseen: std::collections::VecDeque::new(), asleep_until: Instant::ZERO }
+    }
+}
+
+impl Scheduler for Foresighted {
+    fn limits(&self) -> Limits {
+        self.policy.limits()
+    }
+
+    fn refuses(&self, arrival: &Arrival, cache: &crate::kv::KvBlocks) -> Option<&'static str> {
+        self.policy.refuses(arrival, cache)
+    }
+
+    fn check(&self, cache: &KvCache) -> Result<()> {
+        self.policy.check(cache)
+    }
+
+    fn findings(&self, cache: &KvCache) -> Vec<&'static str> {
+        self.policy.findings(cache)
+    }
+
+    fn notice(&mut self, notice: Notice, requests: &Requests) {
+        match notice {
+            Notice::Arrived(place) => self.unseen.push_back(place),
+            Notice::Left(place) => match self.unseen.iter().position(|&unseen| unseen == place) {
+                Some(index) => drop(self.unseen.remove(index)),
+                None => self.policy.notice(notice, requests),
+            },
+            Notice::Ready(_) | Notice::Preempted(_) => self.policy.notice(notice, requests),
+        }
+    }
+
+    fn admitted(&self) -> Option<&List> {
+        self.policy.admitted()
+    }
+
+    fn ending(&mut self, place: Place) {
+        self.policy.ending(place);
+    }
+
+    fn plan(&mut self, plan: &mut Plan) -> Result<()> {
+        if plan.now() < self.asleep_until {
+            plan.wake_at(self.asleep_until);
+            return Ok(());
+        }
+        while let Some(&place) = self.unseen.front().filter(|&&place| plan.requests().order(place).0 <= plan.now()) {
+            self.unseen.pop_front();
+            self.policy.notice(Notice::Arrived(place), plan.requests());
+        }
+        self.policy.plan(plan)?;
+        let is_ahead = plan.now() < plan.last_end();
+        if is_ahead {
+            let hold = plan.held();
+            if plan.frees_later() || (!self.unseen.is_empty() && !hold.through_arrivals) {
+                plan.hold(Hold { iterations: 1, ..hold });
+            }
+            if self.ahead.pause > Span::ZERO && plan.is_empty() && plan.requests().len() > self.unseen.len() {
+                self.asleep_until = plan.last_end().after(self.ahead.pause)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn holds(&self, pace: &Pace) -> u64 {
+        self.policy.holds(pace)
+    }
+}
+
+/// What a policy that plans ahead may look at.
+impl Plan<'_> {
+    /// Is the last token of an admitted request certain to come with the batch that runs while this one is planned? It
+    /// gets no row, and holds its seat and its blocks until that batch ends.
+    #[inline]
+    pub fn is_ending(&self, place: Place) -> bool {
+        self.state.is_ending(place)
+    }
+
+    /// Are there seats or blocks that this plan counts as taken, and that are free when its batch begins?
+    #[inline]
+    pub(crate) fn frees_later(&self) -> bool {
+        self.state.ahead.as_ref().is_some_and(|ahead| ahead.frees)
+    }
+
+    /// This plan holds also when requests leave whose seats and blocks it counts as taken.
+    #[inline]
+    pub fn hold_as_requests_leave(&mut self) {
+        if let Some(ahead) = &mut self.state.ahead {
+            ahead.frees = false;
+        }
+    }
+
+    /// Has nothing been placed?
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.state.batch.chunk_tokens == 0 && self.state.standing == 0
+    }
+}
