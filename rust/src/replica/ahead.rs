@@ -122,7 +122,7 @@ impl Replica {
         for index in 0..self.state.batch.admitted.len() {
             self.state.requests.history_mut(self.state.batch.admitted[index]).begin_later(planned_at, stretch.end);
         }
-        self.see_off(stretch.end, results)?;
+        self.let_finished_leave(stretch.end, results)?;
         if self.role != Role::Whole {
             let requests = &self.state.requests;
             self.departing.retain(|&place| requests.at(place).phase() != Phase::Waiting);
@@ -179,7 +179,7 @@ impl Replica {
     }
 
     /// Requests whose last token came at `now` leave, in the order of the batch that brought it.
-    fn see_off(&mut self, now: Instant, results: &mut Recorder) -> Result<()> {
+    fn let_finished_leave(&mut self, now: Instant, results: &mut Recorder) -> Result<()> {
         self.ending.sort_unstable_by_key(|&(row, _)| row);
         let state = &mut self.state;
         if state.blocks.has_cache() {
