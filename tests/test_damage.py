@@ -87,7 +87,7 @@ def test_every_damage_of_a_stored_result_is_named(tmp_path: Path) -> None:
 
 
 def rewritten(place: Path, **fields: Any) -> None:
-    """A manifest in which fields are others, with the hash that fits: as somebody would forge it."""
+    """A manifest in which fields are others, with the hash that fits: as a forger would write it."""
     import hashlib
 
     record = json.loads((place / "manifest.json").read_text())
@@ -423,7 +423,7 @@ def test_a_scenario_that_is_wrong_is_one_line(tmp_path: Path, name: str, text: s
 
 
 def test_the_command_line_says_one_line_and_ends_with_2(tmp_path: Path) -> None:
-    """Also over an error that nobody foresaw, with the way to its traceback."""
+    """Also over an unforeseen error, with the way to its traceback."""
     (tmp_path / "a.toml").write_text("a = " + "9" * 5000)
     ended = run("simulate", tmp_path / "a.toml")
     assert ended.returncode == 2 and len(ended.stderr.splitlines()) == 1

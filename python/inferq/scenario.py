@@ -120,7 +120,7 @@ _OPTIONS = tuple(
     for name, parameter in inspect.signature(simulate).parameters.items()
     if parameter.kind is parameter.KEYWORD_ONLY and name not in ("progress", "out")
 )
-"""What a file may say under `[run]`. Where to write is for who runs it to say, not for a stranger's file."""
+"""What a file may say under `[run]`. Where to write is for the caller to say, not for a stranger's file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,19 +236,29 @@ impl History {
         }
     }
 
-    /// Makes it that of another request, where it stands: it is large, and copied nowhere.
+    /// Makes it that of another request, where it stands: it is large, and copied nowhere. Every field is named, so that none is
+    /// forgotten.
     #[inline]
-    fn begin_anew(&mut self, arrival: &Arrival) {
-        self.hand_off = None;
-        self.arrival = *arrival;
-        self.admitted = Instant::NEVER;
-        self.first_token = Instant::NEVER;
-        self.last_token = Instant::ZERO;
-        self.longest_gap = Span::ZERO;
-        self.gaps_known = 0;
-        self.preemptions = 0;
-        self.cached_tokens = 0;
-        self.discarded_tokens = 0;
+    fn begin_anew(&mut self, arrived: &Arrival) {
+        let History {
+            arrival,
+            admitted,
+            first_token,
+            last_token,
+            longest_gap,
+            gaps_known,
+            odd,
+            preemptions,
+            discarded_tokens,
+            cached_tokens,
+            hand_off,
+        } = self;
+        *arrival = *arrived;
+        (*admitted, *first_token) = (Instant::NEVER, Instant::NEVER);
+        (*last_token, *longest_gap, *gaps_known) = (Instant::ZERO, Span::ZERO, 0);
+        *odd = NOT_ODD;
+        (*preemptions, *discarded_tokens, *cached_tokens) = (0, 0, 0);
+        *hand_off = None;
     }
 
     /// The history of a request that reaches another replica at `reached`.

@@ -87,7 +87,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def clear(path: Path) -> None:
-    """Remove what processes that were killed left of a file; only for who holds the lock that covers it."""
+    """Remove what processes that were killed left of a file; only while the lock that covers it is held."""
     for left in path.parent.glob(f".{_literal(path.name)}.*.part"):
         left.unlink(missing_ok=True)
 
@@ -181,13 +181,13 @@ class _Noted(io.RawIOBase):
 def held(field: str, what: Path, lock: Path) -> Iterator[None]:
     """Hold a file or a directory alone, so that no other process, on this machine or another, writes into it.
 
-    The system drops the lock with the process, so that one that was killed is in nobody's way. Where files
+    The system drops the lock with the process, so that one that was killed blocks no other. Where files
     lie on another machine this holds as far as that machine knows locks.
 
     Args:
         field: named in the error.
         what: is held.
-        lock: the file that is locked; beside it `….json` says by whom. Both go at the end.
+        lock: the file that is locked; beside it `….json` says by which process. Both go at the end.
 
     Raises:
         ConfigError: another process, or another thread of this one, holds it; it says which and since when.
@@ -221,7 +221,7 @@ def held(field: str, what: Path, lock: Path) -> Iterator[None]:
 
 
 def _told(holder: Path) -> str:
-    """Who holds a lock, as far as that is written."""
+    """The process that holds a lock, as far as that is written."""
     try:
         about = json.loads(read_text(holder, most=4096))
         return f"process {about['pid']:d} on {about['host']} since {about['since']}"

@@ -56,9 +56,9 @@ class VllmV1(Scheduler):
     pause_s: float = 0.0
 
     def fills_budget(self) -> Answer:
-        """It does unless the part of one prompt is bounded, or plans do not know who came."""
+        """It does unless the part of one prompt is bounded, or plans do not know the latest arrivals."""
         if self.async_scheduling:
-            return Answer(False, "VllmV1 plans a batch before it knows who comes until it starts")
+            return Answer(False, "VllmV1 plans a batch before it knows which requests arrive until it starts")
         if 0 < self.long_prefill_threshold < self.token_budget:
             return Answer(False, f"VllmV1 cuts a prompt to {self.long_prefill_threshold:,} tokens")
         return Answer(True, "VllmV1 fills its budget while a request can run")

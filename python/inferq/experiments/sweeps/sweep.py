@@ -54,7 +54,7 @@ def sweep(
         resume: a Parquet file that keeps the points that are done, written about once a second, at the end
             and on Ctrl-C, always whole. Points that are done in it are not run again; those that failed are.
             A file for another scenario or other values is refused; `docs/sweep.md` says what is compared.
-            While a sweep goes on it holds the file alone: another one with it is told who does.
+            While a sweep goes on it holds the file alone: another one is told which process does.
         progress: True shows a bar on a terminal once the sweep has lasted half a second; a callable gets
             (points done, points in all) now and then.
         grid: a list of values for each name; the points are their product in the given order, the last name
