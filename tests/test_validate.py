@@ -16,7 +16,8 @@ from inferq.cli import app
 from inferq.experiments.validation.clients import client_for
 from inferq.experiments.validation.measured_run import MeasuredRun
 from inferq.experiments.validation.reading import read_runs
-from inferq.experiments.validation.settings import Assumed, engine_for, sglang_share
+from inferq.experiments.validation.settings import Assumed, engine_for
+from inferq.systems.servers import sglang_share
 from inferq.timing.hardware.gpu import Gpu
 
 MEASURED = Path(__file__).parent / "measured"

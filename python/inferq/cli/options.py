@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, cast, get_origin
 from inferq.description import Description, alternatives, kind_of, nearest, plain_name, read
 from inferq.errors import ConfigError
 from inferq.reports.text import listed
-from inferq.scheduler import Scheduler
+from inferq.scheduler import SCHEDULERS, Scheduler
 from inferq.systems.engine import Engine
 from inferq.systems.kv_cache import KvCache
 from inferq.systems.routers import ROUTERS, Router
@@ -114,20 +114,25 @@ def engine(
     kv_spec: str | None,
     block: int | None,
     prefix_cache: str | None,
-    scheduler: Scheduler,
+    server: str | None,
+    max_model_len: int | None,
+    scheduler: Scheduler | dict[str, int],
     first_token: str,
 ) -> Engine:
     """The engine of a replay: of a model on a GPU, or of an illustration; what is given goes before both."""
     when = cast("Literal['prefill', 'decode']", first_token)  # checked where the engine is made
-    kept = cast("Literal['blocks', 'radix'] | None", prefix_cache)  # likewise
+    kept = cast("Literal['blocks', 'radix', 'none'] | None", prefix_cache)  # likewise
     is_roofline = model is not None and plain_name(timing_spec or "") == "roofline"
     spelt = None if timing_spec is None or is_roofline else timing(timing_spec)
     if model is None and gpu is None:
+        for option, given in (("--server", server), ("--max-model-len", max_model_len)):
+            if given is not None:
+                raise ConfigError(option, "of which model on which GPU? Give --model and --gpu too")
         if tensor_parallel is not None:
             raise ConfigError("--tensor-parallel", "GPUs of which model? Give --model and --gpu too")
         return Engine(
             timing=spelt or A100,
-            scheduler=scheduler,
+            scheduler=cast("Scheduler", scheduler),  # fields alone stand beside a server
             kv=cache("432000" if kv_spec is None else kv_spec, block, kept),
             first_token=when,
         )
@@ -141,6 +146,8 @@ def engine(
         model,
         gpu,
         tensor_parallel=tensor_parallel,
+        server=server,
+        max_model_len=max_model_len,
         scheduler=scheduler,
         timing="roofline" if is_roofline else spelt,
         kv=None if kv_spec is None else cache(kv_spec, block, kept),
@@ -149,9 +156,17 @@ def engine(
     )
 
 
-def cache(tokens: str, block: int | None, prefix_cache: Literal["blocks", "radix"] | None) -> KvCache:
+def cache(tokens: str, block: int | None, prefix_cache: Literal["blocks", "radix", "none"] | None) -> KvCache:
     """The KV cache of `--kv-tokens`, `--block` and `--prefix-cache`."""
-    return KvCache(tokens=kv_tokens(tokens), block=16 if block is None else block, prefix_cache=prefix_cache)
+    kept = None if prefix_cache == "none" else prefix_cache
+    return KvCache(tokens=kv_tokens(tokens), block=16 if block is None else block, prefix_cache=kept)
+
+
+def scheduler(text: str | None, server: str | None, **given: Any) -> Scheduler | dict[str, int]:
+    """The scheduler of `--scheduler`; without it the fields that replace those of a server's, or Sarathi."""
+    if text is None and server is not None:
+        return {name: number for name, number in given.items() if number is not None}
+    return description("--scheduler", text or "sarathi", SCHEDULERS, **given)
 
 
 def router(text: str) -> Router:

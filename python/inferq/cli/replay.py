@@ -49,13 +49,14 @@ def replay(
     ] = None,
     speed: Annotated[float | None, option("F", "Divide the arrival times by F.")] = None,
     scheduler: Annotated[
-        str,
+        str | None,
         option(
             "SPEC",
             f"{options.spelled(SCHEDULERS)}; with fields: Sarathi:order=spf. Fields that are lists or "
-            f"tables, and so {options.unspelled(SCHEDULERS)}, are for scenarios: inferq simulate.",
+            f"tables, and so {options.unspelled(SCHEDULERS)}, are for scenarios: inferq simulate. Else that "
+            "of --server, or sarathi.",
         ),
-    ] = "sarathi",
+    ] = None,
     token_budget: Annotated[
         int | None, option("N", "Tokens of one iteration, else the scheduler's default.")
     ] = None,
@@ -75,6 +76,17 @@ def replay(
     ] = None,
     tensor_parallel: Annotated[
         int | None, option("N", "GPUs that share --model, else those of the shipped table.")
+    ] = None,
+    server: Annotated[
+        str | None,
+        option(
+            "NAME",
+            "What is not given is what this server does unasked on --gpu: vllm-0.11, vllm-0.14, vllm-0.32, "
+            "vllm-0.33 or sglang-0.5.",
+        ),
+    ] = None,
+    max_model_len: Annotated[
+        int | None, option("N", "Tokens of the longest request of --server, else the model's own.")
     ] = None,
     timing: Annotated[
         str | None,
@@ -102,7 +114,7 @@ def replay(
         option(
             "KIND",
             "Find again what prompts have in common: blocks (by hash, as in vLLM) or radix (a tree of "
-            "tokens, as in SGLang).",
+            "tokens, as in SGLang); none, also where --server does.",
         ),
     ] = None,
     first_token: Annotated[
@@ -135,9 +147,9 @@ def replay(
         kv_spec=kv_tokens,
         block=block,
         prefix_cache=prefix_cache,
-        scheduler=options.description(
-            "--scheduler", scheduler, SCHEDULERS, token_budget=token_budget, max_seqs=max_seqs
-        ),
+        server=server,
+        max_model_len=max_model_len,
+        scheduler=options.scheduler(scheduler, server, token_budget=token_budget, max_seqs=max_seqs),
         first_token=first_token,
     )
     if replicas is None and router is not None:

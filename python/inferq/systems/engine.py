@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
-from inferq.checks import not_negative
+from inferq.checks import not_negative, whole
 from inferq.description import Description, Table, fields_in, fields_of, read, read_fields, table_of
 from inferq.errors import ConfigError, Renamed
 from inferq.scheduler import SCHEDULERS, ClassPriority, Scheduler, VllmV1
 from inferq.systems.kv_cache import KvCache
+from inferq.systems.servers import Server
 from inferq.timing import TIMING_MODELS, Roofline, TimingModel, TimingTable
 from inferq.timing.hardware.gpu import Gpu
 from inferq.timing.hardware.kv_memory import KvMemory
@@ -127,14 +128,16 @@ class Engine(Description):
         gpu: Gpu | str | Mapping[str, Any],
         *,
         tensor_parallel: int | None = None,
-        scheduler: Scheduler | None = None,
-        utilisation: float = 0.9,
+        server: str | None = None,
+        scheduler: Scheduler | Mapping[str, Any] | None = None,
+        utilisation: float | None = None,
+        max_model_len: int | None = None,
         weights: Weights = "bf16",
         kv_dtype: KvType = "bf16",
-        backend: str = "vllm",
+        backend: str | None = None,
         timing: TimingModel | Literal["roofline"] | None = None,
         kv: KvCache | None = None,
-        prefix_cache: Literal["blocks", "radix"] | None = None,
+        prefix_cache: Literal["blocks", "radix", "none"] | None = None,
         overhead: Overhead | None = None,
         first_token: Literal["prefill", "decode"] = "prefill",
     ) -> Engine:
@@ -155,24 +158,36 @@ class Engine(Description):
             tensor_parallel: GPUs of the replica; None: those of the table, shipped or given, or where there
                 is none (a `Roofline` that is given does not say) the smallest power of two on which the model
                 fits.
-            scheduler: None: `VllmV1()`. Its `token_budget` and its seats decide how much memory activations
-                take.
-            utilisation: share of the card's memory that the engine may use.
+            server: what is not given is what this server does unasked on that card: `"vllm-0.11"`,
+                `"vllm-0.14"`, `"vllm-0.32"`, `"vllm-0.33"` or `"sglang-0.5"`, a patch release too
+                (`"sglang-0.5.1"`). It sets the scheduler and its limits, planning ahead, the share of the
+                memory, the blocks and the prefix cache; `explain()` says each with its source, and what of
+                that server is not simulated. None: the defaults of this function.
+            scheduler: None: the server's, or without one `VllmV1()`. Its `token_budget` and its seats decide
+                how much memory activations take. With a server also a table of some of the scheduler's
+                fields, which replace the server's; a whole scheduler replaces all of them.
+            utilisation: share of the card's memory that the engine may use; None: the server's, or 0.9.
+            max_model_len: with a server: tokens of the longest request, which bound its limits, and which
+                vLLM's cache must hold; None: the model's `max_position_embeddings`. Longer requests are not
+                refused.
             weights: how the matrices are kept, `"bf16"`, `"fp8"`, `"int8"` or `"int4"`.
             kv_dtype: numbers of the KV cache, `"bf16"`, `"fp8"` or `"int8"`.
             backend: the engine whose kernels were measured: `"vllm"`, `"sglang"` or `"trtllm"`. Tables of
-                vLLM are shipped, and some of SGLang.
+                vLLM are shipped, and some of SGLang. None: the server's, or where no table of SGLang's is
+                shipped, and without a server, `"vllm"`.
             timing: instead of the table or the roofline; `"roofline"`: no table, also where there is one, so
                 that engines with and without a table are compared by the same clock.
             kv: instead of what the card leaves.
-            prefix_cache: that of the KV cache which the card leaves, as for `KvCache`.
+            prefix_cache: that of the KV cache that the card leaves, as for `KvCache`; `"none"`: none, also
+                where a server keeps one; None: the server's, or none.
             overhead: what the host adds to every iteration; None: nothing.
             first_token: as for the class.
 
         Raises:
             ConfigError: an unknown name, with the nearest known one; a `config.json` without the needed keys;
                 a table that was measured on another number of GPUs; a model that does not fit on the card,
-                with the smallest `tensor_parallel` that does.
+                with the smallest `tensor_parallel` that does; an unknown server, with the nearest known one;
+                a scheduler, a prefix cache or a longest request that this server cannot have.
             OSError: a `config.json` cannot be read.
 
         Example:
@@ -182,6 +197,8 @@ class Engine(Description):
             453824
             >>> print(iq.Engine.on("llama-3.2-3b", "l4").explain().splitlines()[0])
             timing: Roofline('llama-3.2-3b', 'l4'): no measured table of it is shipped
+            >>> iq.Engine.on("llama-3.1-8b", "h100-80gb", server="vllm-0.33").scheduler.token_budget
+            8192
         """
         shape, card = ModelShape.of(model), Gpu.of(gpu)
         if kv is not None and prefix_cache is not None:
@@ -189,13 +206,34 @@ class Engine(Description):
         for name, word, known in (
             ("weights", weights, get_args(Weights)),
             ("kv_dtype", kv_dtype, get_args(KvType)),
-            ("backend", backend, _BACKENDS),
+            ("backend", backend or "vllm", _BACKENDS),
         ):
             one_of(name, word, known)
-        scheduler = VllmV1() if scheduler is None else scheduler
+        if prefix_cache not in (None, "blocks", "radix", "none"):
+            raise ConfigError("prefix_cache", f"must be 'blocks' or 'radix' or 'none', is {prefix_cache!r}")
+        served = None if server is None else Server.of(server, card)
+        if served is None and max_model_len is not None:
+            raise ConfigError("max_model_len", "of which server? Give server too")
+        longest = (
+            shape.longest if max_model_len is None else whole("max_model_len", max_model_len, 1, 2**31 - 1)
+        )
+        if isinstance(scheduler, Mapping) and served is None:
+            raise ConfigError("scheduler", f"fields alone need a server, are {dict(scheduler)!r}")
+        own = {} if scheduler is None else scheduler
+        if isinstance(own, Mapping):
+            scheduler = VllmV1() if served is None else served.scheduler(own, longest)
         if not isinstance(scheduler, Scheduler):
             raise ConfigError("scheduler", f"must be a scheduler such as VllmV1(), is {scheduler!r}")
         inner = scheduler.inner if isinstance(scheduler, ClassPriority) else scheduler
+        if served is not None:
+            served.check(inner, prefix_cache if kv is None else kv.prefix_cache)
+        caching = served.prefix_cache if served is not None and prefix_cache is None else prefix_cache
+        is_sglang = served is not None and served.engine == "sglang"
+
+        def share(gpus: int | None) -> float:
+            if utilisation is not None:
+                return utilisation
+            return 0.9 if served is None else served.utilisation(gpus or 1)
 
         def memory(gpus: int | None) -> KvMemory:
             return KvMemory.of(
@@ -204,16 +242,27 @@ class Engine(Description):
                 tensor_parallel=gpus,
                 weights=weights,
                 kv_dtype=kv_dtype,
-                utilisation=utilisation,
-                batched_tokens=getattr(inner, "token_budget", None) or 8192,
-                sampled_rows=getattr(inner, "max_seqs", None) or 256,
+                utilisation=share(gpus),
+                **(
+                    # The share that SGLang takes leaves out activations and all else.
+                    {"batched_tokens": 1, "sampled_rows": 1, "reserved_bytes": 0, "block": 1}
+                    if is_sglang
+                    else {
+                        "batched_tokens": getattr(inner, "token_budget", None) or 8192,
+                        "sampled_rows": getattr(inner, "max_seqs", None) or 256,
+                    }
+                ),
             )
 
         asked = timing == "roofline"
         given = None if asked else timing
         if isinstance(given, str):
             raise ConfigError("timing", f"must be a timing model or 'roofline', is {given!r}")
-        measured = _measured(shape, card, backend, weights) if timing is None and kv_dtype == "bf16" else {}
+        kernels = ("vllm", "sglang") if backend is None and is_sglang else (backend or "vllm",)
+        measured: dict[int, tuple[str, str, str]] = {}
+        if timing is None and kv_dtype == "bf16":
+            for one in kernels:
+                measured |= _measured(shape, card, one, weights)
         of_table = given.provenance.get("tensor_parallel") if isinstance(given, TimingTable) else None
         if tensor_parallel is not None and of_table not in (None, tensor_parallel):
             raise ConfigError(
@@ -228,10 +277,11 @@ class Engine(Description):
             least = memory(None).tensor_parallel
             gpus = min((shared for shared in measured if shared >= least), default=least)
         lines = []
+        cache_given = kv is not None
         if given is not None:
             lines.append(f"timing: {given!r}, as given")
         elif gpus in measured:
-            name, card_name = measured[gpus]
+            name, card_name, backend = measured[gpus]
             given = TimingTable.shipped(
                 name, card_name, tensor_parallel=gpus, backend=backend, weights=weights
             )
@@ -249,13 +299,30 @@ class Engine(Description):
             lines.append(f"timing: {given!r}: {'as asked' if asked else why}")
         if kv is None:
             room = memory(gpus)
-            kv = KvCache(tokens=room.tokens, block=room.block, prefix_cache=prefix_cache)
+            kept = None if caching == "none" else caching
+            kv = KvCache(tokens=room.tokens, block=room.block, prefix_cache=kept)
             lines.append(f"memory: {room.explain()}")
         else:
             lines.append(f"memory: {kv!r}, as given")
         for key in shape.unread:
             if key != "quantization_config" or weights == "bf16":
                 lines.append(f"unread: {key} of {shape.name}: {_UNREAD[key]}")
+        if served is not None:
+            if longest is not None and not is_sglang and kv.tokens is not None and kv.tokens < longest:
+                raise ConfigError(
+                    "max_model_len",
+                    f"{served.name} does not start: the cache holds {kv.tokens:,} tokens on {gpus} × "
+                    f"{card.name}, and one request of {shape.name} may have {longest:,}; give "
+                    f"max_model_len={kv.tokens} or less, or more GPUs",
+                )
+            given_by_caller = {
+                *(own if isinstance(own, Mapping) else ("scheduler",)),
+                *(("utilisation",) if utilisation is not None else ()),
+                *(("prefix_cache",) if prefix_cache is not None else ()),
+                *(("kv",) if cache_given else ()),
+                *(("max_model_len",) if max_model_len is not None else ()),
+            }
+            lines += served.explained(scheduler, share(gpus), kv, longest, given_by_caller)
         engine = cls(timing=given, scheduler=scheduler, kv=kv, first_token=first_token, overhead=overhead)
         measured_by = given.provenance if isinstance(given, TimingTable) else {}
         version = measured_by.get("backend_version")
@@ -264,10 +331,12 @@ class Engine(Description):
                 "model": shape.name,
                 "gpu": card.name,
                 "tensor_parallel": gpus,
-                "utilisation": utilisation,
+                "utilisation": share(gpus),
                 "weights": weights,
                 "kv_dtype": kv_dtype,
-                "backend": backend,
+                "backend": backend or "vllm",
+                **({"server": server} if server else {}),
+                **({"max_model_len": longest} if served is not None and longest is not None else {}),
                 **({"backend_version": version} if version else {}),
                 "explained": tuple("\n".join(lines).splitlines()),
             }
@@ -278,7 +347,7 @@ class Engine(Description):
         object.__setattr__(self, "on_card", Table(card, as_given=True))
 
     def explain(self) -> str:
-        """Where timing and memory come from, in words, and how the number of tokens comes about.
+        """Where timing, memory and settings come from, in words, and how the number of tokens comes about.
 
         Example:
             >>> import inferq as iq
@@ -354,7 +423,8 @@ class Engine(Description):
             return None
         parts = dict(fields_in(path, description, _ON, ("model", "gpu"), cls.__name__))
         for name, kinds in (("timing", TIMING_MODELS), ("scheduler", SCHEDULERS)):
-            if name in parts and parts[name] != "roofline":
+            is_of_server = name == "scheduler" and "server" in parts and _lacks_kind(parts.get(name))
+            if name in parts and parts[name] != "roofline" and not is_of_server:
                 parts[name] = read(f"{path}.{name}", parts[name], kinds)
         for name, kind in (("kv", KvCache), ("overhead", Overhead)):
             if name in parts:
@@ -367,7 +437,7 @@ class Engine(Description):
 
 _ON = (
     *("model", "gpu", "tensor_parallel", "scheduler", "utilisation", "weights", "kv_dtype", "backend"),
-    *("timing", "kv", "prefix_cache", "overhead", "first_token"),
+    *("timing", "kv", "prefix_cache", "overhead", "first_token", "server", "max_model_len"),
 )
 """What a table may say instead of the parts of an engine: the arguments of `Engine.on`."""
 
@@ -386,12 +456,17 @@ def _source(table: TimingTable) -> str:
     return "measured" if near is None else f"measured on {near}, times the ratio of their rooflines"
 
 
-def _measured(shape: ModelShape, gpu: Gpu, backend: str, weights: str) -> dict[int, tuple[str, str]]:
-    """For each number of GPUs with a shipped table: the names of the model and the GPU to ask for it."""
+def _lacks_kind(scheduler: object) -> bool:
+    """Whether a table holds fields alone, which replace those of a server's scheduler."""
+    return isinstance(scheduler, Mapping) and "kind" not in scheduler
+
+
+def _measured(shape: ModelShape, gpu: Gpu, backend: str, weights: str) -> dict[int, tuple[str, str, str]]:
+    """For each number of GPUs with a shipped table: the model, the GPU and the backend to ask for it."""
     other = next((name for name in NEIGHBOURS if Gpu.of(name) == gpu), None)
     card = gpu if other is None else Gpu.of(NEIGHBOURS[other])
     return {
-        one.tensor_parallel: (one.model, one.gpu if other is None else other)
+        one.tensor_parallel: (one.model, one.gpu if other is None else other, backend)
         for one in files()
         if (one.backend, one.weights) == (backend, weights)
         and ModelShape.of(one.model) == shape

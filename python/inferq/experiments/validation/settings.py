@@ -16,9 +16,9 @@ from inferq.experiments.validation.measured_run import MeasuredRun
 from inferq.scheduler import Scheduler, Sglang, VllmV1
 from inferq.systems.engine import Engine
 from inferq.systems.kv_cache import KvCache
+from inferq.systems.servers import Server, chunk_of_sglang, sglang_share
 from inferq.timing.hardware.catalogue import entries
 from inferq.timing.hardware.gpu import Gpu
-from inferq.timing.hardware.kv_memory import GIB
 from inferq.timing.hardware.model_shape import ModelShape
 from inferq.timing.tables.shipped import files
 
@@ -152,20 +152,16 @@ def _prefix_cache(run: MeasuredRun, server: str, assumed: Assumed) -> Literal["b
     return own
 
 
-def _is_large(card: Gpu) -> bool:
-    """Whether vLLM counts a card among the large ones."""
-    return card.memory_bytes >= 70 * GIB and "a100" not in card.name.lower()
-
-
 def _vllm(run: MeasuredRun, card: Gpu, assumed: Assumed) -> VllmV1:
     """The scheduler of vLLM with its defaults for an API server on this card."""
-    large = _is_large(card)
-    why = f"vLLM's default for an API server on {card.name}"
     version = version_of(run)
-    seqs = run.max_num_seqs or assumed.take("max_num_seqs", 1024 if large else 256, why)
+    release = "vllm-0.33" if version is None else Server.until("vllm", version)
+    limits = Server.of(release, card).limits()
+    why = f"vLLM's default for an API server on {card.name}"
+    seqs = run.max_num_seqs or assumed.take("max_num_seqs", limits["max_seqs"], why)
     budget = run.max_num_batched_tokens
     if budget is None:
-        budget = 8192 if large else 2048
+        budget = limits["token_budget"]
         if run.max_model_len is not None:
             budget = min(budget, seqs * run.max_model_len)
         assumed.take("max_num_batched_tokens", budget, why)
@@ -183,17 +179,13 @@ def _vllm(run: MeasuredRun, card: Gpu, assumed: Assumed) -> VllmV1:
 def _sglang(run: MeasuredRun, card: Gpu, assumed: Assumed) -> Sglang:
     """SGLang's scheduler with its defaults on this card."""
     chunk = run.max_num_batched_tokens or assumed.take(
-        "max_num_batched_tokens", _chunk_of_sglang(card), f"SGLang's chunked_prefill_size on {card.name}"
+        "max_num_batched_tokens", chunk_of_sglang(card), f"SGLang's chunked_prefill_size on {card.name}"
     )
     seqs = run.max_num_seqs or assumed.take(
         "max_num_seqs", 2048, "the least that SGLang takes for max_running_requests"
     )
     ignore = "ignore_eos" in (run.output_law or "")
     return Sglang(chunk_tokens=chunk, max_seqs=seqs, ignore_eos=ignore)
-
-
-def _chunk_of_sglang(card: Gpu) -> int:
-    return 2048 if card.memory_bytes < 35 * GIB else 8192 if card.memory_bytes < 160 * GIB else 16384
 
 
 def _kv(
@@ -219,27 +211,6 @@ def _kv(
         raise run.wrong("tp", f"{shape.name} leaves no room for keys and values on {gpus} × {card.name}")
     # SGLang's pages have one token.
     return KvCache(tokens=tokens, block=1, prefix_cache=caching)
-
-
-def sglang_share(card: Gpu, gpus: int, version: tuple[int, ...] | None) -> float:
-    """SGLang's own `mem_fraction_static`: the share of a card for weights and cache.
-
-    From the rules in its `server_args.py`: a reserve by the size of the card before 0.5.3 (pull request
-    10975), since then 512 MiB, 1.5 MiB for each token of a chunk, 2 MiB for each request of the largest
-    graph, and an eighth of a GiB a GPU; 10 GiB at least on large cards.
-    """
-    mib = 2**20
-    all_mib = card.memory_bytes / mib
-    if version is not None and version < (0, 5, 3):
-        reserve = (2.8 + gpus / 10) if all_mib < 35 * 1024 else (9.5 + gpus / 2)
-        if all_mib >= 90 * 1024:
-            reserve = 12 + gpus / 2
-        return round((all_mib - 1024 * reserve) / all_mib, 3)
-    graph = 24 if all_mib < 35 * 1024 else 256 if gpus < 4 else 512
-    reserve_mib = 512 + 1.5 * _chunk_of_sglang(card) + 2 * graph + 128 * gpus
-    if all_mib > 60 * 1024:
-        reserve_mib = max(reserve_mib, 10 * 1024)
-    return round((all_mib - reserve_mib) / all_mib, 3)
 
 
 def _utilisation(run: MeasuredRun, assumed: Assumed) -> float:

@@ -111,6 +111,8 @@ class ModelShape:
     name: str = field(default="a model", compare=False)
     unread: tuple[str, ...] = field(default=(), compare=False, repr=False)
     """Keys of its `config.json` that would change time or memory and are not looked at."""
+    longest: int | None = field(default=None, compare=False, repr=False)
+    """`max_position_embeddings` of its `config.json`: tokens of prompt and output that it can attend to."""
 
     def __post_init__(self) -> None:
         """Refuse sizes that no model has."""
@@ -237,6 +239,7 @@ class ModelShape:
                 qkv_bias=kind == "qwen2" or said("attention_bias", False),
                 qk_norm=kind in ("qwen3", "qwen3_moe"),
                 name=name,
+                longest=size("max_position_embeddings") if given("max_position_embeddings") else None,
                 unread=tuple(
                     key
                     for key in ("quantization_config", "sliding_window")

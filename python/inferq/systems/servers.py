@@ -1,0 +1,226 @@
+"""What a server does unasked, by its version and the card: the rules that read `servers.json`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from inferq.errors import ConfigError
+from inferq.scheduler import SCHEDULERS, Scheduler
+from inferq.systems.kv_cache import KvCache
+from inferq.timing.hardware.gpu import Gpu
+from inferq.timing.hardware.kv_memory import GIB
+from inferq.workload.columns import nearest
+
+
+@cache
+def _table() -> Mapping[str, Mapping[str, Any]]:
+    read: dict[str, dict[str, Any]] = json.loads(
+        (Path(__file__).parent / "servers.json").read_text(encoding="utf-8")
+    )
+    return read
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One version of a server on one card.
+
+    Args:
+        name: its entry in `servers.json`.
+        version: as it was asked for, the patch release too if it was named.
+        card: where it runs.
+    """
+
+    name: str
+    version: tuple[int, ...]
+    card: Gpu
+
+    @classmethod
+    def of(cls, name: str, card: Gpu) -> Server:
+        """The server called `vllm-0.33`, `vllm-0.33.0`, `sglang-0.5` and so on, in any case.
+
+        Raises:
+            ConfigError: no such server, with the nearest that is known.
+        """
+        found = re.fullmatch(r"([a-z]+-\d+\.\d+)((?:\.\d+)*)", str(name).strip().lower())
+        if found is None or found[1] not in _table():
+            raise ConfigError("server", f"unknown server {name!r}{_nearest(str(name))}")
+        number = found[1].partition("-")[2] + found[2]
+        return cls(found[1], tuple(map(int, number.split("."))), card)
+
+    @staticmethod
+    def until(engine: str, version: tuple[int, ...]) -> str:
+        """The newest server of this program that is no newer than a version; else its oldest."""
+        releases = {
+            tuple(map(int, one.partition("-")[2].split("."))): one
+            for one in _table()
+            if one.startswith(engine)
+        }
+        return releases[max((one for one in releases if one <= version), default=min(releases))]
+
+    @property
+    def engine(self) -> Literal["vllm", "sglang"]:
+        """The program, without its version."""
+        return cast("Literal['vllm', 'sglang']", self.name.partition("-")[0])
+
+    @property
+    def prefix_cache(self) -> Literal["blocks", "radix"]:
+        """The kind of prefix cache that it keeps."""
+        return cast("Literal['blocks', 'radix']", _table()[self.name]["prefix_cache"])
+
+    @property
+    def block(self) -> int:
+        """Tokens of a block of its KV cache."""
+        return int(_table()[self.name]["block"])
+
+    def limits(self) -> Mapping[str, int]:
+        """Tokens of an iteration and requests at once, by the scheduler's names of them."""
+        gib = self.card.memory_bytes / GIB
+        name = self.card.name.lower()
+        rows = _table()[self.name]["limits"]
+        row = next(
+            row for row in rows if gib >= row.get("least_gib", 0) and row.get("without", "\n") not in name
+        )
+        return {key: value for key, value in row.items() if key not in ("least_gib", "without")}
+
+    def utilisation(self, gpus: int) -> float:
+        """The share of the card that it uses; SGLang's is `mem_fraction_static`."""
+        share = _table()[self.name].get("utilisation")
+        if share is not None:
+            return float(share)
+        return sglang_share(self.card, gpus, self.version if len(self.version) > 2 else None)
+
+    def scheduler(self, given: Mapping[str, Any], max_model_len: int | None) -> Scheduler:
+        """Its scheduler, with the fields that are `given` instead of its own."""
+        entry = _table()[self.name]
+        kind = next(one for one in SCHEDULERS if one.__name__ == entry["scheduler"])
+        for field in given:
+            if field not in kind.written_fields():
+                raise ConfigError(
+                    f"scheduler.{field}", f"unknown field{nearest(field, kind.written_fields())}"
+                )
+        fields = {**self.limits(), **entry["fields"], **given}
+        if self.engine == "vllm":
+            if "token_budget" not in given and max_model_len is not None:
+                fields["token_budget"] = min(fields["token_budget"], fields["max_seqs"] * max_model_len)
+            if "max_seqs" not in given:
+                fields["max_seqs"] = min(fields["max_seqs"], fields["token_budget"])
+            if given.get("async_scheduling") is False and "pause_s" not in given:
+                fields["pause_s"] = 0.0  # which only a loop that plans ahead has
+        return kind(**fields)
+
+    def check(self, scheduler: object, prefix_cache: str | None) -> None:
+        """Refuse what this server does not have.
+
+        Args:
+            scheduler: the one that forms batches.
+            prefix_cache: as the caller gives it; None: the server's own.
+
+        Raises:
+            ConfigError: the scheduler of another server, or another prefix cache than its own.
+        """
+        kind = _table()[self.name]["scheduler"]
+        if type(scheduler).__name__ != kind:
+            raise ConfigError("scheduler", f"{self.name} has {kind}, not {type(scheduler).__name__}")
+        if prefix_cache == "none" and self.prefix_cache == "radix":
+            raise ConfigError(
+                "prefix_cache", f"{self.name} keeps a radix tree; a cache without one is given whole, as kv"
+            )
+        if prefix_cache not in (None, "none", self.prefix_cache):
+            raise ConfigError(
+                "prefix_cache", f"{self.name} keeps {self.prefix_cache!r}, not {prefix_cache!r}"
+            )
+
+    def explained(
+        self, scheduler: Scheduler, share: float, kv: KvCache, longest: int | None, given: set[str]
+    ) -> list[str]:
+        """A line for each setting, with its source, and for what is not simulated.
+
+        Args:
+            scheduler: that of the engine.
+            share: of the card's memory.
+            kv: the cache of the engine.
+            longest: tokens of the longest request; None: not known.
+            given: the settings that the caller gave.
+        """
+        sources = _table()[self.name]["sources"]
+        lines = [f"server: {self.name} on {self.card.name}"]
+
+        def line(name: str, value: object, source: str) -> None:
+            number = f"{value:,}" if type(value) is int else str(value)
+            lines.append(f"  {name} {number}: {'as given' if name in given else source}")
+
+        if "scheduler" in given:
+            lines.append(f"  scheduler {scheduler!r}: as given")
+        else:
+            limits = self.limits()
+            named = [*limits, *_table()[self.name]["fields"]]
+            for name in sorted(given - {*named}):
+                if hasattr(scheduler, name):
+                    line(name, getattr(scheduler, name), "")
+            for name in named:
+                value, source = getattr(scheduler, name), sources[name if name in sources else "limits"]
+                if value < limits.get(name, value):
+                    source += ", less by max_seqs · max_model_len or by the budget"
+                line(name, value, source)
+        if "kv" in given:
+            lines.append(f"  kv {kv!r}: as given")
+        else:
+            line("utilisation", f"{share:g}", sources["utilisation"])
+            line("block", kv.block, sources["block"])
+            line("prefix_cache", kv.prefix_cache or "none", sources["prefix_cache"])
+        if longest is None:
+            lines.append("  max_model_len: not known of this model")
+        else:
+            line("max_model_len", longest, "the model's max_position_embeddings")
+            lines.append("  not simulated: longer requests are served, where the server refuses or cuts them")
+        if "overlap" in sources:
+            lines.append(f"  overlap: {sources['overlap']}")
+        lines.append("  not simulated: time of the host and of the API, unless an overhead is given")
+        return lines
+
+
+def chunk_of_sglang(card: Gpu) -> int:
+    """SGLang's `chunked_prefill_size` on a card."""
+    return Server("sglang-0.5", (0, 5), card).limits()["chunk_tokens"]
+
+
+def sglang_share(card: Gpu, gpus: int, version: tuple[int, ...] | None) -> float:
+    """SGLang's own `mem_fraction_static`: the share of a card for weights and cache.
+
+    From the rules in its `server_args.py`: a reserve by the size of the card before 0.5.3 (pull request
+    10975), since then 512 MiB, 1.5 MiB for each token of a chunk, 2 MiB for each request of the largest
+    graph, and an eighth of a GiB a GPU; 10 GiB at least on large cards.
+    """
+    mib = 2**20
+    all_mib = card.memory_bytes / mib
+    if version is not None and version < (0, 5, 3):
+        reserve = (2.8 + gpus / 10) if all_mib < 35 * 1024 else (9.5 + gpus / 2)
+        if all_mib >= 90 * 1024:
+            reserve = 12 + gpus / 2
+        return round((all_mib - 1024 * reserve) / all_mib, 3)
+    graph = 24 if all_mib < 35 * 1024 else 256 if gpus < 4 else 512
+    reserve_mib = 512 + 1.5 * chunk_of_sglang(card) + 2 * graph + 128 * gpus
+    if all_mib > 60 * 1024:
+        reserve_mib = max(reserve_mib, 10 * 1024)
+    return round((all_mib - reserve_mib) / all_mib, 3)
+
+
+def _nearest(name: str) -> str:
+    """The nearest version of the program that is named, else the nearest name."""
+    found = re.fullmatch(r"([a-z]+)-?v?(\d+)(?:\.(\d+))?.*", name.strip().lower())
+    same = [one for one in _table() if found and one.startswith(f"{found[1]}-")]
+    if found is None or not same:
+        return nearest(name, _table())
+    asked = (int(found[2]), int(found[3] or 0))
+
+    def apart(one: str) -> tuple[int, int]:
+        major, minor = map(int, one.partition("-")[2].split("."))
+        return abs(major - asked[0]), abs(minor - asked[1])
+
+    return f"; the nearest is {min(same, key=apart)} (known are {', '.join(_table())})"

@@ -1,0 +1,134 @@
+"""Is an engine that is named by its server what that server does unasked on that card?"""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import inferq as iq
+from inferq.cli import app
+from inferq.systems.servers import Server
+from inferq.timing.hardware.gpu import Gpu
+
+# vLLM's sources, by release: card, tokens and requests of a batch, share of the memory, is the whole prompt
+# reserved, is the next batch planned ahead.
+VLLM = [
+    ("vllm-0.11", "h100-80gb", 8192, 1024, 0.9, False, False),
+    ("vllm-0.14", "h100-80gb", 8192, 1024, 0.9, False, True),
+    ("vllm-0.14", "b200", 8192, 1024, 0.9, False, True),
+    ("vllm-0.32", "b200", 16384, 1024, 0.92, True, True),
+    ("vllm-0.33", "h200", 8192, 1024, 0.92, True, True),
+    ("vllm-0.33", "a100-80gb", 2048, 256, 0.92, True, True),
+    ("VLLM-0.33.1", "l40s", 2048, 256, 0.92, True, True),
+]
+
+
+@pytest.mark.parametrize(("server", "gpu", "budget", "seqs", "share", "whole", "ahead"), VLLM)
+def test_vllm_does_what_its_sources_say_of_that_card(
+    server: str, gpu: str, budget: int, seqs: int, share: float, whole: bool, ahead: bool
+) -> None:
+    engine = iq.Engine.on("llama-3.1-8b", gpu, server=server, max_model_len=4096)
+    assert engine.scheduler == iq.VllmV1(
+        token_budget=budget,
+        max_seqs=seqs,
+        reserve_full_prompt=whole,
+        async_scheduling=ahead,
+        pause_s=0.001 if ahead else 0.0,
+    )
+    assert (engine.kv.block, engine.kv.prefix_cache) == (16, "blocks")
+    assert engine.on_card["utilisation"] == share
+    for word in ("token_budget", "max_seqs", "utilisation", "block", "prefix_cache", "async_scheduling"):
+        assert any(line.startswith(f"  {word} ") for line in engine.explain().splitlines()), word
+    assert iq.Engine.from_json(engine.to_json()) == engine
+
+
+def test_sglang_takes_its_own_share_for_pages_of_one_token() -> None:
+    engine = iq.Engine.on("llama-3.1-8b", "h100-80gb", server="sglang-0.5")
+    assert isinstance(engine.scheduler, iq.Sglang) and engine.scheduler.chunk_tokens == 8192
+    assert (engine.kv.block, engine.kv.prefix_cache) == (1, "radix")
+    # 81,559 MiB less 512 + 1.5 · 8,192 + 2 · 256 + 128 MiB.
+    assert engine.on_card["utilisation"] == round((81_559 - 13_440) / 81_559, 3)
+    earlier = iq.Engine.on("llama-3.1-8b", "h100-80gb", server="sglang-0.5.1")
+    assert earlier.on_card["utilisation"] == round((81_559 - 10 * 1024) / 81_559, 3)
+
+
+def test_what_is_given_goes_before_the_server() -> None:
+    engine = iq.Engine.on(
+        "llama-3.1-8b",
+        "h100-80gb",
+        server="vllm-0.33",
+        scheduler={"max_seqs": 4, "async_scheduling": False},
+        max_model_len=512,
+        utilisation=0.5,
+        prefix_cache="none",
+    )
+    # The smaller of 8,192 and 4 · 512.
+    assert engine.scheduler == iq.VllmV1(token_budget=2048, max_seqs=4)
+    assert engine.kv.prefix_cache is None and engine.on_card["utilisation"] == 0.5
+    assert "max_seqs 4: as given" in engine.explain() and "utilisation 0.5: as given" in engine.explain()
+    assert "token_budget 2,048: vLLM's defaults" in engine.explain()
+    whole = iq.VllmV1(policy="priority")
+    assert iq.Engine.on("qwen3-8b", "h200", server="vllm-0.33", scheduler=whole).scheduler == whole
+    # In a table the same.
+    table = {"model": "qwen3-8b", "gpu": "h200", "server": "vllm-0.33", "scheduler": {"max_seqs": 8}}
+    assert iq.Engine.from_json(table) == iq.Engine.on(
+        "qwen3-8b", "h200", server="vllm-0.33", scheduler={"max_seqs": 8}
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "arguments", "said"),
+    [
+        (
+            "qwen3-8b",
+            "h200",
+            {"server": "vllm-0.31"},
+            "server: unknown server 'vllm-0.31'; the nearest is vllm-0.32",
+        ),
+        ("qwen3-8b", "h200", {"server": "vlm-0.33"}, "did you mean vllm-0.33"),
+        ("qwen3-8b", "h200", {"server": "sglang-0.4"}, "the nearest is sglang-0.5"),
+        ("llama-3.1-8b", "a10g", {"server": "vllm-0.33"}, "max_model_len: vllm-0.33 does not start"),
+        (
+            "llama-3.1-70b",
+            "l4",
+            {"server": "vllm-0.33", "tensor_parallel": 1},
+            "tensor_parallel: .*does not fit",
+        ),
+        ("qwen3-8b", "h200", {"server": "sglang-0.5", "prefix_cache": "none"}, "prefix_cache: .*radix tree"),
+        (
+            "qwen3-8b",
+            "h200",
+            {"server": "vllm-0.33", "prefix_cache": "radix"},
+            "prefix_cache: .*keeps 'blocks'",
+        ),
+        ("qwen3-8b", "h200", {"server": "vllm-0.33", "scheduler": iq.Sglang()}, "scheduler: .*has VllmV1"),
+        ("qwen3-8b", "h200", {"server": "vllm-0.33", "scheduler": {"max_seq": 4}}, "did you mean max_seqs"),
+        ("qwen3-8b", "h200", {"server": "vllm-0.33", "max_model_len": 0}, "max_model_len"),
+        ("qwen3-8b", "h200", {"scheduler": {"max_seqs": 4}}, "scheduler: fields alone need a server"),
+        ("qwen3-8b", "h200", {"max_model_len": 4}, "max_model_len: of which server"),
+    ],
+)
+def test_what_a_server_cannot_run_is_an_error(
+    model: str, gpu: str, arguments: dict[str, object], said: str
+) -> None:
+    with pytest.raises(iq.ConfigError, match=said):
+        iq.Engine.on(model, gpu, **arguments)
+
+
+def test_a_version_between_two_is_the_older() -> None:
+    asked = {(0, 9): "vllm-0.11", (0, 12): "vllm-0.11", (0, 15, 1): "vllm-0.14", (1, 0): "vllm-0.33"}
+    assert {version: Server.until("vllm", version) for version in asked} == asked
+    assert Server.of("vllm-0.33", Gpu.of("h200")).limits() == {"token_budget": 8192, "max_seqs": 1024}
+
+
+def test_the_command_line_knows_servers(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,100,10\n1,100,10\n")
+    on = ["replay", str(trace), "--model", "qwen3-8b", "--gpu", "h200"]
+    run = CliRunner()
+    done = run.invoke(app, [*on, "--server", "vllm-0.33", "--max-seqs", "16"])
+    assert done.exit_code == 0 and "max_seqs=16" in done.output and "async_scheduling=True" in done.output
+    wrong = run.invoke(app, [*on, "--server", "vllm-0.3"])
+    assert wrong.exit_code != 0 and "the nearest is vllm-0.11" in wrong.output.replace("\n", " ")
+    wrong = run.invoke(app, ["replay", str(trace), "--server", "vllm-0.33"])
+    assert wrong.exit_code != 0 and "Give --model and --gpu too" in wrong.output.replace("\n", " ")
