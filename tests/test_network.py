@@ -559,3 +559,80 @@ def test_a_scenario_may_have_a_network(tmp_path: Any) -> None:
     # plan 3 s, tool 0.5 s; prompt of 5 + 3 tokens 1 s, hand-off 0.5 + 0.8 s, three more tokens: 8.8 s in all
     assert set(result.jobs.filter(workflow="agent")["e2e_s"].round(9)) == {8.8}
     assert set(result.jobs.filter(workflow="ask")["e2e_s"].round(9)) == {2.0}
+
+
+# Recorded lengths
+
+
+def test_recorded_lengths_give_the_run_that_drew_them(tmp_path: Any) -> None:
+    """Stage k draws its prompts from stream 3·k and its outputs from 3·k + 1; a list, an array, a Series."""
+    jobs, seed = 40, 5
+    laws = {"plan": (iq.Uniform(5, 30), iq.Geometric(4)), "look": (iq.Geometric(20), iq.Uniform(1, 6))}
+    ask = {"ask": (iq.Uniform(1, 50), iq.Geometric(9))}
+    place = np.arange(jobs) % 3 == 0  # every third job is a question
+
+    def network(lengths: Any) -> iq.Network:
+        made = {name: stage("a", *lengths(k, *law)) for k, (name, law) in enumerate((laws | ask).items())}
+        look = stage("b", made["look"].prompt, made["look"].output, after="plan", includes="plan")
+        agent = iq.Workflow("agent", stages={"plan": made["plan"], "look": look})
+        return iq.Network(
+            {"a": engine(), "b": engine()}, [agent, iq.Workflow("question", stages={"ask": made["ask"]})]
+        )
+
+    def recorded(kind: Any) -> Any:
+        def column(k: int, *law: Any) -> list[Any]:
+            mine = place if k == 2 else ~place
+            return [kind(one.draw_column(jobs, seed, 3 * k + part)[mine]) for part, one in enumerate(law)]
+
+        return column
+
+    workload = {
+        "arrival_s": np.arange(jobs) * 2.0,
+        "class": np.where(place, "question", "agent").tolist(),
+    }
+    drawn = iq.simulate(workload, network(lambda _, *law: law), seed=seed)
+    for kind in (np.asarray, pl.Series, list):
+        given = iq.simulate(workload, network(recorded(kind)), seed=seed)
+        assert given.requests.equals(drawn.requests) and given.jobs.equals(drawn.jobs)
+    given.write(tmp_path)
+    again = Scenario.read(tmp_path / "scenario.json").run()
+    assert again.requests.equals(drawn.requests) and again.scenario == given.scenario
+
+
+def test_recorded_lengths_have_their_mean_in_theory() -> None:
+    from inferq.theory.capacities.network_capacity import network_capacity
+
+    seen = iq.Workflow("seen", stages={"x": stage(prompt=[1, 2, 6], output=[3, 3, 9])})
+    policy = iq.Sarathi(token_budget=100)
+    one = iq.Engine(timing=iq.Constant(1.0), scheduler=policy, kv=iq.KvCache.unlimited())
+    loads = network_capacity({"seen": 2.0}, iq.Network({"a": one}, [seen]))
+    assert loads.engines[0].tokens_per_s == 2.0 * (3 + 5 - 1)  # the prefill makes the first token
+
+
+@pytest.mark.parametrize(
+    ("lengths", "said"),
+    [
+        ([], "prompt: no length"),
+        ([5, -1], r"prompt\[1\]: must be a whole number, 0 or above, is -1"),
+        ([5, 0], r"prompt\[1\]: must be from 1 to"),
+        ([5, 2**31], r"prompt\[1\]: must be from 1 to"),
+        ([5, 2.0], r"prompt\[1\]: must be a whole number"),
+        (np.array([5.0, 2.0]), r"prompt\[0\]: must be a whole number"),
+        (np.array([[5, 2]]), "prompt: must be"),
+        (pl.Series([5, None]), r"prompt\[1\]: must be a whole number"),
+        ([5, True], r"prompt\[1\]: must be a whole number"),
+        (["5"], r"prompt\[0\]: must be a whole number"),
+        ("55", "prompt: must be"),
+    ],
+)
+def test_wrong_recorded_lengths_are_named(lengths: Any, said: str) -> None:
+    with pytest.raises(iq.ConfigError, match=said):
+        stage(prompt=lengths)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_as_many_lengths_as_jobs(count: int) -> None:
+    workflow = iq.Workflow("seen", stages={"x": stage(output=[2] * count)})
+    said = rf"workflows\.seen\.stages\.x\.output: has {count} recorded lengths, and the workload has 2 jobs"
+    with pytest.raises(iq.ConfigError, match=said):
+        iq.simulate({"arrival_s": [0.0, 1.0]}, iq.Network({"a": engine()}, [workflow]))

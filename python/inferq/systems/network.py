@@ -49,9 +49,11 @@ class Stage(Description):
 
     Args:
         engine: name of the engine that serves it.
-        prompt: tokens of its prompt, 1 or above, or a distribution, drawn for each job. What `prefix`,
-            `continues` and `includes` bring comes on top; with one of them it may be 0.
-        output: tokens that it generates, 1 or above, or a distribution, drawn for each job.
+        prompt: tokens of its prompt, 1 or above; a distribution, drawn for each job; or recorded lengths: a
+            list, a numpy array or a polars Series with one for each job of the workflow, in the order of the
+            workload. What `prefix`, `continues` and `includes` bring comes on top; with one of them it may
+            be 0.
+        output: tokens that it generates, 1 or above, in the same three ways.
         after: stages of the same workflow that must have finished: a name, or several. More than one is a
             join; several stages after the same one are a fork.
         includes: stages whose output tokens are added to the prompt: a name, or several. Each must have
@@ -93,17 +95,24 @@ class Stage(Description):
         [2300, 2580, 2840, 2300, 2580, 2840]
         >>> result.requests["cached_tokens"].to_list()
         [0, 2368, 2624, 2000, 2368, 2624]
+
+        Lengths that were recorded, one for each of three jobs:
+
+        >>> seen = iq.Workflow("seen", stages={"ask": iq.Stage("chat", prompt=[310, 80, 95], output=40)})
+        >>> jobs = {"arrival_s": [0.0, 1.0, 2.0]}
+        >>> iq.simulate(jobs, iq.Network({"chat": engine}, [seen])).requests["prompt_tokens"].to_list()
+        [310, 80, 95]
     """
 
     parts: ClassVar[Mapping[str, tuple[type[Any], ...]]] = {
-        "prompt": (int, *LENGTH_DISTRIBUTIONS, LengthDistribution),
-        "output": (int, *LENGTH_DISTRIBUTIONS, LengthDistribution),
+        "prompt": (int, *LENGTH_DISTRIBUTIONS, LengthDistribution, Sequence[int]),
+        "output": (int, *LENGTH_DISTRIBUTIONS, LengthDistribution, Sequence[int]),
         "delay_s": (float, *DURATION_DISTRIBUTIONS, DurationDistribution),
     }
 
     engine: str
-    prompt: int | LengthDistribution = field(kw_only=True)
-    output: int | LengthDistribution = field(kw_only=True)
+    prompt: int | LengthDistribution | Sequence[int] = field(kw_only=True)
+    output: int | LengthDistribution | Sequence[int] = field(kw_only=True)
     after: str | Sequence[str] = field(default=(), kw_only=True)
     includes: str | Sequence[str] = field(default=(), kw_only=True)
     continues: str | None = field(default=None, kw_only=True)
@@ -117,6 +126,9 @@ class Stage(Description):
         for name in ("after", "includes"):
             if isinstance(getattr(self, name), str):
                 object.__setattr__(self, name, (getattr(self, name),))
+        for name in ("prompt", "output"):
+            if hasattr(getattr(self, name), "to_list"):  # of polars
+                object.__setattr__(self, name, getattr(self, name).to_list())
         Description.__post_init__(self)
         more = bool(self.includes or self.continues or self.prefix)
         for name, least in (("prompt", 0 if more else 1), ("output", 1)):
@@ -125,8 +137,13 @@ class Stage(Description):
                 raise ConfigError(
                     name, f"takes a distribution of one length such as Fixed(100), not {length!r}"
                 )
-            if isinstance(length, int) and not least <= length <= MOST_TOKENS:
-                raise ConfigError(name, f"must be from {least} to {MOST_TOKENS} tokens, is {length}")
+            if length == ():
+                raise ConfigError(name, "no length; recorded lengths are one for each job of the workflow")
+            recorded = isinstance(length, tuple)
+            for place, tokens in enumerate(length if recorded else (length,)):
+                if isinstance(tokens, int) and not least <= tokens <= MOST_TOKENS:
+                    where = f"{name}[{place}]" if recorded else name
+                    raise ConfigError(where, f"must be from {least} to {MOST_TOKENS} tokens, is {tokens}")
         if isinstance(self.delay_s, (int, float)) and self.delay_s < 0:
             raise ConfigError("delay_s", f"must not be negative, is {self.delay_s!r}")
         for name in ("engine", "class_name", "continues", "prefix"):
@@ -274,8 +291,8 @@ class Network(Description):
 
     The rows of its workload are jobs: a run needs only `arrival_s`, and, where there are several workflows,
     `class` with the name of the job's. `patience_s`, `priority`, `ttft_slo_s`, `tbt_slo_s` and `session_id`
-    go to every stage of the job. Lengths come from the stages, drawn from the seed of the run: each stage
-    has draws of its own, and those of a job do not depend on the other jobs.
+    go to every stage of the job. Lengths come from the stages, recorded or drawn from the seed of the run:
+    each stage has draws of its own, and those of a job do not depend on the other jobs.
 
     `Result.requests` has a row for each stage that arrived, with `job`, `stage` and `engine` beside its `id`;
     `Result.jobs` has a row for each job. `warmup` and `cooldown` count jobs. Replicas are numbered over all

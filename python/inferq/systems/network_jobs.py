@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import NDArray, np, pl
 from inferq.errors import ConfigError, TraceError
-from inferq.systems.network import Network, Stage, Workflow
+from inferq.systems.network import Network, Workflow
 from inferq.systems.pools import entries
 from inferq.workload.columns import MOST_SECONDS, MOST_TOKENS, nearest
 from inferq.workload.dependencies import Flow, starts
@@ -260,8 +260,9 @@ def _lengths(
     drawn: dict[str, tuple[Any, Any]] = {}
     for name in workflow.in_order():  # so that the outputs which a prompt includes are there
         stage, mine = workflow.stages[name], number + stages.index(name)
-        output = _length(stage, "output", mine, jobs, seed, here)
-        prompt = _length(stage, "prompt", mine, jobs, seed, here)
+        output, prompt = (
+            _length(workflow, name, part, mine, jobs, seed, here) for part in ("output", "prompt")
+        )
         prompt = prompt + stage.prefix_tokens
         for other in stage.includes:
             prompt = prompt + drawn[other][1]
@@ -279,10 +280,17 @@ def _lengths(
 
 
 def _length(
-    stage: Stage, part: str, number: int, jobs: int, seed: int, here: NDArray[np.int64]
+    workflow: Workflow, name: str, part: str, number: int, jobs: int, seed: int, here: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """The tokens of one part of a stage, for the jobs `here` among so many."""
-    length = getattr(stage, part)
+    length = getattr(workflow.stages[name], part)
+    if isinstance(length, tuple):
+        if len(length) != here.size:
+            raise ConfigError(
+                f"workflows.{workflow.name}.stages.{name}.{part}",
+                f"has {len(length)} recorded lengths, and the workload has {here.size} jobs of this workflow",
+            )
+        return np.array(length, dtype=np.int64)
     if not isinstance(length, LengthDistribution):
         return np.full(here.size, length, dtype=np.int64)
     # drawn for every job, so that what one gets does not depend on what the others are

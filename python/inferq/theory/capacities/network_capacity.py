@@ -261,23 +261,28 @@ def _cost(path: str, engine: Engine) -> tuple[Iteration, int]:
 
 def _tokens(workflow: Workflow, engine: str, first_token: FirstToken, *, found: bool) -> list[float]:
     """m_p + m_d of each stage of a workflow at an engine; with m_p = 1 where all else may be found."""
-
-    def output(stage: Stage) -> float:
-        return Lengths.of(1, stage.output).output_mean
-
     tokens = []
     for stage in workflow.stages.values():
         if stage.engine == engine:
             own = _begun(workflow, stage) + _new(stage)
-            included = math.fsum(output(workflow.stages[name]) for name in stage.includes)
+            included = math.fsum(_output(workflow.stages[name]) for name in stage.includes)
             prompt = min(1.0, own + included) if found else own + included
-            tokens.append(prompt + output(stage) - with_prompt(first_token))
+            tokens.append(prompt + _output(stage) - with_prompt(first_token))
     return tokens
 
 
 def _new(stage: Stage) -> float:
     """The mean of the tokens that a stage itself adds to its prompt."""
+    if isinstance(stage.prompt, Sequence):
+        return math.fsum(stage.prompt) / len(stage.prompt)
     return 0.0 if stage.prompt == 0 else Lengths.of(stage.prompt, 1).prompt_mean
+
+
+def _output(stage: Stage) -> float:
+    """The mean of the tokens that a stage generates."""
+    if isinstance(stage.output, Sequence):
+        return math.fsum(stage.output) / len(stage.output)
+    return Lengths.of(1, stage.output).output_mean
 
 
 def _begun(workflow: Workflow, stage: Stage) -> float:
@@ -290,7 +295,7 @@ def _begun(workflow: Workflow, stage: Stage) -> float:
         [
             _begun(workflow, earlier),
             _new(earlier),
-            *(Lengths.of(1, one.output).output_mean for one in outputs),
+            *(_output(one) for one in outputs),
         ]
     )
 
