@@ -56,7 +56,7 @@ class Client:
 def client_for(run: MeasuredRun, assumed: Assumed, seed: int) -> Client:
     """The client of a run; `assumed` gets a line for each thing that was not said."""
     if run.requests is not None:
-        return Client(_with_lengths_of(run, run.requests))
+        return Client(_with_ends(run, _with_lengths_of(run, run.requests), assumed))
     arrival = run.arrival
     if arrival is None:
         arrival = "closed loop" if run.concurrency and run.rate_rps is None else "poisson"
@@ -67,7 +67,7 @@ def client_for(run: MeasuredRun, assumed: Assumed, seed: int) -> Client:
     if kind == "trace":
         raise run.wrong("arrival", "its arrivals are in a log of requests, which was not given")
     count = _count(run, kind, assumed)
-    frame = _lengths(run, count, assumed)
+    frame = _with_ends(run, _lengths(run, count, assumed), assumed)
     if kind == "closed loop":
         if run.concurrency is None:
             raise run.wrong("concurrency", "is empty: how many users has the closed loop?")
@@ -80,6 +80,15 @@ def _with_lengths_of(run: MeasuredRun, rows: pl.DataFrame) -> pl.DataFrame:
         return Workload(rows.sort("arrival_s", maintain_order=True)).frame
     except ValueError as error:
         raise run.wrong("requests", str(error)) from None
+
+
+def _with_ends(run: MeasuredRun, frame: pl.DataFrame, assumed: Assumed) -> pl.DataFrame:
+    """The requests with what the client allowed each to emit, which a server that plans ahead foresees."""
+    law = run.output_law or ""
+    if not (law.startswith("fixed") or "ignore_eos" in law or "pinned" in law):
+        assumed.take("ends of outputs", "by a stop token", f"{law!r} says no more" if law else "not said")
+        return frame
+    return frame.with_columns(max_output_tokens=pl.col("output_tokens"))
 
 
 def _count(run: MeasuredRun, kind: str, assumed: Assumed) -> int:

@@ -173,7 +173,15 @@ def _vllm(run: MeasuredRun, card: Gpu, assumed: Assumed) -> VllmV1:
         "on" if whole else "off",
         "vLLM has it since pull request 37307 of March 2026, taken to be 0.18",
     )
-    return VllmV1(token_budget=budget, max_seqs=seqs, reserve_full_prompt=whole)
+    ahead = version is None or version >= (0, 14)
+    assumed.take("async_scheduling", "on" if ahead else "off", "vLLM plans ahead by default since 0.14")
+    return VllmV1(
+        token_budget=budget,
+        max_seqs=seqs,
+        reserve_full_prompt=whole,
+        async_scheduling=ahead,
+        pause_s=0.001 if ahead else 0.0,
+    )
 
 
 def _sglang(run: MeasuredRun, card: Gpu, assumed: Assumed) -> Sglang:
@@ -230,9 +238,6 @@ def _has_table(shape: ModelShape, card: Gpu, gpus: int, backend: str) -> bool:
 
 
 def _not_simulated(run: MeasuredRun, server: str, assumed: Assumed) -> None:
-    version = version_of(run)
-    if server == "vllm" and (version is None or version >= (0, 14)):
-        assumed.take("async_scheduling", "off", "on in this release, not simulated")
     if server == "sglang":
         assumed.take("overlap", "off", "on by default, not simulated")
     if run.kv_offload is not None:

@@ -188,9 +188,12 @@ RUNS_TEXT = (
     "where each was published. Nothing is tuned to a row."
 )
 RUNS_REMARKS = (
-    "**Half of the time to the first token is missing below saturation.** What is measured above what is "
-    "simulated there is about one iteration, which vLLM plans ahead from 0.14 on and inferq does not do by "
-    "default, and some milliseconds of HTTP and tokenising. Both lower every TTFT alike.",
+    "**Planning ahead is a rule, and halves the error of TTFT.** vLLM plans a batch while the one before it "
+    "runs from 0.14 on, so runs of those releases are simulated so; nothing was fitted. One batch at a time, "
+    "the mean TTFT of the 21 judged runs of 0.15.1 was 50.1 % off (P90 56.2), their mean E2E 3.4 % (6.9); "
+    "planned ahead they are 18.8 % (27.9) and 3.0 % (6.5) off. That of all 97 falls from 42.0 % to 21.3 %.",
+    "**Some milliseconds are missing from every TTFT**: HTTP, tokenising and the first delivery are outside "
+    "the engine and not simulated.",
     "**Saturated servers are simulated too fast**, by what the host takes for an iteration: 4 to 5 ms where "
     "vLLM 0.11 has prompts in a batch beyond its largest graph.",
     "**Closed loops stay in step**: users whose requests are equal and start together stay together in the "
