@@ -104,6 +104,7 @@ def test_what_is_given_goes_before_the_server() -> None:
         ("qwen3-8b", "h200", {"server": "vllm-0.33", "scheduler": iq.Sglang()}, "scheduler: .*has VllmV1"),
         ("qwen3-8b", "h200", {"server": "vllm-0.33", "scheduler": {"max_seq": 4}}, "did you mean max_seqs"),
         ("qwen3-8b", "h200", {"server": "vllm-0.33", "max_model_len": 0}, "max_model_len"),
+        ("qwen3-8b", "h200", {"server": "vllm-0.33", "scheduler": {"max_seqs": "a"}}, "scheduler.max_seqs: "),
         ("qwen3-8b", "h200", {"scheduler": {"max_seqs": 4}}, "scheduler: fields alone need a server"),
         ("qwen3-8b", "h200", {"max_model_len": 4}, "max_model_len: of which server"),
     ],

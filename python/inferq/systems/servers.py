@@ -105,13 +105,17 @@ class Server:
                     f"scheduler.{field}", f"unknown field{nearest(field, kind.written_fields())}"
                 )
         fields = {**self.limits(), **entry["fields"], **given}
+        if given.get("async_scheduling") is False and "pause_s" not in given:
+            fields["pause_s"] = 0.0  # which only a loop that plans ahead has
+        try:
+            kind(**fields)
+        except ConfigError as error:
+            raise error.within("scheduler") from None
         if self.engine == "vllm":
             if "token_budget" not in given and max_model_len is not None:
                 fields["token_budget"] = min(fields["token_budget"], fields["max_seqs"] * max_model_len)
             if "max_seqs" not in given:
                 fields["max_seqs"] = min(fields["max_seqs"], fields["token_budget"])
-            if given.get("async_scheduling") is False and "pause_s" not in given:
-                fields["pause_s"] = 0.0  # which only a loop that plans ahead has
         return kind(**fields)
 
     def check(self, scheduler: object, prefix_cache: str | None) -> None:
