@@ -636,3 +636,31 @@ def test_as_many_lengths_as_jobs(count: int) -> None:
     said = rf"workflows\.seen\.stages\.x\.output: has {count} recorded lengths, and the workload has 2 jobs"
     with pytest.raises(iq.ConfigError, match=said):
         iq.simulate({"arrival_s": [0.0, 1.0]}, iq.Network({"a": engine()}, [workflow]))
+
+
+def test_what_need_not_have_finished_is_refused_whatever_the_graph() -> None:
+    """Against the transitive closure of `after`, in graphs whose stages are listed in any order."""
+    draw = np.random.default_rng(18)
+    taken = 0
+    for _ in range(150):
+        count = int(draw.integers(2, 9))
+        names = [f"s{k}" for k in draw.permutation(count)]
+        after = {name: [one for one in names[:k] if draw.random() < 0.35] for k, name in enumerate(names)}
+        before: dict[str, set[str]] = {}
+        for name in names:
+            before[name] = set(after[name]).union(*(before[one] for one in after[name]))
+        here, other = draw.choice(names, 2, replace=False).tolist()
+        listed = draw.permutation(names).tolist()
+        stages = {name: stage(after=after[name], includes=other if name == here else ()) for name in listed}
+        fits = other in before[here]
+        taken += fits
+        if not fits:
+            with pytest.raises(iq.ConfigError, match=rf"stages\.{here}\.includes\[0\]: '{other}' need not"):
+                iq.Workflow("any", stages=stages)
+            continue
+        workflow = iq.Workflow("any", stages=stages)
+        seen: set[str] = set()
+        for name in workflow.in_order():
+            assert before[name] <= seen
+            seen.add(name)
+    assert 20 < taken < 130

@@ -113,7 +113,7 @@ def result(run: Result) -> None:
     if whole["hit_rate"] is not None:
         share, tokens = percent(whole["hit_rate"]), whole["cached_tokens"]
         lines([f"prefix cache: {share} of the prompt tokens were found, {tokens:,} tokens."])
-    if "job" in run.requests.columns:
+    if run.has_jobs:
         lines([_jobs(run)])
     if run.is_priced:
         lines(_earned(run))

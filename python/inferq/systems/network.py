@@ -231,29 +231,27 @@ class Workflow(Description):
                     hint = nearest(other, self.stages)
                     raise ConfigError(f"{here}.{name}.{where}", f"unknown stage {other!r}{hint}")
         object.__setattr__(self, "stages", InOrder(self.stages))
-        done: dict[str, frozenset[str]] = {}
-        for name in self.in_order():
-            after = self.stages[name].after
-            done[name] = frozenset(after).union(*(done[other] for other in after))
+        depth = {name: level for level, ready in enumerate(self._levels()) for name in ready}
+        for name in depth:
             for place, other in enumerate(self.stages[name].includes):
-                if other not in done[name]:
+                if not self._finished_before(other, name, depth):
                     raise ConfigError(
                         f"{here}.{name}.includes[{place}]",
                         f"{other!r} need not have finished before {name!r}; "
                         "name it in after, or a stage that comes after it",
                     )
-        order = list(self.stages)
+        place_of = {name: place for place, name in enumerate(self.stages)}
         for name, stage in self.stages.items():
             earlier = stage.continues
             if earlier is None:
                 continue
-            if earlier not in done[name]:
+            if not self._finished_before(earlier, name, depth):
                 raise ConfigError(
                     f"{here}.{name}.continues",
                     f"{earlier!r} need not have finished before {name!r}; "
                     "name it in after, or a stage that comes after it",
                 )
-            if order.index(earlier) > order.index(name):
+            if place_of[earlier] > place_of[name]:
                 raise ConfigError(
                     f"{here}.{name}.continues", f"{earlier!r} must stand before {name!r} in stages"
                 )
@@ -264,17 +262,51 @@ class Workflow(Description):
         Raises:
             ConfigError: naming the stages that wait for each other.
         """
-        left = dict(self.stages)
-        while left:
-            ready = [name for name, stage in left.items() if not any(other in left for other in stage.after)]
-            if not ready:
-                raise ConfigError(
-                    f"workflows.{self.name}.stages.{next(iter(left))}.after",
-                    f"these stages wait for each other in a circle, or for one that does: {', '.join(left)}",
-                )
+        for ready in self._levels():
+            yield from ready
+
+    def _levels(self) -> Iterator[list[str]]:
+        """The stages that wait for none, then those whose last is among these, and so on."""
+        place_of = {name: place for place, name in enumerate(self.stages)}
+        waits_for = {name: len(stage.after) for name, stage in self.stages.items()}
+        followers = self.followers()
+        ready = [name for name, count in waits_for.items() if not count]
+        while ready:
+            yield ready
+            freed = []
             for name in ready:
-                yield name
-                del left[name]
+                del waits_for[name]
+                for later in followers[name]:
+                    waits_for[later] -= 1
+                    if not waits_for[later]:
+                        freed.append(later)
+            ready = sorted(freed, key=place_of.__getitem__)
+        if waits_for:
+            raise ConfigError(
+                f"workflows.{self.name}.stages.{next(iter(waits_for))}.after",
+                f"these stages wait for each other in a circle, or for one that does: {', '.join(waits_for)}",
+            )
+
+    def followers(self) -> dict[str, list[str]]:
+        """For each stage those that wait for it, in the order of the stages."""
+        found: dict[str, list[str]] = {name: [] for name in self.stages}
+        for name, stage in self.stages.items():
+            for other in stage.after:
+                found[other].append(name)
+        return found
+
+    def _finished_before(self, other: str, name: str, depth: Mapping[str, int]) -> bool:
+        """Whether a stage must have finished before another; `depth` of each is its place in `_levels`."""
+        seen = set(self.stages[name].after)
+        open_ = [] if other in seen else list(seen)
+        while open_:
+            for earlier in self.stages[open_.pop()].after:
+                if earlier == other:
+                    return True
+                if depth[earlier] > depth[other] and earlier not in seen:
+                    seen.add(earlier)
+                    open_.append(earlier)
+        return other in seen
 
     def class_of(self, stage: str) -> str:
         """The class of the requests of a stage."""

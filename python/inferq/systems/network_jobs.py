@@ -175,6 +175,8 @@ def expanded(network: Network, frame: pl.DataFrame, seed: int) -> Jobs:
     for code, one in enumerate(network.workflows):
         here = np.flatnonzero(workflow == code)
         drawn = _lengths(one, number, frame.height, seed, here)
+        followers = one.followers()
+        place_in = {name: at for at, name in enumerate(one.stages)}
         for at, (name, stage) in enumerate(one.stages.items()):
             mine = first[here] + at
             engine = place["engine"][stage.engine]
@@ -182,11 +184,11 @@ def expanded(network: Network, frame: pl.DataFrame, seed: int) -> Jobs:
             made["stage"][mine] = place["stage"][name]
             made["class"][mine] = place["class"][one.class_of(name)]
             made["parents"][mine] = len(stage.after)
-            made["next"][mine] = sum(name in other.after for other in one.stages.values())
+            made["next"][mine] = len(followers[name])
             lengths["prompt"][mine], lengths["output"][mine] = drawn[name]
             delay_s[mine] = _delays(one, name, number + at, frame.height, seed, here)
             if stage.continues is not None:
-                continues[mine] = first[here] + list(one.stages).index(stage.continues)
+                continues[mine] = first[here] + place_in[stage.continues]
             head[mine] = len(heads)
             texts = {"text": stage.prefix, "tokens": stage.prefix_tokens}
             heads.append(None if stage.prefix is None else [texts])
@@ -256,10 +258,10 @@ def _lengths(
     workflow: Workflow, number: int, jobs: int, seed: int, here: NDArray[np.int64]
 ) -> dict[str, tuple[Any, Any]]:
     """Prompt and output tokens of each stage, for the jobs `here`; `number` is that of the first stage."""
-    stages = list(workflow.stages)
+    place_in = {name: at for at, name in enumerate(workflow.stages)}
     drawn: dict[str, tuple[Any, Any]] = {}
     for name in workflow.in_order():  # so that the outputs which a prompt includes are there
-        stage, mine = workflow.stages[name], number + stages.index(name)
+        stage, mine = workflow.stages[name], number + place_in[name]
         output, prompt = (
             _length(workflow, name, part, mine, jobs, seed, here) for part in ("output", "prompt")
         )
@@ -325,8 +327,9 @@ def _children(
     children = np.empty(int(children_start[-1]), dtype=np.uint32)
     for code, one in enumerate(network.workflows):
         base = first[np.flatnonzero(workflow == code)]
-        for at, name in enumerate(one.stages):
-            waiting = [later for later, stage in enumerate(one.stages.values()) if name in stage.after]
-            for place, later in enumerate(waiting):
-                children[children_start[base + at].astype(np.int64) + place] = base + later
+        place_in = {name: at for at, name in enumerate(one.stages)}
+        for name, followers in one.followers().items():
+            for place, later in enumerate(followers):
+                at = children_start[base + place_in[name]].astype(np.int64) + place
+                children[at] = base + place_in[later]
     return children
