@@ -8,8 +8,8 @@ Builds `inferq-budget` as the core is released, runs each case under callgrind, 
 costs against `ceilings.toml`: instructions, misses of a first-level instruction cache of 32 KiB, mispredicted
 branches, stretches, and hot code, the 64-byte lines of which an instruction is executed at least 0.2 times a
 request. These counts are the same in every run. Beyond a ceiling is an error. So is a checksum of all results
-that is not the one that was kept: nothing gets faster by being wrong. A ceiling for which 5 % less was measured
-than it stands for is told, to be lowered. Without valgrind only checksums and stretches are held.
+that is not the one that was kept: nothing gets faster by being wrong. A ceiling is told, to be lowered, where
+5 % less was measured than it stands for. Without valgrind only checksums and stretches are held.
 
 With `--python` an iteration that a policy written in Python plans is counted as well: the border, and Python.
 """
