@@ -195,10 +195,25 @@ def test_the_share_of_a_card_that_sglang_takes_follows_its_rules() -> None:
     assert sglang_share(card, 1, (0, 5, 8)) == round((mib - 13_440) / mib, 3)
 
 
+@pytest.mark.parametrize(("engine", "newest"), [("vllm", "0.33"), ("sglang", "0.5")])
+def test_a_row_without_release_or_kind_of_weights_lists_what_was_taken(engine: str, newest: str) -> None:
+    assumed = Assumed()
+    bare = dataclasses.replace(
+        run(), engine=engine, engine_version=None, dtype=None, gpu_mem_util=None, kv_blocks=None
+    )
+    engine_for(bare, assumed)
+    taken = {name: assumed.settings[name][0] for name in ("engine_version", "dtype")}
+    assert taken == {"engine_version": newest, "dtype": "bf16"}
+    assert "gpu_mem_util" in assumed.settings
+
+
 # The measured runs
 
 
-SAID = ("max_num_seqs", "max_num_batched_tokens", "prefix_cache", "kv_blocks", "arrival")
+SAID = (
+    *("max_num_seqs", "max_num_batched_tokens", "prefix_cache", "kv_blocks", "arrival"),
+    *("engine_version", "dtype"),
+)
 
 
 def test_nothing_that_a_row_does_not_say_is_silent(all_runs: Any) -> None:
@@ -206,6 +221,8 @@ def test_nothing_that_a_row_does_not_say_is_silent(all_runs: Any) -> None:
     for one in read_runs(RUNS, requests=REQUESTS):
         for name in SAID:
             assert (getattr(one, name) is None) == (name in listed[one.id]), (one.id, name)
+        share_is_needed = one.gpu_mem_util is None and one.kv_blocks is None
+        assert share_is_needed == ("gpu_mem_util" in listed[one.id]), one.id
     assert all_runs.assumed.null_count().sum_horizontal().item() == 0
 
 

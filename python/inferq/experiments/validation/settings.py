@@ -53,13 +53,16 @@ def engine_for(run: MeasuredRun, assumed: Assumed) -> Engine:
             raise run.wrong(column, f"{value}: one replica without pipelines is simulated")
     shape, card = _shape(run), _card(run)
     server = _server(run)
-    weights = _weights(run)
+    if version_of(run) is None:
+        newest = {"vllm": "vllm-0.33", "sglang": "sglang-0.5"}[server]
+        assumed.take("engine_version", newest.partition("-")[2], "not said: the newest that is known")
+    weights = _weights(run, assumed)
     caching = _prefix_cache(run, server, assumed)
     scheduler: Scheduler = (_vllm if server == "vllm" else _sglang)(run, card, assumed)
     gpus = run.tp
     if gpus is None:
         gpus = assumed.take("tp", 1, "not said")
-    kv = _kv(run, shape, card, gpus, server, weights, caching)
+    kv = _kv(run, shape, card, gpus, server, weights, caching, assumed)
     backend = server if _has_table(shape, card, gpus, server) else "vllm"
     memory: dict[str, Any] = {"kv": kv} if kv is not None else {"prefix_cache": caching}
     if kv is None:
@@ -132,7 +135,9 @@ def _card(run: MeasuredRun) -> Gpu:
         raise run.wrong("gpu", error.message) from None
 
 
-def _weights(run: MeasuredRun) -> Literal["bf16", "fp8"]:
+def _weights(run: MeasuredRun, assumed: Assumed) -> Literal["bf16", "fp8"]:
+    if run.dtype is None:
+        assumed.take("dtype", "bf16", "not said: 16 bits a weight")
     if run.dtype in (None, "bf16", "fp16", "bfloat16", "float16", "auto"):
         return "bf16"
     if run.dtype == "fp8":
@@ -206,6 +211,7 @@ def _kv(
     server: str,
     weights: Literal["bf16", "fp8"],
     caching: Literal["blocks", "radix"] | None,
+    assumed: Assumed,
 ) -> KvCache | None:
     """The cache, where it is said, or where it is not left to `KvMemory`."""
     if run.kv_blocks is not None:
@@ -214,7 +220,11 @@ def _kv(
         return KvCache(tokens=_BLOCK * max(1, run.kv_blocks - own), block=_BLOCK, prefix_cache=caching)
     if server == "vllm":
         return None
-    share = run.gpu_mem_util or sglang_share(card, gpus, version_of(run))
+    share = run.gpu_mem_util or assumed.take(
+        "gpu_mem_util",
+        sglang_share(card, gpus, version_of(run)),
+        "mem_fraction_static, from the rules in SGLang's server_args.py",
+    )
     room = card.memory_bytes * share - shape.weight_bytes(weights) / gpus
     tokens = int(room // shape.kv_bytes_per_token("bf16", gpus))
     if tokens < 1:
