@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import inferq as iq
 from inferq.cli import app
 from inferq.experiments.validation.clients import client_for
+from inferq.experiments.validation.host import HOST_TIMES, one_at_a_time, with_host
 from inferq.experiments.validation.measured_run import MeasuredRun
 from inferq.experiments.validation.reading import read_runs
 from inferq.experiments.validation.settings import Assumed, engine_for
@@ -247,13 +248,24 @@ def test_the_medians_are_no_larger_than_the_page_says(all_runs: Any) -> None:
     assert newest["median"].item() <= 0.04 and newest["runs"].item() == 21
 
 
-def test_planning_ahead_is_a_rule_of_the_release_that_halves_the_error_of_ttft(all_runs: Any) -> None:
-    def one_at_a_time(run: MeasuredRun, assumed: Assumed) -> iq.Engine:
-        engine = engine_for(run, assumed)
-        assert isinstance(engine.scheduler, iq.VllmV1) and engine.scheduler.async_scheduling
-        scheduler = dataclasses.replace(engine.scheduler, async_scheduling=False, pause_s=0.0)
-        return dataclasses.replace(engine, scheduler=scheduler)
+def test_host_times_hold_on_rows_that_they_are_not_taken_on() -> None:
+    runs = read_runs(RUNS, requests=REQUESTS)
+    held = {
+        ("vllm", "0.11.0"): (0.04, 0.03),
+        ("vllm", "0.12.0"): (0.07, 0.08),
+        ("sglang", "0.5.1.post1"): (0.05, 0.05),
+    }
+    for key, (e2e, throughput) in held.items():
+        mine = [run for run in runs if (run.engine, run.engine_version) == key]
+        judged = [run for run in mine if not HOST_TIMES[key].is_taken_on(run)]
+        assert 0 < len(judged) < len(mine)
+        found = iq.validate(judged, engine=with_host)
+        rate = "req_s" if key[1] == "0.11.0" else "out_tok_s"
+        assert found.beyond({"e2e_mean": e2e, rate: throughput}, {}) == []
+        assert found.assumed.filter(setting="host")["why"].str.contains("taken on").all()
 
+
+def test_planning_ahead_is_a_rule_of_the_release_that_halves_the_error_of_ttft(all_runs: Any) -> None:
     runs = [one for one in read_runs(RUNS, requests=REQUESTS) if one.engine_version == "0.15.1"]
     before = iq.validate(runs, engine=one_at_a_time).errors().filter(metric="ttft_mean")["median"].item()
     after = (
