@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import inferq as iq
 from inferq.description import read
 from inferq.scenario import Scenario
+from inferq.workload import generated
 from inferq.workload.distributions import (
     ARRIVAL_PROCESSES,
     DURATION_DISTRIBUTIONS,
@@ -675,3 +676,20 @@ def test_servegen_and_thinking_traces_are_read_from_toml(
 )
 def test_a_wrong_table_is_named(text: str, scenario: Callable[[str], iq.Workload]) -> None:
     scenario(text)
+
+
+def test_a_mix_asks_of_all_its_parts_a_few_times_and_not_once_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each round of draws looks through all parts, and doubles those that are short: there are few."""
+    looked: list[float] = []
+    nth = generated._nth
+
+    def counted(arrivals: list[Any], n: int) -> float:
+        looked.append(nth(arrivals, n))
+        return looked[-1]
+
+    monkeypatch.setattr(generated, "_nth", counted)
+    parts = {f"c{k}": chat(rate=1 + k % 7) for k in range(64)}
+    assert iq.Workload.mix(parts, requests=6400).draw(1).frame.height == 6400
+    assert 1 <= len(looked) <= 2 + math.log2(64)

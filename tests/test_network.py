@@ -16,6 +16,7 @@ from inferq import _core
 from inferq.scenario import Scenario
 from inferq.systems.network_jobs import expanded
 from inferq.systems.pools import pools_of
+from inferq.theory.capacities.network_capacity import network_capacity
 from inferq.workload.distributions import DurationDistribution
 
 from .refusals import refused
@@ -600,7 +601,6 @@ def test_recorded_lengths_give_the_run_that_drew_them(tmp_path: Any) -> None:
 
 
 def test_recorded_lengths_have_their_mean_in_theory() -> None:
-    from inferq.theory.capacities.network_capacity import network_capacity
 
     seen = iq.Workflow("seen", stages={"x": stage(prompt=[1, 2, 6], output=[3, 3, 9])})
     policy = iq.Sarathi(token_budget=100)
@@ -664,3 +664,24 @@ def test_what_need_not_have_finished_is_refused_whatever_the_graph() -> None:
             assert before[name] <= seen
             seen.add(name)
     assert 20 < taken < 130
+
+
+def test_the_load_of_a_long_chain_is_the_sum_of_its_prompts_and_outputs() -> None:
+    """Deeper than Python's stack: stage k begins with the 7·k tokens before it and adds 5 and 2."""
+    count = 3000
+    stages = {
+        f"s{k}": iq.Stage(
+            "a",
+            prompt=5,
+            output=2,
+            after=f"s{k - 1}" if k else (),
+            continues=f"s{k - 1}" if k else None,
+        )
+        for k in range(count)
+    }
+    policy = iq.KFcfs(token_budget=100, k_prefill=100, k_decode=100)
+    alone = iq.Engine(
+        timing=iq.Constant(1.0), scheduler=policy, kv=iq.KvCache.unlimited(), first_token="decode"
+    )
+    found = network_capacity({"w": 1e-6}, iq.Network({"a": alone}, [iq.Workflow("w", stages=stages)]))
+    assert found.load == pytest.approx(1e-6 * 7 * count * (count + 1) / 2 / 100)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -271,14 +272,15 @@ class Mix(Recipe):
         if self.requests is not None:
             for part in drawn:
                 part.draw(-(-self.requests // len(drawn)))
+            # the last that the mix keeps comes no later than among the arrivals known so far; who is drawn
+            # up to here alone may still miss one by then, also at this very instant
             while True:
-                # up to here every part is known, and an arrival at this very instant may still be missing
-                until = min((part.last for part in drawn if part.may_go_on), default=None)
-                if until is None or sum(part.before(until) for part in drawn) >= self.requests:
+                latest = _nth([part.arrivals for part in drawn], self.requests)
+                short = [part for part in drawn if part.may_go_on and part.last <= latest]
+                if not short:
                     break
-                for part in drawn:
-                    if part.may_go_on and part.last == until:
-                        part.draw(2 * part.frame.height)
+                for part in short:
+                    part.draw(2 * part.frame.height)
         return [part.frame for part in drawn]
 
 
@@ -306,15 +308,19 @@ class _Part:
     @property
     def last(self) -> float:
         """Its last arrival so far."""
-        return float(self._arrivals()[-1])
+        return float(self.arrivals[-1])
 
-    def before(self, instant: float) -> int:
-        """How many of its requests arrive before an instant."""
-        return int(self._arrivals().searchsorted(instant, side="left"))
-
-    def _arrivals(self) -> NDArray[np.float64]:
+    @property
+    def arrivals(self) -> NDArray[np.float64]:
+        """Its arrivals so far."""
         arrivals: NDArray[np.float64] = self.frame["arrival_s"].to_numpy()
         return arrivals
+
+
+def _nth(arrivals: list[NDArray[np.float64]], n: int) -> float:
+    """The n-th arrival of all; never, where there are fewer."""
+    merged = np.concatenate(arrivals)
+    return float(np.partition(merged, n - 1)[n - 1]) if n <= merged.size else math.inf
 
 
 def _arrivals(arrivals: object) -> None:

@@ -173,7 +173,8 @@ def with_classes(frame: pl.DataFrame, seed: int, classes: object) -> pl.DataFram
         edges, _core.draw_rows(steps, frame.height, subseed(seed, "classes")), side="right"
     )
     names = sorted(classes)
-    ordered = np.array([names.index(name) for name in classes])[codes]
+    place = {name: k for k, name in enumerate(names)}
+    ordered = np.array([place[name] for name in classes])[codes]
     return _ordered(frame.with_columns(pl.Series("class", names, dtype=pl.Enum(names))[ordered]))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -139,6 +139,10 @@ def network_capacity(workload: Mapping[str, float] | Workload, network: Network)
         raise ConfigError("network", f"must be a Network(…), is {network!r}")
     workflows = {one.name: one for one in network.workflows}
     rates, known = _rates(workload, workflows)
+    steps: dict[str, list[tuple[float, float, float]]] = {name: [] for name in network.engines}
+    for workflow, rate in rates.items():
+        for engine_name, prompt, output in _steps(workflows[workflow]):
+            steps[engine_name].append((rate, prompt, output))
     engines = []
     full = []
     for name, system in network.engines.items():
@@ -149,9 +153,8 @@ def network_capacity(workload: Mapping[str, float] | Workload, network: Network)
         first_token: FirstToken = members[0][0].first_token
         asked, least = (
             math.fsum(
-                rate * tokens
-                for workflow, rate in rates.items()
-                for tokens in _tokens(workflows[workflow], name, first_token, found=hits)
+                rate * ((min(1.0, prompt) if hits else prompt) + output - with_prompt(first_token))
+                for rate, prompt, output in steps[name]
             )
             for hits in (False, any(engine.kv.prefix_cache is not None for engine, _ in members))
         )
@@ -259,16 +262,17 @@ def _cost(path: str, engine: Engine) -> tuple[Iteration, int]:
     return cost, budget
 
 
-def _tokens(workflow: Workflow, engine: str, first_token: FirstToken, *, found: bool) -> list[float]:
-    """m_p + m_d of each stage of a workflow at an engine; with m_p = 1 where all else may be found."""
-    tokens = []
-    for stage in workflow.stages.values():
-        if stage.engine == engine:
-            own = _begun(workflow, stage) + _new(stage)
-            included = math.fsum(_output(workflow.stages[name]) for name in stage.includes)
-            prompt = min(1.0, own + included) if found else own + included
-            tokens.append(prompt + _output(stage) - with_prompt(first_token))
-    return tokens
+def _steps(workflow: Workflow) -> Iterator[tuple[str, float, float]]:
+    """The engine of each stage of a workflow, and the means of its prompt and of its output."""
+    outputs = {name: _output(stage) for name, stage in workflow.stages.items()}
+    ends: dict[str, float] = {}
+    """The mean of the tokens with which a stage that continues this one begins; it stands behind it."""
+    for name, stage in workflow.stages.items():
+        begun = float(stage.prefix_tokens) if stage.continues is None else ends[stage.continues]
+        new = _new(stage)
+        included = [outputs[other] for other in stage.includes]
+        ends[name] = math.fsum([begun, new, outputs[name], *included])
+        yield stage.engine, begun + new + math.fsum(included), outputs[name]
 
 
 def _new(stage: Stage) -> float:
@@ -285,37 +289,26 @@ def _output(stage: Stage) -> float:
     return Lengths.of(1, stage.output).output_mean
 
 
-def _begun(workflow: Workflow, stage: Stage) -> float:
-    """The mean of the tokens with which a prompt begins: of a shared text, or of the stage it continues."""
-    if stage.continues is None:
-        return float(stage.prefix_tokens)
-    earlier = workflow.stages[stage.continues]
-    outputs = [earlier, *(workflow.stages[name] for name in earlier.includes)]
-    return math.fsum(
-        [
-            _begun(workflow, earlier),
-            _new(earlier),
-            *(_output(one) for one in outputs),
-        ]
-    )
-
-
 def _forward(network: Network) -> Hypothesis:
     """Is there an order of the engines in which every job only goes on, so that no two starve each other?"""
     goes: dict[str, set[str]] = {name: set() for name in network.engines}
+    comes: dict[str, set[str]] = {name: set() for name in network.engines}
     for workflow in network.workflows:
         for stage in workflow.stages.values():
             for before in stage.after:
                 goes[workflow.stages[before].engine].add(stage.engine)
-    left = dict(goes)
-    while left:
-        ends = [name for name, to in left.items() if not any(other in left for other in to)]
-        if not ends:
-            circle: Sequence[str] = list(left)
-            why = f"jobs come back, or cross, among {', '.join(circle)}: some priorities may starve them"
-            return Hypothesis(name="jobs go one way through the engines", met=False, why=why)
-        for name in ends:
-            del left[name]
+                comes[stage.engine].add(workflow.stages[before].engine)
+    onward = {name: len(to) for name, to in goes.items()}
+    ends = [name for name, count in onward.items() if count == 0]
+    for end in ends:
+        for name in comes[end]:
+            onward[name] -= 1
+            if onward[name] == 0:
+                ends.append(name)
+    if len(ends) < len(goes):
+        circle = [name for name, count in onward.items() if count]
+        why = f"jobs come back, or cross, among {', '.join(circle)}: some priorities may starve them"
+        return Hypothesis(name="jobs go one way through the engines", met=False, why=why)
     return Hypothesis(
         name="jobs go one way through the engines",
         met=True,
