@@ -469,3 +469,22 @@ def test_a_real_trace_over_four_replicas(shared: Path) -> None:
         assert result.requests["status"].unique().to_list() == ["finished"]
         assert result.totals["in_system_as"] == result.totals["sojourn_as"]
         assert result.tbt["count"].sum() == (frame["output_tokens"].cast(pl.Int64) - 1).sum()
+
+
+@pytest.mark.parametrize(
+    ("first_token", "finish_s"),
+    [("prefill", [8.0, 8.0, 11.0, 10.0]), ("decode", [9.0, 9.0, 13.0, 12.0])],
+)
+def test_a_prompt_is_admitted_after_the_last_swapped_request_is_back(
+    first_token: Any, finish_s: list[float]
+) -> None:
+    """Five blocks: the second request takes the third's for its 65th token, the fourth waits from the start.
+
+    When the first two are done, one iteration swaps the third in, the next is the fourth's prompt alone.
+    """
+    requests = {"arrival_s": [0.0] * 4, "prompt_tokens": [33, 59, 1, 1], "output_tokens": [8, 8, 8, 1]}
+    policy = iq.VllmV0(max_seqs=8, watermark=0, preemption=iq.Swap(per_token=0, base=0))
+    kv = iq.KvCache(tokens=160, block=32)
+    one = iq.Engine(timing=iq.Constant(1.0), kv=kv, scheduler=policy, first_token=first_token)
+    for stepping in (False, True):
+        assert iq.simulate(requests, one, stepping=stepping).requests["finish_s"].to_list() == finish_s
