@@ -413,6 +413,7 @@ def test_a_few_bytes_of_parquet_cannot_be_endless_rows(
         ("a.toml", "a = " + "[" * 100_000, "is no TOML|nested too deeply"),
         ("a.toml", "a = " + "[" * 300 + "]" * 300, "nested too deeply"),
         ("a.toml", '[run]\nout = "x"\n[workload]', "run.out: a scenario does not say where to write"),
+        ("a.json", '{"seed": 1, "seed": 2}', "is no JSON: the key 'seed' is there twice in one object"),
     ],
 )
 def test_a_scenario_that_is_wrong_is_one_line(tmp_path: Path, name: str, text: str, said: str) -> None:
