@@ -1,6 +1,6 @@
 # What people and CI run. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-core test-python test-all lint lint-core lint-python format bench budget fuzz papers docs lock clean toolchain
+.PHONY: help demo test test-core test-python test-all lint lint-core lint-python format bench budget growth fuzz papers docs lock clean toolchain
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -73,6 +73,9 @@ bench: $(VENV)/tools $(VENV)/released ## Time the core (criterion) and the whole
 # Both counts are of the released core: the one that is linked into a program of its own, and the one that Python loads.
 budget: $(VENV)/released ## Hold instructions, cache misses and results of the core against ceilings; KEEP=1 renews them
 	$(BIN)/python benches/budget/budget.py --python $(BIN)/python $(if $(KEEP),--keep)
+
+growth: $(VENV)/released ## Count whether the cost stays in proportion as a scenario grows; QUICK=1 takes two small sizes
+	$(BIN)/python benches/growth.py $(if $(QUICK),--quick)
 
 fuzz: SECONDS ?= 60
 fuzz: toolchain ## Try anything at all on the core, SECONDS=60 a target (needs nightly Rust and cargo-fuzz)
