@@ -422,6 +422,7 @@ impl Replica {
         // A token takes one block at most, so this many are never exceeded.
         let bound = state.growth_at_most(count);
         let is_roomy = bound.saturating_add(state.batch.chunk_tokens.saturating_mul(count)) < free;
+        debug_assert!(!is_roomy || state.more_blocks(count) - growth < free, "the bound is never below the count");
         if count > 1 && (!is_roomy || has_cache) {
             count = state.iterations_that_fit(count, growth);
         }

@@ -1,8 +1,11 @@
 //! L1 to L11 over random scenarios, for every policy.
 
+use std::num::NonZeroU64;
+
 use inferq_core::clock::{Instant, Span};
 use inferq_core::results::{BatchRow, IterationRow, Status};
 use inferq_core::scheduler::SchedulerConfig;
+use inferq_core::simulation::{Options, simulate};
 use proptest::prelude::*;
 
 use crate::scenario::{Results, Scenario, scenario, sharing};
@@ -202,6 +205,28 @@ fn l6_the_same_scenario_gives_the_same_bytes(scenario: &Scenario) -> Outcome {
     Ok(())
 }
 
+/// The same run with nothing kept but the rows of requests, and with every record kept and every order of events that
+/// must not matter: a horizon after the end, a bound on requests in flight that is never met, a patience that never ends.
+fn plain_runs_equal_full_runs(scenario: &Scenario) -> Outcome {
+    let results = |scenario: &Scenario, options: &Options| {
+        let workload = scenario.columns.view();
+        simulate(&workload, scenario.parts(), options, &mut ()).expect("a run").with_columns(&workload)
+    };
+    let plain = scenario.patient(false);
+    let kept = plain.options(false);
+    let full = Options {
+        horizon: kept.horizon.or(Some(Instant(10_u128.pow(28)))),
+        max_in_flight: NonZeroU64::new(1 << 40),
+        ..kept.clone()
+    };
+    let bare = Options { iterations: false, batches: false, ..kept.clone() };
+    let kept = results(&plain, &kept);
+    same(&kept, &results(&scenario.patient(true), &full))?;
+    let bare = results(&plain, &bare);
+    prop_assert!(bare.iterations.is_empty() && bare.batches.is_empty());
+    same(&Results { iterations: kept.iterations.clone(), batches: kept.batches.clone(), ..bare }, &kept)
+}
+
 fn l11_the_future_does_not_change_the_past(scenario: &Scenario, kept: f64) -> Outcome {
     let rows = scenario.columns.arrival_s.len();
     let rows_kept = ((rows as f64 * kept) as usize).max(1);
@@ -304,6 +329,11 @@ macro_rules! laws {
                 every_policy($boundaries, $scenarios, |scenario, share| {
                     l8_stretches_equal_stepping(&scenario.on_boundaries(1 + (share * 3.0) as usize))
                 });
+            }
+
+            #[test]
+            fn plain_runs_equal_full_runs() {
+                every_policy($others, $scenarios, |scenario, _| super::plain_runs_equal_full_runs(scenario));
             }
 
             #[test]
