@@ -49,14 +49,30 @@ impl Replica {
 
     /// Prompt tokens not computed and output tokens not emitted at an instant, without going there.
     pub fn tokens_ahead(&self, at: Instant) -> Result<u64> {
+        Ok(self.tokens_ahead_after(self.over(at)?))
+    }
+
+    /// The same after so many iterations of the running stretch.
+    #[inline]
+    fn tokens_ahead_after(&self, over: u64) -> u64 {
         let state = &self.state;
-        let Some(stretch) = self.stretch() else { return Ok(state.tokens_ahead) };
-        let over = stretch.pace.count_within(at.since(stretch.start), stretch.count)?;
+        if over == 0 {
+            return state.tokens_ahead;
+        }
         let computed = |chunk: &Chunk| {
             let prompt = u64::from(state.requests.at(chunk.place).prompt_tokens);
             (chunk.context + chunk.tokens * over).min(prompt) - chunk.context.min(prompt)
         };
-        Ok(state.tokens_ahead - over * stretch.decodes - state.batch.chunks.iter().map(computed).sum::<u64>())
+        state.tokens_ahead - over * self.stretch.decodes - state.batch.chunks.iter().map(computed).sum::<u64>()
+    }
+
+    /// Iterations of the running stretch that are over at an instant; 0 if none runs.
+    #[inline]
+    fn over(&self, at: Instant) -> Result<u64> {
+        match self.stretch() {
+            Some(stretch) => stretch.pace.count_within(at.since(stretch.start), stretch.count),
+            None => Ok(0),
+        }
     }
 
     /// Blocks that no request holds at an instant, before batches are formed at it, and those that requests hold.
@@ -150,25 +166,25 @@ impl Replica {
 
     /// The state at an instant, without going there.
     pub fn sample(&self, at: Instant) -> Result<Sample> {
-        let state = &self.state;
+        let (state, over) = (&self.state, self.over(at)?);
         let mut sample = Sample {
             at,
             replica: self.index,
             waiting: state.waiting,
             running: state.running,
             kv_used_tokens: state.blocks.used() * state.blocks.block_tokens(),
-            tokens_in_system: self.tokens_ahead(at)?,
+            tokens_in_system: self.tokens_ahead_after(over),
             prefilled_tokens: self.prefilled_tokens,
             emitted_tokens: self.emitted_tokens,
             cached_tokens: state.cached_tokens,
         };
-        if let Some(stretch) = self.stretch() {
-            let over = stretch.pace.count_within(at.since(stretch.start), stretch.count)?;
+        if over > 0 {
+            let (stretch, batch) = (&self.stretch, &state.batch);
             // The iteration that runs now took its blocks when it began.
             let begun = (over + 1).min(stretch.count);
             sample.kv_used_tokens += self.more_blocks_of(stretch, begun) * state.blocks.block_tokens();
             sample.emitted_tokens += over * stretch.decodes;
-            sample.prefilled_tokens += over * state.shape(&[]).chunk_tokens;
+            sample.prefilled_tokens += over * (batch.chunk_tokens - batch.single_decodes);
         }
         Ok(sample)
     }

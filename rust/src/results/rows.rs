@@ -175,13 +175,13 @@ impl RequestRows {
     #[inline(always)]
     pub(super) fn leave(&mut self, row: usize, history: &History, replica: u32, status: Status, left: Instant) {
         self.write(row, [history.admitted.0, history.first_token.0, left.0, history.longest_gap.0]);
+        self.replicas.set(row, replica, self.rows.len());
         let is_usual = status == Status::Finished
-            && replica == self.replicas.usual
             && history.preemptions | history.cached_tokens == 0
             && history.hand_off.is_none()
             && self.arrivals.is_none();
         if !is_usual {
-            self.note(row, replica, status, history.arrival.at);
+            self.note(row, status, history.arrival.at);
             self.note_road(row, history);
         }
     }
@@ -189,7 +189,8 @@ impl RequestRows {
     /// Writes the row of a request that is rejected at once.
     pub(super) fn reject(&mut self, row: usize, replica: u32, arrival: Instant) {
         self.write(row, [NEVER, NEVER, arrival.0, 0]);
-        self.note(row, replica, Status::Rejected, arrival);
+        self.replicas.set(row, replica, self.rows.len());
+        self.note(row, Status::Rejected, arrival);
     }
 
     #[inline(always)]
@@ -200,10 +201,9 @@ impl RequestRows {
     }
 
     #[cold]
-    fn note(&mut self, row: usize, replica: u32, status: Status, arrival: Instant) {
+    fn note(&mut self, row: usize, status: Status, arrival: Instant) {
         let rows = self.len();
         self.statuses.set(row, Some(status).filter(|&status| status != Status::Finished), rows);
-        self.replicas.set(row, replica, rows);
         if let Some(arrivals) = &mut self.arrivals {
             arrivals[row] = arrival;
         }
@@ -289,14 +289,20 @@ impl<T: Copy + PartialEq> Rare<T> {
     }
 
     /// Writes a cell that was the usual one, of so many rows.
+    #[inline]
     fn set(&mut self, row: usize, cell: T, rows: usize) {
         if cell == self.usual {
             return;
         }
         if self.cells.is_empty() {
-            self.cells = vec![self.usual; rows];
+            self.begin(rows);
         }
         self.cells[row] = cell;
+    }
+
+    #[cold]
+    fn begin(&mut self, rows: usize) {
+        self.cells = vec![self.usual; rows];
     }
 
     fn resize(&mut self, rows: usize) {

@@ -205,6 +205,9 @@ impl Pace {
 
     /// The most iterations, up to `limit`, that together take no longer than `span`.
     pub fn count_within(&self, span: Span, limit: u64) -> Result<u64> {
+        if limit <= 1 || span < self.first {
+            return Ok(if span < self.first { 0 } else { limit });
+        }
         match (self.short(), u64::try_from(span.0)) {
             (Some((first, growth)), Ok(span)) if (limit | (span / first.max(1))) >> 32 == 0 => {
                 Ok(count_within(first, growth, span, limit))
