@@ -83,7 +83,7 @@ def compare(
         progress=True,
         **run,
     )
-    show.lines(["", *comparison.explain().splitlines()])
+    show.lines(["", *comparison.explain(show.width()).splitlines()])
     if out is not None:
         write_table(out, comparison.frame)
         show.lines([f"written to {out}"])

@@ -6,17 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
 from inferq import papers
 from inferq.cli import show
 from inferq.cli.arguments import option
 from inferq.papers import pages
 from inferq.papers.report import Report
+from inferq.reports.document import Grid
 from inferq.reports.text import listed
 
 
@@ -44,33 +40,28 @@ def paper(
     show.lines([f"written to {page}"])
 
 
-def _print(report: Report) -> None:
+def _print(reproduced: Report) -> None:
     """Print the rows of a paper's report, section by section, with their notes below."""
-    console = Console(highlight=False)
-    show.lines([report.title])
-    for section in report.sections:
+    show.lines([reproduced.title])
+    for section in reproduced.sections:
         if not section.rows:
             continue
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         numbers, notes = pages.noted(section.rows)
-        for name in pages.HEADER:
-            text = name in ("where", "what")
-            table.add_column(name, justify="left" if text else "right", overflow="fold", no_wrap=not text)
-        if notes:
-            table.add_column("note", justify="right", no_wrap=True)
-        for row, note in zip(section.rows, numbers, strict=True):
-            table.add_row(*map(Text, pages.cells_of_row(row)), *([note] if notes else []))
-        console.print(Text(f"\n{section.title}", style="bold"))
-        console.print(table)
-        for place, note in enumerate(notes, start=1):
-            console.print(_paragraph(f"{place}. {note}"))
-    if report.slips:
-        console.print(Text("\nWhere the paper slips", style="bold"))
-    for slip in report.slips:
-        console.print(_paragraph(f"{slip.where}: printed {slip.printed}; right: {slip.right}"))
+        header = (*pages.HEADER, "note") if notes else pages.HEADER
+        rows = [
+            [*pages.cells_of_row(row), *([note] if notes else [])]
+            for row, note in zip(section.rows, numbers, strict=True)
+        ]
+        show.lines(["", section.title])
+        show.grid(Grid(title="", header=header, lines=rows, texts=2))
+        show.paragraphs(f" {place}. {_plain(note)}" for place, note in enumerate(notes, start=1))
+    if reproduced.slips:
+        show.lines(["", "Where the paper slips"])
+    show.paragraphs(
+        _plain(f"{slip.where}: printed {slip.printed}; right: {slip.right}") for slip in reproduced.slips
+    )
 
 
-def _paragraph(text: str) -> Padding:
-    """A text in Markdown, without its marks, under a table."""
-    plain = " ".join(text.replace("**", "").replace("`", "").split())
-    return Padding(Text(plain), (0, 0, 0, 1))
+def _plain(text: str) -> str:
+    """A text in Markdown without its marks."""
+    return " ".join(text.replace("**", "").replace("`", "").split())

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from inferq._lazy import pl
-from inferq.reports import run_tables
+from inferq.reports import run_tables, terminal
 from inferq.reports.document import Grid
 from inferq.reports.text import NONE, number, percent, seconds, visible
 from inferq.results.result import Result
@@ -28,10 +26,24 @@ from inferq.workload.workload import Workload
 _QUANTITIES = ("count", "mean", "cv", "p50", "p90", "p99", "min", "max")
 
 
+def width() -> int:
+    """Columns that there are: `COLUMNS`, those of the terminal, or 80 in a pipe."""
+    return shutil.get_terminal_size().columns
+
+
 def lines(texts: Iterable[str]) -> None:
-    """Print sentences on standard output, each on a line of its own, never wrapped."""
+    """Print sentences on standard output: whole in a pipe, where they are searched, wrapped on a terminal."""
+    if sys.stdout.isatty():
+        paragraphs(texts)
+        return
     for text in texts:
         typer.echo(visible(text))
+
+
+def paragraphs(texts: Iterable[str]) -> None:
+    """Print long sentences on standard output, wrapped everywhere."""
+    for text in texts:
+        typer.echo("\n".join(terminal.wrapped(text, width(), "" if text.startswith(" ") else "  ")))
 
 
 def tell(text: str) -> None:
@@ -108,7 +120,7 @@ def result(run: Result) -> None:
     grid(run_tables.latencies(rows))
     lines(run_tables.LEGEND)
     if shares := run_tables.shares(run):
-        grid(shares, collapsed=True)  # so that it fits into 80 columns
+        grid(shares)
     whole = rows[-1][1]
     if whole["hit_rate"] is not None:
         share, tokens = percent(whole["hit_rate"]), whole["cached_tokens"]
@@ -123,15 +135,10 @@ def result(run: Result) -> None:
     lines(f"finding: {text}" for text in run.findings)
 
 
-def grid(shown: Grid, *, collapsed: bool = False) -> None:
-    """Print a table; a line below each group of lines whose first cell is given once."""
-    table = empty_table(list(shown.header), left=shown.texts)
-    table.collapse_padding = collapsed
-    starts = [bool(line[0]) for line in (*shown.lines[1:], ("end",))]
-    grouped = not all(starts)
-    for line, ends in zip(shown.lines, starts, strict=True):
-        table.add_row(*(Text(visible(cell)) for cell in line), end_section=grouped and ends)
-    Console(highlight=False).print(table)
+def grid(shown: Grid) -> None:
+    """Print a table between blank lines, as wide as the screen allows and with no number cut."""
+    if shown.lines:
+        typer.echo(f"\n{terminal.table(shown, width())}\n")
 
 
 def written(run: Result, out: Path | None) -> None:
@@ -154,28 +161,28 @@ def workload(trace: Workload) -> None:
     single = ("rate_per_s", "reused_share")
     lines(f"{row['column']}: {number(row['mean'])}" for row in described if row["column"] in single)
     columns = [row for row in described if row["column"] not in single]
-    table = empty_table(["", *(row["column"] for row in columns)])
-    for statistic in _QUANTITIES:
-        table.add_row(statistic, *(number(row[statistic]) for row in columns))
-    Console(highlight=False).print(table)
+    lines_of = [[statistic, *(number(row[statistic]) for row in columns)] for statistic in _QUANTITIES]
+    grid(Grid(title="", header=("", *(row["column"] for row in columns)), lines=lines_of))
 
 
 def stability(verdict: Stability) -> None:
     """Print the bounds of theory on a scenario, and what it says about each of them."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     cached = any(bound.hit_rate is not None for bound in verdict.bounds)
+    rows = [
+        [
+            bound.name,
+            bound.kind,
+            *(number(bound.capacity_per_s), number(bound.load)),
+            *([percent(bound.hit_rate)] if cached else []),
+            "met" if bound.applies else "not all met",
+            NONE if bound.says == "nothing" else bound.says,
+        ]
+        for bound in verdict.bounds
+    ]
     shares = ("hit rate",) if cached else ()
-    for name in ("limit", "kind", "per second", "load", *shares, "hypotheses", "says"):
-        left = name in ("limit", "kind")
-        table.add_column(name, justify="left" if left else "right", no_wrap=name != "limit")
-    for bound in verdict.bounds:
-        cells = [number(bound.capacity_per_s), number(bound.load)]
-        cells += [percent(bound.hit_rate)] if cached else []
-        met = "met" if bound.applies else "not all met"
-        table.add_row(bound.name, bound.kind, *cells, met, NONE if bound.says == "nothing" else bound.says)
-    if verdict.bounds:
-        Console(highlight=False).print(table)
-    lines(verdict.explain().splitlines())
+    header = ("limit", "kind", "per second", "load", *shares, "hypotheses", "says")
+    grid(Grid(title="", header=header, lines=rows, texts=2))
+    paragraphs(verdict.explain().splitlines())
 
 
 def points(frame: pl.DataFrame, names: list[str], most: int) -> None:
@@ -185,11 +192,16 @@ def points(frame: pl.DataFrame, names: list[str], most: int) -> None:
     short = [name.rpartition(".")[2] for name in names]  # of the path of a field
     heads = names if len(set(short)) < len(short) else short
     measured = [*rates.values(), *(name.replace("_", " ") for name in latencies)]
-    table = empty_table([*heads, "seed", *measured], left=len(names))
-    for row in frame.head(most).rows(named=True):
-        cells = [number(row[name]) for name in rates] + [seconds(row[name]) for name in latencies]
-        table.add_row(*(Text(visible(_text(row[name]))) for name in names), str(row["seed"]), *cells)
-    Console(highlight=False).print(table)
+    rows = [
+        [
+            *(_text(row[name]) for name in names),
+            str(row["seed"]),
+            *(number(row[name]) for name in rates),
+            *(seconds(row[name]) for name in latencies),
+        ]
+        for row in frame.head(most).rows(named=True)
+    ]
+    grid(Grid(title="", header=(*heads, "seed", *measured), lines=rows, texts=len(names)))
     if frame.height > most:
         lines([f"the first {most:,} of {frame.height:,} points are shown"])
     for row in frame.filter(status="failed").head(most).rows(named=True):
@@ -222,14 +234,6 @@ def _jobs(run: Result) -> str:
     e2e = jobs["e2e_s"]
     percentiles = ", ".join(f"p{p} {seconds(e2e.quantile(p / 100, 'linear'))}" for p in (50, 99))
     return f"jobs: {', '.join(counts) or 'none measured'}; arrival to last token: {percentiles}"
-
-
-def empty_table(names: list[str], left: int = 1) -> Table:
-    """An empty table whose first `left` columns hold text."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for place, name in enumerate(names):
-        table.add_column(Text(visible(name)), justify="left" if place < left else "right", no_wrap=True)
-    return table
 
 
 def _text(value: object) -> str:

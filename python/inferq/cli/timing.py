@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from inferq.cli import options
 from inferq.cli import show as screen
 from inferq.cli.arguments import option
 from inferq.errors import ConfigError
+from inferq.reports.document import Grid
 from inferq.reports.text import listed, seconds
 from inferq.results.files import check_writable, writable
 from inferq.timing.hardware.catalogue import entries
@@ -122,16 +122,15 @@ def _show(table: TimingTable) -> None:
     screen.lines(
         f"{name.replace('_', ' '):<{width}}  {facts[name]}" for name in (*_FIRST, *_LATER) if name in facts
     )
-    console = Console(highlight=False)
-    console.print(_iterations(table))
+    screen.grid(_iterations(table))
     if "held_out_error" in facts:
-        console.print(_errors(facts["held_out_error"]))
+        screen.grid(_errors(facts["held_out_error"]))
     screen.lines(f"note: {note}" for note in facts.get("notes", ()))
 
 
-def _iterations(table: TimingTable) -> Any:
+def _iterations(table: TimingTable) -> Grid:
     """What some iterations take, as far as they are on the grid."""
-    grid = screen.empty_table(["prefill tokens", "at context", "decodes", "of context", "iteration"], left=0)
+    rows: list[list[str]] = []
     last_tokens, last_chunk = table.linear.tokens[-1], table.chunk.chunk[-1]
     last_context, last_count = table.chunk.context[-1], table.decode.sequences[-1]
     decodes = [
@@ -146,21 +145,23 @@ def _iterations(table: TimingTable) -> Any:
     ]
     for count, context in decodes:
         time_s = iteration_s(table, decodes=[context] * count)
-        grid.add_row("", "", f"{count:,}", f"{context:,}", seconds(time_s))
+        rows.append(["", "", f"{count:,}", f"{context:,}", seconds(time_s)])
     for tokens, context in chunks:
         time_s = iteration_s(table, chunks=[(tokens, context)])
-        grid.add_row(f"{tokens:,}", f"{context:,}", "", "", seconds(time_s))
+        rows.append([f"{tokens:,}", f"{context:,}", "", "", seconds(time_s)])
     if (512, 0) in chunks and (64, 1000) in decodes and last_tokens >= 576:
         time_s = iteration_s(table, chunks=[(512, 0)], decodes=[1000] * 64)
-        grid.add_row("512", "0", "64", "1,000", seconds(time_s))
-    return grid
+        rows.append(["512", "0", "64", "1,000", seconds(time_s)])
+    header = ("prefill tokens", "at context", "decodes", "of context", "iteration")
+    return Grid(title="", header=header, lines=rows, texts=0)
 
 
-def _errors(held_out: Any) -> Any:
+def _errors(held_out: Any) -> Grid:
     """How far the table is from its source where it was not sampled."""
-    grid = screen.empty_table(["error on held-out points", "median", "p95", "max"])
+    rows: list[list[str]] = []
     for part, error in held_out.items():
         if hasattr(error, "items"):
             cells = [f"{100 * error[name]:.2f} %" for name in ("median", "p95", "max")]
-            grid.add_row(part.replace("_", " "), *cells)
-    return grid
+            rows.append([part.replace("_", " "), *cells])
+    header = ("error on held-out points", "median", "p95", "max")
+    return Grid(title="", header=header, lines=rows)

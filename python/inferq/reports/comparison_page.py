@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from inferq.errors import ConfigError
-from inferq.experiments.comparison.comparison import Comparison, row_name
+from inferq.experiments.comparison.comparison import Comparison
 from inferq.reports.comparison_charts import shown_systems
-from inferq.reports.document import Chapter, Document, Grid, Picture, cut
-from inferq.reports.text import NONE, amount, listed, percent, sentence
+from inferq.reports.comparison_tables import of_system, row_name
+from inferq.reports.document import Chapter, Document, Picture, cut
+from inferq.reports.text import listed, percent, sentence
 
 _MOST_NAMED = 4
 """So many metrics are named in a sentence, those with the largest differences."""
@@ -37,7 +38,9 @@ def document(comparison: Comparison, title: str | None) -> Document:
             Chapter(
                 title="Which differences are real?",
                 text=_confidence(comparison),
-                grids=tuple(_grid(comparison, name, rows) for name in others or [comparison.baseline]),
+                grids=tuple(
+                    of_system(rows, comparison.baseline, name) for name in others or [comparison.baseline]
+                ),
                 pictures=_picture(comparison),
             ),
             _runs(comparison),
@@ -84,31 +87,6 @@ def _by(row: Mapping[str, Any], verdict: str) -> str:
     if verdict == "not distinguishable" or relative is None:
         return ""
     return f" ({percent(relative, sign=True)})"
-
-
-def _grid(comparison: Comparison, name: str, rows: list[dict[str, Any]]) -> Grid:
-    """The metrics of a system beside those of the baseline."""
-    base = {(row.get("class"), row["metric"]): row for row in rows if row["system"] == comparison.baseline}
-    of_system = [row for row in rows if row["system"] == name]
-    if name == comparison.baseline:
-        lines = [
-            [row_name(row), amount(row["mean"], row["unit"]), amount(row["half_width"], row["unit"])]
-            for row in of_system
-        ]
-        return Grid(title=name, header=("metric", "mean", "±"), lines=lines)
-    lines = [
-        [
-            row_name(row),
-            amount(base[row.get("class"), row["metric"]]["mean"], row["unit"]),
-            amount(row["mean"], row["unit"]),
-            percent(row["relative"], sign=True),
-            NONE if row["relative_half_width"] is None else f"± {percent(row['relative_half_width'])}",
-            row["verdict"] or NONE,
-        ]
-        for row in of_system
-    ]
-    header = ("metric", comparison.baseline, name, "difference", "", "verdict")
-    return Grid(title=f"{name} against {comparison.baseline}", header=header, lines=lines, last_is_text=True)
 
 
 def _picture(comparison: Comparison) -> tuple[Picture, ...]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 from inferq._lazy import pl
+from inferq.reports import terminal
 from inferq.reports.comparison_charts import of_comparison
+from inferq.reports.comparison_tables import of_system
 from inferq.reports.style import styled
-from inferq.reports.text import counted, number, percent, rounded
+from inferq.reports.text import counted, number, percent
 
 NUMBERS = (
     *(
@@ -106,14 +107,20 @@ class Comparison:
         schema = {"seed": pl.UInt64, "system": pl.String, **group, "metric": pl.String, "value": pl.Float64}
         return pl.DataFrame(list(self._values), schema=schema, strict=True)
 
-    def explain(self) -> str:
-        """Every difference with its interval and verdict, where chance was taken from, and the findings."""
+    def explain(self, width: int = 80) -> str:
+        """Every difference with its interval and verdict, where chance was taken from, and the findings.
+
+        Args:
+            width: columns that there are; findings are lines as long as they are.
+        """
         others = [name for name in self.systems if name != self.baseline]
         same = f"{', '.join(others)} against {self.baseline}: the same requests for all"
-        lines = [same if others else self.baseline, self.stopped, self._chance()]
+        said = [same if others else self.baseline, self.stopped, self._chance()]
+        lines = [part for one in said for part in terminal.wrapped(one, width)]
         for name in others or [self.baseline]:
-            lines += ["", *self._table(name)]
-        lines += ["", *self._summed()] if others else [""]
+            lines += ["", terminal.table(of_system(self._rows, self.baseline, name), width)]
+        summed = self._summed() if others else []
+        lines += ["", *(part for one in summed for part in terminal.wrapped(one, width))]
         return "\n".join([*lines, *(f"finding: {text}" for text in self.findings)]).rstrip()
 
     def plot(self) -> Any:
@@ -142,34 +149,9 @@ class Comparison:
         if self.chance == "seeds":
             return f"{intervals} from independent runs (Student's t over the seeds), pair by pair"
         return (
-            f"{intervals} from blocks of consecutive arrivals of the trace (jackknife), pair by pair;\n"
+            f"{intervals} from blocks of consecutive arrivals of the trace (jackknife), pair by pair; "
             "they are about requests to come like these, if blocks are long beside what the queue remembers"
         )
-
-    def _table(self, name: str) -> list[str]:
-        """The metrics of a system, in columns."""
-        rows = [row for row in self._rows if row["system"] == name]
-        if name == self.baseline:
-            head = ["", "unit", "mean", ""]
-            body = [
-                [row_name(row), row["unit"], number(row["mean"], 4), _half(row["half_width"])] for row in rows
-            ]
-            return _aligned([head, *body])
-        means = {row_name(row): row["mean"] for row in self._rows if row["system"] == self.baseline}
-        head = ["", "unit", self.baseline, name, "difference", "", "", ""]
-        body = [
-            [
-                row_name(row),
-                row["unit"],
-                number(means[row_name(row)], 4),
-                number(row["mean"], 4),
-                *rounded(row["difference"], row["difference_half_width"], sign=True),
-                "" if row["relative"] is None else percent(row["relative"], sign=True),
-                row["verdict"] or "not judged",
-            ]
-            for row in rows
-        ]
-        return _aligned([head, *body], last_left=True)
 
     def _summed(self) -> list[str]:
         """How much pairing helped, and what is left when all rows are judged together."""
@@ -192,27 +174,3 @@ class Comparison:
                 f"serving the same requests narrowed the intervals {middle} times (median; {least} to {most})"
             )
         return lines
-
-
-def row_name(row: Mapping[str, Any]) -> str:
-    """What a row of `Comparison.frame` is about: a metric, and of which class."""
-    group = row.get("class")
-    return str(row["metric"]) if group is None else f"{row['metric']} of {group}"
-
-
-def _half(value: float | None) -> str:
-    return "" if value is None else f"± {number(value, 4)}"
-
-
-def _aligned(rows: Sequence[Sequence[str]], *, last_left: bool = False) -> list[str]:
-    """Rows of texts in columns: the first two to the left, numbers to the right."""
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    left = {0, 1, len(widths) - 1} if last_left else {0, 1}
-    return [
-        "  "
-        + "  ".join(
-            cell.ljust(width) if place in left else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
