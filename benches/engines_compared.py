@@ -33,7 +33,7 @@ THINK_S = 20.0
 TURNS = 20_000
 """Turns of the conversations that are replayed, the first of the file."""
 
-ON = iq.Engine.on("llama-3.1-8b", "a100-80gb")
+ON = iq.Engine.on("llama-3.1-8b", "a100-80gb", scheduler=iq.VllmV1(), utilisation=0.9, prefix_cache="none")
 MEMORY = ON.kv.tokens or 0
 ENGINES: dict[str, tuple[iq.Scheduler, str]] = {
     "VllmV1": (iq.VllmV1(token_budget=2048, max_seqs=MAX_SEQS), "blocks"),
@@ -309,7 +309,7 @@ def setting() -> str:
     """What is the same for all, and what is not."""
     return f"""
 Four policies serve the same requests with the same clock and the same memory: the measured times of
-Llama-3.1-8B on an A100 of 80 GB (`iq.Engine.on("llama-3.1-8b", "a100-80gb")`), {MEMORY:,} tokens of KV cache
+Llama-3.1-8B on an A100 of 80 GB (`iq.Engine.on(…, utilisation=0.9)`), {MEMORY:,} tokens of KV cache
 in blocks of 16, at most {MAX_SEQS} requests at once. Each has the budget with which its engine comes:
 `VllmV1` computes up to 2,048 tokens in an iteration, `Sarathi` 512, `Sglang` chunks of 8,192 of prompts; what
 other budgets change stands below. `VllmV1` and `Sarathi` find prefixes with the cache of vLLM

@@ -182,7 +182,7 @@ def test_an_engine_on_a_gpu_has_the_memory_of_its_settings():
     shape = ModelShape.of("qwen3-32b")
     assert room.weight_bytes == shape.weight_bytes("int4") / 2
     assert room.kv_bytes_per_token == shape.kv_bytes_per_token("fp8", 2) == 2 * 64 * 4 * 128
-    assert engine.kv == iq.KvCache(tokens=room.tokens)
+    assert engine.kv == iq.KvCache(tokens=room.tokens, prefix_cache="blocks")
     assert engine.timing == iq.Roofline("qwen3-32b", "l40s", 2, weights="int4", kv_dtype="fp8")
 
 
@@ -201,10 +201,11 @@ def test_what_is_given_goes_before_what_is_worked_out():
     }
     engine = iq.Engine.on("llama-3.1-8b", "a100-80gb", scheduler=iq.Sarathi(), first_token="decode", **given)
     assert engine == iq.Engine(scheduler=iq.Sarathi(), first_token="decode", **given)
-    assert engine.explain().count("as given") == 2
+    assert engine.explain().count("as given") == 4  # timing, memory, scheduler, and the cache of the server
     # Nothing is then asked of the card, not even whether the model fits.
     parts = {"timing": given["timing"], "kv": given["kv"]}
-    assert iq.Engine.on("llama-3.1-405b", "l4", **parts) == iq.Engine(scheduler=iq.VllmV1(), **parts)
+    large = iq.Engine.on("llama-3.1-405b", "l4", scheduler=iq.VllmV1(), **parts)
+    assert large == iq.Engine(scheduler=iq.VllmV1(), **parts)
 
 
 def test_a_scenario_names_model_and_gpu(tmp_path):
@@ -368,7 +369,11 @@ def test_a_table_that_is_given_says_how_many_gpus_there_are():
     table = iq.TimingTable.shipped("llama-3.1-70b", "h100-80gb")
     engine = iq.Engine.on("llama-3.1-70b", "h100-80gb", timing=table)
     assert engine == iq.Engine.on("llama-3.1-70b", "h100-80gb")
-    assert engine.kv.tokens == iq.timing.KvMemory.of("llama-3.1-70b", "h100-80gb", tensor_parallel=4).tokens
+    room = {"utilisation": 0.92, "batched_tokens": 8192, "sampled_rows": 1024}
+    assert (
+        engine.kv.tokens
+        == iq.timing.KvMemory.of("llama-3.1-70b", "h100-80gb", tensor_parallel=4, **room).tokens
+    )
     with pytest.raises(iq.ConfigError, match=r"^tensor_parallel: 2, but the timing is of 4"):
         iq.Engine.on("llama-3.1-70b", "h100-80gb", timing=table, tensor_parallel=2)
 

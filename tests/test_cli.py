@@ -408,11 +408,11 @@ def test_replay_of_a_model_on_a_gpu_is_the_engine_of_the_package(tmp_path: Path)
     where = ("--model", "llama-3.1-8b", "--gpu", "a100-80gb")
     shown = run("replay", AZURE, *where, "--max-seqs", "32", "--head", "50", "--out", str(out))
     assert shown.exit_code == 0, shown.output
-    engine = iq.Engine.on("llama-3.1-8b", "a100-80gb", scheduler=iq.Sarathi(max_seqs=32))
+    engine = iq.Engine.on("llama-3.1-8b", "a100-80gb", scheduler={"max_seqs": 32})
     lines = shown.stdout.splitlines()
-    assert f"kv cache   {engine.kv.tokens:,} tokens in blocks of 16" in lines
+    assert f"kv cache   {engine.kv.tokens:,} tokens in blocks of 16, prefix cache 'blocks'" in lines
     assert f"timing     {engine.timing!r}, measured" in lines
-    assert "memory     80.00 GiB × 0.9 = 72.00 GiB" in lines
+    assert "memory     80.00 GiB × 0.92 = 73.60 GiB" in lines
     assert f"           / 131,072 bytes a token = {engine.kv.tokens:,} tokens, in blocks of 16" in lines
     assert "illustration" not in shown.stdout
     described = json.loads((out / "scenario.json").read_text())["engine"]
@@ -444,8 +444,7 @@ def test_what_a_replay_of_a_model_is_given_goes_before_what_is_worked_out(
     shown = run("replay", AZURE, *options, *given, "--head", "5", "--out", str(tmp_path))
     assert shown.exit_code == 0, shown.output
     described = json.loads((tmp_path / "scenario.json").read_text())["engine"]
-    scheduler = {"kind": "Sarathi"}
-    wanted = iq.Engine.from_json({**where, "scheduler": scheduler, **settings})
+    wanted = iq.Engine.from_json({**where, **settings})
     assert iq.Engine.from_json(described) == wanted
 
 

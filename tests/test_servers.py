@@ -1,5 +1,6 @@
 """Is an engine that is named by its server what that server does unasked on that card?"""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,41 @@ def test_what_is_given_goes_before_the_server() -> None:
     )
 
 
+def test_the_newest_server_is_the_default_in_python_tables_and_the_shell(tmp_path: Path) -> None:
+    bare = iq.Engine.on("llama-3.1-8b", "h100-80gb")
+    assert bare == iq.Engine.on("llama-3.1-8b", "h100-80gb", server="vllm-0.33")
+    assert bare.on_card["server"] == "vllm-0.33"
+    assert "server: vllm-0.33 on h100-80gb, the newest that is known" in bare.explain()
+    assert iq.Engine.from_json({"model": "llama-3.1-8b", "gpu": "h100-80gb"}) == bare
+    fewer = {"model": "llama-3.1-8b", "gpu": "h100-80gb", "scheduler": {"max_seqs": 9}}
+    trace, out = tmp_path / "trace.csv", tmp_path / "out"
+    trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,100,10\n1,100,10\n")
+    asked = ["replay", str(trace), "--model", "llama-3.1-8b", "--gpu", "h100-80gb", "--max-seqs", "9"]
+    done = CliRunner().invoke(app, [*asked, "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    ran = iq.Scenario.read(out / "scenario.json").system
+    assert ran == iq.Engine.from_json(fewer) != bare
+    # Without a card too the shell takes vLLM's scheduler.
+    done = CliRunner().invoke(app, ["replay", str(trace), "--max-seqs", "9"])
+    assert done.exit_code == 0 and f"scheduler  {iq.VllmV1(max_seqs=9)!r}" in done.output
+
+
+def test_a_scheduler_alone_is_all_that_differs() -> None:
+    bare, other = (
+        iq.Engine.on("llama-3.1-8b", "h100-80gb", scheduler=one)
+        for one in ({"token_budget": 2048, "max_seqs": 64}, iq.Sarathi(token_budget=2048, max_seqs=64))
+    )
+    assert dataclasses.replace(other, scheduler=bare.scheduler) == bare
+    of_sglang = iq.Engine.on("llama-3.1-8b", "h100-80gb", scheduler=iq.Sglang(max_seqs=64))
+    assert of_sglang.kv == iq.Engine.on("llama-3.1-8b", "h100-80gb", server="sglang-0.5").kv
+
+
+def test_a_cache_that_holds_no_longest_request_shortens_it_unless_a_server_is_named() -> None:
+    tight = iq.Engine.on("llama-3.1-8b", "a10g")
+    assert tight.on_card["max_model_len"] == tight.kv.tokens < 131_072
+    assert f"max_model_len {tight.kv.tokens:,}: what the cache holds" in tight.explain()
+
+
 @pytest.mark.parametrize(
     ("model", "gpu", "arguments", "said"),
     [
@@ -105,8 +141,8 @@ def test_what_is_given_goes_before_the_server() -> None:
         ("qwen3-8b", "h200", {"server": "vllm-0.33", "scheduler": {"max_seq": 4}}, "did you mean max_seqs"),
         ("qwen3-8b", "h200", {"server": "vllm-0.33", "max_model_len": 0}, "max_model_len"),
         ("qwen3-8b", "h200", {"server": "vllm-0.33", "scheduler": {"max_seqs": "a"}}, "scheduler.max_seqs: "),
-        ("qwen3-8b", "h200", {"scheduler": {"max_seqs": 4}}, "scheduler: fields alone need a server"),
-        ("qwen3-8b", "h200", {"max_model_len": 4}, "max_model_len: of which server"),
+        ("qwen3-8b", "h200", {"scheduler": {"max_seq": 4}}, "did you mean max_seqs"),
+        ("llama-3.1-8b", "a10g", {"max_model_len": 131_072}, "max_model_len: vllm-0.33 does not start"),
     ],
 )
 def test_what_a_server_cannot_run_is_an_error(

@@ -24,6 +24,7 @@ CHAT = RequestClass(
     prompt=iq.Lognormal(mean=900, median=500, cap=2800),
     output=iq.Lognormal(mean=220, median=150, cap=700),
 )
+ONE_AT_A_TIME = {"scheduler": iq.VllmV1(), "prefix_cache": "none", "utilisation": 0.9}
 MODELS = [("llama-3.1-8b", "a100-80gb"), ("llama-3.1-70b", "h200"), ("llama-3.2-3b", "l4")]
 
 
@@ -183,7 +184,7 @@ def test_a_part_that_falls_to_nothing_counts_nothing_and_leaves_no_guarantee():
 
 
 def test_tight_memory_leaves_what_the_oldest_are_sure_of():
-    engine = iq.Engine.on("qwen3-32b", "h100-80gb")
+    engine = iq.Engine.on("qwen3-32b", "h100-80gb", **ONE_AT_A_TIME)
     found = stability(CHAT, engine, rate=0.05)
     assert (found.verdict, found.deciding and found.deciding.name) == ("stable", "the oldest requests")
 
@@ -197,7 +198,7 @@ def test_tight_memory_leaves_what_the_oldest_are_sure_of():
 def test_the_rate_of_a_saturated_run_lies_between_guarantee_and_ceiling(
     model: str, gpu: str, host: iq.Overhead | None
 ):
-    engine = iq.Engine.on(model, gpu, overhead=host)
+    engine = iq.Engine.on(model, gpu, overhead=host, **ONE_AT_A_TIME)
     found = stability(CHAT, engine)
     flood = iq.Workload.synthetic(
         requests=3000,
@@ -299,7 +300,7 @@ def test_formulas_that_cannot_carry_a_host_say_so():
 
 
 def test_a_side_of_a_hand_off_with_a_table_has_a_ceiling():
-    one = iq.Engine.on("llama-3.1-8b", "a100-80gb")
+    one = iq.Engine.on("llama-3.1-8b", "a100-80gb", **ONE_AT_A_TIME)
     pair = iq.Disaggregated(prefill=(one, 1), decode=(one, 1), link=iq.Link(0.0, 1e12, 1.0))
     found = stability(CHAT, pair)
     names = {bound.name: bound.capacity_per_s for bound in found.bounds}
@@ -320,7 +321,7 @@ def test_a_side_of_a_hand_off_with_a_table_has_a_ceiling():
 
 
 def test_a_cache_that_may_be_full_lowers_the_ceiling():
-    engine = iq.Engine.on("qwen3-32b", "h100-80gb")
+    engine = iq.Engine.on("qwen3-32b", "h100-80gb", **ONE_AT_A_TIME)
     found = stability(CHAT, engine)
     names = [bound.name for bound in found.bounds if bound.kind == "ceiling"]
     assert names[0] == "batches that fit the cache"

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable
 from typing import Any, Literal, TypeVar, cast, get_origin
 
-from inferq.description import Description, alternatives, kind_of, nearest, plain_name, read
+from inferq.description import Description, alternatives, kind_of, nearest, plain_name, read, read_fields
 from inferq.errors import ConfigError
 from inferq.reports.text import listed
-from inferq.scheduler import SCHEDULERS, Scheduler
+from inferq.scheduler import SCHEDULERS, Scheduler, VllmV1
 from inferq.systems.engine import Engine
 from inferq.systems.kv_cache import KvCache
 from inferq.systems.routers import ROUTERS, Router
@@ -132,7 +132,9 @@ def engine(
             raise ConfigError("--tensor-parallel", "GPUs of which model? Give --model and --gpu too")
         return Engine(
             timing=spelt or A100,
-            scheduler=cast("Scheduler", scheduler),  # fields alone stand beside a server
+            scheduler=scheduler
+            if isinstance(scheduler, Scheduler)
+            else read_fields("--scheduler", scheduler, VllmV1),
             kv=cache("432000" if kv_spec is None else kv_spec, block, kept),
             first_token=when,
         )
@@ -162,11 +164,11 @@ def cache(tokens: str, block: int | None, prefix_cache: Literal["blocks", "radix
     return KvCache(tokens=kv_tokens(tokens), block=16 if block is None else block, prefix_cache=kept)
 
 
-def scheduler(text: str | None, server: str | None, **given: Any) -> Scheduler | dict[str, int]:
-    """The scheduler of `--scheduler`; without it the fields that replace those of a server's, or Sarathi."""
-    if text is None and server is not None:
+def scheduler(text: str | None, **given: Any) -> Scheduler | dict[str, int]:
+    """The scheduler of `--scheduler`; without it the fields that replace those of the server's."""
+    if text is None:
         return {name: number for name, number in given.items() if number is not None}
-    return description("--scheduler", text or "sarathi", SCHEDULERS, **given)
+    return description("--scheduler", text, SCHEDULERS, **given)
 
 
 def router(text: str) -> Router:

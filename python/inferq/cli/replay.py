@@ -53,8 +53,8 @@ def replay(
         option(
             "SPEC",
             f"{options.spelled(SCHEDULERS)}; with fields: Sarathi:order=spf. Fields that are lists or "
-            f"tables, and so {options.unspelled(SCHEDULERS)}, are for scenarios: inferq simulate. Else that "
-            "of --server, or sarathi.",
+            f"tables, and so {options.unspelled(SCHEDULERS)}, are for scenarios: inferq simulate. Else "
+            "vllm-v1, on a GPU as --server has it.",
         ),
     ] = None,
     token_budget: Annotated[
@@ -82,11 +82,11 @@ def replay(
         option(
             "NAME",
             "What is not given is what this server does unasked on --gpu: vllm-0.11, vllm-0.14, vllm-0.32, "
-            "vllm-0.33 or sglang-0.5.",
+            "vllm-0.33 or sglang-0.5; else the newest.",
         ),
     ] = None,
     max_model_len: Annotated[
-        int | None, option("N", "Tokens of the longest request of --server, else the model's own.")
+        int | None, option("N", "Tokens of the longest request, else the model's own.")
     ] = None,
     timing: Annotated[
         str | None,
@@ -114,7 +114,7 @@ def replay(
         option(
             "KIND",
             "Find again what prompts have in common: blocks (by hash, as in vLLM) or radix (a tree of "
-            "tokens, as in SGLang); none, also where --server does.",
+            "tokens, as in SGLang); none, also where --server does. Without --model none.",
         ),
     ] = None,
     first_token: Annotated[
@@ -149,7 +149,7 @@ def replay(
         prefix_cache=prefix_cache,
         server=server,
         max_model_len=max_model_len,
-        scheduler=options.scheduler(scheduler, server, token_budget=token_budget, max_seqs=max_seqs),
+        scheduler=options.scheduler(scheduler, token_budget=token_budget, max_seqs=max_seqs),
         first_token=first_token,
     )
     if replicas is None and router is not None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, get_args
 from inferq.checks import not_negative, whole
 from inferq.description import Description, Table, fields_in, fields_of, read, read_fields, table_of
 from inferq.errors import ConfigError, Renamed
-from inferq.scheduler import SCHEDULERS, ClassPriority, Scheduler, VllmV1
+from inferq.scheduler import SCHEDULERS, ClassPriority, Scheduler
 from inferq.systems.kv_cache import KvCache
 from inferq.systems.servers import Server
 from inferq.timing import TIMING_MODELS, Roofline, TimingModel, TimingTable
@@ -162,14 +162,15 @@ class Engine(Description):
                 `"vllm-0.14"`, `"vllm-0.32"`, `"vllm-0.33"` or `"sglang-0.5"`, a patch release too
                 (`"sglang-0.5.1"`). It sets the scheduler and its limits, planning ahead, the share of the
                 memory, the blocks and the prefix cache; `explain()` says each with its source, and what of
-                that server is not simulated. None: the defaults of this function.
-            scheduler: None: the server's, or without one `VllmV1()`. Its `token_budget` and its seats decide
-                how much memory activations take. With a server also a table of some of the scheduler's
-                fields, which replace the server's; a whole scheduler replaces all of them.
-            utilisation: share of the card's memory that the engine may use; None: the server's, or 0.9.
-            max_model_len: with a server: tokens of the longest request, which bound its limits, and which
-                vLLM's cache must hold; None: the model's `max_position_embeddings`. Longer requests are not
-                refused.
+                that server is not simulated. None: the newest that is known, `"vllm-0.33"`, or with
+                SGLang's scheduler `"sglang-0.5"`; then also a scheduler or a prefix cache that this server
+                has not is taken, beside all else of it.
+            scheduler: None: the server's. A table of some of its fields replaces these, a whole scheduler all
+                of them. Its `token_budget` and its seats decide how much memory activations take.
+            utilisation: share of the card's memory that the engine may use; None: the server's.
+            max_model_len: tokens of the longest request, which bound the server's limits, and which vLLM's
+                cache must hold; None: the model's `max_position_embeddings`, or where no server is named and
+                the cache holds less, what it holds. Longer requests are not refused.
             weights: how the matrices are kept, `"bf16"`, `"fp8"`, `"int8"` or `"int4"`.
             kv_dtype: numbers of the KV cache, `"bf16"`, `"fp8"` or `"int8"`.
             backend: the engine whose kernels were measured: `"vllm"`, `"sglang"` or `"trtllm"`. Tables of
@@ -178,8 +179,8 @@ class Engine(Description):
             timing: instead of the table or the roofline; `"roofline"`: no table, also where there is one, so
                 that engines with and without a table are compared by the same clock.
             kv: instead of what the card leaves.
-            prefix_cache: that of the KV cache that the card leaves, as for `KvCache`; `"none"`: none, also
-                where a server keeps one; None: the server's, or none.
+            prefix_cache: that of the KV cache that the card leaves, as for `KvCache`; `"none"`: none; None:
+                the server's.
             overhead: what the host adds to every iteration; None: nothing.
             first_token: as for the class.
 
@@ -194,11 +195,13 @@ class Engine(Description):
             >>> import inferq as iq
             >>> engine = iq.Engine.on("llama-3.1-8b", "a100-80gb")
             >>> engine.kv.tokens
-            453824
+            461920
             >>> print(iq.Engine.on("llama-3.2-3b", "l4").explain().splitlines()[0])
             timing: Roofline('llama-3.2-3b', 'l4'): no measured table of it is shipped
-            >>> iq.Engine.on("llama-3.1-8b", "h100-80gb", server="vllm-0.33").scheduler.token_budget
+            >>> iq.Engine.on("llama-3.1-8b", "h100-80gb").scheduler.token_budget
             8192
+            >>> iq.Engine.on("llama-3.1-8b", "h100-80gb", server="sglang-0.5").kv.prefix_cache
+            'radix'
         """
         shape, card = ModelShape.of(model), Gpu.of(gpu)
         if kv is not None and prefix_cache is not None:
@@ -211,29 +214,26 @@ class Engine(Description):
             one_of(name, word, known)
         if prefix_cache not in (None, "blocks", "radix", "none"):
             raise ConfigError("prefix_cache", f"must be 'blocks' or 'radix' or 'none', is {prefix_cache!r}")
-        served = None if server is None else Server.of(server, card)
-        if served is None and max_model_len is not None:
-            raise ConfigError("max_model_len", "of which server? Give server too")
+        own = {} if scheduler is None else scheduler
+        if not isinstance(own, (Scheduler, Mapping)):
+            raise ConfigError("scheduler", f"must be a scheduler such as VllmV1(), is {scheduler!r}")
+        served = (
+            Server.newest(own.inner if isinstance(own, ClassPriority) else own, card)
+            if server is None
+            else Server.of(server, card)
+        )
         longest = (
             shape.longest if max_model_len is None else whole("max_model_len", max_model_len, 1, 2**31 - 1)
         )
-        if isinstance(scheduler, Mapping) and served is None:
-            raise ConfigError("scheduler", f"fields alone need a server, are {dict(scheduler)!r}")
-        own = {} if scheduler is None else scheduler
-        if isinstance(own, Mapping):
-            scheduler = VllmV1() if served is None else served.scheduler(own, longest)
-        if not isinstance(scheduler, Scheduler):
-            raise ConfigError("scheduler", f"must be a scheduler such as VllmV1(), is {scheduler!r}")
+        scheduler = served.scheduler(own, longest) if isinstance(own, Mapping) else own
         inner = scheduler.inner if isinstance(scheduler, ClassPriority) else scheduler
-        if served is not None:
+        if server is not None:
             served.check(inner, prefix_cache if kv is None else kv.prefix_cache)
-        caching = served.prefix_cache if served is not None and prefix_cache is None else prefix_cache
-        is_sglang = served is not None and served.engine == "sglang"
+        caching = served.prefix_cache if prefix_cache is None else prefix_cache
+        is_sglang = served.engine == "sglang"
 
         def share(gpus: int | None) -> float:
-            if utilisation is not None:
-                return utilisation
-            return 0.9 if served is None else served.utilisation(gpus or 1)
+            return served.utilisation(gpus or 1) if utilisation is None else utilisation
 
         def memory(gpus: int | None) -> KvMemory:
             return KvMemory.of(
@@ -307,22 +307,31 @@ class Engine(Description):
         for key in shape.unread:
             if key != "quantization_config" or weights == "bf16":
                 lines.append(f"unread: {key} of {shape.name}: {_UNREAD[key]}")
-        if served is not None:
-            if longest is not None and not is_sglang and kv.tokens is not None and kv.tokens < longest:
-                raise ConfigError(
-                    "max_model_len",
-                    f"{served.name} does not start: the cache holds {kv.tokens:,} tokens on {gpus} × "
-                    f"{card.name}, and one request of {shape.name} may have {longest:,}; give "
-                    f"max_model_len={kv.tokens} or less, or more GPUs",
-                )
-            given_by_caller = {
+        if is_sglang or longest is None or kv.tokens is None:
+            longest_held = longest
+        else:
+            longest_held = min(longest, kv.tokens)
+        if longest_held != longest and (server is not None or max_model_len is not None):
+            raise ConfigError(
+                "max_model_len",
+                f"{served.name} does not start: the cache holds {longest_held:,} tokens on {gpus} × "
+                f"{card.name}, and one request of {shape.name} may have {longest:,}; give "
+                f"max_model_len={longest_held} or less, or more GPUs",
+            )
+        lines += served.explained(
+            scheduler,
+            share(gpus),
+            kv,
+            longest,
+            {
                 *(own if isinstance(own, Mapping) else ("scheduler",)),
+                *(("server",) if server is not None else ()),
                 *(("utilisation",) if utilisation is not None else ()),
                 *(("prefix_cache",) if prefix_cache is not None else ()),
                 *(("kv",) if cache_given else ()),
                 *(("max_model_len",) if max_model_len is not None else ()),
-            }
-            lines += served.explained(scheduler, share(gpus), kv, longest, given_by_caller)
+            },
+        )
         engine = cls(timing=given, scheduler=scheduler, kv=kv, first_token=first_token, overhead=overhead)
         measured_by = given.provenance if isinstance(given, TimingTable) else {}
         version = measured_by.get("backend_version")
@@ -335,8 +344,8 @@ class Engine(Description):
                 "weights": weights,
                 "kv_dtype": kv_dtype,
                 "backend": backend or "vllm",
-                **({"server": server} if server else {}),
-                **({"max_model_len": longest} if served is not None and longest is not None else {}),
+                "server": server or served.name,
+                **({"max_model_len": longest_held} if longest_held is not None else {}),
                 **({"backend_version": version} if version else {}),
                 "explained": tuple("\n".join(lines).splitlines()),
             }
@@ -347,16 +356,18 @@ class Engine(Description):
         object.__setattr__(self, "on_card", Table(card, as_given=True))
 
     def explain(self) -> str:
-        """Where timing, memory and settings come from, in words, and how the number of tokens comes about.
+        r"""Where timing, memory and settings come from, in words, and how the number of tokens comes about.
 
         Example:
             >>> import inferq as iq
-            >>> print(iq.Engine.on("llama-3.1-8b", "a10g", utilisation=0.95).explain())
+            >>> lines = iq.Engine.on("llama-3.1-8b", "a10g", utilisation=0.95).explain().splitlines()
+            >>> print("\n".join(lines[:6]))
             timing: Roofline('llama-3.1-8b', 'a10g'): no measured table of it is shipped
             memory: 22.49 GiB × 0.95 = 21.36 GiB
-              − weights 14.96 − activations 0.64 − everything else 1.00 = 4.76 GiB
-              / 131,072 bytes a token = 39,008 tokens, in blocks of 16
-            overhead: nothing
+              − weights 14.96 − activations 1.25 − everything else 1.00 = 4.15 GiB
+              / 131,072 bytes a token = 34,000 tokens, in blocks of 16
+            server: vllm-0.33 on a10g, the newest that is known
+              token_budget 2,048: vLLM's defaults for an API server by the card's memory, in 0.33.0
         """
         parts = (
             "\n".join(self.on_card.get("explained", ())) or f"timing: {self.timing!r}\nmemory: {self.kv!r}"
@@ -423,7 +434,7 @@ class Engine(Description):
             return None
         parts = dict(fields_in(path, description, _ON, ("model", "gpu"), cls.__name__))
         for name, kinds in (("timing", TIMING_MODELS), ("scheduler", SCHEDULERS)):
-            is_of_server = name == "scheduler" and "server" in parts and _lacks_kind(parts.get(name))
+            is_of_server = name == "scheduler" and _lacks_kind(parts.get(name))
             if name in parts and parts[name] != "roofline" and not is_of_server:
                 parts[name] = read(f"{path}.{name}", parts[name], kinds)
         for name, kind in (("kv", KvCache), ("overhead", Overhead)):

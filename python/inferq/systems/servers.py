@@ -53,6 +53,13 @@ class Server:
         number = found[1].partition("-")[2] + found[2]
         return cls(found[1], tuple(map(int, number.split("."))), card)
 
+    @classmethod
+    def newest(cls, scheduler: object, card: Gpu) -> Server:
+        """The newest server that is known: the one whose scheduler it is, else vLLM."""
+        kind = type(scheduler).__name__
+        own = [name for name, entry in _table().items() if entry["scheduler"] == kind]
+        return cls.of((own or [name for name in _table() if name.startswith("vllm")])[-1], card)
+
     @staticmethod
     def until(engine: str, version: tuple[int, ...]) -> str:
         """The newest server of this program that is no newer than a version; else its oldest."""
@@ -153,7 +160,8 @@ class Server:
             given: the settings that the caller gave.
         """
         sources = _table()[self.name]["sources"]
-        lines = [f"server: {self.name} on {self.card.name}"]
+        newest = "" if "server" in given else ", the newest that is known"
+        lines = [f"server: {self.name} on {self.card.name}{newest}"]
 
         def line(name: str, value: object, source: str) -> None:
             number = f"{value:,}" if type(value) is int else str(value)
@@ -181,7 +189,13 @@ class Server:
         if longest is None:
             lines.append("  max_model_len: not known of this model")
         else:
-            line("max_model_len", longest, "the model's max_position_embeddings")
+            own, room = "the model's max_position_embeddings", kv.tokens
+            if self.engine == "vllm" and room is not None and room < longest:
+                own, longest = (
+                    f"what the cache holds; with the model's {longest:,} vLLM does not start",
+                    room,
+                )
+            line("max_model_len", longest, own)
             lines.append("  not simulated: longer requests are served, where the server refuses or cuts them")
         if "overlap" in sources:
             lines.append(f"  overlap: {sources['overlap']}")

@@ -64,7 +64,7 @@ def engine_for(run: MeasuredRun, assumed: Assumed) -> Engine:
         gpus = assumed.take("tp", 1, "not said")
     kv = _kv(run, shape, card, gpus, server, weights, caching, assumed)
     backend = server if _has_table(shape, card, gpus, server) else "vllm"
-    memory: dict[str, Any] = {"kv": kv} if kv is not None else {"prefix_cache": caching}
+    memory: dict[str, Any] = {"kv": kv} if kv is not None else {"prefix_cache": caching or "none"}
     if kv is None:
         memory["utilisation"] = _utilisation(run, assumed)
     try:
