@@ -13,6 +13,14 @@ impl Plan<'_> {
         self.group = group;
     }
 
+    /// Lets all groups sit this iteration out.
+    #[inline]
+    pub fn rest_all(&mut self) {
+        self.state.groups.iter_mut().for_each(|group| group.rests = true);
+        self.state.standing = 0;
+        self.state.is_resting = true;
+    }
+
     #[cold]
     fn add_groups(&mut self, last: usize) {
         while self.state.groups.len() <= last {

@@ -212,15 +212,13 @@ impl State {
     /// Iterations of the batch until a standing decode has to be looked at.
     #[inline(always)]
     pub(crate) fn ticks_to_due(&self) -> u64 {
-        let of_group = |(group, &tick): (&Decodes, &u64)| {
+        let of_group = |index: usize| {
+            let group = &self.groups[index];
             debug_assert!(group.count == 0 || group.due.next() < u64::MAX, "every decode has a last token");
             // Without a member the wheel answers `u64::MAX`, which binds nothing.
-            if group.rests { u64::MAX } else { group.due.next() - tick }
+            if group.rests { u64::MAX } else { group.due.next() - self.requests.ticks[index] }
         };
-        match self.groups.only() {
-            Some(all) => of_group((all, &self.requests.ticks[0])),
-            None => self.groups.iter().zip(self.requests.ticks.iter()).map(of_group).min().unwrap_or(u64::MAX),
-        }
+        (1..self.groups.len()).map(of_group).fold(of_group(0), u64::min)
     }
 
     /// An empty group of standing decodes more.
@@ -266,12 +264,25 @@ impl State {
     /// The pace of the batch on a line, if 64 bits hold it and no chunk is priced as a decode.
     #[inline(always)]
     pub(crate) fn pace_on(&self, line: &PiecewiseLinear<u64>) -> Option<Pace> {
-        let all = self.groups.only()?;
         if self.batch.single_decodes > 0 {
             return None;
         }
-        let context = if all.rests { 0 } else { all.context(self.requests.ticks[0]) };
-        line.pace(&self.batch.sums, all.active(), context)
+        let context = match self.groups.only() {
+            Some(all) if all.rests => 0,
+            Some(all) => all.context(self.requests.ticks[0]),
+            None => self.context_of_groups(),
+        };
+        line.pace(&self.batch.sums, self.standing, context)
+    }
+
+    /// Σ contexts of the standing decodes that take part, where they come in groups.
+    #[inline(never)]
+    fn context_of_groups(&self) -> u64 {
+        let of_group = |index: usize| {
+            let group = &self.groups[index];
+            if group.rests { 0 } else { group.context(self.requests.ticks[index]) }
+        };
+        (0..self.groups.len()).map(of_group).sum()
     }
 
     /// The shape that the timing model prices, with these chunks in it; all sums are right without them.

@@ -44,7 +44,7 @@ impl SchedulerParameters for NestedWait {
             group_ends: prompt_groups.clone(),
             per_group,
             segments: all.map(|&(threshold, stages)| StageSegment::new(threshold, stages)).collect(),
-            segment_of: Vec::new(),
+            stands: Vec::new(),
             seniority: Seniority::default(),
             counted: 0,
         }))
@@ -70,11 +70,19 @@ pub(super) struct NestedWaitScheduler {
     per_group: usize,
     /// Those of the first group, then those of the second, and so on; each has its group of the standing decodes.
     segments: Vec<StageSegment>,
-    /// The segment of each request, by place.
-    segment_of: Vec<usize>,
+    /// By the places of the requests.
+    stands: Vec<Stand>,
     seniority: Seniority,
     /// Iterations of the replica that the segments have counted.
     counted: u64,
+}
+
+/// Where a request stands.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stand {
+    segment: usize,
+    /// The iterations that the segment will have had when the request has done its last stage; while it is inside.
+    leaves: u64,
 }
 
 /// One segment of one group of prompt lengths.
@@ -91,8 +99,6 @@ struct StageSegment {
     entry: List,
     /// Requests that have begun it and can go on inside, the first to enter first.
     inside: List,
-    /// For each request inside, by place, the iterations that the segment had had when it entered.
-    entered: Vec<u64>,
     /// Requests inside that can decode and are not among the standing decodes yet.
     ready: Vec<Place>,
     /// Iterations in which the segment took part.
@@ -107,25 +113,28 @@ impl StageSegment {
             stages,
             entry: List::default(),
             inside: List::default(),
-            entered: Vec::new(),
             ready: Vec::new(),
             iterations: 0,
             takes_part: false,
         }
     }
 
-    fn enter(&mut self, place: Place) {
-        if place.index() >= self.entered.len() {
-            self.entered.resize(place.index() + 1, 0);
-        }
-        self.entered[place.index()] = self.iterations;
+    #[inline]
+    fn enter(&mut self, place: Place, stand: &mut Stand) {
+        stand.leaves = self.iterations.saturating_add(self.stages);
         self.inside.push_back(place);
     }
 
     /// Iterations of the segment until the first of those inside has done its last stage.
-    fn until_due(&self) -> u64 {
-        let left = |place: Place| self.stages - (self.iterations - self.entered[place.index()]);
-        self.inside.first().map_or(u64::MAX, left)
+    #[inline]
+    fn until_due(&self, stands: &[Stand]) -> u64 {
+        self.inside.first().map_or(u64::MAX, |first| stands[first.index()].leaves - self.iterations)
+    }
+
+    /// Do enough wait at its entry?
+    #[inline]
+    fn has_company(&self) -> bool {
+        self.entry.len() as u64 >= self.threshold
     }
 
     fn take_out(&mut self, place: Place) {
@@ -140,21 +149,20 @@ impl StageSegment {
 impl NestedWaitScheduler {
     fn arrived(&mut self, place: Place, requests: &Requests) {
         let prompt = u64::from(requests.at(place).prompt_tokens);
-        let group = self.group_ends.partition_point(|&end| end < prompt);
-        if place.index() >= self.segment_of.len() {
-            self.segment_of.resize(place.index() + 1, 0);
+        let segment = self.group_ends.partition_point(|&end| end < prompt) * self.per_group;
+        if place.index() >= self.stands.len() {
+            self.stands.resize(place.index() + 1, Stand::default());
         }
-        self.segment_of[place.index()] = group * self.per_group;
-        insert_by_arrival(&mut self.segments[group * self.per_group].entry, place, requests);
+        self.stands[place.index()].segment = segment;
+        insert_by_arrival(&mut self.segments[segment].entry, place, requests);
     }
 
     /// Takes a request out of its segment and puts it at the head of its group's queue.
     fn await_again(&mut self, victim: Place) {
-        let at = self.segment_of[victim.index()];
-        self.segments[at].take_out(victim);
-        let first = at / self.per_group * self.per_group;
-        self.segment_of[victim.index()] = first;
-        self.segments[first].entry.push_front(victim);
+        let stand = &mut self.stands[victim.index()];
+        self.segments[stand.segment].take_out(victim);
+        stand.segment = stand.segment / self.per_group * self.per_group;
+        self.segments[stand.segment].entry.push_front(victim);
     }
 
     /// A request that has done the last stage of its segment pauses at the entry of the next one.
@@ -166,51 +174,59 @@ impl NestedWaitScheduler {
                 continue;
             }
             self.segments[at].iterations += run;
-            while let Some(place) = self.segments[at].inside.first().filter(|_| self.segments[at].until_due() == 0) {
+            while let Some(place) = self.segments[at].inside.first()
+                && self.segments[at].until_due(&self.stands) == 0
+            {
                 if plan.requests().at(place).phase() == Phase::Decoding {
                     plan.pause(place)?;
                 }
                 self.segments[at].inside.remove(place);
                 self.segments[at + 1].entry.push_back(place);
-                self.segment_of[place.index()] = at + 1;
+                self.stands[place.index()].segment = at + 1;
             }
         }
         Ok(())
     }
 
-    /// Finds the segments that take part: i* = max{i: |entry of i'| ≥ n_i' for all i' ≤ i}, in each group.
-    fn choose_segments(&mut self, plan: &Plan) {
-        for group in self.segments.chunks_mut(self.per_group) {
-            let mut takes_part = true;
-            for segment in group {
-                takes_part &= plan.drain() || segment.entry.len() as u64 >= segment.threshold;
-                segment.takes_part = takes_part;
-            }
-        }
+    /// Do too few wait to begin, in every group? Then no segment takes part.
+    #[inline]
+    fn waits(&self) -> bool {
+        self.segments.iter().step_by(self.per_group).all(|first| !first.has_company())
     }
 
-    /// Lets requests decode that are inside the segments that take part, and requests that enter them from a pause.
-    /// Does any enter?
+    /// No segment takes part.
+    fn rest(&mut self, plan: &mut Plan) {
+        self.segments.iter_mut().for_each(|segment| segment.takes_part = false);
+        plan.rest_all();
+    }
+
+    /// Of each group the segments take part up to i* = max{i: |entry of i'| ≥ n_i' for all i' ≤ i}: requests decode that
+    /// are inside, and requests that enter them from a pause. Does any enter?
     fn decode(&mut self, plan: &mut Plan) -> Result<bool> {
-        let mut enters = false;
-        for (at, segment) in self.segments.iter_mut().enumerate() {
-            plan.select_group(at);
-            plan.rest_decodes(!segment.takes_part);
-            if !segment.takes_part {
-                continue;
-            }
-            for place in segment.ready.drain(..) {
-                plan.decode(place)?;
-            }
-            if at % self.per_group == 0 {
-                continue;
-            }
-            for _ in 0..segment.threshold {
-                let Some(place) = segment.entry.first() else { break };
-                segment.entry.remove(place);
-                segment.enter(place);
-                plan.decode(place)?;
-                enters = true;
+        let (mut at, mut enters) = (0, false);
+        for group in self.segments.chunks_mut(self.per_group) {
+            let mut takes_part = true;
+            for (index, segment) in group.iter_mut().enumerate() {
+                takes_part &= plan.drain() || segment.has_company();
+                segment.takes_part = takes_part;
+                plan.select_group(at);
+                plan.rest_decodes(!takes_part);
+                at += 1;
+                if !takes_part {
+                    continue;
+                }
+                for place in segment.ready.drain(..) {
+                    plan.decode(place)?;
+                }
+                // Those that enter the first segment are admitted.
+                let most = if index == 0 { 0 } else { segment.threshold };
+                for _ in 0..most {
+                    let Some(place) = segment.entry.first() else { break };
+                    segment.entry.remove(place);
+                    segment.enter(place, &mut self.stands[place.index()]);
+                    plan.decode(place)?;
+                    enters = true;
+                }
             }
         }
         Ok(enters)
@@ -222,7 +238,7 @@ impl NestedWaitScheduler {
         for first in self.segments.iter_mut().step_by(self.per_group).filter(|first| first.takes_part) {
             for _ in 0..first.threshold {
                 let Some(place) = self.seniority.admit_head(&mut first.entry, plan)? else { break };
-                first.enter(place);
+                first.enter(place, &mut self.stands[place.index()]);
                 admits = true;
             }
         }
@@ -239,7 +255,7 @@ impl Scheduler for NestedWaitScheduler {
         match notice {
             Notice::Arrived(place) => self.arrived(place, requests),
             Notice::Ready(place) => {
-                let segment = &mut self.segments[self.segment_of[place.index()]];
+                let segment = &mut self.segments[self.stands[place.index()].segment];
                 if segment.stages > 1 {
                     segment.ready.push(place);
                 }
@@ -250,14 +266,17 @@ impl Scheduler for NestedWaitScheduler {
             }
             Notice::Left(place) => {
                 self.seniority.remove(place);
-                self.segments[self.segment_of[place.index()]].take_out(place);
+                self.segments[self.stands[place.index()].segment].take_out(place);
             }
         }
     }
 
     fn plan(&mut self, plan: &mut Plan) -> Result<()> {
         self.leave_segments(plan)?;
-        self.choose_segments(plan);
+        if !plan.drain() && self.waits() {
+            self.rest(plan);
+            return Ok(());
+        }
         let enters = self.decode(plan)?;
         while let Some(victim) = self.seniority.send_back_if_short(plan)? {
             self.await_again(victim);
@@ -268,7 +287,7 @@ impl Scheduler for NestedWaitScheduler {
         // A request that finds no room now finds none while no request leaves; entries change with arrivals and with
         // the next pause.
         let taking_part = self.segments.iter().filter(|segment| segment.takes_part);
-        let iterations = taking_part.map(StageSegment::until_due).min().unwrap_or(u64::MAX);
+        let iterations = taking_part.map(|segment| segment.until_due(&self.stands)).min().unwrap_or(u64::MAX);
         plan.hold(Hold { iterations, through_arrivals: false });
         Ok(())
     }

@@ -179,7 +179,7 @@ impl Seniority {
     /// context.
     #[inline]
     pub(super) fn send_back_if_short(&mut self, plan: &mut Plan) -> Result<Option<Place>> {
-        let Some(latest) = self.admitted.last().filter(|_| plan.free_blocks() < 0) else { return Ok(None) };
+        let Some(latest) = self.admitted.last().filter(|_| plan.lacks_blocks()) else { return Ok(None) };
         plan.preempt(latest, Preemption::Recompute)?;
         self.admitted.remove(latest);
         Ok(Some(latest))
