@@ -40,7 +40,8 @@ def main() -> None:
     operations = {}
     for _ in range(REPETITIONS):
         for kv in cases:
-            engine = iq.Engine(timing=TIMING, scheduler=iq.VllmV1(token_budget=8192, max_seqs=256), kv=kv)
+            scheduler = iq.VllmV1(token_budget=8192, max_seqs=256, async_scheduling=False)
+            engine = iq.Engine(timing=TIMING, scheduler=scheduler, kv=kv)
             began_s = time.process_time()
             result = iq.simulate(trace, engine, threads=1)
             costs_s[kv].append(time.process_time() - began_s)

@@ -37,7 +37,8 @@ MILLION = 1_000_000
 SIZES = [MILLION // 4 * 2**power for power in range(10)]
 """Tokens of KV cache, from a quarter of a million to 128 millions."""
 
-ENGINE = replace(iq.Engine.on("llama-3.1-8b", "h200"), scheduler=iq.VllmV1(token_budget=8192, max_seqs=256))
+SCHEDULER = iq.VllmV1(token_budget=8192, max_seqs=256, async_scheduling=False)
+ENGINE = replace(iq.Engine.on("llama-3.1-8b", "h200"), scheduler=SCHEDULER)
 MEMORIES = (ENGINE.kv.tokens, 10 * MILLION, None)
 """Tokens of a replica's cache: the card's; with other memory, as if it were as near; and without limit."""
 THINK_MEDIAN_S, THINK_MEAN_S = 20.0, 40.0

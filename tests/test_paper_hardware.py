@@ -118,7 +118,9 @@ def test_the_window_counts_what_a_server_of_two_a_second_serves() -> None:
     # One request at a time, half a second each, four arrivals a second: from then on two a second leave.
     asked = arriving(4_000, iq.Deterministic(4.0), 8, 1)
     one = iq.Engine(
-        timing=iq.Constant(0.5), scheduler=iq.VllmV1(max_seqs=1), kv=iq.KvCache(tokens=1_000, block=1)
+        timing=iq.Constant(0.5),
+        scheduler=iq.VllmV1(max_seqs=1, async_scheduling=False),
+        kv=iq.KvCache(tokens=1_000, block=1),
     )
     result = iq.simulate(asked, one)
     assert assumed.windowed_rate(result) == pytest.approx(2.0, rel=0.002)

@@ -34,7 +34,7 @@ def test_vllm_does_what_its_sources_say_of_that_card(
         max_seqs=seqs,
         reserve_full_prompt=whole,
         async_scheduling=ahead,
-        pause_s=0.001 if ahead else 0.0,
+        pause_s=0.001 if ahead else None,
     )
     assert (engine.kv.block, engine.kv.prefix_cache) == (16, "blocks")
     assert engine.on_card["utilisation"] == share
@@ -64,7 +64,7 @@ def test_what_is_given_goes_before_the_server() -> None:
         prefix_cache="none",
     )
     # The smaller of 8,192 and 4 · 512.
-    assert engine.scheduler == iq.VllmV1(token_budget=2048, max_seqs=4)
+    assert engine.scheduler == iq.VllmV1(token_budget=2048, max_seqs=4, async_scheduling=False, pause_s=0.0)
     assert engine.kv.prefix_cache is None and engine.on_card["utilisation"] == 0.5
     assert "max_seqs 4: as given" in engine.explain() and "utilisation 0.5: as given" in engine.explain()
     assert "token_budget 2,048: vLLM's defaults" in engine.explain()

@@ -25,7 +25,7 @@ CHAT = RequestClass(rate=1.0, prompt=100, output=20)
 def engine(**more: object) -> iq.Engine:
     parts: dict[str, object] = {
         "timing": TIMING,
-        "scheduler": iq.VllmV1(token_budget=256, max_seqs=256),
+        "scheduler": iq.VllmV1(token_budget=256, max_seqs=256, async_scheduling=False),
         "kv": iq.KvCache(tokens=None, prefix_cache="blocks"),
         **more,
     }
@@ -111,7 +111,11 @@ def test_what_must_be_computed_is_what_a_count_token_by_token_says():
 def test_ceilings_of_a_real_trace_take_what_an_endless_cache_finds(block: int, shared: Path):
     trace = iq.read_trace(shared / "traces" / "mooncake_conversation.parquet")
     endless = iq.KvCache(tokens=None, block=block, prefix_cache="blocks")
-    one = engine(kv=endless, timing=iq.Constant(0.1), scheduler=iq.VllmV1(token_budget=8192, max_seqs=256))
+    one = engine(
+        kv=endless,
+        timing=iq.Constant(0.1),
+        scheduler=iq.VllmV1(token_budget=8192, max_seqs=256, async_scheduling=False),
+    )
     found = iq.simulate(trace, one).summary()["hit_rate"].item()
     rates = {bound.hit_rate for bound in stability(trace, one).bounds if bound.kind == "ceiling"}
     assert len(rates) == 1
@@ -170,7 +174,7 @@ def test_hits_contradict_no_verdict_and_pass_no_ceiling():
 
 def test_where_nothing_is_shared_a_prefix_cache_changes_no_limit():
     kept = iq.KvCache(tokens=400_000, block=4)
-    plain = engine(kv=kept, scheduler=iq.VllmV1(token_budget=512, max_seqs=256))
+    plain = engine(kv=kept, scheduler=iq.VllmV1(token_budget=512, max_seqs=256, async_scheduling=False))
     with_cache = cached(plain, "blocks")
     without, found = stability(CHAT, plain), stability(CHAT, with_cache)
     assert [one.capacity_per_s for one in found.bounds] == [one.capacity_per_s for one in without.bounds]
@@ -260,7 +264,9 @@ def test_the_oldest_are_sure_of_less_where_others_may_share_their_blocks():
     # 64 seats may be attended to, and not only as many as the cache holds, each token for 0.1 ms.
     timing = replace(TIMING, per_context_token=1e-4)
     kept = iq.KvCache(tokens=2000, block=4, prefix_cache="radix")
-    one = engine(kv=kept, timing=timing, scheduler=iq.VllmV1(token_budget=256, max_seqs=64))
+    one = engine(
+        kv=kept, timing=timing, scheduler=iq.VllmV1(token_budget=256, max_seqs=64, async_scheduling=False)
+    )
     for asked, contexts in ((sharing(0.1), 64 * 120), (CHAT, 2000)):
         bounds = stability(asked, one, rate=0.1).bounds
         (oldest,) = (bound for bound in bounds if bound.name == "the oldest requests")

@@ -64,7 +64,12 @@ def random_scenario(
     budget, seats = pick([4, 8, 16, 32]), pick([2, 4, 8, 16, 64])
     schedulers = [
         iq.Sarathi(token_budget=budget, max_seqs=seats, order=pick(["fcfs", "spf"])),
-        iq.VllmV1(token_budget=budget, max_seqs=seats, long_prefill_threshold=pick([0, 3])),
+        iq.VllmV1(
+            token_budget=budget,
+            max_seqs=seats,
+            long_prefill_threshold=pick([0, 3]),
+            async_scheduling=pick([False, False, False, True]),
+        ),
         iq.VllmV0(token_budget=max(budget, 16), max_seqs=seats),
         iq.Orca(max_seqs=seats, max_model_len=24, token_budget=32, chunked=pick([True, False])),
         iq.FasterTransformer(max_seqs=seats, max_model_len=24, free=pick(["each", "batch"])),

@@ -39,7 +39,9 @@ def written(folder: Path, *lines: str, name: str = "runs.csv") -> Path:
 
 def slots(run: MeasuredRun, assumed: Assumed) -> iq.Engine:
     """An engine of slots of 20 ms instead of a server."""
-    return iq.Engine(timing=iq.Constant(0.02), scheduler=iq.VllmV1(), kv=iq.KvCache.unlimited())
+    return iq.Engine(
+        timing=iq.Constant(0.02), scheduler=iq.VllmV1(async_scheduling=False), kv=iq.KvCache.unlimited()
+    )
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ def draw(rng: random.Random, longest: int, classes: list[str]) -> Described:
         "long_prefill_threshold": rng.choice([0, 0, 4, 10]),
         "policy": rng.choice(["fcfs", "priority"]),
         "reserve_full_prompt": rng.choice([True, False]),
+        "async_scheduling": False,
     }
 
 
@@ -54,16 +55,16 @@ DESCRIBED = {
     "long_prefill_threshold": 0,
     "policy": "fcfs",
     "reserve_full_prompt": True,
-    "async_scheduling": False,
-    "pause_s": 0.0,
+    "async_scheduling": True,
+    "pause_s": None,
 }
 POLICY = Policy(
     examples=[
         (iq.VllmV1(), DESCRIBED),
         (iq.VllmV1(policy="priority"), {**DESCRIBED, "policy": "priority"}),
         (
-            iq.VllmV1(async_scheduling=True, pause_s=0.001),
-            {**DESCRIBED, "async_scheduling": True, "pause_s": 0.001},
+            iq.VllmV1(async_scheduling=False, pause_s=0.0),
+            {**DESCRIBED, "async_scheduling": False, "pause_s": 0.0},
         ),
     ],
     wrong={
@@ -73,14 +74,14 @@ POLICY = Policy(
         "long_prefill_threshold": [-1, 0.5, None],
         "reserve_full_prompt": [1, "yes", None],
         "async_scheduling": [1, "yes", None],
-        "pause_s": [-0.001, float("inf"), float("nan"), True, "1", None],
+        "pause_s": [-0.001, float("inf"), float("nan"), True, "1"],
     },
-    errors=[({"pause_s": 0.001}, "^pause_s: 0.001: .*only with async_scheduling")],
+    errors=[({"async_scheduling": False, "pause_s": 0.001}, "^pause_s: 0.001: .*only with async_scheduling")],
     toml={'policy = "priority"': iq.VllmV1(policy="priority")},
     ways={"VllmV1": draw},
     rule=rule,
     seldom=frozenset({"paused"}),  # its decodes nearly always fit the budget
-    traced={"vllm-v1": iq.VllmV1(token_budget=2048, max_seqs=256)},
+    traced={"vllm-v1": iq.VllmV1(token_budget=2048, max_seqs=256, async_scheduling=False)},
 )
 
 
@@ -88,7 +89,7 @@ POLICY = Policy(
 
 
 def vllm_v1(**changed: Any) -> iq.VllmV1:
-    return iq.VllmV1(**{"token_budget": 8, "max_seqs": 4, **changed})
+    return iq.VllmV1(**{"token_budget": 8, "max_seqs": 4, "async_scheduling": False, **changed})
 
 
 def test_vllm_v1_victim_that_is_placed_gives_its_tokens_back() -> None:

@@ -188,8 +188,8 @@ const SARATHI: &str = r#"{"kind": "Sarathi", "token_budget": 512, "max_seqs": 25
 const SARATHI_SWAPS: &str = r#"{"kind": "Sarathi", "token_budget": 512, "max_seqs": 256, "order": "fcfs",
     "watermark": 0.01, "preemption": {"kind": "Swap", "per_token": 4e-6, "base": 0.001}}"#;
 
-const VLLM_V1: &str = r#"{"kind": "VllmV1", "token_budget": 512, "max_seqs": 256, "long_prefill_threshold": 0,
-    "policy": "fcfs", "reserve_full_prompt": true}"#;
+const VLLM_V1: &str = r#"{"kind": "VllmV1", "async_scheduling": false, "token_budget": 512, "max_seqs": 256,
+    "long_prefill_threshold": 0, "policy": "fcfs", "reserve_full_prompt": true}"#;
 
 const SGLANG_LPM: &str = r#"{"kind": "Sglang", "policy": "lpm", "chunk_tokens": 512, "max_prefill_tokens": 16384,
     "max_seqs": 256, "mixed": false, "conservativeness": 1.0, "ignore_eos": false}"#;

@@ -29,7 +29,8 @@ class ClassPriority(Scheduler):
 
     Args:
         order: every class of the workload, the first one served first.
-        inner: a policy that fills a budget: `Sarathi`, `KFcfs`, `VllmV1`, or `Orca` with `chunked=True`.
+        inner: a policy that fills a budget: `Sarathi`, `KFcfs`, `VllmV1(async_scheduling=False)`, or `Orca`
+            with `chunked=True`.
 
     Raises:
         ConfigError: no class or one named twice, another policy as `inner`; in `simulate`, a class of the

@@ -34,9 +34,10 @@ class VllmV1(Scheduler):
         policy: `"fcfs"`, or `"priority"`: the workload's `priority`, lower first, then arrival.
         reserve_full_prompt: admit only when blocks for all known tokens are free
             (`scheduler_reserve_full_isl`); only the chunk's blocks are taken.
-        async_scheduling: plan each batch while the one before it runs (`--async-scheduling`).
+        async_scheduling: plan each batch while the one before it runs (`--async-scheduling`, vLLM's default
+            since 0.14).
         pause_s: seconds that the engine's loop sleeps after a batch during which nothing could be planned;
-            only with `async_scheduling`. In vLLM 0.001.
+            only with `async_scheduling`. None: vLLM's 0.001 with it, no pause without.
 
     Raises:
         ConfigError: a number outside these ranges, an unknown policy, or a pause without `async_scheduling`.
@@ -45,6 +46,7 @@ class VllmV1(Scheduler):
         >>> import inferq as iq
         >>> iq.VllmV1().token_budget
         2048
+        >>> synchronous = iq.VllmV1(async_scheduling=False)  # as vLLM was before 0.14
     """
 
     token_budget: int = 2048
@@ -52,8 +54,8 @@ class VllmV1(Scheduler):
     long_prefill_threshold: int = 0
     policy: Literal["fcfs", "priority"] = "fcfs"
     reserve_full_prompt: bool = True
-    async_scheduling: bool = False
-    pause_s: float = 0.0
+    async_scheduling: bool = True
+    pause_s: float | None = None
 
     def fills_budget(self) -> Answer:
         """It does unless the part of one prompt is bounded, or plans do not know the latest arrivals."""

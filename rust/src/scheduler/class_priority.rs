@@ -20,7 +20,8 @@ impl SchedulerParameters for ClassPriority {
         if !inner.fills_a_budget() {
             let kind = self.inner.kind();
             let message = format!(
-                "{kind} does not fill a token budget: take a policy that does, such as Sarathi, or Orca with chunked=True"
+                "{kind} does not fill a token budget: take a policy that does, such as Sarathi, Orca with \
+                 chunked=True, or VllmV1 with async_scheduling=False"
             );
             return Err(Error::config("inner", message));
         }

@@ -21,16 +21,18 @@ pub struct VllmV1 {
     pub long_prefill_threshold: u64,
     pub policy: VllmV1Policy,
     pub reserve_full_prompt: bool,
-    #[serde(default)]
     pub async_scheduling: bool,
-    #[serde(default)]
-    pub pause_s: f64,
+    /// `None`: vLLM's own.
+    pub pause_s: Option<f64>,
 }
+
+/// What vLLM's loop sleeps when it could submit nothing, in seconds.
+const VLLM_PAUSE_S: f64 = 0.001;
 
 impl SchedulerParameters for VllmV1 {
     fn build(&self, _classes: Option<&[Class]>) -> Result<Box<dyn Scheduler>> {
-        if self.pause_s != 0.0 && !self.async_scheduling {
-            let what = format!("{}: the engine sleeps only with async_scheduling", self.pause_s);
+        if let Some(pause) = self.pause_s.filter(|&pause| pause != 0.0 && !self.async_scheduling) {
+            let what = format!("{pause}: the engine sleeps only with async_scheduling");
             return Err(Error::config("pause_s", what));
         }
         if self.async_scheduling { self.scheduler::<true>() } else { self.scheduler::<false>() }
@@ -52,7 +54,7 @@ impl VllmV1 {
             long_prefill_threshold: self.long_prefill_threshold,
             policy: self.policy,
             reserve_full_prompt: self.reserve_full_prompt,
-            pause: Span(attoseconds(self.pause_s, "pause_s")?),
+            pause: Span(attoseconds(self.pause_s.unwrap_or(VLLM_PAUSE_S), "pause_s")?),
             lists: Lists::new(queue),
         }))
     }
@@ -67,7 +69,7 @@ impl Sample for VllmV1 {
             policy: dice.one_of(&[VllmV1Policy::Fcfs, VllmV1Policy::Priority]),
             reserve_full_prompt: dice.flip(),
             async_scheduling: dice.flip(),
-            pause_s: 0.0,
+            pause_s: Some(0.0),
         }
     }
 }

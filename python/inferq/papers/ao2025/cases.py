@@ -136,14 +136,14 @@ def nested(kinds: Kinds, n: Sequence[int]) -> iq.NestedWait:
 def deployed(limit: int) -> dict[str, iq.Scheduler]:
     """The policies of real engines, with so many requests in a batch."""
     return {
-        "VllmV1": iq.VllmV1(token_budget=LONG_PROMPTS, max_seqs=limit),
+        "VllmV1": iq.VllmV1(token_budget=LONG_PROMPTS, max_seqs=limit, async_scheduling=False),
         "Sarathi": iq.Sarathi(token_budget=LONG_PROMPTS, max_seqs=limit, watermark=0.0),
     }
 
 
 def unbounded() -> iq.VllmV1:
     """Each request is in each iteration from its arrival on, as in the fluid."""
-    return iq.VllmV1(token_budget=2**20, max_seqs=2**16)
+    return iq.VllmV1(token_budget=2**20, max_seqs=2**16, async_scheduling=False)
 
 
 def run(

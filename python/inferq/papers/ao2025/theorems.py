@@ -30,7 +30,7 @@ CLAIMED_OVERFLOW = 0.391
 def policies() -> dict[str, iq.Scheduler]:
     """First come, first served as far as memory goes, and WAIT with the thresholds of the fluid."""
     return {
-        "VllmV1": iq.VllmV1(token_budget=2**20, max_seqs=2**16),
+        "VllmV1": iq.VllmV1(token_budget=2**20, max_seqs=2**16, async_scheduling=False),
         "SlotGreedy": iq.SlotGreedy(chunk=512),
         "Wait": iq.Wait(thresholds=1),
     }

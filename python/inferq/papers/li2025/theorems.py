@@ -29,7 +29,7 @@ from inferq.theory.demands.demand import RequestClass
 def lengths_and_times(sizes: Sizes, tell: Tell) -> Section:
     """Theorem 1 with other distributions of lengths, the other convention, and other iterations."""
     sarathi = iq.Sarathi(token_budget=TOKEN_BUDGET, max_seqs=TOKEN_BUDGET)
-    vllm = iq.VllmV1(token_budget=TOKEN_BUDGET, max_seqs=TOKEN_BUDGET)
+    vllm = iq.VllmV1(token_budget=TOKEN_BUDGET, max_seqs=TOKEN_BUDGET, async_scheduling=False)
     random: dict[str, Any] = {"prompt": iq.Geometric(PROMPT_TOKENS), "output": iq.Geometric(OUTPUT_TOKENS)}
     spread: dict[str, Any] = {"prompt": iq.Uniform(1, 1600), "output": iq.Uniform(1, 223)}
     fixed: dict[str, Any] = {"prompt": iq.Fixed(PROMPT_TOKENS), "output": iq.Fixed(OUTPUT_TOKENS)}

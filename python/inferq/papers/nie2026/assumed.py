@@ -43,7 +43,9 @@ class Assumed:
     """One set of assumptions about the paper's replica, for all rows alike."""
 
     timing: Callable[[], iq.timing.TimingModel] = lambda: table()
-    scheduler: iq.Scheduler = iq.VllmV1(token_budget=512, max_seqs=256, reserve_full_prompt=False)  # noqa: RUF009  # frozen
+    scheduler: iq.Scheduler = iq.VllmV1(  # noqa: RUF009  # frozen
+        token_budget=512, max_seqs=256, reserve_full_prompt=False, async_scheduling=False
+    )
     kv_tokens: int = MEMORY_TOKENS
     block: int = 16
     prefix_cache: Literal["blocks"] | None = None

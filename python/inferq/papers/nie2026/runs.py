@@ -293,8 +293,8 @@ ESTIMATORS: dict[str, tuple[Estimator, float]] = {
 }
 POLICIES: dict[str, iq.Scheduler] = {
     "SlotGreedy": iq.SlotGreedy(chunk=CHUNK),
-    "VllmV1, 512 a batch": iq.VllmV1(token_budget=512, max_seqs=1024),
-    "VllmV1, 2,048 a batch": iq.VllmV1(token_budget=2048, max_seqs=1024),
+    "VllmV1, 512 a batch": iq.VllmV1(token_budget=512, max_seqs=1024, async_scheduling=False),
+    "VllmV1, 2,048 a batch": iq.VllmV1(token_budget=2048, max_seqs=1024, async_scheduling=False),
 }
 
 
