@@ -58,6 +58,24 @@ def seeds_of(seeds: object, most: int = MOST_SEEDS) -> tuple[int, ...]:
     return numbers
 
 
+def looks_of(seeds: Iterable[int], most: int | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """All seeds that a probe may take, and after how many of them a verdict is tried: twice as many each time.
+
+    Args:
+        seeds: those of the first look; the others are the next whole numbers.
+        most: how many there may be; None: four times as many as `seeds`.
+    """
+    first = seeds_of(seeds)
+    last = (
+        min(4 * len(first), MOST_SEEDS) if most is None else whole("most_seeds", most, len(first), MOST_SEEDS)
+    )
+    looks = [len(first)]
+    while looks[-1] < last:
+        looks.append(min(2 * looks[-1], last))
+    further = range(max(first) + 1, max(first) + 1 + last - len(first))
+    return (*first, *(whole("seeds", seed, 0, MOST_SEED) for seed in further)), tuple(looks)
+
+
 def seeds_from(first: object, count: object, most: int = MOST_SEEDS) -> range:
     """So many seeds from that of a scenario file on, as a command line asks for them.
 

@@ -5,11 +5,11 @@ from .engine import Engine as Engine
 from .engine import Overhead as Overhead
 from .gate_and_route import Allocation as Allocation
 from .gate_and_route import GateAndRoute as GateAndRoute
-from .gate_and_route import Prices as Prices
 from .kv_cache import KvCache as KvCache
 from .network import Network as Network
 from .network import Stage as Stage
 from .network import Workflow as Workflow
+from .prices import Prices as Prices
 from .routers import Arrival as Arrival
 from .routers import BySession as BySession
 from .routers import Fleet as Fleet

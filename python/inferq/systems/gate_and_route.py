@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from inferq._lazy import NDArray, np
 from inferq.description import Description, fields_of, read
 from inferq.systems.kv_cache import KvCache
+from inferq.systems.prices import Prices
 from inferq.systems.routers import NO_REPLICA
 from inferq.timing.models.mixed_solo import MixedSolo
 
@@ -71,37 +72,6 @@ class Planned:
     def refuse_other(self, cluster: GateAndRoute) -> None:
         """Refuse a cluster that differs from what was planned for, with a `ConfigError` naming the field."""
         raise NotImplementedError
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Prices(Description):
-    """What a token is sold for, in any currency.
-
-    Under the *bundled* scheme a request pays `prefill`·P + `decode`·D when it is finished; under the
-    *separate* scheme it pays the first when its prefill ends, the second when its decode does. Prices are
-    exact decimals with up to 18 places, and revenue is summed in whole numbers.
-
-    Source: lin2026 (21) to (23), c_p = `prefill`, c_d = `decode`.
-
-    Args:
-        prefill: of a prompt token, from 0 to 1,000,000.
-        decode: of an output token, from 0 to 1,000,000.
-
-    Raises:
-        ConfigError: a price outside its range, once the prices are in a `GateAndRoute`.
-
-    Example:
-        >>> import inferq as iq
-        >>> iq.Prices(prefill=0.1, decode=0.2).decode
-        0.2
-    """
-
-    prefill: float
-    decode: float
-
-    def to_json(self) -> dict[str, Any]:
-        """The prices as JSON-ready values."""
-        return fields_of(self)
 
 
 @dataclass(frozen=True, slots=True)

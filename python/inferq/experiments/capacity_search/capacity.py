@@ -10,7 +10,7 @@ from typing import Any
 from inferq.checks import whole, within
 from inferq.description import member
 from inferq.errors import ConfigError, TraceError
-from inferq.experiments.arguments import MOST_SEED, MOST_SEEDS, between, check_options, recorded, seeds_of
+from inferq.experiments.arguments import between, check_options, looks_of, recorded
 from inferq.experiments.capacity_search.capacity_plan import CapacityPlan, ceiling_of
 from inferq.experiments.capacity_search.probe import Prober
 from inferq.experiments.capacity_search.run_length import RunLength, judged
@@ -122,7 +122,7 @@ def capacity(
     """
     member("system", system, SYSTEMS)
     member("slo", slo, (Slo,))
-    numbers, looks = _looks(seeds, most_seeds)
+    numbers, looks = looks_of(seeds, most_seeds)
     low, high = _ends(low, high)
     for name in ("seed", "progress"):
         if name in run:
@@ -270,19 +270,6 @@ def _returned(workload: object) -> Workload:
     if isinstance(workload, Workload):
         return workload
     raise ConfigError("workload", f"the function of the rate must return a Workload, returned {workload!r}")
-
-
-def _looks(seeds: Iterable[int], most: int | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """All seeds that a probe may take, and after how many of them a verdict is tried."""
-    first = seeds_of(seeds)
-    last = (
-        min(4 * len(first), MOST_SEEDS) if most is None else whole("most_seeds", most, len(first), MOST_SEEDS)
-    )
-    looks = [len(first)]
-    while looks[-1] < last:
-        looks.append(min(2 * looks[-1], last))
-    further = range(max(first) + 1, max(first) + 1 + last - len(first))
-    return (*first, *(whole("seeds", seed, 0, MOST_SEED) for seed in further)), tuple(looks)
 
 
 def _ends(low: float | None, high: float | None) -> tuple[float | None, float | None]:

@@ -114,7 +114,15 @@ class Prober:
         for look in self.looks:
             runs += self.runs(workload, self.seeds[len(runs) : look], partial(self._seen, rate))
             of_each = zip(self.objectives, zip(*(values for values, _ in runs), strict=True), strict=True)
-            judged = tuple(self._judged(*one) for one in of_each)
+            judged = tuple(
+                judge(
+                    *one,
+                    exact=self.exact,
+                    chance=(1 - self.confidence) / len(self.looks),
+                    among=len(self.objectives),
+                )
+                for one in of_each
+            )
             probe = Probe(rate, len(runs), judged, tuple(runs[0][1]))
             if probe.verdict != "undecided":
                 break
@@ -134,14 +142,26 @@ class Prober:
     def _seen(self, rate: float, result: Result) -> tuple[tuple[float, ...], list[str]]:
         return measured(self.objectives, rate, result), result.findings
 
-    def _judged(self, objective: Objective, values: tuple[float, ...]) -> ObjectiveValue:
-        value, limit = math.fsum(values) / len(values), objective.limit
-        if self.exact or math.isinf(value):
-            return ObjectiveValue(objective, value, None, None, "kept" if value <= limit else "broken")
-        chance = (1 - self.confidence) / len(self.looks)
-        high = value + student(values, 1 - 2 * chance).half_width
-        low = value - student(values, 1 - 2 * chance / len(self.objectives)).half_width
-        verdict: ProbeVerdict = "kept" if high <= limit else "broken" if low > limit else "undecided"
-        if limit == 0 and value > 0:  # what is never negative has a mean of 0 only when it never happens
-            verdict = "broken"
-        return ObjectiveValue(objective, value, max(low, 0.0), high, verdict)
+
+def judge(
+    objective: Objective, values: tuple[float, ...], *, exact: bool, chance: float, among: int
+) -> ObjectiveValue:
+    """What the values of some seeds say of an objective.
+
+    Args:
+        objective: its limit is held against the mean.
+        values: one of each seed.
+        exact: whether every seed gives the same run.
+        chance: of a wrong verdict, at either end of the interval.
+        among: how many objectives there are; one of them that is broken is enough, so that each has its part
+            of that chance.
+    """
+    value, limit = math.fsum(values) / len(values), objective.limit
+    if exact or math.isinf(value):
+        return ObjectiveValue(objective, value, None, None, "kept" if value <= limit else "broken")
+    high = value + student(values, 1 - 2 * chance).half_width
+    low = value - student(values, 1 - 2 * chance / among).half_width
+    verdict: ProbeVerdict = "kept" if high <= limit else "broken" if low > limit else "undecided"
+    if limit == 0 and value > 0:  # what is never negative has a mean of 0 only when it never happens
+        verdict = "broken"
+    return ObjectiveValue(objective, value, max(low, 0.0), high, verdict)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from inferq.errors import ConfigError
 from inferq.experiments.replication import cores
-from inferq.experiments.sweeps.point import Outcome, PointRun, Runner, failure
+from inferq.experiments.sweeps.point import Outcome, Runner, failure
 
 _POLL_S = 0.2
 _MOST_UNKNOWN = 1024
@@ -24,10 +24,10 @@ _MOST_UNKNOWN = 1024
 
 
 class Item(NamedTuple):
-    """A task and its place in the order of the grid."""
+    """A task, what its runner takes, and its place in the order of all."""
 
     place: int
-    task: PointRun
+    task: Any
 
 
 Recorder = Callable[[int, Outcome], None]
@@ -198,7 +198,11 @@ def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def run_all(
-    items: Iterator[Item], runner: Runner, executor: Executor, record: Recorder, between: Callable[[], None]
+    items: Iterator[Item],
+    runner: Callable[[Any], Outcome],
+    executor: Executor,
+    record: Recorder,
+    between: Callable[[], None],
 ) -> None:
     """Run every task, and record each outcome as soon as it is there.
 
@@ -266,7 +270,11 @@ def _renewed(executor: ProcessPoolExecutor, broken: Executor) -> ProcessPoolExec
 
 
 def _through(
-    items: Iterator[Item], runner: Runner, executor: Executor, record: Recorder, between: Callable[[], None]
+    items: Iterator[Item],
+    runner: Callable[[Any], Outcome],
+    executor: Executor,
+    record: Recorder,
+    between: Callable[[], None],
 ) -> list[Item]:
     """Run tasks until there are none, or until a process pool breaks: then those that it had in hand."""
     most = 2 * getattr(executor, "_max_workers", _MOST_UNKNOWN // 2)

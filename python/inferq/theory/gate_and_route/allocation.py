@@ -10,7 +10,8 @@ from typing import Any, ClassVar, get_args
 from inferq.checks import shown, whole, within
 from inferq.description import Table
 from inferq.errors import ConfigError
-from inferq.systems.gate_and_route import Allocation, GateAndRoute, Planned, Prices
+from inferq.systems.gate_and_route import Allocation, GateAndRoute, Planned
+from inferq.systems.prices import Prices
 from inferq.theory.demands.demand import MOST_RATE, Demand, WorkloadLike
 from inferq.theory.gate_and_route.steady_state import (
     STAGES,

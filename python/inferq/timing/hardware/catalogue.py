@@ -82,7 +82,8 @@ def known_gpus() -> pl.DataFrame:
     Returns:
         A row for each: `gpu`, `memory_bytes`, `bandwidth_bytes_per_s`, the dense rates `bf16_flops`,
         `fp8_flops` and `int8_flops` per second (null where the card has none), `link_bytes_per_s` in one
-        direction, `nvlink` (is that link NVLink?) and `source`.
+        direction, `nvlink` (is that link NVLink?), `busy_watts` (of the board at most, as its datasheet
+        says; null where it does not) and `source`.
 
     Example:
         >>> import inferq as iq
@@ -96,6 +97,7 @@ def known_gpus() -> pl.DataFrame:
             "gpu": name,
             **{column: one.get(column) for column in (*columns, "link_bytes_per_s")},
             "nvlink": one.get("nvlink", False),
+            "busy_watts": one.get("busy_watts"),
             "source": one["source"],
         }
         for name, one in entries("gpus").items()

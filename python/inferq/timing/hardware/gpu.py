@@ -27,6 +27,8 @@ class Gpu:
         int8_flops: the same with 8-bit integers; None where the card has none.
         link_bytes_per_s: to the other GPUs, in one direction: half of what is advertised for NVLink.
         nvlink: is that link NVLink? Else it is PCIe.
+        busy_watts: power of the whole board at most; None where the datasheet does not say.
+        idle_watts: of a board that waits, with a model loaded; None: not known, as no datasheet says it.
         name: what it is called.
 
     Raises:
@@ -50,13 +52,15 @@ class Gpu:
     fp8_flops: float | None = None
     int8_flops: float | None = None
     nvlink: bool = False
+    busy_watts: float | None = None
+    idle_watts: float | None = None
     name: str = field(default="a GPU", compare=False)
 
     def __post_init__(self) -> None:
         """Refuse numbers that no card has."""
         for one in fields(self):
             value = getattr(self, one.name)
-            is_number = one.name not in ("name", "nvlink")
+            is_number = one.name not in ("name", "nvlink", "busy_watts", "idle_watts")
             is_left_out = value is None and one.name in ("fp8_flops", "int8_flops")
             if is_number and not is_left_out and positive(f"gpu.{one.name}", value) < _LEAST:
                 raise ConfigError(
@@ -65,6 +69,9 @@ class Gpu:
                     "operations a second",
                 )
         flag("gpu.nvlink", self.nvlink)
+        for name in ("busy_watts", "idle_watts"):
+            if getattr(self, name) is not None:
+                positive(f"gpu.{name}", getattr(self, name))
 
     @classmethod
     def of(cls, gpu: Gpu | str | Mapping[str, Any]) -> Gpu:

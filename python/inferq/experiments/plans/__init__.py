@@ -1,0 +1,1 @@
+"""What is the cheapest fleet that keeps an SLO?"""

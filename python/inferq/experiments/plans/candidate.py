@@ -1,0 +1,75 @@
+"""A candidate: everything that a fleet is, but for how many replicas it has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+
+from inferq.systems.cluster import Cluster
+from inferq.systems.disaggregated import Disaggregated, Link
+from inferq.systems.engine import Engine
+from inferq.systems.routers import Router
+
+GPUS_OF_NODE = 8
+"""GPUs that share a machine, as of the boards that the catalogue names."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """One choice on every axis. A *unit* of it is a replica, or of a pair `ratio` replicas of each side."""
+
+    place: int
+    """In the order of the grid."""
+    labels: Mapping[str, str]
+    """What was chosen on each axis: `gpu`, `tensor_parallel`, `pools`, `scheduler`, `cache`, `router`."""
+    engine: Engine
+    card: str
+    """The name under which a GPU has its price."""
+    gpus: int
+    """Of one replica."""
+    router: Router
+    ratio: tuple[int, int] | None = None
+    """Replicas that prefill and that decode; None where every replica does both."""
+    link: Link | None = None
+
+    @property
+    def replicas_of_unit(self) -> int:
+        """Replicas that come and go together."""
+        return 1 if self.ratio is None else sum(self.ratio)
+
+    def system(self, units: int) -> Cluster | Disaggregated:
+        """The fleet of so many units."""
+        if self.ratio is None:
+            return Cluster(self.engine, replicas=units, router=self.router)
+        prefill, decode = self.ratio
+        assert self.link is not None
+        return Disaggregated(
+            prefill=(self.engine, prefill * units),
+            decode=(self.engine, decode * units),
+            link=self.link,
+            prefill_router=self.router,
+            decode_router=self.router,
+        )
+
+    def gpus_of(self, units: int) -> int:
+        """GPUs of a fleet of so many units."""
+        return units * self.replicas_of_unit * self.gpus
+
+    def nodes_of(self, units: int) -> int:
+        """Machines that it fills, where no replica lies on two unless it is larger than one."""
+        replicas, each = units * self.replicas_of_unit, GPUS_OF_NODE // self.gpus
+        return -(-replicas // each) if each else replicas * -(-self.gpus // GPUS_OF_NODE)
+
+    def size(self, units: int) -> str:
+        """How many replicas there are of what, in words."""
+        if self.ratio is None:
+            return f"{units} × {self.gpus} {self.card}"
+        prefill, decode = self.ratio
+        return f"{prefill * units} + {decode * units} × {self.gpus} {self.card}"
+
+    def key(self, units: int) -> str:
+        """The fleet, as one text of 16 digits; equal for equal fleets of descriptions."""
+        described = json.dumps(self.system(units).to_json(), sort_keys=True)
+        return sha256(described.encode()).hexdigest()[:16]

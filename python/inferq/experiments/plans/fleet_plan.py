@@ -1,0 +1,304 @@
+"""`FleetPlan`: the cheapest fleet that keeps an SLO, what it costs, and what became of every other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from inferq._lazy import pl
+from inferq.experiments.capacity_search.slo import Slo
+from inferq.experiments.plans.candidate import Candidate
+from inferq.experiments.plans.choices import Grid
+from inferq.experiments.plans.fate import Fate
+from inferq.experiments.plans.probing import Prober, Trial
+from inferq.experiments.plans.sensitivity import sensitivity
+from inferq.experiments.plans.standing import Standing
+from inferq.experiments.plans.toml import scenario_as_toml
+from inferq.reports.text import amount, counted, number, percent
+from inferq.systems.prices import Prices
+from inferq.systems.system import System
+from inferq.workload.workload import Workload
+
+_SECONDS_OF_HOUR = 3600
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class FleetPlan:
+    """The cheapest fleet that keeps an SLO, and the fate of every candidate; made by `inferq.plan`."""
+
+    slo: Slo
+    workload: Workload
+    rate: float | None
+    """Requests per second that come."""
+    grid: Grid
+    prices: Prices | None
+    unit: str
+    """What costs are in: the currency an hour, or GPUs."""
+    spare: int
+    within: float
+    confidence: float
+    exact: bool
+    """Whether the workload is fixed and nothing else is drawn: the answer is about these very requests."""
+    requests: int
+    """Of a whole run."""
+    seeds: tuple[int, ...]
+    fates: tuple[Fate, ...]
+    """In the order of the grid, those after them that make no engine are in `candidates`."""
+    standings: tuple[Standing, ...]
+    prober: Prober
+    stopped: bool
+    """Whether the time was over before the end."""
+    gaps: tuple[str, ...]
+    """Where more replicas were worse."""
+    simulated: int
+    """Requests of all runs together, those of a file to resume from aside."""
+    runs: int
+    output_tokens_mean: float
+    """Of a request."""
+    scenario: str
+    """JSON that says what was run: the workload, the SLO, the seeds in order, and the options of the runs."""
+
+    @property
+    def answer(self) -> Fate | None:
+        """The fate of the cheapest; None where nothing keeps the SLO."""
+        return next((one for one in self.fates if one.kind == "cheapest"), None)
+
+    @property
+    def units(self) -> int | None:
+        """How many replicas it has (of pools that are apart: groups of them), spares included."""
+        return None if self.answer is None else self.answer.units
+
+    @property
+    def fleet(self) -> System | None:
+        """The fleet to rent, as `simulate` takes it; None where nothing keeps the SLO."""
+        answer = self.answer
+        return None if answer is None or answer.units is None else answer.candidate.system(answer.units)
+
+    @property
+    def runner_up(self) -> Fate | None:
+        """The next best that is known to keep the SLO; None where none is."""
+        kept = [one for one in self.fates if one.kind == "kept"]
+        return min(kept, key=lambda one: (one.cost, _share(one.trial), one.candidate.place), default=None)
+
+    @property
+    def cost_per_hour(self) -> float | None:
+        """What the fleet costs an hour; None without prices."""
+        return None if self.prices is None or self.answer is None else self.answer.cost
+
+    @property
+    def undecided(self) -> tuple[Fate, ...]:
+        """Those that may yet be cheaper."""
+        return tuple(one for one in self.fates if one.kind == "undecided")
+
+    @property
+    def reason(self) -> str | None:
+        """Where nothing keeps the SLO: what comes nearest, and which bound forbids more; else None."""
+        if self.answer is not None:
+            return None
+        tried = [one for one in self.fates if one.trial is not None]
+        bounds = list(dict.fromkeys(one.why for one in self.fates if one.kind == "ruled out"))
+        parts = []
+        if tried:
+            nearest = min(tried, key=lambda one: (_share(one.trial), one.candidate.place))
+            assert nearest.trial is not None
+            trial = nearest.trial
+            parts.append(
+                f"nearest comes {self.name(nearest.candidate)} with "
+                f"{nearest.candidate.size(trial.units)}: {trial.worst}"
+            )
+        parts += bounds[:1]
+        return "; ".join(parts) or "nothing was tried, there was no time"
+
+    def name(self, candidate: Candidate) -> str:
+        """A candidate by what it has that others have not."""
+        labels = candidate.labels
+        words = [f"{labels[axis]}" for axis in self.grid.varied if axis not in ("gpu", "tensor_parallel")]
+        return " ".join([f"{candidate.gpus} × {candidate.card}", *words])
+
+    @cached_property
+    def candidates(self) -> pl.DataFrame:
+        """One row for each candidate: its choices, its `fate`, the size and the cost that keep the SLO, why.
+
+        A column for each axis (`gpu` and so on), `fate`, `replicas`, `gpus` and `nodes` (of the fewest that
+        keep it, spares included; null where none are known), `cost` (of them, in `unit`), `at_least` (no
+        fleet of it that keeps the SLO costs less; null where none keeps it) and `why`.
+        """
+        axes = list(self.grid.candidates[0].labels)
+        rows = []
+        for one in self.fates:
+            of = one.candidate
+            sizes = (
+                (None, None, None)
+                if one.units is None
+                else (one.units * of.replicas_of_unit, of.gpus_of(one.units), of.nodes_of(one.units))
+            )
+            rows.append(
+                (*(of.labels[axis] for axis in axes), one.kind, *sizes, one.cost, one.at_least, one.why)
+            )
+        for misfit in self.grid.misfits:
+            labels = [misfit.labels.get(axis, "") for axis in axes]
+            rows.append((*labels, "does not fit", None, None, None, None, None, misfit.why))
+        schema: dict[str, Any] = dict.fromkeys((*axes, "fate"), pl.String)
+        schema |= dict.fromkeys(("replicas", "gpus_in_all", "nodes"), pl.Int64)
+        schema |= {"cost": pl.Float64, "at_least": pl.Float64, "why": pl.String}
+        return pl.DataFrame(rows, schema=schema, orient="row")
+
+    @cached_property
+    def probes(self) -> pl.DataFrame:
+        """One row for each fleet and objective that was run, in no order of cost.
+
+        `candidate` (its row), `replicas`, `requests` (the first so many), `seeds`, `verdict` (of the fleet),
+        `metric`, `class`, `limit`, `value` (mean over the seeds), `low` and `high` (null for `exact` plans
+        and parts).
+        """
+        rows = [
+            (
+                *(trial.candidate.place, trial.units * trial.candidate.replicas_of_unit, trial.requests),
+                *(trial.seeds, trial.verdict, one.objective.metric.name, one.objective.class_name),
+                *(one.objective.limit, one.value, one.low, one.high),
+            )
+            for trial in self.prober.trials.values()
+            for one in trial.judged
+        ]
+        schema: dict[str, Any] = dict.fromkeys(("candidate", "replicas", "requests", "seeds"), pl.Int64)
+        schema |= dict.fromkeys(("verdict", "metric", "class"), pl.String)
+        schema |= dict.fromkeys(("limit", "value", "low", "high"), pl.Float64)
+        return pl.DataFrame(rows, schema=schema, orient="row")
+
+    @cached_property
+    def frontier(self) -> pl.DataFrame:
+        """Cost against latency: the fleets run on all requests of which no cheaper one is as fast.
+
+        `fleet`, `replicas`, `gpus`, `cost`, `share` (of its limit, of the objective that is nearest to it),
+        `metric`, `value`, `low`, `high`, by cost.
+        """
+        rows = []
+        for standing in self.standings:
+            for trial in standing.whole:
+                cost = standing.unit_cost * (trial.units + standing.spare)
+                rows.append((cost, trial.share, standing.candidate.place, trial))
+        rows.sort(key=lambda row: row[:3])
+        best, shown = float("inf"), []
+        for cost, share, _, trial in rows:
+            if share < best:
+                best = share
+                worst, of = trial.worst, trial.candidate
+                shown.append(
+                    (
+                        *(self.name(of), trial.units * of.replicas_of_unit, of.gpus_of(trial.units), cost),
+                        *(share, worst.objective.metric.name, worst.value, worst.low, worst.high),
+                    )
+                )
+        schema: dict[str, Any] = {"fleet": pl.String, "replicas": pl.Int64, "gpus": pl.Int64}
+        schema |= dict.fromkeys(("cost", "share"), pl.Float64)
+        schema |= {"metric": pl.String, **dict.fromkeys(("value", "low", "high"), pl.Float64)}
+        return pl.DataFrame(shown, schema=schema, orient="row")
+
+    def sensitivity(self, by: float = 0.1) -> pl.DataFrame:
+        """What would change the answer: the same candidate with more or less of what it was planned for.
+
+        Args:
+            by: how much, as a share.
+
+        Returns:
+            For the rate, the lengths and the times of the engine, each `by` more and less: `what`, `factor`,
+            `keeps` (whether the planned fleet keeps the SLO then), `replicas` (that do; null where none does),
+            `gpus`, `cost`. Lengths are left out where prompts say what they share.
+        """
+        return sensitivity(self, by)
+
+    def toml(self) -> str:
+        """The planned fleet and the workload as a scenario in TOML, with a `[gate]` over the SLO's metrics.
+
+        `inferq gate` holds later runs against it. Rows of a frame of more than 100 requests are named by their
+        SHA-256; `Scenario.write` puts them beside a file.
+        """
+        return scenario_as_toml(self)
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """The answer, its cost, its risk, its runner-up, and what to know before trusting it."""
+        answer = self.answer
+        lines = [] if answer is None else self._answer(answer)
+        if answer is None:
+            lines += [f"no fleet was found that keeps {self.slo}", self.reason or ""]
+        counts: dict[str, int] = {}
+        for one in self.fates:
+            counts[one.kind] = counts.get(one.kind, 0) + 1
+        fitting = counted(len(self.grid.misfits), "choice") + " made no engine" if self.grid.misfits else ""
+        lines.append(
+            "; ".join([", ".join(f"{count:,} {kind}" for kind, count in counts.items()), *filter(None, [fitting])])
+            + f"; {self.runs:,} runs of {self.simulated:,} requests in all"
+        )
+        if self.stopped:
+            lines.append("the time was over: what is undecided may be cheaper")
+        lines += [f"undecided: {self.name(one.candidate)}: {one.why}" for one in self.undecided[:5]]
+        lines += self.gaps
+        lines += self.grid.notes
+        if self.prices is None and len({one.card for one in self.grid.candidates}) > 1:
+            lines.append("no prices were given: a GPU of every card counts the same")
+        if self.exact:
+            lines.append(
+                "a fixed workload is one sample: other requests of the same kind would give another answer"
+            )
+        return tuple(lines)
+
+    def _answer(self, answer: Fate) -> list[str]:
+        of, units = answer.candidate, answer.units
+        assert units is not None
+        sure = "for these very requests" if self.exact else f"with {percent(self.confidence, 6)} confidence"
+        spare = f", {self.spare} of them to spare" if self.spare else ""
+        lines = [
+            f"{of.size(units)} ({self.name(of)}){spare} keep {self.slo} {sure}",
+            f"{of.gpus_of(units):,} GPUs, {counted(of.nodes_of(units), 'node')}{self._money(answer)}",
+        ]
+        if answer.trial is not None:
+            lines.append(f"risk: {answer.trial.worst}")
+        second = self.runner_up
+        if second is not None and second.units is not None:
+            lines.append(
+                f"runner-up: {second.candidate.size(second.units)} ({self.name(second.candidate)}), {second.why}"
+            )
+        else:
+            lines.append("runner-up: none is known to keep the SLO")
+        return lines
+
+    def _money(self, answer: Fate) -> str:
+        if self.prices is None or answer.cost is None:
+            return ""
+        said = f", {number(answer.cost)} {self.unit}"
+        if self.rate is not None:
+            request = answer.cost / _SECONDS_OF_HOUR / self.rate
+            tokens = 1e6 * request / self.output_tokens_mean
+            currency = self.prices.currency
+            said += (
+                f", {number(tokens)} {currency} per 10⁶ output tokens, {number(request, 3)} {currency} a request"
+            )
+        return said
+
+    def explain(self) -> str:
+        """The findings, a line each."""
+        return "\n".join(self.findings)
+
+    def __str__(self) -> str:
+        """What `explain()` says."""
+        return self.explain()
+
+    def __repr__(self) -> str:
+        """The answer and the number of candidates."""
+        answer = self.answer
+        said = "no fleet" if answer is None or answer.units is None else answer.candidate.size(answer.units)
+        return f"FleetPlan({said}; {counted(len(self.fates), 'candidate')})"
+
+
+def _share(trial: Trial | None) -> float:
+    return float("inf") if trial is None else trial.share
+
+
+def shown_value(trial: Trial | None) -> str:
+    """The objective nearest to its limit, as a cell of a table."""
+    if trial is None:
+        return "–"
+    worst = trial.worst
+    return f"{worst.objective} {amount(worst.value, worst.objective.metric.unit)}"

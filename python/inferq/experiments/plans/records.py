@@ -1,0 +1,70 @@
+"""What was run, by fleet, length and seed: in memory, and in a file from which a plan goes on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, MutableMapping
+from functools import partial
+from pathlib import Path
+
+from inferq.errors import ResultError
+from inferq.inputs import parsed_json, read_text
+from inferq.results.files import write_text
+
+Key = tuple[str, int, int]
+"""The fleet, how many requests, and the seed."""
+
+_EVERY_S = 1.0
+
+
+class Records(MutableMapping[Key, tuple[float, ...]]):
+    """The values of each run.
+
+    Args:
+        path: the file; None keeps them in memory alone.
+        about: what all runs have in common, a text that the file must have been made with.
+    """
+
+    def __init__(self, path: Path | None, about: str) -> None:
+        self._path, self._about, self._written = path, about, time.monotonic()
+        self._kept: dict[Key, tuple[float, ...]] = {}
+        if path is not None and path.exists():
+            self._read(path)
+
+    def __getitem__(self, key: Key) -> tuple[float, ...]:
+        return self._kept[key]
+
+    def __setitem__(self, key: Key, values: tuple[float, ...]) -> None:
+        self._kept[key] = values
+
+    def __delitem__(self, key: Key) -> None:
+        del self._kept[key]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def write(self, *, now: bool = False) -> None:
+        """Write the file whole, about once a second."""
+        if self._path is None or not (now or time.monotonic() - self._written > _EVERY_S):
+            return
+        runs = [[*key, list(map(repr, values))] for key, values in self._kept.items()]
+        write_text(self._path, json.dumps({"plan": self._about, "runs": runs}) + "\n")
+        self._written = time.monotonic()
+
+    def _read(self, path: Path) -> None:
+        refuse = partial(ResultError, str(path))
+        read = parsed_json(read_text(path, refuse), refuse)
+        if not isinstance(read, dict) or set(read) != {"plan", "runs"}:
+            raise refuse("holds no runs of a plan")
+        if read["plan"] != self._about:
+            raise refuse("is of another workload, SLO or other options; take another name")
+        for place, row in enumerate(read["runs"]):
+            try:
+                key, requests, seed, values = row
+                self._kept[str(key), int(requests), int(seed)] = tuple(map(float, values))
+            except (TypeError, ValueError):
+                raise ResultError(str(path), f"runs[{place}]: {row!r} is no run") from None

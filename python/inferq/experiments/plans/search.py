@@ -1,0 +1,270 @@
+"""The search for the cheapest fleet: bounds first, then growing parts of the same requests, then all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+
+from inferq.experiments.interval import student
+from inferq.experiments.plans.probing import Prober, Trial
+from inferq.experiments.plans.standing import Standing, rank_of
+from inferq.reports.text import amount, counted, number
+
+Steps = Generator[tuple[int, int], Trial, None]
+"""What one candidate wants to know next: the place of a size, and on how many requests."""
+
+
+class _TimeIsOver(Exception):
+    """The time that the search had is used up."""
+
+
+@dataclass(slots=True, eq=False)
+class Search:
+    """One search, in rounds: all candidates of a round are run side by side, and none waits for the clock.
+
+    A candidate is given up in three ways only: it is *proved* too small wherever it costs less than the best
+    that is known (by a theorem, by law L11 on a part of the requests, or by a run of all of them); it costs no
+    less; or it costs the same and is slower. Halving decides who goes first: after each length the more
+    promising half goes on, and the others wait until there is a fleet to be measured against.
+
+    Args:
+        prober: makes the trials.
+        standings: the candidates.
+        within: ε, by which the answer may cost more than the best.
+        tell: gets a sentence after each stage.
+    """
+
+    prober: Prober
+    standings: Sequence[Standing]
+    within: float
+    tell: Callable[[str], object] | None
+    stopped: bool = False
+    """Whether the time was over before the end."""
+    gaps: list[str] = field(default_factory=list)
+    """Where more replicas were worse."""
+
+    def run(self) -> None:
+        """All stages, or as many as there is time for."""
+        try:
+            self._screen()
+            self._told("screened")
+            self._challenge()
+            self._told("challenged")
+            self._race()
+            self._check()
+            self._second()
+        except _TimeIsOver:
+            self.stopped = True
+
+    @property
+    def best(self) -> Standing | None:
+        """The cheapest that is known to keep the SLO; of equals the one with the lowest latency."""
+        return min((one for one in self.standings if one.high is not None), key=rank_of, default=None)
+
+    @property
+    def best_cost(self) -> float:
+        """What it costs; infinite where there is none."""
+        costs = (one.cost(one.high) for one in self.standings if one.high is not None)
+        return min(costs, default=math.inf)
+
+    def _told(self, stage: str) -> None:
+        if self.tell is None:
+            return
+        best = self.best
+        said = "none keeps the SLO yet"
+        if best is not None and best.high is not None:
+            size = best.sizes[best.high] + best.spare
+            said = f"the cheapest yet is {best.candidate.size(size)}"
+        self.tell(
+            f"{stage}: {counted(len(self.standings), 'candidate')}, "
+            f"{counted(self.prober.runs, 'run')} of {number(self.prober.simulated)} requests; {said}"
+        )
+
+    def _together(self, searches: Sequence[tuple[Standing, Steps]]) -> None:
+        """Let candidates take their steps side by side, a round at a time."""
+        going = [(one, steps, step) for one, steps in searches if (step := next(steps, None)) is not None]
+        while going:
+            if self.prober.late:
+                raise _TimeIsOver
+            asked = [(one.candidate, one.sizes[place], requests) for one, _, (place, requests) in going]
+            trials = self.prober.ask(asked)
+            for (one, _, (place, _)), trial in zip(going, trials, strict=True):
+                one.take(place, trial)
+            nexts = []
+            for (one, steps, _), trial in zip(going, trials, strict=True):
+                try:
+                    nexts.append((one, steps, steps.send(trial)))
+                except StopIteration:
+                    continue
+            going = nexts
+
+    def _screen(self) -> None:
+        """Halving: on ever longer parts of the requests the more promising half goes on, to the whole."""
+        going = [one for one in self.standings if one.low < len(one.sizes)]
+        going.sort(key=lambda one: (one.least_cost, one.candidate.place))
+        *parts, whole = self.prober.rungs
+        for requests in parts:
+            self._together([(one, self._guess(one, requests)) for one in going])
+            going = [one for one in going if one.guess is not None and one.low < len(one.sizes)]
+            going.sort(key=lambda one: (one.cost(max(one.guess or 0, one.low)), one.candidate.place))
+            going = going[: -(-len(going) // 2)]
+        self._together([(one, self._resolve(one, whole)) for one in going[:1]])
+
+    def _guess(self, one: Standing, requests: int) -> Steps:
+        """The fewest units that look like enough on the first requests."""
+        start = max(one.low, one.guess or 0)
+        small, place, step, last = start - 1, start, 1, len(one.sizes) - 1
+        while place < len(one.sizes):
+            trial = yield place, requests
+            if trial.looks_kept:
+                break
+            small = place
+            if place == last:
+                one.guess = None
+                return
+            place, step = min(place + step, last), 2 * step
+        while place - small > 1:
+            middle = (small + place) // 2
+            trial = yield middle, requests
+            small, place = (small, middle) if trial.looks_kept else (middle, place)
+        one.guess = place
+
+    def _resolve(self, one: Standing, whole: int) -> Steps:
+        """The fewest units that keep the SLO over all requests: up until it is kept, then down by halves."""
+        place, step, last = max(one.low, one.guess or 0), 1, len(one.sizes) - 1
+        while one.high is None:
+            if one.low > last:
+                return
+            place = min(max(place, one.low), last)
+            yield place, whole
+            place, step = place + step, 2 * step
+        step = 1
+        while one.low < one.high:
+            high = one.high
+            place = max(one.low, high - step)
+            yield place, whole
+            step = 2 * step if one.high == place else max(1, (one.high - one.low) // 2)
+
+    def _challenge(self) -> None:
+        """Whoever may cost less than the best is tried at the largest size that does."""
+        going = [one for one in self.standings if one.low < len(one.sizes)]
+        going.sort(key=lambda one: (one.least_cost, one.candidate.place))
+        self._together([(one, self._challenged(one)) for one in going])
+
+    def _cheaper(self, one: Standing) -> int:
+        """The place of the largest size that costs less than the best by more than ε."""
+        best = self.best_cost
+        if math.isinf(best):
+            return len(one.sizes) - 1
+        place = one.place_within(best / (1 + self.within))
+        while place >= 0 and one.cost(place) >= best:
+            place -= 1
+        return place
+
+    def _challenged(self, one: Standing) -> Steps:
+        *parts, whole = self.prober.rungs
+        while one.high is None and (place := self._cheaper(one)) >= one.low:
+            for requests in parts:
+                yield place, requests
+                if one.low > place:
+                    break
+            else:
+                yield place, whole
+                if one.high is not None:
+                    yield from self._resolve(one, whole)
+
+    def _race(self) -> None:
+        """Of those that cost the same, which is the fastest? Halving on the same requests, in pairs."""
+        best = self.best
+        if best is None:
+            return
+        cost = self.best_cost
+        places = {}
+        for one in self.standings:
+            place = one.place_within(cost)
+            if place >= one.low and (one.high is None or one.high == place):
+                places[one.candidate.place] = place
+        going = [one for one in self.standings if one.candidate.place in places]
+        *parts, whole = self.prober.rungs
+        for requests in parts:
+            if len(going) < 2:
+                break
+            self._together([(one, _once(places[one.candidate.place], requests)) for one in going])
+            going = self._faster([one for one in going if one.low <= places[one.candidate.place]], requests)
+        self._together(
+            [
+                (one, _once(places[one.candidate.place], whole))
+                for one in going
+                if one.high is None and one.low <= places[one.candidate.place]
+            ]
+        )
+
+    def _faster(self, going: list[Standing], requests: int) -> list[Standing]:
+        """The faster half, and those of the others of which chance does not tell whether they are slower."""
+        ordered = sorted(going, key=lambda one: (one.trials[-1].share, one.candidate.place))
+        half = -(-len(ordered) // 2)
+        stay, leave = ordered[:half], ordered[half:]
+        if not stay:
+            return stay
+        ahead = stay[0].trials[-1]
+        for one in leave:
+            behind = one.trials[-1]
+            apart = [b - a for a, b in zip(ahead.shares, behind.shares, strict=True)]
+            finite = all(map(math.isfinite, apart))
+            level = 1 - (1 - self.prober.confidence) / len(self.standings)
+            sure = self.prober.exact or not finite or (len(apart) > 1 and student(apart, level).low > 0)
+            if one.high is not None or not sure:
+                stay.append(one)
+                continue
+            one.beaten = behind
+            worst = behind.worst
+            one.by = (
+                f"costs the same as {stay[0].candidate.place + 1} and is slower on the first "
+                f"{requests:,} requests: {worst.objective} {amount(worst.value, worst.objective.metric.unit)}"
+            )
+        return stay
+
+    def _check(self) -> None:
+        """Are more replicas better, as bisection takes it? If not, all sizes below the answer are run."""
+        best = self.best
+        if best is None or best.high is None:
+            return
+        whole = self.prober.rungs[-1]
+        further = [place for place in (best.high + 1, best.high + 2) if place < len(best.sizes)]
+        self._together([(best, _once(place, whole)) for place in further])
+        for one in self.standings:
+            kept = [trial.units for trial in one.whole if trial.verdict == "kept"]
+            broken = [trial.units for trial in one.whole if trial.verdict == "broken"]
+            worse = [units for units in broken if kept and units > min(kept)]
+            if worse:
+                self.gaps.append(
+                    f"more is not always better: {one.candidate.size(min(kept))} keep the SLO, "
+                    f"{one.candidate.size(min(worse))} do not, so every size below was run"
+                )
+                self._together([(one, self._every(one, whole))])
+
+    def _every(self, one: Standing, whole: int) -> Steps:
+        """Every size below the answer that was not run and that theory allows."""
+        run = {trial.units for trial in one.whole}
+        start = next((n for n, size in enumerate(one.sizes) if size >= one.limit.least), len(one.sizes))
+        for place in range(start, one.high or 0):
+            if one.sizes[place] not in run:
+                trial = yield place, whole
+                if trial.verdict == "kept":
+                    one.high = one.low = place
+                    return
+
+    def _second(self) -> None:
+        """A runner-up, where only one is known to keep the SLO: the one that looked cheapest."""
+        kept = [one for one in self.standings if one.high is not None]
+        if len(kept) != 1:
+            return
+        others = [one for one in self.standings if one.high is None and one.low < len(one.sizes)]
+        others.sort(key=lambda one: (one.cost(max(one.low, one.guess or 0)), one.candidate.place))
+        self._together([(one, self._resolve(one, self.prober.rungs[-1])) for one in others[:1]])
+
+
+def _once(place: int, requests: int) -> Steps:
+    yield place, requests
+
