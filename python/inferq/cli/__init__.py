@@ -31,7 +31,19 @@ _USAGE: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ 
 """What a wrong command line is told with, wherever this version of typer has it from."""
 
 COMMANDS = (
-    *("replay", "simulate", "theory", "paper", "compare", "capacity", "sweep", "gate", "validate", "report"),
+    *(
+        "replay",
+        "simulate",
+        "theory",
+        "paper",
+        "compare",
+        "capacity",
+        "plan",
+        "sweep",
+        "gate",
+        "validate",
+        "report",
+    ),
     *("calibrate", "trace", "timing"),
 )
 

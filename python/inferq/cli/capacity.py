@@ -7,31 +7,20 @@ from typing import Annotated, Any
 
 import typer
 
-from inferq.cli import arguments, options, show
+from inferq.cli import arguments, show
 from inferq.cli.arguments import option
+from inferq.cli.objectives import Objectives, slo_of
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import check_options, seeds_from
 from inferq.experiments.capacity_search.capacity import capacity as largest_rate
-from inferq.experiments.capacity_search.slo import Slo
 from inferq.reports.style import svg
-from inferq.reports.text import listed
 from inferq.results.files import check_writable, write_text
-from inferq.results.metric import QUANTITIES, STATISTICS
 from inferq.scenario import Scenario
 
 
 def capacity(
     scenario: arguments.Scenario,
-    slo: Annotated[
-        list[str],
-        option(
-            "[CLASS.]METRIC=LIMIT",
-            "An objective, once for each: ttft_p99=0.5 (seconds), chat.tbt_p99=0.05 (of a class) or "
-            f"failed_share=0.01 (0 unless told). Latencies are {listed(QUANTITIES)}, with "
-            f"{listed((f'_{one}' for one in STATISTICS), 'or')}.",
-            show_default=False,
-        ),
-    ],
+    slo: Objectives,
     low: Annotated[float | None, option("R", "A rate to begin with.")] = None,
     high: Annotated[float | None, option("R", "The largest rate that is tried.")] = None,
     precision: Annotated[float, option("P", "Of the bracket, high / low - 1.")] = 0.02,
@@ -50,7 +39,7 @@ def capacity(
     Example: inferq capacity docs/chat.toml --slo ttft_p99=0.5 --slo tbt_p99=0.05
     """
     plan = Scenario.read(scenario)
-    objectives = _slo(slo)
+    objectives = slo_of(slo)
     run: dict[str, Any] = dict(plan.options)
     workers = run.pop("threads", None)
     check_options({name: run[name] for name in run if name != "seed"}, field="run.")
@@ -81,14 +70,3 @@ def capacity(
         show.lines([f"written to {picture}"])
     if answer.rate == 0:
         raise typer.Exit(1)
-
-
-def _slo(texts: list[str]) -> Slo:
-    """The SLO that the options spell."""
-    form, names = "ttft_p99=0.5 or chat.ttft_p99=0.5", r"(.+\.)?[^.]+"
-    of_class: dict[str, dict[str, Any]] = {"": {}}
-    for name, limit in options.numbers("--slo", texts, form, names).items():
-        class_name, _, metric = name.rpartition(".")
-        of_class.setdefault(class_name, {})[metric] = limit
-    whole = of_class.pop("")
-    return Slo(by_class={name: Slo(**limits) for name, limits in of_class.items()}, **whole)

@@ -9,8 +9,9 @@ from typing import Any
 from inferq.errors import ConfigError
 from inferq.experiments.capacity_search.capacity_plan import CapacityPlan
 from inferq.experiments.comparison.comparison import Comparison
+from inferq.experiments.plans.fleet_plan import FleetPlan
 from inferq.experiments.validation.validation import Validation
-from inferq.reports import capacity_page, comparison_page, run_page, validation_page
+from inferq.reports import capacity_page, comparison_page, plan_page, run_page, validation_page
 from inferq.reports.document import Document
 from inferq.reports.style import unchecked
 from inferq.results.files import writable, write_text
@@ -28,7 +29,7 @@ def report(shown: Any, path: str | os.PathLike[str], title: str | None = None) -
     the histogram of token gaps; throughput beside the limit of theory; the scenario, which repeats the run.
 
     Args:
-        shown: what `simulate`, `compare`, `capacity` or `validate` returned.
+        shown: what `simulate`, `compare`, `capacity`, `plan` or `validate` returned.
         path: of the page, ending in `.html`; a page that is there is replaced. Its folder must be there.
         title: heading of the page, instead of one that says what it is about.
 
@@ -89,8 +90,11 @@ def _document(shown: Any, title: str | None) -> Document:
         return comparison_page.document(shown, title)
     if isinstance(shown, CapacityPlan):
         return capacity_page.document(shown, title)
+    if isinstance(shown, FleetPlan):
+        return plan_page.document(shown, title)
     if isinstance(shown, Validation):
         return validation_page.document(shown, title)
     raise ConfigError(
-        "report", f"shows what simulate, compare, capacity or validate returned, not a {type(shown).__name__}"
+        "report",
+        f"shows what simulate, compare, capacity, plan or validate returned, not a {type(shown).__name__}",
     )

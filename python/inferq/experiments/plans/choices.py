@@ -38,7 +38,7 @@ class Misfit(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class Choices:
     """What there is to choose from."""
 
     candidates: tuple[Candidate, ...]
@@ -55,7 +55,7 @@ class Grid:
         return [axis for axis in first if any(one.labels[axis] != first[axis] for one in self.candidates)]
 
 
-def grid_of(
+def choices_of(
     *,
     model: Any,
     gpus: Any,
@@ -68,7 +68,7 @@ def grid_of(
     link: Any,
     routers: Any,
     replicas: Any,
-) -> Grid:
+) -> Choices:
     """The candidates of a plan, in the order of the axes; the arguments are those of `inferq.plan`.
 
     Raises:
@@ -76,6 +76,8 @@ def grid_of(
             others, or a grid in which nothing fits; it names the axis.
     """
     ways = [_split(place, one) for place, one in enumerate(_axis("pools", pools, (TOGETHER,)))]
+    misfits: list[Misfit] = []
+    notes: list[str] = []
     sent = _axis("routers", routers, (LeastRequests(),))
     for place, router in enumerate(sent):
         if not isinstance(router, Router):
@@ -87,7 +89,7 @@ def grid_of(
         ):
             if given is not None:
                 raise ConfigError(name, "engines are given, which say it themselves")
-        made, misfits, notes = _given(engines), [], []
+        made = _given(engines)
     elif model is None:
         raise ConfigError("model", "what is to be served? Give a model, or engines")
     else:
@@ -116,7 +118,7 @@ def grid_of(
             product(made, ways, sent)
         )
     )
-    return Grid(candidates, tuple(misfits), _units(replicas), tuple(notes))
+    return Choices(candidates, tuple(misfits), _units(replicas), tuple(notes))
 
 
 def _axis(name: str, given: Any, default: tuple[Any, ...]) -> tuple[Any, ...]:

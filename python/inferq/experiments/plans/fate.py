@@ -11,9 +11,7 @@ from inferq.experiments.plans.probing import Trial
 from inferq.experiments.plans.standing import Standing, rank_of
 from inferq.reports.text import number
 
-Kind = Literal[
-    "cheapest", "kept", "beaten", "breaks the SLO", "ruled out", "undecided", "does not fit"
-]
+Kind = Literal["cheapest", "kept", "beaten", "breaks the SLO", "ruled out", "undecided", "does not fit"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +56,13 @@ def _fate(one: Standing, best: Standing | None, stopped: bool, unit: str) -> Fat
         said = f"{trial.worst}{sure}" if trial is not None else sure
         if one is best:
             return Fate(
-                candidate=candidate, kind="cheapest", units=units, cost=cost, at_least=cost, why=said, trial=trial
+                candidate=candidate,
+                kind="cheapest",
+                units=units,
+                cost=cost,
+                at_least=cost,
+                why=said,
+                trial=trial,
             )
         more = cost / best.cost(best.high) - 1
         behind = f"costs {number(100 * more)} % more" if more > 0 else "costs the same and is slower"

@@ -9,7 +9,7 @@ from typing import Any
 from inferq._lazy import pl
 from inferq.experiments.capacity_search.slo import Slo
 from inferq.experiments.plans.candidate import Candidate
-from inferq.experiments.plans.choices import Grid
+from inferq.experiments.plans.choices import Choices
 from inferq.experiments.plans.fate import Fate
 from inferq.experiments.plans.probing import Prober, Trial
 from inferq.experiments.plans.sensitivity import sensitivity
@@ -31,7 +31,7 @@ class FleetPlan:
     workload: Workload
     rate: float | None
     """Requests per second that come."""
-    grid: Grid
+    choices: Choices
     prices: Prices | None
     unit: str
     """What costs are in: the currency an hour, or GPUs."""
@@ -103,18 +103,19 @@ class FleetPlan:
             nearest = min(tried, key=lambda one: (_share(one.trial), one.candidate.place))
             assert nearest.trial is not None
             trial = nearest.trial
-            parts.append(
-                f"nearest comes {self.name(nearest.candidate)} with "
-                f"{nearest.candidate.size(trial.units)}: {trial.worst}"
-            )
+            parts.append(f"nearest comes {self.name(nearest.candidate, trial.units)}: {trial.worst}")
         parts += bounds[:1]
         return "; ".join(parts) or "nothing was tried, there was no time"
 
-    def name(self, candidate: Candidate) -> str:
-        """A candidate by what it has that others have not."""
-        labels = candidate.labels
-        words = [f"{labels[axis]}" for axis in self.grid.varied if axis not in ("gpu", "tensor_parallel")]
-        return " ".join([f"{candidate.gpus} × {candidate.card}", *words])
+    def name(self, candidate: Candidate, units: int | None = None) -> str:
+        """A candidate by what it has that others have not, with its size where that is given."""
+        beside = [
+            candidate.labels[axis]
+            for axis in self.choices.varied
+            if axis not in ("gpu", "tensor_parallel", "engine")
+        ]
+        size = f"{candidate.gpus} {candidate.card}" if units is None else candidate.size(units)
+        return ", ".join([size, *beside])
 
     @cached_property
     def candidates(self) -> pl.DataFrame:
@@ -124,7 +125,7 @@ class FleetPlan:
         keep it, spares included; null where none are known), `cost` (of them, in `unit`), `at_least` (no
         fleet of it that keeps the SLO costs less; null where none keeps it) and `why`.
         """
-        axes = list(self.grid.candidates[0].labels)
+        axes = list(self.choices.candidates[0].labels)
         rows = []
         for one in self.fates:
             of = one.candidate
@@ -136,7 +137,7 @@ class FleetPlan:
             rows.append(
                 (*(of.labels[axis] for axis in axes), one.kind, *sizes, one.cost, one.at_least, one.why)
             )
-        for misfit in self.grid.misfits:
+        for misfit in self.choices.misfits:
             labels = [misfit.labels.get(axis, "") for axis in axes]
             rows.append((*labels, "does not fit", None, None, None, None, None, misfit.why))
         schema: dict[str, Any] = dict.fromkeys((*axes, "fate"), pl.String)
@@ -186,8 +187,9 @@ class FleetPlan:
                 worst, of = trial.worst, trial.candidate
                 shown.append(
                     (
-                        *(self.name(of), trial.units * of.replicas_of_unit, of.gpus_of(trial.units), cost),
-                        *(share, worst.objective.metric.name, worst.value, worst.low, worst.high),
+                        *(self.name(of, trial.units), trial.units * of.replicas_of_unit),
+                        *(of.gpus_of(trial.units), cost, share),
+                        *(worst.objective.metric.name, worst.value, worst.low, worst.high),
                     )
                 )
         schema: dict[str, Any] = {"fleet": pl.String, "replicas": pl.Int64, "gpus": pl.Int64}
@@ -203,16 +205,16 @@ class FleetPlan:
 
         Returns:
             For the rate, the lengths and the times of the engine, each `by` more and less: `what`, `factor`,
-            `keeps` (whether the planned fleet keeps the SLO then), `replicas` (that do; null where none does),
-            `gpus`, `cost`. Lengths are left out where prompts say what they share.
+            `keeps` (whether the planned fleet keeps the SLO then), `replicas` (that do; null where no number
+            does), `gpus`, `cost`. Lengths are left out where prompts say what they share.
         """
         return sensitivity(self, by)
 
     def toml(self) -> str:
         """The planned fleet and the workload as a scenario in TOML, with a `[gate]` over the SLO's metrics.
 
-        `inferq gate` holds later runs against it. Rows of a frame of more than 100 requests are named by their
-        SHA-256; `Scenario.write` puts them beside a file.
+        `inferq gate` holds later runs against it. Rows of a frame of more than 100 requests are named by
+        their SHA-256; `Scenario.write` puts them beside a file.
         """
         return scenario_as_toml(self)
 
@@ -226,17 +228,21 @@ class FleetPlan:
         counts: dict[str, int] = {}
         for one in self.fates:
             counts[one.kind] = counts.get(one.kind, 0) + 1
-        fitting = counted(len(self.grid.misfits), "choice") + " made no engine" if self.grid.misfits else ""
+        fitting = (
+            counted(len(self.choices.misfits), "choice") + " made no engine" if self.choices.misfits else ""
+        )
         lines.append(
-            "; ".join([", ".join(f"{count:,} {kind}" for kind, count in counts.items()), *filter(None, [fitting])])
+            "; ".join(
+                [", ".join(f"{count:,} {kind}" for kind, count in counts.items()), *filter(None, [fitting])]
+            )
             + f"; {self.runs:,} runs of {self.simulated:,} requests in all"
         )
         if self.stopped:
             lines.append("the time was over: what is undecided may be cheaper")
         lines += [f"undecided: {self.name(one.candidate)}: {one.why}" for one in self.undecided[:5]]
         lines += self.gaps
-        lines += self.grid.notes
-        if self.prices is None and len({one.card for one in self.grid.candidates}) > 1:
+        lines += self.choices.notes
+        if self.prices is None and len({one.card for one in self.choices.candidates}) > 1:
             lines.append("no prices were given: a GPU of every card counts the same")
         if self.exact:
             lines.append(
@@ -250,16 +256,14 @@ class FleetPlan:
         sure = "for these very requests" if self.exact else f"with {percent(self.confidence, 6)} confidence"
         spare = f", {self.spare} of them to spare" if self.spare else ""
         lines = [
-            f"{of.size(units)} ({self.name(of)}){spare} keep {self.slo} {sure}",
+            f"{self.name(of, units)}{spare} keep {self.slo} {sure}",
             f"{of.gpus_of(units):,} GPUs, {counted(of.nodes_of(units), 'node')}{self._money(answer)}",
         ]
         if answer.trial is not None:
             lines.append(f"risk: {answer.trial.worst}")
         second = self.runner_up
         if second is not None and second.units is not None:
-            lines.append(
-                f"runner-up: {second.candidate.size(second.units)} ({self.name(second.candidate)}), {second.why}"
-            )
+            lines.append(f"runner-up: {self.name(second.candidate, second.units)}, {second.why}")
         else:
             lines.append("runner-up: none is known to keep the SLO")
         return lines
@@ -271,10 +275,8 @@ class FleetPlan:
         if self.rate is not None:
             request = answer.cost / _SECONDS_OF_HOUR / self.rate
             tokens = 1e6 * request / self.output_tokens_mean
-            currency = self.prices.currency
-            said += (
-                f", {number(tokens)} {currency} per 10⁶ output tokens, {number(request, 3)} {currency} a request"
-            )
+            word = f" {self.prices.currency}".rstrip()
+            said += f", {number(tokens)}{word} per 10⁶ output tokens, {number(request, 3)}{word} a request"
         return said
 
     def explain(self) -> str:

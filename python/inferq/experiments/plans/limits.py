@@ -1,4 +1,4 @@
-"""What theory rules out before anything is run: rates above a ceiling, and limits below a shortest iteration."""
+"""What theory rules out before anything is run: rates above a ceiling, limits below an iteration."""
 
 from __future__ import annotations
 
@@ -73,6 +73,6 @@ def _said(bound: Bound) -> str:
     """The theorem in words."""
     met = ", ".join(one.name for one in bound.hypotheses)
     return (
-        f"{bound.name} ({bound.source}): no policy carries more than {number(bound.capacity_per_s)} per second "
-        f"with one, and {number(bound.rate)} come; {bound.inequality}; met: {met}"
+        f"{bound.name} ({bound.source}): no policy carries more than {number(bound.capacity_per_s)} per "
+        f"second with one, and {number(bound.rate)} come; {bound.inequality}; met: {met}"
     )

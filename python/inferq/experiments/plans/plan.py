@@ -18,7 +18,7 @@ from inferq.experiments.arguments import between, check_options, looks_of, recor
 from inferq.experiments.capacity_search.slo import Objective, Slo
 from inferq.experiments.leaves import requests_of
 from inferq.experiments.plans.candidate import Candidate
-from inferq.experiments.plans.choices import Grid, grid_of
+from inferq.experiments.plans.choices import Choices, choices_of
 from inferq.experiments.plans.fate import fates_of
 from inferq.experiments.plans.fleet_plan import FleetPlan
 from inferq.experiments.plans.limits import Limit, limit_of
@@ -162,7 +162,7 @@ def plan(
         raise ConfigError("tell", f"must be a callable that gets a sentence, or None, is {tell!r}")
     source = workload if isinstance(workload, Workload) else Workload(workload)
     priced = _priced(prices)
-    grid = grid_of(
+    grid = choices_of(
         model=model,
         gpus=gpus,
         tensor_parallel=tensor_parallel,
@@ -230,7 +230,7 @@ def plan(
         slo=slo,
         workload=source,
         rate=demand.rate,
-        grid=grid,
+        choices=grid,
         prices=priced,
         unit=unit,
         spare=spare,
@@ -265,7 +265,7 @@ def _limits(
     return found
 
 
-def _begun(grid: Grid, left: int, requests: int, elapsed_s: float) -> str:
+def _begun(grid: Choices, left: int, requests: int, elapsed_s: float) -> str:
     """How much there is to do, before it is done."""
     sizes = len(grid.units)
     every = left * sizes * requests
@@ -284,7 +284,7 @@ def _priced(prices: object) -> Prices | None:
     raise ConfigError("prices", f"must be Prices(…) or the path of a TOML file, is {prices!r}")
 
 
-def _is_drawn(workload: Workload, grid: Grid) -> bool:
+def _is_drawn(workload: Workload, grid: Choices) -> bool:
     """Whether another seed gives another run."""
     return workload.is_synthetic or any(one.router.draws is not False for one in grid.candidates)
 

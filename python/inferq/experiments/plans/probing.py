@@ -151,9 +151,7 @@ class Trial:
     @property
     def looks_kept(self) -> bool:
         """Whether every value is within its limit so far."""
-        return not self.sure and all(
-            not one.value > one.objective.limit for one in self.judged
-        )
+        return not self.sure and all(not one.value > one.objective.limit for one in self.judged)
 
     @property
     def worst(self) -> ObjectiveValue:
@@ -227,9 +225,7 @@ class Prober:
             for place, n, h in open_:
                 self.trials[place, n, h] = self._trial(of_place[place], n, h, look)
             open_ = [
-                one
-                for one in open_
-                if self.trials[one].whole and self.trials[one].verdict == "undecided"
+                one for one in open_ if self.trials[one].whole and self.trials[one].verdict == "undecided"
             ]
             if not open_ or self.late:
                 break

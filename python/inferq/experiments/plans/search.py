@@ -1,4 +1,4 @@
-"""The search for the cheapest fleet: bounds first, then growing parts of the same requests, then all of them."""
+"""The search for the cheapest fleet: bounds, then growing parts of the same requests, then all of them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from inferq.reports.text import amount, counted, number
 Steps = Generator[tuple[int, int], Trial, None]
 """What one candidate wants to know next: the place of a size, and on how many requests."""
 
+_SECONDS = 3
+"""So many are tried as a runner-up."""
+
 
 class _TimeIsOver(Exception):
     """The time that the search had is used up."""
@@ -24,8 +27,8 @@ class Search:
     """One search, in rounds: all candidates of a round are run side by side, and none waits for the clock.
 
     A candidate is given up in three ways only: it is *proved* too small wherever it costs less than the best
-    that is known (by a theorem, by law L11 on a part of the requests, or by a run of all of them); it costs no
-    less; or it costs the same and is slower. Halving decides who goes first: after each length the more
+    that is known (by a theorem, by law L11 on a part of the requests, or by a run of all of them); it costs
+    no less; or it costs the same and is slower. Halving decides who goes first: after each length the more
     promising half goes on, and the others wait until there is a fleet to be measured against.
 
     Args:
@@ -164,14 +167,14 @@ class Search:
 
     def _challenged(self, one: Standing) -> Steps:
         *parts, whole = self.prober.rungs
-        while one.high is None and (place := self._cheaper(one)) >= one.low:
+        while not one.is_kept() and (place := self._cheaper(one)) >= one.low:
             for requests in parts:
                 yield place, requests
                 if one.low > place:
                     break
             else:
                 yield place, whole
-                if one.high is not None:
+                if one.is_kept():
                     yield from self._resolve(one, whole)
 
     def _race(self) -> None:
@@ -220,8 +223,9 @@ class Search:
             one.beaten = behind
             worst = behind.worst
             one.by = (
-                f"costs the same as {stay[0].candidate.place + 1} and is slower on the first "
-                f"{requests:,} requests: {worst.objective} {amount(worst.value, worst.objective.metric.unit)}"
+                f"costs no less, within ε, than one that is faster on the first {requests:,} requests: "
+                f"{worst.objective} {amount(worst.value, worst.objective.metric.unit)} against "
+                f"{amount(ahead.worst.value, ahead.worst.objective.metric.unit)}"
             )
         return stay
 
@@ -256,15 +260,18 @@ class Search:
                     return
 
     def _second(self) -> None:
-        """A runner-up, where only one is known to keep the SLO: the one that looked cheapest."""
-        kept = [one for one in self.standings if one.high is not None]
-        if len(kept) != 1:
+        """A runner-up, where only one is known to keep the SLO: the one that looks cheapest, or the next."""
+        if self.best is None:
             return
         others = [one for one in self.standings if one.high is None and one.low < len(one.sizes)]
-        others.sort(key=lambda one: (one.cost(max(one.low, one.guess or 0)), one.candidate.place))
-        self._together([(one, self._resolve(one, self.prober.rungs[-1])) for one in others[:1]])
+        others.sort(
+            key=lambda one: (one.guess is None, one.cost(max(one.low, one.guess or 0)), one.candidate.place)
+        )
+        for one in others[:_SECONDS]:
+            if sum(known.high is not None for known in self.standings) > 1:
+                return
+            self._together([(one, self._resolve(one, self.prober.rungs[-1]))])
 
 
 def _once(place: int, requests: int) -> Steps:
     yield place, requests
-

@@ -61,6 +61,10 @@ class Standing:
         """Whether the fewest units are known, or that none are enough."""
         return self.low >= len(self.sizes) or self.high == self.low
 
+    def is_kept(self) -> bool:
+        """Whether a size is known that keeps the SLO."""
+        return self.high is not None
+
     def take(self, place: int, trial: Trial) -> None:
         """Learn from a trial."""
         self.trials.append(trial)

@@ -74,9 +74,9 @@ def _with_engine(tables: Any, short: dict[str, Any]) -> Any:
 
 
 def toml(table: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """The lines of a table and of those within it.
+    r"""The lines of a table and of those within it.
 
-    >>> print("\\n".join(toml({"a": 1, "b": {"c": "x", "d": [1.5, True]}})))
+    >>> print("\n".join(toml({"a": 1, "b": {"c": "x", "d": [1.5, True]}})))
     a = 1
     <BLANKLINE>
     [b]

@@ -18,7 +18,8 @@ from inferq._lazy import pl
 from inferq.experiments.interval import Interval
 from inferq.papers.report import interval
 from inferq.simulation.simulate import simulate
-from inferq.systems.gate_and_route import GateAndRoute, Prices
+from inferq.systems.gate_and_route import GateAndRoute
+from inferq.systems.prices import Prices
 from inferq.theory.demands.demand import RequestClass
 from inferq.theory.gate_and_route.allocation import AllocationPlan, allocation
 from inferq.theory.gate_and_route.steady_state import STAGES, Scheme

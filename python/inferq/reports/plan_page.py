@@ -1,0 +1,72 @@
+"""The page about a plan: what to rent, what it costs, what rules the others out, what would change it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from inferq.experiments.plans.fleet_plan import FleetPlan
+from inferq.reports.document import Chapter, Document, Grid, Picture, cut
+from inferq.reports.plan_charts import of_frontier
+from inferq.reports.plan_tables import candidates, frontier
+from inferq.reports.text import counted, number, percent, sentence
+
+_MOST_ROWS = 200
+_MOST_REASONS = 50
+
+
+def document(plan: FleetPlan, title: str | None) -> Document:
+    """The page."""
+    return Document(
+        title=title if title is not None else "Which fleet is the cheapest?",
+        setting=f"The cheapest fleet that keeps {plan.slo}, of {counted(len(plan.fates), 'candidate')}, "
+        f"{plan.requests:,} requests a run.",
+        findings=tuple(map(sentence, plan.findings)),
+        facts=tuple(_facts(plan)),
+        chapters=tuple(_chapters(plan)),
+    )
+
+
+def _facts(plan: FleetPlan) -> Iterator[tuple[str, str]]:
+    answer = plan.answer
+    if answer is not None and answer.units is not None:
+        yield "fleet", plan.name(answer.candidate, answer.units)
+        yield "GPUs", number(answer.candidate.gpus_of(answer.units))
+        yield "nodes", number(answer.candidate.nodes_of(answer.units))
+        if plan.cost_per_hour is not None:
+            yield plan.unit, number(plan.cost_per_hour)
+    yield "confidence", "these requests" if plan.exact else percent(plan.confidence, 6)
+    yield "simulated requests", number(plan.simulated)
+
+
+def _chapters(plan: FleetPlan) -> Iterator[Chapter]:
+    if plan.frontier.height:
+        picture = Picture(
+            title="Cost against latency",
+            caption="Fleets run on all requests, of which no cheaper one is as fast. Dashed the limit.",
+            chart=lambda: of_frontier(plan),
+        )
+        yield Chapter(title="What does a lower latency cost?", pictures=(picture,), grids=(frontier(plan),))
+    reasons = [
+        (f"{plan.name(one.candidate)}: {one.kind}", one.why) for one in plan.fates if one.kind != "cheapest"
+    ]
+    yield Chapter(
+        title="What rules the others out?",
+        grids=(candidates(plan, _MOST_ROWS),),
+        folded=tuple(reasons[:_MOST_REASONS]),
+    )
+    if plan.fleet is not None:
+        lines = [
+            [
+                *(row["what"], f"× {row['factor']:g}", "yes" if row["keeps"] else "no"),
+                *(number(row["replicas"]), number(row["gpus"]), number(row["cost"])),
+            ]
+            for row in plan.sensitivity().rows(named=True)
+        ]
+        header = ["what", "changed", "kept", "replicas needed", "GPUs", plan.unit]
+        grid = Grid(title="", header=header, lines=lines, texts=3)
+        yield Chapter(title="What would change the answer?", grids=(grid,))
+    folded = [("What was run, as JSON", cut(plan.scenario))]
+    if plan.fleet is not None:
+        folded.insert(0, ("The fleet as a scenario in TOML, for inferq gate", cut(plan.toml())))
+    text = "The same workload, SLO, choices and seeds give the same answer, bit for bit, on every machine."
+    yield Chapter(title="What repeats it?", text=text, folded=tuple(folded))

@@ -1,0 +1,69 @@
+"""The tables of a plan, on pages and terminals alike."""
+
+from __future__ import annotations
+
+from inferq.experiments.plans.fleet_plan import FleetPlan, shown_value
+from inferq.reports.document import Grid
+from inferq.reports.text import NONE, amount, number
+
+_ORDER = ("cheapest", "kept", "undecided", "beaten", "breaks the SLO", "ruled out")
+
+
+def candidates(plan: FleetPlan, most: int | None = None) -> Grid:
+    """What became of each candidate, those that keep the SLO first, by cost.
+
+    Args:
+        plan: whose.
+        most: so many at most; None: all.
+    """
+    fates = sorted(
+        plan.fates,
+        key=lambda one: (
+            _ORDER.index(one.kind),
+            float("inf") if one.at_least is None else one.at_least,
+            one.candidate.place,
+        ),
+    )
+    lines = []
+    for one in fates[:most]:
+        units = None if one.units is None else one.candidate.gpus_of(one.units)
+        least = NONE if one.at_least is None else f"≥ {number(one.at_least)}"
+        cost = least if one.cost is None else number(one.cost)
+        size = [cost] if plan.prices is None else [number(units), cost]
+        lines.append([plan.name(one.candidate, one.units), one.kind, *size, shown_value(one.trial)])
+    misfits = plan.choices.misfits[: None if most is None else max(0, most - len(lines))]
+    none = [NONE] * (2 if plan.prices is None else 3)
+    lines += [[", ".join(misfit.labels.values()), "does not fit", *none] for misfit in misfits]
+    left = len(plan.fates) + len(plan.choices.misfits) - len(lines)
+    return Grid(
+        title="What became of each choice?",
+        header=["choice", "fate", *_costs(plan), "its trial"],
+        lines=lines,
+        texts=2,
+        last_is_text=True,
+        note=f"{left:,} more are in `candidates`." if left else "",
+    )
+
+
+def frontier(plan: FleetPlan) -> Grid:
+    """Cost against latency: no cheaper fleet that was run on all requests is as fast."""
+    lines = []
+    for row in plan.frontier.rows(named=True):
+        metric = next(one for one in plan.prober.objectives if one.metric.name == row["metric"])
+        value, low, high = (amount(row[name], metric.metric.unit) for name in ("value", "low", "high"))
+        between = NONE if row["low"] is None else f"{low} to {high}"
+        kept = "kept" if row["share"] <= 1 else "broken"
+        size = [number(row["gpus"]), number(row["cost"])][: len(_costs(plan))]
+        lines.append([row["fleet"], *size, row["metric"], value, between, kept])
+    return Grid(
+        title="What does a lower latency cost?",
+        header=["fleet", *_costs(plan), "metric", "value", "between", "SLO"],
+        lines=lines,
+        texts=1,
+        last_is_text=True,
+    )
+
+
+def _costs(plan: FleetPlan) -> list[str]:
+    """The columns of what a fleet costs: without prices its GPUs are the cost."""
+    return ["GPUs"] if plan.prices is None else ["GPUs", plan.unit]

@@ -1,0 +1,327 @@
+"""The cheapest fleet: against closed forms, against brute force, and as one answer whatever runs it."""
+
+import json
+import math
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import inferq as iq
+from inferq.experiments.capacity_search.slo import Objective
+from inferq.experiments.plans.probing import surely_broken
+from inferq.results.metric import Metric
+
+from .refusals import refused
+
+ONE_SEAT = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(max_seqs=1), kv=iq.KvCache.unlimited())
+FIXED = {"prompt": iq.Fixed(8), "output": iq.Fixed(1)}
+LENGTHS = {"prompt": iq.Uniform(10, 1500), "output": iq.Uniform(5, 120)}
+
+
+def card(speed: float, budget: int = 512, seats: int = 64) -> iq.Engine:
+    """An engine that is so many times as fast."""
+    timing = iq.PiecewiseLinear(base=0.01 / speed, per_token=8e-5 / speed, per_context_token=1e-7 / speed)
+    scheduler = iq.Sarathi(token_budget=budget, max_seqs=seats)
+    return iq.Engine(timing=timing, scheduler=scheduler, kv=iq.KvCache(tokens=100_000))
+
+
+# -- closed forms
+
+
+def test_m_d_1_behind_a_random_router():
+    """n queues of M/D/1 at ρ = λ/n wait ρ/(2(1 − ρ)): 0.7 s at n = 6, 0.5 s at n = 7."""
+    chat = iq.Workload.synthetic(requests=20_000, arrivals=iq.Poisson(3.5), **FIXED)
+    found = iq.plan(
+        chat, iq.Slo(queue_mean=0.6), engines=ONE_SEAT, routers=iq.Random(), warmup=1000, within=0.0
+    )
+    assert found.units == 7
+    assert found.fates[0].trial.worst.value == pytest.approx(0.5, rel=0.1)
+
+
+def test_erlang_c_seats():
+    """λ = 3, services of a second: Erlang C waits 0.509 s with four seats and 0.118 s with five."""
+    engines = {
+        f"{seats}": iq.Engine(
+            timing=iq.Constant(0.01), scheduler=iq.Sarathi(max_seqs=seats), kv=iq.KvCache.unlimited()
+        )
+        for seats in range(2, 9)
+    }
+    prices = iq.Prices(gpu_hour={name: float(name) for name in engines})
+    chat = iq.Workload.synthetic(
+        requests=20_000, arrivals=iq.Poisson(3.0), prompt=iq.Fixed(8), output=iq.Geometric(100)
+    )
+    found = iq.plan(
+        chat, iq.Slo(queue_mean=0.3), engines=engines, replicas=1, prices=prices, warmup=1000, within=0.0
+    )
+    assert found.answer.candidate.card == "5" and found.cost_per_hour == 5
+    assert {one.candidate.card for one in found.fates if one.kind == "ruled out"} == {"2"}
+
+
+def test_the_replica_counts_of_li2025_and_nie2026():
+    """(2.7): K > λ(m_p + m_d)·t_b/b, and ⌈λ/μ⌉ of section 6; what is stable keeps a wait."""
+    engine = iq.Engine(
+        timing=iq.PiecewiseLinear(base=0.0455, per_token=0.0003, knee=64),
+        scheduler=iq.Sarathi(token_budget=512, max_seqs=512),
+        kv=iq.KvCache.unlimited(),
+        first_token="decode",
+    )
+    li = iq.Workload.synthetic(
+        requests=8000, arrivals=iq.Poisson(50), prompt=iq.Fixed(129), output=iq.Fixed(112)
+    )
+    needed = math.floor(50 / iq.theory.token_capacity(li, engine).capacity_per_s) + 1
+    found = iq.plan(li, iq.Slo(queue_p50=2.0), engines=engine, routers=iq.RoundRobin(), seeds=range(3))
+    assert found.units == needed == 5
+    assert found.standings[0].limit.least == needed
+
+    half = iq.Uniform(10, 1600)
+    slots = iq.Engine(
+        timing=iq.Constant(0.0372),
+        scheduler=iq.SlotGreedy(chunk=512),
+        kv=iq.KvCache(tokens=131_000, block=1),
+        first_token="decode",
+    )
+    nie = iq.Workload.synthetic(requests=20_000, arrivals=iq.Poisson(24), prompt=half, output=half)
+    counted = iq.theory.replicas_needed(
+        nie, kv_tokens=131_000, slot_s=0.0372, utilisation=1.0, first_token="decode"
+    )
+    found = iq.plan(nie, iq.Slo(queue_p50=5.0), engines=slots, routers=iq.RoundRobin(), seeds=range(2))
+    assert found.units == counted.replicas == 8
+
+
+# -- brute force
+
+
+def brute_force(found: iq.Workload, slo: iq.Slo, plan, seeds, most: int):
+    """Every candidate and size over all requests: which keep the SLO in the mean over seeds; the cheapest."""
+    kept, simulated = {}, 0
+    drawn = [found.draw(seed) for seed in seeds]
+    (metric, limit), *_ = slo.limits.items()
+    for standing in plan.standings:
+        for units in range(1, most + 1):
+            values = []
+            for seed, one in zip(seeds, drawn, strict=True):
+                result = iq.simulate(one, standing.candidate.system(units), seed=seed)
+                values.append(result.summary()[metric].item())
+                simulated += one.frame.height
+            mean = math.fsum(values) / len(values)
+            kept[standing.candidate.place, units] = mean <= limit, mean / limit
+    cost = {key: plan.standings[key[0]].unit_cost * key[1] for key in kept}
+    best = min((key for key in kept if kept[key][0]), key=lambda key: (cost[key], kept[key][1]), default=None)
+    return best, kept, cost, simulated
+
+
+GRIDS = {
+    "cards": dict(
+        engines={"slow": card(1), "middle": card(2), "fast": card(4)},
+        prices=iq.Prices(gpu_hour={"slow": 1.0, "middle": 1.9, "fast": 4.4}),
+    ),
+    "budgets and routers": dict(
+        engines={f"{budget}": card(1.5, budget) for budget in (128, 512, 2048)},
+        routers=[iq.RoundRobin(), iq.LeastRequests()],
+    ),
+    "pools": dict(
+        engines={"slow": card(1), "fast": card(3)},
+        prices=iq.Prices(gpu_hour={"slow": 1.0, "fast": 2.6}),
+        pools=["together", "1:1", "1:3"],
+        link=iq.Link(0.001, 25e9, 131_072),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_brute_force_finds_the_same_with_ten_times_the_requests(name: str):
+    """Of a fixed trace the answer is exact; what theory rules out would not have kept the SLO."""
+    most = 24
+    trace = iq.Workload(
+        iq.Workload.synthetic(requests=2000, arrivals=iq.Poisson(30), **LENGTHS).draw(3).frame
+    )
+    slo = iq.Slo(ttft_p99=1.0)
+    found = iq.plan(trace, slo, replicas=range(1, most + 1), within=0.0, **GRIDS[name])
+    best, kept, cost, simulated = brute_force(trace, slo, found, [0], most)
+    answer = found.answer
+    assert answer is not None and best is not None
+    assert answer.cost == cost[best]
+    assert kept[answer.candidate.place, answer.units][0]
+    assert found.simulated <= 0.1 * simulated
+    ruled = [
+        (one.candidate.place, units)
+        for one in found.standings
+        for units in range(1, most + 1)
+        if units < one.limit.least
+    ]
+    assert ruled and not any(kept[key][0] for key in ruled)
+
+
+def test_brute_force_over_what_is_drawn():
+    """The same answer, or one whose interval holds the limit."""
+    chat = iq.Workload.synthetic(requests=1500, arrivals=iq.Poisson(30), **LENGTHS)
+    slo, seeds = iq.Slo(ttft_p90=0.7), range(5)
+    found = iq.plan(chat, slo, replicas=range(1, 25), within=0.0, seeds=seeds, **GRIDS["cards"])
+    best, _, cost, simulated = brute_force(chat, slo, found, seeds, 24)
+    assert found.answer.cost == cost[best] or any(
+        one.low <= 0.7 <= one.high
+        for trial in found.prober.trials.values()
+        if trial.whole and (trial.candidate.place, trial.units) == best
+        for one in trial.judged
+        if one.low is not None
+    )
+    assert found.simulated <= 0.1 * simulated
+
+
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from(("ttft_p90", "ttft_mean", "ttft_max", "e2e_p50", "queue_p95", "tpot_p90", "tbt_max")),
+    st.floats(0.05, 3.0),
+    st.integers(20, 200),
+)
+@settings(max_examples=30, deadline=None)
+def test_what_the_first_requests_prove_holds_of_all(seed: int, metric: str, limit: float, first: int):
+    """Law L11 at work: a part that is proof is never contradicted by the whole."""
+    whole = iq.Workload.synthetic(requests=240, arrivals=iq.Poisson(14), **LENGTHS).draw(seed)
+    part = iq.simulate(whole.head(first), card(0.8))
+    objective = Objective(Metric.of(metric), limit)
+    if surely_broken(objective, part, 240, may_leave="patience_s"):
+        assert iq.simulate(whole, card(0.8)).summary()[metric].item() > limit
+
+
+# -- one answer, whatever runs it
+
+
+def asked(**more):
+    """A plan over a small grid."""
+    chat = iq.Workload.synthetic(requests=1200, arrivals=iq.Poisson(25), **LENGTHS)
+    return iq.plan(chat, iq.Slo(ttft_p90=0.6), replicas=range(1, 17), **{**GRIDS["cards"], **more})
+
+
+def test_threads_executors_and_resuming_change_no_bit(tmp_path: Path):
+    """One thread, several, an executor, a file: the same fates; what was run is not run again."""
+    alone = asked(threads=1)
+    with ThreadPoolExecutor(3) as pool:
+        others = [asked(threads=2), asked(executor=pool), asked(resume=tmp_path / "plan.json")]
+    again = asked(resume=tmp_path / "plan.json")
+    for one in (*others, again):
+        assert one.candidates.equals(alone.candidates)
+        assert one.frontier.equals(alone.frontier)
+        assert one.probes.equals(alone.probes)
+    assert again.simulated == 0 < alone.simulated
+    hurried = asked(time_s=1e-9, resume=tmp_path / "other.json")
+    assert hurried.stopped and hurried.undecided and "the time was over" in hurried.explain()
+    assert asked(resume=tmp_path / "other.json").candidates.equals(alone.candidates)
+
+    kept = json.loads((tmp_path / "plan.json").read_text())
+    for damage, said in (
+        ({**kept, "plan": "0"}, "is of another workload"),
+        ({**kept, "runs": [["a", 1]]}, r"runs\[0\]"),
+        ({}, "holds no runs"),
+    ):
+        (tmp_path / "damaged.json").write_text(json.dumps(damage))
+        with pytest.raises(iq.ResultError, match=said):
+            asked(resume=tmp_path / "damaged.json")
+
+
+def test_what_is_said_shown_and_repeated(tmp_path: Path):
+    """Words, page, and a scenario in TOML that is the planned fleet."""
+    found = asked(spare=1)
+    answer = found.answer
+    assert answer.units == found.standings[answer.candidate.place].sizes[0] * answer.units
+    text = found.explain()
+    assert "1 of them to spare" in text and "runner-up: " in text and "with 95 % confidence" in text
+    assert found.cost_per_hour == answer.cost
+    (tmp_path / "fleet.toml").write_text(found.toml())
+    read = iq.Scenario.read(tmp_path / "fleet.toml")
+    assert read.system == found.fleet and read.workload.to_json() == found.workload.to_json()
+    page = iq.report(found, tmp_path / "plan.html").read_text(encoding="utf-8")
+    for said in (
+        "Which fleet is the cheapest?",
+        "What rules the others out?",
+        "What would change",
+        "[cluster",
+    ):
+        assert said in page
+    changed = found.sensitivity()
+    assert changed["what"].to_list()[::2] == ["rate", "lengths", "times of the engine"]
+    more, less = changed.filter(what="rate")["replicas"].to_list()
+    assert less <= answer.units <= more
+
+
+def test_times_are_the_rate_and_the_limits_scaled():
+    """L10: an engine that takes 1.1 times as long needs what the table says, run as such."""
+    fixed = iq.Workload(iq.Workload.synthetic(requests=900, arrivals=iq.Poisson(25), **LENGTHS).draw(1).frame)
+    found = iq.plan(fixed, iq.Slo(ttft_p90=0.6), engines=card(1.0))
+    slower = iq.plan(fixed, iq.Slo(ttft_p90=0.6), engines=card(1 / 1.1))
+    row = found.sensitivity().filter(what="times of the engine").row(0, named=True)
+    assert row["replicas"] == slower.units
+
+
+def test_nothing_keeps_it():
+    """What comes nearest, and the bound that forbids more."""
+    chat = iq.Workload.synthetic(requests=600, arrivals=iq.Poisson(5), **LENGTHS)
+    found = iq.plan(chat, iq.Slo(tpot_p50=0.00251), engines={"slow": card(1), "fast": card(4)})
+    assert found.fleet is None and found.units is None and found.toml() == ""
+    assert "is below the shortest iteration" in found.reason
+    assert {one.kind for one in found.fates} == {"ruled out", "breaks the SLO"}
+    assert "nearest comes" in found.explain()
+
+
+def test_cards_that_do_not_fit_are_named():
+    """Each with its reason; of a model without choices the default ones are taken."""
+    chat = iq.Workload.synthetic(requests=300, arrivals=iq.Poisson(2), **LENGTHS)
+    found = iq.plan(
+        chat,
+        iq.Slo(ttft_p99=2.0),
+        model="llama-3.1-70b",
+        gpus=["l4", "h200"],
+        tensor_parallel=[1, 2],
+        engine_options={"max_model_len": 8192},
+    )
+    misfits = found.candidates.filter(fate="does not fit")
+    assert misfits.select("gpu", "tensor_parallel").rows() == [("l4", "1"), ("l4", "2"), ("h200", "1")]
+    assert all("does not fit" in why for why in misfits["why"])
+    assert found.fleet == iq.Cluster(
+        iq.Engine.on("llama-3.1-70b", "h200", tensor_parallel=2, max_model_len=8192),
+        replicas=found.units,
+        router=iq.LeastRequests(),
+    )
+
+
+CHAT = iq.Workload.synthetic(requests=50, arrivals=iq.Poisson(2), **LENGTHS)
+
+
+@refused(
+    ({}, "model: what is to be served"),
+    ({"engines": card(1), "model": "llama-3.1-8b"}, "model: engines are given"),
+    ({"engines": {}}, "engines: there is nothing to choose from"),
+    ({"engines": card(1), "routers": []}, "routers: there is nothing to choose from"),
+    ({"engines": card(1), "replicas": []}, "replicas: there is nothing to choose from"),
+    ({"engines": card(1), "replicas": 0}, "replicas: must be a whole number"),
+    ({"engines": card(1), "pools": "0:2"}, r"pools\[0\]: must be 'together'"),
+    ({"engines": card(1), "pools": "1:2"}, "link: how do requests get"),
+    ({"engines": card(1), "prices": iq.Prices(gpu_hour={"h200": 3.0})}, "prices.gpu_hour.engine: no price"),
+    ({"engines": card(1), "within": -0.1}, "within: "),
+    ({"engines": card(1), "time_s": 0}, "time_s: "),
+    ({"engines": card(1), "seeds": [1]}, "seeds: one run of what is drawn"),
+    ({"engines": card(1), "resume": "plan.txt"}, "resume: must be the name of a .json file"),
+    ({"engines": card(1), "seed": 3}, "seed: not for plan"),
+    ({"model": "llama-3.1-70b", "gpus": "l4", "tensor_parallel": 1}, "gpus: nothing fits: .* does not fit"),
+    ({"model": "llama-3.1-8b", "gpus": "h20"}, "gpu: unknown name 'h20'; did you mean h200"),
+    ({"model": "llama-3.1-8b", "engine_options": {"gpu": "h200"}}, "engine_options.gpu: is an axis"),
+)
+def test_wrong_choices(choices: dict):
+    """An error names the axis."""
+    iq.plan(CHAT, iq.Slo(ttft_p99=1.0), **choices)
+
+
+def test_prices_are_read_from_a_file(tmp_path: Path):
+    """Those of GPUs and of tokens, with the field that is wrong."""
+    file = tmp_path / "prices.toml"
+    file.write_text('currency = "EUR"\n[gpu_hour]\nh200 = 3.5\n')
+    assert iq.Prices.read(file) == iq.Prices(gpu_hour={"h200": 3.5}, currency="EUR")
+    file.write_text("[gpu_hour]\nh200 = -1\n")
+    with pytest.raises(iq.ConfigError, match=r"prices\.toml.*gpu_hour\.h200: must be 0 or above"):
+        iq.Prices.read(file)
+    file.write_text("[gpu_hours]\nh200 = 1\n")
+    with pytest.raises(iq.ConfigError, match="unknown field 'gpu_hours'"):
+        iq.Prices.read(file)
