@@ -325,3 +325,53 @@ def test_prices_are_read_from_a_file(tmp_path: Path):
     file.write_text("[gpu_hours]\nh200 = 1\n")
     with pytest.raises(iq.ConfigError, match="unknown field 'gpu_hours'"):
         iq.Prices.read(file)
+
+
+def test_what_a_run_costs():
+    """By hand: two replicas of two GPUs for the seconds of the run, busy as the timeline says."""
+    engine = iq.Engine.on("llama-3.1-8b", "h100-80gb", tensor_parallel=2)
+    chat = iq.Workload({"arrival_s": [0.0, 1.0], "prompt_tokens": [100, 300], "output_tokens": [50, 150]})
+    run = iq.simulate(chat, iq.Cluster(engine, replicas=2), timeline_s=0.01)
+    prices = iq.Prices(
+        gpu_hour={"h100-80gb": 3.6}, idle_watts={"h100-80gb": 100.0}, prefill=1e-6, decode=2e-6
+    )
+    row = run.summary(prices=prices).row(0, named=True)
+    assert (row["gpus"], row["nodes"], row["cost_per_hour"]) == (4, 1, pytest.approx(14.4))
+    assert row["cost_per_request"] == pytest.approx(0.004 * row["duration_s"] / 2)
+    assert row["cost_per_million_output_tokens"] == pytest.approx(1e6 * 0.004 * row["duration_s"] / 200)
+    assert row["revenue_per_hour"] == pytest.approx((400e-6 + 2 * 200e-6) * 3600 / row["duration_s"])
+    samples = run.timeline
+    busy = [(samples.filter(replica=one)["running"] > 0).mean() for one in (0, 1)]
+    assert 0.1 < min(busy) < max(busy) < 0.9
+    assert row["watts"] == pytest.approx(sum(2 * (700 * share + 100 * (1 - share)) for share in busy))
+    assert row["joules_per_request"] == pytest.approx(row["watts"] * row["duration_s"] / 2)
+    assert run.summary(prices=iq.Prices(gpu_hour={"h100-80gb": 3.6}))["watts"].item() == 4 * 700.0
+    with pytest.raises(iq.ConfigError, match="prices: are of the whole fleet"):
+        run.summary(by="replica", prices=prices)
+    with pytest.raises(iq.ConfigError, match="prices: the engine says no card"):
+        iq.simulate(chat, card(1)).summary(prices=prices)
+    with pytest.raises(iq.ConfigError, match=r"prices\.gpu_hour\.h100-80gb: no price"):
+        run.summary(prices=iq.Prices(gpu_hour={"h200": 3.0}))
+
+
+def test_a_schedule_follows_the_load():
+    """Hours at 2, 6 and 3 a second of one-second requests: each needs its own, and the bill by hand."""
+    hour = 400.0
+    rates = {0: 2.0, 1: 6.0, 2: 3.0}
+    gaps = [hour * k + i / rate for k, rate in rates.items() for i in range(int(hour * rate))]
+    ones = {"prompt_tokens": [8] * len(gaps), "output_tokens": [1] * len(gaps)}
+    trace = iq.Workload({"arrival_s": gaps, **ones})
+    found = iq.plan(trace, iq.Slo(queue_max=0.0), engines=ONE_SEAT, replicas=range(1, 12), spare=1)
+    day = found.schedule(hour, startup_s=40.0)
+    assert [one.units for one in day.windows] == [2, 6, 3] and day.peak == 7
+    assert all(one.longest_s == 1.0 for one in day.windows)
+    # 3, 7 and 4 replicas with the spare; 3 + 4 are started, 3 drain after the second window and 4 at the end.
+    seconds = hour * (3 + 7 + 4) + 40 * (3 + 4) + 1 * (3 + 4)
+    assert day.replica_hours == pytest.approx(seconds / 3600)
+    assert day.fixed_hours == pytest.approx(7 * (3 * hour + 40 + 1) / 3600)
+    assert day.saved == pytest.approx(1 - day.replica_hours / day.fixed_hours)
+    assert day.frame["replicas"].to_list() == [3, 7, 4] and "7 × 1 engine serve the peak" in day.explain()
+    with pytest.raises(iq.ConfigError, match="every_s: must be above 0"):
+        found.schedule(0)
+    with pytest.raises(iq.ConfigError, match="every_s: makes 1,1"):
+        found.schedule(1e-3)

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from inferq._lazy import pl
 from inferq._version import __version__
+from inferq.errors import ConfigError
 from inferq.inputs import path_of
 from inferq.results import perfetto
+from inferq.results.costs import as_columns, costs
 from inferq.results.files import frame_into, replacing_all, text_into
 from inferq.results.summary import summary
 from inferq.results.tables import FRAMES, STATUSES, RunTables, as_frame
 from inferq.results.work_conservation import WorkConservation, work_conservation
+from inferq.systems.prices import Prices
 from inferq.workload import rows
 from inferq.workload.columns import sha256
 
@@ -396,7 +399,10 @@ class Result:
         return scenario_of(self._workload, self._options)
 
     def summary(
-        self, by: str | Iterable[str] | None = None, slo: Mapping[str, float | None] | None = None
+        self,
+        by: str | Iterable[str] | None = None,
+        slo: Mapping[str, float | None] | None = None,
+        prices: Prices | None = None,
     ) -> pl.DataFrame:
         """One row for each group of measured requests: counts, throughput, goodput and latencies.
 
@@ -417,6 +423,12 @@ class Result:
 
         The last two are null where there is no prefix cache; `hit_rate` also where none was admitted.
 
+        With `prices` there follow `gpus`, `nodes`, `cost_per_hour`, `cost_per_request`,
+        `cost_per_million_output_tokens`, `watts`, `joules_per_request`, `joules_per_million_output_tokens`
+        and `revenue_per_hour` (null unless tokens have a price). A replica is busy in the share of the
+        samples of `timeline` in which it runs a request; where it is not known what a card takes that waits,
+        it is taken to be what one takes that computes, so that energy is an upper bound.
+
         `duration_s` counts as vLLM's benchmark does and is the same for every group, so that the throughputs
         of groups add up to that of the whole.
 
@@ -430,9 +442,12 @@ class Result:
             slo: objectives in seconds, `{"ttft_s": …, "tbt_s": …}`, instead of the workload's columns
                 `ttft_slo_s` and `tbt_slo_s`. An objective that is null is met; without any, goodput is
                 throughput.
+            prices: of GPUs and tokens, for all requests together: not beside `by`.
 
         Raises:
-            ConfigError: an unknown column or objective, or an objective that is no number of seconds.
+            ConfigError: an unknown column or objective, or an objective that is no number of seconds; prices
+                beside `by`, of a run that was read from a directory, without that of a card, or of an engine
+                that says no card.
 
         Example:
             >>> import inferq as iq
@@ -445,7 +460,18 @@ class Result:
             >>> summary["request_goodput"].item() == 1 / 3
             True
         """
-        return summary(self._tables, by, slo, has_prefix_cache=self.has_prefix_cache)
+        found = summary(self._tables, by, slo, has_prefix_cache=self.has_prefix_cache)
+        if prices is None:
+            return found
+        if not isinstance(prices, Prices):
+            raise ConfigError("prices", f"must be Prices(…), is {prices!r}")
+        if by is not None:
+            raise ConfigError("prices", "are of the whole fleet; leave out by")
+        if self._system is None:
+            raise ConfigError("prices", "only the description of what served a stored run is kept")
+        return found.with_columns(
+            as_columns(costs(self._tables, self._system, prices, found.row(0, named=True)))
+        )
 
     def write(self, directory: str | os.PathLike[str]) -> Path:
         """Write each frame and the workload as Parquet, the scenario and the findings as JSON.

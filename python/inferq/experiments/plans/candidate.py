@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 
+from inferq.results.costs import nodes_of
 from inferq.systems.cluster import Cluster
 from inferq.systems.disaggregated import Disaggregated, Link
 from inferq.systems.engine import Engine
 from inferq.systems.routers import Router
-
-GPUS_OF_NODE = 8
-"""GPUs that share a machine, as of the boards that the catalogue names."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,8 +57,7 @@ class Candidate:
 
     def nodes_of(self, units: int) -> int:
         """Machines that it fills, where no replica lies on two unless it is larger than one."""
-        replicas, each = units * self.replicas_of_unit, GPUS_OF_NODE // self.gpus
-        return -(-replicas // each) if each else replicas * -(-self.gpus // GPUS_OF_NODE)
+        return nodes_of(units * self.replicas_of_unit, self.gpus)
 
     def size(self, units: int) -> str:
         """How many replicas there are of what, in words."""

@@ -12,10 +12,12 @@ from inferq.experiments.plans.candidate import Candidate
 from inferq.experiments.plans.choices import Choices
 from inferq.experiments.plans.fate import Fate
 from inferq.experiments.plans.probing import Prober, Trial
+from inferq.experiments.plans.schedule import Schedule, schedule
 from inferq.experiments.plans.sensitivity import sensitivity
 from inferq.experiments.plans.standing import Standing
 from inferq.experiments.plans.toml import scenario_as_toml
 from inferq.reports.text import amount, counted, number, percent
+from inferq.simulation.simulate import simulate
 from inferq.systems.prices import Prices
 from inferq.systems.system import System
 from inferq.workload.workload import Workload
@@ -85,6 +87,19 @@ class FleetPlan:
     def cost_per_hour(self) -> float | None:
         """What the fleet costs an hour; None without prices."""
         return None if self.prices is None or self.answer is None else self.answer.cost
+
+    @cached_property
+    def summary(self) -> pl.DataFrame | None:
+        """`Result.summary` of the planned fleet over all requests of the first seed, with its costs.
+
+        The columns of costs are there with prices and cards alone. None where nothing keeps the SLO.
+        """
+        if self.fleet is None or self.answer is None:
+            return None
+        seed = self.seeds[0]
+        run = simulate(self.prober._whole(seed), self.fleet, seed=seed, **self.prober.options)
+        priced = self.prices if "gpu" in self.answer.candidate.engine.on_card else None
+        return run.summary(prices=priced)
 
     @property
     def undecided(self) -> tuple[Fate, ...]:
@@ -209,6 +224,26 @@ class FleetPlan:
             does), `gpus`, `cost`. Lengths are left out where prompts say what they share.
         """
         return sensitivity(self, by)
+
+    def schedule(self, every_s: float = 3600.0, *, startup_s: float = 0.0) -> Schedule | None:
+        """How many replicas each hour needs, and what a fleet saves that has no more than that.
+
+        The requests of each window are run by themselves, from empty replicas on: it needs the fewest that
+        keep the SLO over them. The change from one window to the next is counted, not run: what comes is
+        started `startup_s` before, what goes finishes first.
+
+        Args:
+            every_s: seconds of a window, above 0.
+            startup_s: from the moment that a replica is asked for, and paid, until it serves; 0 or above.
+
+        Returns:
+            The schedule of the first seed's requests; None where nothing keeps the SLO.
+
+        Raises:
+            ConfigError: a number outside its range; sessions or prompts that go on from others, or options of
+                the runs that say which requests count.
+        """
+        return schedule(self, every_s, startup_s)
 
     def toml(self) -> str:
         """The planned fleet and the workload as a scenario in TOML, with a `[gate]` over the SLO's metrics.
