@@ -105,6 +105,7 @@ impl Replica {
         let begun = if now == stretch.start { 0 } else { stretch.begun_before(now)? };
         stretch.count = stretch.count.min(begun + 1);
         stretch.end = end_after(stretch.start, &stretch.pace, stretch.count)?;
+        self.next = stretch.end;
         Ok(())
     }
 

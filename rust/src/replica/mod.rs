@@ -52,7 +52,8 @@ pub struct Replica {
     /// The iterations under way, or, while the replica is idle, those that ran last.
     stretch: Stretch,
     is_idle: bool,
-    wake_at: Instant,
+    /// When something happens here next by itself: a stretch ends, or the scheduler wants to be asked.
+    next: Instant,
     stepping: bool,
     role: Role,
     /// Requests that are about to depart.
@@ -168,7 +169,7 @@ impl Replica {
             host: Some(engine.host).filter(|host| !host.is_nothing()),
             stretch: Stretch::default(),
             is_idle: true,
-            wake_at: Instant::NEVER,
+            next: Instant::NEVER,
             stepping,
             role,
             departing: Vec::new(),
@@ -294,6 +295,7 @@ impl Replica {
         // An iteration that ends at the very instant is over; otherwise the running one is the last.
         stretch.count = stretch.begun_before(now)?;
         stretch.end = end_after(stretch.start, &stretch.pace, stretch.count)?;
+        self.next = stretch.end;
         Ok(())
     }
 
@@ -302,7 +304,6 @@ impl Replica {
     pub fn form(&mut self, now: Instant, drain: bool) -> Result<bool> {
         debug_assert!(self.is_idle, "an iteration cannot be interrupted");
         self.report(now)?;
-        self.wake_at = Instant::NEVER;
         loop {
             self.ask(now, drain)?;
             let batch = &self.state.batch;
@@ -310,7 +311,7 @@ impl Replica {
                 break;
             }
             if batch.preempted.is_empty() {
-                self.wake_at = batch.wake_at.filter(|&at| at > now).unwrap_or(Instant::NEVER);
+                self.next = batch.wake_at.filter(|&at| at > now).unwrap_or(Instant::NEVER);
                 return Ok(false);
             }
         }
@@ -432,11 +433,13 @@ impl Replica {
         if now != state.last_end {
             state.idle = Span(state.idle.0 + now.since(state.last_end).0);
         }
+        let end = end_after(now, &pace, count)?;
+        self.next = end;
         self.stretch = Stretch {
             start: now,
             pace,
             count,
-            end: end_after(now, &pace, count)?,
+            end,
             through_arrivals: state.batch.hold.through_arrivals,
             decodes: state.standing,
             growth,

@@ -14,7 +14,7 @@ impl Replica {
     /// When something happens here next by itself: a stretch ends, or the scheduler wants to be asked.
     #[inline]
     pub fn next_instant(&self) -> Instant {
-        if self.is_idle { self.wake_at } else { self.stretch.end }
+        self.next
     }
 
     /// Its number in the results.

@@ -19,6 +19,7 @@ impl Replica {
         }
         self.report(self.stretch.end)?;
         self.is_idle = true;
+        self.next = Instant::NEVER;
         self.settle_stretch(results)
     }
 

@@ -6,7 +6,7 @@
 //! replicas at its instant, so they wait for one another there too.
 
 use super::run::{Polls, Run, sum_of_areas};
-use crate::clock::{Instant, Span, product};
+use crate::clock::{Instant, Span};
 use crate::error::Result;
 use crate::replica::Replica;
 use crate::results::Recorder;
@@ -18,7 +18,7 @@ pub(super) struct Lanes {
     lanes: Vec<Lane>,
     /// When something happens at each replica next, by [`Instant::hour`]; `None`: there is only one.
     ends: Option<Tournament<u64>>,
-    /// Idle replicas at which something happened at this instant.
+    /// Idle replicas at which something happened at this instant, where there are several.
     touched: Vec<u32>,
 }
 
@@ -34,11 +34,12 @@ struct Lane {
 
 impl Lane {
     /// Something happens: until now there were so many requests here.
-    #[inline]
-    fn come_to(&mut self, now: Instant, requests: u64) -> Result<()> {
-        self.area = sum_of_areas(self.area, product(now.since(self.at).0, u128::from(requests))?)?;
+    #[inline(always)]
+    fn come_to(&mut self, now: Instant, requests: u64) {
+        // All that happens before 2^95 attoseconds fits, and nothing else remains without an error: see
+        // `Recorder::check_instants`.
+        self.area = self.area.wrapping_add(now.since(self.at).0.wrapping_mul(u128::from(requests)));
         self.at = now;
-        Ok(())
     }
 
     /// The replica goes on by itself.
@@ -47,7 +48,7 @@ impl Lane {
         let mut end = replica.next_instant();
         while end < until.instant {
             polls.count(results.left())?;
-            self.come_to(end, replica.requests())?;
+            self.come_to(end, replica.requests());
             replica.settle(results)?;
             if replica.is_idle() && !replica.is_empty() {
                 replica.form(end, false)?;
@@ -55,7 +56,7 @@ impl Lane {
             end = replica.next_instant();
         }
         if until.is_arrival && end == until.instant {
-            self.come_to(end, replica.requests())?;
+            self.come_to(end, replica.requests());
             replica.settle(results)?;
             self.is_touched = true;
         }
@@ -91,7 +92,9 @@ impl Lanes {
         let lane = &mut self.lanes[replica];
         if !lane.is_touched {
             lane.is_touched = true;
-            self.touched.push(replica as u32);
+            if self.ends.is_some() {
+                self.touched.push(replica as u32);
+            }
         }
     }
 }
@@ -129,23 +132,26 @@ impl Run<'_> {
     pub(super) fn meet(&mut self) -> Result<()> {
         self.now = self.lanes.lanes.iter().map(|lane| lane.at).fold(self.now, Instant::max);
         for (lane, replica) in self.lanes.lanes.iter_mut().zip(&self.fleet.replicas) {
-            lane.come_to(self.now, replica.requests())?;
+            lane.come_to(self.now, replica.requests());
             self.in_system_area = sum_of_areas(self.in_system_area, std::mem::take(&mut lane.area))?;
         }
         Ok(())
     }
 
     /// Every replica that has something to do goes on.
-    #[inline]
+    #[inline(always)]
     fn go_on(&mut self, until: Until, polls: &mut Polls) -> Result<()> {
+        if self.lanes.ends.is_none() {
+            return self.lanes.lanes[0].go_on(&mut self.fleet.replicas[0], until, &mut self.results, polls);
+        }
+        self.go_on_in_order(until, polls)
+    }
+
+    /// The same for several replicas.
+    #[inline(never)]
+    fn go_on_in_order(&mut self, until: Until, polls: &mut Polls) -> Result<()> {
         let (Lanes { lanes, ends, touched }, fleet, results) = (&mut self.lanes, &mut self.fleet, &mut self.results);
-        let Some(ends) = ends else {
-            lanes[0].go_on(&mut fleet.replicas[0], until, results, polls)?;
-            if lanes[0].is_touched {
-                touched.push(0);
-            }
-            return Ok(());
-        };
+        let Some(ends) = ends else { return Ok(()) };
         ends.replace_up_to(until.instant.hour().min(Instant::LAST_HOUR), |index| {
             let (replica, lane) = (&mut fleet.replicas[index], &mut lanes[index]);
             lane.go_on(replica, until, results, polls)?;
@@ -168,7 +174,7 @@ impl Run<'_> {
             workload.content.read(row, &mut self.fleet.content);
             let index = self.route(workload.pool(row), &arrival, false)?;
             let replica = &mut self.fleet.replicas[index];
-            self.lanes.lanes[index].come_to(self.now, replica.requests())?;
+            self.lanes.lanes[index].come_to(self.now, replica.requests());
             if replica.arrive(&arrival, &self.fleet.content, &mut self.results)?.is_some() {
                 if replica.is_idle() {
                     self.lanes.touch(index);
@@ -181,6 +187,16 @@ impl Run<'_> {
                 self.waiting_at_last_arrival = self.waiting();
             }
         }
+        if self.lanes.ends.is_none() {
+            let is_touched = std::mem::take(&mut self.lanes.lanes[0].is_touched);
+            return if is_touched { self.form(0, false).map(drop) } else { Ok(()) };
+        }
+        self.form_touched()
+    }
+
+    /// The replicas at which something happened form batches.
+    #[inline(never)]
+    fn form_touched(&mut self) -> Result<()> {
         if self.lanes.touched.len() > 1 {
             self.lanes.touched.sort_unstable();
         }
