@@ -363,10 +363,18 @@ impl Workload<'_> {
     }
 
     /// One row. The rows have been checked.
-    #[inline]
+    #[inline(never)]
     pub fn request(&self, row: usize, at: Instant) -> Arrival {
+        let mut arrival = self.plain_request(row, at);
+        self.add_options(row, &mut arrival);
+        arrival
+    }
+
+    /// The same where no row has more than an arrival, a prompt and an output.
+    #[inline(always)]
+    pub(crate) fn plain_request(&self, row: usize, at: Instant) -> Arrival {
         let number = self.first + row as u32;
-        let mut arrival = Arrival {
+        Arrival {
             id: number,
             row: number,
             at,
@@ -378,7 +386,11 @@ impl Workload<'_> {
             tbt_slo: Span::NEVER,
             queue_key: 0,
             session: None,
-        };
+        }
+    }
+
+    /// Is there a column that says more of a request?
+    pub(crate) fn has_options(&self) -> bool {
         let optional = self.ids.len()
             | self.class.len()
             | self.priority.len()
@@ -386,14 +398,10 @@ impl Workload<'_> {
             | self.tbt_slo_s.len()
             | self.queue_key.len()
             | self.session.len();
-        if optional != 0 {
-            self.add_options(row, &mut arrival);
-        }
-        arrival
+        optional != 0
     }
 
     /// What the optional columns say of a row.
-    #[inline(never)]
     fn add_options(&self, row: usize, arrival: &mut Arrival) {
         arrival.id = self.id(row);
         arrival.class = self.class.get(row).copied().unwrap_or(0);

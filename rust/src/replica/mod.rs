@@ -185,7 +185,7 @@ impl Replica {
     }
 
     /// A request arrives whose prompt begins with `content`. One that can never fit is rejected at once.
-    #[inline]
+    #[inline(always)]
     pub fn arrive(&mut self, arrival: &Arrival, content: &[Segment], results: &mut Recorder) -> Result<Option<Place>> {
         if let Some(reason) = self.refuses(arrival) {
             results.reject(arrival, self.index, reason);

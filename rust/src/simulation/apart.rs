@@ -6,7 +6,7 @@
 //! replicas at its instant, so they wait for one another there too.
 
 use super::run::{Polls, Run, sum_of_areas};
-use crate::clock::{Instant, Span};
+use crate::clock::Instant;
 use crate::error::Result;
 use crate::replica::Replica;
 use crate::results::Recorder;
@@ -103,24 +103,27 @@ impl Run<'_> {
     /// Lets happen what happens before `look_at`.
     pub(super) fn advance_apart(&mut self, workload: &Workload, polls: &mut Polls) -> Result<()> {
         loop {
-            let arrival = self.arrivals.at;
-            if self.sampler.next < arrival.min(self.look_at) {
-                // Of what happens at its instant a sample sees the end.
-                let instant = self.sampler.next.after(Span(1))?;
-                self.go_on(Until { instant, is_arrival: false }, polls)?;
-                let next = self.next_apart();
-                if next >= self.look_at {
-                    return Ok(());
-                }
-                self.sampler.sample_before(next, &self.fleet.replicas, &mut self.results)?;
-            } else if arrival < self.look_at {
-                self.go_on(Until { instant: arrival, is_arrival: true }, polls)?;
+            // Of what happens at its instant a sample sees the end.
+            let sampled = Instant(self.sampler.next.0.saturating_add(1));
+            let is_sampled = sampled < self.look_at;
+            let instant = if is_sampled { sampled } else { self.look_at };
+            while self.arrivals.at < instant {
+                self.go_on(Until { instant: self.arrivals.at, is_arrival: true }, polls)?;
                 polls.count(self.results.left())?;
                 self.arrive_apart(workload)?;
-            } else {
-                return self.go_on(Until { instant: self.look_at, is_arrival: false }, polls);
             }
+            self.go_on_to(instant, polls)?;
+            if !is_sampled || self.next_apart() >= self.look_at {
+                return Ok(());
+            }
+            self.sampler.sample_before(self.next_apart(), &self.fleet.replicas, &mut self.results)?;
         }
+    }
+
+    /// Every replica goes on up to an instant at which none is asked.
+    #[inline(never)]
+    fn go_on_to(&mut self, instant: Instant, polls: &mut Polls) -> Result<()> {
+        self.go_on(Until { instant, is_arrival: false }, polls)
     }
 
     /// When something happens next.
@@ -170,7 +173,7 @@ impl Run<'_> {
         self.now = self.arrivals.at;
         while self.arrivals.at == self.now {
             let row = self.arrivals.pop(workload);
-            let arrival = workload.request(row, self.now);
+            let arrival = self.arrivals.request(row, self.now, workload);
             workload.content.read(row, &mut self.fleet.content);
             let index = self.route(workload.pool(row), &arrival, false)?;
             let replica = &mut self.fleet.replicas[index];

@@ -1,7 +1,7 @@
 //! The rows of a workload, in the order in which they arrive.
 
 use crate::clock::{Instant, all_arrival_nanoseconds};
-use crate::workload::Workload;
+use crate::workload::{Arrival, Workload};
 
 /// The rows that are still to arrive and wait for no other.
 pub(super) struct Arrivals {
@@ -13,6 +13,8 @@ pub(super) struct Arrivals {
     pub(super) at: Instant,
     /// Does one arrive after the horizon?
     pub(super) more_to_come: bool,
+    /// Do the rows have only what every row has?
+    are_plain: bool,
     /// The arrivals of the block of rows that the next one belongs to, in nanoseconds; where none waits for another.
     block: [u64; BLOCK],
 }
@@ -23,7 +25,7 @@ const BLOCK: usize = 64;
 impl Arrivals {
     /// No row is known yet.
     pub(super) fn new(horizon: Option<Instant>) -> Arrivals {
-        Arrivals { horizon, rows: 0, next: 0, at: Instant::NEVER, more_to_come: false, block: [0; BLOCK] }
+        Arrivals { horizon, rows: 0, next: 0, at: Instant::NEVER, more_to_come: false, are_plain: false, block: [0; BLOCK] }
     }
 
     /// The first `rows` of a workload come next. If none waits for another, they all arrive by the horizon.
@@ -31,11 +33,18 @@ impl Arrivals {
         self.rows = rows;
         self.more_to_come |= rows < workload.len();
         self.next = 0;
+        self.are_plain = !workload.has_options();
         self.find(workload);
     }
 
+    /// The request of a row, which arrives at an instant.
+    #[inline(always)]
+    pub(super) fn request(&self, row: usize, at: Instant, workload: &Workload) -> Arrival {
+        if self.are_plain { workload.plain_request(row, at) } else { workload.request(row, at) }
+    }
+
     /// The row that arrives now.
-    #[inline]
+    #[inline(always)]
     pub(super) fn pop(&mut self, workload: &Workload) -> usize {
         let row = self.next;
         self.next += 1;
@@ -43,7 +52,7 @@ impl Arrivals {
         row
     }
 
-    #[inline]
+    #[inline(always)]
     fn find(&mut self, workload: &Workload) {
         if !workload.flow.is_empty() {
             self.find_in_flow(workload);
@@ -64,6 +73,7 @@ impl Arrivals {
     }
 
     /// Passes over rows that come later.
+    #[inline(never)]
     fn find_in_flow(&mut self, workload: &Workload) {
         while workload.flow.is_delayed(self.next) {
             self.next += 1;

@@ -382,7 +382,7 @@ impl Run<'_> {
 
     #[inline]
     fn arrive(&mut self, row: usize, workload: &Workload) -> Result<()> {
-        let arrival = workload.request(row, self.now);
+        let arrival = self.arrivals.request(row, self.now, workload);
         if let Some(dispatch) = &mut self.calendar.dispatch {
             // All replicas are alike.
             match self.fleet.replicas[0].refuses(&arrival) {
