@@ -344,6 +344,7 @@ impl Plan<'_> {
         let request = state.requests.at_mut(place);
         state.waiting_blocks -= state.blocks.need(u64::from(request.prompt_tokens));
         state.batch.admitted.push(place);
+        state.batch.is_each_placed = false;
         if state.blocks.has_cache() {
             self.take_beside_hit(place, tokens)?;
         } else if fits {
@@ -354,6 +355,47 @@ impl Plan<'_> {
         }
         self.state.requests.history_mut(place).begin(self.now);
         Ok(())
+    }
+
+    /// Admits a waiting request with the blocks for `reserved` tokens and computes the first `tokens` that it owes: the
+    /// same as [`Plan::admit`] and then [`Plan::chunk`], at once.
+    #[inline(always)]
+    pub fn admit_with_chunk(&mut self, place: Place, reserved: u64, tokens: u64) -> Result<()> {
+        if self.state.blocks.has_cache() {
+            return self.admit_then_chunk(place, reserved, tokens);
+        }
+        let budget = self.budget_left();
+        let state = &mut *self.state;
+        let request = state.requests.at_mut(place);
+        let (context, owed) = (u64::from(request.computed), request.owed());
+        let blocks = state.blocks.need(reserved.max(context + tokens));
+        let is_right = request.phase == Phase::Waiting
+            && state.running < state.limits.max_seqs
+            && (1..=owed.min(budget)).contains(&tokens);
+        if !is_right || !self.state.has_free(blocks) {
+            // One after the other, to name the rule that does not hold.
+            return self.admit_then_chunk(place, reserved, tokens);
+        }
+        let state = &mut *self.state;
+        let is_decode = owed == 1 && state.requests.is_priced_as_decode(place);
+        state.last_row += 1;
+        let (request, history) = state.requests.both_mut(place);
+        (request.row, request.phase, request.placed) = (state.last_row, Phase::Started, true);
+        request.blocks += blocks;
+        history.begin(self.now);
+        state.waiting_blocks -= state.blocks.need(u64::from(request.prompt_tokens));
+        state.blocks.take(blocks);
+        state.running += 1;
+        state.waiting -= 1;
+        state.batch.admitted.push(place);
+        state.batch.push(Chunk { place, tokens, context, owed, is_decode });
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn admit_then_chunk(&mut self, place: Place, reserved: u64, tokens: u64) -> Result<()> {
+        self.admit(place, reserved)?;
+        self.chunk(place, tokens)
     }
 
     /// Brings a swapped request's context back, with the blocks for `tokens` tokens in all.

@@ -17,7 +17,7 @@ use crate::request::{History, Phase, Place, Request};
 pub(crate) struct LookedUp {
     place: Place,
     hit: Hit,
-    /// Blocks had changed hands so often in this plan.
+    /// Blocks had changed hands so often.
     exchanges: u64,
 }
 

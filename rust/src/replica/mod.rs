@@ -343,7 +343,7 @@ impl Replica {
         };
         if state.standing + state.batch.chunk_tokens > state.limits.token_budget
             || !state.has_free(0)
-            || !state.batch.admitted.iter().all(is_placed)
+            || !(state.batch.is_each_placed || state.batch.admitted.iter().all(is_placed))
         {
             return Err(self.broken_rule(now));
         }
@@ -402,10 +402,10 @@ impl Replica {
             None => self.price()?,
         };
         let state = &mut self.state;
-        let mut count = state.batch.hold.iterations.min(pace.holds).min(state.batch.most_iterations);
-        count = if self.stepping { 1 } else { count.min(state.ticks_to_due()) };
+        let (due, growth) = state.until_due_and_growth();
+        let mut count = state.batch.hold.iterations.min(pace.holds).min(state.batch.most_iterations).min(due);
         if count > 1 {
-            count = count.min(self.scheduler.holds(&pace));
+            count = if self.stepping { 1 } else { count.min(self.scheduler.holds(&pace)) };
         }
         if state.swap_charge > Span::ZERO {
             pace.first = pace.first.plus(state.swap_charge)?;
@@ -413,7 +413,6 @@ impl Replica {
             count = 1;
         }
         let mut count = count.max(1);
-        let growth = state.standing_growth();
         let has_cache = state.blocks.has_cache();
         if has_cache {
             count = state.iterations_that_cache_alike(count);
@@ -421,7 +420,7 @@ impl Replica {
         state.blocks.take(growth);
         let free = state.blocks.free();
         // A token takes one block at most, so this many are never exceeded.
-        let bound = state.growth_at_most(count);
+        let bound = if count == 1 { state.standing } else { state.growth_at_most(count) };
         let is_roomy = bound.saturating_add(state.batch.chunk_tokens.saturating_mul(count)) < free;
         debug_assert!(!is_roomy || state.more_blocks(count) - growth < free, "the bound is never below the count");
         if count > 1 && (!is_roomy || has_cache) {

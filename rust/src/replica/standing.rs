@@ -177,14 +177,8 @@ struct Maxima {
 impl Maxima {
     #[inline(always)]
     fn note(&mut self, tick: u64, value: Span) {
-        let greater = self.stack.iter().rposition(|&(_, other)| other > value).map_or(0, |index| index + 1);
-        match self.stack.get_mut(greater) {
-            Some(place) => {
-                *place = (tick, value);
-                self.stack.truncate(greater + 1);
-            }
-            None => self.stack.push((tick, value)),
-        }
+        while self.stack.pop_if(|&mut (_, other)| other <= value).is_some() {}
+        self.stack.push((tick, value));
     }
 
     #[inline]

@@ -43,6 +43,8 @@ pub(crate) struct Batch {
     /// Does a request owe more than its chunk computes?
     pub(crate) is_cut_short: bool,
     pub(crate) admitted: Vec<Place>,
+    /// Has each of them a row already?
+    pub(crate) is_each_placed: bool,
     pub(crate) refused: Option<Limit>,
     /// Admitted requests that give up their blocks before any request of the policy that plans now, the last one first.
     pub(crate) juniors: Vec<Place>,
@@ -51,7 +53,7 @@ pub(crate) struct Batch {
     pub(crate) preempted: Vec<Place>,
     /// Requests that were looked up in the prefix cache.
     pub(crate) looked_up: Vec<LookedUp>,
-    /// How often this plan made blocks change hands.
+    /// How often plans made blocks change hands.
     pub(crate) exchanges: u64,
     /// Free blocks that every iteration claims before its decodes take theirs.
     pub(crate) reserved_each: u64,
@@ -72,6 +74,7 @@ impl Batch {
             most_iterations: u64::MAX,
             is_cut_short: false,
             admitted: Vec::new(),
+            is_each_placed: true,
             refused: None,
             juniors: Vec::new(),
             dismissed: Vec::new(),
@@ -93,12 +96,12 @@ impl Batch {
         self.most_iterations = u64::MAX;
         self.is_cut_short = false;
         self.admitted.clear();
+        self.is_each_placed = true;
         self.refused = None;
         self.juniors.clear();
         self.dismissed.clear();
         self.preempted.clear();
         self.looked_up.clear();
-        self.exchanges = 0;
         self.reserved_each = 0;
         self.cached_iterations = 0;
         self.hold = Hold::ONCE;
@@ -209,16 +212,19 @@ impl State {
         }
     }
 
-    /// Iterations of the batch until a standing decode has to be looked at.
+    /// Iterations of the batch until a standing decode has to be looked at, and the blocks that they take for the first one.
     #[inline(always)]
-    pub(crate) fn ticks_to_due(&self) -> u64 {
+    pub(crate) fn until_due_and_growth(&self) -> (u64, u64) {
         let of_group = |index: usize| {
             let group = &self.groups[index];
             debug_assert!(group.count == 0 || group.due.next() < u64::MAX, "every decode has a last token");
             // Without a member the wheel answers `u64::MAX`, which binds nothing.
-            if group.rests { u64::MAX } else { group.due.next() - self.requests.ticks[index] }
+            let due = |group: &Decodes| group.due.next() - self.requests.ticks[index];
+            if group.rests { (u64::MAX, 0) } else { (due(group), group.growth.next_growth()) }
         };
-        (1..self.groups.len()).map(of_group).fold(of_group(0), u64::min)
+        (1..self.groups.len()).map(of_group).fold(of_group(0), |(due, growth), (due_here, growth_here)| {
+            (due.min(due_here), growth + growth_here)
+        })
     }
 
     /// An empty group of standing decodes more.

@@ -86,8 +86,7 @@ impl Lists {
     #[inline(always)]
     pub(super) fn admit(&mut self, place: Place, reserved: u64, tokens: u64, plan: &mut Plan) -> Result<()> {
         let owed = plan.requests().owed(place);
-        plan.admit(place, reserved)?;
-        plan.chunk(place, tokens)?;
+        plan.admit_with_chunk(place, reserved, tokens)?;
         self.queue.remove(place, plan.requests());
         self.insert_running(place, plan.requests());
         if tokens < owed {
@@ -99,17 +98,17 @@ impl Lists {
     /// A request joins the admitted, which are kept by arrival.
     #[inline(always)]
     pub(super) fn insert_running(&mut self, place: Place, requests: &Requests) {
-        let order = requests.order(place);
-        let is_last = self.running.last().is_none_or(|last| requests.order(last) < order);
+        let is_last = self.running.last().is_none_or(|last| requests.at(last).hour() < requests.at(place).hour());
         if is_last && self.by_arrival.is_none() {
             self.running.push_back(place);
         } else {
-            self.insert_among_running(place, order, requests);
+            self.insert_among_running(place, requests);
         }
     }
 
     #[inline(never)]
-    fn insert_among_running(&mut self, place: Place, order: Order, requests: &Requests) {
+    fn insert_among_running(&mut self, place: Place, requests: &Requests) {
+        let order = requests.order(place);
         let by_arrival = match &mut self.by_arrival {
             Some(by_arrival) => by_arrival,
             None => {
@@ -373,7 +372,8 @@ impl Roster {
     pub(super) fn has_room_for(&mut self, place: Place, plan: &mut Plan) -> bool {
         let spare = self.watermark.spare(plan);
         plan.look_up(place);
-        plan.has_room(place, plan.requests().next_context(place), spare)
+        let request = plan.requests().at(place);
+        plan.has_room(place, request.context_held() + request.owed(), spare)
     }
 
     /// Admits the head of the queue with the blocks for all its known tokens, and computes what the budget carries.

@@ -302,8 +302,7 @@ impl<const AHEAD: bool> Scheduler for VllmV1Scheduler<AHEAD> {
             if !plan.has_room(place, checked, 0) {
                 break;
             }
-            plan.admit(place, taken)?;
-            plan.chunk(place, tokens)?;
+            plan.admit_with_chunk(place, taken, tokens)?;
             self.lists.queue.remove(place, plan.requests());
             self.lists.running.push_back(place);
             self.lists.prefills.push_back(place);

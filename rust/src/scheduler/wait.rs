@@ -194,8 +194,7 @@ impl Seniority {
             return Ok(None);
         }
         let owed = plan.requests().owed(place);
-        plan.admit(place, plan.requests().next_context(place))?;
-        plan.chunk(place, owed)?;
+        plan.admit_with_chunk(place, plan.requests().next_context(place), owed)?;
         queue.remove(place);
         self.admitted.push_back(place);
         Ok(Some(place))
