@@ -258,7 +258,9 @@ impl History {
         (*last_token, *longest_gap, *gaps_known) = (Instant::ZERO, Span::ZERO, 0);
         *odd = NOT_ODD;
         (*preemptions, *discarded_tokens, *cached_tokens) = (0, 0, 0);
-        *hand_off = None;
+        if hand_off.is_some() {
+            drop(hand_off.take());
+        }
     }
 
     /// The history of a request that reaches another replica at `reached`.
@@ -337,12 +339,19 @@ impl Requests {
         Requests { table: Vec::new(), histories: Vec::new(), vacant: Vec::new(), ticks: Groups::new(0), first_token }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn insert(&mut self, arrival: &Arrival) -> Place {
-        let Some(place) = self.vacant.pop() else { return self.put(Request::new(arrival), History::new(*arrival)) };
+        let Some(place) = self.vacant.pop() else { return self.insert_beyond(arrival) };
         self.table[place.index()] = Request::new(arrival);
         self.histories[place.index()].begin_anew(arrival);
         place
+    }
+
+    /// The same at a place where no request was before.
+    #[cold]
+    #[inline(never)]
+    fn insert_beyond(&mut self, arrival: &Arrival) -> Place {
+        self.put(Request::new(arrival), History::new(*arrival))
     }
 
     pub(crate) fn put(&mut self, request: Request, history: History) -> Place {
@@ -402,7 +411,7 @@ impl Requests {
     }
 
     /// Both.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn both_mut(&mut self, place: Place) -> (&mut Request, &mut History) {
         (&mut self.table[place.index()], &mut self.histories[place.index()])
     }

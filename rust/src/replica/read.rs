@@ -120,6 +120,11 @@ impl Replica {
         &self.findings
     }
 
+    /// Iterations that it has run.
+    pub fn iterations(&self) -> u64 {
+        self.state.iterations
+    }
+
     /// Has it never served a request?
     pub fn is_unused(&self) -> bool {
         self.state.iterations == 0
@@ -132,7 +137,8 @@ impl Replica {
 
     /// Why this replica can never serve a request, if that is so (rule 11).
     pub fn refuses(&self, arrival: &Arrival) -> Option<&'static str> {
-        if !self.state.blocks.could_hold(self.longest_context(arrival)) {
+        let longest = u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
+        if !self.state.blocks.could_hold(longest) && !self.state.blocks.could_hold(self.longest_context(arrival)) {
             return Some("its largest context is larger than the KV cache");
         }
         self.scheduler.refuses(arrival, &self.state.blocks)

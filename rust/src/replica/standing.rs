@@ -168,6 +168,9 @@ impl Decodes {
     }
 }
 
+/// So many of the latest maxima are looked through one by one.
+const NEAR: usize = 12;
+
 /// Maxima over all suffixes of a sequence: a stack with falling values, each the greatest since the one below it.
 #[derive(Debug, Default)]
 struct Maxima {
@@ -181,8 +184,21 @@ impl Maxima {
         self.stack.push((tick, value));
     }
 
-    #[inline]
+    #[inline(always)]
     fn since(&self, tick: u64) -> Span {
+        let mut longest = Span::ZERO;
+        // Most members came not long ago.
+        for &(noted, value) in self.stack.iter().rev().take(NEAR) {
+            if noted <= tick {
+                return longest;
+            }
+            longest = value;
+        }
+        self.since_long_ago(tick)
+    }
+
+    #[inline(never)]
+    fn since_long_ago(&self, tick: u64) -> Span {
         let first = self.stack.partition_point(|&(noted, _)| noted <= tick);
         self.stack.get(first).map_or(Span::ZERO, |&(_, value)| value)
     }

@@ -67,9 +67,23 @@ impl Histogram {
         let sum = u128::from(short) * u128::from(times);
         self.sum = self.sum.checked_add(sum).ok_or_else(sum_overflow)?;
         self.count += times;
-        self.longest = self.longest.max(span);
+        self.note_longest(span);
         *self.bin_mut(short_bin(short)) += times;
         Ok(())
+    }
+
+    /// Nearly always there was a longer one.
+    #[inline(always)]
+    fn note_longest(&mut self, span: Span) {
+        if self.longest < span {
+            self.set_longest(span);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn set_longest(&mut self, span: Span) {
+        self.longest = span;
     }
 
     #[inline(never)]
@@ -102,7 +116,7 @@ impl Histogram {
         let twice = (u128::from(low) + u128::from(high)) * u128::from(all);
         self.sum = self.sum.checked_add(twice / 2).ok_or_else(sum_overflow)?;
         self.count += all;
-        self.longest = self.longest.max(Span(u128::from(high)));
+        self.note_longest(Span(u128::from(high)));
         let (lowest, highest) = (short_bin(low), short_bin(high));
         if lowest == highest {
             *self.bin_mut(lowest) += all;

@@ -314,7 +314,6 @@ impl Recorder {
 
     #[inline]
     pub(crate) fn count_stretch(&mut self, iterations: u64) {
-        self.results.totals.iterations += iterations;
         self.results.totals.stretches += 1;
         self.results.totals.stretched_iterations += if iterations > 1 { iterations } else { 0 };
     }

@@ -60,18 +60,18 @@ impl Lists {
 
     #[inline(never)]
     fn left(&mut self, place: Place, requests: &Requests) {
-        if self.remove_running(place, requests) {
-            self.prefills.remove(place);
-        } else {
-            self.give_up(place, requests);
+        let ran = self.by_arrival.is_none() && self.running.remove(place);
+        if !ran || !self.prefills.is_empty() {
+            self.leave_others(place, ran, requests);
         }
     }
 
-    /// A request leaves that waits.
-    #[cold]
+    /// It leaves the other lists too.
     #[inline(never)]
-    fn give_up(&mut self, place: Place, requests: &Requests) {
-        self.queue.remove(place, requests);
+    fn leave_others(&mut self, place: Place, ran: bool, requests: &Requests) {
+        if !ran && !self.remove_running(place, requests) {
+            self.queue.remove(place, requests);
+        }
         self.prefills.remove(place);
     }
 

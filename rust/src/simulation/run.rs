@@ -347,6 +347,7 @@ impl<'a> Run<'a> {
         };
         let totals = &mut outcome.results.totals;
         totals.end = end;
+        totals.iterations = replicas.iter().map(Replica::iterations).sum();
         totals.in_system = self.in_system_area;
         totals.sojourn = self.results.sojourn();
         Ok(outcome)
