@@ -6,57 +6,74 @@ use crate::clock::Instant;
 use crate::request::{Place, Requests};
 use crate::workload::Arrival;
 
-const NONE: u32 = u32::MAX;
+/// Before the first request of a list and behind its last one: so the list is a ring, and no end of it is a case of its own.
+const END: u32 = 0;
+
+/// Behind a place that is not in the list.
+const ABSENT: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 struct Neighbours {
     previous: u32,
     next: u32,
-    present: bool,
 }
 
-/// A list of requests from which any can leave at once: links instead of a vector, indexed by place.
+/// A list of requests from which any can leave at once: links instead of a vector. Those of a place stand at its index + 1.
 #[derive(Debug)]
 pub struct List {
-    first: u32,
-    last: u32,
     length: usize,
     links: Vec<Neighbours>,
 }
 
 impl Default for List {
     fn default() -> List {
-        List { first: NONE, last: NONE, length: 0, links: Vec::new() }
+        List { length: 0, links: vec![Neighbours { previous: END, next: END }] }
     }
 }
 
-fn place(index: u32) -> Option<Place> {
-    (index != NONE).then_some(Place(index))
+#[inline(always)]
+fn place(link: u32) -> Option<Place> {
+    (link != END).then(|| Place(link - 1))
+}
+
+#[inline(always)]
+fn link(place: Place) -> u32 {
+    place.0 + 1
 }
 
 impl List {
     /// The first request.
     #[inline]
     pub fn first(&self) -> Option<Place> {
-        place(self.first)
+        if self.is_empty() { None } else { place(self.at(END).next) }
     }
 
     /// The last request.
     #[inline]
     pub fn last(&self) -> Option<Place> {
-        place(self.last)
+        if self.is_empty() { None } else { place(self.at(END).previous) }
     }
 
     /// The request after this one.
     #[inline]
     pub fn after(&self, at: Place) -> Option<Place> {
-        place(self.links[at.index()].next)
+        place(self.at(link(at)).next)
     }
 
     /// The request before this one.
     #[inline]
     pub fn before(&self, at: Place) -> Option<Place> {
-        place(self.links[at.index()].previous)
+        place(self.at(link(at)).previous)
+    }
+
+    #[inline(always)]
+    fn at(&self, link: u32) -> &Neighbours {
+        &self.links[link as usize]
+    }
+
+    #[inline(always)]
+    fn at_mut(&mut self, link: u32) -> &mut Neighbours {
+        &mut self.links[link as usize]
     }
 
     /// Number of requests.
@@ -84,83 +101,72 @@ impl List {
     /// Adds at the end.
     #[inline]
     pub fn push_back(&mut self, at: Place) {
-        self.insert_after(at, self.last);
+        self.insert_after(at, self.at(END).previous);
     }
 
     /// Adds at the head.
     #[inline]
     pub fn push_front(&mut self, at: Place) {
-        self.insert_after(at, NONE);
+        self.insert_after(at, END);
     }
 
     /// Adds behind the last request that `goes_before` it.
     #[inline(never)]
     pub fn insert_sorted(&mut self, at: Place, goes_before: impl Fn(Place) -> bool) {
-        let mut previous = self.last;
+        let mut previous = self.at(END).previous;
         while let Some(other) = place(previous).filter(|&other| !goes_before(other)) {
-            previous = self.links[other.index()].previous;
+            previous = self.at(link(other)).previous;
         }
         self.insert_after(at, previous);
     }
 
     /// Adds behind a request; at the head, if there is none.
     pub(super) fn insert_behind(&mut self, at: Place, previous: Option<Place>) {
-        self.insert_after(at, previous.map_or(NONE, |previous| previous.0));
+        self.insert_after(at, previous.map_or(END, link));
     }
 
     #[inline(always)]
     fn insert_after(&mut self, at: Place, previous: u32) {
-        if at.index() < self.links.len() {
-            self.link(at, previous);
+        if (link(at) as usize) < self.links.len() {
+            self.tie(link(at), previous);
         } else {
-            self.link_beyond(at, previous);
+            self.tie_beyond(link(at), previous);
         }
     }
 
     /// The same for a place beyond those that were here before.
     #[cold]
     #[inline(never)]
-    fn link_beyond(&mut self, at: Place, previous: u32) {
-        self.links.resize(at.index() + 1, Neighbours { previous: NONE, next: NONE, present: false });
-        self.link(at, previous);
+    fn tie_beyond(&mut self, link: u32, previous: u32) {
+        self.links.resize(link as usize + 1, Neighbours { previous: ABSENT, next: ABSENT });
+        self.tie(link, previous);
     }
 
     #[inline(always)]
-    fn link(&mut self, at: Place, previous: u32) {
-        let next = match place(previous) {
-            None => std::mem::replace(&mut self.first, at.0),
-            Some(previous) => std::mem::replace(&mut self.links[previous.index()].next, at.0),
-        };
-        match place(next) {
-            None => self.last = at.0,
-            Some(next) => self.links[next.index()].previous = at.0,
-        }
-        self.links[at.index()] = Neighbours { previous, next, present: true };
+    fn tie(&mut self, link: u32, previous: u32) {
+        let next = std::mem::replace(&mut self.at_mut(previous).next, link);
+        self.at_mut(next).previous = link;
+        *self.at_mut(link) = Neighbours { previous, next };
         self.length += 1;
     }
 
     /// Is this request in the list?
     #[inline]
     pub fn contains(&self, at: Place) -> bool {
-        self.links.get(at.index()).is_some_and(|link| link.present)
+        self.links.get(link(at) as usize).is_some_and(|neighbours| neighbours.next != ABSENT)
     }
 
     /// Takes a request out, if it is there.
     #[inline(always)]
     pub fn remove(&mut self, at: Place) -> bool {
-        if self.length == 0 || !self.contains(at) {
+        let Some(neighbours) = self.links.get_mut(link(at) as usize) else { return false };
+        let Neighbours { previous, next } = *neighbours;
+        if next == ABSENT {
             return false;
         }
-        let Neighbours { previous, next, .. } = self.links[at.index()];
-        match place(previous) {
-            None => self.first = next,
-            Some(previous) => self.links[previous.index()].next = next,
-        }
-        match place(next) {
-            None => self.last = previous,
-            Some(next) => self.links[next.index()].previous = previous,
-        }
-        self.links[at.index()].present = false;
+        neighbours.next = ABSENT;
+        self.at_mut(previous).next = next;
+        self.at_mut(next).previous = previous;
         self.length -= 1;
         true
     }
