@@ -49,11 +49,14 @@ impl Instant {
     /// instant never has an earlier hour, and that of `NEVER` is later than all others.
     #[inline]
     pub(crate) fn hour(self) -> u64 {
-        match u64::try_from(self.0 >> 30) {
-            Ok(hour) if hour < Self::LAST_HOUR => hour,
-            _ if self == Instant::NEVER => u64::MAX,
-            _ => Self::LAST_HOUR,
-        }
+        if self == Instant::NEVER { u64::MAX } else { self.hour_of_event() }
+    }
+
+    /// The same of an instant at which something happens.
+    #[inline]
+    pub(crate) fn hour_of_event(self) -> u64 {
+        debug_assert!(self < Instant::NEVER, "nothing happens then");
+        u64::try_from(self.0 >> 30).map_or(Self::LAST_HOUR, |hour| hour.min(Self::LAST_HOUR))
     }
 
     /// That of all instants but `NEVER` which do not fit.

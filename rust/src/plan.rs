@@ -441,10 +441,10 @@ impl Plan<'_> {
             request.phase = Phase::Swapped;
         } else {
             let prompt = request.prompt_tokens;
-            self.state.tokens_ahead += u64::from(prompt.min(request.computed));
+            self.state.brought_tokens += u64::from(prompt.min(request.computed));
             self.state.waiting_blocks += self.state.blocks.need(u64::from(prompt));
             if preemption == Preemption::Restart {
-                self.state.tokens_ahead += u64::from(request.emitted);
+                self.state.brought_tokens += u64::from(request.emitted);
                 history.discarded_tokens += u64::from(request.emitted);
                 request.emitted = 0;
             }

@@ -130,7 +130,7 @@ impl Request {
             blocks: 0,
             row: 0,
             joined: 0,
-            hour: arrival.at.hour(),
+            hour: arrival.at.hour_of_event(),
             group: 0,
             phase: Phase::Waiting,
             grows: false,

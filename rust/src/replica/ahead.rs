@@ -208,7 +208,7 @@ impl Replica {
                     state.waiting -= 1;
                     state.running += 1;
                     state.waiting_blocks -= state.blocks.need(prompt);
-                    state.tokens_ahead -= prompt;
+                    state.brought_tokens -= prompt;
                 }
                 Phase::Started => {}
             }

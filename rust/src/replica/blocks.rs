@@ -72,7 +72,7 @@ impl State {
         if history.is_new() {
             history.cached_tokens = hit.tokens as u32;
         }
-        self.tokens_ahead -= hit.tokens.min(u64::from(request.prompt_tokens));
+        self.brought_tokens -= hit.tokens.min(u64::from(request.prompt_tokens));
         self.cached_tokens += hit.tokens;
         self.batch.exchanges += 1;
     }

@@ -30,7 +30,7 @@ use crate::timing::{HostTime, Pace, PiecewiseLinear, Timing};
 use crate::workload::Arrival;
 use ahead::Foresighted;
 use standing::Decodes;
-use state::{Batch, FIRST_ROW};
+use state::{Batch, FIRST_ROW, Measured};
 use stretch::Stretch;
 
 pub(crate) use ahead::InFlight;
@@ -68,8 +68,6 @@ pub struct Replica {
     due: Vec<Place>,
     /// Rows at whose end something happens, by their places in the batch.
     ending: Vec<(u64, Place)>,
-    prefilled_tokens: u64,
-    emitted_tokens: u64,
 }
 
 /// What a replica does for a request.
@@ -148,7 +146,9 @@ impl Replica {
                 waiting: 0,
                 first_row: FIRST_ROW,
                 last_row: FIRST_ROW,
-                tokens_ahead: 0,
+                prefilled_tokens: 0,
+                emitted_tokens: 0,
+                brought_tokens: 0,
                 waiting_blocks: 0,
                 kept: Kept::default(),
                 sent_blocks: 0,
@@ -159,7 +159,7 @@ impl Replica {
                 last_end: Instant::ZERO,
                 swap_charge: Span::ZERO,
                 most_preempted: 0,
-                measured,
+                measured: Measured::new(measured),
                 ahead: ahead.map(|_| Box::default()),
             },
             findings,
@@ -179,8 +179,6 @@ impl Replica {
             arrived: Vec::new(),
             due: Vec::new(),
             ending: Vec::new(),
-            prefilled_tokens: 0,
-            emitted_tokens: 0,
         }
     }
 
@@ -191,7 +189,7 @@ impl Replica {
             results.reject(arrival, self.index, reason);
             return Ok(None);
         }
-        self.state.tokens_ahead += u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
+        self.state.brought_tokens += u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
         let place = self.state.requests.insert(arrival);
         self.state.blocks.open(place, content, arrival);
         if self.role == Role::Prefill && !self.state.blocks.has_cache() {
@@ -200,7 +198,7 @@ impl Replica {
             }
             self.prefixes[place.index()] = content.to_vec();
         }
-        self.queue(place, arrival.at)?;
+        self.queue(place, arrival.prompt_tokens, arrival.at)?;
         Ok(Some(place))
     }
 
@@ -208,17 +206,16 @@ impl Replica {
     pub fn receive(&mut self, departure: Departure, now: Instant) -> Result<()> {
         let request = departure.request.handed_off(now);
         let history = departure.history.handed_off(departure.from, departure.at, now);
-        self.state.tokens_ahead += u64::from(request.output_tokens - request.emitted);
-        let arrival = history.arrival;
+        self.state.brought_tokens += u64::from(request.output_tokens - request.emitted);
+        let (arrival, prompt) = (history.arrival, request.prompt_tokens);
         let place = self.state.requests.put(request, history);
         self.state.blocks.open(place, &departure.content, &arrival);
-        self.queue(place, now)
+        self.queue(place, prompt, now)
     }
 
     /// A request joins the queue.
     #[inline(always)]
-    fn queue(&mut self, place: Place, now: Instant) -> Result<()> {
-        let prompt = self.state.requests.at(place).prompt_tokens;
+    fn queue(&mut self, place: Place, prompt: u32, now: Instant) -> Result<()> {
         self.state.waiting_blocks += self.state.blocks.need(u64::from(prompt));
         self.state.waiting += 1;
         self.scheduler.notice(Notice::Arrived(place), &self.state.requests);
@@ -272,7 +269,7 @@ impl Replica {
         results.leave(self.state.requests.history(place), self.index, Status::Abandoned, now);
         self.scheduler.notice(Notice::Left(place), &self.state.requests);
         let arrival = *self.state.requests.arrival(place);
-        self.state.tokens_ahead -= u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
+        self.state.brought_tokens -= u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
         self.state.waiting_blocks -= self.state.blocks.need(u64::from(arrival.prompt_tokens));
         self.state.remove(place);
         self.state.waiting -= 1;

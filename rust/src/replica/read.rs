@@ -57,13 +57,13 @@ impl Replica {
     fn tokens_ahead_after(&self, over: u64) -> u64 {
         let state = &self.state;
         if over == 0 {
-            return state.tokens_ahead;
+            return state.tokens_ahead();
         }
         let computed = |chunk: &Chunk| {
             let prompt = u64::from(state.requests.at(chunk.place).prompt_tokens);
             (chunk.context + chunk.tokens * over).min(prompt) - chunk.context.min(prompt)
         };
-        state.tokens_ahead - over * self.stretch.decodes - state.batch.chunks.iter().map(computed).sum::<u64>()
+        state.tokens_ahead() - over * self.stretch.decodes - state.batch.chunks.iter().map(computed).sum::<u64>()
     }
 
     /// Iterations of the running stretch that are over at an instant; 0 if none runs.
@@ -180,8 +180,8 @@ impl Replica {
             running: state.running,
             kv_used_tokens: state.blocks.used() * state.blocks.block_tokens(),
             tokens_in_system: self.tokens_ahead_after(over),
-            prefilled_tokens: self.prefilled_tokens,
-            emitted_tokens: self.emitted_tokens,
+            prefilled_tokens: state.prefilled_tokens,
+            emitted_tokens: state.emitted_tokens,
             cached_tokens: state.cached_tokens,
         };
         if over > 0 {

@@ -41,8 +41,7 @@ impl Replica {
                 self.settle_groups(results)?;
             }
             let tokens = count * self.stretch.decodes;
-            self.emitted_tokens += tokens;
-            self.state.tokens_ahead -= tokens;
+            self.state.emitted_tokens += tokens;
             self.state.fruitless_preemptions = 0;
         }
         if self.state.batch.chunk_tokens > 0 {
@@ -119,14 +118,16 @@ impl Replica {
         for index in 0..state.batch.chunks.len() {
             let chunk = state.batch.chunks[index];
             let tokens = chunk.tokens * count;
-            self.prefilled_tokens += if chunk.is_decode { 0 } else { tokens };
+            state.prefilled_tokens += if chunk.is_decode { 0 } else { tokens };
             let (request, history) = state.requests.both_mut(chunk.place);
             request.placed = false;
             let known = u64::from(request.prompt_tokens + request.emitted);
-            let before = request.computed.min(request.prompt_tokens);
             request.computed += tokens as u32;
-            let prefilled = u64::from(request.computed.min(request.prompt_tokens) - before);
-            state.tokens_ahead -= prefilled;
+            if request.emitted > 0 && !chunk.is_decode {
+                // Tokens that were emitted before, and are computed again, are behind already.
+                let emitted = request.computed.saturating_sub(request.prompt_tokens);
+                state.brought_tokens += u64::from(emitted).min(tokens);
+            }
             if count > 1 {
                 let more = state.blocks.need(u64::from(request.computed)).saturating_sub(request.blocks);
                 request.blocks += more;
@@ -145,15 +146,14 @@ impl Replica {
                 } else {
                     let gap = end.since(history.last_token);
                     history.longest_gap = history.longest_gap.max(gap);
-                    if state.measured.contains(&request.id) {
+                    if state.measured.contains(request.id) {
                         results.gap(request.class, gap)?;
                     }
                 }
                 history.last_token = end;
                 request.emitted += 1;
-                self.emitted_tokens += 1;
+                state.emitted_tokens += 1;
                 state.fruitless_preemptions = 0;
-                state.tokens_ahead -= 1;
                 if request.emitted == request.output_tokens {
                     self.ending.push((request.row, chunk.place));
                     continue;
@@ -234,7 +234,7 @@ impl Replica {
                 None => state.blocks.content(place),
             };
             let (request, history) = state.take_out(place);
-            state.tokens_ahead -= u64::from(request.output_tokens - request.emitted);
+            state.brought_tokens -= u64::from(request.output_tokens - request.emitted);
             state.sent_blocks += blocks;
             state.running -= 1;
             self.departures.push(Departure { request, history, from: self.index, at: now, held, content });
@@ -288,7 +288,7 @@ impl State {
         while let Some(place) = decodes.odd.pop() {
             let (request, history) = self.requests.both_mut(place);
             history.odd = NOT_ODD;
-            let measured = self.measured.contains(&request.id);
+            let measured = self.measured.contains(request.id);
             if history.first_token == Instant::NEVER {
                 history.first_token = first_end;
             } else {

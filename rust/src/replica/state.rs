@@ -144,6 +144,24 @@ impl Batch {
     }
 }
 
+/// The requests that are in histograms, by their ids.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Measured {
+    first: u32,
+    count: u32,
+}
+
+impl Measured {
+    pub(crate) fn new(ids: std::ops::Range<u32>) -> Measured {
+        Measured { first: ids.start, count: ids.end.saturating_sub(ids.start) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn contains(self, id: u32) -> bool {
+        id.wrapping_sub(self.first) < self.count
+    }
+}
+
 /// All of a replica that its scheduler's plan may move.
 #[derive(Debug)]
 pub(crate) struct State {
@@ -167,8 +185,11 @@ pub(crate) struct State {
     /// The places of the first row and of the last one, as far as there are any.
     pub(crate) first_row: u64,
     pub(crate) last_row: u64,
-    /// Prompt tokens not computed and output tokens not emitted, over all requests.
-    pub(crate) tokens_ahead: u64,
+    /// Prompt tokens computed and output tokens emitted since the run began.
+    pub(crate) prefilled_tokens: u64,
+    pub(crate) emitted_tokens: u64,
+    /// Tokens that came with requests, less those that are counted neither as prefilled nor as emitted and are not ahead.
+    pub(crate) brought_tokens: u64,
     /// Blocks of the prompts in the queue.
     pub(crate) waiting_blocks: u64,
     /// Blocks of requests that are done, kept until their batch ends.
@@ -188,12 +209,18 @@ pub(crate) struct State {
     pub(crate) swap_charge: Span,
     /// Most preemptions of one request so far.
     pub(crate) most_preempted: u32,
-    pub(crate) measured: std::ops::Range<u32>,
+    pub(crate) measured: Measured,
     /// Where batches are planned ahead.
     pub(crate) ahead: Option<Box<InFlight>>,
 }
 
 impl State {
+    /// Prompt tokens not computed and output tokens not emitted, over all requests.
+    #[inline]
+    pub(crate) fn tokens_ahead(&self) -> u64 {
+        self.brought_tokens - self.prefilled_tokens - self.emitted_tokens
+    }
+
     /// Blocks that the standing decodes take when the batch is formed.
     #[inline(always)]
     pub(crate) fn standing_growth(&self) -> u64 {
@@ -222,9 +249,9 @@ impl State {
             let due = |group: &Decodes| group.due.next() - self.requests.ticks[index];
             if group.rests { (u64::MAX, 0) } else { (due(group), group.growth.next_growth()) }
         };
-        (1..self.groups.len()).map(of_group).fold(of_group(0), |(due, growth), (due_here, growth_here)| {
-            (due.min(due_here), growth + growth_here)
-        })
+        (1..self.groups.len())
+            .map(of_group)
+            .fold(of_group(0), |(due, growth), (due_here, growth_here)| (due.min(due_here), growth + growth_here))
     }
 
     /// An empty group of standing decodes more.
@@ -262,7 +289,7 @@ impl State {
         }
         debug_assert!(
             !self.requests.is_empty()
-                || (self.blocks.used() <= self.sent_blocks && self.tokens_ahead == 0 && self.waiting_blocks == 0),
+                || (self.blocks.used() <= self.sent_blocks && self.tokens_ahead() == 0 && self.waiting_blocks == 0),
             "L4: nothing is held after the last request"
         );
     }
@@ -343,7 +370,7 @@ impl State {
             decodes.last_end = history.last_token;
         }
         if request.emitted > 0 && history.last_token == decodes.last_end {
-            decodes.measured.add(request.class, u64::from(self.measured.contains(&request.id)));
+            decodes.measured.add(request.class, u64::from(self.measured.contains(request.id)));
         } else {
             history.odd = decodes.odd.len() as u32;
             decodes.odd.push(place);
@@ -376,7 +403,7 @@ impl State {
         if !is_odd {
             history.last_token = decodes.last_end;
             history.longest_gap = history.longest_gap.max(decodes.longest_gap_since(history.gaps_known));
-            decodes.measured.take(request.class, u64::from(self.measured.contains(&request.id)));
+            decodes.measured.take(request.class, u64::from(self.measured.contains(request.id)));
         }
         if request.grows {
             request.blocks = self.blocks.need(context);

@@ -16,8 +16,10 @@ use crate::workload::Workload;
 /// Where each replica is on its way.
 pub(super) struct Lanes {
     lanes: Vec<Lane>,
-    /// When something happens at each replica next, by [`Instant::hour`]; `None`: there is only one.
-    ends: Option<Tournament<u64>>,
+    /// Is there only one?
+    is_alone: bool,
+    /// When something happens at each replica next, by [`Instant::hour`], where there are several.
+    ends: Tournament<u64>,
     /// Idle replicas at which something happened at this instant, where there are several.
     touched: Vec<u32>,
 }
@@ -74,15 +76,15 @@ struct Until {
 
 impl Lanes {
     pub(super) fn new(replicas: usize) -> Lanes {
-        let ends = (replicas > 1).then(|| Tournament::new(replicas, u64::MAX, u64::MAX));
-        Lanes { lanes: vec![Lane::default(); replicas], ends, touched: Vec::new() }
+        let (is_alone, ends) = (replicas == 1, Tournament::new(replicas, u64::MAX, u64::MAX));
+        Lanes { lanes: vec![Lane::default(); replicas], is_alone, ends, touched: Vec::new() }
     }
 
     /// Something happens at a replica at `end` next.
     #[inline]
     pub(super) fn set_end(&mut self, replica: usize, end: Instant) {
-        if let Some(ends) = &mut self.ends {
-            ends.set(replica, end.hour());
+        if !self.is_alone {
+            self.ends.set(replica, end.hour());
         }
     }
 
@@ -92,7 +94,7 @@ impl Lanes {
         let lane = &mut self.lanes[replica];
         if !lane.is_touched {
             lane.is_touched = true;
-            if self.ends.is_some() {
+            if !self.is_alone {
                 self.touched.push(replica as u32);
             }
         }
@@ -144,7 +146,7 @@ impl Run<'_> {
     /// Every replica that has something to do goes on.
     #[inline(always)]
     fn go_on(&mut self, until: Until, polls: &mut Polls) -> Result<()> {
-        if self.lanes.ends.is_none() {
+        if self.lanes.is_alone {
             return self.lanes.lanes[0].go_on(&mut self.fleet.replicas[0], until, &mut self.results, polls);
         }
         self.go_on_in_order(until, polls)
@@ -153,8 +155,8 @@ impl Run<'_> {
     /// The same for several replicas.
     #[inline(never)]
     fn go_on_in_order(&mut self, until: Until, polls: &mut Polls) -> Result<()> {
-        let (Lanes { lanes, ends, touched }, fleet, results) = (&mut self.lanes, &mut self.fleet, &mut self.results);
-        let Some(ends) = ends else { return Ok(()) };
+        let (Lanes { lanes, ends, touched, .. }, fleet) = (&mut self.lanes, &mut self.fleet);
+        let results = &mut self.results;
         ends.replace_up_to(until.instant.hour().min(Instant::LAST_HOUR), |index| {
             let (replica, lane) = (&mut fleet.replicas[index], &mut lanes[index]);
             lane.go_on(replica, until, results, polls)?;
@@ -190,7 +192,7 @@ impl Run<'_> {
                 self.waiting_at_last_arrival = self.waiting();
             }
         }
-        if self.lanes.ends.is_none() {
+        if self.lanes.is_alone {
             let is_touched = std::mem::take(&mut self.lanes.lanes[0].is_touched);
             return if is_touched { self.form(0, false).map(drop) } else { Ok(()) };
         }

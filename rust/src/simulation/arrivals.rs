@@ -25,7 +25,15 @@ const BLOCK: usize = 64;
 impl Arrivals {
     /// No row is known yet.
     pub(super) fn new(horizon: Option<Instant>) -> Arrivals {
-        Arrivals { horizon, rows: 0, next: 0, at: Instant::NEVER, more_to_come: false, are_plain: false, block: [0; BLOCK] }
+        Arrivals {
+            horizon,
+            rows: 0,
+            next: 0,
+            at: Instant::NEVER,
+            more_to_come: false,
+            are_plain: false,
+            block: [0; BLOCK],
+        }
     }
 
     /// The first `rows` of a workload come next. If none waits for another, they all arrive by the horizon.
