@@ -177,7 +177,7 @@ fn class_priority_names_what_is_wrong_with_it() {
     for inner in [slot_greedy(4), orca(Some(8), false, 64), orca(None, false, 64), class_priority(&inner)] {
         let (path, message) = wrong(&class_priority(&inner), Some(&classes()));
         assert_eq!(path, "scheduler.inner");
-        assert!(message.contains("such as Sarathi, or Orca with chunked=True"), "{message}");
+        assert!(message.contains("such as Sarathi, Orca with chunked=True"), "{message}");
     }
     assert_eq!(wrong(&class_priority(&sarathi(0, 8)), Some(&classes())).0, "scheduler.inner.token_budget");
 }
