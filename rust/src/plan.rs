@@ -341,8 +341,8 @@ impl Plan<'_> {
         let state = &mut *self.state;
         let blocks = state.blocks.need(tokens);
         let fits = state.has_free(blocks);
+        state.waits_no_more(state.requests.at(place).prompt_tokens);
         let request = state.requests.at_mut(place);
-        state.waiting_blocks -= state.blocks.need(u64::from(request.prompt_tokens));
         state.batch.admitted.push(place);
         state.batch.is_each_placed = false;
         if state.blocks.has_cache() {
@@ -383,7 +383,8 @@ impl Plan<'_> {
         (request.row, request.phase, request.placed) = (state.last_row, Phase::Started, true);
         request.blocks += blocks;
         history.begin(self.now);
-        state.waiting_blocks -= state.blocks.need(u64::from(request.prompt_tokens));
+        let prompt = request.prompt_tokens;
+        state.waits_no_more(prompt);
         state.blocks.take(blocks);
         state.running += 1;
         state.waiting -= 1;
@@ -442,7 +443,6 @@ impl Plan<'_> {
         } else {
             let prompt = request.prompt_tokens;
             self.state.brought_tokens += u64::from(prompt.min(request.computed));
-            self.state.waiting_blocks += self.state.blocks.need(u64::from(prompt));
             if preemption == Preemption::Restart {
                 self.state.brought_tokens += u64::from(request.emitted);
                 history.discarded_tokens += u64::from(request.emitted);
@@ -451,6 +451,7 @@ impl Plan<'_> {
             request.computed = 0;
             request.ready = false;
             request.phase = Phase::Waiting;
+            self.state.comes_to_wait(prompt);
         }
         self.state.running -= 1;
         self.state.waiting += 1;

@@ -204,11 +204,11 @@ impl Replica {
                 }
                 // It was preempted, and waits for nothing.
                 Phase::Waiting | Phase::Swapped => {
-                    let prompt = u64::from(state.requests.at(place).prompt_tokens);
+                    let prompt = state.requests.at(place).prompt_tokens;
                     state.waiting -= 1;
                     state.running += 1;
-                    state.waiting_blocks -= state.blocks.need(prompt);
-                    state.brought_tokens -= prompt;
+                    state.waits_no_more(prompt);
+                    state.brought_tokens -= u64::from(prompt);
                 }
                 Phase::Started => {}
             }

@@ -149,7 +149,7 @@ impl Replica {
                 prefilled_tokens: 0,
                 emitted_tokens: 0,
                 brought_tokens: 0,
-                waiting_blocks: 0,
+                waiting_blocks: None,
                 kept: Kept::default(),
                 sent_blocks: 0,
                 cached_tokens: 0,
@@ -216,7 +216,7 @@ impl Replica {
     /// A request joins the queue.
     #[inline(always)]
     fn queue(&mut self, place: Place, prompt: u32, now: Instant) -> Result<()> {
-        self.state.waiting_blocks += self.state.blocks.need(u64::from(prompt));
+        self.state.comes_to_wait(prompt);
         self.state.waiting += 1;
         self.scheduler.notice(Notice::Arrived(place), &self.state.requests);
         if self.is_idle {
@@ -232,6 +232,11 @@ impl Replica {
             stretch.before_a_request_waits = stretch.begun_before(now)?;
         }
         Ok(())
+    }
+
+    /// From now on the blocks of the prompts in the queue are counted, for a router that looks at them.
+    pub(crate) fn count_waiting_blocks(&mut self) {
+        self.state.waiting_blocks = Some(0);
     }
 
     /// The iterations under way.
@@ -270,7 +275,7 @@ impl Replica {
         self.scheduler.notice(Notice::Left(place), &self.state.requests);
         let arrival = *self.state.requests.arrival(place);
         self.state.brought_tokens -= u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
-        self.state.waiting_blocks -= self.state.blocks.need(u64::from(arrival.prompt_tokens));
+        self.state.waits_no_more(arrival.prompt_tokens);
         self.state.remove(place);
         self.state.waiting -= 1;
         self.cut(now)?;
@@ -402,7 +407,9 @@ impl Replica {
         let (due, growth) = state.until_due_and_growth();
         let mut count = state.batch.hold.iterations.min(pace.holds).min(state.batch.most_iterations).min(due);
         if count > 1 {
-            count = if self.stepping { 1 } else { count.min(self.scheduler.holds(&pace)) };
+            // What is lent out is not the pace that stays at hand.
+            let told = pace;
+            count = if self.stepping { 1 } else { count.min(self.scheduler.holds(&told)) };
         }
         if state.swap_charge > Span::ZERO {
             pace.first = pace.first.plus(state.swap_charge)?;

@@ -92,7 +92,7 @@ impl Replica {
 
     /// Blocks in use at an instant, before batches are formed at it, and those that the waiting prompts will take.
     pub fn blocks_ahead(&self, at: Instant) -> Result<u64> {
-        Ok(self.free_and_used_blocks(at)?.1 + self.state.waiting_blocks)
+        Ok(self.free_and_used_blocks(at)?.1 + self.state.blocks_of_queue())
     }
 
     /// Tokens in a block.

@@ -9,7 +9,7 @@ use super::standing::Decodes;
 use crate::clock::{Instant, Span};
 use crate::kv::{Kept, KvBlocks};
 use crate::plan::{Hold, Limit, Limits};
-use crate::request::{NOT_ODD, Phase, Place, Requests};
+use crate::request::{NOT_ODD, Phase, Place, Request, Requests};
 use crate::timing::{ChunkShape, ChunkSums, Pace, PiecewiseLinear, Shape};
 
 /// Rows are counted up from here, or down, by requests that go before all others.
@@ -190,8 +190,8 @@ pub(crate) struct State {
     pub(crate) emitted_tokens: u64,
     /// Tokens that came with requests, less those that are counted neither as prefilled nor as emitted and are not ahead.
     pub(crate) brought_tokens: u64,
-    /// Blocks of the prompts in the queue.
-    pub(crate) waiting_blocks: u64,
+    /// Blocks of the prompts in the queue, where a router may look at them.
+    pub(crate) waiting_blocks: Option<u64>,
     /// Blocks of requests that are done, kept until their batch ends.
     pub(crate) kept: Kept,
     /// Blocks of requests that went to another replica, kept until their keys and values are there.
@@ -215,6 +215,30 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// A request with this prompt joins the queue.
+    #[inline(always)]
+    pub(crate) fn comes_to_wait(&mut self, prompt_tokens: u32) {
+        if let Some(blocks) = &mut self.waiting_blocks {
+            *blocks += self.blocks.need(u64::from(prompt_tokens));
+        }
+    }
+
+    /// Blocks of the prompts in the queue.
+    pub(crate) fn blocks_of_queue(&self) -> u64 {
+        let waits = |request: &&Request| request.phase() == Phase::Waiting;
+        let blocks = |request: &Request| self.blocks.need(u64::from(request.prompt_tokens));
+        let counted = || self.live().map(|place| self.requests.at(place)).filter(waits).map(blocks).sum();
+        self.waiting_blocks.unwrap_or_else(counted)
+    }
+
+    /// A request with this prompt leaves the queue.
+    #[inline(always)]
+    pub(crate) fn waits_no_more(&mut self, prompt_tokens: u32) {
+        if let Some(blocks) = &mut self.waiting_blocks {
+            *blocks -= self.blocks.need(u64::from(prompt_tokens));
+        }
+    }
+
     /// Prompt tokens not computed and output tokens not emitted, over all requests.
     #[inline]
     pub(crate) fn tokens_ahead(&self) -> u64 {
@@ -289,7 +313,9 @@ impl State {
         }
         debug_assert!(
             !self.requests.is_empty()
-                || (self.blocks.used() <= self.sent_blocks && self.tokens_ahead() == 0 && self.waiting_blocks == 0),
+                || (self.blocks.used() <= self.sent_blocks
+                    && self.tokens_ahead() == 0
+                    && self.waiting_blocks.unwrap_or(0) == 0),
             "L4: nothing is held after the last request"
         );
     }

@@ -121,6 +121,9 @@ impl<'a> Run<'a> {
                 if let Some(every) = reports_every {
                     replica.report_every(every);
                 }
+                if pool.router.is_some() {
+                    replica.count_waiting_blocks();
+                }
                 replica
             });
             fleet.add_pool(replicas.collect(), pool.router.is_some());
