@@ -53,11 +53,15 @@ struct Lists<'a> {
 }
 
 impl Lists<'_> {
-    /// Admits the head of the queue with blocks for `tokens`, and computes a chunk of it.
+    /// Admits the head of the queue with blocks for `tokens`, and computes a chunk of it: an odd one apart from the admission.
     fn admit(&mut self, plan: &mut Plan, tokens: u64, chunk: u64) -> Result<()> {
         let place = self.waiting.remove(0);
-        plan.admit(place, tokens)?;
-        plan.chunk(place, chunk)?;
+        if chunk.is_multiple_of(2) {
+            plan.admit_with_chunk(place, tokens, chunk)?;
+        } else {
+            plan.admit(place, tokens)?;
+            plan.chunk(place, chunk)?;
+        }
         self.admitted.push(place);
         Ok(())
     }
@@ -287,6 +291,7 @@ fn a_plan_beyond_the_rules_is_an_error_that_names_the_rule() {
     assert_eq!(broken(|plan, lists| lists.admit(plan, 65, 8)), blocks);
     let seats = "no more requests are admitted than max_seqs";
     assert_eq!(broken(|plan, lists| (0..5).try_for_each(|_| lists.admit(plan, 1, 1))), seats);
+    assert_eq!(broken(|plan, lists| (0..5).try_for_each(|_| lists.admit(plan, 2, 2))), seats);
     let chunk = "a chunk holds at least 1 token and at most those that its request owes";
     assert_eq!(broken(|plan, lists| lists.admit(plan, 8, 9)), chunk);
     assert_eq!(broken(|plan, lists| lists.admit(plan, 8, 0)), chunk);
@@ -303,6 +308,8 @@ fn a_plan_beyond_the_rules_is_an_error_that_names_the_rule() {
         batch
     );
     let waiting = "only a waiting request can be admitted";
+    let again = |plan: &mut Plan, lists: &mut Lists| plan.admit_with_chunk(lists.admitted[0], 8, 8);
+    assert_eq!(broken(move |plan, lists| lists.admit(plan, 8, 8).and_then(|()| again(plan, lists))), waiting);
     assert_eq!(broken(|plan, lists| lists.admit(plan, 8, 8).and_then(|()| plan.admit(lists.admitted[0], 8))), waiting);
     let prompt = "no decode before the prompt is complete";
     assert_eq!(
