@@ -4,13 +4,14 @@
 //! request's, δ the offset, t̄ the mean length of the iterations so far. δ · t̄ is common to all, so the order by C is the
 //! order by deadline e + TBT, which stands still while a request is left out.
 
+mod alone;
 mod cohort;
 mod deadline;
 
 use std::cmp::Reverse;
-use std::iter::once;
 
-use self::cohort::{Cohort, Key, LAST, Member};
+use self::alone::Alone;
+use self::cohort::{Cohort, Key, LAST, Member, Seats};
 use self::deadline::{DeadlineWatch, Margin, Offset, later};
 use super::prelude::*;
 use crate::clock::{Instant, Span};
@@ -40,9 +41,11 @@ impl SchedulerParameters for Slai {
             margin: Margin::new(self.offset)?,
             lists: Lists::new(self.order.queue(first)),
             cohorts: Vec::new(),
-            alone: Cohort::default(),
+            seats: Seats::default(),
+            alone: Alone::default(),
             victims: Vec::new(),
-            keys: Vec::new(),
+            deadlines: Vec::new(),
+            ids: Vec::new(),
             rows: Vec::new(),
             watch: None,
         }))
@@ -71,12 +74,14 @@ pub(super) struct SlaiScheduler {
     lists: Lists,
     /// Groups of the standing decodes: ready requests with TBTs alike that were last served by the same batch.
     cohorts: Vec<Cohort>,
-    /// All other ready requests; they are not among the standing decodes, and in no cohort.
-    alone: Cohort,
+    seats: Seats,
+    /// All other ready requests; they are not among the standing decodes.
+    alone: Alone,
     /// Requests that the present plan preempted.
     victims: Vec<Place>,
     /// Room to work in: empty between one plan and the next.
-    keys: Vec<Key>,
+    deadlines: Vec<(Instant, usize)>,
+    ids: Vec<u32>,
     rows: Vec<Place>,
     watch: Option<DeadlineWatch>,
 }
@@ -111,108 +116,115 @@ impl Prompts {
 }
 
 impl SlaiScheduler {
-    fn ready(&self) -> impl Iterator<Item = &Cohort> {
-        self.cohorts.iter().chain(once(&self.alone))
-    }
-
     /// Brings every ready request's e up to date, and lets all of them rest. A plan is made at the very end of the batch
     /// before it, so this is the e of all that the batch served.
     fn gather(&mut self, plan: &mut Plan) -> Result<()> {
-        let now = plan.now();
+        plan.rest_all();
         self.alone.chosen = 0;
-        for (group, cohort) in self.cohorts.iter_mut().enumerate() {
+        for cohort in &mut self.cohorts {
             cohort.chosen = 0;
             if std::mem::take(&mut cohort.takes_part) {
-                cohort.end = now;
+                cohort.end = plan.now();
             }
-            plan.select_group(group);
-            plan.rest_decodes(true);
         }
-        // Most belong behind all others: the latest arrival, the latest deadline. Those that decoded without their cohort
-        // belong before it, the last of them first.
-        let mut before_others = std::mem::take(&mut self.rows);
         for index in 0..self.lists.idle.len() {
-            let place = self.lists.idle[index];
-            if !self.join(place, true, plan)? {
-                before_others.push(place);
-            }
+            self.join(self.lists.idle[index], plan)?;
         }
         self.lists.idle.clear();
-        for place in before_others.drain(..).rev() {
-            self.join(place, false, plan)?;
-        }
-        self.rows = before_others;
         Ok(())
     }
 
-    /// A request can decode: it joins the cohort of its TBT if its e is that of the others, or waits alone. Says whether it
-    /// did, if it is to join only behind all others.
-    fn join(&mut self, place: Place, behind: bool, plan: &mut Plan) -> Result<bool> {
+    /// A request can decode: it joins the cohort of its TBT if its e is that of the others, or waits alone.
+    fn join(&mut self, place: Place, plan: &mut Plan) -> Result<()> {
         let (now, member) = (plan.now(), member(place, plan.requests()));
-        let (tbt, deadline) = (member.tbt, later(now, member.tbt));
-        let group = self.group(tbt);
+        let group = self.group(member.tbt, plan);
         let cohort = &mut self.cohorts[group];
-        if cohort.members.is_empty() {
+        if cohort.is_empty() {
             cohort.end = now;
         }
-        let is_alike = cohort.deadline(tbt) == deadline;
-        let (ready, member) =
-            if is_alike { (cohort, member) } else { (&mut self.alone, Member { tbt: Span(deadline.0), ..member }) };
-        if behind && !ready.is_behind(&member) {
-            return Ok(false);
+        let key = (later(now, member.tbt), member.id);
+        if cohort.key(&member) != key {
+            self.alone.insert(key, place);
+            return Ok(());
         }
-        ready.insert(member);
-        if is_alike {
-            plan.select_group(group);
-            plan.rest_decodes(true);
-            plan.decode(place)?;
-        }
-        Ok(true)
+        cohort.insert(member, &mut self.seats);
+        plan.select_group(group);
+        plan.decode(place)
     }
 
     /// The group for a TBT: one for all with the same three leading bits, so that there are few, and two classes seldom
     /// share one.
-    fn group(&mut self, tbt: Span) -> usize {
-        let kind = Cohort::kind(tbt);
+    #[inline]
+    fn group(&mut self, tbt: Span, plan: &mut Plan) -> usize {
+        match self.cohorts.iter().position(|cohort| cohort.spans(tbt)) {
+            Some(group) => group,
+            None => self.group_of_kind(Cohort::kind(tbt), plan),
+        }
+    }
+
+    #[inline(never)]
+    fn group_of_kind(&mut self, kind: u32, plan: &mut Plan) -> usize {
         self.cohorts.iter().position(|cohort| cohort.kind == kind).unwrap_or_else(|| {
-            self.cohorts.push(Cohort { kind, ..Cohort::default() });
-            self.cohorts.len() - 1
+            let group = self.cohorts.len();
+            self.cohorts.push(Cohort::new(group, kind));
+            plan.select_group(group);
+            plan.rest_decodes(true);
+            group
         })
     }
 
     /// The first `most` decodes in order, up to `last`. The cohorts of which all are among them take part.
     fn choose(&mut self, last: Key, most: u64, plan: &mut Plan) -> Chosen {
-        let mut count = self.choose_up_to(last);
+        let mut count = self.choose_up_to(last, most);
         let is_cut = count > most;
         if is_cut {
-            let mut keys = std::mem::take(&mut self.keys);
-            for cohort in self.ready() {
-                // No more than `most` of one are among the first.
-                keys.extend(cohort.chosen_keys().map(|(key, _)| key).take(most as usize));
-            }
-            let last = *keys.select_nth_unstable(most as usize - 1).1;
-            keys.clear();
-            self.keys = keys;
-            count = self.choose_up_to(last);
+            let last = self.last_of(most);
+            count = self.choose_up_to(last, most);
         }
         let mut rows = self.alone.chosen as u64;
-        for (group, cohort) in self.cohorts.iter().enumerate() {
+        for cohort in &self.cohorts {
             let is_whole = cohort.is_whole();
-            plan.select_group(group);
+            plan.select_group(cohort.group);
             plan.rest_decodes(!is_whole);
             rows += if is_whole { 0 } else { cohort.chosen as u64 };
         }
         Chosen { count, is_cut, rows }
     }
 
-    fn choose_up_to(&mut self, last: Key) -> u64 {
-        self.cohorts.iter_mut().chain(once(&mut self.alone)).map(|cohort| cohort.choose(last)).sum::<usize>() as u64
+    fn choose_up_to(&mut self, last: Key, most: u64) -> u64 {
+        let in_cohorts: usize = self.cohorts.iter_mut().map(|cohort| cohort.choose(last, &mut self.seats)).sum();
+        (in_cohorts + self.alone.choose(last, most)) as u64
+    }
+
+    /// The place of the last one of the first `most`: more are chosen.
+    #[inline(never)]
+    fn last_of(&mut self, most: u64) -> Key {
+        let alone = || self.alone.chosen_keys().map(|(key, _)| key).take(most as usize);
+        // Few deadlines, of which most stand for many: only among the ids of one of them is looked for the last.
+        self.deadlines.clear();
+        self.deadlines.extend(self.cohorts.iter().flat_map(Cohort::chosen_deadlines));
+        self.deadlines.extend(alone().map(|(deadline, _)| (deadline, 1)));
+        self.deadlines.sort_unstable_by_key(|&(deadline, _)| deadline);
+        let (mut left, mut last) = (most as usize, Instant::NEVER);
+        for alike in self.deadlines.chunk_by(|one, other| one.0 == other.0) {
+            let count = alike.iter().map(|&(_, count)| count).sum();
+            last = alike[0].0;
+            if left <= count {
+                break;
+            }
+            left -= count;
+        }
+        self.ids.clear();
+        self.ids.extend(self.cohorts.iter().flat_map(|cohort| cohort.chosen_ids(last)));
+        self.ids.extend(alone().filter(|&(deadline, _)| deadline == last).map(|(_, id)| id));
+        (last, *self.ids.select_nth_unstable(left - 1).1)
     }
 
     /// The blocks that the rows take: one each at most, so that most plans need no count of them.
     fn blocks_of_rows(&self, plan: &Plan) -> u64 {
-        let divided = self.cohorts.iter().filter(|cohort| !cohort.is_whole()).chain(once(&self.alone));
-        divided.flat_map(Cohort::chosen).map(|member| plan.new_blocks(member.place, 1)).sum()
+        let divided = self.cohorts.iter().filter(|cohort| !cohort.is_whole());
+        let rows = divided.flat_map(Cohort::chosen_keys).chain(self.alone.chosen_keys());
+        rows.map(|(_, place)| plan.new_blocks(place, 1)).sum()
     }
 
     /// The same; decodes that find no block make room for themselves.
@@ -250,15 +262,14 @@ impl SlaiScheduler {
             return None;
         }
         // It is the first, from the end of the order, with which those behind it take all that is lacking.
-        let mut ends: Vec<_> = self.ready().map(|cohort| cohort.chosen_keys().rev().peekable()).collect();
-        let mut lacks = None;
-        while lacking > 0 {
-            let index = (0..ends.len()).max_by_key(|&index| ends[index].peek().map(|&(key, _)| key))?;
-            let (key, place) = ends[index].next()?;
+        let mut keys: Vec<_> =
+            self.cohorts.iter().flat_map(Cohort::chosen_keys).chain(self.alone.chosen_keys()).collect();
+        keys.sort_unstable_by_key(|&(key, _)| Reverse(key));
+        let lacks = keys.iter().find(|&&(_, place)| {
             lacking -= plan.new_blocks(place, 1) as i64;
-            lacks = Some((key, place));
-        }
-        let (key, place) = lacks?;
+            lacking <= 0
+        });
+        let &(key, place) = lacks?;
         let requests = plan.requests();
         let stays = |&other: &Place| {
             let comes_before = || self.key(other, requests).is_some_and(|of_other| of_other < key);
@@ -273,27 +284,22 @@ impl SlaiScheduler {
 
     /// The place of a request in the order, if it is ready.
     fn key(&self, place: Place, requests: &Requests) -> Option<Key> {
-        let member = member(place, requests);
-        match self.cohorts.iter().find(|cohort| cohort.find(&member).is_some()) {
-            Some(cohort) => Some(cohort.key(&member)),
-            None => self.alone.members.iter().find(|other| other.place == place).map(|other| self.alone.key(other)),
+        match self.seats.of(place) {
+            Some((group, _)) => Some(self.cohorts[group].key(&member(place, requests))),
+            None => self.alone.find(place),
         }
     }
 
     /// A request is admitted no more.
     fn take_out(&mut self, place: Place, requests: &Requests) {
-        self.leave_cohort(place, requests);
-        self.alone.members.retain(|other| other.place != place);
+        self.leave_cohort(place);
+        self.alone.remove(place);
         self.lists.take_out(place, requests);
     }
 
-    fn leave_cohort(&mut self, place: Place, requests: &Requests) {
-        let member = member(place, requests);
-        let kind = Cohort::kind(member.tbt);
-        if let Some(cohort) = self.cohorts.iter_mut().find(|cohort| cohort.kind == kind)
-            && let Some(index) = cohort.find(&member)
-        {
-            cohort.members.remove(index);
+    fn leave_cohort(&mut self, place: Place) {
+        if let Some((group, index)) = self.seats.of(place) {
+            self.cohorts[group].remove(index, &mut self.seats);
         }
     }
 
@@ -309,8 +315,9 @@ impl SlaiScheduler {
         if plan.shares_blocks() {
             // They have their places before the queue is looked at.
             plan.reserve(self.blocks_of_rows(plan));
-            let decodes = self.ready().flat_map(Cohort::chosen);
-            decodes.for_each(|member| plan.publish_decode(member.place));
+            self.sort_chosen();
+            let decodes = self.cohorts.iter().flat_map(Cohort::chosen_keys).chain(self.alone.chosen_keys());
+            decodes.for_each(|(_, place)| plan.publish_decode(place));
         }
         while let Some(place) = self.lists.queue.head() {
             let may_admit = prompts.left > 0 && !plan.was_preempted(place);
@@ -330,50 +337,55 @@ impl SlaiScheduler {
         Ok(prompts)
     }
 
+    /// Where blocks are shared, it matters who computes what first.
+    fn sort_chosen(&mut self) {
+        self.cohorts.iter_mut().for_each(|cohort| cohort.sort_chosen(&mut self.seats));
+    }
+
     /// Puts the chosen decodes into the batch, and no others. Where a cohort is divided, its smaller part leaves it.
     fn decode(&mut self, plan: &mut Plan) -> Result<()> {
-        let mut rows = std::mem::take(&mut self.rows);
-        for (group, cohort) in self.cohorts.iter_mut().enumerate() {
-            let (chosen, all) = (cohort.chosen, cohort.members.len());
+        if plan.shares_blocks() {
+            self.sort_chosen();
+        }
+        for cohort in &mut self.cohorts {
+            let (chosen, all) = (cohort.chosen, cohort.len());
             cohort.takes_part = 2 * chosen > all;
-            plan.select_group(group);
+            plan.select_group(cohort.group);
             plan.rest_decodes(!cohort.takes_part);
             if chosen == 0 || chosen == all {
                 continue;
             }
-            let end = cohort.end;
-            for member in cohort.members.drain(if cohort.takes_part { chosen..all } else { 0..chosen }) {
-                plan.pause(member.place)?;
-                if cohort.takes_part {
-                    self.alone.insert(Member { tbt: Span(later(end, member.tbt).0), ..member });
-                } else {
-                    rows.push(member.place);
+            if cohort.takes_part {
+                while cohort.len() > chosen {
+                    let member = cohort.pop(&mut self.seats);
+                    plan.pause(member.place)?;
+                    self.alone.insert(cohort.key(&member), member.place);
+                }
+            } else {
+                self.rows.extend(cohort.chosen().iter().map(|member| member.place));
+                for index in (0..chosen).rev() {
+                    plan.pause(cohort.remove(index, &mut self.seats).place)?;
                 }
             }
         }
-        // Those that have just come are behind all that are chosen.
-        for index in 0..self.alone.chosen {
-            let place = self.alone.members[index].place;
+        while let Some(place) = self.alone.pop() {
             let member = member(place, plan.requests());
-            let group = self.group(member.tbt);
+            let group = self.group(member.tbt, plan);
             let cohort = &mut self.cohorts[group];
-            if cohort.takes_part || cohort.members.is_empty() {
+            if cohort.takes_part || cohort.is_empty() {
                 plan.select_group(group);
                 if !cohort.takes_part {
                     cohort.takes_part = true;
                     plan.rest_decodes(false);
                 }
-                cohort.insert(member);
+                cohort.insert(member, &mut self.seats);
                 plan.decode(place)?;
             } else {
-                rows.push(place);
+                self.rows.push(place);
             }
         }
-        self.alone.members.drain(..self.alone.chosen);
         // Whose cohort rests decodes by itself, for this one iteration, and is told to be ready again.
-        rows.drain(..).try_for_each(|place| plan.chunk(place, 1))?;
-        self.rows = rows;
-        Ok(())
+        self.rows.drain(..).try_for_each(|place| plan.chunk(place, 1))
     }
 
     /// Says for how long the plan holds. If critical decodes and prompts used the budget up, the critical ones must
@@ -381,8 +393,8 @@ impl SlaiScheduler {
     /// the order: always the same if all decode, or requests that are left out have no deadline.
     fn hold(&mut self, chosen: Chosen, prompts: Prompts, plan: &mut Plan) {
         let uses_budget_up = prompts.left == 0;
-        let left_out = self.ready().filter(|cohort| !cohort.takes_part);
-        let deadline = left_out.map(|cohort| cohort.first().0).min().unwrap_or(Instant::NEVER);
+        let left_out = self.cohorts.iter_mut().filter(|cohort| !cohort.takes_part);
+        let deadline = left_out.map(Cohort::first_deadline).fold(self.alone.first().0, Instant::min);
         let is_refused = plan.refused() == Some(Limit::Blocks);
         // With more critical decodes the queue might not be asked any more, and not be refused.
         let may_not_ask = is_refused && chosen.count == self.limits.token_budget;
@@ -394,8 +406,8 @@ impl SlaiScheduler {
             uses_budget_up || plan.seats_left() == 0 || (is_refused && !self.lists.queue.may_be_overtaken());
         plan.hold(Hold::while_arrivals_wait(arrivals_wait));
         if uses_budget_up && (chosen.count > 0 || deadline < Instant::NEVER) {
-            let inside = self.cohorts.iter().filter(|cohort| cohort.takes_part);
-            let tbts = inside.filter_map(|cohort| cohort.members.back()).map(|member| member.tbt);
+            let inside = self.cohorts.iter_mut().filter(|cohort| cohort.takes_part);
+            let longest_tbt = inside.map(Cohort::longest_tbt).max().unwrap_or(Span::ZERO);
             let (offset, lasts) = self.margin.offset_after(chosen.count, plan);
             self.watch = Some(DeadlineWatch {
                 start: plan.now(),
@@ -403,7 +415,7 @@ impl SlaiScheduler {
                 busy: plan.busy(),
                 offset,
                 lasts: lasts.min(prompts.lasts),
-                longest_tbt: tbts.max().unwrap_or(Span::ZERO),
+                longest_tbt,
                 deadline,
             });
         }
@@ -417,7 +429,7 @@ impl Scheduler for SlaiScheduler {
 
     fn notice(&mut self, notice: Notice, requests: &Requests) {
         match notice {
-            Notice::Left(place) => self.leave_cohort(place, requests),
+            Notice::Left(place) => self.leave_cohort(place),
             Notice::Preempted(place) => self.take_out(place, requests),
             Notice::Arrived(_) | Notice::Ready(_) => {}
         }

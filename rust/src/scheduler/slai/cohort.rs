@@ -1,6 +1,7 @@
-//! Ready requests in the order of their deadlines, many of them with one e.
-
-use std::collections::VecDeque;
+//! Ready requests with one e: in no order until it matters which of them come first.
+//!
+//! Nearly always a cohort decodes as a whole or not at all, and its shortest and its longest TBT tell which. So members
+//! come and go at no cost that grows with their number, and only where some are chosen and others not are they parted.
 
 use super::deadline::later;
 use crate::clock::{Instant, Span};
@@ -12,7 +13,7 @@ pub(super) type Key = (Instant, u32);
 /// No place is behind this one.
 pub(super) const LAST: Key = (Instant::NEVER, u32::MAX);
 
-/// What stands for a request in its cohort. They are sorted by this, and differ in it.
+/// What stands for a request in its cohort.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Member {
     pub(super) tbt: Span,
@@ -21,31 +22,89 @@ pub(super) struct Member {
 }
 
 impl Member {
+    /// Their order is that of their deadlines, since they have one e.
+    #[inline]
     fn order(&self) -> (Span, u32) {
         (self.tbt, self.id)
     }
 }
 
-/// Ready requests with the same e, in order.
+/// Where each request stands, by its place: the number of its cohort, and the index there.
 #[derive(Debug, Default)]
+pub(super) struct Seats(Vec<(u32, u32)>);
+
+const NONE: (u32, u32) = (u32::MAX, 0);
+
+impl Seats {
+    #[inline]
+    fn set(&mut self, place: Place, group: usize, index: usize) {
+        if place.index() >= self.0.len() {
+            self.0.resize(place.index() + 1, NONE);
+        }
+        self.0[place.index()] = (group as u32, index as u32);
+    }
+
+    /// The cohort of a request and its index there, if it is in one.
+    #[inline]
+    pub(super) fn of(&self, place: Place) -> Option<(usize, usize)> {
+        let &(group, index) = self.0.get(place.index()).filter(|&&(group, _)| group != NONE.0)?;
+        Some((group as usize, index as usize))
+    }
+}
+
+/// Ready requests with the same e. It is a group of the standing decodes.
+#[derive(Debug)]
 pub(super) struct Cohort {
+    /// The number of the group.
+    pub(super) group: usize,
     /// What their TBTs have in common.
     pub(super) kind: u32,
-    /// Their e. For requests that are alone it is 0, and the deadline stands in the place of the TBT.
     pub(super) end: Instant,
-    /// By TBT and id. They come and go at both ends.
-    pub(super) members: VecDeque<Member>,
-    /// How many of them, from the first, the present plan has chosen.
+    members: Vec<Member>,
+    /// No TBT is outside of these; both are of members unless they are loose.
+    shortest: Span,
+    longest: Span,
+    is_loose: bool,
+    /// How many the present plan has chosen: they are the first.
     pub(super) chosen: usize,
     /// Is it in the batch?
     pub(super) takes_part: bool,
 }
 
 impl Cohort {
+    /// No member yet.
+    pub(super) fn new(group: usize, kind: u32) -> Cohort {
+        Cohort {
+            group,
+            kind,
+            end: Instant::ZERO,
+            members: Vec::new(),
+            shortest: Span::NEVER,
+            longest: Span::ZERO,
+            is_loose: false,
+            chosen: 0,
+            takes_part: false,
+        }
+    }
+
     /// The three leading bits of a TBT, and how many follow.
     pub(super) fn kind(tbt: Span) -> u32 {
         let bits = (tbt.0 | 4).ilog2();
         4 * bits + (tbt.0 >> (bits - 2)) as u32 % 4
+    }
+
+    /// Does a TBT lie between those of members, so that it is of their kind?
+    #[inline]
+    pub(super) fn spans(&self, tbt: Span) -> bool {
+        self.shortest <= tbt && tbt <= self.longest
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.members.is_empty()
     }
 
     pub(super) fn deadline(&self, tbt: Span) -> Instant {
@@ -56,44 +115,67 @@ impl Cohort {
         (self.deadline(member.tbt), member.id)
     }
 
-    /// The place of the first in the order, behind all if there is none.
-    pub(super) fn first(&self) -> Key {
-        self.members.front().map_or(LAST, |member| self.key(member))
-    }
-
-    /// The place of the last.
-    fn last(&self) -> Key {
-        self.members.back().map_or((Instant::ZERO, 0), |member| self.key(member))
-    }
-
-    /// Does a member belong behind all that are here?
-    pub(super) fn is_behind(&self, member: &Member) -> bool {
-        self.members.back().is_none_or(|last| last.order() < member.order())
-    }
-
-    /// A new member is most often the last one: it has arrived after the others, or has a later deadline. One that comes
-    /// back after an iteration without the others is most often the first.
-    pub(super) fn insert(&mut self, member: Member) {
-        if self.is_behind(&member) {
-            self.members.push_back(member);
-        } else if self.members.front().is_some_and(|first| member.order() < first.order()) {
-            self.members.push_front(member);
+    pub(super) fn insert(&mut self, member: Member, seats: &mut Seats) {
+        if self.members.is_empty() {
+            (self.shortest, self.longest, self.is_loose) = (member.tbt, member.tbt, false);
         } else {
-            let index = self.members.partition_point(|other| other.order() < member.order());
-            self.members.insert(index, member);
+            self.shortest = self.shortest.min(member.tbt);
+            self.longest = self.longest.max(member.tbt);
+        }
+        seats.set(member.place, self.group, self.members.len());
+        self.members.push(member);
+    }
+
+    pub(super) fn remove(&mut self, index: usize, seats: &mut Seats) -> Member {
+        let member = self.members.swap_remove(index);
+        seats.0[member.place.index()] = NONE;
+        if let Some(moved) = self.members.get(index) {
+            seats.set(moved.place, self.group, index);
+        }
+        let is_bound = member.tbt == self.shortest || member.tbt == self.longest;
+        self.is_loose |= is_bound && self.shortest < self.longest;
+        member
+    }
+
+    fn tighten(&mut self) {
+        if std::mem::take(&mut self.is_loose) {
+            let tbts = || self.members.iter().map(|member| member.tbt);
+            (self.shortest, self.longest) = (tbts().min().unwrap_or(Span::NEVER), tbts().max().unwrap_or(Span::ZERO));
         }
     }
 
-    pub(super) fn find(&self, member: &Member) -> Option<usize> {
-        self.members.binary_search_by_key(&member.order(), Member::order).ok()
+    /// The earliest deadline; without end if there is no member.
+    pub(super) fn first_deadline(&mut self) -> Instant {
+        self.tighten();
+        if self.is_empty() { Instant::NEVER } else { self.deadline(self.shortest) }
     }
 
-    pub(super) fn chosen(&self) -> impl DoubleEndedIterator<Item = &Member> {
-        self.members.range(..self.chosen)
+    /// The longest TBT; none at all if there is no member.
+    pub(super) fn longest_tbt(&mut self) -> Span {
+        self.tighten();
+        if self.is_empty() { Span::ZERO } else { self.longest }
     }
 
-    pub(super) fn chosen_keys(&self) -> impl DoubleEndedIterator<Item = (Key, Place)> {
-        self.chosen().map(|member| (self.key(member), member.place))
+    pub(super) fn chosen(&self) -> &[Member] {
+        &self.members[..self.chosen]
+    }
+
+    pub(super) fn chosen_keys(&self) -> impl Iterator<Item = (Key, Place)> {
+        self.chosen().iter().map(|member| (self.key(member), member.place))
+    }
+
+    /// The deadlines of the chosen, and how many have each; the same one may come more than once.
+    pub(super) fn chosen_deadlines(&self) -> impl Iterator<Item = (Instant, usize)> {
+        let is_one = self.shortest == self.longest;
+        let parts = self.chosen().chunks(if is_one { self.members.len().max(1) } else { 1 });
+        parts.map(|part| (self.deadline(part[0].tbt), part.len()))
+    }
+
+    /// The ids of the chosen with this deadline.
+    pub(super) fn chosen_ids(&self, deadline: Instant) -> impl Iterator<Item = u32> {
+        let is_within = self.deadline(self.shortest) <= deadline && deadline <= self.deadline(self.longest);
+        let chosen = if is_within { self.chosen() } else { &[] };
+        chosen.iter().filter(move |member| self.deadline(member.tbt) == deadline).map(|member| member.id)
     }
 
     /// Are all members chosen?
@@ -102,14 +184,12 @@ impl Cohort {
     }
 
     /// Chooses the members up to a place in the order; says how many they are.
-    pub(super) fn choose(&mut self, last: Key) -> usize {
-        self.chosen = if last == LAST || self.last() <= last {
-            self.members.len()
-        } else if self.first() > last {
-            0
-        } else {
-            let end = self.last_up_to(last);
-            self.members.partition_point(|member| end.is_some_and(|end| member.order() <= end))
+    pub(super) fn choose(&mut self, last: Key, seats: &mut Seats) -> usize {
+        self.chosen = match self.last_up_to(last) {
+            None => 0,
+            Some((tbt, _)) if tbt < self.shortest => 0,
+            Some(most) if (self.longest, u32::MAX) <= most || self.longest < most.0 => self.members.len(),
+            Some(most) => self.part(most, seats),
         };
         self.chosen
     }
@@ -120,5 +200,34 @@ impl Cohort {
             return Some((Span::NEVER, id));
         }
         deadline.0.checked_sub(self.end.0).map(|tbt| (Span(tbt), id))
+    }
+
+    /// Brings the members up to one before the others; says how many they are.
+    fn part(&mut self, most: (Span, u32), seats: &mut Seats) -> usize {
+        let mut chosen = 0;
+        for index in 0..self.members.len() {
+            if self.members[index].order() <= most {
+                if chosen < index {
+                    self.members.swap(chosen, index);
+                    seats.set(self.members[chosen].place, self.group, chosen);
+                    seats.set(self.members[index].place, self.group, index);
+                }
+                chosen += 1;
+            }
+        }
+        chosen
+    }
+
+    /// Brings the chosen into their order.
+    pub(super) fn sort_chosen(&mut self, seats: &mut Seats) {
+        self.members[..self.chosen].sort_unstable_by_key(Member::order);
+        for (index, member) in self.members[..self.chosen].iter().enumerate() {
+            seats.set(member.place, self.group, index);
+        }
+    }
+
+    /// Takes the last member out, which is not chosen if some are not.
+    pub(super) fn pop(&mut self, seats: &mut Seats) -> Member {
+        self.remove(self.members.len() - 1, seats)
     }
 }
