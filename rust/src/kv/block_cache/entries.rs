@@ -1,0 +1,254 @@
+//! How entries are made, held and evicted: run by run, in the order in which single blocks would be.
+
+use std::ops::Range;
+
+use super::super::content_tree::NONE;
+use super::super::prefix_cache::HeldRun;
+use super::BlockCache;
+use super::runs::BlockRun;
+use crate::request::Place;
+
+impl BlockCache {
+    /// The runs of a node up to a block, the last first.
+    #[inline]
+    pub(super) fn runs_before(&self, node: u32, end: u32) -> impl Iterator<Item = &BlockRun> {
+        let mut run = self.chains.tree.nodes[node as usize].known.last;
+        let runs = std::iter::from_fn(move || {
+            let found = self.runs.all.get(run as usize)?;
+            run = found.next;
+            Some(found)
+        });
+        runs.skip_while(move |run| run.first >= end)
+    }
+
+    /// Cuts a run before a block; returns the front. The rest keeps its number.
+    fn cut(&mut self, run: u32, at: u32) -> u32 {
+        let rest = *self.runs.at(run);
+        debug_assert!(rest.first < at && at < rest.end, "a run is cut between its blocks");
+        let front = self.runs.add(BlockRun { end: at, ..rest });
+        let cut = self.runs.at_mut(run);
+        (cut.first, cut.front, cut.next) = (at, front, front);
+        if rest.holders == 0 {
+            self.runs.list(front, run);
+        }
+        self.chains.tree.use_node(rest.node);
+        front
+    }
+
+    /// A run has no blocks any more, or all of them in another.
+    #[inline]
+    fn remove(&mut self, run: u32) {
+        self.runs.vacant.push(run);
+        self.chains.tree.leave(self.runs.at(run).node);
+    }
+
+    /// Blocks of a node become known, or are evicted.
+    #[inline]
+    fn note(&mut self, node: u32, blocks: Range<u32>, is_cached: bool) {
+        if self.reported.is_some() {
+            self.note_reported(node, blocks, is_cached);
+        }
+    }
+
+    #[inline(never)]
+    fn note_reported(&mut self, node: u32, blocks: Range<u32>, is_cached: bool) {
+        let first = self.first_block(node);
+        if let Some(reported) = &mut self.reported {
+            reported.note(&mut self.chains.tree, node, blocks.start - first..blocks.end - first, is_cached);
+        }
+    }
+
+    /// A request makes entries for blocks of a node: twins of older ones, or the first.
+    pub(super) fn insert(&mut self, place: Place, node: u32, blocks: Range<u32>, is_twin: bool) {
+        let count = u64::from(blocks.end - blocks.start);
+        self.cached += count;
+        self.inserted += count;
+        if !is_twin {
+            self.note(node, blocks.clone(), true);
+        }
+        let holding = &mut self.held[place.index()];
+        debug_assert_eq!(holding.blocks, blocks.start, "a request holds its first blocks");
+        holding.blocks = blocks.end;
+        let known = &mut self.chains.tree.nodes[node as usize].known;
+        if let Some(last) = holding.runs.last() {
+            // Its own run goes on, unless there are younger entries for what comes.
+            let run = self.runs.at_mut(last.run);
+            let is_youngest = if is_twin { run.is_twin && run.next == NONE } else { last.run == known.last };
+            if is_youngest && run.node == node && run.holders == 1 {
+                run.end = blocks.end;
+                return;
+            }
+        }
+        let next = if is_twin { NONE } else { known.last };
+        let run = self.runs.add(BlockRun {
+            node,
+            first: blocks.start,
+            end: blocks.end,
+            holders: 1,
+            is_twin,
+            front: NONE,
+            next,
+            older: NONE,
+            newer: NONE,
+        });
+        holding.runs.push(HeldRun { run, first: blocks.start });
+        if !is_twin {
+            known.last = run;
+        } else if known.oldest_twin == NONE {
+            known.oldest_twin = run;
+        } else {
+            let mut youngest = known.oldest_twin;
+            while self.runs.at(youngest).next != NONE {
+                youngest = self.runs.at(youngest).next;
+            }
+            self.runs.at_mut(youngest).next = run;
+        }
+        self.chains.tree.use_node(node);
+    }
+
+    /// A request holds the blocks of a node up to this one, of which it enters the first.
+    pub(super) fn hold_until(&mut self, place: Place, node: u32, until: u32) {
+        let mut run = self.chains.tree.nodes[node as usize].known.last;
+        while self.runs.at(run).first >= until {
+            run = self.runs.at(run).next;
+        }
+        if self.runs.at(run).end > until {
+            run = self.cut(run, until);
+        }
+        let held = &mut self.held[place.index()].runs;
+        let from = held.len();
+        while run != NONE {
+            let one = self.runs.at_mut(run);
+            one.holders += 1;
+            let BlockRun { first, next, holders, .. } = *one;
+            held.push(HeldRun { run, first });
+            if holders == 1 {
+                self.runs.unreferenced -= self.runs.at(run).blocks();
+                self.runs.unlist(run);
+            }
+            run = next;
+        }
+        held[from..].reverse();
+    }
+
+    /// What a request held of a run loses a holder, its end first.
+    pub(super) fn drop_holder(&mut self, HeldRun { mut run, first }: HeldRun) {
+        loop {
+            let BlockRun { first: begin, front, .. } = *self.runs.at(run);
+            self.drop_holder_of_run(run);
+            if begin <= first {
+                return;
+            }
+            run = front;
+        }
+    }
+
+    /// A run that no request holds any more stands at the end of the list, as one with the run behind it if that stands
+    /// there.
+    #[inline]
+    fn drop_holder_of_run(&mut self, run: u32) {
+        let left = self.runs.at_mut(run);
+        debug_assert!(left.holders > 0, "no request gives up what it does not hold");
+        left.holders -= 1;
+        if left.holders > 0 {
+            return;
+        }
+        let left = *left;
+        self.runs.unreferenced += left.blocks();
+        let newest = self.runs.newest;
+        if let Some(behind) = self.runs.all.get_mut(newest as usize)
+            && behind.next == run
+            && !behind.is_twin
+        {
+            debug_assert_eq!(behind.first, left.end, "runs of a node follow one another");
+            (behind.first, behind.next) = (left.first, left.next);
+            self.remove(run);
+            return;
+        }
+        self.runs.list(run, newest);
+    }
+
+    /// Evicts the blocks of a run's end that have been unreferenced for longest.
+    pub(super) fn evict(&mut self, run: u32, count: u32) {
+        let evicted = self.runs.at_mut(run);
+        let end = evicted.end;
+        evicted.end -= count;
+        let BlockRun { node, first, end: left, is_twin, .. } = *evicted;
+        self.runs.unreferenced -= u64::from(count);
+        self.cached -= u64::from(count);
+        let is_gone = left == first;
+        if is_gone {
+            self.runs.unlist(run);
+            self.unlink(run);
+        }
+        if !is_twin {
+            if self.chains.tree.nodes[node as usize].known.oldest_twin == NONE {
+                self.note(node, left..end, false);
+            } else {
+                self.replace(node, left..end);
+            }
+        }
+        if is_gone {
+            self.remove(run);
+        }
+    }
+
+    /// Takes a run out of those of its node.
+    fn unlink(&mut self, run: u32) {
+        let BlockRun { node, next, is_twin, .. } = *self.runs.at(run);
+        let known = &mut self.chains.tree.nodes[node as usize].known;
+        let head = if is_twin { &mut known.oldest_twin } else { &mut known.last };
+        if *head == run {
+            *head = next;
+            return;
+        }
+        let mut before = *head;
+        while self.runs.at(before).next != run {
+            before = self.runs.at(before).next;
+        }
+        self.runs.at_mut(before).next = next;
+    }
+
+    /// Of blocks of a node that are evicted the next oldest entries take the places, where there are any.
+    #[cold]
+    fn replace(&mut self, node: u32, blocks: Range<u32>) {
+        let mut evicted = vec![blocks];
+        while let Some(blocks) = evicted.pop() {
+            let meets = |run: &BlockRun| run.first < blocks.end && blocks.start < run.end;
+            let mut twin = self.chains.tree.nodes[node as usize].known.oldest_twin;
+            while twin != NONE && !meets(self.runs.at(twin)) {
+                twin = self.runs.at(twin).next;
+            }
+            if twin == NONE {
+                self.note(node, blocks, false);
+                continue;
+            }
+            let BlockRun { first, end, .. } = *self.runs.at(twin);
+            let (start, until) = (first.max(blocks.start), end.min(blocks.end));
+            if until < end {
+                twin = self.cut(twin, until);
+            }
+            if first < start {
+                self.cut(twin, start);
+            }
+            self.unlink(twin);
+            self.link(twin);
+            evicted.extend([blocks.start..start, until..blocks.end].into_iter().filter(|rest| !rest.is_empty()));
+        }
+    }
+
+    /// A run that was a twin is the oldest.
+    fn link(&mut self, run: u32) {
+        let BlockRun { node, first, .. } = *self.runs.at(run);
+        let (mut behind, mut next) = (NONE, self.chains.tree.nodes[node as usize].known.last);
+        while next != NONE && self.runs.at(next).first > first {
+            (behind, next) = (next, self.runs.at(next).next);
+        }
+        let linked = self.runs.at_mut(run);
+        (linked.is_twin, linked.next) = (false, next);
+        match behind {
+            NONE => self.chains.tree.nodes[node as usize].known.last = run,
+            behind => self.runs.at_mut(behind).next = run,
+        }
+    }
+}

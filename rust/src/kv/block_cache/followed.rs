@@ -1,0 +1,49 @@
+//! Requests whose output another one continues: what they say has to be known as they say it.
+
+use super::super::content_tree::{OWN, Segment};
+use super::{BlockCache, Holding};
+use crate::request::Place;
+
+impl BlockCache {
+    /// The request here that says a token of a chain, as its own.
+    pub(super) fn speaker(&self, content: &[Segment], token: u64) -> Option<Place> {
+        let mut end = 0;
+        let segment = content.iter().find(|segment| {
+            end += u64::from(segment.tokens);
+            end > token
+        })?;
+        let owner = *self.owners.get(&segment.content).filter(|_| segment.content & OWN > 0)?;
+        let step = self.chains.tree.steps(content).find(|step| u64::from(step.end) > token)?;
+        Some(owner).filter(|&owner| self.chains.has(owner, token, step.node))
+    }
+
+    /// Another request continues what this one says.
+    pub(super) fn follow(&mut self, place: Place) {
+        let holding = &mut self.held[place.index()];
+        if holding.followed == 0 {
+            self.followed_here += 1;
+            self.ever_followed += 1;
+            holding.followed = self.ever_followed;
+            if holding.is_running {
+                self.followed.push(place);
+            }
+        }
+    }
+
+    /// A followed request runs.
+    pub(super) fn list_followed(&mut self, place: Place) {
+        let since = |place: Place| self.held[place.index()].followed;
+        let at = self.followed.partition_point(|&other| since(other) < since(place));
+        self.followed.insert(at, place);
+    }
+
+    /// A request runs no more.
+    pub(super) fn stop(&mut self, place: Place) {
+        let Holding { is_running, followed, .. } = &mut self.held[place.index()];
+        let followed = *followed;
+        if std::mem::take(is_running) && followed > 0 {
+            let at = self.followed.partition_point(|&other| self.held[other.index()].followed < followed);
+            self.followed.remove(at);
+        }
+    }
+}
