@@ -80,8 +80,9 @@ class Store:
             self._manifest.update(written=earlier["written"], parts=earlier["parts"], files=kept)
         self.statuses = [0] * len(STATUSES)
         """Requests by status, in the order of `STATUSES`."""
-        self._pending: list[dict[str, NDArray[Any]]] = []
-        self._pending_rows = 0
+        self._room: dict[str, NDArray[Any]] = {}
+        """The columns of the next part, of which so many rows are there: the same memory for all parts."""
+        self._filled = 0
         self._part = 0
         self.names: Mapping[str, Sequence[str]] = {}
         """What the codes in a column of `requests` stand for."""
@@ -119,13 +120,23 @@ class Store:
         columns = arrays(columns)
         counts = np.bincount(columns["status"], minlength=len(STATUSES)).tolist()
         self.statuses = [before + count for before, count in zip(self.statuses, counts, strict=True)]
-        self._pending.append(columns)
-        self._pending_rows += next(iter(columns.values())).size
-        while self._pending_rows >= PART_ROWS:
-            pending = {name: np.concatenate([one[name] for one in self._pending]) for name in columns}
-            self._write({name: column[:PART_ROWS] for name, column in pending.items()})
-            self._pending = [{name: column[PART_ROWS:].copy() for name, column in pending.items()}]
-            self._pending_rows -= PART_ROWS
+        rows, taken = next(iter(columns.values())).size, 0
+        if not self._room:
+            self._room = {name: np.empty(PART_ROWS, column.dtype) for name, column in columns.items()}
+        while taken < rows:
+            if not self._filled and rows - taken >= PART_ROWS:
+                # A whole part is written from where it stands.
+                self._write({name: column[taken : taken + PART_ROWS] for name, column in columns.items()})
+                taken += PART_ROWS
+                continue
+            end = min(taken + PART_ROWS - self._filled, rows)
+            for name, column in columns.items():
+                self._room[name][self._filled : self._filled + end - taken] = column[taken:end]
+            self._filled += end - taken
+            taken = end
+            if self._filled == PART_ROWS:
+                self._write(self._room)
+                self._filled = 0
 
     def _write(self, columns: Columns) -> None:
         """Write a part, or find that an earlier run of this scenario has written the same."""
@@ -135,7 +146,7 @@ class Store:
         digest = hashlib.sha256()
         for name, column in columns.items():
             digest.update(name.encode())
-            digest.update(column.tobytes())
+            digest.update(np.ascontiguousarray(column))
         first = number * PART_ROWS
         part = {"file": file, "first": first, "rows": rows, "sha256": digest.hexdigest()}
         parts = self._manifest["parts"]
@@ -161,10 +172,9 @@ class Store:
 
     def finish(self, tables: RunTables) -> None:
         """Write what is left of the rows and everything else, and say that the run is over."""
-        if self._pending_rows or not self._part:
-            names = self._pending[0]
-            self._write({name: np.concatenate([one[name] for one in self._pending]) for name in names})
-        self._pending = []
+        if self._filled or not self._part:
+            self._write({name: column[: self._filled] for name, column in self._room.items()})
+        self._room = {}
         for name in FRAMES:
             if tables.has(name):
                 self.frame(f"{name}.parquet", tables.frame(name))
