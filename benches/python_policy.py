@@ -46,10 +46,13 @@ class ShortestFirst(iq.Scheduler):
 
     def plan(self, view: iq.View) -> iq.Batch:
         running, waiting = view.running, view.waiting
-        decode, started = running.id[running.decodes], ~running.decodes
-        prompts = list(zip(running.id[started].tolist(), running.prompt_left[started].tolist(), strict=True))
+        decode = running.id[running.decodes]
+        prompts: list[tuple[int, int]] = []
+        if len(decode) < len(running):
+            started = ~running.decodes
+            prompts += zip(running.id[started].tolist(), running.prompt_left[started].tolist(), strict=True)
         if len(running) < self.max_seqs:
-            first = np.argsort(waiting.prompt_left, kind="stable")[: self.max_seqs - len(running)]
+            first = waiting.prompt_left.argsort(kind="stable")[: self.max_seqs - len(running)]
             prompts += zip(waiting.id[first].tolist(), waiting.prompt_left[first].tolist(), strict=True)
         left, prefill = self.token_budget - len(decode), []
         for id, owed in prompts:
