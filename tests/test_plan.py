@@ -371,6 +371,8 @@ def test_a_schedule_follows_the_load():
     assert day.fixed_hours == pytest.approx(7 * (3 * hour + 40 + 1) / 3600)
     assert day.saved == pytest.approx(1 - day.replica_hours / day.fixed_hours)
     assert day.frame["replicas"].to_list() == [3, 7, 4] and "7 × 1 engine serve the peak" in day.explain()
+    other = found.schedule(hour, workload=trace.window(hour, 2 * hour))
+    assert [one.units for one in other.windows] == [6]
     with pytest.raises(iq.ConfigError, match="every_s: must be above 0"):
         found.schedule(0)
     with pytest.raises(iq.ConfigError, match="every_s: makes 1,1"):

@@ -225,7 +225,9 @@ class FleetPlan:
         """
         return sensitivity(self, by)
 
-    def schedule(self, every_s: float = 3600.0, *, startup_s: float = 0.0) -> Schedule | None:
+    def schedule(
+        self, every_s: float = 3600.0, *, startup_s: float = 0.0, workload: object = None
+    ) -> Schedule | None:
         """How many replicas each hour needs, and what a fleet saves that has no more than that.
 
         The requests of each window are run by themselves, from empty replicas on: it needs the fewest that
@@ -235,6 +237,7 @@ class FleetPlan:
         Args:
             every_s: seconds of a window, above 0.
             startup_s: from the moment that a replica is asked for, and paid, until it serves; 0 or above.
+            workload: another than that of the plan: a week, say, of which the plan has the busiest hour.
 
         Returns:
             The schedule of the first seed's requests; None where nothing keeps the SLO.
@@ -243,7 +246,7 @@ class FleetPlan:
             ConfigError: a number outside its range; sessions or prompts that go on from others, or options of
                 the runs that say which requests count.
         """
-        return schedule(self, every_s, startup_s)
+        return schedule(self, every_s, startup_s, workload)
 
     def toml(self) -> str:
         """The planned fleet and the workload as a scenario in TOML, with a `[gate]` over the SLO's metrics.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
@@ -152,7 +151,7 @@ class Schedule:
         return f"Schedule({counted(len(self.windows), 'window')}, peak {self.peak})"
 
 
-def schedule(plan: FleetPlan, every_s: float, startup_s: float) -> Schedule | None:
+def schedule(plan: FleetPlan, every_s: float, startup_s: float, workload: object) -> Schedule | None:
     """The replicas of the planned candidate, window by window; see `FleetPlan.schedule`."""
     every_s, startup_s = positive("every_s", every_s), not_negative("startup_s", startup_s)
     for name in ("warmup", "cooldown", "horizon_s", "max_in_flight"):
@@ -161,7 +160,12 @@ def schedule(plan: FleetPlan, every_s: float, startup_s: float) -> Schedule | No
     answer = plan.answer
     if answer is None or answer.units is None:
         return None
-    whole = plan.prober._whole(plan.seeds[0]).frame
+    peak = plan.prober._whole(plan.seeds[0]).frame
+    if workload is None:
+        whole = peak
+    else:
+        other = workload if isinstance(workload, Workload) else Workload(workload)
+        whole = other.ready(plan.seeds[0])
     if "think_s" in whole.columns or "continues" in whole.columns:
         raise ConfigError("workload", "has requests that wait for, or go on from, others: it has no windows")
     arrivals = whole["arrival_s"].to_numpy()
@@ -169,14 +173,13 @@ def schedule(plan: FleetPlan, every_s: float, startup_s: float) -> Schedule | No
     if count > _MOST_WINDOWS:
         raise ConfigError("every_s", f"makes {count:,} windows; at most {_MOST_WINDOWS:,}")
     standing = plan.standings[answer.candidate.place]
-    work = np.cumsum(whole["prompt_tokens"].to_numpy() + whole["output_tokens"].to_numpy(), dtype=np.float64)
-    ends = [np.searchsorted(arrivals, every_s * place, side="left") for place in range(count + 1)]
-    loads = [float(work[b - 1] - (work[a - 1] if a else 0.0)) if b > a else 0.0 for a, b in _pairs(ends)]
-    mean = float(work[-1]) / (arrivals[-1] or 1.0) * every_s
-    planned = answer.units - standing.spare
+    ends = np.searchsorted(arrivals, every_s * np.arange(count + 1), side="left")
+    tokens = np.cumsum(_tokens(whole))
+    carried = float(_tokens(peak).sum()) / max(float(peak["arrival_s"][-1] - peak["arrival_s"][0]), every_s)
     tasks = []
-    for place, (first, last) in enumerate(_pairs(ends)):
-        guess = max(1, round(planned * loads[place] / mean))
+    for place, (first, last) in enumerate(pairwise(ends.tolist())):
+        load = float(tokens[last - 1] - (tokens[first - 1] if first else 0)) if last > first else 0.0
+        guess = max(1, round((answer.units - standing.spare) * load / every_s / carried))
         tasks.append(
             partial(
                 _window,
@@ -197,9 +200,9 @@ def schedule(plan: FleetPlan, every_s: float, startup_s: float) -> Schedule | No
     )
 
 
-def _pairs(ends: list[Any]) -> Iterator[tuple[int, int]]:
-    for first, last in pairwise(ends):
-        yield int(first), int(last)
+def _tokens(frame: pl.DataFrame) -> Any:
+    """Prompt and output tokens of each request."""
+    return frame["prompt_tokens"].to_numpy() + frame["output_tokens"].to_numpy().astype(np.int64)
 
 
 def _window(

@@ -14,6 +14,8 @@ from inferq.reports.text import amount, counted, number
 Steps = Generator[tuple[int, int], Trial, None]
 """What one candidate wants to know next: the place of a size, and on how many requests."""
 
+_AT_ONCE = 256
+"""So many candidates of a round are run between two looks at the clock."""
 _SECONDS = 3
 """So many are tried as a runner-up."""
 
@@ -88,12 +90,15 @@ class Search:
         """Let candidates take their steps side by side, a round at a time."""
         going = [(one, steps, step) for one, steps in searches if (step := next(steps, None)) is not None]
         while going:
-            if self.prober.late:
-                raise _TimeIsOver
-            asked = [(one.candidate, one.sizes[place], requests) for one, _, (place, requests) in going]
-            trials = self.prober.ask(asked)
-            for (one, _, (place, _)), trial in zip(going, trials, strict=True):
-                one.take(place, trial)
+            trials: list[Trial] = []
+            for first in range(0, len(going), _AT_ONCE):
+                if self.prober.late:
+                    raise _TimeIsOver
+                some = going[first : first + _AT_ONCE]
+                asked = [(one.candidate, one.sizes[place], requests) for one, _, (place, requests) in some]
+                trials += self.prober.ask(asked)
+                for (one, _, (place, _)), trial in zip(some, trials[first:], strict=True):
+                    one.take(place, trial)
             nexts = []
             for (one, steps, _), trial in zip(going, trials, strict=True):
                 try:
