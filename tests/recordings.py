@@ -27,6 +27,8 @@ def workload(requests: list[Scenario], ends: str = "stop") -> iq.Workload:
     columns: dict[str, list[Any]] = {"arrival_s": [request["arrival_us"] / 1e6 for request in requests]}
     if ends == "length":
         columns["max_output_tokens"] = [request["output_tokens"] for request in requests]
+    elif "max_tokens" in requests[0]:
+        columns["max_output_tokens"] = [request["max_tokens"] for request in requests]
     for name in names:
         if any(name in request for request in requests):
             columns[name] = [request.get(name) for request in requests]
@@ -97,7 +99,9 @@ def sglang_engine(scenario: Scenario) -> iq.Engine:
     return iq.Engine(
         timing=iq.PiecewiseLinear(**price),
         scheduler=iq.Sglang(
-            chunk_tokens=scenario["chunk_tokens"] or None, **{name: scenario[name] for name in names}
+            chunk_tokens=scenario["chunk_tokens"] or None,
+            overlap=scenario.get("overlap", False),
+            **{name: scenario[name] for name in names},
         ),
         kv=iq.KvCache(
             tokens=scenario["kv_tokens"],

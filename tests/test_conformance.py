@@ -92,6 +92,15 @@ def test_every_step_of_the_core_is_sglangs(stepping: bool, place: int) -> None:
     assert sglang_outcome(result) == SGLANG[place]["expected"]
 
 
+@pytest.mark.parametrize("stepping", [False, True], ids=["stretches", "stepping"])
+@grouped(place=range(len(OVERLAP)))
+def test_every_step_of_the_core_is_sglangs_that_overlaps(stepping: bool, place: int) -> None:
+    scenario = OVERLAP[place]["scenario"]
+    requests = workload(scenario["requests"], scenario.get("ends", "length"))
+    result = iq.simulate(requests, sglang_engine(scenario), batches=True, stepping=stepping)
+    assert sglang_outcome(result) == OVERLAP[place]["expected"]
+
+
 @grouped(place=range(len(AHEAD)))
 def test_every_batch_of_the_reference_is_vllms_that_plans_ahead(place: int) -> None:
     assert reference_vllm.simulate(AHEAD[place]["scenario"]) == AHEAD[place]["expected"]

@@ -87,6 +87,8 @@ impl Hold {
 pub struct Ahead {
     /// How long the engine sleeps, when a batch has ended, if the plan that was made while it ran was empty.
     pub pause: Span,
+    /// Is the token in flight of a request that is preempted dropped, so that it is computed again? Otherwise it counts.
+    pub drops: bool,
 }
 
 const NO_BLOCK: &str = "no more blocks are taken than are free";
@@ -204,6 +206,12 @@ impl Plan<'_> {
     #[inline]
     pub fn lacks_blocks(&self) -> bool {
         !self.state.has_free(0)
+    }
+
+    /// Tokens that all blocks of the cache hold.
+    #[inline]
+    pub fn all_tokens(&self) -> u64 {
+        self.state.blocks.capacity().saturating_mul(self.state.blocks.block_tokens())
     }
 
     /// All blocks of the cache.
@@ -416,9 +424,14 @@ impl Plan<'_> {
     /// before that one has taken the blocks that were free.
     pub fn preempt(&mut self, place: Place, preemption: Preemption) -> Result<()> {
         self.state.lose_in_flight(place);
+        let is_dropped = self.state.drops_token_of(place);
         self.leave_batch(place)?;
         self.reserve(0);
-        self.give_up(place, preemption)
+        self.give_up(place, preemption)?;
+        if is_dropped {
+            self.state.drop_token(place);
+        }
+        Ok(())
     }
 
     fn leave_batch(&mut self, place: Place) -> Result<()> {

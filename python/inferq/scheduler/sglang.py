@@ -66,3 +66,8 @@ class Sglang(Scheduler):
     mixed: bool = False
     conservativeness: float = 1.0
     ignore_eos: bool = False
+    overlap: bool = False
+
+    def plans_ahead(self) -> bool:
+        """With `overlap`."""
+        return self.overlap

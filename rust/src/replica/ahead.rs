@@ -12,6 +12,7 @@
 //!
 //! Stretches are as ever, shifted by one: what comes while an iteration runs is seen by the plan of the one after the next.
 
+use super::late::LateToken;
 use super::{Held, Replica, Role, State, end_after};
 use crate::clock::{Instant, Span};
 use crate::error::Result;
@@ -26,6 +27,15 @@ use crate::workload::Arrival;
 /// What is in flight where batches are planned ahead.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
+    /// Is the token in flight of a request that is preempted dropped?
+    pub(super) drops: bool,
+    /// Is a batch planned while one runs?
+    pub(super) is_planning: bool,
+    /// May the next plan drop tokens of standing decodes?
+    pub(super) decodes_may_drop: bool,
+    /// Tokens of the batch that runs, as far as the next plan may drop them, and how many it has dropped.
+    pub(super) late_tokens: Vec<LateToken>,
+    pub(super) dropped_tokens: u64,
     /// Requests whose last token comes with the batch that runs while the next one is planned, and is foreseen.
     ending: Vec<Place>,
     /// Are there seats or blocks that the plan counts as taken, and that are free when its batch begins?
@@ -49,6 +59,10 @@ pub(super) struct DroppedRow {
 }
 
 impl InFlight {
+    pub(super) fn new(ahead: Ahead) -> InFlight {
+        InFlight { drops: ahead.drops, ..InFlight::default() }
+    }
+
     /// Adds the rows whose outcome is dropped to a batch's shape.
     pub(super) fn add_dropped_to(&self, shape: &mut Shape, moduli: &[u64]) {
         for row in &self.dropped {
@@ -66,6 +80,11 @@ impl State {
         self.ahead.as_ref().is_some_and(|ahead| ahead.ending.contains(&place))
     }
 
+    /// Those requests, in no order.
+    pub(crate) fn ending(&self) -> &[Place] {
+        self.ahead.as_ref().map_or(&[], |ahead| &ahead.ending)
+    }
+
     /// Tokens that a request has computed and the prefix cache cannot know yet.
     pub(super) fn unknown_tokens(&self, place: Place) -> u64 {
         let Some(ahead) = &self.ahead else { return 0 };
@@ -78,11 +97,37 @@ impl State {
         }
     }
 
+    /// Does a request that had a row in the last batch go on? Where the prefix cache hears of rows in their order, it hears
+    /// what the row has computed, if the request still has it.
+    fn goes_on_behind_its_row(&mut self, place: Place) -> bool {
+        let request = self.requests.at(place);
+        let owes = match request.phase() {
+            Phase::Decoding => !request.ends_at(self.requests.tick(request)),
+            _ => !request.owes_no_output(),
+        };
+        if owes && request.phase() != Phase::Waiting && self.caches_in_row_order {
+            let computed = u64::from(request.computed);
+            self.blocks.computed(place, computed);
+        }
+        owes
+    }
+
+    /// What a row in vain computes is cached with the rest, where the cache hears of rows in their order.
+    fn compute_in_vain(&mut self, place: Place) {
+        if !self.caches_in_row_order || !self.blocks.has_cache() {
+            return;
+        }
+        let computed = u64::from(self.requests.at(place).computed) + 1;
+        let blocks = self.blocks.need(computed).saturating_sub(self.requests.at(place).blocks);
+        self.take(place, blocks);
+        self.requests.at_mut(place).computed += 1;
+    }
+
     /// A standing decode is preempted while its row is in flight.
     pub(crate) fn lose_in_flight(&mut self, place: Place) {
         let request = self.requests.at(place);
         let has_row = request.phase() == Phase::Decoding && self.requests.tick(request) > request.joined;
-        if let Some(ahead) = self.ahead.as_mut().filter(|_| has_row) {
+        if let Some(ahead) = self.ahead.as_mut().filter(|ahead| has_row && !ahead.drops) {
             ahead.left_decodes.push(place);
         }
     }
@@ -119,7 +164,10 @@ impl Replica {
             self.free_arrived(planned_at);
         }
         self.hold_back(stretch.count);
+        self.state.ahead.get_or_insert_default().is_planning = true;
         self.ask(planned_at, false)?;
+        self.state.ahead.get_or_insert_default().is_planning = false;
+        self.settle_late(results)?;
         for index in 0..self.state.batch.admitted.len() {
             self.state.requests.history_mut(self.state.batch.admitted[index]).begin_later(planned_at, stretch.end);
         }
@@ -152,8 +200,13 @@ impl Replica {
         in_flight.frees = !self.ending.is_empty() || !self.departing.is_empty() || !self.arrived.is_empty();
         in_flight.dropped.clear();
         in_flight.left_decodes.clear();
+        // The next chunk of a prompt follows at once: what the last one computed is known already.
+        self.ending.retain(|&(row, place)| row < u64::MAX || !state.goes_on(place));
         for &(_, place) in &self.ending {
             let decodes = state.requests.at(place).phase() == Phase::Decoding;
+            if !decodes && !state.requests.at(place).owes_no_output() {
+                continue;
+            }
             if state.requests.arrival(place).end_is_foreseen() {
                 if decodes {
                     state.left_decodes(place);
@@ -190,6 +243,9 @@ impl Replica {
         }
         for index in 0..self.ending.len() {
             let (_, place) = self.ending[index];
+            if state.goes_on_behind_its_row(place) {
+                continue;
+            }
             match state.requests.at(place).phase() {
                 Phase::Decoding => {
                     let request = state.requests.at(place);
@@ -199,8 +255,11 @@ impl Replica {
                         state.ahead.get_or_insert_default().dropped.push(row);
                         state.batch.single_decodes += 1;
                         state.batch.most_iterations = 1;
+                        state.leave_decodes(place);
+                        state.compute_in_vain(place);
+                    } else {
+                        state.leave_decodes(place);
                     }
-                    state.leave_decodes(place);
                 }
                 // It was preempted, and waits for nothing.
                 Phase::Waiting | Phase::Swapped => {
@@ -322,6 +381,19 @@ impl Scheduler for Foresighted {
 
 /// What a policy that plans ahead may look at.
 impl Plan<'_> {
+    /// Requests of which the last token is certain to come with the batch that runs while this one is planned, in no order.
+    #[inline]
+    pub fn ending(&self) -> &[Place] {
+        self.state.ending()
+    }
+
+    /// Output tokens of a request, none or one, that are computed by the batch that runs while this one is planned. They count
+    /// among those that it has emitted.
+    #[inline]
+    pub fn tokens_in_flight(&self, place: Place) -> u64 {
+        self.state.tokens_in_flight(place)
+    }
+
     /// Is the last token of an admitted request certain to come with the batch that runs while this one is planned? It
     /// gets no row, and holds its seat and its blocks until that batch ends.
     #[inline]

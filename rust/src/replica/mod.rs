@@ -15,6 +15,7 @@ mod wheel;
 mod stretch;
 mod settle;
 mod ahead;
+mod late;
 mod read;
 mod cache_at;
 
@@ -160,7 +161,7 @@ impl Replica {
                 swap_charge: Span::ZERO,
                 most_preempted: 0,
                 measured: Measured::new(measured),
-                ahead: ahead.map(|_| Box::default()),
+                ahead: ahead.map(|ahead| Box::new(InFlight::new(ahead))),
             },
             findings,
             scheduler,
@@ -429,6 +430,9 @@ impl Replica {
         debug_assert!(!is_roomy || state.more_blocks(count) - growth < free, "the bound is never below the count");
         if count > 1 && (!is_roomy || has_cache) {
             count = state.iterations_that_fit(count, growth);
+        }
+        if count > 1 && state.ahead.is_some() {
+            count = state.iterations_without_a_victim(count, growth);
         }
         if pace.first == Span::ZERO || (pace.growth < 0 && pace.length(count - 1)? == Span::ZERO) {
             return Err(Kind::EmptyIteration(now.seconds().to_string()).into());

@@ -1,5 +1,6 @@
 //! The end of a stretch: what its iterations have done.
 
+use super::late::LateToken;
 use super::state::{Chunk, State};
 use super::stretch::Stretch;
 use super::{Departure, Held, Replica, Role, end_after};
@@ -33,6 +34,9 @@ impl Replica {
         stretch.audit(&self.state, &*self.scheduler, results);
         if results.wants_iterations() {
             self.list_iteration(results);
+        }
+        if self.state.ahead.is_some() {
+            self.state.begin_late(count);
         }
         if self.stretch.decodes > 0 {
             if self.state.groups.only().is_some() {
@@ -87,7 +91,9 @@ impl Replica {
         let state = &mut self.state;
         let decodes = &mut state.groups[group];
         let tick = state.requests.ticks[group];
-        if decodes.odd.is_empty() && decodes.last_end == start {
+        if state.ahead.as_ref().is_some_and(|ahead| ahead.decodes_may_drop) {
+            state.note_late_decodes(group, end);
+        } else if decodes.odd.is_empty() && decodes.last_end == start {
             results.gaps(&decodes.measured, pace.first, pace.growth, count)?;
             decodes.note_gap(tick + count, pace.longest(count)?);
         } else {
@@ -141,7 +147,10 @@ impl Replica {
                 continue;
             }
             if first_token == FirstToken::Prefill || chunk.context == known {
-                if history.first_token == Instant::NEVER {
+                if let Some(ahead) = state.ahead.as_mut().filter(|ahead| ahead.drops) {
+                    ahead.late_tokens.push(LateToken::after(chunk.place, history));
+                    history.first_token = history.first_token.min(end);
+                } else if history.first_token == Instant::NEVER {
                     history.first_token = end;
                 } else {
                     let gap = end.since(history.last_token);
@@ -311,7 +320,7 @@ impl State {
 
     /// Does a request go on of which the prefix cache is to hear at the end of its row? Then it hears.
     #[inline(never)]
-    fn goes_on(&mut self, place: Place) -> bool {
+    pub(super) fn goes_on(&mut self, place: Place) -> bool {
         let request = self.requests.at(place);
         let goes_on = !request.owes_no_output();
         if goes_on {

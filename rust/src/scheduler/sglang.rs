@@ -33,6 +33,7 @@ pub struct Sglang {
     pub mixed: bool,
     pub conservativeness: f64,
     pub ignore_eos: bool,
+    pub overlap: bool,
 }
 
 impl SchedulerParameters for Sglang {
@@ -59,6 +60,8 @@ impl SchedulerParameters for Sglang {
             queue: List::default(),
             running: List::default(),
             idle: Vec::new(),
+            fresh: Vec::new(),
+            decodes_at: None,
             outstanding: Outstanding::default(),
             last: List::default(),
             last_was_mixed: false,
@@ -67,6 +70,7 @@ impl SchedulerParameters for Sglang {
             decodes_since: None,
             passes: 0,
             is_deserted: false,
+            pool: 0,
             pass: None,
         }))
     }
@@ -86,6 +90,7 @@ impl Sample for Sglang {
             mixed,
             conservativeness: dice.one_of(&[0.0, 0.05, 0.3, 1.0, 1.3]),
             ignore_eos: dice.below(3) == 0,
+            overlap: dice.flip(),
         }
     }
 }
@@ -101,6 +106,8 @@ pub(super) struct SglangScheduler {
     running: List,
     /// Those of them that are not yet among the standing decodes.
     idle: Vec<Place>,
+    /// Those of them whose prompts the last step completed.
+    fresh: Vec<Place>,
     outstanding: Outstanding,
     /// Requests whose prompts the last step completed; they run from the next one on.
     last: List,
@@ -110,12 +117,16 @@ pub(super) struct SglangScheduler {
     partial: Option<Place>,
     /// Why no request is admitted before a request leaves, if that is so.
     closed: Option<Limit>,
+    /// The tick at which the last step was planned, if all that ran were to decode in it and steps overlap.
+    decodes_at: Option<u64>,
     /// The iterations that had been run when the replica began to decode.
     decodes_since: Option<u64>,
     /// Passes that went by arrival, with a cache.
     passes: u64,
     /// Did the last request leave, with none waiting?
     is_deserted: bool,
+    /// Tokens of the whole cache.
+    pool: u64,
     /// The last attempt, whose memory is used again.
     pass: Option<Box<Pass>>,
 }
@@ -151,9 +162,22 @@ impl Ratio {
 /// Steps for which a retraction makes room.
 const STEPS_AFTER_RETRACTION: u64 = 20;
 
-/// Tokens that a request has still to emit.
-fn to_emit(requests: &Requests, place: Place) -> u64 {
-    u64::from(requests.at(place).output_tokens) - requests.emitted(place)
+/// Tokens that a request may emit, as far as its client says; no more than the cache holds beside its prompt.
+fn limit(requests: &Requests, place: Place, cache_tokens: u64) -> u64 {
+    let request = requests.at(place);
+    let room = cache_tokens.saturating_sub(u64::from(request.prompt_tokens) + 2);
+    let most = u64::from(requests.arrival(place).max_output_tokens).min(room);
+    most.max(u64::from(request.output_tokens))
+}
+
+/// Tokens that a request has emitted, as the engine knows: without the one that is being computed.
+fn emitted(plan: &Plan, place: Place) -> u64 {
+    plan.requests().emitted(place) - plan.tokens_in_flight(place)
+}
+
+/// Tokens that a request may still emit, as the engine knows.
+fn to_emit(plan: &Plan, place: Place) -> u64 {
+    limit(plan.requests(), place, plan.all_tokens()) - emitted(plan, place)
 }
 
 impl SglangScheduler {
@@ -172,13 +196,18 @@ impl SglangScheduler {
         if let Some(since) = self.decodes_since.take() {
             self.ratio.after(plan.iterations() - since);
         }
-        if std::mem::take(&mut self.is_deserted) && plan.now() > plan.last_end() {
-            self.ratio.now = self.ratio.high;
+        if self.is_deserted && plan.now() >= plan.last_end() {
+            self.is_deserted = false;
+            if plan.now() > plan.last_end() {
+                self.ratio.now = self.ratio.high;
+            }
         }
         if self.partial.is_some() || self.last_was_mixed || self.running.is_empty() {
             self.closed = None;
         }
-        let tick = plan.requests().ticks(0);
+        self.pool = plan.all_tokens();
+        self.fresh.clear();
+        let tick = self.tick_settled(plan.requests());
         while let Some(place) = if self.last_was_mixed { self.last.last() } else { self.last.first() } {
             self.last.remove(place);
             if self.last_was_mixed {
@@ -186,10 +215,44 @@ impl SglangScheduler {
             } else {
                 self.running.push_back(place);
             }
-            self.outstanding.join(place, tick + to_emit(plan.requests(), place), tick);
+            self.outstanding.join(place, self.end_of(place, plan.requests()), tick);
             self.idle.push(place);
+            self.fresh.push(place);
         }
         self.last_was_mixed = false;
+    }
+
+    /// The tick up to which all that run have decoded, as the engine knows.
+    fn tick_settled(&self, requests: &Requests) -> u64 {
+        let tick = requests.ticks(0);
+        tick - u64::from(self.decodes_at.is_some_and(|at| at < tick))
+    }
+
+    /// Tokens that those that run may still emit, as the engine knows.
+    fn outstanding(&mut self, plan: &Plan) -> u64 {
+        let settled = self.tick_settled(plan.requests());
+        let tokens = self.outstanding.tokens(settled);
+        if settled < plan.requests().ticks(0) {
+            return tokens;
+        }
+        let flies = |&&place: &&Place| plan.tokens_in_flight(place) > 0 && to_emit(plan, place) <= MOST_RESERVED;
+        tokens + self.fresh.iter().filter(flies).count() as u64
+    }
+
+    /// Requests that run and whose last token is in flight get no further row. Were there any?
+    fn take_off_ending(&mut self, plan: &Plan) -> bool {
+        let mut were_any = false;
+        for &place in plan.ending() {
+            if self.running.remove(place) {
+                self.outstanding.leave(place, self.end_of(place, plan.requests()));
+                self.idle.retain(|&idle| idle != place);
+                were_any = true;
+            }
+        }
+        if were_any {
+            self.closed = None;
+        }
+        were_any
     }
 
     /// Forms a batch of prompts, if that can be.
@@ -234,6 +297,9 @@ impl SglangScheduler {
                 plan.prefill(place, tokens)?;
             }
         }
+        if self.mixes() {
+            self.take_off_ending(plan);
+        }
         if self.mixes() && !self.running.is_empty() {
             self.join_decodes(plan)?;
             if self.decodes_fit(plan) {
@@ -258,15 +324,17 @@ impl SglangScheduler {
         growth as i64 <= plan.free_blocks()
     }
 
-    /// Lets every request that runs decode; requests that have no room are retracted.
-    fn decode(&mut self, plan: &mut Plan) -> Result<()> {
+    /// Lets every request that runs decode; requests that have no room are retracted, unless memory comes with the end of
+    /// others. Does one decode?
+    fn decode(&mut self, plan: &mut Plan) -> Result<bool> {
+        let memory_comes = self.take_off_ending(plan);
         self.join_decodes(plan)?;
         if self.running.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         let fits = self.decodes_fit(plan);
-        if !fits && !self.retract(plan)? {
-            return Ok(());
+        if !fits && (memory_comes || !self.retract(plan)?) {
+            return Ok(false);
         }
         let rows = self.running.len() as u64;
         plan.reserve(rows);
@@ -282,16 +350,15 @@ impl SglangScheduler {
                 (false, false) => Hold::THROUGH_ARRIVALS,
             });
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Takes those of the running that have emitted least, of these the longest prompts, until the rest has room for
     /// a step. Where the last of them has none, the prompt that is cut gives up its memory (the engine would stop).
     /// Is there room now?
     fn retract(&mut self, plan: &mut Plan) -> Result<bool> {
-        let requests = plan.requests();
         let mut rows: Vec<Place> = self.running.iter().collect();
-        rows.sort_by_key(|&place| Reverse((requests.emitted(place), Reverse(requests.at(place).prompt_tokens))));
+        rows.sort_by_key(|&place| Reverse((emitted(plan, place), Reverse(plan.requests().at(place).prompt_tokens))));
         let mut fits = false;
         while !fits && rows.len() > 1 {
             let victim = rows[rows.len() - 1];
@@ -311,11 +378,10 @@ impl SglangScheduler {
             self.running.push_back(place);
             plan.move_last(place);
         }
-        let requests = plan.requests();
-        let emitted: u64 = rows.iter().map(|&place| requests.emitted(place)).sum();
-        let outputs: u64 = rows.iter().map(|&place| u64::from(requests.at(place).output_tokens)).sum();
+        let emitted: u64 = rows.iter().map(|&place| emitted(plan, place)).sum();
+        let limits: u64 = rows.iter().map(|&place| limit(plan.requests(), place, self.pool)).sum();
         let ahead = STEPS_AFTER_RETRACTION * rows.len() as u64;
-        self.ratio.now = ((emitted + ahead) as f64 / (outputs + 1) as f64).min(1.0);
+        self.ratio.now = ((emitted + ahead) as f64 / (limits + 1) as f64).min(1.0);
         self.closed = None;
         Ok(fits)
     }
@@ -329,13 +395,17 @@ impl SglangScheduler {
 
     /// The tick at which a request that runs will be over.
     fn end_of(&self, place: Place, requests: &Requests) -> u64 {
-        requests.ticks(0) + to_emit(requests, place)
+        requests.ticks(0) + limit(requests, place, self.pool) - requests.emitted(place)
     }
 }
 
 impl Scheduler for SglangScheduler {
     fn limits(&self) -> Limits {
         Limits { token_budget: Limits::NONE, max_seqs: self.settings.max_seqs, frees_with_batch: false }
+    }
+
+    fn plans_ahead(&self) -> Option<Ahead> {
+        self.settings.overlap.then_some(Ahead { pause: Span::ZERO, drops: true })
     }
 
     fn check(&self, cache: &KvCache) -> Result<()> {
@@ -385,6 +455,7 @@ impl Scheduler for SglangScheduler {
             Notice::Left(place) => {
                 let has_run = self.running.remove(place);
                 if has_run {
+                    self.idle.retain(|&idle| idle != place);
                     self.outstanding.leave(place, self.end_of(place, requests));
                 }
                 if has_run || self.last.remove(place) {
@@ -403,9 +474,8 @@ impl Scheduler for SglangScheduler {
         plan.cache_in_row_order();
         plan.rest_decodes(true);
         self.catch_up(plan);
-        if !self.prefill(plan)? {
-            self.decode(plan)?;
-        }
+        let decodes = if self.prefill(plan)? { self.last_was_mixed } else { self.decode(plan)? };
+        self.decodes_at = (decodes && self.settings.overlap).then(|| plan.requests().ticks(0));
         plan.set_refused(self.closed);
         Ok(())
     }

@@ -260,7 +260,7 @@ impl<const AHEAD: bool> Scheduler for VllmV1Scheduler<AHEAD> {
     }
 
     fn plans_ahead(&self) -> Option<Ahead> {
-        AHEAD.then_some(Ahead { pause: self.pause })
+        AHEAD.then_some(Ahead { pause: self.pause, drops: false })
     }
 
     fn notice(&mut self, notice: Notice, requests: &Requests) {

@@ -1,7 +1,7 @@
 //! The requests that an iteration of prompts admits beside the running ones.
 
 use super::reserved::{MOST_RESERVED, Reserved};
-use super::{SglangScheduler, to_emit};
+use super::{SglangScheduler, limit, to_emit};
 use crate::error::Result;
 use crate::plan::{Limit, Plan};
 use crate::request::{Place, Requests};
@@ -72,7 +72,7 @@ impl SglangScheduler {
     pub(super) fn attempt(&mut self, pass: &mut Pass, plan: &mut Plan) -> Result<()> {
         let running = self.running.len() as u64;
         let along = if self.mixes() { running } else { 0 };
-        let outstanding = self.outstanding.tokens(plan.requests().ticks(0));
+        let outstanding = self.outstanding(plan);
         pass.page = plan.block_tokens();
         pass.input = self.settings.max_prefill_tokens as i64 - along as i64;
         pass.chunk = self.settings.chunk_tokens.map(|chunk| chunk as i64 - along as i64);
@@ -90,7 +90,7 @@ impl SglangScheduler {
     /// waits, and the others decode.
     fn go_on(&self, place: Place, pass: &mut Pass, plan: &mut Plan) -> bool {
         let Some(chunk) = pass.chunk else { return false };
-        let left = pass.reserved.left(available(plan, 0), |ratio| self.sum(ratio, plan.requests()));
+        let left = pass.reserved.left(available(plan, 0), |ratio| self.sum(ratio, plan));
         let room = if left > 0 { chunk.min(left) } else { chunk } as u64;
         let requests = plan.requests();
         let (owed, context) = (requests.owed(place), requests.context(place));
@@ -107,20 +107,20 @@ impl SglangScheduler {
 
     /// What is reserved for the output of a request whose prompt is completed: all of it, also for one that was retracted.
     fn reserve(&self, place: Place, requests: &Requests) -> u64 {
-        u64::from(requests.at(place).output_tokens).min(MOST_RESERVED)
+        limit(requests, place, self.pool).min(MOST_RESERVED)
     }
 
     /// The shares of the outputs that are still to come, from left to right.
-    fn sum(&self, ratio: f64, requests: &Requests) -> f64 {
+    fn sum(&self, ratio: f64, plan: &Plan) -> f64 {
         let running = self.running.iter();
         running
-            .map(|place| to_emit(requests, place).min(MOST_RESERVED) as f64 * ratio)
+            .map(|place| to_emit(plan, place).min(MOST_RESERVED) as f64 * ratio)
             .fold(0.0, |sum, share| sum + share)
     }
 
     fn verdict(&self, pass: &mut Pass, plan: &Plan) -> Verdict {
         let available = available(plan, 0);
-        let leaves_some = pass.reserved.leaves_more_than(0, available, |ratio| self.sum(ratio, plan.requests()));
+        let leaves_some = pass.reserved.leaves_more_than(0, available, |ratio| self.sum(ratio, plan));
         if !leaves_some || available <= pass.current as i64 {
             Verdict::Memory
         } else if pass.is_spent() {
@@ -204,10 +204,10 @@ impl SglangScheduler {
     fn has_room_by_share(&self, place: Place, has_context: bool, pass: &mut Pass, plan: &Plan) -> bool {
         let requests = plan.requests();
         let own = if has_context { requests.next_context(place) } else { requests.owed(place) };
-        let least = own + to_emit(requests, place).min(MOST_RESERVED) + pass.page;
+        let least = own + to_emit(plan, place).min(MOST_RESERVED) + pass.page;
         // What is found is not free any more once it is held; a context that it brings lies nowhere yet.
         let available = available(plan, if has_context { 0 } else { plan.unreferenced_hit(place) });
-        pass.reserved.leaves_more_than(least, available, |ratio| self.sum(ratio, requests))
+        pass.reserved.leaves_more_than(least, available, |ratio| self.sum(ratio, plan))
     }
 
     /// The same where every output is known to be as long as it may be: a request that ends first leaves its memory
@@ -218,11 +218,12 @@ impl SglangScheduler {
         let need = in_pages(own, plan) + pass.page;
         let available = available(plan, 0);
         let left = i128::from(available) - i128::from(pass.current);
-        let has_room = pass.reserved.leaves_more_than(need - 1, available, |ratio| self.sum(ratio, requests));
+        let has_room = pass.reserved.leaves_more_than(need - 1, available, |ratio| self.sum(ratio, plan));
         if i128::from(need) > left || !has_room {
             return false;
         }
-        let end = |place: Place| (to_emit(requests, place), requests.known(place));
+        let known = |place: Place| requests.known(place) - plan.tokens_in_flight(place);
+        let end = |place: Place| (to_emit(plan, place), known(place));
         match &mut pass.ends {
             Some(ends) => {
                 let own = end(place);

@@ -1,0 +1,149 @@
+//! Tokens in flight that may be dropped, where batches are planned ahead.
+//!
+//! Some engines drop the token in flight of a request that the plan of the next batch preempts. Whether it counts is known only
+//! after that plan, so such tokens are noted until then: those that complete what a request owed, always; those of standing
+//! decodes, where the next plan may find too few blocks. A stretch of several iterations ends before that can be.
+
+use super::Replica;
+use super::state::State;
+use crate::clock::Instant;
+use crate::error::Result;
+use crate::request::{History, NOT_ODD, Phase, Place};
+use crate::results::Recorder;
+
+/// A token that came with the batch that runs while the next one is planned; how it stood with its request before.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LateToken {
+    place: Place,
+    first_token: Instant,
+    last_token: Instant,
+}
+
+impl LateToken {
+    /// The next token of a request with this history.
+    pub(super) fn after(place: Place, history: &History) -> LateToken {
+        LateToken { place, first_token: history.first_token, last_token: history.last_token }
+    }
+}
+
+impl State {
+    /// The last batch before a plan is about to be settled.
+    #[cold]
+    pub(super) fn begin_late(&mut self, count: u64) {
+        let rows = self.standing + self.batch.chunks.len() as u64;
+        let is_tight = rows > self.blocks.free();
+        let Some(ahead) = &mut self.ahead else { return };
+        debug_assert!(ahead.late_tokens.is_empty(), "the last plan took note of them");
+        debug_assert!(!ahead.drops || count == 1 || !is_tight, "no request is preempted behind several iterations");
+        ahead.decodes_may_drop = ahead.drops && count == 1 && is_tight;
+    }
+
+    /// How many of `count` iterations can run so that the plan behind them finds a block for every standing decode.
+    #[cold]
+    pub(super) fn iterations_without_a_victim(&self, count: u64, growth: u64) -> u64 {
+        if !self.ahead.as_ref().is_some_and(|ahead| ahead.drops) {
+            return count;
+        }
+        let rows = self.standing + self.batch.chunks.len() as u64;
+        let Some(room) = self.blocks.free().checked_sub(rows) else { return 1 };
+        let fits = |count: u64| self.more_blocks(count) - growth <= room;
+        if fits(count) {
+            return count;
+        }
+        let (mut least, mut most) = (1, count);
+        while most - least > 1 {
+            let middle = least + (most - least) / 2;
+            if fits(middle) { least = middle } else { most = middle }
+        }
+        least
+    }
+
+    /// The tokens of a group's standing decodes in the one iteration that ends at `end`, each for itself.
+    #[cold]
+    pub(super) fn note_late_decodes(&mut self, group: usize, end: Instant) {
+        let tick = self.requests.ticks[group];
+        let members: Vec<Place> = self.live().filter(|&place| self.requests.decodes_in(place, group)).collect();
+        let decodes = &mut self.groups[group];
+        decodes.odd.clear();
+        for place in members {
+            let (request, history) = self.requests.both_mut(place);
+            let mut token = LateToken::after(place, history);
+            if history.odd == NOT_ODD {
+                token.last_token = decodes.last_end;
+            } else {
+                history.odd = NOT_ODD;
+                history.gaps_known = tick + 1;
+                decodes.measured.add(request.class, u64::from(self.measured.contains(&request.id)));
+            }
+            history.first_token = history.first_token.min(end);
+            if let Some(ahead) = &mut self.ahead {
+                ahead.late_tokens.push(token);
+            }
+        }
+    }
+
+    /// Output tokens of a request, none or one, that come with the batch that runs while the next one is planned.
+    #[inline]
+    pub(crate) fn tokens_in_flight(&self, place: Place) -> u64 {
+        match &self.ahead {
+            Some(ahead) if ahead.is_planning => u64::from(self.is_in_flight(place)),
+            _ => 0,
+        }
+    }
+
+    fn is_in_flight(&self, place: Place) -> bool {
+        let (request, history) = (self.requests.at(place), self.requests.history(place));
+        let last = match request.phase() {
+            Phase::Waiting | Phase::Swapped => return false,
+            Phase::Decoding if self.requests.tick(request) > request.joined => {
+                self.groups[request.group as usize].last_end
+            }
+            Phase::Started if request.placed => return false,
+            Phase::Started | Phase::Decoding => history.last_token,
+        };
+        history.first_token != Instant::NEVER && last == self.last_end
+    }
+
+    /// Is the token in flight of a request dropped, if it is preempted?
+    #[inline]
+    pub(crate) fn drops_token_of(&self, place: Place) -> bool {
+        self.ahead.as_ref().is_some_and(|ahead| ahead.drops) && self.tokens_in_flight(place) > 0
+    }
+
+    /// A request was preempted whose token in flight does not count.
+    #[cold]
+    pub(crate) fn drop_token(&mut self, place: Place) {
+        let Some(ahead) = &mut self.ahead else { return };
+        let index = ahead.late_tokens.iter().position(|token| token.place == place);
+        debug_assert!(index.is_some(), "a token that may be dropped was noted");
+        let Some(index) = index else { return };
+        let token = ahead.late_tokens.swap_remove(index);
+        ahead.dropped_tokens += 1;
+        let (request, history) = self.requests.both_mut(place);
+        request.emitted -= 1;
+        (history.first_token, history.last_token) = (token.first_token, token.last_token);
+        self.tokens_ahead += 1;
+    }
+}
+
+impl Replica {
+    /// The tokens that were not dropped by the plan count, and so do their gaps.
+    #[cold]
+    pub(super) fn settle_late(&mut self, results: &mut Recorder) -> Result<()> {
+        let state = &mut self.state;
+        let Some(ahead) = &mut state.ahead else { return Ok(()) };
+        self.emitted_tokens -= std::mem::take(&mut ahead.dropped_tokens);
+        for LateToken { place, first_token, last_token } in ahead.late_tokens.drain(..) {
+            if first_token == Instant::NEVER {
+                continue;
+            }
+            let gap = state.last_end.since(last_token);
+            let (request, history) = state.requests.both_mut(place);
+            history.longest_gap = history.longest_gap.max(gap);
+            if state.measured.contains(&request.id) {
+                results.gap(request.class, gap)?;
+            }
+        }
+        Ok(())
+    }
+}
