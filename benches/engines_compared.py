@@ -38,8 +38,8 @@ MEMORY = ON.kv.tokens or 0
 ENGINES: dict[str, tuple[iq.Scheduler, str]] = {
     "VllmV1": (iq.VllmV1(token_budget=2048, max_seqs=MAX_SEQS, async_scheduling=False), "blocks"),
     "Sarathi": (iq.Sarathi(token_budget=512, max_seqs=MAX_SEQS), "blocks"),
-    "Sglang(fcfs)": (iq.Sglang(policy="fcfs", max_seqs=MAX_SEQS), "radix"),
-    "Sglang(lpm)": (iq.Sglang(policy="lpm", max_seqs=MAX_SEQS), "radix"),
+    "Sglang(fcfs)": (iq.Sglang(policy="fcfs", max_seqs=MAX_SEQS, overlap=False), "radix"),
+    "Sglang(lpm)": (iq.Sglang(policy="lpm", max_seqs=MAX_SEQS, overlap=False), "radix"),
 }
 COLOURS = dict(zip(ENGINES, (BLUE, GREY, ORANGE, VERMILION), strict=True))
 
@@ -314,7 +314,7 @@ in blocks of 16, at most {MAX_SEQS} requests at once. Each has the budget with w
 `VllmV1` computes up to 2,048 tokens in an iteration, `Sarathi` 512, `Sglang` chunks of 8,192 of prompts; what
 other budgets change stands below. `VllmV1` and `Sarathi` find prefixes with the cache of vLLM
 (`prefix_cache="blocks"`), `Sglang` with its own (`"radix"`). `VllmV1` and `Sglang` form the batches that the
-real schedulers form, scheduling and GPU one after the other (`async_scheduling=False`), as the others do;
+real schedulers form, scheduling and GPU one after the other (`async_scheduling=False`, `overlap=False`);
 host time is left out. Each trace is one run: differences are
 differences on these requests, and small ones say little about others.
 

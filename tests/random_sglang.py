@@ -108,6 +108,20 @@ def _brim(seed: int) -> Scenario:
     }
 
 
+def overlapped(seed: int) -> Scenario:
+    """The same with overlap; in half of them ends are stop tokens, below what the client allowed."""
+    asked, rng = scenario(seed), chance(f"sglang overlap {seed}")
+    asked["overlap"] = True
+    if rng.random() < 0.5:
+        asked["ends"] = "stop"
+        for row in asked["requests"]:
+            row["max_tokens"] = row["output_tokens"] + rng.choice([0, 0, 1, 3, 40])
+        largest = max(row["prompt_tokens"] + row["max_tokens"] for row in asked["requests"]) + SLACK
+        page = asked["page_tokens"]
+        asked["kv_tokens"] = max(asked["kv_tokens"], -(-largest // page) * page)
+    return asked
+
+
 def scenario(seed: int) -> Scenario:
     """One of six kinds: most are of the first."""
     rng = chance(f"sglang {seed}")

@@ -1,6 +1,7 @@
 """Does `Sglang` in the fast core do what the slow reference does, step by step, beyond what was recorded?"""
 
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -8,24 +9,24 @@ import inferq as iq
 
 from .grouped import grouped
 from .night import seeds
-from .random_sglang import scenario
-from .recordings import sglang_engine, sglang_outcome, workload
+from .random_sglang import overlapped, scenario
+from .recordings import Scenario, sglang_engine, sglang_outcome, workload
 from .reference_sglang import OutOfMemory, Stuck, simulate
 
 
 @cache
-def _expected(seed: int) -> dict[str, list[Any]] | None:
+def _expected(seed: int, drawn: Callable[[int], Scenario] = scenario) -> dict[str, list[Any]] | None:
     """None where the engine itself would stop."""
     try:
-        return simulate(scenario(seed))
+        return simulate(drawn(seed))
     except (OutOfMemory, Stuck):
         return None
 
 
-@grouped(seed=seeds(525))
-def test_the_core_agrees_with_the_reference(seed: int) -> None:
-    asked, expected = scenario(seed), _expected(seed)
-    requests, engine = workload(asked["requests"]), sglang_engine(asked)
+def _agree(seed: int, drawn: Callable[[int], Scenario]) -> None:
+    asked, expected = drawn(seed), _expected(seed, drawn)
+    ends = asked.get("ends", "length" if asked.get("overlap") else "stop")
+    requests, engine = workload(asked["requests"], ends), sglang_engine(asked)
     stretched = iq.simulate(requests, engine, batches=True)
     if expected is not None:
         assert sglang_outcome(stretched) == expected
@@ -35,6 +36,29 @@ def test_the_core_agrees_with_the_reference(seed: int) -> None:
         stepped = iq.simulate(requests, engine, stepping=True)
         assert stretched.requests.equals(stepped.requests)
         assert stretched.tbt.equals(stepped.tbt)
+
+
+@grouped(seed=seeds(525))
+def test_the_core_agrees_with_the_reference(seed: int) -> None:
+    _agree(seed, scenario)
+
+
+@grouped(seed=seeds(400))
+def test_the_core_agrees_with_the_reference_where_steps_overlap(seed: int) -> None:
+    _agree(seed, overlapped)
+
+
+def test_the_random_scenarios_that_overlap_reach_what_they_are_for() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(400):
+        asked, expected = overlapped(seed), _expected(seed, overlapped)
+        if expected is not None:
+            rows = Counter(r for _, _, step in expected["iterations"] for r, _, emits in step if emits)
+            lost = sum(rows.values()) - sum(row["output_tokens"] for row in asked["requests"])
+            seen["dropped by retraction"] += "ends" not in asked and lost > 0
+            seen["in vain"] += "ends" in asked and lost > 0
+            seen["found"] += sum(tokens > 0 for tokens in expected["cached_tokens_at_admission"]) > 2
+    assert min(seen[what] for what in ("dropped by retraction", "in vain", "found")) > 40, seen
 
 
 def test_the_random_scenarios_reach_what_they_are_for() -> None:

@@ -11,7 +11,7 @@ from .refusals import refused
 
 
 def _engine(kv: iq.KvCache, **scheduler: Any) -> iq.Engine:
-    return iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sglang(**scheduler), kv=kv)
+    return iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sglang(**{"overlap": False, **scheduler}), kv=kv)
 
 
 def _pages(tokens: int, page: int = 1, cache: Any = "radix") -> iq.KvCache:

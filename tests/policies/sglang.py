@@ -19,6 +19,7 @@ def draw(rng: random.Random, longest: int, classes: list[str]) -> Described:
         "mixed": rng.choice([False, False, True]),
         "conservativeness": rng.choice([0.1, 0.3, 1.0]),
         "ignore_eos": rng.choice([True, False]),
+        "overlap": rng.choice([True, False]),
     }
 
 
@@ -31,6 +32,7 @@ DESCRIBED = {
     "mixed": False,
     "conservativeness": 1.0,
     "ignore_eos": False,
+    "overlap": True,
 }
 CHANGED = {
     "policy": "lpm",
@@ -39,6 +41,7 @@ CHANGED = {
     "mixed": True,
     "conservativeness": 0.3,
     "ignore_eos": True,
+    "overlap": False,
 }
 POLICY = Policy(
     examples=[
@@ -54,6 +57,7 @@ POLICY = Policy(
         "mixed": [1, "yes", None],
         "conservativeness": [-0.1, float("inf"), float("nan"), True, "1", None],
         "ignore_eos": [1, "yes", None],
+        "overlap": [1, "yes", None],
     },
     errors=[
         (

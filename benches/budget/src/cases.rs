@@ -191,7 +191,7 @@ const SARATHI_SWAPS: &str = r#"{"kind": "Sarathi", "token_budget": 512, "max_seq
 const VLLM_V1: &str = r#"{"kind": "VllmV1", "async_scheduling": false, "token_budget": 512, "max_seqs": 256,
     "long_prefill_threshold": 0, "policy": "fcfs", "reserve_full_prompt": true}"#;
 
-const SGLANG_LPM: &str = r#"{"kind": "Sglang", "policy": "lpm", "chunk_tokens": 512, "max_prefill_tokens": 16384,
+const SGLANG_LPM: &str = r#"{"kind": "Sglang", "overlap": false, "policy": "lpm", "chunk_tokens": 512, "max_prefill_tokens": 16384,
     "max_seqs": 256, "mixed": false, "conservativeness": 1.0, "ignore_eos": false}"#;
 
 /// The other policies on W1, each at 0.9 of its own saturated rate, as in `rust/benches/replica.rs`.
@@ -206,7 +206,7 @@ const POLICIES: [(&str, f64, &str); 13] = [
     (
         "W1 0.9, Sglang",
         46.16,
-        r#"{"kind": "Sglang", "policy": "fcfs", "chunk_tokens": 512, "max_prefill_tokens": 16384, "max_seqs": 256,
+        r#"{"kind": "Sglang", "overlap": false, "policy": "fcfs", "chunk_tokens": 512, "max_prefill_tokens": 16384, "max_seqs": 256,
         "mixed": false, "conservativeness": 1.0, "ignore_eos": false}"#,
     ),
     (

@@ -29,8 +29,15 @@ class Sglang(Scheduler):
     memory, because a prompt that is cut finds no page, that prompt waits, and is retracted if the last decode
     finds none beside it.
 
-    Source: SGLang 0.5.23, whose recorded batches this reproduces. The overlap of scheduling with the GPU
-        (SGLang's default), priorities, other policies, drafts and host caches are left out.
+    With `overlap` a step is planned when the one before it begins, so that the GPU need not wait for the
+    scheduler. The plan does not know requests that came since, nor the tokens that are being computed: those
+    that end with them still have their seats and memory, and a retracted request loses its token in flight.
+    An end is foreseen where the workload's `max_output_tokens` allows no further token; any other end is a
+    stop token, behind which one more decode is computed in vain. With that column, what the client allows is
+    reserved, and not what the request will emit.
+
+    Source: SGLang 0.5.23, whose recorded batches this reproduces, with overlap (SGLang's own default) and
+        without. Priorities, other policies, drafts and host caches are left out.
 
     Args:
         policy: `"fcfs"`, or `"lpm"`: the longest part of a prompt found in the cache goes first; with
@@ -44,6 +51,7 @@ class Sglang(Scheduler):
             chunks SGLang mixes nothing, which is a finding.
         conservativeness: how much of the outputs is reserved (`schedule_conservativeness`), 0 or more.
         ignore_eos: requests are known to emit all of their tokens, so that all of them are reserved.
+        overlap: plan each step while the one before it runs; False: `--disable-overlap-schedule`.
 
     Raises:
         ConfigError: a number outside these ranges or an unknown policy; in an `Engine`,
@@ -66,7 +74,7 @@ class Sglang(Scheduler):
     mixed: bool = False
     conservativeness: float = 1.0
     ignore_eos: bool = False
-    overlap: bool = False
+    overlap: bool = True
 
     def plans_ahead(self) -> bool:
         """With `overlap`."""

@@ -197,8 +197,6 @@ class Server:
                 )
             line("max_model_len", longest, own)
             lines.append("  not simulated: longer requests are served, where the server refuses or cuts them")
-        if "overlap" in sources:
-            lines.append(f"  overlap: {sources['overlap']}")
         lines.append("  not simulated: time of the host and of the API, unless an overhead is given")
         return lines
 

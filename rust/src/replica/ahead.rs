@@ -33,9 +33,8 @@ pub(crate) struct InFlight {
     pub(super) is_planning: bool,
     /// May the next plan drop tokens of standing decodes?
     pub(super) decodes_may_drop: bool,
-    /// Tokens of the batch that runs, as far as the next plan may drop them, and how many it has dropped.
+    /// Tokens of the batch that runs, as far as the next plan may drop them.
     pub(super) late_tokens: Vec<LateToken>,
-    pub(super) dropped_tokens: u64,
     /// Requests whose last token comes with the batch that runs while the next one is planned, and is foreseen.
     ending: Vec<Place>,
     /// Are there seats or blocks that the plan counts as taken, and that are free when its batch begins?

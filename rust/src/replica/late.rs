@@ -73,7 +73,7 @@ impl State {
             } else {
                 history.odd = NOT_ODD;
                 history.gaps_known = tick + 1;
-                decodes.measured.add(request.class, u64::from(self.measured.contains(&request.id)));
+                decodes.measured.add(request.class, u64::from(self.measured.contains(request.id)));
             }
             history.first_token = history.first_token.min(end);
             if let Some(ahead) = &mut self.ahead {
@@ -118,11 +118,10 @@ impl State {
         debug_assert!(index.is_some(), "a token that may be dropped was noted");
         let Some(index) = index else { return };
         let token = ahead.late_tokens.swap_remove(index);
-        ahead.dropped_tokens += 1;
         let (request, history) = self.requests.both_mut(place);
         request.emitted -= 1;
         (history.first_token, history.last_token) = (token.first_token, token.last_token);
-        self.tokens_ahead += 1;
+        self.emitted_tokens -= 1;
     }
 }
 
@@ -132,7 +131,6 @@ impl Replica {
     pub(super) fn settle_late(&mut self, results: &mut Recorder) -> Result<()> {
         let state = &mut self.state;
         let Some(ahead) = &mut state.ahead else { return Ok(()) };
-        self.emitted_tokens -= std::mem::take(&mut ahead.dropped_tokens);
         for LateToken { place, first_token, last_token } in ahead.late_tokens.drain(..) {
             if first_token == Instant::NEVER {
                 continue;
@@ -140,7 +138,7 @@ impl Replica {
             let gap = state.last_end.since(last_token);
             let (request, history) = state.requests.both_mut(place);
             history.longest_gap = history.longest_gap.max(gap);
-            if state.measured.contains(&request.id) {
+            if state.measured.contains(request.id) {
                 results.gap(request.class, gap)?;
             }
         }

@@ -200,7 +200,7 @@ def _sglang(run: MeasuredRun, card: Gpu, assumed: Assumed) -> Sglang:
         "max_num_seqs", 2048, "the least that SGLang takes for max_running_requests"
     )
     ignore = "ignore_eos" in (run.output_law or "")
-    return Sglang(chunk_tokens=chunk, max_seqs=seqs, ignore_eos=ignore)
+    return Sglang(chunk_tokens=chunk, max_seqs=seqs, ignore_eos=ignore, overlap=False)
 
 
 def _kv(
