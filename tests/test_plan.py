@@ -300,7 +300,7 @@ CHAT = iq.Workload.synthetic(requests=50, arrivals=iq.Poisson(2), **LENGTHS)
     ({"engines": card(1), "pools": "0:2"}, r"pools\[0\]: must be 'together'"),
     ({"engines": card(1), "pools": "1:2"}, "link: how do requests get"),
     ({"engines": card(1), "prices": iq.Prices(gpu_hour={"h200": 3.0})}, "prices.gpu_hour.engine: no price"),
-    ({"engines": card(1), "within": -0.1}, "within: "),
+    ({"engines": card(1), "within": -0.1}, "within: must be"),
     ({"engines": card(1), "time_s": 0}, "time_s: "),
     ({"engines": card(1), "seeds": [1]}, "seeds: one run of what is drawn"),
     ({"engines": card(1), "resume": "plan.txt"}, "resume: must be the name of a .json file"),
@@ -377,3 +377,27 @@ def test_a_schedule_follows_the_load():
         found.schedule(0)
     with pytest.raises(iq.ConfigError, match="every_s: makes 1,1"):
         found.schedule(1e-3)
+
+
+def test_schedulers_in_python_are_not_taken_for_one_another(tmp_path: Path):
+    """Two orders by a key have one description; each keeps the trials that it has alone."""
+    orders = {
+        "short first": iq.ByKey(lambda one: one.prompt_tokens),
+        "long first": iq.ByKey(lambda one: -one.prompt_tokens),
+    }
+    engines = {
+        name: iq.Engine(
+            timing=iq.PiecewiseLinear(base=0.01, per_token=8e-5),
+            scheduler=iq.Sarathi(order=order, max_seqs=4),
+            kv=iq.KvCache.unlimited(),
+        )
+        for name, order in orders.items()
+    }
+    trace = iq.Workload(iq.Workload.synthetic(requests=300, arrivals=iq.Poisson(4), **LENGTHS).draw(1).frame)
+    both = iq.plan(trace, iq.Slo(ttft_p90=1.0), engines=engines, replicas=[1, 2])
+    for place, (name, engine) in enumerate(engines.items()):
+        alone = iq.plan(trace, iq.Slo(ttft_p90=1.0), engines={name: engine}, replicas=[1, 2])
+        mine = both.probes.filter(candidate=place).join(alone.probes, on=["replicas", "requests", "metric"])
+        assert mine.height > 0 and mine["value"].equals(mine["value_right"])
+    with pytest.raises(iq.ConfigError, match="resume: a part written in Python"):
+        iq.plan(trace, iq.Slo(ttft_p90=1.0), engines=engines, resume=tmp_path / "plan.json")

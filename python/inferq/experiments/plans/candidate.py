@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 
+from inferq.errors import ConfigError
 from inferq.results.costs import nodes_of
 from inferq.systems.cluster import Cluster
 from inferq.systems.disaggregated import Disaggregated, Link
@@ -65,6 +66,16 @@ class Candidate:
             return f"{units} × {self.gpus} {self.card}"
         prefill, decode = self.ratio
         return f"{prefill * units} + {decode * units} × {self.gpus} {self.card}"
+
+    @property
+    def is_described(self) -> bool:
+        """Whether its description says all of it: what is written in Python has no more than a name there."""
+        system = self.system(1)
+        try:
+            type(system).from_json(system.to_json())
+        except ConfigError:
+            return False
+        return True
 
     def key(self, units: int) -> str:
         """The fleet, as one text of 16 digits; equal for equal fleets of descriptions."""

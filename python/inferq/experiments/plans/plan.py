@@ -11,6 +11,7 @@ from hashlib import sha256
 from json import dumps
 from typing import Any
 
+from inferq import checks
 from inferq.checks import positive, whole
 from inferq.description import member
 from inferq.errors import ConfigError
@@ -26,7 +27,6 @@ from inferq.experiments.plans.probing import Prober
 from inferq.experiments.plans.records import Records
 from inferq.experiments.plans.search import Search
 from inferq.experiments.plans.standing import Standing
-from inferq.experiments.replication import is_user_defined
 from inferq.experiments.sweeps.executors import chosen
 from inferq.inputs import path_of
 from inferq.reports.text import counted, number, seconds
@@ -93,8 +93,8 @@ def plan(
         workload: a `Workload` with arrivals, or what `Workload` takes.
         slo: what must be kept.
         model: what is served, as `Engine.on` takes it.
-        gpus: cards, as `Engine.on` takes them; None: those of which a table of the model is shipped, or where
-            there is none every known card.
+        gpus: cards, as `Engine.on` takes them; None: those that have a price; without prices those of which a
+            table of the model is shipped, or where there is none every known card.
         tensor_parallel: GPUs of a replica; None: 1, 2, 4 and 8.
         schedulers: each None (the server's), a scheduler, or a table of some of its fields, such as
             `{"token_budget": 4096}`; None: the server's alone.
@@ -148,7 +148,7 @@ def plan(
     """
     member("slo", slo, (Slo,))
     numbers, looks = looks_of(seeds, most_seeds)
-    within = between("within", within, -1e-12, _MOST_WITHIN)
+    within = checks.within("within", within, 0, _MOST_WITHIN)
     confidence = between("confidence", confidence, 0.5, 1)
     whole("spare", spare, 0, 1024)
     threads = None if threads is None else whole("threads", threads, 1, 2**16 - 1)
@@ -164,7 +164,7 @@ def plan(
     priced = _priced(prices)
     grid = choices_of(
         model=model,
-        gpus=gpus,
+        gpus=tuple(priced.gpu_hour) or None if gpus is None and engines is None and priced else gpus,
         tensor_parallel=tensor_parallel,
         schedulers=schedulers,
         caches=caches,
@@ -180,7 +180,7 @@ def plan(
     if path is not None:
         if path.suffix != ".json":
             raise ConfigError("resume", f"must be the name of a .json file, is {str(resume)!r}")
-        if any(is_user_defined(one.system(1)) for one in grid.candidates):
+        if not all(one.is_described for one in grid.candidates):
             raise ConfigError("resume", "a part written in Python has no record that tells it from another")
     alone = nullcontext() if path is None else held("resume", path, path.with_name(f".{path.name}.lock"))
     with alone:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from inferq._lazy import np
-from inferq.errors import ConfigError
+from inferq.errors import ConfigError, SimulationError
 from inferq.experiments.capacity_search.probe import ObjectiveValue, judge
 from inferq.experiments.capacity_search.slo import FAILED, Objective, measured
 from inferq.experiments.plans.candidate import Candidate
@@ -191,6 +191,8 @@ class Prober:
     simulated: int = 0
     runs: int = 0
     trials: dict[tuple[int, int, int], Trial] = field(default_factory=dict)
+    _described: dict[int, bool] = field(default_factory=dict)
+    _keys: dict[tuple[int, int], str] = field(default_factory=dict)
     _drawn: dict[int, Workload] = field(default_factory=dict)
     _heads: dict[tuple[int, int], Workload] = field(default_factory=dict)
 
@@ -231,6 +233,16 @@ class Prober:
                 break
         return [self.trials[candidate.place, n, h] for candidate, n, h in wanted]
 
+    def _key(self, candidate: Candidate, units: int) -> str:
+        """What a fleet is recorded under: all that it is, or its place where no description says that."""
+        place = candidate.place
+        if (place, units) not in self._keys:
+            if place not in self._described:
+                self._described[place] = candidate.is_described
+            known = self._described[place]
+            self._keys[place, units] = candidate.key(units) if known else f"{place} × {units}"
+        return self._keys[place, units]
+
     def _whole(self, seed: int) -> Workload:
         if seed not in self._drawn:
             self._drawn[seed] = self.workload.draw(seed)
@@ -245,7 +257,7 @@ class Prober:
         return self._heads[seed, requests]
 
     def _trial(self, candidate: Candidate, units: int, requests: int, seeds: int) -> Trial:
-        key = candidate.key(units)
+        key = self._key(candidate, units)
         rows = [self.records[key, requests, seed] for seed in self.seeds[:seeds]]
         whole = requests == self.requests
         judged_ = []
@@ -275,7 +287,7 @@ class Prober:
         missing = [
             (candidate, units, requests, seed, key)
             for candidate, units, requests, seed in wanted
-            if (key := candidate.key(units), requests, seed) and (key, requests, seed) not in self.records
+            if ((key := self._key(candidate, units)), requests, seed) not in self.records
         ]
         tasks = [
             FleetRun(
@@ -308,7 +320,7 @@ class Prober:
             run_all(items, FleetRunner(runner.stop), pool, outcomes.__setitem__, lambda: None)
         failed = next((one.error for _, one in sorted(outcomes.items()) if one.error), None)
         if failed is not None:
-            raise ConfigError("executor", f"a run failed where it was sent: {failed}")
+            raise SimulationError(f"a run failed where it was sent: {failed}")
         return [tuple(map(_number, outcomes[place].summary or ())) for place in range(len(tasks))]
 
 
