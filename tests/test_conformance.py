@@ -24,6 +24,11 @@ AHEAD = [
     for name in ("vllm_v1_async", "vllm_v1_async_prefix", "vllm_v1_async_stop", "vllm_v1_async_pause")
     for case in recorded(name)
 ]
+DRAFTS = [
+    case
+    for name in ("vllm_v1_spec", "vllm_v1_async_spec", "vllm_v1_async_spec_stop")
+    for case in recorded(name)
+]
 SGLANG, OVERLAP = recorded("sglang"), recorded("sglang_overlap")
 
 
@@ -35,6 +40,8 @@ def test_the_recordings_are_complete() -> None:
     assert sum(sum(case["expected"]["preemptions"]) > 0 for case in AHEAD) == 86
     assert Counter(case["scenario"].get("ends", "length") for case in OVERLAP) == {"length": 55, "stop": 35}
     assert sum(sum(case["expected"]["retractions"]) > 0 for case in OVERLAP) == 42
+    assert Counter(case["scenario"].get("ends", "length") for case in DRAFTS) == {"length": 120, "stop": 30}
+    assert sum(sum(case["expected"]["preemptions"]) > 0 for case in DRAFTS) > 40
     kinds = Counter(kind for case in SGLANG for _, kind, _ in case["expected"]["iterations"])
     assert set(kinds) == {"extend", "decode", "mixed"}
 
@@ -104,6 +111,11 @@ def test_every_step_of_the_core_is_sglangs_that_overlaps(stepping: bool, place: 
 @grouped(place=range(len(AHEAD)))
 def test_every_batch_of_the_reference_is_vllms_that_plans_ahead(place: int) -> None:
     assert reference_vllm.simulate(AHEAD[place]["scenario"]) == AHEAD[place]["expected"]
+
+
+@grouped(place=range(len(DRAFTS)))
+def test_every_batch_of_the_reference_is_vllms_with_drafts(place: int) -> None:
+    assert reference_vllm.simulate(DRAFTS[place]["scenario"]) == DRAFTS[place]["expected"]
 
 
 @grouped(place=range(len(SGLANG)))
