@@ -15,6 +15,8 @@ from inferq.systems.engine import Engine
 from inferq.systems.kv_cache import KvCache
 from inferq.systems.routers import ROUTERS, Router
 from inferq.timing import TIMING_MODELS, PiecewiseLinear, TimingModel
+from inferq.workload.distributions import DURATION_DISTRIBUTIONS, DurationDistribution
+from inferq.workload.transforms import duration
 
 D = TypeVar("D", bound=Description)
 
@@ -174,6 +176,16 @@ def scheduler(text: str | None, **given: Any) -> Scheduler | dict[str, int]:
 def router(text: str) -> Router:
     """The router of `--router`, in any spelling."""
     return description("--router", text, ROUTERS)
+
+
+def think(text: str | None) -> float | DurationDistribution | None:
+    """The think time of `--think`: seconds, or a distribution of them."""
+    if text is None:
+        return None
+    value = _value(text)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return duration("--think", value)
+    return description("--think", text, DURATION_DISTRIBUTIONS)
 
 
 def pairs(option: str, texts: Iterable[str], form: str, names: str = r"[^=]+") -> dict[str, str]:

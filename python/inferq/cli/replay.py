@@ -48,6 +48,14 @@ def replay(
         int | None, option("N", "Send no request while N are under way; it waits at the client.")
     ] = None,
     speed: Annotated[float | None, option("F", "Divide the arrival times by F.")] = None,
+    think: Annotated[
+        str | None,
+        option(
+            "SECONDS|SPEC",
+            "From an answer to the next turn of its conversation: 20, or drawn, as Exponential:20, which is "
+            "taken where arrivals of conversations are drawn and nothing is said.",
+        ),
+    ] = None,
     scheduler: Annotated[
         str | None,
         option(
@@ -171,6 +179,7 @@ def replay(
         concurrency=concurrency,
         ramp_s=ramp,
         speed=speed,
+        think=options.think(think),
         notes=notes,
     )
     run = {

@@ -14,7 +14,7 @@ from inferq._lazy import pl
 from inferq._version import __version__
 from inferq.errors import ConfigError
 from inferq.inputs import path_of
-from inferq.results import perfetto
+from inferq.results import findings, perfetto
 from inferq.results.costs import as_columns, costs
 from inferq.results.files import frame_into, replacing_all, text_into
 from inferq.results.summary import summary
@@ -316,7 +316,20 @@ class Result:
     @property
     def findings(self) -> list[str]:
         """What a reader should know before trusting the numbers, in plain words."""
-        return list(self._tables.findings)
+        return list(self._findings)
+
+    @cached_property
+    def _findings(self) -> list[str]:
+        assert self._workload is not None and self._system is not None
+        tables, drawn = self._tables, self._tables.workload
+        told = findings.Run(
+            **findings.of_tables(tables, self._workload, self._system, self._options),
+            requests=tables.requests,
+            rows=drawn.height,
+            columns=drawn.columns,
+            column=drawn.get_column,
+        )
+        return [*tables.findings, *findings.found(told)]
 
     @property
     def totals(self) -> dict[str, Any]:
@@ -502,11 +515,11 @@ class Result:
         for frame in () if self._workload is None else self._workload.rows_beside():
             if frame is not drawn:
                 frames[rows.file_name(sha256(frame))] = frame
-        findings = json.dumps(self.findings, indent=2) + "\n"
+        told = json.dumps(self.findings, indent=2) + "\n"
         with replacing_all(place) as parts:
             for name, frame in frames.items():
                 frame_into(parts(name), frame)
-            for name, text in (("scenario.json", self.scenario + "\n"), ("findings.json", findings)):
+            for name, text in (("scenario.json", self.scenario + "\n"), ("findings.json", told)):
                 text_into(parts(name), text)
         for name in absent:
             (place / f"{name}.parquet").unlink(missing_ok=True)
@@ -515,9 +528,9 @@ class Result:
     def __repr__(self) -> str:
         counts = self._tables.statuses
         by_status = ", ".join(f"{n:,} {status}" for n, status in zip(counts, STATUSES, strict=True) if n)
-        findings = f"{len(self.findings)} finding{'' if len(self.findings) == 1 else 's'}"
+        told = f"{len(self.findings)} finding{'' if len(self.findings) == 1 else 's'}"
         requests = f"{sum(counts):,} requests{': ' if by_status else ''}{by_status}"
-        return f"{type(self).__name__}({requests}; {findings})"
+        return f"{type(self).__name__}({requests}; {told})"
 
 
 _RUN = ("seed", "horizon_s", "warmup", "cooldown", "timeline_s", "iterations", "batches", "stepping")

@@ -19,7 +19,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from inferq.checks import shown
 from inferq.errors import ConfigError, ResultError
 from inferq.inputs import parquet_height, parsed_json, path_of, read_text, sha256_of_file
 from inferq.results.files import held, write_frame, write_text
-from inferq.results.tables import FRAMES, STATUSES, Columns, RunTables, arrays, as_frame
+from inferq.results.tables import FRAMES, STATUSES, Columns, RunTables, StoredColumns, arrays, as_frame
 
 PART_ROWS = 2**20
 """Rows of a part."""
@@ -170,8 +170,13 @@ class Store:
         )
         self._note(file)
 
-    def finish(self, tables: RunTables) -> None:
-        """Write what is left of the rows and everything else, and say that the run is over."""
+    def finish(self, tables: RunTables, more: Callable[[Columns], list[str]]) -> None:
+        """Write what is left of the rows and everything else, and say that the run is over.
+
+        Args:
+            tables: of the run.
+            more: the findings that the rows of `requests` give.
+        """
         if self._filled or not self._part:
             self._write({name: column[: self._filled] for name, column in self._room.items()})
         self._room = {}
@@ -179,7 +184,9 @@ class Store:
             if tables.has(name):
                 self.frame(f"{name}.parquet", tables.frame(name))
         work = tables.work
-        self._json("findings.json", tables.findings)
+        parts = self._manifest["parts"]
+        rows = StoredColumns([self.place / part["file"] for part in parts], self._manifest)
+        self._json("findings.json", [*tables.findings, *more(rows)])
         totals = {
             "classes": tables.classes,
             "statuses": self.statuses,

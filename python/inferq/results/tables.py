@@ -142,7 +142,7 @@ class StoredTables(RunTables):
         self._files = [place / part["file"] for part in manifest["parts"]]
         self.names = {"class": totals["classes"], "status": STATUSES}
         self.workload = self._sessions()
-        self.requests = _StoredColumns(self._files, manifest)
+        self.requests = StoredColumns(self._files, manifest)
         self.findings = findings
         self.totals, self.tbt_totals, self.drained = (
             totals[name] for name in ("totals", "tbt_totals", "drained")
@@ -198,7 +198,7 @@ class StoredTables(RunTables):
         return pl.read_parquet(file, columns=columns)
 
 
-class _StoredColumns(Mapping[str, "NDArray[Any]"]):
+class StoredColumns(Mapping[str, "NDArray[Any]"]):
     """The columns of `requests` as the core gave them, each read when it is asked for."""
 
     def __init__(self, files: Sequence[Path], manifest: Mapping[str, Any]) -> None:

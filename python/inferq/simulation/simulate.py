@@ -14,10 +14,11 @@ from inferq._lazy import NDArray, np, pl
 from inferq.checks import flag, not_negative, positive, whole
 from inferq.description import member
 from inferq.errors import ConfigError
+from inferq.results import findings
 from inferq.results.result import Result, scenario_of
 from inferq.results.store import Store
 from inferq.results.stored_result import StoredResult
-from inferq.results.tables import STATUSES, RequestColumns, RunTables
+from inferq.results.tables import STATUSES, Columns, RequestColumns, RunTables
 from inferq.simulation.core_input import ONE_CLASS, Crossing, SessionCodes
 from inferq.simulation.progress import Progress, watched
 from inferq.simulation.slots import NOTHING_MEASURED, of_slots
@@ -319,21 +320,30 @@ def _streamed(
     in_memory = options["iterations"] or options["batches"] or "max_in_flight" in options
     is_whole = parts is None or in_memory or "think_s" in parts.columns
     scanned = Path(parts.path) if isinstance(parts, Scanned) and not is_whole else None
-    rows = None if parts is None or is_whole else parts.rows
-    with Store.opened(out, scenario, rows=rows, workload=scanned) as store:
+    known = None if parts is None or is_whole else parts.rows
+    with Store.opened(out, scenario, rows=known, workload=scanned) as store:
         if parts is None or is_whole:
             tables = _served(source, system, options, threads, progress)._tables
             drawn = tables.workload
+            rows, names, column = drawn.height, drawn.columns, drawn.get_column
             store.frame("workload.parquet", drawn)
             store.names = tables.names
             store.take(tables.requests)
         else:
             tables = _part_by_part(parts, system, options, threads, progress, store)
             drawn = parts.frame if isinstance(parts, OfFrame) else tables.workload
+            rows, names, column = parts.rows, parts.columns, parts.column
         for frame in source.rows_beside():
             if frame is not drawn:
                 store.frame(file_name(sha256(frame)), frame)
-        store.finish(tables)
+        about = findings.of_tables(tables, source, system, options)
+
+        def more(requests: Columns) -> list[str]:
+            return findings.found(
+                findings.Run(**about, requests=requests, rows=rows, columns=names, column=column)
+            )
+
+        store.finish(tables, more)
         return StoredResult.opened(out)
 
 

@@ -45,6 +45,10 @@ class Parts:
         """To which rows later parts go back; None where no column says with what prompts begin."""
         return None
 
+    def column(self, name: str) -> pl.Series:
+        """A column in full, as it would be in a frame of these rows."""
+        return pl.concat([frame[name] for frame in self.frames()])
+
 
 class OfFrame(Parts):
     """A frame in memory, cut into parts."""
@@ -56,6 +60,10 @@ class OfFrame(Parts):
     def arrivals(self) -> Iterator[NDArray[np.float64]]:
         """The column `arrival_s`."""
         yield self.frame["arrival_s"].to_numpy()
+
+    def column(self, name: str) -> pl.Series:
+        """A column of it."""
+        return self.frame[name]
 
     def frames(self) -> Iterator[pl.DataFrame]:
         """Slices of the frame."""

@@ -14,8 +14,10 @@ from inferq.workload.distributions import (
     ARRIVAL_PROCESSES,
     DURATION_DISTRIBUTIONS,
     LENGTH_DISTRIBUTIONS,
+    ArrivalProcess,
     DurationDistribution,
     Empirical,
+    Exponential,
     Gamma,
     LengthDistribution,
     Poisson,
@@ -23,8 +25,13 @@ from inferq.workload.distributions import (
 from inferq.workload.generated import Origin
 from inferq.workload.rows import Shelf
 from inferq.workload.traces.read_trace import read_trace
-from inferq.workload.transforms import duration
+from inferq.workload.transforms import duration, turns_by_session
 from inferq.workload.workload import Workload
+
+THINK = Exponential(mean_s=20.0)
+"""From an answer to the next turn where arrivals of conversations are drawn and nothing is said: a user who
+reads an answer of 250 tokens at 4 words a second takes about 45 s, one who glances at it a few. It matters
+for what a prefix cache has forgotten by then, so a run says it."""
 
 _RANGE = ("clients", "start_s", "end_s", "rate_factor")
 _READING = ("trace", "format", "columns", "tokenizer", "tokens_per_word", *_RANGE, "sha256")
@@ -40,6 +47,7 @@ TRANSFORMS = (
     *(
         "with_classes",
         "with_think",
+        "with_session_arrivals",
         "closed_loop",
         "at_once",
         "open_loop",
@@ -80,11 +88,11 @@ def read_workload(
     if "trace" in table:
         table_of(path, table, (*_READING, *_SHORT, "think", *_ON_ALL))
         short = {name: table[name] for name in _SHORT if name in table}
+        if "think" in table:
+            short["think"] = _duration(f"{path}.think", table["think"])
         trace = _trace(path, table, shelf)
         needs = () if "transforms" in table else ("arrival_s",) if jobs else ("arrival_s", "output_tokens")
         workload = adapted(trace, **short, notes=notes, needs=needs)
-        if "think" in table:
-            workload = workload.with_think(_duration(f"{path}.think", table["think"]))
     elif "mix" in table:
         table_of(path, table, (*_MIX, *_ON_ALL))
         workload = _mix(path, table, shelf, notes, jobs)
@@ -266,6 +274,7 @@ def adapted(
     concurrency: int | None = None,
     ramp_s: float | None = None,
     speed: float | None = None,
+    think: float | DurationDistribution | None = None,
     notes: list[str],
     needs: Sequence[str] = ("arrival_s", "output_tokens"),
 ) -> Workload:
@@ -282,6 +291,8 @@ def adapted(
         concurrency: so many users send the requests, each when the one before is answered.
         ramp_s: seconds over which these users start.
         speed: factor by which times are divided.
+        think: from an answer to the next turn of its session; where arrivals of conversations are drawn and
+            nothing is said, `THINK`.
         notes: gets the sentences.
         needs: columns that must be there, or be filled in here.
 
@@ -327,14 +338,16 @@ def adapted(
         return trace.at_once()
     if request_rate is not None:
         shape = 1.0 if burstiness is None else positive("burstiness", burstiness)
-        notes.append(f"arrivals drawn: gamma gaps of shape {shape:g} at {request_rate:g} requests per second")
-        return trace.with_arrivals(
-            Poisson(request_rate) if shape == 1 else Gamma(request_rate, cv=shape**-0.5)
-        )
+        process = f"gamma gaps of shape {shape:g}"
+
+        def drawn(mean: float) -> ArrivalProcess:
+            return Poisson(mean) if shape == 1 else Gamma(mean, cv=shape**-0.5)
+
+        return _arriving(trace, "arrivals drawn", process, drawn, request_rate, think, notes)
     if "arrival_s" not in columns:
         if rate is not None:
-            notes.append(f"arrival times not in the trace, drawn: Poisson at {rate:g} requests per second")
-            return trace.with_arrivals(Poisson(rate))
+            why = "arrival times not in the trace, drawn"
+            return _arriving(trace, why, "Poisson", Poisson, rate, think, notes)
         if "arrival_s" in needs:
             raise ConfigError(
                 "rate", "the trace has no arrival times; say how many requests arrive per second"
@@ -345,13 +358,56 @@ def adapted(
     if speed is not None:
         trace = trace.speed(speed)
         notes.append(f"arrival times divided by {speed:g}")
+    if think is not None:
+        trace = trace.with_think(think)
+        notes.append(f"later turns of a session follow the answer before them after {_said(think)}")
     return trace
+
+
+def _arriving(
+    trace: Workload,
+    why: str,
+    process: str,
+    drawn: Callable[[float], ArrivalProcess],
+    rate: float,
+    think: float | DurationDistribution | None,
+    notes: list[str],
+) -> Workload:
+    """The requests of a trace at drawn times; of conversations the starts are drawn."""
+    if trace.is_synthetic or not _talks(trace):
+        if think is not None:
+            raise ConfigError("think", "the trace has no turns of conversations that could follow an answer")
+        notes.append(f"{why}: {process} at {rate:g} requests per second")
+        return trace.with_arrivals(drawn(rate))
+    sessions, requests = turns_by_session(trace.frame)
+    of_starts = rate * sessions / requests
+    notes.append(
+        f"{why} for {sessions:,} conversations of {requests / sessions:.3g} turns: {process} at {of_starts:.4g} "
+        f"starts per second, {rate:g} requests per second in the long run"
+    )
+    notes.append(
+        f"later turns follow the answer before them after {_said(THINK if think is None else think)}"
+        + (", unless --think (think) says otherwise" if think is None else "")
+    )
+    return trace.with_session_arrivals(drawn(of_starts), THINK if think is None else think)
+
+
+def _talks(trace: Workload) -> bool:
+    """Whether rows are turns of conversations, whose prompts contain the answers before."""
+    frame = trace.frame
+    says = {"turn", "continues"} & {*frame.columns}
+    return bool(says) and "session_id" in frame.columns and turns_by_session(frame)[0] < frame.height
+
+
+def _said(think: float | DurationDistribution) -> str:
+    """A think time in words."""
+    return f"{think:g} s" if isinstance(think, (int, float)) else f"a think time of {think!r}"
 
 
 def _notes(trace: Workload) -> list[str]:
     """What a reader of the run should know about how the trace was read."""
     left_out = trace.metadata["rows_left_out"]
-    notes = [f"{count:,} rows left out: {why.replace('_', ' ')}" for why, count in left_out.items()]
+    notes = [f"{count:,} rows left out: {why.replace('_', ' ')}" for why, count in left_out.items() if count]
     if "expected_requests" in trace.metadata:
         notes.append(
             f"requests drawn from {trace.metadata['clients']:,} clients' measured arrivals and lengths"

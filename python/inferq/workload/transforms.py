@@ -186,6 +186,37 @@ def with_think(frame: pl.DataFrame, seed: int, think: float | DurationDistributi
     return _ordered(frame.with_columns(think_s=pl.when(follows).then(pl.Series(drawn))))
 
 
+def with_session_arrivals(
+    frame: pl.DataFrame, seed: int, arrivals: ArrivalProcess, think: float | DurationDistribution
+) -> pl.DataFrame:
+    """Starts of sessions from a process, and think times for their later rows; rows go into that order."""
+    need(frame, "with_session_arrivals", "session_id")
+    first = _first_of_session(frame["session_id"])
+    starts = first == np.arange(frame.height)
+    drawn = _core.draw_arrivals(json.dumps(arrivals.to_json()), int(starts.sum()), seed)
+    thought = np.where(starts, 0.0, np.asarray(_durations(think, frame.height, seed, "think")))
+    since = pl.DataFrame({"first": first, "s": thought}).select(pl.col("s").cum_sum().over("first"))
+    filled = frame.drop("arrival_s", "think_s", strict=False).with_columns(
+        arrival_s=pl.Series(drawn[np.cumsum(starts)[first] - 1]) + since["s"],
+        think_s=pl.when(pl.Series(~starts)).then(pl.Series(thought)),
+    )
+    return merged([filled], "with_session_arrivals", ["the workload"])
+
+
+def _first_of_session(session_id: pl.Series) -> Any:
+    """For each row the first row of its session; a row without one is its own."""
+    rows = pl.int_range(session_id.len(), dtype=pl.Int64, eager=True)
+    session, row = pl.col("session"), pl.col("row")
+    first = pl.when(session.is_null()).then(row).otherwise(row.min().over("session"))
+    return pl.DataFrame({"session": session_id, "row": rows}).select(first)["row"].to_numpy()
+
+
+def turns_by_session(frame: pl.DataFrame) -> tuple[int, int]:
+    """How many sessions a frame has, and how many requests; one without a session is a session."""
+    first = _first_of_session(frame["session_id"])
+    return int(np.unique(first).size), frame.height
+
+
 def closed_loop(
     frame: pl.DataFrame, seed: int, users: int, ramp_s: float, think: float | DurationDistribution
 ) -> pl.DataFrame:
@@ -325,6 +356,7 @@ APPLY: dict[str, Callable[..., Any]] = {
         with_lengths,
         with_classes,
         with_think,
+        with_session_arrivals,
         closed_loop,
         at_once,
         open_loop,

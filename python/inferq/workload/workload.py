@@ -535,6 +535,39 @@ class Workload:
         value = duration("think", think)
         return self._then("with_think", chance=isinstance(value, DurationDistribution), think=value)
 
+    def with_session_arrivals(
+        self, arrivals: ArrivalProcess, think: float | DurationDistribution
+    ) -> Workload:
+        """The same conversations, whose starts are drawn: later turns follow the answer before them.
+
+        `with_arrivals` draws an arrival for every row, so that a turn may come before the answer that its
+        prompt contains. Here the first row of each `session_id` takes the next arrival of the process, in the
+        order of the rows, and every further one comes `think` after the row before it has finished. A row
+        without a session starts one of its own. Rows are sorted by the earliest instant at which they can
+        come, which their `arrival_s` says; arrivals that were there are left out.
+
+        Args:
+            arrivals: of the starts: for r requests per second its rate is r × sessions / requests.
+            think: seconds, or a distribution of them; drawn for each row as in `with_think`.
+
+        Raises:
+            ConfigError: naming the argument.
+            TraceError: where the workload has no `session_id`.
+
+        Source: the closed loop of chat users; multi-turn benchmarks of serving engines.
+
+        Example:
+            >>> import inferq as iq
+            >>> talk = iq.Workload({"prompt_tokens": [5, 20, 7], "session_id": ["a", "a", "b"]})
+            >>> one_a_second = talk.with_session_arrivals(iq.Deterministic(rate=1), think=5.0)
+            >>> one_a_second.draw().frame.select("session_id", "arrival_s", "think_s").rows()
+            [('a', 1.0, None), ('b', 2.0, None), ('a', 6.0, 5.0)]
+        """
+        if not isinstance(arrivals, ArrivalProcess):
+            raise ConfigError("arrivals", f"takes an arrival process such as Poisson(rate=2), not {arrivals!r}")
+        value = duration("think", think)
+        return self._then("with_session_arrivals", chance=True, arrivals=arrivals, think=value)
+
     def closed_loop(
         self, users: int, *, ramp_s: float = 0.0, think: float | DurationDistribution = 0.0
     ) -> Workload:

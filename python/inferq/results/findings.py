@@ -1,0 +1,392 @@
+"""Findings that rows, clocks and settings of a run give: what a reader should know before trusting its numbers.
+
+What only the core sees (a stalled plan, thrash, iterations beyond a table) it says itself, in
+`rust/src/results/findings.rs`; everything else that a run tells of stands here. A finding has a name before its
+colon, says when and how much, and ends with what mends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from inferq._lazy import NDArray, np, pl
+from inferq.reports.text import counted, listed, number, percent, seconds
+from inferq.results.tables import STATUSES, Columns, RunTables
+from inferq.systems.engine import Engine
+from inferq.systems.gate_and_route import GateAndRoute
+from inferq.systems.pools import pools_of
+from inferq.systems.routers import PrefixAffinity, PrefixHash
+from inferq.systems.system import System
+
+if TYPE_CHECKING:
+    from inferq.workload.workload import Workload
+
+_LEAST_REQUESTS = 100
+"""Of fewer a 99th percentile is a request or two, and no finding is made of it."""
+
+_FEW = 20
+"""Requests from which on a mean rate says something."""
+
+_LONG_TAIL = 10.0
+"""A 99th percentile this many times the median …"""
+_LONG_WAIT_S = 1.0
+"""… and of a second at least is told: a person waits that long for one request in a hundred."""
+
+_SLOW_ITERATION_S = 2.0
+"""No engine of today takes that long for an iteration that has the least to do."""
+
+_IDLE_RATE = 0.05
+"""Requests per second below which a server that is mostly empty is asked about."""
+
+_OBJECTIVE_S = {"ttft": 60.0, "tbt": 10.0, "tpot": 10.0, "queue": 60.0, "e2e": 3600.0}
+"""Objectives beyond these are asked about: written in milliseconds they would be strict and usual."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What findings are drawn from."""
+
+    requests: Columns
+    timeline: Columns
+    end_s: float
+    system: System
+    options: dict[str, Any]
+    """Those of `simulate`, in the form that the core reads."""
+    rows: int
+    """Of the workload: requests, or jobs of a network."""
+    columns: Sequence[str]
+    """Of the workload."""
+    column: Callable[[str], pl.Series]
+    """One of them."""
+    told: Sequence[str]
+    """What the core has said."""
+    notes: Sequence[str] = ()
+    """How the times of the workload were read, where that is worth a finding."""
+
+    def says(self, name: str) -> bool:
+        """Whether the core has a finding of that name."""
+        return any(text.startswith(f"{name}:") for text in self.told)
+
+
+def of_tables(
+    tables: RunTables, workload: Workload, system: System, options: dict[str, Any]
+) -> dict[str, Any]:
+    """The fields of a `Run` that are the same wherever its requests are."""
+    return {
+        "timeline": tables.timeline,
+        "end_s": float(tables.totals["end_s"]),
+        "system": system,
+        "options": options,
+        "told": tables.findings,
+        "notes": tuple(workload.metadata.get("times", ())),
+    }
+
+
+def found(run: Run) -> list[str]:
+    """All findings but those of the core, the gravest first."""
+    return [text for one in _FINDINGS for text in one(run)]
+
+
+def of_objective(name: str, limit_s: float) -> str | None:
+    """What to ask about an objective such as `ttft_p99` or `ttft_s`; None where it can be meant."""
+    most = _OBJECTIVE_S.get(name.partition("_")[0])
+    if most is None or limit_s < most:
+        return None
+    return (
+        f"unit: the objective {name} is {number(limit_s)} s; objectives are in seconds, "
+        f"{number(limit_s)} milliseconds are {number(limit_s / 1000)}"
+    )
+
+
+def _nothing_measured(run: Run) -> Iterator[str]:
+    if isinstance(run.system, GateAndRoute):
+        return  # whose averages say so themselves
+    measured, status = run.requests["measured"], run.requests["status"]
+    rows = int(measured.size)
+    if not rows:
+        # a run over no more than a moment, or whose first request comes after its end
+        yield (
+            f"nothing arrived: the run ended at {number(run.end_s)} s, before the first of "
+            f"{counted(run.rows, 'request')} came: every figure is of nothing; give a longer horizon or none"
+        )
+        return
+    if not measured.any():
+        cut = listed(
+            f"{name} {_cut_text(run.options[name])}"
+            for name in ("warmup", "cooldown")
+            if _is_cut(run.options[name])
+        )
+        of = "" if rows == run.rows else f" of {run.rows:,}, which are all that arrived by the horizon"
+        yield (
+            f"nothing measured: {cut} leaves none of {rows:,} requests{of}: every figure is of nothing; "
+            "cut less, or send more"
+        )
+    elif not (measured & (status == STATUSES.index("finished"))).any() and not run.says("rejected"):
+        yield (
+            f"nothing finished: none of {int(measured.sum()):,} measured requests had its last token when the "
+            f"run ended at {number(run.end_s)} s: there are no latencies"
+        )
+
+
+def _clock(run: Run) -> Iterator[str]:
+    yield from run.notes
+    if "arrival_s" not in run.columns:
+        return
+    arrivals = run.requests["arrival_s"]
+    if arrivals.size < 2:
+        return
+    first, span = float(arrivals.min()), float(arrivals.max() - arrivals.min())
+    if first > 1e6 and first > 100 * span:
+        yield (
+            f"origin: the first request arrives at {number(first)} s and all others within {number(span)} s; "
+            "warm-up in seconds, horizon and timeline count from 0: move the times with "
+            f".window(start_s={first:.0f})"
+        )
+    if arrivals.size < _FEW or not span > 0:
+        return
+    rate = (arrivals.size - 1) / span
+    if rate >= _IDLE_RATE:
+        return
+    inside = float(np.nansum(run.requests["left_s"] - arrivals)) / span
+    if inside < 0.1:
+        yield (
+            f"unit: the mean rate is {number(rate)} per second, and {percent(inside)} of the time "
+            "a request was there; are the times in milliseconds? They are read as seconds unless "
+            "--time-unit ms (time_unit='ms') says otherwise"
+        )
+
+
+def _iterations(run: Run) -> Iterator[str]:
+    for engine, path in _engines(run.system):
+        shortest_s = engine.timing.shortest_iteration_s()
+        if shortest_s >= _SLOW_ITERATION_S:
+            yield (
+                f"unit: an iteration{path} takes {number(shortest_s)} s at least; timing models are in "
+                f"seconds, {number(shortest_s)} milliseconds are {number(shortest_s / 1000)}"
+            )
+
+
+def _caches(run: Run) -> Iterator[str]:
+    keeps = [engine.kv.prefix_cache is not None for engine, _ in _engines(run.system)]
+    for pool in pools_of(run.system):
+        if isinstance(pool.router, PrefixAffinity) and not any(
+            engine.kv.prefix_cache for engine in pool.engines
+        ):
+            yield (
+                f"router: {pool.router!r} looks for the replica whose cache has most of a prompt, and no "
+                "replica keeps any: it is LeastKv; give prefix_cache='blocks' (--prefix-cache blocks)"
+            )
+    says = {"prefix_hashes", "prefix_parts", "continues"} & {*run.columns}
+    linked = {"session_id", "turn"} <= {*run.columns}
+    by_prefix = any(isinstance(pool.router, (PrefixAffinity, PrefixHash)) for pool in pools_of(run.system))
+    if (any(keeps) or by_prefix) and not says and not linked and "job" not in run.requests:
+        what = "a prefix cache" if any(keeps) else "a router that looks at prefixes"
+        yield (
+            f"no prefixes: there is {what}, and the requests do not say with what their prompts begin "
+            "(session_id and turn, prefix_hashes, prefix_parts or continues): nothing can be found again"
+        )
+
+
+def _memory(run: Run) -> Iterator[str]:
+    for engine, path in _engines(run.system):
+        room = engine.on_card.get("room_tokens")
+        if room is not None and engine.kv.tokens is not None and engine.kv.tokens > room:
+            card = engine.on_card
+            yield (
+                f"memory: the KV cache{path} is given as {engine.kv.tokens:,} tokens; {card['model']} on "
+                f"{card['tensor_parallel']} × {card['gpu']} leaves room for {room:,}"
+            )
+
+
+def _turns(run: Run) -> Iterator[str]:
+    """Turns whose prompt contains an answer that was not there yet."""
+    if "job" in run.requests:
+        return
+    before = _turn_before(run)
+    if before is None:
+        return
+    ids, rows = run.requests["id"], run.rows
+    finish = np.full(rows, np.nan)
+    finish[ids] = run.requests["finish_s"]
+    arrival = np.full(rows, np.nan)
+    arrival[ids] = run.requests["arrival_s"]
+    later = np.flatnonzero((before >= 0) & ~np.isnan(arrival))
+    if not later.size:
+        return
+    early = int((~(finish[before[later]] <= arrival[later])).sum())
+    if early:
+        yield (
+            f"turns: {early:,} of {later.size:,} later turns were sent before the answer that their prompt "
+            "contains had its last token, so what a prefix cache finds is not what it would find: let turns "
+            "follow the answer (--think 20, .with_think(…), .with_session_arrivals(…))"
+        )
+
+
+def _turn_before(run: Run) -> NDArray[np.int64] | None:
+    """For each row of the workload that does not wait for it the row that its prompt continues; else −1."""
+    names = {*run.columns}
+    if "continues" in names:
+        before = run.column("continues").fill_null(-1).cast(pl.Int64)
+    elif {"session_id", "turn"} <= names and not {"prefix_hashes", "prefix_parts"} & names:
+        frame = pl.DataFrame({name: run.column(name) for name in ("session_id", "turn")})
+        rows = pl.int_range(frame.height, dtype=pl.Int64, eager=True)
+        is_turn = pl.col("session_id").is_not_null() & pl.col("turn").is_not_null()
+        row_before = pl.when(is_turn).then(pl.col("row").shift(1).over("session_id")).otherwise(None)
+        before = frame.with_columns(row=rows).select(row_before.alias("before"))["before"].fill_null(-1)
+    else:
+        return None
+    waits = run.column("think_s").is_not_null() if "think_s" in names else None
+    if waits is not None:
+        before = pl.select(pl.when(waits).then(-1).otherwise(before)).to_series()
+    values: NDArray[np.int64] = before.to_numpy()
+    return values
+
+
+def _tail(run: Run) -> Iterator[str]:
+    """A few requests that wait out of all proportion: when, for how long, and where."""
+    requests = run.requests
+    ttft = requests["ttft_s"]
+    kept = requests["measured"] & ~np.isnan(ttft)
+    if "job" in requests or int(kept.sum()) < _LEAST_REQUESTS:
+        return
+    p50, p99 = (float(one) for one in np.percentile(ttft[kept], [50, 99]))
+    if p99 >= max(_LONG_WAIT_S, _LONG_TAIL * p50):
+        slow = kept & (ttft > max(_LONG_WAIT_S, _LONG_TAIL / 2 * p50))
+        yield _of_tail(run, "ttft", p50, p99, slow, ttft, requests["queue_s"], "prefill")
+    handed = requests.get("handoff_s")
+    if handed is None:
+        return
+    kept = requests["measured"] & ~np.isnan(handed)
+    if int(kept.sum()) < _LEAST_REQUESTS:
+        return
+    p50, p99 = (float(one) for one in np.percentile(handed[kept], [50, 99]))
+    if p99 >= max(_LONG_WAIT_S, _LONG_TAIL * p50):
+        slow = kept & (handed > max(_LONG_WAIT_S, _LONG_TAIL / 2 * p50))
+        yield _of_tail(run, "handoff", p50, p99, slow, handed, handed, "decode")
+
+
+def _of_tail(
+    run: Run,
+    name: str,
+    p50: float,
+    p99: float,
+    slow: NDArray[np.bool_],
+    latency: NDArray[np.float64],
+    waited: NDArray[np.float64],
+    side: str,
+) -> str:
+    """The sentence about requests that are `slow` in one latency, of which they `waited` a part in a queue."""
+    requests = run.requests
+    arrival = requests["arrival_s"]
+    told = f"tail: {name} p99 is {seconds(p99)} beside a p50 of {seconds(p50)}"
+    share = float(np.nansum(waited[slow]) / np.nansum(latency[slow]))
+    if share < 0.5:
+        prompts = requests["prompt_tokens"]
+        return (
+            f"{told}: {counted(int(slow.sum()), 'request')} took long to be computed, and did not wait for "
+            f"admission (prompts of {number(float(np.median(prompts[slow])))} tokens in the middle, "
+            f"{number(float(np.median(prompts)))} of all)"
+        )
+    begin, end, count = _longest_spell(arrival[slow], (arrival + latency)[slow])
+    span = float(run.end_s - arrival[0]) or 1.0
+    inside = int(((arrival >= begin) & (arrival <= end)).sum())
+    came, mean = inside / max(end - begin, 1e-9), arrival.size / max(float(arrival[-1] - arrival[0]), 1e-9)
+    text = (
+        f"{told}: {counted(int(slow.sum()), 'request')} waited. The longest queue was there from "
+        f"{number(begin)} s to {number(end)} s ({percent((end - begin) / span)} of the run) and held {count:,} "
+        "of them"
+    )
+    where = _where(run, slow, side)
+    if where:
+        text += f", {where}"
+    if run.says("overload") and end >= float(arrival[-1]):
+        return f"{text}; it was still there when the last request arrived"
+    if came >= 1.2 * mean:
+        return (
+            f"{text}; requests came at {number(came)} per second then, {number(mean)} on average: a burst that "
+            "this system does not carry"
+        )
+    tokens = requests["prompt_tokens"].astype(float) + requests["output_tokens"]
+    within = (arrival >= begin) & (arrival <= end)
+    heavy = float(tokens[within].mean() / tokens.mean()) if within.any() else 1.0
+    if heavy >= 1.2:
+        return f"{text}; requests were {number(heavy)} times as long then as on average"
+    return (
+        f"{text}; requests came no faster than on average: the system is too near its limit to work a queue off"
+    )
+
+
+def _longest_spell(begins: NDArray[np.float64], ends: NDArray[np.float64]) -> tuple[float, float, int]:
+    """The longest time during which at least one of some intervals goes on, and how many begin in it."""
+    order = np.argsort(begins, kind="stable")
+    starts, stops = begins[order], np.maximum.accumulate(ends[order])
+    fresh = np.flatnonzero(np.concatenate([[True], starts[1:] > stops[:-1]]))
+    last = np.concatenate([fresh[1:], [starts.size]]) - 1
+    at = int(np.argmax(stops[last] - starts[fresh]))
+    return float(starts[fresh[at]]), float(stops[last[at]]), int(last[at] - fresh[at] + 1)
+
+
+def _where(run: Run, slow: NDArray[np.bool_], side: str) -> str:
+    """The replicas at which most of the slow requests waited, where that is not all of them."""
+    pools = pools_of(run.system)
+    is_handed = any(pool.hands_to is not None for pool in pools)
+    replicas = sum(sum(pool.counts) for pool in pools)
+    if is_handed:
+        first = sum(pools[0].counts)
+        here = range(first) if side == "prefill" else range(first, replicas)
+        waiting = {name: _most_waiting(run, part) for name, part in _sides(first, replicas).items()}
+        other = "decode" if side == "prefill" else "prefill"
+        return (
+            f"at the {len(here)} {side} replicas (up to {waiting[side]:,} waiting there, {waiting[other]:,} at "
+            f"the {other} replicas): that side is too small"
+        )
+    at = run.requests["replica"][slow]
+    if replicas < 3:
+        return ""
+    counts = np.bincount(at[at < replicas], minlength=replicas)
+    most = int(counts.argmax())
+    if counts[most] >= 0.5 * counts.sum() and counts[most] >= 3 * counts.sum() / replicas:
+        return f"{percent(counts[most] / counts.sum())} of them on replica {most} of {replicas}"
+    return ""
+
+
+def _sides(first: int, replicas: int) -> dict[str, range]:
+    return {"prefill": range(first), "decode": range(first, replicas)}
+
+
+def _most_waiting(run: Run, replicas: range) -> int:
+    """The longest queue of some replicas together, over the samples of the timeline."""
+    table = run.timeline
+    if "waiting" not in table or not table["time_s"].size:
+        return 0
+    here = np.isin(table["replica"], replicas)
+    if not here.any():
+        return 0
+    _, at = np.unique(table["time_s"][here], return_inverse=True)
+    return int(np.bincount(at, weights=table["waiting"][here]).max())
+
+
+def _engines(system: System) -> list[tuple[Engine, str]]:
+    """Each different engine, with what it is called where there are several."""
+    engines: list[tuple[Engine, str]] = []
+    for pool in pools_of(system):
+        for engine, path in zip(pool.engines, pool.paths, strict=True):
+            if not any(engine is one for one, _ in engines):
+                engines.append((engine, path))
+    alone = len(engines) == 1
+    return [(engine, "" if alone or not path else f" of {path}") for engine, path in engines]
+
+
+def _is_cut(cut: dict[str, float]) -> bool:
+    return any(value > 0 for value in cut.values())
+
+
+def _cut_text(cut: dict[str, float]) -> str:
+    if "seconds" in cut:
+        return f"of {number(cut['seconds'])} s"
+    return f"of {counted(int(cut['requests']), 'request')}"
+
+
+_FINDINGS = (_nothing_measured, _tail, _turns, _clock, _iterations, _memory, _caches)
