@@ -67,7 +67,7 @@ class Source(NamedTuple):
             "BySession(spill=1.5)": iq.BySession(spill=1.5),
             f"PrefixHash(prefix_tokens={start})": iq.PrefixHash(prefix_tokens=start),
             "PrefixHash(…, load_factor=1.25)": iq.PrefixHash(prefix_tokens=start, load_factor=1.25),
-            "PrefixAffinity()": iq.PrefixAffinity(),
+            "PrefixAffinity(weight=1)": iq.PrefixAffinity(weight=1),
             f"PrefixAffinity(weight={self.weight:g})": iq.PrefixAffinity(weight=self.weight),
         }
 

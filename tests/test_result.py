@@ -379,7 +379,8 @@ def test_what_is_written_is_what_the_frames_hold(tmp_path: pathlib.Path) -> None
     place = result.write(tmp_path / "new" / "place")
     assert {file.name for file in place.iterdir()} == {
         *["requests.parquet", "tbt.parquet", "timeline.parquet", "iterations.parquet", "batches.parquet"],
-        *["workload.parquet", "scenario.json", "findings.json"],
+        *["workload.parquet", "block_operations.parquet"],
+        *["scenario.json", "findings.json", "totals.json", "manifest.json"],
     }
     for name in ("requests", "tbt", "timeline", "iterations", "batches"):
         frame = pl.read_parquet(place / f"{name}.parquet")
@@ -394,7 +395,7 @@ def test_writing_again_leaves_nothing_of_the_run_before(tmp_path: pathlib.Path) 
     iq.simulate(workload, SLOTS).write(tmp_path)
     assert {file.name for file in tmp_path.iterdir()} == {
         *["requests.parquet", "tbt.parquet", "timeline.parquet", "workload.parquet"],
-        *["scenario.json", "findings.json"],
+        *["block_operations.parquet", "scenario.json", "findings.json", "totals.json", "manifest.json"],
     }
 
 

@@ -21,9 +21,19 @@ def option(metavar: str | None, help: str, *names: str, show_default: bool = Tru
 Scenario = Annotated[Path, typer.Argument(metavar="SCENARIO", show_default=False, help="A TOML file.")]
 Trace = Annotated[Path, typer.Argument(metavar="FILE", show_default=False, help="A trace.")]
 Format = Annotated[str | None, option("NAME", "Format of the trace, else found from its content.")]
-Columns = Annotated[str | None, option("OURS=THEIRS,…", "Names of the columns of a plain CSV file.")]
+Columns = Annotated[
+    str | None,
+    option(
+        "OURS=THEIRS,…",
+        "Which columns of a table or fields of JSON fill which, as in "
+        "arrival_s=ts,prompt_tokens=usage.prompt_tokens.",
+    ),
+]
 Tokenizer = Annotated[Path | None, option("FILE", "A tokenizer.json that counts the tokens of texts.")]
 TokensPerWord = Annotated[float | None, option("RATIO", "Count the tokens of texts by their words.")]
+TimeUnit = Annotated[
+    str | None, option("UNIT", "Of the arrival times of a table or log: s, ms, us or ns; s unless told.")
+]
 Out = Annotated[
     Path | None,
     typer.Option(
@@ -36,9 +46,19 @@ Threads = Annotated[int | None, option("N", "How many runs go on at once; every 
 
 
 def trace(
-    file: Path, format: str | None, columns: str | None, tokenizer: Path | None, tokens_per_word: float | None
+    file: Path,
+    format: str | None,
+    columns: str | None,
+    tokenizer: Path | None,
+    tokens_per_word: float | None,
+    time_unit: str | None,
 ) -> Workload:
     """The trace that these arguments name."""
     return read_trace(
-        file, format, columns=options.columns(columns), tokenizer=tokenizer, tokens_per_word=tokens_per_word
+        file,
+        format,
+        columns=options.columns(columns),
+        tokenizer=tokenizer,
+        tokens_per_word=tokens_per_word,
+        time_unit=time_unit,
     )

@@ -23,6 +23,7 @@ def replay(
     columns: arguments.Columns = None,
     tokenizer: arguments.Tokenizer = None,
     tokens_per_word: arguments.TokensPerWord = None,
+    time_unit: arguments.TimeUnit = None,
     head: Annotated[int | None, option("N", "Only the first N requests.")] = None,
     output_tokens: Annotated[int | None, option("N", "Tokens that each request generates.")] = None,
     rate: Annotated[
@@ -167,7 +168,7 @@ def replay(
         if replicas is None
         else Cluster(engine, replicas=replicas, router=options.router(router or "round-robin"))
     )
-    trace = arguments.trace(file, format, columns, tokenizer, tokens_per_word)
+    trace = arguments.trace(file, format, columns, tokenizer, tokens_per_word, time_unit)
     notes: list[str] = []
     workload = adapted(
         trace,

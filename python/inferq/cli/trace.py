@@ -21,9 +21,10 @@ def describe(
     columns: arguments.Columns = None,
     tokenizer: arguments.Tokenizer = None,
     tokens_per_word: arguments.TokensPerWord = None,
+    time_unit: arguments.TimeUnit = None,
 ) -> None:
     """Show what a trace holds.
 
     Example: inferq trace describe traces/azure_2023.csv
     """
-    show.workload(arguments.trace(file, format, columns, tokenizer, tokens_per_word))
+    show.workload(arguments.trace(file, format, columns, tokenizer, tokens_per_word, time_unit))

@@ -1,7 +1,7 @@
-"""Findings that rows, clocks and settings of a run give: what a reader should know before trusting its numbers.
+"""Findings that rows, clocks and settings of a run give: what to know before trusting its numbers.
 
 What only the core sees (a stalled plan, thrash, iterations beyond a table) it says itself, in
-`rust/src/results/findings.rs`; everything else that a run tells of stands here. A finding has a name before its
+`rust/src/results/findings.rs`; all else that a run tells of stands here. A finding has a name before its
 colon, says when and how much, and ends with what mends it.
 """
 
@@ -125,8 +125,8 @@ def _nothing_measured(run: Run) -> Iterator[str]:
         )
     elif not (measured & (status == STATUSES.index("finished"))).any() and not run.says("rejected"):
         yield (
-            f"nothing finished: none of {int(measured.sum()):,} measured requests had its last token when the "
-            f"run ended at {number(run.end_s)} s: there are no latencies"
+            f"nothing finished: none of {int(measured.sum()):,} measured requests had its last token when "
+            f"the run ended at {number(run.end_s)} s: there are no latencies"
         )
 
 
@@ -277,7 +277,7 @@ def _of_tail(
     waited: NDArray[np.float64],
     side: str,
 ) -> str:
-    """The sentence about requests that are `slow` in one latency, of which they `waited` a part in a queue."""
+    """The sentence about requests that are slow in one latency, of which they waited a part in a queue."""
     requests = run.requests
     arrival = requests["arrival_s"]
     told = f"tail: {name} p99 is {seconds(p99)} beside a p50 of {seconds(p50)}"
@@ -295,8 +295,8 @@ def _of_tail(
     came, mean = inside / max(end - begin, 1e-9), arrival.size / max(float(arrival[-1] - arrival[0]), 1e-9)
     text = (
         f"{told}: {counted(int(slow.sum()), 'request')} waited. The longest queue was there from "
-        f"{number(begin)} s to {number(end)} s ({percent((end - begin) / span)} of the run) and held {count:,} "
-        "of them"
+        f"{number(begin)} s to {number(end)} s ({percent((end - begin) / span)} of the run) and held "
+        f"{count:,} of them"
     )
     where = _where(run, slow, side)
     if where:
@@ -305,17 +305,15 @@ def _of_tail(
         return f"{text}; it was still there when the last request arrived"
     if came >= 1.2 * mean:
         return (
-            f"{text}; requests came at {number(came)} per second then, {number(mean)} on average: a burst that "
-            "this system does not carry"
+            f"{text}; requests came at {number(came)} per second then, {number(mean)} on average: a burst "
+            "that this system does not carry"
         )
     tokens = requests["prompt_tokens"].astype(float) + requests["output_tokens"]
     within = (arrival >= begin) & (arrival <= end)
     heavy = float(tokens[within].mean() / tokens.mean()) if within.any() else 1.0
     if heavy >= 1.2:
         return f"{text}; requests were {number(heavy)} times as long then as on average"
-    return (
-        f"{text}; requests came no faster than on average: the system is too near its limit to work a queue off"
-    )
+    return f"{text}; requests came no faster than on average: the system is too near its limit to work it off"
 
 
 def _longest_spell(begins: NDArray[np.float64], ends: NDArray[np.float64]) -> tuple[float, float, int]:
@@ -339,8 +337,8 @@ def _where(run: Run, slow: NDArray[np.bool_], side: str) -> str:
         waiting = {name: _most_waiting(run, part) for name, part in _sides(first, replicas).items()}
         other = "decode" if side == "prefill" else "prefill"
         return (
-            f"at the {len(here)} {side} replicas (up to {waiting[side]:,} waiting there, {waiting[other]:,} at "
-            f"the {other} replicas): that side is too small"
+            f"at the {len(here)} {side} replicas (up to {waiting[side]:,} waiting there, {waiting[other]:,} "
+            f"at the {other} replicas): that side is too small"
         )
     at = run.requests["replica"][slow]
     if replicas < 3:

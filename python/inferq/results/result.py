@@ -14,7 +14,7 @@ from inferq._lazy import pl
 from inferq._version import __version__
 from inferq.errors import ConfigError
 from inferq.inputs import path_of
-from inferq.results import findings, perfetto
+from inferq.results import findings, perfetto, store
 from inferq.results.costs import as_columns, costs
 from inferq.results.files import frame_into, replacing_all, text_into
 from inferq.results.summary import summary
@@ -60,7 +60,7 @@ class Result:
 
     @classmethod
     def read(cls, directory: str | os.PathLike[str]) -> StoredResult:
-        """The result of a finished run with `simulate(..., out=directory)`: see `StoredResult`.
+        """The result of a finished run with `simulate(..., out=directory)` or of `write`: see `StoredResult`.
 
         Raises:
             ConfigError: the directory holds no such run, or one that was stopped; it says how far that came.
@@ -496,33 +496,51 @@ class Result:
             directory: made where it is missing.
 
         Returns:
-            The directory. It holds `requests.parquet`, `tbt.parquet`, `timeline.parquet` and `findings.json`;
-            `jobs.parquet` for a network; `occupancy.parquet` and `revenue.parquet` of a `GateAndRoute`;
-            `iterations.parquet` and `batches.parquet` where recorded; and what repeats the run:
-            `scenario.json` and `workload.parquet`, the requests or jobs as they were drawn.
+            The directory, which `Result.read` opens. It holds `requests.parquet`, `tbt.parquet`,
+            `timeline.parquet`, `block_operations.parquet` and `findings.json`; `jobs.parquet` for a network;
+            `occupancy.parquet` and `revenue.parquet` of a `GateAndRoute`; `iterations.parquet` and
+            `batches.parquet` where recorded; what repeats the run: `scenario.json` and `workload.parquet`,
+            the requests or jobs as they were drawn; and `totals.json` and `manifest.json`.
 
         Raises:
-            ConfigError: it is no path.
+            ConfigError: it is no path, or holds a run of `simulate(..., out=…)`.
             OSError: the directory cannot be made or written; what was in it is as it was.
         """
         place = path_of("directory", directory, "directory")
+        if (place / "requests").is_dir():
+            raise ConfigError(
+                "directory", f"{place} holds a run of simulate(..., out=…); take another directory"
+            )
         place.mkdir(parents=True, exist_ok=True)
-        absent = [name for name in FRAMES if name != "block_operations" and not self._tables.has(name)]
-        names = [name for name in ("requests", *FRAMES) if name not in (*absent, "block_operations")]
+        names = [name for name in FRAMES if self._tables.has(name)]
         drawn = self._tables.workload
-        frames = {f"{name}.parquet": getattr(self, name) for name in names}
+        frames = {f"{name}.parquet": getattr(self, name) for name in ("requests", *names)}
         frames["workload.parquet"] = drawn
         for frame in () if self._workload is None else self._workload.rows_beside():
             if frame is not drawn:
                 frames[rows.file_name(sha256(frame))] = frame
-        told = json.dumps(self.findings, indent=2) + "\n"
+        totals = store.totals_of(self._tables, self._tables.statuses)
+        texts = {
+            "scenario.json": self.scenario + "\n",
+            "findings.json": json.dumps(self.findings, indent=2) + "\n",
+            "totals.json": json.dumps(totals, indent=2) + "\n",
+        }
         with replacing_all(place) as parts:
+            manifest = parts("manifest.json")  # the first to be opened takes its place last
+            files = {}
             for name, frame in frames.items():
-                frame_into(parts(name), frame)
-            for name, text in (("scenario.json", self.scenario + "\n"), ("findings.json", told)):
-                text_into(parts(name), text)
-        for name in absent:
-            (place / f"{name}.parquet").unlink(missing_ok=True)
+                part = parts(name)
+                frame_into(part, frame)
+                files[name] = store.about(part)
+            for name, text in texts.items():
+                part = parts(name)
+                text_into(part, text)
+                files[name] = store.about(part)
+            del files["scenario.json"]  # of which the manifest has a hash of its own
+            text_into(manifest, store.whole_manifest(self.scenario, self.requests.height, files))
+        for name in FRAMES:
+            if name not in names:
+                (place / f"{name}.parquet").unlink(missing_ok=True)
         return place
 
     def __repr__(self) -> str:

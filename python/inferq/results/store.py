@@ -6,6 +6,8 @@
     workload.parquet          the requests as they came, where they were in memory as a whole
     tbt.parquet, timeline.parquet, …, findings.json, totals.json   written at the end
 
+`Result.write` leaves the same of a run that was in memory, with `requests.parquet` as its only part.
+
 Every file is written under another name, forced to the disk and then given its own, and the manifest names a
 part only once it is there. So whatever ends a run, a crash of the machine included, the manifest tells the
 truth and each part that it names can be read. While a run goes on it holds the directory alone (`.lock`).
@@ -183,19 +185,10 @@ class Store:
         for name in FRAMES:
             if tables.has(name):
                 self.frame(f"{name}.parquet", tables.frame(name))
-        work = tables.work
         parts = self._manifest["parts"]
         rows = StoredColumns([self.place / part["file"] for part in parts], self._manifest)
         self._json("findings.json", [*tables.findings, *more(rows)])
-        totals = {
-            "classes": tables.classes,
-            "statuses": self.statuses,
-            "totals": tables.totals,
-            "tbt_totals": tables.tbt_totals,
-            "work": None if work is None else {name: column.tolist() for name, column in work.items()},
-            "drained": list(map(int, tables.drained)),
-        }
-        self._json("totals.json", totals)
+        self._json("totals.json", totals_of(tables, self.statuses))
         self.complete()
 
     def complete(self) -> None:
@@ -212,12 +205,54 @@ class Store:
 
     def _note(self, file: str) -> None:
         """Let the manifest know a file that is there."""
-        path = self.place / file
-        self._manifest["files"][file] = {"bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
+        self._manifest["files"][file] = about(self.place / file)
 
     def _write_manifest(self) -> None:
-        told = {**self._manifest, "sha256": _sha256(json.dumps(self._manifest))}
-        write_text(self.place / "manifest.json", json.dumps(told, indent=2) + "\n")
+        write_text(self.place / "manifest.json", manifest_text(self._manifest))
+
+
+WHOLE = "requests.parquet"
+"""The only part of a run that was in memory, and was written when it was over."""
+
+
+def totals_of(tables: RunTables, statuses: Sequence[int]) -> dict[str, Any]:
+    """The content of `totals.json`."""
+    work = tables.work
+    return {
+        "classes": tables.classes,
+        "statuses": list(statuses),
+        "totals": tables.totals,
+        "tbt_totals": tables.tbt_totals,
+        "work": None if work is None else {name: column.tolist() for name, column in work.items()},
+        "drained": list(map(int, tables.drained)),
+    }
+
+
+def about(path: Path) -> dict[str, Any]:
+    """What the manifest says of a file that is there."""
+    return {"bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
+
+
+def manifest_text(record: Mapping[str, Any]) -> str:
+    """The content of `manifest.json`."""
+    return json.dumps({**record, "sha256": _sha256(json.dumps(record))}, indent=2) + "\n"
+
+
+def whole_manifest(scenario: str, rows: int, files: Mapping[str, Mapping[str, Any]]) -> str:
+    """The manifest of a run that was in memory, whose requests are one file."""
+    part = {"file": WHOLE, "first": 0, "rows": rows, "sha256": files[WHOLE]["sha256"]}
+    return manifest_text(
+        {
+            "inferq": json.loads(scenario)["inferq"],
+            "scenario_sha256": _sha256(scenario),
+            "complete": True,
+            "rows": rows,
+            "written": rows,
+            "workload": None,
+            "parts": [part],
+            "files": dict(files),
+        }
+    )
 
 
 def manifest(place: Path) -> dict[str, Any] | None:
@@ -237,7 +272,8 @@ def manifest(place: Path) -> dict[str, Any] | None:
     for place_of_part, part in enumerate(record["parts"]):
         field = f"parts[{place_of_part}]"
         _check(path, part, _PART, field)
-        expected = (f"requests/part-{place_of_part:05}.parquet", written)
+        alone = len(record["parts"]) == 1 and part["file"] == WHOLE
+        expected = (WHOLE if alone else f"requests/part-{place_of_part:05}.parquet", written)
         for name, value in zip(("file", "first"), expected, strict=True):
             if part[name] != value:
                 raise ResultError(path, f"{field}.{name}: must be {value!r}, is {part[name]!r}")

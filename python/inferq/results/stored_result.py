@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from inferq._lazy import pl
@@ -16,10 +17,10 @@ from inferq.results.tables import StoredTables
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StoredResult(Result):
-    """What became of every request of a run with `simulate(..., out=directory)`.
+    """What became of every request of a run with `simulate(..., out=directory)`, or of one that was written.
 
-    It has everything that a `Result` has. `requests` is a polars `LazyFrame` over the files in
-    `directory/requests`, whose rows, columns and order are those of the frame in memory; `summary` reads one
+    It has everything that a `Result` has. `requests` is a polars `LazyFrame` over its files in the directory,
+    whose rows, columns and order are those of the frame in memory; `summary` reads one
     column after the other, which takes about 25 bytes of memory a request. `Result.read(directory)` opens it
     again, in any process.
 
@@ -46,7 +47,9 @@ class StoredResult(Result):
         place = path_of("directory", directory, "directory")
         record = manifest(place)
         if record is None:
-            raise ConfigError("directory", f"{place} holds no run of simulate(..., out=…)")
+            raise ConfigError(
+                "directory", f"{place} holds no run of simulate(..., out=…), Result.write or --out"
+            )
         if not record["complete"]:
             of_all = "" if record["rows"] is None else f" of {record['rows']:,}"
             raise ConfigError(
@@ -72,6 +75,10 @@ class StoredResult(Result):
     def requests(self) -> pl.LazyFrame:  # type: ignore[override]
         """One row for each request that arrived by the horizon: the columns of `Result.requests`."""
         return self._tables.scan()
+
+    @cached_property
+    def _findings(self) -> list[str]:
+        return self._tables.findings
 
     @property
     def scenario(self) -> str:

@@ -62,7 +62,7 @@ def simulate(
     finished, and never when that one does not finish; see `Workload`.
 
     Args:
-        workload: a `Workload`, or what `Workload` takes: a polars or pandas frame, or a dict of columns.
+        workload: a `Workload`, or what `Workload` takes: a frame, a dict of columns, a list of dicts.
         system: what serves it: an `Engine`, a `Cluster`, a `Disaggregated`, a cluster under `GateAndRoute`,
             or a `Network`, for which the rows of the workload are jobs.
         seed: draws the random parts of workload, lengths of stages and routers, 0 to 2^64 − 1.

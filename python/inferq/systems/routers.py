@@ -336,7 +336,16 @@ class PrefixAffinity(Router):
     ahead is always of this instant. A report costs what has changed since the one before.
 
     Args:
-        weight: of a token to compute against a token whose place is taken; finite, not negative.
+        weight: of a token to compute against a token whose place is taken; finite, not negative. Dynamo's
+            own default is 1, which trades a found token for one place less taken, although a place costs the
+            replica nothing until its memory is full: on conversations it finds a quarter to a third less
+            than `BySession`. The default of 16 was measured on Llama-3.1-8B and H100s, share of prompt tokens
+            found, in turn for weights 1, 16 and 64, beside `BySession`: ShareGPT over 4 replicas at 30
+            requests a second 52, 80, 82 and 82 %, at 120 a second 33, 57, 58 and 58 %, with a system prompt
+            of 500 tokens at 90 a second 60, 77, 77 and 78 %; Mooncake's conversations over 8 replicas at 8 a
+            second 9.8, 14.6 and 14.8 %, its synthetic trace 25, 34 and 33 %. Against a weight of 1 its p99
+            of TTFT was 7 to 20 % lower on ShareGPT, and 1 to 10 % higher on Mooncake, whose mean E2E was
+            from 5 % lower to 1 % higher; 64 was no better than 16.
         update_s: seconds between two reports of the caches, above 0; None: the caches are looked at.
 
     Raises:
@@ -376,7 +385,7 @@ class PrefixAffinity(Router):
     draws = False
     looks_at_request = True
 
-    weight: float = 1.0
+    weight: float = 16.0
     update_s: float | None = None
 
 
@@ -399,7 +408,11 @@ class PrefixHash(Router):
 
     Args:
         prefix_tokens: so many tokens are the beginning of a prompt, at least 1. Give more than what all
-            prompts have in common, such as a system prompt: otherwise all go to one replica.
+            prompts have in common, such as a system prompt: otherwise all go to one replica. Give less than
+            most prompts have: a shorter one is hashed as a whole, and no later turn of its conversation
+            meets it. The default of 1,024 is beyond common system prompts and loses on short prompts, which
+            a run tells: on ShareGPT at 30 a second it finds 51 % where 64 find 80 %, and behind a system
+            prompt of 500 tokens 75 %, where 64 or 256 send everything to one replica.
         load_factor: see above; above 1. None: loads are not looked at.
 
     Raises:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -92,9 +93,19 @@ def as_series(name: str, values: object) -> pl.Series:
 
 
 def as_frame(data: object) -> pl.DataFrame:
-    """A polars frame of a polars or pandas frame or a mapping of columns."""
+    """A polars frame of a frame of polars, pandas or Arrow, a mapping of columns or a list of mappings."""
     if isinstance(data, pl.DataFrame):
         return data
+    if isinstance(data, pl.LazyFrame):
+        return data.collect()
+    if hasattr(data, "__arrow_c_stream__") and not hasattr(data, "iloc"):  # pyarrow, DuckDB and others
+        made = pl.from_arrow(data)
+        return made if isinstance(made, pl.DataFrame) else made.to_frame()
+    if isinstance(data, (list, tuple)) and data and all(isinstance(one, Mapping) for one in data):
+        names = list(dict.fromkeys(name for one in data for name in one))
+        return as_frame({name: [one.get(name) for one in data] for name in names})
+    if isinstance(data, (str, os.PathLike)):
+        raise ConfigError("workload", f"is a path: read it with iq.read_trace({str(data)!r})")
     if isinstance(data, Mapping):
         series = [as_series(str(name), values) for name, values in data.items()]
     elif hasattr(data, "columns") and hasattr(
@@ -103,7 +114,9 @@ def as_frame(data: object) -> pl.DataFrame:
         series = [as_series(str(name), _of_pandas(data[name])) for name in data.columns]  # type: ignore[index]
     else:
         raise ConfigError(
-            "workload", f"must be a polars or pandas frame or a dict of columns, not {type(data).__name__}"
+            "workload",
+            "must be a frame of polars, pandas or pyarrow, a dict of columns or a list of dicts, not "
+            f"{type(data).__name__}",
         )
     heights = {one.name: one.len() for one in series}
     if len(set(heights.values())) > 1:

@@ -34,7 +34,7 @@ reads an answer of 250 tokens at 4 words a second takes about 45 s, one who glan
 for what a prefix cache has forgotten by then, so a run says it."""
 
 _RANGE = ("clients", "start_s", "end_s", "rate_factor")
-_READING = ("trace", "format", "columns", "tokenizer", "tokens_per_word", *_RANGE, "sha256")
+_READING = ("trace", "format", "columns", "tokenizer", "tokens_per_word", "time_unit", *_RANGE, "sha256")
 _SHORT = ("head", "output_tokens", "rate", "request_rate", "burstiness", "concurrency", "ramp_s", "speed")
 _SYNTHETIC = ("requests", "arrivals", "prompt", "output", "lengths", "classes")
 _SESSIONS = ("sessions", "arrivals", "turns", "prompt", "output", "think", "grows", "max_context")
@@ -254,6 +254,7 @@ def _trace(path: str, table: Mapping[str, Any], shelf: Shelf) -> Workload:
         columns=None if columns is None else table_of(f"{path}.columns", columns),
         tokenizer=shelf.path(table["tokenizer"], recorded=recorded) if "tokenizer" in table else None,
         tokens_per_word=table.get("tokens_per_word"),
+        time_unit=table.get("time_unit"),
         **{name: table.get(name) for name in _RANGE},
     )
     if recorded and trace.to_json()["sha256"] != table["sha256"]:
@@ -382,8 +383,8 @@ def _arriving(
     sessions, requests = turns_by_session(trace.frame)
     of_starts = rate * sessions / requests
     notes.append(
-        f"{why} for {sessions:,} conversations of {requests / sessions:.3g} turns: {process} at {of_starts:.4g} "
-        f"starts per second, {rate:g} requests per second in the long run"
+        f"{why} for {sessions:,} conversations of {requests / sessions:.3g} turns: {process} at "
+        f"{of_starts:.4g} starts per second, {rate:g} requests per second in the long run"
     )
     notes.append(
         f"later turns follow the answer before them after {_said(THINK if think is None else think)}"

@@ -19,6 +19,7 @@ from inferq._lazy import pl
 from inferq.checks import finite, positive, whole
 from inferq.errors import ConfigError, Renamed, TraceError
 from inferq.workload import rows, transforms
+from inferq.workload.clock import in_seconds
 from inferq.workload.columns import MOST_TOKENS, as_frame, as_series, checked, quantities, sha256
 from inferq.workload.distributions import ArrivalProcess, DurationDistribution, Empirical, LengthDistribution
 from inferq.workload.generated import Mix, Origin, Recipe, Sessions, Step, Synthetic
@@ -50,7 +51,9 @@ class Workload:
     """Requests: a fixed frame, or synthetic: drawn from the seed when simulated.
 
     Args:
-        data: a polars or pandas frame or a dict of columns, sorted by arrival. A run needs `arrival_s`,
+        data: a frame of polars (lazy too), pandas or pyarrow, a dict of columns or a list of dicts, sorted by
+            arrival. Arrivals that are datetimes, or numbers that count from 1970, are taken relative to the
+            first, which every run says. A run needs `arrival_s`,
             `prompt_tokens` and `output_tokens`; those that are not there are filled by `with_arrivals`,
             `with_prompts` and `with_outputs`. All other columns are optional:
 
@@ -113,7 +116,12 @@ class Workload:
         """Check the columns and bring them to their types."""
         if isinstance(data, Workload):
             raise ConfigError("workload", "is a Workload already")
-        self._fill(checked(as_frame(data)), (), {})
+        frame = as_frame(data)
+        told = None
+        if "arrival_s" in frame.columns:
+            seconds, told = in_seconds(frame["arrival_s"])
+            frame = frame.with_columns(seconds.rename("arrival_s"))
+        self._fill(checked(frame), (), {} if told is None else {"times": [told]})
 
     def _fill(
         self,
@@ -564,7 +572,9 @@ class Workload:
             [('a', 1.0, None), ('b', 2.0, None), ('a', 6.0, 5.0)]
         """
         if not isinstance(arrivals, ArrivalProcess):
-            raise ConfigError("arrivals", f"takes an arrival process such as Poisson(rate=2), not {arrivals!r}")
+            raise ConfigError(
+                "arrivals", f"takes an arrival process such as Poisson(rate=2), not {arrivals!r}"
+            )
         value = duration("think", think)
         return self._then("with_session_arrivals", chance=True, arrivals=arrivals, think=value)
 

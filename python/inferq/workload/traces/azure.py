@@ -44,4 +44,4 @@ def _read(source: Source, options: Options) -> Reading:
     )
 
 
-AZURE = Format("azure", _fits, _read)
+AZURE = Format("azure", _fits, _read, kinds=("csv", "parquet"))

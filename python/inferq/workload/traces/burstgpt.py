@@ -61,4 +61,4 @@ def _read(source: Source, options: Options) -> Reading:
     )
 
 
-BURSTGPT = Format("burstgpt", _fits, _read)
+BURSTGPT = Format("burstgpt", _fits, _read, kinds=("csv", "parquet"))

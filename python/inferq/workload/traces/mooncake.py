@@ -21,14 +21,15 @@ def _fits(source: Source) -> bool:
 
 
 def _read(source: Source, options: Options) -> Reading:
-    """Arrivals count from the first request; `hash_ids` become `prefix_hashes` of blocks of 512 tokens."""
+    """Arrivals count from the first request; `hash_ids`, if any, become `prefix_hashes` of blocks of 512."""
     if "chat_id" in source.keys:
         raise source.error("is a Qwen-Bailian trace (it has chat_id), which this version does not read")
     place = source.records[1]
     times = source.values("timestamp", (int, float))
     prompts = source.lengths("input_length")
-    hashes: list[list[Any]] = source.values("hash_ids", list)
-    for at, (ids, tokens) in enumerate(zip(hashes, prompts, strict=True)):
+    has_hashes = any("hash_ids" in entry for entry in source.records[0])
+    hashes: list[list[Any]] = source.values("hash_ids", list) if has_hashes else []
+    for at, (ids, tokens) in enumerate(zip(hashes, prompts, strict=False)):
         if not all(type(one) is int and 0 <= one < 2**63 for one in ids):
             raise source.error(f"{place(at)}: hash_ids must be a list of whole numbers, from 0 to below 2^63")
         if len(ids) != -(-tokens // BLOCK_TOKENS):
@@ -47,13 +48,19 @@ def _read(source: Source, options: Options) -> Reading:
                 source.since_first(nanoseconds, place),
                 prompts.rename("prompt_tokens"),
                 source.lengths("output_length").rename("output_tokens"),
-                pl.Series("prefix_hashes", hashes, dtype=pl.List(pl.Int64)),
-                pl.Series("prefix_block_tokens", [BLOCK_TOKENS] * len(hashes), dtype=pl.Int32),
+                *(_blocks(hashes) if has_hashes else ()),
             ]
         ),
         place,
         columns_left_out=sorted(keys.difference(_FIELDS)),
     )
+
+
+def _blocks(hashes: list[list[Any]]) -> list[pl.Series]:
+    return [
+        pl.Series("prefix_hashes", hashes, dtype=pl.List(pl.Int64)),
+        pl.Series("prefix_block_tokens", [BLOCK_TOKENS] * len(hashes), dtype=pl.Int32),
+    ]
 
 
 MOONCAKE = Format("mooncake", _fits, _read)

@@ -15,20 +15,28 @@ from inferq.errors import ConfigError, TraceError
 from inferq.workload.columns import checked, nearest
 from inferq.workload.generated import Origin
 from inferq.workload.traces import servegen
+from inferq.workload.traces.aiperf import AIPERF
 from inferq.workload.traces.azure import AZURE
 from inferq.workload.traces.burstgpt import BURSTGPT
 from inferq.workload.traces.dolly import DOLLY
+from inferq.workload.traces.guidellm import GUIDELLM
 from inferq.workload.traces.longbench import LONGBENCH
 from inferq.workload.traces.mooncake import MOONCAKE
+from inferq.workload.traces.openai import OPENAI
+from inferq.workload.traces.proposal import proposed
 from inferq.workload.traces.sharegpt import SHAREGPT
 from inferq.workload.traces.source import Format, Options, Source
 from inferq.workload.traces.table import INFERQ, TABLE, VIDUR
 from inferq.workload.traces.token_counters import counter
+from inferq.workload.traces.vllm_bench import VLLM_BENCH
 from inferq.workload.workload import Workload
 
 __all__ = ["FORMATS", "read_trace"]
 
-_FORMATS = (AZURE, BURSTGPT, VIDUR, INFERQ, TABLE, MOONCAKE, SHAREGPT, LONGBENCH, DOLLY)
+_FORMATS = (
+    *(AZURE, BURSTGPT, VIDUR, AIPERF, VLLM_BENCH, GUIDELLM, OPENAI, MOONCAKE, SHAREGPT, LONGBENCH, DOLLY),
+    *(INFERQ, TABLE),
+)
 
 FORMATS = (*(one.name for one in _FORMATS), servegen.NAME)
 """The names that `read_trace` takes as `format`."""
@@ -43,6 +51,7 @@ def read_trace(
     columns: Mapping[str, str] | None = None,
     tokenizer: str | os.PathLike[str] | None = None,
     tokens_per_word: float | None = None,
+    time_unit: str | None = None,
     clients: Sequence[str] | None = None,
     start_s: float | None = None,
     end_s: float | None = None,
@@ -60,7 +69,11 @@ def read_trace(
     | `sharegpt` | ShareGPT JSON, text | lengths, sessions, turns: one row for each answer |
     | `longbench` | LongBench v2 JSON or JSONL, text | prompts, class (domain), shared documents |
     | `dolly` | Dolly JSONL, text | lengths, class (category) |
-    | `table` | any other CSV or Parquet, with `columns` | the columns named |
+    | `vllm-bench` | what `vllm bench serve --save-result --save-detailed` writes | arrivals, lengths |
+    | `aiperf` | AIPerf's `profile_export.jsonl` | arrivals, lengths, sessions and turns |
+    | `guidellm` | the `benchmarks.json` of GuideLLM with one benchmark | arrivals, lengths |
+    | `openai` | log of responses with `usage.prompt_tokens` and so on | arrivals, lengths |
+    | `table` | any other CSV, Parquet, JSON or JSONL, with `columns` | the columns named |
     | `servegen` | a folder of ServeGen: `NAME-trace.csv`, `NAME-dataset.json` by client | see below |
 
     Prompts that begin alike share what a prefix cache keeps: blocks with equal hashes (`mooncake`), turns
@@ -71,7 +84,9 @@ def read_trace(
     nothing; nor do the clients of `servegen`. `Workload.reuse` counts what is shared.
 
     What a source lacks (arrivals, outputs) is filled by `with_arrivals` and `with_outputs`. Arrivals of
-    `azure`, `burstgpt` and `mooncake` are seconds since the first request; tables are taken as they are.
+    `azure`, `burstgpt`, `mooncake` and of all logs are seconds since the first request. Tables are taken as
+    they are, but for times of day (`2026-11-20T09:00:00.028Z`) and times that count from 1970: those are
+    taken relative to the first, which the metadata and each run say.
 
     Nothing is dropped silently: the workload's `metadata` holds `source`, `format`, `rows`, `rows_left_out`
     (BurstGPT's failed requests; empty messages of conversations), `columns_left_out`, `columns_empty` (null
@@ -92,9 +107,13 @@ def read_trace(
         format: one of the names above, or None to find it from the content.
         columns: for tables: which column of the file fills which column of the workload, as
             `{"prompt_tokens": "num_prefill_tokens"}`; other columns with a workload's names are taken too.
+            Fields of JSON within others are named with dots: `usage.prompt_tokens`. Where a format is not
+            recognised the error proposes what would fit.
         tokenizer: for text: path of a `tokenizer.json` (needs the extra `inferq[tokenizers]`); texts are
             counted without special tokens and without a chat template.
         tokens_per_word: for text: tokens in a word, instead of a tokenizer.
+        time_unit: for tables and logs of JSON: that of the arrival times, `"s"`, `"ms"`, `"us"` or `"ns"`;
+            None for seconds, or by their size where they count from 1970.
         clients: for ServeGen: names of the clients that are wanted, such as `["chunk-5"]`; None for all.
         start_s: for ServeGen: start of the wanted time in seconds, which becomes 0; None for the first.
         end_s: for ServeGen: its end; None for the last.
@@ -134,6 +153,8 @@ def read_trace(
             raise ConfigError(
                 "columns, tokenizer, tokens_per_word: ServeGen has columns and token counts of its own"
             )
+        if time_unit is not None:
+            raise ConfigError("time_unit", "ServeGen has a unit of its own")
         if not Path(path).is_dir():
             raise TraceError(path, "is a file, which servegen is not: it is a folder")
         recipe, about = servegen.read(Path(path), servegen.Range.of(clients, start_s, end_s, rate_factor))
@@ -154,10 +175,12 @@ def read_trace(
     if not form.counts_text and (tokenizer is not None or tokens_per_word is not None):
         name = "tokens_per_word" if tokenizer is None else "tokenizer"
         raise ConfigError(name, f"{form.name} has token counts, there is nothing to count")
-    if (source.kind == "json") == (form in (AZURE, BURSTGPT, VIDUR, INFERQ, TABLE)):
+    if time_unit is not None and not (form.maps_columns or form is OPENAI):
+        raise ConfigError("time_unit", f"{form.name} has a unit of its own; it is for tables and logs")
+    if source.kind not in form.kinds:
         raise source.error(f"is {source.kind}, which {form.name} is not")
     counts = counter(tokenizer, tokens_per_word)
-    reading = form.read(source, Options(columns, counts))
+    reading = form.read(source, Options(columns, counts, time_unit))
     try:
         frame = checked(reading.frame, reading.place)
     except TraceError as error:
@@ -178,27 +201,29 @@ def read_trace(
         table["tokenizer"] = str(tokenizer)
     if tokens_per_word is not None:
         table["tokens_per_word"] = tokens_per_word
+    if time_unit is not None:
+        table["time_unit"] = time_unit
     return Workload._of(frame, metadata=metadata, origin=Origin(table, frame))
 
 
 def _found(source: Source, named: bool) -> Format:
     """The format whose content this is."""
     for form in _FORMATS:
-        if form.fits(source) and (form.maps_columns or source.kind == "json" or not named):
+        if source.kind in form.kinds and form.fits(source) and (form.maps_columns or not named):
             return form
     if _is_servegen(source):
         raise source.error(
             "is part of ServeGen: give the folder that holds NAME-trace.csv and NAME-dataset.json"
         )
-    if named and source.kind != "json":
+    if named:
         return TABLE
     if source.kind == "json":
-        seen = f"JSON with the fields {', '.join(sorted(source.keys)[:20])}"
+        seen = f"JSON with the fields {', '.join(sorted(source.columns)[:20])}"
     else:
         seen = f"{source.kind} with the columns {', '.join(source.columns[:20])}"
     raise source.error(
-        f"format not recognised: {seen[:300]}; give format= ({', '.join(FORMATS)}), "
-        "or columns= for another table"
+        f"format not recognised: {seen[:300]}; say which of them fill which column{proposed(source)}, "
+        f"or give format= ({', '.join(FORMATS)})"
     )
 
 

@@ -20,6 +20,8 @@ from inferq.workload.columns import Place, nearest, row
 from inferq.workload.traces.token_counters import Counter
 
 _HEAD_BYTES = 1 << 16
+_LOOKED_AT = 100
+"""Records in which fields are looked for; a later one may lack some, and what it has besides is not known."""
 _MOST_TEXT = 1 << 30
 """Bytes of a file in JSON, which takes many times as much when it is read."""
 _MOST_UNPACKED = 64 << 20
@@ -47,6 +49,8 @@ class Options:
     columns: Mapping[str, str] | None = None
     counter: Counter | None = None
     """Given to every format that counts text, and to no other."""
+    time_unit: str | None = None
+    """Of the arrival times, where the user says it; see `inferq.workload.clock`."""
 
     def count(self, texts: list[str]) -> list[int]:
         """Tokens of each text."""
@@ -65,6 +69,8 @@ class Format:
     """Whether it holds text, whose tokens must be counted."""
     maps_columns: bool = False
     """Whether it is a table, whose columns the user may name."""
+    kinds: tuple[str, ...] = ("json",)
+    """Of files it can be."""
 
 
 class Source:
@@ -151,9 +157,9 @@ class Source:
 
     @cached_property
     def columns(self) -> list[str]:
-        """The names of a table's columns; none for JSON."""
+        """The names of a table's columns; of JSON those of the fields that its records have, with dots."""
         if self.kind == "json":
-            return []
+            return list(self._fields)
         if self.kind == "csv":
             line = self._head.decode("utf-8-sig", errors="ignore").splitlines()[0]
             names = next(csv.reader([line]), [])
@@ -162,12 +168,17 @@ class Source:
         return names
 
     def table(self, names: list[str]) -> pl.DataFrame:
-        """The named columns of a table: those of a CSV file as text, empty fields as null."""
+        """The named columns of a table: those of a CSV file as text, empty fields as null.
+
+        Of JSON they are fields such as `usage.prompt_tokens`; a record without one has null.
+        """
         for name in names:
             if self.columns.count(name) > 1:
                 raise self.error(f"has more than one column {name}")
             if name not in self.columns:
                 raise self.error(f"has no column {name}; it has {', '.join(self.columns[:20])}")
+        if self.kind == "json":
+            return pl.DataFrame([self._field(name) for name in names])
         if self.kind == "parquet":
             return read_parquet(self._unpacked if self._packed else self.path, self.error, names)
         frame = self._csv(names)
@@ -177,6 +188,40 @@ class Source:
         if not height:
             raise self.error("has a header but no rows")
         return frame.head(height).select(names)
+
+    @cached_property
+    def place(self) -> Place:
+        """How an error names a row."""
+        return self.records[1] if self.kind == "json" else row
+
+    @cached_property
+    def _fields(self) -> dict[str, tuple[str, ...]]:
+        """The fields of the first records that are no tables themselves: their keys by their dotted names."""
+        found: dict[str, tuple[str, ...]] = {}
+        for entry in self.records[0][:_LOOKED_AT]:
+            _gather(entry, (), found)
+        return found
+
+    def _field(self, name: str) -> pl.Series:
+        """One field of every record, null where there is none."""
+        values = [_inside(entry, self._fields[name]) for entry in self.records[0]]
+        place = self.records[1]
+        for at, value in enumerate(values):
+            if isinstance(value, (bool, dict)):
+                raise self.error(f"{place(at)}: {name} is {_kind_of(value)}")
+            if isinstance(value, int) and abs(value) >= 2**63:
+                raise self.error(f"{place(at)}: {name} has more than 63 bits")
+        kinds = {type(value) for value in values if value is not None}
+        if len(kinds) > 1 and kinds <= {int, float}:
+            return pl.Series(name, values, dtype=pl.Float64, strict=False)
+        if len(kinds) > 1:
+            wrong = next(
+                at for at, one in enumerate(values) if one is not None and type(one) is not type(values[0])
+            )
+            raise self.error(
+                f"{place(wrong)}: {name} is {_kind_of(values[wrong])}, and {_kind_of(values[0])} before"
+            )
+        return pl.Series(name, values)
 
     def _csv(self, names: list[str]) -> pl.DataFrame:
         content: Any = io.BytesIO(self._unpacked) if self._packed else self.path
@@ -279,7 +324,7 @@ class Source:
             wrong = parsed.is_null() & text.is_not_null()
         if wrong.any():
             at = int(wrong.to_numpy().argmax())
-            raise self.error(f"row {at}: {series.name} is {series[at]!r}, must be a number")
+            raise self.error(f"{self.place(at)}: {series.name} is {series[at]!r}, must be a number")
         return parsed
 
     def since_first(self, nanoseconds: pl.Series, place: Place) -> pl.Series:
@@ -293,6 +338,22 @@ class Source:
             )
         # numpy divides; polars would multiply by the rounded inverse
         return pl.Series("arrival_s", (nanoseconds - nanoseconds[0]).to_numpy() / 1e9)
+
+
+def _gather(entry: Mapping[str, Any], above: tuple[str, ...], found: dict[str, tuple[str, ...]]) -> None:
+    for key, value in entry.items():
+        if isinstance(value, dict) and value:
+            _gather(value, (*above, key), found)
+        else:
+            found.setdefault(".".join((*above, key)), (*above, key))
+
+
+def _inside(entry: Any, keys: tuple[str, ...]) -> Any:
+    for key in keys:
+        if not isinstance(entry, dict):
+            return None
+        entry = entry.get(key)
+    return entry
 
 
 def _kind_of(value: object) -> str:

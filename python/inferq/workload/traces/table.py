@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from inferq._lazy import np, pl
-from inferq.errors import ConfigError
-from inferq.workload.columns import COLUMNS, Place, row
+from inferq.errors import ConfigError, TraceError
+from inferq.workload.clock import in_seconds
+from inferq.workload.columns import COLUMNS, Place
 from inferq.workload.traces.mooncake import BLOCK_TOKENS
+from inferq.workload.traces.proposal import proposed
 from inferq.workload.traces.source import Format, Options, Reading, Source
 
 _VIDUR = {
@@ -34,7 +36,7 @@ def _wanted(source: Source, options: Options, others: Mapping[str, str]) -> dict
     if not {"prompt_tokens", "output_tokens"} & wanted.keys():
         raise source.error(
             f"has no column for prompt_tokens or output_tokens; it has {', '.join(source.columns[:20])}: "
-            'name them with columns={"prompt_tokens": …}'
+            f"name them{proposed(source)}"
         )
     return {name: wanted[name] for name in COLUMNS if name in wanted}
 
@@ -44,10 +46,13 @@ def _read_table(source: Source, options: Options, others: Mapping[str, str]) -> 
     frame = source.table(sorted(set(wanted.values())))
     columns: dict[str, pl.Series] = {}
     empty = []
+    told = None
     for name, other in wanted.items():
         series = frame[other]
         if series.null_count() == series.len():
             empty.append(other)  # a source without a value, not a row without one
+        elif name == "arrival_s":
+            columns[name], told = arrivals(source, series, options.time_unit)
         elif COLUMNS[name].kind in ("seconds", "tokens", "whole", "priority"):
             columns[name] = source.numbers(series, whole=COLUMNS[name].kind != "seconds").rename(name)
         else:
@@ -58,6 +63,10 @@ def _read_table(source: Source, options: Options, others: Mapping[str, str]) -> 
         block = pl.Series([BLOCK_TOKENS], dtype=pl.Int32)
         columns["prefix_block_tokens"] = block.new_from_index(0, frame.height)
     metadata: dict[str, Any] = {"columns_empty": empty} if empty else {}
+    if told is not None:
+        metadata["times"] = [told]
+    if options.time_unit is not None and "arrival_s" not in columns:
+        raise ConfigError("time_unit", "there are no arrival times; name them with columns={'arrival_s': …}")
     used = set(wanted.values())
     if (
         {_DOCUMENT, _QUESTION} <= set(source.columns)
@@ -67,7 +76,7 @@ def _read_table(source: Source, options: Options, others: Mapping[str, str]) -> 
         columns["prefix_parts"] = _documents(source, columns["prompt_tokens"])
         used |= {_DOCUMENT, _QUESTION, _CUT}
     left_out = [name for name in source.columns if name not in used]
-    made, place, rows_left_out = _without_empty_messages(pl.DataFrame(columns))
+    made, place, rows_left_out = _without_empty_messages(pl.DataFrame(columns), source.place)
     return Reading(made, place, rows_left_out, left_out, metadata)
 
 
@@ -86,14 +95,14 @@ def _documents(source: Source, prompts: Any) -> Any:
     return pl.select(prefix_parts=pl.when(counted).then(pl.concat_list(pair))).to_series()
 
 
-def _without_empty_messages(frame: Any) -> tuple[Any, Place, dict[str, int]]:
+def _without_empty_messages(frame: Any, place: Place) -> tuple[Any, Place, dict[str, int]]:
     """Leave out and count the empty messages that lengths of conversations may hold.
 
     Such a table has sessions and no arrivals. An engine can neither be sent an empty prompt nor emit an empty
     answer, so these rows are no requests; in any other table a 0 is wrong.
     """
     if "session_id" not in frame.columns or "arrival_s" in frame.columns:
-        return frame, row, {}
+        return frame, place, {}
     kept = np.ones(frame.height, dtype=bool)
     counts = {}
     for name, reason in (("prompt_tokens", "empty_prompts"), ("output_tokens", "empty_answers")):
@@ -102,7 +111,16 @@ def _without_empty_messages(frame: Any) -> tuple[Any, Place, dict[str, int]]:
             counts[reason] = int(zero.sum())
             kept &= ~zero
     rows = np.flatnonzero(kept)
-    return frame.filter(pl.Series(kept)), lambda at: f"row {int(rows[at])}", counts
+    return frame.filter(pl.Series(kept)), lambda at: place(int(rows[at])), counts
+
+
+def arrivals(source: Source, times: pl.Series, unit: str | None) -> tuple[pl.Series, str | None]:
+    """A column of a file as arrival times, and what was done to it; an error names the file."""
+    try:
+        seconds, told = in_seconds(times, unit, source.place)
+    except TraceError as error:
+        raise error.within(str(source.path)) from None
+    return seconds.rename("arrival_s"), told
 
 
 def _table(name: str, any_of: set[str], others: Mapping[str, str]) -> Format:
@@ -112,12 +130,15 @@ def _table(name: str, any_of: set[str], others: Mapping[str, str]) -> Format:
         lambda source: not any_of.isdisjoint(source.columns),
         lambda source, options: _read_table(source, options, others),
         maps_columns=True,
+        kinds=("parquet", "csv", "json"),
     )
 
 
 def _read_named(source: Source, options: Options) -> Reading:
     if not options.columns:
-        raise ConfigError('columns: format "table" needs a map such as {"prompt_tokens": "input_len"}')
+        raise ConfigError(
+            "columns", 'format "table" needs a map such as {"prompt_tokens": "input_len"}' + proposed(source)
+        )
     return _read_table(source, options, {})
 
 
@@ -125,4 +146,6 @@ INFERQ = _table(
     "inferq", {"arrival_s", "prompt_tokens", "output_tokens"}, {"prefix_hashes": _MOONCAKE_BLOCKS}
 )
 VIDUR = _table("vidur", {"num_prefill_tokens", "num_decode_tokens"}, _VIDUR)
-TABLE = Format("table", lambda source: False, _read_named, maps_columns=True)
+TABLE = Format(
+    "table", lambda source: False, _read_named, maps_columns=True, kinds=("parquet", "csv", "json")
+)
