@@ -1,6 +1,15 @@
 """Are the things that spoil a run's numbers said in words?"""
 
+import re
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
 import inferq as iq
+from inferq.results.findings import of_objective
+from inferq.workload.reading import adapted
 
 
 def _engine(**changes: object) -> iq.Engine:
@@ -45,3 +54,177 @@ def test_what_can_never_fit_is_rejected_and_said_with_the_first_of_them():
     (said,) = result.findings
     assert said.startswith("rejected: 2 of 3 requests (the first is 1)")
     assert result.requests["left_s"].to_list()[1:] == [1.0, 2.0]
+
+
+def _names(result: iq.Result) -> list[str]:
+    return [finding.split(":")[0] for finding in result.findings]
+
+
+def _even(rows: int, every_s: float = 1.0, start_s: float = 0.0) -> dict[str, list[float]]:
+    arrivals = [start_s + row * every_s for row in range(rows)]
+    return {"arrival_s": arrivals, "prompt_tokens": [10] * rows, "output_tokens": [5] * rows}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"warmup": 30}, "nothing measured: warmup of 30 requests leaves none of 30"),
+        ({"warmup": "40s"}, "nothing measured: warmup of 40 s leaves none of 30"),
+        ({"warmup": 10, "cooldown": 20}, "warmup of 10 requests and cooldown of 20 requests leaves none"),
+        ({"horizon_s": 0.5}, "nothing arrived: the run ended at 0.5 s, before the first of 30 requests"),
+        ({"horizon_s": 1.005}, "nothing finished: none of 1 measured requests had its last token"),
+    ],
+)
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_measurement_of_nothing_is_said(
+    options: dict[str, Any], says: str, stored: bool, tmp_path: Path
+) -> None:
+    out = {"out": tmp_path / "run"} if stored else {}
+    (said,) = iq.simulate(_even(30, start_s=1.0), _engine(), **options, **out).findings
+    assert says in said
+
+
+@pytest.mark.parametrize(
+    ("workload", "changes", "says"),
+    [
+        (_even(30, every_s=218.0), {}, r"unit: the mean rate is 0\.00459 per second.*--time-unit ms"),
+        (_even(30), {"timing": iq.Constant(50.0)}, r"unit: an iteration takes 50 s at least.*are 0\.05$"),
+        (
+            _even(30, start_s=5e8),
+            {},
+            r"origin: the first request arrives at 500,000,000 s and all others within",
+        ),
+    ],
+)
+def test_numbers_in_another_unit_or_from_another_origin_are_asked_about(
+    workload: dict[str, Any], changes: dict[str, Any], says: str
+) -> None:
+    found = iq.simulate(workload, _engine(**changes)).findings
+    assert any(re.search(says, text) for text in found)
+    assert not any(text.startswith(("unit", "origin")) for text in iq.simulate(_even(30), _engine()).findings)
+
+
+def test_turns_before_the_answer_that_they_contain_are_counted() -> None:
+    """An answer takes 50 ms; of ten conversations five go on after 20 ms, and five after 60."""
+    talk = iq.Workload(
+        {
+            "arrival_s": [one for row in range(10) for one in (row, row + (0.02 if row % 2 else 0.06))],
+            "prompt_tokens": [10, 20] * 10,
+            "output_tokens": [5, 5] * 10,
+            "session_id": [row for row in range(10) for _ in "ab"],
+            "turn": [0, 1] * 10,
+        }
+    )
+    early = iq.simulate(talk, _engine())
+    assert any(text.startswith("turns: 5 of 10 later turns were sent") for text in early.findings)
+    follow = talk.with_session_arrivals(iq.Poisson(1.0), think=0.0)
+    assert _names(iq.simulate(follow, _engine())) == []
+    assert _names(iq.simulate(talk.with_think(0.0), _engine())) == []
+    drawn = follow.draw(3).frame
+    assert drawn.filter(pl.col("think_s").is_null())["turn"].to_list() == [0] * 10
+    assert drawn["arrival_s"].is_sorted() and drawn.height == 20
+
+
+def test_rates_draw_the_starts_of_conversations() -> None:
+    """Sessions of two turns at 4 requests a second: 2 starts a second, and nothing comes too early."""
+    rows = 4000
+    talks = iq.Workload(
+        {
+            "prompt_tokens": [10, 20] * (rows // 2),
+            "output_tokens": [5] * rows,
+            "session_id": [row // 2 for row in range(rows)],
+            "turn": [0, 1] * (rows // 2),
+        }
+    )
+    object.__setattr__(talks, "_metadata", {"rows_left_out": {}, "token_count": "as in the source"})
+    notes: list[str] = []
+    work = adapted(talks, rate=4.0, notes=notes)
+    assert any("2,000 conversations of 2 turns: Poisson at 2 starts per second" in note for note in notes)
+    assert any("Exponential(mean_s=20.0), unless --think" in note for note in notes)
+    starts = work.draw(1).frame.filter(pl.col("turn") == 0)["arrival_s"]
+    assert abs(starts.len() / starts[-1] - 2.0) < 4 * 2.0 / starts.len() ** 0.5  # four standard errors
+    run = iq.simulate(work, _engine(), seed=1)
+    assert not any(name in ("turns", "overload") for name in _names(run))
+    with pytest.raises(iq.ConfigError, match="think: the trace has no turns"):
+        single = iq.Workload({"prompt_tokens": [5], "output_tokens": [5]})
+        object.__setattr__(single, "_metadata", {"rows_left_out": {}, "token_count": ""})
+        adapted(single, rate=4.0, think=2.0, notes=[])
+
+
+def test_a_burst_is_named_with_when_and_how_long() -> None:
+    """One place of 50 ms; one request a second for 1,000 s, but 100 more at second 500: they last for 5 s.
+
+    The last of the burst waits 100 × 0.05 s; the queue is there from the burst to its last first token.
+    """
+    arrivals = sorted([float(row) for row in range(1000)] + [500.001] * 100)
+    rows = len(arrivals)
+    work = {"arrival_s": arrivals, "prompt_tokens": [10] * rows, "output_tokens": [5] * rows}
+    one_place = _engine(scheduler=iq.Sarathi(max_seqs=1))
+    (said,) = [text for text in iq.simulate(work, one_place).findings if text.startswith("tail")]
+    found = re.search(r"there from ([\d.,]+) s to ([\d.,]+) s .*came at ([\d.,]+) per second then", said)
+    assert found is not None and "a burst" in said
+    begin, end, rate = (float(one.replace(",", "")) for one in found.groups())
+    assert begin == 500.0 and abs(end - 505.3) < 0.3 and rate > 15
+    calm = {
+        "arrival_s": [float(row) for row in range(200)],
+        "prompt_tokens": [10] * 200,
+        "output_tokens": [5] * 200,
+    }
+    assert _names(iq.simulate(calm, one_place)) == []
+
+
+def test_the_side_that_starves_is_named() -> None:
+    """One prefill replica whose prompts take 0.64 s each under two a second, beside four decode replicas."""
+    slow = _engine(timing=iq.PiecewiseLinear(base=0.001, per_token=0.01, knee=0))
+    fast = _engine(scheduler=iq.Sarathi(max_seqs=64), kv=iq.KvCache.unlimited())
+    link = iq.Link(latency_s=0.0, bytes_per_s=1e12, bytes_per_token=1.0)
+    fleet = iq.Disaggregated(prefill=(slow, 1), decode=(fast, 4), link=link)
+    rows = 400
+    arrivals = [row * 2.0 for row in range(300)] + [600 + row * 0.1 for row in range(100)]
+    work = {"arrival_s": arrivals, "prompt_tokens": [64] * rows, "output_tokens": [5] * rows}
+    (said,) = [text for text in iq.simulate(work, fleet).findings if text.startswith("tail")]
+    assert (
+        "at the 1 prefill replicas (up to" in said
+        and "0 at the decode replicas): that side is too small" in said
+    )
+
+
+def test_contradictions_of_settings_are_said() -> None:
+    workload = _even(30)
+    prefixes = {**workload, "prefix_parts": [[[1, 8]]] * 30}
+    cached = _engine(kv=iq.KvCache(tokens=1000, prefix_cache="blocks"))
+    lost = iq.simulate(prefixes, iq.Cluster(_engine(), replicas=2, router=iq.PrefixAffinity()))
+    assert "router" in _names(lost)
+    found = iq.simulate(prefixes, iq.Cluster(cached, replicas=2, router=iq.PrefixAffinity()))
+    assert "router" not in _names(found) and "no prefixes" not in _names(found)
+    assert "no prefixes" in _names(iq.simulate(workload, cached))
+    huge = iq.Engine.on("llama-3.1-8b", "h100-80gb", kv=iq.KvCache(tokens=10**9))
+    (said,) = [text for text in iq.simulate(workload, huge).findings if text.startswith("memory")]
+    room = iq.timing.KvMemory.of(
+        "llama-3.1-8b",
+        "h100-80gb",
+        utilisation=huge.on_card["utilisation"],
+        batched_tokens=huge.scheduler.token_budget,
+        sampled_rows=huge.scheduler.max_seqs,  # type: ignore[attr-defined]
+    ).tokens
+    assert "1,000,000,000 tokens" in said and f"leaves room for {room:,}" in said
+
+
+def test_hashed_beginnings_that_are_too_long_or_all_the_same_are_said() -> None:
+    cached = _engine(kv=iq.KvCache(tokens=10_000, prefix_cache="blocks"))
+    rows = 120
+    work = {
+        **_even(rows),
+        "prompt_tokens": [100] * rows,
+        "prefix_parts": [[[row % 5, 90]] for row in range(rows)],
+    }
+    long = iq.simulate(work, iq.Cluster(cached, replicas=3, router=iq.PrefixHash()))
+    assert any(text.startswith("router: PrefixHash(") and "1,024 tokens" in text for text in long.findings)
+    same = {**work, "prefix_parts": [[[7, 90]]] * rows}
+    hot = iq.simulate(same, iq.Cluster(cached, replicas=3, router=iq.PrefixHash(prefix_tokens=64)))
+    assert any("120 of 120 requests went to one of 3 replicas" in text for text in hot.findings)
+
+
+def test_objectives_in_milliseconds_are_asked_about() -> None:
+    assert of_objective("ttft_p99", 0.5) is None and of_objective("e2e_mean", 120.0) is None
+    assert "500 milliseconds are 0.5" in str(of_objective("ttft_p99", 500.0))

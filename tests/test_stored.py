@@ -106,7 +106,7 @@ def test_nobody_arrives(small: None, tmp_path: Path) -> None:
     whole = iq.simulate(synthetic(5), ENGINE, horizon_s=0.0)
     assert result.requests.collect().equals(whole.requests)
     assert result.summary().equals(whole.summary())
-    assert repr(result) == "StoredResult(0 requests; 0 findings)"
+    assert repr(result) == "StoredResult(0 requests; 1 finding)"
 
 
 def test_a_run_that_is_killed_leaves_parts_and_a_rerun_ends_it(small: None, tmp_path: Path) -> None:

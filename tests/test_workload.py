@@ -467,7 +467,7 @@ def test_joint_lengths_stay_together_and_apart_when_asked() -> None:
         "row 1: output_tokens is 0",
     ),
     (lambda: iq.Workload({name: [] for name in three()}), iq.TraceError, "no rows"),
-    (lambda: iq.Workload([1, 2, 3]), "must be a polars or pandas frame"),
+    (lambda: iq.Workload([1, 2, 3]), "must be a frame of polars, pandas or pyarrow"),
     (lambda: synthetic(arrivals=iq.Fixed(1)), "arrivals"),
     (lambda: synthetic(output=None), "output"),
     (lambda: synthetic(prompt=iq.Poisson(1)), "prompt"),

@@ -244,6 +244,8 @@ class ScenarioFile:
             OSError: the file cannot be read.
         """
         file = path_of("scenario", path)
+        if file.is_dir():
+            file = file / "scenario.json"
         try:
             return cls(file, _parsed(file), file.parent)
         except ConfigError as error:
@@ -291,7 +293,9 @@ def _with(tables: Any, parts: list[str], value: object, path: str) -> Any:
         raise ConfigError(path, f"{before} is {tables!r}, not a table")
     if not rest:
         return {**tables, name: value}
-    if name not in tables and path != f"run.{rest[0]}":
+    if name not in tables and not (
+        path == f"run.{rest[0]}" or (before.endswith("engine") and name == "scheduler")
+    ):
         known = nearest(name, tables) if tables else ""
         raise ConfigError(path, f"the file has no {f'{before}.' if before else ''}{name}{known}")
     return {**tables, name: _with(tables.get(name, {}), rest, value, path)}

@@ -12,12 +12,15 @@ import os
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from inferq._version import __version__
+from inferq.cli import gathered
+from inferq.elsewhere import option_of
 from inferq.errors import ConfigError, SimulationError, TraceError
 from inferq.inputs import is_panic
 from inferq.reports.text import visible
@@ -44,7 +47,7 @@ COMMANDS = (
         "validate",
         "report",
     ),
-    *("calibrate", "trace", "timing"),
+    *("calibrate", "trace", "timing", "list", "init"),
 )
 
 
@@ -56,10 +59,15 @@ class Files(Mapping[str, Any]):
             raise KeyError(name)
         command = getattr(import_module(f"inferq.cli.{name}"), name)
         if isinstance(command, typer.Typer):
-            return get_command(command)
+            group: Any = get_command(command)
+            for one in group.commands.values():
+                one.params.append(_as_json())
+            return group
         alone = typer.Typer(add_completion=False, rich_markup_mode=None)
         alone.command()(command)
-        return get_command(alone)
+        made = get_command(alone)
+        made.params.append(_as_json())
+        return made
 
     def __iter__(self) -> Iterator[str]:
         return iter(COMMANDS)
@@ -84,7 +92,15 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run a command and turn what it raises into an exit status."""
         try:
-            return super().invoke(ctx)
+            done = super().invoke(ctx)
+            gathered.end()
+            return done
+        except typer.Exit:
+            gathered.end()
+            raise
+        except _USAGE as error:
+            _hint(error)
+            raise
         except (ConfigError, TraceError) as error:
             _fail(str(error), 2)
         except SimulationError as error:
@@ -96,7 +112,7 @@ class Commands(TyperGroup):
             _fail(f"{error.filename}: {error.strerror}" if named else str(error), 2)
         except KeyboardInterrupt:
             _fail("interrupted", 130)
-        except (typer.Exit, typer.Abort, _USAGE, SystemExit):
+        except (typer.Abort, SystemExit):
             raise
         except MemoryError:
             _fail("this takes more memory than there is", 2)
@@ -114,6 +130,36 @@ def _first_line(command: str) -> str:
     return f"{line[:1].upper()}{line[1:]}"
 
 
+def _as_json() -> Any:
+    """The option that every command has."""
+    alone = typer.Typer(add_completion=False)
+
+    @alone.command()
+    def bearer(
+        json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    ) -> None:
+        """A command that has nothing else."""
+
+    option = get_command(alone).params[0]
+    option.expose_value = False
+    option.callback = lambda _context, _option, asked: gathered.begin() if asked else None
+    return option
+
+
+def _hint(error: Any) -> None:
+    """Say what an option of another program is called here."""
+    ours = option_of(getattr(error, "option_name", None) or "")
+    if ours is not None:
+        error.message = f"No such option: {error.option_name}; here it is {ours}."
+        error.possibilities = None
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"inferq {__version__}")
+        raise typer.Exit
+
+
 def _fail(message: str, status: int) -> None:
     typer.echo(f"inferq: {visible(' '.join(message.split()))}", err=True)
     raise typer.Exit(status)
@@ -122,12 +168,16 @@ def _fail(message: str, status: int) -> None:
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 
 
 @app.callback()
-def main() -> None:
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+) -> None:
     """Simulate LLM inference serving, bit for bit the same on every machine."""

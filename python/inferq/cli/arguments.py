@@ -9,6 +9,8 @@ import typer
 
 from inferq.cli import options
 from inferq.inputs import path_of
+from inferq.scenario import Scenario as ReadScenario
+from inferq.scenario import ScenarioFile
 from inferq.workload.traces.read_trace import read_trace
 from inferq.workload.workload import Workload
 
@@ -18,7 +20,9 @@ def option(metavar: str | None, help: str, *names: str, show_default: bool = Tru
     return typer.Option(*names, metavar=metavar, help=help, show_default=show_default)
 
 
-Scenario = Annotated[Path, typer.Argument(metavar="SCENARIO", show_default=False, help="A TOML file.")]
+Scenario = Annotated[
+    Path, typer.Argument(metavar="SCENARIO", show_default=False, help="A TOML file, or a run's record.")
+]
 Trace = Annotated[Path, typer.Argument(metavar="FILE", show_default=False, help="A trace.")]
 Format = Annotated[str | None, option("NAME", "Format of the trace, else found from its content.")]
 Columns = Annotated[
@@ -42,7 +46,22 @@ Out = Annotated[
         parser=lambda text: path_of("--out", text, "directory"),
     ),
 ]
+Set = Annotated[
+    list[str] | None,
+    option(
+        "FIELD=VALUE",
+        "Set a field of the scenario, as engine.scheduler.token_budget=4096; as often as needed.",
+        "--set",
+    ),
+]
 Threads = Annotated[int | None, option("N", "How many runs go on at once; every core unless told.")]
+
+
+def scenario(file: Path, set_: list[str] | None) -> ReadScenario:
+    """The scenario of a file or of the folder of a run, with the fields of `--set` set."""
+    if not set_:
+        return ReadScenario.read(file)
+    return ScenarioFile.read(file).with_fields(options.settings(set_)).scenario()
 
 
 def trace(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from inferq.cli import arguments, show
+from inferq.cli import arguments, gathered, show
 from inferq.cli.arguments import option
 from inferq.cli.objectives import Objectives, slo_of
 from inferq.errors import ConfigError
@@ -15,7 +15,6 @@ from inferq.experiments.arguments import check_options, seeds_from
 from inferq.experiments.capacity_search.capacity import capacity as largest_rate
 from inferq.reports.style import svg
 from inferq.results.files import check_writable, write_text
-from inferq.scenario import Scenario
 
 
 def capacity(
@@ -30,6 +29,7 @@ def capacity(
     ] = None,
     confidence: Annotated[float, option("C", "Above 0.5 and below 1.")] = 0.95,
     threads: arguments.Threads = None,
+    set_: arguments.Set = None,
     picture: Annotated[Path | None, option("FILE", "Draw the search into this SVG file.")] = None,
 ) -> None:
     """Find the largest rate at which a scenario keeps an SLO. Exit status 1 when there is none.
@@ -38,7 +38,7 @@ def capacity(
 
     Example: inferq capacity docs/chat.toml --slo ttft_p99=0.5 --slo tbt_p99=0.05
     """
-    plan = Scenario.read(scenario)
+    plan = arguments.scenario(scenario, set_)
     objectives = slo_of(slo)
     run: dict[str, Any] = dict(plan.options)
     workers = run.pop("threads", None)
@@ -64,6 +64,7 @@ def capacity(
         tell=show.tell,
         **run,
     )
+    gathered.value("rate", answer.rate)
     show.lines(answer.explain().splitlines())
     if picture is not None:
         write_text(picture, svg(answer.plot()))

@@ -8,14 +8,13 @@ from typing import Annotated
 
 import typer
 
-from inferq.cli import show
+from inferq.cli import arguments, gathered, show
 from inferq.cli.arguments import option
 from inferq.errors import ConfigError
 from inferq.experiments.arguments import seeds_from
 from inferq.experiments.comparison.compare import compare as compared
 from inferq.experiments.comparison.scenarios import shared
 from inferq.results.files import check_writable, write_table
-from inferq.scenario import Scenario
 
 
 def compare(
@@ -44,6 +43,7 @@ def compare(
     ] = None,
     most_seeds: Annotated[int | None, option("N", "Where --until gives up, 200 unless told.")] = None,
     confidence: Annotated[float, option("SHARE", "Of the intervals.")] = 0.95,
+    set_: arguments.Set = None,
     out: Annotated[
         Path | None,
         option(
@@ -62,7 +62,7 @@ def compare(
     if out is not None:
         check_writable(out)
     names = _names(scenarios)
-    plans = dict(zip(names, (Scenario.read(file) for file in scenarios), strict=True))
+    plans = dict(zip(names, (arguments.scenario(file, set_) for file in scenarios), strict=True))
     workload, systems, run = shared(plans)
     numbers = seeds_from(run.pop("seed", 0), seeds)
     slo = {"ttft_s": ttft_slo, "tbt_s": tbt_slo}
@@ -83,6 +83,7 @@ def compare(
         progress=True,
         **run,
     )
+    gathered.value("comparison", comparison.frame.to_dicts())
     show.lines(["", *comparison.explain(show.width()).splitlines()])
     if out is not None:
         write_table(out, comparison.frame)

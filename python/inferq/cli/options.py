@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar, cast, get_origin
 
 from inferq.description import Description, alternatives, kind_of, nearest, plain_name, read, read_fields
 from inferq.errors import ConfigError
+from inferq.inputs import parsed_json, parsed_toml, path_of, read_text
 from inferq.reports.text import listed
 from inferq.scheduler import SCHEDULERS, Scheduler, VllmV1
 from inferq.systems.engine import Engine
@@ -17,6 +19,11 @@ from inferq.systems.routers import ROUTERS, Router
 from inferq.timing import TIMING_MODELS, PiecewiseLinear, TimingModel
 from inferq.workload.distributions import DURATION_DISTRIBUTIONS, DurationDistribution
 from inferq.workload.transforms import duration
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 D = TypeVar("D", bound=Description)
 
@@ -118,6 +125,7 @@ def engine(
     prefix_cache: str | None,
     server: str | None,
     max_model_len: int | None,
+    on_card: Mapping[str, Any],
     scheduler: Scheduler | dict[str, int],
     first_token: str,
 ) -> Engine:
@@ -127,7 +135,9 @@ def engine(
     is_roofline = model is not None and plain_name(timing_spec or "") == "roofline"
     spelt = None if timing_spec is None or is_roofline else timing(timing_spec)
     if model is None and gpu is None:
-        for option, given in (("--server", server), ("--max-model-len", max_model_len)):
+        asked = {"--server": server, "--max-model-len": max_model_len}
+        asked |= {f"--{name.replace('_', '-')}": value for name, value in on_card.items()}
+        for option, given in asked.items():
             if given is not None:
                 raise ConfigError(option, "of which model on which GPU? Give --model and --gpu too")
         if tensor_parallel is not None:
@@ -144,20 +154,38 @@ def engine(
         raise ConfigError("--gpu", "it serves which model? Give --model too")
     if gpu is None:
         raise ConfigError("--model", "it runs on which GPU? Give --gpu too")
+    if timing_spec is not None and plain_name(timing_spec) in TIMING_PRESETS:
+        raise ConfigError(
+            "--timing",
+            f"{timing_spec} is {TIMING_PRESETS[plain_name(timing_spec)]}, and --model and --gpu say {model} "
+            f"on {gpu}: leave --timing out, or --model and --gpu",
+        )
     if kv_spec is None and block is not None:
         raise ConfigError("--block", "what the GPU leaves comes in blocks of 16; give --kv-tokens too")
     return Engine.on(
         model,
-        gpu,
+        card(gpu),
         tensor_parallel=tensor_parallel,
         server=server,
         max_model_len=max_model_len,
         scheduler=scheduler,
+        **{name: value for name, value in on_card.items() if value is not None},
         timing="roofline" if is_roofline else spelt,
         kv=None if kv_spec is None else cache(kv_spec, block, kept),
         prefix_cache=kept if kv_spec is None else None,
         first_token=when,
     )
+
+
+def card(text: str) -> str | dict[str, Any]:
+    """The GPU of `--gpu`: its name, or the fields of `timing.Gpu` in a TOML or JSON file."""
+    if not text.endswith((".toml", ".json")):
+        return text
+    content = read_text(path_of("--gpu", text))
+    try:
+        return dict(parsed_json(content) if text.endswith(".json") else parsed_toml(content))
+    except ConfigError as error:
+        raise error.within(text, ": ") from None
 
 
 def cache(tokens: str, block: int | None, prefix_cache: Literal["blocks", "radix", "none"] | None) -> KvCache:
@@ -222,6 +250,34 @@ def columns(text: str | None) -> dict[str, str] | None:
     if text is None:
         return None
     return pairs("--columns", text.split(","), "arrival_s=name_in_the_file")
+
+
+def settings(texts: Iterable[str]) -> dict[str, Any]:
+    """The fields that `--set` gives to a scenario, by their paths."""
+    form = "engine.scheduler.token_budget=4096"
+    return {name: _field(text) for name, text in pairs("--set", texts, form, r".+\..+").items()}
+
+
+def values(text: str) -> list[Any]:
+    """Values with commas between them, each as TOML writes it, or a text without quotes."""
+    parsed = _toml(f"[{text}]")
+    if isinstance(parsed, list):
+        return parsed
+    return [_field(part.strip()) for part in text.split(",")]
+
+
+def _field(text: str) -> Any:
+    parsed = _toml(text)
+    return text if parsed is None else parsed
+
+
+def _toml(text: str) -> Any:
+    """What a text means as a value of TOML; None where it is none."""
+    try:
+        tables = tomllib.loads(f"value = {text}")
+    except ValueError:  # of its own kind, and of numbers with thousands of digits
+        return None
+    return tables["value"] if len(tables) == 1 else None
 
 
 def cut(text: str) -> int | str:

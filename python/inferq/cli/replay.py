@@ -81,7 +81,12 @@ def replay(
         ),
     ] = None,
     gpu: Annotated[
-        str | None, option("NAME", f"The GPU that serves --model: {listed(entries('gpus'), 'or')}.")
+        str | None,
+        option(
+            "NAME|FILE",
+            f"The GPU that serves --model: {listed(entries('gpus'), 'or')}, or a card of your own in a TOML "
+            "file: the fields of timing.Gpu.",
+        ),
     ] = None,
     tensor_parallel: Annotated[
         int | None, option("N", "GPUs that share --model, else those of the shipped table.")
@@ -96,6 +101,18 @@ def replay(
     ] = None,
     max_model_len: Annotated[
         int | None, option("N", "Tokens of the longest request, else the model's own.")
+    ] = None,
+    weights: Annotated[
+        str | None, option("KIND", "How weights are kept: bf16, fp8, int8 or int4; bf16 unless told.")
+    ] = None,
+    kv_dtype: Annotated[
+        str | None, option("KIND", "Numbers of the KV cache: bf16, fp8 or int8; bf16 unless told.")
+    ] = None,
+    utilisation: Annotated[
+        float | None, option("SHARE", "Of the card's memory that the engine may use, else the server's.")
+    ] = None,
+    backend: Annotated[
+        str | None, option("NAME", "Whose kernels were measured: vllm, sglang or trtllm, else the server's.")
     ] = None,
     timing: Annotated[
         str | None,
@@ -158,6 +175,12 @@ def replay(
         prefix_cache=prefix_cache,
         server=server,
         max_model_len=max_model_len,
+        on_card={
+            "weights": weights,
+            "kv_dtype": kv_dtype,
+            "utilisation": utilisation,
+            "backend": backend,
+        },
         scheduler=options.scheduler(scheduler, token_budget=token_budget, max_seqs=max_seqs),
         first_token=first_token,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
@@ -11,9 +12,10 @@ from pathlib import Path
 import typer
 
 from inferq._lazy import pl
+from inferq.cli import gathered
 from inferq.reports import run_tables, terminal
 from inferq.reports.document import Grid
-from inferq.reports.text import NONE, number, percent, seconds, visible
+from inferq.reports.text import NONE, counted, number, percent, seconds, visible
 from inferq.results.result import Result
 from inferq.systems.cluster import Cluster
 from inferq.systems.disaggregated import Disaggregated
@@ -33,6 +35,10 @@ def width() -> int:
 
 def lines(texts: Iterable[str]) -> None:
     """Print sentences on standard output: whole in a pipe, where they are searched, wrapped on a terminal."""
+    if gathered.is_on():
+        for text in texts:
+            gathered.line(visible(text))
+        return
     if sys.stdout.isatty():
         paragraphs(texts)
         return
@@ -42,6 +48,9 @@ def lines(texts: Iterable[str]) -> None:
 
 def paragraphs(texts: Iterable[str]) -> None:
     """Print long sentences on standard output, wrapped everywhere."""
+    if gathered.is_on():
+        lines(texts)
+        return
     for text in texts:
         typer.echo("\n".join(terminal.wrapped(text, width(), "" if text.startswith(" ") else "  ")))
 
@@ -116,8 +125,12 @@ def _indented(texts: Iterable[str]) -> list[str]:
 def result(run: Result) -> None:
     """Print the summary of a run, by class where there is more than one, and its findings."""
     rows = run_tables.rows(run)
+    gathered.value("summary", [{"class": name, **row} for name, row in rows])
+    gathered.value("findings", run.findings)
+    gathered.value("scenario", json.loads(run.scenario))
     grid(run_tables.counts(rows))
     grid(run_tables.latencies(rows))
+    lines(measured(run))
     lines(run_tables.LEGEND)
     if shares := run_tables.shares(run):
         grid(shares)
@@ -137,8 +150,24 @@ def result(run: Result) -> None:
 
 def grid(shown: Grid) -> None:
     """Print a table between blank lines, as wide as the screen allows and with no number cut."""
-    if shown.lines:
+    if gathered.is_on():
+        gathered.table(shown)
+    elif shown.lines:
         typer.echo(f"\n{terminal.table(shown, width())}\n")
+
+
+def measured(run: Result) -> list[str]:
+    """Which requests the figures are of, where warm-up or cool-down leave some out."""
+    options = json.loads(run.scenario)["run"]
+    cuts = [
+        f"{name} {value if isinstance(value, str) else counted(value, 'request')}"
+        for name, value in ((name, options[name]) for name in ("warmup", "cooldown"))
+        if value not in (0, "0s")
+    ]
+    if not cuts:
+        return []
+    kept = run.requests.lazy().select(pl.col("measured").sum(), pl.len().alias("all")).collect().row(0)
+    return [f"measured: {kept[0]:,} of {kept[1]:,} requests ({', '.join(cuts)} left out)"]
 
 
 def written(run: Result, out: Path | None) -> None:
@@ -151,7 +180,15 @@ def written(run: Result, out: Path | None) -> None:
 
 def workload(trace: Workload) -> None:
     """Print what a trace holds."""
+    if trace.is_synthetic:
+        about = "its requests are drawn when it is simulated; these are those of seed 0"
+        lines([*(f"{name}: {_text(value)}" for name, value in trace.metadata.items() if value), about])
+        trace = trace.draw(0)
+        trace = Workload(trace.frame)
     frame = trace.frame
+    gathered.value("metadata", dict(trace.metadata))
+    gathered.value("columns", frame.columns)
+    gathered.value("describe", trace.describe().to_dicts())
     lines(f"{name}: {_text(value)}" for name, value in trace.metadata.items() if value)
     lines([f"columns: {', '.join(frame.columns)}"])
     if "class" in frame.columns:
@@ -187,6 +224,7 @@ def stability(verdict: Stability) -> None:
 
 def points(frame: pl.DataFrame, names: list[str], most: int) -> None:
     """Print the points of a sweep, up to `most` of them, and why those failed that did."""
+    gathered.value("points", frame.to_dicts())
     rates = {"request_throughput": "req/s", "request_goodput": "good/s"}
     latencies = ("ttft_p99", "tbt_p99", "e2e_p99")
     short = [name.rpartition(".")[2] for name in names]  # of the path of a field

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,11 +16,6 @@ from inferq.errors import ConfigError, SimulationError, SweepInterrupted, SweepS
 from inferq.experiments.arguments import MOST_SEEDS
 from inferq.experiments.sweeps.sweep import sweep as run
 from inferq.results.files import check_writable, write_table
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _MOST_ROWS = 60
 
@@ -58,7 +52,7 @@ def sweep(
     """
     form = "engine.scheduler.token_budget=256,512"
     settings = options.pairs("--set", set_ or (), form, r".+\..+")
-    grid = {name: _values(text) for name, text in settings.items()}
+    grid = {name: options.values(text) for name, text in settings.items()}
     arguments: dict[str, Any] = {
         **grid,
         "seeds": None if seeds is None else range(whole("--seeds", seeds, 1, MOST_SEEDS)),
@@ -105,25 +99,3 @@ def _finish(frame: pl.DataFrame, names: list[str], out: Path | None) -> None:
     if out.suffix == ".csv":
         write_table(out, frame)
     show.lines([f"written to {out}"])
-
-
-def _values(text: str) -> list[Any]:
-    """Values with commas between them, each as TOML writes it, or a text without quotes."""
-    parsed = _toml(f"[{text}]")
-    if isinstance(parsed, list):
-        return parsed
-    return [_value(part.strip()) for part in text.split(",")]
-
-
-def _value(text: str) -> Any:
-    parsed = _toml(text)
-    return text if parsed is None else parsed
-
-
-def _toml(text: str) -> Any:
-    """What a text means as a value of TOML; None where it is none."""
-    try:
-        tables = tomllib.loads(f"value = {text}")
-    except ValueError:  # of its own kind, and of numbers with thousands of digits
-        return None
-    return tables["value"] if len(tables) == 1 else None

@@ -6,12 +6,12 @@ from typing import Annotated
 
 from inferq.cli import arguments, show
 from inferq.cli.arguments import option
-from inferq.scenario import Scenario
 from inferq.theory.bounds.stability import stability
 
 
 def theory(
     scenario: arguments.Scenario,
+    set_: arguments.Set = None,
     hit_rate: Annotated[
         float | None,
         option(
@@ -25,7 +25,7 @@ def theory(
 
     Example: inferq theory docs/chat.toml
     """
-    plan = Scenario.read(scenario)
+    plan = arguments.scenario(scenario, set_)
     show.lines([f"theory {scenario}", *plan.notes])
     show.system(plan.system)
     show.stability(stability(plan.workload, plan.system, hit_rate=hit_rate))

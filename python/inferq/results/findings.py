@@ -105,10 +105,12 @@ def _nothing_measured(run: Run) -> Iterator[str]:
         return  # whose averages say so themselves
     measured, status = run.requests["measured"], run.requests["status"]
     rows = int(measured.size)
+    horizon_s = run.options.get("horizon_s")
+    end_s = run.end_s if horizon_s is None else horizon_s
     if not rows:
         # a run over no more than a moment, or whose first request comes after its end
         yield (
-            f"nothing arrived: the run ended at {number(run.end_s)} s, before the first of "
+            f"nothing arrived: the run ended at {number(end_s)} s, before the first of "
             f"{counted(run.rows, 'request')} came: every figure is of nothing; give a longer horizon or none"
         )
         return
@@ -126,7 +128,7 @@ def _nothing_measured(run: Run) -> Iterator[str]:
     elif not (measured & (status == STATUSES.index("finished"))).any() and not run.says("rejected"):
         yield (
             f"nothing finished: none of {int(measured.sum()):,} measured requests had its last token when "
-            f"the run ended at {number(run.end_s)} s: there are no latencies"
+            f"the run ended at {number(end_s)} s: there are no latencies"
         )
 
 
@@ -178,6 +180,7 @@ def _caches(run: Run) -> Iterator[str]:
                 f"router: {pool.router!r} looks for the replica whose cache has most of a prompt, and no "
                 "replica keeps any: it is LeastKv; give prefix_cache='blocks' (--prefix-cache blocks)"
             )
+    yield from _hashes(run)
     says = {"prefix_hashes", "prefix_parts", "continues"} & {*run.columns}
     linked = {"session_id", "turn"} <= {*run.columns}
     by_prefix = any(isinstance(pool.router, (PrefixAffinity, PrefixHash)) for pool in pools_of(run.system))
@@ -187,6 +190,29 @@ def _caches(run: Run) -> Iterator[str]:
             f"no prefixes: there is {what}, and the requests do not say with what their prompts begin "
             "(session_id and turn, prefix_hashes, prefix_parts or continues): nothing can be found again"
         )
+
+
+def _hashes(run: Run) -> Iterator[str]:
+    """Beginnings of prompts that are hashed: longer than most prompts, or the same in all."""
+    prompts = run.requests["prompt_tokens"]
+    for pool in pools_of(run.system):
+        router, replicas = pool.router, sum(pool.counts)
+        if not isinstance(router, PrefixHash) or prompts.size < _LEAST_REQUESTS or replicas < 2:
+            continue
+        middle = float(np.median(prompts))
+        if router.prefix_tokens > middle:
+            yield (
+                f"router: {router!r} hashes {router.prefix_tokens:,} tokens, and half of the prompts have "
+                f"{number(middle)} at most: those are hashed whole, and their later turns go elsewhere; "
+                "give fewer prefix_tokens, yet more than all have in common"
+            )
+        at = run.requests["replica"]
+        most = int(np.bincount(at[at < replicas], minlength=1).max())
+        if most >= max(0.5, 2 / replicas) * at.size:
+            yield (
+                f"router: {most:,} of {at.size:,} requests went to one of {replicas} replicas: their first "
+                f"{router.prefix_tokens:,} tokens are the same; give more prefix_tokens, or a load_factor"
+            )
 
 
 def _memory(run: Run) -> Iterator[str]:
@@ -219,7 +245,7 @@ def _turns(run: Run) -> Iterator[str]:
     if early:
         yield (
             f"turns: {early:,} of {later.size:,} later turns were sent before the answer that their prompt "
-            "contains had its last token, so what a prefix cache finds is not what it would find: let turns "
+            "contains had its last token, so what a prefix cache finds is not what it would find: let them "
             "follow the answer (--think 20, .with_think(…), .with_session_arrivals(…))"
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -321,6 +321,7 @@ def _streamed(
     is_whole = parts is None or in_memory or "think_s" in parts.columns
     scanned = Path(parts.path) if isinstance(parts, Scanned) and not is_whole else None
     known = None if parts is None or is_whole else parts.rows
+    column: Callable[[str], pl.Series]
     with Store.opened(out, scenario, rows=known, workload=scanned) as store:
         if parts is None or is_whole:
             tables = _served(source, system, options, threads, progress)._tables

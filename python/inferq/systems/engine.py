@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -278,6 +279,7 @@ class Engine(Description):
             gpus = min((shared for shared in measured if shared >= least), default=least)
         lines = []
         cache_given = kv is not None
+        too_large: dict[str, int] = {}
         if given is not None:
             lines.append(f"timing: {given!r}, as given")
         elif gpus in measured:
@@ -304,6 +306,11 @@ class Engine(Description):
             lines.append(f"memory: {room.explain()}")
         else:
             lines.append(f"memory: {kv!r}, as given")
+            with contextlib.suppress(ConfigError):  # a model that does not fit leaves no room
+                left = memory(gpus).tokens
+                if kv.tokens is not None and kv.tokens > left:
+                    too_large = {"room_tokens": left}
+                    lines.append(f"  the card leaves room for {left:,} tokens")
         for key in shape.unread:
             if key != "quantization_config" or weights == "bf16":
                 lines.append(f"unread: {key} of {shape.name}: {_UNREAD[key]}")
@@ -347,6 +354,7 @@ class Engine(Description):
                 "server": server or served.name,
                 **({"max_model_len": longest_held} if longest_held is not None else {}),
                 **({"backend_version": version} if version else {}),
+                **too_large,
                 "explained": tuple("\n".join(lines).splitlines()),
             }
         )

@@ -26,6 +26,11 @@ def _table() -> Mapping[str, Mapping[str, Any]]:
     return read
 
 
+def known_servers() -> tuple[str, ...]:
+    """The servers that `Engine.on(..., server=…)` takes."""
+    return tuple(_table())
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """One version of a server on one card.

@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Mapping
 
 from inferq._lazy import np, pl
+from inferq.checks import shown
 from inferq.errors import ConfigError, TraceError
 from inferq.workload.columns import Place, row
 
@@ -22,6 +23,17 @@ _FORMS = (
     "%Y-%m-%dT%H:%M",
     "%Y-%m-%d",
 )
+
+
+def of_frame(frame: pl.DataFrame) -> tuple[pl.DataFrame, str | None]:
+    """A frame of Python's with its arrivals in seconds; texts of numbers stay, to be refused later."""
+    if "arrival_s" not in frame.columns:
+        return frame, None
+    times = frame["arrival_s"]
+    if times.dtype == pl.String and times.cast(pl.Float64, strict=False).null_count() == times.null_count():
+        return frame, None
+    seconds, told = in_seconds(times)
+    return frame.with_columns(seconds.rename("arrival_s")), told
 
 
 def in_seconds(
@@ -54,8 +66,8 @@ def in_seconds(
             else times.dt.convert_time_zone("UTC")
         )
         nanoseconds = whole.cast(pl.Datetime("ns")).to_physical()
-        first = _first(nanoseconds, ordered)
-        return _since(nanoseconds, first, 10**9), _told("times of day", first / 1e9)
+        begin = _first(nanoseconds, ordered) or 0
+        return _since(nanoseconds, begin, 10**9), _told("times of day", begin / 1e9)
     if not times.dtype.is_numeric() or times.null_count():
         return times, None  # which is told where the column is checked
     first = _first(times, ordered)
@@ -106,10 +118,9 @@ def _parsed(times: pl.Series, place: Place) -> pl.Series:
     )
     found: pl.Series | None = None
     for form in _FORMS:
-        one = iso.str.to_datetime(
-            form, time_unit="ns", time_zone="UTC" if "z" in form else None, strict=False
-        )
-        one = one.dt.replace_time_zone("UTC") if one.dtype.time_zone is None else one  # type: ignore[union-attr,attr-defined]
+        zone = "UTC" if "z" in form else None
+        one = iso.str.to_datetime(form, time_unit="ns", time_zone=zone, strict=False)
+        one = one.dt.replace_time_zone("UTC") if zone is None else one
         found = one if found is None else pl.select(pl.coalesce(found, one)).to_series()
         if found.null_count() == text.null_count():
             return found.rename(times.name)
@@ -117,5 +128,5 @@ def _parsed(times: pl.Series, place: Place) -> pl.Series:
     at = int((found.is_null() & text.is_not_null()).to_numpy().argmax())
     raise TraceError(
         place(at),
-        f"{times.name} is {text[at]!r}, must be a number, or a time such as 2026-11-20T09:00:00.028Z",
+        f"{times.name} is {shown(text[at])}, must be a number, or a time such as 2026-11-20T09:00:00.028Z",
     )

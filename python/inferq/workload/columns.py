@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from inferq._lazy import np, pl
+from inferq.elsewhere import name_of
 from inferq.errors import ConfigError, TraceError
 from inferq.workload.prefixes import paired
 
@@ -71,6 +72,9 @@ def row(index: int) -> str:
 def nearest(name: str, names: Iterable[str]) -> str:
     """A hint such as `; did you mean prompt_tokens?`, or the list of all names when none is near."""
     by_lower = {name.lower(): name for name in names}
+    ours = name_of(name)
+    if ours in by_lower:
+        return f"; here it is {ours}"
     near = difflib.get_close_matches(name.lower(), by_lower, n=1)
     return f"; did you mean {by_lower[near[0]]}?" if near else f"; known are {', '.join(by_lower.values())}"
 
@@ -99,8 +103,7 @@ def as_frame(data: object) -> pl.DataFrame:
     if isinstance(data, pl.LazyFrame):
         return data.collect()
     if hasattr(data, "__arrow_c_stream__") and not hasattr(data, "iloc"):  # pyarrow, DuckDB and others
-        made = pl.from_arrow(data)
-        return made if isinstance(made, pl.DataFrame) else made.to_frame()
+        return pl.DataFrame(data)  # which adopts Arrow's memory
     if isinstance(data, (list, tuple)) and data and all(isinstance(one, Mapping) for one in data):
         names = list(dict.fromkeys(name for one in data for name in one))
         return as_frame({name: [one.get(name) for one in data] for name in names})

@@ -375,7 +375,7 @@ def _arriving(
     notes: list[str],
 ) -> Workload:
     """The requests of a trace at drawn times; of conversations the starts are drawn."""
-    if trace.is_synthetic or not _talks(trace):
+    if not is_of_talks(trace):
         if think is not None:
             raise ConfigError("think", "the trace has no turns of conversations that could follow an answer")
         notes.append(f"{why}: {process} at {rate:g} requests per second")
@@ -393,8 +393,10 @@ def _arriving(
     return trace.with_session_arrivals(drawn(of_starts), THINK if think is None else think)
 
 
-def _talks(trace: Workload) -> bool:
+def is_of_talks(trace: Workload) -> bool:
     """Whether rows are turns of conversations, whose prompts contain the answers before."""
+    if trace.is_synthetic:
+        return False
     frame = trace.frame
     says = {"turn", "continues"} & {*frame.columns}
     return bool(says) and "session_id" in frame.columns and turns_by_session(frame)[0] < frame.height

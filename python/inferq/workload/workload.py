@@ -19,7 +19,7 @@ from inferq._lazy import pl
 from inferq.checks import finite, positive, whole
 from inferq.errors import ConfigError, Renamed, TraceError
 from inferq.workload import rows, transforms
-from inferq.workload.clock import in_seconds
+from inferq.workload.clock import of_frame
 from inferq.workload.columns import MOST_TOKENS, as_frame, as_series, checked, quantities, sha256
 from inferq.workload.distributions import ArrivalProcess, DurationDistribution, Empirical, LengthDistribution
 from inferq.workload.generated import Mix, Origin, Recipe, Sessions, Step, Synthetic
@@ -116,11 +116,7 @@ class Workload:
         """Check the columns and bring them to their types."""
         if isinstance(data, Workload):
             raise ConfigError("workload", "is a Workload already")
-        frame = as_frame(data)
-        told = None
-        if "arrival_s" in frame.columns:
-            seconds, told = in_seconds(frame["arrival_s"])
-            frame = frame.with_columns(seconds.rename("arrival_s"))
+        frame, told = of_frame(as_frame(data))
         self._fill(checked(frame), (), {} if told is None else {"times": [told]})
 
     def _fill(

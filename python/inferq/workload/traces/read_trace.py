@@ -38,10 +38,19 @@ _FORMATS = (
     *(INFERQ, TABLE),
 )
 
+_OF_TOOLS = (AIPERF, VLLM_BENCH, GUIDELLM, OPENAI)
+"""What is known by its fields alone."""
+
 FORMATS = (*(one.name for one in _FORMATS), servegen.NAME)
 """The names that `read_trace` takes as `format`."""
 
 _SERVEGEN_ROW = re.compile(r"\d+(\.\d+)?")
+
+
+def about_formats() -> dict[str, str]:
+    """Each format with a line that says what it is, from the table of `read_trace`."""
+    rows = re.findall(r"^\s*\| `([a-z-]+)` \| (.+?) \|", read_trace.__doc__ or "", re.MULTILINE)
+    return {name: what.replace("`", "") for name, what in rows}
 
 
 def read_trace(
@@ -179,6 +188,8 @@ def read_trace(
         raise ConfigError("time_unit", f"{form.name} has a unit of its own; it is for tables and logs")
     if source.kind not in form.kinds:
         raise source.error(f"is {source.kind}, which {form.name} is not")
+    if form in _OF_TOOLS and not form.fits(source):
+        raise source.error(f"has the fields {', '.join(source.columns[:20])}, which {form.name} is not")
     counts = counter(tokenizer, tokens_per_word)
     reading = form.read(source, Options(columns, counts, time_unit))
     try:
@@ -209,7 +220,8 @@ def read_trace(
 def _found(source: Source, named: bool) -> Format:
     """The format whose content this is."""
     for form in _FORMATS:
-        if source.kind in form.kinds and form.fits(source) and (form.maps_columns or not named):
+        own = form.maps_columns or source.kind == "json" or not named
+        if source.kind in form.kinds and form.fits(source) and own:
             return form
     if _is_servegen(source):
         raise source.error(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from inferq._lazy import pl
+from inferq.checks import shown
 from inferq.errors import ConfigError, TraceError
 from inferq.inputs import check_file, json_value, parquet_schema, read_bytes, read_parquet
 from inferq.workload.columns import Place, nearest, row
@@ -324,7 +325,7 @@ class Source:
             wrong = parsed.is_null() & text.is_not_null()
         if wrong.any():
             at = int(wrong.to_numpy().argmax())
-            raise self.error(f"{self.place(at)}: {series.name} is {series[at]!r}, must be a number")
+            raise self.error(f"{self.place(at)}: {series.name} is {shown(series[at])}, must be a number")
         return parsed
 
     def since_first(self, nanoseconds: pl.Series, place: Place) -> pl.Series:

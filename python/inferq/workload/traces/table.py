@@ -123,14 +123,19 @@ def arrivals(source: Source, times: pl.Series, unit: str | None) -> tuple[pl.Ser
     return seconds.rename("arrival_s"), told
 
 
-def _table(name: str, any_of: set[str], others: Mapping[str, str]) -> Format:
+def _table(
+    name: str,
+    any_of: set[str],
+    others: Mapping[str, str],
+    kinds: tuple[str, ...] = ("parquet", "csv", "json"),
+) -> Format:
     """A format of tables, known by any one of some columns."""
     return Format(
         name,
         lambda source: not any_of.isdisjoint(source.columns),
         lambda source, options: _read_table(source, options, others),
         maps_columns=True,
-        kinds=("parquet", "csv", "json"),
+        kinds=kinds,
     )
 
 
@@ -145,7 +150,7 @@ def _read_named(source: Source, options: Options) -> Reading:
 INFERQ = _table(
     "inferq", {"arrival_s", "prompt_tokens", "output_tokens"}, {"prefix_hashes": _MOONCAKE_BLOCKS}
 )
-VIDUR = _table("vidur", {"num_prefill_tokens", "num_decode_tokens"}, _VIDUR)
+VIDUR = _table("vidur", {"num_prefill_tokens", "num_decode_tokens"}, _VIDUR, ("parquet", "csv"))
 TABLE = Format(
     "table", lambda source: False, _read_named, maps_columns=True, kinds=("parquet", "csv", "json")
 )
