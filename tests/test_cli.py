@@ -448,14 +448,14 @@ def test_what_a_replay_of_a_model_is_given_goes_before_what_is_worked_out(
     assert iq.Engine.from_json(described) == wanted
 
 
-def test_replay_of_a_model_keeps_the_name_of_the_illustration():
-    shown = run("replay", AZURE, "--model", "qwen3-8b", "--gpu", "h200", "--timing", "a100", "--head", "5")
-    assert "timing     a100, an illustration" in shown.stdout and "memory     140.40 GiB" in shown.stdout
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        (
+            ["--model", "qwen3-8b", "--gpu", "h200", "--timing", "a100"],
+            "--timing: a100 is a100, an illustration",
+        ),
+        (["--timing", "h100"], "--timing: 'h100' is a GPU: give --model NAME --gpu h100-80gb"),
         (["--model", "qwen3-8b"], "--model: it runs on which GPU? Give --gpu too"),
         (["--gpu", "h200"], "--gpu: it serves which model? Give --model too"),
         (["--tensor-parallel", "2"], "--tensor-parallel: GPUs of which model?"),

@@ -193,11 +193,11 @@ def test_a_second_run_is_told_who_holds_it(tmp_path: Path, monkeypatch: pytest.M
     """A run of another scenario, which begins while the first one goes on and has written nothing yet."""
     finish, says = store.Store.finish, []
 
-    def second(self: store.Store, tables: Any) -> None:
+    def second(self: store.Store, tables: Any, more: Any) -> None:
         with pytest.raises(iq.ConfigError) as error:
             iq.simulate(arriving(20, 50.0, 3, 3), ENGINE, seed=8, out=tmp_path / "out")
         says.append(str(error.value))
-        finish(self, tables)
+        finish(self, tables, more)
 
     monkeypatch.setattr(store.Store, "finish", second)
     first = written(tmp_path / "out")
@@ -431,7 +431,7 @@ def test_the_command_line_says_one_line_and_ends_with_2(tmp_path: Path) -> None:
     program = (
         "import inferq.cli.theory as t, inferq.cli as c\n"
         "def broken(*a, **k): raise IndexError('no such')\n"
-        "t.Scenario.read = broken\nc.app(['theory', 'x.toml'])"
+        "t.arguments.scenario = broken\nc.app(['theory', 'x.toml'])"
     )
     for value in ("", "1"):
         environment = {**os.environ, "INFERQ_TRACEBACK": value}

@@ -196,8 +196,9 @@ def test_contradictions_of_settings_are_said() -> None:
     lost = iq.simulate(prefixes, iq.Cluster(_engine(), replicas=2, router=iq.PrefixAffinity()))
     assert "router" in _names(lost)
     found = iq.simulate(prefixes, iq.Cluster(cached, replicas=2, router=iq.PrefixAffinity()))
-    assert "router" not in _names(found) and "no prefixes" not in _names(found)
-    assert "no prefixes" in _names(iq.simulate(workload, cached))
+    assert "router" not in _names(found)
+    (said,) = iq.simulate(workload, iq.Cluster(cached, replicas=2, router=iq.PrefixAffinity())).findings
+    assert "do not say with what their prompts begin" in said
     huge = iq.Engine.on("llama-3.1-8b", "h100-80gb", kv=iq.KvCache(tokens=10**9))
     (said,) = [text for text in iq.simulate(workload, huge).findings if text.startswith("memory")]
     room = iq.timing.KvMemory.of(

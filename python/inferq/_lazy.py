@@ -5,6 +5,7 @@ They take longer to load than many a command takes to run: looking at help and i
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from importlib import import_module
@@ -81,7 +82,10 @@ def attach(package: str, **families: str) -> tuple[Callable[[str], Any], Callabl
         elif f"{package}.{name}" in RENAMED:
             raise AttributeError(f"{package}.{name} is now {RENAMED[f'{package}.{name}']}")
         else:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            by_lower = {one.lower(): one for one in public}
+            near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+            hint = f"; did you mean {by_lower[near[0]]}?" if near else ""
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
         setattr(sys.modules[package], name, value)
         return value
 

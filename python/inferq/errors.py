@@ -66,6 +66,13 @@ class ConfigError(Misplaced):
     _joint = "."
 
 
+class NotThereError(ConfigError, AttributeError):
+    """A part of a result or workload that this one has not, such as `jobs` where there was no network.
+
+    To `hasattr` and to whatever lists attributes it is not there.
+    """
+
+
 class ResultError(ConfigError):
     """What a run or a sweep left on disk is damaged; `path` is the file's and the field's."""
 

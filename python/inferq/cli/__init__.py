@@ -148,8 +148,12 @@ def _as_json() -> Any:
 
 def _hint(error: Any) -> None:
     """Say what an option of another program is called here."""
-    ours = option_of(getattr(error, "option_name", None) or "")
-    if ours is not None:
+    asked = getattr(error, "option_name", None) or ""
+    ours = option_of(asked)
+    if asked == "--slo":
+        error.message = "No such option: --slo; objectives are for inferq capacity and inferq report."
+        error.possibilities = None
+    elif ours is not None:
         error.message = f"No such option: {error.option_name}; here it is {ours}."
         error.possibilities = None
 

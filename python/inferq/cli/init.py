@@ -31,6 +31,10 @@ def init(
     model: Annotated[str, option("NAME|FILE", "See inferq list models.")] = "llama-3.1-8b",
     gpu: Annotated[str, option("NAME", "See inferq list gpus.")] = "h100-80gb",
     rate: Annotated[float | None, option("R", "Requests per second; else those of the trace, or 8.")] = None,
+    server: Annotated[
+        str | None, option("NAME", "Whose defaults are taken, see inferq list servers; else the newest vLLM.")
+    ] = None,
+    tensor_parallel: Annotated[int | None, option("N", "GPUs of one replica.")] = None,
     replicas: Annotated[int | None, option("N", "Replicas behind a router.")] = None,
     out: Annotated[Path, option("FILE", "The scenario; it must not be there yet.")] = Path("scenario.toml"),
 ) -> None:
@@ -61,8 +65,11 @@ def init(
         here = out.resolve().parent
         shown = path.relative_to(here) if path.is_relative_to(here) else path
         workload = _of_trace(str(shown), given, 8.0 if needs_rate else rate, is_of_talks(trace))
-    Engine.on(model, Gpu.of(gpu))  # refused here rather than in the file
-    text = "\n".join([*workload, "", *_engine(model, gpu), *_fleet(replicas), *_RUN]) + "\n"
+    Engine.on(model, Gpu.of(gpu), server=server, tensor_parallel=tensor_parallel)  # refused here and now
+    text = (
+        "\n".join([*workload, "", *_engine(model, gpu, server, tensor_parallel), *_fleet(replicas), *_RUN])
+        + "\n"
+    )
     write_text(out, text)
     try:
         Scenario.read(out)
@@ -103,13 +110,15 @@ def _of_trace(path: str, given: Mapping[str, object], rate: float | None, talks:
     return lines
 
 
-def _engine(model: str, gpu: str) -> list[str]:
+def _engine(model: str, gpu: str, server: str | None, gpus: int | None) -> list[str]:
+    share = f"tensor_parallel = {gpus}" if gpus is not None else "# tensor_parallel = 1"
+    whose = f"server = {_toml(server)}" if server is not None else '# server = "vllm-0.33"'
     return [
         "[engine]                        # inferq list models, gpus, servers",
         f"model = {_toml(model)}          # or the path of a config.json",
         f"gpu = {_toml(gpu)}",
-        "# tensor_parallel = 1           # GPUs of one replica",
-        '# server = "vllm-0.33"          # whose defaults are taken; the newest vLLM unless told',
+        f"{share:<31} # GPUs of one replica",
+        f"{whose:<31} # whose defaults are taken; the newest vLLM unless told",
         '# weights = "fp8"               # bf16, fp8, int8 or int4; kv_dtype likewise',
         "# utilisation = 0.9             # share of the card's memory",
         "",

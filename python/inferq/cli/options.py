@@ -17,6 +17,7 @@ from inferq.systems.engine import Engine
 from inferq.systems.kv_cache import KvCache
 from inferq.systems.routers import ROUTERS, Router
 from inferq.timing import TIMING_MODELS, PiecewiseLinear, TimingModel
+from inferq.timing.hardware.catalogue import entries
 from inferq.workload.distributions import DURATION_DISTRIBUTIONS, DurationDistribution
 from inferq.workload.transforms import duration
 
@@ -104,6 +105,11 @@ def timing(text: str) -> TimingModel:
     """The timing model of `--timing`: a preset or a description."""
     if plain_name(text) == "a100":
         return A100
+    card = next((name for name in entries("gpus") if plain_name(name).startswith(plain_name(text))), None)
+    if card is not None and kind_of(text, TIMING_MODELS) is None:
+        raise ConfigError(
+            "--timing", f"{text!r} is a GPU: give --model NAME --gpu {card} instead of --timing"
+        )
     return description("--timing", text, TIMING_MODELS, TIMING_PRESETS)
 
 

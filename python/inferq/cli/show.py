@@ -229,17 +229,21 @@ def points(frame: pl.DataFrame, names: list[str], most: int) -> None:
     latencies = ("ttft_p99", "tbt_p99", "e2e_p99")
     short = [name.rpartition(".")[2] for name in names]  # of the path of a field
     heads = names if len(set(short)) < len(short) else short
-    measured = [*rates.values(), *(name.replace("_", " ") for name in latencies)]
+    cached = frame["hit_rate"].is_not_null().any()
+    hits = ["hit rate"] if cached else []
+    measured = [*rates.values(), *(name.replace("_", " ") for name in latencies), *hits]
     rows = [
         [
             *(_text(row[name]) for name in names),
             str(row["seed"]),
             *(number(row[name]) for name in rates),
             *(seconds(row[name]) for name in latencies),
+            *([percent(row["hit_rate"])] if cached else []),
         ]
         for row in frame.head(most).rows(named=True)
     ]
-    grid(Grid(title="", header=(*heads, "seed", *measured), lines=rows, texts=len(names)))
+    if (frame["status"] != "failed").any():
+        grid(Grid(title="", header=(*heads, "seed", *measured), lines=rows, texts=len(names)))
     if frame.height > most:
         lines([f"the first {most:,} of {frame.height:,} points are shown"])
     for row in frame.filter(status="failed").head(most).rows(named=True):

@@ -34,7 +34,8 @@ def seeds_of(seeds: object, most: int = MOST_SEEDS) -> tuple[int, ...]:
     """The seeds of runs, each once.
 
     Args:
-        seeds: whole numbers from 0 to 2^64 − 1; no more than `most` are looked at.
+        seeds: whole numbers from 0 to 2^64 − 1; no more than `most` are looked at. One number alone is how
+            many there are, from 0 on.
         most: how many there may be.
 
     Raises:
@@ -42,9 +43,11 @@ def seeds_of(seeds: object, most: int = MOST_SEEDS) -> tuple[int, ...]:
 
     Example:
         >>> from inferq.experiments.arguments import seeds_of
-        >>> seeds_of(range(3))
-        (0, 1, 2)
+        >>> seeds_of(range(3)) == seeds_of(3)
+        True
     """
+    if type(seeds) is int:
+        seeds = range(whole("seeds", seeds, 1, most))
     if isinstance(seeds, (str, bytes, set, frozenset)) or not isinstance(seeds, Iterable):
         raise ConfigError("seeds", f"must be whole numbers such as range(10), is {seeds!r}")
     items = tuple(islice(seeds, most + 1))

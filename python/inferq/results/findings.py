@@ -16,8 +16,7 @@ from inferq.reports.text import counted, listed, number, percent, seconds
 from inferq.results.tables import STATUSES, Columns, RunTables
 from inferq.systems.engine import Engine
 from inferq.systems.gate_and_route import GateAndRoute
-from inferq.systems.pools import pools_of
-from inferq.systems.routers import PrefixAffinity, PrefixHash
+from inferq.systems.pools import Pool, pools_of
 from inferq.systems.system import System
 
 if TYPE_CHECKING:
@@ -171,38 +170,36 @@ def _iterations(run: Run) -> Iterator[str]:
 
 
 def _caches(run: Run) -> Iterator[str]:
-    keeps = [engine.kv.prefix_cache is not None for engine, _ in _engines(run.system)]
+    says = {"prefix_hashes", "prefix_parts", "continues"} & {*run.columns}
+    says |= {"session_id", "turn"} if {"session_id", "turn"} <= {*run.columns} else set()
     for pool in pools_of(run.system):
-        if isinstance(pool.router, PrefixAffinity) and not any(
-            engine.kv.prefix_cache for engine in pool.engines
-        ):
+        looks = pool.router is not None and pool.router.looks_at_caches
+        if not looks and _hashed(pool) is None:
+            continue
+        if looks and not any(engine.kv.prefix_cache for engine in pool.engines):
             yield (
-                f"router: {pool.router!r} looks for the replica whose cache has most of a prompt, and no "
-                "replica keeps any: it is LeastKv; give prefix_cache='blocks' (--prefix-cache blocks)"
+                f"router: {pool.router!r} sends prompts where they may be found again, and no replica keeps "
+                "any: give prefix_cache='blocks' (--prefix-cache blocks)"
+            )
+        if not says and "job" not in run.requests:
+            yield (
+                f"router: {pool.router!r} looks at prefixes, and the requests do not say with what their "
+                "prompts begin (session_id and turn, prefix_hashes, prefix_parts or continues)"
             )
     yield from _hashes(run)
-    says = {"prefix_hashes", "prefix_parts", "continues"} & {*run.columns}
-    linked = {"session_id", "turn"} <= {*run.columns}
-    by_prefix = any(isinstance(pool.router, (PrefixAffinity, PrefixHash)) for pool in pools_of(run.system))
-    if (any(keeps) or by_prefix) and not says and not linked and "job" not in run.requests:
-        what = "a prefix cache" if any(keeps) else "a router that looks at prefixes"
-        yield (
-            f"no prefixes: there is {what}, and the requests do not say with what their prompts begin "
-            "(session_id and turn, prefix_hashes, prefix_parts or continues): nothing can be found again"
-        )
 
 
 def _hashes(run: Run) -> Iterator[str]:
     """Beginnings of prompts that are hashed: longer than most prompts, or the same in all."""
     prompts = run.requests["prompt_tokens"]
     for pool in pools_of(run.system):
-        router, replicas = pool.router, sum(pool.counts)
-        if not isinstance(router, PrefixHash) or prompts.size < _LEAST_REQUESTS or replicas < 2:
+        router, replicas, hashed = pool.router, sum(pool.counts), _hashed(pool)
+        if hashed is None or prompts.size < _LEAST_REQUESTS or replicas < 2:
             continue
         middle = float(np.median(prompts))
-        if router.prefix_tokens > middle:
+        if hashed > middle:
             yield (
-                f"router: {router!r} hashes {router.prefix_tokens:,} tokens, and half of the prompts have "
+                f"router: {router!r} hashes {hashed:,} tokens, and half of the prompts have "
                 f"{number(middle)} at most: those are hashed whole, and their later turns go elsewhere; "
                 "give fewer prefix_tokens, yet more than all have in common"
             )
@@ -211,8 +208,13 @@ def _hashes(run: Run) -> Iterator[str]:
         if most >= max(0.5, 2 / replicas) * at.size:
             yield (
                 f"router: {most:,} of {at.size:,} requests went to one of {replicas} replicas: their first "
-                f"{router.prefix_tokens:,} tokens are the same; give more prefix_tokens, or a load_factor"
+                f"{hashed:,} tokens are the same; give more prefix_tokens, or a load_factor"
             )
+
+
+def _hashed(pool: Pool) -> int | None:
+    """Tokens of the beginnings that a pool's router hashes; None where it hashes none."""
+    return getattr(pool.router, "prefix_tokens", None)
 
 
 def _memory(run: Run) -> Iterator[str]:

@@ -60,6 +60,9 @@ class Metric:
             renamed = {f"{statistic}_{quantity}_s": new for new, (quantity, statistic) in LATENCIES.items()}
             if name in renamed:
                 raise ConfigError(field, f"{name} is now {renamed[str(name)]}")
+            turned = {f"{statistic}_{quantity}": new for new, (quantity, statistic) in LATENCIES.items()}
+            if name in turned:
+                raise ConfigError(field, f"unknown metric {name!r}; did you mean {turned[str(name)]}?")
             raise ConfigError(field, f"unknown metric {name!r}{nearest(str(name), _METRICS)}")
         return metric
 

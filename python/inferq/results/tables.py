@@ -11,7 +11,7 @@ from typing import Any
 
 from inferq import _core
 from inferq._lazy import NDArray, np, pl
-from inferq.errors import ConfigError, ResultError
+from inferq.errors import NotThereError, ResultError
 from inferq.inputs import read_parquet
 from inferq.systems.routers import NO_REPLICA
 from inferq.workload.parts import Scanned
@@ -106,7 +106,7 @@ class RunTables:
             ConfigError: the run has it not.
         """
         if not self.has(name):
-            raise ConfigError(name, _ABSENT[name])
+            raise NotThereError(name, _ABSENT[name])
         return as_frame(getattr(self, name), self.names)
 
     def scan(self) -> pl.LazyFrame:
@@ -169,7 +169,7 @@ class StoredTables(RunTables):
     def frame(self, name: str) -> pl.DataFrame:
         """A table as a frame, from its file."""
         if not self.has(name):
-            raise ConfigError(name, _ABSENT[name])
+            raise NotThereError(name, _ABSENT[name])
         file = self._place / f"{name}.parquet"
         return read_parquet(file, partial(ResultError, file))
 

@@ -228,6 +228,9 @@ class Engine(Description):
         )
         scheduler = served.scheduler(own, longest) if isinstance(own, Mapping) else own
         inner = scheduler.inner if isinstance(scheduler, ClassPriority) else scheduler
+        for name in ("token_budget", "max_seqs"):
+            if getattr(inner, name, None) is not None:
+                whole(f"scheduler.{name}", getattr(inner, name), 1, 2**31 - 1)
         if server is not None:
             served.check(inner, prefix_cache if kv is None else kv.prefix_cache)
         caching = served.prefix_cache if prefix_cache is None else prefix_cache

@@ -133,6 +133,8 @@ class Router(Description):
     )
     draws: ClassVar[bool | None] = None
     """Whether it draws at random, so that another seed routes otherwise; None where that is not known."""
+    looks_at_caches: ClassVar[bool] = False
+    """Whether it asks which replica's prefix cache has a prompt; without a cache that says nothing."""
     looks_at_request: ClassVar[bool | None] = None
     """Whether the replica depends on the request that is sent; None where that is not known."""
     spreads: ClassVar[Literal["in turns", "by chance", "to the fewest"] | None] = None
@@ -383,6 +385,7 @@ class PrefixAffinity(Router):
     """
 
     draws = False
+    looks_at_caches = True
     looks_at_request = True
 
     weight: float = 16.0

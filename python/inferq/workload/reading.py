@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from inferq.checks import positive
+from inferq.checks import positive, whole
 from inferq.description import nearest, read, table_of
 from inferq.errors import ConfigError
 from inferq.workload.distributions import (
@@ -315,6 +315,15 @@ def adapted(
             raise ConfigError("concurrency", f"users who wait for answers set the pace; leave out {name}")
     if ramp_s is not None and concurrency is None:
         raise ConfigError("ramp_s", "how many users start in that time? Say concurrency too")
+    for name, value in (("rate", rate), ("speed", speed)):
+        if value == math.inf and name == "rate":
+            raise ConfigError(
+                "rate", "must be finite; request_rate inf (--request-rate inf) sends all at once"
+            )
+        if value is not None:
+            positive(name, value)
+    if head is not None:
+        whole("head", head, 1, 2**63 - 1)
     columns = trace._source.columns  # of a frame or of what is drawn
     notes += _notes(trace)
     if head is not None:

@@ -53,7 +53,8 @@ def duration_form(value: float | DurationDistribution) -> dict[str, Any]:
 def need(frame: pl.DataFrame, transform: str, name: str) -> None:
     """A `TraceError` unless the frame has the column that the transform works on."""
     if name not in frame.columns:
-        raise TraceError(transform, f"the workload has no {name}")
+        how = "; give it some first: .with_arrivals(iq.Poisson(rate=…))" if name == "arrival_s" else ""
+        raise TraceError(transform, f"the workload has no {name}{how}")
 
 
 def speed(frame: pl.DataFrame, seed: int, factor: float) -> pl.DataFrame:

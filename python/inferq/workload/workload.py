@@ -17,7 +17,7 @@ from typing import Any
 
 from inferq._lazy import pl
 from inferq.checks import finite, positive, whole
-from inferq.errors import ConfigError, Renamed, TraceError
+from inferq.errors import ConfigError, NotThereError, Renamed, TraceError
 from inferq.workload import rows, transforms
 from inferq.workload.clock import of_frame
 from inferq.workload.columns import MOST_TOKENS, as_frame, as_series, checked, quantities, sha256
@@ -315,7 +315,7 @@ class Workload:
             ConfigError: for a synthetic workload.
         """
         if self.is_synthetic:
-            raise ConfigError(
+            raise NotThereError(
                 "workload", "is synthetic, its frame depends on the seed: use .draw(seed).frame"
             )
         frame: pl.DataFrame = self._source.frame() if isinstance(self._source, Scanned) else self._source

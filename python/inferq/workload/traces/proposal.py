@@ -11,7 +11,19 @@ if TYPE_CHECKING:
 _NAMES = {
     "arrival_s": (
         *("arrivals", "arrivaltime", "arrivedat", "arrived", "requesttime", "requestedat", "starttime"),
-        *("startedat", "start", "timestamp", "ts", "datetime", "time", "createdat", "date", "created", "t"),
+        *(
+            "startedat",
+            "start",
+            "timestamp",
+            "ts",
+            "datetime",
+            "time",
+            "createdat",
+            "date",
+            "created",
+            "when",
+            "t",
+        ),
     ),
     "prompt_tokens": (
         *("prompttokens", "inputtokens", "inputlen", "inputlens", "inputlength", "promptlen", "promptlength"),
