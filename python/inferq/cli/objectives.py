@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from inferq.cli import options
 from inferq.cli.arguments import option
+from inferq.errors import ConfigError
 from inferq.experiments.capacity_search.slo import Slo
 from inferq.reports.text import listed
 from inferq.results.metric import QUANTITIES, STATISTICS
@@ -14,7 +16,7 @@ Objectives = Annotated[
     list[str],
     option(
         "[CLASS.]METRIC=LIMIT",
-        "An objective, once for each: ttft_p99=0.5 (seconds), chat.tbt_p99=0.05 (of a class) or "
+        "An objective, once for each: ttft_p99=0.5 (seconds) or 500ms, chat.tbt_p99=0.05 (of a class) or "
         f"failed_share=0.01 (0 unless told). Latencies are {listed(QUANTITIES)}, with "
         f"{listed((f'_{one}' for one in STATISTICS), 'or')}.",
         show_default=False,
@@ -26,8 +28,17 @@ def slo_of(texts: list[str]) -> Slo:
     """The SLO that the options spell."""
     form, names = "ttft_p99=0.5 or chat.ttft_p99=0.5", r"(.+\.)?[^.]+"
     of_class: dict[str, dict[str, Any]] = {"": {}}
-    for name, limit in options.numbers("--slo", texts, form, names).items():
+    for name, text in options.pairs("--slo", texts, form, names).items():
         class_name, _, metric = name.rpartition(".")
-        of_class.setdefault(class_name, {})[metric] = limit
+        of_class.setdefault(class_name, {})[metric] = _limit(name, text, form)
     whole = of_class.pop("")
     return Slo(by_class={name: Slo(**limits) for name, limits in of_class.items()}, **whole)
+
+
+def _limit(name: str, text: str, form: str) -> float:
+    """A limit: a number, of seconds or a share, or a time with its unit: `500ms`, `0.5s`."""
+    number, unit = re.fullmatch(r"(.*?)\s*(ms|s)?", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    try:
+        return float(number) / 1000 if unit == "ms" else float(number)
+    except ValueError:
+        raise ConfigError("--slo", f"'{name}={text}' is not of the form {form}") from None

@@ -66,6 +66,7 @@ def plan(
     columns: arguments.Columns = None,
     tokenizer: arguments.Tokenizer = None,
     tokens_per_word: arguments.TokensPerWord = None,
+    time_unit: arguments.TimeUnit = None,
     head: Annotated[int | None, option("N", "Only the first N requests.")] = None,
     output_tokens: Annotated[int | None, option("N", "Tokens that each request generates.")] = None,
     rate: Annotated[float | None, option("R", "Requests per second: scales arrival times.")] = None,
@@ -100,7 +101,7 @@ def plan(
         check_writable(out)
     if scheduler is not None and token_budget is not None:
         raise ConfigError("--token-budget", "schedulers are given; put it there: VllmV1:token_budget=4096")
-    trace = arguments.trace(file, format, columns, tokenizer, tokens_per_word)
+    trace = arguments.trace(file, format, columns, tokenizer, tokens_per_word, time_unit)
     notes: list[str] = []
     workload = adapted(trace, head=head, output_tokens=output_tokens, rate=rate, speed=speed, notes=notes)
     show.lines([f"plan {file}", *notes])
