@@ -572,6 +572,8 @@ class Workload:
                 "arrivals", f"takes an arrival process such as Poisson(rate=2), not {arrivals!r}"
             )
         value = duration("think", think)
+        if not self.is_synthetic:
+            transforms.need(self.frame, "with_session_arrivals", "session_id")
         return self._then("with_session_arrivals", chance=True, arrivals=arrivals, think=value)
 
     def closed_loop(

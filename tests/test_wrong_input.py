@@ -1,0 +1,255 @@
+"""Does a message say what is wrong, where it is, and how to mend it?
+
+A hundred wrong inputs that a newcomer might give, through the shell, a scenario and Python. Each message says
+*what* (the value or the thing that is wrong), *where* (the option, field, row or line) and *how* it is mended
+(a known name, a range, another option); none is a traceback, and no input passes.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import inferq as iq
+from inferq.cli import app
+
+AZURE = str(Path(__file__).parent.parent / "traces" / "azure_2023.csv")
+CHAT = str(Path(__file__).parent.parent / "docs" / "chat.toml")
+CARD = ["--model", "llama-3.1-8b", "--gpu", "h100-80gb"]
+
+SHELL: list[tuple[list[str], str, str, str]] = [
+    # arguments; what, where, how
+    (["replay", AZURE, "--think", "5s"], "5s", "--think", "did you mean|known are"),
+    (["replay", AZURE, "--think", "20"], "no session_id|no turns", "with_think|think", "session|turns"),
+    (["replay", AZURE, "--think", "-1"], "-1", "--think", "from 0 to 1e9"),
+    (["replay", AZURE, "--time-unit", "ms"], "unit of its own", "time_unit", "tables and logs"),
+    (["replay", AZURE, "--rate", "inf"], "finite", "rate", "request-rate inf"),
+    (["replay", AZURE, "--rate", "-3"], "-3", "rate", "above 0"),
+    (["replay", AZURE, "--speed", "0"], "0", "speed", "above 0"),
+    (["replay", AZURE, "--head", "0"], "0", "head", "1"),
+    (["replay", AZURE, "--warmup", "5m"], "5m", "warmup", "'30s'"),
+    (["replay", AZURE, "--cooldown", "-1"], "-1", "cooldown", "'30s'|No such option"),
+    (["replay", AZURE, "--horizon", "-2"], "-2", "horizon", "0 or above|not negative|negative"),
+    (["replay", AZURE, "--seed", "-1"], "-1", "seed", "0"),
+    (["replay", AZURE, "--replicas", "0"], "0", "replicas", "from 1"),
+    (["replay", AZURE, "--router", "by-session"], "nothing to choose", "--router", "--replicas"),
+    (
+        ["replay", AZURE, "--replicas", "2", "--router", "least"],
+        "least",
+        "--router",
+        "did you mean|known are",
+    ),
+    (
+        ["replay", AZURE, "--replicas", "2", "--router", "prefix-affinity:weigth=2"],
+        "weigth",
+        "--router",
+        "weight",
+    ),
+    (["replay", AZURE, "--replicas", "2", "--router", "prefix-hash:0"], "0", "prefix_tokens", "1"),
+    (["replay", AZURE, "--scheduler", "vlm-v1"], "vlm-v1", "--scheduler", "VllmV1"),
+    (
+        ["replay", AZURE, "--scheduler", "vllm-v1:max_num_seqs=4"],
+        "max_num_seqs",
+        "--scheduler",
+        "here it is max_seqs",
+    ),
+    (["replay", AZURE, "--scheduler", "vllm-v1:0"], "0", "token_budget", "1"),
+    (["replay", AZURE, "--scheduler", "wait"], "thresholds", "--scheduler", "missing"),
+    (["replay", AZURE, "--token-budget", "0"], "0", "token_budget", "1"),
+    (["replay", AZURE, "--max-seqs", "-4"], "-4", "max_seqs", "0 or above"),
+    (["replay", AZURE, "--timing", "h100"], "h100", "--timing", "--gpu h100-80gb"),
+    (["replay", AZURE, "--timing", "Constant:0"], "length 0", "timing", "must charge something"),
+    (
+        ["replay", AZURE, "--timing", "TimingTable:nothing.parquet"],
+        "nothing.parquet",
+        "--timing.file",
+        "there is no file",
+    ),
+    (["replay", AZURE, *CARD, "--timing", "a100"], "illustration", "--timing", "leave --timing out"),
+    (
+        ["replay", AZURE, "--model", "llama-3.1-8b", "--gpu", "rtx4090"],
+        "rtx4090",
+        "gpu",
+        "known are|did you mean",
+    ),
+    (["replay", AZURE, "--model", "llama3-8b", "--gpu", "h100-80gb"], "llama3-8b", "model", "llama-3"),
+    (
+        ["replay", AZURE, "--model", "nowhere/config.json", "--gpu", "l4"],
+        "nowhere",
+        "model",
+        "there is no file",
+    ),
+    (
+        ["replay", AZURE, "--model", "llama-3.1-8b", "--gpu", "mine.toml"],
+        "mine.toml",
+        "mine.toml",
+        "No such file",
+    ),
+    (
+        ["replay", AZURE, "--model", "llama-3.1-70b", "--gpu", "l4", "--tensor-parallel", "1"],
+        "llama-3.1-70b",
+        "l4",
+        "tensor_parallel",
+    ),
+    (["replay", AZURE, *CARD, "--weights", "fp4"], "fp4", "weights", "fp8"),
+    (["replay", AZURE, *CARD, "--kv-dtype", "fp16"], "fp16", "kv_dtype", "bf16"),
+    (["replay", AZURE, *CARD, "--utilisation", "92"], "92", "utilisation", "1"),
+    (["replay", AZURE, *CARD, "--backend", "tgi"], "tgi", "backend", "vllm"),
+    (["replay", AZURE, "--weights", "fp8"], "which model", "--weights", "--model"),
+    (["replay", AZURE, *CARD, "--server", "vllm-1"], "vllm-1", "server", "vllm-0"),
+    (["replay", AZURE, *CARD, "--prefix-cache", "on"], "on", "prefix_cache", "'blocks'"),
+    (["replay", AZURE, "--kv-tokens", "lots"], "lots", "--kv-tokens", "unlimited"),
+    (["replay", AZURE, "--block", "0"], "0", "block", "1"),
+    (["replay", AZURE, "--first-token", "later"], "later", "first_token", "prefill"),
+    (["replay", AZURE, "--format", "azzure"], "azzure", "format", "azure"),
+    (["replay", AZURE, "--columns", "prompt_tokens"], "prompt_tokens", "--columns", "name_in_the_file"),
+    (["replay", AZURE, "--tokens-per-word", "1.3"], "token counts", "tokens_per_word", "nothing to count"),
+    (["replay", "no-such.csv"], "no such file", "no-such.csv", "no such file"),
+    (["replay", AZURE, "--tp", "2"], "--tp", "--tp", "--tensor-parallel"),
+    (
+        ["replay", AZURE, "--max-num-batched-tokens", "2048"],
+        "--max-num-batched-tokens",
+        "option",
+        "--token-budget",
+    ),
+    (
+        ["replay", AZURE, "--gpu-memory-utilization", "0.9"],
+        "--gpu-memory-utilization",
+        "option",
+        "--utilisation",
+    ),
+    (
+        ["replay", AZURE, "--enable-prefix-caching"],
+        "--enable-prefix-caching",
+        "option",
+        "--prefix-cache blocks",
+    ),
+    (["replay", AZURE, "--kv-cache-dtype", "fp8"], "--kv-cache-dtype", "option", "--kv-dtype"),
+    (["replay", AZURE, "--num-prompts", "10"], "--num-prompts", "option", "--head"),
+    (["replay", AZURE, "--qps", "3"], "--qps", "option", "--rate"),
+    (["replay", AZURE, "--slo", "ttft_p99=1"], "--slo", "option", "inferq capacity"),
+    (["capacity", CHAT, "--slo", "p99_ttft=0.5"], "p99_ttft", "metric|slo", "ttft_p99"),
+    (["capacity", CHAT, "--slo", "ttft_p99=fast"], "fast", "--slo", "ttft_p99=0.5"),
+    (["capacity", CHAT, "--slo", "ttft=1"], "ttft", "slo|metric", "ttft_p99|did you mean|known"),
+    (["capacity", CHAT, "--slo", "ttft_p99=-1"], "-1", "ttft_p99", "0 or above|negative"),
+    (["capacity", CHAT, "--slo", "ttft_p99=1", "--low", "9", "--high", "3"], "9", "low, high", "in order"),
+    (["capacity", CHAT, "--slo", "ttft_p99=1", "--confidence", "95"], "95", "confidence", "below 1"),
+    (["simulate", CHAT, "--set", "engine.schedular.token_budget=1"], "schedular", "engine", "scheduler"),
+    (
+        ["simulate", CHAT, "--set", "engine.scheduler.token_bugdet=1"],
+        "token_bugdet",
+        "engine.scheduler",
+        "token_budget",
+    ),
+    (["simulate", CHAT, "--set", "seed=1"], "seed=1", "--set", "engine.scheduler.token_budget=4096"),
+    (["simulate", CHAT, "--set", "run.seeds=1"], "seeds", "run", "seed"),
+    (["simulate", "no-such.toml"], "No such file", "no-such.toml", "No such file"),
+    (["theory", CHAT, "--hit-rate", "80"], "80", "hit_rate", "1"),
+    (["compare", CHAT, CHAT], "twice", "chat", "twice"),
+    (["compare", CHAT, "--metric", "ttft_99"], "ttft_99", "metric", "ttft_p99"),
+    (["compare", CHAT, "--out", "table.txt"], "table.txt", "--out", ".csv or .parquet"),
+    (
+        ["sweep", CHAT, "--set", "engine.scheduler.token_budget=256", "--slo", "ttft_p99=1"],
+        "ttft_p99",
+        "slo",
+        "ttft_s",
+    ),
+    (["list", "modells"], "modells", "WHAT", "models"),
+    (["init", "--gpu", "h1000"], "h1000", "gpu", "h100"),
+    (["init", "--out", "scenario.yaml"], "scenario.yaml", "--out", ".toml"),
+    (["report", CHAT, "--out", "page.pdf"], "page.pdf", "out", ".html"),
+    (["rplay", AZURE], "rplay", "command", "replay"),
+]
+
+
+def shell_of(arguments: list[str]) -> str:
+    done = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
+    assert done.exit_code in (1, 2) and done.exception is not None, done.output
+    assert isinstance(done.exception, SystemExit), done.exception
+    return " ".join(re.sub(r"[│╭╮╰╯─]", " ", done.output).split())
+
+
+WORKLOAD: dict[str, Any] = {"arrival_s": [0.0, 1.0], "prompt_tokens": [10, 20], "output_tokens": [5, 5]}
+ENGINE = iq.Engine(timing=iq.Constant(0.01), scheduler=iq.Sarathi(), kv=iq.KvCache(tokens=1000))
+
+
+def run(**changes: Any) -> Callable[[], Any]:
+    return lambda: iq.simulate({**WORKLOAD, **changes}, ENGINE)
+
+
+PYTHON: list[tuple[Callable[[], Any], str, str, str]] = [
+    (lambda: iq.simulate("log.csv", ENGINE), "log.csv", "workload", "read_trace"),
+    (lambda: iq.simulate(123, ENGINE), "int", "workload", "polars"),
+    (lambda: iq.simulate([1, 2], ENGINE), "list", "workload", "list of dicts"),
+    (lambda: iq.simulate(WORKLOAD, "vllm"), "vllm", "system", "Engine"),
+    (lambda: iq.simulate(WORKLOAD, ENGINE, warmup="1m"), "1m", "warmup", "'30s'"),
+    (run(arrival_s=[1.0, 0.5]), "0.5", "row 1", "sort"),
+    (run(arrival_s=["a", "b"]), "'a'", "row 0", "2026-11-20T09"),
+    (run(prompt_tokens=[10, 0]), "0", "row 1", "at least 1"),
+    (run(prompt_tokens=[10, 2.5]), "2.5", "row 1", "whole number"),
+    (run(tokens=[1, 2]), "tokens", "column", "prompt_tokens|known are"),
+    (run(input_len=[1, 2]), "input_len", "column", "here it is prompt_tokens"),
+    (lambda: iq.VLLM, "VLLM", "inferq", "VllmV1"),
+    (lambda: iq.Slo(p99_ttft=1.0), "p99_ttft", "metric|p99", "ttft_p99"),
+    (lambda: iq.KvCache(tokens=-1), "-1", "tokens", "1"),
+    (lambda: iq.Engine.on("llama-3.1-8b", "h100"), "h100", "gpu", "h100-80gb"),
+    (
+        lambda: iq.Engine.from_json({"model": "llama-3.1-8b", "gpu": "l4", "tp": 2}),
+        "tp",
+        "engine",
+        "tensor_parallel",
+    ),
+    (lambda: iq.Workload({"prompt_tokens": [5]}).at_rate(2), "arrival_s", "at_rate", "with_arrivals"),
+    (
+        lambda: iq.Workload(WORKLOAD).with_session_arrivals(iq.Poisson(1), 2),
+        "session_id",
+        "with_session_arrivals",
+        "no session_id",
+    ),
+    (lambda: iq.Workload(WORKLOAD).with_session_arrivals(5, 2), "5", "arrivals", "Poisson"),
+    (lambda: iq.read_trace(AZURE, "azzure"), "azzure", "format", "azure"),
+    (lambda: iq.Result.read("nowhere"), "nowhere", "directory", "out="),
+    (lambda: iq.compare(WORKLOAD, {"a": ENGINE}, metrics=["ttft"]), "ttft", "metric", "ttft_"),
+    (lambda: iq.simulate(WORKLOAD, ENGINE).jobs, "jobs", "jobs", "Network"),
+    (lambda: iq.Scenario.read({"workload": {"data": WORKLOAD}}), "missing", "engine", "missing"),
+    (
+        lambda: iq.Scenario.read(
+            json.dumps({"workload": {"trace": AZURE, "arrivals": {}}, "engine": ENGINE.to_json()})
+        ),
+        "arrivals",
+        "workload|engine",
+        "rate|missing",
+    ),
+]
+
+
+def python_of(make: Callable[[], Any]) -> str:
+    with pytest.raises((ValueError, AttributeError)) as error:
+        make()
+    return str(error.value)
+
+
+def told(message: str, parts: tuple[str, str, str]) -> tuple[bool, bool, bool]:
+    what, where, how = (re.search(part, message, re.IGNORECASE) is not None for part in parts)
+    return what, where, how
+
+
+def test_a_hundred_wrong_inputs_say_what_where_and_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len(SHELL) + len(PYTHON) == 100
+    found = [(" ".join(arguments), shell_of(arguments), parts) for arguments, *parts in SHELL]
+    found += [(f"Python {place}", python_of(make), parts) for place, (make, *parts) in enumerate(PYTHON)]
+    lacking = [
+        f"{name}: {message} (what, where, how: {said})"
+        for name, message, parts in found
+        if not all(said := told(message, (parts[0], parts[1], parts[2])))
+    ]
+    assert not lacking, f"{100 - len(lacking)} of 100 say all three:\n" + "\n".join(lacking)
+    assert not any("Traceback" in message for _, message, _ in found)
+    assert all(len(message) < 1200 for _, message, _ in found)
