@@ -268,7 +268,7 @@ def test_a_wrong_scenario_names_the_field(scenario, old: str, new: str, words: l
         (["--rate", "0"], ["rate"]),
         (["--rate", "inf"], ["rate"]),
         (["--rate", "2", "--speed", "2"], ["speed"]),
-        (["--speed", "nan"], ["factor"]),
+        (["--speed", "nan"], ["speed"]),
         (["--head", "0"], ["n"]),
         (["--output-tokens", "0"], ["output_tokens"]),
         (["--seed", "-1"], ["seed"]),

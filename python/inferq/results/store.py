@@ -148,7 +148,7 @@ class Store:
         digest = hashlib.sha256()
         for name, column in columns.items():
             digest.update(name.encode())
-            digest.update(np.ascontiguousarray(column))
+            digest.update(np.ascontiguousarray(column).data)
         first = number * PART_ROWS
         part = {"file": file, "first": first, "rows": rows, "sha256": digest.hexdigest()}
         parts = self._manifest["parts"]
