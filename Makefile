@@ -57,6 +57,7 @@ lint-python: $(VENV)/tested
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/mypy --strict tests/user_script.py
 	$(BIN)/python -m mypy.stubtest inferq._core
 
 format: $(VENV)/tools ## Format everything and apply the lints that mend themselves

@@ -351,7 +351,7 @@ def test_ctrl_c_stops_all_runs(threads: int):
     ({"systems": {"a": engine(), "b": "sarathi"}}, "systems.b: 'sarathi' is none of Engine"),
     ({"systems": {1: engine()}}, "systems: the name 1 must be a text"),
     ({"baseline": "saratih"}, "baseline: unknown system 'saratih'; did you mean sarathi"),
-    ({"seeds": 10}, r"seeds: must be whole numbers such as range\(10\), is 10"),
+    ({"seeds": 1.5}, r"seeds: must be whole numbers such as range\(10\), is 1.5"),
     ({"seeds": []}, "seeds: there are none"),
     ({"seeds": [1, 1]}, "seeds: one is there twice"),
     ({"seeds": [-1]}, "seeds: must be a whole number from 0"),

@@ -169,7 +169,7 @@ def test_the_rows_are_the_product_in_the_given_order(grid, seeds):
         ({"rate": [object()]}, "has no lasting name"),
         ({"rat": [1]}, "scenario: takes (rate: float, budget: int = 256), and the grid has rat"),
         ({}, "the grid has no names: missing a required argument: 'rate'"),
-        ({"rate": [1], "seeds": 3}, "seeds: must be whole numbers such as range(10), is 3"),
+        ({"rate": [1], "seeds": 1.5}, "seeds: must be whole numbers such as range(10), is 1.5"),
         ({"rate": [1], "seeds": []}, "seeds: there are none"),
         ({"rate": [1], "seeds": [1, 1]}, "seeds: one is there twice"),
         ({"rate": [1], "seeds": range(10**20)}, "seeds: are more than 100,000"),

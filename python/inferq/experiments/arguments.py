@@ -61,7 +61,7 @@ def seeds_of(seeds: object, most: int = MOST_SEEDS) -> tuple[int, ...]:
     return numbers
 
 
-def looks_of(seeds: Iterable[int], most: int | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def looks_of(seeds: Iterable[int] | int, most: int | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """All seeds that a probe may take, and after how many of them a verdict is tried: twice as many each.
 
     Args:

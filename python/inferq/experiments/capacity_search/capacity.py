@@ -37,7 +37,7 @@ def capacity(
     low: float | None = None,
     high: float | None = None,
     precision: float = 0.02,
-    seeds: Iterable[int] = range(5),
+    seeds: Iterable[int] | int = range(5),
     most_seeds: int | None = None,
     confidence: float = 0.95,
     threads: int | None = None,

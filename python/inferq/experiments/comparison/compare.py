@@ -43,7 +43,7 @@ def compare(
     workload: object,
     systems: Mapping[str, System] | None = None,
     *,
-    seeds: Iterable[int] | None = None,
+    seeds: Iterable[int] | int | None = None,
     baseline: str | None = None,
     metrics: Iterable[str] | None = None,
     slo: Mapping[str, float | None] | None = None,

@@ -56,7 +56,7 @@ def plan(
     spare: int = 0,
     prices: Prices | str | os.PathLike[str] | None = None,
     within: float = 0.02,
-    seeds: Iterable[int] = range(5),
+    seeds: Iterable[int] | int = range(5),
     most_seeds: int | None = None,
     confidence: float = 0.95,
     threads: int | None = None,

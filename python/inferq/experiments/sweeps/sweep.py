@@ -28,7 +28,7 @@ def sweep(
     scenario: Callable[..., Any] | str | os.PathLike[str],
     /,
     *,
-    seeds: Iterable[int] | None = None,
+    seeds: Iterable[int] | int | None = None,
     slo: Mapping[str, float | None] | None = None,
     executor: Any = None,
     resume: str | os.PathLike[str] | None = None,

@@ -1,0 +1,18 @@
+"""A small script as a user writes one: `make lint` holds it against the types of the package."""
+
+import inferq as iq
+
+log = [
+    {"arrival_s": 0.0, "prompt_tokens": 100, "output_tokens": 20},
+    {"arrival_s": 0.5, "prompt_tokens": 200, "output_tokens": 30},
+]
+engine = iq.Engine.on("llama-3.1-8b", "h100-80gb")
+run = iq.simulate(log, engine, warmup="0s")
+rows: list[str] = run.findings
+trace = iq.read_trace("traces/azure_2023.csv", time_unit=None).at_rate(12)
+fleet = iq.Cluster(engine, replicas=2, router=iq.PrefixAffinity())
+found = iq.compare(trace, {"one": engine, "two": fleet}, seeds=3, metrics=["ttft_p99"])
+print(found.explain(), run.summary()["ttft_p99"].item(), rows)
+answer = iq.capacity(trace, engine, iq.Slo(ttft_p99=0.5), seeds=3)
+print(answer.rate)
+talks = iq.Workload(log).with_classes("chat")
