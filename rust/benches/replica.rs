@@ -40,8 +40,8 @@ const POLICIES: [(&str, &str); 15] = [
     ("Sarathi", SARATHI),
     (
         "VllmV1",
-        r#"{"kind": "VllmV1", "token_budget": 512, "max_seqs": 256, "long_prefill_threshold": 0, "policy": "fcfs",
-        "reserve_full_prompt": true}"#,
+        r#"{"kind": "VllmV1", "async_scheduling": false, "token_budget": 512, "max_seqs": 256,
+        "long_prefill_threshold": 0, "policy": "fcfs", "reserve_full_prompt": true}"#,
     ),
     (
         "VllmV0",
@@ -50,8 +50,8 @@ const POLICIES: [(&str, &str); 15] = [
     ),
     (
         "Sglang",
-        r#"{"kind": "Sglang", "policy": "fcfs", "chunk_tokens": 512, "max_prefill_tokens": 16384, "max_seqs": 256,
-        "mixed": false, "conservativeness": 1.0, "ignore_eos": false}"#,
+        r#"{"kind": "Sglang", "overlap": false, "policy": "fcfs", "chunk_tokens": 512, "max_prefill_tokens": 16384,
+        "max_seqs": 256, "mixed": false, "conservativeness": 1.0, "ignore_eos": false}"#,
     ),
     ("Orca", r#"{"kind": "Orca", "max_seqs": 256, "max_model_len": 8192, "token_budget": null, "chunked": false}"#),
     ("FasterTransformer", r#"{"kind": "FasterTransformer", "max_seqs": 256, "max_model_len": 8192, "free": "each"}"#),

@@ -195,8 +195,14 @@ const SGLANG_LPM: &str = r#"{"kind": "Sglang", "overlap": false, "policy": "lpm"
     "max_seqs": 256, "mixed": false, "conservativeness": 1.0, "ignore_eos": false}"#;
 
 /// The other policies on W1, each at 0.9 of its own saturated rate, as in `rust/benches/replica.rs`.
-const POLICIES: [(&str, f64, &str); 13] = [
+const POLICIES: [(&str, f64, &str); 15] = [
     ("W1 0.9, VllmV1", 48.87, VLLM_V1),
+    (
+        "W1 0.9, VllmV1, asynchronous",
+        48.87,
+        r#"{"kind": "VllmV1", "async_scheduling": true, "token_budget": 512, "max_seqs": 256,
+        "long_prefill_threshold": 0, "policy": "fcfs", "reserve_full_prompt": true}"#,
+    ),
     (
         "W1 0.9, VllmV0",
         46.45,
@@ -206,8 +212,14 @@ const POLICIES: [(&str, f64, &str); 13] = [
     (
         "W1 0.9, Sglang",
         46.16,
-        r#"{"kind": "Sglang", "overlap": false, "policy": "fcfs", "chunk_tokens": 512, "max_prefill_tokens": 16384, "max_seqs": 256,
-        "mixed": false, "conservativeness": 1.0, "ignore_eos": false}"#,
+        r#"{"kind": "Sglang", "overlap": false, "policy": "fcfs", "chunk_tokens": 512, "max_prefill_tokens": 16384,
+        "max_seqs": 256, "mixed": false, "conservativeness": 1.0, "ignore_eos": false}"#,
+    ),
+    (
+        "W1 0.9, Sglang, overlap",
+        46.16,
+        r#"{"kind": "Sglang", "overlap": true, "policy": "fcfs", "chunk_tokens": 512, "max_prefill_tokens": 16384,
+        "max_seqs": 256, "mixed": false, "conservativeness": 1.0, "ignore_eos": false}"#,
     ),
     (
         "W1 0.9, Orca",
