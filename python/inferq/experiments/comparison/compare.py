@@ -276,7 +276,9 @@ def _values(evidence: Evidence, keys: Iterable[MetricKey]) -> tuple[dict[str, An
 
 def _systems(systems: object) -> dict[str, System]:
     if not isinstance(systems, Mapping) or not systems:
-        raise ConfigError("systems", f"must be a table of systems by name, is {systems!r}")
+        raise ConfigError(
+            "systems", f"must be a table of systems by name such as {{'a': …}}, is a {type(systems).__name__}"
+        )
     for name, system in systems.items():
         if not isinstance(name, str) or not name:
             raise ConfigError("systems", f"the name {name!r} must be a text")
