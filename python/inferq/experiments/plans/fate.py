@@ -123,7 +123,8 @@ def _too_small(one: Standing, last: Trial | None) -> str:
     """Why fewer units are not enough."""
     if last is None or not one.low or last.units < one.sizes[one.low - 1]:
         return one.limit.why or "one replica is the least"
-    part = "" if last.whole else f" on the first {last.requests:,} requests, which is proof"
+    part = "" if last.whole else f" on the first {last.requests:,} requests"
+    part += ", which is proof" if last.sure else ""
     return f"with {one.candidate.size(last.units)} it is {last.verdict}{part}; {last.worst}"
 
 

@@ -79,7 +79,8 @@ def plan(
        are, every size is run.
     3. Every other candidate is then tried at the largest size that costs less. Often a part of the requests
        is proof: more of them are late already than may be late of all (the future does not change the past,
-       law L11).
+       law L11). Of what is drawn and comes at a steady rate a part counts too where its whole interval is
+       beyond a limit: a queue that begins empty only grows towards what it is in the long run.
     4. Of those that cost the same the fastest is found by halving, in pairs on the same requests.
 
     So of a fixed workload the answer is exact: no candidate that was tried costs less by more than `within`,
