@@ -408,9 +408,7 @@ impl Replica {
         let (due, growth) = state.until_due_and_growth();
         let mut count = state.batch.hold.iterations.min(pace.holds).min(state.batch.most_iterations).min(due);
         if count > 1 {
-            // What is lent out is not the pace that stays at hand.
-            let told = pace;
-            count = if self.stepping { 1 } else { count.min(self.scheduler.holds(&told)) };
+            count = if self.stepping { 1 } else { count.min(self.scheduler.holds(&pace)) };
         }
         if state.swap_charge > Span::ZERO {
             pace.first = pace.first.plus(state.swap_charge)?;

@@ -192,7 +192,7 @@ impl Pace {
     }
 
     #[inline(never)]
-    fn long_total(self, count: u64) -> Result<Span> {
+    fn long_total(&self, count: u64) -> Result<Span> {
         let base = product(self.first.0, u128::from(count))?;
         if self.growth == 0 || count < 2 {
             return Ok(Span(base));
@@ -259,7 +259,7 @@ impl Pace {
     }
 
     #[inline(never)]
-    fn long_length(self, index: u64) -> Result<Span> {
+    fn long_length(&self, index: u64) -> Result<Span> {
         let change = product(self.growth.unsigned_abs(), u128::from(index))?;
         let length = if self.growth >= 0 { self.first.0.checked_add(change) } else { self.first.0.checked_sub(change) };
         length.map(Span).ok_or_else(overflow)
