@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import inferq as iq
 from inferq.results import store
 from inferq.workload import parts
-from inferq.workload.prefixes import OWN, Contents
+from inferq.workload.prefixes import NO_ROW, OWN, Chains, Contents
 
 from .arriving import arriving
 from .refusals import refused
@@ -145,7 +145,23 @@ FRAMES = st.one_of(requests(), conversations())
 @given(frame=FRAMES)
 def test_chains_begin_alike_for_as_long_as_the_tokens_do(frame: pl.DataFrame) -> None:
     prompts = [prompt for prompt, _ in written(frame)]
-    assert all_alike(chained(frame, Contents().of(frame))) == all_alike(prompts)
+    whole = Contents().of(frame)
+    assert all_alike(chained(frame, whole)) == all_alike(prompts)
+    # the core gets of a row that goes on only what comes behind the chain of the earlier one
+    assert whole is None or _unrolled(Contents().linked(frame)) == [
+        part.tolist() for part in np.split(np.stack([whole.content, whole.tokens], 1), whole.start[1:-1])
+    ]
+
+
+def _unrolled(linked: Chains | None) -> list[list[list[int]]]:
+    """Each row's chain, written out."""
+    assert linked is not None
+    chains: list[list[list[int]]] = []
+    parts = np.split(np.stack([linked.content, linked.tokens], 1), linked.start[1:-1])
+    for row, part in enumerate(parts):
+        after = NO_ROW if linked.after is None else int(linked.after[row])
+        chains.append(part.tolist() if after == NO_ROW else chains[after] + part.tolist())
+    return chains
 
 
 @given(frame=FRAMES, block=st.sampled_from([1, 2, 4]))

@@ -311,7 +311,8 @@ pub(crate) fn simulate<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     read_columns! { columns:
         arrival_s, prompt_tokens, output_tokens, class, priority, max_output_tokens, patience_s, ttft_slo_s, tbt_slo_s,
-        queue_key, session, pool, content_start, content_id, content_tokens, parents, children_start, children, delay_s
+        queue_key, session, pool, content_after, content_start, content_id, content_tokens, parents, children_start,
+        children, delay_s
     }
     let workload = Workload {
         arrival_s,
@@ -326,7 +327,13 @@ pub(crate) fn simulate<'py>(
         queue_key,
         session,
         pool,
-        content: Content { start: content_start, id: content_id, tokens: content_tokens },
+        content: Content {
+            after: content_after,
+            start: content_start,
+            id: content_id,
+            tokens: content_tokens,
+            rows: &[],
+        },
         flow: Flow { parents, children_start, children, delay_s },
         ..Workload::default()
     };

@@ -20,6 +20,7 @@ use crate::request::Place;
 use crate::results::BlockOperations;
 use crate::workload::Arrival;
 use block_cache::BlockCache;
+use content_tree::Newcomer;
 pub(crate) use content_tree::OWN;
 pub use content_tree::Segment;
 pub(crate) use prefix_cache::Hit;
@@ -182,7 +183,9 @@ impl KvBlocks {
     #[inline]
     pub(crate) fn open(&mut self, place: Place, content: &[Segment], arrival: &Arrival) {
         if let Some(cache) = &mut self.cache {
-            cache.open(place, content, OWN | u64::from(arrival.id), arrival.prompt_tokens);
+            let prompt = arrival.prompt_tokens;
+            let tokens = prompt + arrival.output_tokens;
+            cache.open(place, Newcomer { content, own: OWN | u64::from(arrival.id), prompt, tokens });
         }
     }
 
@@ -328,6 +331,11 @@ impl KvBlocks {
     /// Does the cache evict several blocks for the sake of one?
     pub(crate) fn evicts_runs(&self) -> bool {
         self.cache.as_ref().is_some_and(|cache| cache.evicts_runs())
+    }
+
+    /// Is there anything that begins with this content, cached, reported or of a request here?
+    pub(crate) fn knows(&self, content: u64) -> bool {
+        self.cache.as_ref().is_some_and(|cache| cache.knows(content))
     }
 
     /// How much of a prompt that begins with this content is cached, and the request here that computes what comes

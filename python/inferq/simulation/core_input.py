@@ -87,7 +87,7 @@ class Crossing:
         if entered is not None:
             columns["pool"] = entered
         if self.knows_prefixes:
-            chains = (contents or Contents()).of(frame, first)
+            chains = Contents().linked(frame) if contents is None else contents.of(frame, first)
             if chains is not None:
                 columns.update(chains.columns())
         return columns

@@ -30,20 +30,32 @@ COLUMNS = (*EXPLICIT, "session_id")
 """Those and the column that says it where none of them is there."""
 
 
+NO_ROW = (1 << 32) - 1
+"""In the form that the core reads: a chain goes on from that of no row."""
+
+
 class Chains(NamedTuple):
-    """With what each of some rows begins: its segments are those from `start[row]` to `start[row + 1]`."""
+    """With what each of some rows begins: its segments are those from `start[row]` to `start[row + 1]`.
+
+    With `after` they are those behind the chain of that row, where it is one (`NO_ROW`: of none). So the
+    turns of a session take memory in proportion to their number, and not to its square.
+    """
 
     start: NDArray[Any]
     content: NDArray[Any]
     tokens: NDArray[Any]
+    after: NDArray[Any] | None = None
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """In the form that the core reads."""
-        return {
+        columns: dict[str, NDArray[Any]] = {
             "content_start": self.start.astype(np.uint64),
             "content_id": self.content.astype(np.uint64, copy=False),
             "content_tokens": self.tokens.astype(np.uint32),
         }
+        if self.after is not None:
+            columns["content_after"] = self.after
+        return columns
 
     def totals(self) -> NDArray[Any]:
         """Tokens in each chain."""
@@ -58,7 +70,7 @@ class Chains(NamedTuple):
         from_ = ranges(self.start[rows], lengths)
         return Chains(start, self.content[from_], self.tokens[from_])
 
-    def after(self, earlier: Chains) -> Chains:
+    def behind(self, earlier: Chains) -> Chains:
         """These rows behind others."""
         return Chains(
             np.concatenate([earlier.start, self.start[1:] + earlier.start[-1]]),
@@ -89,8 +101,7 @@ def resolved(chains: Chains, link: NDArray[Any], sizes: NDArray[Any], rows: NDAr
         sizes: tokens of prompt and output of each.
         rows: the number of each.
     """
-    total = np.where(link >= 0, sizes[link], chains.totals()) if link.size else sizes
-    own, numbers = sizes - total, rows.astype(np.uint64) | np.uint64(OWN)
+    own, numbers = own_tokens(chains, link, sizes), rows.astype(np.uint64) | np.uint64(OWN)
     depth, root = np.zeros(link.size, dtype=np.int64), np.arange(link.size)
     for row, earlier in upwards(link):
         depth[row] += 1
@@ -105,6 +116,31 @@ def resolved(chains: Chains, link: NDArray[Any], sizes: NDArray[Any], rows: NDAr
         last[row] -= 1
         content[last[row]], tokens[last[row]] = numbers[earlier], own[earlier]
     return Chains(start, content, tokens)
+
+
+def linked(chains: Chains, link: NDArray[Any], sizes: NDArray[Any]) -> Chains:
+    """The same with each linked row's chain only from where that of the row it continues ends.
+
+    Args:
+        chains: of the rows that are not linked.
+        link: for each row the one that it continues; -1 for none.
+        sizes: tokens of prompt and output of each.
+    """
+    has = link >= 0
+    earlier = link[has]
+    said = Chains(
+        starts(has.astype(np.int64)),
+        earlier.astype(np.uint64) | np.uint64(OWN),
+        own_tokens(chains, link, sizes)[earlier],
+    )
+    return both(chains, said)._replace(after=np.where(has, link, NO_ROW).astype(np.uint32))
+
+
+def own_tokens(chains: Chains, link: NDArray[Any], sizes: NDArray[Any]) -> NDArray[Any]:
+    """Tokens that each row alone says: those behind its chain, of which that of a linked row is not given."""
+    shared = np.where(link >= 0, sizes[link], chains.totals()) if link.size else sizes
+    own: NDArray[Any] = sizes - shared
+    return own
 
 
 def upwards(link: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
@@ -182,6 +218,23 @@ class Contents:
         Raises:
             TraceError: naming the row.
         """
+        chains, link, strict = self._said(frame, first)
+        if link is not None or self._later is not None:
+            chains = self._whole(frame, first, chains, link, strict)
+        self._part += 1
+        return chains if chains.content.size or self._later is not None else None
+
+    def linked(self, frame: pl.DataFrame) -> Chains | None:
+        """The same of a workload in one part, with `after` where rows continue others."""
+        chains, link, strict = self._said(frame, 0)
+        if link is not None:
+            _, sizes, link = self._placed(frame, 0, link, strict)
+            if (link >= 0).any():
+                return linked(chains, link, sizes)
+        return chains if chains.content.size else None
+
+    def _said(self, frame: pl.DataFrame, first: int) -> tuple[Chains, NDArray[Any] | None, bool]:
+        """What the columns say: chains, rows that are continued, and whether each of those must fit."""
         there = [name for name in EXPLICIT if name in frame.columns]
         filled = [name for name in there if frame[name].null_count() < frame.height]
         if len(filled) > 1:
@@ -196,10 +249,7 @@ class Contents:
             link = frame["continues"].fill_null(-1).to_numpy().astype(np.int64)
         elif not there and "session_id" in frame.columns and "turn" in frame.columns:
             link = self._before(frame, first)
-        if link is not None or self._later is not None:
-            chains = self._linked(frame, first, chains, link, "continues" in filled)
-        self._part += 1
-        return chains if chains.content.size or self._later is not None else None
+        return chains, link, "continues" in filled
 
     def _of_hashes(self, frame: pl.DataFrame, first: int) -> Chains:
         """Every hash is a content of a block's tokens; the last may be a part of a block."""
@@ -322,10 +372,22 @@ class Contents:
         link[row[here] - first] = row[here - 1]
         return link
 
-    def _linked(
+    def _whole(
         self, frame: pl.DataFrame, first: int, chains: Chains, link: NDArray[Any] | None, strict: bool
     ) -> Chains:
         """The chains of rows of which some begin with the prompt and the output of an earlier one."""
+        rows, sizes, local = self._placed(frame, first, link, strict)
+        kept = self._rows.size
+        whole = resolved(chains.behind(self._chains), local, sizes, rows)
+        if self._later is not None:
+            stay = np.searchsorted(rows, self._go_on(first + frame.height))
+            self._rows, self._sizes, self._chains = rows[stay], sizes[stay], whole.of(stay)
+        return whole.of(np.arange(kept, rows.size)) if kept else whole
+
+    def _placed(
+        self, frame: pl.DataFrame, first: int, link: NDArray[Any] | None, strict: bool
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Rows that are kept and these, their tokens, and for each the place of the one that it continues."""
         kept = self._rows.size
         rows = np.concatenate([self._rows, np.arange(first, first + frame.height)])
         sizes = np.concatenate([self._sizes, context_tokens(frame)])
@@ -342,11 +404,7 @@ class Contents:
                     f"in a prompt of {prompts[row]}"
                 )
             local[kept:] = np.where(has & ~short, at, -1)
-        whole = resolved(chains.after(self._chains), local, sizes, rows)
-        if self._later is not None:
-            stay = np.searchsorted(rows, self._go_on(first + frame.height))
-            self._rows, self._sizes, self._chains = rows[stay], sizes[stay], whole.of(stay)
-        return whole.of(np.arange(kept, rows.size)) if kept else whole
+        return rows, sizes, local
 
     def _go_on(self, end: int) -> NDArray[Any]:
         """The rows before `end` to which later parts go back."""

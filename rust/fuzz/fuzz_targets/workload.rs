@@ -4,7 +4,7 @@
 
 use arbitrary::Arbitrary;
 use inferq_core::engine::{Engine, parse};
-use inferq_core::workload::{Content, Flow, Workload};
+use inferq_core::workload::{Content, Flow, NO_ROW, Workload};
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
@@ -20,6 +20,7 @@ struct Row {
     session: u32,
     pool: u32,
     segments: u8,
+    after: u8,
     parents: u8,
     children: u8,
     delay_s: f64,
@@ -31,7 +32,7 @@ struct Scenario {
     rows: Vec<Row>,
     class_count: u8,
     /// Which of the optional columns are there.
-    columns: [bool; 10],
+    columns: [bool; 11],
     content_id: Vec<u64>,
     content_tokens: Vec<u32>,
     children: Vec<u8>,
@@ -74,6 +75,8 @@ fuzz_target!(|scenario: Scenario| {
     let output_tokens = column(&rows, true, |row| row.output_tokens % 70_000);
     let children: Vec<u32> = scenario.children.iter().map(|&child| child.into()).collect();
     let content_start = starts(column(&rows, is_there[7], |row| row.segments % 4).into_iter());
+    let after = |row: &Row| if row.after < 128 { row.after.into() } else { NO_ROW };
+    let content_after = column(&rows, is_there[10], after);
     let children_start = starts(column(&rows, is_there[8], |row| row.children % 4).into_iter());
     let workload = Workload {
         arrival_s: &column(&rows, true, |row| row.arrival_s),
@@ -88,7 +91,13 @@ fuzz_target!(|scenario: Scenario| {
         session: &column(&rows, is_there[5], |row| row.session),
         pool: &column(&rows, is_there[6], |row| row.pool),
         content: if is_there[7] {
-            Content { start: &content_start, id: &scenario.content_id, tokens: &scenario.content_tokens }
+            Content {
+                after: &content_after,
+                start: &content_start,
+                id: &scenario.content_id,
+                tokens: &scenario.content_tokens,
+                rows: &[],
+            }
         } else {
             Content::default()
         },

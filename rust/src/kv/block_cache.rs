@@ -19,10 +19,13 @@ use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
 use self::runs::Runs;
-use super::content_tree::{Chains, KnownRuns, Mixer, NONE, OWN, Segment, Step, step_of};
+use super::content_tree::{Chains, KnownRuns, Mixer, NONE, Newcomer, Segment, Step, step_of};
 use super::prefix_cache::{HeldRun, Hit, Part, PrefixCache};
 use super::reported::Reported;
 use crate::request::Place;
+
+/// Room for so many runs is kept for the next request in a place.
+const MOST_KEPT: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct BlockCache {
@@ -118,7 +121,7 @@ impl BlockCache {
 
     /// The first `tokens` tokens of a request lie in blocks that it holds: others can find them.
     fn publish(&mut self, place: Place, tokens: u64) {
-        let whole = self.whole(tokens);
+        let whole = self.whole(self.chains.said(place, tokens));
         let mut block = self.held[place.index()].blocks;
         if whole <= block {
             return;
@@ -148,36 +151,28 @@ impl BlockCache {
 }
 
 impl PrefixCache for BlockCache {
-    fn open(&mut self, place: Place, content: &[Segment], own: u64, _prompt: u32) {
+    fn open(&mut self, place: Place, newcomer: Newcomer) {
         if self.held.len() <= place.index() {
             self.held.resize_with(place.index() + 1, Holding::default);
         }
-        self.chains.open(place, content, own);
-        let mut token = 0;
-        for segment in content {
-            if segment.content & OWN > 0
-                && let Some(&owner) = self.owners.get(&segment.content)
-                && self.held[owner.index()].followed == 0
-                && self.chains.has(owner, u64::from(token), self.chains.content_at(place, u64::from(token)))
-            {
-                self.follow(owner);
-            }
-            token += segment.tokens;
+        self.chains.open(place, newcomer);
+        if let Some(before) = self.last_before(place, newcomer.content)
+            && self.held[before.index()].followed == 0
+        {
+            self.follow(before);
         }
-        self.owners.insert(own, place);
+        self.owners.insert(newcomer.own, place);
         let known_until = |known: KnownRuns| match known.last {
             NONE => 0,
             last => self.tokens(self.runs.at(last).end),
         };
-        if self.chains.is_continued(place, token, known_until) {
+        if self.chains.is_continued(place, known_until) {
             self.follow(place);
         }
     }
 
     fn close(&mut self, place: Place) {
-        if let Some(own) = self.chains.own(place) {
-            self.owners.remove(&own);
-        }
+        self.owners.remove(&self.chains.own(place).content);
         self.stop(place);
         let followed = std::mem::take(&mut self.held[place.index()].followed);
         self.followed_here -= u64::from(followed > 0);
@@ -252,7 +247,10 @@ impl PrefixCache for BlockCache {
         holding.blocks = 0;
         let mut runs = std::mem::take(&mut holding.runs);
         runs.drain(..).rev().for_each(|held| self.drop_holder(held));
-        self.held[place.index()].runs = runs;
+        // Places that thousands of runs went through keep no room for them.
+        if runs.capacity() <= MOST_KEPT {
+            self.held[place.index()].runs = runs;
+        }
     }
 
     fn keep(&mut self, place: Place) -> Part {
@@ -308,6 +306,10 @@ impl PrefixCache for BlockCache {
     /// Equal blocks are not merged.
     fn is_computed_twice(&self, _slot: Place) -> bool {
         false
+    }
+
+    fn knows(&self, content: u64) -> bool {
+        self.chains.tree.knows(content)
     }
 
     fn cached_prefix(&self, content: &[Segment], most: u64) -> (u64, Option<Place>) {

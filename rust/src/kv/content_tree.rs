@@ -1,10 +1,11 @@
 //! Prompts that begin alike, told apart without a token of them.
 //!
 //! The tokens of a request are those of a chain of contents: shared texts or the outputs of others, each from its
-//! beginning for some tokens, and at last its own, which has no end. Two requests agree on their first n tokens iff their
-//! chains do. Chains are kept in a tree: a node is the rest of a chain from where it left all others, so that token n of
-//! two requests, and all before, are the same iff it lies in the same node. Contents are compared, not hashes of them:
-//! nothing can collide.
+//! beginning for some tokens, and at last its own. Two requests agree on their first n tokens iff their chains do. Chains
+//! are kept in a tree: a node is the rest of a chain from where it left all others, so that token n of two requests, and
+//! all before, are the same iff both have it and it lies in the same node. A chain that goes on where another one ends
+//! makes its node longer, so that all turns of a session lie in one. Contents are compared, not hashes of them: nothing
+//! can collide.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -12,7 +13,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use crate::request::Place;
 
 /// A part of a prompt: the first tokens of a content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
     /// Which content: a shared one below `OWN`, or `OWN` and the id of the request whose own it is.
     pub content: u64,
@@ -24,9 +25,6 @@ pub struct Segment {
 pub(crate) const OWN: u64 = 1 << 63;
 
 pub(super) const NONE: u32 = u32::MAX;
-
-/// Tokens of a content that has no end.
-const ENDLESS: u32 = u32::MAX;
 
 /// Where a node stands, and its first token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,7 +41,7 @@ struct Key {
 #[derive(Debug)]
 pub(super) struct ContentNode {
     key: Key,
-    /// Its contents, the first from its first token here on. The last has no end.
+    /// Its contents, the first from its first token here on.
     content: Vec<Segment>,
     /// Its children in use, the chains of live requests that end in it, and the runs of blocks that are known in it.
     uses: u32,
@@ -106,62 +104,68 @@ impl Position {
     }
 }
 
-/// What is left of a part of a chain behind its first tokens.
-#[inline]
-fn rest(tokens: u32, skipped: u32) -> u32 {
-    if tokens == ENDLESS { ENDLESS } else { tokens - skipped }
-}
-
 impl Tree {
-    /// The nodes of the chain of a request, of which the last is used once more.
-    fn enter(&mut self, chain: &[Segment], path: &mut Vec<Step>) {
+    /// The nodes of the chain of a request, of which the last is used once more. Says from which token on the chain is new
+    /// here.
+    fn enter(&mut self, chain: &[Segment], path: &mut Vec<Step>) -> u32 {
         let mut position = Position::START;
+        let mut new_from = u32::MAX;
         while let Some(next) = chain.get(position.part) {
             let key = position.key(next.content);
-            let Some(&node) = self.by_key.get(&key) else {
-                let node = self.add(key, &chain[position.part..]);
-                path.push(Step { node, end: ENDLESS });
-                break;
+            let (node, goes_on) = match self.by_key.get(&key) {
+                Some(&node) => (node, self.follow(node, chain, &mut position)),
+                None => (self.add(key), true),
             };
-            self.follow(node, chain, &mut position);
+            let rest = &chain[position.part..];
+            if goes_on && !rest.is_empty() {
+                let content = &mut self.nodes[node as usize].content;
+                let begin = content.len();
+                content.extend_from_slice(rest);
+                content[begin].tokens -= position.skipped;
+                new_from = position.tokens;
+                position.tokens += content[begin..].iter().map(|part| part.tokens).sum::<u32>();
+                position.part = chain.len();
+            }
             path.push(Step { node, end: position.tokens });
         }
         if let Some(last) = path.last() {
             self.use_node(last.node);
         }
+        new_from
     }
 
-    /// Follows a chain from the first token of a node to where it leaves it.
+    /// Follows a chain from the first token of a node to where it leaves it. Says whether that is the node's end, and the
+    /// whole of a content: what comes then may be there too.
     #[inline]
-    fn follow(&self, node: u32, chain: &[Segment], position: &mut Position) {
+    fn follow(&self, node: u32, chain: &[Segment], position: &mut Position) -> bool {
         position.node = node;
         for known in &self.nodes[node as usize].content {
-            let Some(next) = chain.get(position.part).filter(|next| next.content == known.content) else { return };
-            let left = rest(next.tokens, position.skipped);
+            let Some(next) = chain.get(position.part).filter(|next| next.content == known.content) else {
+                return false;
+            };
+            let left = next.tokens - position.skipped;
             let agreed = left.min(known.tokens);
-            position.tokens = position.tokens.saturating_add(agreed);
+            position.tokens += agreed;
             if agreed < left {
                 position.skipped += agreed;
-                return;
+                return false;
             }
             (position.part, position.skipped) = (position.part + 1, 0);
             if agreed < known.tokens {
-                return;
+                return false;
             }
         }
+        true
     }
 
-    /// A node that nothing uses yet.
-    fn add(&mut self, key: Key, chain: &[Segment]) -> u32 {
+    /// A node that nothing uses yet, without any content.
+    fn add(&mut self, key: Key) -> u32 {
         let node = self.vacant.pop().unwrap_or_else(|| {
             let known = KnownRuns { last: NONE, oldest_twin: NONE };
             self.nodes.push(ContentNode { key, content: Vec::new(), uses: 0, pins: 0, known });
             self.nodes.len() as u32 - 1
         });
-        let fresh = &mut self.nodes[node as usize];
-        fresh.key = key;
-        fresh.content.extend_from_slice(chain);
-        fresh.content[0].tokens = rest(chain[0].tokens, key.skipped);
+        self.nodes[node as usize].key = key;
         self.by_key.insert(key, node);
         node
     }
@@ -244,6 +248,11 @@ impl Tree {
         true
     }
 
+    /// Is there a chain that begins with this content?
+    pub(super) fn knows(&self, content: u64) -> bool {
+        self.by_key.contains_key(&Position::START.key(content))
+    }
+
     /// The nodes of a chain of contents, as far as they are there.
     pub(super) fn steps(&self, chain: &[Segment]) -> impl Iterator<Item = Step> {
         let mut position = Position::START;
@@ -259,38 +268,69 @@ impl Tree {
 #[derive(Debug, Default)]
 pub(super) struct Chains {
     pub(super) tree: Tree,
-    paths: Vec<Vec<Step>>,
+    paths: Vec<Path>,
     /// The chain that comes.
     chain: Vec<Segment>,
 }
 
+/// The way of a request through the tree.
+#[derive(Debug, Default)]
+struct Path {
+    steps: Vec<Step>,
+    /// Its own content, and how many tokens come before that.
+    own: Segment,
+    /// Had no other request said anything of its own?
+    is_new: bool,
+}
+
+/// A request as it comes to a cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Newcomer<'a> {
+    /// Its tokens are first those of these contents,
+    pub(crate) content: &'a [Segment],
+    /// then those of its own one.
+    pub(crate) own: u64,
+    /// Tokens of its prompt, and of prompt and output.
+    pub(crate) prompt: u32,
+    pub(crate) tokens: u32,
+}
+
 impl Chains {
-    /// A request comes. Its last node is its own.
-    pub(super) fn open(&mut self, place: Place, content: &[Segment], own: u64) {
+    /// A request comes.
+    pub(super) fn open(&mut self, place: Place, newcomer: Newcomer) {
         if self.paths.len() <= place.index() {
-            self.paths.resize_with(place.index() + 1, Vec::new);
+            self.paths.resize_with(place.index() + 1, Path::default);
         }
-        let path = &mut self.paths[place.index()];
-        debug_assert!(path.is_empty(), "a place is one request's");
+        let Newcomer { content, own, tokens, .. } = newcomer;
+        let Path { steps, own: of_this, is_new } = &mut self.paths[place.index()];
+        debug_assert!(steps.is_empty(), "a place is one request's");
+        let shared: u32 = content.iter().map(|part| part.tokens).sum();
         self.chain.clear();
         self.chain.extend_from_slice(content);
-        self.chain.push(Segment { content: own, tokens: ENDLESS });
-        self.tree.enter(&self.chain, path);
+        self.chain.push(Segment { content: own, tokens: tokens - shared });
+        *of_this = Segment { content: own, tokens: shared };
+        *is_new = self.tree.enter(&self.chain, steps) <= shared;
     }
 
     /// A request goes.
     pub(super) fn close(&mut self, place: Place) {
-        let path = &mut self.paths[place.index()];
+        let path = &mut self.paths[place.index()].steps;
         if let Some(last) = path.last() {
             self.tree.leave(last.node);
         }
         path.clear();
     }
 
+    /// Of so many tokens of a request those that it says: a row that is dropped computes one more.
+    #[inline]
+    pub(super) fn said(&self, place: Place, tokens: u64) -> u64 {
+        self.path(place).last().map_or(0, |last| tokens.min(u64::from(last.end)))
+    }
+
     /// The nodes of a request.
     #[inline]
     pub(super) fn path(&self, place: Place) -> &[Step] {
-        &self.paths[place.index()]
+        &self.paths[place.index()].steps
     }
 
     /// What `open` was told, without the request's own content.
@@ -315,10 +355,11 @@ impl Chains {
         content
     }
 
-    /// The node in which a token of a request lies.
+    /// The node in which a token of a request lies. Behind its last token it is alone.
+    #[inline]
     pub(super) fn content_at(&self, place: Place, token: u64) -> u32 {
         let path = self.path(place);
-        path[step_of(path, token)].node
+        path.get(step_of(path, token)).map_or(NONE - 1 - place.0, |step| step.node)
     }
 
     /// Has a request that is here this token in this node?
@@ -333,24 +374,31 @@ impl Chains {
         self.has(other, last, self.content_at(one, last))
     }
 
-    /// The own content of a request.
-    pub(super) fn own(&self, place: Place) -> Option<u64> {
-        let last = self.path(place).last()?;
-        self.tree.nodes[last.node as usize].content.last().map(|own| own.content)
+    /// The own content of a request that is here, and how many tokens come before it.
+    #[inline]
+    pub(super) fn own(&self, place: Place) -> Segment {
+        self.paths[place.index()].own
+    }
+
+    /// Does a request begin with the first token that another one says of its own, and all before?
+    pub(super) fn continues(&self, place: Place, other: Place) -> bool {
+        let first = self.own(other).tokens;
+        first < self.own(place).tokens && {
+            let first = u64::from(first);
+            self.has(other, first, self.content_at(place, first))
+        }
     }
 
     /// Is something known of what a request says from its own first token on, or has another request that? Known is what
     /// lies before the token that `known_until` says of a node's runs.
     #[inline]
-    pub(super) fn is_continued(&self, place: Place, first: u32, known_until: impl Fn(KnownRuns) -> u64) -> bool {
-        let last = self.path(place).last().map(|last| &self.tree.nodes[last.node as usize]);
-        let is_new = last.is_some_and(|last| last.uses == 1 && last.start() <= first);
-        !is_new && self.is_old_continued(place, first, known_until)
+    pub(super) fn is_continued(&self, place: Place, known_until: impl Fn(KnownRuns) -> u64) -> bool {
+        !self.paths[place.index()].is_new && self.is_old_continued(place, known_until)
     }
 
     #[cold]
-    fn is_old_continued(&self, place: Place, first: u32, known_until: impl Fn(KnownRuns) -> u64) -> bool {
-        let first = u64::from(first);
+    fn is_old_continued(&self, place: Place, known_until: impl Fn(KnownRuns) -> u64) -> bool {
+        let first = u64::from(self.own(place).tokens);
         let node = self.content_at(place, first);
         let mut others = (0..self.paths.len() as u32).map(Place).filter(|&other| other != place);
         let is_known = |(other, at): (usize, &ContentNode)| {

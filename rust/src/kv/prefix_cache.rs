@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use super::Segment;
+use super::content_tree::Newcomer;
 use crate::request::Place;
 
 /// What a cache has of a request's tokens.
@@ -35,8 +36,8 @@ pub(crate) struct Part(pub(super) Vec<HeldRun>);
 /// something. The pool says when unreferenced blocks have to be evicted. Blocks of a request that the cache does not
 /// know are the request's alone.
 pub(crate) trait PrefixCache: Debug + Send {
-    /// A request comes whose tokens are those of `content`, then those of a content of its own; so many are its prompt.
-    fn open(&mut self, place: Place, content: &[Segment], own: u64, prompt: u32);
+    /// A request comes.
+    fn open(&mut self, place: Place, newcomer: Newcomer);
 
     /// A request that holds nothing goes.
     fn close(&mut self, place: Place);
@@ -106,6 +107,9 @@ pub(crate) trait PrefixCache: Debug + Send {
     /// Does a request compute what the cache knows already, so that blocks come free as it goes on?
     fn is_computed_twice(&self, place: Place) -> bool;
 
+    /// Is there anything that begins with this content, cached, reported or of a request here?
+    fn knows(&self, content: u64) -> bool;
+
     /// How many of the first `most` tokens of a prompt that begins with this content are cached; and the request here
     /// that computes what comes next, where its decodes are known as they come.
     fn cached_prefix(&self, content: &[Segment], most: u64) -> (u64, Option<Place>);
@@ -119,6 +123,7 @@ pub(crate) trait PrefixCache: Debug + Send {
 
 #[cfg(test)]
 mod tests {
+    use super::super::OWN;
     use super::super::block_cache::BlockCache;
     use super::super::radix_cache::RadixCache;
     use super::*;
@@ -142,7 +147,8 @@ mod tests {
         let mut report = Vec::new();
         let mut here: [Option<u64>; 3] = [None; 3];
         for place in 0..3 {
-            cache.open(Place(place), &[], u64::MAX - u64::from(place), 1);
+            let own = u64::MAX - u64::from(place);
+            cache.open(Place(place), Newcomer { content: &[], own, prompt: 1, tokens: 2 });
             cache.close(Place(place));
         }
         for (id, &(text, shared, rest, output, left)) in visits.iter().enumerate() {
@@ -156,7 +162,7 @@ mod tests {
             let prompt = shared + rest;
             let content = [Segment { content: text, tokens: shared }];
             let before = cache.cached_prefix(&content, u64::from(prompt) - 1).0;
-            cache.open(place, &content, (1 << 63) | id as u64, prompt);
+            cache.open(place, Newcomer { content: &content, own: OWN | id as u64, prompt, tokens: prompt + output });
             let hit = cache.find(place, u64::from(prompt) - 1);
             assert_eq!(before, hit.tokens, "a request need not be here to be told what is there");
             if id % 4 == 0 {

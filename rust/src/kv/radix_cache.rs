@@ -8,7 +8,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
 
-use super::content_tree::{Chains, Mixer, NONE, Segment, Step, step_of};
+use super::content_tree::{Chains, Mixer, NONE, Newcomer, Segment, Step, step_of};
 use super::prefix_cache::{HeldRun, Hit, Part, PrefixCache};
 use super::reported::Reported;
 use crate::request::Place;
@@ -244,7 +244,7 @@ impl RadixCache {
 
     /// The first `tokens` tokens of a request enter the tree.
     fn publish(&mut self, place: Place, tokens: u64) {
-        let pages = tokens / self.page;
+        let pages = self.chains.said(place, tokens) / self.page;
         if pages == 0 {
             return;
         }
@@ -325,13 +325,13 @@ impl RadixCache {
 }
 
 impl PrefixCache for RadixCache {
-    fn open(&mut self, place: Place, content: &[Segment], own: u64, prompt: u32) {
-        let share = RequestPages { prompt: u64::from(prompt), node: ROOT, pages: 0 };
+    fn open(&mut self, place: Place, newcomer: Newcomer) {
+        let share = RequestPages { prompt: u64::from(newcomer.prompt), node: ROOT, pages: 0 };
         if self.shares.len() <= place.index() {
             self.shares.resize(place.index() + 1, share);
         }
         self.shares[place.index()] = share;
-        self.chains.open(place, content, own);
+        self.chains.open(place, newcomer);
     }
 
     fn close(&mut self, place: Place) {
@@ -456,6 +456,10 @@ impl PrefixCache for RadixCache {
 
     fn is_computed_twice(&self, place: Place) -> bool {
         self.child(place, self.shares[place.index()].pages).is_some()
+    }
+
+    fn knows(&self, content: u64) -> bool {
+        self.chains.tree.knows(content)
     }
 
     fn cached_prefix(&self, content: &[Segment], most: u64) -> (u64, Option<Place>) {

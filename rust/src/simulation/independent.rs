@@ -21,7 +21,7 @@ use crate::engine::EngineParts;
 use crate::error::{Error, Kind, Result};
 use crate::results::{Histogram, RequestRows, Results, Sample};
 use crate::router::{Fleet, Router};
-use crate::workload::{Columns, Workload};
+use crate::workload::{Columns, Content, Workload};
 
 /// Replays a workload through replicas behind a router that looks at nothing.
 pub(super) fn simulate(
@@ -95,8 +95,9 @@ fn run_share(
     watch: &mut dyn Watch,
 ) -> Result<Outcome> {
     let mut columns = Columns::default();
-    columns.append(workload, rows);
-    let share = Workload { ids: rows, ..columns.view(0, workload.class_count) };
+    columns.append(&Workload { content: Content::default(), ..*workload }, rows);
+    let content = Content { rows, ..workload.content };
+    let share = Workload { ids: rows, content, ..columns.view(0, workload.class_count) };
     let run = Run::new(replica as u32, workload.class_count, Cluster::of_one(engine), options, sampler);
     run.complete(&share, watch)
 }

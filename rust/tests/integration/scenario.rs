@@ -52,7 +52,12 @@ impl Columns {
             tbt_slo_s: &self.tbt_slo_s,
             queue_key: &self.queue_key,
             session: &self.session,
-            content: Content { start: &self.content_start, id: &self.content_id, tokens: &self.content_tokens },
+            content: Content {
+                start: &self.content_start,
+                id: &self.content_id,
+                tokens: &self.content_tokens,
+                ..Content::default()
+            },
             ..Workload::default()
         }
     }

@@ -17,6 +17,17 @@ impl BlockCache {
         Some(owner).filter(|&owner| self.chains.has(owner, token, step.node))
     }
 
+    /// The last of the requests here whose own tokens a newcomer goes on from. Those before that one are known to be
+    /// followed, by it.
+    pub(super) fn last_before(&self, place: Place, content: &[Segment]) -> Option<Place> {
+        if self.owners.len() < content.len() {
+            let others = self.owners.values().filter(|&&other| self.chains.continues(place, other));
+            return others.max_by_key(|&&other| self.chains.own(other).tokens).copied();
+        }
+        let owners = content.iter().rev().filter_map(|segment| self.owners.get(&segment.content));
+        owners.copied().find(|&owner| self.chains.continues(place, owner))
+    }
+
     /// Another request continues what this one says.
     pub(super) fn follow(&mut self, place: Place) {
         let holding = &mut self.held[place.index()];

@@ -1,6 +1,6 @@
 //! The cache held against its rules, block by block.
 
-use super::super::content_tree::{OWN, Segment};
+use super::super::content_tree::{Newcomer, OWN, Segment};
 use super::super::prefix_cache::{Hit, Part, PrefixCache};
 use super::BlockCache;
 use crate::request::Place;
@@ -100,8 +100,10 @@ impl Slow {
 /// What is done next, and with which request.
 #[derive(Clone, Debug)]
 enum Act {
-    /// Texts and how many tokens of each, or the output of an earlier request; the tokens that are computed at once.
+    /// All that an earlier request says, where there is one so many before; then texts and how many tokens of each, or
+    /// what an earlier request says of its own; the tokens that are computed at once.
     Come {
+        after: Option<usize>,
         chain: Vec<(u64, u32)>,
         own: u32,
         computed: u32,
@@ -116,9 +118,11 @@ enum Act {
 }
 
 fn acts() -> impl Strategy<Value = Vec<(usize, Act)>> {
-    let chain = prop::collection::vec((0_u64..7, 1_u32..14), 0..4);
+    let chain = prop::collection::vec((0_u64..7, 1_u32..=SAID), 0..4);
+    let after = prop_oneof![Just(None), (1_usize..4).prop_map(Some)];
     let act = prop_oneof![
-        6 => (chain, 1_u32..12, 0_u32..50).prop_map(|(chain, own, computed)| Act::Come { chain, own, computed }),
+        6 => (after, chain, 1_u32..SAID, 0_u32..50)
+            .prop_map(|(after, chain, own, computed)| Act::Come { after, chain, own, computed }),
         4 => (0_u32..50).prop_map(Act::Compute),
         4 => any::<bool>().prop_map(|is_kept| Act::Go { is_kept }),
         1 => Just(Act::LetGo),
@@ -128,8 +132,13 @@ fn acts() -> impl Strategy<Value = Vec<(usize, Act)>> {
     prop::collection::vec((0_usize..4, act), 1..60)
 }
 
-/// Tokens of each request, its answer included.
-const SAID: u32 = 60;
+/// Tokens that each request says of its own, its answer included.
+const SAID: u32 = 13;
+
+/// So many of some tokens, if there are as many.
+fn first(tokens: &[Token], most: usize) -> &[Token] {
+    &tokens[..most.min(tokens.len())]
+}
 
 fn tokens(chain: &[Segment]) -> Vec<Token> {
     chain.iter().flat_map(|part| (0..part.tokens).map(|token| (part.content, token))).collect()
@@ -140,23 +149,29 @@ fn agree(block: u64, acts: &[(usize, Act)]) {
     let mut slow = Slow { block: block as usize, ..Slow::default() };
     let mut kept: Vec<(Part, Vec<usize>)> = Vec::new();
     let mut chains: [Vec<Segment>; 4] = Default::default();
+    let mut came: Vec<Vec<Segment>> = Vec::new();
     cache.report();
     for (id, (index, act)) in acts.iter().enumerate() {
         let (index, place) = (*index, Place(*index as u32));
         let is_here = slow.said[index].is_some();
         match act {
-            Act::Come { chain, own, computed } if !is_here => {
+            Act::Come { after, chain, own, computed } if !is_here => {
                 // The last contents of a chain may be what earlier requests say, here or gone.
                 let content = |&(text, tokens): &(u64, u32)| match text {
                     0..4 => Segment { content: text, tokens },
                     text => Segment { content: OWN | (id as u64).saturating_sub(text - 3), tokens },
                 };
-                let chain: Vec<Segment> =
-                    chain.iter().map(content).filter(|one| one.content != OWN | id as u64).collect();
+                let earlier = after.and_then(|after| came.get(came.len().checked_sub(after)?)).cloned();
+                let chain: Vec<Segment> = match earlier {
+                    Some(earlier) if chain.len() < 2 => earlier,
+                    _ => chain.iter().map(content).filter(|one| one.content != OWN | id as u64).collect(),
+                };
                 let shared: u32 = chain.iter().map(|part| part.tokens).sum();
                 let mut whole = chain.clone();
                 whole.push(Segment { content: OWN | id as u64, tokens: SAID });
-                cache.open(place, &chain, OWN | id as u64, shared + own);
+                let newcomer =
+                    Newcomer { content: &chain, own: OWN | id as u64, prompt: shared + own, tokens: shared + SAID };
+                cache.open(place, newcomer);
                 slow.open(index, tokens(&whole), shared as usize);
                 let most = (shared + own - 1) as usize;
                 let said = slow.said[index].as_ref().expect("it is here");
@@ -180,6 +195,7 @@ fn agree(block: u64, acts: &[(usize, Act)]) {
                 };
                 assert_eq!(cache.find(place, most as u64), hit);
                 assert_eq!(cache.content(place), chain);
+                came.push(whole.clone());
                 chains[index] = whole;
                 cache.hold(place, hit);
                 slow.hold(index, found);
@@ -187,7 +203,7 @@ fn agree(block: u64, acts: &[(usize, Act)]) {
                 slow.publish(index, (*computed).min(shared + own) as usize);
             }
             Act::Compute(tokens) if is_here => {
-                let tokens = slow.shared[index] + *tokens as usize;
+                let tokens = slow.shared[index] + (*tokens).min(SAID) as usize;
                 cache.computed(place, tokens as u64);
                 slow.publish(index, tokens);
             }
@@ -226,15 +242,19 @@ fn agree(block: u64, acts: &[(usize, Act)]) {
         for one in (0..4).filter(|&one| slow.said[one].is_some()) {
             let said = slow.said[one].as_ref().expect("it is here");
             assert_eq!(cache.shared(Place(one as u32)), slow.held[one].len() as u64);
-            assert_eq!(cache.find(Place(one as u32), 50).tokens, slow.find(&said[..50]).len() as u64 * block);
+            assert_eq!(cache.find(Place(one as u32), 50).tokens, slow.find(first(said, 50)).len() as u64 * block);
             let is_reported =
                 |count: &usize| slow.reported.iter().any(|known| *known == said[..count * block as usize]);
-            let reported = (1..=50 / block as usize).take_while(is_reported).count() as u64 * block;
+            let reported = (1..=first(said, 50).len() / block as usize).take_while(is_reported).count() as u64 * block;
             assert_eq!(cache.reported(&chains[one], 50), reported);
             for other in (0..4).filter(|&other| slow.said[other].is_some()) {
-                let end = 20 / block as usize * block as usize + block as usize;
-                let alike = slow.said[other].as_ref().is_some_and(|other| other[..end] == said[..end]);
-                assert_eq!(cache.go_on_alike(Place(one as u32), Place(other as u32), 20), alike);
+                for tokens in [0, 20, said.len() - 1] {
+                    let end = tokens / block as usize * block as usize + block as usize;
+                    let alike = slow.said[other]
+                        .as_ref()
+                        .is_some_and(|other| said.len() >= end && other.len() >= end && other[..end] == said[..end]);
+                    assert_eq!(cache.go_on_alike(Place(one as u32), Place(other as u32), tokens as u64), alike);
+                }
             }
         }
     }
