@@ -3,7 +3,7 @@
 use super::state::Chunk;
 use super::stretch::Stretch;
 use super::{Replica, Role};
-use crate::clock::Instant;
+use crate::clock::{Instant, Span};
 use crate::error::Result;
 use crate::request::{FirstToken, Phase, Place, longest_context};
 use crate::results::{BlockOperations, IterationRow, Recorder, Sample};
@@ -93,6 +93,37 @@ impl Replica {
     /// Blocks in use at an instant, before batches are formed at it, and those that the waiting prompts will take.
     pub fn blocks_ahead(&self, at: Instant) -> Result<u64> {
         Ok(self.free_and_used_blocks(at)?.1 + self.state.blocks_of_queue())
+    }
+
+    /// The instant before which fewer than `by` of the tokens ahead are gone since `now`, if nothing happens here.
+    pub(crate) fn has_tokens_ahead_until(&self, by: u64, now: Instant) -> Result<Instant> {
+        let Some(stretch) = self.stretch() else { return Ok(Instant::NEVER) };
+        let each = stretch.decodes + self.state.batch.chunks.iter().map(|chunk| chunk.tokens).sum::<u64>();
+        let over = stretch.pace.count_within(now.since(stretch.start), stretch.count)?;
+        stretch.end_of(over.saturating_add(by.div_ceil(each.max(1))))
+    }
+
+    /// The instant before which fewer than `by` blocks ahead are added since `now`, if nothing happens here.
+    pub(crate) fn has_blocks_ahead_until(&self, by: u64, now: Instant) -> Result<Instant> {
+        let Some(stretch) = self.stretch() else { return Ok(Instant::NEVER) };
+        let begun = stretch.begun_before(now)?.min(stretch.count);
+        let enough = self.more_blocks_of(stretch, begun) + by;
+        if self.more_blocks_of(stretch, stretch.count) < enough {
+            return Ok(Instant::NEVER);
+        }
+        // Blocks only grow with the number of iterations.
+        let (mut fewer, mut most) = (begun, stretch.count);
+        while most - fewer > 1 {
+            let middle = fewer + (most - fewer) / 2;
+            if self.more_blocks_of(stretch, middle) < enough { fewer = middle } else { most = middle }
+        }
+        // They are taken when that iteration begins, and seen after that instant.
+        stretch.end_of(most - 1)?.after(Span(1))
+    }
+
+    /// Has its cache anything that begins with this content, or had it at its last report; or a request here?
+    pub(crate) fn knows(&self, content: u64) -> bool {
+        self.state.blocks.knows(content)
     }
 
     /// Tokens in a block.

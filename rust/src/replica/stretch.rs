@@ -37,6 +37,11 @@ impl Stretch {
         if elapsed <= self.pace.first { Ok(1) } else { self.several_begun_within(elapsed) }
     }
 
+    /// When so many iterations are over; `NEVER`: there are fewer.
+    pub(crate) fn end_of(&self, count: u64) -> Result<Instant> {
+        if count > self.count { Ok(Instant::NEVER) } else { self.start.after(self.pace.total(count)?) }
+    }
+
     #[inline(never)]
     fn several_begun_within(&self, elapsed: Span) -> Result<u64> {
         // Those that end before that instant, and the one that runs just before it.

@@ -1,6 +1,7 @@
 //! The emptiest memory.
 
 use super::prelude::*;
+use super::ranking::Measure;
 
 /// The fewest blocks, in use or asked for by waiting prompts.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
@@ -15,6 +16,16 @@ impl RouterParameters for LeastKv {
 
 impl Router for LeastKv {
     fn route(&mut self, _arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
-        fleet.least(|fleet, replica| fleet.blocks(replica))
+        let replica = fleet.with_least()?;
+        debug_assert_eq!(
+            Some(replica),
+            fleet.least(|fleet, replica| fleet.blocks(replica)).ok(),
+            "as if each were asked"
+        );
+        Ok(replica)
+    }
+
+    fn ranks(&self) -> Option<Measure> {
+        Some(Measure::Blocks)
     }
 }

@@ -1,6 +1,7 @@
 //! The least work ahead.
 
 use super::prelude::*;
+use super::ranking::Measure;
 
 /// The fewest tokens still to load and to emit. It knows the lengths of outputs.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
@@ -15,6 +16,16 @@ impl RouterParameters for LeastTokens {
 
 impl Router for LeastTokens {
     fn route(&mut self, _arrival: &Arrival, fleet: &mut Fleet) -> Result<usize> {
-        fleet.least(|fleet, replica| fleet.tokens(replica))
+        let replica = fleet.with_least()?;
+        debug_assert_eq!(
+            Some(replica),
+            fleet.least(|fleet, replica| fleet.tokens(replica)).ok(),
+            "as if each were asked"
+        );
+        Ok(replica)
+    }
+
+    fn ranks(&self) -> Option<Measure> {
+        Some(Measure::Tokens)
     }
 }

@@ -3,6 +3,9 @@
 //! A router is asked once for each request, at the instant of its arrival, after everything that happened at that instant
 //! before it. One router, one file; ties go to the lowest replica.
 
+mod beginnings;
+mod ranking;
+
 use std::ops::Range;
 
 use crate::clock::{Instant, Span};
@@ -12,6 +15,8 @@ use crate::kv::Segment;
 use crate::replica::Replica;
 use crate::tournament::Tournament;
 use crate::workload::Arrival;
+pub use ranking::Measure;
+use ranking::{Ranking, Rest, Scene};
 
 /// A routing policy of a fleet.
 pub trait Router: Send {
@@ -28,6 +33,11 @@ pub trait Router: Send {
     fn reports_every(&self) -> Option<Span> {
         None
     }
+
+    /// By which measure it asks for the replica that has least ([`Fleet::with_least`]); `None`: by none.
+    fn ranks(&self) -> Option<Measure> {
+        None
+    }
 }
 
 /// The replicas of a run as a router may look at them, and what only this request can be told of them. A router sees
@@ -41,6 +51,7 @@ pub struct Fleet {
     /// Requests at each replica, kept where a router looks.
     requests: Vec<u32>,
     is_counted: bool,
+    is_ranked: bool,
     pub(crate) pools: Vec<Pool>,
     /// The pool whose router is asked now.
     pub(crate) pool: usize,
@@ -57,6 +68,8 @@ pub(crate) struct Pool {
     pub(crate) replicas: Range<usize>,
     /// The requests at each before its place here: the least names the lowest replica that has the fewest.
     fewest: Tournament<u64>,
+    /// Those replicas by the measure that the router asks for.
+    ranking: Option<Ranking>,
 }
 
 /// The number of requests at a replica, before its place.
@@ -68,20 +81,22 @@ fn before_place(requests: u32, place: usize) -> u64 {
 impl Fleet {
     /// Replicas of which nothing can be seen but their number.
     pub(crate) fn of_strangers(count: usize) -> Fleet {
-        let pools = vec![Pool { replicas: 0..count, fewest: Tournament::default() }];
+        let pools = vec![Pool { replicas: 0..count, fewest: Tournament::default(), ranking: None }];
         Fleet { pools, requests: vec![0; count], ..Fleet::default() }
     }
 
     /// One more pool.
-    pub(crate) fn add_pool(&mut self, replicas: Vec<Replica>, has_router: bool) {
+    pub(crate) fn add_pool(&mut self, replicas: Vec<Replica>, router: Option<&dyn Router>) {
         let (first, count) = (self.replicas.len(), replicas.len());
         self.replicas.extend(replicas);
         self.pool_of.resize(first + count, self.pools.len() as u32);
         self.requests.resize(first + count, 0);
-        self.is_counted |= has_router;
+        self.is_counted |= router.is_some();
+        let ranking = router.and_then(Router::ranks).map(|measure| Ranking::new(measure, count));
+        self.is_ranked |= ranking.is_some();
         let mut fewest = Tournament::new(count, u64::MAX, u64::MAX);
         (0..count).for_each(|place| fewest.set(place, before_place(0, place)));
-        self.pools.push(Pool { replicas: first..first + count, fewest });
+        self.pools.push(Pool { replicas: first..first + count, fewest, ranking });
     }
 
     /// The pool of a replica among those of all pools.
@@ -90,9 +105,26 @@ impl Fleet {
         self.pool_of[replica] as usize
     }
 
-    /// Keeps the number of requests at a replica among those of all pools, where a router looks at it.
+    /// Something has happened at a replica among those of all pools.
+    #[inline]
+    pub(crate) fn touch(&mut self, replica: usize) {
+        if self.is_ranked {
+            self.touch_ranked(replica);
+        }
+    }
+
+    #[inline(never)]
+    fn touch_ranked(&mut self, replica: usize) {
+        let pool = &mut self.pools[self.pool_of[replica] as usize];
+        if let Some(ranking) = &mut pool.ranking {
+            ranking.touch(replica - pool.replicas.start);
+        }
+    }
+
+    /// The same, and keeps the number of requests there where a router looks at it.
     #[inline]
     pub(crate) fn count_requests(&mut self, replica: usize) {
+        self.touch(replica);
         if self.is_counted {
             let requests = self.replicas[replica].requests() as u32;
             if self.requests[replica] != requests {
@@ -215,6 +247,43 @@ impl Fleet {
     #[inline]
     fn place(&self, replica: usize) -> usize {
         self.pools[self.pool].replicas.start + replica
+    }
+
+    /// Does a request bring its keys and values along?
+    fn brings_its_context(&self) -> bool {
+        self.is_handed_off
+    }
+
+    /// Has a prefix cache anything that begins with this content, or had it at its last report; or a request there?
+    fn knows(&self, replica: usize, content: u64) -> bool {
+        self.replica(replica).knows(content)
+    }
+
+    /// The lowest replica that has least of what the router ranks replicas by (see [`Router::ranks`]).
+    pub fn with_least(&mut self) -> Result<usize> {
+        let (ranking, scene) = self.ranking()?;
+        Ok(ranking.first(scene)?.1 as usize)
+    }
+
+    /// All replicas in that order, to be read by `next_ranked`.
+    fn ranked(&mut self) -> Result<Rest> {
+        let (ranking, scene) = self.ranking()?;
+        Ok(Ranking::places(ranking.first(scene)?))
+    }
+
+    /// What the next one has, and which it is.
+    fn next_ranked(&mut self, rest: &mut Rest) -> Result<Option<(u64, u32)>> {
+        let (ranking, scene) = self.ranking()?;
+        ranking.next(rest, scene)
+    }
+
+    fn ranking(&mut self) -> Result<(&mut Ranking, Scene<'_>)> {
+        let Pool { replicas, ranking, .. } = &mut self.pools[self.pool];
+        let scene = Scene { replicas: &self.replicas[replicas.clone()], now: self.now };
+        match ranking {
+            Some(ranking) => Ok((ranking, scene)),
+            None => Err(Error::config("router", "asks for the least of a measure that it does not name")),
+        }
     }
 
     /// The lowest replica for which a number that has to be worked out is least.

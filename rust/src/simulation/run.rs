@@ -126,7 +126,7 @@ impl<'a> Run<'a> {
                 }
                 replica
             });
-            fleet.add_pool(replicas.collect(), pool.router.is_some());
+            fleet.add_pool(replicas.collect(), pool.router.as_deref());
             stations.push(Station { first: before, router: pool.router, link });
         }
         let mut results = Recorder::new(class_count, options.iterations, options.batches);
@@ -272,6 +272,8 @@ impl<'a> Run<'a> {
     pub(super) fn form(&mut self, index: usize, drain: bool) -> Result<bool> {
         let replica = &mut self.fleet.replicas[index];
         let runs = replica.is_idle() && !replica.is_empty() && replica.form(self.now, drain)?;
+        self.fleet.touch(index);
+        let replica = &self.fleet.replicas[index];
         match self.order {
             Order::Apart => self.lanes.set_end(index, replica.next_instant()),
             Order::Together => self.calendar.set_end(index, replica.next_instant()),
