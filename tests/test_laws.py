@@ -452,6 +452,26 @@ def test_warm_up_cuts_rows_and_their_gaps(scenario: Scenario, warmup: int, coold
     assert some.tbt["count"].sum() == (finished.select(_emitted(finished) - 1)).sum().item()
 
 
+def test_blocks_that_are_sent_off_are_taken_in_a_batch_that_was_formed_before() -> None:
+    """Batches of 3 tokens, planned ahead, a second each. The prompt of 4 tokens ends in [4, 5) and has
+    crossed the link at 6.5, when [5.5, 6.5) ends and the batch of [6.5, 7.5) is formed already: 6 tokens of
+    the last prompt are in the cache beside those 4.
+    """
+    prefill = iq.Engine(
+        timing=iq.Constant(1.0),
+        scheduler=iq.VllmV1(token_budget=3, max_seqs=2, async_scheduling=True, pause_s=0.0),
+        kv=iq.KvCache(tokens=20, block=1),
+    )
+    decode = iq.Engine(timing=iq.Constant(1.0), scheduler=iq.Sarathi(), kv=iq.KvCache.unlimited())
+    link = iq.Link(latency_s=1.5, bytes_per_s=1, bytes_per_token=0)
+    pair = iq.Disaggregated(prefill=(prefill, 1), decode=(decode, 1), link=link)
+    work = {"arrival_s": [0.0] * 3, "prompt_tokens": [11, 4, 7], "output_tokens": [4, 4, 2]}
+    fast, slow = (iq.simulate(work, pair, timeline_s=0.25, stepping=stepping) for stepping in (False, True))
+    assert_frame_equal(fast.timeline, slow.timeline, check_exact=True)
+    used = dict(fast.timeline.filter(replica=0).select("time_s", "kv_used_tokens").iter_rows())
+    assert [used[time_s] for time_s in (6.25, 6.5, 7.5)] == [7, 10, 7]
+
+
 def test_a_real_trace_over_four_replicas(shared: Path) -> None:
     path = shared / "traces" / "azure_llm_2023_conv.parquet"
     if not path.exists():

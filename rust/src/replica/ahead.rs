@@ -175,7 +175,8 @@ impl Replica {
             let requests = &self.state.requests;
             self.departing.retain(|&place| requests.at(place).phase() != Phase::Waiting);
             self.depart(stretch.end);
-            self.free_arrived(stretch.end);
+            // What arrives at this very instant comes after the end of the iteration, and the next batch is formed already.
+            self.free_arrived(Instant(stretch.end.0 - 1));
         }
         let batch = &self.state.batch;
         let in_flight = self.state.ahead.get_or_insert_default();
@@ -183,6 +184,7 @@ impl Replica {
         let dropped = in_flight.dropped.len() as u64;
         if batch.chunk_tokens + self.state.standing + dropped == 0 {
             in_flight.unknown = 0;
+            self.free_arrived(stretch.end);
             return Ok(());
         }
         self.run(stretch.end)?;
