@@ -56,11 +56,14 @@ class Axis:
     """What is counted at a size, and how many units that is."""
     sizes: tuple[int, int, int]
     unit: str = "request"
+    least: int = 0
+    """The smaller size of the quick form, where the smallest of all tells nothing yet."""
 
     @property
     def quick(self) -> tuple[int, int]:
         """Two sizes that cost little."""
-        return self.sizes[0], 5 * self.sizes[0]
+        smaller = self.least or self.sizes[0]
+        return smaller, 5 * smaller
 
 
 CONSTANT = iq.Constant(0.01)
@@ -111,7 +114,9 @@ def overload(scheduler: Callable[[int], Any]) -> Callable[[int], tuple[Call, int
     return prepare
 
 
-def turns(gap_s: float, scheduler: Any, cache: Cache) -> Callable[[int], tuple[Call, int]]:
+def turns(
+    gap_s: float, scheduler: Any, cache: Cache, unit: str = "token"
+) -> Callable[[int], tuple[Call, int]]:
     """One session whose turns do not wait for answers."""
 
     def prepare(size: int) -> tuple[Call, int]:
@@ -123,7 +128,7 @@ def turns(gap_s: float, scheduler: Any, cache: Cache) -> Callable[[int], tuple[C
             "session_id": np.zeros(size, dtype=int),
             "turn": np.arange(size),
         }
-        return run(workload, engine(scheduler, cache=cache)), int(prompts.sum())
+        return run(workload, engine(scheduler, cache=cache)), size if unit == "turn" else int(prompts.sum())
 
     return prepare
 
@@ -266,9 +271,10 @@ AXES = [
     ),
     Axis(
         "turns of one session, a second apart, blocks",
-        turns(1.0, iq.VllmV1(), "blocks"),
+        turns(1.0, iq.VllmV1(), "blocks", "turn"),
         (40, 400, 4_000),
-        "token",
+        "turn",
+        least=100,
     ),
     Axis("turns of one session at once, radix", turns(0.0, iq.VllmV1(), "radix"), (40, 400, 4_000), "token"),
     Axis(
@@ -295,10 +301,10 @@ AXES = [
     Axis("stages of a chain, 20 jobs", workflow, (20, 200, 2_000)),
     Axis("stages of a chain that goes on, blocks", growing, (40, 400, 4_000), "token"),
     *(
-        Axis(f"replicas, {type(router).__name__}", fleet(router), HUNDREDS)
+        Axis(f"replicas, {type(router).__name__}", fleet(router), HUNDREDS, least=200)
         for router in (iq.LeastRequests(), iq.LeastTokens(), iq.LeastKv(), iq.RoundRobin())
     ),
-    Axis("replicas, PrefixAffinity", fleet(iq.PrefixAffinity(weight=2.0), "blocks"), HUNDREDS),
+    Axis("replicas, PrefixAffinity", fleet(iq.PrefixAffinity(weight=2.0), "blocks"), HUNDREDS, least=200),
     Axis(
         "replicas, PrefixAffinity, reports",
         fleet(iq.PrefixAffinity(weight=2.0, update_s=0.1), "blocks"),
@@ -313,9 +319,13 @@ QUICK = (
     "waiting, little memory, KFcfs",
     "open-loop sessions of 5 turns at once, blocks",
     "turns of one session at once, blocks",
+    "turns of one session, a second apart, blocks",
     "classes, Wait",
     "classes, ClassPriority",
     "stages of a chain, 20 jobs",
+    "replicas, LeastTokens",
+    "replicas, LeastKv",
+    "replicas, PrefixAffinity",
 )
 """Axes of the quick form."""
 
