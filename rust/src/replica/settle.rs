@@ -262,9 +262,10 @@ impl Replica {
             if whole > 0 {
                 under_way = u64::from(whole < count);
                 (self.stretch.count, self.stretch.end) = (whole, end_after(start, &pace, whole)?);
-                // No batch is planned any more.
-                self.state.ahead = None;
+                // No batch is planned any more; what was in flight is still known as late as it was.
+                let ahead = self.state.ahead.take();
                 self.settle_stretch(results)?;
+                self.state.ahead = ahead;
                 if whole < count && self.state.blocks.has_cache() {
                     self.state.begin_again();
                 }
