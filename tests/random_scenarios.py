@@ -19,7 +19,15 @@ def _overhead(rng: random.Random) -> Described:
     if rng.random() < 0.7:
         return {}
     host = {"base_s": rng.choice([0.0, 0.002, 0.03]), "per_sequence_s": rng.choice([0.0, 2.5e-4])}
-    return {"overhead": host | {"overlapped": rng.choice([True, False])}}
+    graphs = {"largest_graph_tokens": rng.choice([4, 16, 60]), "beyond_graph_s": 0.004}
+    return {
+        "overhead": host | {"overlapped": rng.choice([True, False])} | rng.choice([{}, graphs]),
+    }
+
+
+def _longest(rng: random.Random, longest: int) -> Described:
+    """Any request is served most of the time; else some are too long."""
+    return {} if rng.random() < 0.8 else {"max_model_len": rng.randint(2, longest)}
 
 
 def requests(rng: random.Random, prompt: int, output: int) -> list[Described]:
@@ -56,6 +64,7 @@ def scenario(kind: str, seed: int) -> Scenario:
         "kv": {"tokens": tokens, "block": block, "prefix_cache": None},
         "first_token": rng.choice(["prefill", "prefill", "decode"]),
         **_overhead(chance(f"host {kind} {seed}")),
+        **_longest(chance(f"length {kind} {seed}"), prompt + output),
     }
     last = rows[-1]["arrival_s"]
     horizon_s = None if rng.random() < 0.8 else round(rng.uniform(0, last * 1.5), 3)

@@ -27,10 +27,15 @@ def exact(number: float, places: int = 18) -> int:
     return int(value * 10 ** (18 - places))
 
 
-def with_host(host: dict[str, int], gpu: int, rows: int) -> int:
-    """What the host takes for an iteration, after the GPU or while it works."""
-    time = host["base_s"] + host["per_sequence_s"] * rows
-    return max(gpu, time) if host["overlapped"] else gpu + time
+def with_host(host: dict[str, int], largest_graph: int | None, gpu: int, rows: Iterable[int]) -> int:
+    """What an iteration takes with the host, which works after the GPU or meanwhile.
+
+    A batch of more tokens than the largest graph has is launched kernel by kernel.
+    """
+    tokens = [*rows]
+    time = host["base_s"] + host["per_sequence_s"] * len(tokens)
+    eager = host["beyond_graph_s"] if largest_graph is not None and sum(tokens) > largest_graph else 0
+    return (max(gpu, time) if host["overlapped"] else gpu + time) + eager
 
 
 class Request:  # what it asks for, holds now and has become; times in attoseconds, None = absent
@@ -125,7 +130,10 @@ class Replica:  # one engine: requests waiting, running and swapped out, free bl
         self.decode_first = engine["first_token"] == "decode"
         self.price, self.times = TIMINGS[timing["kind"]].price, each_time(timing, exact)
         self.host: dict[str, int] = defaultdict(int)
-        self.host |= {name: exact(value) for name, value in engine.get("overhead", {}).items()}
+        overhead = dict(engine.get("overhead", {}))
+        self.largest_graph: int | None = overhead.pop("largest_graph_tokens", None)
+        self.host |= {name: exact(value) for name, value in overhead.items()}
+        self.longest: int = engine.get("max_model_len", NO_LIMIT)  # prompt and output together
         self.classes = classes  # sorted
         self.scope: str | None = None  # the one class that is planned now (ClassPriority), None for all
         self.limits = self.rules.get("inner", self.rules)
@@ -320,7 +328,7 @@ class Replica:  # one engine: requests waiting, running and swapped out, free bl
         decodes = [r for r in self.rows if r.owed == 1 and (r.tokens or r.decodes)]
         chunks = [(n, r.computed) for r, n in self.rows.items() if r not in decodes]
         length = self.price(self.times, chunks, [r.computed for r in decodes])
-        length = with_host(self.host, length, len(self.rows)) + self.charge
+        length = with_host(self.host, self.largest_graph, length, self.rows.values()) + self.charge
         assert length > 0, "a non-empty iteration of length 0 (rule 1)"
         rows = [(r.id, n, False) for r, n in self.rows.items()]  # settle says which rows emit
         used = (self.total - self.free) * self.block
@@ -370,7 +378,13 @@ class Replica:  # one engine: requests waiting, running and swapped out, free bl
 
 
 def never_runs(replica: Replica, r: Request) -> bool:
-    """Rule 11: it is longer than its policy can batch, or takes more blocks than there are."""
+    """Rule 11: it is longer than its policy can batch, or takes more blocks than there are.
+
+    Before that the door: a prompt that fills the longest length is refused, an output ends with it.
+    """
+    if r.prompt >= replica.longest:
+        return True
+    r.output = min(r.output, replica.longest - r.prompt)
     longest = r.prompt if replica.hands_over else r.prompt + r.output - (not replica.decode_first)
     if reserved := replica.limits.get("max_model_len"):
         longest = reserved

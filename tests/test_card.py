@@ -158,7 +158,8 @@ def test_an_engine_on_a_gpu_takes_the_table_of_its_shape_and_says_so():
     assert engine.timing == iq.TimingTable.shipped("llama-3.1-8b", "a100-80gb")
     assert "measured" in engine.explain() and f"{engine.kv.tokens:,} tokens" in engine.explain()
     same = iq.Engine.on("llama-3-8b", "a100-80gb")
-    assert same == engine and "llama-3-8b has its shape" in same.explain()
+    assert dataclasses.replace(same, max_model_len=131_072) == engine and same.max_model_len == 8192
+    assert "llama-3-8b has its shape" in same.explain()
     # Four GPUs are those of the table, although two would do.
     assert iq.Engine.on("llama-3.1-70b", "a100-80gb").timing == iq.TimingTable.shipped(
         "llama-3.1-70b", "a100-80gb"
@@ -198,12 +199,14 @@ def test_what_is_given_goes_before_what_is_worked_out():
         "timing": iq.Constant(0.01),
         "kv": iq.KvCache(tokens=1600),
         "overhead": iq.Overhead(base_s=0.001),
+        "api_s": 0.002,
+        "max_model_len": 1000,
     }
     engine = iq.Engine.on("llama-3.1-8b", "a100-80gb", scheduler=iq.Sarathi(), first_token="decode", **given)
     assert engine == iq.Engine(scheduler=iq.Sarathi(), first_token="decode", **given)
-    assert engine.explain().count("as given") == 4  # timing, memory, scheduler, and the cache of the server
+    assert engine.explain().count("as given") == 7
     # Nothing is then asked of the card, not even whether the model fits.
-    parts = {"timing": given["timing"], "kv": given["kv"]}
+    parts = {name: given[name] for name in ("timing", "kv", "overhead", "api_s", "max_model_len")}
     large = iq.Engine.on("llama-3.1-405b", "l4", scheduler=iq.VllmV1(), **parts)
     assert large == iq.Engine(scheduler=iq.VllmV1(), **parts)
 
@@ -236,7 +239,7 @@ kind = "Sarathi"
     runner = CliRunner()
     scenario = Scenario.read(tmp_path / "run.toml")
     shown = runner.invoke(app, ["simulate", str(tmp_path / "run.toml")])
-    assert "overhead   Overhead(base_s=0.001" in shown.output and "Roofline(" in shown.output
+    assert "overhead Overhead(base_s=0.001" in shown.output and "Roofline(" in shown.output
     overhead = iq.Overhead(base_s=0.001)
     wanted = iq.Engine.on(config, "l40s", utilisation=0.8, scheduler=iq.Sarathi(), overhead=overhead)
     assert scenario.system == wanted

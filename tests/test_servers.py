@@ -38,7 +38,18 @@ def test_vllm_does_what_its_sources_say_of_that_card(
     )
     assert (engine.kv.block, engine.kv.prefix_cache) == (16, "blocks")
     assert engine.on_card["utilisation"] == share
-    for word in ("token_budget", "max_seqs", "utilisation", "block", "prefix_cache", "async_scheduling"):
+    assert (engine.max_model_len, engine.api_s) == (4096, 0.0075 if ahead else 0.0165)
+    # 32 layers, each 0.1 ms; hidden where the next batch is planned meanwhile.
+    graph = 1024 if gpu == "b200" and server == "vllm-0.32" else 512
+    assert engine.overhead == iq.Overhead(
+        base_s=0.001,
+        per_sequence_s=1e-5,
+        overlapped=ahead,
+        largest_graph_tokens=graph,
+        beyond_graph_s=32e-4,
+    )
+    words = ("token_budget", "max_seqs", "utilisation", "block", "prefix_cache", "async_scheduling")
+    for word in (*words, "max_model_len", "overhead", "api_s"):
         assert any(line.startswith(f"  {word} ") for line in engine.explain().splitlines()), word
     assert iq.Engine.from_json(engine.to_json()) == engine
 
@@ -62,7 +73,10 @@ def test_what_is_given_goes_before_the_server() -> None:
         max_model_len=512,
         utilisation=0.5,
         prefix_cache="none",
+        overhead=iq.Overhead(),
+        api_s=0,
     )
+    assert (engine.overhead, engine.api_s, engine.max_model_len) == (None, 0, 512)
     # The smaller of 8,192 and 4 · 512.
     assert engine.scheduler == iq.VllmV1(token_budget=2048, max_seqs=4, async_scheduling=False, pause_s=0.0)
     assert engine.kv.prefix_cache is None and engine.on_card["utilisation"] == 0.5

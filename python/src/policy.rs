@@ -5,7 +5,8 @@
 //! (rule 6); here are only the rules that a Rust policy cannot break.
 
 use inferq_core::clock::Instant;
-use inferq_core::engine::EngineParts;
+use inferq_core::clock::{Span, attoseconds};
+use inferq_core::engine::{EngineParts, longest_request};
 use inferq_core::error::{Error, Kind, Result};
 use inferq_core::kv::KvCache;
 use inferq_core::plan::{Hold, Limits, Plan, Preemption};
@@ -35,6 +36,10 @@ pub(crate) struct UserDefinedEngine {
     first_token: FirstToken,
     #[serde(default)]
     overhead: Overhead,
+    #[serde(default)]
+    max_model_len: Option<u32>,
+    #[serde(default)]
+    api_s: f64,
 }
 
 /// What the core must know of a user-defined scheduler.
@@ -63,6 +68,8 @@ impl UserDefinedEngine {
         self.kv.check().map_err(|error| error.within("kv"))?;
         self.scheduler.limits().map_err(|error| error.within("scheduler"))?;
         self.overhead.build().map_err(|error| error.within("overhead"))?;
+        longest_request(self.max_model_len)?;
+        attoseconds(self.api_s, "api_s")?;
         self.timing.build().map(drop).map_err(|error| error.within("timing"))
     }
 
@@ -75,6 +82,8 @@ impl UserDefinedEngine {
             kv: self.kv.clone(),
             first_token: self.first_token,
             host: self.overhead.build()?,
+            max_model_len: longest_request(self.max_model_len)?,
+            api: Span(attoseconds(self.api_s, "api_s")?),
         })
     }
 }

@@ -121,7 +121,12 @@ impl PyRequestRows {
             ("class", None) => PyArray1::<u32>::zeros(py, self.__len__(), false).into_any(),
             ("class", Some(class)) => self.shared(class.bind(py))?,
             ("prompt_tokens", _) => self.shared(self.given.prompt_tokens.bind(py))?,
-            ("output_tokens", _) => self.shared(self.given.output_tokens.bind(py))?,
+            ("output_tokens", _) if self.rows.none_is_cut() => self.shared(self.given.output_tokens.bind(py))?,
+            ("output_tokens", _) => {
+                let given = self.given.output_tokens.bind(py).readonly();
+                let rows = given.as_slice()?.iter().take(self.rows.len()).enumerate();
+                self.some(py, rows.map(|(row, &tokens)| tokens - self.rows.cut_tokens(row)).collect())
+            }
             _ => return Ok(None),
         }))
     }

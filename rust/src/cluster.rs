@@ -1,5 +1,7 @@
 //! What makes a cluster: pools of replicas, a router before each, and links between them.
 
+use std::collections::BTreeSet;
+
 use crate::engine::EngineParts;
 use crate::error::{Error, Result};
 use crate::gate_and_route::{Control, Patience};
@@ -60,6 +62,13 @@ impl Cluster {
                 && self.pools.get(hands_to.pool).is_none_or(|to| to.hands_to.is_some())
             {
                 return Err(at(Error::config("hands_to", "must name a pool that keeps what it gets")));
+            }
+            let longest = |pool: &Pool| pool.engines.iter().map(|engine| engine.max_model_len).collect::<BTreeSet<_>>();
+            if let Some(hands_to) = pool.hands_to
+                && longest(pool).union(&longest(&self.pools[hands_to.pool])).count() > 1
+            {
+                let what = "must be the same on both sides of a hand-off";
+                return Err(at(Error::config("max_model_len", what)));
             }
         }
         Ok(())

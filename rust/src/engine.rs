@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use crate::clock::{Span, attoseconds};
 use crate::error::{Error, Result};
 use crate::kv::KvCache;
 use crate::request::FirstToken;
@@ -23,6 +24,13 @@ pub struct Engine {
     /// What the host takes beside the GPU.
     #[serde(default)]
     pub overhead: Overhead,
+    /// Tokens of the longest request: a prompt that leaves no room for an output is refused, a longer output ends with
+    /// them. `None`: any.
+    #[serde(default)]
+    pub max_model_len: Option<u32>,
+    /// From the client to the engine and back, in seconds: HTTP, tokenising, the delivery of a token.
+    #[serde(default)]
+    pub api_s: f64,
 }
 
 /// A class of the workload.
@@ -52,6 +60,10 @@ pub struct EngineParts {
     pub first_token: FirstToken,
     /// What the host takes beside the GPU.
     pub host: HostTime,
+    /// Tokens of the longest request; `u32::MAX`: any.
+    pub max_model_len: u32,
+    /// From the client to the engine and back.
+    pub api: Span,
 }
 
 impl Engine {
@@ -67,7 +79,19 @@ impl Engine {
             kv: self.kv.clone(),
             first_token: self.first_token,
             host: self.overhead.build().map_err(|error| error.within("overhead"))?,
+            max_model_len: longest_request(self.max_model_len)?,
+            api: Span(attoseconds(self.api_s, "api_s")?),
         })
+    }
+}
+
+/// Tokens of the longest request; `u32::MAX`: any.
+pub fn longest_request(max_model_len: Option<u32>) -> Result<u32> {
+    match max_model_len {
+        Some(tokens) if tokens < 2 => {
+            Err(Error::config("max_model_len", format!("{tokens}: a prompt and an output need 2 tokens")))
+        }
+        _ => Ok(max_model_len.unwrap_or(u32::MAX)),
     }
 }
 

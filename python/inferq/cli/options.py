@@ -141,7 +141,7 @@ def engine(
     is_roofline = model is not None and plain_name(timing_spec or "") == "roofline"
     spelt = None if timing_spec is None or is_roofline else timing(timing_spec)
     if model is None and gpu is None:
-        asked = {"--server": server, "--max-model-len": max_model_len}
+        asked = {"--server": server}
         asked |= {f"--{name.replace('_', '-')}": value for name, value in on_card.items()}
         for option, given in asked.items():
             if given is not None:
@@ -155,6 +155,7 @@ def engine(
             else read_fields("--scheduler", scheduler, VllmV1),
             kv=cache("432000" if kv_spec is None else kv_spec, block, kept),
             first_token=when,
+            max_model_len=max_model_len,
         )
     if model is None:
         raise ConfigError("--gpu", "it serves which model? Give --model too")

@@ -114,8 +114,18 @@ def _engine(described: Engine, timing: str | None) -> list[str]:
         f"scheduler  {described.scheduler!r}",
         f"kv cache   {memory}",
         *(re.sub(r"^(\w+): |^ +", lambda label: f"{label[1] or '':<11}", line) for line in made_of),
-        *([] if described.overhead is None else [f"overhead   {described.overhead!r}"]),
+        *([] if described.on_card else _beside(described)),
     ]
+
+
+def _beside(described: Engine) -> list[str]:
+    """What stands beside the parts of an engine, where there is any."""
+    lines = [] if described.overhead is None else [f"overhead   {described.overhead!r}"]
+    if described.max_model_len is not None:
+        lines.append(f"longest    {described.max_model_len:,} tokens of a request")
+    if described.api_s:
+        lines.append(f"api        {seconds(described.api_s)} of every ttft and e2e")
+    return lines
 
 
 def _indented(texts: Iterable[str]) -> list[str]:

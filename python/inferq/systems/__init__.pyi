@@ -2,13 +2,13 @@ from .cluster import Cluster as Cluster
 from .disaggregated import Disaggregated as Disaggregated
 from .disaggregated import Link as Link
 from .engine import Engine as Engine
-from .engine import Overhead as Overhead
 from .gate_and_route import Allocation as Allocation
 from .gate_and_route import GateAndRoute as GateAndRoute
 from .kv_cache import KvCache as KvCache
 from .network import Network as Network
 from .network import Stage as Stage
 from .network import Workflow as Workflow
+from .overhead import Overhead as Overhead
 from .prices import Prices as Prices
 from .routers import Arrival as Arrival
 from .routers import BySession as BySession

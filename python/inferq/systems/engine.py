@@ -13,6 +13,7 @@ from inferq.description import Description, Table, fields_in, fields_of, read, r
 from inferq.errors import ConfigError, Renamed
 from inferq.scheduler import SCHEDULERS, ClassPriority, Scheduler
 from inferq.systems.kv_cache import KvCache
+from inferq.systems.overhead import Overhead
 from inferq.systems.servers import Server
 from inferq.timing import TIMING_MODELS, Roofline, TimingModel, TimingTable
 from inferq.timing.hardware.gpu import Gpu
@@ -20,62 +21,6 @@ from inferq.timing.hardware.kv_memory import KvMemory
 from inferq.timing.hardware.model_shape import KvType, ModelShape, Weights, one_of
 from inferq.timing.tables.neighbours import NEIGHBOURS
 from inferq.timing.tables.shipped import files
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Overhead(Description):
-    """What the host takes for an iteration: scheduling, preparing inputs, sampling, detokenising.
-
-    An iteration takes `base_s + per_sequence_s·(chunks and decodes in the batch)` longer than its timing
-    model says; with `overlapped`, where the host works while the GPU does, it takes the larger of the two.
-
-    No value fits all engines; zero is what kernels alone take. What has been published:
-
-    - vLLM before 0.6 left the GPU idle for 5 to 13 ms between two decode steps (vLLM issue 6854, July 2024).
-      Processing the outputs of Llama-3-70B took 0.2 ms for 1 sequence and 3.4 ms for 32 (issue 6913, July
-      2024), so `Overhead(base_s=0.005, per_sequence_s=0.0001)` is the lower end.
-    - SGLang from 0.4 on hides the host's work behind the GPU's; an engine that does not may lose half of its
-      time (SGLang's announcement of 0.4, December 2024). TensorRT-LLM does the same by default, and engines
-      of this kind are `overlapped=True` with the host's time, or no overhead.
-    - For vLLM's V1 engine we know of no published number. Measure the gap between two iterations of your own.
-
-    Args:
-        base_s: seconds for every iteration, at most 1.
-        per_sequence_s: seconds for each chunk and each decode of it, at most 0.05.
-        overlapped: is the host's work done while the GPU works?
-
-    Raises:
-        ConfigError: a number that is negative, not finite, or looks like milliseconds; in an engine also one
-            that rounds to 0 attoseconds although it is not 0.
-
-    Example:
-        >>> import inferq as iq
-        >>> parts = {"timing": iq.Constant(0.01), "scheduler": iq.VllmV1(), "kv": iq.KvCache.unlimited()}
-        >>> one = {"arrival_s": [0.0], "prompt_tokens": [8], "output_tokens": [1]}
-        >>> for overhead in (iq.Overhead(base_s=0.004), iq.Overhead(base_s=0.004, overlapped=True)):
-        ...     iq.simulate(one, iq.Engine(**parts, overhead=overhead)).requests["ttft_s"].to_list()
-        [0.014]
-        [0.01]
-    """
-
-    base_s: float = 0
-    per_sequence_s: float = 0
-    overlapped: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse times that are negative or in another unit where they are written."""
-        Description.__post_init__(self)
-        for name, longest_s in (("base_s", 1.0), ("per_sequence_s", 0.05)):
-            if not_negative(name, getattr(self, name)) > longest_s:
-                raise ConfigError(
-                    name,
-                    f"{getattr(self, name):g} s looks like milliseconds or microseconds; it may be "
-                    f"{longest_s:g} s at most",
-                )
-
-    def to_json(self) -> dict[str, Any]:
-        """The overhead as JSON-ready values."""
-        return fields_of(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +37,13 @@ class Engine(Description):
         first_token: `"prefill"`: the iteration that completes a prompt emits the first token, as real engines
             do; `"decode"`: the first decode after it does, as the papers count.
         overhead: what the host adds to every iteration; None: nothing.
+        max_model_len: tokens of the longest request, 2 or above: a prompt that leaves no room for an output
+            is rejected, a longer output is cut where prompt and output reach it, as vLLM does; a finding
+            counts both. None: any.
+        api_s: seconds from the client to the engine and back: HTTP, tokenising, the delivery of a token, at
+            most 1. It is a part of `ttft_s` and `e2e_s`, in `first_token_s` and `finish_s` too, and a client
+            that waits for an answer waits for it; `admitted_s`, the queue and the timeline are of the engine,
+            which a request reaches at once.
 
     Raises:
         ConfigError: a part of the wrong kind, an unknown convention, or parts that do not go together.
@@ -116,11 +68,19 @@ class Engine(Description):
     kv: KvCache
     first_token: Literal["prefill", "decode"] = "prefill"
     overhead: Overhead | None = None
+    max_model_len: int | None = None
+    api_s: float = 0
     made_of = Renamed("on_card")
     on_card: Mapping[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     """What `Engine.on` made it of: `model`, `gpu`, `tensor_parallel` and so on, and in `explained` where
     timing and memory come from, in words; empty where they were given one by one, and in what
     `dataclasses.replace` makes."""
+
+    def __post_init__(self) -> None:
+        """Refuse a time of the API in another unit where it is written."""
+        Description.__post_init__(self)
+        if not_negative("api_s", self.api_s) > 1:
+            raise ConfigError("api_s", f"{self.api_s:g} s looks like milliseconds; it may be 1 s at most")
 
     @classmethod
     def on(
@@ -140,6 +100,7 @@ class Engine(Description):
         kv: KvCache | None = None,
         prefix_cache: Literal["blocks", "radix", "none"] | None = None,
         overhead: Overhead | None = None,
+        api_s: float | None = None,
         first_token: Literal["prefill", "decode"] = "prefill",
     ) -> Engine:
         """An engine that serves a model on a GPU: measured times if there are any, and what memory is left.
@@ -162,16 +123,16 @@ class Engine(Description):
             server: what is not given is what this server does unasked on that card: `"vllm-0.11"`,
                 `"vllm-0.14"`, `"vllm-0.32"`, `"vllm-0.33"` or `"sglang-0.5"`, a patch release too
                 (`"sglang-0.5.1"`). It sets the scheduler and its limits, planning ahead, the share of the
-                memory, the blocks and the prefix cache; `explain()` says each with its source, and what of
-                that server is not simulated. None: the newest that is known, `"vllm-0.33"`, or with
-                SGLang's scheduler `"sglang-0.5"`; then also a scheduler or a prefix cache that this server
-                has not is taken, beside all else of it.
+                memory, the blocks, the prefix cache, the longest request, and the time of its host and of its
+                API; `explain()` says each with its source, and what of that server is not simulated. None:
+                the newest that is known, `"vllm-0.33"`, or with SGLang's scheduler `"sglang-0.5"`; then also
+                a scheduler or a prefix cache that this server has not is taken, beside all else of it.
             scheduler: None: the server's. A table of some of its fields replaces these, a whole scheduler all
                 of them. Its `token_budget` and its seats decide how much memory activations take.
             utilisation: share of the card's memory that the engine may use; None: the server's.
-            max_model_len: tokens of the longest request, which bound the server's limits, and which vLLM's
-                cache must hold; None: the model's `max_position_embeddings`, or where no server is named and
-                the cache holds less, what it holds. Longer requests are not refused.
+            max_model_len: tokens of the longest request, as for the class, which bound the server's limits,
+                and which vLLM's cache must hold; None: the model's `max_position_embeddings`, or where no
+                server is named and the cache holds less, what it holds.
             weights: how the matrices are kept, `"bf16"`, `"fp8"`, `"int8"` or `"int4"`.
             kv_dtype: numbers of the KV cache, `"bf16"`, `"fp8"` or `"int8"`.
             backend: the engine whose kernels were measured: `"vllm"`, `"sglang"` or `"trtllm"`. Tables of
@@ -182,7 +143,9 @@ class Engine(Description):
             kv: instead of what the card leaves.
             prefix_cache: that of the KV cache that the card leaves, as for `KvCache`; `"none"`: none; None:
                 the server's.
-            overhead: what the host adds to every iteration; None: nothing.
+            overhead: what the host adds to every iteration; None: what the server's does, as far as it was
+                measured; `Overhead()`: nothing.
+            api_s: as for the class; None: the server's.
             first_token: as for the class.
 
         Raises:
@@ -328,11 +291,18 @@ class Engine(Description):
                 f"{card.name}, and one request of {shape.name} may have {longest:,}; give "
                 f"max_model_len={longest_held} or less, or more GPUs",
             )
+        if overhead is None:
+            host = served.host(shape.layers, gpus, getattr(inner, "token_budget", None))
+        else:
+            host = overhead
+        api = served.api_s if api_s is None else api_s
         lines += served.explained(
             scheduler,
             share(gpus),
             kv,
             longest,
+            host,
+            api,
             {
                 *(own if isinstance(own, Mapping) else ("scheduler",)),
                 *(("server",) if server is not None else ()),
@@ -340,9 +310,19 @@ class Engine(Description):
                 *(("prefix_cache",) if prefix_cache is not None else ()),
                 *(("kv",) if cache_given else ()),
                 *(("max_model_len",) if max_model_len is not None else ()),
+                *(("overhead",) if overhead is not None else ()),
+                *(("api_s",) if api_s is not None else ()),
             },
         )
-        engine = cls(timing=given, scheduler=scheduler, kv=kv, first_token=first_token, overhead=overhead)
+        engine = cls(
+            timing=given,
+            scheduler=scheduler,
+            kv=kv,
+            first_token=first_token,
+            overhead=None if host == Overhead() else host,
+            max_model_len=longest_held,
+            api_s=api,
+        )
         measured_by = given.provenance if isinstance(given, TimingTable) else {}
         version = measured_by.get("backend_version")
         engine._made_on(
@@ -383,6 +363,8 @@ class Engine(Description):
         parts = (
             "\n".join(self.on_card.get("explained", ())) or f"timing: {self.timing!r}\nmemory: {self.kv!r}"
         )
+        if self.on_card:
+            return parts
         host = "nothing" if self.overhead is None else repr(self.overhead)
         return f"{parts}\noverhead: {host}"
 
@@ -400,8 +382,9 @@ class Engine(Description):
     def core_form(self) -> dict[str, Any]:
         """The numbers alone, as the core reads them."""
         described = fields_of(self)
-        if self.overhead is None:
-            del described["overhead"]
+        for name, usual in (("overhead", None), ("max_model_len", None), ("api_s", 0)):
+            if getattr(self, name) == usual:
+                del described[name]
         return described
 
     @classmethod
@@ -459,7 +442,7 @@ class Engine(Description):
 
 _ON = (
     *("model", "gpu", "tensor_parallel", "scheduler", "utilisation", "weights", "kv_dtype", "backend"),
-    *("timing", "kv", "prefix_cache", "overhead", "first_token", "server", "max_model_len"),
+    *("timing", "kv", "prefix_cache", "overhead", "first_token", "server", "max_model_len", "api_s"),
 )
 """What a table may say instead of the parts of an engine: the arguments of `Engine.on`."""
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 from inferq.errors import ConfigError
 from inferq.scheduler import SCHEDULERS, Scheduler
 from inferq.systems.kv_cache import KvCache
+from inferq.systems.overhead import Overhead
 from inferq.timing.hardware.gpu import Gpu
 from inferq.timing.hardware.kv_memory import GIB
 from inferq.workload.columns import nearest
@@ -107,6 +108,44 @@ class Server:
             return float(share)
         return sglang_share(self.card, gpus, self.version if len(self.version) > 2 else None)
 
+    def source(self, setting: str) -> str:
+        """Where its value of a setting comes from."""
+        return str(_table()[self.name]["sources"][setting])
+
+    @property
+    def api_s(self) -> float:
+        """From a client to the engine and back."""
+        return float(_table()[self.name]["api_s"])
+
+    def host(self, layers: int, gpus: int, token_budget: int | None) -> Overhead:
+        """What its host takes for an iteration.
+
+        Several GPUs have a process each, which is told of every request of a batch. A batch above the largest
+        captured graph is launched kernel by kernel, so much for each layer.
+
+        Args:
+            layers: of the model.
+            gpus: that share it.
+            token_budget: of the scheduler; no graph is larger.
+        """
+        host, name = _table()[self.name]["host"], self.card.name.lower()
+        graphs = _table()[self.name]["graphs"]
+        tokens = next((row["tokens"] for row in graphs if name in row.get("only", (name,))), None)
+        launched = (
+            {}
+            if tokens is None
+            else {
+                "largest_graph_tokens": min(tokens, token_budget or tokens),
+                "beyond_graph_s": layers * host["beyond_graph_of_a_layer_s"],
+            }
+        )
+        return Overhead(
+            base_s=host["base_s"],
+            per_sequence_s=host["per_sequence_s" if gpus == 1 else "per_sequence_of_several_gpus_s"],
+            overlapped=host["overlapped"],
+            **launched,
+        )
+
     def scheduler(self, given: Mapping[str, Any], max_model_len: int | None) -> Scheduler:
         """Its scheduler, with the fields that are `given` instead of its own."""
         entry = _table()[self.name]
@@ -153,7 +192,14 @@ class Server:
             )
 
     def explained(
-        self, scheduler: Scheduler, share: float, kv: KvCache, longest: int | None, given: set[str]
+        self,
+        scheduler: Scheduler,
+        share: float,
+        kv: KvCache,
+        longest: int | None,
+        host: Overhead,
+        api_s: float,
+        given: set[str],
     ) -> list[str]:
         """A line for each setting, with its source, and for what is not simulated.
 
@@ -162,6 +208,8 @@ class Server:
             share: of the card's memory.
             kv: the cache of the engine.
             longest: tokens of the longest request; None: not known.
+            host: what the host takes.
+            api_s: from a client to the engine and back.
             given: the settings that the caller gave.
         """
         sources = _table()[self.name]["sources"]
@@ -201,8 +249,8 @@ class Server:
                     room,
                 )
             line("max_model_len", longest, own)
-            lines.append("  not simulated: longer requests are served, where the server refuses or cuts them")
-        lines.append("  not simulated: time of the host and of the API, unless an overhead is given")
+        line("overhead", host, sources["host"])
+        line("api_s", f"{api_s:g} in every ttft and e2e", sources["api_s"])
         return lines
 
 

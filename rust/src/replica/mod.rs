@@ -49,6 +49,8 @@ pub struct Replica {
     line: Option<PiecewiseLinear<u64>>,
     /// What the host takes beside the GPU, if anything.
     host: Option<HostTime>,
+    /// Tokens of the longest request.
+    max_model_len: u32,
     state: State,
     /// The iterations under way, or, while the replica is idle, those that ran last.
     stretch: Stretch,
@@ -168,6 +170,7 @@ impl Replica {
             line: engine.timing.short_line().filter(|_| engine.host.is_nothing()).cloned(),
             timing: engine.timing,
             host: Some(engine.host).filter(|host| !host.is_nothing()),
+            max_model_len: engine.max_model_len,
             stretch: Stretch::default(),
             is_idle: true,
             next: Instant::NEVER,
@@ -189,6 +192,11 @@ impl Replica {
         if let Some(reason) = self.refuses(arrival) {
             results.reject(arrival, self.index, reason);
             return Ok(None);
+        }
+        if self.is_too_long(arrival) {
+            let shorter = self.cut_to_length(arrival);
+            results.cut(arrival, arrival.output_tokens - shorter.output_tokens);
+            return self.arrive(&shorter, content, results);
         }
         self.state.brought_tokens += u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
         let place = self.state.requests.insert(arrival);

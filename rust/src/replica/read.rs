@@ -167,7 +167,11 @@ impl Replica {
     }
 
     /// Why this replica can never serve a request, if that is so (rule 11).
+    #[inline]
     pub fn refuses(&self, arrival: &Arrival) -> Option<&'static str> {
+        if self.is_too_long(arrival) {
+            return self.refuses_too_long(arrival);
+        }
         let longest = u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
         if !self.state.blocks.could_hold(longest) && !self.state.blocks.could_hold(self.longest_context(arrival)) {
             return Some("its largest context is larger than the KV cache");
@@ -175,17 +179,41 @@ impl Replica {
         self.scheduler.refuses(arrival, &self.state.blocks)
     }
 
+    #[cold]
+    fn refuses_too_long(&self, arrival: &Arrival) -> Option<&'static str> {
+        if arrival.prompt_tokens >= self.max_model_len {
+            return Some("its prompt leaves no room for an output within max_model_len");
+        }
+        self.refuses(&self.cut_to_length(arrival))
+    }
+
+    /// Would prompt and output together be longer than the longest request?
+    #[inline]
+    pub(super) fn is_too_long(&self, arrival: &Arrival) -> bool {
+        arrival.prompt_tokens + arrival.output_tokens > self.max_model_len
+    }
+
+    /// The request whose output ends with the longest length. Its end is foreseen: nothing is allowed beyond it.
+    #[cold]
+    pub(super) fn cut_to_length(&self, arrival: &Arrival) -> Arrival {
+        let output_tokens = self.max_model_len - arrival.prompt_tokens;
+        Arrival { output_tokens, max_output_tokens: output_tokens, ..*arrival }
+    }
+
     /// The longest context that a request has here.
     pub(super) fn longest_context(&self, arrival: &Arrival) -> u64 {
         match self.role {
             Role::Prefill => u64::from(arrival.prompt_tokens),
-            Role::Whole | Role::Slots => longest_context(arrival, self.state.requests.first_token),
+            Role::Whole | Role::Slots => {
+                longest_context(arrival, self.state.requests.first_token).min(u64::from(self.max_model_len))
+            }
         }
     }
 
     /// Does a request go on elsewhere after its prompt? One that is over with its prompt does not.
     pub fn sends_on(&self, arrival: &Arrival) -> bool {
-        let is_over = arrival.output_tokens == 1 && self.state.requests.first_token == FirstToken::Prefill;
+        let is_last = arrival.output_tokens == 1 || arrival.prompt_tokens + 1 == self.max_model_len;
+        let is_over = is_last && self.state.requests.first_token == FirstToken::Prefill;
         self.role != Role::Whole && !is_over
     }
 

@@ -1,5 +1,6 @@
 //! What became of each request, column by column. Each column is named once, in its list, and everything follows from that.
 
+use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -360,7 +361,8 @@ impl<'a> Block<'a> {
     }
 
     fn tpot_s(&self, cells: &mut [f64]) -> usize {
-        let rows = (self.first..self.last).zip(&self.workload.output_tokens[self.first..self.last]);
+        let outputs = self.outputs();
+        let rows = (self.first..self.last).zip(&*outputs);
         // In most blocks every request has finished.
         let each: Vec<(u64, u64)> = if self.first_token().are_usual() && self.finish().are_usual() {
             let span = |row| self.rows.time(row, LEFT).wrapping_sub(self.rows.time(row, FIRST_TOKEN));
@@ -372,6 +374,15 @@ impl<'a> Block<'a> {
             rows.map(|(row, &output_tokens)| span(row).map_or(parts(NEVER), |span| time(span, output_tokens))).collect()
         };
         Times::of(each.iter().copied()).fill_seconds(cells)
+    }
+
+    /// The lengths of the outputs that were emitted, or would have been.
+    fn outputs(&self) -> Cow<'_, [i32]> {
+        let all = &self.workload.output_tokens[self.first..self.last];
+        if self.rows.none_is_cut() {
+            return Cow::Borrowed(all);
+        }
+        Cow::Owned((self.first..).zip(all).map(|(row, &tokens)| tokens - self.rows.cut_tokens(row)).collect())
     }
 
     fn max_tbt_s(&self, cells: &mut [f64]) -> usize {

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 
 use crate::plan::Limits;
-use crate::results::{Rejections, Status, Work};
+use crate::results::{Cut, Rejections, Status, Work};
 use crate::timing::Beyond;
 
 /// What findings are drawn from.
 pub(crate) struct Facts<'a> {
     pub(crate) by_status: [u64; 4],
     pub(crate) rejections: &'a [Rejections],
+    pub(crate) cut: Cut,
     pub(crate) most_preempted: u32,
     pub(crate) beyond: Beyond,
     pub(crate) of_schedulers: &'a BTreeSet<&'static str>,
@@ -40,6 +41,13 @@ pub(crate) fn of_run(facts: &Facts) -> Vec<String> {
     }
     for Rejections { reason, first, count } in facts.rejections {
         findings.push(format!("rejected: {count} of {total} requests (the first is {first}): {reason}"));
+    }
+    if facts.cut.count > 0 {
+        findings.push(format!(
+            "cut: {} of {total} requests (the first is {}) have longer outputs than max_model_len leaves room for \
+             beside their prompts; they end there",
+            facts.cut.count, facts.cut.first
+        ));
     }
     if facts.most_preempted >= THRASH {
         findings.push(format!(

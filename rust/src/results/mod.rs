@@ -185,6 +185,32 @@ pub struct Recorder {
     /// Requests that finished since this was read last; `None` where none waits for that.
     pub(crate) finished: Option<Vec<u32>>,
     pub(crate) rejections: Vec<Rejections>,
+    /// Requests whose outputs were cut to the longest length.
+    pub(crate) cut: Cut,
+    /// From a client to each replica and back, from the first replica here on; empty: no time at all.
+    apis: Vec<Span>,
+    first_replica: u32,
+}
+
+/// The requests whose outputs were cut.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut {
+    pub(crate) count: u64,
+    /// The first of them.
+    pub(crate) first: u32,
+}
+
+impl Default for Cut {
+    fn default() -> Cut {
+        Cut { count: 0, first: u32::MAX }
+    }
+}
+
+impl Cut {
+    /// Both together.
+    pub(crate) fn and(self, other: Cut) -> Cut {
+        Cut { count: self.count + other.count, first: self.first.min(other.first) }
+    }
 }
 
 /// The requests that were rejected for one reason.
@@ -222,7 +248,28 @@ impl Recorder {
             high_words: 0,
             finished: None,
             rejections: Vec::new(),
+            cut: Cut::default(),
+            apis: Vec::new(),
+            first_replica: 0,
         }
+    }
+
+    /// How long it takes from a client to each replica, of which `first` is the first, and back.
+    pub(crate) fn behind(&mut self, first: u32, apis: Vec<Span>) {
+        self.first_replica = first;
+        self.apis = if apis.iter().any(|&api| api != Span::ZERO) { apis } else { Vec::new() };
+    }
+
+    /// From a client to a replica, by its place in the fleet, and back.
+    #[inline]
+    pub(crate) fn api(&self, place: usize) -> Span {
+        self.apis.get(place).copied().unwrap_or(Span::ZERO)
+    }
+
+    /// Does it take time from a client to some replica?
+    #[inline]
+    pub(crate) fn has_api(&self) -> bool {
+        !self.apis.is_empty()
     }
 
     /// Makes room for the requests up to row `end`.
@@ -348,6 +395,23 @@ impl Recorder {
         self.left += 1;
     }
 
+    /// The output of a request that has arrived ends so many tokens before the workload says.
+    #[cold]
+    pub(crate) fn cut(&mut self, arrival: &Arrival, tokens: u32) {
+        self.cut = self.cut.and(Cut { count: 1, first: arrival.id });
+        self.results.requests.cut(arrival.row as usize - self.first_row, tokens);
+    }
+
+    /// When a client has the first token of a request and its last, or the news that there is none.
+    #[cold]
+    fn at_client(&mut self, request: &History, replica: u32, status: Status, left: Instant) -> (Instant, Instant) {
+        let api = self.api(replica.wrapping_sub(self.first_replica) as usize);
+        let later = |at: Instant| if at == Instant::NEVER { at } else { Instant(at.0.saturating_add(api.0)) };
+        let left = if status == Status::Finished { later(left) } else { left };
+        self.high_words |= if left == Instant::NEVER { 0 } else { (left.0 >> 64) as u64 };
+        (later(request.first_token), left)
+    }
+
     /// Writes a request's row. A request that is unfinished does not leave at `left`: the run ends.
     #[inline(always)]
     pub(crate) fn leave(&mut self, request: &History, replica: u32, status: Status, left: Instant) {
@@ -356,7 +420,9 @@ impl Recorder {
         self.high_words |= (left.0 >> 64) as u64;
         let left = if status == Status::Unfinished { Instant::NEVER } else { left };
         let row = request.arrival.row as usize - self.first_row;
-        self.results.requests.leave(row, request, replica, status, left);
+        let (first_token, left) =
+            if self.has_api() { self.at_client(request, replica, status, left) } else { (request.first_token, left) };
+        self.results.requests.leave(row, request, replica, status, first_token, left);
         self.results.totals.by_status[status as usize] += 1;
         self.left += u64::from(status != Status::Unfinished);
         if let (Some(finished), Status::Finished) = (&mut self.finished, status) {

@@ -34,6 +34,8 @@ pub struct RequestRows {
     pub(super) preemptions: Rare<u32>,
     pub(super) cached_tokens: Rare<i32>,
     pub(super) discarded_tokens: Rare<i64>,
+    /// Tokens of its output that were to come behind the longest length.
+    pub(super) cut_tokens: Rare<i32>,
     keeps_discards: bool,
     pub(super) hand_offs: Rare<HandOffRow>,
     keeps_hand_offs: bool,
@@ -171,10 +173,35 @@ impl RequestRows {
         self.replicas.usual = replica;
     }
 
+    /// Tokens that the request of a row did not emit although the workload has them: the longest length came before.
+    #[inline]
+    pub fn cut_tokens(&self, row: usize) -> i32 {
+        self.cut_tokens.at(row)
+    }
+
+    /// Was no output cut?
+    pub fn none_is_cut(&self) -> bool {
+        self.cut_tokens.cells.is_empty()
+    }
+
+    /// Notes that the output of a request ends so many tokens early.
+    pub(super) fn cut(&mut self, row: usize, tokens: u32) {
+        let rows = self.len();
+        self.cut_tokens.set(row, tokens as i32, rows);
+    }
+
     /// Writes the row of a request that leaves at `left`, or never.
     #[inline(always)]
-    pub(super) fn leave(&mut self, row: usize, history: &History, replica: u32, status: Status, left: Instant) {
-        self.write(row, [history.admitted.0, history.first_token.0, left.0, history.longest_gap.0]);
+    pub(super) fn leave(
+        &mut self,
+        row: usize,
+        history: &History,
+        replica: u32,
+        status: Status,
+        first_token: Instant,
+        left: Instant,
+    ) {
+        self.write(row, [history.admitted.0, first_token.0, left.0, history.longest_gap.0]);
         self.replicas.set(row, replica, self.rows.len());
         let is_usual = status == Status::Finished
             && history.preemptions | history.cached_tokens == 0
@@ -233,6 +260,7 @@ impl RequestRows {
         self.preemptions.scatter(&part.preemptions, &to, rows);
         self.cached_tokens.scatter(&part.cached_tokens, &to, rows);
         self.discarded_tokens.scatter(&part.discarded_tokens, &to, rows);
+        self.cut_tokens.scatter(&part.cut_tokens, &to, rows);
         self.hand_offs.scatter(&part.hand_offs, &to, rows);
     }
 
@@ -255,6 +283,7 @@ impl RequestRows {
         self.preemptions.resize(rows);
         self.cached_tokens.resize(rows);
         self.discarded_tokens.resize(rows);
+        self.cut_tokens.resize(rows);
         self.hand_offs.resize(rows);
     }
 
@@ -267,6 +296,7 @@ impl RequestRows {
             preemptions: self.preemptions.take_first(rows),
             cached_tokens: self.cached_tokens.take_first(rows),
             discarded_tokens: self.discarded_tokens.take_first(rows),
+            cut_tokens: self.cut_tokens.take_first(rows),
             keeps_discards: self.keeps_discards,
             hand_offs: self.hand_offs.take_first(rows),
             keeps_hand_offs: self.keeps_hand_offs,

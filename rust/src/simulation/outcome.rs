@@ -6,7 +6,7 @@ use super::Options;
 use crate::clock::{Instant, product};
 use crate::error::{Error, Result};
 use crate::plan::Limits;
-use crate::results::{BatchRow, Facts, IterationRow, Rejections, Results, Sample, Status, of_run};
+use crate::results::{BatchRow, Cut, Facts, IterationRow, Rejections, Results, Sample, Status, of_run};
 use crate::timing::Beyond;
 
 /// A run that has ended, before it is summed up. Runs of replicas that know nothing of one another are put together
@@ -15,6 +15,7 @@ use crate::timing::Beyond;
 pub(super) struct Outcome {
     pub(super) results: Results,
     pub(super) rejections: Vec<Rejections>,
+    pub(super) cut: Cut,
     /// Would more have happened after the end?
     pub(super) goes_on: bool,
     pub(super) stalled: bool,
@@ -76,6 +77,7 @@ impl Outcome {
         for rejections in part.rejections {
             rejections.add_to(&mut self.rejections);
         }
+        self.cut = self.cut.and(part.cut);
         self.goes_on |= part.goes_on;
         self.stalled |= part.stalled;
         self.most_preempted = self.most_preempted.max(part.most_preempted);
@@ -103,6 +105,7 @@ impl Outcome {
         results.findings = of_run(&Facts {
             by_status: results.totals.by_status,
             rejections: &self.rejections,
+            cut: self.cut,
             most_preempted: self.most_preempted,
             beyond: self.beyond,
             of_schedulers: &self.findings,

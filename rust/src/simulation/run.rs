@@ -101,6 +101,7 @@ impl<'a> Run<'a> {
         sampler: Sampler,
     ) -> Run<'a> {
         let (mut stations, mut fleet, mut links) = (Vec::new(), Fleet::default(), Vec::new());
+        let apis = cluster.pools.iter().flat_map(|pool| pool.engines.iter().map(|engine| engine.api)).collect();
         let restarts = cluster.restarts();
         for pool in cluster.pools {
             let role = match (&cluster.control, &pool.hands_to) {
@@ -131,6 +132,7 @@ impl<'a> Run<'a> {
         }
         let mut results = Recorder::new(class_count, options.iterations, options.batches);
         results.served_by(first);
+        results.behind(first, apis);
         if !links.is_empty() || cluster.control.is_some() {
             results.keep_hand_offs();
         }
@@ -336,6 +338,7 @@ impl<'a> Run<'a> {
         self.results.results.block_operations = replicas.iter().filter_map(Replica::block_operations).collect();
         let mut outcome = Outcome {
             rejections: std::mem::take(&mut self.results.rejections),
+            cut: self.results.cut,
             goes_on,
             stalled: self.stalled,
             most_preempted: replicas.iter().map(Replica::most_preempted).max().unwrap_or(0),

@@ -32,6 +32,8 @@ pub(super) struct Calendar {
     released: BinaryHeap<Reverse<(Instant, u32)>>,
     patience: BinaryHeap<Reverse<PatienceEnd>>,
     pub(super) in_system: u64,
+    /// When clients that may send no more have the answers that are on their way to them.
+    returning: BinaryHeap<Reverse<Instant>>,
     /// No request is sent while so many are in flight.
     most_in_flight: u64,
 }
@@ -57,6 +59,7 @@ impl Calendar {
             released: BinaryHeap::new(),
             patience: BinaryHeap::new(),
             in_system: 0,
+            returning: BinaryHeap::new(),
             most_in_flight: max_in_flight.map_or(u64::MAX, NonZeroU64::get),
         }
     }
@@ -183,10 +186,12 @@ impl Run<'_> {
     /// When the next request is sent: at once if it was held back before and need not be now.
     #[inline]
     fn next_arrival(&self) -> Instant {
-        if self.calendar.in_system >= self.calendar.most_in_flight {
-            return Instant::NEVER;
+        let calendar = &self.calendar;
+        let at = self.next_due().max(self.now);
+        if calendar.in_system + (calendar.returning.len() as u64) < calendar.most_in_flight {
+            return at;
         }
-        self.next_due().max(self.now)
+        calendar.returning.peek().map_or(Instant::NEVER, |&Reverse(returned)| at.max(returned))
     }
 
     #[inline]
@@ -211,6 +216,9 @@ impl Run<'_> {
         self.pass(self.now, instant, self.calendar.in_system)?;
         self.now = instant;
         self.calendar.instants += 1;
+        while self.calendar.returning.peek().is_some_and(|&Reverse(at)| at <= instant) {
+            self.calendar.returning.pop();
+        }
         // None of them is due again before it has formed its next batch.
         let mut due = self.calendar.ends.first_up_to(instant, 0);
         while let Some(replica) = due {
@@ -252,7 +260,12 @@ impl Run<'_> {
     fn settle(&mut self, replica: usize, workload: &Workload) -> Result<()> {
         let before = self.results.left();
         self.fleet.replicas[replica].settle(&mut self.results)?;
-        self.calendar.in_system -= self.results.left() - before;
+        let left = self.results.left() - before;
+        self.calendar.in_system -= left;
+        if left > 0 && self.results.has_api() && self.calendar.most_in_flight < u64::MAX {
+            let returned = self.now.after(self.results.api(replica))?;
+            self.calendar.returning.extend(std::iter::repeat_n(Reverse(returned), left as usize));
+        }
         if !self.calendar.links.is_empty() || self.calendar.dispatch.is_some() {
             self.send(replica)?;
         }
@@ -295,7 +308,8 @@ impl Run<'_> {
                 let awaited = &mut self.calendar.awaited[child as usize];
                 *awaited -= 1;
                 if *awaited == 0 {
-                    let at = self.now.after(workload.flow.delay(child as usize))?;
+                    let api = self.results.api(replica);
+                    let at = self.now.after(api)?.after(workload.flow.delay(child as usize))?;
                     self.calendar.released.push(Reverse((at, child)));
                 }
             }

@@ -22,6 +22,12 @@ pub struct Overhead {
     /// Is it done while the GPU works? Then the longer of both counts, and not the sum.
     #[serde(default)]
     pub overlapped: bool,
+    /// Tokens of the largest batch whose kernels are launched together, as one captured graph; `None`: every batch is.
+    #[serde(default)]
+    pub largest_graph_tokens: Option<u64>,
+    /// What launching kernel by kernel adds to a larger batch, in seconds. It is the GPU that waits: nothing hides it.
+    #[serde(default)]
+    pub beyond_graph_s: f64,
 }
 
 impl Overhead {
@@ -31,6 +37,8 @@ impl Overhead {
             base: Span(attoseconds(self.base_s, "base_s")?),
             per_sequence: Span(attoseconds(self.per_sequence_s, "per_sequence_s")?),
             overlapped: self.overlapped,
+            largest_graph: self.largest_graph_tokens.unwrap_or(u64::MAX),
+            beyond_graph: Span(attoseconds(self.beyond_graph_s, "beyond_graph_s")?),
         })
     }
 }
@@ -41,12 +49,14 @@ pub struct HostTime {
     base: Span,
     per_sequence: Span,
     overlapped: bool,
+    largest_graph: u64,
+    beyond_graph: Span,
 }
 
 impl HostTime {
     /// Does the host take no time at all?
     pub(crate) fn is_nothing(&self) -> bool {
-        self.base == Span::ZERO && self.per_sequence == Span::ZERO
+        self.base == Span::ZERO && self.per_sequence == Span::ZERO && self.beyond_graph == Span::ZERO
     }
 
     /// The pace of an engine whose GPU alone would take `pace`.
@@ -55,7 +65,9 @@ impl HostTime {
         let rows = u128::from(shape.decodes) + shape.chunks.len() as u128;
         let host = self.base.plus(self.per_sequence.times(rows)?)?;
         let host = Pace::constant(host);
-        if self.overlapped { Ok(pace.larger(&host)) } else { pace.plus(&host) }
+        let pace = if self.overlapped { pace.larger(&host) } else { pace.plus(&host)? };
+        let tokens = shape.decodes + shape.chunks.iter().map(|chunk| chunk.tokens).sum::<u64>();
+        if tokens > self.largest_graph { pace.plus(&Pace::constant(self.beyond_graph)) } else { Ok(pace) }
     }
 }
 
@@ -73,7 +85,7 @@ mod tests {
     #[test]
     fn it_is_added_or_the_longer_of_both() {
         // Five rows: 10 as + 5 · 2 as = 20 as.
-        let added = Overhead { base_s: 10e-18, per_sequence_s: 2e-18, overlapped: false };
+        let added = Overhead { base_s: 10e-18, per_sequence_s: 2e-18, ..Overhead::default() };
         let gpu = Pace { first: Span(15), growth: 2, holds: 9 };
         assert_eq!(beside(&added, gpu), Pace { first: Span(35), ..gpu });
         // The GPU takes 15, 17, 19, 21: the host is the longer of both for three iterations.
@@ -82,6 +94,18 @@ mod tests {
         let longer = Pace { first: Span(21), ..gpu };
         assert_eq!(beside(&overlapped, longer), longer);
         assert_eq!(beside(&Overhead::default(), gpu), gpu);
+    }
+
+    #[test]
+    fn a_batch_above_the_largest_graph_takes_longer_whatever_is_hidden() {
+        // 104 tokens: a chunk of 100 and four decodes.
+        let gpu = Pace { first: Span(15), growth: 0, holds: 9 };
+        for (largest_graph_tokens, expected) in [(Some(103), 45), (Some(104), 15), (None, 15)] {
+            let eager = Overhead { beyond_graph_s: 30e-18, largest_graph_tokens, ..Overhead::default() };
+            assert_eq!(beside(&eager, gpu).first, Span(expected));
+            let hidden = Overhead { base_s: 10e-18, overlapped: true, ..eager };
+            assert_eq!(beside(&hidden, gpu).first, Span(expected));
+        }
     }
 
     #[test]

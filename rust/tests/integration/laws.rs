@@ -106,7 +106,7 @@ fn tokens_of(scenario: &Scenario, results: &Results, request: usize) -> (u64, u6
     let emitted: u64 = rows.iter().map(|row| results.iterations[row.iteration as usize].count).sum();
     let discarded = results.requests.discarded_tokens.get(request).map_or(0, |&tokens| tokens as u64);
     let kept = emitted - discarded;
-    let output = scenario.columns.output_tokens[request] as u64;
+    let output = scenario.owed(request);
     let droppable = if drops_tokens(scenario) { results.requests.preemptions[request] as u64 } else { 0 };
     assert!(kept <= output + droppable, "L5: no token twice");
     (emitted - kept.saturating_sub(output), kept.min(output))
@@ -130,7 +130,7 @@ fn l1_to_l7_and_l9_hold(scenario: &Scenario) -> Outcome {
         prop_assert_eq!(happened.len() == 4, status == Status::Finished as u8);
         // L5.
         let (_, kept) = tokens_of(scenario, &results, row);
-        let is_complete = kept == scenario.columns.output_tokens[row] as u64;
+        let is_complete = kept == scenario.owed(row);
         let may_lack = drops_tokens(scenario) && columns.preemptions[row] > 0;
         prop_assert!(is_complete == (status == Status::Finished as u8) || (is_complete && may_lack));
         if scenario.horizon_s.is_none() {
@@ -277,7 +277,7 @@ fn slower(engine: &str) -> String {
             double(part, &[]);
         }
     }
-    double(&mut value["overhead"], &[]);
+    double(&mut value["overhead"], &["largest_graph_tokens"]);
     for holder in ["/scheduler", "/scheduler/inner"] {
         if let Some(preemption) = value.pointer_mut(holder).and_then(|scheduler| scheduler.get_mut("preemption")) {
             double(preemption, &[]);

@@ -180,6 +180,13 @@ impl Scenario {
         parse::<Engine>(&self.engine).expect("JSON").build(Some(&["a".into(), "b".into()])).expect("an engine")
     }
 
+    /// Tokens that a request is to emit: its output, unless the longest length comes before its end.
+    pub(crate) fn owed(&self, row: usize) -> u64 {
+        let longest = u64::from(self.parts().max_model_len);
+        let (prompt, output) = (self.columns.prompt_tokens[row] as u64, self.columns.output_tokens[row] as u64);
+        if prompt < longest { output.min(longest - prompt) } else { output }
+    }
+
     pub(crate) fn options(&self, stepping: bool) -> Options {
         Options {
             horizon: self.horizon_s.map(|s| Instant((s * 1e9).round() as u128 * 1_000_000_000)),
@@ -223,9 +230,14 @@ impl Scenario {
 
 /// The host's share of an iteration, mostly none.
 fn overhead() -> impl Strategy<Value = String> {
-    let some = (0_u32..9000, 0_u32..300, any::<bool>()).prop_map(|(base, per_sequence, overlapped)| {
-        let (base, per_sequence) = (f64::from(base) / 1e6, f64::from(per_sequence) / 1e6);
-        format!(r#"{{"base_s": {base}, "per_sequence_s": {per_sequence}, "overlapped": {overlapped}}}"#)
+    let beyond = prop_oneof![1 => Just(0), 1 => 1_u32..9000];
+    let some = (0_u32..9000, 0_u32..300, any::<bool>(), beyond, 1_u32..64);
+    let some = some.prop_map(|(base, per_sequence, overlapped, beyond, graph)| {
+        let [base, per_sequence, beyond] = [base, per_sequence, beyond].map(|each| f64::from(each) / 1e6);
+        format!(
+            r#"{{"base_s": {base}, "per_sequence_s": {per_sequence}, "overlapped": {overlapped},
+            "largest_graph_tokens": {graph}, "beyond_graph_s": {beyond}}}"#
+        )
     });
     prop_oneof![2 => Just("{}".to_owned()), 1 => some]
 }
@@ -299,7 +311,10 @@ pub(crate) fn scenario(kind: &'static str) -> BoxedStrategy<Scenario> {
     let of_shape = move |shape| {
         let (block, prompt, output, token_budget, max_seqs, tightness, first_token, horizon_s, measured): Shape = shape;
         let scale = Scale { token_budget, max_seqs, longest: (prompt + output) as u64, block };
-        (columns(prompt, output), overhead(), words()).prop_map(move |(columns, overhead, words)| {
+        // Some requests are longer than may be.
+        let longest = prop_oneof![4 => Just(None), 1 => (2..=(prompt + output) as u32).prop_map(Some)];
+        let drawn = (columns(prompt, output), overhead(), longest, words());
+        drawn.prop_map(move |(columns, overhead, longest, words)| {
             let mut dice = Dice::new(words, scale);
             let scheduler = SchedulerConfig::sample(kind, &mut dice).expect("a policy");
             let timing = TimingModel::sample(dice.one_of(TimingModel::KINDS), &mut dice).expect("a model");
@@ -310,9 +325,10 @@ pub(crate) fn scenario(kind: &'static str) -> BoxedStrategy<Scenario> {
             let json = |described: Result<String, serde_json::Error>| described.expect("JSON");
             let engine = format!(
                 r#"{{"timing": {}, "scheduler": {}, "kv": {{"tokens": {kv}, "block": {block}}},
-                "first_token": {first_token}, "overhead": {overhead}}}"#,
+                "first_token": {first_token}, "overhead": {overhead}, "max_model_len": {}}}"#,
                 json(serde_json::to_string(&timing)),
                 json(serde_json::to_string(&scheduler)),
+                json(serde_json::to_string(&longest)),
             );
             let (token_budget, max_seqs) = bounds(&scheduler);
             let measured = measured.0..measured.1.max(measured.0);

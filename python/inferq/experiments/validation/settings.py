@@ -63,10 +63,20 @@ def engine_for(run: MeasuredRun, assumed: Assumed) -> Engine:
     if gpus is None:
         gpus = assumed.take("tp", 1, "not said")
     kv = _kv(run, shape, card, gpus, server, weights, caching, assumed)
+    release = release_of(run, card)
+    budget = getattr(scheduler, "token_budget", None)
+    host = release.host(shape.layers, gpus, budget)
+    assumed.take("overhead", f"{host!r}", f"{release.name}: {release.source('host')}")
+    api_s = 0.0 if run.requests is not None else release.api_s
+    why = "its log of requests is taken to be the engine's own" if run.requests is not None else ""
+    assumed.take("api_s", f"{api_s:g}", why or f"{release.name}: {release.source('api_s')}")
     backend = server if _has_table(shape, card, gpus, server) else "vllm"
     memory: dict[str, Any] = {"kv": kv} if kv is not None else {"prefix_cache": caching or "none"}
     if kv is None:
         memory["utilisation"] = _utilisation(run, assumed)
+    if run.max_model_len is not None:
+        held = None if kv is None else kv.tokens
+        memory["max_model_len"] = min(run.max_model_len, held or run.max_model_len)
     try:
         engine = Engine.on(
             shape,
@@ -75,6 +85,8 @@ def engine_for(run: MeasuredRun, assumed: Assumed) -> Engine:
             scheduler=scheduler,
             weights=weights,
             backend=backend,
+            overhead=host,
+            api_s=api_s,
             **memory,
         )
     except ConfigError as error:
@@ -100,6 +112,13 @@ def version_of(run: MeasuredRun) -> tuple[int, ...] | None:
     """The release of the server as numbers; None where it is not said."""
     found = re.match(r"v?(\d+(?:\.\d+)*)", run.engine_version or "")
     return tuple(int(part) for part in found[1].split(".")) if found else None
+
+
+def release_of(run: MeasuredRun, card: Gpu) -> Server:
+    """The newest known server that is no newer than that of a run; the newest where it is not said."""
+    program, version = _server(run), version_of(run)
+    name = Server.until(program, version or (10**6,))
+    return Server.of(name, card)
 
 
 def _server(run: MeasuredRun) -> Literal["vllm", "sglang"]:
@@ -256,6 +275,3 @@ def _not_simulated(run: MeasuredRun, server: str, assumed: Assumed) -> None:
         assumed.take("kv_offload", "none", f"{run.kv_offload} in the run, not simulated")
     if run.chunked_prefill == 0:
         assumed.take("chunked_prefill", 1, "off in the run, not simulated")
-    if run.max_model_len is not None:
-        assumed.take("max_model_len", "none", f"{run.max_model_len:,} in the run, not enforced")
-    assumed.take("host", "none", "no time of the host and of the client is simulated")

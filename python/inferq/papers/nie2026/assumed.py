@@ -12,7 +12,7 @@ import inferq as iq
 from inferq._lazy import np, pl
 from inferq.papers.nie2026 import runs
 from inferq.papers.nie2026.runs import MEMORY_TOKENS, REPLICAS, SETTINGS, Setting
-from inferq.systems.engine import Overhead
+from inferq.systems.overhead import Overhead
 from inferq.timing import LinearPart, TimingTable
 
 MODEL, GPU = "llama-3.1-8b", "a100-80gb"

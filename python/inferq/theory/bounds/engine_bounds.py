@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from inferq.scheduler import FasterTransformer, Rad, RadPhased, SlotGreedy, Wait
-from inferq.systems.engine import Overhead
+from inferq.systems.overhead import Overhead
 from inferq.theory.bounds.bound import Bound, Kind, Replicas, busiest, in_random_order, stays
 from inferq.theory.capacities.fluid import FluidEngine
 from inferq.theory.capacities.iteration_cost import (
@@ -44,7 +44,8 @@ def engine_bounds(replicas: Replicas) -> Iterator[Bound]:
     What the host adds is in every bound. Where it is overlapped, an iteration is at least what its kernels
     take and at most that and the host's time together: ceilings are then those of the kernels alone, and
     guarantees those of a host that is not overlapped. (Tables and rooflines are bounded with the longer of
-    both.) `TiledGemm` knows no host: its ceilings leave it out, and its guarantees are not proved.
+    both.) What a batch above the largest graph adds is left out of ceilings, and is in guarantees as if every
+    batch were one. `TiledGemm` knows no host: its ceilings leave it out, and its guarantees are not proved.
     """
     engine, host = replicas.engine, replicas.engine.overhead
     if host is not None and adds_time(host) and isinstance(engine.timing, TiledGemm):
@@ -53,10 +54,13 @@ def engine_bounds(replicas: Replicas) -> Iterator[Bound]:
         for bound in _bounds(replicas):
             beside = (idle,) if bound.kind == "guarantee" else ()
             yield replace(bound, hypotheses=(*bound.hypotheses, *beside))
-    elif host is not None and adds_time(host) and host.overlapped and is_counted(engine.timing):
+    elif host is not None and (
+        host.beyond_graph_s or (adds_time(host) and host.overlapped and is_counted(engine.timing))
+    ):
+        graphs = replace(host, largest_graph_tokens=None, beyond_graph_s=0)
         sides: tuple[tuple[Kind, Overhead | None], ...] = (
-            ("ceiling", None),
-            ("guarantee", replace(host, overlapped=False)),
+            ("ceiling", None if host.overlapped and is_counted(engine.timing) else graphs),
+            ("guarantee", replace(graphs, overlapped=False, base_s=host.base_s + host.beyond_graph_s)),
         )
         for kind, counted in sides:
             for bound in _bounds(replace(replicas, engine=replace(engine, overhead=counted))):

@@ -45,7 +45,9 @@ class FluidEngine:
             kv_tokens = timing.kv.whole_tokens if kv_tokens is None else kv_tokens
             first_token = first_token or timing.first_token
             host = timing.overhead
-            if host is not None and (host.per_sequence_s or (host.overlapped and host.base_s)):
+            if host is not None and (
+                host.per_sequence_s or host.beyond_graph_s or (host.overlapped and host.base_s)
+            ):
                 raise ConfigError(
                     "overhead",
                     f"{host!r} is no part of the formulas of ao2025, which know a base for every "

@@ -10,7 +10,8 @@ from inferq._lazy import np
 from inferq.description import Answer
 from inferq.errors import ConfigError
 from inferq.scheduler.scheduler import Scheduler
-from inferq.systems.engine import Engine, Overhead
+from inferq.systems.engine import Engine
+from inferq.systems.overhead import Overhead
 from inferq.theory.demands.demand import Demand
 from inferq.theory.demands.lengths import FirstToken, Lengths, Work, first_token_of, with_prompt
 from inferq.theory.statement import Hypothesis, number
@@ -51,6 +52,8 @@ class Iteration(TokenCost):
                 "overhead",
                 f"{host!r} is the longer of two times, which has no closed form here; stability bounds it",
             )
+        if host.beyond_graph_s:
+            raise ConfigError("overhead", f"{host!r} jumps at a batch's size; stability bounds it")
         terms = asdict(cost) | {"base_s": cost.base_s + host.base_s}
         return cls(**terms, per_row_s=host.per_sequence_s)
 
@@ -154,7 +157,7 @@ class Iteration(TokenCost):
 
 def adds_time(host: Overhead | None) -> bool:
     """Does a host take any time?"""
-    return host is not None and bool(host.base_s or host.per_sequence_s)
+    return host is not None and bool(host.base_s or host.per_sequence_s or host.beyond_graph_s)
 
 
 def is_counted(timing: TimingModel) -> bool:
@@ -163,10 +166,10 @@ def is_counted(timing: TimingModel) -> bool:
 
 
 def has_closed_form(engine: Engine) -> bool:
-    """Has an engine an `Iteration`: a model that has one, and a host that is not the longer of two times?"""
+    """Has an engine an `Iteration`: a model that has one, and a host that adds the same to all batches?"""
     host = engine.overhead
-    longer_of_two = host is not None and host.overlapped and adds_time(host)
-    return is_counted(engine.timing) and not longer_of_two
+    has_none = host is not None and (bool(host.beyond_graph_s) or (host.overlapped and adds_time(host)))
+    return is_counted(engine.timing) and not has_none
 
 
 def parts_of(

@@ -12,7 +12,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from inferq._lazy import np, optimize
-from inferq.systems.engine import Engine, Overhead
+from inferq.systems.engine import Engine
+from inferq.systems.overhead import Overhead
 from inferq.theory.demands.hits import PrefixHits, finds_its_own
 from inferq.theory.demands.lengths import FirstToken, Lengths, with_prompt
 from inferq.theory.statement import number
