@@ -1,6 +1,7 @@
 """Is an engine that is named by its server what that server does unasked on that card?"""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,20 @@ def test_the_newest_server_is_the_default_in_python_tables_and_the_shell(tmp_pat
     # Without a card too the shell takes vLLM's scheduler.
     done = CliRunner().invoke(app, ["replay", str(trace), "--max-seqs", "9"])
     assert done.exit_code == 0 and f"scheduler  {iq.VllmV1(max_seqs=9)!r}" in done.output
+
+
+def test_a_record_says_what_ran_where_on_how_many_gpus_and_whose_measurements_those_are() -> None:
+    engine = iq.Engine.on("llama-3.1-70b", "h100-80gb", tensor_parallel=4)
+    asked = {"arrival_s": [0.0], "prompt_tokens": [10], "output_tokens": [2]}
+    result = iq.simulate(asked, iq.Cluster(engine, replicas=2))
+    ran = json.loads(result.scenario)["cluster"]["engines"]["on"]
+    told = {name: ran[name] for name in ("model", "gpu", "tensor_parallel", "server")}
+    assert told == {"model": "llama-3.1-70b", "gpu": "h100-80gb", "tensor_parallel": 4, "server": "vllm-0.33"}
+    assert "Apache-2.0; Copyright (c)" in ran["timing_source"] and "aiconfigurator" in ran["timing_source"]
+    again = iq.Scenario.read(result.scenario)
+    assert again.system == iq.Cluster(engine, replicas=2)
+    assert again.system.engines.on_card == engine.on_card
+    assert "timing_source" not in iq.Engine.on("llama-3.2-3b", "l4").on_card
 
 
 def test_a_scheduler_alone_is_all_that_differs() -> None:

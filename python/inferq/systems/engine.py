@@ -338,6 +338,7 @@ class Engine(Description):
                 **({"max_model_len": longest_held} if longest_held is not None else {}),
                 **({"backend_version": version} if version else {}),
                 **too_large,
+                **({"timing_source": of_data} if (of_data := _attribution(measured_by)) else {}),
                 "explained": tuple("\n".join(lines).splitlines()),
             }
         )
@@ -371,7 +372,8 @@ class Engine(Description):
     def to_json(self) -> dict[str, Any]:
         """The engine as JSON-ready values, the inverse of `from_json`.
 
-        Where `Engine.on` made it, `on` names model, GPU and versions beside the numbers that they stand for.
+        Where `Engine.on` made it, `on` names beside the numbers what they stand for: model, GPU and how many
+        share it (`tensor_parallel`), server, versions, and the source and licence of a measured table.
         A scheduler of your own is shown by the name of its class, and cannot be read back.
         """
         if not self.on_card:
@@ -459,6 +461,12 @@ _BACKENDS = ("vllm", "sglang", "trtllm")
 def _source(table: TimingTable) -> str:
     near = table.provenance.get("derived_from")
     return "measured" if near is None else f"measured on {near}, times the ratio of their rooflines"
+
+
+def _attribution(provenance: Mapping[str, Any]) -> str:
+    """Where a table's times come from and under which licence, as that licence asks."""
+    told = (provenance.get(key) for key in ("source", "url", "version", "licence", "attribution"))
+    return "; ".join(str(one) for one in told if one)
 
 
 def _lacks_kind(scheduler: object) -> bool:

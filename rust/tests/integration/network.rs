@@ -180,7 +180,7 @@ fn laws_hold(scenario: &Scenario, paths: &Paths) -> Outcome {
     }
     for row in (0..columns.status.len()).filter(|&row| columns.status[row] == Status::Finished as u8) {
         let discarded = columns.discarded_tokens.get(row).map_or(0, |&tokens| tokens as u64);
-        prop_assert_eq!(emitted[row], scenario.columns.output_tokens[row] as u64 + discarded);
+        prop_assert_eq!(emitted[row], scenario.owed(row) + discarded);
         let instants =
             [columns.arrival_s[row], columns.admitted_s[row], columns.first_token_s[row], columns.finish_s[row]];
         prop_assert!(instants.is_sorted());
@@ -194,7 +194,7 @@ fn laws_hold(scenario: &Scenario, paths: &Paths) -> Outcome {
             // A request that owed a token after its prompt went to the second pool, the others stayed in the first.
             let first = paths.replicas[0] as u32;
             if columns.prefill_replica[row] == NO_REPLICA {
-                prop_assert!(columns.replica[row] < first && scenario.columns.output_tokens[row] == 1);
+                prop_assert!(columns.replica[row] < first && scenario.owed(row) == 1);
             } else {
                 prop_assert!(columns.prefill_replica[row] < first && columns.replica[row] >= first);
                 prop_assert!(columns.handoff_s[row] >= 0.0 && columns.prefilled_s[row] <= columns.finish_s[row]);
