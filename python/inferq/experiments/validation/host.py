@@ -65,6 +65,10 @@ def without_times(run: MeasuredRun, assumed: Assumed) -> Engine:
 def one_at_a_time(run: MeasuredRun, assumed: Assumed) -> Engine:
     """`without_times`, and without planning ahead."""
     engine = without_times(run, assumed)
+    if "overlap" in engine.scheduler.written_fields():
+        assumed.take("overlap", "off", "as asked")
+        alone = {"overlap": False}
+        return dataclasses.replace(engine, scheduler=dataclasses.replace(engine.scheduler, **alone))
     if not isinstance(engine.scheduler, VllmV1) or not engine.scheduler.async_scheduling:
         return engine
     assumed.take("async_scheduling", "off", "as asked")

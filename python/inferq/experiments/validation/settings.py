@@ -219,7 +219,7 @@ def _sglang(run: MeasuredRun, card: Gpu, assumed: Assumed) -> Sglang:
         "max_num_seqs", 2048, "the least that SGLang takes for max_running_requests"
     )
     ignore = "ignore_eos" in (run.output_law or "")
-    return Sglang(chunk_tokens=chunk, max_seqs=seqs, ignore_eos=ignore, overlap=False)
+    return Sglang(chunk_tokens=chunk, max_seqs=seqs, ignore_eos=ignore, overlap=True)
 
 
 def _kv(
@@ -270,7 +270,7 @@ def _has_table(shape: ModelShape, card: Gpu, gpus: int, backend: str) -> bool:
 
 def _not_simulated(run: MeasuredRun, server: str, assumed: Assumed) -> None:
     if server == "sglang":
-        assumed.take("overlap", "off", "on by default, not simulated")
+        assumed.take("overlap", "on", "SGLang plans a step ahead unless told not to")
     if run.kv_offload is not None:
         assumed.take("kv_offload", "none", f"{run.kv_offload} in the run, not simulated")
     if run.chunked_prefill == 0:
