@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from inferq.experiments.validation.measured_run import MeasuredRun
 from inferq.experiments.validation.settings import Assumed, engine_for
@@ -67,8 +67,9 @@ def one_at_a_time(run: MeasuredRun, assumed: Assumed) -> Engine:
     engine = without_times(run, assumed)
     if "overlap" in engine.scheduler.written_fields():
         assumed.take("overlap", "off", "as asked")
-        alone = {"overlap": False}
-        return dataclasses.replace(engine, scheduler=dataclasses.replace(engine.scheduler, **alone))
+        kind: Any = type(engine.scheduler)
+        fields = {name: getattr(engine.scheduler, name) for name in kind.written_fields()}
+        return dataclasses.replace(engine, scheduler=kind(**{**fields, "overlap": False}))
     if not isinstance(engine.scheduler, VllmV1) or not engine.scheduler.async_scheduling:
         return engine
     assumed.take("async_scheduling", "off", "as asked")
