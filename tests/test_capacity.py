@@ -442,7 +442,7 @@ def test_an_slo_is_a_value():
     ({"precision": 0}, "precision"),
     ({"seeds": []}, "seeds: there are none"),
     ({"seeds": [1, 1]}, "seeds: one is there twice"),
-    ({"seeds": 3}, "seeds: must be whole numbers"),
+    ({"seeds": 1.5}, "seeds: must be whole numbers"),
     ({"seeds": [1]}, "no interval"),
     ({"most_seeds": 3}, "most_seeds"),
     ({"threads": 0}, "threads"),

@@ -176,7 +176,7 @@ def test_a_plan_for_another_cluster_is_refused(field: str, value: object):
 
 
 @refused(
-    (lambda: agree(CHAT, engine(iq.KvCache.unlimited()), seeds=1), "seeds"),  # type: ignore[arg-type]
+    (lambda: agree(CHAT, engine(iq.KvCache.unlimited()), seeds=1.5), "seeds"),  # type: ignore[arg-type]
     (lambda: agree(CHAT, engine(iq.KvCache.unlimited()), seeds="12"), "seeds"),  # type: ignore[arg-type]
     (lambda: agree(CHAT, engine(iq.KvCache.unlimited()), seeds=[1.5]), r"seeds\[0\]"),  # type: ignore[list-item]
     (lambda: agree(CHAT, engine(iq.KvCache.unlimited()), seeds=[1, -1]), r"seeds\[1\]"),
