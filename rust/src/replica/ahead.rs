@@ -62,6 +62,11 @@ impl InFlight {
         InFlight { drops: ahead.drops, ..InFlight::default() }
     }
 
+    /// The number of rows whose outcome is dropped, and Σ contexts of them.
+    pub(super) fn dropped_sums(&self) -> (u64, u64) {
+        (self.dropped.len() as u64, self.dropped.iter().map(|row| row.context).sum())
+    }
+
     /// Adds the rows whose outcome is dropped to a batch's shape.
     pub(super) fn add_dropped_to(&self, shape: &mut Shape, moduli: &[u64]) {
         for row in &self.dropped {
@@ -166,7 +171,9 @@ impl Replica {
         self.state.ahead.get_or_insert_default().is_planning = true;
         self.ask(planned_at, false)?;
         self.state.ahead.get_or_insert_default().is_planning = false;
-        self.settle_late(results)?;
+        if self.state.ahead.as_ref().is_some_and(|ahead| ahead.drops) {
+            self.settle_late(results)?;
+        }
         for index in 0..self.state.batch.admitted.len() {
             self.state.requests.history_mut(self.state.batch.admitted[index]).begin_later(planned_at, stretch.end);
         }

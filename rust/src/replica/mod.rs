@@ -437,7 +437,7 @@ impl Replica {
         if count > 1 && (!is_roomy || has_cache) {
             count = state.iterations_that_fit(count, growth);
         }
-        if count > 1 && state.ahead.is_some() {
+        if count > 1 && state.ahead.as_ref().is_some_and(|ahead| ahead.drops) {
             count = state.iterations_without_a_victim(count, growth);
         }
         if pace.first == Span::ZERO || (pace.growth < 0 && pace.length(count - 1)? == Span::ZERO) {

@@ -35,7 +35,7 @@ impl Replica {
         if results.wants_iterations() {
             self.list_iteration(results);
         }
-        if self.state.ahead.is_some() {
+        if self.state.ahead.as_ref().is_some_and(|ahead| ahead.drops) {
             self.state.begin_late(count);
         }
         if self.stretch.decodes > 0 {

@@ -323,15 +323,20 @@ impl State {
     /// The pace of the batch on a line, if 64 bits hold it and no chunk is priced as a decode.
     #[inline(always)]
     pub(crate) fn pace_on(&self, line: &PiecewiseLinear<u64>) -> Option<Pace> {
-        if self.batch.single_decodes > 0 {
-            return None;
-        }
+        let (dropped, contexts) = if self.batch.single_decodes == 0 { (0, 0) } else { self.dropped_alone()? };
         let context = match self.groups.only() {
             Some(all) if all.rests => 0,
             Some(all) => all.context(self.requests.ticks[0]),
             None => self.context_of_groups(),
         };
-        line.pace(&self.batch.sums, self.standing, context)
+        line.pace(&self.batch.sums, self.standing + dropped, context + contexts)
+    }
+
+    /// The rows whose outcome is dropped, and Σ contexts of them, if no other row is priced as a decode by itself.
+    #[inline(never)]
+    fn dropped_alone(&self) -> Option<(u64, u64)> {
+        let (rows, contexts) = self.ahead.as_ref()?.dropped_sums();
+        (rows == self.batch.single_decodes).then_some((rows, contexts))
     }
 
     /// Σ contexts of the standing decodes that take part, where they come in groups.
