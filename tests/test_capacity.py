@@ -398,7 +398,7 @@ def test_the_picture_has_a_panel_for_each_objective():
     slo = iq.Slo(queue_mean=0.5, ttft_p99=9.0)
     plan = iq.capacity(one_by_one(300), SERVER, slo, precision=0.2)
     drawn = svg(plan.plot())
-    assert all(word in drawn for word in ("queue_mean (s)", "ttft_p99 (s)", "no policy is stable beyond"))
+    assert all(word in drawn for word in ("queue_mean, limit", "ttft_p99, limit", "is stable beyond"))
     assert "failed_share" not in drawn
     assert svg(plan.plot()) == drawn
 
@@ -447,7 +447,7 @@ def test_an_slo_is_a_value():
     ({"most_seeds": 3}, "most_seeds"),
     ({"threads": 0}, "threads"),
     ({"seed": 1}, "seed: not for capacity"),
-    ({"progress": True}, "progress: not for capacity"),
+    ({"progress": 3}, "progress: must be True, False, None or a callable"),
     ({"warmup": 1000}, "tells it"),
     ({"slo": {"ttft_p99": 1}}, "slo:"),
     ({"slo": iq.Slo(by_class={"chatt": iq.Slo(ttft_p50=1)})}, "no class 'chatt'"),

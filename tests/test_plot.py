@@ -14,8 +14,11 @@ import inferq as iq
 from inferq.experiments.comparison.comparison import NUMBERS, Comparison
 from inferq.reports import run_data
 from inferq.reports.comparison_charts import shown_systems
-from inferq.reports.run_charts import _powers, throughput
+from inferq.reports.panels import powers
+from inferq.reports.points import points_of
+from inferq.reports.run_charts import drawn_limits
 from inferq.reports.style import DARK, PAPER, dark, svg, unchecked
+from inferq.reports.text import number, seconds
 
 from .lin2026 import cluster
 from .pictured import ENGINE, SHORT, run_of_a_fleet, synthetic
@@ -102,7 +105,7 @@ def test_panels_of_the_timeline_have_one_time_though_prompts_end_before_answers(
     panels = result.plot.timeline().to_dict()["vconcat"]
     ends = [layer["encoding"]["x"]["scale"]["domain"] for panel in panels for layer in panel["layer"]]
     times = run_data.over_time(result)["time_s"]
-    assert len(panels) == 4 and all(one == [times.min(), times.max()] for one in ends)
+    assert len(panels) == 6 and all(one == [times.min(), times.max()] for one in ends)
 
 
 def test_time_is_that_of_the_replicas_together(fleet: iq.Result):
@@ -140,13 +143,39 @@ def test_rates_count_every_arrival_and_every_completion(fleet: iq.Result):
 def test_a_limit_of_theory_is_drawn_where_it_can_be_seen(fleet: iq.Result):
     said = run_data.theory(fleet)
     assert not isinstance(said, str) and said.binding is not None
-    near = throughput(fleet, said).to_dict()
-    labels = near["encoding"]["color"]["scale"]["domain"]
-    assert labels[:2] == ["arrived", "finished"]
-    assert labels[2].endswith(said.binding.name)
-    idle = iq.simulate(synthetic(50, 0.01, 20, 5), ENGINE, seed=1)
-    far = throughput(idle, run_data.theory(idle)).to_dict()
-    assert far["encoding"]["color"]["scale"]["domain"] == ["arrived", "finished"]
+    most = said.binding.capacity_per_s
+    happened = run_data.rates(fleet)
+    near = happened.with_columns(arrived=pl.lit(most / 2))
+    assert [value for value, _ in drawn_limits(near, said).values()] == [most]
+    assert f"{number(most)}" in next(iter(drawn_limits(near, said)))
+    far = happened.with_columns(arrived=pl.lit(most / 10), finished=pl.lit(most / 10))
+    assert drawn_limits(far, said) == {}
+    assert drawn_limits(near, "nothing is known") == {}
+
+
+def test_what_stands_beside_the_pointer_is_what_is_drawn(fleet: iq.Result):
+    names, whole = run_data.classes(fleet), fleet.summary(by="class").rows(named=True)
+    told = points_of(fleet.plot.latency())
+    assert [one["name"] for one in told] == names * len(run_data.MEASURES)
+    for row in whole:
+        ttft, e2e = (told[names.index(row["class"]) + len(names) * place] for place in (0, 1))
+        for percentile in (50, 90, 95, 99):
+            for line, quantity in ((ttft, "ttft"), (e2e, "e2e")):
+                at = line["x"].index(f"{percentile} %")
+                assert line["y"][at] == seconds(row[f"{quantity}_p{percentile}"])
+    over = points_of(fleet.plot.timeline())
+    assert [one["name"].split(",")[0] for one in over] == [
+        *("requests running", "requests waiting", "KV cache in use", "prompt tokens per second"),
+        "output tokens per second",
+    ]
+    assert over[0]["y"] == [number(one) for one in run_data.over_time(fleet)["running"]]
+    assert all(one.endswith(" s") for line in over for one in line["x"])
+
+
+def test_called_it_is_an_overview(fleet: iq.Result):
+    overview = fleet.plot().to_dict()["vconcat"]
+    assert len(overview) == 3 and len(overview[0]["concat"]) == len(run_data.MEASURES)
+    assert svg(fleet.plot(width=600))
 
 
 def test_more_classes_than_colours_leave_the_rarest_out():
@@ -171,7 +200,9 @@ def test_what_cannot_be_drawn_is_said():
     one = iq.simulate({"arrival_s": [0.0], "prompt_tokens": [5], "output_tokens": [1]}, SHORT)
     with pytest.raises(iq.ConfigError, match=r"^tbt: "):
         one.plot.tbt()
-    assert svg(one.plot.latency())
+    assert svg(one.plot.latency()) and svg(one.plot())
+    with pytest.raises(iq.ConfigError, match=r"^plot: latency: .*served"):
+        rejected.plot()
 
 
 def test_gate_and_route_shows_queues_and_slots():
@@ -187,7 +218,7 @@ def test_gate_and_route_shows_queues_and_slots():
 @given(st.floats(1e-7, 1e5), st.floats(1.3, 1e8))
 def test_ticks_of_a_logarithmic_axis_are_few_and_inside(low: float, ratio: float):
     high = low * ratio
-    ticks = _powers(low, high)
+    ticks = powers(low, high)
     assert len(ticks) <= 7
     assert ticks == sorted(set(ticks))
     assert all(low * (1 - 1e-6) <= tick <= high * (1 + 1e-6) for tick in ticks)
@@ -218,8 +249,8 @@ def test_a_class_of_one_request_is_a_point():
 def test_what_is_always_zero_lies_at_the_foot_of_its_axis():
     idle = iq.simulate(synthetic(40, 0.1, 20, 5), ENGINE, seed=1)
     assert idle.timeline["waiting"].max() == 0
-    scale = idle.plot.queue().to_dict()["encoding"]["y"]["scale"]
-    assert scale["domain"] == [0, 1]
+    (layer,) = idle.plot.queue().to_dict()["layer"]
+    assert layer["encoding"]["y"]["scale"]["domain"] == [0, 1]
 
 
 def comparison(systems: int, relative: dict[str, float]) -> Comparison:

@@ -1,6 +1,8 @@
 """Does the page of a run say what the run says, on any screen, and load nothing from elsewhere?"""
 
+import base64
 import errno
+import hashlib
 import json
 import os
 import re
@@ -12,9 +14,9 @@ from typer.testing import CliRunner
 
 import inferq as iq
 from inferq.cli import app
-from inferq.reports import document
+from inferq.reports import document, run_data
 from inferq.reports.style import DARK, INK
-from inferq.reports.text import number, percent, seconds
+from inferq.reports.text import number, percent, seconds, sentence
 from inferq.scenario import Scenario
 
 from .browser import Browser, chromium
@@ -23,13 +25,13 @@ from .markup import Page
 from .pictured import ENGINE, SHORT, run_of_a_fleet, synthetic
 
 NAMES = ("chat", "code <completion> of everybody & all")
-QUESTIONS = [
-    "How long did requests take?",
-    "What did queue and memory do?",
-    "How evenly did tokens come?",
-    "How close to the limit?",
-    "How did each replica fare?",
-    "What repeats it?",
+PARTS = [
+    "Latency",
+    "Queue and memory",
+    "Gaps between tokens",
+    "Distance to the limit",
+    "Replicas",
+    "Repeat it",
 ]
 SCREENS = [(1280, False), (1280, True), (390, False), (390, True)]
 
@@ -57,20 +59,28 @@ def test_a_page_stands_alone(page: Path):
     text = page.read_text(encoding="utf-8")
     held = Page(text)
     assert len(set(held.names)) == len(held.names)
-    assert not {"script", "link", "img", "iframe", "object", "base", "form"} & set(held.tags)
+    assert not {"link", "img", "iframe", "object", "base", "form"} & set(held.tags)
+    # one script, which the page knows by its hash; the rest is data
+    scripts = re.findall(r"<script( type=\"application/json\")?>(.*?)</script>", text, re.DOTALL)
+    assert len(scripts) == held.tags.count("script") and [kind for kind, _ in scripts].count("") == 1
+    (script,) = (held for kind, held in scripts if not kind)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in text and not re.search(r"fetch|import\(|XMLHttp|eval", script)
+    assert all(json.loads(held) is not None for kind, held in scripts if kind)
     assert all(link.startswith("#") and link[1:] in held.names for link in held.links)
-    without_names_of_spaces = re.sub(r'xmlns(:\w+)?="[^"]*"', "", text)
+    without_names_of_spaces = re.sub(r'xmlns(:\w+)?="[^"]*"|const SVG = "[^"]*"', "", text)
     assert not re.search(r"https?:|//\w|@import|url\((?!#)", without_names_of_spaces)
     assert "default-src 'none'" in text
     assert held.of("title") == held.of("h1") == ["A fleet & its <queue>"]
     assert len(text) < 500_000
 
 
-def test_the_questions_come_in_order(page: Path):
+def test_the_parts_come_in_order(page: Path):
     held = Page(page.read_text(encoding="utf-8"))
-    assert held.of("h2") == QUESTIONS
-    assert held.tags.count("svg") == held.tags.count("figure") == 5
-    assert held.of("summary") == ["The scenario as JSON", "What theory says, with the numbers put in"]
+    assert held.of("h2") == PARTS
+    # each as wide as the page, and as wide as a phone
+    assert held.tags.count("svg") == 2 * held.tags.count("figure") == 12
+    assert held.of("summary") == ["The scenario as JSON", "All that theory says, with the numbers put in"]
 
 
 def test_numbers_are_those_of_the_summary(fleet: iq.Result, page: Path):
@@ -103,11 +113,11 @@ def test_findings_stand_on_top_with_the_limit_that_binds(tmp_path: Path):
     held = Page(iq.report(drowning, tmp_path / "page.html").read_text(encoding="utf-8"))
     told = held.of("li")
     for finding in drowning.findings:
-        assert any(finding[1:] in one for one in told)
+        assert any(sentence(finding) == one for one in told)
     said = iq.theory.stability(drowning._workload, drowning._system)
     assert any(said.binding.name in one and number(said.binding.capacity_per_s) in one for one in told)
     texts = [text for _, text in held.texts]
-    assert max(map(texts.index, told)) < texts.index(QUESTIONS[0])
+    assert max(map(texts.index, told)) < texts.index(PARTS[0])
 
 
 def test_an_unstable_run_is_called_so(tmp_path: Path):
@@ -127,15 +137,15 @@ def test_a_comparison_has_a_page(tmp_path: Path):
     systems = {"sarathi": ENGINE, "vllm-v0": whole}
     found = compare(synthetic(300, 8, 600, 60), systems, seeds=range(3), metrics=["ttft_p99", "tbt_p99"])
     held = Page(iq.report(found, tmp_path / "page.html").read_text(encoding="utf-8"))
-    assert held.of("h1") == ["Which is better than sarathi?"]
-    assert held.tags.count("svg") == 1
+    assert held.of("h1") == ["vllm-v0 against sarathi"]
+    assert held.tags.count("svg") == 2
     for row in found.frame.filter(system="vllm-v0").rows(named=True):
-        line = held.of("td")[held.of("td").index(row["metric"]) :][:6]
-        assert line[2] == seconds(row["mean"]) and line[5] == row["verdict"]
+        line = held.of("td")[held.of("td").index(row["metric"]) :][:5]
+        assert line[2] == seconds(row["mean"]) and line[4] == row["verdict"]
         words = {"better": "better in", "worse": "worse in"}.get(row["verdict"], "shows no difference in")
         assert any(words in one and row["metric"] in one for one in held.of("li"))
     for finding in found.findings:
-        assert any(finding.rstrip(".")[1:] in one for one in held.of("li"))
+        assert any(finding[2:40] in one for one in held.of("li"))
     scenario = json.loads(held.of("pre")[-1])
     assert scenario["systems"]["vllm-v0"] == whole.to_json()
     assert scenario["seeds"] == [0, 1, 2] and scenario["workload"] == synthetic(300, 8, 600, 60).to_json()
@@ -154,19 +164,78 @@ def test_a_capacity_has_a_page(tmp_path: Path):
     answer = f"Up to {number(plan.rate, 4)} per second keep ttft_p50 ≤ 500.0 ms with 95 % confidence."
     assert held.of("li")[0] == answer
     assert all(one[0].isupper() and one.endswith(".") for one in held.of("li"))
-    assert f"load at {number(plan.rate)} per second" in held.of("th")
+    assert held.of("h1") == [f"{number(plan.rate, 4)} requests per second: 1 replica under Sarathi"]
     assert plan.theory is not None and plan.theory.load is not None
     at_rate = percent(plan.rate / plan.theory.binding.capacity_per_s)
-    assert at_rate in held.of("td") and at_rate != percent(plan.theory.load)
+    assert any(one.startswith(f"{at_rate} of what is possible") for one in held.of("td"))
     assert json.loads(held.of("pre")[-1])["system"] == ENGINE.to_json()
     for probe in plan.probed:
         assert f"{probe.rate:.4g}" in held.of("td")
-    assert held.tags.count("svg") == 1
+    assert held.tags.count("svg") == 2
 
 
 def test_the_same_run_gives_the_same_page(fleet: iq.Result, page: Path, tmp_path: Path):
     again = iq.report(fleet, tmp_path / "again.html", title="A fleet & its <queue>")
     assert again.read_bytes() == page.read_bytes()
+
+
+def test_objectives_are_judged_and_told_first(fleet: iq.Result, tmp_path: Path):
+    row = fleet.summary().row(0, named=True)
+    kept = iq.Slo(ttft_p99=2 * row["ttft_p99"], tbt_p99=1.5 * row["tbt_p99"])
+    held = Page(iq.report(fleet, tmp_path / "kept.html", slo=kept).read_text(encoding="utf-8"))
+    assert held.of("b")[0] == "✓ Good" and held.of("li")[0] == f"The SLO is kept: {kept}."
+    assert held.of("td")[:5] == [
+        "tbt_p99",
+        seconds(1.5 * row["tbt_p99"]),
+        seconds(row["tbt_p99"]),
+        "−33.3 %",
+        "✓ kept",
+    ]
+    broken = iq.Slo(ttft_p99=row["ttft_p99"] / 2)
+    text = iq.report(fleet, tmp_path / "broken.html", slo=broken).read_text(encoding="utf-8")
+    held = Page(text)
+    assert held.of("b")[0] == "✗ Problems"
+    limit = seconds(row["ttft_p99"] / 2)
+    said = f"The SLO is broken: ttft_p99 is {seconds(row['ttft_p99'])} where {limit} is allowed."
+    assert held.of("li")[0] == said and held.of("td")[4] == "✗ broken"
+    assert f"limit {limit}, dashed" in text
+    assert dict(zip(held.of("dt"), held.of("dd"), strict=True))["Objectives"] == str(broken)
+    with pytest.raises(iq.ConfigError, match=r"^slo: must be an Slo"):
+        iq.report(fleet, tmp_path / "page.html", slo={"ttft_s": 1})  # type: ignore[arg-type]
+
+
+def test_the_page_says_model_hardware_engine_and_trace(tmp_path: Path):
+    engine = iq.Engine.on("llama-3.1-8b", "h100-80gb", tensor_parallel=2, server="vllm-0.33")
+    trace = iq.read_trace(Path(__file__).parent.parent / "traces" / "azure_2023.csv").at_rate(9)
+    result = iq.simulate(trace, iq.Cluster(engine, replicas=3, router=iq.RoundRobin()))
+    text = iq.report(result, tmp_path / "page.html").read_text(encoding="utf-8")
+    held = Page(text)
+    assert held.of("h1") == ["llama-3.1-8b on 6 × h100-80gb, vllm-0.33 at 9.00 requests per second"]
+    ran = dict(zip(held.of("dt"), held.of("dd"), strict=True))
+    assert ran["Model"] == "llama-3.1-8b" and ran["Hardware"] == "6 × h100-80gb (2 a replica)"
+    assert ran["Engine"].startswith("vllm-0.33 (VllmV1), up to 8,192 tokens and 1,024 requests a batch")
+    assert ran["Fleet"] == "3 replicas behind RoundRobin" and "Apache-2.0" in ran["Times"]
+    assert ran["Requests"].startswith("300 of azure_2023.csv; prompts of ")
+
+
+def test_several_runs_stand_side_by_side(fleet: iq.Result, tmp_path: Path):
+    other = iq.simulate(synthetic(500, 20, 300, 80), ENGINE, seed=1)
+    runs = {"three": fleet, "one": other}
+    held = Page(iq.report(runs, tmp_path / "both.html").read_text(encoding="utf-8"))
+    assert held.of("h1") == ["three and one: 2 runs side by side"]
+    cells, (a, b) = held.of("td"), (one.summary().row(0, named=True) for one in runs.values())
+    for name in ("ttft_p99", "e2e_p50"):
+        line = cells[cells.index(f"{name[:-4].upper()} {name[-3:]}") :][:4]
+        assert line[1:] == [seconds(a[name]), seconds(b[name]), percent(b[name] / a[name] - 1, sign=True)]
+    assert held.tags.count("svg") == 2 * 3
+    assert any(one.startswith("One run each") for one in held.of("li"))
+    for wrong, said in (
+        ({"a": fleet}, "2 to 6 runs"),
+        ([fleet, 3], "run 2 is no run"),
+        ({1: fleet, 2: other}, "a text"),
+    ):
+        with pytest.raises(iq.ConfigError, match=said):
+            iq.report(wrong, tmp_path / "page.html")
 
 
 def test_runs_with_little_to_show_have_a_page_too(tmp_path: Path):
@@ -191,12 +260,14 @@ def test_every_kind_of_system_has_a_page(tmp_path: Path):
     )
     jobs = iq.simulate(iq.Workload.synthetic(requests=60, arrivals=iq.Poisson(3)), network, seed=1)
     held = Page(iq.report(jobs, tmp_path / "network.html").read_text(encoding="utf-8"))
-    assert "How did each stage fare?" in held.of("h2")
-    assert held.of("p")[0].startswith("120 requests of 60 jobs through the engines large, small")
+    assert "Stages" in held.of("h2")
+    ran = dict(zip(held.of("dt"), held.of("dd"), strict=True))
+    assert ran["Requests"].startswith("120 drawn from distributions of 60 jobs")
+    assert ran["Fleet"] == "a network of the engines large and small"
     facts = dict(zip(held.of("dt"), held.of("dd"), strict=True))
     took_s = jobs.jobs["e2e_s"]
     assert facts["finished jobs"] == "60" and facts["finished stages"] == "120"
-    assert facts["job, arrival to last token, p99"] == seconds(took_s.quantile(0.99, "linear"))
+    assert facts["E2E of a job, p99"] == seconds(took_s.quantile(0.99, "linear"))
     assert held.of("h3")[:2] == ["Jobs", "Stages"]
     cells = " | ".join(held.of("td"))
     told = [took_s.mean(), *(took_s.quantile(p / 100, "linear") for p in (50, 90, 95, 99)), took_s.max()]
@@ -207,7 +278,7 @@ def test_every_kind_of_system_has_a_page(tmp_path: Path):
         synthetic(60, 10, 100, 20), iq.Disaggregated(prefill=(ENGINE, 1), decode=(ENGINE, 2), link=link)
     )
     held = Page(iq.report(handed, tmp_path / "handed.html").read_text(encoding="utf-8"))
-    assert "1 prefill and 2 decode replicas under Sarathi" in held.of("p")[0]
+    assert "1 replicas for prefill, 2 for decode" in held.of("dd")
 
     plan = iq.Allocation(prefill={"default": 0.1}, prefill_queue={"default": 0.3})
     held = Page(
@@ -215,7 +286,7 @@ def test_every_kind_of_system_has_a_page(tmp_path: Path):
             iq.simulate(synthetic(60, 3, 300, 30), cluster(plan, replicas=5)), tmp_path / "slots.html"
         ).read_text("utf-8")
     )
-    assert "5 replicas under GateAndRoute" in held.of("p")[0]
+    assert held.of("h1")[0].startswith("5 replicas under GateAndRoute at ")
 
 
 def told_of(result: iq.Result, folder: Path) -> tuple[Page, list[str], dict[str, str]]:
@@ -356,7 +427,7 @@ def test_the_command_writes_a_page_and_a_trace(tmp_path: Path, monkeypatch: pyte
     assert done.exit_code == 0, done.output
     assert "written to short.html" in done.output and "written to short.json" in done.output
     held = Page(Path("short.html").read_text(encoding="utf-8"))
-    assert held.of("h1") == ["What became of short?"]
+    assert held.of("h1")[0].startswith("short: 1 replica under Sarathi at ")
     assert json.loads(Path("short.json").read_text(encoding="utf-8"))["traceEvents"]
     monkeypatch.setattr(Scenario, "run", lambda *_, **__: pytest.fail("refused before the run"))
     for option, value, said in (
@@ -376,25 +447,74 @@ def test_a_browser_shows_it_and_asks_for_nothing_else(browser: Browser, page: Pa
     assert browser.asked_for() == [page.resolve().as_uri()]
     assert browser.complaints() == []
     assert browser.value("document.documentElement.scrollWidth") <= width
-    # every picture has its place, no letter in it is cut or smaller than 9 of 12 pixels
+    # every picture has its place, no letter in it is cut, smaller than 11 of 12 pixels or over another
     seen = browser.value(
-        """[...document.querySelectorAll("figure svg")].map(svg => {
+        """[...document.querySelectorAll("figure svg")].filter(svg => svg.clientWidth).map(svg => {
             const box = svg.getBoundingClientRect(), scale = box.width / svg.viewBox.baseVal.width;
-            const out = [...svg.querySelectorAll("text")].filter(text => {
-                const at = text.getBoundingClientRect();
+            const texts = [...svg.querySelectorAll("text")].filter(text => text.textContent.trim());
+            const boxes = texts.map(text => text.getBoundingClientRect());
+            const out = texts.filter((_, place) => {
+                const at = boxes[place];
                 return at.left < box.left - 1 || at.right > box.right + 1 ||
                     at.top < box.top - 1 || at.bottom > box.bottom + 1;
             });
-            return { width: box.width, scale, cut: out.map(text => text.textContent) };
+            const over = [];
+            boxes.forEach((one, first) => boxes.slice(first + 1).forEach((two, further) => {
+                const wide = Math.min(one.right, two.right) - Math.max(one.left, two.left);
+                const high = Math.min(one.bottom, two.bottom) - Math.max(one.top, two.top);
+                if (wide > 2 && high > 4) over.push(
+                    texts[first].textContent + " | " + texts[first + 1 + further].textContent);
+            }));
+            return { width: box.width, scale, cut: out.map(text => text.textContent), over };
         })"""
     )
-    assert len(seen) == 5
+    assert len(seen) == 6
     for one in seen:
-        assert one["width"] > 250 and one["scale"] >= 0.75 and one["cut"] == []
-    letters = "getComputedStyle(document.querySelector('figure svg text')).fill"
+        assert one["width"] > 0.9 * min(width - 32, 920) and one["scale"] >= 0.92
+        assert one["cut"] == [] and one["over"] == []
+    letters = "getComputedStyle(document.querySelector('figure svg .role-axis-label text')).fill"
     ground = "getComputedStyle(document.documentElement).backgroundColor"
     assert browser.value(letters) == rgb(DARK[INK] if dark else INK)
     assert browser.value(ground) == ("rgb(21, 24, 29)" if dark else "rgb(255, 255, 255)")
+
+
+def test_the_pointer_reads_a_picture_off_and_widens_a_stretch_of_time(
+    browser: Browser, page: Path, fleet: iq.Result
+):
+    browser.show(page, width=1280)
+    picture = "[...document.querySelectorAll('figure')].find(one => /over time/.test(one.textContent))"
+    browser.value(f"{picture}.scrollIntoView()")
+    at = f"{picture}.querySelector('svg').getBoundingClientRect()"
+    left, top = browser.value(f"{at}.x"), browser.value(f"{at}.y")
+
+    def told() -> list[str]:
+        boxes = "[...document.querySelectorAll('.told:not([hidden])')].map(one => one.innerText)"
+        (text,) = browser.value(boxes)
+        return text.splitlines()
+
+    def move(kind: str, x: float, **more: object) -> None:
+        browser.ask("Input.dispatchMouseEvent", type=f"mouse{kind}", x=left + x, y=top + 70, **more)
+
+    samples = run_data.over_time(fleet)
+    running = {f"{number(row['time_s'])} s": row["running"] for row in samples.rows(named=True)}
+    move("Moved", 300)
+    first, further, *_ = told()
+    assert further == f"requests running: {number(running[first])}"
+    labels = f"[...{picture}.querySelectorAll('.role-axis-label text')]"
+    ticks = f"{labels}.filter(one => one.style.display != 'none').map(one => one.textContent)"
+    before = browser.value(ticks)
+    move("Pressed", 300, button="left", buttons=1, clickCount=1)
+    move("Moved", 420, button="left", buttons=1)
+    move("Released", 420, button="left", clickCount=1)
+    assert browser.value(ticks) != before
+    move("Moved", 500)
+    inside, further, *_ = told()
+    assert further == f"requests running: {number(running[inside])}"
+    move("Moved", 70)
+    assert abs(float(told()[0].removesuffix(" s")) - float(first.removesuffix(" s"))) < 1
+    browser.value(f"{picture}.querySelector('svg').dispatchEvent(new MouseEvent('dblclick'))")
+    assert browser.value(ticks) == before
+    assert browser.complaints() == []
 
 
 def test_the_browser_refuses_what_a_page_would_fetch(browser: Browser, page: Path, tmp_path: Path):

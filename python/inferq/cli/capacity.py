@@ -15,6 +15,7 @@ from inferq.experiments.arguments import check_options, seeds_from
 from inferq.experiments.capacity_search.capacity import capacity as largest_rate
 from inferq.reports.style import svg
 from inferq.results.files import check_writable, write_text
+from inferq.simulation.progress import watched
 
 
 def capacity(
@@ -50,20 +51,22 @@ def capacity(
         check_writable(picture)
     show.lines([f"capacity {scenario}", *plan.notes])
     show.system(plan.system)
-    answer = largest_rate(
-        plan.workload,
-        plan.system,
-        objectives,
-        low=low,
-        high=high,
-        precision=precision,
-        seeds=numbers,
-        most_seeds=most_seeds,
-        confidence=confidence,
-        threads=workers if threads is None else threads,
-        tell=show.tell,
-        **run,
-    )
+    with watched(True, "runs", in_a_pipe=True) as tell:
+        answer = largest_rate(
+            plan.workload,
+            plan.system,
+            objectives,
+            low=low,
+            high=high,
+            precision=precision,
+            seeds=numbers,
+            most_seeds=most_seeds,
+            confidence=confidence,
+            threads=workers if threads is None else threads,
+            tell=show.tell,
+            progress=tell,
+            **run,
+        )
     gathered.value("rate", answer.rate)
     show.lines(answer.explain().splitlines())
     if picture is not None:

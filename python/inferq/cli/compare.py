@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +14,7 @@ from inferq.experiments.arguments import seeds_from
 from inferq.experiments.comparison.compare import compare as compared
 from inferq.experiments.comparison.scenarios import shared
 from inferq.results.files import check_writable, write_table
+from inferq.simulation.progress import watched
 
 
 def compare(
@@ -61,7 +61,7 @@ def compare(
         raise ConfigError("--out", f"must end in .csv or .parquet, is {out}")
     if out is not None:
         check_writable(out)
-    names = _names(scenarios)
+    names = show.names(scenarios)
     plans = dict(zip(names, (arguments.scenario(file, set_) for file in scenarios), strict=True))
     workload, systems, run = shared(plans)
     numbers = seeds_from(run.pop("seed", 0), seeds)
@@ -70,32 +70,22 @@ def compare(
     for name, system in systems.items():
         show.lines([name])
         show.system(system)
-    comparison = compared(
-        workload,
-        systems,
-        seeds=numbers,
-        metrics=metric or None,
-        slo={name: limit for name, limit in slo.items() if limit is not None} or None,
-        by="class" if by_class else None,
-        confidence=confidence,
-        until=until or None,
-        most_seeds=most_seeds,
-        progress=True,
-        **run,
-    )
+    with watched(True, "runs", in_a_pipe=True) as tell:
+        comparison = compared(
+            workload,
+            systems,
+            seeds=numbers,
+            metrics=metric or None,
+            slo={name: limit for name, limit in slo.items() if limit is not None} or None,
+            by="class" if by_class else None,
+            confidence=confidence,
+            until=until or None,
+            most_seeds=most_seeds,
+            progress=tell,
+            **run,
+        )
     gathered.value("comparison", comparison.frame.to_dicts())
     show.lines(["", *comparison.explain(show.width()).splitlines()])
     if out is not None:
         write_table(out, comparison.frame)
         show.lines([f"written to {out}"])
-
-
-def _names(files: Sequence[Path]) -> list[str]:
-    """What the systems are called: the names of their files, with folders where those are not enough."""
-    names = [file.stem for file in files]
-    if len(set(names)) < len(names):
-        names = [str(file) for file in files]
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            raise ConfigError(name, "is there twice")
-    return names

@@ -1,25 +1,46 @@
-"""`inferq report`: a page about a run, and its trace for Perfetto."""
+"""`inferq report`: a page about a run, or about several side by side, and a trace for Perfetto."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
-from inferq.cli import arguments, show
+import typer
+
+from inferq.cli import show
 from inferq.cli.arguments import option
+from inferq.cli.objectives import slo_of
 from inferq.errors import ConfigError
+from inferq.reports import identity
 from inferq.reports.report import checked, heading
 from inferq.reports.report import report as write_report
 from inferq.results.files import writable
+from inferq.results.result import Result
 from inferq.scenario import Scenario
+from inferq.simulation.progress import watched
 
 
 def report(
-    scenario: arguments.Scenario,
+    shown: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="SCENARIO|DIR…",
+            show_default=False,
+            help="TOML files, which are run, and folders that a run was written to; several are shown "
+            "side by side.",
+        ),
+    ],
     out: Annotated[
-        Path | None, option("FILE", "The page; the scenario's name and .html here unless told.")
+        Path | None, option("FILE", "The page; the first one's name and .html here unless told.")
     ] = None,
     title: Annotated[str | None, option("TEXT", "Heading of the page.")] = None,
+    slo: Annotated[
+        list[str] | None,
+        option(
+            "[CLASS.]METRIC=LIMIT",
+            "An objective that the run is held against, once for each: ttft_p99=0.5 (seconds).",
+        ),
+    ] = None,
     perfetto: Annotated[
         Path | None,
         option("FILE", "Write the iterations too: a trace for https://ui.perfetto.dev (.json, .gz)."),
@@ -27,18 +48,40 @@ def report(
 ) -> None:
     """Run a scenario and write one HTML page about it, which opens without a network.
 
-    Example: inferq report docs/chat.toml --out chat.html
+    Example: inferq report docs/chat.toml --slo ttft_p99=0.5 --out chat.html
     """
-    plan = Scenario.read(scenario)
-    page = checked(Path(f"{scenario.stem}.html") if out is None else out, "out")
-    title = heading(title) or f"What became of {scenario.stem}?"
-    if perfetto is not None and writable("perfetto", perfetto).resolve() == page.resolve():
-        raise ConfigError("perfetto", f"must be another file than the page, is {str(perfetto)!r}")
-    run = plan.options if perfetto is None else {**plan.options, "iterations": True}
-    show.lines([f"report {scenario}", *plan.notes])
-    show.system(plan.system)
-    result = Scenario(plan.workload, plan.system, run).run(progress=True)
-    show.lines(f"finding: {text}" for text in result.findings)
-    show.lines([f"written to {write_report(result, page, title=title)}"])
+    first = shown[0]
+    page = checked(Path(f"{first.stem}.html") if out is None else out, "out")
+    title, objectives = heading(title), slo_of(slo) if slo else None
+    if perfetto is not None:
+        if len(shown) > 1 or first.is_dir():
+            raise ConfigError("perfetto", "is for one scenario, which is run with its iterations")
+        if writable("perfetto", perfetto).resolve() == page.resolve():
+            raise ConfigError("perfetto", f"must be another file than the page, is {str(perfetto)!r}")
+    names = show.names(shown)
+    results = {name: _result(one, perfetto is not None) for name, one in zip(names, shown, strict=True)}
+    for name, result in results.items():
+        of_many = f"{name}: " if len(results) > 1 else ""
+        show.lines(f"finding: {of_many}{text}" for text in result.findings)
+    result = results[names[0]]
+    if title is None and len(results) == 1:
+        title = f"{names[0]}: {identity.headline(result)}"
+    with watched(True, "parts of the page", in_a_pipe=True) as tell:
+        whole = result if len(results) == 1 else results
+        write_report(whole, page, title=title, slo=objectives, progress=tell)
+    show.lines([f"written to {page}"])
     if perfetto is not None:
         show.lines([f"written to {result.to_perfetto(perfetto)}"])
+
+
+def _result(file: Path, iterations: bool) -> Result:
+    """The run of a scenario, or the one that lies in a folder."""
+    if file.is_dir():
+        show.lines([f"report {file}"])
+        return Result.read(file)
+    plan = Scenario.read(file)
+    run = {**plan.options, "iterations": True} if iterations else plan.options
+    show.lines([f"report {file}", *plan.notes])
+    show.system(plan.system)
+    with watched(True, "requests", in_a_pipe=True) as tell:
+        return Scenario(plan.workload, plan.system, run).run(progress=tell)

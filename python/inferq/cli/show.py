@@ -6,13 +6,14 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import typer
 
 from inferq._lazy import pl
 from inferq.cli import gathered
+from inferq.errors import ConfigError
 from inferq.reports import run_tables, terminal
 from inferq.reports.document import Grid
 from inferq.reports.text import NONE, counted, number, percent, seconds, visible
@@ -58,6 +59,21 @@ def paragraphs(texts: Iterable[str]) -> None:
 def tell(text: str) -> None:
     """Print what goes on, on standard error."""
     typer.echo(visible(text), err=True)
+
+
+def names(files: Sequence[Path]) -> list[str]:
+    """What scenarios are called: the names of their files, with folders where those are not enough.
+
+    Raises:
+        ConfigError: one is there twice.
+    """
+    short = [file.stem for file in files]
+    if len(set(short)) < len(short):
+        short = [str(file) for file in files]
+    for place, name in enumerate(short):
+        if name in short[:place]:
+            raise ConfigError(name, "is there twice")
+    return short
 
 
 def system(described: System, timing: str | None = None) -> None:

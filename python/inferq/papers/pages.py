@@ -143,7 +143,7 @@ def _cell(value: object, decimals: int) -> str:
 
 _STYLE = """
 .citation { color: var(--soft); margin-top: 0; }
-.quick { border-left: 4px solid var(--mark); padding: .4rem .9rem; background: var(--marked); }
+.quick { border-left: 4px solid var(--beware); padding: .4rem .9rem; background: var(--beware-ground); }
 nav { background: var(--panel); border: 1px solid var(--line); border-radius: 4px; padding: .6rem 1.25rem;
   margin: 1.5rem 0; }
 nav ol { margin: .2rem 0; padding-left: 1.4rem; }

@@ -7,7 +7,10 @@ from typing import Any
 
 from inferq._lazy import alt, pl
 from inferq.experiments.capacity_search.slo import Objective
+from inferq.reports.panels import log_seconds, titled
+from inferq.reports.points import COUNT, PERCENT, SECONDS
 from inferq.reports.style import BLUE, GREY, INK, ORANGE, PANEL, SKY, VERMILION, coloured
+from inferq.reports.text import amount, counted, number
 
 _VERDICTS = {"kept": BLUE, "broken": VERMILION, "undecided": GREY}
 _WIDE = 20
@@ -23,6 +26,7 @@ def of_search(
     high: float | None,
     ceiling: float | None,
     title: str,
+    width: int = PANEL,
 ) -> Any:
     """Each objective against the rate: a point a probe with its interval, the limit, the bracket, theory.
 
@@ -36,6 +40,7 @@ def of_search(
         high: the upper end of the bracket; None where there is none.
         ceiling: the rate above which no policy is stable; None where none is known.
         title: of the picture.
+        width: pixels to plot on.
 
     Returns:
         An altair chart without a style of its own, one panel for each objective that is not 0 throughout.
@@ -48,43 +53,45 @@ def of_search(
         rows = probes.filter(pl.col("metric") == objective.metric.name, pl.col("class").eq_missing(name))
         rows = rows.filter(pl.col("value").is_finite())
         if rows["value"].max() or not panels:
-            still = [*_bracket(rate, high), *_ceiling(ceiling, rows)]
-            panels.append(_panel(still, rows.sort("rate"), str(objective), objective.limit))
-    chart = panels[0] if len(panels) == 1 else alt.vconcat(*panels)
-    return chart.properties(title=title)
+            drawn = _ceiling(ceiling, rows)
+            still = [*_bracket(rate, high), *drawn]
+            beyond = f"orange: no scheduler is stable beyond {number(ceiling)}" if drawn else ""
+            panels.append(_panel(still, rows.sort("rate"), str(objective), objective.limit, beyond, width))
+    return alt.vconcat(*panels, title=title, spacing=22)
 
 
-def _panel(still: list[Any], rows: pl.DataFrame, name: str, limit: float) -> Any:
+def _panel(still: list[Any], rows: pl.DataFrame, name: str, limit: float, beyond: str, width: int) -> Any:
     """One objective: what stands still below, then the line through the means, intervals and points."""
-    unit = " (s)" if rows["unit"].item(0) == "s" else " (share)"
+    unit = str(rows["unit"].item(0))
     values = [value for value in (*rows["value"], *rows["low"], *rows["high"], limit) if value is not None]
     wide = min(values) > 0 and max(values) > _WIDE * min(values)
     rate = alt.X(
         "rate:Q",
-        title="rate (per second)",
+        title="requests per second",
         scale=alt.Scale(zero=False, nice=True),
-        axis=alt.Axis(tickCount=6),
+        axis=alt.Axis(tickCount=6, labelExpr=COUNT, grid=False),
     )
-    value = alt.Y(
-        "value:Q",
-        title=name + unit,
-        scale=alt.Scale(type="log") if wide else alt.Scale(zero=True),
-    )
+    if wide:
+        value = log_seconds("value", values)
+    else:
+        axis = alt.Axis(tickCount=5, labelExpr=SECONDS if unit == "s" else PERCENT)
+        value = alt.Y("value:Q", title=None, scale=alt.Scale(zero=True), axis=axis)
     colour = coloured("metric_verdict", _VERDICTS, orient="top")
-    tooltips = [alt.Tooltip(field, format=".4g") for field in ("rate:Q", "value:Q", "low:Q", "high:Q")]
-    base = alt.Chart(rows).encode(x=rate)
+    told = [
+        f"{number(row['rate'], 4)} per second: {name} {amount(row['value'], unit)}, {row['metric_verdict']} "
+        f"with {counted(row['seeds'], 'seed')}"
+        for row in rows.rows(named=True)
+    ]
+    base = alt.Chart(rows.with_columns(pl.Series("told", told, dtype=pl.String))).encode(x=rate)
     layers = [
         *still,
         alt.Chart(_row(value=limit)).mark_rule(color=INK, strokeDash=[6, 4]).encode(y="value:Q"),
         base.mark_line(color=GREY, strokeWidth=1).encode(y=value),
         base.mark_rule(strokeWidth=2).encode(y=alt.Y("low:Q"), y2="high:Q", color=colour),
-        base.mark_circle(size=55, opacity=1).encode(
-            y=value,
-            color=colour,
-            tooltip=[*tooltips, alt.Tooltip("seeds:Q"), alt.Tooltip("metric_verdict:N", title="verdict")],
-        ),
+        base.mark_circle(size=55, opacity=1).encode(y=value, color=colour, description="told:N"),
     ]
-    return alt.layer(*layers).properties(width=PANEL, height=_HEIGHT)
+    panel = alt.layer(*layers).properties(width=width, height=_HEIGHT)
+    return titled(panel, f"{name}, limit {amount(limit, unit)} dashed", *([beyond] if beyond else []))
 
 
 def _bracket(rate: float, high: float | None) -> list[Any]:
@@ -99,11 +106,8 @@ def _ceiling(ceiling: float | None, rows: pl.DataFrame) -> list[Any]:
     """What no policy passes, where it lies among the probes."""
     if ceiling is None or not rows["rate"].min() <= ceiling <= 1.5 * rows["rate"].max():  # type: ignore[operator]
         return []
-    rule = alt.Chart(_row(rate=ceiling, label="no policy is stable beyond"))
-    return [
-        rule.mark_rule(color=ORANGE, strokeWidth=2).encode(x="rate:Q"),
-        rule.mark_text(align="right", dx=-5, baseline="top", y=4).encode(x="rate:Q", text="label:N"),
-    ]
+    rule = alt.Chart(_row(rate=ceiling))
+    return [rule.mark_rule(color=ORANGE, strokeWidth=2).encode(x="rate:Q")]
 
 
 def _row(**values: object) -> pl.DataFrame:

@@ -8,7 +8,7 @@ from typing import Any
 from inferq._lazy import alt, pl
 from inferq.errors import ConfigError
 from inferq.reports.style import BLUE, GREY, PANEL, VERMILION
-from inferq.reports.text import percent
+from inferq.reports.text import number, percent
 
 COLOURS = {"better": BLUE, "worse": VERMILION, "not distinguishable": GREY, "same": GREY}
 SHAPES = {
@@ -26,7 +26,7 @@ _WIDE_PERCENT = 200.0
 _LINEAR_PERCENT = 10.0
 
 
-def of_comparison(frame: pl.DataFrame, baseline: str, confidence: float) -> Any:
+def of_comparison(frame: pl.DataFrame, baseline: str, confidence: float, width: int = PANEL) -> Any:
     """The relative difference of every metric with its interval, a panel for each system but the baseline.
 
     Colour and shape say the verdict. A metric whose baseline is 0 has no relative difference and is left out,
@@ -38,6 +38,7 @@ def of_comparison(frame: pl.DataFrame, baseline: str, confidence: float) -> Any:
         frame: `Comparison.frame` of two systems or more.
         baseline: the one that the others are compared with.
         confidence: of the intervals.
+        width: pixels to plot on, names of metrics beside them.
 
     Raises:
         ConfigError: there is no difference to be drawn.
@@ -72,13 +73,13 @@ def of_comparison(frame: pl.DataFrame, baseline: str, confidence: float) -> Any:
             alt.Chart().mark_rule(color=GREY).encode(x=alt.datum(0)),
             rows.mark_rule(strokeWidth=2).encode(x=across("low"), x2="high:Q", color=colour),
             rows.mark_point(filled=True, size=70, opacity=1).encode(
-                x=across("percent"), color=colour, shape=shape
+                x=across("percent"), color=colour, shape=shape, description="told:N"
             ),
             data=drawn,
         ).transform_filter(alt.FieldEqualPredicate(field="system", equal=name))
         title = f"{name} against {baseline}" if len(systems) == 1 else name
         step = alt.Step(26 if drawn.height <= 20 else 19)
-        panels.append(panel.properties(width=PANEL, height=step, title=title))
+        panels.append(panel.properties(width=width - 90, height=step, title=title))
     if len(panels) == 1:
         return panels[0]
     left_out = f"; the first {len(systems)} of {many} systems" if len(systems) < many else ""
@@ -103,7 +104,7 @@ def _drawn(frame: pl.DataFrame) -> pl.DataFrame:
     if "class" in frame.columns:
         label = pl.when(pl.col("class").is_null()).then(label).otherwise(label + " of " + pl.col("class"))
     half = pl.col("relative_half_width")
-    return frame.filter(pl.col("relative").is_not_null()).select(
+    drawn = frame.filter(pl.col("relative").is_not_null()).select(
         "system",
         pl.col("verdict").fill_null("not distinguishable"),
         label.alias("metric"),
@@ -111,6 +112,11 @@ def _drawn(frame: pl.DataFrame) -> pl.DataFrame:
         (100 * (pl.col("relative") - half)).alias("low"),
         (100 * (pl.col("relative") + half)).alias("high"),
     )
+    told = [
+        f"{row['metric']}: {number(row['percent'], 3, sign=True)} %, {row['verdict']}"
+        for row in drawn.rows(named=True)
+    ]
+    return drawn.with_columns(pl.Series("told", told, dtype=pl.String))
 
 
 def _across(drawn: pl.DataFrame) -> tuple[Any, Any]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 from inferq.errors import ConfigError
 from inferq.experiments.comparison.comparison import Comparison
+from inferq.reports import identity
 from inferq.reports.comparison_charts import shown_systems
 from inferq.reports.comparison_tables import of_system, row_name
-from inferq.reports.document import Chapter, Document, Picture, cut
+from inferq.reports.document import Chapter, Document, FittedPicture, Note, cut
 from inferq.reports.text import listed, percent, sentence
 
 _MOST_NAMED = 4
@@ -18,25 +20,41 @@ _MOST_TOLD = 12
 """So many systems have sentences; the tables have all."""
 _MOST_RUNS = 400
 """So many numbers of single runs are shown."""
+MATTERS = 0.01
+"""A smaller share of the baseline is no headline, however sure it is."""
+_HEADS = {
+    "bad": "▼ Worse",
+    "beware": "! Before you trust it",
+    "good": "▲ Better",
+    "plain": "No difference that matters",
+}
 
 
 def document(comparison: Comparison, title: str | None) -> Document:
     """The page: what is real first, then every difference with its interval, and the numbers of every run."""
     others = [name for name in comparison.systems if name != comparison.baseline]
     rows = comparison.frame.rows(named=True)
-    verdicts = [
-        _verdict(name, [row for row in rows if row["system"] == name]) for name in others[:_MOST_TOLD]
+    notes = [
+        note
+        for name in others[:_MOST_TOLD]
+        for note in _told(name, [row for row in rows if row["system"] == name])
     ]
     if len(others) > _MOST_TOLD:
-        verdicts.append(f"The tables below have {len(others) - _MOST_TOLD:,} more systems.")
+        further = f"The tables below have {len(others) - _MOST_TOLD:,} more systems."
+        notes.append(Note(kind="plain", text=further))
     names = [*comparison.systems, *comparison.frame["metric"].unique()]
+    notes += [Note(kind="beware", text=sentence(one, names)) for one in comparison.findings]
+    many = f"{len(others):,} systems" if len(others) > _MOST_TOLD else listed(others) if others else ""
+    against = f"{many} against {comparison.baseline}" if others else comparison.baseline
     return Document(
-        title=title if title is not None else f"Which is better than {comparison.baseline}?",
+        title=title if title is not None else against,
         setting=_setting(comparison, others),
-        findings=(*verdicts, *(sentence(one, names) for one in comparison.findings)),
+        ran=_ran(comparison),
+        notes=tuple(notes),
+        heads=_HEADS,
         chapters=(
             Chapter(
-                title="Which differences are real?",
+                title="Differences",
                 text=_confidence(comparison),
                 grids=tuple(
                     of_system(rows, comparison.baseline, name) for name in others or [comparison.baseline]
@@ -46,6 +64,18 @@ def document(comparison: Comparison, title: str | None) -> Document:
             _runs(comparison),
         ),
     )
+
+
+def _ran(comparison: Comparison) -> tuple[tuple[str, str], ...]:
+    """What each system is made of, in a line."""
+    described = json.loads(comparison.scenario).get("systems", {})
+    lines = []
+    for name in comparison.systems[:_MOST_TOLD]:
+        try:
+            lines.append((name, identity.name_of(identity.system_from(described[name]))))
+        except (ConfigError, KeyError):  # of a class of the user's, of which the name alone is kept
+            continue
+    return tuple(lines)
 
 
 def _setting(comparison: Comparison, others: list[str]) -> str:
@@ -64,40 +94,52 @@ def _confidence(comparison: Comparison) -> str:
     return f"The intervals hold with {sure} confidence, from {chance[comparison.chance]}."
 
 
-def _verdict(name: str, rows: list[dict[str, Any]]) -> str:
-    """What one system does better and worse than the baseline: a short sentence for each."""
-    parts: list[str] = []
-    for verdict, words in (
-        ("better", "is better in"),
-        ("worse", "is worse in"),
-        ("not distinguishable", "shows no difference in"),
-    ):
-        with_verdict = [row for row in rows if row["verdict"] == verdict]
-        with_verdict.sort(key=lambda row: -abs(row["relative"] or 0.0))
-        if with_verdict:
-            names = [row_name(row) + _by(row, verdict) for row in with_verdict[:_MOST_NAMED]]
-            if len(with_verdict) > _MOST_NAMED:
-                names.append(f"{len(with_verdict) - _MOST_NAMED:,} more")
-            parts.append(f"{'It' if parts else name} {words} {listed(names)}.")
-    return " ".join(parts) or f"{name} is the same in everything that was compared."
+def _told(name: str, rows: list[dict[str, Any]]) -> Iterator[Note]:
+    """What a system does better and worse than the baseline, and what is too small to matter."""
+    kinds: tuple[tuple[Literal["good", "bad", "plain"], str, list[dict[str, Any]]], ...] = (
+        ("good", "is better in", [row for row in rows if row["verdict"] == "better" and _matters(row)]),
+        ("bad", "is worse in", [row for row in rows if row["verdict"] == "worse" and _matters(row)]),
+        (
+            "plain",
+            f"differs by less than {percent(MATTERS)} in",
+            [row for row in rows if row["verdict"] in ("better", "worse") and not _matters(row)],
+        ),
+        ("plain", "shows no difference in", [row for row in rows if row["verdict"] == "not distinguishable"]),
+    )
+    silent = True
+    for kind, words, found in kinds:
+        found.sort(key=lambda row: -abs(row["relative"] or 0.0))
+        if found:
+            names = [row_name(row) + _by(row) for row in found[:_MOST_NAMED]]
+            if len(found) > _MOST_NAMED:
+                names.append(f"{len(found) - _MOST_NAMED:,} more")
+            yield Note(kind=kind, text=f"{name} {words} {listed(names)}.")
+            silent = False
+    if silent:
+        yield Note(kind="plain", text=f"{name} is the same in everything that was compared.")
 
 
-def _by(row: Mapping[str, Any], verdict: str) -> str:
+def _matters(row: Mapping[str, Any]) -> bool:
+    """Whether a real difference is large enough for a headline: 1 % of the baseline, or one from 0."""
+    return row["relative"] is None or abs(row["relative"]) >= MATTERS
+
+
+def _by(row: Mapping[str, Any]) -> str:
     relative = row["relative"]
-    if verdict == "not distinguishable" or relative is None:
+    if row["verdict"] == "not distinguishable" or relative is None:
         return ""
     return f" ({percent(relative, sign=True)})"
 
 
-def _picture(comparison: Comparison) -> tuple[Picture, ...]:
+def _picture(comparison: Comparison) -> tuple[FittedPicture, ...]:
     try:
-        picture = comparison.plot()
+        comparison.plot()
     except ConfigError:
         return ()
     shown, drawn = len(shown_systems(comparison.frame)), len(comparison.systems) - 1
     left_out = f" Shown are the first {shown} of {drawn} systems." if shown < drawn else ""
     caption = f"Each difference to the baseline with its interval. One that keeps off 0 is real.{left_out}"
-    return (Picture(title="Differences", caption=caption, chart=lambda: picture),)
+    return (FittedPicture(title="Differences", caption=caption, chart=comparison.plot),)
 
 
 def _runs(comparison: Comparison) -> Chapter:
@@ -119,7 +161,7 @@ def _runs(comparison: Comparison) -> Chapter:
         ("The numbers of every run", "\n".join(lines)),
         ("The scenario as JSON: workload, systems, seeds, options", cut(comparison.scenario)),
     )
-    return Chapter(title="Where does it come from, and what repeats it?", text=text, folded=folded)
+    return Chapter(title="Repeat it", text=text, folded=folded)
 
 
 def _in_short(seeds: tuple[int, ...]) -> str:

@@ -2,117 +2,57 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from html import escape as escape_html
 from importlib.metadata import version
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
-from inferq.reports.style import INK, dark, svg
+from inferq.reports.points import points_of
+from inferq.reports.style import dark, svg
 from inferq.reports.text import visible
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-"""What the browser may load for a page: nothing but the style inside it."""
-
-_STYLE = """
-:root { color-scheme: light dark; --ground: #fff; --ink: %INK%; --soft: #555; --line: #e2e2e2;
-  --panel: #f5f6f7; --link: #00558a; --mark: #e69f00; --marked: #fff8e8; --shade: #0003; }
-@media screen and (prefers-color-scheme: dark) {
-:root { --ground: #15181d; --ink: #e3e5e9; --soft: #a9afb8; --line: #343941; --panel: #1e2229;
-  --link: #7cc4f5; --mark: #d99a1c; --marked: #2b2416; --shade: #000a; }
-%DARK%
-}
-html { background: var(--ground); color: var(--ink); -webkit-text-size-adjust: 100%;
-  font: 16px/1.55 system-ui, "Segoe UI", Roboto, Helvetica, Arial, sans-serif; }
-body { max-width: 60rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; overflow-wrap: break-word; }
-h1 { font-size: 1.75rem; line-height: 1.25; margin: 0 0 .5rem; }
-h2 { font-size: 1.3rem; line-height: 1.3; margin: 3rem 0 .75rem; padding-top: 1rem;
-  border-top: 1px solid var(--line); }
-h3 { font-size: 1rem; margin: 1.75rem 0 .4rem; }
-p, ul, ol { margin: .6rem 0; }
-p, li, figcaption { max-width: 46rem; }
-li { margin: .35rem 0; }
-a { color: var(--link); }
-code { font: .9em ui-monospace, "SF Mono", Menlo, Consolas, monospace; background: var(--panel);
-  padding: .05em .3em; border-radius: 3px; }
-pre { background: var(--panel); padding: .75rem 1rem; overflow-x: auto; font-size: .8125rem;
-  line-height: 1.45; }
-pre code { padding: 0; background: none; }
-.wide { overflow-x: auto; margin: 1rem 0; background-repeat: no-repeat;
-  background-attachment: local, local, scroll, scroll; background-position: left, right, left, right;
-  background-size: 2.5rem 100%, 2.5rem 100%, .75rem 100%, .75rem 100%; background-image:
-  linear-gradient(to right, var(--ground) 40%, transparent),
-  linear-gradient(to left, var(--ground) 40%, transparent),
-  linear-gradient(to right, var(--shade), transparent), linear-gradient(to left, var(--shade), transparent); }
-table { border-collapse: collapse; font-size: .875rem; line-height: 1.4; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; vertical-align: top; padding: .35rem .9rem .35rem 0;
-  border-bottom: 1px solid var(--line); }
-th { border-bottom: 2px solid var(--ink); vertical-align: bottom; white-space: nowrap; }
-th:last-child, td:last-child { padding-right: .25rem; }
-.number { text-align: right; white-space: nowrap; }
-.notes, .remark, figcaption { font-size: .875rem; color: var(--soft); }
-figure { margin: 1.5rem 0; }
-figure svg { display: block; max-width: 100%; height: auto; }
-figcaption { margin-top: .3rem; }
-footer { margin-top: 4rem; color: var(--soft); font-size: .85rem; }
-@media print {
-  html { font-size: 11px; }
-  body { max-width: none; padding: 0; }
-  .wide, figure { overflow: visible; }
-  tr, figure, li { break-inside: avoid; }
-  h2, h3 { break-after: avoid; }
-}
-"""
-
-_REPORT = """
-.setting { color: var(--soft); margin-top: 0; }
-.findings { border-left: 4px solid var(--mark); background: var(--marked); padding: .3rem .9rem .3rem 2rem;
-  margin: 1.25rem 0; }
-.word { white-space: nowrap; }
-.facts { display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); gap: .6rem;
-  margin: 1.25rem 0; }
-.facts div { background: var(--panel); border-radius: 4px; padding: .5rem .75rem; }
-.facts dt { font-size: .8125rem; color: var(--soft); }
-.facts dd { margin: 0; font-size: 1.15rem; font-variant-numeric: tabular-nums; }
-.pictures { display: grid; gap: 1.5rem;
-  grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
-.pictures figure { margin: .75rem 0; max-width: 34rem; min-width: 0; overflow-x: auto; }
-.pictures figure svg { width: 100%; max-width: none; }
-details { margin: 1rem 0; }
-summary { cursor: pointer; color: var(--link); }
-details pre { max-height: 30rem; overflow: auto; white-space: pre-wrap; overflow-wrap: anywhere; }
-@media (min-width: 52rem) {
-  .pictures figure:only-child { display: grid; grid-template-columns: 34rem 1fr; gap: 1.5rem; max-width: none;
-    align-items: center; }
-}
-@media (max-width: 30rem) {
-  body { padding: 1.25rem 1rem 3rem; }
-  h1 { font-size: 1.4rem; }
-  .facts { grid-template-columns: repeat(2, 1fr); }
-  table { font-size: .78rem; }
-  th, td { padding-right: .5rem; }
-}
-"""
-
+_FILES = Path(__file__).parent
 
 _WIDTH = re.compile(r'<svg [^>]*\bwidth="([\d.]+)"')
 MOST_LETTERS = 60_000
 """A scenario longer than that is cut."""
+_MARKS = {"✓": "kept", "✗": "broken"}
+"""What a cell of a table is that begins so."""
 _MOST_IN_CELL = 60
 """Letters of a text in a table."""
 _LEAST_SCALE = 0.78
 """Smaller than that no letter of a picture can be read: on a narrower screen it scrolls."""
 
 
+BROAD, SLIM = 850, 286
+"""Pixels that a picture of a page plots on: as wide as the page, and as wide as a phone."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Picture:
-    """A chart, made when the page is written."""
+    """A chart of one size, made when the page is written."""
 
     title: str
     caption: str
     chart: Callable[[], Any]
     """Makes an altair chart."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FittedPicture:
+    """A chart that a page has as wide as itself and as a phone, and whose points it tells."""
+
+    title: str
+    caption: str
+    chart: Callable[[int], Any]
+    """Makes an altair chart that plots on so many pixels."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,17 +66,31 @@ class Grid:
     """So many columns, from the left, hold words; the others numbers."""
     last_is_text: bool = False
     """Whether the last column holds words too."""
+    wraps: bool = False
+    """Whether long texts go on in further lines; else they are cut on a page, and whole under the mouse."""
     note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Note:
+    """What a reader should know before the numbers: a sentence or two, and what kind of news it is."""
+
+    kind: Literal["bad", "beware", "good", "plain"]
+    text: str
+
+
+HEADS = {"bad": "✗ Problems", "beware": "! Before you trust it", "good": "✓ Good", "plain": "To know"}
+"""What stands above the notes of a kind, the gravest first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Chapter:
-    """A question of a page, and what answers it."""
+    """A part of a page."""
 
     title: str
     text: str = ""
     grids: tuple[Grid, ...] = ()
-    pictures: tuple[Picture, ...] = ()
+    pictures: tuple[Picture | FittedPicture, ...] = ()
     folded: tuple[tuple[str, str], ...] = ()
     """What is shown when it is asked for: the line that is always there, and the text under it."""
 
@@ -148,27 +102,60 @@ class Document:
     title: str
     setting: str
     """What was done, in one line."""
-    findings: tuple[str, ...]
-    """What a reader should know before the numbers, a sentence or two each."""
+    notes: tuple[Note, ...]
+    """What a reader should know before the numbers."""
+    ran: tuple[tuple[str, str], ...] = ()
+    """What ran: model, hardware, engine, requests, load, each with its name."""
     facts: tuple[tuple[str, str], ...] = ()
     """The numbers that matter most, with their names."""
     chapters: tuple[Chapter, ...] = ()
+    heads: Mapping[str, str] = field(default_factory=lambda: HEADS)
+    """What stands above the notes of each kind, in their order."""
 
-    def html(self) -> str:
-        """The page."""
-        listed = "".join(f"<li>{escape(one)}</li>" for one in self.findings)
+    def html(self, tell: Callable[[int, int], object] | None = None) -> str:
+        """The page; `tell` gets how many of its chapters are drawn, and how many there are."""
+        chapters: list[str] = []
+        for place, one in enumerate(self.chapters, start=1):
+            chapters.append(_chapter(one, f"part-{place}"))
+            if tell is not None:
+                tell(place, len(self.chapters))
         facts = "".join(
             f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in self.facts
         )
+        ran = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in self.ran)
         body = [
             f"<header><h1>{escape(self.title)}</h1>",
-            f'<p class="setting">{escape(self.setting)}</p></header>',
-            f'<ul class="findings">{listed}</ul>' if listed else "",
+            f'<p class="setting">{escape(self.setting)}</p>' if self.setting else "",
+            f'<dl class="ran">{ran}</dl>' if ran else "",
+            "</header>",
+            *(
+                _notes(kind, self.heads[kind], [one.text for one in self.notes if one.kind == kind])
+                for kind in self.heads
+            ),
             f'<dl class="facts">{facts}</dl>' if facts else "",
-            *(_chapter(one, f"part-{place}") for place, one in enumerate(self.chapters, start=1)),
+            *chapters,
             f"<footer>Made by inferq {escape(version('inferq'))}.</footer>",
         ]
-        return shell(self.title, body, _REPORT)
+        return shell(self.title, body, _file("report.css"))
+
+
+def _notes(kind: str, head: str, texts: Sequence[str]) -> str:
+    listed = "".join(f"<li>{_prose(one)}</li>" for one in texts)
+    return f'<aside class="note {kind}"><b>{escape(head)}</b><ul>{listed}</ul></aside>' if texts else ""
+
+
+_UNITS = re.compile(r"(?<=\d) (?=%|m?s\b|per second)")
+
+
+def _prose(text: str) -> str:
+    """A sentence as HTML; a number stays on one line with its unit."""
+    return escape(_UNITS.sub("\u00a0", text))
+
+
+@cache
+def _file(name: str) -> str:
+    """A file beside this one that becomes part of every page."""
+    return (_FILES / name).read_text(encoding="utf-8")
 
 
 def escape(text: str) -> str:
@@ -184,26 +171,36 @@ def shell(title: str, body: Iterable[str], style: str = "") -> str:
         body: HTML.
         style: rules beside those that all pages share.
     """
-    shared = _STYLE.replace("%INK%", INK).replace("%DARK%", dark("figure"))
+    shared = "\n".join(
+        [
+            _file("page.css"),
+            *("@media screen and (prefers-color-scheme: dark) {", dark("figure"), "}"),
+        ]
+    )
+    script = f"\n{_file('page.js')}"
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    # nothing but the style inside it, and this one script
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     parts = [
         "<!doctype html>",
         '<html lang="en">',
         "<head>",
         '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{escape(title)}</title>",
         f"<style>{shared}{style}</style>",
         "</head>",
         "<body>",
         *body,
+        f"<script>{script}</script>",
         "</body>",
         "</html>",
     ]
     return "\n".join(part for part in parts if part) + "\n"
 
 
-def figure(picture: Picture, prefix: str, caption: str) -> str:
+def figure(picture: Picture | FittedPicture, prefix: str, caption: str) -> str:
     """A picture with its caption.
 
     Args:
@@ -211,13 +208,26 @@ def figure(picture: Picture, prefix: str, caption: str) -> str:
         prefix: with what the names inside begin, another one for each picture of a page.
         caption: HTML.
     """
-    drawn = svg(picture.chart(), prefix)
-    wide = _WIDTH.search(drawn)
-    least = f"min-width: {_LEAST_SCALE * float(wide[1]):.0f}px" if wide else ""
-    drawn = drawn.replace(
-        "<svg ", f'<svg role="img" aria-label="{escape(picture.title)}" style="{least}" ', 1
+    under = f"<figcaption><b>{escape(picture.title)}.</b> {caption}</figcaption>"
+    if isinstance(picture, Picture):
+        drawn = _drawn(picture.chart(), picture.title, prefix, scrolls=True)
+        return f"<figure>{drawn}{under}</figure>"
+    broad = picture.chart(BROAD)
+    both = (("broad", broad), ("slim", picture.chart(SLIM)))
+    drawings = "".join(
+        f'<div class="{name}">{_drawn(chart, picture.title, f"{prefix}{name}-")}</div>'
+        for name, chart in both
     )
-    return f"<figure>{drawn}<figcaption><b>{escape(picture.title)}.</b> {caption}</figcaption></figure>"
+    told = json.dumps(points_of(broad), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    held = f'<script type="application/json">{told}</script>'
+    return f"<figure>{drawings}{under}{held}</figure>"
+
+
+def _drawn(chart: Any, title: str, prefix: str, *, scrolls: bool = False) -> str:
+    drawn = svg(chart, prefix)
+    wide = _WIDTH.search(drawn)
+    least = f' style="min-width: {_LEAST_SCALE * float(wide[1]):.0f}px"' if scrolls and wide else ""
+    return drawn.replace("<svg ", f'<svg role="img" aria-label="{escape(title)}"{least} ', 1)
 
 
 def table(header: Sequence[str], classes: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -225,9 +235,12 @@ def table(header: Sequence[str], classes: Sequence[str], lines: Iterable[Sequenc
 
     def row(tag: str, texts: Sequence[str]) -> str:
         scope = ' scope="col"' if tag == "th" else ""
+        kinds = [
+            f"{kind} {_MARKS.get(text[:1], '')}".strip() for kind, text in zip(classes, texts, strict=True)
+        ]
         return "".join(
             f'<{tag}{scope} class="{kind}">{text}</{tag}>' if kind else f"<{tag}{scope}>{text}</{tag}>"
-            for kind, text in zip(classes, texts, strict=True)
+            for kind, text in zip(kinds, texts, strict=True)
         )
 
     body = "\n".join(f"<tr>{row('td', line)}</tr>" for line in lines)
@@ -246,15 +259,15 @@ def cut(scenario: str) -> str:
 
 
 def _chapter(chapter: Chapter, name: str) -> str:
-    pictures = "\n".join(
-        figure(one, f"{name}-{place}-", escape(one.caption)) for place, one in enumerate(chapter.pictures)
-    )
+    pictures = [
+        figure(one, f"{name}-{place}-", _prose(one.caption)) for place, one in enumerate(chapter.pictures)
+    ]
     parts = [
         f'<section id="{name}">',
         f"<h2>{escape(chapter.title)}</h2>",
-        f"<p>{escape(chapter.text)}</p>" if chapter.text else "",
+        f"<p>{_prose(chapter.text)}</p>" if chapter.text else "",
+        *pictures,
         *(_grid(one) for one in chapter.grids),
-        f'<div class="pictures">{pictures}</div>' if pictures else "",
         *(
             f"<details><summary>{escape(line)}</summary><pre>{escape(text)}</pre></details>"
             for line, text in chapter.folded
@@ -268,9 +281,10 @@ def _grid(grid: Grid) -> str:
     classes = ["" if place < grid.texts else "number" for place in range(len(grid.header))]
     if grid.last_is_text:
         classes[-1] = "word"
-    lines = [[_cell(text) for text in line] for line in grid.lines]
+    cell = escape if grid.wraps else _cell
+    lines = [[cell(text) for text in line] for line in grid.lines]
     title = f"<h3>{escape(grid.title)}</h3>" if grid.title else ""
-    note = f'<p class="remark">{escape(grid.note)}</p>' if grid.note else ""
+    note = f'<p class="remark">{_prose(grid.note)}</p>' if grid.note else ""
     return f"{title}{table([_cell(one) for one in grid.header], classes, lines)}{note}"
 
 

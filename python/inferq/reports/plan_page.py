@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from inferq.experiments.plans.fleet_plan import FleetPlan
-from inferq.reports.document import Chapter, Document, Grid, Picture, cut
+from inferq.reports.document import HEADS, Chapter, Document, Grid, Note, Picture, cut
 from inferq.reports.plan_charts import of_frontier
 from inferq.reports.plan_tables import candidates, frontier
 from inferq.reports.text import counted, number, percent, sentence
@@ -17,13 +18,21 @@ _MOST_REASONS = 50
 def document(plan: FleetPlan, title: str | None) -> Document:
     """The page."""
     return Document(
-        title=title if title is not None else "Which fleet is the cheapest?",
+        title=title if title is not None else "The cheapest fleet",
         setting=f"The cheapest fleet that keeps {plan.slo}, of {counted(len(plan.fates), 'candidate')}, "
         f"{plan.requests:,} requests a run.",
-        findings=tuple(map(sentence, plan.findings)),
+        notes=tuple(_notes(plan)),
+        heads={kind: HEADS[kind] for kind in ("bad", "good", "beware", "plain")},  # the answer first
         facts=tuple(_facts(plan)),
         chapters=tuple(_chapters(plan)),
     )
+
+
+def _notes(plan: FleetPlan) -> Iterator[Note]:
+    """The answer, or that there is none, and what else there is to know."""
+    for place, text in enumerate(map(sentence, plan.findings)):
+        kind: Literal["good", "bad", "plain"] = "plain" if place else "bad" if plan.answer is None else "good"
+        yield Note(kind=kind, text=text)
 
 
 def _facts(plan: FleetPlan) -> Iterator[tuple[str, str]]:
@@ -45,12 +54,12 @@ def _chapters(plan: FleetPlan) -> Iterator[Chapter]:
             caption="Fleets run on all requests, of which no cheaper one is as fast. Dashed the limit.",
             chart=lambda: of_frontier(plan),
         )
-        yield Chapter(title="What does a lower latency cost?", pictures=(picture,), grids=(frontier(plan),))
+        yield Chapter(title="What a lower latency costs", pictures=(picture,), grids=(frontier(plan),))
     reasons = [
         (f"{plan.name(one.candidate)}: {one.kind}", one.why) for one in plan.fates if one.kind != "cheapest"
     ]
     yield Chapter(
-        title="What rules the others out?",
+        title="What rules the others out",
         grids=(candidates(plan, _MOST_ROWS),),
         folded=tuple(reasons[:_MOST_REASONS]),
     )
@@ -64,9 +73,9 @@ def _chapters(plan: FleetPlan) -> Iterator[Chapter]:
         ]
         header = ["what", "changed", "kept", "replicas needed", "GPUs", plan.unit]
         grid = Grid(title="", header=header, lines=lines, texts=3)
-        yield Chapter(title="What would change the answer?", grids=(grid,))
+        yield Chapter(title="What would change the answer", grids=(grid,))
     folded = [("What was run, as JSON", cut(plan.scenario))]
     if plan.fleet is not None:
         folded.insert(0, ("The fleet as a scenario in TOML, for inferq gate", cut(plan.toml())))
     text = "The same workload, SLO, choices and seeds give the same answer, bit for bit, on every machine."
-    yield Chapter(title="What repeats it?", text=text, folded=tuple(folded))
+    yield Chapter(title="Repeat it", text=text, folded=tuple(folded))

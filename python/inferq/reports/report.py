@@ -3,42 +3,58 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from inferq.errors import ConfigError
 from inferq.experiments.capacity_search.capacity_plan import CapacityPlan
+from inferq.experiments.capacity_search.slo import Slo
 from inferq.experiments.comparison.comparison import Comparison
 from inferq.experiments.plans.fleet_plan import FleetPlan
 from inferq.experiments.validation.validation import Validation
-from inferq.reports import capacity_page, comparison_page, plan_page, run_page, validation_page
+from inferq.reports import capacity_page, comparison_page, plan_page, run_page, runs_page, validation_page
 from inferq.reports.document import Document
 from inferq.reports.style import unchecked
 from inferq.results.files import writable, write_text
 from inferq.results.result import Result
+from inferq.simulation.progress import Progress, watched
 
 
-def report(shown: Any, path: str | os.PathLike[str], title: str | None = None) -> Path:
+def report(
+    shown: Any,
+    path: str | os.PathLike[str],
+    title: str | None = None,
+    *,
+    slo: Slo | None = None,
+    progress: bool | Progress | None = None,
+) -> Path:
     """Write a page about a run or an experiment: one HTML file that needs nothing beside it.
 
     Its pictures are inside, as SVG, and it asks the network for nothing: it can be mailed, kept with a pull
-    request, opened years later. It reads on a phone, and follows the light or dark scheme of the screen.
+    request, printed, opened years later. It reads on a phone, and follows the light or dark scheme of the
+    screen. Under the pointer a picture tells its numbers, and a stretch of time that is dragged over becomes
+    as wide as the picture; a double click shows the whole.
 
-    The page of a run: its findings in plain words, with what theory says of the scenario and which limit
-    binds; the numbers that matter most; latency percentiles by class; queue and memory over time;
-    the histogram of token gaps; throughput beside the limit of theory; the scenario, which repeats the run.
+    The page of a run: what ran (model, hardware, engine, requests, load) and whether it keeps its objectives;
+    problems, what to know before trusting it, and good news, apart; the numbers that matter most; latency
+    against the objectives; queue and memory over time; gaps between tokens; how far the load is from what is
+    proved and from what is impossible; the scenario, which repeats the run.
 
     Args:
-        shown: what `simulate`, `compare`, `capacity`, `plan` or `validate` returned.
+        shown: what `simulate`, `Result.read`, `compare`, `capacity`, `plan` or `validate` returned; or two to
+            six runs, in a list or by name, which are shown side by side.
         path: of the page, ending in `.html`; a page that is there is replaced. Its folder must be there.
-        title: heading of the page, instead of one that says what it is about.
+        title: heading of the page, instead of one that says what ran.
+        slo: objectives that runs are held against; None takes those that their workload carries.
+        progress: told (parts done, parts in all) while it is drawn; True shows a bar.
 
     Returns:
         The path.
 
     Raises:
-        ConfigError: something else to show, no path or one with another ending, no such folder, or a title
-            that is no text.
+        ConfigError: something else to show, no path or one with another ending, no such folder, a title
+            that is no text, or an `slo` of which no request tells anything.
         OSError: it cannot be written.
 
     Example:
@@ -47,13 +63,15 @@ def report(shown: Any, path: str | os.PathLike[str], title: str | None = None) -
         >>> workload = {"arrival_s": [0.0, 0.5], "prompt_tokens": [10, 5], "output_tokens": [3, 1]}
         >>> result = iq.simulate(workload, engine)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     page = iq.report(result, pathlib.Path(folder) / "run.html", title="Two requests")
-        ...     page.read_text(encoding="utf-8").count("<svg")
-        5
+        ...     page = iq.report(result, pathlib.Path(folder) / "run.html", slo=iq.Slo(ttft_p99=2.0))
+        ...     "The SLO is kept" in page.read_text(encoding="utf-8")
+        True
     """
     page, title = checked(path), heading(title)
-    with unchecked():
-        text = _document(shown, title).html()
+    if slo is not None and not isinstance(slo, Slo):
+        raise ConfigError("slo", f"must be an Slo such as Slo(ttft_p99=0.5), is {slo!r}")
+    with unchecked(), watched(progress, "parts of the page") as tell:
+        text = _document(shown, title, slo).html(tell)
     write_text(page, text)
     return page
 
@@ -82,10 +100,14 @@ def heading(title: object) -> str | None:
     raise ConfigError("title", f"must be a text, not empty, is {title!r}")
 
 
-def _document(shown: Any, title: str | None) -> Document:
+def _document(shown: Any, title: str | None, slo: Slo | None) -> Document:
     """The page of whatever can be shown."""
     if isinstance(shown, Result):
-        return run_page.document(shown, title)
+        return run_page.document(shown, title, slo)
+    if isinstance(shown, Mapping) or (isinstance(shown, Sequence) and not isinstance(shown, (str, bytes))):
+        return runs_page.document(runs_page.named(shown), title, slo)
+    if slo is not None:
+        raise ConfigError("slo", f"is for runs, not for a {type(shown).__name__}")
     if isinstance(shown, Comparison):
         return comparison_page.document(shown, title)
     if isinstance(shown, CapacityPlan):

@@ -1,14 +1,15 @@
-"""`result.plot`: latency, queue and memory over time, token gaps."""
+"""`result.plot`: latency, queue and memory over time, gaps between tokens, and how near the limit is."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from inferq._lazy import alt, pl
 from inferq.errors import ConfigError
-from inferq.reports import run_data
+from inferq.reports import panels, run_data
+from inferq.reports.points import COUNT, PERCENT
 from inferq.reports.style import (
     BLUE,
     GREEN,
@@ -19,35 +20,26 @@ from inferq.reports.style import (
     PURPLE,
     SKY,
     VERMILION,
-    coloured,
     styled,
 )
-from inferq.reports.text import number
+from inferq.reports.text import number, seconds
 from inferq.results.result import Result
 from inferq.theory.bounds.stability import Stability
 
-OF_CLASSES = (BLUE, ORANGE, GREEN, PURPLE, SKY, GREY)
-"""The colours of classes, in the order of `run_data.classes`."""
-
-_OF_MEASURES = {"ttft": BLUE, "e2e": GREY, "tpot": SKY, "queue": ORANGE}
-_FARTHEST = 8
+_FARTHEST = 3
 """A limit so many times above all that happened is told and not drawn: it would flatten the rest."""
-
-_SECONDS = (
-    "datum.value < 1 ? format(datum.value * 1000, '.6~g') + ' ms' : format(datum.value, ',.6~g') + ' s'"
-)
-_COUNT = "datum.value < 10000 ? format(datum.value, ',.6~g') : format(datum.value, '.3~s')"
-_PERCENT = "format(100 * datum.value, '.3~g') + ' %'"
-_SHARE = "format(100 * (1 - pow(10, -datum.value)), '.7~g') + ' %'"
+Limits = Mapping[str, Sequence[float]]
+"""Seconds that a latency should keep, by its name: of an SLO, or of the workload's objectives."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pictures:
     """The pictures of a run as Altair charts; `result.plot`.
 
-    Each holds some hundred numbers (up to about 1,500 with six classes), however many requests there were, so
-    that a notebook shows it at once and `chart.save("latency.svg")` writes a small file. All are in one
-    style, whose colours people who do not see red or green can tell apart.
+    Called, it gives an overview: latency, what waits, arrivals and completions. Each picture holds some
+    hundred numbers (up to about 1,500 with six classes), however many requests there were, so that a notebook
+    shows it at once and `chart.save("latency.svg")` writes a small file. All are in one style, whose colours
+    people who do not see red or green can tell apart. `width` is the pixels that they plot on.
 
     Example:
         >>> import inferq as iq
@@ -56,40 +48,52 @@ class Pictures:
         >>> arrivals, prompt, output = iq.Poisson(0.2), iq.Fixed(10), iq.Fixed(5)
         >>> workload = iq.Workload.synthetic(requests=50, arrivals=arrivals, prompt=prompt, output=output)
         >>> result = iq.simulate(workload, engine, seed=1)
-        >>> type(result.plot.latency()).__name__
-        'Chart'
+        >>> type(result.plot()).__name__, type(result.plot.latency()).__name__
+        ('VConcatChart', 'ConcatChart')
     """
 
     _result: Result
 
-    def latency(self) -> Any:
+    def __call__(self, width: int = PANEL) -> Any:
+        """An overview of the run: percentiles of its latencies, what waits, arrivals and completions.
+
+        Raises:
+            ConfigError: the run has nothing to draw: no measured request was served.
+        """
+        names = run_data.classes(self._result)
+        parts: list[Any] = []
+        makers: tuple[Callable[[], Any], ...] = (
+            lambda: latency({"": self._result}, width, run_data.limits(self._result)),
+            lambda: panels.stacked(_waiting(self._result, width)),
+            lambda: throughput(self._result, run_data.theory(self._result), width),
+        )
+        for make in makers:
+            try:
+                parts.append(make())
+            except ConfigError as error:
+                if not parts:
+                    raise error.within("plot", ": ") from None
+        apart = alt.vconcat(*parts, spacing=panels.GAP).resolve_scale(
+            color="independent", strokeDash="independent"
+        )
+        return styled(apart, names)
+
+    def latency(self, width: int = PANEL) -> Any:
         """Percentile curves of the measured requests: which latency is not exceeded by which share of them.
 
-        `ttft`, `e2e`, `tpot` and `queue` in one picture; with several classes one panel for each latency and
-        a curve for each class, the six most frequent ones. The scale of the shares is that of log(1 − share),
-        which gives the slowest tenth, hundredth, … equal room. A curve begins where its latency is above 0
-        and ends before the single slowest request.
+        A panel each for the time to first token, the mean gap of a request, arrival to last token, and the
+        wait for admission; with several classes a curve for each, the six most frequent ones. The scale of
+        the shares is that of log(1 − share), which gives the slowest tenth, hundredth, … equal room. A curve
+        begins where its latency is above 0 and ends before the single slowest request. Objectives of the
+        workload are dashed.
 
         Raises:
             ConfigError: no measured request has a latency.
         """
         names = run_data.classes(self._result)
-        curves = run_data.latencies(self._result, names).filter(pl.col("seconds") > 0)
-        if curves.is_empty():
-            raise ConfigError("latency", "no measured request was served")
-        curves = curves.with_columns(tail=-(1 - pl.col("share")).log10())
-        if len(names) == 1:
-            measures = [one for one in run_data.MEASURES if one in curves["measure"]]
-            colours = [_OF_MEASURES[one] for one in measures]
-            return styled(_curves(curves, _key("measure", measures, colours), PANEL, 240), names)
-        panels = [
-            _curves(part, _classes(names), PANEL // 2 - 40, 130).properties(title=run_data.MEASURES[measure])
-            for measure in run_data.MEASURES
-            if not (part := curves.filter(measure=measure)).is_empty()
-        ]
-        return styled(alt.concat(*panels, columns=2, spacing=16), names)
+        return styled(latency({"": self._result}, width, run_data.limits(self._result)), names)
 
-    def timeline(self) -> Any:
+    def timeline(self, width: int = PANEL) -> Any:
         """What the replicas did over time, all together: requests, memory, tokens per second.
 
         Lines are means over up to 250 stretches of time, bands go from the least to the largest sample of
@@ -107,98 +111,65 @@ class Pictures:
         cached = run_data.has_hit_rates(self._result)
         if cached:
             samples = pl.concat([samples, run_data.hit_rates(self._result)], how="diagonal")
-        samples, time = _in_time(samples)
+        samples, time = panels.in_time(samples)
         if cached:
             hits = samples.filter(pl.col("hit_rate").is_not_null())
             samples = samples.filter(pl.col("hit_rate").is_null())
+        shown: dict[str, tuple[str, str, float | None]]
         if "prefill_queue" in samples.columns:
-            queues = {"prefill_queue": ("prefill queue", ORANGE), "decode_queue": ("decode queue", VERMILION)}
-            slots = {"prefill": ("prefill", BLUE), "mixed": ("decode beside a prefill", SKY)}
-            panels = [
-                _lines(samples, time, queues, "requests waiting"),
-                _lines(samples, time, {**slots, "solo": ("decode alone", GREY)}, "requests in slots"),
-            ]
-        else:
-            counts = {"running": ("running", BLUE), "waiting": ("waiting", ORANGE)}
-            tokens = {
-                "prefill_tokens_per_s": ("prompt tokens", SKY),
-                "output_tokens_per_s": ("output tokens", BLUE),
+            shown = {
+                "prefill_queue": ("requests in the prefill queue", ORANGE, None),
+                "decode_queue": ("requests in the decode queue", VERMILION, None),
+                "prefill": ("slots with a prefill", BLUE, None),
+                "mixed": ("slots that decode beside a prefill", SKY, None),
+                "solo": ("slots that decode alone", GREY, None),
             }
-            panels = [
-                _lines(samples, time, counts, "requests"),
-                self._memory(samples, time),
-                _lines(samples, time, tokens, "tokens per second"),
-            ]
-            if cached and hits.height:
-                word = {"hit_rate": ("hit rate", PURPLE)}
-                panels.append(_lines(hits, time, word, "prompts found", legend=False, most=1.0))
-        return styled(_stacked(panels).resolve_scale(color="independent"))
+        else:
+            kv_tokens = run_data.kv_tokens(self._result)
+            used = [name for name in samples.columns if name.startswith("kv_used_tokens")]
+            memory: tuple[str, str, float | None] = ("KV cache in use, tokens", GREEN, None)
+            if kv_tokens is not None:
+                samples = samples.with_columns(pl.col(used) / kv_tokens)
+                most = min(1.0, 1.25 * float(samples["kv_used_tokens_high"].max() or 0.8))  # type: ignore[arg-type]
+                memory = (f"KV cache in use, of {kv_tokens:,} tokens", GREEN, most)
+            shown = {
+                "running": ("requests running", BLUE, None),
+                "waiting": ("requests waiting", ORANGE, None),
+                "kv_used_tokens": memory,
+                "prefill_tokens_per_s": ("prompt tokens per second", SKY, None),
+                "output_tokens_per_s": ("output tokens per second", BLUE, None),
+            }
+        drawn = [_banded(samples, time, name, *how, width) for name, how in shown.items()]
+        if cached and hits.height:
+            found = ("prompt tokens found in the prefix cache", PURPLE, 1.0)
+            drawn.append(_banded(hits, time, "hit_rate", *found, width))
+        return styled(panels.stacked(drawn))
 
-    def tbt(self) -> Any:
+    def tbt(self, width: int = PANEL) -> Any:
         """Histogram of the gaps between tokens of measured requests, by class, both scales logarithmic.
 
         A bar is the share of the gaps of its class in one of up to 60 bins of equal ratio; rules mark p50 and
-        p99 as `Result.summary` has them.
+        p99 as `Result.summary` has them, in red the objective of the workload.
 
         Raises:
             ConfigError: no measured request emitted two tokens.
         """
         names = run_data.classes(self._result)
-        bins = run_data.gaps(self._result, names)
-        if bins.is_empty():
-            raise ConfigError("tbt", "no measured request emitted two tokens")
-        marks = run_data.gap_percentiles(self._result, names)
-        names = [one for one in names if one in bins["class"]]
-        if len(names) == 1:
-            return styled(_histogram(bins, marks, BLUE, 220), names)
-        height = max(60, 240 // len(names))
-        panels = [
-            _histogram(
-                bins.filter(**{"class": name}), marks.filter(**{"class": name}), colour, height, bins
-            ).properties(title=name)
-            for name, colour in zip(names, OF_CLASSES, strict=False)
-        ]
-        return styled(_stacked(panels), names)
+        return styled(gaps({"": self._result}, width, run_data.limits(self._result)), names)
 
-    def queue(self) -> Any:
+    def queue(self, width: int = PANEL) -> Any:
         """How many wait for their admission over time: on average over replicas, and at the worst of them.
 
-        With one replica: mean and maximum of the samples of each of up to 250 stretches of time. For
-        `GateAndRoute`: the queues in front of the whole cluster by class, the six with most on average.
+        The line is the mean over replicas and over each of up to 250 stretches of time, the band goes up to
+        the longest queue in it. For `GateAndRoute`: the queues in front of the whole cluster by class, the
+        six with most on average.
 
         Raises:
             ConfigError: the run was too short for a sample.
         """
-        samples = run_data.waiting(self._result)
-        if samples.is_empty():
-            raise ConfigError("queue", "the run was too short for a sample; give a smaller timeline_s")
-        samples, time = _in_time(samples)
-        if "class" in samples.columns:
-            order = samples.group_by("class").agg(pl.col("mean").mean()).sort("mean", descending=True)
-            names = order["class"].head(run_data.MOST_CLASSES).to_list()
-            queue = samples.filter(pl.col("class").is_in(names)).rename(
-                {"class": "which", "mean": "requests"}
-            )
-            key = _key("which", names, list(OF_CLASSES[: len(names)]))
-        else:
-            several = self._result.timeline["replica"].n_unique() > 1
-            words = {
-                "mean": "mean of the replicas" if several else "mean",
-                "most": "longest queue" if several else "longest",
-            }
-            if samples["mean"].equals(samples["most"]):
-                words = {"mean": "waiting"}
-            queue = samples.unpivot(
-                on=list(words), index="time", variable_name="which", value_name="requests"
-            )
-            queue = queue.with_columns(pl.col("which").replace_strict(words))
-            key = _key("which", list(words.values()), [BLUE, ORANGE][: len(words)])
-        some = alt.Scale() if queue["requests"].max() else alt.Scale(domain=[0, 1])
-        waiting = alt.Y("requests:Q", title="requests waiting", axis=_few(True), scale=some)
-        line = alt.Chart(queue).mark_line(strokeWidth=1.5).encode(x=time, y=waiting, color=key)
-        return styled(line.properties(width=PANEL, height=170), queue["which"].unique().to_list())
+        return styled(panels.stacked(_waiting(self._result, width)), run_data.classes(self._result))
 
-    def throughput(self) -> Any:
+    def throughput(self, width: int = PANEL) -> Any:
         """Requests (of a network: jobs) that arrived and that finished per second, and what theory allows.
 
         The ceiling is the binding limit of `inferq.theory.stability`, which no policy passes in the long run;
@@ -207,253 +178,220 @@ class Pictures:
         Raises:
             ConfigError: no request came, or all at one instant.
         """
-        return throughput(self._result, run_data.theory(self._result))
-
-    def _memory(self, samples: pl.DataFrame, time: Any) -> Any:
-        """KV cache in use, of what there is."""
-        capacity = run_data.kv_tokens(self._result)
-        names = [name for name in samples.columns if name.startswith("kv_used_tokens")]
-        word = {"kv_used_tokens": ("KV cache", GREEN)}
-        if capacity is None:
-            return _lines(samples, time, word, "KV tokens", legend=False)
-        filled = samples.with_columns(pl.col(names) / capacity)
-        return _lines(filled, time, word, "KV cache used", legend=False, most=1.0)
+        return styled(throughput(self._result, run_data.theory(self._result), width))
 
 
-def throughput(result: Result, verdict: Stability | str) -> Any:
-    """The picture of `Pictures.throughput`, with what `run_data.theory` says of the run."""
+def latency(results: Mapping[str, Result], width: int, limits: Limits) -> Any:
+    """The picture of `Pictures.latency` without a style; of several runs a curve for each of them.
+
+    Args:
+        results: one run, whose classes have curves; or several by name.
+        width: pixels to plot on.
+        limits: dashed where a latency has some.
+    """
+    which = _only(results)
+    if which is not None:
+        names = run_data.classes(which)
+        curves = run_data.latencies(which, names)
+    else:
+        names = list(results)
+        curves = pl.concat([_of_run(name, run_data.latencies, one) for name, one in results.items()])
+    curves = curves.filter(pl.col("seconds") > 0).with_columns(tail=-(1 - pl.col("share")).log10())
+    if curves.is_empty():
+        raise ConfigError("latency", "no measured request was served")
+    channels = panels.series("class", names, width)
+    columns, each = panels.half(width)
+    drawn = []
+    for measure, words in run_data.MEASURES.items():
+        part = curves.filter(measure=measure).drop("measure")
+        if part.is_empty():
+            continue
+        asked = limits.get(measure, ())
+        panel = panels.percentiles(part, channels, each, 150, asked)
+        said = [f"limit {' and '.join(map(seconds, asked))}, dashed"] if asked else []
+        drawn.append(panels.titled(panel, words, *said))
+    return alt.concat(*drawn, columns=columns, spacing=panels.GAP)
+
+
+def gaps(results: Mapping[str, Result], width: int, limits: Limits) -> Any:
+    """The picture of `Pictures.tbt` without a style; of several runs a panel for each of them."""
+    which = _only(results)
+    if which is not None:
+        names = run_data.classes(which)
+        bins, marks = run_data.gaps(which, names), run_data.gap_percentiles(which, names)
+    else:
+        names = list(results)
+        bins = pl.concat([_of_run(name, run_data.gaps, one) for name, one in results.items()])
+        marks = pl.concat([_of_run(name, run_data.gap_percentiles, one) for name, one in results.items()])
+    if bins.is_empty():
+        raise ConfigError("tbt", "no measured request emitted two tokens")
+    names = [one for one in names if one in bins["class"]]
+    asked = limits.get("tbt", ())
+    drawn = []
+    for name, colour in zip(names, panels.OF_SERIES, strict=False):
+        of_name = marks.filter(**{"class": name})
+        p50, p99 = (seconds(of_name.filter(percentile=one)["seconds"].item()) for one in ("p50", "p99"))
+        height = 200 if len(names) == 1 else max(70, 240 // len(names))
+        panel = panels.histogram(bins.filter(**{"class": name}), of_name, colour, width, height, bins, asked)
+        said = [f"limit {' and '.join(map(seconds, asked))}, red"] if asked else []
+        title = "share of the gaps" if len(names) == 1 else name
+        drawn.append(panels.titled(panel, title, f"p50 {p50} and p99 {p99}, dashed", *said))
+    return panels.stacked(drawn)
+
+
+def waiting(results: Mapping[str, Result], width: int) -> Any:
+    """Requests that wait over time; of several runs a line for each of them."""
+    which = _only(results)
+    if which is not None:
+        return panels.stacked(_waiting(which, width))
+    parts = []
+    for name, one in results.items():
+        samples = run_data.waiting(one)
+        if "class" in samples.columns:
+            samples = samples.group_by("time_s", maintain_order=True).agg(pl.col("mean").sum())
+        parts.append(samples.select("time_s", "mean", pl.lit(name).alias("class")))
+    samples = pl.concat(parts)
+    if samples.is_empty():
+        raise ConfigError("queue", "the runs were too short for a sample; give a smaller timeline_s")
+    samples, time = panels.in_time(samples)
+    channels = panels.series("class", list(results), width)
+    return panels.line(
+        samples, time, ("requests waiting", "mean of the replicas"), channels, width, 150, band=False
+    )
+
+
+def throughput(result: Result, verdict: Stability | str, width: int) -> Any:
+    """The picture of `Pictures.throughput` without a style, with what `run_data.theory` says of the run."""
     happened = run_data.rates(result)
     if happened.is_empty():
         raise ConfigError("throughput", "no request came, or all at one instant")
-    happened, time = _in_time(happened)
-    top = max(happened["arrived"].max(), happened["finished"].max())  # type: ignore[type-var]
-    limits = {label: value for label, value, _ in _limits(verdict) if value <= _FARTHEST * float(top)}  # type: ignore[arg-type]
-    labels = ["arrived", "finished", *limits]
-    colours = [GREY, BLUE, *(colour for label, _, colour in _limits(verdict) if label in limits)]
-    dashes = [[1, 0], [1, 0], *([5, 3] for _ in limits)]
-    points = happened.unpivot(
-        on=["arrived", "finished"], index="time", variable_name="which", value_name="rate"
-    )
+    limits = drawn_limits(happened, verdict)
+    happened, time = panels.in_time(happened)
     ends = [happened["time"].min(), happened["time"].max()]
-    lines = [(end, label, value) for label, value in limits.items() for end in ends]
-    points = pl.concat([points, pl.DataFrame(lines, schema=points.schema, orient="row")])
     unit = "jobs" if result.has_jobs else "requests"
-    legend = alt.Legend(orient="top", title=None, columns=2 if not limits else 1, symbolType="stroke")
-    rate = alt.Y("rate:Q", title=f"{unit} per second", axis=_few())
+    labels = ["finished", *limits]
+    colours = [BLUE, *(colour for _, colour in limits.values())]
+    dashes = [[1, 0], *([7, 3] if colour == VERMILION else [2, 3] for _, colour in limits.values())]
+    points = happened.select("time", pl.lit("finished").alias("which"), pl.col("finished").alias("rate"))
+    rows = [(end, label, value) for label, (value, _) in limits.items() for end in ends]
+    points = pl.concat([points, pl.DataFrame(rows, schema=points.schema, orient="row")])
+    legend = alt.Legend(
+        orient="top", title=None, columns=1 if width < 600 else 3, symbolType="stroke", labelLimit=280
+    )
+    axis = alt.Axis(tickCount=4, labelExpr=COUNT)
     colour = alt.Color("which:N", scale=alt.Scale(domain=labels, range=colours), legend=legend)
     dash = alt.StrokeDash("which:N", scale=alt.Scale(domain=labels, range=dashes), legend=legend)
-    line = alt.Chart(points).mark_line(strokeWidth=1.5).encode(x=time, y=rate, color=colour, strokeDash=dash)
-    return styled(line.properties(width=PANEL, height=190), labels)
-
-
-def _limits(verdict: Stability | str) -> list[tuple[str, float, str]]:
-    """What theory says of the rate: in words, the rate, a colour."""
-    limits: list[tuple[str, float, str]] = []
-    if isinstance(verdict, str):
-        return limits
-    if verdict.binding is not None:
-        ceiling = verdict.binding.capacity_per_s
-        limits.append((f"no policy passes {number(ceiling)}: {verdict.binding.name}", ceiling, VERMILION))
-    if verdict.sure_per_s is not None:
-        limits.append((f"known to be stable below {number(verdict.sure_per_s)}", verdict.sure_per_s, GREEN))
-    return limits
-
-
-def _curves(curves: pl.DataFrame, colour: Any, width: int, height: int) -> Any:
-    """Percentile curves, a colour each; one of a single request is a point."""
-    tails = [*([-math.log10(0.5)] if width == PANEL else []), *(float(nines) for nines in range(1, 8))]
-    shares = alt.Axis(values=tails, labelExpr=_SHARE, labelOverlap="greedy", labelFlush=False, labelPadding=4)
-    last = max(float(curves["tail"].max()), 0.302)  # type: ignore[arg-type]
-    along = alt.Scale(domain=[0, last], nice=False)
-    base = alt.Chart(curves.select("tail", "seconds", colour.shorthand.split(":")[0])).encode(
-        x=alt.X("tail:Q", title="share of requests", scale=along, axis=shares),
-        y=_log_seconds("seconds", [float(one) for one in curves["seconds"]]),
-        color=colour,
+    came = alt.Chart(happened.select("time", "arrived")).mark_area(color=GREY, opacity=0.35, line=False)
+    line = alt.Chart(points).mark_line(strokeWidth=1.6)
+    layers = (
+        came.encode(x=time, y=alt.Y("arrived:Q", title=None, axis=axis)),
+        line.encode(x=time, y=alt.Y("rate:Q", title=None, axis=axis), color=colour, strokeDash=dash),
     )
-    line = base.mark_line(strokeWidth=2)
-    alone = curves.filter(pl.len().over("measure", "class") == 1)
-    if not alone.is_empty():
-        points = base.mark_point(filled=True, opacity=1, size=50).properties(
-            data=alone.select("tail", "seconds", colour.shorthand.split(":")[0])
-        )
-        return alt.layer(line, points).properties(width=width, height=height)
-    return line.properties(width=width, height=height)
+    panel = alt.layer(*layers).properties(width=width, height=170)
+    return panels.titled(panel, f"{unit} per second", "grey ground: what arrived")
 
 
-def _histogram(
-    bins: pl.DataFrame,
-    marks: pl.DataFrame,
-    colour: str,
-    height: int,
-    scale_of: pl.DataFrame | None = None,
-) -> Any:
-    """Bars of shares, with rules where percentiles are; on the scales of all classes."""
-    every = bins if scale_of is None else scale_of
-    low, high = float(every["lower_s"].min()), float(every["upper_s"].max())  # type: ignore[arg-type]
-    if high < 2 * low:
-        low, high = low / 1.5, high * 1.5
-    floor = 10.0 ** math.floor(math.log10(every["share"].min()) - 1e-9)  # type: ignore[arg-type]
-    across = alt.X(
-        "lower_s:Q",
-        title="gap between tokens",
-        scale=alt.Scale(type="log", domain=[low, high], nice=False),
-        axis=_decades(low, high),
-    )
-    shares = alt.Axis(values=_powers(floor, 1.0), labelExpr=_PERCENT)
-    bars = (
-        alt.Chart(bins.with_columns(floor=pl.lit(floor)))
-        .mark_rect(color=colour)
-        .encode(
-            x=across,
-            x2="upper_s",
-            y=alt.Y(
-                "share:Q",
-                title="share of gaps",
-                scale=alt.Scale(type="log", domain=[floor, 1], nice=False),
-                axis=shares,
-            ),
-            y2="floor",
-        )
-    )
-    rules = alt.Chart(marks).mark_rule(color=INK, strokeDash=[4, 3]).encode(x=alt.X("seconds:Q"))
-    layers = [bars, rules]
-    for place, (name, row) in enumerate(zip(marks["percentile"], marks.iter_slices(1), strict=True)):
-        at_end = float(row["seconds"].item()) > math.sqrt(low * high)
-        layers.append(
-            alt.Chart(row)
-            .mark_text(
-                text=name,
-                color=INK,
-                y=8 + 14 * place,
-                dx=-4 if at_end else 4,
-                align="right" if at_end else "left",
-            )
-            .encode(x=alt.X("seconds:Q"))
-        )
-    return alt.layer(*layers).properties(width=PANEL, height=height)
-
-
-def _lines(
-    samples: pl.DataFrame,
-    time: Any,
-    words: dict[str, tuple[str, str]],
-    title: str,
-    *,
-    legend: bool = True,
-    most: float | None = None,
-) -> Any:
-    """Means over time with the band of what they are means of; `most` is a whole, whose shares are shown.
+def drawn_limits(happened: pl.DataFrame, verdict: Stability | str) -> dict[str, tuple[float, str]]:
+    """The limits of theory that the picture has room for: in words, the rate and the colour.
 
     Args:
-        samples: of `run_data.over_time`.
-        time: the axis.
-        words: how a column is called, and its colour.
-        title: of the other axis.
-        legend: whether there is one.
-        most: where the axis ends.
+        happened: of `run_data.rates`.
+        verdict: what theory says.
     """
-    parts = [
-        samples.select(
-            "time",
-            pl.lit(word).alias("which"),
-            pl.col(name).alias("mean"),
-            pl.col(f"{name}_low").alias("low"),
-            pl.col(f"{name}_high").alias("high"),
-        )
-        for name, (word, _) in words.items()
+    if isinstance(verdict, str):
+        return {}
+    limits = {}
+    if verdict.binding is not None:
+        most = verdict.binding.capacity_per_s
+        limits[f"no scheduler serves more for long: {number(most)}"] = (most, VERMILION)
+    if verdict.sure_per_s is not None:
+        limits[f"proved to be served: {number(verdict.sure_per_s)}"] = (verdict.sure_per_s, GREEN)
+    top = max(float(happened[name].max() or 0.0) for name in ("arrived", "finished"))  # type: ignore[arg-type]
+    return {label: one for label, one in limits.items() if one[0] <= _FARTHEST * top}
+
+
+def limits_of(verdict: Stability, rate: float, width: int) -> Any:
+    """A rate on the scale of what is proved to be served, what is not known, and what cannot be.
+
+    Args:
+        verdict: of theory.
+        rate: of the run, requests per second.
+        width: pixels to plot on.
+    """
+    ceilings = [one.capacity_per_s for one in verdict.bounds if one.kind == "ceiling" and one.applies]
+    sure, most = verdict.sure_per_s or 0.0, min(ceilings, default=None)
+    end = 1.25 * max(rate, sure, most or 0.0)
+    zones = [
+        ("proved to be served", 0.0, sure, GREEN),
+        ("not proved either way", sure, end if most is None else most, GREY),
+        ("more than any scheduler serves", end if most is None else most, end, VERMILION),
     ]
-    points = pl.concat(parts)
-    colour = _key("which", [word for word, _ in words.values()], [one for _, one in words.values()], legend)
-    axis = _few(True) if most is None else alt.Axis(tickCount=4, labelExpr=_PERCENT)
-    if most is None and not points["high"].max():
-        most = 1.0
-    scale = alt.Scale() if most is None else alt.Scale(domain=[0, most])
-    base = alt.Chart(points).encode(x=time, color=colour)
-    mean = base.mark_line(strokeWidth=1.5).encode(y=alt.Y("mean:Q", title=title, axis=axis, scale=scale))
-    layers = [mean]
-    if not (points["low"].equals(points["mean"]) and points["high"].equals(points["mean"])):
-        band = base.mark_area(opacity=0.22, line=False).encode(
-            y=alt.Y("low:Q", title=title, axis=axis, scale=scale), y2="high"
+    zones = [one for one in zones if one[2] > one[1]]
+    schema = {"what": pl.String, "from": pl.Float64, "to": pl.Float64, "told": pl.String}
+    rows = [
+        (what, low, high, f"{what}: {number(low)} to {number(high)} per second")
+        for what, low, high, _ in zones
+    ]
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    scale = alt.Scale(domain=[one[0] for one in zones], range=[one[3] for one in zones])
+    legend = alt.Legend(orient="top", title=None, columns=1 if width < 600 else 3, labelLimit=280)
+    axis = alt.Axis(tickCount=8 if width >= 600 else 4, labelExpr=COUNT, grid=False)
+    across = alt.X(
+        "from:Q", title="per second", axis=axis, scale=alt.Scale(domain=[0, end], nice=False, zero=True)
+    )
+    bar = (
+        alt.Chart(frame)
+        .mark_rect(opacity=0.4)
+        .encode(
+            x=across, x2="to:Q", color=alt.Color("what:N", scale=scale, legend=legend), description="told:N"
         )
-        layers = [band, mean]
-    return alt.layer(*layers).properties(width=PANEL, height=96)
+    )
+    here = alt.Chart(pl.DataFrame({"rate": [rate], "told": [f"this load: {number(rate)} per second"]}))
+    mark = here.mark_rule(color=INK, strokeWidth=3).encode(x=alt.X("rate:Q"), description="told:N")
+    panel = alt.layer(bar, mark).properties(width=width + 54, height=34)  # there is no axis beside it
+    return panels.titled(panel, f"this load is the mark at {number(rate)}")
 
 
-def _stacked(panels: list[Any]) -> Any:
-    """Panels one above the other, over one time or one scale of gaps: it is named below the last."""
-    for panel in panels[:-1]:
-        for layer in panel.layer:
-            layer.encoding.x = layer.encoding.x.copy()
-            layer.encoding.x.title = None
-    return alt.vconcat(*panels, spacing=12)
+def _waiting(result: Result, width: int) -> list[Any]:
+    """The panels of `Pictures.queue`."""
+    samples = run_data.waiting(result)
+    if samples.is_empty():
+        raise ConfigError("queue", "the run was too short for a sample; give a smaller timeline_s")
+    samples, time = panels.in_time(samples)
+    if "class" in samples.columns:
+        order = samples.group_by("class").agg(pl.col("mean").mean()).sort("mean", descending=True)
+        names = order["class"].head(run_data.MOST_CLASSES).to_list()
+        shown = samples.filter(pl.col("class").is_in(names))
+        channels = panels.series("class", names, width)
+        return [panels.line(shown, time, ("requests waiting",), channels, width, 170, band=False)]
+    several = result.timeline["replica"].n_unique() > 1
+    further = ("mean of the replicas, and up to the longest queue",) if several else ()
+    title = ("requests waiting", *further)
+    points = samples.with_columns(low=pl.col("mean"), high=pl.col("most"))
+    return [panels.line(points, time, title, ORANGE, width, 170)]
 
 
-def _in_time(samples: pl.DataFrame) -> tuple[pl.DataFrame, Any]:
-    """Samples with `time` in a unit that can be read, and its axis."""
-    first_s, last_s = (float(end) for end in (samples["time_s"].min(), samples["time_s"].max()))  # type: ignore[arg-type]
-    unit, seconds = "s", 1.0
-    for name, longer, least_s in (
-        ("min", 60.0, 600.0),
-        ("h", 3600.0, 14_400.0),
-        ("days", 86_400.0, 345_600.0),
-    ):
-        if last_s >= least_s:
-            unit, seconds = name, longer
-    axis = alt.Axis(tickCount=6, grid=False, labelFlush=False)
-    samples = samples.with_columns(time=pl.col("time_s") / seconds).drop("time_s")
-    # the ends are said, so that panels one above the other have the same, whichever samples each has
-    ends = alt.Undefined if first_s == last_s else [first_s / seconds, last_s / seconds]
-    scale = alt.Scale(nice=False, domain=ends)
-    return samples, alt.X("time:Q", title=f"time, {unit}", axis=axis, scale=scale)
+def _banded(
+    samples: pl.DataFrame, time: Any, name: str, title: str, colour: str, most: float | None, width: int
+) -> Any:
+    """A column of `run_data.over_time` in a panel of its own."""
+    points = samples.select(
+        "time",
+        pl.col(name).alias("mean"),
+        pl.col(f"{name}_low").alias("low"),
+        pl.col(f"{name}_high").alias("high"),
+    )
+    axis = COUNT if most is None else PERCENT
+    return panels.line(points, time, (title,), colour, width, 84, most=most, axis=axis)
 
 
-def _key(column: str, names: list[str], colours: list[str], legend: bool = True) -> Any:
-    """A colour for each name, told above the picture."""
-    colour_of = dict(zip(names, colours, strict=True))
-    key = coloured(column, colour_of, orient="top", symbolType="stroke", symbolOpacity=1, labelLimit=160)
-    return key if legend else key.legend(None)
+def _only(results: Mapping[str, Result]) -> Result | None:
+    """The run, where there is one."""
+    return next(iter(results.values())) if len(results) == 1 else None
 
 
-def _classes(names: list[str]) -> Any:
-    columns = min(3, len(names))
-    colours = dict(zip(names, OF_CLASSES, strict=False))
-    return coloured("class", colours, orient="top", symbolType="stroke", labelLimit=120, columns=columns)
-
-
-def _few(whole: bool = False) -> Any:
-    """An axis of counts, in whole steps, or of rates: few ticks, thousands as k."""
-    return alt.Axis(tickCount=4, tickMinStep=1 if whole else alt.Undefined, labelExpr=_COUNT)
-
-
-def _log_seconds(column: str, values: list[float]) -> Any:
-    low, high = min(values), max(values)
-    if high < 2 * low:
-        low, high = low / 1.5, high * 1.5
-    scale = alt.Scale(type="log", domain=[low, high], nice=False)
-    return alt.Y(f"{column}:Q", title=None, scale=scale, axis=_decades(low, high))
-
-
-def _decades(low: float, high: float) -> Any:
-    """The axis of seconds on a scale of logarithms, whose ticks can be told apart."""
-    return alt.Axis(values=_powers(low, high), labelExpr=_SECONDS, labelOverlap="greedy")
-
-
-def _powers(low: float, high: float) -> list[float]:
-    """Round numbers within a range for a scale of logarithms: at most seven.
-
-    >>> _powers(0.01, 100.0), _powers(0.006, 0.017), _powers(0.03, 0.5)
-    ([0.01, 0.1, 1.0, 10.0, 100.0], [0.006, 0.008, 0.01, 0.012, 0.014, 0.016], [0.03, 0.1, 0.3])
-    """
-    if high < 4 * low:
-        step = 10.0 ** math.floor(math.log10(high - low))
-        step = next(step * part for part in (0.2, 0.5, 1.0, 2.0) if (high - low) / (step * part) <= 7)
-        first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-        return [float(f"{place * step:.12g}") for place in range(first, last + 1)]
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    marks: list[float] = []
-    for steps in ((1,), (1, 3), (1, 2, 5)):
-        every = [float(f"{step}e{power}") for power in powers for step in steps]
-        marks = [one for one in every if low * (1 - 1e-9) <= one <= high * (1 + 1e-9)]
-        if len(marks) >= 3:
-            break
-    return marks[:: -(-len(marks) // 7)]
+def _of_run(
+    name: str, read: Callable[[Result, list[str] | None], pl.DataFrame], result: Result
+) -> pl.DataFrame:
+    """What is read of all classes of a run together, under the name of the run."""
+    return read(result, None).with_columns(pl.lit(name).alias("class"))

@@ -7,15 +7,16 @@ from typing import Any
 
 from inferq._lazy import NDArray, np, pl
 from inferq.errors import ConfigError, TraceError
+from inferq.reports.text import percent, seconds
 from inferq.results.result import Result
 from inferq.systems.pools import pools_of
 from inferq.theory.bounds.stability import Stability, stability
 
 MEASURES = {
-    "ttft": "time to first token",
-    "e2e": "arrival to last token",
-    "tpot": "mean gap of a request",
-    "queue": "wait for admission",
+    "ttft": "TTFT: arrival to first token",
+    "e2e": "E2E: arrival to last token",
+    "tpot": "TPOT: mean gap of a request",
+    "queue": "queue: wait for admission",
 }
 """The latencies of a request that are drawn."""
 
@@ -83,8 +84,21 @@ def jobs(result: Result) -> list[dict[str, Any]]:
     return rows
 
 
-def latencies(result: Result, names: list[str]) -> pl.DataFrame:
-    """The percentile curves of the measured requests of some classes.
+def limits(result: Result) -> dict[str, list[float]]:
+    """The objectives of the workload that all its requests share, in seconds, by what they bound.
+
+    `ttft` bounds first tokens, `tbt` the longest gap of a request.
+    """
+    found = {}
+    for measure in ("ttft", "tbt"):
+        column = result._tables.objective(f"{measure}_slo_s")
+        if column is not None and column.size and (column == column[0]).all():
+            found[measure] = [float(column[0])]
+    return found
+
+
+def latencies(result: Result, names: list[str] | None) -> pl.DataFrame:
+    """The percentile curves of the measured requests of some classes; None: of all together.
 
     Returns:
         `measure`, `class`, `share` (of the requests that have the latency), `seconds` (not above it in that
@@ -94,8 +108,8 @@ def latencies(result: Result, names: list[str]) -> pl.DataFrame:
     columns = [f"{measure}_s" for measure in MEASURES]
     kept = result.requests.lazy().filter("measured").select("class", *columns).collect()
     parts = []
-    for name in names:
-        of_class = kept if len(names) == 1 else kept.filter(pl.col("class") == name)
+    for name in [""] if names is None else names:
+        of_class = kept if names is None or len(names) == 1 else kept.filter(pl.col("class") == name)
         for measure in MEASURES:
             values = np.sort(of_class[f"{measure}_s"].drop_nulls().to_numpy())
             if values.size == 0:
@@ -228,23 +242,26 @@ def _stretched(samples: pl.DataFrame, names: list[str]) -> pl.DataFrame:
     )
 
 
-def gaps(result: Result, names: list[str]) -> pl.DataFrame:
+def gaps(result: Result, names: list[str] | None) -> pl.DataFrame:
     """The histogram of token gaps in at most `BINS` bins of equal width on a scale of logarithms.
 
+    Args:
+        result: of a run.
+        names: classes; None takes all together.
+
     Returns:
-        `class`, `lower_s`, `upper_s`, `share` (of the gaps of the class).
+        `class`, `lower_s`, `upper_s`, `share` (of the gaps of the class), `told` (the same in words).
     """
-    bins = result.tbt.with_columns(pl.col("class").cast(pl.String)).filter(pl.col("class").is_in(names))
-    bins = bins.filter(pl.col("upper_s") > 0)
+    bins = _bins(result, names).filter(pl.col("upper_s") > 0)
     if bins.is_empty():
         numbers = dict.fromkeys(("lower_s", "upper_s", "share"), pl.Float64)
-        return pl.DataFrame(schema={"class": pl.String, **numbers})
+        return pl.DataFrame(schema={"class": pl.String, **numbers, "told": pl.String})
     edges_s = bins["upper_s"].to_numpy()
     least, most = math.log10(edges_s.min()), math.log10(edges_s.max())
     step = max((most - least) / (BINS - 1), math.log10(1 + 1 / 64))
     place = ((pl.col("upper_s").log10() - least) / step).round()
     share = pl.col("count") / pl.col("count").sum().over("class")
-    return (
+    told = (
         bins.group_by("class", place.alias("place"))
         .agg(pl.col("count").sum())
         .with_columns(share=share)
@@ -256,21 +273,35 @@ def gaps(result: Result, names: list[str]) -> pl.DataFrame:
             share="share",
         )
     )
+    words = [
+        f"{seconds(row['lower_s'])} to {seconds(row['upper_s'])}: {percent(row['share'])} of the gaps"
+        for row in told.rows(named=True)
+    ]
+    return told.with_columns(pl.Series("told", words, dtype=pl.String))
 
 
-def gap_percentiles(result: Result, names: list[str]) -> pl.DataFrame:
+def gap_percentiles(result: Result, names: list[str] | None) -> pl.DataFrame:
     """The p50 and p99 of the token gaps as in the summary: `class`, `percentile`, `seconds`."""
-    parts = []
-    for name in names:
-        bins = result.tbt.filter(pl.col("class").cast(pl.String) == name).sort("upper_s")
+    every, parts = _bins(result, names), []
+    for name in [""] if names is None else names:
+        bins = every.filter(pl.col("class") == name).group_by("upper_s").agg(pl.col("count").sum())
         if bins.is_empty():
             continue
+        bins = bins.sort("upper_s")
         reached, total = bins["count"].cum_sum(), int(bins["count"].sum())
         for percentile in (50, 99):
             place = reached.search_sorted(-(-percentile * total // 100))
             parts.append((name, f"p{percentile}", bins["upper_s"][int(place)]))
     schema = {"class": pl.String, "percentile": pl.String, "seconds": pl.Float64}
     return pl.DataFrame(parts, schema=schema, orient="row")
+
+
+def _bins(result: Result, names: list[str] | None) -> pl.DataFrame:
+    """The bins of the token gaps of some classes, or of all under the class of no name."""
+    if names is None:
+        return result.tbt.with_columns(pl.lit("").alias("class"))
+    bins = result.tbt.with_columns(pl.col("class").cast(pl.String))
+    return bins.filter(pl.col("class").is_in(names))
 
 
 def rates(result: Result, steps: int = 100) -> pl.DataFrame:

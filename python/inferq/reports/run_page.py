@@ -1,74 +1,77 @@
-"""The page about a run: its findings, numbers and pictures, and what repeats it."""
+"""The page about a run: what ran, whether it is good, its numbers and pictures, and what repeats it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from inferq._lazy import pl
 from inferq.errors import ConfigError, TraceError
-from inferq.reports import run_data, run_tables
-from inferq.reports.document import Chapter, Document, Grid, Picture, cut
-from inferq.reports.run_charts import throughput
-from inferq.reports.stability import bounds, in_the_long_run, in_this_run
-from inferq.reports.text import counted, number, percent, seconds, sentence
+from inferq.experiments.capacity_search.slo import Slo
+from inferq.reports import identity, run_charts, run_data, run_tables, verdicts
+from inferq.reports.document import BROAD, Chapter, Document, FittedPicture, Grid, Note, cut
+from inferq.reports.stability import in_the_long_run, in_this_run, planned
+from inferq.reports.style import styled
+from inferq.reports.text import number, percent, seconds, sentence
 from inferq.results.metric import STATISTICS
 from inferq.results.result import Result
-from inferq.systems.cluster import Cluster
-from inferq.systems.disaggregated import Disaggregated
-from inferq.systems.engine import Engine
-from inferq.systems.gate_and_route import GateAndRoute
-from inferq.systems.pools import pools_of
-from inferq.systems.system import System
 from inferq.theory.bounds.stability import Stability
 from inferq.theory.runs.observed import observed
 
 _FOUND = (
-    " Prompts found: of the prompt tokens that were found in a prefix cache or computed, those that were "
-    "found; its band goes from the replica with the least to the one with the most."
+    " Prompt tokens found: of those that were found in a prefix cache or computed, the share that was found; "
+    "its band goes from the replica with the least to the one with the most."
 )
 _MOST_CLASSES = 20
 """Latencies of so many classes are shown in a table."""
 
 
-def document(result: Result, title: str | None) -> Document:
-    """The page: findings first, then numbers, pictures, and what repeats the run."""
+def document(result: Result, title: str | None, slo: Slo | None = None) -> Document:
+    """The page: what ran and how good it is, then latency, queue, gaps, limits, and what repeats the run."""
     rows, sizes = run_tables.rows(result), run_data.sizes(result)
-    verdict = run_data.theory(result)
+    theory = run_data.theory(result)
+    judged = verdicts.of_run(result, slo)
+    limits = {**run_data.limits(result), **verdicts.limits_of(slo)}
     chapters = [
-        _latency(result, rows, sizes),
+        _latency(result, rows, sizes, judged, limits),
         _over_time(result),
-        _gaps(result, len(sizes)),
-        _throughput(result, verdict),
+        _gaps(result, len(sizes), limits),
+        _limit(result, theory),
         _shares(result),
-        _scenario(result, verdict),
+        _scenario(result, theory),
     ]
     return Document(
-        title=title if title is not None else "What became of the requests?",
-        setting=_setting(result),
-        findings=tuple(_findings(result, verdict)),
+        title=title if title is not None else identity.headline(result),
+        setting="",
+        ran=tuple([*identity.of_run(result), ("Objectives", judged.asked)]),
+        notes=tuple([*judged.notes, *_notes(result, theory)]),
         facts=tuple(_facts(result, rows[-1][1])),
         chapters=tuple(one for one in chapters if one is not None),
     )
 
 
-def _findings(result: Result, verdict: Stability | str) -> list[str]:
+def _notes(result: Result, theory: Stability | str) -> list[Note]:
     """Whether the run was cut, its findings, what its queue did, and what theory says."""
-    sentences = [*_cut(result), *(sentence(one) for one in result.findings)]
+    notes = [Note(kind="beware", text=text) for text in _cut(result)]
+    notes += [Note(kind=verdicts.gravity(one), text=sentence(one)) for one in result.findings]
     condition = ""
     try:
         drift = observed(result)
     except (ConfigError, TraceError) as error:
-        sentences.append(f"Whether the queue grew cannot be told: {error}.")
+        notes.append(Note(kind="plain", text=f"Whether the queue grew cannot be told: {error}."))
     else:
         arrival_s = result.requests.lazy().select("arrival_s").collect()["arrival_s"].to_numpy()
         arriving_s = float(arrival_s.max() - arrival_s.min()) if arrival_s.size else 0.0
-        sentences.append(in_this_run(drift, arriving_s))
-        if drift.rate_per_s is None and not isinstance(verdict, str) and verdict.rate is not None:
+        kind = verdicts.STABLE[drift.verdict]
+        notes.append(Note(kind=kind, text=in_this_run(drift, arriving_s)))
+        if drift.rate_per_s is None and not isinstance(theory, str) and theory.rate is not None:
             condition = f"If {_unit(result)} keep coming at this rate"
-    if isinstance(verdict, str):
-        return [*sentences, f"Theory says nothing about this scenario: {verdict}."]
-    return [*sentences, *in_the_long_run(verdict, _unit(result), given=condition)]
+    if isinstance(theory, str):
+        return [*notes, Note(kind="plain", text=f"Theory says nothing about this scenario: {theory}.")]
+    first, *further = in_the_long_run(theory, _unit(result), given=condition)
+    kind = "plain" if condition else verdicts.STABLE[theory.verdict]
+    return [*notes, Note(kind=kind, text=first), *(Note(kind="plain", text=one) for one in further)]
 
 
 def _cut(result: Result) -> list[str]:
@@ -105,33 +108,39 @@ def _facts(result: Result, whole: Mapping[str, Any]) -> list[tuple[str, str]]:
         facts = [
             ("finished jobs", f"{jobs['completed']:,}"),
             ("jobs rejected or gave up", f"{jobs['failed']:,}"),
-            ("job, arrival to last token, p50", seconds(jobs["p50"])),
-            ("job, arrival to last token, p99", seconds(jobs["p99"])),
+            ("E2E of a job, p50", seconds(jobs["p50"])),
+            ("E2E of a job, p99", seconds(jobs["p99"])),
         ]
     under_way = _left(result)[1]
-    if under_way:
-        facts.append(("still under way at the end", f"{under_way:,}"))
     facts += [
-        ("finished stages" if stages else "finished", f"{whole['completed']:,}"),
-        ("stages rejected or gave up" if stages else "rejected or gave up", f"{whole['failed']:,}"),
+        (f"TTFT{stages}, p50", seconds(whole["ttft_p50"])),
+        (f"TTFT{stages}, p99", seconds(whole["ttft_p99"])),
+        ("gap between tokens, p99", seconds(whole["tbt_p99"])),
+        (f"E2E{stages}, p50", seconds(whole["e2e_p50"])),
+        (f"E2E{stages}, p99", seconds(whole["e2e_p99"])),
+        ("output tokens per second", number(whole["output_throughput"])),
         (f"{'stages' if stages else 'requests'} per second", number(whole["request_throughput"])),
     ]
     if {"ttft_slo_s", "tbt_slo_s"} & set(result._tables.workload.columns):
         facts.append(("within objectives per second", number(whole["request_goodput"])))
+    facts += [
+        ("finished stages" if stages else "finished", f"{whole['completed']:,}"),
+        ("stages rejected or gave up" if stages else "rejected or gave up", f"{whole['failed']:,}"),
+    ]
+    if under_way:
+        facts.append(("still under way at the end", f"{under_way:,}"))
     if whole["hit_rate"] is not None:
         facts.append(("hit rate of the prefix cache", percent(whole["hit_rate"])))
-    return [
-        *facts,
-        ("output tokens per second", number(whole["output_throughput"])),
-        (f"TTFT{stages}, p50", seconds(whole["ttft_p50"])),
-        (f"TTFT{stages}, p99", seconds(whole["ttft_p99"])),
-        ("gap between tokens, p99", seconds(whole["tbt_p99"])),
-        (f"arrival to last token{stages}, p50", seconds(whole["e2e_p50"])),
-        (f"arrival to last token{stages}, p99", seconds(whole["e2e_p99"])),
-    ]
+    return facts
 
 
-def _latency(result: Result, rows: run_tables.Rows, sizes: list[tuple[str, int]]) -> Chapter:
+def _latency(
+    result: Result,
+    rows: run_tables.Rows,
+    sizes: list[tuple[str, int]],
+    judged: verdicts.Judged,
+    limits: run_charts.Limits,
+) -> Chapter:
     shown = {"all", *(name for name, _ in sizes[:_MOST_CLASSES])}
     left_out = (
         f" Shown are the {_MOST_CLASSES} classes with the most requests; Result.summary has all "
@@ -140,19 +149,23 @@ def _latency(result: Result, rows: run_tables.Rows, sizes: list[tuple[str, int]]
         else ""
     )
     network = result.has_jobs
-    meaning = " ".join(run_tables.LEGEND)
-    note = f"{meaning}. Percentiles are over the measured requests, those of tbt over all gaps.{left_out}"
+    over = "Percentiles are over the measured requests, those of TBT over all gaps."
+    note = f"{run_tables.MEANING} {over}{left_out}"
     kept = [(name, row) for name, row in rows if name in shown]
-    grids = [run_tables.latencies(kept, title="Stages" if network else "", note=note)]
+    title = "Stages" if network else ""
+    grids = [run_tables.latencies(kept, title=title, note=note, names=run_tables.NAMES)]
     if network:
         grids.insert(0, _jobs(result))
+    if judged.grid is not None:
+        grids.insert(0, judged.grid)
+    asked = " Dashed in red: the objective." if any(limits.values()) else ""
     pictures = _drawn(
         f"Latency by share of {'stages' if network else 'requests'}",
         "How long the given share of what was measured took at most. The scale widens towards the slowest: "
-        f"each further nine, 90 %, 99 %, 99.9 %, has as much room.{_largest(len(sizes))}",
-        result.plot.latency,
+        f"each further nine, 90 %, 99 %, 99.9 %, has as much room.{asked}{_largest(len(sizes))}",
+        lambda width: styled(run_charts.latency({"": result}, width, limits), run_data.classes(result)),
     )
-    return Chapter(title="How long did requests take?", grids=tuple(grids), pictures=pictures)
+    return Chapter(title="Latency", grids=tuple(grids), pictures=pictures)
 
 
 def _jobs(result: Result) -> Grid:
@@ -179,94 +192,104 @@ def _largest(classes: int) -> str:
 
 def _over_time(result: Result) -> Chapter:
     pictures = _drawn(
-        "The replicas over time",
+        "Queue and memory over time",
         "All replicas together. Lines are means, bands go from the least to the largest sample."
         + (_FOUND if run_data.has_hit_rates(result) else ""),
         result.plot.timeline,
-    ) + _drawn(
-        "The queue over time",
-        "Requests that wait for their admission. Where more come than are served it grows and grows.",
-        result.plot.queue,
     )
+    per_replica = "replica" in result.timeline.columns and result.timeline["replica"].n_unique() > 1
+    if per_replica or "class" in result.timeline.columns:
+        pictures += _drawn(
+            "The queues",
+            "Requests that wait for their admission"
+            + (
+                ": the mean of the replicas, and in the band up to the longest queue." if per_replica else "."
+            ),
+            result.plot.queue,
+        )
     text = "" if pictures else "The run was too short for a sample of its queue and memory."
-    return Chapter(title="What did queue and memory do?", text=text, pictures=pictures)
+    return Chapter(title="Queue and memory", text=text, pictures=pictures)
 
 
-def _gaps(result: Result, classes: int) -> Chapter | None:
+def _gaps(result: Result, classes: int, limits: run_charts.Limits) -> Chapter | None:
     pictures = _drawn(
         "Gaps between tokens",
         "Shares on a scale of logarithms, so that rare long gaps can be seen beside the many short ones."
         f"{_largest(classes)}",
-        result.plot.tbt,
+        lambda width: styled(run_charts.gaps({"": result}, width, limits), run_data.classes(result)),
     )
-    if not pictures:
-        return None
-    return Chapter(title="How evenly did tokens come?", pictures=pictures)
+    return Chapter(title="Gaps between tokens", pictures=pictures) if pictures else None
 
 
-def _throughput(result: Result, verdict: Stability | str) -> Chapter:
+def _limit(result: Result, theory: Stability | str) -> Chapter:
+    """Arrivals and completions, and where the load stands between what is proved and what is impossible."""
+    title = "Distance to the limit"
     pictures = _drawn(
         "Arrivals and completions",
-        "All requests, measured or not. Dashed what theory says of the long run; a limit more than eight "
-        "times above all that came is left out.",
-        lambda: throughput(result, verdict),
+        f"All {_unit(result)}, measured or not.{_crossed(result, theory)}",
+        lambda width: styled(run_charts.throughput(result, theory, width)),
     )
-    if isinstance(verdict, str) or not verdict.bounds:
-        return Chapter(title="How close to the limit?", pictures=pictures)
-    grid = bounds(verdict)
-    return Chapter(title="How close to the limit?", grids=(grid,), pictures=pictures)
+    if isinstance(theory, str) or not theory.bounds:
+        return Chapter(title=title, pictures=pictures)
+    rate = theory.rate if theory.rate is not None else identity.arrival_rate(result)
+    if rate is not None:
+        pictures = (
+            *_drawn(
+                "What theory knows of this load",
+                "Up to the green end a theorem proves that the queue stays bounded; beyond the grey no "
+                "scheduler keeps up for long; between them nothing is proved, and runs are the evidence.",
+                lambda width: styled(run_charts.limits_of(theory, rate, width)),
+            ),
+            *pictures,
+        )
+    return Chapter(title=title, grids=(planned(theory, _unit(result)),), pictures=pictures)
+
+
+def _crossed(result: Result, theory: Stability | str) -> str:
+    """What a reader must know where what finished passes a limit, and where a limit is beyond the picture."""
+    if isinstance(theory, str) or theory.binding is None:
+        return ""
+    happened = run_data.rates(result)
+    if happened.is_empty():
+        return ""
+    most = theory.binding.capacity_per_s
+    top = float(happened["finished"].max() or 0.0)  # type: ignore[arg-type]
+    if top > most:
+        return (
+            f" What finishes may pass the dashed limit of {number(most)} for a while: it is one of the long "
+            "run, for requests of mean length, and holds neither for a stretch of short ones nor for answers "
+            "that were begun before."
+        )
+    if not any(value == most for value, _ in run_charts.drawn_limits(happened, theory).values()):
+        return f" The limit of any scheduler, {number(most)} per second, lies far above this picture."
+    return ""
 
 
 def _shares(result: Result) -> Chapter | None:
     """How the replicas, or the stages of a network, fared; None where there is one, or too many to read."""
     grid = run_tables.shares(result)
-    return None if grid is None else Chapter(title=f"How did each {grid.header[0]} fare?", grids=(grid,))
+    if grid is None:
+        return None
+    return Chapter(title="Stages" if grid.header[0] == "stage" else "Replicas", grids=(grid,))
 
 
-def _scenario(result: Result, verdict: Stability | str) -> Chapter:
+def _scenario(result: Result, theory: Stability | str) -> Chapter:
     folded = [("The scenario as JSON", cut(result.scenario))]
-    if not isinstance(verdict, str):
-        folded.append(("What theory says, with the numbers put in", verdict.explain()))
+    if not isinstance(theory, str):
+        folded.append(("All that theory says, with the numbers put in", theory.explain()))
     what = "The same scenario and seed give the same numbers, bit for bit, on every machine."
-    return Chapter(title="What repeats it?", text=what, folded=tuple(folded))
-
-
-def _setting(result: Result) -> str:
-    """How many requests, through what, and what was measured of it."""
-    rows = result.requests.lazy().select(pl.len().alias("all"), pl.col("measured").sum())
-    arrived, measured = rows.collect().row(0)
-    served = counted(arrived, "request")
-    if result.has_jobs:
-        served += f" of {counted(result.jobs.height, 'job')}"
-    system = "" if result._system is None else f" through {_words(result._system)}"
-    left_out = "" if measured == arrived else f"; {measured:,} of them measured"
-    return f"{served}{system}, seed {result._options['seed']}{left_out}."
-
-
-def _words(system: System) -> str:
-    """What served the requests, in a line."""
-    if isinstance(system, Engine):
-        return f"one replica under {type(system.scheduler).__name__}"
-    if isinstance(system, GateAndRoute):
-        return f"{system.replicas} replicas under GateAndRoute"
-    policies = {type(engine.scheduler).__name__: None for pool in pools_of(system) for engine in pool.engines}
-    under = f"under {' and '.join(policies)}"
-    if isinstance(system, Cluster):
-        return f"{system.replicas} replicas behind {type(system.router).__name__} {under}"
-    if isinstance(system, Disaggregated):
-        prefill, decode = (sum(pool.counts) for pool in pools_of(system))
-        return f"{prefill} prefill and {decode} decode replicas {under}"
-    return f"the engines {', '.join(system.engines)} {under}"
+    return Chapter(title="Repeat it", text=what, folded=tuple(folded))
 
 
 def _unit(result: Result, count: int = 2) -> str:
     return ("job" if result.has_jobs else "request") + ("" if count == 1 else "s")
 
 
-def _drawn(title: str, caption: str, chart: Callable[[], Any]) -> tuple[Picture, ...]:
+def _drawn(title: str, caption: str, chart: Callable[[int], Any]) -> tuple[FittedPicture, ...]:
     """A picture, or none where the run has nothing to draw it from."""
+    made = cache(chart)
     try:
-        picture = chart()
+        made(BROAD)
     except ConfigError:
         return ()
-    return (Picture(title=title, caption=caption, chart=lambda: picture),)
+    return (FittedPicture(title=title, caption=caption, chart=made),)

@@ -15,6 +15,13 @@ LEGEND = (
     "e2e: arrival to last token; queue: wait for admission",
 )
 """What the latencies are, in two lines."""
+NAMES = {"ttft": "TTFT", "tbt": "TBT", "tpot": "TPOT", "e2e": "E2E"}
+"""What latencies are called on a page."""
+MEANING = (
+    "TTFT: arrival to first token. TBT: gaps between tokens. TPOT: mean gap of a request. "
+    "E2E: arrival to last token. Queue: wait for admission."
+)
+"""The same for a page."""
 _MOST_REPLICAS = 32
 """Up to so many replicas are shown one by one."""
 
@@ -45,12 +52,12 @@ def counts(rows: Rows) -> Grid:
     return Grid(title="", header=("class", *names) if several else names, lines=lines, texts=int(several))
 
 
-def latencies(rows: Rows, title: str = "", note: str = "") -> Grid:
-    """Mean, percentiles and maximum of each latency."""
+def latencies(rows: Rows, title: str = "", note: str = "", names: Mapping[str, str] | None = None) -> Grid:
+    """Mean, percentiles and maximum of each latency, which have other `names` on a page."""
     several = len(rows) > 1
     lines = [
         [
-            latency if place == 0 else "",
+            (names or {}).get(latency, latency) if place == 0 else "",
             *([name] if several else []),
             *(seconds(row[f"{latency}_{statistic}"]) for statistic in STATISTICS),
         ]

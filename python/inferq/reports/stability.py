@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from inferq.reports.document import Grid
-from inferq.reports.text import number, percent, seconds, sentence
-from inferq.theory.bounds.stability import Stability
+from inferq.reports.text import NONE, number, percent, seconds, sentence
+from inferq.theory.bounds.stability import Bound, Stability
 from inferq.theory.runs.observed import LEAST_ARRIVALS, Observed
 
 _HIT_RATES = (
-    "Hit rate: the share of the prompt tokens that prefix caches are taken to find, at most where no policy "
-    "passes a limit, at least where one is stable below it."
+    "Of the prompts found: the share of their tokens that prefix caches are taken to find, at most where "
+    "something is impossible, at least where it is proved to be served."
 )
 
 
@@ -115,27 +115,56 @@ def _queue(verdict: Stability, unit: str, lasting: str) -> str:
     return f"{unsure}: {come} exceed no limit, and no theorem says that they are few enough"
 
 
-def bounds(verdict: Stability, rate: float | None = None) -> Grid:
-    """Every bound with its capacity, the load, and whether its hypotheses are met.
+def planned(verdict: Stability, unit: str, rate: float | None = None) -> Grid:
+    """What is proved, what is possible and what is not known about a rate, a line each.
 
     Args:
         verdict: of theory.
-        rate: at which the loads are, per second; None takes that of `verdict`.
+        unit: what is counted, `"requests"` or `"jobs"`.
+        rate: which is judged, per second; None takes that of `verdict`.
     """
     at = verdict.rate if rate is None else rate
-    kinds = {"ceiling": "at most", "guarantee": "stable below"}
-    cached = any(one.hit_rate is not None for one in verdict.bounds)
+    ceilings = [one for one in verdict.bounds if one.kind == "ceiling" and one.applies]
+    proved = [one for one in verdict.bounds if one.kind == "guarantee" and one.applies]
+    hoped = [one for one in verdict.bounds if one.kind == "guarantee" and not one.applies]
+    sure = max(proved, key=lambda one: one.capacity_per_s, default=None)
+    most = min(ceilings, key=lambda one: one.capacity_per_s, default=None)
     lines = [
-        [
-            one.name,
-            f"{kinds[one.kind]} {number(one.capacity_per_s)}",
-            percent(one.load if rate is None else rate / one.capacity_per_s),
-            *([percent(one.hit_rate)] if cached else []),
-            "met" if one.applies else "not all met",
-        ]
-        for one in verdict.bounds
+        ["Proved to be served", *_told(sure, "up to", "nothing is proved: no theorem covers this")],
     ]
-    load = "load" if at is None else f"load at {number(at)} per second"
-    header = ("limit of theory", "per second", load, *(["hit rate"] if cached else []), "hypotheses")
-    note = _HIT_RATES if cached else ""
-    return Grid(title="", header=header, lines=lines, texts=2, last_is_text=True, note=note)
+    if hoped:
+        near = max(hoped, key=lambda one: (-sum(not need.met for need in one.hypotheses), one.capacity_per_s))
+        lacking = [
+            f"{need.name} ({'not so' if need.met is False else 'not known'})"
+            for need in near.hypotheses
+            if not need.met
+        ]
+        if sure is None or near.capacity_per_s > sure.capacity_per_s:
+            why = f"{near.name}; it takes {' and '.join(lacking)}"
+            lines.append(["Served if more holds", f"up to {number(near.capacity_per_s)}", why])
+    lines.append(["Impossible for any scheduler", *_told(most, "above", "no limit is known")])
+    if at is not None:
+        lines.append(["This load", number(at), _standing(at, sure, most)])
+    assumed = {number(one.hit_rate) for one in verdict.bounds if one.hit_rate is not None}
+    header = ("", f"{unit} per second", "why")
+    return Grid(title="", header=header, lines=lines, texts=3, wraps=True, note=_HIT_RATES if assumed else "")
+
+
+def _told(bound: Bound | None, word: str, otherwise: str) -> tuple[str, str]:
+    if bound is None:
+        return NONE, otherwise
+    hits = "" if bound.hit_rate is None else f", with {percent(bound.hit_rate)} of the prompts found"
+    return f"{word} {number(bound.capacity_per_s)}", f"{bound.name}{hits}"
+
+
+def _standing(rate: float, sure: Bound | None, most: Bound | None) -> str:
+    """Where a rate stands between what is proved and what is impossible."""
+    if most is not None and rate > most.capacity_per_s:
+        return f"{number(rate / most.capacity_per_s)} times what any scheduler serves for long"
+    share = (
+        "" if most is None else f"{percent(rate / most.capacity_per_s)} of what is possible at the very most"
+    )
+    if sure is not None and rate < sure.capacity_per_s:
+        return f"proved to be served{f'; {share}' if share else ''}"
+    between = "not proved either way: what a run shows is the evidence there is"
+    return f"{share}; {between}" if share else between

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from inferq._lazy import alt
-from inferq.reports.text import is_hidden, visible
+from inferq.reports.text import is_hidden, pictured
 
 # Colours that people who do not see red or green can tell apart (Okabe and Ito). One meaning over all pages:
 # blue is the policy that is compared with, grey the older engines, warm colours the policies under study and
@@ -73,17 +73,6 @@ def shown_safely(chart: Any, names: Iterable[str]) -> Any:
         return alt.Chart.from_dict(_pictured(chart.to_dict(validate=False)))
 
 
-def pictured(name: str) -> str:
-    r"""A name as a picture has it: `visible`, and so that in a page with a script it cannot end that script.
-
-    Example:
-        >>> from inferq.reports.style import pictured
-        >>> print(pictured("a" + chr(27) + "b </script>"))
-        a\x1bb <\/script>
-    """
-    return visible(name).replace("</", "<\\/").replace("<!--", "<\\!--")
-
-
 def _pictured(value: Any) -> Any:
     if isinstance(value, str):
         return pictured(value)
@@ -99,7 +88,7 @@ def _style() -> dict[str, Any]:
     return {
         "background": PAPER,
         "font": FONT,
-        "padding": 12,
+        "padding": 8,
         "view": alt.ViewConfig(stroke=None),
         "axis": alt.AxisConfig(
             labelFontSize=12,
@@ -115,7 +104,19 @@ def _style() -> dict[str, Any]:
             labelFontSize=12, labelColor=INK, labelLimit=400, symbolStrokeWidth=2.5, symbolSize=90
         ),
         "header": alt.HeaderConfig(labelFontSize=12, labelColor=INK, titleColor=INK),
-        "title": alt.TitleConfig(fontSize=13, fontWeight="bold", color=INK, anchor="start"),
+        # panels one above the other have the same left edge
+        "axisLeft": alt.AxisConfig(minExtent=52),
+        "title": alt.TitleConfig(
+            fontSize=13,
+            fontWeight="bold",
+            color=INK,
+            anchor="start",
+            frame="group",
+            offset=8,
+            subtitleFontSize=12,
+            subtitleColor=GREY,
+            subtitlePadding=2,
+        ),
         "text": alt.MarkConfig(fontSize=12, color=INK),
     }
 

@@ -111,6 +111,17 @@ def visible(text: str) -> str:
     return _HIDDEN.sub(escaped, text)
 
 
+def pictured(name: str) -> str:
+    r"""A name as a picture has it: `visible`, and so that in a page with a script it cannot end that script.
+
+    Example:
+        >>> from inferq.reports.text import pictured
+        >>> print(pictured("a" + chr(27) + "b </script>"))
+        a\x1bb <\/script>
+    """
+    return visible(name).replace("</", "<\\/").replace("<!--", "<\\!--")
+
+
 def is_hidden(text: str) -> bool:
     """Whether a text, or a JSON text of it, has a character that `visible` shows otherwise."""
     return _HIDDEN.search(text) is not None or re.search(r"\\u(?:00[01]|00[7-9])|\\[bfr]", text) is not None
@@ -126,8 +137,12 @@ def listed(names: Iterable[str], last: str = "and") -> str:
     return f"{', '.join(first)} {last} {end}" if first else end
 
 
+_LONG = re.compile(r"(?<![\w.,:/-])\d{4,15}(?![\w:/-]|[.,]\d)")
+"""A whole number in a text that wants commas; no part of a name, a decimal or a time."""
+
+
 def sentence(text: str, names: Iterable[str] = ()) -> str:
-    """A text with a capital letter and a full stop.
+    """A text with a capital letter, a full stop, and commas in its long numbers.
 
     Args:
         text: a finding.
@@ -137,7 +152,10 @@ def sentence(text: str, names: Iterable[str] = ()) -> str:
         >>> from inferq.reports.text import sentence
         >>> sentence("one seed: take ten"), sentence("a100: overload", ["a100"]), sentence("ttft_p99: none.")
         ('One seed: take ten.', 'a100: overload.', 'ttft_p99: none.')
+        >>> sentence("3798 of 11877 iterations, 12.3456 s")
+        '3,798 of 11,877 iterations, 12.3456 s.'
     """
+    text = _LONG.sub(lambda found: f"{int(found[0]):,}", text)
     is_name = "_" in text.split(" ", 1)[0] or any(text.startswith(name) for name in names)
     text = text if is_name else f"{text[:1].upper()}{text[1:]}"
     return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -7,7 +7,7 @@ from typing import Any
 
 from inferq._lazy import pl
 from inferq.experiments.validation.validation import Validation
-from inferq.reports.document import Chapter, Document, Grid, Picture
+from inferq.reports.document import Chapter, Document, Grid, Note, Picture
 from inferq.reports.text import NONE, counted, number, seconds
 
 NAMES = {
@@ -31,24 +31,27 @@ def document(found: Validation, title: str | None) -> Document:
     left_out = found.runs.filter(~pl.col("judged"))
     metric = "e2e_mean" if "e2e_mean" in found.frame["metric"] else str(found.frame["metric"][0])
     return Document(
-        title=title if title is not None else "How far from measured runs?",
+        title=title if title is not None else "Simulated beside measured",
         setting=f"{counted(found.runs.height, 'run')}, {judged} judged; simulated with their own settings.",
-        findings=tuple(f"Not judged: {row['run']}: {row['why_not']}." for row in left_out.rows(named=True)),
+        notes=tuple(
+            Note(kind="beware", text=f"Not judged: {row['run']}: {row['why_not']}.")
+            for row in left_out.rows(named=True)
+        ),
         chapters=(
             Chapter(
-                title="How far off is it?",
+                title="Errors",
                 text="Error is simulated / measured − 1. Median and P90 are of its size, bias is the median "
                 "with its sign.",
                 grids=(errors_grid(found), errors_grid(found, ("engine", "engine_version", "tp"), MAIN)),
                 pictures=(picture(found),),
             ),
             Chapter(
-                title="Which runs are furthest off?",
+                title="The runs that are furthest off",
                 text=f"By {NAMES[metric]}.",
                 grids=(worst_grid(found, metric, 10), common_grid(found, metric)),
             ),
             Chapter(
-                title="What was assumed?",
+                title="What was assumed",
                 text="What the runs do not say, and what is not simulated.",
                 grids=(assumed_grid(found),),
                 folded=(("Run by run", "\n".join(assumptions(found))),),

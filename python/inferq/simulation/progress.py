@@ -1,4 +1,4 @@
-"""Progress of a run: a bar on a terminal, or a callable of the user's."""
+"""Progress of a run: a bar on a terminal or in a notebook, lines in a pipe, or a callable of the user's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from importlib import import_module
+from typing import Any, Protocol, TypeAlias
 
 from inferq.errors import ConfigError
 
@@ -14,15 +15,21 @@ Progress: TypeAlias = Callable[[int, int], object]
 """Gets how much is done and how much there is in all."""
 
 _SHOW_AFTER_S = 0.5
+_EVERY_S = 1.8
+"""In a pipe a line is written when nothing was for so long."""
 
 
 @contextmanager
-def watched(progress: object, what: str = "requests") -> Iterator[Progress | None]:
+def watched(
+    progress: object, what: str = "requests", *, in_a_pipe: bool = False
+) -> Iterator[Progress | None]:
     """The callable that gets how far the work is, or None.
 
     Args:
-        progress: True for a bar on a terminal, which counts `what`; a callable; None or False for none.
+        progress: True for a bar on a terminal or in a notebook, which counts `what`; a callable; None or
+            False for none.
         what: of which the bar shows how many are done.
+        in_a_pipe: whether True writes lines where standard error is neither, as commands do.
 
     Raises:
         ConfigError: anything else.
@@ -33,17 +40,40 @@ def watched(progress: object, what: str = "requests") -> Iterator[Progress | Non
         yield progress
     elif progress is not True:
         raise ConfigError("progress", f"must be True, False, None or a callable, is {progress!r}")
-    elif not sys.stderr.isatty():
-        yield None
     else:
-        bar = _Bar(what)
+        bar = _bar(what, in_a_pipe)
+        if bar is None:
+            yield None
+            return
         try:
             yield bar
         finally:
             bar.close()
 
 
-class _Bar:
+class _Shown(Protocol):
+    """What shows how far the work is, until it is closed."""
+
+    def __call__(self, done: int, total: int) -> None: ...
+    def close(self) -> None: ...
+
+
+def _bar(what: str, in_a_pipe: bool) -> _Shown | None:
+    """What there is to show progress on; None where there is nothing."""
+    if _in_a_notebook():
+        return _NotebookBar(what)
+    if sys.stderr.isatty():
+        return _TerminalBar(what)
+    return _Lines(what) if in_a_pipe else None
+
+
+def _in_a_notebook() -> bool:
+    """Whether a kernel of Jupyter runs this, which shows HTML."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell is not None and hasattr(shell, "kernel")
+
+
+class _TerminalBar:
     """A progress bar on standard error that appears only when the work takes its time."""
 
     def __init__(self, what: str) -> None:
@@ -63,8 +93,61 @@ class _Bar:
             self._shown = Progress(*columns, console=Console(stderr=True), transient=True)
             self._task = self._shown.add_task(self._what, total=total)
             self._shown.start()
-        self._shown.update(self._task, completed=done)
+        self._shown.update(self._task, completed=done, total=total)
 
     def close(self) -> None:
         if self._shown is not None:
             self._shown.stop()
+
+
+class _NotebookBar:
+    """A progress bar below the cell that runs, which is gone when the work is done."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._started = self._told = time.monotonic()
+        self._shown: Any = None
+
+    def __call__(self, done: int, total: int) -> None:
+        shell = import_module("IPython.display")
+        now = time.monotonic()
+        if now - (self._started if self._shown is None else self._told) < _SHOW_AFTER_S / 2:
+            return
+        self._told = now
+        bar = shell.HTML(
+            f'<progress value="{done}" max="{total}"></progress> {done:,} of {total:,} {self._what}'
+        )
+        if self._shown is None:
+            self._shown = shell.display(bar, display_id=True)
+        else:
+            self._shown.update(bar)
+
+    def close(self) -> None:
+        if self._shown is not None:
+            self._shown.update(import_module("IPython.display").HTML(""))
+
+
+class _Lines:
+    """A line on standard error whenever the work has been silent for some two seconds."""
+
+    def __init__(self, what: str) -> None:
+        from threading import Event, Thread
+
+        self._what, self._done = what, (0, 0)
+        self._started = time.monotonic()
+        self._ended = Event()
+        self._thread = Thread(target=self._tell, daemon=True)
+        self._thread.start()
+
+    def __call__(self, done: int, total: int) -> None:
+        self._done = (done, total)
+
+    def _tell(self) -> None:
+        while not self._ended.wait(_EVERY_S):
+            done, total = self._done
+            far = f"{done:,} of {total:,} {self._what}" if total else f"no {self._what} yet"
+            print(f"… {far}, {time.monotonic() - self._started:.0f} s", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join()

@@ -17,6 +17,7 @@ from inferq.experiments.capacity_search.run_length import RunLength, judged
 from inferq.experiments.capacity_search.search import Search
 from inferq.experiments.capacity_search.slo import Slo
 from inferq.reports.text import number
+from inferq.simulation.progress import Progress, watched
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.network import Network
 from inferq.systems.pools import pools_of
@@ -42,6 +43,7 @@ def capacity(
     confidence: float = 0.95,
     threads: int | None = None,
     tell: Callable[[str], object] | None = None,
+    progress: bool | Progress | None = None,
     **run: Any,
 ) -> CapacityPlan:
     """The largest rate at which a system keeps an SLO.
@@ -89,6 +91,8 @@ def capacity(
         threads: how many runs go on at once, 1 or above; None takes every core. It changes no bit of the
             result.
         tell: gets a sentence after each probe.
+        progress: told (runs done, runs that are known to come) after each run; True shows a bar on a terminal
+            or in a notebook.
         **run: the other arguments of `inferq.simulate`. A `warmup` and a `cooldown` in requests mean the same
             at every rate.
 
@@ -124,9 +128,8 @@ def capacity(
     member("slo", slo, (Slo,))
     numbers, looks = looks_of(seeds, most_seeds)
     low, high = _ends(low, high)
-    for name in ("seed", "progress"):
-        if name in run:
-            raise ConfigError(name, f"not for capacity, which takes {'seeds' if name == 'seed' else 'tell'}")
+    if "seed" in run:
+        raise ConfigError("seed", "not for capacity, which takes seeds")
     check_options(run)
     if tell is not None and not callable(tell):
         raise ConfigError("tell", f"must be a callable that gets a sentence, or None, is {tell!r}")
@@ -153,38 +156,40 @@ def capacity(
     exact = not arrivals.drawn
     if not exact and looks[0] < 2:
         raise ConfigError("seeds", "one run of what is drawn has no interval; give two or more")
-    prober = Prober(
-        at_rate=at_rate,
-        system=system,
-        objectives=slo.objectives,
-        seeds=numbers[:1] if exact else numbers,
-        looks=(1,) if exact else looks,
-        confidence=between("confidence", confidence, 0.5, 1),
-        exact=exact,
-        threads=None if threads is None else whole("threads", threads, 1, 2**16 - 1),
-        run=run,
-    )
-    search = Search(prober, between("precision", precision, 1e-4, 1), tell)
-    ceiling = None if theory is None else ceiling_of(theory)
-    top = ceiling if high is None and ceiling is not None and (low or 0.0) < ceiling else high
-    if top is None:
-        search.upwards(low, arrivals.rate, arrivals.floor)
-    else:
-        search.between(low, top, arrivals.floor, ceiling)
-    return CapacityPlan(
-        slo=slo,
-        rate=search.low,
-        high=search.high,
-        reason=_reason(search, low, top, ceiling, arrivals),
-        confidence=prober.confidence,
-        exact=exact,
-        requests=arrivals.requests,
-        probed=tuple(search.probed),
-        length=_length(prober, search, top, theory),
-        theory=theory,
-        most_seeds=prober.looks[-1],
-        scenario=recorded(source, prober.seeds, run, system=system.to_json()),
-    )
+    with watched(progress, "runs") as watch:
+        prober = Prober(
+            at_rate=at_rate,
+            system=system,
+            objectives=slo.objectives,
+            seeds=numbers[:1] if exact else numbers,
+            looks=(1,) if exact else looks,
+            confidence=between("confidence", confidence, 0.5, 1),
+            exact=exact,
+            threads=None if threads is None else whole("threads", threads, 1, 2**16 - 1),
+            run=run,
+            watch=watch,
+        )
+        search = Search(prober, between("precision", precision, 1e-4, 1), tell)
+        ceiling = None if theory is None else ceiling_of(theory)
+        top = ceiling if high is None and ceiling is not None and (low or 0.0) < ceiling else high
+        if top is None:
+            search.upwards(low, arrivals.rate, arrivals.floor)
+        else:
+            search.between(low, top, arrivals.floor, ceiling)
+        return CapacityPlan(
+            slo=slo,
+            rate=search.low,
+            high=search.high,
+            reason=_reason(search, low, top, ceiling, arrivals),
+            confidence=prober.confidence,
+            exact=exact,
+            requests=arrivals.requests,
+            probed=tuple(search.probed),
+            length=_length(prober, search, top, theory),
+            theory=theory,
+            most_seeds=prober.looks[-1],
+            scenario=recorded(source, prober.seeds, run, system=system.to_json()),
+        )
 
 
 @dataclass(frozen=True, slots=True)

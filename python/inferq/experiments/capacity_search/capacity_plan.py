@@ -11,7 +11,7 @@ from inferq.experiments.capacity_search.probe import Probe
 from inferq.experiments.capacity_search.run_length import RunLength
 from inferq.experiments.capacity_search.slo import Slo
 from inferq.reports.capacity_charts import of_search
-from inferq.reports.style import shown_safely
+from inferq.reports.style import PANEL, styled
 from inferq.reports.text import counted, number, percent
 from inferq.results.findings import of_objective
 from inferq.theory.bounds.stability import Stability
@@ -107,8 +107,11 @@ class CapacityPlan:
             orient="row",
         )
 
-    def plot(self) -> Any:
+    def plot(self, width: int = PANEL) -> Any:
         """The value of each objective against the rate, with its interval, limit, the bracket and theory.
+
+        Args:
+            width: pixels to plot on.
 
         Returns:
             An altair chart, one panel for each objective but those that are 0 throughout.
@@ -124,9 +127,10 @@ class CapacityPlan:
             high=self.high,
             ceiling=self.ceiling_per_s,
             title=title,
+            width=width,
         )
 
-        return shown_safely(chart, self.slo.by_class or ())
+        return styled(chart, self.slo.by_class or ())
 
     @property
     def findings(self) -> tuple[str, ...]:

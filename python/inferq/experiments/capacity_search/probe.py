@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -100,6 +100,10 @@ class Prober:
     threads: int | None
     run: Mapping[str, Any]
     """Arguments of `simulate`."""
+    watch: Callable[[int, int], object] | None = None
+    """Told how many runs are done, and of how many that are known."""
+    done: list[int] = field(default_factory=list)
+    """An entry for each run that is done."""
 
     def probe(self, rate: float) -> Probe:
         """Run seed after seed until the SLO is kept or broken for sure, or the seeds are used up.
@@ -130,14 +134,18 @@ class Prober:
 
     def runs(self, workload: Workload, seeds: Sequence[int], look: Callable[[Result], T]) -> list[T]:
         """What is seen in the run of each seed, in their order, on the threads that there are."""
-        return replications(
+        before, watch = len(self.done), self.watch
+        seen = replications(
             workload,
             {"system": self.system},
             [Run("system", seed) for seed in seeds],
             lambda run, result: look(result),
             threads=self.threads,
+            progress=None if watch is None else lambda done, total: watch(before + done, before + total),
             **self.run,
         )
+        self.done.extend(seeds)
+        return seen
 
     def _seen(self, rate: float, result: Result) -> tuple[tuple[float, ...], list[str]]:
         return measured(self.objectives, rate, result), result.findings

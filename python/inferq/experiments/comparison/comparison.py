@@ -11,7 +11,7 @@ from inferq._lazy import pl
 from inferq.reports import terminal
 from inferq.reports.comparison_charts import of_comparison
 from inferq.reports.comparison_tables import of_system
-from inferq.reports.style import styled
+from inferq.reports.style import PANEL, styled
 from inferq.reports.text import counted, number, percent
 
 NUMBERS = (
@@ -123,15 +123,17 @@ class Comparison:
         lines += ["", *(part for one in summed for part in terminal.wrapped(one, width))]
         return "\n".join([*lines, *(f"finding: {text}" for text in self.findings)]).rstrip()
 
-    def plot(self) -> Any:
-        """The relative differences with their intervals, as an altair chart.
+    def plot(self, width: int = PANEL) -> Any:
+        """The relative differences with their intervals, as an altair chart of about so many pixels.
 
         Raises:
             ConfigError: there is no difference to be drawn.
         """
         texts = self.frame.select(pl.selectors.string() | pl.selectors.categorical() | pl.selectors.enum())
         names = (name for column in texts for name in column.cast(pl.String).drop_nulls().unique())
-        return styled(of_comparison(self.frame, self.baseline, self.confidence), (*names, self.baseline))
+        return styled(
+            of_comparison(self.frame, self.baseline, self.confidence, width), (*names, self.baseline)
+        )
 
     def __str__(self) -> str:
         """As `explain`."""

@@ -1,0 +1,102 @@
+"""Is a run good enough? Its objectives, each with what was measured, and how grave its findings are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from inferq._lazy import NDArray, np
+from inferq.experiments.capacity_search.slo import Slo, measured
+from inferq.reports.document import Grid, Note
+from inferq.reports.text import amount, percent, seconds
+from inferq.results.result import Result
+from inferq.results.summary import in_time
+from inferq.results.tables import STATUSES
+
+Kind = Literal["bad", "beware", "good", "plain"]
+
+STABLE: Mapping[str, Kind] = {"stable": "good", "unstable": "bad", "unknown": "plain"}
+"""What kind of news a verdict about a queue is."""
+_GRAVE = ("overload", "rejected", "abandoned", "nothing", "stalled", "deadline", "burst", "starving")
+"""With which words findings begin that say that requests were not served, or late."""
+_ENOUGH = 0.99
+"""The share of requests within their own objectives that is good news; below nine of ten it is bad."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """What was asked of a run, and whether it was kept."""
+
+    asked: str
+    """The objectives in words, or that there are none."""
+    notes: tuple[Note, ...] = ()
+    grid: Grid | None = None
+    """Each objective with its limit and what was measured."""
+
+
+def of_run(result: Result, slo: Slo | None) -> Judged:
+    """A run held against an SLO, or against the objectives that its workload carries.
+
+    Raises:
+        ConfigError: an objective of the SLO of which no request tells anything.
+    """
+    if slo is not None:
+        return _of_slo(result, slo)
+    limits = [
+        (words, result._tables.objective(f"{name}_slo_s"))
+        for name, words in (("ttft", "TTFT"), ("tbt", "longest gap between tokens"))
+    ]
+    told = [f"{words} ≤ {_range(column)}" for words, column in limits if column is not None and column.size]
+    if not told:
+        return Judged(asked="none stated, so nothing here says whether this is good enough")
+    columns = result._tables.requests
+    counted = columns["measured"]
+    ended = counted & (columns["status"] != STATUSES.index("unfinished"))
+    share = float(in_time(result._tables, None, columns)[ended].mean()) if ended.any() else 0.0
+    kind: Kind = "good" if share >= _ENOUGH else "bad" if share < 0.9 else "beware"
+    note = Note(
+        kind=kind, text=f"{percent(share)} of the requests kept their objectives: {' and '.join(told)}."
+    )
+    return Judged(asked=f"{' and '.join(told)}, of each request", notes=(note,))
+
+
+def _of_slo(result: Result, slo: Slo) -> Judged:
+    values = measured(slo.objectives, 0.0, result)
+    lines, broken = [], []
+    for one, value in zip(slo.objectives, values, strict=True):
+        kept = value <= one.limit
+        unit = one.metric.unit
+        told = "–" if value == float("inf") else amount(value, unit)
+        room = percent(value / one.limit - 1, sign=True) if one.limit > 0 and np.isfinite(value) else ""
+        lines.append([str(one), amount(one.limit, unit), told, room, "✓ kept" if kept else "✗ broken"])
+        if not kept:
+            broken.append(f"{one} is {told} where {amount(one.limit, unit)} is allowed")
+    grid = Grid(
+        title="Objectives",
+        header=("objective", "limit", "measured", "to the limit", "verdict"),
+        lines=lines,
+        last_is_text=True,
+    )
+    text = f"The SLO is broken: {'; '.join(broken)}." if broken else f"The SLO is kept: {slo}."
+    note = Note(kind="bad" if broken else "good", text=text)
+    return Judged(asked=str(slo), notes=(note,), grid=grid)
+
+
+def limits_of(slo: Slo | None) -> dict[str, list[float]]:
+    """The limits of an SLO for all requests, in seconds by latency."""
+    found: dict[str, list[float]] = {}
+    for one in () if slo is None else slo.objectives:
+        if one.metric.unit == "s" and one.class_name is None:
+            found.setdefault(one.metric.quantity, []).append(one.limit)
+    return {name: sorted(set(limits)) for name, limits in found.items()}
+
+
+def gravity(finding: str) -> Kind:
+    """How grave a finding of a run is, from the word that it begins with."""
+    return "bad" if finding.startswith(_GRAVE) else "beware"
+
+
+def _range(column: NDArray[np.float64]) -> str:
+    low, high = float(np.nanmin(column)), float(np.nanmax(column))
+    return seconds(low) if low == high else f"{seconds(low)} to {seconds(high)}"
