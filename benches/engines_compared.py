@@ -20,6 +20,7 @@ import polars as pl
 
 import inferq as iq
 from inferq.papers.report import Picture, Report, Section, Table
+from inferq.reports.panels import powers
 from inferq.reports.style import BLUE, GREY, ORANGE, VERMILION
 
 LOADS = (0.5, 0.8, 0.95)
@@ -195,45 +196,42 @@ DECIMALS = {
 
 
 def pictured(frame: pl.DataFrame) -> Any:
-    """A row for each trace: how late first tokens and others come, and how many requests are good."""
+    """A row for each trace: how many requests are good, and how late first tokens and others come."""
     import altair as alt
 
+    names = list(COLOURS)
     colour = alt.Color(
         "policy:N",
-        scale=alt.Scale(domain=list(COLOURS), range=list(COLOURS.values())),
-        legend=alt.Legend(title=None, orient="bottom", columns=2),
+        sort=names,
+        scale=alt.Scale(domain=names, range=list(COLOURS.values())),
+        legend=alt.Legend(title=None, orient="top", columns=4),
     )
-    dashes = alt.Scale(domain=list(COLOURS), range=[[1, 0], [1, 0], [1, 0], [4, 4]])
-    powers = alt.Axis(values=[0.1, 1, 10, 100, 1000, 10000], format=",~g")
-    late = alt.Y("value:Q", title=None, scale=alt.Scale(type="log"), axis=powers)
-    share = alt.Y("value:Q", title=None, scale=alt.Scale(domain=[0, 100]), axis=alt.Axis(tickCount=4))
-    panels = {"TTFT p99, s": late, "TBT p99, ms": late, "good, %": share, "good without a gap, %": share}
-    at = alt.X(
-        "load:Q",
-        title="load",
-        scale=alt.Scale(domain=[0.45, 1]),
-        axis=alt.Axis(values=list(LOADS), format=".2~f", labelOverlap=False),
-    )
+    at = alt.X("load:O", title="load", axis=alt.Axis(format=".2~f", labelAngle=0))
+    beside = alt.XOffset("policy:N", sort=names)
     rows = []
     for name in frame["trace"].unique(maintain_order=True):
-        row = [
-            alt.Chart(
-                frame.filter(trace=name).select("load", "policy", value=column),
-                width=115,
-                height=110,
-                title=alt.Title(column, fontWeight="normal"),
-            )
-            .mark_line(point=True)
-            .encode(
-                x=at,
-                y=height,
-                color=colour,
-                strokeDash=alt.StrokeDash("policy:N", scale=dashes, legend=None),
-            )
-            for column, height in panels.items()
-        ]
-        rows.append(alt.hconcat(*row).properties(title=name))
-    return alt.vconcat(*rows)
+        of_trace = frame.filter(trace=name)
+        row = []
+        for column, words in (
+            ("good, %", "good requests, %"),
+            ("TTFT p99, s", "TTFT p99, s"),
+            ("TBT p99, ms", "TBT p99, ms"),
+        ):
+            told = alt.Chart(of_trace.select("load", "policy", value=column), width=205, height=120)
+            if column == "good, %":
+                scale = alt.Scale(domain=[0, 100])
+                axis = alt.Axis(values=[0, 50, 100])
+                drawn = told.mark_bar()
+            else:
+                values = [float(one) for one in of_trace[column]]
+                scale = alt.Scale(type="log", domain=[min(values) / 1.4, max(values) * 1.4], nice=False)
+                axis = alt.Axis(values=powers(min(values) / 1.4, max(values) * 1.4), format=",~g")
+                drawn = told.mark_point(filled=True, size=70, opacity=1)
+            height = alt.Y("value:Q", title=None, scale=scale, axis=axis)
+            panel = drawn.encode(x=at, xOffset=beside, y=height, color=colour)
+            row.append(panel.properties(title=alt.TitleParams(words, fontWeight="normal")))
+        rows.append(alt.hconcat(*row, spacing=16, title=name))
+    return alt.vconcat(*rows, spacing=18)
 
 
 def report(folder: Path) -> Report:
@@ -262,9 +260,9 @@ def report(folder: Path) -> Report:
                 text=about(at),
                 pictures=(
                     Picture(
-                        title="First tokens, gaps between tokens, and requests served well, by load",
-                        caption="99th percentiles on logarithmic axes, and the shares of good requests. "
-                        "The line of `lpm` is dashed, over that of `fcfs`.",
+                        title="Requests served well, first tokens and gaps between tokens, by load",
+                        caption="The shares of good requests, and 99th percentiles on logarithmic axes: for "
+                        "each load the policies side by side, in the order of the key.",
                         chart=lambda: pictured(frame),
                     ),
                 ),
@@ -305,9 +303,36 @@ def report(folder: Path) -> Report:
     )
 
 
+OWN_TRACE = """\
+On a trace of your own this is one command. It takes a server's newest version, a stated one (`vllm-0.14`) or
+a scheduler, each with what it does unasked on that card, and says which differences are real:
+
+```sh
+inferq compare --engines vllm,sglang,sarathi traces/azure_2023.csv \\
+  --model llama-3.1-8b --gpu h100-80gb --rate 8
+```
+
+In Python `iq.compare` takes the same names. A trace of a few hundred requests, as this one, has no intervals
+for its slowest hundredth; give `--columns` for a CSV of your own, and `--out page.html` for a page with
+pictures.
+
+```python
+import inferq as iq
+
+trace = iq.read_trace("traces/azure_2023.csv").at_rate(8)
+found = iq.compare(trace, ["vllm", "sglang", "sarathi"], model="llama-3.1-8b", gpu="h100-80gb")
+print(found)
+```
+
+What follows are three real traces, in full.
+"""
+
+
 def setting() -> str:
-    """What is the same for all, and what is not."""
+    """How to ask it of another trace; then what is the same for all of these, and what is not."""
     return f"""
+{OWN_TRACE}
+
 Four policies serve the same requests with the same clock and the same memory: the measured times of
 Llama-3.1-8B on an A100 of 80 GB (`iq.Engine.on(…, utilisation=0.9)`), {MEMORY:,} tokens of KV cache
 in blocks of 16, at most {MAX_SEQS} requests at once. Each has the budget with which its engine comes:

@@ -280,6 +280,7 @@ def drawn_curve(frame: pl.DataFrame) -> str:
     )
     ends = [f"{cache} of {block}" for block in BLOCKS for cache in CACHES]
     kinds = alt.Scale(domain=ends, range=[BLUE, ORANGE, SKY, VERMILION])
+    key = alt.Legend(orient="bottom", symbolType="stroke")
     own = told.filter(block=BLOCKS[0])["own"][0] * 100
     x = alt.X(
         "million:Q",
@@ -292,18 +293,13 @@ def drawn_curve(frame: pl.DataFrame) -> str:
         title="tokens of prompts found, %",
         scale=alt.Scale(domain=[0, float(np.ceil(own / 10) * 10)]),
     )
-    lines = (
-        alt.Chart(told.drop_nulls("tokens"))
-        .mark_line(point=True, strokeWidth=2)
-        .encode(
-            x=x,
-            y=y,
-            color=alt.Color(
-                "kind:N", scale=kinds, title=None, legend=alt.Legend(orient="bottom", symbolType="stroke")
-            ),
-            strokeDash=alt.StrokeDash(
-                "cache:N", legend=None, scale=alt.Scale(domain=list(CACHES), range=[[1, 0], [5, 4]])
-            ),
+    # where curves are the same, the thin one is seen on the thick one
+    lines = alt.layer(
+        *(
+            alt.Chart(told.drop_nulls("tokens").filter(kind=kind))
+            .mark_line(strokeWidth=width)
+            .encode(x=x, y=y, color=alt.Color("kind:N", scale=kinds, title=None, legend=key))
+            for kind, width in zip(ends, (12, 8, 4.5, 1.5), strict=True)
         )
     )
     marks = pl.DataFrame({"own": [own], "text": ["what the trace repeats"], "million": [SIZES[0] / MILLION]})

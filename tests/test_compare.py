@@ -473,7 +473,7 @@ def test_scenarios_are_compared_in_python_as_on_the_command_line(files: list[str
 def test_other_mistakes_on_the_command_line_are_one_line(files: list[str], tmp_path: Path):
     for arguments, said in (
         ([files[0], files[0]], "is there twice"),
-        ([*files, "--out", "table.txt"], "--out: must end in .csv or .parquet"),
+        ([*files, "--out", "table.txt"], "--out: must end in .csv, .parquet or .html"),
         ([*files, "--metric", "speed"], "metrics: unknown metric 'speed'"),
         ([*files, "--until", "ttft_p99"], "until: must be such as"),
         ([*files, "--seeds", "99999999999999999999"], "--seeds: must be a whole number from 1 to 100000"),

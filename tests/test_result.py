@@ -344,7 +344,10 @@ def test_what_was_not_recorded_says_how_to_record_it(frame: str) -> None:
 
 def test_a_result_is_frozen_and_shows_its_counts() -> None:
     result = iq.simulate({**TWO, "prompt_tokens": [10, 999]}, SLOTS)
-    assert repr(result) == "Result(2 requests: 1 finished, 1 rejected; 1 finding)"
+    row = result.summary().row(0, named=True)
+    main = f"ttft p50 {row['ttft_p50']:.2f} s, p99 {row['ttft_p99']:.2f} s; e2e p99 {row['e2e_p99']:.2f} s"
+    rate = f"{row['request_throughput']:.3g} requests/s"
+    assert repr(result) == f"Result(2 requests: 1 finished, 1 rejected; {main}; {rate}; 1 finding)"
     with pytest.raises(FrozenInstanceError):
         result.requests = pl.DataFrame()
     result.findings.clear()

@@ -33,10 +33,41 @@ class Answer(NamedTuple):
     why: str
 
 
-class Description:
+_INTERNAL = frozenset(
+    {
+        *("beside", "core_form", "described_inside", "from_elsewhere", "from_text", "name_of_kind", "part"),
+        *("parts", "pools", "unreadable", "written_fields"),
+    }
+)
+"""How descriptions are read and written: no names that a user types."""
+
+
+class _Described(type):
+    """What completion offers of a class of descriptions: what a user may ask of it."""
+
+    def __dir__(cls) -> list[str]:
+        renamed = {
+            name for kind in cls.__mro__ for name, one in vars(kind).items() if isinstance(one, Renamed)
+        }
+        own = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+        fields = {one.name for one in own}
+        return [
+            name
+            for name in super().__dir__()
+            if name in fields or (name not in _INTERNAL and name not in renamed)
+        ]
+
+
+class Description(metaclass=_Described):
     """Plain values that name a part of an engine, checked by the core when they are made."""
 
     __slots__ = ()
+
+    def __dir__(self) -> list[str]:
+        """What completion offers: as of the class."""
+        offered = set(dir(type(self)))
+        return [name for name in super().__dir__() if name in offered]
+
     part: ClassVar[str | None] = None
     """What the core calls this description; None for one that it reads only inside another."""
     parts: ClassVar[Mapping[str, tuple[type[Any], ...]]] = {}

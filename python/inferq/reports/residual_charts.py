@@ -6,9 +6,9 @@ from itertools import cycle
 from typing import Any
 
 from inferq._lazy import alt, pl
-from inferq.reports.style import BLUE, GREEN, INK, ORANGE, PURPLE, coloured
+from inferq.reports.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILION, coloured
 
-_COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
+_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, VERMILION, GREY)
 _WIDTH = 230
 _AXIS = [-0.6, -0.3, 0, 0.3, 0.6]
 MOST = 0.75

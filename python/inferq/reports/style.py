@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from inferq._lazy import alt
@@ -62,7 +62,17 @@ def styled(chart: Any, names: Iterable[str] = ()) -> Any:
         chart: without a style.
         names: given by users, that stand in it; see `shown_safely`.
     """
-    return shown_safely(chart.configure(**_style()), names)
+    made = shown_safely(chart.configure(**_style()), names)
+    # what altair keeps of a chart itself are the parts of its description
+    object.__setattr__(made, "_repr_mimebundle_", partial(_in_a_notebook, made))
+    return made
+
+
+def _in_a_notebook(chart: Any, *given: Any, **named: Any) -> Any:
+    """A chart as a notebook shows it: as SVG, which needs no network, unless the user chose a renderer."""
+    if alt.renderers.active not in ("default", "html"):
+        return type(chart)._repr_mimebundle_(chart, *given, **named)
+    return {"image/svg+xml": svg(chart), "text/plain": repr(type(chart))}
 
 
 def shown_safely(chart: Any, names: Iterable[str]) -> Any:

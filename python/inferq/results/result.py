@@ -14,6 +14,7 @@ from inferq._lazy import pl
 from inferq._version import __version__
 from inferq.errors import ConfigError
 from inferq.inputs import path_of
+from inferq.reports.text import number, seconds
 from inferq.results import findings, perfetto, store
 from inferq.results.costs import as_columns, costs
 from inferq.results.files import frame_into, replacing_all, text_into
@@ -45,7 +46,8 @@ class Result:
         >>> workload = {"arrival_s": [0.0, 0.5], "prompt_tokens": [10, 5], "output_tokens": [3, 1]}
         >>> result = iq.simulate(workload, engine)
         >>> result
-        Result(2 requests: 2 finished; 0 findings)
+        Result(2 requests: 2 finished; ttft p50 1.25 s, p99 1.50 s; e2e p99 2.98 s; 0.667 requests/s;
+               0 findings)
         >>> result.requests["finish_s"].to_list()
         [3.0, 2.0]
     """
@@ -543,12 +545,26 @@ class Result:
                 (place / f"{name}.parquet").unlink(missing_ok=True)
         return place
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from inferq.reports.notebook import of_result
+
+        return of_result(self)
+
     def __repr__(self) -> str:
         counts = self._tables.statuses
         by_status = ", ".join(f"{n:,} {status}" for n, status in zip(counts, STATUSES, strict=True) if n)
         told = f"{len(self.findings)} finding{'' if len(self.findings) == 1 else 's'}"
         requests = f"{sum(counts):,} requests{': ' if by_status else ''}{by_status}"
-        return f"{type(self).__name__}({requests}; {told})"
+        return f"{type(self).__name__}({'; '.join([requests, *self._main(), told])})"
+
+    def _main(self) -> list[str]:
+        """The numbers that matter most, in words; none where nothing was served."""
+        row = self.summary().row(0, named=True)
+        if row["ttft_p50"] is None or row["e2e_p99"] is None:
+            return []
+        ttft = f"ttft p50 {seconds(row['ttft_p50'])}, p99 {seconds(row['ttft_p99'])}"
+        return [ttft, f"e2e p99 {seconds(row['e2e_p99'])}", f"{number(row['request_throughput'])} requests/s"]
 
 
 _RUN = ("seed", "horizon_s", "warmup", "cooldown", "timeline_s", "iterations", "batches", "stepping")

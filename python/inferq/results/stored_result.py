@@ -85,6 +85,10 @@ class StoredResult(Result):
         """As `Result.scenario`, from its file."""
         return (self.directory / "scenario.json").read_text(encoding="utf-8").removesuffix("\n")
 
+    def _main(self) -> list[str]:
+        """None: they would be read from the disk."""
+        return []
+
     def write(self, directory: str | os.PathLike[str]) -> Path:
         """Refused: the result is written already, in `directory`."""
         raise ConfigError("directory", f"the result lies in {self.directory}; copy that to {directory}")

@@ -347,6 +347,12 @@ class Engine(Description):
     def _made_on(self, card: Mapping[str, Any]) -> None:
         object.__setattr__(self, "on_card", Table(card, as_given=True))
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from inferq.reports.notebook import of_engine
+
+        return of_engine(self)
+
     def explain(self) -> str:
         r"""Where timing, memory and settings come from, in words, and how the number of tokens comes about.
 

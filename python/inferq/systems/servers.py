@@ -67,6 +67,11 @@ class Server:
         return cls.of((own or [name for name in _table() if name.startswith("vllm")])[-1], card)
 
     @staticmethod
+    def known() -> list[str]:
+        """The names of all servers, oldest first."""
+        return list(_table())
+
+    @staticmethod
     def until(engine: str, version: tuple[int, ...]) -> str:
         """The newest server of this program that is no newer than a version; else its oldest."""
         releases = {

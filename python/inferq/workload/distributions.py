@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from operator import attrgetter
 from typing import Any, ClassVar
 
 from inferq import _core
@@ -433,7 +434,12 @@ class Empirical(LengthDistribution):
 
     def __post_init__(self) -> None:
         """Keep the two columns, checked."""
-        inner = getattr(self.frame, "frame", None)  # of a workload, which is checked already
+        try:
+            inner = attrgetter("frame")(self.frame)  # of a workload, which is checked already
+        except ConfigError:  # of one that is yet to be drawn
+            raise
+        except AttributeError:
+            inner = None
         frame = inner if isinstance(inner, pl.DataFrame) else checked(as_frame(self.frame))
         for name in ("prompt_tokens", "output_tokens"):
             if name not in frame.columns:

@@ -168,7 +168,8 @@ def _argument(path: str, name: str, value: Any, shelf: Shelf) -> Any:
     if name == "arrivals":
         return read(path, value, ARRIVAL_PROCESSES)
     if name in ("prompts", "outputs"):
-        return read(path, value, (*LENGTH_DISTRIBUTIONS, Empirical))
+        kinds: tuple[type[Any], ...] = (*LENGTH_DISTRIBUTIONS, Empirical)
+        return read(path, value, kinds)
     return read(path, value, DURATION_DISTRIBUTIONS)
 
 

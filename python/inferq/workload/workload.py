@@ -846,6 +846,12 @@ class Workload:
             self._digest.append(self._source.sha256() if scanned else sha256(self._source))
         return self._digest[0]
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: where the requests come from, and how long they are and how they come."""
+        from inferq.reports.notebook import of_workload
+
+        return of_workload(self)
+
     def __repr__(self) -> str:
         """Its size and rate, or the calls that make it."""
         source = self._source

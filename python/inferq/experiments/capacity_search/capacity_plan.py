@@ -182,6 +182,12 @@ class CapacityPlan:
         """What `explain()` says."""
         return self.explain()
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from inferq.reports.notebook import of_plan
+
+        return of_plan(self)
+
     def __repr__(self) -> str:
         """The bracket and the number of probes."""
         high = "None" if self.high is None else f"{self.high:.6g}"

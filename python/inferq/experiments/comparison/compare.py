@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from inferq.checks import whole
@@ -20,6 +21,7 @@ from inferq.experiments.arguments import (
 )
 from inferq.experiments.comparison.comparison import NUMBERS, Comparison
 from inferq.experiments.comparison.contrast import Contrast, Sample, holm
+from inferq.experiments.comparison.engines import engines_on
 from inferq.experiments.comparison.evidence import Evidence
 from inferq.experiments.comparison.measurement import Measurement, MetricKey
 from inferq.experiments.comparison.precision import precisions
@@ -28,6 +30,8 @@ from inferq.results.metric import Metric
 from inferq.scenario import Scenario
 from inferq.simulation.progress import Progress
 from inferq.systems.system import SYSTEMS, System
+from inferq.timing.hardware.gpu import Gpu
+from inferq.timing.hardware.model_shape import ModelShape
 from inferq.workload.columns import nearest
 from inferq.workload.workload import Workload
 
@@ -41,8 +45,11 @@ MOST_SEEDS = 200
 
 def compare(
     workload: object,
-    systems: Mapping[str, System] | None = None,
+    systems: Mapping[str, System] | Iterable[str] | None = None,
     *,
+    model: ModelShape | str | Path | Mapping[str, Any] | None = None,
+    gpu: Gpu | str | Mapping[str, Any] | None = None,
+    tensor_parallel: int | None = None,
     seeds: Iterable[int] | int | None = None,
     baseline: str | None = None,
     metrics: Iterable[str] | None = None,
@@ -88,7 +95,11 @@ def compare(
         workload: a `Workload`, or what `Workload` takes; or scenarios by name, which differ in the system
             alone, and then no `systems`.
         systems: two or more by name; one alone gets intervals of its means. Schedulers and routers written in
-            Python are copied for each run.
+            Python are copied for each run. Or names of engines on one `model` and `gpu`: `["vllm", "sglang",
+            "sarathi"]`, a server's newest version or a stated one (`"vllm-0.14"`), or a scheduler.
+        model: where systems are names, what they serve, as of `Engine.on`.
+        gpu: likewise, on which card.
+        tensor_parallel: likewise, on how many of them.
         seeds: of the runs, each once; None takes ten, from 0 or the seed of the scenarios on.
         baseline: the name of the system that the others are compared with; None takes the first.
         metrics: names such as `ttft_p99` (see `Metric.of`); None takes a common choice, without what no
@@ -125,6 +136,9 @@ def compare(
         >>> found = iq.compare(chat, systems, seeds=range(5), metrics=["ttft_p99", "tbt_p99"])
         >>> found.frame.filter(system="vllm-v0").select("metric", "verdict").rows()
         [('ttft_p99', 'better'), ('tbt_p99', 'worse')]
+        >>> found = iq.compare(chat, ["vllm", "sglang"], model="llama-3.1-8b", gpu="h100-80gb", seeds=[1])
+        >>> found.systems
+        ('vllm', 'sglang')
     """
     first_seed = 0
     if (
@@ -136,6 +150,10 @@ def compare(
         first_seed = options.pop("seed", 0)
         given = options.pop("threads", None)
         threads, run = given if threads is None else threads, {**options, **run}
+    if isinstance(systems, Iterable) and not isinstance(systems, (str, Mapping)):
+        systems = engines_on(systems, model, gpu, tensor_parallel=tensor_parallel)
+    elif (model, gpu, tensor_parallel) != (None, None, None):
+        raise ConfigError("model", "is for systems that are names of engines, as in ['vllm', 'sglang']")
     named = _systems(systems)
     if baseline is None:
         baseline = next(iter(named))

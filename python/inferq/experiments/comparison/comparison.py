@@ -139,6 +139,12 @@ class Comparison:
         """As `explain`."""
         return self.explain()
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from inferq.reports.notebook import of_comparison
+
+        return of_comparison(self)
+
     def __repr__(self) -> str:
         return (
             f"Comparison({', '.join(self.systems)}; baseline {self.baseline}, "
