@@ -482,3 +482,40 @@ def test_other_mistakes_on_the_command_line_are_one_line(files: list[str], tmp_p
     ):
         done = CliRunner().invoke(app, ["compare", *arguments])
         assert done.exit_code == 2 and said in done.stderr, done.output
+
+
+AZURE = str(Path(__file__).parent.parent / "traces" / "azure_2023.csv")
+ON_CARD = ("--model", "llama-3.1-8b", "--gpu", "h100-80gb")
+
+
+def test_engines_by_name_serve_a_trace_of_ones_own(tmp_path: Path):
+    page = tmp_path / "page.html"
+    asked = ["compare", "--engines", "vllm-0.14,sarathi", AZURE, *ON_CARD, "--head", "60", "--rate", "9"]
+    done = CliRunner().invoke(app, [*asked, "--seeds", "1", "--out", str(page)], env={"COLUMNS": "80"})
+    assert done.exit_code == 0, done.output
+    trace = iq.read_trace(AZURE).head(60).at_rate(9)
+    names = ["vllm-0.14", "sarathi"]
+    found = iq.compare(trace, names, model="llama-3.1-8b", gpu="h100-80gb", seeds=[0])
+    assert found.explain() in done.stdout and "llama-3.1-8b on 1 × h100-80gb" in page.read_text("utf-8")
+    by_hand = {
+        "vllm-0.14": iq.Engine.on("llama-3.1-8b", "h100-80gb", server="vllm-0.14"),
+        "sarathi": iq.Engine.on("llama-3.1-8b", "h100-80gb", scheduler=iq.Sarathi()),
+    }
+    assert iq.compare(trace, by_hand, seeds=[0]).frame.equals(found.frame)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--engines", "vllm,sglan", AZURE, *ON_CARD], "unknown engine 'sglan'; did you mean"),
+        (["--engines", "vllm,vllm", AZURE, *ON_CARD], "engines: vllm is there twice"),
+        (["--engines", "vllm,", AZURE, *ON_CARD], "engines: a name is empty"),
+        (["--engines", "vllm,nested-wait", AZURE, *ON_CARD], "nested-wait has settings without a default"),
+        (["--engines", "vllm,sarathi", AZURE], "serve which model on which GPU"),
+        (["--engines", "vllm,sarathi", AZURE, AZURE, *ON_CARD], "--engines: serve one trace, not 2 files"),
+        (["a.toml", "b.toml", "--rate", "3"], "--rate: is for --engines"),
+    ],
+)
+def test_wrong_engines_are_one_line(given: list[str], said: str):
+    done = CliRunner().invoke(app, ["compare", *given])
+    assert done.exit_code == 2 and said in done.stderr and done.stderr.count("\n") == 1
