@@ -49,8 +49,7 @@ class _Described(type):
         renamed = {
             name for kind in cls.__mro__ for name, one in vars(kind).items() if isinstance(one, Renamed)
         }
-        own = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
-        fields = {one.name for one in own}
+        fields = set(field_names(cast("Any", cls))) if dataclasses.is_dataclass(cls) else set[str]()
         return [
             name
             for name in super().__dir__()
