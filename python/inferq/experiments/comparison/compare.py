@@ -150,8 +150,9 @@ def compare(
         first_seed = options.pop("seed", 0)
         given = options.pop("threads", None)
         threads, run = given if threads is None else threads, {**options, **run}
-    if isinstance(systems, Iterable) and not isinstance(systems, (str, Mapping)):
-        systems = engines_on(systems, model, gpu, tensor_parallel=tensor_parallel)
+    names = list(systems) if isinstance(systems, (list, tuple)) else []
+    if names and all(isinstance(one, str) for one in names):
+        systems = engines_on(names, model, gpu, tensor_parallel=tensor_parallel)
     elif (model, gpu, tensor_parallel) != (None, None, None):
         raise ConfigError("model", "is for systems that are names of engines, as in ['vllm', 'sglang']")
     named = _systems(systems)
