@@ -75,20 +75,17 @@ def _notes(result: Result, theory: Stability | str) -> list[Note]:
 
 
 def _cut(result: Result) -> list[str]:
-    """How far the run was when its horizon cut it; nothing where it ended by itself."""
+    """How far the run was when its horizon cut it; nothing where it ended by itself or nothing arrived."""
     horizon_s = result._options["horizon_s"]
     arrived, under_way = _left(result)
     later = result._tables.workload.height - arrived
-    if horizon_s is None or not under_way + later:
+    if horizon_s is None or not arrived or not under_way + later:
         return []
-    cut = f"The run was cut at {seconds(horizon_s)}"
-    if not arrived:
-        return [f"{cut}, before the first of {later:,} {_unit(result, later)} had arrived."]
     were = "was" if under_way == 1 else "were"
     parts = [f"{under_way:,} {_unit(result, under_way)} {were} still under way"] if under_way else []
     if later:
         parts.append(f"{later:,} of {arrived + later:,} had not arrived")
-    return [f"{cut}: {', and '.join(parts)}."]
+    return [f"The run was cut at {seconds(horizon_s)}: {', and '.join(parts)}."]
 
 
 def _left(result: Result) -> tuple[int, int]:
