@@ -257,7 +257,7 @@ def test_doubling_every_time_doubles_every_time() -> None:
             inside = is_time or name in ("overhead", "preemption")
             return {one: doubled(inner, one, inside) for one, inner in value.items()}
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        is_time = is_time and not name.endswith("_tokens") or name.endswith("_s")
+        is_time = (is_time and not name.endswith("_tokens")) or name.endswith("_s")
         return 2 * value if number and is_time else value
 
     compared = 0

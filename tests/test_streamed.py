@@ -44,7 +44,8 @@ def same(stored: iq.Result, whole: iq.Result) -> None:
         assert stored.summary(by).equals(whole.summary(by))
     slo = {"ttft_s": 0.05, "tbt_s": None}
     assert stored.summary(slo=slo).equals(whole.summary(slo=slo))
-    assert repr(stored) == f"Stored{whole!r}"
+    first, *_, last = repr(whole).split("; ")
+    assert repr(stored) == f"Stored{first}; {last}"
 
 
 @pytest.fixture

@@ -151,7 +151,12 @@ SHELL: list[tuple[list[str], str, str, str]] = [
     (["theory", CHAT, "--hit-rate", "80"], "80", "hit_rate", "1"),
     (["compare", CHAT, CHAT], "twice", "chat", "twice"),
     (["compare", CHAT, "--metric", "ttft_99"], "ttft_99", "metric", "ttft_p99"),
-    (["compare", CHAT, "--out", "table.txt"], "table.txt", "--out", ".csv or .parquet"),
+    (
+        ["compare", CHAT, "--out", "table.txt"],
+        "table.txt",
+        "--out",
+        r"must end in \.csv, \.parquet or \.html",
+    ),
     (
         ["sweep", CHAT, "--set", "engine.scheduler.token_budget=256", "--slo", "ttft_p99=1"],
         "ttft_p99",

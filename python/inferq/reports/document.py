@@ -158,6 +158,10 @@ def _file(name: str) -> str:
     return (_FILES / name).read_text(encoding="utf-8")
 
 
+_POINTS = '<script type="application/json">'
+"""What the points of a picture begin with, for the script that reads them off."""
+
+
 def escape(text: str) -> str:
     """A text as HTML, in which what could not be seen is an escape."""
     return escape_html(visible(text))
@@ -177,10 +181,12 @@ def shell(title: str, body: Iterable[str], style: str = "") -> str:
             *("@media screen and (prefers-color-scheme: dark) {", dark("figure"), "}"),
         ]
     )
-    script = f"\n{_file('page.js')}"
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    # nothing but the style inside it, and this one script
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    body = list(body)
+    script, policy = "", "default-src 'none'; style-src 'unsafe-inline'"  # nothing but the style inside it
+    if any(_POINTS in part for part in body):  # and the one script that reads pictures off
+        script = f"\n{_file('page.js')}"
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        policy += f"; script-src 'sha256-{digest}'"
     parts = [
         "<!doctype html>",
         '<html lang="en">',
@@ -193,7 +199,7 @@ def shell(title: str, body: Iterable[str], style: str = "") -> str:
         "</head>",
         "<body>",
         *body,
-        f"<script>{script}</script>",
+        f"<script>{script}</script>" if script else "",
         "</body>",
         "</html>",
     ]
@@ -219,7 +225,7 @@ def figure(picture: Picture | FittedPicture, prefix: str, caption: str) -> str:
         for name, chart in both
     )
     told = json.dumps(points_of(broad), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    held = f'<script type="application/json">{told}</script>'
+    held = f"{_POINTS}{told}</script>"
     return f"<figure>{drawings}{under}{held}</figure>"
 
 
