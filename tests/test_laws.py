@@ -279,8 +279,8 @@ def test_laws_one_to_five_seven_and_nine(scenario: Scenario, threads: int | None
     # L3.
     iterations = result.iterations
     assert iterations["start_s"].is_sorted()
-    # L5: emitted tokens by request, each row of a batch `count` times. A row that was planned ahead for a request
-    # whose end was not foreseen begins when the request has finished: its token goes to no output.
+    # L5: emitted tokens by request, each row of a batch `count` times. A row that was planned ahead for a
+    # request whose end was not foreseen begins when the request has finished: its token goes to no output.
     emits = result.batches.filter("emits")
     counted = emits.with_columns(
         times=iterations["count"].gather(emits["iteration"]),
