@@ -60,7 +60,7 @@ pub struct Content<'a> {
     pub rows: &'a [u32],
 }
 
-/// In [`Content::after`]: the segments of a row begin with those of no other.
+/// In `Content::after`: the segments of a row begin with those of no other.
 pub const NO_ROW: u32 = u32::MAX;
 
 impl Content<'_> {

@@ -113,9 +113,7 @@ impl SglangScheduler {
     /// The shares of the outputs that are still to come, from left to right.
     fn sum(&self, ratio: f64, plan: &Plan) -> f64 {
         let running = self.running.iter();
-        running
-            .map(|place| to_emit(plan, place).min(MOST_RESERVED) as f64 * ratio)
-            .fold(0.0, |sum, share| sum + share)
+        running.map(|place| to_emit(plan, place).min(MOST_RESERVED) as f64 * ratio).fold(0.0, |sum, share| sum + share)
     }
 
     fn verdict(&self, pass: &mut Pass, plan: &Plan) -> Verdict {
