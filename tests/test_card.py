@@ -413,3 +413,6 @@ def test_every_entry_of_the_catalogue_has_a_source():
     assert gpus.height == len(entries("gpus")) and gpus["fp8_flops"].null_count() > 0
     for one in gpus.rows(named=True):
         assert math.log2(one["memory_bytes"] / 1e9) < 8 and 1e13 < one["bf16_flops"] < 1e16
+        watts = {"busy": one["busy_watts"], "idle": one["idle_watts"]}
+        assert all(value is None or f"{value:,g} W" in one["source"] for value in watts.values())
+        assert watts["idle"] is None or watts["idle"] < watts["busy"]

@@ -24,8 +24,8 @@ class Prices(Description):
     *separate* scheme it pays the first when its prefill ends, the second when its decode does. Prices of
     tokens are exact decimals with up to 18 places, and revenue is summed in whole numbers.
 
-    What GPUs cost is the user's to say: no price comes with inferq. Watts that are not given are those of the
-    card's datasheet (`timing.known_gpus()`), as far as it says them.
+    What GPUs cost is the user's to say: no price comes with inferq. Watts that are not given are those of
+    `timing.known_gpus()`, as far as it has a source for them.
 
     Source: lin2026 (21) to (23), c_p = `prefill`, c_d = `decode`.
 

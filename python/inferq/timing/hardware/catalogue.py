@@ -82,8 +82,9 @@ def known_gpus() -> pl.DataFrame:
     Returns:
         A row for each: `gpu`, `memory_bytes`, `bandwidth_bytes_per_s`, the dense rates `bf16_flops`,
         `fp8_flops` and `int8_flops` per second (null where the card has none), `link_bytes_per_s` in one
-        direction, `nvlink` (is that link NVLink?), `busy_watts` (of the board at most, as its datasheet
-        says; null where it does not) and `source`.
+        direction, `nvlink` (is that link NVLink?), `busy_watts` (of the board at most) and
+        `idle_watts` (of one that waits with a model loaded), both null where no source says them, and
+        `source`.
 
     Example:
         >>> import inferq as iq
@@ -98,6 +99,7 @@ def known_gpus() -> pl.DataFrame:
             **{column: one.get(column) for column in (*columns, "link_bytes_per_s")},
             "nvlink": one.get("nvlink", False),
             "busy_watts": one.get("busy_watts"),
+            "idle_watts": one.get("idle_watts"),
             "source": one["source"],
         }
         for name, one in entries("gpus").items()
