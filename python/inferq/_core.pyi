@@ -8,6 +8,7 @@ __all__ = [
     "Batch",
     "Drawing",
     "Fleet",
+    "Live",
     "RequestRows",
     "Requests",
     "RoutedRequest",
@@ -30,6 +31,9 @@ __all__ = [
 
 _Ids: TypeAlias = Iterable[SupportsIndex] | NDArray[np.integer]
 _Pairs: TypeAlias = Iterable[Iterable[SupportsIndex]] | Mapping[int, int] | NDArray[np.integer]
+_Happened: TypeAlias = tuple[
+    list[tuple[float, int, list[int], list[int]]], list[tuple[int, int]], list[tuple[int, int]]
+]
 
 @final
 class Batch:
@@ -102,6 +106,22 @@ class Fleet:
     def free_blocks(self) -> NDArray[np.int64]: ...
     @property
     def cached_tokens(self) -> NDArray[np.int64]: ...
+
+@final
+class Live:
+    def __new__(
+        cls,
+        scenario: str,
+        classes: list[str],
+        user_defined: dict[str, list[Any]],
+        take: Callable[[dict[str, NDArray[Any]]], object],
+    ) -> Live: ...
+    def __len__(self) -> int: ...
+    def arrive(self, rows: dict[str, NDArray[Any]]) -> int: ...
+    def advance(self, until_ns: int) -> _Happened: ...
+    def next_ns(self) -> int | None: ...
+    def replicas(self) -> list[tuple[int, int, int, int, int, int]]: ...
+    def finish(self) -> tuple[_Happened, dict[str, Any]]: ...
 
 @final
 class Requests:

@@ -4,6 +4,7 @@ mod batch;
 mod border;
 mod draw;
 mod exponential;
+mod live;
 mod policy;
 mod price;
 mod requests;
@@ -22,6 +23,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<batch::PyBatch>()?;
     module.add_class::<draw::PyDrawing>()?;
     module.add_class::<router::PyFleet>()?;
+    module.add_class::<live::PyLive>()?;
     module.add_class::<router::RoutedRequest>()?;
     module.add_class::<requests::PyRequestRows>()?;
     module.add_class::<view::PyRequests>()?;

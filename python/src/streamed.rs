@@ -69,37 +69,41 @@ impl WorkloadSource for PythonSource {
 
 impl PythonSource {
     fn columns(&self, part: &Bound<PyAny>) -> PyResult<Columns> {
-        let part = part.cast::<PyDict>()?;
-        let seconds = |name| -> PyResult<Vec<f64>> { Ok(optional(name, &column(part, name)?)?.to_vec()) };
-        let codes = |name| -> PyResult<Vec<u32>> { Ok(optional(name, &column(part, name)?)?.to_vec()) };
-        let tokens = |name| -> PyResult<Vec<i32>> { Ok(optional(name, &column(part, name)?)?.to_vec()) };
-        let columns = Columns {
-            arrival_s: seconds("arrival_s")?,
-            prompt_tokens: tokens("prompt_tokens")?,
-            output_tokens: tokens("output_tokens")?,
-            class: codes("class")?,
-            priority: optional("priority", &column(part, "priority")?)?.to_vec(),
-            max_output_tokens: tokens("max_output_tokens")?,
-            patience_s: seconds("patience_s")?,
-            tbt_slo_s: seconds("tbt_slo_s")?,
-            queue_key: seconds("queue_key")?,
-            session: codes("session")?,
-            content_start: optional("content_start", &column(part, "content_start")?)?.to_vec(),
-            content_id: optional("content_id", &column(part, "content_id")?)?.to_vec(),
-            content_tokens: codes("content_tokens")?,
-        };
-        self.objectives.append(columns.arrival_s.len(), &seconds("ttft_slo_s")?, &columns.tbt_slo_s);
-        Ok(columns)
+        columns(part.cast::<PyDict>()?, &self.objectives)
     }
 }
 
+/// The rows of a part; what schedulers may know of their objectives is kept.
+pub(crate) fn columns(part: &Bound<PyDict>, objectives: &Objectives) -> PyResult<Columns> {
+    let seconds = |name| -> PyResult<Vec<f64>> { Ok(optional(name, &column(part, name)?)?.to_vec()) };
+    let codes = |name| -> PyResult<Vec<u32>> { Ok(optional(name, &column(part, name)?)?.to_vec()) };
+    let tokens = |name| -> PyResult<Vec<i32>> { Ok(optional(name, &column(part, name)?)?.to_vec()) };
+    let columns = Columns {
+        arrival_s: seconds("arrival_s")?,
+        prompt_tokens: tokens("prompt_tokens")?,
+        output_tokens: tokens("output_tokens")?,
+        class: codes("class")?,
+        priority: optional("priority", &column(part, "priority")?)?.to_vec(),
+        max_output_tokens: tokens("max_output_tokens")?,
+        patience_s: seconds("patience_s")?,
+        tbt_slo_s: seconds("tbt_slo_s")?,
+        queue_key: seconds("queue_key")?,
+        session: codes("session")?,
+        content_start: optional("content_start", &column(part, "content_start")?)?.to_vec(),
+        content_id: optional("content_id", &column(part, "content_id")?)?.to_vec(),
+        content_tokens: codes("content_tokens")?,
+    };
+    objectives.append(columns.arrival_s.len(), &seconds("ttft_slo_s")?, &columns.tbt_slo_s);
+    Ok(columns)
+}
+
 /// A Python function that takes the rows of requests that have left.
-struct PythonSink {
-    take: Py<PyAny>,
-    measured: Range<u32>,
-    threads: Option<NonZeroUsize>,
-    raised: Raised,
-    objectives: Arc<Objectives>,
+pub(crate) struct PythonSink {
+    pub(crate) take: Py<PyAny>,
+    pub(crate) measured: Range<u32>,
+    pub(crate) threads: Option<NonZeroUsize>,
+    pub(crate) raised: Raised,
+    pub(crate) objectives: Arc<Objectives>,
 }
 
 impl Sink for PythonSink {

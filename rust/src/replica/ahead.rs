@@ -35,6 +35,8 @@ pub(crate) struct InFlight {
     pub(super) decodes_may_drop: bool,
     /// Tokens of the batch that runs, as far as the next plan may drop them.
     pub(super) late_tokens: Vec<LateToken>,
+    /// Requests of which the plan has dropped such a token.
+    pub(super) dropped_tokens: Vec<u32>,
     /// Requests whose last token comes with the batch that runs while the next one is planned, and is foreseen.
     ending: Vec<Place>,
     /// Are there seats or blocks that the plan counts as taken, and that are free when its batch begins?

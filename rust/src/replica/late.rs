@@ -116,6 +116,7 @@ impl State {
         let Some(index) = index else { return };
         let token = ahead.late_tokens.swap_remove(index);
         let (request, history) = self.requests.both_mut(place);
+        ahead.dropped_tokens.push(request.id);
         request.emitted -= 1;
         (history.first_token, history.last_token) = (token.first_token, token.last_token);
         self.emitted_tokens -= 1;
@@ -128,6 +129,11 @@ impl Replica {
     pub(super) fn settle_late(&mut self, results: &mut Recorder) -> Result<()> {
         let state = &mut self.state;
         let Some(ahead) = &mut state.ahead else { return Ok(()) };
+        for id in ahead.dropped_tokens.drain(..) {
+            if let Some(told) = results.told() {
+                told.take_back(id);
+            }
+        }
         for LateToken { place, first_token, last_token } in ahead.late_tokens.drain(..) {
             if first_token == Instant::NEVER {
                 continue;

@@ -1,12 +1,12 @@
 //! What can be seen of a replica at an instant, without going there.
 
-use super::state::Chunk;
+use super::state::{Chunk, State};
 use super::stretch::Stretch;
 use super::{Replica, Role};
 use crate::clock::{Instant, Span};
 use crate::error::Result;
 use crate::request::{FirstToken, Phase, Place, longest_context};
-use crate::results::{BlockOperations, IterationRow, Recorder, Sample};
+use crate::results::{BlockOperations, Emissions, IterationRow, Recorder, Sample};
 use crate::timing::Beyond;
 use crate::workload::Arrival;
 
@@ -270,6 +270,27 @@ impl Replica {
         }
     }
 
+    /// The tokens of the running stretch; `None` while none runs.
+    pub(crate) fn running_emissions(&self) -> Option<Emissions> {
+        if self.is_idle { None } else { self.emissions() }
+    }
+
+    /// The tokens of the stretch, before anything of it is settled; `None`: it brings none.
+    pub(super) fn emissions(&self) -> Option<Emissions> {
+        let state = &self.state;
+        let gets_one = |place: &Place| {
+            let request = state.requests.at(*place);
+            request.phase() == Phase::Decoding && !state.groups[request.group as usize].rests
+        };
+        let emits = |chunk: &&Chunk| chunk.tokens == chunk.owed && state.chunk_emits(chunk);
+        let chunks = state.batch.chunks.iter().filter(emits).map(|chunk| chunk.place);
+        let places = state.live().filter(gets_one).chain(chunks);
+        let of = |place| (state.requests.at(place).id, state.requests.emitted(place) as u32);
+        let requests: Vec<(u32, u32)> = places.map(of).collect();
+        let Stretch { start, pace, count, .. } = self.stretch;
+        (!requests.is_empty()).then_some(Emissions { replica: self.index, start, pace, count, requests })
+    }
+
     /// Lists the rows of the running batch in their order.
     pub(super) fn list_batch(&self, results: &mut Recorder) {
         if !results.wants_batches() {
@@ -280,9 +301,7 @@ impl Replica {
         let mut rows: Vec<(u64, u32, u64, bool)> = chunks
             .map(|chunk| {
                 let request = state.requests.at(chunk.place);
-                let emits = chunk.tokens == chunk.owed
-                    && (state.requests.first_token == FirstToken::Prefill
-                        || chunk.context == state.requests.known(chunk.place));
+                let emits = chunk.tokens == chunk.owed && state.chunk_emits(chunk);
                 (request.row, request.id, chunk.tokens, emits)
             })
             .collect();
@@ -298,5 +317,12 @@ impl Replica {
         for (_, id, tokens, emits) in rows {
             results.batch_row(id, tokens, emits);
         }
+    }
+}
+
+impl State {
+    /// Does a chunk that completes what its request owes bring a token (rule 7)?
+    fn chunk_emits(&self, chunk: &Chunk) -> bool {
+        self.requests.first_token == FirstToken::Prefill || chunk.context == self.requests.known(chunk.place)
     }
 }

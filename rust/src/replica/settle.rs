@@ -79,8 +79,13 @@ impl Replica {
 
     #[inline(never)]
     fn list_iteration(&mut self, results: &mut Recorder) {
-        results.iteration(self.row(&self.stretch));
-        self.list_batch(results);
+        if results.keeps_iterations() {
+            results.iteration(self.row(&self.stretch));
+            self.list_batch(results);
+        }
+        if let Some(told) = results.told() {
+            told.emissions.extend(self.emissions());
+        }
     }
 
     /// Every standing decode of a group emitted a token in each iteration.

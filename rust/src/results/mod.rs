@@ -16,6 +16,7 @@ mod members;
 mod rows;
 pub mod summary;
 mod times;
+mod told;
 mod work_conservation;
 
 pub use columns::{Column, NO_REPLICA, NamedColumn, RequestColumns};
@@ -24,6 +25,7 @@ pub(crate) use findings::{Facts, of_run};
 pub use histogram::Histogram;
 pub(crate) use members::Members;
 pub use rows::RequestRows;
+pub(crate) use told::{Emissions, Told};
 pub(crate) use work_conservation::Bound;
 pub use work_conservation::{Load, Work};
 
@@ -178,6 +180,8 @@ pub struct Recorder {
     first_row: usize,
     keep_iterations: bool,
     keep_batches: bool,
+    /// Where the run is followed as it goes on.
+    told: Option<Box<Told>>,
     sojourn: u128,
     left: u64,
     /// The high words of all instants in the rows, one over the other.
@@ -243,6 +247,7 @@ impl Recorder {
             first_row: 0,
             keep_iterations: keep_iterations || keep_batches,
             keep_batches,
+            told: None,
             sojourn: 0,
             left: 0,
             high_words: 0,
@@ -370,8 +375,23 @@ impl Recorder {
         self.results.work.note(tokens, bound, iterations);
     }
 
+    /// Is each stretch looked at when it is over?
     pub(crate) fn wants_iterations(&self) -> bool {
+        self.keep_iterations || self.told.is_some()
+    }
+
+    pub(crate) fn keeps_iterations(&self) -> bool {
         self.keep_iterations
+    }
+
+    /// From now on it is told what happens.
+    pub(crate) fn begin_to_tell(&mut self) {
+        self.told.get_or_insert_default();
+    }
+
+    /// What happened since this was asked last, where it is told.
+    pub(crate) fn told(&mut self) -> Option<&mut Told> {
+        self.told.as_deref_mut()
     }
 
     pub(crate) fn iteration(&mut self, row: IterationRow) {
@@ -389,6 +409,7 @@ impl Recorder {
 
     pub(crate) fn reject(&mut self, arrival: &Arrival, replica: u32, reason: &'static str) {
         Rejections { reason, first: arrival.id, count: 1 }.add_to(&mut self.rejections);
+        self.tell_left(arrival.id, Status::Rejected);
         self.high_words |= (arrival.at.0 >> 64) as u64;
         self.results.requests.reject(arrival.row as usize - self.first_row, replica, arrival.at);
         self.results.totals.by_status[Status::Rejected as usize] += 1;
@@ -399,6 +420,9 @@ impl Recorder {
     #[cold]
     pub(crate) fn cut(&mut self, arrival: &Arrival, tokens: u32) {
         self.cut = self.cut.and(Cut { count: 1, first: arrival.id });
+        if let Some(told) = &mut self.told {
+            told.cut.push((arrival.id, tokens));
+        }
         self.results.requests.cut(arrival.row as usize - self.first_row, tokens);
     }
 
@@ -425,8 +449,18 @@ impl Recorder {
         self.results.requests.leave(row, request, replica, status, first_token, left);
         self.results.totals.by_status[status as usize] += 1;
         self.left += u64::from(status != Status::Unfinished);
+        if status == Status::Abandoned {
+            self.tell_left(request.arrival.id, status);
+        }
         if let (Some(finished), Status::Finished) = (&mut self.finished, status) {
             finished.push(request.arrival.id);
+        }
+    }
+
+    #[cold]
+    fn tell_left(&mut self, id: u32, status: Status) {
+        if let Some(told) = &mut self.told {
+            told.left.push((id, status));
         }
     }
 

@@ -101,7 +101,7 @@ impl Lanes {
     }
 }
 
-impl Run<'_> {
+impl Run {
     /// Lets happen what happens before `look_at`.
     pub(super) fn advance_apart(&mut self, workload: &Workload, polls: &mut Polls) -> Result<()> {
         loop {

@@ -12,6 +12,7 @@ mod sampler;
 mod outcome;
 mod independent;
 mod streamed;
+mod live;
 
 use std::num::{NonZeroU64, NonZeroUsize};
 
@@ -21,6 +22,7 @@ use crate::engine::EngineParts;
 use crate::error::{Error, Result};
 use crate::results::Results;
 use crate::workload::Workload;
+pub use live::{Live, News, Tokens};
 use run::Run;
 use sampler::Sampler;
 pub use streamed::{Outline, Rows, Sink, WorkloadSource, simulate_streamed};

@@ -32,8 +32,8 @@ pub(super) struct Station {
 }
 
 /// A run under way. The caller hands it the rows of the workload that it knows, which may be a part of all.
-pub(super) struct Run<'a> {
-    pub(super) options: &'a Options,
+pub(super) struct Run {
+    pub(super) options: Options,
     pub(super) fleet: Fleet,
     pub(super) stations: Vec<Station>,
     pub(super) order: Order,
@@ -91,15 +91,9 @@ impl Polls<'_> {
     }
 }
 
-impl<'a> Run<'a> {
+impl Run {
     /// A run of which no row is known yet, with the number of its first replica.
-    pub(super) fn new(
-        first: u32,
-        class_count: usize,
-        cluster: Cluster,
-        options: &'a Options,
-        sampler: Sampler,
-    ) -> Run<'a> {
+    pub(super) fn new(first: u32, class_count: usize, cluster: Cluster, options: &Options, sampler: Sampler) -> Run {
         let (mut stations, mut fleet, mut links) = (Vec::new(), Fleet::default(), Vec::new());
         let apis = cluster.pools.iter().flat_map(|pool| pool.engines.iter().map(|engine| engine.api)).collect();
         let restarts = cluster.restarts();
@@ -145,7 +139,7 @@ impl<'a> Run<'a> {
         let is_apart = links.is_empty() && cluster.control.is_none();
         let dispatch = cluster.control.map(|(control, patience)| Dispatch::new(control, patience));
         Run {
-            options,
+            options: options.clone(),
             order: if is_apart { Order::Apart } else { Order::Together },
             lanes: Lanes::new(fleet.replicas.len()),
             calendar: Calendar::new(fleet.replicas.len(), links, dispatch, options.max_in_flight),
@@ -166,9 +160,9 @@ impl<'a> Run<'a> {
 
     /// The rows that come next. Others follow that arrive at `known_until` or later; `NEVER`: none does.
     pub(super) fn take(&mut self, workload: &Workload, known_until: Instant) -> Result<()> {
-        let (flow, options) = (&workload.flow, self.options);
-        let rows = if flow.is_empty() { options.rows(workload) } else { workload.len() };
-        let decides_arrivals = options.decides_arrivals(workload);
+        let flow = &workload.flow;
+        let rows = if flow.is_empty() { self.options.rows(workload) } else { workload.len() };
+        let decides_arrivals = self.options.decides_arrivals(workload);
         if self.order == Order::Apart && (decides_arrivals || !workload.patience_s.is_empty()) {
             self.bring_together()?;
         }
@@ -182,7 +176,7 @@ impl<'a> Run<'a> {
         if !flow.is_empty() {
             self.take_flow(workload)?;
         }
-        let after_horizon = options.horizon.map_or(Ok(Instant::NEVER), |horizon| horizon.after(Span(1)))?;
+        let after_horizon = self.options.horizon.map_or(Ok(Instant::NEVER), |horizon| horizon.after(Span(1)))?;
         // A row beyond the horizon is the last that a run needs to know.
         self.look_at = if self.arrivals.more_to_come { after_horizon } else { after_horizon.min(known_until) };
         Ok(())
@@ -227,7 +221,7 @@ impl<'a> Run<'a> {
     }
 
     /// When something happens next.
-    fn next_instant(&mut self) -> Instant {
+    pub(super) fn next_instant(&mut self) -> Instant {
         match self.order {
             Order::Apart => self.next_apart(),
             Order::Together => self.next_together(),

@@ -14,7 +14,7 @@ use super::{Options, Watch};
 use crate::clock::Instant;
 use crate::cluster::{Cluster, Pool};
 use crate::error::{Error, Result};
-use crate::results::{RequestColumns, RequestRows, Results, Scatter, take_first};
+use crate::results::{Emissions, RequestColumns, RequestRows, Results, Sample, Scatter, Told, take_first};
 use crate::router::Router;
 use crate::workload::{Columns, Workload};
 
@@ -133,24 +133,24 @@ pub fn simulate_streamed(
 }
 
 /// The replicas on one clock, or each on its own where they know nothing of one another.
-struct Road<'a> {
-    lanes: Vec<Lane<'a>>,
+pub(super) struct Road {
+    lanes: Vec<Lane>,
     /// What shares the rows out to the lanes; `None`: there is one.
     router: Option<Box<dyn Router>>,
-    options: &'a Options,
+    options: Options,
     sampler: Sampler,
     outline: Outline,
     leaving: Leaving,
 }
 
 /// What a road has come to.
-struct End {
-    leaving: Leaving,
-    outcome: Outcome,
+pub(super) struct End {
+    pub(super) leaving: Leaving,
+    pub(super) outcome: Outcome,
 }
 
-impl<'a> Road<'a> {
-    fn new(outline: &Outline, mut cluster: Cluster, options: &'a Options, sampler: Sampler) -> Road<'a> {
+impl Road {
+    pub(super) fn new(outline: &Outline, mut cluster: Cluster, options: &Options, sampler: Sampler) -> Road {
         let lane = |first: u32, cluster: Cluster| Lane {
             run: Run::new(first, outline.class_count, cluster, options, sampler),
             columns: Columns::default(),
@@ -175,11 +175,11 @@ impl<'a> Road<'a> {
             }
             _ => (vec![lane(0, cluster)], None),
         };
-        Road { lanes, router, options, sampler, outline: *outline, leaving }
+        Road { lanes, router, options: options.clone(), sampler, outline: *outline, leaving }
     }
 
     /// Gives each lane its share of the next rows.
-    fn take(&mut self, workload: &Workload) -> Result<()> {
+    pub(super) fn take(&mut self, workload: &Workload) -> Result<()> {
         let mut shares = vec![Vec::new(); self.lanes.len()];
         match &mut self.router {
             None => shares[0].extend(0..workload.len() as u32),
@@ -193,7 +193,7 @@ impl<'a> Road<'a> {
     }
 
     /// Lets happen what the rows decide that are there, and collects the requests that have left.
-    fn advance(&mut self, known_until: Instant, watch: &mut dyn Watch) -> Result<()> {
+    pub(super) fn advance(&mut self, known_until: Instant, watch: &mut dyn Watch) -> Result<()> {
         let (classes, total) = (self.outline.class_count, self.outline.arriving);
         if let [lane] = &mut self.lanes[..] {
             lane.advance(classes, total, known_until, watch)?;
@@ -216,9 +216,46 @@ impl<'a> Road<'a> {
         self.lanes.iter().all(|lane| lane.is_over)
     }
 
-    fn finish(self) -> Result<End> {
+    /// From now on the replicas tell what happens.
+    pub(super) fn begin_to_tell(&mut self) {
+        self.lanes.iter_mut().for_each(|lane| lane.run.recorder().begin_to_tell());
+    }
+
+    /// What they have to tell.
+    pub(super) fn told(&mut self) -> impl Iterator<Item = &mut Told> {
+        self.lanes.iter_mut().filter_map(|lane| lane.run.recorder().told())
+    }
+
+    /// Shows the tokens of the stretch that each replica runs, and its number.
+    pub(super) fn look(&self, mut see: impl FnMut(Option<Emissions>, usize)) {
+        for replica in self.lanes.iter().flat_map(|lane| &lane.run.fleet.replicas) {
+            see(replica.running_emissions(), replica.number() as usize);
+        }
+    }
+
+    /// Each replica at an instant up to which all has happened.
+    pub(super) fn samples(&self, at: Instant) -> Result<Vec<Sample>> {
+        self.lanes.iter().flat_map(|lane| &lane.run.fleet.replicas).map(|replica| replica.sample(at)).collect()
+    }
+
+    /// When something happens next that is known.
+    pub(super) fn next_instant(&mut self) -> Instant {
+        self.lanes.iter_mut().map(|lane| lane.run.next_instant()).min().unwrap_or(Instant::NEVER)
+    }
+
+    /// Makes room for the rows below `end`.
+    pub(super) fn make_room(&mut self, end: usize) {
+        self.leaving.extend_to(end);
+    }
+
+    /// Sends the first rows off that are complete.
+    pub(super) fn emit(&mut self, sink: &mut dyn Sink) -> Result<()> {
+        self.leaving.emit(sink, false)
+    }
+
+    pub(super) fn finish(self) -> Result<End> {
         let Road { lanes, router, options: _, sampler, outline, mut leaving } = self;
-        let finish = |lane: Lane<'a>| lane.finish(&mut leaving);
+        let finish = |lane: Lane| lane.finish(&mut leaving);
         let mut outcomes = lanes.into_iter().map(finish).collect::<Result<Vec<Outcome>>>()?;
         let outcome = match (router, outcomes.pop()) {
             (None, Some(outcome)) => outcome,
@@ -232,8 +269,8 @@ impl<'a> Road<'a> {
 }
 
 /// A run, and its requests from the first on that is not over.
-struct Lane<'a> {
-    run: Run<'a>,
+struct Lane {
+    run: Run,
     columns: Columns,
     /// What they are called in the whole.
     ids: Vec<u32>,
@@ -244,7 +281,7 @@ struct Lane<'a> {
     is_over: bool,
 }
 
-impl Lane<'_> {
+impl Lane {
     fn left(&mut self) -> u64 {
         self.run.recorder().left()
     }
@@ -289,7 +326,7 @@ impl Lane<'_> {
 
 /// Rows on their way out, from the first on that is not complete.
 #[derive(Default)]
-struct Leaving {
+pub(super) struct Leaving {
     first: u32,
     requests: RequestRows,
     arrival_s: Vec<f64>,
@@ -319,7 +356,7 @@ impl Leaving {
     }
 
     /// Sends the first rows off that are complete: once they are as many as the others, or at the end.
-    fn emit(&mut self, sink: &mut dyn Sink, is_last: bool) -> Result<()> {
+    pub(super) fn emit(&mut self, sink: &mut dyn Sink, is_last: bool) -> Result<()> {
         let rows = self.requests.left_first();
         debug_assert!(!is_last || rows == self.requests.len(), "L1: a request that arrived has one status");
         let is_nothing = rows == 0 && !(is_last && self.first == 0);

@@ -91,7 +91,7 @@ impl Calendar {
     }
 }
 
-impl Run<'_> {
+impl Run {
     /// From now on requests may also leave or come by what happens elsewhere.
     pub(super) fn bring_together(&mut self) -> Result<()> {
         self.meet()?;

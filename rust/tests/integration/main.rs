@@ -15,5 +15,6 @@ mod exponential;
 mod exponential_audit;
 mod exponential_theory;
 mod streamed;
+mod live;
 mod theory;
 mod timings;

@@ -26,36 +26,41 @@ struct Parts<'a> {
 
 impl WorkloadSource for Parts<'_> {
     fn next(&mut self) -> Result<Option<Columns>> {
-        let rows = self.columns.arrival_s.len();
+        let count = self.columns.arrival_s.len();
         let size = *self.sizes.next().expect("a size");
-        if self.taken == rows {
+        if self.taken == count {
             return Ok(None);
         }
-        let range: Vec<usize> = (self.taken..(self.taken + size).min(rows)).collect();
+        let range: Vec<usize> = (self.taken..(self.taken + size).min(count)).collect();
         self.taken += range.len();
-        let part = self.columns.part(&range);
-        Ok(Some(Columns {
-            arrival_s: part.arrival_s,
-            prompt_tokens: part.prompt_tokens,
-            output_tokens: part.output_tokens,
-            class: part.class,
-            priority: part.priority,
-            max_output_tokens: part.max_output_tokens,
-            patience_s: part.patience_s,
-            tbt_slo_s: part.tbt_slo_s,
-            queue_key: part.queue_key,
-            session: part.session,
-            content_start: part.content_start,
-            content_id: part.content_id,
-            content_tokens: part.content_tokens,
-        }))
+        Ok(Some(rows(self.columns, &range)))
+    }
+}
+
+/// Some rows of a workload as the core takes them.
+pub(crate) fn rows(columns: &scenario::Columns, rows: &[usize]) -> Columns {
+    let part = columns.part(rows);
+    Columns {
+        arrival_s: part.arrival_s,
+        prompt_tokens: part.prompt_tokens,
+        output_tokens: part.output_tokens,
+        class: part.class,
+        priority: part.priority,
+        max_output_tokens: part.max_output_tokens,
+        patience_s: part.patience_s,
+        tbt_slo_s: part.tbt_slo_s,
+        queue_key: part.queue_key,
+        session: part.session,
+        content_start: part.content_start,
+        content_id: part.content_id,
+        content_tokens: part.content_tokens,
     }
 }
 
 /// Everything that is said of each row, and the size of each delivery.
 #[derive(Default)]
-struct Table {
-    lines: Vec<String>,
+pub(crate) struct Table {
+    pub(crate) lines: Vec<String>,
     deliveries: Vec<usize>,
 }
 
@@ -69,7 +74,7 @@ impl Sink for Table {
 }
 
 /// Each row in full, absent values included.
-fn lines(requests: &RequestColumns, class: &[u32], prompts: &[i32], outputs: &[i32]) -> Vec<String> {
+pub(crate) fn lines(requests: &RequestColumns, class: &[u32], prompts: &[i32], outputs: &[i32]) -> Vec<String> {
     let of_row = |row: usize| {
         let seconds = [
             &requests.arrival_s,
@@ -179,7 +184,7 @@ proptest! {
     }
 }
 
-fn without_limit(engine: &str) -> String {
+pub(crate) fn without_limit(engine: &str) -> String {
     let mut engine: serde_json::Value = serde_json::from_str(engine).expect("JSON");
     engine["kv"]["tokens"] = serde_json::Value::Null;
     engine.to_string()

@@ -1,0 +1,192 @@
+//! A run that is fed while it goes on is the run over all of its rows, bit for bit, and tells each token at its instant.
+
+use std::collections::BTreeMap;
+
+use inferq_core::clock::{Instant, NANOSECOND};
+use inferq_core::cluster::{Cluster, HandsTo, Pool};
+use inferq_core::links::LinkDescription;
+use inferq_core::results::{RequestRows, Results, Status};
+use inferq_core::simulation::{Live, News, Options, simulate_cluster};
+use inferq_core::workload::Workload;
+use proptest::prelude::*;
+
+use crate::fleet::{built, router};
+use crate::laws::Outcome;
+use crate::scenario::{Scenario, any_scenario};
+use crate::streamed::{Table, lines, rows, without_limit};
+use crate::tier::cases;
+
+/// How a run is fed: so many rows at once, after the run was asked for news so often.
+type Feeding = Vec<(usize, Vec<u32>)>;
+
+fn feeding() -> impl Strategy<Value = Feeding> {
+    let looks = prop::collection::vec(prop_oneof![Just(0), Just(1000), 0_u32..=1000], 0..4);
+    prop::collection::vec((1_usize..4, looks), 1..6)
+}
+
+/// Who was told what, and when the run had come how far.
+#[derive(Default)]
+struct Log {
+    tokens: BTreeMap<u32, Vec<Instant>>,
+    finished: BTreeMap<u32, Instant>,
+    left: BTreeMap<u32, Status>,
+    cut: BTreeMap<u32, u32>,
+    known: Instant,
+}
+
+impl Log {
+    /// All of it lies from the instant up to which all was told before to the one up to which the run went now.
+    fn note(&mut self, news: News, until: Instant) -> Outcome {
+        let mut last = self.known;
+        for tokens in news.tokens {
+            prop_assert!(last <= tokens.at && tokens.at < until, "{last:?} {:?} {until:?}", tokens.at);
+            last = tokens.at;
+            for &id in &tokens.requests {
+                prop_assert!(!self.finished.contains_key(&id));
+                self.tokens.entry(id).or_default().push(tokens.at);
+            }
+            self.finished.extend(tokens.finished.iter().map(|&id| (id, tokens.at)));
+        }
+        self.left.extend(news.left);
+        self.cut.extend(news.cut);
+        self.known = self.known.max(until);
+        Ok(())
+    }
+}
+
+/// Feeds the rows in their order, each before its arrival happens.
+fn fed(
+    scenario: &Scenario,
+    feeding: &Feeding,
+    cluster: Cluster,
+    options: &Options,
+) -> Result<(Log, Table, Results), TestCaseError> {
+    let mut live = Live::new(crate::scenario::CLASSES, cluster, options).expect("a run");
+    let (mut log, mut table) = (Log::default(), Table::default());
+    let count = scenario.columns.arrival_s.len();
+    let mut feeding = feeding.iter().cycle();
+    let mut taken = 0;
+    while taken < count {
+        let (size, looks) = feeding.next().expect("a cycle");
+        let arrives = scenario.columns.view().arrival_at(taken);
+        for &look in looks {
+            // Somewhere on the way to the next arrival, or right behind what happens next.
+            let next = Instant(
+                (live.next_instant().expect("an instant").0 / NANOSECOND).saturating_add(1).saturating_mul(NANOSECOND),
+            );
+            let way = arrives.since(log.known).0 / 1000 * u128::from(look);
+            let until = if look == 1000 { next.min(arrives) } else { Instant(log.known.0 + way) };
+            let news = live.advance(until, &mut table, &mut ()).expect("a run");
+            log.note(news, until)?;
+        }
+        let end = (taken + size).min(count);
+        let first = live.arrive(&rows(&scenario.columns, &(taken..end).collect::<Vec<usize>>())).expect("rows");
+        prop_assert_eq!(first as usize, taken);
+        taken = end;
+    }
+    let (news, results) = live.finish(&mut table, &mut ()).expect("a run");
+    if !results.drained.is_empty() {
+        // What is drained was due when the last had happened: that no more would come could not be known then.
+        log.known = Instant::ZERO;
+    }
+    log.note(news, Instant::NEVER)?;
+    Ok((log, table, results))
+}
+
+/// The instants of all tokens that the batches of a run tell of.
+fn emitted(results: &Results) -> BTreeMap<u32, Vec<Instant>> {
+    let mut tokens: BTreeMap<u32, Vec<Instant>> = BTreeMap::new();
+    for row in results.batches.iter().filter(|row| row.emits) {
+        let stretch = &results.iterations[row.iteration as usize];
+        let end = |iteration| stretch.start.after(stretch.pace.total(iteration).expect("a span")).expect("an instant");
+        tokens.entry(row.request).or_default().extend((1..=stretch.count).map(end));
+    }
+    tokens.values_mut().for_each(|instants| instants.sort());
+    tokens
+}
+
+fn same(scenario: &Scenario, feeding: &Feeding, cluster: impl Fn() -> Cluster) -> Outcome {
+    let scenario = &Scenario { horizon_s: None, ..scenario.clone() };
+    let options = scenario.options(false);
+    let workload: Workload = scenario.columns.view();
+    let whole = simulate_cluster(&workload, cluster(), &options, &mut ()).expect("a run");
+    let (log, table, results) = fed(scenario, feeding, cluster(), &options)?;
+    let columns = whole.requests.columns(&workload, None);
+    prop_assert_eq!(table.lines, lines(&columns, workload.class, workload.prompt_tokens, workload.output_tokens));
+    let in_batches = emitted(&whole);
+    // Tokens thrown away are emitted again, and rows run behind the last token of a request.
+    let may_drop = [r#""overlap":true"#, r#""async_scheduling":true"#, "Restart"]
+        .iter()
+        .any(|what| scenario.engine.contains(what));
+    for row in 0..workload.len() {
+        let id = row as u32;
+        let told = log.tokens.get(&id).map_or(&[][..], Vec::as_slice);
+        let cut = log.cut.get(&id).map_or(0, |&tokens| tokens as usize);
+        match columns.status[row] {
+            status if status == Status::Finished as u8 => {
+                prop_assert_eq!(told.len() + cut, workload.output_tokens[row] as usize);
+                prop_assert_eq!(log.finished.get(&id), told.last());
+                prop_assert_eq!(told.last().map(|at| at.seconds()), columns.finish_s.get(row).copied());
+                prop_assert_eq!(told[0].seconds(), columns.first_token_s[row]);
+                let emitted = in_batches.get(&id).map_or(&[][..], Vec::as_slice);
+                prop_assert!(emitted == told || (may_drop && emitted.len() > told.len()), "{emitted:?} {told:?}");
+            }
+            status if status == Status::Unfinished as u8 => {
+                prop_assert!(!log.left.contains_key(&id) && !log.finished.contains_key(&id));
+            }
+            status => {
+                prop_assert_eq!(log.left.get(&id).map(|&left| left as u8), Some(status));
+                prop_assert!(told.is_empty());
+            }
+        }
+    }
+    prop_assert_eq!(results, Results { requests: RequestRows::default(), ..whole });
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(cases(1_000))]
+
+    #[test]
+    fn a_run_that_is_fed_is_the_whole_on_one_replica(scenario in any_scenario(), feeding in feeding()) {
+        same(&scenario, &feeding, || Cluster::of_one(scenario.parts()))?;
+    }
+
+    #[test]
+    fn a_run_that_is_fed_is_the_whole_with_arrivals_on_iteration_boundaries(
+        scenario in any_scenario(), feeding in feeding(),
+    ) {
+        let scenario = scenario.on_boundaries(2);
+        same(&scenario, &feeding, || Cluster::of_one(scenario.parts()))?;
+    }
+
+    #[test]
+    fn a_run_that_is_fed_is_the_whole_under_every_router(
+        scenario in any_scenario(), feeding in feeding(), replicas in 1_usize..4, router in router(), seed: u64,
+    ) {
+        let cluster = || {
+            let engines = (0..replicas).map(|_| scenario.parts()).collect();
+            Cluster::of_pools(vec![Pool { engines, router: Some(built(router.clone(), seed, 0)), hands_to: None }])
+        };
+        same(&scenario, &feeding, cluster)?;
+    }
+
+    #[test]
+    fn a_run_that_is_fed_is_the_whole_over_hand_offs(
+        scenario in any_scenario(), feeding in feeding(), decode in 1_usize..3, latency_ms in 0_u32..400, router in router(),
+    ) {
+        // A cache that holds no request's KV is an error of its own.
+        let scenario = Scenario { engine: without_limit(&scenario.engine), kv_tokens: None, ..scenario };
+        let link = LinkDescription {
+            latency_s: f64::from(latency_ms) / 1000.0, bytes_per_s: 50.0, bytes_per_token: 1.0, concurrent: None,
+        };
+        let pool = |count: usize, place: u64, hands_to| Pool {
+            engines: (0..count).map(|_| scenario.parts()).collect(), router: Some(built(router.clone(), 3, place)), hands_to,
+        };
+        let cluster = || {
+            let hands_to = HandsTo { pool: 1, link: link.build().expect("a link") };
+            Cluster::of_pools(vec![pool(2, 0, Some(hands_to)), pool(decode, 1, None)])
+        };
+        same(&scenario, &feeding, cluster)?;
+    }
+}
