@@ -3,7 +3,7 @@
 use inferq_core::clock::{Instant, NANOSECOND};
 use inferq_core::engine::parse;
 use inferq_core::error::{Error, Result};
-use inferq_core::results::Status;
+use inferq_core::results::{Sample, Status};
 use inferq_core::simulation::{Live, News, Options, Tokens};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -112,12 +112,12 @@ impl PyLive {
 
     /// Of each replica: requests that wait, requests that run, tokens of KV cache taken, and prompt tokens computed, output
     /// tokens emitted and tokens found in the prefix cache since the run began.
-    fn replicas(&self, py: Python) -> PyResult<Vec<(u64, u64, u64, u64, u64, u64)>> {
+    fn replicas(&self, py: Python) -> PyResult<Vec<[u64; 6]>> {
         let samples = self.with(py, |running| running.live.samples())?;
-        let of = |sample: inferq_core::results::Sample| {
-            let tokens = (sample.prefilled_tokens, sample.emitted_tokens, sample.cached_tokens);
-            (sample.waiting, sample.running, sample.kv_used_tokens, tokens.0, tokens.1, tokens.2)
-        };
+        let of =
+            |Sample { waiting, running, kv_used_tokens, prefilled_tokens, emitted_tokens, cached_tokens, .. }| {
+                [waiting, running, kv_used_tokens, prefilled_tokens, emitted_tokens, cached_tokens]
+            };
         Ok(samples.into_iter().map(of).collect())
     }
 
