@@ -99,7 +99,7 @@ docs: $(VENV)/tested ## Build the guides and the reference into site/
 lock: $(VENV)/tools ## Lock the newest versions that fit: Cargo.lock, requirements-dev.txt and requirements-torch.txt
 	cargo update
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --group dev --extra tokenizers --universal --python-version 3.10 \
+	$(BIN)/uv pip compile pyproject.toml --group dev --extra serve --extra tokenizers --universal --python-version 3.10 \
 		--upgrade --generate-hashes --no-annotate --no-header --quiet --output-file requirements-dev.txt
 	echo torch | $(BIN)/uv pip compile - --constraint requirements-dev.txt --universal --python-version 3.10 \
 		--upgrade --generate-hashes --no-annotate --no-header --quiet --output-file requirements-torch.txt

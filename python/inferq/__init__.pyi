@@ -12,6 +12,7 @@ from .reports import *
 from .results import *
 from .scenario import Scenario as Scenario
 from .scheduler import *
+from .serving.serve import serve as serve
 from .simulation.simulate import simulate as simulate
 from .systems import *
 from .timing.models import *

@@ -47,7 +47,7 @@ COMMANDS = (
         "validate",
         "report",
     ),
-    *("calibrate", "trace", "timing", "list", "init"),
+    *("serve", "calibrate", "trace", "timing", "list", "init"),
 )
 
 

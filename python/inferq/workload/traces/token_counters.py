@@ -82,6 +82,17 @@ class TokenizerFile:
             counts.extend(len(encoding.ids) for encoding in batch)
         return counts
 
+    def ids(self, text: str) -> list[int]:
+        """The tokens of a text, by their numbers."""
+        encode = partial(self._tokenizer.encode, text, add_special_tokens=False)
+        ids: list[int] = self._called(encode, "cannot count the tokens of a text").ids
+        return ids
+
+    def spelled(self, most: int) -> list[str]:
+        """The texts of the first so many tokens."""
+        decode = self._tokenizer.decode
+        return [decode([token]) for token in range(min(self._tokenizer.get_vocab_size(), most))]
+
     def _called(self, call: Callable[[], Any], fails: str) -> Any:
         """What the library returns; it raises bare exceptions, and panics where a file is badly wrong."""
         try:

@@ -1,0 +1,88 @@
+"""Faults on demand: streams that are cut, requests that are refused, replicas whose tokens come late."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+from inferq.serving.requests import ApiError, whole, wrong
+
+_KINDS = ("cut", "refuse", "slow")
+
+
+@dataclass(slots=True)
+class Faults:
+    """What goes wrong from now on.
+
+    Chance depends on the seed, the fault and the number of the request alone, so that a test that is run
+    again meets the same faults.
+    """
+
+    seed: int
+    cut_share: float = 0.0
+    cut_after_tokens: int = 1
+    refuse_share: float = 0.0
+    refuse_status: int = 429
+    slow_s: dict[int, float] = field(default_factory=dict)
+
+    def cuts_after(self, number: int) -> int | None:
+        """Behind how many tokens the connection of a request breaks; None: it does not."""
+        return self.cut_after_tokens if self._happens("cut", self.cut_share, number) else None
+
+    def refuses(self, number: int) -> ApiError | None:
+        """With what the request is refused, if it is."""
+        if not self._happens("refuse", self.refuse_share, number):
+            return None
+        return ApiError(self.refuse_status, "refused on demand", "fault_injected")
+
+    def _happens(self, fault: str, share: float, number: int) -> bool:
+        if share <= 0:
+            return False
+        drawn = blake2b(f"{self.seed} {fault} {number}".encode(), digest_size=7).digest()
+        return int.from_bytes(drawn, "little") < share * 2**56
+
+    def set(self, data: Mapping[str, Any], replicas: int) -> None:
+        """Change some; see `serve` for their form.
+
+        Raises:
+            ApiError: a fault that is not known, or a number out of range.
+        """
+        for kind, fields in data.items():
+            if kind not in _KINDS:
+                raise wrong(kind, f"no such fault; there are {', '.join(_KINDS)}")
+            if not isinstance(fields, dict):
+                raise wrong(kind, "must be an object")
+        if "cut" in data:
+            share = _share(data["cut"], "cut")
+            after = whole(data["cut"], "after_tokens", 0)
+            self.cut_share, self.cut_after_tokens = share, 1 if after is None else after
+        if "refuse" in data:
+            share = _share(data["refuse"], "refuse")
+            status = whole(data["refuse"], "status", 400, 599)
+            self.refuse_share, self.refuse_status = share, status or 429
+        if "slow" in data:
+            replica = whole(data["slow"], "replica", 0, replicas - 1)
+            if replica is None:
+                raise wrong("slow.replica", "must be a whole number")
+            self.slow_s[replica] = _number(data["slow"], "slow", "by_s", 3600.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of them."""
+        return {
+            "cut": {"share": self.cut_share, "after_tokens": self.cut_after_tokens},
+            "refuse": {"share": self.refuse_share, "status": self.refuse_status},
+            "slow": [{"replica": replica, "by_s": by_s} for replica, by_s in sorted(self.slow_s.items())],
+        }
+
+
+def _share(fields: Mapping[str, Any], kind: str) -> float:
+    return _number(fields, kind, "share", 1.0)
+
+
+def _number(fields: Mapping[str, Any], kind: str, name: str, most: float) -> float:
+    value = fields.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
+        raise wrong(f"{kind}.{name}", f"must be a number from 0 to {most:g}")
+    return float(value)

@@ -1,0 +1,87 @@
+"""The requests of a run that was served, as a trace that `simulate` replays."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from inferq._lazy import pl
+from inferq.errors import ConfigError
+from inferq.inputs import path_of
+from inferq.serving.fleet import Ask
+from inferq.simulation.live import NANOSECONDS
+
+_ROWS = 1 << 14
+_SCHEMA = {
+    "arrival_s": "Float64",
+    "prompt_tokens": "Int32",
+    "output_tokens": "Int32",
+    "priority": "Int64",
+    "session_id": "String",
+    "prefix_hashes": "List",
+    "prefix_block_tokens": "Int32",
+    "continues": "Int32",
+    "max_output_tokens": "Int32",
+}
+
+
+class Record:
+    """Rows on their way into a Parquet file, some thousand in memory.
+
+    Args:
+        path: the file, made when the record is closed; parts of it stand beside it until then.
+        block: tokens of a block of `prefix_hashes`.
+
+    Raises:
+        ConfigError: a name that does not end in `.parquet`, or a file that is there.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], block: int) -> None:
+        self._path, self._block = path_of("record", path), block
+        if self._path.suffix != ".parquet":
+            raise ConfigError("record", f"must end in .parquet, is {str(path)!r}")
+        if self._path.exists():
+            raise ConfigError("record", f"{path} is there already")
+        self._parts: list[Path] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._rows: dict[str, list[object]] = {name: [] for name in _SCHEMA}
+
+    def add(self, at_ns: int, ask: Ask, request: int) -> None:
+        """A request came. They come in the order of their ids."""
+        prompt, rows = ask.prompt, self._rows
+        rows["arrival_s"].append(at_ns / NANOSECONDS)
+        rows["prompt_tokens"].append(len(prompt.ids))
+        rows["output_tokens"].append(ask.output_tokens)
+        rows["priority"].append(ask.priority)
+        rows["session_id"].append(ask.session)
+        rows["prefix_hashes"].append(prompt.hashes if prompt.continues is None else None)
+        rows["prefix_block_tokens"].append(self._block)
+        rows["continues"].append(prompt.continues)
+        rows["max_output_tokens"].append(ask.most_tokens)
+        if len(rows["arrival_s"]) == _ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        part = self._path.with_name(f".{self._path.name}.part-{len(self._parts)}")
+        self._frame().write_parquet(part)
+        self._parts.append(part)
+        self._begin()
+
+    def _frame(self) -> pl.DataFrame:
+        kinds = {
+            name: pl.List(pl.Int64) if kind == "List" else getattr(pl, kind) for name, kind in _SCHEMA.items()
+        }
+        return pl.DataFrame(self._rows, schema=kinds)
+
+    def close(self) -> int:
+        """Write the file, if any request came. Returns how many did."""
+        self._flush()
+        frame = pl.scan_parquet(self._parts)
+        rows = int(frame.select(pl.len()).collect().item())
+        if rows:
+            frame.sink_parquet(self._path)
+        for part in self._parts:
+            part.unlink()
+        return rows

@@ -1,0 +1,122 @@
+"""The routes of a server of the OpenAI API, as vLLM has them."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from aiohttp import web
+
+from inferq.serving.requests import ApiError, parsed
+from inferq.serving.service import Service
+
+_MOST_BYTES = 64 << 20
+"""Of a body."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def _json(data: Any, status: int = 200) -> web.Response:
+    headers = {"Retry-After": "1"} if status in (429, 503) else None
+    return web.json_response(data, status=status, headers=headers)
+
+
+@web.middleware
+async def _in_openais_form(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Errors of any kind as the API has them."""
+    try:
+        return await handler(request)
+    except ApiError as error:
+        return _json(error.body(), error.status)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        return _json(ApiError(error.status, error.reason).body(), error.status)
+    except Exception:
+        traceback.print_exc()
+        return _json(ApiError(500, "an error of the server", "internal_error").body(), 500)
+
+
+async def _body(request: web.Request) -> Any:
+    try:
+        return parsed(await request.read())
+    except web.HTTPRequestEntityTooLarge:
+        raise ApiError(413, f"the body has more than {_MOST_BYTES} bytes") from None
+
+
+def application(service: Service) -> web.Application:
+    """The routes that clients know."""
+
+    async def chat(request: web.Request) -> web.StreamResponse:
+        return await answer(request, is_chat=True)
+
+    async def completions(request: web.Request) -> web.StreamResponse:
+        return await answer(request, is_chat=False)
+
+    async def answer(request: web.Request, is_chat: bool) -> web.StreamResponse:
+        data = await _body(request)
+        exchange, requests = service.begin(data, is_chat, request.headers.get("X-Session-ID"))
+        try:
+            if not exchange.is_stream:
+                await exchange.over
+                if exchange.error is not None:
+                    raise exchange.error
+                return _json(exchange.whole())
+            response = web.StreamResponse(
+                headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+            )
+            response.enable_chunked_encoding()
+            await response.prepare(request)
+            transport = cast("asyncio.WriteTransport | None", request.transport)
+            if transport is None:
+                raise asyncio.CancelledError
+            exchange.begin(transport)
+            await exchange.over
+            await response.write_eof()
+            return response
+        finally:
+            # Those whose client has gone, or whose connection was cut.
+            for one in requests:
+                service.fleet.forget(one)
+
+    async def models(_: web.Request) -> web.StreamResponse:
+        return _json(service.models())
+
+    async def health(_: web.Request) -> web.StreamResponse:
+        is_well = service.fleet.broken is None and not service.is_draining
+        return web.Response(status=200 if is_well else 503)
+
+    async def metrics(_: web.Request) -> web.StreamResponse:
+        text = service.metrics.text(service.fleet.live.replicas())
+        return web.Response(text=text, content_type="text/plain", charset="utf-8")
+
+    async def tokenize(request: web.Request) -> web.StreamResponse:
+        return _json(service.counted(await _body(request)))
+
+    app = web.Application(middlewares=[_in_openais_form], client_max_size=_MOST_BYTES)
+    app.router.add_post("/v1/chat/completions", chat)
+    app.router.add_post("/v1/completions", completions)
+    app.router.add_get("/v1/models", models)
+    app.router.add_get("/health", health)
+    app.router.add_get("/metrics", metrics)
+    app.router.add_post("/tokenize", tokenize)
+    return app
+
+
+def administration(service: Service) -> web.Application:
+    """The routes on which faults are asked for."""
+
+    async def show(_: web.Request) -> web.StreamResponse:
+        return _json(service.faults.to_json())
+
+    async def change(request: web.Request) -> web.StreamResponse:
+        service.faults.set(await _body(request), len(service.fleet.live.replicas()))
+        service.fleet.slow_s.update(service.faults.slow_s)
+        return _json(service.faults.to_json())
+
+    app = web.Application(middlewares=[_in_openais_form])
+    app.router.add_get("/faults", show)
+    app.router.add_post("/faults", change)
+    return app

@@ -1,0 +1,109 @@
+"""The server: sockets, signals, and what is said at the beginning and the end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from inferq.serving.routes import administration, application
+from inferq.serving.service import Service, Settings
+from inferq.systems.system import System
+
+LOOPBACK = "127.0.0.1"
+
+
+class Server:
+    """A service on its ports, from `start` to `stop`, inside a running event loop.
+
+    Args:
+        system: what serves.
+        settings: how.
+        host: the address that clients reach; port 0 takes any that is free.
+        port: that of the clients.
+        admin_port: that of the faults, on the loopback address alone; None: there is none.
+    """
+
+    def __init__(
+        self, system: System, settings: Settings, host: str, port: int, admin_port: int | None = None
+    ) -> None:
+        self._system, self._settings = system, settings
+        self._at = (host, port)
+        self._admin_at = None if admin_port is None else (LOOPBACK, admin_port)
+        self._runners: list[web.AppRunner] = []
+        self.stopping = asyncio.Event()
+        self.service: Service
+
+    async def start(self) -> None:
+        """Open the ports."""
+        self.service = Service(self._system, self._settings, self._broke)
+        self.port = await self._open(application(self.service), *self._at)
+        self.admin_port: int | None = None
+        if self._admin_at is not None:
+            self.admin_port = await self._open(administration(self.service), *self._admin_at)
+
+    async def _open(self, app: web.Application, host: str, port: int) -> int:
+        runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+        await runner.setup()
+        self._runners.append(runner)
+        await web.TCPSite(runner, host, port, reuse_address=True, backlog=4096).start()
+        return int(runner.addresses[0][1])
+
+    def _broke(self, error: Exception) -> None:
+        self.stopping.set()
+
+    async def stop(self, *, drain: bool = True) -> dict[str, Any] | None:
+        """Refuse what comes, let end what is there, close the ports and the run. Returns its tables."""
+        self.service.is_draining = True
+        if drain:
+            await self.service.fleet.drained()
+        for runner in self._runners:
+            await runner.cleanup()
+        return self.service.close()
+
+
+async def serving(
+    server: Server, said: Callable[[str], object], began: Callable[[Server], object] | None = None
+) -> None:
+    """Serve until a signal: the first lets answers end, the second does not.
+
+    Args:
+        server: to serve with.
+        said: gets lines for whoever watches.
+        began: called once the ports are open.
+    """
+    await server.start()
+    signals = 0
+    now = asyncio.Event()
+
+    def asked_to_stop() -> None:
+        nonlocal signals
+        signals += 1
+        server.stopping.set()
+        if signals > 1:
+            now.set()
+
+    loop = asyncio.get_running_loop()
+    for one in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(one, asked_to_stop)
+    try:
+        if began is not None:
+            began(server)
+        await server.stopping.wait()
+        left = len(server.service.fleet)
+        if left:
+            said(f"draining: {left} answers are under way; another signal ends them")
+        server.service.is_draining = True
+        waits = [asyncio.ensure_future(server.service.fleet.drained()), asyncio.ensure_future(now.wait())]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+    finally:
+        for one in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(one)
+        await server.stop(drain=False)
+    if server.service.fleet.broken is not None:
+        raise server.service.fleet.broken
