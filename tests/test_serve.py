@@ -24,7 +24,6 @@ from inferq.serving.serve import settings_of
 aiohttp = pytest.importorskip("aiohttp")
 
 SPEED = 200.0
-CLASSES = ("serve", "dispatch")
 
 
 def engine(**fields: Any) -> iq.Engine:
@@ -110,13 +109,15 @@ async def conversations(run: Run, users: int = 12, turns: int = 3) -> None:
 
 
 class Shortest(iq.Scheduler):
-    """A scheduler of the user's own, which asks itself anew in each iteration."""
+    """A scheduler of the user's own, which is asked anew in each iteration."""
 
-    def plan(self, view: Any) -> Any:
+    max_seqs = 8
+
+    def plan(self, view: Any) -> iq.Batch:
         running, waiting = view.running, view.waiting
-        ready = running.id[running.decodes]
-        admit = {int(one): int(left) for one, left in zip(waiting.id[:2], waiting.prompt_left[:2], strict=True)}
-        return iq.Batch(decode=ready, admit=admit)
+        first = waiting.prompt_left.argsort(kind="stable")[: self.max_seqs - len(running)]
+        prompts = zip(waiting.id[first].tolist(), waiting.prompt_left[first].tolist(), strict=True)
+        return iq.Batch(decode=running.id[running.decodes], prefill=list(prompts))
 
 
 SYSTEMS = {
@@ -142,7 +143,9 @@ def test_the_recorded_trace_replays_the_run_in_every_instant_and_batch(name: str
     trace = iq.read_trace(run.trace)
     result = iq.simulate(trace, system, seed=5, batches=True, timeline_s=1.0)
     live = {
-        column: np.concatenate([part[column] for part in run.rows]) for column in run.rows[0] if column != "class"
+        column: np.concatenate([part[column] for part in run.rows])
+        for column in run.rows[0]
+        if column != "class"
     }
     replayed = result._tables.requests
     for column, values in live.items():
@@ -151,7 +154,9 @@ def test_the_recorded_trace_replays_the_run_in_every_instant_and_batch(name: str
     assert len(live["status"]) == 36
     for table in ("iterations", "batches", "tbt", "timeline", "work"):
         for column, values in run.tables[table].items():
-            np.testing.assert_array_equal(values, getattr(result._tables, table)[column], err_msg=f"{table} {column}")
+            np.testing.assert_array_equal(
+                values, getattr(result._tables, table)[column], err_msg=f"{table} {column}"
+            )
     assert run.tables["totals"] == {**result._tables.totals}
     assert run.tables["drained"].tolist() == list(result._tables.drained)
     hits = live["cached_tokens"].sum()
@@ -162,3 +167,265 @@ def engines_of(system: Any) -> list[iq.Engine]:
     from inferq.systems.pools import pools_of
 
     return [one for pool in pools_of(system) for one in pool.engines]
+
+
+def test_answers_have_openais_form():
+    async def clients(run: Run) -> None:
+        status, answer = await run.post("/v1/chat/completions", chat("Hello there", max_tokens=5, n=2))
+        assert (status, answer["object"]) == (200, "chat.completion")
+        assert [choice["index"] for choice in answer["choices"]] == [0, 1]
+        for choice in answer["choices"]:
+            assert choice["finish_reason"] == "length"
+            assert choice["message"]["role"] == "assistant"
+            assert len(choice["message"]["content"]) == 5 * 4
+        # Eleven characters are three tokens; eight are of the template.
+        assert answer["usage"] == {"prompt_tokens": 11, "completion_tokens": 10, "total_tokens": 21}
+        asked = chat("Hello there", max_tokens=None, max_completion_tokens=3, stop=["a"])
+        events = await run.stream(
+            "/v1/chat/completions", {**asked, "stream_options": {"include_usage": True}}
+        )
+        deltas = [event["choices"][0] for event in events[:-1]]
+        assert deltas[0]["delta"] == {"role": "assistant", "content": ""}
+        assert [len(one["delta"]["content"]) for one in deltas[1:-1]] == [4, 4, 4]
+        assert (deltas[-1]["delta"], deltas[-1]["finish_reason"]) == ({}, "length")
+        assert {event["object"] for event in events} == {"chat.completion.chunk"}
+        assert len({event["id"] for event in events}) == 1
+        assert events[-1]["choices"] == [] and events[-1]["usage"]["completion_tokens"] == 3
+        asked = {"prompt": ["Hello there", [1, 2, 3, 4]], "max_tokens": 2, "model": "inferq"}
+        status, answer = await run.post("/v1/completions", asked)
+        assert (status, answer["object"]) == (200, "text_completion")
+        assert [len(choice["text"]) for choice in answer["choices"]] == [8, 8]
+        assert answer["usage"]["prompt_tokens"] == 7
+        events = await run.stream("/v1/completions", {"prompt": "Hi", "max_tokens": 2})
+        assert [len(event["choices"][0]["text"]) for event in events] == [4, 4, 0]
+        async with run.client.get(f"{run.url}/v1/models") as got:
+            assert [model["id"] for model in (await got.json())["data"]] == ["inferq"]
+        assert await run.post("/tokenize", {"prompt": "Hello there"}) == (
+            200,
+            {
+                "count": 3,
+                "max_model_len": 4096,
+                "tokens": [int.from_bytes(piece, "little") for piece in (b"Hell", b"o th", b"ere")],
+                "token_strs": None,
+            },
+        )
+        async with run.client.get(f"{run.url}/metrics") as got:
+            lines = dict(line.rsplit(" ", 1) for line in (await got.text()).splitlines() if line[0] != "#")
+        one = '{model_name="inferq",engine="0"}'
+        assert lines[f"vllm:generation_tokens_total{one}"] == str(10 + 3 + 4 + 2)
+        assert lines[f"vllm:num_requests_running{one}"] == "0"
+        assert lines[f"vllm:time_to_first_token_seconds_count{one}"] == "6"
+        assert (
+            lines['vllm:request_success_total{model_name="inferq",engine="0",finished_reason="length"}']
+            == "6"
+        )
+        async with run.client.get(f"{run.url}/health") as got:
+            assert got.status == 200
+
+    served(engine(), clients)
+
+
+def test_an_answer_is_as_long_as_asked_or_as_a_law_has_it():
+    async def lengths(run: Run, **fields: Any) -> list[tuple[int, str]]:
+        found = []
+        for _ in range(3):
+            _, answer = await run.post("/v1/chat/completions", chat("Hi", **fields))
+            found.append((answer["usage"]["completion_tokens"], answer["choices"][0]["finish_reason"]))
+        return found
+
+    async def by_list(run: Run) -> None:
+        assert await lengths(run, max_tokens=9) == [(3, "stop"), (9, "length"), (9, "length")]
+        assert await lengths(run, max_tokens=9, ignore_eos=True) == [(9, "length")] * 3
+        assert await lengths(run, max_tokens=9, min_tokens=5) == [(5, "stop"), (9, "length"), (9, "length")]
+        assert await lengths(run, max_tokens=None) == [(3, "stop"), (9, "stop"), (20, "stop")]
+
+    async def by_law(run: Run) -> None:
+        drawn = iq.Geometric(9).draw_column(3, 7).tolist()
+        assert [tokens for tokens, _ in await lengths(run, max_tokens=200)] == drawn
+
+    async def unasked(run: Run) -> None:
+        assert await lengths(run, max_tokens=None) == [(128, "stop")] * 3
+
+    served(engine(), by_list, output=[3, 9, 20])
+    served(engine(), by_law, output=iq.Geometric(9), seed=7)
+    served(engine(), unasked, speed=2000)
+
+
+def test_what_cannot_be_is_refused_in_openais_form():
+    refused = [
+        (chat(), 400, "messages"),
+        ({"messages": [{"role": "user"}]}, 400, "messages.0.content"),
+        (chat("Hi", max_tokens=0), 400, "max_tokens"),
+        (chat("Hi", max_tokens=True), 400, "max_tokens"),
+        (chat("Hi", max_tokens=4096), 400, "messages"),
+        (chat("x" * 4 * 4096, max_tokens=None), 400, "messages"),
+        (chat("Hi", model="gpt-5"), 404, "model"),
+        (chat("Hi", n=129), 400, "n"),
+        (chat("\ud800"), 400, "messages.0.content"),
+        (chat("Hi", logprobs=True), 400, "logprobs"),
+        (chat("Hi", response_format={"type": "json_object"}), 400, "response_format"),
+        (chat("Hi", stream_options={"include_usage": True}), 400, "stream_options"),
+        (b"{", 400, None),
+        (b"[" * 100_000, 400, None),
+        (b"[1]", 400, None),
+    ]
+
+    async def clients(run: Run) -> None:
+        for body, status, param in refused:
+            got, answer = await run.post("/v1/chat/completions", body)
+            assert (got, answer["error"]["param"]) == (status, param), (body, answer)
+            assert answer["error"]["code"] == status and answer["error"]["message"]
+        assert (await run.post("/v1/completions", {"prompt": []}))[0] == 400
+        assert (await run.post("/nowhere", {}))[0] == 404
+        async with run.client.get(f"{run.url}/v1/completions") as got:
+            assert got.status == 405 and "error" in await got.json()
+
+    assert len(served(engine(), clients).server.service.fleet.live.pools) == 1
+
+
+def mutated(dice: random.Random, value: Any, depth: int = 0) -> Any:
+    """The value with something in it changed."""
+    odd = (None, True, -1, 0, 2**70, 1e308, float("nan"), "", "\ud800", "x" * 99, [], {}, [[[]]], {"a": {}})
+    if isinstance(value, dict) and value and depth < 4 and dice.random() < 0.8:
+        name = dice.choice(list(value))
+        changed = {key: mutated(dice, one, depth + 1) if key == name else one for key, one in value.items()}
+        if dice.random() < 0.2:
+            del changed[name]
+        return changed
+    if isinstance(value, list) and value and depth < 4 and dice.random() < 0.8:
+        place = dice.randrange(len(value))
+        return [mutated(dice, one, depth + 1) if at == place else one for at, one in enumerate(value)]
+    return dice.choice(odd)
+
+
+def test_ten_thousand_malformed_requests_are_refused_and_none_breaks_the_server():
+    fields = {"n": 2, "stream": True, "stream_options": {"include_usage": True}, "stop": ["a"], "user": "u"}
+    more = {"priority": 1, "cache_salt": "s", "ignore_eos": True, "min_tokens": 1, "temperature": 0.5}
+    parts = [{"type": "text", "text": "Hi"}]
+    bodies = [
+        (True, {**chat("Hi", "there", "and"), **fields, **more}),
+        (True, {"messages": [{"role": "user", "content": parts}], "max_completion_tokens": 3}),
+        (False, {"prompt": ["Hi", [1, 2]], "max_tokens": 2, **fields, **more}),
+    ]
+
+    async def clients(run: Run) -> None:
+        dice, refused = random.Random(1), 0
+        for number in range(10_000):
+            is_chat, body = bodies[number % 3]
+            for _ in range(dice.randint(1, 3)):
+                body = mutated(dice, body)
+            data = json.dumps(body).encode()
+            if number % 4 == 0:
+                data = bytearray(data)
+                for _ in range(3):
+                    data[dice.randrange(len(data))] = dice.randrange(256)
+            try:
+                run.server.service.begin(parsed(bytes(data)), is_chat, None)
+            except ApiError as error:
+                assert 400 <= error.status < 500, (data, error)
+                refused += 1
+            if number % 50 == 0:
+                path = "/v1/chat/completions" if is_chat else "/v1/completions"
+                async with run.client.post(f"{run.url}{path}", data=bytes(data)) as answer:
+                    assert answer.status < 500, (data, await answer.read())
+        assert 5_000 < refused < 10_000
+        reader, writer = await asyncio.open_connection("127.0.0.1", run.server.port)
+        writer.write(b"\x16\x03\x01 no HTTP at all\r\n\r\n")
+        assert b" 400 " in (await reader.read()).split(b"\r\n")[0]
+        writer.close()
+        assert (await run.post("/v1/chat/completions", chat("Still there?")))[0] == 200
+
+    served(engine(kv=iq.KvCache(tokens=2**20)), clients, speed=1e5)
+
+
+def test_beyond_the_queue_a_request_is_refused_and_may_come_again():
+    async def clients(run: Run) -> None:
+        asks = [run.post("/v1/chat/completions", chat("Hi", max_tokens=50)) for _ in range(30)]
+        answers = await asyncio.gather(*asks)
+        statuses = sorted(status for status, _ in answers)
+        assert statuses[0] == 200 and statuses[-1] == 503 and set(statuses) == {200, 503}
+        assert {answer["error"]["type"] for status, answer in answers if status == 503} == {
+            "overloaded_error"
+        }
+        assert (await run.post("/v1/chat/completions", chat("Now?")))[0] == 200
+
+    served(engine(scheduler=iq.Sarathi(max_seqs=1)), clients, max_waiting=4, speed=20)
+
+
+def test_faults_happen_on_demand_to_the_same_requests_again():
+    async def clients(run: Run) -> None:
+        at = f"http://127.0.0.1:{run.server.admin_port}/faults"
+        asked = {"refuse": {"share": 0.3, "status": 429}, "cut": {"share": 0.4, "after_tokens": 2}}
+        async with run.client.post(at, json=asked) as answer:
+            assert (await answer.json())["cut"] == {"share": 0.4, "after_tokens": 2}
+        for wrong in ({"cut": {"share": 2}}, {"slow": {"replica": 9, "by_s": 1}}, {"fire": {}}, {"cut": 1}):
+            async with run.client.post(at, json=wrong) as answer:
+                assert answer.status == 400 and "error" in await answer.json()
+        for _ in range(40):
+            body = {**chat("Hi", max_tokens=5), "stream": True}
+            try:
+                async with run.client.post(f"{run.url}/v1/chat/completions", json=body) as answer:
+                    happened.append(answer.status)
+                    await answer.read()
+            except aiohttp.ClientError:
+                happened[-1] = 0
+
+    happened: list[int] = []
+    served(engine(), clients, seed=3)
+    first, happened = happened, []
+    served(engine(), clients, seed=3)
+    assert happened == first
+    counts = {status: first.count(status) for status in (0, 200, 429)}
+    assert sum(counts.values()) == 40 and all(5 <= count <= 25 for count in counts.values()), counts
+    assert not served(engine(), lambda _: asyncio.sleep(0)).server.service.faults.cut_share
+
+
+def test_sigterm_lets_answers_end_and_writes_the_record(tmp_path: Path):
+    scenario = tmp_path / "scenario.json"
+    iq.Scenario(
+        iq.Workload({"arrival_s": [0.0], "prompt_tokens": [1], "output_tokens": [7]}), engine()
+    ).write(scenario)
+    record = tmp_path / "trace.parquet"
+    options = ["--port", "0", "--speed", "2", "--record", str(record), "--output", "workload"]
+    command = [sys.executable, "-m", "inferq.cli", "serve", str(scenario), *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        assert process.stderr is not None
+        line = next(line for line in process.stderr if "http://" in line)
+        port = int(line.split("127.0.0.1:")[1].split("/")[0])
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            body = json.dumps({**chat("Hi", max_tokens=60, ignore_eos=True), "stream": True}).encode()
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            client.sendall(head.encode() + body)
+            got = client.recv(1 << 16)
+            while b"content" not in got:
+                got += client.recv(1 << 16)
+            process.send_signal(signal.SIGTERM)
+            while not got.endswith(b"0\r\n\r\n"):
+                got += client.recv(1 << 16)
+        assert got.count(b'"content":" ') == 60 and b"[DONE]" in got
+        said = process.stderr.read()
+        assert process.wait() == 0, said
+    assert "1 requests; the server was late by" in said
+    trace = pl.read_parquet(record)
+    assert trace.select("prompt_tokens", "output_tokens", "max_output_tokens").rows() == [(9, 60, 60)]
+
+
+def test_what_cannot_be_served_is_said_before_a_port_is_opened(tmp_path: Path):
+    wrong = [
+        ({"speed": 0}, "speed"),
+        ({"port": 70_000}, "port"),
+        ({"output": 7}, "output"),
+        ({"output": [0]}, "output.0"),
+        ({"characters_per_token": 0}, "characters_per_token"),
+        ({"tokenizer": "x", "characters_per_token": 4}, "tokenizer"),
+        ({"tokenizer": str(tmp_path)}, "tokenizer"),
+        ({"record": "trace.csv"}, "record"),
+        ({"model": ""}, "model"),
+        ({"max_waiting": 0}, "max_waiting"),
+    ]
+    for options, named in wrong:
+        with pytest.raises(ConfigError, match=named):
+            iq.serve(engine(), **options)
+    network = iq.Network({"a": engine()}, [iq.Workflow("w", stages={"s": iq.Stage("a", prompt=1, output=1)})])
+    with pytest.raises(ConfigError, match="cannot be fed"):
+        iq.serve(network, port=0)

@@ -92,7 +92,9 @@ class Fleet:
         self.slow_s: dict[int, float] = {}
         self._on_their_way: list[tuple[float, int, Tokens]] = []
         self._sent = 0
+        self.asked = 0
         self._last_ns = 0
+        self._coming = 0
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
@@ -100,7 +102,7 @@ class Fleet:
         self.clock = Clock(speed)
 
     def __len__(self) -> int:
-        """Requests whose answers are not over."""
+        """Requests whose answers are not over; `asked` are all of them."""
         return len(self._listeners)
 
     @property
@@ -109,8 +111,8 @@ class Fleet:
         return self._last_ns / NANOSECONDS
 
     def waiting(self) -> int:
-        """Requests in the queues of all replicas."""
-        return sum(replica[0] for replica in self.live.replicas())
+        """Requests in the queues of all replicas, and those that come at this instant."""
+        return sum(replica[0] for replica in self.live.replicas()) + self._coming
 
     def ask(self, ask: Ask, listener: Listener) -> int:
         """A request arrives now. Returns its id."""
@@ -126,6 +128,8 @@ class Fleet:
         )
         self._listeners[request] = listener
         self._empty.clear()
+        self._coming += 1
+        self.asked += 1
         self._heard(at_ns, ask, request)
         self._sleep()
         return request
@@ -179,6 +183,7 @@ class Fleet:
         """Let happen what has by now, and hand on what is due."""
         self._last_ns = now_ns = max(self.clock.now_ns(), self._last_ns)
         news = self.live.advance(now_ns)
+        self._coming = 0
         for tokens in news.tokens:
             self._sent += 1
             at_client = tokens.at_s + self._api_s[tokens.replica] + self.slow_s.get(tokens.replica, 0.0)

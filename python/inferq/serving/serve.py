@@ -125,7 +125,7 @@ def settings_of(
         lengths=Lengths(output, seed),
         seed=seed,
         speed=positive("speed", speed),
-        max_waiting=None if max_waiting is None else whole("max_waiting", max_waiting, 0, 2**31 - 1),
+        max_waiting=None if max_waiting is None else whole("max_waiting", max_waiting, 1, 2**31 - 1),
         record=None if record is None else Record(record, engine.kv.block),
     )
 
@@ -158,7 +158,7 @@ def run(
         finally:
             if hasattr(server, "service"):
                 fleet = server.service.fleet
-                said(f"{len(fleet.live)} requests; the server was late by {fleet.lateness}")
+                said(f"{fleet.asked} requests; the server was late by {fleet.lateness}")
 
     asyncio.run(main())
 

@@ -150,7 +150,7 @@ class Service:
             prompt = self.prompts.read(ids, ends, question.salt)
             for _ in range(question.choices):
                 tokens = self.settings.lengths.of(
-                    len(self.fleet.live) + len(asks),
+                    self.fleet.asked + len(asks),
                     allowed=room if asked is None else asked,
                     asked=asked,
                     least=question.least_tokens,
