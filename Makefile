@@ -1,6 +1,7 @@
 # What people and CI run. `make help` lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-core test-python test-all lint lint-core lint-python format bench budget growth fuzz papers docs lock clean toolchain
+.PHONY: help demo test test-core test-python test-all lint lint-core lint-python format bench budget growth fuzz papers docs \
+	wheels lock clean toolchain
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -96,11 +97,16 @@ papers: $(VENV)/released ## Reproduce the five papers into docs/papers; TRACE=fo
 docs: $(VENV)/tested ## Build the guides and the reference into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-lock: $(VENV)/tools ## Lock the newest versions that fit: Cargo.lock, requirements-dev.txt and requirements-torch.txt
+wheels: $(VENV)/wheels ## Build, check and try the wheels that can be built here into dist/; EMULATE=1 tries arm64 under qemu
+	$(BIN)/python .ci/wheels.py $(if $(EMULATE),--emulate)
+
+lock: $(VENV)/tools ## Lock the newest versions that fit: Cargo.lock and requirements-*.txt
 	cargo update
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --group dev --extra serve --extra tokenizers --universal --python-version 3.10 \
 		--upgrade --generate-hashes --no-annotate --no-header --quiet --output-file requirements-dev.txt
+	$(BIN)/uv pip compile --group wheels --universal --python-version 3.10 \
+		--upgrade --generate-hashes --no-annotate --no-header --quiet --output-file requirements-wheels.txt
 	echo torch | $(BIN)/uv pip compile - --constraint requirements-dev.txt --universal --python-version 3.10 \
 		--upgrade --generate-hashes --no-annotate --no-header --quiet --output-file requirements-torch.txt
 
@@ -138,6 +144,10 @@ $(VENV)/tested: $(BUILT_FROM) $(VENV)/tools
 
 $(VENV)/tools: requirements-dev.txt | toolchain $(BIN)/python
 	$(BIN)/python -m pip install --quiet --requirement requirements-dev.txt
+	@touch $@
+
+$(VENV)/wheels: requirements-wheels.txt | toolchain $(BIN)/python
+	$(BIN)/python -m pip install --quiet --requirement requirements-wheels.txt
 	@touch $@
 
 # Half of PyTorch would be worse than none.

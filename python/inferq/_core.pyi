@@ -14,6 +14,7 @@ __all__ = [
     "RoutedRequest",
     "View",
     "check",
+    "commit",
     "draw",
     "draw_arrivals",
     "draw_client",
@@ -34,6 +35,8 @@ _Pairs: TypeAlias = Iterable[Iterable[SupportsIndex]] | Mapping[int, int] | NDAr
 _Happened: TypeAlias = tuple[
     list[tuple[float, int, list[int], list[int]]], list[tuple[int, int]], list[tuple[int, int]]
 ]
+
+commit: str | None
 
 @final
 class Batch:

@@ -20,6 +20,8 @@ use pyo3::prelude::*;
 /// The compiled core of inferq. Use the package `inferq`, which is typed and documented.
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    // Wheels are built with their commit named; a build from a source distribution has none to name.
+    module.add("commit", option_env!("INFERQ_COMMIT"))?;
     module.add_class::<batch::PyBatch>()?;
     module.add_class::<draw::PyDrawing>()?;
     module.add_class::<router::PyFleet>()?;

@@ -1,3 +1,5 @@
+#![doc = include_str!("../README.md")]
+//!
 //! # The road of a request
 //!
 //! ```text
@@ -12,32 +14,6 @@
 //! Modules stand in the order of the road. To understand the simulator, read three: [`replica`] (what one engine does),
 //! [`plan`] (what a scheduler may ask) and [`simulation`] (in which order everything happens). To add a policy, read
 //! [`scheduler`] or [`router`]; to add a timing model, [`timing`].
-//!
-//! ```
-//! use inferq_core::{engine, simulation, workload::Workload};
-//!
-//! let engine: engine::Engine = engine::parse(
-//!     r#"{"timing": {"kind": "Constant", "seconds": 0.5},
-//!         "scheduler": {"kind": "Sarathi", "token_budget": 512, "max_seqs": 128, "order": "fcfs",
-//!                       "watermark": 0.01, "preemption": {"kind": "Recompute"}},
-//!         "kv": {"tokens": 4096, "block": 16},
-//!         "first_token": "prefill"}"#,
-//! )?;
-//! let workload = Workload {
-//!     arrival_s: &[1.0],
-//!     prompt_tokens: &[100],
-//!     output_tokens: &[3],
-//!     class_count: 1,
-//!     ..Workload::default()
-//! };
-//! let options = simulation::Options::all(&workload);
-//! let results = simulation::simulate(&workload, engine.build(Some(&[]))?, &options, &mut ())?;
-//! let results = results.with_columns(&workload);
-//! // The prompt takes one iteration, which emits the first token; two decodes follow.
-//! assert_eq!(results.requests.first_token_s, [1.5]);
-//! assert_eq!(results.requests.finish_s, [2.5]);
-//! # Ok::<(), inferq_core::error::Error>(())
-//! ```
 
 // What everything is measured in, and what can go wrong.
 pub mod clock;

@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from inferq._version import __version__
+from inferq._version import __version__, commit
 from inferq.cli import gathered
 from inferq.elsewhere import option_of
 from inferq.errors import ConfigError, SimulationError, TraceError
@@ -160,7 +160,8 @@ def _hint(error: Any) -> None:
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"inferq {__version__}")
+        built_from = commit()
+        typer.echo(f"inferq {__version__}" + ("" if built_from is None else f" ({built_from})"))
         raise typer.Exit
 
 
@@ -181,7 +182,8 @@ app = typer.Typer(
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version this is.")
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Say the version and the commit."),
     ] = False,
 ) -> None:
     """Simulate LLM inference serving, bit for bit the same on every machine."""
