@@ -1,15 +1,16 @@
 """Builds the wheels that this machine can build, looks into them, and tries those that it can run.
 
-`make wheels` on Linux; `python .ci/wheels.py` with what requirements-wheels.txt lists anywhere. On Linux every
-target whose standard library some rustc here has is linked with zig, against the oldest glibc or musl that its
-tag promises; elsewhere the machine's own target is built. On Debian the library for arm64 comes with
+`make wheels` on Linux; `python .ci/wheels.py` with what requirements-wheels.txt lists anywhere. On Linux
+every target whose standard library some rustc here has is linked with zig, against the oldest glibc or
+musl that its tag promises; elsewhere the machine's own target is built. On Debian the library for arm64
+comes with
 
     dpkg --add-architecture arm64 && apt-get update && apt-get install rustc-web libstd-rust-web-dev:arm64
 
-A wheel must be at most 6 MB, keep its promise to every Python from 3.10 on (abi3audit) and to every Linux of its
-tag (auditwheel), and hold nothing that is no part of the package. A wheel for this machine is then installed into
-an empty environment, with the oldest and with the newest versions of what it depends on and no compiler in reach,
-and gives there what `tests/smoke.py` asks.
+A wheel must be at most 6 MB, keep its promise to every Python from 3.10 on (abi3audit) and to every Linux
+of its tag (auditwheel), and hold nothing that is no part of the package. A wheel for this machine is then
+installed into an empty environment, with the oldest and with the newest versions of what it depends on
+and no compiler in reach, and gives there what `tests/smoke.py` asks.
 """
 
 import argparse
