@@ -14,7 +14,7 @@ from inferq.errors import ConfigError, Renamed
 from inferq.scheduler import SCHEDULERS, ClassPriority, Scheduler
 from inferq.systems.kv_cache import KvCache
 from inferq.systems.overhead import Overhead
-from inferq.systems.servers import Server
+from inferq.systems.servers import CONTEXT_BYTES, Server
 from inferq.timing import TIMING_MODELS, Roofline, TimingModel, TimingTable
 from inferq.timing.hardware.gpu import Gpu
 from inferq.timing.hardware.kv_memory import KvMemory
@@ -211,8 +211,13 @@ class Engine(Description):
                 kv_dtype=kv_dtype,
                 utilisation=share(gpus),
                 **(
-                    # The share that SGLang takes leaves out activations and all else.
-                    {"batched_tokens": 1, "sampled_rows": 1, "reserved_bytes": 0, "block": 1}
+                    # SGLang's share is of what is free before the weights, and leaves out activations.
+                    {
+                        "batched_tokens": 1,
+                        "sampled_rows": 1,
+                        "reserved_bytes": share(gpus) * CONTEXT_BYTES,
+                        "block": 1,
+                    }
                     if is_sglang
                     else {
                         "batched_tokens": getattr(inner, "token_budget", None) or 8192,

@@ -102,9 +102,17 @@ class Server:
         name = self.card.name.lower()
         rows = _table()[self.name]["limits"]
         row = next(
-            row for row in rows if gib >= row.get("least_gib", 0) and row.get("without", "\n") not in name
+            row
+            for row in rows
+            if gib >= row.get("least_gib", 0)
+            and row.get("without", "\n") not in name
+            and ("before" not in row or self._is_before(*row["before"]))
         )
-        return {key: value for key, value in row.items() if key not in ("least_gib", "without")}
+        return {key: value for key, value in row.items() if key not in ("least_gib", "without", "before")}
+
+    def _is_before(self, *version: int) -> bool:
+        """Was an earlier patch release asked for? Without one it is the newest of its kind."""
+        return len(self.version) > 2 and self.version < version
 
     def utilisation(self, gpus: int) -> float:
         """The share of the card that it uses; SGLang's is `mem_fraction_static`."""
@@ -259,9 +267,9 @@ class Server:
         return lines
 
 
-def chunk_of_sglang(card: Gpu) -> int:
-    """SGLang's `chunked_prefill_size` on a card."""
-    return Server("sglang-0.5", (0, 5), card).limits()["chunk_tokens"]
+CONTEXT_BYTES = 1.2 * GIB
+"""What a process of SGLang holds of a card before it loads weights: its logs show 78.4 to 78.8 GB free of the
+79.65 of an H100. Its share is of what is free then."""
 
 
 def sglang_share(card: Gpu, gpus: int, version: tuple[int, ...] | None) -> float:
@@ -269,7 +277,7 @@ def sglang_share(card: Gpu, gpus: int, version: tuple[int, ...] | None) -> float
 
     From the rules in its `server_args.py`: a reserve by the size of the card before 0.5.3 (pull request
     10975), since then 512 MiB, 1.5 MiB for each token of a chunk, 2 MiB for each request of the largest
-    graph, and an eighth of a GiB a GPU; 10 GiB at least on large cards.
+    graph, and an eighth of a GiB a GPU; 10 GiB at least on cards of more than 60.
     """
     mib = 2**20
     all_mib = card.memory_bytes / mib
@@ -278,11 +286,16 @@ def sglang_share(card: Gpu, gpus: int, version: tuple[int, ...] | None) -> float
         if all_mib >= 90 * 1024:
             reserve = 12 + gpus / 2
         return round((all_mib - 1024 * reserve) / all_mib, 3)
-    graph = 24 if all_mib < 35 * 1024 else 256 if gpus < 4 else 512
-    reserve_mib = 512 + 1.5 * chunk_of_sglang(card) + 2 * graph + 128 * gpus
+    few, many = next(graph for least, graph in _GRAPHS if all_mib >= 1024 * least)
+    chunk = Server("sglang-0.5", (0, 5), card).limits()["chunk_tokens"]
+    reserve_mib = 512 + 1.5 * chunk + 2 * (few if gpus < 4 else many) + 128 * gpus
     if all_mib > 60 * 1024:
         reserve_mib = max(reserve_mib, 10 * 1024)
     return round((all_mib - reserve_mib) / all_mib, 3)
+
+
+_GRAPHS = ((160, (512, 512)), (60, (256, 512)), (35, (32, 160)), (20, (24, 80)), (0, (8, 8)))
+"""Requests of SGLang's largest graph on fewer than four GPUs and on more, by the GiB of a card at least."""
 
 
 def _nearest(name: str) -> str:

@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 from inferq.errors import ConfigError
 from inferq.experiments.validation.measured_run import MeasuredRun
+from inferq.experiments.validation.taken import share_of
 from inferq.scheduler import Scheduler, Sglang, VllmV1
 from inferq.systems.engine import Engine
 from inferq.systems.kv_cache import KvCache
-from inferq.systems.servers import Server, chunk_of_sglang, sglang_share
+from inferq.systems.servers import CONTEXT_BYTES, Server, sglang_share
 from inferq.timing.hardware.catalogue import entries
 from inferq.timing.hardware.gpu import Gpu
 from inferq.timing.hardware.model_shape import ModelShape
@@ -118,7 +119,7 @@ def release_of(run: MeasuredRun, card: Gpu) -> Server:
     """The newest known server that is no newer than that of a run; the newest where it is not said."""
     program, version = _server(run), version_of(run)
     name = Server.until(program, version or (10**6,))
-    return Server.of(name, card)
+    return Server(name, version or Server.of(name, card).version, card)
 
 
 def _server(run: MeasuredRun) -> Literal["vllm", "sglang"]:
@@ -213,7 +214,9 @@ def _vllm(run: MeasuredRun, card: Gpu, assumed: Assumed) -> VllmV1:
 def _sglang(run: MeasuredRun, card: Gpu, assumed: Assumed) -> Sglang:
     """SGLang's scheduler with its defaults on this card."""
     chunk = run.max_num_batched_tokens or assumed.take(
-        "max_num_batched_tokens", chunk_of_sglang(card), f"SGLang's chunked_prefill_size on {card.name}"
+        "max_num_batched_tokens",
+        release_of(run, card).limits()["chunk_tokens"],
+        f"SGLang's chunked_prefill_size on {card.name}",
     )
     seqs = run.max_num_seqs or assumed.take(
         "max_num_seqs", 2048, "the least that SGLang takes for max_running_requests"
@@ -239,12 +242,19 @@ def _kv(
         return KvCache(tokens=_BLOCK * max(1, run.kv_blocks - own), block=_BLOCK, prefix_cache=caching)
     if server == "vllm":
         return None
-    share = run.gpu_mem_util or assumed.take(
+    share = run.gpu_mem_util
+    if share is None and (published := share_of(run)) is not None:
+        share = assumed.take(
+            "gpu_mem_util",
+            published,
+            "taken on rows of this publisher where the cache is full (SGLang 0.5.1)",
+        )
+    share = share or assumed.take(
         "gpu_mem_util",
         sglang_share(card, gpus, version_of(run)),
         "mem_fraction_static, from the rules in SGLang's server_args.py",
     )
-    room = card.memory_bytes * share - shape.weight_bytes(weights) / gpus
+    room = (card.memory_bytes - CONTEXT_BYTES) * share - shape.weight_bytes(weights) / gpus
     tokens = int(room // shape.kv_bytes_per_token("bf16", gpus))
     if tokens < 1:
         raise run.wrong("tp", f"{shape.name} leaves no room for keys and values on {gpus} × {card.name}")

@@ -13,10 +13,10 @@ from inferq._lazy import np, pl
 from inferq.checks import whole
 from inferq.errors import ConfigError, SimulationError, TraceError
 from inferq.experiments.validation.clients import Client, client_for
-from inferq.experiments.validation.host import taken_on
 from inferq.experiments.validation.measured_run import QUANTITIES, STATISTICS, MeasuredRun
 from inferq.experiments.validation.reading import read_runs
 from inferq.experiments.validation.settings import Assumed, clock_of, engine_for
+from inferq.experiments.validation.taken import taken_on
 from inferq.experiments.validation.validation import Validation
 from inferq.reports.text import counted
 from inferq.simulation.simulate import simulate
@@ -160,7 +160,7 @@ def _simulated(stages: list[MeasuredRun], engine: EngineFor, seed: int) -> list[
         failed = (run.failures or 0) / (run.n_requests or math.inf)
         why = f"{100 * failed:.0f} % of its requests failed" if failed > _MOST_FAILED else ""
         if not why and (taken := taken_on(run)) is not None:
-            why = f"times of its server's host or API were taken on it ({taken})"
+            why = f"a number of its server was taken on it ({taken})"
         rows.append(Row(run, assumed, clock_of(made), measured, not why, why, facts))
     return rows
 

@@ -28,8 +28,8 @@ class Gpu:
         link_bytes_per_s: to the other GPUs, in one direction: half of what is advertised for NVLink.
         nvlink: is that link NVLink? Else it is PCIe.
         busy_watts: power of the whole board at most; None where it is not known.
-        idle_watts: of a board that waits with a model loaded, as somebody measured it, since no datasheet says
-            it; None where it is not known.
+        idle_watts: of a board that waits with a model loaded, as somebody measured it, since no datasheet
+            says it; None where it is not known.
         name: what it is called.
 
     Raises:
