@@ -73,7 +73,7 @@ def seconds(part: dict[str, np.ndarray], given: dict[str, float]) -> np.ndarray:
         + part["sent"] / given["link_efficiency"]
         + part["sent_pcie"] / given["pcie_efficiency"]
         + part["layers"] * given["layer_s"]
-        + part["exchanges"] * given["exchange_s"]
+        + part["exchanges"]
     )
 
 

@@ -76,10 +76,18 @@ def test_more_gpus_share_everything_but_what_they_exchange():
     ):
         assert getattr(one, name) == pytest.approx(4 * getattr(four, name))
     # A ring of p sends 2·(p − 1)/p of 2·layers vectors of hidden 16-bit numbers, in 2·layers exchanges.
-    tied = iq.Roofline("llama-3.1-8b", "h100-80gb", 4, **{**PERFECT, "exchange_s": 1e-5})
-    assert tied.all_reduce_latency_s == pytest.approx(64 * 1e-5)
+    tied = iq.Roofline("llama-3.1-8b", "h100-80gb", 4, **{**PERFECT, "exchange_s": 1e-5, "link_step_s": 1e-6})
+    assert tied.all_reduce_latency_s == pytest.approx(64 * (1e-5 + 6 * 1e-6))
     assert tied.all_reduce_s_per_token == pytest.approx(2 * 3 / 4 * 64 * 4096 * 2 / 450e9)
     assert iq.Roofline("llama-3.1-8b", "h100-80gb", exchange_s=1e-5).all_reduce_latency_s == 0
+
+
+def test_what_an_exchange_takes_whatever_it_carries_is_that_of_nccls_model():
+    # A ring of short messages: 3.6 µs, and for each of 2·(p − 1) steps 0.47 µs over NVLink or 1 over PCIe.
+    for gpu, step_us in (("h200", 0.47), ("l40s", 1.0)):
+        for gpus in (2, 8):
+            one = iq.Roofline("llama-3.1-70b", gpu, gpus)
+            assert one.all_reduce_latency_s == pytest.approx(160e-6 * (3.6 + 2 * (gpus - 1) * step_us))
 
 
 @given(

@@ -262,7 +262,7 @@ RUNS_REMARKS = (
     "those six rows nothing was taken.",
     "**SGLang's first tokens come late where one prefill follows another.** Planning ahead, it settles a "
     "batch when the next is launched, which takes long for a prefill, without a graph (its pull request "
-    "11856 and issue 10514). That is not simulated: mean TTFT of 0.5.1 is 13 % too short, and half of it "
+    "11856 and issue 10514). That is not simulated: mean TTFT of 0.5.1 is 14 % too short, and half of it "
     "would be this.",
     "**One choice was made in view of rows**: measured kernels of decode attention with as many heads of "
     "keys as of queries (Llama-2-7b), and of experts, are SGLang's where vLLM's were not tuned ([Measured "

@@ -35,9 +35,16 @@ EFFICIENCIES: Mapping[str, float] = {
     "link_efficiency": 0.58,
     "pcie_efficiency": 0.11,
     "layer_s": 36e-6,
-    "exchange_s": 6e-7,
 }
 """Fitted once to 24 of the shipped tables together by `benches/fit_roofline.py`, and rounded."""
+
+EXCHANGES: Mapping[str, float] = {
+    "exchange_s": 3.6e-6,
+    "link_step_s": 0.47e-6,
+    "pcie_step_s": 1e-6,
+}
+"""What an all-reduce takes whatever it carries, by the model that NCCL chooses its algorithms by: a ring with
+its protocol for short messages (`baseLat` and `hwLat` in its `src/graph/tuning.cc`)."""
 
 _LONGEST_KERNEL_S = 1.0
 """What a layer waits for its kernels is some tens of microseconds; what is above is in another unit."""
@@ -67,8 +74,9 @@ class Roofline(TimingModel):
     the efficiencies f, a, b, k, l of the arguments, in their order (l of NVLink or of PCIe): a token computes
     2·P/(p·f·F); the weights of all layers and of the output layer are read once, bytes/(p·b·W); a pair of
     tokens of a chunk computes 4·layers·heads·head_size/(p·a·F); a token of context is read in (KV
-    bytes)/(p·k·W). Two exchanges a layer sum the activations of p GPUs in a ring: each token sends 2·(p −
-    1)/p · 2·layers·hidden·2 bytes/(l·link). `base_s` is `layers·layer_s`, the latency `2·layers·exchange_s`.
+    bytes)/(p·k·W). Two exchanges a layer sum the activations of p GPUs in a ring of 2·(p − 1) steps:
+    each token sends 2·(p − 1)/p · 2·layers·hidden·2 bytes/(l·link), and the latency is
+    2·layers·(`exchange_s` + 2·(p − 1)·`link_step_s`), or `pcie_step_s`. `base_s` is `layers·layer_s`.
 
     Where it is wrong: it knows no tiles, caches or kernel launches beside `layer_s`, and the output layer is
     computed for no request (it is read). For experts all weights are read in every iteration, as is so once a
@@ -78,8 +86,8 @@ class Roofline(TimingModel):
     `timing.roofline_against_tables` shows by how much it misses measured kernels.
 
     Source: Williams, Waterman, Patterson, "Roofline" (2009) for the form; the ring all-reduce of Patarasuk
-        and Yuan (2009). The default efficiencies are fitted once to 24 shipped tables, one set for all of
-        them.
+        and Yuan (2009), with the latencies of NCCL's tuning model. The default efficiencies are fitted once
+        to 24 shipped tables, one set for all of them.
 
     Args:
         model: a name of `timing.known_models()`, the path of a `config.json`, a mapping with its keys, or a
@@ -97,7 +105,9 @@ class Roofline(TimingModel):
         link_efficiency: share of the link's bandwidth that an all-reduce reaches over NVLink.
         pcie_efficiency: the same over PCIe, where the data may go through the host.
         layer_s: seconds for each layer, whatever is in the batch: small kernels and their gaps.
-        exchange_s: seconds of an all-reduce of nothing.
+        exchange_s: seconds of an all-reduce that no step of its ring takes.
+        link_step_s: seconds of a step over NVLink, whatever it carries.
+        pcie_step_s: the same over PCIe.
 
     Raises:
         ConfigError: an unknown model or GPU, with the nearest known name; a `config.json` without the needed
@@ -142,7 +152,9 @@ class Roofline(TimingModel):
         link_efficiency: float = EFFICIENCIES["link_efficiency"],
         pcie_efficiency: float = EFFICIENCIES["pcie_efficiency"],
         layer_s: float = EFFICIENCIES["layer_s"],
-        exchange_s: float = EFFICIENCIES["exchange_s"],
+        exchange_s: float = EXCHANGES["exchange_s"],
+        link_step_s: float = EXCHANGES["link_step_s"],
+        pcie_step_s: float = EXCHANGES["pcie_step_s"],
     ) -> None:
         """Work out the seconds of every part."""
         shape, card = ModelShape.of(model), Gpu.of(gpu)
@@ -159,9 +171,12 @@ class Roofline(TimingModel):
         }
         shares = {name: within(name, value, 0.001, 1) for name, value in shares.items()}
         seconds = {
-            "layer_s": within("layer_s", layer_s, 0, _LONGEST_KERNEL_S),
-            "exchange_s": within("exchange_s", exchange_s, 0, _LONGEST_KERNEL_S),
+            "layer_s": layer_s,
+            "exchange_s": exchange_s,
+            "link_step_s": link_step_s,
+            "pcie_step_s": pcie_step_s,
         }
+        seconds = {name: within(name, value, 0, _LONGEST_KERNEL_S) for name, value in seconds.items()}
 
         flops = shares["flops_efficiency"] * _flops(card, weights) * gpus
         attention_flops = shares["attention_flops_efficiency"] * card.bf16_flops * gpus
@@ -171,7 +186,8 @@ class Roofline(TimingModel):
         weight_bytes = shape.linear_weights * WEIGHT_BYTES[weights] + shape.output_weights * ACTIVATION_BYTES
         exchanges = 2 * shape.layers if gpus > 1 else 0
         sent_bytes = exchanges * shape.hidden * ACTIVATION_BYTES * 2 * (gpus - 1) / gpus
-        link = "link_efficiency" if card.nvlink else "pcie_efficiency"
+        link, step = ("link_efficiency", "link_step_s") if card.nvlink else ("pcie_efficiency", "pcie_step_s")
+        latency_s = seconds["exchange_s"] + 2 * (gpus - 1) * seconds[step]
         values = {
             "linear_flops_s_per_token": 2 * shape.active_linear_weights / flops,
             "linear_weight_s": weight_bytes / gpus / bandwidth,
@@ -180,7 +196,7 @@ class Roofline(TimingModel):
             "chunk_memory_s_per_token": kv_s,
             "decode_compute_s_per_token": pair_s,
             "decode_memory_s_per_token": kv_s,
-            "all_reduce_latency_s": exchanges * seconds["exchange_s"],
+            "all_reduce_latency_s": exchanges * latency_s,
             "all_reduce_s_per_token": sent_bytes / (shares[link] * card.link_bytes_per_s),
             "base_s": shape.layers * seconds["layer_s"],
         }
@@ -192,8 +208,8 @@ class Roofline(TimingModel):
             for name, word in (("weights", weights), ("kv_dtype", kv_dtype))
             if word != "bf16"
         ]
-        given = {**shares, **seconds}
-        arguments += [f"{name}={value!r}" for name, value in given.items() if value != EFFICIENCIES[name]]
+        given, usual = {**shares, **seconds}, {**EFFICIENCIES, **EXCHANGES}
+        arguments += [f"{name}={value!r}" for name, value in given.items() if value != usual[name]]
         self._settle(values, f"Roofline({', '.join(arguments)})")
 
     @classmethod
@@ -254,7 +270,7 @@ class Roofline(TimingModel):
     @classmethod
     def written_fields(cls) -> list[str]:
         """What a user writes: the arguments of the class."""
-        return ["model", "gpu", "tensor_parallel", "weights", "kv_dtype", *EFFICIENCIES]
+        return ["model", "gpu", "tensor_parallel", "weights", "kv_dtype", *EFFICIENCIES, *EXCHANGES]
 
     @classmethod
     def from_elsewhere(cls, path: str, description: Mapping[str, Any]) -> Roofline:
