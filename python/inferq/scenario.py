@@ -103,6 +103,7 @@ from inferq.systems.disaggregated import Disaggregated
 from inferq.systems.engine import Engine
 from inferq.systems.gate_and_route import GateAndRoute
 from inferq.systems.network import Network
+from inferq.systems.pools import recorded
 from inferq.systems.system import SYSTEMS, System
 from inferq.timing.hardware.model_shape import is_path
 from inferq.workload import rows as rows_beside
@@ -199,8 +200,8 @@ class Scenario:
 
     def to_json(self) -> dict[str, Any]:
         """The scenario as JSON-ready data: what `Result.scenario` holds, and `gate`."""
-        recorded = {name: value for name, value in self.options.items() if name not in ("threads", "out")}
-        options = {self.system.name_of_kind: self.system.to_json(), **core_options(**recorded)}
+        options = {name: value for name, value in self.options.items() if name not in ("threads", "out")}
+        options = {**recorded(self.system), **core_options(**options)}
         asked = {} if self.gate is None else {"gate": dict(self.gate)}
         return {**json.loads(scenario_of(self.workload, options)), **asked}
 
@@ -322,6 +323,8 @@ def _parsed(file: Path) -> Mapping[str, Any]:
 
 def _scenario(tables: Mapping[str, Any], shelf: Shelf) -> Scenario:
     names = ("inferq", "workload", *(kind.name_of_kind for kind in SYSTEMS), "run", "gate")
+    if "inferq" in tables:  # a record, which says too how many GPUs that makes
+        names = (*names, "gpus")
     table_of("", tables, names, ("workload",))
     if "out" in table_of("run", tables.get("run", {})):
         raise ConfigError("run.out", "a scenario does not say where to write: give out= or --out instead")

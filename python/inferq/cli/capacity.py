@@ -67,7 +67,11 @@ def capacity(
             progress=tell,
             **run,
         )
-    gathered.value("rate", answer.rate)
+    for name in ("rate", "high", "reason", "ceiling_per_s", "limited_by_length", "requests"):
+        gathered.value(name, getattr(answer, name))
+    gathered.value("slo", {str(one): one.limit for one in answer.slo.objectives})
+    gathered.value("probes", answer.probes.to_dicts())
+    gathered.value("findings", answer.findings)
     show.lines(answer.explain().splitlines())
     if picture is not None:
         write_text(picture, svg(answer.plot()))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from inferq.cli import arguments, show
+from inferq.cli import arguments, gathered, options, show
 from inferq.cli.arguments import option
 from inferq.errors import ConfigError, TraceError
 from inferq.experiments.gates.baseline import DEFAULT_FILE
@@ -32,6 +32,7 @@ def gate(
         Path | None, option("FILE", "Write the report as Markdown, for a pull request.")
     ] = None,
     threads: arguments.Threads = None,
+    set_: arguments.Set = None,
 ) -> None:
     """Hold scenarios against a baseline; exit status 1 where a metric is worse than it may become.
 
@@ -43,13 +44,14 @@ def gate(
     if summary is not None:
         check_writable(summary)
     paths = [str(path) for path in scenarios]
+    given = [part for one in set_ or () for part in ("--set", one)]
     try:
         report = checked(
-            read_trials(scenarios),
+            read_trials(scenarios, options.settings(set_ or ())),
             baseline,
             update=update,
             threads=threads,
-            accept=shlex.join(["inferq", "gate", *paths, "--baseline", str(baseline), "--update"]),
+            accept=shlex.join(["inferq", "gate", *paths, *given, "--baseline", str(baseline), "--update"]),
             tell=show.tell,
         )
     except (ConfigError, TraceError, OSError) as error:
@@ -65,6 +67,9 @@ def gate(
             report = accepted(report)
         except OSError as error:
             failure = error
+    gathered.value("passed", report.passed)
+    gathered.value("metrics", report.frame.to_dicts())
+    gathered.value("failed", {one.name: one.error for one in report.scenarios if one.error})
     show.lines(str(report).splitlines())
     if summary is not None:
         write_text(summary, report.markdown())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import typer
@@ -56,7 +57,7 @@ def end() -> None:
 
 def _plain(said: Any) -> Any:
     """JSON-ready data; a number that is none is null."""
-    if isinstance(said, dict):
+    if isinstance(said, Mapping):
         return {str(name): _plain(one) for name, one in said.items()}
     if isinstance(said, (list, tuple)):
         return [_plain(one) for one in said]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from inferq.cli import arguments, options, show
+from inferq.cli import arguments, gathered, options, show
 from inferq.cli.arguments import option
 from inferq.errors import ConfigError
 from inferq.results.files import check_writable, write_text
@@ -76,6 +76,7 @@ def init(
     except Exception:
         out.unlink()
         raise
+    gathered.value("out", str(out))
     show.lines([f"written to {out}; run it with: inferq simulate {out}"])
 
 

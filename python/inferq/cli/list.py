@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from inferq.cli import options, show
+from inferq.cli import gathered, options, show
 from inferq.description import nearest
 from inferq.errors import ConfigError
 from inferq.reports.document import Grid
@@ -47,12 +47,15 @@ def list(  # the word that the command line has
 
 def _grid(what: str) -> Grid:
     if what == "models":
-        rows = [
-            (one.name, f"{one.parameters / 1e9:.1f} B", f"{one.longest or 0:,}")
-            for one in map(ModelShape.of, entries("models"))
-        ]
+        models = [ModelShape.of(name) for name in entries("models")]
+        gathered.value(
+            what,
+            [{"model": one.name, "parameters": one.parameters, "longest": one.longest} for one in models],
+        )
+        rows = [(one.name, f"{one.parameters / 1e9:.1f} B", f"{one.longest or 0:,}") for one in models]
         return _table(("model", "parameters", "longest"), rows)
     if what == "gpus":
+        gathered.value(what, entries("gpus"))
         cards = entries("gpus").items()
         return _table(
             ("gpu", "memory GiB", "TB/s", "TFLOPS bf16"),

@@ -15,6 +15,7 @@ from inferq.reports.text import listed
 from inferq.scheduler import SCHEDULERS, Scheduler, VllmV1
 from inferq.systems.engine import Engine
 from inferq.systems.kv_cache import KvCache
+from inferq.systems.overhead import Overhead
 from inferq.systems.routers import ROUTERS, Router
 from inferq.timing import TIMING_MODELS, PiecewiseLinear, TimingModel
 from inferq.timing.hardware.catalogue import entries
@@ -134,6 +135,7 @@ def engine(
     on_card: Mapping[str, Any],
     scheduler: Scheduler | dict[str, int],
     first_token: str,
+    overhead: Overhead | None,
 ) -> Engine:
     """The engine of a replay: of a model on a GPU, or of an illustration; what is given goes before both."""
     when = cast("Literal['prefill', 'decode']", first_token)  # checked where the engine is made
@@ -156,6 +158,7 @@ def engine(
             kv=cache("432000" if kv_spec is None else kv_spec, block, kept),
             first_token=when,
             max_model_len=max_model_len,
+            overhead=overhead,
         )
     if model is None:
         raise ConfigError("--gpu", "it serves which model? Give --model too")
@@ -181,7 +184,18 @@ def engine(
         kv=None if kv_spec is None else cache(kv_spec, block, kept),
         prefix_cache=kept if kv_spec is None else None,
         first_token=when,
+        overhead=overhead,
     )
+
+
+def host(text: str | None) -> Overhead | None:
+    """The overhead of `--overhead`: its fields, or none; None where nothing is said."""
+    if text is None:
+        return None
+    if text.strip().lower() == "none":
+        return Overhead()
+    fields = pairs("--overhead", text.split(","), "base_s=0.001,per_sequence_s=1e-5, or none")
+    return read_fields("--overhead", {name: _value(value) for name, value in fields.items()}, Overhead)
 
 
 def card(text: str) -> str | dict[str, Any]:

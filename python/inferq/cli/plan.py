@@ -7,12 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from inferq.cli import arguments, options, show
+from inferq.cli import arguments, gathered, options, show
 from inferq.cli.arguments import option
 from inferq.cli.objectives import Objectives, slo_of
 from inferq.errors import ConfigError
 from inferq.experiments.plans.plan import plan as cheapest
-from inferq.reports import terminal
 from inferq.reports.plan_tables import candidates, frontier
 from inferq.reports.report import checked
 from inferq.reports.report import report as write_report
@@ -128,10 +127,13 @@ def plan(
         resume=resume,
         tell=show.tell,
     )
+    gathered.value("candidates", answer.candidates.to_dicts())
+    gathered.value("frontier", answer.frontier.to_dicts())
+    gathered.value("findings", answer.findings)
     show.paragraphs(answer.findings)
     for grid in (candidates(answer, _MOST_ROWS), frontier(answer)):
         show.lines(["", grid.title])
-        typer.echo(terminal.table(grid, show.width()))
+        show.grid(grid)
     if sensitivity and answer.fleet is not None:
         show.paragraphs(_changes(answer))
     if page is not None:

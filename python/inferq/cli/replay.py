@@ -146,6 +146,14 @@ def replay(
     first_token: Annotated[
         str, option("WHEN", "The first token comes with the prefill, or one decode later.")
     ] = "prefill",
+    overhead: Annotated[
+        str | None,
+        option(
+            "FIELD=VALUE,…",
+            "What the host adds to each iteration, as base_s=0.001,per_sequence_s=1e-5,overlapped=true; "
+            "none; else what the server's does.",
+        ),
+    ] = None,
     replicas: Annotated[int | None, option("N", "So many replicas of the engine behind a router.")] = None,
     router: Annotated[
         str | None,
@@ -183,6 +191,7 @@ def replay(
         },
         scheduler=options.scheduler(scheduler, token_budget=token_budget, max_seqs=max_seqs),
         first_token=first_token,
+        overhead=options.host(overhead),
     )
     if replicas is None and router is not None:
         raise ConfigError("--router", "one replica has nothing to choose from; give --replicas too")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from inferq.cli import show
+from inferq.cli import arguments, gathered, show
 from inferq.cli.arguments import option
 from inferq.cli.objectives import slo_of
 from inferq.errors import ConfigError
@@ -45,6 +45,7 @@ def report(
         Path | None,
         option("FILE", "Write the iterations too: a trace for https://ui.perfetto.dev (.json, .gz)."),
     ] = None,
+    set_: arguments.Set = None,
 ) -> None:
     """Run a scenario and write one HTML page about it, which opens without a network.
 
@@ -59,27 +60,34 @@ def report(
         if writable("perfetto", perfetto).resolve() == page.resolve():
             raise ConfigError("perfetto", f"must be another file than the page, is {str(perfetto)!r}")
     names = show.names(shown)
-    results = {name: _result(one, perfetto is not None) for name, one in zip(names, shown, strict=True)}
+    if set_ and (kept := next((one for one in shown if one.is_dir()), None)):
+        raise ConfigError("--set", f"{kept} has been run; inferq simulate {kept} --set … runs it anew")
+    results = {
+        name: _result(one, set_, iterations=perfetto is not None)
+        for name, one in zip(names, shown, strict=True)
+    }
     for name, result in results.items():
         of_many = f"{name}: " if len(results) > 1 else ""
         show.lines(f"finding: {of_many}{text}" for text in result.findings)
+    gathered.value("runs", {name: result.summary().row(0, named=True) for name, result in results.items()})
     result = results[names[0]]
     if title is None and len(results) == 1:
         title = f"{names[0]}: {identity.headline(result)}"
     with watched(True, "parts of the page", in_a_pipe=True) as tell:
         whole = result if len(results) == 1 else results
         write_report(whole, page, title=title, slo=objectives, progress=tell)
+    gathered.value("page", str(page))
     show.lines([f"written to {page}"])
     if perfetto is not None:
         show.lines([f"written to {result.to_perfetto(perfetto)}"])
 
 
-def _result(file: Path, iterations: bool) -> Result:
+def _result(file: Path, set_: list[str] | None, *, iterations: bool) -> Result:
     """The run of a scenario, or the one that lies in a folder."""
     if file.is_dir():
         show.lines([f"report {file}"])
         return Result.read(file)
-    plan = Scenario.read(file)
+    plan = arguments.scenario(file, set_)
     run = {**plan.options, "iterations": True} if iterations else plan.options
     show.lines([f"report {file}", *plan.notes])
     show.system(plan.system)

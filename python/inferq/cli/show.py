@@ -14,7 +14,7 @@ import typer
 from inferq._lazy import pl
 from inferq.cli import gathered
 from inferq.errors import ConfigError
-from inferq.reports import run_tables, terminal
+from inferq.reports import identity, run_tables, terminal
 from inferq.reports.document import Grid
 from inferq.reports.text import NONE, counted, number, percent, seconds, visible
 from inferq.results.result import Result
@@ -78,7 +78,8 @@ def names(files: Sequence[Path]) -> list[str]:
 
 def system(described: System, timing: str | None = None) -> None:
     """Print what serves the requests; `timing` is what its timing model is called."""
-    lines(_system(described, timing))
+    hardware = identity.gpus(described)
+    lines([*([f"hardware   {hardware}"] if hardware else []), *_system(described, timing)])
 
 
 def _system(described: System, timing: str | None = None) -> list[str]:
@@ -201,6 +202,7 @@ def written(run: Result, out: Path | None) -> None:
     result(run)
     if out is not None:
         run.write(out)
+        gathered.value("out", str(out))
         lines([f"written to {out}"])
 
 
@@ -230,6 +232,9 @@ def workload(trace: Workload) -> None:
 
 def stability(verdict: Stability) -> None:
     """Print the bounds of theory on a scenario, and what it says about each of them."""
+    for name in ("verdict", "rate", "capacity_per_s", "sure_per_s", "load", "margin"):
+        gathered.value(name, getattr(verdict, name))
+    gathered.value("bounds", verdict.frame().to_dicts())
     cached = any(bound.hit_rate is not None for bound in verdict.bounds)
     rows = [
         [

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from inferq.cli import options
+from inferq.cli import gathered, options
 from inferq.cli import show as screen
 from inferq.cli.arguments import option
 from inferq.errors import ConfigError
@@ -117,6 +117,7 @@ def _shipped(name: str) -> str:
 
 def _show(table: TimingTable) -> None:
     facts = table.provenance
+    gathered.value("provenance", facts)
     width = max((len(name) for name in (*_FIRST, *_LATER) if name in facts), default=0)
     screen.lines([repr(table)])
     screen.lines(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from inferq._lazy import pl
-from inferq.cli import options, show
+from inferq.cli import gathered, options, show
 from inferq.cli.arguments import option
 from inferq.errors import ConfigError
 from inferq.experiments.validation.validate import validate as validated
@@ -86,6 +86,11 @@ def validate(
         beyond = found.beyond(medians, p90s)
     except ConfigError as error:
         raise error.within("--max-median or --max-p90", ": ") from None
+    gathered.value("errors", found.errors().to_dicts())
+    gathered.value("metrics", found.frame.to_dicts())
+    gathered.value("runs", found.runs.to_dicts())
+    gathered.value("assumed", found.assumed.to_dicts())
+    gathered.value("failed", beyond)
     show.lines([f"validate {runs}: {counted(found.runs.height, 'run')}"])
     show.grid(validation_page.errors_grid(found))
     if by:

@@ -16,7 +16,7 @@ from inferq.systems.cluster import Cluster
 from inferq.systems.disaggregated import Disaggregated
 from inferq.systems.engine import Engine
 from inferq.systems.gate_and_route import GateAndRoute
-from inferq.systems.pools import pools_of
+from inferq.systems.pools import gpus_of, pools_of
 from inferq.systems.system import SYSTEMS, System
 from inferq.timing import TimingTable
 from inferq.workload.workload import Workload
@@ -105,19 +105,15 @@ def name_of(system: System) -> str:
 
 def gpus(system: System) -> str:
     """How many GPUs of which kind, and how many a replica has; empty where no engine names its card."""
-    cards: dict[str, list[tuple[int, int]]] = {}
-    for pool in pools_of(system):
-        for engine, count in zip(pool.engines, pool.counts, strict=True):
-            if engine.on_card.get("gpu") is None:
-                return ""
-            each = int(engine.on_card.get("tensor_parallel") or 1)
-            cards.setdefault(str(engine.on_card["gpu"]), []).append((count, each))
     told = []
-    for card, parts in cards.items():
-        whole = sum(count * each for count, each in parts)
-        shares = _unique(f"{each:,} a replica" for _, each in parts)
-        told.append(f"{whole:,} × {card} ({listed(shares)})")
-    return listed(told)
+    for card, whole in gpus_of(system).items():
+        each = _unique(
+            f"{int(engine.on_card['tensor_parallel']):,} a replica"
+            for engine in _engines(system)
+            if engine.on_card["gpu"] == card
+        )
+        told.append(f"{whole:,} × {card} ({listed(each)})")
+    return listed(told) if told else ""
 
 
 def arrival_rate(result: Result) -> float | None:

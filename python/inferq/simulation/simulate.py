@@ -25,6 +25,7 @@ from inferq.simulation.slots import NOTHING_MEASURED, of_slots
 from inferq.systems.gate_and_route import GateAndRoute, earned
 from inferq.systems.network import Network
 from inferq.systems.network_jobs import expanded
+from inferq.systems.pools import recorded
 from inferq.systems.system import SYSTEMS, System
 from inferq.workload.columns import class_names, sha256
 from inferq.workload.dependencies import Flow, of_sessions
@@ -185,7 +186,7 @@ def _served(
     source: Workload, system: System, options: dict[str, Any], threads: int | None, progress: Progress | None
 ) -> Result:
     """Draw the workload, take it through the pools of the system, and keep what came out: the one road."""
-    record = {system.name_of_kind: system.to_json(), **options}
+    record = {**recorded(system), **options}
     if isinstance(system, Network):
         tables = _jobs(source, system, options, threads, progress)
     elif isinstance(system, GateAndRoute):
@@ -315,7 +316,7 @@ def _streamed(
     out: str | os.PathLike[str],
 ) -> StoredResult:
     """The same into a directory, with as little in memory as can be."""
-    scenario = scenario_of(source, {system.name_of_kind: system.to_json(), **options})
+    scenario = scenario_of(source, {**recorded(system), **options})
     parts = None if isinstance(system, (Network, GateAndRoute)) else source.parts(options["seed"])
     in_memory = options["iterations"] or options["batches"] or "max_in_flight" in options
     is_whole = parts is None or in_memory or "think_s" in parts.columns

@@ -50,6 +50,24 @@ class Pool:
         }
 
 
+def recorded(system: System) -> dict[str, Any]:
+    """What a record says of what served: its description, and beside it how many GPUs of which card."""
+    cards = gpus_of(system)
+    return {system.name_of_kind: system.to_json(), **({"gpus": cards} if cards else {})}
+
+
+def gpus_of(system: System) -> dict[str, int]:
+    """How many GPUs of which card there are in all; empty where an engine names no card."""
+    cards: dict[str, int] = {}
+    for pool in pools_of(system):
+        for engine, count in zip(pool.engines, pool.counts, strict=True):
+            if "gpu" not in engine.on_card:
+                return {}
+            card = str(engine.on_card["gpu"])
+            cards[card] = cards.get(card, 0) + count * int(engine.on_card["tensor_parallel"])
+    return cards
+
+
 def pools_of(system: System) -> tuple[Pool, ...]:
     """What serves a workload as the core runs it.
 

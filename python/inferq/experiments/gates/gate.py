@@ -27,7 +27,7 @@ from inferq.experiments.gates.terms import Terms
 from inferq.experiments.replication import Task, at_once, is_user_defined, workers
 from inferq.inputs import path_of
 from inferq.results.files import check_writable
-from inferq.scenario import Scenario
+from inferq.scenario import Scenario, ScenarioFile
 from inferq.simulation.progress import Progress
 from inferq.simulation.simulate import simulate
 from inferq.systems.system import SYSTEMS, System
@@ -131,8 +131,11 @@ def gate(
     return accepted(report) if update else report
 
 
-def read_trials(scenarios: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Trial]:
-    """The scenarios in files and folders, by name.
+def read_trials(
+    scenarios: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    fields: Mapping[str, object] | None = None,
+) -> list[Trial]:
+    """The scenarios in files and folders, by name, each with some fields set by their paths.
 
     Raises:
         ConfigError: one is wrong, two have one name, or there is none.
@@ -150,11 +153,11 @@ def read_trials(scenarios: str | os.PathLike[str] | Iterable[str | os.PathLike[s
                 raise ConfigError(file, f"is called {file.stem} like {other}; a name stands for one scenario")
     if not files:
         raise ConfigError("scenarios", "none is named")
-    return [_of_file(name, file) for name, file in files.items()]
+    return [_of_file(name, file, fields or {}) for name, file in files.items()]
 
 
-def _of_file(name: str, file: Path) -> Trial:
-    plan = Scenario.read(file)
+def _of_file(name: str, file: Path, fields: Mapping[str, object]) -> Trial:
+    plan = ScenarioFile.read(file).with_fields(fields).scenario() if fields else Scenario.read(file)
     try:
         check_options(plan.options, but=("seed", "threads"), field="run.")
     except ConfigError as error:
