@@ -16,6 +16,7 @@ use std::ops::RangeInclusive;
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
+use crate::replica::{Features, Full};
 use crate::request::Place;
 use crate::results::BlockOperations;
 use crate::workload::Arrival;
@@ -143,9 +144,15 @@ impl KvBlocks {
     /// Takes blocks that are known to be free.
     #[inline]
     pub(crate) fn take(&mut self, blocks: u64) {
+        self.take_for::<Full>(blocks);
+    }
+
+    /// The same.
+    #[inline]
+    pub(crate) fn take_for<F: Features>(&mut self, blocks: u64) {
         debug_assert!(blocks <= self.free(), "L4: no more blocks than the cache has");
         self.used += blocks;
-        if self.cache.is_some() {
+        if F::ANY && self.cache.is_some() {
             self.reserve(0);
         }
     }

@@ -15,7 +15,7 @@ mod sglang;
 
 use crate::clock::{Instant, Span};
 use crate::error::{Error, Kind, Result};
-use crate::replica::{Chunk, State};
+use crate::replica::{Chunk, Full, State};
 use crate::request::{Phase, Place, Requests};
 
 /// What a replica enforces for its scheduler.
@@ -447,7 +447,7 @@ impl Plan<'_> {
 
     fn give_up(&mut self, place: Place, preemption: Preemption) -> Result<()> {
         let context = self.state.requests.context(place);
-        self.state.release(place, false);
+        self.state.release::<Full>(place, false);
         let (request, history) = self.state.requests.both_mut(place);
         history.preemptions += 1;
         self.state.most_preempted = self.state.most_preempted.max(history.preemptions);
@@ -536,6 +536,7 @@ impl Plan<'_> {
         if let Preemption::Swap { per_token, base } = preemption {
             let cost = per_token.times(u128::from(context))?.plus(base)?;
             self.state.swap_charge = self.state.swap_charge.plus(cost)?;
+            self.state.is_plain = false;
         }
         Ok(())
     }

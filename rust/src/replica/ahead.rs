@@ -12,6 +12,7 @@
 //!
 //! Stretches are as ever, shifted by one: what comes while an iteration runs is seen by the plan of the one after the next.
 
+use super::features::Full;
 use super::late::LateToken;
 use super::{Held, Replica, Role, State, end_after};
 use crate::clock::{Instant, Span};
@@ -171,7 +172,7 @@ impl Replica {
         }
         self.hold_back(stretch.count);
         self.state.ahead.get_or_insert_default().is_planning = true;
-        self.ask(planned_at, false)?;
+        self.ask::<Full>(planned_at, false)?;
         self.state.ahead.get_or_insert_default().is_planning = false;
         if self.state.ahead.as_ref().is_some_and(|ahead| ahead.drops) {
             self.settle_late(results)?;
@@ -196,7 +197,7 @@ impl Replica {
             self.free_arrived(stretch.end);
             return Ok(());
         }
-        self.run(stretch.end)?;
+        self.run::<Full>(stretch.end)?;
         self.stretch.load += dropped;
         Ok(())
     }
@@ -219,7 +220,7 @@ impl Replica {
             }
             if state.requests.arrival(place).end_is_foreseen() {
                 if decodes {
-                    state.left_decodes(place);
+                    state.left_decodes::<Full>(place);
                 }
                 let in_flight = state.ahead.get_or_insert_default();
                 in_flight.ending.push(place);
@@ -283,14 +284,14 @@ impl Replica {
             }
             debug_assert!(state.requests.at(place).owes_no_output(), "L5: exactly o tokens, once");
             results.leave(state.requests.history(place), self.index, Status::Finished, now);
-            state.release(place, true);
+            state.release::<Full>(place, true);
             self.scheduler.notice(Notice::Left(place), &state.requests);
-            state.remove(place);
+            state.remove::<Full>(place);
             state.running -= 1;
         }
         self.ending.clear();
         state.ahead.get_or_insert_default().ending.clear();
-        state.end_batch();
+        state.end_batch::<Full>();
         Ok(())
     }
 

@@ -8,6 +8,7 @@
 //!   those that go on from its answer (*followers*), for which it is made known before each plan;
 //! - what is found at admission counts as computed. It is looked up anew at each attempt.
 
+use super::features::Features;
 use super::state::{Chunk, State};
 use crate::kv::{Hit, Kept};
 use crate::request::{History, Phase, Place, Request};
@@ -87,9 +88,9 @@ impl State {
 
     /// A request gives up all that it holds: it is over, or preempted.
     #[inline]
-    pub(crate) fn release(&mut self, place: Place, is_over: bool) {
+    pub(crate) fn release<F: Features>(&mut self, place: Place, is_over: bool) {
         let blocks = std::mem::take(&mut self.requests.at_mut(place).blocks);
-        if self.blocks.has_cache() {
+        if F::ANY && self.blocks.has_cache() {
             self.release_known(place, blocks, is_over);
         } else {
             self.blocks.give(blocks);
@@ -115,8 +116,10 @@ impl State {
 
     /// A request that holds nothing is here no more.
     #[inline]
-    pub(crate) fn remove(&mut self, place: Place) {
-        self.blocks.close(place);
+    pub(crate) fn remove<F: Features>(&mut self, place: Place) {
+        if F::ANY {
+            self.blocks.close(place);
+        }
         self.requests.remove(place);
     }
 

@@ -6,6 +6,7 @@
 
 // What it holds.
 mod state;
+mod features;
 mod blocks;
 mod groups;
 mod standing;
@@ -24,17 +25,19 @@ use crate::engine::EngineParts;
 use crate::error::{Error, Kind, Result};
 use crate::kv::{Kept, KvBlocks, Segment};
 use crate::plan::{Plan, broken};
-use crate::request::{History, Phase, Place, Request, Requests};
+use crate::request::{FirstToken, History, Phase, Place, Request, Requests};
 use crate::results::{Members, Recorder, Status};
 use crate::scheduler::{Notice, Scheduler};
 use crate::timing::{HostTime, Pace, PiecewiseLinear, Timing};
 use crate::workload::Arrival;
 use ahead::Foresighted;
+use features::Plain;
 use standing::Decodes;
 use state::{Batch, FIRST_ROW, Measured};
 use stretch::Stretch;
 
 pub(crate) use ahead::InFlight;
+pub(crate) use features::{Features, Full};
 pub(crate) use groups::Groups;
 pub(crate) use state::{Chunk, State};
 
@@ -129,6 +132,13 @@ impl Replica {
         let ahead = engine.scheduler.plans_ahead();
         let findings = engine.scheduler.findings(&engine.kv);
         let limits = engine.scheduler.limits();
+        let is_plain = !blocks.has_cache()
+            && ahead.is_none()
+            && role == Role::Whole
+            && classes == 1
+            && moduli.is_empty()
+            && !limits.frees_with_batch
+            && engine.first_token == FirstToken::Prefill;
         let scheduler = match ahead {
             Some(ahead) => Box::new(Foresighted::new(engine.scheduler, ahead)),
             None => engine.scheduler,
@@ -137,6 +147,7 @@ impl Replica {
             index,
             state: State {
                 requests: Requests::new(engine.first_token),
+                is_plain,
                 standing: 0,
                 is_resting: false,
                 groups: Groups::new(Decodes::new(blocks.block_tokens(), Members::new(classes), &moduli)),
@@ -243,6 +254,11 @@ impl Replica {
         Ok(())
     }
 
+    /// The results list iterations, or rows of batches.
+    pub(crate) fn is_listed(&mut self) {
+        self.state.is_plain = false;
+    }
+
     /// From now on the blocks of the prompts in the queue are counted, for a router that looks at them.
     pub(crate) fn count_waiting_blocks(&mut self) {
         self.state.waiting_blocks = Some(0);
@@ -285,7 +301,7 @@ impl Replica {
         let arrival = *self.state.requests.arrival(place);
         self.state.brought_tokens -= u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
         self.state.waits_no_more(arrival.prompt_tokens);
-        self.state.remove(place);
+        self.state.remove::<Full>(place);
         self.state.waiting -= 1;
         self.cut(now)?;
         Ok(true)
@@ -311,12 +327,19 @@ impl Replica {
     }
 
     /// Forms the next batch, if the scheduler asks for one. Says whether an iteration runs now.
-    #[inline(never)]
+    #[inline]
     pub fn form(&mut self, now: Instant, drain: bool) -> Result<bool> {
         debug_assert!(self.is_idle, "an iteration cannot be interrupted");
-        self.report(now)?;
+        if self.state.is_plain { self.form_with::<Plain>(now, drain) } else { self.form_with::<Full>(now, drain) }
+    }
+
+    #[inline(never)]
+    fn form_with<F: Features>(&mut self, now: Instant, drain: bool) -> Result<bool> {
+        if F::ANY {
+            self.report(now)?;
+        }
         loop {
-            self.ask(now, drain)?;
+            self.ask::<F>(now, drain)?;
             let batch = &self.state.batch;
             if batch.chunk_tokens > 0 || self.state.standing > 0 {
                 break;
@@ -326,19 +349,24 @@ impl Replica {
                 return Ok(false);
             }
         }
-        self.run(now)?;
+        if F::ANY || self.state.is_plain {
+            self.run::<F>(now)?;
+        } else {
+            // The plan brought a group more, or a swap.
+            self.run_fully(now)?;
+        }
         Ok(true)
     }
 
     /// Lets the scheduler plan a batch.
     #[inline(always)]
-    fn ask(&mut self, now: Instant, drain: bool) -> Result<()> {
+    fn ask<F: Features>(&mut self, now: Instant, drain: bool) -> Result<()> {
         self.state.clear_batch();
-        if self.state.blocks.has_cache() {
+        if F::ANY && self.state.blocks.has_cache() {
             self.state.publish_followed(0);
         }
         self.scheduler.plan(&mut Plan::new(&mut self.state, now, drain))?;
-        if !self.state.batch.looked_up.is_empty() {
+        if F::ANY && !self.state.batch.looked_up.is_empty() {
             self.state.discard_hits();
         }
         self.check_plan(now)
@@ -405,30 +433,36 @@ impl Replica {
         }
     }
 
+    #[inline(never)]
+    fn run_fully(&mut self, now: Instant) -> Result<()> {
+        self.run::<Full>(now)
+    }
+
     /// Prices the batch and sets it going for as long as nothing changes.
     #[inline(always)]
-    fn run(&mut self, now: Instant) -> Result<()> {
-        let mut pace = match self.line.as_ref().and_then(|line| self.state.pace_on(line)) {
+    fn run<F: Features>(&mut self, now: Instant) -> Result<()> {
+        self.stretch.pace = match self.line.as_ref().and_then(|line| self.state.pace_on::<F>(line)) {
             Some(pace) => pace,
             None => self.price()?,
         };
+        let pace = &mut self.stretch.pace;
         let state = &mut self.state;
-        let (due, growth) = state.until_due_and_growth();
+        let (due, growth) = state.until_due_and_growth::<F>();
         let mut count = state.batch.hold.iterations.min(pace.holds).min(state.batch.most_iterations).min(due);
         if count > 1 {
-            count = if self.stepping { 1 } else { count.min(self.scheduler.holds(&pace)) };
+            count = if self.stepping { 1 } else { count.min(self.scheduler.holds(pace)) };
         }
-        if state.swap_charge > Span::ZERO {
+        if F::ANY && state.swap_charge > Span::ZERO {
             pace.first = pace.first.plus(state.swap_charge)?;
             state.swap_charge = Span::ZERO;
             count = 1;
         }
         let mut count = count.max(1);
-        let has_cache = state.blocks.has_cache();
+        let has_cache = F::ANY && state.blocks.has_cache();
         if has_cache {
             count = state.iterations_that_cache_alike(count);
         }
-        state.blocks.take(growth);
+        state.blocks.take_for::<F>(growth);
         let free = state.blocks.free();
         // A token takes one block at most, so this many are never exceeded.
         let bound = if count == 1 { state.standing } else { state.growth_at_most(count) };
@@ -437,7 +471,7 @@ impl Replica {
         if count > 1 && (!is_roomy || has_cache) {
             count = state.iterations_that_fit(count, growth);
         }
-        if count > 1 && state.ahead.as_ref().is_some_and(|ahead| ahead.drops) {
+        if F::ANY && count > 1 && state.ahead.as_ref().is_some_and(|ahead| ahead.drops) {
             count = state.iterations_without_a_victim(count, growth);
         }
         if pace.first == Span::ZERO || (pace.growth < 0 && pace.length(count - 1)? == Span::ZERO) {
@@ -446,11 +480,11 @@ impl Replica {
         if now != state.last_end {
             state.idle = Span(state.idle.0 + now.since(state.last_end).0);
         }
-        let end = end_after(now, &pace, count)?;
+        let end = end_after(now, pace, count)?;
         self.next = end;
         self.stretch = Stretch {
             start: now,
-            pace,
+            pace: *pace,
             count,
             end,
             through_arrivals: state.batch.hold.through_arrivals,

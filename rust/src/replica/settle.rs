@@ -1,5 +1,6 @@
 //! The end of a stretch: what its iterations have done.
 
+use super::features::{Features, Full, Plain};
 use super::late::LateToken;
 use super::state::{Chunk, State};
 use super::stretch::Stretch;
@@ -13,54 +14,61 @@ use crate::timing::Pace;
 
 impl Replica {
     /// Settles the stretch that ends now: tokens come out, contexts grow, finished requests leave.
-    #[inline(never)]
+    #[inline]
     pub fn settle(&mut self, results: &mut Recorder) -> Result<()> {
         if self.is_idle {
             return Ok(());
         }
-        self.report(self.stretch.end)?;
+        if self.state.is_plain { self.settle_with::<Plain>(results) } else { self.settle_with::<Full>(results) }
+    }
+
+    #[inline(never)]
+    fn settle_with<F: Features>(&mut self, results: &mut Recorder) -> Result<()> {
+        if F::ANY {
+            self.report(self.stretch.end)?;
+        }
         self.is_idle = true;
         self.next = Instant::NEVER;
-        self.settle_stretch(results)
+        self.settle_stretch::<F>(results)
     }
 
     #[inline(always)]
-    fn settle_stretch(&mut self, results: &mut Recorder) -> Result<()> {
+    fn settle_stretch<F: Features>(&mut self, results: &mut Recorder) -> Result<()> {
         let stretch = &self.stretch;
         let (count, end) = (stretch.count, stretch.end);
         results.count_stretch(count);
         self.state.iterations += count;
         self.state.last_end = end;
         stretch.audit(&self.state, &*self.scheduler, results);
-        if results.wants_iterations() {
+        if F::ANY && results.wants_iterations() {
             self.list_iteration(results);
         }
-        if self.state.ahead.as_ref().is_some_and(|ahead| ahead.drops) {
+        if F::ANY && self.state.ahead.as_ref().is_some_and(|ahead| ahead.drops) {
             self.state.begin_late(count);
         }
         if self.stretch.decodes > 0 {
-            if self.state.groups.only().is_some() {
-                self.settle_decodes(0, results)?;
-            } else {
+            if F::ANY && self.state.groups.only().is_none() {
                 self.settle_groups(results)?;
+            } else {
+                self.settle_decodes::<F>(0, results)?;
             }
             let tokens = count * self.stretch.decodes;
             self.state.emitted_tokens += tokens;
             self.state.fruitless_preemptions = 0;
         }
         if self.state.batch.chunk_tokens > 0 {
-            self.settle_chunks(results)?;
+            self.settle_chunks::<F>(results)?;
         }
         if !self.due.is_empty() {
             self.due.drain(..).for_each(|place| self.state.begin_to_grow(place));
         }
-        if self.state.ahead.is_some() {
+        if F::ANY && self.state.ahead.is_some() {
             return self.go_on_ahead(results);
         }
         if !self.ending.is_empty() {
-            self.end_rows(end, results)?;
+            self.end_rows::<F>(end, results)?;
         }
-        if self.role != Role::Whole {
+        if F::ANY && self.role != Role::Whole {
             self.depart(end);
             self.free_arrived(end);
         }
@@ -71,7 +79,7 @@ impl Replica {
     fn settle_groups(&mut self, results: &mut Recorder) -> Result<()> {
         for group in 0..self.state.groups.len() {
             if self.state.groups[group].active() > 0 {
-                self.settle_decodes(group, results)?;
+                self.settle_decodes::<Full>(group, results)?;
             }
         }
         Ok(())
@@ -90,13 +98,13 @@ impl Replica {
 
     /// Every standing decode of a group emitted a token in each iteration.
     #[inline(always)]
-    fn settle_decodes(&mut self, group: usize, results: &mut Recorder) -> Result<()> {
+    fn settle_decodes<F: Features>(&mut self, group: usize, results: &mut Recorder) -> Result<()> {
         let Stretch { start, count, end, .. } = self.stretch;
         let pace = &self.stretch.pace;
         let state = &mut self.state;
         let decodes = &mut state.groups[group];
         let tick = state.requests.ticks[group];
-        if state.ahead.as_ref().is_some_and(|ahead| ahead.decodes_may_drop) {
+        if F::ANY && state.ahead.as_ref().is_some_and(|ahead| ahead.decodes_may_drop) {
             state.note_late_decodes(group, end);
         } else if decodes.odd.is_empty() && decodes.last_end == start {
             results.gaps(&decodes.measured, pace.first, pace.growth, count)?;
@@ -107,10 +115,10 @@ impl Replica {
         let decodes = &mut state.groups[group];
         decodes.last_end = end;
         if count > 1 {
-            state.take_further_growth(group, count);
+            state.take_further_growth::<F>(group, count);
         }
         let decodes = &mut state.groups[group];
-        decodes.advance(count);
+        decodes.advance::<F>(count);
         state.requests.ticks[group] = tick + count;
         let (requests, ending, due) = (&state.requests, &mut self.ending, &mut self.due);
         decodes.due.advance(tick + count, |place| {
@@ -122,7 +130,7 @@ impl Replica {
 
     /// Chunks are computed; a request with everything computed emits (rule 7), and can decode.
     #[inline(always)]
-    fn settle_chunks(&mut self, results: &mut Recorder) -> Result<()> {
+    fn settle_chunks<F: Features>(&mut self, results: &mut Recorder) -> Result<()> {
         let (count, end) = (self.stretch.count, self.stretch.end);
         let mut state = &mut self.state;
         let first_token = state.requests.first_token;
@@ -142,17 +150,19 @@ impl Replica {
             if count > 1 {
                 let more = state.blocks.need(u64::from(request.computed)).saturating_sub(request.blocks);
                 request.blocks += more;
-                state.blocks.take(more);
+                state.blocks.take_for::<F>(more);
             }
             if tokens < chunk.owed {
-                if state.blocks.has_cache() {
+                if F::ANY && state.blocks.has_cache() {
                     self.settle_part(chunk);
                     state = &mut self.state;
                 }
                 continue;
             }
-            if first_token == FirstToken::Prefill || chunk.context == known {
-                if let Some(ahead) = state.ahead.as_mut().filter(|ahead| ahead.drops) {
+            if !F::ANY || first_token == FirstToken::Prefill || chunk.context == known {
+                if F::ANY
+                    && let Some(ahead) = state.ahead.as_mut().filter(|ahead| ahead.drops)
+                {
                     ahead.late_tokens.push(LateToken::after(chunk.place, history));
                     history.first_token = history.first_token.min(end);
                 } else if history.first_token == Instant::NEVER {
@@ -173,12 +183,12 @@ impl Replica {
                     continue;
                 }
             }
-            if self.role != Role::Whole && history.hand_off.is_none() {
+            if F::ANY && self.role != Role::Whole && history.hand_off.is_none() {
                 self.departing.push(chunk.place);
                 continue;
             }
             let was_ready = std::mem::replace(&mut request.ready, true);
-            if state.blocks.has_cache() && !was_ready {
+            if F::ANY && state.blocks.has_cache() && !was_ready {
                 if state.caches_in_row_order {
                     self.ending.push((request.row, chunk.place));
                 } else {
@@ -205,7 +215,7 @@ impl Replica {
     /// The finished leave in the order of the batch, with their blocks; where the cache hears of rows in that order, so do
     /// requests that go on.
     #[inline(always)]
-    fn end_rows(&mut self, now: Instant, results: &mut Recorder) -> Result<()> {
+    fn end_rows<F: Features>(&mut self, now: Instant, results: &mut Recorder) -> Result<()> {
         if self.ending.len() > 1 {
             self.ending.sort_unstable_by_key(|&(row, _)| row);
         }
@@ -213,25 +223,25 @@ impl Replica {
         for index in 0..self.ending.len() {
             let (_, place) = self.ending[index];
             if state.requests.at(place).phase() == Phase::Decoding {
-                state.left_decodes(place);
+                state.left_decodes::<F>(place);
             }
-            if state.caches_in_row_order && state.goes_on(place) {
+            if F::ANY && state.caches_in_row_order && state.goes_on(place) {
                 continue;
             }
             debug_assert!(state.requests.at(place).owes_no_output(), "L5: exactly o tokens, once");
             results.leave(state.requests.history(place), self.index, Status::Finished, now);
-            if state.limits.frees_with_batch {
+            if F::ANY && state.limits.frees_with_batch {
                 let kept = state.keep(place);
                 state.kept.add(kept);
             } else {
-                state.release(place, true);
+                state.release::<F>(place, true);
             }
             self.scheduler.notice(Notice::Left(place), &state.requests);
-            state.remove(place);
+            state.remove::<F>(place);
             state.running -= 1;
         }
         self.ending.clear();
-        state.end_batch();
+        state.end_batch::<F>();
         Ok(())
     }
 
@@ -253,7 +263,7 @@ impl Replica {
             state.running -= 1;
             self.departures.push(Departure { request, history, from: self.index, at: now, held, content });
         }
-        state.end_batch();
+        state.end_batch::<Full>();
     }
 
     /// Ends the run: what was emitted by then counts, the running iteration emits nothing, and a request that is
@@ -269,7 +279,7 @@ impl Replica {
                 (self.stretch.count, self.stretch.end) = (whole, end_after(start, &pace, whole)?);
                 // No batch is planned any more; what was in flight is still known as late as it was.
                 let ahead = self.state.ahead.take();
-                self.settle_stretch(results)?;
+                self.settle_stretch::<Full>(results)?;
                 self.state.ahead = ahead;
                 if whole < count && self.state.blocks.has_cache() {
                     self.state.begin_again();
@@ -337,17 +347,17 @@ impl State {
 
     /// The blocks that a group takes in the iterations after the first one.
     #[inline]
-    fn take_further_growth(&mut self, group: usize, count: u64) {
+    fn take_further_growth<F: Features>(&mut self, group: usize, count: u64) {
         let growth = &self.groups[group].growth;
         let (first, all) = (growth.next_growth(), growth.growth(count));
-        if self.batch.reserved_each > 0 && self.blocks.has_cache() {
+        if F::ANY && self.batch.reserved_each > 0 && self.blocks.has_cache() {
             // Demands only rise from one iteration to the next, so the last one's is all that matters.
             let before_last = growth.growth(count - 1);
             self.blocks.take(before_last - first);
             self.blocks.reserve(self.batch.reserved_each);
             self.blocks.take(all - before_last);
         } else {
-            self.blocks.take(all - first);
+            self.blocks.take_for::<F>(all - first);
         }
     }
 

@@ -8,6 +8,7 @@
 //! They come in groups, each with a tick counter of its own, so that a scheduler can let a whole group sit an iteration out
 //! at the price of one.
 
+use super::features::Features;
 use super::wheel::Wheel;
 use crate::clock::{Instant, Span};
 use crate::kv::Residues;
@@ -97,9 +98,9 @@ impl Decodes {
 
     /// All members grow by `ticks` tokens.
     #[inline]
-    pub(crate) fn advance(&mut self, ticks: u64) {
+    pub(crate) fn advance<F: Features>(&mut self, ticks: u64) {
         self.growth.advance(ticks);
-        if !self.stairs.is_empty() {
+        if F::ANY && !self.stairs.is_empty() {
             self.advance_stairs(ticks);
         }
     }
@@ -136,13 +137,13 @@ impl Decodes {
     }
 
     #[inline]
-    pub(crate) fn leave(&mut self, context: u64, tick: u64) {
+    pub(crate) fn leave<F: Features>(&mut self, context: u64, tick: u64) {
         self.count -= 1;
         self.offset = self.offset.wrapping_sub(context).wrapping_add(tick);
         if self.count == 0 {
             self.maxima.clear();
         }
-        if !self.stairs.is_empty() {
+        if F::ANY && !self.stairs.is_empty() {
             self.leave_stairs(context);
         }
     }

@@ -4,6 +4,7 @@
 
 use super::InFlight;
 use super::blocks::LookedUp;
+use super::features::{Features, Full};
 use super::groups::Groups;
 use super::standing::Decodes;
 use crate::clock::{Instant, Span};
@@ -165,6 +166,8 @@ impl Measured {
 /// All of a replica that its scheduler's plan may move.
 #[derive(Debug)]
 pub(crate) struct State {
+    /// Has the run none of the features that few runs have?
+    pub(crate) is_plain: bool,
     pub(crate) requests: Requests,
     pub(crate) blocks: KvBlocks,
     /// Those of the timing model.
@@ -265,7 +268,7 @@ impl State {
 
     /// Iterations of the batch until a standing decode has to be looked at, and the blocks that they take for the first one.
     #[inline(always)]
-    pub(crate) fn until_due_and_growth(&self) -> (u64, u64) {
+    pub(crate) fn until_due_and_growth<F: Features>(&self) -> (u64, u64) {
         let of_group = |index: usize| {
             let group = &self.groups[index];
             debug_assert!(group.count == 0 || group.due.next() < u64::MAX, "every decode has a last token");
@@ -273,6 +276,9 @@ impl State {
             let due = |group: &Decodes| group.due.next() - self.requests.ticks[index];
             if group.rests { (u64::MAX, 0) } else { (due(group), group.growth.next_growth()) }
         };
+        if !F::ANY {
+            return of_group(0);
+        }
         (1..self.groups.len())
             .map(of_group)
             .fold(of_group(0), |(due, growth), (due_here, growth_here)| (due.min(due_here), growth + growth_here))
@@ -280,6 +286,7 @@ impl State {
 
     /// An empty group of standing decodes more.
     pub(crate) fn add_group(&mut self) {
+        self.is_plain = false;
         let measured = self.groups[0].measured.of_none();
         self.groups.push(Decodes::new(self.blocks.block_tokens(), measured, &self.moduli));
         self.requests.ticks.push(0);
@@ -307,8 +314,8 @@ impl State {
 
     /// When no request is admitted any more, the blocks that were kept until then are free (`free="batch"`).
     #[inline]
-    pub(crate) fn end_batch(&mut self) {
-        if self.running == 0 && self.limits.frees_with_batch {
+    pub(crate) fn end_batch<F: Features>(&mut self) {
+        if F::ANY && self.running == 0 && self.limits.frees_with_batch {
             self.blocks.let_go(std::mem::take(&mut self.kept));
         }
         debug_assert!(
@@ -322,12 +329,18 @@ impl State {
 
     /// The pace of the batch on a line, if 64 bits hold it and no chunk is priced as a decode.
     #[inline(always)]
-    pub(crate) fn pace_on(&self, line: &PiecewiseLinear<u64>) -> Option<Pace> {
-        let (dropped, contexts) = if self.batch.single_decodes == 0 { (0, 0) } else { self.dropped_alone()? };
-        let context = match self.groups.only() {
-            Some(all) if all.rests => 0,
-            Some(all) => all.context(self.requests.ticks[0]),
-            None => self.context_of_groups(),
+    pub(crate) fn pace_on<F: Features>(&self, line: &PiecewiseLinear<u64>) -> Option<Pace> {
+        let (dropped, contexts) = match self.batch.single_decodes {
+            0 => (0, 0),
+            _ if F::ANY => self.dropped_alone()?,
+            _ => return None,
+        };
+        let context = if F::ANY && self.groups.only().is_none() {
+            self.context_of_groups()
+        } else if self.groups[0].rests {
+            0
+        } else {
+            self.groups[0].context(self.requests.ticks[0])
         };
         line.pace(&self.batch.sums, self.standing + dropped, context + contexts)
     }
@@ -415,15 +428,16 @@ impl State {
     pub(crate) fn leave_decodes(&mut self, place: Place) {
         let group = self.requests.at(place).group as usize;
         self.groups[group].due.remove(place);
-        self.left_decodes(place);
+        self.left_decodes::<Full>(place);
     }
 
     /// The same for a member whose time has come: the wheel has let it go already.
     #[inline(always)]
-    pub(crate) fn left_decodes(&mut self, place: Place) {
-        let tick = self.requests.tick(self.requests.at(place));
+    pub(crate) fn left_decodes<F: Features>(&mut self, place: Place) {
+        let group = if F::ANY { self.requests.at(place).group as usize } else { 0 };
+        let tick = self.requests.ticks[group];
         let (request, history) = self.requests.both_mut(place);
-        let decodes = &mut self.groups[request.group as usize];
+        let decodes = &mut self.groups[group];
         let ticks = (tick - request.joined) as u32;
         request.computed += ticks;
         request.emitted += ticks;
@@ -440,7 +454,7 @@ impl State {
             request.blocks = self.blocks.need(context);
             decodes.growth.leave(context);
         }
-        decodes.leave(context, tick);
+        decodes.leave::<F>(context, tick);
         self.standing -= u64::from(!decodes.rests);
         if is_odd {
             self.leave_odd(place, odd);

@@ -113,6 +113,9 @@ impl Run {
             let replicas = numbered.map(|(engine, index)| {
                 let measured = options.measured.clone();
                 let mut replica = Replica::new(index, engine, role, class_count, measured, options.stepping);
+                if options.iterations || options.batches {
+                    replica.is_listed();
+                }
                 if let Some(every) = reports_every {
                     replica.report_every(every);
                 }
