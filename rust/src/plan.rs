@@ -15,7 +15,7 @@ mod sglang;
 
 use crate::clock::{Instant, Span};
 use crate::error::{Error, Kind, Result};
-use crate::replica::{Chunk, Full, State};
+use crate::replica::{Chunk, Full, Plain, State};
 use crate::request::{Phase, Place, Requests};
 
 /// What a replica enforces for its scheduler.
@@ -168,7 +168,7 @@ impl Plan<'_> {
     /// Has this plan preempted this request?
     #[inline]
     pub fn was_preempted(&self, place: Place) -> bool {
-        self.state.batch.preempted.contains(&place)
+        self.has_preempted() && self.state.batch.preempted.contains(&place)
     }
 
     /// What kept a request in the queue from being admitted, if the policy asked and was refused.
@@ -365,26 +365,31 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Admits a waiting request with the blocks for `reserved` tokens and computes the first `tokens` that it owes: the
-    /// same as [`Plan::admit`] and then [`Plan::chunk`], at once.
+    /// Admits the next request in the queue, if it can be with the blocks for `room` tokens, leaving `spare` free
+    /// ([`Plan::has_room`]): it takes those for `reserved` tokens, and computes the first `tokens` that it owes. The same as
+    /// [`Plan::admit`] and then [`Plan::chunk`], at once. Says whether it is admitted.
     #[inline(always)]
-    pub fn admit_with_chunk(&mut self, place: Place, reserved: u64, tokens: u64) -> Result<()> {
-        if self.state.blocks.has_cache() {
-            return self.admit_then_chunk(place, reserved, tokens);
+    pub fn try_admit(&mut self, place: Place, room: u64, spare: u64, reserved: u64, tokens: u64) -> Result<bool> {
+        if !self.has_room(place, room, spare) {
+            return Ok(false);
         }
         let budget = self.budget_left();
         let state = &mut *self.state;
-        let request = state.requests.at_mut(place);
+        let request = state.requests.at(place);
         let (context, owed) = (u64::from(request.computed), request.owed());
-        let blocks = state.blocks.need(reserved.max(context + tokens));
+        // What has room for more has room for this.
         let is_right = request.phase == Phase::Waiting
-            && state.running < state.limits.max_seqs
-            && (1..=owed.min(budget)).contains(&tokens);
-        if !is_right || !self.state.has_free(blocks) {
+            && (1..=owed.min(budget)).contains(&tokens)
+            && context + tokens <= reserved
+            && reserved <= room
+            && !state.blocks.has_cache();
+        if !is_right {
             // One after the other, to name the rule that does not hold.
-            return self.admit_then_chunk(place, reserved, tokens);
+            self.admit_then_chunk(place, reserved, tokens)?;
+            return Ok(true);
         }
-        let state = &mut *self.state;
+        let blocks = state.blocks.need(reserved);
+        debug_assert!(state.has_free(blocks) && state.running < state.limits.max_seqs, "it has room");
         let is_decode = owed == 1 && state.requests.is_priced_as_decode(place);
         state.last_row += 1;
         let (request, history) = state.requests.both_mut(place);
@@ -393,12 +398,12 @@ impl Plan<'_> {
         history.begin(self.now);
         let prompt = request.prompt_tokens;
         state.waits_no_more(prompt);
-        state.blocks.take(blocks);
+        state.blocks.take_for::<Plain>(blocks);
         state.running += 1;
         state.waiting -= 1;
         state.batch.admitted.push(place);
         state.batch.push(Chunk { place, tokens, context, owed, is_decode });
-        Ok(())
+        Ok(true)
     }
 
     #[inline(never)]

@@ -31,13 +31,12 @@ use crate::scheduler::{Notice, Scheduler};
 use crate::timing::{HostTime, Pace, PiecewiseLinear, Timing};
 use crate::workload::Arrival;
 use ahead::Foresighted;
-use features::Plain;
 use standing::Decodes;
 use state::{Batch, FIRST_ROW, Measured};
 use stretch::Stretch;
 
 pub(crate) use ahead::InFlight;
-pub(crate) use features::{Features, Full};
+pub(crate) use features::{Features, Full, Plain};
 pub(crate) use groups::Groups;
 pub(crate) use state::{Chunk, State};
 

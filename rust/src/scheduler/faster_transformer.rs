@@ -67,10 +67,10 @@ impl Scheduler for FasterTransformerScheduler {
         if plan.running() == 0 {
             while let Some(place) = self.lists.queue.head() {
                 plan.look_up(place);
-                if !plan.has_room(place, self.max_model_len, 0) {
+                let (all, owed) = (self.max_model_len, plan.requests().owed(place));
+                if !self.lists.try_admit(place, all, 0, all, owed, plan)? {
                     break;
                 }
-                self.lists.admit(place, self.max_model_len, plan.requests().owed(place), plan)?;
             }
         }
         for place in self.lists.idle.drain(..) {

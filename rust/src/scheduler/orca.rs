@@ -66,10 +66,11 @@ impl OrcaScheduler {
             plan.look_up(place);
             let owed = plan.requests().owed(place);
             let least = if self.chunked { 1 } else { owed };
-            if least > plan.budget_left() || !plan.has_room(place, self.max_model_len, 0) {
+            let tokens = owed.min(plan.budget_left());
+            let all = self.max_model_len;
+            if least > tokens || !lists.try_admit(place, all, 0, all, tokens, plan)? {
                 break;
             }
-            lists.admit(place, self.max_model_len, owed.min(plan.budget_left()), plan)?;
         }
         Ok(())
     }

@@ -82,17 +82,27 @@ impl Lists {
         self.queue.push_victim(victim, requests);
     }
 
-    /// Admits the head of the queue with the blocks for `reserved` tokens, and computes the first `tokens` that it owes.
+    /// Admits the head of the queue, as [`Plan::try_admit`] does. Says whether it is admitted.
     #[inline(always)]
-    pub(super) fn admit(&mut self, place: Place, reserved: u64, tokens: u64, plan: &mut Plan) -> Result<()> {
+    pub(super) fn try_admit(
+        &mut self,
+        place: Place,
+        room: u64,
+        spare: u64,
+        reserved: u64,
+        tokens: u64,
+        plan: &mut Plan,
+    ) -> Result<bool> {
         let owed = plan.requests().owed(place);
-        plan.admit_with_chunk(place, reserved, tokens)?;
+        if !plan.try_admit(place, room, spare, reserved, tokens)? {
+            return Ok(false);
+        }
         self.queue.remove(place, plan.requests());
         self.insert_running(place, plan.requests());
         if tokens < owed {
             insert_by_arrival(&mut self.prefills, place, plan.requests());
         }
-        Ok(())
+        Ok(true)
     }
 
     /// A request joins the admitted, which are kept by arrival.
@@ -358,10 +368,9 @@ impl Roster {
         }
         while let Some(place) = self.lists.queue.head() {
             let may_admit = left > 0 && plan.budget_left() > 0 && self.swapped.is_empty();
-            if !may_admit || plan.was_preempted(place) || !self.has_room_for(place, plan) {
+            if !may_admit || plan.was_preempted(place) || !self.try_admit(place, plan)? {
                 break;
             }
-            self.admit(place, plan)?;
             left -= 1;
         }
         Ok(())
@@ -376,12 +385,16 @@ impl Roster {
         plan.has_room(place, request.context_held() + request.owed(), spare)
     }
 
-    /// Admits the head of the queue with the blocks for all its known tokens, and computes what the budget carries.
+    /// Admits the head of the queue with the blocks for all its known tokens, if it has room for them, and computes what
+    /// the budget carries. Says whether it is admitted.
     #[inline(always)]
-    pub(super) fn admit(&mut self, place: Place, plan: &mut Plan) -> Result<()> {
+    pub(super) fn try_admit(&mut self, place: Place, plan: &mut Plan) -> Result<bool> {
+        let spare = self.watermark.spare(plan);
+        plan.look_up(place);
         let request = plan.requests().at(place);
         let owed = request.owed();
-        self.lists.admit(place, request.context_held() + owed, owed.min(plan.budget_left()), plan)
+        let known = request.context_held() + owed;
+        self.lists.try_admit(place, known, spare, known, owed.min(plan.budget_left()), plan)
     }
 
     /// For how long a plan holds that decodes, continues and admits as much as it can: while no request leaves,

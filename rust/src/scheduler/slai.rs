@@ -107,11 +107,15 @@ struct Prompts {
 
 impl Prompts {
     /// The tokens that a request which owes so many computes.
-    fn cut(&mut self, owed: u64) -> u64 {
-        let tokens = owed.min(self.left);
+    fn of(&self, owed: u64) -> u64 {
+        owed.min(self.left)
+    }
+
+    /// It does.
+    fn take(&mut self, owed: u64) {
+        let tokens = self.of(owed);
         self.left -= tokens;
         self.lasts = if tokens == owed { 1 } else { self.lasts.min((owed - 1) / tokens) };
-        tokens
     }
 }
 
@@ -310,7 +314,9 @@ impl SlaiScheduler {
             if prompts.left == 0 {
                 break;
             }
-            plan.chunk(place, prompts.cut(plan.requests().owed(place)))?;
+            let owed = plan.requests().owed(place);
+            plan.chunk(place, prompts.of(owed))?;
+            prompts.take(owed);
         }
         if plan.shares_blocks() {
             // They have their places before the queue is looked at.
@@ -328,11 +334,11 @@ impl SlaiScheduler {
             let tokens = plan.requests().until_next_token(place);
             let is_roomy = !plan.shares_blocks() && (plan.blocks(tokens) + chosen.rows) as i64 <= plan.free_blocks();
             let spare = if is_roomy { chosen.rows } else { self.blocks_of_rows(plan) };
-            if !plan.has_room(place, tokens, spare) {
+            let (context, owed) = (plan.requests().next_context(place), plan.requests().owed(place));
+            if !self.lists.try_admit(place, tokens, spare, context, prompts.of(owed), plan)? {
                 break;
             }
-            let (context, owed) = (plan.requests().next_context(place), plan.requests().owed(place));
-            self.lists.admit(place, context, prompts.cut(owed), plan)?;
+            prompts.take(owed);
         }
         Ok(prompts)
     }

@@ -173,15 +173,16 @@ impl Scheduler for SlotGreedyScheduler {
             let step = self.step(place, plan.requests());
             let tokens = plan.requests().context(place) + step;
             let blocks = plan.blocks(tokens) as i64;
-            if !plan.has_room(place, tokens, 0) {
+            if blocks > left {
+                if plan.has_room(place, tokens, 0) {
+                    plan.set_refused(Some(Limit::Blocks));
+                }
                 break;
             }
-            if blocks > left {
-                plan.set_refused(Some(Limit::Blocks));
+            if !self.lists.try_admit(place, tokens, 0, tokens, step, plan)? {
                 break;
             }
             left -= blocks;
-            self.lists.admit(place, tokens, step, plan)?;
         }
         if plan.shares_blocks() {
             return Ok(());

@@ -48,10 +48,9 @@ impl VllmV0Scheduler {
             // A resumed input longer than the budget is computed alone, in consecutive iterations.
             let alone = owed > roster.limits.token_budget;
             let too_long = if alone { admitted } else { owed > plan.budget_left() };
-            if too_long || !roster.swapped.is_empty() || !roster.has_room_for(place, plan) {
+            if too_long || !roster.swapped.is_empty() || !roster.try_admit(place, plan)? {
                 break;
             }
-            roster.admit(place, plan)?;
             admitted = true;
             if alone {
                 break;

@@ -299,10 +299,9 @@ impl<const AHEAD: bool> Scheduler for VllmV1Scheduler<AHEAD> {
             let tokens = requests.owed(place).min(longest).min(plan.budget_left());
             let taken = requests.context(place) + tokens;
             let checked = if self.reserve_full_prompt { requests.next_context(place) } else { taken };
-            if !plan.has_room(place, checked, 0) {
+            if !plan.try_admit(place, checked, 0, taken, tokens)? {
                 break;
             }
-            plan.admit_with_chunk(place, taken, tokens)?;
             self.lists.queue.remove(place, plan.requests());
             self.lists.running.push_back(place);
             self.lists.prefills.push_back(place);

@@ -190,11 +190,12 @@ impl Seniority {
     pub(super) fn admit_head(&mut self, queue: &mut List, plan: &mut Plan) -> Result<Option<Place>> {
         let Some(place) = queue.first() else { return Ok(None) };
         plan.look_up(place);
-        if !plan.has_room(place, plan.requests().until_next_token(place), 0) {
+        let requests = plan.requests();
+        let (room, reserved, owed) =
+            (requests.until_next_token(place), requests.next_context(place), requests.owed(place));
+        if !plan.try_admit(place, room, 0, reserved, owed)? {
             return Ok(None);
         }
-        let owed = plan.requests().owed(place);
-        plan.admit_with_chunk(place, plan.requests().next_context(place), owed)?;
         queue.remove(place);
         self.admitted.push_back(place);
         Ok(Some(place))

@@ -57,7 +57,9 @@ impl Lists<'_> {
     fn admit(&mut self, plan: &mut Plan, tokens: u64, chunk: u64) -> Result<()> {
         let place = self.waiting.remove(0);
         if chunk.is_multiple_of(2) {
-            plan.admit_with_chunk(place, tokens, chunk)?;
+            if !plan.try_admit(place, tokens, 0, tokens, chunk)? {
+                plan.admit(place, tokens)?;
+            }
         } else {
             plan.admit(place, tokens)?;
             plan.chunk(place, chunk)?;
@@ -308,7 +310,7 @@ fn a_plan_beyond_the_rules_is_an_error_that_names_the_rule() {
         batch
     );
     let waiting = "only a waiting request can be admitted";
-    let again = |plan: &mut Plan, lists: &mut Lists| plan.admit_with_chunk(lists.admitted[0], 8, 8);
+    let again = |plan: &mut Plan, lists: &mut Lists| plan.try_admit(lists.admitted[0], 8, 0, 8, 8).map(drop);
     assert_eq!(broken(move |plan, lists| lists.admit(plan, 8, 8).and_then(|()| again(plan, lists))), waiting);
     assert_eq!(broken(|plan, lists| lists.admit(plan, 8, 8).and_then(|()| plan.admit(lists.admitted[0], 8))), waiting);
     let prompt = "no decode before the prompt is complete";
