@@ -326,13 +326,24 @@ impl Replica {
     }
 
     /// Forms the next batch, if the scheduler asks for one. Says whether an iteration runs now.
-    #[inline]
+    #[inline(never)]
     pub fn form(&mut self, now: Instant, drain: bool) -> Result<bool> {
+        self.form_here(now, drain)
+    }
+
+    /// The same for a caller that the hottest code is to be a part of.
+    #[inline(always)]
+    pub(crate) fn form_here(&mut self, now: Instant, drain: bool) -> Result<bool> {
         debug_assert!(self.is_idle, "an iteration cannot be interrupted");
-        if self.state.is_plain { self.form_with::<Plain>(now, drain) } else { self.form_with::<Full>(now, drain) }
+        if self.state.is_plain { self.form_with::<Plain>(now, drain) } else { self.form_fully(now, drain) }
     }
 
     #[inline(never)]
+    fn form_fully(&mut self, now: Instant, drain: bool) -> Result<bool> {
+        self.form_with::<Full>(now, drain)
+    }
+
+    #[inline(always)]
     fn form_with<F: Features>(&mut self, now: Instant, drain: bool) -> Result<bool> {
         if F::ANY {
             self.report(now)?;

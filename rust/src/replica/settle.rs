@@ -13,16 +13,28 @@ use crate::scheduler::Notice;
 use crate::timing::Pace;
 
 impl Replica {
-    /// Settles the stretch that ends now: tokens come out, contexts grow, finished requests leave.
-    #[inline]
+    /// Settles the stretch that ends now, if any does: tokens come out, contexts grow, finished requests leave.
+    #[inline(never)]
     pub fn settle(&mut self, results: &mut Recorder) -> Result<()> {
+        self.settle_here(results)
+    }
+
+    /// The same for a caller that the hottest code is to be a part of.
+    #[inline(always)]
+    pub(crate) fn settle_here(&mut self, results: &mut Recorder) -> Result<()> {
         if self.is_idle {
+            // Its scheduler wants to be asked, and no iteration ran.
             return Ok(());
         }
-        if self.state.is_plain { self.settle_with::<Plain>(results) } else { self.settle_with::<Full>(results) }
+        if self.state.is_plain { self.settle_with::<Plain>(results) } else { self.settle_fully(results) }
     }
 
     #[inline(never)]
+    fn settle_fully(&mut self, results: &mut Recorder) -> Result<()> {
+        self.settle_with::<Full>(results)
+    }
+
+    #[inline(always)]
     fn settle_with<F: Features>(&mut self, results: &mut Recorder) -> Result<()> {
         if F::ANY {
             self.report(self.stretch.end)?;

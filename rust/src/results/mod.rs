@@ -367,7 +367,15 @@ impl Recorder {
     #[inline]
     pub(crate) fn count_stretch(&mut self, iterations: u64) {
         self.results.totals.stretches += 1;
-        self.results.totals.stretched_iterations += if iterations > 1 { iterations } else { 0 };
+        if iterations > 1 {
+            self.count_stretched(iterations);
+        }
+    }
+
+    // Most stretches are of one iteration.
+    #[inline(never)]
+    fn count_stretched(&mut self, iterations: u64) {
+        self.results.totals.stretched_iterations += iterations;
     }
 
     #[inline]

@@ -3,7 +3,8 @@
 //! Where no request goes from one replica to another, runs out of patience or waits for others, what happens between
 //! two arrivals at one replica is nothing to the others: each goes on by itself to the next arrival, in any order. What
 //! they write down together are sums, rows that are apart, and rows that are sorted at the end. A sample sees all
-//! replicas at its instant, so they wait for one another there too.
+//! replicas at its instant, so they wait for one another there too. One replica without a router has a loop of its own
+//! ([`alone`](super::alone)).
 
 use super::run::{Polls, Run, sum_of_areas};
 use crate::clock::Instant;
@@ -15,29 +16,28 @@ use crate::workload::Workload;
 
 /// Where each replica is on its way.
 pub(super) struct Lanes {
-    lanes: Vec<Lane>,
-    /// Is there only one?
-    is_alone: bool,
-    /// When something happens at each replica next, by [`Instant::hour`], where there are several.
+    pub(super) lanes: Vec<Lane>,
+    /// When something happens at each replica next, by [`Instant::hour`].
     ends: Tournament<u64>,
-    /// Idle replicas at which something happened at this instant, where there are several.
+    /// Idle replicas at which something happened at this instant.
     touched: Vec<u32>,
 }
 
 /// A replica on its way.
 #[derive(Clone, Copy, Default)]
-struct Lane {
+pub(super) struct Lane {
     /// The last instant at which something happened here.
-    at: Instant,
+    pub(super) at: Instant,
     /// ∫ number of requests here dt until then.
     area: u128,
-    is_touched: bool,
+    /// Has something happened here since the replica was asked to form a batch?
+    pub(super) is_touched: bool,
 }
 
 impl Lane {
     /// Something happens: until now there were so many requests here.
     #[inline(always)]
-    fn come_to(&mut self, now: Instant, requests: u64) {
+    pub(super) fn come_to(&mut self, now: Instant, requests: u64) {
         // All that happens before 2^95 attoseconds fits, and nothing else remains without an error: see
         // `Recorder::check_instants`.
         self.area = self.area.wrapping_add(now.since(self.at).0.wrapping_mul(u128::from(requests)));
@@ -76,16 +76,14 @@ struct Until {
 
 impl Lanes {
     pub(super) fn new(replicas: usize) -> Lanes {
-        let (is_alone, ends) = (replicas == 1, Tournament::new(replicas, u64::MAX, u64::MAX));
-        Lanes { lanes: vec![Lane::default(); replicas], is_alone, ends, touched: Vec::new() }
+        let ends = Tournament::new(replicas, u64::MAX, u64::MAX);
+        Lanes { lanes: vec![Lane::default(); replicas], ends, touched: Vec::new() }
     }
 
     /// Something happens at a replica at `end` next.
     #[inline]
     pub(super) fn set_end(&mut self, replica: usize, end: Instant) {
-        if !self.is_alone {
-            self.ends.set(replica, end.hour());
-        }
+        self.ends.set(replica, end.hour());
     }
 
     /// An idle replica forms a batch once all has happened that does at this instant.
@@ -94,9 +92,7 @@ impl Lanes {
         let lane = &mut self.lanes[replica];
         if !lane.is_touched {
             lane.is_touched = true;
-            if !self.is_alone {
-                self.touched.push(replica as u32);
-            }
+            self.touched.push(replica as u32);
         }
     }
 }
@@ -114,18 +110,12 @@ impl Run {
                 polls.count(self.results.left())?;
                 self.arrive_apart(workload)?;
             }
-            self.go_on_to(instant, polls)?;
+            self.go_on(Until { instant, is_arrival: false }, polls)?;
             if !is_sampled || self.next_apart() >= self.look_at {
                 return Ok(());
             }
             self.sampler.sample_before(self.next_apart(), &self.fleet.replicas, &mut self.results)?;
         }
-    }
-
-    /// Every replica goes on up to an instant at which none is asked.
-    #[inline(never)]
-    fn go_on_to(&mut self, instant: Instant, polls: &mut Polls) -> Result<()> {
-        self.go_on(Until { instant, is_arrival: false }, polls)
     }
 
     /// When something happens next.
@@ -144,17 +134,8 @@ impl Run {
     }
 
     /// Every replica that has something to do goes on.
-    #[inline(always)]
-    fn go_on(&mut self, until: Until, polls: &mut Polls) -> Result<()> {
-        if self.lanes.is_alone {
-            return self.lanes.lanes[0].go_on(&mut self.fleet.replicas[0], until, &mut self.results, polls);
-        }
-        self.go_on_in_order(until, polls)
-    }
-
-    /// The same for several replicas.
     #[inline(never)]
-    fn go_on_in_order(&mut self, until: Until, polls: &mut Polls) -> Result<()> {
+    fn go_on(&mut self, until: Until, polls: &mut Polls) -> Result<()> {
         let (Lanes { lanes, ends, touched, .. }, fleet) = (&mut self.lanes, &mut self.fleet);
         let results = &mut self.results;
         ends.replace_up_to(until.instant.hour().min(Instant::LAST_HOUR), |index| {
@@ -192,15 +173,10 @@ impl Run {
                 self.waiting_at_last_arrival = self.waiting();
             }
         }
-        if self.lanes.is_alone {
-            let is_touched = std::mem::take(&mut self.lanes.lanes[0].is_touched);
-            return if is_touched { self.form(0, false).map(drop) } else { Ok(()) };
-        }
         self.form_touched()
     }
 
     /// The replicas at which something happened form batches.
-    #[inline(never)]
     fn form_touched(&mut self) -> Result<()> {
         if self.lanes.touched.len() > 1 {
             self.lanes.touched.sort_unstable();

@@ -6,6 +6,7 @@
 
 mod run;
 mod arrivals;
+mod alone;
 mod apart;
 mod together;
 mod sampler;

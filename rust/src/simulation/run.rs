@@ -1,8 +1,8 @@
 //! A run: what there is, what comes, and what remains when it is over.
 //!
-//! Two orders lead through the events, to the same results. Where nothing passes between replicas but requests that
-//! arrive, each goes on by itself from one arrival to the next ([`apart`](super::apart)). Otherwise all stand on one
-//! calendar ([`together`](super::together)).
+//! Three orders lead through the events, to the same results. One replica goes on alone ([`alone`](super::alone)). Where
+//! nothing passes between replicas but requests that arrive, each goes on by itself from one arrival to the next
+//! ([`apart`](super::apart)). Otherwise all stand on one calendar ([`together`](super::together)).
 
 use super::apart::Lanes;
 use super::arrivals::Arrivals;
@@ -56,6 +56,8 @@ pub(super) struct Run {
 /// How a run goes through its events.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
+    /// One replica alone, from one arrival to the next.
+    Alone,
     /// Each replica by itself from one arrival to the next.
     Apart,
     /// All on one calendar.
@@ -139,11 +141,15 @@ impl Run {
         if cluster.control.is_some() {
             results.finished = Some(Vec::new());
         }
-        let is_apart = links.is_empty() && cluster.control.is_none();
+        let order = match (links.is_empty() && cluster.control.is_none(), &stations[..]) {
+            (true, [Station { router: None, .. }]) if fleet.replicas.len() == 1 => Order::Alone,
+            (true, _) => Order::Apart,
+            (false, _) => Order::Together,
+        };
         let dispatch = cluster.control.map(|(control, patience)| Dispatch::new(control, patience));
         Run {
             options: options.clone(),
-            order: if is_apart { Order::Apart } else { Order::Together },
+            order,
             lanes: Lanes::new(fleet.replicas.len()),
             calendar: Calendar::new(fleet.replicas.len(), links, dispatch, options.max_in_flight),
             fleet,
@@ -166,7 +172,7 @@ impl Run {
         let flow = &workload.flow;
         let rows = if flow.is_empty() { self.options.rows(workload) } else { workload.len() };
         let decides_arrivals = self.options.decides_arrivals(workload);
-        if self.order == Order::Apart && (decides_arrivals || !workload.patience_s.is_empty()) {
+        if self.order != Order::Together && (decides_arrivals || !workload.patience_s.is_empty()) {
             self.bring_together()?;
         }
         self.arrivals.take(workload, rows);
@@ -211,6 +217,7 @@ impl Run {
         let mut polls = Polls { watch, total, countdown: POLL_EVERY };
         loop {
             match self.order {
+                Order::Alone => self.advance_alone(workload, &mut polls)?,
                 Order::Apart => self.advance_apart(workload, &mut polls)?,
                 Order::Together => self.advance_together(workload, &mut polls)?,
             }
@@ -226,7 +233,7 @@ impl Run {
     /// When something happens next.
     pub(super) fn next_instant(&mut self) -> Instant {
         match self.order {
-            Order::Apart => self.next_apart(),
+            Order::Alone | Order::Apart => self.next_apart(),
             Order::Together => self.next_together(),
         }
     }
@@ -274,6 +281,7 @@ impl Run {
         self.fleet.touch(index);
         let replica = &self.fleet.replicas[index];
         match self.order {
+            Order::Alone => {}
             Order::Apart => self.lanes.set_end(index, replica.next_instant()),
             Order::Together => self.calendar.set_end(index, replica.next_instant()),
         }
@@ -282,7 +290,7 @@ impl Run {
 
     /// Nothing is left to happen: a replica that still holds requests is asked once more (rule 5).
     fn drain(&mut self) -> Result<bool> {
-        if self.order == Order::Apart {
+        if self.order != Order::Together {
             self.meet()?;
         }
         if self.fleet.replicas.iter().all(Replica::is_empty) {
@@ -307,7 +315,7 @@ impl Run {
 
     pub(super) fn finish(mut self) -> Result<Outcome> {
         let goes_on = self.next_instant() < Instant::NEVER;
-        if self.order == Order::Apart {
+        if self.order != Order::Together {
             self.meet()?;
         }
         let end = match self.options.horizon {
@@ -317,7 +325,7 @@ impl Run {
         // At the horizon the number in the system falls at the ends of the iterations before it.
         self.sampler.sample_before(end, &self.fleet.replicas, &mut self.results)?;
         let in_system = match self.order {
-            Order::Apart => self.fleet.replicas.iter().map(Replica::requests).sum(),
+            Order::Alone | Order::Apart => self.fleet.replicas.iter().map(Replica::requests).sum(),
             Order::Together => self.calendar.in_system,
         };
         self.pass(self.now, end, in_system)?;
