@@ -93,16 +93,21 @@ impl<T: Copy + Ord> Tournament<T> {
         new: &mut impl FnMut(usize) -> Result<T, E>,
     ) -> Result<(), E> {
         let mut due = those_up_to(&self.nodes[node], bound);
+        if let Some(leaf) = node.checked_sub(self.first_leaf) {
+            let numbers = &mut self.nodes[node];
+            while due != 0 {
+                let child = due.trailing_zeros() as usize % CHILDREN;
+                due &= due - 1;
+                numbers[child] = new(leaf * CHILDREN + child)?;
+            }
+            return Ok(());
+        }
         while due != 0 {
             let child = due.trailing_zeros() as usize % CHILDREN;
             due &= due - 1;
-            self.nodes[node][child] = if node >= self.first_leaf {
-                new((node - self.first_leaf) * CHILDREN + child)?
-            } else {
-                let below = CHILDREN * node + 1 + child;
-                self.replace_below(below, bound, new)?;
-                least_of(&self.nodes[below])
-            };
+            let below = CHILDREN * node + 1 + child;
+            self.replace_below(below, bound, new)?;
+            self.nodes[node][child] = least_of(&self.nodes[below]);
         }
         Ok(())
     }

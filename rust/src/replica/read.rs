@@ -230,6 +230,7 @@ impl Replica {
     }
 
     /// The state at an instant, without going there.
+    #[inline]
     pub fn sample(&self, at: Instant) -> Result<Sample> {
         let (state, over) = (&self.state, self.over(at)?);
         let mut sample = Sample {

@@ -472,11 +472,13 @@ impl Recorder {
         }
     }
 
-    pub(crate) fn sample(&mut self, sample: Sample) -> Result<()> {
-        if self.results.timeline.len() == MOST_SAMPLES {
+    /// Makes room for so many samples more.
+    pub(crate) fn make_room_for_samples(&mut self, samples: usize) -> Result<()> {
+        let timeline = &mut self.results.timeline;
+        if timeline.len() + samples > MOST_SAMPLES {
             return Err(too_many_samples());
         }
-        self.results.timeline.push(sample);
+        timeline.reserve(samples);
         Ok(())
     }
 }

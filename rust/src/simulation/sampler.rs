@@ -38,8 +38,9 @@ impl Sampler {
         results: &mut Recorder,
     ) -> Result<()> {
         while self.next < instant {
+            results.make_room_for_samples(replicas.len())?;
             for replica in replicas {
-                results.sample(replica.sample(self.next)?)?;
+                results.results.timeline.push(replica.sample(self.next)?);
             }
             self.next = self.next.after(self.interval)?;
             let timeline = &mut results.results.timeline;

@@ -28,6 +28,9 @@ impl Entry {
     }
 }
 
+/// So many are sorted at once.
+const FEW: usize = 128;
+
 /// Requests by their places in the order. However many they are, what it costs depends on how many are chosen.
 #[derive(Debug, Default)]
 pub(super) struct Alone {
@@ -72,7 +75,14 @@ impl Alone {
     pub(super) fn choose(&mut self, last: Key, most: u64) -> usize {
         let last = Entry::new(last, Place(u32::MAX));
         while self.first.len() as u64 <= most && self.others.peek().is_some_and(|Reverse(entry)| *entry <= last) {
-            self.first.extend(self.others.pop().map(|Reverse(entry)| entry));
+            if self.others.len() > FEW {
+                self.first.extend(self.others.pop().map(|Reverse(entry)| entry));
+            } else {
+                // To sort them all is quicker than to take one after the other.
+                let sorted = self.first.len();
+                self.first.extend(self.others.drain().map(|Reverse(entry)| entry));
+                self.first.make_contiguous()[sorted..].sort_unstable();
+            }
         }
         let is_all = self.first.back().is_none_or(|entry| *entry <= last);
         self.chosen = if is_all { self.first.len() } else { self.first.partition_point(|entry| *entry <= last) };
