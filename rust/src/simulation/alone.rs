@@ -1,11 +1,9 @@
 //! One replica without a router: from one arrival to the next, and nothing to choose.
 
-use super::apart::Lane;
+use super::apart::Until;
 use super::run::{Polls, Run};
 use crate::clock::Instant;
 use crate::error::Result;
-use crate::replica::Replica;
-use crate::results::Recorder;
 use crate::workload::Workload;
 
 impl Run {
@@ -23,7 +21,7 @@ impl Run {
             loop {
                 let is_arrival = arrivals.at < instant;
                 let until = if is_arrival { arrivals.at } else { instant };
-                go_on(lane, replica, until, is_arrival, results, polls)?;
+                lane.go_on(replica, Until { instant: until, is_arrival }, results, polls)?;
                 if !is_arrival {
                     break;
                 }
@@ -46,35 +44,6 @@ impl Run {
                 return Ok(());
             }
             sampler.sample_before(next, std::slice::from_ref(replica), results)?;
-        }
-    }
-}
-
-/// A replica at which something happened forms a batch, and goes on by itself through all that happens before an instant. If
-/// that is the instant of an arrival, iterations that end at it are settled as well.
-#[inline(always)]
-fn go_on(
-    lane: &mut Lane,
-    replica: &mut Replica,
-    until: Instant,
-    is_arrival: bool,
-    results: &mut Recorder,
-    polls: &mut Polls,
-) -> Result<()> {
-    loop {
-        if std::mem::take(&mut lane.is_touched) && replica.is_idle() && !replica.is_empty() {
-            replica.form_here(lane.at, false)?;
-        }
-        let end = replica.next_instant();
-        if end > until || (end == until && !is_arrival) {
-            return Ok(());
-        }
-        polls.count(results.left())?;
-        lane.come_to(end, replica.requests());
-        replica.settle_here(results)?;
-        lane.is_touched = true;
-        if end == until {
-            return Ok(());
         }
     }
 }

@@ -17,10 +17,8 @@ use crate::workload::Workload;
 /// Where each replica is on its way.
 pub(super) struct Lanes {
     pub(super) lanes: Vec<Lane>,
-    /// When something happens at each replica next, by [`Instant::hour`].
+    /// When something happens at each replica next, by [`Instant::hour`]: at once, where it is to form a batch.
     ends: Tournament<u64>,
-    /// Idle replicas at which something happened at this instant.
-    touched: Vec<u32>,
 }
 
 /// A replica on its way.
@@ -44,56 +42,52 @@ impl Lane {
         self.at = now;
     }
 
-    /// The replica goes on by itself.
+    /// The replica, if something has happened there, forms a batch, and goes on by itself.
     #[inline(always)]
-    fn go_on(&mut self, replica: &mut Replica, until: Until, results: &mut Recorder, polls: &mut Polls) -> Result<()> {
-        let mut end = replica.next_instant();
-        while end < until.instant {
+    pub(super) fn go_on(
+        &mut self,
+        replica: &mut Replica,
+        until: Until,
+        results: &mut Recorder,
+        polls: &mut Polls,
+    ) -> Result<()> {
+        loop {
+            if std::mem::take(&mut self.is_touched) && replica.is_idle() && !replica.is_empty() {
+                replica.form_here(self.at, false)?;
+            }
+            let end = replica.next_instant();
+            if end > until.instant || (end == until.instant && !until.is_arrival) {
+                return Ok(());
+            }
             polls.count(results.left())?;
             self.come_to(end, replica.requests());
-            replica.settle(results)?;
-            if replica.is_idle() && !replica.is_empty() {
-                replica.form(end, false)?;
-            }
-            end = replica.next_instant();
-        }
-        if until.is_arrival && end == until.instant {
-            self.come_to(end, replica.requests());
-            replica.settle(results)?;
+            replica.settle_here(results)?;
             self.is_touched = true;
+            if end == until.instant {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 }
 
 /// How far a replica goes on by itself: through all that happens before an instant. If it is that of an arrival,
 /// iterations that end there are settled as well.
 #[derive(Clone, Copy)]
-struct Until {
-    instant: Instant,
-    is_arrival: bool,
+pub(super) struct Until {
+    pub(super) instant: Instant,
+    pub(super) is_arrival: bool,
 }
 
 impl Lanes {
     pub(super) fn new(replicas: usize) -> Lanes {
         let ends = Tournament::new(replicas, u64::MAX, u64::MAX);
-        Lanes { lanes: vec![Lane::default(); replicas], ends, touched: Vec::new() }
+        Lanes { lanes: vec![Lane::default(); replicas], ends }
     }
 
     /// Something happens at a replica at `end` next.
     #[inline]
     pub(super) fn set_end(&mut self, replica: usize, end: Instant) {
         self.ends.set(replica, end.hour());
-    }
-
-    /// An idle replica forms a batch once all has happened that does at this instant.
-    #[inline]
-    fn touch(&mut self, replica: usize) {
-        let lane = &mut self.lanes[replica];
-        if !lane.is_touched {
-            lane.is_touched = true;
-            self.touched.push(replica as u32);
-        }
     }
 }
 
@@ -136,21 +130,18 @@ impl Run {
     /// Every replica that has something to do goes on.
     #[inline(never)]
     fn go_on(&mut self, until: Until, polls: &mut Polls) -> Result<()> {
-        let (Lanes { lanes, ends, touched, .. }, fleet) = (&mut self.lanes, &mut self.fleet);
+        let (Lanes { lanes, ends }, fleet) = (&mut self.lanes, &mut self.fleet);
         let results = &mut self.results;
         ends.replace_up_to(until.instant.hour().min(Instant::LAST_HOUR), |index| {
             let (replica, lane) = (&mut fleet.replicas[index], &mut lanes[index]);
             lane.go_on(replica, until, results, polls)?;
-            let end = replica.next_instant();
-            if lane.is_touched {
-                touched.push(index as u32);
-            }
+            let next = if lane.is_touched { until.instant } else { replica.next_instant() };
             fleet.count_requests(index);
-            Ok(end.hour())
+            Ok(next.hour())
         })
     }
 
-    /// Requests arrive one by one, then batches are formed.
+    /// Requests arrive one by one. Batches are formed at this instant when replicas go on from it.
     #[inline]
     fn arrive_apart(&mut self, workload: &Workload) -> Result<()> {
         self.now = self.arrivals.at;
@@ -159,34 +150,18 @@ impl Run {
             let arrival = self.arrivals.request(row, self.now, workload);
             workload.content.read(row, &mut self.fleet.content);
             let index = self.route(workload.pool(row), &arrival, false)?;
-            let replica = &mut self.fleet.replicas[index];
-            self.lanes.lanes[index].come_to(self.now, replica.requests());
+            let (replica, lane) = (&mut self.fleet.replicas[index], &mut self.lanes.lanes[index]);
+            lane.come_to(self.now, replica.requests());
             if replica.arrive(&arrival, &self.fleet.content, &mut self.results)?.is_some() {
-                if replica.is_idle() {
-                    self.lanes.touch(index);
-                } else {
-                    self.lanes.set_end(index, replica.next_instant());
-                }
+                lane.is_touched |= replica.is_idle();
+                let next = if lane.is_touched { self.now } else { replica.next_instant() };
+                self.lanes.set_end(index, next);
                 self.fleet.count_requests(index);
             }
             if self.arrivals.at == Instant::NEVER {
                 self.waiting_at_last_arrival = self.waiting();
             }
         }
-        self.form_touched()
-    }
-
-    /// The replicas at which something happened form batches.
-    fn form_touched(&mut self) -> Result<()> {
-        if self.lanes.touched.len() > 1 {
-            self.lanes.touched.sort_unstable();
-        }
-        for place in 0..self.lanes.touched.len() {
-            let index = self.lanes.touched[place] as usize;
-            self.lanes.lanes[index].is_touched = false;
-            self.form(index, false)?;
-        }
-        self.lanes.touched.clear();
         Ok(())
     }
 }
