@@ -56,14 +56,15 @@ impl Lane {
                 replica.form_here(self.at, false)?;
             }
             let end = replica.next_instant();
-            if end > until.instant || (end == until.instant && !until.is_arrival) {
+            let is_last = end >= until.instant;
+            if is_last && !(until.is_arrival && end == until.instant) {
                 return Ok(());
             }
             polls.count(results.left())?;
             self.come_to(end, replica.requests());
             replica.settle_here(results)?;
             self.is_touched = true;
-            if end == until.instant {
+            if is_last {
                 return Ok(());
             }
         }

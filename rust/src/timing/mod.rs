@@ -208,12 +208,11 @@ impl Pace {
         if limit <= 1 || span < self.first {
             return Ok(if span < self.first { 0 } else { limit });
         }
-        match (self.short(), u64::try_from(span.0)) {
-            (Some((first, growth)), Ok(span)) if (limit | (span / first.max(1))) >> 32 == 0 => {
-                Ok(count_within(first, growth, span, limit))
-            }
-            _ => self.long_count_within(span, limit),
+        let (first, growth, total) = (self.first.0, self.growth as u128, span.0);
+        if (first | growth | total) >> 63 == 0 && limit >> 32 == 0 {
+            return Ok(count_within(first as i64, growth as i64, total as i64, limit));
         }
+        self.long_count_within(span, limit)
     }
 
     #[inline(never)]
@@ -273,15 +272,15 @@ fn total(first: u64, growth: u64, count: u64) -> u128 {
     u128::from(first) * u128::from(count) + u128::from(growth) * u128::from(pairs)
 }
 
-/// The most iterations, up to `limit`, that together take no longer than `span`: fewer than 2^32 in any case.
+/// The most iterations, up to `limit`, which is below 2^32, that together take no longer than `span`; no number is negative.
 #[inline]
-fn count_within(first: u64, growth: u64, span: u64, limit: u64) -> u64 {
+fn count_within(first: i64, growth: i64, span: i64, limit: u64) -> u64 {
     // A guess in floats, then whole-number tests: what comes out is exact whatever the guess was.
     let (rise, target) = (growth as f64, span as f64);
     let slope = first as f64 - rise / 2.0;
     let guess = 2.0 * target / (slope + (slope * slope + 2.0 * rise * target).sqrt());
-    let mut count = (guess as u64).min(limit);
-    let span = u128::from(span);
+    let mut count = (guess as i64 as u64).min(limit);
+    let (first, growth, span) = (first as u64, growth as u64, span as u128);
     let mut end = total(first, growth, count);
     while end > span {
         count -= 1;
