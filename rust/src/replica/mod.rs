@@ -253,7 +253,7 @@ impl Replica {
         Ok(())
     }
 
-    /// The results list iterations, or rows of batches.
+    /// Each stretch is listed when it is over, or told.
     pub(crate) fn is_listed(&mut self) {
         self.state.is_plain = false;
     }

@@ -201,6 +201,12 @@ impl Run {
         &mut self.results
     }
 
+    /// From now on the replicas tell what happens.
+    pub(super) fn begin_to_tell(&mut self) {
+        self.results.begin_to_tell();
+        self.fleet.replicas.iter_mut().for_each(Replica::is_listed);
+    }
+
     /// The whole run over a workload of which all rows are known.
     pub(super) fn complete(mut self, workload: &Workload, watch: &mut dyn Watch) -> Result<Outcome> {
         self.take(workload, Instant::NEVER)?;

@@ -218,7 +218,7 @@ impl Road {
 
     /// From now on the replicas tell what happens.
     pub(super) fn begin_to_tell(&mut self) {
-        self.lanes.iter_mut().for_each(|lane| lane.run.recorder().begin_to_tell());
+        self.lanes.iter_mut().for_each(|lane| lane.run.begin_to_tell());
     }
 
     /// What they have to tell.
