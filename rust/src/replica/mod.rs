@@ -371,7 +371,7 @@ impl Replica {
     /// Lets the scheduler plan a batch.
     #[inline(always)]
     fn ask<F: Features>(&mut self, now: Instant, drain: bool) -> Result<()> {
-        self.state.clear_batch();
+        self.state.clear_batch::<F>();
         if F::ANY && self.state.blocks.has_cache() {
             self.state.publish_followed(0);
         }

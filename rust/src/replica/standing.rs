@@ -170,7 +170,7 @@ impl Decodes {
 }
 
 /// So many of the latest maxima are looked through one by one.
-const NEAR: usize = 8;
+const NEAR: usize = 32;
 
 /// Maxima over all suffixes of a sequence: a stack with falling values, each the greatest since the one below it.
 #[derive(Debug, Default)]

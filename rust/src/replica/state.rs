@@ -89,7 +89,7 @@ impl Batch {
         }
     }
 
-    pub(crate) fn clear(&mut self) {
+    pub(crate) fn clear<F: Features>(&mut self) {
         self.chunks.clear();
         self.single_decodes = 0;
         self.sums = ChunkSums::default();
@@ -102,9 +102,11 @@ impl Batch {
         self.juniors.clear();
         self.dismissed.clear();
         self.preempted.clear();
-        self.looked_up.clear();
-        self.reserved_each = 0;
-        self.cached_iterations = 0;
+        if F::ANY {
+            self.looked_up.clear();
+            self.reserved_each = 0;
+            self.cached_iterations = 0;
+        }
         self.hold = Hold::ONCE;
         self.wake_at = None;
     }
@@ -293,8 +295,8 @@ impl State {
     }
 
     /// Makes the batch empty, with every group of the standing decodes in it.
-    pub(crate) fn clear_batch(&mut self) {
-        self.batch.clear();
+    pub(crate) fn clear_batch<F: Features>(&mut self) {
+        self.batch.clear::<F>();
         if std::mem::take(&mut self.is_resting) {
             self.groups.iter_mut().for_each(|group| group.rests = false);
             self.standing = self.groups.iter().map(|group| group.count).sum();

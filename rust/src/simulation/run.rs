@@ -18,7 +18,7 @@ use crate::links::Transfers;
 use crate::plan::Limits;
 use crate::replica::{Replica, Role};
 use crate::results::Recorder;
-use crate::router::{Fleet, Router};
+use crate::router::{Fleet, Measure, Router};
 use crate::timing::Beyond;
 use crate::workload::{Arrival, Workload};
 
@@ -110,6 +110,8 @@ impl Run {
                 links.len() - 1
             });
             let reports_every = pool.router.as_ref().and_then(|router| router.reports_every());
+            let measure = pool.router.as_ref().and_then(|router| router.ranks());
+            let ranks_by_blocks = matches!(measure, Some(Measure::Blocks | Measure::BlockTokens));
             let before = fleet.replicas.len();
             let numbered = pool.engines.into_iter().zip(first + before as u32..);
             let replicas = numbered.map(|(engine, index)| {
@@ -121,7 +123,7 @@ impl Run {
                 if let Some(every) = reports_every {
                     replica.report_every(every);
                 }
-                if pool.router.is_some() {
+                if ranks_by_blocks {
                     replica.count_waiting_blocks();
                 }
                 replica
