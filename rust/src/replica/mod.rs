@@ -197,17 +197,40 @@ impl Replica {
     }
 
     /// A request arrives whose prompt begins with `content`. One that can never fit is rejected at once.
-    #[inline(always)]
+    #[inline(never)]
     pub fn arrive(&mut self, arrival: &Arrival, content: &[Segment], results: &mut Recorder) -> Result<Option<Place>> {
+        self.arrive_here(arrival, content, results)
+    }
+
+    /// The same for a caller that the hottest code is to be a part of.
+    #[inline(always)]
+    pub(crate) fn arrive_here(
+        &mut self,
+        arrival: &Arrival,
+        content: &[Segment],
+        results: &mut Recorder,
+    ) -> Result<Option<Place>> {
         if let Some(reason) = self.refuses(arrival) {
             results.reject(arrival, self.index, reason);
             return Ok(None);
         }
         if self.is_too_long(arrival) {
-            let shorter = self.cut_to_length(arrival);
-            results.cut(arrival, arrival.output_tokens - shorter.output_tokens);
-            return self.arrive(&shorter, content, results);
+            return self.arrive_cut(arrival, content, results);
         }
+        self.take_in(arrival, content).map(Some)
+    }
+
+    /// Its output ends with the longest length.
+    #[cold]
+    #[inline(never)]
+    fn arrive_cut(&mut self, arrival: &Arrival, content: &[Segment], results: &mut Recorder) -> Result<Option<Place>> {
+        let shorter = self.cut_to_length(arrival);
+        results.cut(arrival, arrival.output_tokens - shorter.output_tokens);
+        self.take_in(&shorter, content).map(Some)
+    }
+
+    #[inline(always)]
+    fn take_in(&mut self, arrival: &Arrival, content: &[Segment]) -> Result<Place> {
         self.state.brought_tokens += u64::from(arrival.prompt_tokens) + u64::from(arrival.output_tokens);
         let place = self.state.requests.insert(arrival);
         self.state.blocks.open(place, content, arrival);
@@ -218,7 +241,7 @@ impl Replica {
             self.prefixes[place.index()] = content.to_vec();
         }
         self.queue(place, arrival.prompt_tokens, arrival.at)?;
-        Ok(Some(place))
+        Ok(place)
     }
 
     /// A request comes from another replica with its context, which is kept on the host until it is admitted.

@@ -32,7 +32,7 @@ impl Run {
                     let row = arrivals.pop(workload);
                     let arrival = arrivals.request(row, until, workload);
                     workload.content.read(row, &mut fleet.content);
-                    let is_here = replica.arrive(&arrival, &fleet.content, results)?.is_some();
+                    let is_here = replica.arrive_here(&arrival, &fleet.content, results)?.is_some();
                     lane.is_touched |= is_here && replica.is_idle();
                 }
                 if arrivals.at == Instant::NEVER {

@@ -153,7 +153,7 @@ impl Run {
             let index = self.route(workload.pool(row), &arrival, false)?;
             let (replica, lane) = (&mut self.fleet.replicas[index], &mut self.lanes.lanes[index]);
             lane.come_to(self.now, replica.requests());
-            if replica.arrive(&arrival, &self.fleet.content, &mut self.results)?.is_some() {
+            if replica.arrive_here(&arrival, &self.fleet.content, &mut self.results)?.is_some() {
                 lane.is_touched |= replica.is_idle();
                 let next = if lane.is_touched { self.now } else { replica.next_instant() };
                 self.lanes.set_end(index, next);
